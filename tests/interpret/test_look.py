@@ -74,10 +74,11 @@ def reference_weights(model: nn.Module, given: object) -> dict[str, torch.Tensor
     """Every weight by the reference implementation: all scores in memory, softmax, and its output passed on."""
     names, found = {module: site.name for module, site in attention_sites(model).items()}, {}
 
-    def materialised(module, spec, value, out):
-        weights = reference.softmax(reference.scores(spec))
+    def materialised(module, result):
+        weights = reference.softmax(reference.scores(result.spec))
         found.setdefault(names[module], []).append(weights[0])
-        return (weights @ reference.repeat_heads(value, weights.shape[1])).to(out.dtype)
+        out = weights @ reference.repeat_heads(result.value, weights.shape[1])
+        return result._replace(out=out.to(result.out.dtype))
 
     with intercepting(materialised):
         forward(model, given)
@@ -467,15 +468,15 @@ def _scaled(model, look, name: str, at: tuple[int, int, int], factor: float, of:
     module = next(module for module, site in attention_sites(model).items() if site.name == name)
     rows = 0
 
-    def changed(source, spec, value, out):
+    def changed(source, result):
         nonlocal rows
         if source is not module:
-            return out
-        weights = reference.softmax(reference.scores(spec))
-        if rows <= at[1] < rows + spec.n:
+            return result
+        weights, n = reference.softmax(reference.scores(result.spec)), result.spec.n
+        if rows <= at[1] < rows + n:
             weights[0, at[0], at[1] - rows, at[2]] *= factor
-        rows += spec.n
-        return weights @ reference.repeat_heads(value, weights.shape[1])
+        rows += n
+        return result._replace(out=weights @ reference.repeat_heads(result.value, weights.shape[1]))
 
     with intercepting(changed):
         logits = look.forward()

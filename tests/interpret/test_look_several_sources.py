@@ -11,25 +11,9 @@ import regard
 from regard.core.errors import InvalidArgument
 from regard.core.sequence import MultiSource, Tokens
 from regard.data.synthetic.shapes import questions
-from regard.inference.predictor import Predictor
-from regard.recipe.recipe import Recipe
 from regard.views.figures import draw
 from regard.views.terminal import look_text
-from support.predictors import translator
-
-TEXT = {"kind": "transformer", "dim": 16, "heads": 2, "layers": 2, "ffn_dim": 16}
-IMAGE = {"kind": "cnn", "dim": 16, "channels": [4, 8, 8]}
-
-
-def predictor(decoder):
-    words = translator().target
-    parts = {"encoders": [IMAGE, TEXT], "decoder": decoder}
-    data = {"synthetic": "questions", "sources": [{"kind": "image"}, {}], "target": {}}
-    recipe = Recipe.of({"data": data, "model": parts, "decode": {"max_length": 5}})
-    torch.manual_seed(0)
-    sizes = {"vocab_size": words.size, "source_vocab_size": [words.size]}
-    return Predictor(regard.build({**parts, **sizes}).eval(), recipe, (None, words), words)
-
+from support.captioners import IMAGE, TEXT, questioner
 
 TRANSFORMER = {"kind": "transformer", "dim": 16, "heads": 2, "layers": 2, "ffn_dim": 16}
 RNN = {"kind": "rnn", "dim": 16}
@@ -37,7 +21,7 @@ RNN = {"kind": "rnn", "dim": 16}
 
 @pytest.fixture(params=[TRANSFORMER, RNN], ids=["transformer", "rnn"])
 def seen(request):
-    model, pixels = predictor(request.param), next(questions("test")).sources[0].draw()
+    model, pixels = questioner(request.param), next(questions("test")).sources[0].draw()
     return model, pixels, regard.look(model, (pixels, "the cats concatenate"))
 
 
@@ -81,7 +65,7 @@ def test_attributions_are_split_by_source(seen):
 
 
 def test_words_are_merged_in_each_text():
-    model, pixels = predictor(TRANSFORMER), next(questions("test")).sources[0].draw()
+    model, pixels = questioner(TRANSFORMER), next(questions("test")).sources[0].draw()
     look = regard.look(model, (pixels, "the cats concatenate"), words=True)
     assert look.sources[1].tokens == ("the", "cats", "concatenate", "</s>")
     assert look["decoder 2 cross source 2"].size[1] == 4
@@ -113,7 +97,7 @@ def test_a_pool_is_shown_by_source():
 
 
 def test_inputs_are_tuples_or_texts_with_tabs(tmp_path):
-    model, scene = predictor(TRANSFORMER), next(questions("test")).sources[0]
+    model, scene = questioner(TRANSFORMER), next(questions("test")).sources[0]
     path = tmp_path / "scene.png"
     Image.fromarray(scene.draw()).save(path)
     alone = model.predict([(scene.draw(), "the cats")])

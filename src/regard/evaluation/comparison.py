@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from regard.evaluation.output_difference import TokenDifference
 from regard.evaluation.report import Report, System
 from regard.evaluation.statistics import edit_distance
 
@@ -24,6 +25,7 @@ class SystemAnswer:
     output: str
     scores: dict[str, float]
     attention: AnswerAttention | None
+    difference: Sequence[TokenDifference] = ()  # its words aligned with those of the first system's output
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,10 @@ from regard.data.images import ImageInput, image_token_cost, load_image, normali
 from regard.data.tokenizer import Tokenizer
 from regard.data.vocabulary import Labels
 from regard.decoding.request import position_limit
+from regard.interpret.editing import with_replaced_tokens
+from regard.interpret.edits import Edit
 from regard.model.interfaces import Source
+from regard.model.seq2seq import Model
 
 InputValue = str | ImageInput | Sequence[str | ImageInput]  # several sources as a sequence, or as a text with tabs
 # Token ids, a label, an image, which is read when it is collated, or several of these.
@@ -69,6 +73,10 @@ class SourceInput(InputEncoder):
     field: FieldConfig | None = None
     has_limit: bool = True
 
+    @cached_property
+    def _positions(self) -> int | None:
+        return position_limit(self.encoder)
+
     def check(self, name: str, texts: Iterable[Any]) -> list[Any]:
         return check_list(name, texts, texts_only=self.vocabulary is not None)
 
@@ -80,10 +88,9 @@ class SourceInput(InputEncoder):
     def truncate(
         self, inputs: list[EncodedInput], limit: int, *, truncate: bool, lines: Sequence[int] | None = None
     ) -> tuple[list[EncodedInput], set[int]]:
-        positions = position_limit(self.encoder)
-        if positions is not None and self.has_limit:
+        if self._positions is not None and self.has_limit:
             around = len(self.vocabulary.special_tokens.source(())) if isinstance(self.vocabulary, Tokenizer) else 1
-            limit = min(limit, positions - around - 1)  # and a [CLS] token where there is one
+            limit = min(limit, self._positions - around - 1)  # and a [CLS] token where there is one
         long = {i for i, ids in enumerate(inputs) if isinstance(ids, list) and len(ids) > limit}
         if long and not truncate:
             first = min(long)
@@ -149,6 +156,35 @@ class MultiSourceInput(InputEncoder):
     def _columns(self, rows: Sequence[Any]) -> list[tuple[SourceInput, list[Any]]]:
         """The values of each source."""
         return [(part, [row[i] for row in rows]) for i, part in enumerate(self.parts)]
+
+
+@dataclass(frozen=True)
+class EditedInput(InputEncoder):
+    """Encodes as another does, and replaces tokens of each batch."""
+
+    inner: InputEncoder
+    edits: Sequence[Edit]
+    model: Model
+    vocabularies: Sequence[VocabularyType | None]
+
+    def check(self, name: str, texts: Iterable[Any]) -> list[Any]:
+        return self.inner.check(name, texts)
+
+    def encode(self, texts: Sequence[Any]) -> list[EncodedInput]:
+        return self.inner.encode(texts)
+
+    def truncate(
+        self, inputs: list[EncodedInput], limit: int, *, truncate: bool, lines: Sequence[int] | None = None
+    ) -> tuple[list[EncodedInput], set[int]]:
+        return self.inner.truncate(inputs, limit, truncate=truncate, lines=lines)
+
+    def sizes(self, inputs: Sequence[EncodedInput]) -> list[int]:
+        return self.inner.sizes(inputs)
+
+    def collate(self, inputs: Sequence[Any]) -> Source:
+        replaced = with_replaced_tokens(self.inner.collate(inputs), self.edits, self.model, self.vocabularies)
+        assert replaced is not None
+        return replaced
 
 
 def check_list(name: str, texts: Iterable[Any], count: int | None = None, *, texts_only: bool = True) -> list[Any]:

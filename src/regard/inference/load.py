@@ -1,6 +1,7 @@
 """Load a trained model from the folder of a checkpoint or of a run."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,12 @@ def pick_device(name: str) -> str:
         wanted = "auto, cpu, or cuda (cuda:1, …) where PyTorch finds a GPU"
         raise InvalidArgument("device", wanted=wanted, got=repr(name), remedy="Use cpu.")
     return name
+
+
+def current_device(name: str) -> AbstractContextManager[Any]:
+    """Makes a GPU the current one of this thread: kernels are launched there."""
+    device = torch.device(pick_device(name))
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def _ensemble(members: Sequence[Predictor]) -> Predictor:

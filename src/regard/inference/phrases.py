@@ -21,6 +21,8 @@ def required(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Phrase]:
 
 def banned(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Run]:
     """Each phrase as it is tokenized at the start of a text and after a space."""
+    if not texts:
+        return []
     runs = tokenizer.encode_batch([run for text in _check("banned", texts) for run in (text, f" {text}")])
     return list(dict.fromkeys(tuple(run) for run in runs))
 

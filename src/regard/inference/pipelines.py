@@ -1,11 +1,11 @@
 """Pipelines from encoded inputs to outputs and scores: search with models that generate sequences, and classifiers."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from math import exp
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -14,13 +14,16 @@ from regard.core.sequence import Tokens
 from regard.core.shapes import Float, Tensor
 from regard.data.tokenizer import Tokenizer
 from regard.data.vocabulary import Labels
+from regard.decoding.batch_plan import forward_batch_tokens
 from regard.decoding.config import DecodeConfig
 from regard.decoding.interfaces import FinishReason, Hypothesis, finish_reason
 from regard.decoding.request import Request, SearchTask
+from regard.decoding.trace import BeamTrace
 from regard.inference import phrases
 from regard.inference.inputs import EncodedInput, InputEncoder, check_list
 from regard.inference.score import SequenceScore
 from regard.inference.stream import text_pieces
+from regard.interpret.editing import ForceTokens
 from regard.interpret.output_attention import coverage_reranker, output_attention, require_cross_attention
 from regard.model.seq2seq import Classifier, Seq2Seq
 
@@ -40,6 +43,8 @@ class Output:
     # Cross-attention weights: a row for each token and for the end token, where there is one; a column for each token
     # of the source and its end token, after a [CLS] token where the encoder has one.
     attention: Float[Tensor, "layers H T S"] | None = None
+    token_texts: tuple[str, ...] | None = None  # the text that each token adds; given by a server that is asked for it
+    input_tokens: int | None = None  # of the input, without those around it; given by a server
 
     @property
     def log_probability(self) -> float | None:
@@ -61,6 +66,16 @@ class OutputOptions(NamedTuple):
     attention: bool = False
     scores: bool = False
     lines: Sequence[int] | None = None
+    forced: Mapping[int, int] | None = None  # tokens by position in the output: those that edits replace
+    trace: BeamTrace | None = None
+
+    def of(self, index: int) -> "OutputOptions":
+        """Those of one input."""
+        lists: dict[str, Any] = {"lines": [index + 1]}
+        for name in ("prefixes", "required", "banned_in", "lines"):
+            if (given := getattr(self, name)) is not None:
+                lists[name] = [given[index]]
+        return self._replace(**lists)
 
 
 class Pipeline(ABC):
@@ -90,10 +105,10 @@ class LabelPipeline(Pipeline):
 
     def outputs(self, encoded: EncodedInputs, config: DecodeConfig, options: OutputOptions) -> IndexedOutputs:
         for name, value in options._asdict().items():
-            if value and name not in ("scores", "lines"):
+            if value and name not in ("scores", "lines", "forced"):
                 wanted, remedy = "nothing for a model that gives labels", "Leave it out."
                 raise InvalidArgument(name, wanted=wanted, got=repr(value), remedy=remedy)
-        for rows, log_p in self._log_probabilities(encoded, config.batch_tokens):
+        for rows, log_p in self._log_probabilities(encoded, forward_batch_tokens(config)):
             ranked = log_p.sort(descending=True, stable=True)
             for row, values, ids in zip(rows, ranked.values.tolist(), ranked.indices.tolist(), strict=True):
                 named = dict(zip(map(self.labels.decode, ids), values, strict=True))
@@ -209,6 +224,7 @@ class SequencePipeline(Pipeline):
             self.model,
             self.inputs.collate,
             config,
+            [ForceTokens(options.forced)] if options.forced else (),
             special_tokens=self.tokenizer.special_tokens,
             first=self._first,
             ends=not self.running,
@@ -216,6 +232,7 @@ class SequencePipeline(Pipeline):
             scored=options.scores,
             context_length=self.context_length,
             numbers=None if lines is None else [line - 1 for line in lines],
+            trace=options.trace,
         )
 
     def requests(self, encoded: EncodedInputs, options: OutputOptions) -> list[Request]:
@@ -241,6 +258,13 @@ class SequencePipeline(Pipeline):
                 whole = [*source, *prefix]
                 request = Request(None, 0, whole[own:], *limits, given=len(source) - own)
                 requests.append(request._replace(first=whole[0]) if own else request)
+        if options.forced:
+            begins = len(self.tokenizer.special_tokens.target_prefix)
+            forced = options.forced
+            requests = [
+                each._replace(prefix=[forced.get(i, token) for i, token in enumerate(each.prefix, begins)])
+                for each in requests
+            ]
         return requests
 
 

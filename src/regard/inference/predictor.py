@@ -8,13 +8,27 @@ from typing import Any
 
 from regard.core.config import read
 from regard.core.errors import InvalidArgument, InvalidRecipe
+from regard.core.shapes import Float, Tensor
 from regard.data.corpus import SourceVocabularies, VocabularyType
 from regard.data.tokenizer import Tokenizer
 from regard.data.vocabulary import Labels
+from regard.decoding.batch_plan import forward_batch_tokens
 from regard.decoding.config import DecodeConfig
-from regard.inference.inputs import EncodedInput, InputEncoder, InputValue, MultiSourceInput, SourceInput, check_list
+from regard.decoding.trace import BeamTrace
+from regard.inference.embed import embed
+from regard.inference.inputs import (
+    EditedInput,
+    EncodedInput,
+    InputEncoder,
+    InputValue,
+    MultiSourceInput,
+    SourceInput,
+    check_list,
+)
 from regard.inference.pipelines import LabelPipeline, Output, OutputOptions, Pipeline, SequencePipeline
 from regard.inference.score import SequenceScore
+from regard.interpret.editing import editing, forced_tokens, refuse_output_edits, with_replaced_tokens
+from regard.interpret.edits import Edit, Edits, read_edits
 from regard.model.eval_mode import evaluating
 from regard.model.interfaces import Source
 from regard.model.multi_source import source_encoders
@@ -77,11 +91,14 @@ class Predictor:
     @cached_property
     def pipeline(self) -> Pipeline:
         """Refused for a model that gives neither sequences nor labels."""
+        return self._pipeline(self.inputs)
+
+    def _pipeline(self, inputs: InputEncoder) -> Pipeline:
         generator, classifier = self.model.as_seq2seq(), self.model.as_classifier()
         if generator is not None and isinstance(self.target, Tokenizer):
-            return SequencePipeline(generator, self.target, self.inputs, self.recipe.data.context_length)
+            return SequencePipeline(generator, self.target, inputs, self.recipe.data.context_length)
         if classifier is not None and isinstance(self.target, Labels):
-            return LabelPipeline(classifier, self.target, self.inputs)
+            return LabelPipeline(classifier, self.target, inputs)
         wanted, got = "one that gives sequences or labels", type(self.model).__name__
         raise InvalidArgument("model", wanted=wanted, got=got, remedy="Fine-tune it: train.init_from.")
 
@@ -114,6 +131,8 @@ class Predictor:
         truncate: bool = False,
         attention: bool = False,
         lines: Sequence[int] | None = None,
+        edits: Edits | None = None,
+        trace: BeamTrace | None = None,
         **options: Any,
     ) -> Iterator[tuple[int, list[Output]]]:
         """The index of each text and its outputs, best first, in the order in which they are finished.
@@ -126,13 +145,38 @@ class Predictor:
         truncate    drop the end of a text of more than `max_source_length` tokens, which is refused otherwise
         attention   give each output its cross-attention weights
         lines       line numbers of the texts in their file, from 1: for messages, and for the draws of sampling
+        edits       changes of the model's attention and tokens (`regard.interpret.edits`), alike for each text; texts
+                    are then searched one by one
+        trace       records the beam search for a single text: every candidate of each step
         """
         config, pipeline = self.decode_config(options), self.pipeline
         encoded, long = self.encode_inputs("texts", texts, config, truncate=truncate, lines=lines)
-        wanted = OutputOptions(prefixes, banned, required, banned_in, attention, scores, lines)
+        if trace is not None and (len(encoded) != 1 or config.beam_size == 1 or config.sample):
+            got = f"{len(encoded)} texts, beam_size = {config.beam_size}"
+            raise InvalidArgument("trace", wanted="one text and a beam search", got=got, remedy="Raise beam_size.")
+        wanted = OutputOptions(prefixes, banned, required, banned_in, attention, scores, lines, trace=trace)
         with evaluating(self.model):
-            for index, outputs in pipeline.outputs(encoded, config, wanted):
+            found = pipeline.outputs(encoded, config, wanted)
+            if edits:
+                found = self._edited_outputs(encoded, config, wanted, read_edits(edits))
+            for index, outputs in found:
                 yield index, [replace(each, truncated=True) for each in outputs] if index in long else outputs
+
+    def _edited_outputs(
+        self, encoded: Sequence[EncodedInput], config: DecodeConfig, options: OutputOptions, edits: Sequence[Edit]
+    ) -> Iterator[tuple[int, list[Output]]]:
+        inputs, target = EditedInput(self.inputs, edits, self.model, self.sources), self.target
+        if isinstance(target, Tokenizer):
+            options = options._replace(forced=forced_tokens(edits, target))
+        else:
+            refuse_output_edits(edits)
+        if not self.sources:
+            with_replaced_tokens(None, edits, self.model, ())  # refuses them
+        pipeline = self._pipeline(inputs)
+        for index, each in enumerate(encoded):
+            with editing(self.model, edits):
+                ((_, outputs),) = pipeline.outputs([each], config, options.of(index))
+            yield index, outputs
 
     def stream(
         self,
@@ -172,7 +216,25 @@ class Predictor:
         targets = texts if targets is None else check_list("targets", targets, len(texts))
         encoded = [] if language_model else self.inputs.encode(texts)
         with evaluating(self.model):
-            return self.pipeline.score(encoded, targets, batch_tokens or self.recipe.decode.batch_tokens)
+            return self.pipeline.score(encoded, targets, batch_tokens or forward_batch_tokens(self.recipe.decode))
+
+    def embed(
+        self,
+        texts: Iterable[InputValue],
+        *,
+        truncate: bool = False,
+        max_source_length: int | None = None,
+        batch_tokens: int | None = None,
+    ) -> Float[Tensor, "N W"]:
+        """A vector for each text, in float32 on the CPU, whatever is computed beside it.
+
+        It is the mean of the encoder's states; of a classifier, the vector from which it predicts the label; of a
+        language model, the mean of its decoder's last hidden states, that after the start token among them.
+        """
+        config = self.decode_config({"max_source_length": max_source_length, "batch_tokens": batch_tokens})
+        encoded, _ = self.encode_inputs("texts", texts, config, truncate=truncate)
+        with evaluating(self.model):
+            return embed(self, encoded, forward_batch_tokens(config))
 
     def encode(
         self, text: object, *, truncate: bool = False, line: int | None = None, **options: Any
@@ -204,6 +266,8 @@ class Predictor:
         chosen = {key: value for key, value in options.items() if value is not None}
         if chosen.get("sample"):
             chosen = {"beam_size": 1, **chosen}  # also where the recipe has a beam
+        elif "sample" in chosen:  # also where the recipe samples
+            chosen = {**dict.fromkeys(("top_k", "top_p", "min_p", "typical_p")), **chosen}
         if self.model.as_classifier() is not None:  # labels are ranked without a beam
             chosen["beam_size"] = chosen.get("num_hypotheses", self.recipe.decode.num_hypotheses)
         config = read(DecodeConfig, {**asdict(self.recipe.decode), **chosen}, "decode")

@@ -1,6 +1,6 @@
 """An output as text, piece by piece, while its tokens are generated."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from regard.data.tokenizer import Tokenizer
 
@@ -28,6 +28,38 @@ class TextStream:
         """What is left after the last token."""
         decode = self.tokenizer.decode
         return decode([*self.before, *self.pending])[len(decode(self.before)) :]
+
+
+class StopStrings:
+    """Ends a text before the first of some strings; what may be the beginning of one is withheld until it is not."""
+
+    def __init__(self, strings: Sequence[str]) -> None:
+        self.strings, self.found = [each for each in strings if each], False
+        self._held = ""
+
+    def add(self, piece: str, *, last: bool = False) -> str:
+        """The text that is certain with this piece; nothing after one of the strings was found."""
+        if self.found:
+            return ""
+        text = self._held + piece
+        places = [place for each in self.strings if (place := text.find(each)) >= 0]
+        if places:
+            self.found, self._held = True, ""
+            return text[: min(places)]
+        beginnings = (each[:size] for each in self.strings for size in range(1, len(each)))
+        held = 0 if last else max((len(each) for each in beginnings if text.endswith(each)), default=0)
+        certain = len(text) - held
+        self._held = text[certain:]
+        return text[:certain]
+
+
+def token_texts(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
+    """The text that each token adds: joined, that of all of them. A character of several tokens comes with the last."""
+    stream = TextStream(tokenizer)
+    texts = [stream.add(token) for token in ids]
+    if texts:
+        texts[-1] += stream.rest()
+    return texts
 
 
 def text_pieces(tokenizer: Tokenizer, ids: Iterable[int]) -> Iterator[str]:

@@ -8,10 +8,11 @@ from torch import nn
 
 from regard.core.errors import InvalidArgument
 from regard.core.shapes import Tensor
+from regard.interpret.editing import editing
+from regard.interpret.edits import SwitchHeadOff
 from regard.interpret.sites import AttentionSite, attention_sites
-from regard.kernels.attention.spec import AttentionSpec
-from regard.model.capture import Interceptor, intercepting
 from regard.model.eval_mode import evaluating
+from regard.model.seq2seq import Model
 
 log = logging.getLogger(__name__)
 
@@ -26,31 +27,18 @@ class AblatedHead:
     change: float  # from the loss with all heads
 
 
-def ablate_heads(model: nn.Module, loss: Callable[[], float]) -> tuple[float, list[AblatedHead]]:
+def ablate_heads(model: Model, loss: Callable[[], float]) -> tuple[float, list[AblatedHead]]:
     """The loss with all heads, and with the output of each head in turn set to zero; no weight changes."""
     ablated = []
     with evaluating(model):
         whole = loss()
         for module, site in attention_sites(model).items():
             for head in range(module.heads):
-                with intercepting(zero_heads({(module, head)})):
+                with editing(model, [SwitchHeadOff(map=site.name, head=head)]):
                     without = loss()
                 ablated.append(AblatedHead(site, head, without, without - whole))
                 log.info("%s, head %d: %+.4f", site.name, head, without - whole)
     return whole, ablated
-
-
-def zero_heads(heads: set[tuple[nn.Module, int]]) -> Interceptor:
-    """For `intercepting`: the outputs of these heads are zeros."""
-
-    def interceptor(module: nn.Module | None, spec: AttentionSpec, value: Tensor, out: Tensor) -> Tensor:
-        zeroed = [head for other, head in heads if other is module]
-        if zeroed:
-            out = out.clone()
-            out[:, zeroed] = 0.0
-        return out
-
-    return interceptor
 
 
 def prune_heads(model: nn.Module, weights: dict[str, Tensor], heads: Sequence[tuple[str, int]]) -> None:

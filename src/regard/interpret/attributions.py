@@ -8,8 +8,8 @@ from regard.core.shapes import Float, Tensor
 from regard.interpret.maps import ForwardPass, log_probabilities
 from regard.interpret.sites import attention_sites
 from regard.kernels.attention import reference
-from regard.kernels.attention.spec import AttentionSpec, repeat_heads, widened
-from regard.model.capture import intercepting
+from regard.kernels.attention.spec import repeat_heads, widened
+from regard.model.capture import AttentionResult, intercepting
 from regard.model.eval_mode import evaluating
 
 
@@ -22,13 +22,14 @@ def attributions(forward: ForwardPass, of: int | None = None) -> dict[str, Float
     names = {module: site.name for module, site in attention_sites(forward.model).items()}
     steps: dict[str, list[Tensor]] = {}
 
-    def materialize(module: nn.Module | None, spec: AttentionSpec, value: Tensor, out: Tensor) -> Tensor:
-        weights = reference.softmax(reference.scores(spec))  # (1, H, N, M)
+    def materialize(module: nn.Module | None, result: AttentionResult) -> AttentionResult:
+        weights = reference.softmax(reference.scores(result.spec))  # (1, H, N, M)
         if not weights.requires_grad:  # in a frozen model nothing before it requires a gradient
             weights.requires_grad_()
         if module in names:
             steps.setdefault(names[module], []).append(weights)
-        return (weights @ widened(repeat_heads(value, weights.shape[1]))).to(out.dtype)
+        out = weights @ widened(repeat_heads(result.value, weights.shape[1]))
+        return result._replace(out=out.to(result.out.dtype))
 
     with torch.enable_grad(), evaluating(forward.model), intercepting(materialize):
         log_probability = _log_probability(forward, of)

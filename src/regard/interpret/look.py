@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +10,9 @@ from regard.core.config import nearest
 from regard.core.errors import InvalidArgument
 from regard.core.shapes import Float, Tensor
 from regard.data.images import Pixels, webp
+from regard.evaluation.output_difference import TokenDifference, token_differences
 from regard.interpret.attributions import attributions
+from regard.interpret.edits import Edit
 from regard.interpret.maps import AttentionMap, ForwardPass
 from regard.interpret.rollout import rollout
 from regard.interpret.summaries import Head, finite, sorted_by
@@ -93,6 +95,7 @@ class Look:
     output: GeneratedText | Label | None
     maps: tuple[AttentionMap, ...]
     forward: ForwardPass | None = field(repr=False)  # None: calls captured elsewhere
+    edits: tuple[Edit, ...] = ()  # with which the model ran
 
     @property
     def source(self) -> Text | Image | None:
@@ -154,9 +157,17 @@ class Look:
         if self.forward is None:
             wanted, remedy = "a look of regard.look, which can run its model again", "Look at a model."
             raise InvalidArgument("attributions", wanted=wanted, got="captured calls", remedy=remedy)
+        if self.edits:
+            wanted, remedy = "a look without edits", "Look without them."
+            raise InvalidArgument("attributions", wanted=wanted, got=f"{len(self.edits)} edits", remedy=remedy)
         of_tokens = attributions(self.forward, of)
         modules = [(each, *(each.part_of or (each.name, 0, None))) for each in self.maps]
         return {each.name: each.merged(of_tokens[name][..., first:last]) for each, name, first, last in modules}
+
+    def difference(self, other: "Look") -> list[TokenDifference]:
+        """The output of this look aligned with that of another, token by token: with and without edits, for example."""
+        (tokens, scores), (others, other_scores) = _scored(self.output), _scored(other.output)
+        return token_differences(tokens, others, scores, other_scores)
 
     def as_dict(self, *, limit: int = LIMIT) -> dict[str, Any]:
         """What `to_json` writes, as plain values."""
@@ -166,6 +177,7 @@ class Look:
             "sources": [source.as_dict() for source in self.sources],
             "output": None if self.output is None else self.output.as_dict(),
             "maps": [each.as_dict(limit) for each in self.maps],
+            **({"edits": [each.as_dict() for each in self.edits]} if self.edits else {}),
         }
 
     def to_json(self, *, limit: int = LIMIT) -> str:
@@ -186,7 +198,8 @@ class Look:
                        "top": {"k": int, "shape": [heads, rows, k], "keys": base64, "weights": base64} | null,
                        "summary": [{"head": int, "entropy": float, "evenness": float, "distance": float,
                                     "confidence": float, "first": float, "last": float, "own": float,
-                                    "previous": float, "punctuation": float}]}]}
+                                    "previous": float, "punctuation": float}]}],
+             "edits": [as regard.look was given them; no such key without edits]}
 
         Weights are little-endian uint16, 65535 times the weight, rounded; keys are little-endian uint32. A map of more
         than `limit` weights has the largest weights of each row, `top`, instead of `weights`. `rows` lists the rows
@@ -202,3 +215,10 @@ class Look:
 
     def _repr_html_(self) -> str:
         return HTML_RENDERERS["frame"](self.as_dict())
+
+
+def _scored(output: GeneratedText | Label | None) -> tuple[Sequence[str], Sequence[float] | None]:
+    """The tokens of an output, or its label, with their log-probabilities."""
+    if isinstance(output, Label):
+        return (output.label,), (output.score,)
+    return ((), None) if output is None else (output.tokens, output.scores)

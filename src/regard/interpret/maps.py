@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from torch import nn
 
 from regard.core.errors import InvalidArgument
-from regard.core.shapes import Float, Int, Tensor
+from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.interpret.sites import AttentionSite, attention_sites
 from regard.interpret.summaries import RowSummaries, summarize
 from regard.interpret.tokens_to_words import TokenGroups
 from regard.kernels.attention import weights as exact
 from regard.kernels.attention.blockwise import BLOCK
-from regard.kernels.attention.spec import repeat_heads, widened
+from regard.kernels.attention.spec import FixedRows, repeat_heads, widened
 from regard.model.capture import AttentionCall, Pick, capture_attention, picked
 from regard.model.eval_mode import evaluating
 from regard.model.interfaces import AttentionModule, Source
@@ -123,8 +123,8 @@ class AttentionMap(AttentionSite):
         return self._merged(of_tokens, self.row_words)
 
     @torch.no_grad()
-    def tiles(self) -> Iterator[tuple[slice, int, Float[Tensor, "H R C"], Int[Tensor, "_ _"]]]:
-        """All weights in tiles: rows, the first key, weights, and how many keys are visible to each row.
+    def tiles(self) -> Iterator[tuple[slice, int, Float[Tensor, "H R C"], Bool[Tensor, "_ R C"] | None]]:
+        """All weights in tiles: rows, the first key, weights, and which keys each row may attend to (None: all).
 
         To a word, the words with a weight above zero are visible.
         """
@@ -133,14 +133,13 @@ class AttentionMap(AttentionSite):
         if self.row_words is None and self.key_words is None:
             for _, rows, low, weights in exact.weight_blocks(spec, call.lse):
                 mask = spec.visible.tile(rows, low, low + weights.shape[-1], n, m, weights.device)
-                visible = torch.full((1, 1), weights.shape[-1]) if mask is None else mask.expand_as(weights)[0].sum(-1)
-                yield rows, low, weights[0], visible
+                yield rows, low, weights[0], None if mask is None else mask.expand_as(weights)[0]
             return
         step = max(1, BLOCK // (8 * self.heads * max(1, spec.m)))  # a word has several tokens, each a row of weights
         for first in range(0, n, step):
             rows = slice(first, min(first + step, n))
             weights = self._weights(call, torch.arange(first, rows.stop, device=call.lse.device))
-            yield rows, 0, weights, (weights > 0).sum(-1)
+            yield rows, 0, weights, weights > 0
 
     def as_dict(self, limit: int) -> dict[str, Any]:
         """The map in the format of `Look.to_json`; of more than `limit` weights, with the largest of each row only."""
@@ -285,7 +284,8 @@ def concatenated(steps: Sequence[AttentionCall]) -> AttentionCall:
     first = steps[0]
     spec, lse = first.spec, first.lse
     if len(steps) > 1:
-        spec = replace(spec, query=torch.cat([each.spec.query for each in steps], 2))
+        query = torch.cat([each.spec.query for each in steps], 2)
+        spec = replace(spec, query=query, fixed=FixedRows.concatenated([each.spec for each in steps]))
         lse = torch.cat([each.lse for each in steps], 2)
     return replace(first, spec=spec, lse=lse, lead=tuple(spec.query.shape[:2]))
 

@@ -9,6 +9,8 @@ import torch
 from regard.core.errors import InvalidArgument
 from regard.core.shapes import Tensor
 from regard.data.images import Pixels
+from regard.interpret.editing import editing
+from regard.interpret.edits import Edit
 from regard.interpret.look import GeneratedText, Image, Label, Look, Text
 from regard.interpret.maps import AttentionMap, ForwardPass, MapRecorder, log_probabilities
 from regard.interpret.sites import attention_sites
@@ -68,8 +70,8 @@ class MapSelection:
                     raise InvalidArgument(name, wanted=wanted, got="none", remedy="They count from 0.")
 
 
-def record_look(forward: ForwardPass, given: LookInput, selection: MapSelection) -> Look:
-    """Run the forward pass once and make a look of it."""
+def record_look(forward: ForwardPass, given: LookInput, selection: MapSelection, edits: Sequence[Edit] = ()) -> Look:
+    """Run the forward pass once, with edits of its attention, and make a look of it."""
     encoder = forward.model.encoder
     sources = [
         source.after(part.cls_tokens) if isinstance(source, TokenSequence) else source
@@ -92,14 +94,17 @@ def record_look(forward: ForwardPass, given: LookInput, selection: MapSelection)
     recorder = MapRecorder(forward.model, lambda site: layers is None or site.layer in layers, finish)
     memories: list[Memory] = []
     hook = nullcontext() if encoder is None else encoder.register_forward_hook(lambda *call: memories.append(call[2]))
-    with hook:
+    with hook, editing(forward.model, edits) as editor:
         logits = recorder.record(forward)
+    if editor is not None:
+        editor.check_applied()
     selection.check(recorder.maps)
     memory = memories[-1] if memories else None
     spans: Sequence[Memory | SourceSpan] = () if memory is None else memory.spans or [memory]
     read = [_read(*each, selection.words) for each in zip(sources, spans, strict=True)]
     output, labels = _output(forward, given, logits, selection.words)
-    return Look(given.title, tuple(read), output, tuple(recorder.maps), replace(forward, labels=labels))
+    maps, forward = tuple(recorder.maps), replace(forward, labels=labels)
+    return Look(given.title, tuple(read), output, maps, forward, tuple(edits))
 
 
 def _read(source: TokenSequence | Pixels, span: Memory | SourceSpan, words: bool) -> Text | Image:

@@ -11,11 +11,11 @@ import torch
 from regard.core.config import nearest
 from regard.core.errors import InvalidArgument
 from regard.core.shapes import Float, Int, Tensor
-from regard.interpret.sites import AttentionSite
 from regard.kernels.attention.weights import entropy
 
-# rows, the first key, weights (H, R, C), and the number of keys visible to each row
-Tile = tuple[slice, int, Tensor, Tensor]
+# rows, the first key, weights (H, R, C), and which keys each row may attend to (None: all)
+Tile = tuple[slice, int, Tensor, Tensor | None]
+HeadName = tuple[str, int]  # of a map, and the number of a head
 Value = TypeVar("Value")
 
 
@@ -71,19 +71,26 @@ class RowSummaries(Measures[Float[Tensor, "H N"]]):
         return replace(self, top_weights=self.top_weights[..., :top], top_keys=self.top_keys[..., :top])
 
 
-def head_means(heads: Iterable[tuple[AttentionSite, Head]]) -> list[tuple[AttentionSite, Head]]:
+class HeadMeans:
     """The means of each head over many inputs."""
-    counts: Counter[tuple[AttentionSite, int]] = Counter()
-    sums: dict[tuple[AttentionSite, int], dict[str, float]] = {}
-    for site, head in heads:
-        key = AttentionSite(site.name, site.kind, site.part, site.layer, source=site.source), head.head
-        counts[key] += 1
-        before = sums.get(key, dict.fromkeys(MEASURES, 0.0))
-        sums[key] = {name: total + getattr(head, name) for name, total in before.items()}
-    return [
-        (key[0], Head(head=key[1], **{name: total / counts[key] for name, total in each.items()}))
-        for key, each in sums.items()
-    ]
+
+    def __init__(self) -> None:
+        self._counts: Counter[HeadName] = Counter()
+        self._sums: dict[HeadName, Counter[str]] = {}
+
+    def add(self, heads: Iterable[tuple[str, Head]]) -> None:
+        """Add the means of one input's heads, each with the name of its map."""
+        for name, head in heads:
+            self._counts[name, head.head] += 1
+            sums = self._sums.setdefault((name, head.head), Counter())
+            for measure in MEASURES:
+                sums[measure] += getattr(head, measure)
+
+    def means(self) -> dict[HeadName, Head]:
+        return {
+            name: Head(head=name[1], **{measure: sums[measure] / self._counts[name] for measure in MEASURES})
+            for name, sums in self._sums.items()
+        }
 
 
 def finite(number: float) -> float | None:
@@ -120,7 +127,8 @@ def summarize(
         keys = torch.arange(low, high, device=weights.device)
         own = (torch.arange(rows.start, rows.stop, device=weights.device) + (m - n))[:, None]  # (R, 1)
         row_entropy = entropy(weights)
-        most = visible.to(weights.device).float().log()
+        seen = torch.full((1, 1), len(keys)) if visible is None else visible.sum(-1)
+        most = seen.to(weights.device).float().log()
         best = weights.topk(min(top, len(keys)), dim=-1)
         of_tile = {
             "entropy": row_entropy,

@@ -1,0 +1,182 @@
+"""Running a model under edits: the interceptor of its attention, and the tokens it reads."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+
+from torch import nn
+
+from regard.core.errors import InvalidArgument
+from regard.core.sequence import MultiSource, Tokens
+from regard.core.shapes import Int, Tensor
+from regard.data.corpus import VocabularyType
+from regard.data.tokenizer import Tokenizer
+from regard.decoding.interfaces import GeneratedTokens, LogitsProcessor, Scores
+from regard.interpret.edited_call import EditedCall
+from regard.interpret.edits import AttentionEdit, Edit, PaintRow, ReplaceToken
+from regard.interpret.sites import attention_sites
+from regard.model.capture import AttentionResult, intercepting, query_position
+from regard.model.interfaces import AttentionModule, Source
+from regard.model.memory import Memory
+from regard.model.multi_source import source_encoders
+from regard.model.seq2seq import Model
+
+Numbered = list[tuple[int, AttentionEdit]]  # edits, each with its number from 1
+
+
+class Editor:
+    """An interceptor that applies edits to the attention calls of a model."""
+
+    def __init__(self, model: Model, edits: Sequence[Edit]) -> None:
+        self.sites = attention_sites(model)
+        numbered = [(n, each) for n, each in enumerate(edits, start=1) if isinstance(each, AttentionEdit)]
+        heads = {site: module.heads for module, site in self.sites.items()}
+        for number, edit in numbered:
+            edit.check(heads, f"edit {number}")
+        self.edits: dict[AttentionModule, Numbered] = {
+            module: chosen
+            for module, site in self.sites.items()
+            if (chosen := [(number, edit) for number, edit in numbered if edit.selects(site)])
+        }
+        self.spans: Sequence[Int[Tensor, " B"]] = ()  # of the sources of the last memory, where there are several
+        self.applied: set[int] = set()  # numbers of the edits that changed a call
+
+    def __call__(self, module: nn.Module | None, result: AttentionResult) -> AttentionResult:
+        if not isinstance(module, AttentionModule) or module not in self.edits:
+            return result
+        call = EditedCall(result, self.sites[module], query_position(), self.spans)
+        for number, edit in self.edits[module]:
+            if edit.apply(call, f"edit {number}"):
+                self.applied.add(number)
+        return call.result()
+
+    def check_applied(self) -> None:
+        """Refuse edits of rows that no call had."""
+        edits = {number: edit for each in self.edits.values() for number, edit in each}
+        for number, edit in edits.items():
+            if number not in self.applied and isinstance(edit, PaintRow):
+                wanted, remedy = f"a row of {edit.map}", "They count from 0; the output may be shorter than before."
+                raise InvalidArgument(f"edit {number}.row", wanted=wanted, got=str(edit.row), remedy=remedy)
+
+    def note_memory(self, encoder: nn.Module, given: object, memory: Memory) -> None:
+        """A forward hook of the encoder."""
+        self.spans = [span.lengths for span in memory.spans]
+
+
+@contextmanager
+def editing(model: Model, edits: Sequence[Edit]) -> Iterator[Editor | None]:
+    """Apply edits to the attention of a model inside the block, in this thread only; none: nothing is intercepted.
+
+    Tokens are replaced by `with_replaced_tokens` and `ForceTokens`. Edits are for models in evaluation mode.
+    """
+    if not any(isinstance(each, AttentionEdit) for each in edits):
+        yield None
+        return
+    if not model.inspectable:
+        wanted, remedy = "one model, whose attention can be edited", "Use one member of the ensemble."
+        raise InvalidArgument("edits", wanted=wanted, got=type(model).__name__, remedy=remedy)
+    editor = Editor(model, edits)
+    several = model.encoder is not None and len(source_encoders(model.encoder)) > 1
+    hook = model.encoder.register_forward_hook(editor.note_memory) if model.encoder and several else nullcontext()
+    with hook, intercepting(editor):
+        yield editor
+
+
+def with_replaced_tokens(
+    source: Source | None, edits: Sequence[Edit], model: Model, vocabularies: Sequence[VocabularyType | None]
+) -> Source | None:
+    """A batch of sources with tokens replaced, each in every sequence that has its position."""
+    encoders = source_encoders(model.encoder)
+    for number, edit in enumerate(edits, start=1):
+        if not isinstance(edit, ReplaceToken) or edit.side != "source":
+            continue
+        parts = list(source.parts) if isinstance(source, MultiSource) else [source]
+        if edit.source >= len(encoders):
+            wanted, remedy = f"one of {len(encoders)} sources, from 0", 'A language model\'s text is its "output".'
+            raise InvalidArgument(f"edit {number}.source", wanted=wanted, got=str(edit.source), remedy=remedy)
+        part = parts[edit.source]
+        if not isinstance(part, Tokens):
+            wanted, remedy = "a source of tokens", "Only tokens can be replaced."
+            raise InvalidArgument(f"edit {number}.source", wanted=wanted, got=str(edit.source), remedy=remedy)
+        position = edit.position - encoders[edit.source].cls_tokens
+        here = part.lengths > position
+        if position < 0 or not bool(here.any()):
+            raise _no_token(number, edit)
+        ids = part.ids.clone()
+        ids[here, position] = token_id(edit, number, vocabularies[edit.source])
+        parts[edit.source] = replace(part, ids=ids)
+        source = MultiSource(tuple(parts)) if isinstance(source, MultiSource) else parts[0]  # type: ignore[arg-type]
+    return source
+
+
+def with_replaced_output(ids: Sequence[int], edits: Sequence[Edit], vocabulary: Tokenizer | None) -> list[int]:
+    """The tokens of an output with some replaced."""
+    ids = list(ids)
+    for position, token, number, edit in _forced(edits, vocabulary):
+        if position >= len(ids):
+            raise _no_token(number, edit)
+        ids[position] = token
+    return ids
+
+
+def forced_tokens(edits: Sequence[Edit], vocabulary: Tokenizer | None) -> dict[int, int]:
+    """The tokens of an output that edits decide, by position."""
+    return {position: token for position, token, _, _ in _forced(edits, vocabulary)}
+
+
+def refuse_output_edits(edits: Sequence[Edit]) -> None:
+    """For a model that generates no sequence: refuse to replace tokens of one."""
+    for number, edit in enumerate(edits, start=1):
+        if isinstance(edit, ReplaceToken) and edit.side == "output":
+            wanted, remedy = "'source': this model generates no sequence", "Leave it out."
+            raise InvalidArgument(f"edit {number}.side", wanted=wanted, got="'output'", remedy=remedy)
+
+
+class ForceTokens(LogitsProcessor):
+    """Excludes all but one token at some positions of the output, the prompt of a language model included."""
+
+    masks_only = True
+
+    def __init__(self, tokens: Mapping[int, int]) -> None:
+        self.tokens = tokens
+
+    def __call__(self, scores: Scores, generated: GeneratedTokens) -> None:
+        for position, token in self.tokens.items():
+            here = generated.length == position
+            kept = scores[here, :, token].clone()
+            scores[here] = -float("inf")
+            scores[here, :, token] = kept
+
+
+def token_id(edit: ReplaceToken, number: int, vocabulary: VocabularyType | None) -> int:
+    """The id of the token that an edit names."""
+    token, where = edit.token, f"edit {number}.token"
+    if isinstance(vocabulary, Tokenizer):
+        if isinstance(token, int):
+            if token < vocabulary.size:
+                return token
+            wanted, remedy = f"an id below {vocabulary.size}", "Or give its text."
+            raise InvalidArgument(where, wanted=wanted, got=str(token), remedy=remedy)
+        ids = vocabulary.encode(token)
+        if len(ids) != 1 or vocabulary.pieces(ids) != [token]:  # or the name of a token, as lists of tokens show it
+            names = vocabulary.pieces(range(vocabulary.size))
+            ids = [names.index(token)] if token in names else ids
+        if len(ids) == 1:
+            return ids[0]
+        got = f"{token!r}, which is {len(ids)}: {' '.join(vocabulary.pieces(ids))}"
+        raise InvalidArgument(where, wanted="one token", got=got[:200], remedy="Give one of its tokens.")
+    if isinstance(token, int):
+        return token
+    remedy = "This model was given without a vocabulary."
+    raise InvalidArgument(where, wanted="a token id", got=repr(token), remedy=remedy)
+
+
+def _forced(edits: Sequence[Edit], vocabulary: Tokenizer | None) -> Iterator[tuple[int, int, int, ReplaceToken]]:
+    for number, edit in enumerate(edits, start=1):
+        if isinstance(edit, ReplaceToken) and edit.side == "output":
+            yield edit.position, token_id(edit, number, vocabulary), number, edit
+
+
+def _no_token(number: int, edit: ReplaceToken) -> InvalidArgument:
+    wanted, remedy = f"the position of a token of the {edit.side}", "They count from 0."
+    return InvalidArgument(f"edit {number}.position", wanted=wanted, got=str(edit.position), remedy=remedy)
