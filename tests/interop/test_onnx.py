@@ -17,6 +17,8 @@ from regard.core.atomic_io import file_lock
 from regard.core.errors import InvalidArgument, MissingExtra
 from regard.core.sequence import MultiSource, Tokens
 from regard.data.synthetic.shapes import shapes
+from regard.inference.pipelines import OutputOptions
+from regard.interop.onnx.files import generation_config, write_tokenizers
 from regard.interop.onnx.graph import Graph, GraphInput, write_graph
 from regard.interop.onnx.target import OnnxTarget, predictor_graphs
 from regard.model.capture import capture_attention
@@ -51,7 +53,7 @@ class Session:
         return {name: torch.from_numpy(x) for name, x in zip(only or self.outputs, results, strict=True)}
 
     def first_state(self, batch: int) -> dict[str, torch.Tensor]:
-        sizes = {"batch": batch, "past": 0, "encoder_past": 0}
+        sizes = {"batch_size": batch, "past": 0, "encoder_past": 0}
         return {
             name: torch.zeros([sizes.get(axis, axis) for axis in shape])
             for name, shape in self.shapes.items()
@@ -241,7 +243,7 @@ def test_files_are_laid_out_for_transformers_js(folder):
     config = json.loads((out / "config.json").read_text())
     assert (config["model_type"], config["is_encoder_decoder"]) == ("t5", True)
     decoder = Session(out / "onnx/decoder_model_merged.onnx")
-    empty = ["batch", config["num_heads"], "past", config["d_kv"]]
+    empty = ["batch_size", config["num_heads"], "past", config["d_kv"]]
     for layer in range(config["num_decoder_layers"]):
         for side in ("key", "value"):
             assert decoder.shapes[f"past_key_values.{layer}.decoder.{side}"] == empty
@@ -252,6 +254,19 @@ def test_files_are_laid_out_for_transformers_js(folder):
     ]  # fmt: skip
     content = b"".join(path.read_bytes() for path in out.rglob("*.onnx"))
     assert str(ROOT).encode() not in content  # the exporter would note its source files
+
+
+@pytest.mark.parametrize("data", [{}, {"context_length": 16}], ids=["separate texts", "running text"])
+def test_the_tokenizer_begins_a_prompt_as_our_search_does(tmp_path, data):
+    """Also in transformers.js, which adds special tokens only where tokenizer_config.json asks for it."""
+    model = predictors.language_model(**data)
+    write_tokenizers(model, tmp_path)
+    written = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    start = model.pipeline.task(model.recipe.decode, OutputOptions()).first
+    assert written.encode("a dog").ids == [start, *model.target.encode("a dog")]
+    assert settings["add_bos_token"] is True
+    assert written.token_to_id(settings["bos_token"]) == start == generation_config(model)["decoder_start_token_id"]
 
 
 def test_what_cannot_be_exported_is_said():
@@ -284,7 +299,7 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
 
 
 class DataDependent(Graph):
-    name, inputs = "model", [GraphInput("x", ("batch", 3))]
+    name, inputs = "model", [GraphInput("x", ("batch_size", 3))]
 
     def run(self, given):
         return {"y": given["x"] if given["x"].sum() > 0 else -given["x"]}

@@ -4,6 +4,7 @@ import gzip
 import io
 import os
 import random
+import unicodedata
 from functools import cache
 from pathlib import Path
 
@@ -101,6 +102,15 @@ def test_encodings_of_10_000_real_lines(tmp_path, kind, options):
             lines = [*lines, *file.read().split("\n")[:2500]]
     assert len(lines) > 10_000
     assert wrong_lines(trained(kind, options, 4000, tuple(lines[::2])), tmp_path, lines) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_decomposed_characters_are_composed(tmp_path, kind):
+    """As many keyboards write them: U+09C7 U+09BE is U+09CB."""
+    lines = ("যোগ করুন, আপলোড হয়েছে", "மொத்தம்", "ഒക്ടോബർ", "ಪ್ರವೇಶ ಹೊಸ", "सही यू.आऱ.एल", "日本語の文章です。がパ")
+    decomposed = [unicodedata.normalize("NFD", line) for line in lines]
+    assert all(one != two for one, two in zip(lines, decomposed, strict=True))
+    assert wrong_lines(trained(kind, "plain", 120, lines), tmp_path, decomposed) == []
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -125,11 +125,11 @@ def graph(kind: str, name: str) -> Graph:
     return DECODER_GRAPHS[type(decoder)](decoder, memory, attention=False)
 
 
-def exported(folder: Path, kind: str, names: Sequence[str]) -> Path:
-    """Export these in another process. Where one fails, its error is in NAME.error."""
+def exported(folder: Path, kind: str, names: Sequence[str], module: str = "support.onnx_members") -> Path:
+    """Export these in another process, by a module's main function. Where one fails, its error is in NAME.error."""
     tests = str(Path(__file__).parents[1])
     path = os.pathsep.join([tests, *filter(None, [os.environ.get("PYTHONPATH")])])
-    command = [sys.executable, "-m", "support.onnx_members", str(folder), kind, *names]
+    command = [sys.executable, "-m", module, str(folder), kind, *names]
     done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert (done.stdout, done.stderr) == ("", ""), (done.stdout, done.stderr)  # the export says nothing

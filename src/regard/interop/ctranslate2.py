@@ -17,7 +17,7 @@ from regard.core.shapes import Tensor
 from regard.data.corpus import VocabularyType
 from regard.data.tokenizer import Tokenizer
 from regard.inference.predictor import Predictor
-from regard.interop.interfaces import ExportOptions, ExportTarget
+from regard.interop.interfaces import ExportOptions, FolderTarget
 from regard.kernels.layers.residual_norm import norm_gain
 from regard.model.interfaces import AnyDecoder, Encoder
 from regard.model.model_config import ModelConfig
@@ -55,7 +55,7 @@ NEVER = -1e4  # the logit of a token that is never generated; float16 holds it
 logger = logging.getLogger(__name__)
 
 
-class CTranslate2Target(ExportTarget):
+class CTranslate2Target(FolderTarget):
     """Encoder-decoders for `ctranslate2.Translator`, and language models for `ctranslate2.Generator`."""
 
     name, title = "ctranslate2", "CTranslate2"

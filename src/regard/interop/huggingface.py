@@ -15,7 +15,7 @@ from regard.inference.predictor import Predictor
 from regard.interop import images
 from regard.interop.express import Expression, express, unequal_copies
 from regard.interop.hub_card import hub_card
-from regard.interop.interfaces import ExportOptions, ExportTarget
+from regard.interop.interfaces import ExportOptions, FolderTarget
 from regard.model.build import parse_model
 from regard.model.model_config import ModelConfig
 
@@ -24,7 +24,7 @@ SHARD = 5_000_000_000  # bytes of the largest file of weights
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
-class HuggingFaceTarget(ExportTarget):
+class HuggingFaceTarget(FolderTarget):
     """Hugging Face's transformers."""
 
     name = "huggingface"

@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from regard.core.atomic_io import atomic_folder, named_os_errors
 from regard.core.config import Config, doc, nearest
 from regard.core.errors import InvalidArgument
 from regard.inference.predictor import Predictor
@@ -35,8 +36,12 @@ class ExportTarget(ABC):
         """Why the format cannot express the model, part by part; empty if it can. Needs no optional package."""
 
     @abstractmethod
-    def write(self, model: Predictor, folder: Path, options: ExportOptions) -> None:
-        """Write the files of a model without obstacles into an empty folder."""
+    def check_destination(self, out: Path) -> None:
+        """Refuse a path that the model cannot be written to."""
+
+    @abstractmethod
+    def save(self, model: Predictor, out: Path, options: ExportOptions) -> None:
+        """Write a model without obstacles; it is there complete, or not at all."""
 
     def check_options(self, options: ExportOptions) -> None:
         """Refuse options that this target does not take."""
@@ -47,11 +52,34 @@ class ExportTarget(ABC):
                 raise InvalidArgument(field.name, wanted=wanted, got=got, remedy="Leave it out.")
 
 
+class FolderTarget(ExportTarget):
+    """A format of several files, in a folder that does not exist yet or is empty."""
+
+    @abstractmethod
+    def write(self, model: Predictor, folder: Path, options: ExportOptions) -> None:
+        """Write the files of a model without obstacles into an empty folder."""
+
+    def check_destination(self, out: Path) -> None:
+        with named_os_errors(out, "a folder to write to"):
+            if str(out) in ("", ".") or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
+                wanted, got = "a folder that does not exist yet", repr(str(out))
+                raise InvalidArgument("out", wanted=wanted, got=got, remedy="Choose another, or remove it.")
+
+    def save(self, model: Predictor, out: Path, options: ExportOptions) -> None:
+        with named_os_errors(out, "a folder to write to"):
+            out.parent.mkdir(parents=True, exist_ok=True)
+            if out.is_dir():
+                out.rmdir()
+            with atomic_folder(out) as temporary:
+                self.write(model, temporary, options)
+
+
 # The class of each target by its name, in the order in which they are listed.
 TARGETS: dict[str, tuple[str, str]] = {
     "huggingface": ("regard.interop.huggingface", "HuggingFaceTarget"),
     "ctranslate2": ("regard.interop.ctranslate2", "CTranslate2Target"),
     "onnx": ("regard.interop.onnx.target", "OnnxTarget"),
+    "page": ("regard.interop.page.target", "PageTarget"),
 }
 
 

@@ -1,13 +1,16 @@
 """SentencePiece models (https://arxiv.org/abs/1808.06226): their protobuf files read, and made into tokenizers.
 
 The protobuf wire format is read here (https://protobuf.dev/programming-guides/encoding), without its library. A model
-becomes a `tokenizers.Tokenizer` that encodes as SentencePiece does, with one difference: the name of a control symbol
-inside a text is that symbol, as in Hugging Face's tokenizers.
+becomes a `tokenizers.Tokenizer` that encodes as SentencePiece does, with three differences, as in Hugging Face's
+tokenizers. The name of a control symbol inside a text is that symbol. Hangul that is decomposed into letters stays so.
+Of two segmentations with equal scores, such as "ww" + "w" and "w" + "ww" of a Unigram model, either may be chosen:
+SentencePiece adds in float32, where the rounding of the text before them decides.
 """
 
 import math
 import re
 import struct
+import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +20,7 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
 from regard.core.errors import InvalidData
-from regard.data.charsmap import check_charsmap
+from regard.data.charsmap import check_charsmap, rule
 from regard.data.spelling import HIDDEN
 
 LARGEST = 1 << 28  # bytes of a file
@@ -25,6 +28,7 @@ MOST = 2_000_000  # pieces
 SPACE = "▁"
 SYMBOL_SCORE = 0.5  # of a symbol that the user defined, in a Unigram model: measured with SentencePiece 0.2.2
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+COMPOSED = (*range(0x900, 0x1C00), *range(0x3040, 0x3100))  # Brahmic scripts and kana
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 
 
@@ -226,7 +230,9 @@ def _bpe(model: SentencePieceModel, names: Sequence[str]) -> models.BPE:
 
 
 def _normalizer(model: SentencePieceModel) -> normalizers.Normalizer:
-    steps: list[normalizers.Normalizer] = [normalizers.Precompiled(model.charsmap)] if model.charsmap else []
+    steps: list[normalizers.Normalizer] = []
+    if model.charsmap:
+        steps = [*_compositions(model.charsmap), normalizers.Precompiled(model.charsmap)]
     space = SPACE if model.escape_whitespaces else " "
     if model.remove_extra_whitespaces:
         steps += [normalizers.Replace(Regex(r"\A +"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
@@ -237,3 +243,16 @@ def _normalizer(model: SentencePieceModel) -> normalizers.Normalizer:
     if model.add_dummy_prefix:
         steps.append(normalizers.Prepend(space))
     return normalizers.Sequence(steps)
+
+
+def _compositions(charsmap: bytes) -> list[normalizers.Replace]:
+    """The rules that compose a character of several: vowel signs of Brahmic scripts, kana with a voicing mark.
+
+    `Precompiled` looks up grapheme clusters of less than six bytes, and single characters: these are neither.
+    """
+    found = dict[str, str]()
+    for composed in map(chr, COMPOSED):
+        parts = unicodedata.normalize("NFD", composed)
+        if len(parts) > 1 and rule(charsmap, parts) == composed:
+            found[parts] = composed
+    return [normalizers.Replace(parts, found[parts]) for parts in sorted(found, key=len, reverse=True)]

@@ -36,9 +36,9 @@ class MemoryInputs:
     cls_tokens: int = 0  # learned states before those that the mask counts
 
     def inputs(self) -> list[GraphInput]:
-        mask = GraphInput("encoder_attention_mask", ("batch", "encoder_sequence"), torch.int64)
+        mask = GraphInput("encoder_attention_mask", ("batch_size", "encoder_sequence"), torch.int64)
         length = f"encoder_sequence + {self.cls_tokens}" if self.masked and self.cls_tokens else "encoder_sequence"
-        states = GraphInput("encoder_hidden_states", ("batch", length, self.dim))
+        states = GraphInput("encoder_hidden_states", ("batch_size", length, self.dim))
         return [mask, states] if self.masked else [states]
 
     def mask(self, given: Tensors) -> Bool[Tensor, "B S"]:
@@ -60,7 +60,7 @@ class DecoderGraph(Graph, Generic[DecoderType]):
         self.name = "model" if memory is None else "decoder_model_merged"
         self.decoder, self.attention = decoder, attention
         self.memory = memory if decoder.cross_attentions else None
-        tokens = GraphInput("input_ids", ("batch", "sequence"), torch.int64)
+        tokens = GraphInput("input_ids", ("batch_size", "sequence"), torch.int64)
         self.inputs = [tokens, *([] if self.memory is None else self.memory.inputs()), *self.state_inputs()]
 
     @abstractmethod
@@ -103,7 +103,7 @@ class TransformerGraph(DecoderGraph[TransformerDecoder]):
             if block.cross_attn is not None:
                 inputs += _key_value_inputs(f"{i}.encoder.", block.cross_attn, "encoder_past")
         if self.memory is None:
-            inputs.append(GraphInput("attention_mask", ("batch", "past + sequence"), torch.int64))
+            inputs.append(GraphInput("attention_mask", ("batch_size", "past + sequence"), torch.int64))
         return inputs
 
     def advance(self, tokens: Int[Tensor, "B T"], given: Tensors) -> tuple[Float[Tensor, "B T W"], Tensors]:
@@ -139,7 +139,7 @@ class ConvGraph(DecoderGraph[ConvDecoder]):
     def state_inputs(self) -> list[GraphInput]:
         inputs = list[GraphInput]()
         for i, layer in enumerate(self.decoder.layers):
-            inputs.append(GraphInput(f"{PAST}.{i}.decoder.conv", ("batch", layer.span, self.decoder.dim)))
+            inputs.append(GraphInput(f"{PAST}.{i}.decoder.conv", ("batch_size", layer.span, self.decoder.dim)))
             if self.memory is not None:
                 inputs += _key_value_inputs(f"{i}.encoder.", self.decoder.cross_attn[i], "encoder_past")
         return inputs
@@ -166,10 +166,12 @@ class RnnGraph(DecoderGraph[RnnDecoder]):
         state["context"] = state["context"].new_zeros(
             1, self.decoder.feed_dim if self.decoder.attention != "bahdanau" else 0
         )
-        inputs = [GraphInput(f"{PAST}.{name}", ("batch", *x.shape[1:])) for name, x in state.items() if x.shape[-1]]
+        inputs = [
+            GraphInput(f"{PAST}.{name}", ("batch_size", *x.shape[1:])) for name, x in state.items() if x.shape[-1]
+        ]
         if self.memory is not None and self.decoder.score is not None:
             dim = self.decoder.score.keys(torch.zeros(1, 1, self.memory.dim)).shape[-1]
-            inputs.append(GraphInput(f"{PAST}.encoder.key", ("batch", "encoder_past", dim)))
+            inputs.append(GraphInput(f"{PAST}.encoder.key", ("batch_size", "encoder_past", dim)))
         return inputs
 
     def advance(self, tokens: Int[Tensor, "B T"], given: Tensors) -> tuple[Float[Tensor, "B T W"], Tensors]:
@@ -200,7 +202,7 @@ DECODER_GRAPHS: dict[type[AnyDecoder], type[DecoderGraph[Any]]] = {
 def _key_value_inputs(prefix: str, attention: MultiHead, past: str) -> list[GraphInput]:
     empty = attention.project_memory(torch.zeros(1, 0, attention.source_dim))
     both = (("key", empty.key), ("value", empty.value))
-    return [GraphInput(f"{PAST}.{prefix}{name}", ("batch", x.shape[1], past, x.shape[3])) for name, x in both]
+    return [GraphInput(f"{PAST}.{prefix}{name}", ("batch_size", x.shape[1], past, x.shape[3])) for name, x in both]
 
 
 def _past(given: Tensors, prefix: str) -> KeyValue:

@@ -23,7 +23,7 @@ class SourceInputs:
         self.suffixes = ["" if i == 0 else f"_{i + 1}" for i in range(len(self.kinds))]
         self.inputs: list[GraphInput] = []
         for kind, suffix, size in zip(self.kinds, self.suffixes, image_sizes, strict=True):
-            axes = ("batch", f"encoder_sequence{suffix}")
+            axes = ("batch_size", f"encoder_sequence{suffix}")
             if kind == "text":
                 self.inputs.append(GraphInput(f"input_ids{suffix}", axes, torch.int64))
                 self.inputs.append(GraphInput(f"attention_mask{suffix}", axes, torch.int64))
@@ -31,7 +31,7 @@ class SourceInputs:
                 self.inputs.append(GraphInput(f"label_ids{suffix}", axes[:1], torch.int64))
             else:
                 assert size is not None
-                self.inputs.append(GraphInput(f"pixel_values{suffix}", ("batch", 3, size, size)))
+                self.inputs.append(GraphInput(f"pixel_values{suffix}", ("batch_size", 3, size, size)))
 
     def batch(self, given: Tensors) -> Source:
         parts: list[Tokens | Tensor] = []

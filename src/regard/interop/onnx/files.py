@@ -75,11 +75,17 @@ def config(model: Predictor, graphs: list[Graph]) -> dict[str, Any]:
 def _special_ids(model: Predictor) -> dict[str, Any]:
     """The special tokens of the output, by the names of Hugging Face. The end of running text is its line break."""
     assert isinstance(model.target, Tokenizer)
-    special, running = model.target.special_tokens, model.running_text
-    start = special.end if running else special.start
+    special, running, start = model.target.special_tokens, model.running_text, _start(model)
     ids = {} if start is None else {"decoder_start_token_id": start, "bos_token_id": start}
     ids |= {"pad_token_id": special.pad} | ({} if running else {"eos_token_id": special.end})
     return ids
+
+
+def _start(model: Predictor) -> int | None:
+    """The token before an output: in running text, the line break."""
+    assert isinstance(model.target, Tokenizer)
+    special = model.target.special_tokens
+    return special.end if model.running_text else special.start
 
 
 def _source_config(model: Predictor, kinds: Sequence[str]) -> dict[str, Any]:
@@ -129,7 +135,7 @@ def write_tokenizers(model: Predictor, folder: Path) -> None:
             _write_text(folder / f"tokenizer{suffix}.json", _source_tokenizer(vocabulary))
         elif isinstance(vocabulary, Labels):
             _write_text(folder / f"labels{suffix}.json", vocabulary.to_json())
-    first, target = model.sources[0] if model.sources else None, model.target
+    first, target, bos = model.sources[0] if model.sources else None, model.target, None
     if isinstance(target, Tokenizer):
         if isinstance(first, Tokenizer):
             if first.hash != target.hash:
@@ -137,12 +143,12 @@ def write_tokenizers(model: Predictor, folder: Path) -> None:
         elif model.model.as_seq2seq() is None:  # a masked language model
             _write_text(folder / "tokenizer.json", _source_tokenizer(target))
         else:
-            start = target.special_tokens.start
-            _write_text(folder / "tokenizer.json", _tokenizer(target, () if start is None else (start,), ()))
+            bos = _start(model)
+            _write_text(folder / "tokenizer.json", _tokenizer(target, () if bos is None else (bos,), ()))
     if (folder / "tokenizer.json").exists():
         written = first if isinstance(first, Tokenizer) else target
         assert isinstance(written, Tokenizer)
-        _write(folder / "tokenizer_config.json", _tokenizer_config(written))
+        _write(folder / "tokenizer_config.json", _tokenizer_config(written, bos))
 
 
 def _source_tokenizer(vocabulary: Tokenizer) -> str:
@@ -161,13 +167,16 @@ def _tokenizer(vocabulary: Tokenizer, before: tuple[int, ...], after: tuple[int,
     return inner.to_str(pretty=True)
 
 
-def _tokenizer_config(vocabulary: Tokenizer) -> dict[str, Any]:
+def _tokenizer_config(vocabulary: Tokenizer, bos: int | None) -> dict[str, Any]:
+    """The content of tokenizer_config.json. `bos` is the token before the prompt of a language model."""
     special = vocabulary.special_tokens
-    roles = {"pad_token": special.pad, "bos_token": special.start, "eos_token": special.end}
+    roles = {"pad_token": special.pad, "bos_token": special.start if bos is None else bos, "eos_token": special.end}
     roles |= {"unk_token": special.unknown, "mask_token": special.mask}
     names = vocabulary.tokens()
     tokens = {role: names[token] for role, token in roles.items() if token is not None}
-    return {"tokenizer_class": "PreTrainedTokenizerFast", **tokens}
+    # transformers.js adds the special tokens of a prompt only if this key says so, whatever tokenizer.json has.
+    added = {} if bos is None else {"add_bos_token": True}
+    return {"tokenizer_class": "PreTrainedTokenizerFast", **tokens, **added}
 
 
 def preprocessor_config(field: FieldConfig) -> dict[str, Any]:

@@ -15,12 +15,13 @@ from torch import nn
 from regard.core.errors import InvalidArgument, MissingExtra
 from regard.core.shapes import Tensor
 from regard.kernels.attention import reference
-from regard.kernels.attention.spec import AttentionSpec, repeat_heads
+from regard.kernels.attention.spec import repeat_heads
 from regard.model import capture
+from regard.model.capture import AttentionResult
 
 OPSET = 18
 LARGEST = 1_900_000_000  # bytes of weights in a file; more lie beside it, as a protobuf message ends at 2 GiB
-EXAMPLE = {"batch": 2, "sequence": 3, "past": 4, "encoder_sequence": 9, "encoder_past": 5}
+EXAMPLE = {"batch_size": 2, "sequence": 3, "past": 4, "encoder_sequence": 9, "encoder_past": 5}
 EXAMPLE |= {f"encoder_sequence_{i}": 9 + 2 * i for i in range(2, 100)}  # of further sources
 Tensors = dict[str, Tensor]
 ModuleType = TypeVar("ModuleType", bound=nn.Module)
@@ -162,11 +163,12 @@ def attention_outputs(names: Mapping[ModuleType, str] | None) -> Iterator[Tensor
         yield weights
         return
 
-    def keep(source: nn.Module | None, spec: AttentionSpec, value: Tensor, out: Tensor) -> Tensor:
+    def keep(source: nn.Module | None, result: AttentionResult) -> AttentionResult:
         if source is None or source not in names:
-            return out
-        kept = weights[names[cast(ModuleType, source)]] = reference.softmax(reference.scores(spec))
-        return kept @ repeat_heads(value, spec.query.shape[1])  # the kernel's own weights are dropped from the graph
+            return result
+        kept = weights[names[cast(ModuleType, source)]] = reference.softmax(reference.scores(result.spec))
+        out = kept @ repeat_heads(result.value, kept.shape[1])  # the kernel's own weights are dropped from the graph
+        return result._replace(out=out)
 
     with capture.intercepting(keep):
         yield weights

@@ -8,7 +8,7 @@ import torch
 
 from regard.core.errors import MissingExtra
 from regard.inference.predictor import Predictor
-from regard.interop.interfaces import ExportOptions, ExportTarget
+from regard.interop.interfaces import ExportOptions, FolderTarget
 from regard.interop.onnx.decoder_graphs import DECODER_GRAPHS, MemoryInputs
 from regard.interop.onnx.encoder_graphs import EncoderGraph, SourceGraph, SourceInputs
 from regard.interop.onnx.files import source_kinds, write_files
@@ -16,7 +16,7 @@ from regard.interop.onnx.graph import Graph, quiet, write_graph
 from regard.model.seq2seq import Model
 
 
-class OnnxTarget(ExportTarget):
+class OnnxTarget(FolderTarget):
     """Encoder and decoder as graphs of their own; of a language model the decoder; of other models one graph."""
 
     name, title, options = "onnx", "ONNX", frozenset({"attention", "quantization"})
@@ -47,8 +47,7 @@ def predictor_graphs(model: Predictor, *, attention: bool) -> list[Graph]:
 
 def model_graphs(model: Model, sources: SourceInputs, *, attention: bool) -> list[Graph]:
     """The graphs of a model, the decoder's last. Weights are converted to float32, on the CPU."""
-    if any(each.dtype != torch.float32 or each.device.type != "cpu" for each in model.parameters()):
-        model = copy.deepcopy(model).float().cpu()
+    model = in_float32(model)
     seq2seq = model.as_seq2seq()
     if seq2seq is None:
         return [SourceGraph(model, sources, attention=attention)]
@@ -59,6 +58,13 @@ def model_graphs(model: Model, sources: SourceInputs, *, attention: bool) -> lis
     masked = several or sources.kinds == ["text"]
     memory = MemoryInputs(encoder.dim, masked, 0 if several else encoder.cls_tokens)
     return [EncoderGraph(seq2seq, sources, attention=attention), make(seq2seq.decoder, memory, attention=attention)]
+
+
+def in_float32(model: Model) -> Model:
+    """The model with its weights in float32 on the CPU: itself, or a copy."""
+    if any(each.dtype != torch.float32 or each.device.type != "cpu" for each in model.parameters()):
+        return copy.deepcopy(model).float().cpu()
+    return model
 
 
 def _quantize(path: Path) -> None:

@@ -1,0 +1,117 @@
+"""The settings of a page's model beside its programs: sources, target, vocabularies, search and attention modules."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from regard.data.config import FieldConfig
+from regard.data.images import image_token_cost
+from regard.data.tokenizer import Tokenizer
+from regard.data.vocabulary import Labels
+from regard.decoding.request import position_limit
+from regard.inference.predictor import Predictor
+from regard.interop.page.tokenizer_tables import tokenizer_table
+from regard.interpret.sites import attention_sites
+from regard.model.interfaces import Encoder
+from regard.model.multi_source import source_encoders
+
+
+class ModelSettings:
+    """Collects the settings; a tokenizer that source and target share is written once."""
+
+    def __init__(self, model: Predictor) -> None:
+        self.model = model
+        self.tokenizers: list[dict[str, Any]] = []
+        self._numbers: dict[tuple[str, bool], int] = {}
+
+    def as_dict(self, title: str, causal_sites: Sequence[str]) -> dict[str, Any]:
+        settings = {"version": 1, "title": title, "sources": self._sources(), "target": self._target()}
+        settings |= {"sites": self._sites(causal_sites), "tokenizers": self.tokenizers}
+        return settings | self._search()
+
+    def _tokenizer(self, tokenizer: Tokenizer, *, running: bool = False) -> int:
+        key = tokenizer.hash, running
+        if key not in self._numbers:
+            self._numbers[key] = len(self.tokenizers)
+            self.tokenizers.append(tokenizer_table(tokenizer, running=running))
+        return self._numbers[key]
+
+    def _sources(self) -> list[dict[str, Any]]:
+        model, encoders = self.model, source_encoders(self.model.model.encoder)
+        parts = zip(model.recipe.data.source_fields, model.sources, encoders, strict=True)
+        return [self._source(*each) for each in parts]
+
+    def _source(self, field: FieldConfig, vocabulary: Tokenizer | Labels | None, encoder: Encoder) -> dict[str, Any]:
+        if vocabulary is None:
+            with torch.no_grad():
+                memory = encoder(torch.zeros(1, 3, field.image_size, field.image_size))
+            assert memory.grid is not None
+            return {
+                "kind": "image",
+                "size": field.image_size,
+                "resize": field.image_resize,
+                "crop_from": field.image_crop_from,
+                "mean": field.image_mean,
+                "std": field.image_std,
+                "cost": image_token_cost(field.image_size),
+                "grid": memory.grid,
+                "units": memory.cls_tokens,
+            }
+        if isinstance(vocabulary, Labels):
+            return {"kind": "label", "labels": vocabulary.tokens()}
+        special, limit = vocabulary.special_tokens, self.model.recipe.decode.max_source_length
+        positions = position_limit(encoder)
+        if positions is not None:
+            limit = min(limit, positions - len(special.source(())) - 1)  # as `SourceInput.truncate`
+        return {
+            "kind": "text",
+            "tokenizer": self._tokenizer(vocabulary),
+            "prefix": special.source_prefix,
+            "suffix": special.source_suffix,
+            "limit": limit,
+            "units": encoder.cls_tokens,
+        }
+
+    def _target(self) -> dict[str, Any]:
+        target = self.model.target
+        if isinstance(target, Tokenizer):
+            return {"kind": "text", "tokenizer": self._tokenizer(target, running=self.model.running_text)}
+        return {"kind": "label", "labels": target.tokens()}
+
+    def _search(self) -> dict[str, Any]:
+        """How outputs are searched for; nothing for a classifier."""
+        model, seq2seq = self.model, self.model.model.as_seq2seq()
+        if seq2seq is None:
+            return {}
+        assert isinstance(model.target, Tokenizer)
+        special, config, running = model.target.special_tokens, model.recipe.decode, model.running_text
+        window = None if seq2seq.decoder.extrapolates else model.recipe.data.context_length
+        positions = position_limit(seq2seq.decoder) if window is None else None
+        names = ("max_length", "max_length_ratio", "min_length", "min_length_ratio", "no_repeat_ngram_size",
+                 "repetition_penalty", "beam_size", "sample")  # fmt: skip
+        limit = config.max_source_length
+        if positions is not None and not running:
+            limit = min(limit, positions - len(special.source(())) - 1)
+        decode = {name: getattr(config, name) for name in names} | {
+            "first": special.end if running else special.start,
+            "ends": not running,
+            "window": window,
+            "positions": positions,
+            "prompt_limit": limit,
+        }
+        return {"decode": decode, "special": {"end": special.end, "suppressed": special.suppressed}}
+
+    def _sites(self, causal: Sequence[str]) -> list[dict[str, Any]]:
+        return [
+            {
+                "name": site.name,
+                "kind": site.kind,
+                "part": site.part,
+                "layer": site.layer,
+                "source": site.source,
+                "heads": module.heads,
+                "causal": site.name in causal,
+            }
+            for module, site in attention_sites(self.model.model).items()
+        ]

@@ -1,0 +1,85 @@
+"""The export target "page": one HTML file with the model, its tokenizers and the code that runs it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from regard.core.atomic_io import atomic_file, check_writable
+from regard.core.errors import InvalidArgument
+from regard.data.tokenizer import Tokenizer
+from regard.inference.predictor import Predictor
+from regard.interop.interfaces import ExportOptions, ExportTarget
+from regard.interop.onnx.decoder_graphs import DECODER_GRAPHS, RnnGraph
+from regard.interop.onnx.graph import Graph, write_graph
+from regard.interop.onnx.target import in_float32, predictor_graphs
+from regard.interop.page.document import document
+from regard.interop.page.marked_attention import MarkedGraph
+from regard.interop.page.program import WeightBytes, program
+from regard.interop.page.settings import ModelSettings
+from regard.interop.page.tokenizer_tables import tokenizer_obstacle
+from regard.interpret.sites import AttentionSite, attention_sites
+from regard.model.interfaces import AttentionModule
+
+LARGEST = 50_000_000  # parameters: a browser's strings end at 512 MiB, and the weights are one, in base64
+PROGRAMS = {"encoder_model": "encoder", "decoder_model_merged": "decoder", "model": "model"}
+
+
+class PageTarget(ExportTarget):
+    """Encoder and decoder as programs of the page's interpreter; of other models, one program."""
+
+    name, title, options = "page", "a page", frozenset({"quantization"})
+
+    def obstacles(self, model: Predictor) -> Sequence[str]:
+        found, inner = list[str](), model.model
+        seq2seq = inner.as_seq2seq()
+        if seq2seq is not None and type(seq2seq.decoder) not in DECODER_GRAPHS:
+            found.append(f"decoder: {type(seq2seq.decoder).__name__} has no graph of operators")
+        if seq2seq is None and inner.as_classifier() is None:
+            found.append("head: neither sequences nor labels are generated")
+        texts = {f"source {i}": each for i, each in enumerate(model.sources, start=1)} | {"target": model.target}
+        for side, vocabulary in texts.items():
+            if isinstance(vocabulary, Tokenizer) and (obstacle := tokenizer_obstacle(vocabulary)):
+                found.append(f"tokenizer of {side}: {obstacle}")
+        if model.recipe.decode.logits_processors:
+            found.append(f"decode.logits_processors: {', '.join(model.recipe.decode.logits_processors)}, in Python")
+        parameters = sum(each.numel() for each in inner.parameters())
+        if parameters > LARGEST:
+            found.append(f"parameters: {parameters:,}, more than {LARGEST:,}")
+        return found
+
+    def check_destination(self, out: Path) -> None:
+        if out.suffix.lower() not in (".html", ".htm") or out.exists():
+            wanted, got = "a new .html file", repr(str(out))
+            raise InvalidArgument("out", wanted=wanted, got=got, remedy="Choose another name.")
+        check_writable(out)
+
+    def save(self, model: Predictor, out: Path, options: ExportOptions) -> None:
+        weights, model = WeightBytes(options.quantization), replace(model, model=in_float32(model.model))
+        sites = attention_sites(model.model)
+        graphs = [marked(graph, sites) for graph in predictor_graphs(model, attention=False)]
+        programs = _programs(graphs, weights)
+        causal = [name for graph in graphs for name in graph.causal]
+        settings = ModelSettings(model).as_dict(out.stem, causal) | {"programs": programs}
+        page = document(settings, b"".join(weights.parts))
+        with atomic_file(out) as file:
+            file.write(page.encode())
+
+
+def marked(graph: Graph, sites: Mapping[AttentionModule, AttentionSite]) -> MarkedGraph:
+    """The graph as a page runs it; of a recurrent decoder, one token at a time, without a loop around its attention."""
+    if isinstance(graph, RnnGraph):
+        tokens = graph.inputs[0]
+        graph.inputs[0] = replace(tokens, axes=(tokens.axes[0], 1))
+    return MarkedGraph(graph, sites)
+
+
+def _programs(graphs: Sequence[MarkedGraph], weights: WeightBytes) -> dict[str, Any]:
+    programs = {}
+    with TemporaryDirectory() as folder:
+        for graph in graphs:
+            path = Path(folder) / f"{graph.name}.onnx"
+            write_graph(graph, path)
+            programs[PROGRAMS[graph.name]] = program(path, weights)
+    return programs

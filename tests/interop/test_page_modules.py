@@ -1,0 +1,135 @@
+"""The modules of an exported page, in Node.js: operators, programs, tokenizers and images give what Python gives."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import regard
+from regard.data.images import load_image
+from regard.data.train_tokenizer import train_tokenizer
+from regard.interop.page.program import OPERATORS, quantized_rows
+from regard.interop.page.tokenizer_tables import tokenizer_table
+from support import models, page_members, predictors
+from support.page_members import DATES
+
+BROWSER = Path(regard.__file__).parent / "interop/page/browser"
+INPUTS = [each.source for each in DATES]
+
+
+def test_the_interpreter_runs_every_operator_that_is_exported():
+    found = node("import { OPERATORS } from './program.js'; console.log(JSON.stringify(Object.keys(OPERATORS)));")
+    assert {*found, "Scan"} == OPERATORS
+
+
+def node(program: str, given: object = None) -> object:
+    """What a module prints, as JSON; `given` is in `given`."""
+    executable = shutil.which("node")
+    if executable is None:
+        pytest.skip("needs Node.js: apt-get install nodejs")
+    text = "import fs from 'node:fs'; const given = JSON.parse(fs.readFileSync(0, 'utf8'));\n" + program
+    text = re.sub(r"'\./(\w+\.js)'", lambda found: f"'{(BROWSER / found[1]).as_uri()}'", text)
+    command = [executable, "--input-type=module", "-e", text]
+    done = subprocess.run(command, input=json.dumps(given), capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout)
+
+
+LINES = [
+    "", " ", "\n", "a\nb\n\nc ", "The cats' catalogue isn't   concatenated; we'll see.\tOK?", "12,345.67€ — ½ ² Ⅳ ٣",
+    "ΑΣ ΌΣΟΣ İstanbul ẞ Ǆ ﬁ", "Äpfel, naïve café e\u0301", "漢字かな交じり文、한국어 텍스트", "العربية עברית हिन्दी ไทย",
+    "😀👩‍👩‍👧 🇩🇪 \u200d\ufeff\u00a0\u0085\u2028\u3000x", "</s> <s><unk> <0x41> <pad>", "\x00\x01\x7f\x80",
+    "’s ’t 'S 'LL don't",
+    "x" * 300, "ab" * 200, "\u0378\uffff", "don’t—stop", "  leading and trailing  ", "\r\n\r",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("lowercase", [False, True])
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "characters", "words", "bytes"])
+def test_tokenizers_encode_and_decode_as_in_python(kind, lowercase):
+    lines = [*LINES, *predictors.TEXT[:3], *INPUTS]
+    tokenizer = train_tokenizer(kind, [*predictors.TEXT, *INPUTS, *LINES[:8]], 420, lower=lowercase)
+    running = tokenizer.for_running_text()
+    generator = torch.Generator().manual_seed(1)
+    random_ids = [torch.randint(tokenizer.size, (12,), generator=generator).tolist() for _ in range(60)]
+    program = """import { Tokenizer } from './tokenizer.js';
+        const [plain, running] = given.tables.map((table) => new Tokenizer(table));
+        console.log(JSON.stringify({
+            ids: given.lines.map((line) => plain.encode(line)),
+            running: given.lines.map((line) => running.encode(line)),
+            texts: given.ids.map((ids) => plain.decode(ids)),
+            runningTexts: given.ids.map((ids) => running.decode(ids)),
+            pieces: plain.tokens.map((_, id) => plain.piece(id)),
+        }));"""
+    tables = [tokenizer_table(each, running=each is running) for each in (tokenizer, running)]
+    found = node(program, {"tables": tables, "lines": lines, "ids": random_ids})
+    assert found["ids"] == tokenizer.encode_batch(lines)
+    assert found["running"] == running.encode_batch(lines)
+    assert found["texts"] == [tokenizer.decode(ids) for ids in random_ids]
+    assert found["runningTexts"] == [running.decode(ids) for ids in random_ids]
+    assert found["pieces"] == tokenizer.pieces(range(tokenizer.size))
+
+
+@pytest.mark.parametrize("resize", ["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"])
+def test_images_are_resized_as_by_pillow(resize):
+    rng = np.random.default_rng(1)
+    sizes = [(37, 53), (16, 16), (9, 40), (200, 64), (1, 1), (46, 35), (47, 35), (112, 64)]  # tall ones, and not quite
+    pictures = [rng.integers(0, 256, (height, width, 3), dtype=np.uint8) for height, width in sizes]
+    program = """import { squared } from './images.js';
+        const square = ([{ pixels, width, height }, to]) => [...squared(Uint8Array.from(pixels), width, height, to)];
+        console.log(JSON.stringify(given.map(square)));"""
+    cases = [(picture, size, crop) for picture in pictures for size, crop in ((16, None), (64, None), (24, 30))]
+    given = [
+        [
+            {"pixels": picture.flatten().tolist(), "width": picture.shape[1], "height": picture.shape[0]},
+            {"size": size, "resize": resize, "crop_from": crop},
+        ]
+        for picture, size, crop in cases
+    ]
+    for found, (picture, size, crop) in zip(node(program, given), cases, strict=True):
+        wanted = load_image(picture, size, resize, crop)
+        assert np.array_equal(np.array(found, np.uint8).reshape(wanted.shape), wanted)
+
+
+def test_int8_rows_are_within_half_a_step():
+    weight = torch.randn(5, 7).numpy() * [[1.0], [100.0], [1e-6], [0.0], [3.0]]
+    values, scales = quantized_rows(weight)
+    assert np.abs(values).max(1).tolist() == [127, 127, 127, 0, 127]
+    assert (np.abs(values * scales[:, None] - weight) <= scales[:, None] * 0.5001).all()
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("programs")
+    page_members.exported(folder, "encoder", *models.ENCODERS)
+    return page_members.exported(folder, "decoder", *models.DECODERS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [*(("encoder", name) for name in models.ENCODERS), *(("decoder", name) for name in models.DECODERS)],
+)
+def test_programs_of_the_family(programs, kind, name):
+    path, error = programs / f"{kind} {name}.json", programs / f"{name}.error"
+    assert path.exists(), error.read_text()
+    program = """import { Kernels } from './kernels.js';
+        import { Program } from './program.js';
+        import { tensor } from './tensor.js';
+        const kernels = await Kernels.load(fs.readFileSync(given.code), Uint8Array.from(given.weights));
+        const arrays = { f: Float32Array, i: Int32Array };
+        const read = ({ type, shape, values }) => tensor(type, shape, arrays[type].from(values));
+        const feeds = Object.fromEntries(Object.entries(given.feeds).map(([name, each]) => [name, read(each)]));
+        const found = Object.entries(new Program(given.program, kernels).run(feeds));
+        const written = ([name, { shape, data }]) => [name, { shape, values: [...data] }];
+        console.log(JSON.stringify(Object.fromEntries(found.map(written))));"""
+    given = json.loads(path.read_text())
+    found = node(program, {**given, "code": str(BROWSER / "kernels.wasm")})
+    for output, wanted in given["wanted"].items():
+        assert found[output]["shape"] == wanted["shape"]
+        np.testing.assert_allclose(found[output]["values"], wanted["values"], rtol=1e-4, atol=1e-5)
