@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from regard.api.evaluate import evaluate as evaluate
     from regard.api.export import export as export, export_obstacles as export_obstacles
     from regard.api.from_pretrained import from_pretrained as from_pretrained, import_model as import_model
+    from regard.api.heads import heads as heads
     from regard.api.look import look as look
     from regard.api.plot import plot as plot
     from regard.api.predict import predict as predict, score as score
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
     )
     from regard.model.vision import SelfAttention2d as SelfAttention2d
     from regard.server.run import serve as serve
+    from regard.server.studio import studio as studio
     from regard.word_vectors.config import Word2VecConfig as Word2VecConfig
     from regard.word_vectors.vectors import WordVectors as WordVectors
 
@@ -94,6 +96,7 @@ _HOMES = {
     "regard.api.evaluate": ("evaluate",),
     "regard.api.export": ("export", "export_obstacles"),
     "regard.api.from_pretrained": ("from_pretrained", "import_model"),
+    "regard.api.heads": ("heads",),
     "regard.api.look": ("look",),
     "regard.api.plot": ("plot",),
     "regard.api.predict": ("predict", "score"),
@@ -102,6 +105,7 @@ _HOMES = {
     "regard.api.view": ("page", "view"),
     "regard.checkpoint.verify": ("verify",),
     "regard.server.run": ("serve",),
+    "regard.server.studio": ("studio",),
     "regard.kernels.attention.bias": ("DistanceBias",),
     "regard.kernels.attention.score_function": ("ScoreFunction",),
     "regard.kernels.attention.weights": ("Summary",),

@@ -40,6 +40,8 @@ def test_the_most_different_outputs_come_first(place):
         for name, answer in zip(("ours", "theirs"), sentence.answers, strict=True):
             assert answer.output == Path(name).read_text().split("\n")[sentence.number - 1]
             assert list(answer.scores) == ["chrf"]  # the BLEU of a sentence says little
+            changed = [each.second for each in answer.difference if each.second]
+            assert changed == (answer.output.split() if name == "theirs" else [])
             for metric, value in answer.scores.items():
                 assert value == pytest.approx(score(metric, [answer.output], [sentence.references]))
     wanted = evaluate(["ours", "theirs"], sources="s", references=["r"], by_length="2", resamples=50)

@@ -10,11 +10,11 @@ import regard
 from regard.cli import app
 from regard.core.errors import InvalidArgument, RegardError
 from regard.interop import interfaces
-from regard.interop.interfaces import ExportOptions, ExportTarget
+from regard.interop.interfaces import ExportOptions, FolderTarget
 from support.predictors import classifier, translator
 
 
-class Plain(ExportTarget):
+class Plain(FolderTarget):
     """Writes the type of a model, of translators only, into a folder inside the folder."""
 
     name, title, options = "plain", "Plain", frozenset({"dtype"})

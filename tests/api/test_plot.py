@@ -55,13 +55,21 @@ def test_runs_are_drawn_together(tmp_path):
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_line_that_is_still_being_written_is_left_out(tmp_path):
+    folder = log(tmp_path / "one")
+    whole = regard.plot(folder)
+    with (folder / "log.jsonl").open("a") as file:
+        file.write('{"event": "train", "step": 90, "lo')
+    assert regard.plot(folder) == whole
+
+
 def test_refused(tmp_path):
     with pytest.raises(InvalidArgument, match=r"wanted the folder of a run; got no log\.jsonl"):
         regard.plot(tmp_path)
     (tmp_path / "log.jsonl").write_text('{"event": "start"}\n')
     with pytest.raises(InvalidArgument, match="wanted a run with logged steps; got none yet"):
         regard.plot(tmp_path)
-    (tmp_path / "log.jsonl").write_text('{"event": "tr')
+    (tmp_path / "log.jsonl").write_text('{"event": "tr\n')
     with pytest.raises(InvalidData, match="wanted a JSON object"):
         regard.plot(tmp_path)
     with pytest.raises(InvalidArgument, match=r"out: wanted a name in \.svg, \.png; got curves\.pdf"):

@@ -1,7 +1,6 @@
 """The page of a look in a real browser: Debian's chromium, through Playwright, from a file and without a network."""
 
 import re
-import shutil
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,45 +14,18 @@ from regard.core.sequence import MultiSource, Tokens
 from regard.interpret.look import Look
 from regard.model.seq2seq import Seq2Seq
 from regard.views.html import page as made
+from support.browsers import HOSTILE, browser as launched
 from support.models import decoder, encoder, one, source
 from support.predictors import language_model, translator
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install playwright")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-if CHROMIUM is None:
-    pytest.skip("needs a browser: apt-get install chromium", allow_module_level=True)
-
 TEXT, SAID = "the cat sat on the mat, and the red dog ran.", "the dogma of the category words"
-HOSTILE = [
-    "<script>window.hacked = 1</script>",
-    "</script><script>window.hacked = 1</script>",
-    "<!--<script>",
-    "--><script>window.hacked = 1</script>",
-    "<img src=x onerror='window.hacked = 1'>",
-    "<svg onload='window.hacked = 1'>",
-    "<svg><script>window.hacked = 1</script></svg>",
-    "<iframe srcdoc='<script>parent.hacked = 1</script>'></iframe>",
-    "<a href='javascript:window.hacked = 1'>x</a>",
-    "javascript:window.hacked = 1",
-    "' onfocus='window.hacked = 1' autofocus='",
-    '" onmouseover="window.hacked = 1" x="',
-    "</title><script>window.hacked = 1</script>",
-    "</style><script>window.hacked = 1</script>",
-    "<style>* { display: none }</style>",
-    "<base href='https://example.org/'>",
-    "<meta http-equiv='refresh' content='0;url=https://example.org/'>",
-    "<form action='https://example.org/'><input name=x></form>",
-    "${window.hacked = 1}",
-    "&lt;script&gt;&#x3c;\u202e\u0000\u2028]]>",
-]
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[object]:
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
+    with launched() as started:
+        yield started
 
 
 @pytest.fixture

@@ -94,9 +94,18 @@ def with_markup(
 def choose(model: str | Path | Predictor, files: Sequence[str | Path]) -> tuple[AlignmentHeads, Agreement]:
     """The heads and the step with the lowest alignment error rate: files of sources, targets and reference links.
 
-    Candidates are the mean of all heads, the mean of each layer and every head; of equal ones the first wins.
+    Candidates are those of `head_agreements`; of equal ones the first wins.
     """
-    predictor = load(model)
+    agreements = head_agreements(load(model), files)
+    best = min(agreements, key=lambda heads: agreements[heads].error_rate)
+    return best, agreements[best]
+
+
+def head_agreements(predictor: Predictor, files: Sequence[str | Path]) -> dict[AlignmentHeads, Agreement]:
+    """The agreement with reference links of the mean of all heads, the mean of each layer and every head, at each step.
+
+    files   sources, targets and reference links
+    """
     vocabularies = check(predictor)
     layers = list(enumerate(_head_counts(predictor), 1))
     candidates: list[tuple[int | None, int | None]] = [(None, None), *((layer, None) for layer, _ in layers)]
@@ -110,11 +119,10 @@ def choose(model: str | Path | Predictor, files: Sequence[str | Path]) -> tuple[
         for heads, agreement in agreements.items():
             chosen = weights if heads.layer is None else weights[heads.layer - 1 : heads.layer]
             agreement.add(pair.aligned(chosen, heads).links, reference)
-    best = min(agreements, key=lambda heads: agreements[heads].error_rate)
-    if not agreements[best].sure:
+    if not next(iter(agreements.values())).sure:
         wanted, got = "links that are sure to be right", f"none in {files[2]}"
         raise InvalidArgument("choose", wanted=wanted, got=got, remedy="0-0 is one.")
-    return best, agreements[best]
+    return agreements
 
 
 def check(predictor: Predictor, heads: AlignmentHeads = ALL_HEADS) -> tuple[Tokenizer, Tokenizer]:

@@ -18,6 +18,7 @@ from regard.core.errors import InvalidArgument
 from regard.data.example import source_text
 from regard.evaluation.bootstrap import RESAMPLES
 from regard.evaluation.comparison import AnswerAttention, ComparedExample, Comparison, SystemAnswer, output_difference
+from regard.evaluation.output_difference import token_differences
 from regard.evaluation.report import Row, SystemStatistics, report
 from regard.evaluation.statistics import ConfusionMatrix
 from regard.inference.predictor import Predictor
@@ -88,7 +89,7 @@ def _compared(
     collected: Sequence[SystemStatistics],
     systems: Sequence[SystemInput],
 ) -> ComparedExample:
-    (source, references), answers = row, []
+    (source, references), answers = row, list[SystemAnswer]()
     for one, system, output in zip(collected, systems, outputs, strict=True):
         scores = {
             name: float(statistics.values(np.ones((1, 1)), np.array([index]))[0])
@@ -96,7 +97,8 @@ def _compared(
             if name not in CORPUS_LEVEL and not isinstance(statistics, ConfusionMatrix)
         }
         attention = _attention(system, source) if isinstance(system, Predictor) and output else None
-        answers.append(SystemAnswer(output, scores, attention))
+        changes = token_differences(outputs[0].split(), output.split()) if answers else []
+        answers.append(SystemAnswer(output, scores, attention, changes))
     return ComparedExample(index + 1, source_text(source), list(references), difference, answers)
 
 

@@ -7,6 +7,7 @@ from itertools import groupby, islice, zip_longest
 from pathlib import Path
 from typing import Any, cast
 
+from regard.api.heads import head_means
 from regard.core.atomic_io import atomic_file, cache_folder
 from regard.core.errors import InvalidArgument, InvalidData
 from regard.core.sanitize import one_line
@@ -31,6 +32,7 @@ from regard.training.monitor import Validation
 from regard.views.progress import Status, status_line, tracked
 
 CHUNK = 1024  # sources per call of a model
+LETTERS = 1000  # of a language model's text whose attention is summarised at a validation
 CAPTION_METRICS = ["bleu1", "bleu2", "bleu3", "bleu4", "meteor", "rouge_l", "cider"]
 OUTPUT_METRICS = ["bleu", "chrf"]  # the default for files of outputs without a model
 MODEL_METRICS: dict[TaskName, list[str]] = {
@@ -338,6 +340,13 @@ def _source_length(recipe: Recipe | None) -> Callable[[Any], int]:
     return lambda sources: sum(map(length, sources, fields))
 
 
+def _texts(recipe: Recipe, count: int) -> list[tuple[str, str | None]]:
+    """The beginnings of some validation texts of a language model, to be read to their end."""
+    masked = recipe.model.predicts == "masked tokens"
+    found = islice((each.target for each in examples(recipe.data, "valid") if each.target), count)
+    return [(text[:LETTERS], None if masked else "") for text in found]
+
+
 def validation(recipe: Recipe, data: Prepared) -> Callable[[Model], Validation]:
     """The validation of a training run: the loss, and outputs if the monitored metric or samples need them."""
     rows = [] if not recipe.data.source_fields else list(rows_of(recipe, "valid"))
@@ -357,6 +366,9 @@ def validation(recipe: Recipe, data: Prepared) -> Callable[[Model], Validation]:
             {"source": source_text(source), "output": output, "reference": references[0]}
             for (source, references), output in zip(decoded, outputs, strict=True)
         ]
-        return Validation(values, samples[: recipe.train.log_samples])
+        shown = recipe.train.log_samples
+        pairs = [(source, references[0]) for source, references in rows[:shown]] or _texts(recipe, shown)
+        heads = [] if recipe.train.fsdp else head_means(predictor, pairs)
+        return Validation(values, samples[:shown], heads)
 
     return validate

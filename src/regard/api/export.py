@@ -1,10 +1,9 @@
-"""`regard.export`: write a model in the format of another library."""
+"""`regard.export`: write a model in the format of another library, or as a page that runs it."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from regard.core.atomic_io import atomic_folder, named_os_errors
 from regard.core.config import read
 from regard.core.errors import InvalidArgument, InvalidRecipe
 from regard.inference.load import load
@@ -14,38 +13,31 @@ from regard.interop.interfaces import TARGETS, ExportOptions, export_target
 
 
 def export(model: str | Path | Predictor, to: str, out: str | Path, **options: Any) -> Path:
-    """Write a model in the format of another library, into a folder that does not exist yet or is empty.
+    """Write a model in the format of another library, or as an HTML page that runs it.
 
     model     a run, a checkpoint, or a loaded model
-    to        "huggingface", "ctranslate2" or "onnx"
+    to        "huggingface", "ctranslate2", "onnx" or "page"
+    out       a folder that does not exist yet or is empty; for "page", an .html file
     options   those of `regard.interop.interfaces.ExportOptions`: dtype, quantization, attention, report, push
 
-    A model that the format cannot express is refused, with the reasons. The folder is complete or not there.
+    A model that the format cannot express is refused, with the reasons. What is written is complete or not there.
     """
-    target, folder = export_target(to), Path(out)
+    target, path = export_target(to), Path(out)
     chosen = read(ExportOptions, options, "export")
     if isinstance(chosen, list):
         raise InvalidRecipe(chosen)
     target.check_options(chosen)
     if chosen.push is not None:
         hub.check_name(chosen.push, "push")
-    with named_os_errors(folder, "a folder to write to"):
-        if str(out) in ("", ".") or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
-            wanted, got = "a folder that does not exist yet", repr(str(out))
-            raise InvalidArgument("out", wanted=wanted, got=got, remedy="Choose another, or remove it.")
+    target.check_destination(path)
     predictor = load(model, device="cpu")
     if obstacles := target.obstacles(predictor):
         wanted = f"a model that {target.title} can express"
         raise InvalidArgument("model", wanted=wanted, got="; ".join(obstacles), remedy=_remedy(predictor, to))
-    with named_os_errors(folder, "a folder to write to"):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        if folder.is_dir():
-            folder.rmdir()
-        with atomic_folder(folder) as temporary:
-            target.write(predictor, temporary, chosen)
+    target.save(predictor, path, chosen)
     if chosen.push is not None:
-        hub.push(folder, chosen.push)
-    return folder
+        hub.push(path, chosen.push)
+    return path
 
 
 def export_obstacles(model: str | Path | Predictor) -> dict[str, Sequence[str]]:

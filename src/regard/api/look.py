@@ -1,6 +1,6 @@
 """`regard.look`: what a model attends to while it generates its output for an input, or is given one."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,19 @@ from regard.decoding.request import Request, SearchTask
 from regard.decoding.search import search
 from regard.inference.load import load
 from regard.inference.predictor import Predictor
+from regard.interpret.editing import (
+    ForceTokens,
+    editing,
+    forced_tokens,
+    refuse_output_edits,
+    with_replaced_output,
+    with_replaced_tokens,
+)
+from regard.interpret.edits import Edit, Edits, read_edits
 from regard.interpret.look import Look
 from regard.interpret.maps import ForwardPass
 from regard.interpret.output_attention import coverage_reranker
 from regard.interpret.record import LookInput, MapSelection, record_look
-from regard.interpret.sites import AttentionSite
-from regard.interpret.summaries import Head, head_means
 from regard.interpret.tokens_to_words import TokenSequence
 from regard.model.capture import Pick
 from regard.model.eval_mode import evaluating
@@ -53,19 +60,22 @@ def look(
     words: bool = False,
     top: int | None = None,
     truncate: bool = False,
+    edits: Edits | None = None,
     **options: Any,
 ) -> Look:
     """What a model attends to while it reads a text, or an image, and generates its output.
 
     model    a run, a checkpoint or a loaded model; or a bare model, which reads `Tokens`, a label or pixels (B = 1)
-    output   the output to look at instead of the model's own: a text or a label; token ids for a bare model. A language
-             model continues the text; with output="" it reads the text to its end
+    output   the output to look at instead of the model's own: a text or a label; or token ids, as `Output.token_ids`.
+             A language model continues the text; with output="" it reads the text to its end
     layers   only these layers, from 1
     heads    the heads that a map's methods return by default; `rows` likewise
     words    merge tokens into words
     top      keep only a summary of each map with the `top` largest weights of each row, computed during the forward
              pass: for inputs so long that the queries and keys of all layers do not fit into memory
     truncate a text that is too long, instead of refusing it
+    edits    changes of the model's attention and tokens, in order (`regard.interpret.edits`): the output is that of the
+             edited model, and so are its scores and weights
     options  of the search for an output: keys of a recipe's [decode], and arguments of `Predictor.outputs`
 
     Weights are exact, the output is the one the model generates anyway, and only what is asked for is computed.
@@ -76,44 +86,63 @@ def look(
         wanted = "one that regard.load or regard.build returns"
         remedy = "regard.capture_attention captures the attention of any module."
         raise InvalidArgument("model", wanted=wanted, got=type(inner).__name__, remedy=remedy)
+    edited = read_edits(edits)
     with evaluating(inner):
         if isinstance(model, Predictor):
-            forward, given = _of_predictor(model, text, output, truncate, options)
+            forward, given = _of_predictor(model, text, output, truncate, edited, options)
         else:
-            forward, given = _of_bare_model(inner, text, output, options)
-        return record_look(forward, given, MapSelection(layers, rows, heads, words, top))
+            forward, given = _of_bare_model(inner, text, output, edited, options)
+        return record_look(forward, given, MapSelection(layers, rows, heads, words, top), edited)
 
 
 def _of_predictor(
-    model: Predictor, text: Any, output: Any, truncate: bool, options: dict[str, Any]
+    model: Predictor, text: Any, output: Any, truncate: bool, edits: Sequence[Edit], options: dict[str, Any]
 ) -> tuple[ForwardPass, LookInput]:
-    if output is not None and not isinstance(output, str):
-        raise InvalidArgument("output", wanted="a text or a label", got=repr(output)[:60], remedy="Give a string.")
+    _check_output(model, output)
     inner, device = model.model, next(model.model.parameters()).device
     seq2seq = inner.as_seq2seq()
     decode = {name: value for name, value in options.items() if name in DecodeConfig.__dataclass_fields__}
     ids, batch = model.encode(text, truncate=truncate, **decode)
+    masked = seq2seq is None and not isinstance(model.target, Labels)  # a masked language model
+    if not masked:
+        batch = with_replaced_tokens(batch, edits, inner, model.sources)
     given = LookInput(_title(text, model.sources), _named_sources(batch, model.sources))
     if output is not None or seq2seq is None:
         check_no_search_options(options)
+    if seq2seq is None:
+        refuse_output_edits(edits)
     if isinstance(model.target, Labels):
         label = None if output is None else torch.tensor([model.target.encode(output)], device=device)
         return ForwardPass(inner, batch, None, label), replace(given, label=model.target.decode)
     running, special = model.running_text, model.target.special_tokens
-    if seq2seq is None:  # a masked language model
+    if seq2seq is None:
         if output is not None:
             wanted, remedy = "none for a masked language model", "Leave it out."
             raise InvalidArgument("output", wanted=wanted, got=repr(output), remedy=remedy)
         whole = ids if running else special.target(ids)
-        forward = ForwardPass(inner, Tokens.of([whole], device=device), None, None)
-        return forward, replace(given, sources=(TokenSequence.of(whole, model.target),))
+        batch = with_replaced_tokens(Tokens.of([whole], device=device), edits, inner, [model.target])
+        return ForwardPass(inner, batch, None, None), replace(given, sources=_named_sources(batch, [model.target]))
     prompt = [] if model.recipe.data.source_fields else ids
-    if output is not None:
+    if isinstance(output, str):
         tokens = model.target.encode(output)
         generated = [*prompt, *(tokens if running else special.output(tokens))]
+    elif output is not None:
+        generated = [*prompt, *output]
     else:
-        generated = [*prompt, *model.outputs([text], truncate=truncate, **options)[0][0].token_ids]
-    return _teacher_forced(inner, batch, generated, special.end if running else special.start, given, model.target)
+        generated = [*prompt, *model.outputs([text], truncate=truncate, edits=edits, **options)[0][0].token_ids]
+    first = special.end if running else special.start
+    return _teacher_forced(inner, batch, generated, first, given, model.target, edits)
+
+
+def _check_output(model: Predictor, output: Any) -> None:
+    """Refuse what is neither a text or a label nor, for a model that generates, ids of its vocabulary."""
+    if output is None or isinstance(output, str):
+        return
+    size = model.target.size
+    ids = isinstance(output, list | tuple) and all(type(each) is int and 0 <= each < size for each in output)
+    if not ids or model.model.as_seq2seq() is None:
+        wanted, got = "a text or a label, or token ids of a model that generates", repr(output)[:60]
+        raise InvalidArgument("output", wanted=wanted, got=got, remedy="Give a string.")
 
 
 def _title(text: Any, vocabularies: Sequence[VocabularyType | None]) -> str:
@@ -145,20 +174,28 @@ def _named_sources(batch: Any, vocabularies: Sequence[VocabularyType | None]) ->
     return tuple(named)
 
 
-def _of_bare_model(model: Model, source: Any, output: Any, options: dict[str, Any]) -> tuple[ForwardPass, LookInput]:
+def _of_bare_model(
+    model: Model, source: Any, output: Any, edits: Sequence[Edit], options: dict[str, Any]
+) -> tuple[ForwardPass, LookInput]:
     """For a model without vocabularies."""
     device, prompt = next(model.parameters()).device, []
     count = len(source.parts) if isinstance(source, MultiSource) else 1
     given = LookInput("", _named_sources(source, [None] * count) if source is not None or model.encoder else ())
+    if edits and model.encoder is not None:
+        source = with_replaced_tokens(source, edits, model, [None] * count)
+        given = LookInput("", _named_sources(source, [None] * count))
     source = None if source is None else source.to(device)
     if model.encoder is None and isinstance(source, Tokens):
         source, given, prompt = None, LookInput(""), source.row(0)
     seq2seq, start = model.as_seq2seq(), DEFAULT_TOKENS.start
     if seq2seq is not None and output is None:
-        return _teacher_forced(model, source, _searched(seq2seq, source, prompt, options), start, given, None)
+        with editing(model, edits):
+            found = _searched(seq2seq, source, prompt, edits, options)
+        return _teacher_forced(model, source, found, start, given, None, edits)
     check_no_search_options(options)
     if seq2seq is not None:
-        return _teacher_forced(model, source, [*prompt, *map(int, output)], start, given, None)
+        return _teacher_forced(model, source, [*prompt, *map(int, output)], start, given, None, edits)
+    refuse_output_edits(edits)
     labels = None if output is None else torch.tensor([int(output)], device=device)
     given = given if model.as_classifier() is None else replace(given, label=str)
     return ForwardPass(model, source, None, labels), given
@@ -172,7 +209,9 @@ def check_no_search_options(options: dict[str, Any]) -> None:
             raise InvalidArgument(name, wanted=wanted, got=repr(value), remedy="Leave it out.")
 
 
-def _searched(model: Seq2Seq, source: Any, prompt: list[int], options: dict[str, Any]) -> list[int]:
+def _searched(
+    model: Seq2Seq, source: Any, prompt: list[int], edits: Sequence[Edit], options: dict[str, Any]
+) -> list[int]:
     config = read(DecodeConfig, options, "decode")
     if isinstance(config, list):
         raise InvalidRecipe(config)
@@ -180,19 +219,29 @@ def _searched(model: Seq2Seq, source: Any, prompt: list[int], options: dict[str,
     size = sum(int(part.lengths[0]) if isinstance(part, Tokens) else 1 for part in parts)
     special = DEFAULT_TOKENS
     rerank = coverage_reranker(model, config, special.start)
-    task = SearchTask(model, lambda sources: sources[0], config, special_tokens=special, rerank=rerank)
+    forced = forced_tokens(edits, None)
+    prompt = [forced.get(position, token) for position, token in enumerate(prompt)]
+    processors = [ForceTokens(forced)] if forced else []
+    task = SearchTask(model, lambda sources: sources[0], config, processors, special_tokens=special, rerank=rerank)
     ((_, best),) = search(task, [Request(source, size, prompt, given=len(prompt))])
     return [*best[0].tokens, special.end] if best[0].ended else list(best[0].tokens)
 
 
 def _teacher_forced(
-    model: Model, source: Source | None, ids: list[int], first: int | None, given: LookInput, names: Tokenizer | None
+    model: Model,
+    source: Source | None,
+    ids: list[int],
+    first: int | None,
+    given: LookInput,
+    names: Tokenizer | None,
+    edits: Sequence[Edit],
 ) -> tuple[ForwardPass, LookInput]:
     if first is None:  # the text begins with its own first token
         first, ids = next(iter(ids), 0), ids[1:]
     if not ids:
         remedy = "Give another, or search with other options."
         raise InvalidArgument("output", wanted="at least one token", got="none", remedy=remedy)
+    ids = with_replaced_output(ids, edits, names)
     read, device = [first, *ids[:-1]], next(model.parameters()).device
     forward = ForwardPass(model, source, torch.tensor([read], device=device), torch.tensor(ids, device=device))
     return forward, replace(given, output=TokenSequence.of(ids, names), read=TokenSequence.of(read, names))
@@ -202,14 +251,6 @@ def _as_pixels(batch: Tensor) -> Pixels:
     """The image that was normalized to this batch of one."""
     image: Pixels = ((batch[0, :3].float() + 1) * 127.5).round().clamp(0, 255).byte().permute(1, 2, 0).cpu().numpy()
     return image if image.shape[2] == 3 else image[..., :1].repeat(3, 2)
-
-
-def summarize_heads(
-    model: Predictor, pairs: Iterable[tuple[Any, str | None]], **options: Any
-) -> list[tuple[AttentionSite, Head]]:
-    """Means of each head's measures over inputs with their outputs; with the model's own where an output is None."""
-    looks = (look(model, text, output=output, **options) for text, output in pairs)
-    return head_means(line for each in looks for line in each.heads())
 
 
 def pairs_of(

@@ -1,16 +1,15 @@
 """`regard plot`: the losses, metrics and learning rate of training runs, from their logs."""
 
-import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from regard.core.atomic_io import atomic_file
 from regard.core.errors import InvalidArgument, InvalidData
-from regard.training.telemetry.log_file import LOG_FILE
+from regard.training.telemetry.log_file import LOG_FILE, Event
+from regard.training.telemetry.log_reader import event_of, new_lines
 from regard.views.canvas import CANVASES
 from regard.views.curves import Curve, curves_text, draw_curves
-
-NOT_METRICS = {"step", "epoch", "loss", "perplexity"}  # numbers of a validation that have no panel of their own
+from regard.views.training_curves import curve_points, panels
 
 
 def plot(runs: str | Path | Sequence[str | Path], out: str | Path | None = None, *, width: int = 80) -> str | None:
@@ -40,28 +39,24 @@ def _curves(run: Path) -> dict[str, dict[str, Curve]]:
     log = run / LOG_FILE
     if not log.is_file():
         raise InvalidArgument(str(run), wanted="the folder of a run", got=f"no {LOG_FILE}", remedy="Train first.")
-    panels: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    for number, line in enumerate(log.read_text("utf-8").splitlines(), start=1):
-        try:
-            event = json.loads(line)
-            values = {key: float(value) for key, value in event.items() if type(value) in (int, float)}
-        except (ValueError, AttributeError):
-            remedy = "Delete the line: a process was killed while it wrote it."
-            raise InvalidData(log, number, wanted="a JSON object", got=line[:60], remedy=remedy) from None
-        if event.get("event") == "train":
-            losses = panels.setdefault("loss", {})
-            nll = values.get("nll", values["loss"])  # without label smoothing, as the loss of validations
-            losses.setdefault("training", []).append((values["step"], nll))
-            if nll != values["loss"]:
-                losses.setdefault("training, smoothed", []).append((values["step"], values["loss"]))
-            panels.setdefault("learning rate", {}).setdefault("learning rate", []).append(
-                (values["step"], values["rate"])
-            )
-        elif event.get("event") == "validation":
-            panels.setdefault("loss", {}).setdefault("validation", []).append((values["step"], values["loss"]))
-            for name in values.keys() - NOT_METRICS:
-                panels.setdefault(name, {}).setdefault("validation", []).append((values["step"], values[name]))
-    if not panels:
+    found = panels(point for event in _events(log) for point in curve_points(event))
+    if not found:
         raise InvalidArgument(str(run), wanted="a run with logged steps", got="none yet", remedy="Train on.")
-    order = sorted(panels, key=lambda title: (title != "loss", title == "learning rate", title))
-    return {title: dict(panels[title]) for title in order}
+    return found
+
+
+def _events(log: Path) -> Iterator[Event]:
+    """All events; a last line that is still being written is left out."""
+    part, before = new_lines(log), 0
+    while True:
+        for number, line in enumerate(part.lines, start=before + 1):
+            event = event_of(line)
+            if event is None:
+                got = line[:60].decode(errors="replace")
+                remedy = "Delete the line: a process was killed while it wrote it."
+                raise InvalidData(log, number, wanted="a JSON object", got=got, remedy=remedy)
+            yield event
+        if part.complete:
+            return
+        before += len(part.lines)
+        part = new_lines(log, part.position)

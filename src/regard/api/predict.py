@@ -6,10 +6,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
+from regard.checkpoint.format import find_checkpoint
 from regard.core.errors import InvalidArgument, InvalidData
 from regard.data import text
 from regard.data.image_store import Member
 from regard.data.prefetch import arriving
+from regard.inference import ray_data
+from regard.inference.line_chunks import chunk_outputs, chunked
 from regard.inference.load import load
 from regard.inference.pipelines import Output
 from regard.inference.predictor import Predictor
@@ -17,6 +20,7 @@ from regard.inference.score import SequenceScore, pairs, score_lines
 
 Line = TypeVar("Line", bound=str | Member)  # an image in a zip file has no path
 CHUNK = 1024  # lines at once: enough to batch those of similar length
+GPU_CHUNK = 16_384  # on a GPU, whose batches are larger; at the end of a chunk they run empty
 TIMEOUT = 0.02  # seconds without a new line after which the lines so far are processed
 
 
@@ -25,36 +29,45 @@ def predict(
     lines: Iterable[Line],
     *,
     beside: dict[str, Iterator[Any]] | None = None,
+    engine: str = "local",
+    replicas: int | None = None,
+    device: str = "auto",
     **options: Any,
 ) -> Iterator[tuple[Line, list[Output]]]:
     """Each line with its outputs, best first; one after the other, as the lines arrive. An empty line has an empty one.
 
-    model     a run, a checkpoint, or a loaded model
-    beside    arguments of `Predictor.outputs` with one value for each line: prefixes, required, banned_in
-    options   other arguments of `Predictor.outputs`
+    model      a run, a checkpoint, or a loaded model
+    beside     arguments of `Predictor.outputs` with one value for each line: prefixes, required, banned_in
+    engine     "local": in this process; "ray": with Ray Data, on a cluster. All lines are read first, the outputs are
+               the same. Ray's cluster is that of $RAY_ADDRESS or of this machine, else one is started for the call
+    replicas   of the model, with the engine "ray" [default: one for each GPU, or for each processor without any]
+    options    other arguments of `Predictor.outputs`
     """
-    predictor, number, beside = load(model), 1, beside or {}
-    for chunk in arriving(lines, CHUNK, TIMEOUT):
-        values: dict[str, Any] = {name: list(islice(each, len(chunk))) for name, each in beside.items()}
-        for name, some in values.items():
-            if len(some) < len(chunk):
-                raise _uneven(name, f"at least {number + len(some)} lines", f"{number + len(some) - 1}")
-        full = [i for i, line in enumerate(chunk) if line or not predictor.recipe.data.source_fields]
-        values = {name: [each[i] for i in full] for name, each in values.items()}
-        done: dict[int, list[Output]] = {i: [Output("")] for i in range(len(chunk)) if i not in set(full)}
-        following = 0  # the next line to yield
-        sources, numbers = [chunk[i] for i in full], [number + i for i in full]
-        for i, outputs in predictor.iter_outputs(sources, lines=numbers, **values, **options) if sources else ():
-            done[full[i]] = outputs
-            while following in done:
-                yield chunk[following], done.pop(following)
-                following += 1
-        for rest in range(following, len(chunk)):
-            yield chunk[rest], done.pop(rest)
-        number += len(chunk)
-    for name, each in beside.items():
-        if next(each, None) is not None:
-            raise _uneven(name, f"{number - 1} lines", "more")
+    if engine == "ray":
+        if isinstance(model, Predictor):
+            wanted, got = "a run or a checkpoint, which every replica loads, with the engine ray", "a loaded model"
+            raise InvalidArgument("model", wanted=wanted, got=got, remedy="Give its folder.")
+        if replicas is not None and replicas < 1:
+            raise InvalidArgument("replicas", wanted="1 or more", got=str(replicas), remedy="Leave it out.")
+        folder = find_checkpoint(Path(model)).resolve()
+        chunks = chunked(_lists(lines), beside or {})
+        yield from ray_data.predict_chunks(folder, chunks, options, device=device, replicas=replicas)
+        return
+    if engine != "local":
+        raise InvalidArgument("engine", wanted="local or ray", got=repr(engine), remedy="Choose one.")
+    if replicas is not None:
+        raise InvalidArgument("replicas", wanted="the engine ray", got=repr(engine), remedy="Leave one of them out.")
+    predictor = load(model, device=device)
+    size = GPU_CHUNK if next(predictor.model.parameters()).is_cuda else CHUNK
+    for chunk in chunked(arriving(lines, size, TIMEOUT), beside or {}):
+        yield from zip(chunk.lines, chunk_outputs(predictor, chunk, options), strict=True)
+
+
+def _lists(lines: Iterable[Line]) -> Iterator[list[Line]]:
+    """The lines in lists, in the sizes in which those of a file arrive."""
+    remaining = iter(lines)
+    while chunk := list(islice(remaining, CHUNK)):
+        yield chunk
 
 
 def score(
@@ -66,13 +79,6 @@ def score(
     """
     predictor = load(model)
     return score_lines(predictor, pairs(predictor, files, columns))
-
-
-def _uneven(name: str, wanted: str, got: str) -> InvalidArgument:
-    option = "--prefix" if name == "prefixes" else "--constraints"
-    return InvalidArgument(
-        option, wanted=f"a line for each line of the input: {wanted}", got=got, remedy="Empty is fine."
-    )
 
 
 def read_constraints(path: Path) -> dict[str, Iterator[Any]]:

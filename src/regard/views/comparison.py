@@ -7,6 +7,7 @@ from regard.core.errors import InvalidArgument
 from regard.core.sanitize import printable
 from regard.core.text_table import text_table
 from regard.evaluation.comparison import ComparedExample, Comparison, SystemAnswer
+from regard.evaluation.output_difference import marked_changes
 from regard.evaluation.report import Report, System
 from regard.evaluation.report_text import (
     format_value,
@@ -31,9 +32,10 @@ def comparison_text(comparison: Comparison) -> str:
 def _sentence_text(sentence: ComparedExample, names: Sequence[str]) -> str:
     sides = [("source", sentence.source), *(("reference", one) for one in sentence.references)]
     rows = [[name, "", printable(text)] for name, text in sides]
-    rows += [
-        [name, _scores(answer), printable(answer.output)] for name, answer in zip(names, sentence.answers, strict=True)
-    ]
+    for name, answer in zip(names, sentence.answers, strict=True):
+        rows.append([name, _scores(answer), printable(answer.output)])
+        if answer.difference:
+            rows.append(["", "changes", printable(marked_changes(answer.difference))])
     return f"example {sentence.number:,}: outputs differ by {sentence.difference:.0%}\n{text_table(rows, left=3)}"
 
 
@@ -94,6 +96,8 @@ def _section(sentence: ComparedExample, names: Sequence[str]) -> list[str]:
     for name, answer in zip(names, sentence.answers, strict=True):
         cells = [format_value(metric, answer.scores.get(metric)) for metric in metrics]
         rows.append([name, answer.output, *cells])
+        if answer.difference:
+            rows.append(["changes", marked_changes(answer.difference), *[""] * len(metrics)])
         if (seen := answer.attention) is not None:
             maps.append(_figure(charts.heat_map(shortened(name, 40), seen.rows, seen.keys, seen.weights)))
     return [

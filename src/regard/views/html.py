@@ -1,15 +1,13 @@
 """Self-contained HTML pages, whose content security policy forbids requests: of a look, and the frame of other pages.
 
-The script of a look's page is the modules in `page/`, concatenated; the policy forbids any other. The look is embedded
+The script of a look's page is a bundle of the modules in `page/`; the policy forbids any other. The look is embedded
 as JSON and shown as text only.
 """
 
 import html
 import json
-import re
 from base64 import b64encode
 from collections.abc import Sequence
-from functools import cache
 from hashlib import sha256
 from importlib.resources import files
 from string import Template
@@ -17,9 +15,9 @@ from typing import Any
 
 from regard.interpret.look import HTML_RENDERERS
 from regard.views.canvas import escaped
+from regard.views.script_bundle import bundle
 
-# A module comes after those it imports.
-MODULES = ("data.js", "colours.js", "state.js", "words.js", "picture.js", "heads.js", "map.js", "save.js", "main.js")
+SCRIPT = "views/page/main.js"
 HEIGHT = 720  # pixels of the frame in a notebook
 PAGE_END = "</body>\n</html>\n"
 
@@ -30,7 +28,7 @@ def page_start(title: str, style: str, allowed: str = "") -> str:
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; {allowed}style-src {_hash(style)}">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; {allowed}style-src {content_hash(style)}">
 <meta name="viewport" content="width=device-width">
 <title>{escaped(title)}</title>
 <style>{style}</style>
@@ -41,9 +39,9 @@ def page_start(title: str, style: str, allowed: str = "") -> str:
 
 def page(look: dict[str, Any] | Sequence[dict[str, Any]]) -> str:
     """What `Look.as_dict` returns, as an HTML page; of several looks, a page to choose from them."""
-    script, style = _script(), _read("page.css")
+    script, style = bundle(SCRIPT), _read("page.css")
     policy = (
-        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; "
+        f"default-src 'none'; script-src {content_hash(script)}; style-src {content_hash(style)}; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
     data = json.dumps(look, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")  # no tag or comment can begin
@@ -63,23 +61,10 @@ def frame(look: dict[str, Any]) -> str:
 HTML_RENDERERS.update(page=page, frame=frame)
 
 
-@cache
-def _script() -> str:
-    """All modules as one script: each is a function scope that returns its exports."""
-    return "\n".join(map(_enclosed, MODULES))
-
-
-def _enclosed(name: str) -> str:
-    source = _read(name)
-    exported = ", ".join(re.findall(r"^export (?:async )?(?:function|const) (\w+)", source, re.MULTILINE))
-    source = re.sub(r"^import (\{[^}]*\}) from \"\./(\w+)\.js\";", r"const \1 = \2_js;", source, flags=re.MULTILINE)
-    source = re.sub(r"^export ", "", source, flags=re.MULTILINE)
-    return f"const {name.removesuffix('.js')}_js = (() => {{\n{source}\nreturn {{ {exported} }};\n}})();"
-
-
 def _read(name: str) -> str:
     return files("regard.views").joinpath("page", name).read_text(encoding="utf-8")
 
 
-def _hash(text: str) -> str:
+def content_hash(text: str) -> str:
+    """The source that allows exactly this script or style in a content security policy."""
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"

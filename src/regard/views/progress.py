@@ -220,7 +220,7 @@ class TrainingProgress:
         return Status(text, min(1.0, step / max(1, self.steps)))
 
     def _validation(self, event: Event) -> None:
-        others = ("event", "step", "best", "samples")
+        others = ("event", "step", "best", "samples", "heads")
         metrics = "   ".join(f"{name} {value:.4f}" for name, value in event.items() if name not in others)
         self._print(f"validation at step {event['step']:,}: {metrics}{'   (best)' if event['best'] else ''}")
         for sample in event.get("samples", ()):

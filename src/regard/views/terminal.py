@@ -1,7 +1,7 @@
 """Attention in a terminal: heat maps of block characters, in color where the terminal has them."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from math import exp
 
 from rich.cells import cell_len, set_cell_size
@@ -10,10 +10,9 @@ from regard.core.errors import InvalidArgument
 from regard.core.sanitize import printable
 from regard.core.shapes import Float, Tensor
 from regard.core.text_table import text_table
+from regard.interpret.head_properties import COLUMNS, HeadProperties
 from regard.interpret.look import GeneratedText, Image, Look
 from regard.interpret.maps import AttentionMap
-from regard.interpret.sites import AttentionSite
-from regard.interpret.summaries import MEASURES, Head
 
 SHADES = " ·░▒▓█"
 # From dark violet to yellow with rising brightness, so that it also reads for the color-blind; xterm's 256 colors.
@@ -163,10 +162,18 @@ def grid_maps(
     return "\n".join(lines[:-1])
 
 
-def head_table(lines: Iterable[tuple[AttentionSite, Head]]) -> str:
-    """A line for each head with its measures."""
-    rows = [(site.name, str(head.head), *(f"{getattr(head, name):.3f}" for name in MEASURES)) for site, head in lines]
-    return text_table([("map", "head", *MEASURES), *rows])
+def head_table(heads: Sequence[HeadProperties]) -> str:
+    """A line for each head with its properties; those that no head has are left out."""
+    shown = [name for name in COLUMNS if any(each.value(name) is not None for each in heads)]
+    numbers = [[_number(each.value(name), name) for name in shown] for each in heads]
+    rows = [(each.site.name, str(each.means.head), *line) for each, line in zip(heads, numbers, strict=True)]
+    return text_table([("map", "head", *shown), *rows])
+
+
+def _number(value: float | int | None, column: str) -> str:
+    if value is None:
+        return "–"
+    return format(value, {"offset": "+.0f", "group": ".0f"}.get(column, ".3f"))
 
 
 def _cell(weight: float, width: int, color: bool, numbers: bool = False) -> str:

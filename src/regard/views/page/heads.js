@@ -6,27 +6,30 @@ import { make } from "./state.js";
 const SIZE = 48; // points of a thumbnail
 
 export function showHeads(table, store) {
-  const { look } = store.state;
-  const lines = look.maps.flatMap((map) =>
-    map.summary.map((summary, head) => ({ map, head, summary, order: [look.maps.indexOf(map), head] })),
-  );
-  const measures = Object.keys(lines[0].summary).filter((name) => name !== "head");
-  let [sort, up] = [null, false];
+  let [lines, headings, sort, up] = [[], [], null, false];
 
-  const value = (line, name) => line.summary[name] ?? -Infinity;
-  const headings = ["head", ...measures].map((name) => {
-    const button = make("button", { type: "button", textContent: name });
-    const cell = make("th", { scope: "col" }, button);
-    button.addEventListener("click", () => {
-      if (name === "head") [sort, up] = [null, false];
-      else [sort, up] = [name, sort === name && !up];
-      order();
+  function build({ look }) {
+    lines = look.maps.flatMap((map, place) => map.summary.map((summary, head) => ({ map, head, summary, order: [place, head] })));
+    const measures = Object.keys(lines[0].summary).filter((name) => name !== "head");
+    if (!headings.length) buildHeadings(measures);
+    for (const line of lines) buildLine(line, measures);
+  }
+
+  function buildHeadings(measures) {
+    headings = ["head", ...measures].map((name) => {
+      const button = make("button", { type: "button", textContent: name });
+      const cell = make("th", { scope: "col" }, button);
+      button.addEventListener("click", () => {
+        if (name === "head") [sort, up] = [null, false];
+        else [sort, up] = [name, sort === name && !up];
+        order();
+      });
+      return { name, cell };
     });
-    return { name, cell };
-  });
-  table.tHead.replaceChildren(make("tr", {}, ...headings.map(({ cell }) => cell)));
+    table.tHead.replaceChildren(make("tr", {}, ...headings.map(({ cell }) => cell)));
+  }
 
-  for (const line of lines) {
+  function buildLine(line, measures) {
     line.canvas = make("canvas", { width: SIZE, height: SIZE });
     line.canvas.setAttribute("aria-hidden", "true");
     const name = `${line.map.name}, head ${line.summary.head}`;
@@ -39,9 +42,10 @@ export function showHeads(table, store) {
     line.row = make("tr", {}, make("th", { scope: "row" }, line.button), ...numbers);
   }
 
+  const value = (line) => line.summary[sort] ?? -Infinity;
   function order() {
     const sorted = lines.toSorted((a, b) => {
-      const by = sort === null ? 0 : (value(a, sort) - value(b, sort)) * (up ? 1 : -1);
+      const by = sort === null ? 0 : (value(a) - value(b)) * (up ? 1 : -1);
       return by || a.order[0] - b.order[0] || a.order[1] - b.order[1];
     });
     const held = document.activeElement;
@@ -52,12 +56,17 @@ export function showHeads(table, store) {
       else cell.removeAttribute("aria-sort");
     }
   }
-  order();
 
   const paint = () => lines.forEach(({ canvas, map, head }) => thumb(canvas, map, head, store.state.byRow));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paint);
   store.listen((state, before) => {
-    if (state.byRow !== before.byRow) paint();
+    const focused = lines.findIndex(({ button }) => button === document.activeElement);
+    if (state.look !== before.look) {
+      build(state);
+      order();
+      lines[focused]?.button.focus({ preventScroll: true });
+    }
+    if (state.look !== before.look || state.byRow !== before.byRow) paint();
     for (const line of lines) {
       const now = line.map === state.map && (line.head === state.head || line.map.heads === 1);
       line.button.setAttribute("aria-pressed", String(now));
@@ -65,7 +74,7 @@ export function showHeads(table, store) {
   });
 }
 
-function thumb(canvas, map, head, byRow) {
+export function thumb(canvas, map, head, byRow) {
   const step = Math.max(1, Math.ceil(Math.max(map.rows, map.keys) / SIZE));
   const [high, wide] = [Math.ceil(map.rows / step), Math.ceil(map.keys / step)];
   const points = map.block(head, byRow, 0, 0, step, SIZE);

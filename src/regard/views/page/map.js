@@ -1,7 +1,7 @@
 // All rows × all keys. Only visible tiles are drawn: zoomed in, each weight with its number; zoomed out, the maximum of
 // many weights per point.
 
-import { colour, ink, isDark, ramp } from "./colours.js";
+import { colour, ink, isDark, level, ramp } from "./colours.js";
 import { MEAN, percent, shown } from "./data.js";
 import { pinned } from "./state.js";
 
@@ -45,15 +45,15 @@ export function showMap(box, store) {
     view.top = Math.max(0, Math.min(map.rows - view.down, view.top));
   }
 
-  function tile(state, level, y, x) {
+  function tile(state, zoomed, y, x) {
     const { map, head } = state;
-    const name = [state.look.maps.indexOf(map), head, state.byRow, isDark(), level, y, x].join();
+    const name = [state.look.maps.indexOf(map), head, state.byRow, isDark(), zoomed, y, x].join();
     if (!tiles.has(name)) {
-      const step = 2 ** level;
+      const step = 2 ** zoomed;
       const points = map.block(head, state.byRow, y * TILE * step, x * TILE * step, step, TILE);
-      const [table, image] = [ramp(), new ImageData(TILE, TILE)];
+      const [table, image] = [ramp(isDark(), map.signed), new ImageData(TILE, TILE)];
       points.forEach((share, i) => {
-        const [r, g, b] = table[Math.round(255 * share)];
+        const [r, g, b] = table[level(share, map.signed)];
         image.data[4 * i] = r;
         image.data[4 * i + 1] = g;
         image.data[4 * i + 2] = b;
@@ -85,11 +85,11 @@ export function showMap(box, store) {
     pen.rect(0, 0, across * cell, down * cell);
     pen.clip();
     pen.imageSmoothingEnabled = false;
-    const level = Math.max(0, Math.ceil(Math.log2(1 / cell)));
-    const side = TILE * 2 ** level; // weights of a tile's side
+    const zoomed = Math.max(0, Math.ceil(Math.log2(1 / cell)));
+    const side = TILE * 2 ** zoomed; // weights of a tile's side
     for (let y = Math.floor(top / side); y * side < Math.min(map.rows, top + down); y++)
       for (let x = Math.floor(left / side); x * side < Math.min(map.keys, left + across); x++)
-        pen.drawImage(tile(state, level, y, x), (x * side - left) * cell, (y * side - top) * cell, side * cell, side * cell);
+        pen.drawImage(tile(state, zoomed, y, x), (x * side - left) * cell, (y * side - top) * cell, side * cell, side * cell);
     if (cell >= NUMBERS && state.numbers) numbers(state);
     mark(row, key, state.pin);
     pen.restore();
@@ -126,8 +126,8 @@ export function showMap(box, store) {
     Object.assign(pen, { textAlign: "center", textBaseline: "middle", font: `${Math.min(14, cell * 0.42)}px sans-serif` });
     for (let row = Math.floor(top); row < Math.min(map.rows, top + down); row++)
       map.visit(head, row, Math.floor(left), Math.min(map.keys, Math.ceil(left + across)), (key, weight) => {
-        if (weight < 0.005) return;
-        pen.fillStyle = ink(map.share(head, byRow, row, weight));
+        if (Math.abs(weight) < 0.005) return;
+        pen.fillStyle = ink(map.share(head, byRow, row, weight), isDark(), map.signed);
         pen.fillText(String(Math.round(100 * weight)), (key + 0.5 - left) * cell, (row + 0.5 - top) * cell);
       });
   }
@@ -238,7 +238,9 @@ export function showMap(box, store) {
   });
 
   store.listen((state, before) => {
-    if (state.map !== before.map) fitAgain();
+    if (state.look !== before.look) tiles.clear();
+    const same = state.map.name === before.map?.name && state.map.rows === before.map.rows && state.map.keys === before.map.keys;
+    if (state.map !== before.map && !same) fitAgain();
     else draw(state);
   });
   new ResizeObserver(() => (fitted ? fitAgain() : draw(store.state))).observe(box);

@@ -25,17 +25,7 @@ export function veil(source, line) {
 }
 
 export function showPicture(box, store) {
-  if (!store.state.look.sources.some((source) => source.kind === "image")) return;
-  const views = [frame(), frame()];
-  box.append(...views.map((view) => view.figure));
-  store.listen((state) => {
-    const { pin } = state;
-    box.hidden = !attendsToImage(state.map);
-    if (box.hidden) return;
-    draw(views[0], state, state.map, state.head, state.row, "");
-    views[1].figure.hidden = !(pin && attendsToImage(pin.map));
-    if (!views[1].figure.hidden) draw(views[1], state, pin.map, pin.head, pin.row, "pinned: ");
-  });
+  const views = [];
   const pointed = (event) => {
     const { map } = store.state;
     if (map.query_side !== "source" || !attendsToImage(map)) return;
@@ -46,7 +36,20 @@ export function showPicture(box, store) {
     const x = part(event.clientX - at.left, at.width, columns);
     if (map.rows === map.keys) store.change({ row: map.input.units + y * columns + x });
   };
-  views[0].canvas.addEventListener("pointermove", pointed);
+  function build() {
+    views.push(frame(), frame());
+    box.append(...views.map((view) => view.figure));
+    views[0].canvas.addEventListener("pointermove", pointed);
+  }
+  store.listen((state) => {
+    const { pin } = state;
+    box.hidden = !attendsToImage(state.map);
+    if (box.hidden) return;
+    if (!views.length) build();
+    draw(views[0], state, state.map, state.head, state.row, "");
+    views[1].figure.hidden = !(pin && attendsToImage(pin.map));
+    if (!views[1].figure.hidden) draw(views[1], state, pin.map, pin.head, pin.row, "pinned: ");
+  });
 }
 
 function frame() {

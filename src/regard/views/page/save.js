@@ -153,9 +153,12 @@ async function asPng(drawn, times = 2) {
 }
 
 export async function save(drawn, name, form) {
-  const content = form === "png" ? await asPng(drawn) : new Blob([svgText(drawn)], { type: "image/svg+xml" });
+  saveFile(form === "png" ? await asPng(drawn) : new Blob([svgText(drawn)], { type: "image/svg+xml" }), `${name}.${form}`);
+}
+
+export function saveFile(content, name) {
   const link = document.createElement("a");
-  Object.assign(link, { href: URL.createObjectURL(content), download: `${name}.${form}` });
+  Object.assign(link, { href: URL.createObjectURL(content), download: name });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }

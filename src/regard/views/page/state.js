@@ -9,15 +9,25 @@ export function makeStore(look) {
   state.byRow = look.maps.some((map) => map.keys > LONG);
   if (state.map?.heads === 1) state.head = 0;
   const listeners = [];
+  let wanted = 0; // the row that was chosen: a look at the beginning of an output may not have it yet
   return {
     state,
     listen(listener) {
       listeners.push(listener);
       listener(state, {});
     },
+    // Another look at the same model: the layer, head and row stay where it has them too.
+    replace(next) {
+      const alike = (map) => next.maps.find((each) => each.name === map.name);
+      const { pin } = state;
+      const kept = pin && alike(pin.map);
+      const stays = kept && pin.row < kept.rows && pin.head < kept.heads;
+      this.change({ look: next, map: alike(state.map) ?? telling(next.maps), pin: stays ? { ...pin, map: kept } : null, key: state.key, row: wanted });
+    },
     change(part) {
       const before = { ...state };
       Object.assign(state, part);
+      wanted = part.row ?? wanted;
       const { map } = state;
       if (map.heads === 1) state.head = 0;
       else if (state.head >= map.heads) state.head = MEAN;
