@@ -10,12 +10,12 @@ import torch
 import regard
 from golden.write import HERE, LABELLED, PAIRS, TEXTS
 from regard.api.ablate import ablate, prune
-from regard.api.look import pairs_of, summarize_heads
+from regard.api.look import pairs_of
 from regard.evaluation.validation import mean_loss
-from regard.interpret.ablation import zero_heads
+from regard.interpret.editing import editing
+from regard.interpret.edits import MaskSource, SwitchHeadOff
+from regard.interpret.head_properties import COLUMNS
 from regard.interpret.sites import attention_sites
-from regard.interpret.summaries import MEASURES
-from regard.model.capture import intercepting
 from regard.recipe.recipe import Recipe
 from regard.views.terminal import grid_maps, heat_map
 from support.command_line import command, process
@@ -66,7 +66,7 @@ def test_lines_are_looked_at_one_by_one(tmp_path):
     piped = process("look", GOLDEN / "rnn", "--json", *short, text="a cat\n\na dog\n")
     assert piped.stdout == from_file.stdout
     together = command("look", GOLDEN / "rnn", "--file", tmp_path / "in.txt", "--summary", "--json", *short)
-    (line,) = json.loads(together.stdout)
+    (line,) = json.loads(together.stdout)["heads"]
     each = [told[i]["maps"][0]["summary"][0]["entropy"] for i in range(2)]
     assert line["entropy"] == pytest.approx(sum(each) / 2)
 
@@ -120,6 +120,7 @@ REFUSED = {
     "map of a table": (("a", "--summary", "--map", "decoder 1 cross"), "map: wanted one look to show; got a table"),
     "several inputs": (("--file", "two.txt", "--out", "x.json"), "out: wanted one input; got several"),
     "text and file": (("a", "--file", "two.txt"), "text: wanted one of TEXT, --file and --data"),
+    "alignment of what": (("a", "--alignment", "s", "t", "l"), "alignment: wanted --summary"),
     "sort what": (("a", "--sort", "entropy"), "sort: wanted --summary"),
     "sort by what": (("a", "--summary", "--sort", "entrpy"), "sort: wanted one of .*Did you mean 'entropy'"),
     "table and file": (("a", "--summary", "--out", "x.json"), "out: wanted one look to write; got a table"),
@@ -148,22 +149,31 @@ def test_what_cannot_be_is_refused(name, tmp_path, monkeypatch):
     assert not list(tmp_path.glob("x.*"))
 
 
-def test_data_are_summarised_sentence_by_sentence(pairs):
+def test_data_are_summarised_sentence_by_sentence(pairs, tmp_path):
     model = regard.load(GOLDEN / "transformer")
-    lines = summarize_heads(model, pairs_of(model.recipe, [str(pairs)]))
+    report = regard.heads(model, [str(pairs)])
     looks = [regard.look(model, a, output=b) for a, b in PAIRS if a]
-    assert [(place.name, head.head) for place, head in lines] == [
+    assert report.inputs == len(looks)
+    assert [each.name for each in report.heads] == [
         (name, head) for name in ("encoder 1", "decoder 1 self", "decoder 1 cross") for head in (0, 1)
     ]
-    for place, head in lines:
-        own = [look[place.name].summary(0).heads()[head.head].own for look in looks]
-        assert head.own == pytest.approx(sum(own) / len(own))
+    for each in report.heads:
+        own = [look[each.site.name].summary(0).heads()[each.means.head].own for look in looks]
+        assert each.means.own == pytest.approx(sum(own) / len(own))
     done = command("look", GOLDEN / "transformer", "--data", pairs, "--summary", "--sort", "distance")
-    shown = [line.split() for line in done.stdout.splitlines()]
-    assert tuple(shown[0]) == ("map", "head", *MEASURES)
-    told = command("look", GOLDEN / "transformer", "--data", pairs, "--summary", "--sort", MEASURES[-1], "--json")
-    assert tuple(json.loads(told.stdout)[0]) == ("map", "head", *MEASURES)  # one name for each everywhere
-    assert [float(line[-7]) for line in shown[1:]] == sorted((round(h.distance, 3) for _, h in lines), reverse=True)
+    header, *shown = [line.split() for line in done.stdout.splitlines()]
+    assert tuple(header) == ("map", "head", *(name for name in COLUMNS if name not in ("alignment", "ablation")))
+    distances = [float(line[header.index("distance") - len(header)]) for line in shown]
+    assert distances == sorted((round(each.means.distance, 3) for each in report.heads), reverse=True)
+    for name, text in zip(("a.src", "a.trg", "a.links"), (*PAIRS[0], "0-0"), strict=True):
+        (tmp_path / name).write_text(text + "\n")
+    files = [tmp_path / name for name in ("a.src", "a.trg", "a.links")]
+    more = "--ablate", "--alignment", *files, "--sort", "ablation", "--json"
+    told = json.loads(command("look", GOLDEN / "transformer", "--data", pairs, "--summary", *more).stdout)
+    whole = regard.heads(model, [str(pairs)], ablate=True, alignment=files).sorted("ablation")
+    assert told == json.loads(json.dumps(whole.as_dict()))
+    changes = {(each.site.name, each.head): each.change for each in ablate(model, [str(pairs)])[1]}
+    assert {(line["map"], line["head"]): line["ablation"] for line in told["heads"]} == pytest.approx(changes)
 
 
 def test_data_of_every_kind_are_read(tmp_path):
@@ -190,7 +200,7 @@ def test_ablation_is_the_loss_without_each_head(pairs):
         heads = [(each.site.name, each.head) for each in found]
         assert heads == [(name, head) for name, m in modules.items() for head in range(getattr(m, "heads", 1))]
         for each in found:
-            with intercepting(zero_heads({(modules[each.site.name], each.head)})):
+            with editing(model.model, [SwitchHeadOff(map=each.site.name, head=each.head)]):
                 without = mean_loss(model.model, corpus, budget=512)
             assert each.loss == pytest.approx(without, rel=1e-5)
             assert each.change == pytest.approx(without - whole, abs=1e-6)
@@ -203,9 +213,8 @@ def test_ablation_is_the_loss_without_each_head(pairs):
 def test_a_pruned_model_says_what_one_with_silent_heads_says(tmp_path):
     model = regard.load(GOLDEN / "transformer")
     small = prune(GOLDEN / "transformer", [("encoder 1", 1), ("decoder 1 cross", 0)], tmp_path / "pruned")
-    modules = {place.name: module for module, place in attention_sites(model.model).items()}
-    quiet = {(modules["encoder 1"], 1), (modules["decoder 1 cross"], 0)}
-    with intercepting(zero_heads(quiet)):
+    quiet = [SwitchHeadOff(map="encoder 1", head=1), SwitchHeadOff(map="decoder 1 cross", head=0)]
+    with editing(model.model, quiet):
         wanted = [score.log_probabilities for score in model.score(*zip(*PAIRS, strict=True))]
     for predictor, same in ((small, True), (regard.load(tmp_path / "pruned"), True), (model, False)):
         found = [score.log_probabilities for score in predictor.score(*zip(*PAIRS, strict=True))]
@@ -266,3 +275,17 @@ def test_the_command_line_shows_log_records_on_stderr(pairs):
     assert "regard: decoder 1 cross, head 0: " in done.stderr
     assert "regard:" not in done.stdout
     assert not logging.getLogger("regard").handlers
+
+
+def test_the_command_line_reads_edits(tmp_path):
+    (tmp_path / "edits.json").write_text('[{"edit": "mask_source", "token": 1}]')
+    (tmp_path / "broken.json").write_text('[{"edit": ')
+    call = ("look", GOLDEN / "transformer", "abc", "--json", "--edit")
+    look = json.loads(command(*call, tmp_path / "edits.json").stdout)
+    assert look["edits"] == [{"edit": "mask_source", "token": 1}]
+    wanted = regard.look(GOLDEN / "transformer", "abc", edits=[MaskSource(token=1)])
+    assert look == json.loads(wanted.to_json())
+    for file, message in (("broken.json", "broken.json: wanted a JSON list of edits"), ("none.json", "wanted a file")):
+        done = command(*call, tmp_path / file)
+        assert done.returncode == 2
+        assert message in done.stderr

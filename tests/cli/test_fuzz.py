@@ -58,6 +58,7 @@ VALID = {  # the arguments with which each verb works
     "score": [MODEL, PAIRS],
     "verify": [MODEL],
     "serve": ["nowhere", "--port", "0"],  # a model that is there would be served until a signal ends it
+    "studio": ["nowhere", "--port", "0", "--no-open"],
     "export": [MODEL, "--list"],
     "import": [str(GOLDEN), "--out", "imported"],
     "sweep": ["recipe.toml", "--out", "sweep", "--grid", "train.seed=1"],

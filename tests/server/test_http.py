@@ -1,78 +1,23 @@
 """The HTTP API over real sockets: a server in a thread of this process, asked by http.client."""
 
-import asyncio
 import http.client
 import json
-import re
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 
 import pytest
 
 uvicorn = pytest.importorskip("uvicorn", reason="needs the extra `serve`")
 
-from regard.server import protocol  # noqa: E402
-from regard.server.app import Server  # noqa: E402
-from regard.server.engine import Engine, EngineLimits  # noqa: E402
-from regard.server.exchange import HttpLimits  # noqa: E402
-from regard.server.run import server_config  # noqa: E402
-from support.captioners import captioner  # noqa: E402
+from regard.server.engine import EngineLimits  # noqa: E402
+from regard.server.service import HttpLimits  # noqa: E402
 from support.predictors import classifier, language_model, translator  # noqa: E402
+from support.servers import PATIENCE, Running, served, slowed, until  # noqa: E402
 
-PATIENCE = 60.0
 HEAD = "POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
 LONG = {"min_length": 8, "max_length": 12}
-
-
-class Running:
-    """A server that listens."""
-
-    def __init__(self, app: Server, engine: Engine, port: int) -> None:
-        self.app, self.engine, self.port = app, engine, port
-
-    def connect(self) -> http.client.HTTPConnection:
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
-
-    def ask(self, path: str, body: object = None, **headers: str) -> tuple[int, dict, dict]:
-        """Status, headers and JSON of an answer; a body makes it a POST."""
-        connection = self.connect()
-        given = body if isinstance(body, bytes) else None if body is None else json.dumps(body)
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        if body is not None:
-            named.setdefault("content-type", "application/json")
-        connection.request("GET" if body is None else "POST", path, given, named)
-        answer = connection.getresponse()
-        content = answer.read()
-        connection.close()
-        kind = answer.headers["content-type"]
-        return (
-            answer.status,
-            dict(answer.headers),
-            json.loads(content) if "json" in kind else {"text": content.decode()},
-        )
-
-
-@contextmanager
-def served(models: dict, engine_limits: EngineLimits = EngineLimits(), **options) -> Iterator[Running]:  # noqa: B008
-    engine = Engine(engine_limits)
-    for name, predictor in models.items():
-        engine.load(name, "7", predictor)
-    engine.start()
-    app = Server(engine, **options)
-    listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(server_config(app))
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listening])))
-    thread.start()
-    try:
-        yield Running(app, engine, listening.getsockname()[1])
-    finally:
-        server.should_exit = True
-        thread.join(PATIENCE)
-        engine.stop(PATIENCE)
 
 
 MODELS = {"rnn": translator(decoder="rnn"), "labels": classifier(), "lines": language_model()}
@@ -160,21 +105,13 @@ def test_a_stream_is_greedy_where_the_recipe_has_a_beam():
             assert (status, answer["argument"]) == (400, next(iter(asked)))
 
 
-def test_a_model_of_images_takes_no_path_from_a_request(tmp_path):
-    with served({"captions": captioner("rnn")}) as running:
-        for route, more in (("/predict", {}), ("/score", {"target": "a"})):
-            status, _, answer = running.ask(route, {"input": str(tmp_path / "secret.png"), **more})
-            assert (status, answer["argument"]) == (400, "model")
-            assert "secret" not in answer["detail"]
-
-
 @pytest.mark.parametrize(
     ("path", "body", "status", "detail"),
     [
         ("/predict", b"{", 400, "body: wanted a request of this route; got Input data was truncated"),
-        ("/predict", b"[" * 150_000, 400, "body: wanted a request of this route"),
+        ("/predict", b"[" * 150_000, 400, "body: wanted JSON nested at most 32 deep"),
         ("/predict", b'{"input": "\xff"}', 400, "body: wanted a request of this route"),
-        ("/predict", {"input": 3, "model": "rnn"}, 400, "Expected `str | array`, got `int`"),
+        ("/predict", {"input": 3, "model": "rnn"}, 400, "Expected `str | object | array`, got `int`"),
         ("/predict", {"model": "rnn"}, 400, "missing required field `input`"),
         ("/predict", {"input": "x", "model": "rnn", "beam": 3}, 400, "unknown field `beam`"),
         ("/predict", {"input": "x", "model": "rnn", "beam_size": 0}, 400, "decode.beam_size: wanted"),
@@ -224,27 +161,6 @@ def test_keys_are_asked_for_everywhere_but_for_health():
         assert (running.ask("/health/live")[0], running.ask("/metrics")[0]) == (200, 401)
 
 
-def slowed(monkeypatch, model) -> tuple[threading.Semaphore, threading.Event]:
-    """Every step of the model waits for the semaphore; the event says that one does."""
-    decoder = type(model.model.decoder)
-    gate, waits, step = threading.Semaphore(0), threading.Event(), decoder.step
-
-    def slow(*given):
-        waits.set()
-        assert gate.acquire(timeout=PATIENCE)
-        return step(*given)
-
-    monkeypatch.setattr(decoder, "step", slow)
-    return gate, waits
-
-
-def until(condition) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
-
-
 def test_overload_gives_429_and_nothing_else(monkeypatch):
     """Ten times as many requests as slots and queue hold: all are answered, with 200 or 429 and Retry-After."""
     gate, _ = slowed(monkeypatch, MODELS["rnn"])
@@ -277,14 +193,15 @@ def test_a_disconnected_client_frees_its_slot(monkeypatch):
             assert waits.wait(PATIENCE)
             if stream:
                 gate.release(5)
-                until(lambda: running.engine.busy == 1)
+                assert connection.getresponse().readline().startswith(b"data: ")
             connection.sock.close()
             connection.close()
-            gate.release(1)
+            until(lambda: running.engine._cancelled or running.engine.busy == 0)  # between two steps, it goes at once
+            gate.release(1)  # the step that runs now is the last one
             until(lambda: running.engine.busy == 0)
         gate.release(100_000)
         assert running.ask("/predict", {"input": "a dog", **LONG})[0] == 200
-        assert re.search(r"regard_requests_cancelled_total \d", running.ask("/metrics")[2]["text"])
+        assert 'regard_requests_cancelled_total{route="/predict"} 2.0' in running.ask("/metrics")[2]["text"]
 
 
 def test_a_deadline_gives_504(monkeypatch):
@@ -295,19 +212,21 @@ def test_a_deadline_gives_504(monkeypatch):
         assert (status, answer["title"]) == (504, "Gateway Timeout")
 
 
-def test_slow_headers_and_bodies_are_timed_out(monkeypatch):
-    monkeypatch.setattr(protocol, "HEADER_SECONDS", 0.2)
-    with served({"rnn": MODELS["rnn"]}, limits=HttpLimits(body_seconds=0.2)) as running:
-        with socket.create_connection(("127.0.0.1", running.port), timeout=PATIENCE) as slow:
-            slow.sendall(b"POST /predict HTTP/1.1\r\nHost: x\r\n")
-            assert slow.recv(100) == b""  # closed
-        with socket.create_connection(("127.0.0.1", running.port), timeout=PATIENCE) as slow:
-            headers = (
-                b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 50\r\n\r\n{"
-            )
-            slow.sendall(headers)
-            assert slow.recv(100).startswith(b"HTTP/1.1 408")
-        assert running.ask("/health/ready")[0] == 200
+def test_a_deadline_in_a_stream_is_its_last_event(monkeypatch):
+    gate, _ = slowed(monkeypatch, MODELS["rnn"])
+    with served({"rnn": MODELS["rnn"]}) as running:
+        connection = running.connect()
+        body = json.dumps({"input": "a dog", "stream": True, "timeout_ms": 1000, "min_length": 200, "max_length": 200})
+        gate.release(20)  # some pieces
+        connection.request("POST", "/predict", body, {"content-type": "application/json"})
+        answer = connection.getresponse()
+        threading.Timer(1.2, gate.release, [100_000]).start()
+        *pieces, last = events(answer)
+        connection.close()
+        assert "".join(piece["text"] for piece in pieces)
+        assert (last["error"]["status"], last["error"]["id"]) == (504, answer.headers["x-request-id"])
+        until(lambda: running.engine.busy == running.app.open == 0)
+        assert 'regard_deadlines_missed_total{route="/predict"} 1.0' in running.ask("/metrics")[2]["text"]
 
 
 def test_a_slow_reader_stalls_nobody():
@@ -322,7 +241,7 @@ def test_a_slow_reader_stalls_nobody():
 
 def test_a_server_that_stops_is_live_and_not_ready(server):
     with served({"rnn": MODELS["rnn"]}) as running:
-        running.app.ready = False
+        running.app.service.stopping = True
         running.engine.stop(1.0)
         assert (running.ask("/health/live")[0], running.ask("/health/ready")[0]) == (200, 503)
         status, headers, _ = running.ask("/predict", {"input": "a dog"})

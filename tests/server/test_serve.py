@@ -50,6 +50,9 @@ def test_a_server_answers_and_drains():
         assert [each["outputs"][0]["text"] for each in answer["results"]] == model.predict(texts)
         with pytest.raises(InvalidArgument, match="port: wanted an address and a port that are free"):
             regard.serve(MODEL, port=port)
+        process.send_signal(signal.SIGHUP)  # all models are loaded anew
+        assert any("model en: 'transformer' replaced by 'transformer'" in line for line in process.stderr)
+        assert ask(port, {"input": texts})[1]["results"] == answer["results"]
         results: list[tuple[int, dict]] = []
         long = {"input": texts * 10, "min_length": 150, "max_length": 150}
         threads = [threading.Thread(target=lambda: results.append(ask(port, long))) for _ in range(3)]
@@ -72,3 +75,22 @@ def test_a_server_answers_and_drains():
 def test_an_address_of_others_is_refused(host):
     with pytest.raises(InvalidArgument, match="port: wanted an address and a port that are free"):
         regard.serve(MODEL, host=host, port=0)
+
+
+@pytest.mark.parametrize(
+    ("models", "devices", "wanted"),
+    [
+        (["a=runs/x"], ["auto"], {"a": ("runs/x", ["auto"])}),
+        (["a=runs/x", "b=y@cpu"], ["cuda:0", "cuda:1"], {"a": ("runs/x", ["cuda:0", "cuda:1"]), "b": ("y", ["cpu"])}),
+        (["a=runs/x@cuda:0,cuda:1"], ["cpu"], {"a": ("runs/x", ["cuda:0", "cuda:1"])}),
+        (["a=runs/me@home", "b=x@cpu/1"], ["cpu"], {"a": ("runs/me@home", ["cpu"]), "b": ("x@cpu/1", ["cpu"])}),
+        (["runs/x@cuda"], ["auto"], {"x": ("runs/x", ["cuda"])}),
+    ],
+)
+def test_models_are_placed_on_devices_by_the_command_line(models, devices, wanted, monkeypatch):
+    from regard.cli.serve import serve
+
+    asked: list = []
+    monkeypatch.setattr(regard, "serve", lambda named, **options: asked.append((named, options["device"])))
+    serve(models, device=devices)
+    assert asked == [({name: path for name, (path, _) in wanted.items()}, {n: own for n, (_, own) in wanted.items()})]

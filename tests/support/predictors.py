@@ -29,11 +29,11 @@ def tokenizer(kind: str = "bpe") -> Tokenizer:
     return train_tokenizer(kind, TEXT, 320)
 
 
-def translator(kind: str = "bpe", decoder: str = "transformer", seed: int = 1) -> Predictor:
-    words = tokenizer(kind)
+def translator(kind: str = "bpe", decoder: str = "transformer", seed: int = 1, encoder: str = "rnn") -> Predictor:
+    words, parts = tokenizer(kind), {"encoder": PARTS[encoder], "decoder": PARTS[decoder]}
     torch.manual_seed(seed)
-    model = regard.build({"encoder": PARTS["rnn"], "decoder": PARTS[decoder], "vocab_size": words.size}).eval()
-    return Predictor(_ending(model), _recipe({"encoder": PARTS["rnn"], "decoder": PARTS[decoder]}), (words,), words)
+    model = regard.build({**parts, "vocab_size": words.size}).eval()
+    return Predictor(_ending(model), _recipe(parts), (words,), words)
 
 
 def language_model(kind: str = "bpe", **data: Any) -> Predictor:
@@ -49,6 +49,14 @@ def classifier() -> Predictor:
     model = regard.build({**parts, "num_labels": labels.size, "source_vocab_size": words.size}).eval()
     recipe = Recipe.of({"data": COPY, "model": {"encoder": PARTS["rnn"], "decoder": PARTS["rnn"]}})
     return Predictor(model, recipe, (words,), labels)
+
+
+def masked_model() -> Predictor:
+    words = tokenizer()
+    parts = {"encoder": PARTS["transformer"], "head": "mlm"}
+    model = regard.build({**parts, "vocab_size": words.size}).eval()
+    recipe = Recipe.of({"data": {"train": "x.txt"}, "model": parts, "train": {"mask_probability": 0.15}})
+    return Predictor(model, recipe, (), words)
 
 
 def _ending(model: Any) -> Any:

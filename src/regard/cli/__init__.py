@@ -6,21 +6,19 @@ input; 3 training diverged; 4 checkpoint refused; 128 + its number stopped by a 
 
 import errno
 import io
-import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Annotated
 
 import typer
 
 from regard import __version__
-from regard.cli import evaluate, interop, look, predict, serve, train, words
+from regard.cli import evaluate, interop, look, predict, serve, studio, train, words
 from regard.cli.verb import Verb
 from regard.core.errors import RegardError
-from regard.core.sanitize import indented
+from regard.core.log_output import logging_to_stderr
 from regard.views.progress import close_status_lines
 
 INTERRUPTED = 128 + signal.SIGINT  # Typer's exit code
@@ -64,6 +62,7 @@ app.command(cls=Verb)(evaluate.verify)
 app.command("import", cls=Verb)(interop.import_)
 app.command(cls=Verb)(interop.export)
 app.command(cls=Verb)(serve.serve)
+app.command(cls=Verb)(studio.studio)
 app.command(cls=Verb)(train.sweep)
 app.command(cls=Verb)(train.plot)
 app.command(cls=Verb)(train.recipes)
@@ -80,7 +79,7 @@ def main() -> None:
     rank = f" (rank {os.environ['RANK']})" if "RANK" in os.environ else ""  # of a process started by torchrun
     try:
         try:
-            with _logging_to_stderr(f"regard{rank}: "):
+            with logging_to_stderr(f"regard{rank}: "):
                 app()
         finally:
             close_status_lines()
@@ -105,36 +104,6 @@ def main() -> None:
         sys.exit(1)
     finally:
         _discard_unread()
-
-
-class _StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes to what is stderr now: lines for it are shown above a status line, which stands in its place."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.stream = sys.stderr
-        super().emit(record)
-
-
-class _Printable(logging.Formatter):
-    """Log records without the control characters of file names and data."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return indented(super().format(record))
-
-
-@contextmanager
-def _logging_to_stderr(prefix: str) -> Iterator[None]:
-    """Print the log records of the package, from INFO on, to stderr."""
-    logger, handler = logging.getLogger("regard"), _StderrHandler(sys.stderr)
-    handler.setFormatter(_Printable(f"{prefix}%(message)s"))
-    level = logger.level
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(level)
 
 
 def _discard_unread() -> None:

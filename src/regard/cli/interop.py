@@ -25,8 +25,10 @@ def import_(
 
 def export(
     model: ModelFolder,
-    to: Annotated[str | None, option("FORMAT", "huggingface, ctranslate2 or onnx.")] = None,
-    out: Annotated[Path | None, option("FOLDER", "A new folder to write to.", "--out", "-o")] = None,
+    to: Annotated[str | None, option("FORMAT", "huggingface, ctranslate2, onnx or page.")] = None,
+    out: Annotated[
+        Path | None, option("FOLDER|FILE", "A new folder to write to; for page, an .html file.", "--out", "-o")
+    ] = None,
     dtype: Annotated[str | None, option("NAME", "float32, float16 or bfloat16 weights [default: as they are].")] = None,
     quantization: Annotated[str | None, option("NAME", "int8: weights of eight bits.")] = None,
     attention: Annotated[bool, flag("--attention", "Also give attention weights as outputs (onnx).")] = False,
@@ -41,11 +43,13 @@ def export(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Write a model in the format of another library: Hugging Face, CTranslate2 or ONNX.
+    """Write a model in the format of another library (Hugging Face, CTranslate2, ONNX), or as a page that runs it.
 
     Examples: regard export runs/translation --to huggingface --out exported
 
     regard export runs/translation --to ctranslate2 --quantization int8 --out exported
+
+    regard export runs/translation --to page --out translation.html
 
     regard export runs/translation --list
     """

@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,11 +25,12 @@ from regard.cli.options import (
     option,
     read_inputs,
 )
-from regard.core.errors import InvalidArgument
+from regard.core.errors import InvalidArgument, InvalidData
 from regard.views.progress import Status, status_line, tracked
 
 if TYPE_CHECKING:
     from regard.inference.predictor import Predictor
+    from regard.interpret.edits import Edit
 
 
 def look(
@@ -57,10 +58,22 @@ def look(
     ] = None,
     rows: Annotated[str | None, option("A:B", "Only these rows, from 0: 3, or 0:8.")] = None,
     words: Annotated[bool, flag("--words", "Merge tokens into words.")] = False,
+    edit: Annotated[
+        Path | None, option("FILE", "Edit attention and tokens: a JSON list of edits (docs/interpret.md), in order.")
+    ] = None,
     numbers: Annotated[bool, flag("--numbers", "Also print weights in hundredths.")] = False,
-    summary: Annotated[bool, flag("--summary", "A line for every head, averaged over all inputs.")] = False,
+    summary: Annotated[
+        bool,
+        flag("--summary", "A line for every head with its measured properties over all inputs (docs/interpret.md)."),
+    ] = False,
     sort: Annotated[str | None, option("COLUMN", "Sort the summary by this column, in descending order.")] = None,
-    ablate: Annotated[bool, flag("--ablate", "The loss on the data without each head, and its change.")] = False,
+    ablate: Annotated[
+        bool, flag("--ablate", "The loss on the data without each head, and its change; of --summary, a column.")
+    ] = False,
+    alignment: Annotated[
+        tuple[Path, Path, Path] | None,
+        option("SOURCES TARGETS LINKS", "Of --summary: add each head's agreement with these reference links."),
+    ] = None,
     out: Annotated[
         Path | None, option("FILE", "Write the look to this file: .json, .html (also of several inputs), .svg or .png.")
     ] = None,
@@ -93,6 +106,8 @@ def look(
     regard look runs/translation "A dog runs." --out heads.svg --view heads
 
     regard look runs/translation --data test --summary --sort confidence
+
+    regard look runs/translation "A dog runs." --edit edits.json
     """
     from regard.views.figures import MOST_LOOKS, check_file, write_look, write_page
     from regard.views.terminal import look_text
@@ -106,20 +121,27 @@ def look(
         raise InvalidArgument("ablate", wanted="data to compute a loss on", got="none", remedy="Add --data test.")
     if sort is not None and not summary:
         raise InvalidArgument("sort", wanted="--summary, whose lines to sort", got="none", remedy="Add it.")
+    if alignment is not None and not summary:
+        raise InvalidArgument("alignment", wanted="--summary, of which it is a column", got="none", remedy="Add it.")
     if map_ is not None and (summary or ablate or as_json):
         raise InvalidArgument("map", wanted="one look to show", got="a table or JSON", remedy="Leave it out.")
     if out is not None and (summary or ablate):
         raise InvalidArgument("out", wanted="one look to write", got="a table", remedy="Redirect stdout to a file.")
+    if edit is not None and ablate:
+        raise InvalidArgument("edit", wanted="none beside --ablate", got=str(edit), remedy="Leave one out.")
     check_file(out, view, map_)
+    edits = None if edit is None else _edits(edit)
     predictor = regard.load(model, device=device)
-    if ablate:
+    if ablate and not summary:
         _ablate(predictor, data or [], column or (), trust_data_paths, as_json)
         return
     options: dict[str, Any] = {"layers": layer, "heads": head, "rows": _rows(rows), "words": words}
-    options |= {"truncate": truncate, **decode_options(set_, beam_size=beam)}
+    options |= {"truncate": truncate, "edits": edits, **decode_options(set_, beam_size=beam)}
     pairs = _pairs(predictor, text, output, file, data, column or (), trust_data_paths)
     if summary:
-        _summarize(predictor, tracked(pairs, "inputs"), options, sort, as_json)
+        options |= {"columns": column or (), "ablate": ablate, "alignment": alignment}
+        options |= {"trust_data_paths": trust_data_paths, "inputs": tracked(pairs, "inputs")}
+        _summarize(predictor, data or [], options, sort, as_json)
         return
     if out is not None:
         page = out.suffix == ".html"
@@ -165,6 +187,19 @@ def _pairs(
     return ((line, output) for line in lines if line)
 
 
+def _edits(file: Path) -> "tuple[Edit, ...]":
+    from regard.interpret.edits import read_edits
+
+    try:
+        return read_edits(json.loads(file.read_text("utf-8")))
+    except OSError as error:
+        got = error.strerror or type(error).__name__
+        raise InvalidArgument("edit", wanted="a file", got=f"{file}: {got}", remedy="Check the path.") from None
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        wanted, remedy = "a JSON list of edits", 'For example [{"edit": "mask_source", "token": 2}].'
+        raise InvalidData(file, wanted=wanted, got=str(error)[:100], remedy=remedy) from None
+
+
 def _rows(text: str | None) -> slice | list[int] | None:
     if text is None:
         return None
@@ -177,18 +212,15 @@ def _rows(text: str | None) -> slice | list[int] | None:
 
 
 def _summarize(
-    predictor: "Predictor", pairs: Iterable[Any], options: dict[str, Any], sort: str | None, as_json: bool
+    predictor: "Predictor", data: list[str], options: dict[str, Any], sort: str | None, as_json: bool
 ) -> None:
-    from regard.api.look import summarize_heads
-    from regard.interpret.summaries import sorted_by
+    from regard.interpret.head_properties import check_column
     from regard.views.terminal import head_table
 
-    sorted_by([], sort)  # refuse an unknown column before the work
-    lines = sorted_by(summarize_heads(predictor, pairs, **options), sort)
-    if as_json:
-        print(json.dumps([{"map": site.name, **head.as_dict()} for site, head in lines]))
-    else:
-        print(head_table(lines))
+    if sort is not None:
+        check_column(sort)  # before the work
+    report = regard.heads(predictor, data, **options).sorted(sort)
+    print(json.dumps(report.as_dict()) if as_json else head_table(report.heads))
 
 
 def _ablate(predictor: "Predictor", data: list[str], columns: Sequence[str], trust: bool, as_json: bool) -> None:

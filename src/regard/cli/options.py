@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -103,9 +103,10 @@ def read_inputs(files: Sequence[Path | None], columns: Sequence[str], errors: st
         yield from texts(path, columns, "strict" if errors == "strict" else "replace")
 
 
-def show(text: str, end: str = "\n") -> None:
+def show(text: str, end: str = "\n", file: TextIO | None = None) -> None:
     """Print a text of a model or of data: exactly to a file or a pipe, without unprintable characters to a terminal."""
-    print(printable(text, also="\t\n") if sys.stdout.isatty() else text, end=end, flush=True)
+    file = file or sys.stdout
+    print(printable(text, also="\t\n") if file.isatty() else text, end=end, flush=True, file=file)
 
 
 def decode_options(changes: list[str] | None, **given: Any) -> dict[str, Any]:

@@ -1,11 +1,12 @@
 """`regard predict` and `regard caption`."""
 
+import gc
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
@@ -71,6 +72,15 @@ def predict(
         bool, flag("--markup", "Transfer inline tags, as <b>these</b>, to the aligned words of the output.")
     ] = False,
     truncate: Truncate = False,
+    out: Annotated[
+        Path | None, option("FILE", "Write the outputs to this file instead, which appears when it is complete.")
+    ] = None,
+    engine: Annotated[
+        str, option("NAME", "local; or ray: replicas of the model on a Ray cluster, for many lines.")
+    ] = "local",
+    replicas: Annotated[
+        int | None, option("N", "Replicas on the Ray cluster [default: one for each GPU, else processor].", least=1)
+    ] = None,
     errors: Annotated[
         str, option("MODE", "Bytes that are not UTF-8: strict refuses them, replace reads them as U+FFFD.")
     ] = "strict",
@@ -93,11 +103,18 @@ def predict(
     regard predict runs/shapes-classification photos/*.png --probabilities
 
     echo "Once upon a time" | regard predict runs/tales --sample --stream
+
+    regard predict runs/translation source.txt --engine ray --replicas 8 --out target.txt
     """
     from regard.api.predict import read_constraints
     from regard.data.text import lines as lines_of
 
-    predictor = regard.load(model, device=device)
+    if engine == "local":
+        _check_none({"--replicas": replicas}, "without --engine ray")
+    else:
+        _check_none({"--stream": stream, "--markup": markup}, f"with --engine {engine}")
+    predictor = regard.load(model, device=device if engine == "local" else "cpu")
+    gc.freeze()  # PyTorch's modules and the model live as long as this process: collections need not visit them
     lines = _inputs(predictor, files or (), column or (), errors)
     options = decode_options(set_, beam_size=beam, num_hypotheses=n_best, sample=sample or None, max_length=max_length)
     # Running text has several lines; other outputs are one line each, as the inputs are.
@@ -114,7 +131,8 @@ def predict(
             wanted, got = "a model that gives labels", type(predictor.model).__name__
             raise InvalidArgument("--probabilities", wanted=wanted, got=got, remedy="Use --scores.")
     if stream:
-        _check_none(others | {"--prefix": prefix, "--constraints": constraints, "--markup": markup}, "in a stream")
+        others |= {"--prefix": prefix, "--constraints": constraints, "--markup": markup, "--out": out}
+        _check_none(others, "in a stream")
         has_source = bool(predictor.recipe.data.source_fields)
         for number, line in enumerate(tracked(lines, "lines", printing=True), start=1):
             for piece in (
@@ -129,25 +147,28 @@ def predict(
     if markup:
         _check_none(others | {"--n-best": n_best}, "beside --markup")
         marked = regard.with_markup(predictor, lines, beside=beside, truncate=truncate, **options)
-        for line in tracked(marked, "lines", printing=True):
-            show(one_line(line))
+        with _outputs_to(out) as printed:
+            for line in tracked(marked, "lines", printing=printed.isatty()):
+                show(one_line(line), file=printed)
         return
     truncated, repetitive, count = 0, 0, predictor.with_decode(**options).recipe.decode.num_hypotheses
     options |= {"truncate": truncate, "scores": scores or as_json, "attention": attention is not None}
-    with nullcontext() if attention is None else atomic_file(attention) as file:
-        predicted = regard.predict(predictor, lines, beside=beside, **options)
-        for line, outputs in tracked(predicted, "lines", printing=True):
+    place: dict[str, Any] = {"engine": engine, "replicas": replicas, "device": device}
+    with _outputs_to(out) as printed, nullcontext() if attention is None else atomic_file(attention) as file:
+        predicted = regard.predict(predictor if engine == "local" else model, lines, beside=beside, **place, **options)
+        for line, outputs in tracked(predicted, "lines", printing=printed.isatty()):
             truncated += outputs[0].truncated
             repetitive += outputs[0].finish_reason == "repetition"
             if file is not None:
                 file.write(json.dumps(_attention_as_json(str(line), outputs), ensure_ascii=False).encode() + b"\n")
             if probabilities and not as_json:
                 each = (outputs[0].probabilities or {}).items()  # none for an empty line
-                show("\t".join(f"{one_line(label)}\t{value:.4f}" for label, value in each))
+                show("\t".join(f"{one_line(label)}\t{value:.4f}" for label, value in each), file=printed)
             else:
-                _print_outputs(str(line), outputs, "", scores, as_json, shown)
-                print(end="\n" * (0 if as_json else count - len(outputs)))  # the same number of lines for every input
-            sys.stdout.flush()
+                _print_outputs(str(line), outputs, "", scores, as_json, shown, printed)
+                missing = 0 if as_json else count - len(outputs)
+                print(end="\n" * missing, file=printed)  # the same number of lines for every input
+            printed.flush()
     if truncated:
         print(f"regard: {counted(truncated, 'line')} truncated, being too long", file=sys.stderr)
     _warn_repetitive(repetitive)
@@ -163,6 +184,22 @@ def _inputs(predictor: "Predictor", files: Sequence[Path], columns: Sequence[str
             yield from (str(image) if isinstance(image, Path) else image for image in find_images([file]))
         else:
             yield from read_inputs([file], predictor.recipe.data.table_columns(columns, inputs=True), errors)
+
+
+@contextmanager
+def _outputs_to(path: Path | None) -> Iterator[TextIO]:
+    """Where outputs are printed: a file, which is there when all are, or stdout. Libraries print to stderr, as Ray."""
+    if path is None:
+        stdout = sys.stdout
+        with redirect_stdout(sys.stderr):
+            yield stdout
+        return
+    with (
+        atomic_file(path) as file,
+        open(file.fileno(), "w", encoding="utf-8", errors="replace", newline="\n", closefd=False) as text,
+        redirect_stdout(sys.stderr),
+    ):
+        yield text
 
 
 def _warn_repetitive(count: int) -> None:
@@ -193,6 +230,7 @@ def _print_outputs(
     scores: bool,
     as_json: bool,
     shown: Callable[[str], str] = one_line,
+    file: TextIO | None = None,
 ) -> None:
     """A line of JSON, or a line for each output: `before`, its score if requested, and the text."""
     if as_json:
@@ -201,11 +239,11 @@ def _print_outputs(
         table: dict[str, Any] = {"input": line, "output": outputs[0].text, "outputs": each}
         if outputs[0].probabilities is not None:
             table["probabilities"] = outputs[0].probabilities
-        show(json.dumps(table, ensure_ascii=False))
+        show(json.dumps(table, ensure_ascii=False), file=file)
         return
     for output in outputs:
         score = f"{output.score:.4f}\t" if scores and output.score is not None else ""  # an empty line has none
-        show(f"{before}{score}{shown(output.text)}")
+        show(f"{before}{score}{shown(output.text)}", file=file)
 
 
 def caption(

@@ -1,63 +1,96 @@
 """`regard serve`."""
 
 import os
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import regard
-from regard.cli.options import Device, argument, option
+from regard.cli import completion
+from regard.cli.options import argument, option
 from regard.core.errors import InvalidArgument
 
 KEYS = "REGARD_API_KEYS"
+DEVICE = r"(?:auto|cpu|cuda(?::[0-9]+)?)"
+PLACED = re.compile(rf"(?P<model>.+)@(?P<devices>{DEVICE}(?:,{DEVICE})*)", re.DOTALL)
 
 
 def serve(
-    models: Annotated[list[str], argument("[NAME=]MODEL", "Runs or checkpoints, by their folders' names or NAME.")],
+    models: Annotated[
+        list[str], argument("[NAME=]MODEL[@DEVICE,…]", "Runs or checkpoints, by their folders' names or NAME.")
+    ],
     host: Annotated[str, option("ADDRESS", "Address to listen on; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
     port: Annotated[int, option("N", "Port to listen on; 0: a free one.", least=0, most=65535)] = 8000,
-    device: Device = "auto",
+    device: Annotated[
+        list[str],
+        option(
+            "NAME",
+            "cpu, cuda, cuda:1, or auto: a GPU where there is one. Repeated: a replica of each model on each.",
+            complete=completion.devices,
+        ),
+    ] = ["auto"],  # noqa: B006  read only
     keys: Annotated[
         Path | None, option("FILE", f"API keys, one per line [default: ${KEYS}, separated by commas; none].")
     ] = None,
     slots: Annotated[int, option("N", "Requests that are decoded together.", least=1)] = 64,
     queue: Annotated[int, option("N", "Requests that wait at most; more get status 429.", least=1)] = 256,
     max_body: Annotated[int, option("N", "Bytes of a request.", least=1)] = 1 << 20,
+    max_image_body: Annotated[
+        int, option("N", "Bytes of a request with images, where a model reads images.", least=1)
+    ] = 16 << 20,
     max_inputs: Annotated[int, option("N", "Inputs of a request.", least=1)] = 256,
     drain_seconds: Annotated[float, option("N", "Time for requests in flight after SIGTERM.", least=0)] = 30.0,
+    cors: Annotated[
+        list[str] | None, option("ORIGIN", "Pages of it may ask from a browser: https://example.org, or *; repeatable.")
+    ] = None,
+    tls_certificate: Annotated[Path | None, option("FILE", "Certificate with its chain, for HTTPS.")] = None,
+    tls_key: Annotated[Path | None, option("FILE", "Key of the certificate.")] = None,
+    workers: Annotated[
+        int, option("N", "Front-end processes over one engine process; 0: one process does both.", least=0, most=256)
+    ] = 0,
 ) -> None:
     """Serve models over HTTP, with continuous batching. Listens on this machine only, unless told otherwise.
 
     Examples: regard serve runs/translation
 
     regard serve en-de=runs/en-de de-en=runs/de-en --port 9000 --keys keys.txt
+
+    regard serve en-de=runs/en-de@cuda:0,cuda:1 de-en=runs/de-en@cuda:2
     """
+    named, devices = placed_models(models, device)
+    regard.serve(
+        named,
+        host=host,
+        port=port,
+        device=devices,
+        keys=os.environ.get(KEYS, "").split(",") if keys is None else keys,
+        slots=slots,
+        queue=queue,
+        max_body=max_body,
+        max_image_body=max_image_body,
+        max_inputs=max_inputs,
+        drain_seconds=drain_seconds,
+        cors=cors or (),
+        tls_certificate=tls_certificate,
+        tls_key=tls_key,
+        workers=workers,
+    )
+
+
+def placed_models(
+    models: Sequence[str], device: list[str]
+) -> "tuple[dict[str, str | Path | regard.Predictor], dict[str, list[str]]]":
+    """The paths of models by name, that given before a "=" or that of the folder; and their devices, or these."""
     named: dict[str, str | Path | regard.Predictor] = {}
+    devices: dict[str, list[str]] = {}
     for each in models:
-        name, _, path = each.rpartition("=")
+        placed = PLACED.fullmatch(each)
+        name, _, path = (each if placed is None else placed["model"]).rpartition("=")
         name = name or Path(path).resolve().name
         if name in named:
             wanted = "models of different names"
             raise InvalidArgument("models", wanted=wanted, got=repr(name), remedy="Give NAME=MODEL for each.")
         named[name] = path
-    regard.serve(
-        named,
-        host=host,
-        port=port,
-        device=device,
-        keys=_keys(keys),
-        slots=slots,
-        queue=queue,
-        max_body=max_body,
-        max_inputs=max_inputs,
-        drain_seconds=drain_seconds,
-    )
-
-
-def _keys(path: Path | None) -> list[str]:
-    from regard.data.text import texts
-
-    lines = os.environ.get(KEYS, "").split(",") if path is None else texts(path, ())
-    keys = [line.strip() for line in lines if line.strip()]
-    if path is not None and not keys:
-        raise InvalidArgument("--keys", wanted="a file with a key per line", got=f"none in {path}", remedy="Add one.")
-    return keys
+        devices[name] = device if placed is None else placed["devices"].split(",")
+    return named, devices

@@ -4,11 +4,14 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
+from regard.core.errors import RegardError
 from regard.inference.pipelines import Output
-from regard.server.engine import Engine
-from regard.server.jobs import Generation, Job, Scoring
+from regard.server.interfaces import InferenceEngine
+from regard.server.jobs import Generation, Job, Work
+from regard.server.records import Record
 
 Answered = TypeVar("Answered")
 
@@ -18,43 +21,82 @@ class EngineClient:
 
     client    whose jobs they are
     timeout   seconds until the deadline; None: no deadline
+    record    of the request: the model and the usage of each job are added to it
     """
 
-    def __init__(self, engine: Engine, model: str, client: str, timeout: float | None) -> None:
+    def __init__(
+        self, engine: InferenceEngine, model: str, client: str, timeout: float | None, record: Record | None = None
+    ) -> None:
         self.engine, self.model, self.client = engine, model, client
+        self.record = Record() if record is None else record
+        self.record.model = model
         self.deadline = None if timeout is None else time.monotonic() + timeout
         self.loop = asyncio.get_running_loop()
 
-    async def results(self, works: Sequence[Generation | Scoring]) -> list[Any]:
+    @property
+    def version(self) -> str:
+        """Of the model that answers: known when the jobs are submitted."""
+        return self.record.version
+
+    async def results(self, works: Sequence[Work]) -> list[Any]:
         """The results of all works, in order. Where one is refused, the others are cancelled."""
         futures = [self.loop.create_future() for _ in works]
         jobs = [self._job(work, future) for work, future in zip(works, futures, strict=True)]
         try:
-            for job in jobs:
-                self.engine.submit(job)
+            self.engine.submit(*jobs)
             return list(await asyncio.gather(*futures))
         finally:
-            for job, future in zip(jobs, futures, strict=True):
-                if not future.done() or future.cancelled() or future.exception() is not None:
-                    self.engine.cancel(job)
+            self._cancel(jobs, futures)
 
-    async def stream(self, work: Generation) -> AsyncGenerator[str | list[Output], None]:
-        """The pieces of the output's text, and then its outputs."""
+    async def streams(self, works: Sequence[Generation]) -> AsyncGenerator[tuple[int, str | list[Output]], None]:
+        """The pieces of each output's text and then its outputs, with the index of the work."""
+        futures: list[asyncio.Future[list[Output]]] = [self.loop.create_future() for _ in works]
+        jobs = [self._job(work, future) for work, future in zip(works, futures, strict=True)]
+        items: asyncio.Queue[tuple[int, str | None]] = asyncio.Queue()  # no more than the outputs have tokens
+
+        def put(index: int, piece: object) -> None:
+            items.put_nowait((index, piece if isinstance(piece, str) else None))
+
+        for index, (job, future) in enumerate(zip(jobs, futures, strict=True)):
+            job.on_text = self._in_loop(partial(put, index))
+            future.add_done_callback(partial(put, index))
+        try:
+            self.engine.submit(*jobs)
+            left = len(jobs)
+            while left:
+                index, piece = await items.get()
+                left -= piece is None
+                yield index, await futures[index] if piece is None else piece
+        finally:
+            self._cancel(jobs, futures)
+
+    async def tokens(self, work: Generation) -> AsyncGenerator[int | list[Output], None]:
+        """The id of each token as it is generated, and then the outputs."""
         future: asyncio.Future[list[Output]] = self.loop.create_future()
-        pieces: asyncio.Queue[str | None] = asyncio.Queue()  # no longer than the longest output
-        job = self._job(work, future)
-        job.on_text = self._in_loop(pieces.put_nowait)
-        future.add_done_callback(lambda _: pieces.put_nowait(None))
+        job, items = self._job(work, future), asyncio.Queue[int | None]()
+        job.on_text, job.on_token = (lambda text: None), self._in_loop(items.put_nowait)
+        future.add_done_callback(lambda ended: items.put_nowait(None))
         try:
             self.engine.submit(job)
-            while (piece := await pieces.get()) is not None:
-                yield piece
+            while (token := await items.get()) is not None:
+                yield token
             yield await future
         finally:
-            self.engine.cancel(job)
+            self._cancel([job], [future])
 
-    def _job(self, work: Generation | Scoring, future: "asyncio.Future[Any]") -> Job:
+    def _cancel(self, jobs: Sequence[Job], futures: Sequence["asyncio.Future[Any]"]) -> None:
+        """Cancel the jobs that have no result. An error that is not awaited any more is not logged by asyncio."""
+        for job, future in zip(jobs, futures, strict=True):
+            if not future.done() or future.cancelled() or future.exception() is not None:
+                self.engine.cancel(job)
+                future.cancel()
+
+    def _job(self, work: Work, future: "asyncio.Future[Any]") -> Job:
         def end(result: Any) -> None:
+            if isinstance(result, RegardError):
+                self.record.error = result
+            elif not isinstance(result, BaseException):
+                self.record.answered += 1
             if future.done():  # cancelled
                 return
             if isinstance(result, BaseException):
@@ -62,7 +104,10 @@ class EngineClient:
             else:
                 future.set_result(result)
 
-        return Job(self.model, work, self._in_loop(end), client=self.client, deadline=self.deadline)
+        job = Job(self.model, work, self._in_loop(end), client=self.client, deadline=self.deadline)
+        self.record.usages.append(job.usage)
+        self.record.submitted = job.submitted if self.record.submitted is None else self.record.submitted
+        return job
 
     def _in_loop(self, receive: Callable[[Any], None]) -> Callable[[Any], None]:
         def called(value: Any) -> None:

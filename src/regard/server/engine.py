@@ -9,21 +9,26 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from regard.core.errors import DeadlineExceeded, EngineFailed, InvalidArgument, RegardError, ServerStopping
 from regard.decoding.batch_plan import plan_requests
 from regard.decoding.interfaces import Hypothesis
-from regard.decoding.search import final
+from regard.decoding.search import IDLE_FRACTION, final
+from regard.inference.load import current_device
 from regard.inference.phrases import without_other_spellings
-from regard.inference.pipelines import SequencePipeline
 from regard.inference.predictor import Predictor
-from regard.server.jobs import Generation, Job, JobQueue, Result, Scoring, by_turn
-from regard.server.searches import RunningJob, SearchGroup, plan
+from regard.runtime.interfaces import constant_weights
+from regard.server.interfaces import EngineStats, ModelHost, ModelInfo
+from regard.server.job_queue import JobQueue, Lanes
+from regard.server.jobs import BatchedWork, Job, Result, input_tokens
+from regard.server.searches import RunningJob, SearchGroup
+from regard.server.served_model import BatchPlan, JobPlan, SearchPlan, ServedModel
 
 log = logging.getLogger(__name__)
+MOST_ARRIVALS = 64  # jobs that are planned between two steps
+DEADLINE_SECONDS = 0.01  # between two looks at all deadlines
 
 
 @dataclass(frozen=True)
@@ -44,58 +49,81 @@ class EngineLimits:
     batch: int = 64
 
 
-@dataclass(eq=False)
-class ServedModel:
-    """A model, and the searches that run with it. A model that was replaced is kept until they have ended."""
+@dataclass
+class Admissions:
+    """Jobs that are chosen in one round, by their lanes, and the lanes without room."""
 
-    name: str
-    version: str
-    predictor: Predictor
-    groups: dict[Hashable, SearchGroup] = field(default_factory=dict)
+    rows: int  # hypotheses of all searches, with theirs
+    chosen: dict[Hashable, list[Job]] = field(default_factory=dict)
+    full: set[Hashable] = field(default_factory=set)
 
 
-class Engine:
-    """Answers jobs with the models of one device, in a thread of its own. Its methods may be called in any thread."""
+class Engine(ModelHost):
+    """Answers jobs with the models of one device, in a thread of its own."""
 
-    def __init__(self, limits: EngineLimits = EngineLimits()) -> None:  # noqa: B008  frozen
-        self.limits = limits
+    def __init__(self, limits: EngineLimits = EngineLimits(), device: str = "auto") -> None:  # noqa: B008  frozen
+        self.limits, self.device = limits, device
         self.queue = JobQueue(limits.queued_jobs, limits.queued_tokens)
         self.models: dict[str, ServedModel] = {}
         self._wake = threading.Condition()
+        self._arrived: deque[Job] = deque()  # jobs that are not sorted into lanes
+        self._lanes = Lanes(self.queue)
         self._cancelled: deque[Job] = deque()
         self._jobs: dict[Job, tuple[ServedModel, SearchGroup, int] | None] = {}  # every job that has not ended
         self._replaced: list[ServedModel] = []
         self._clients: Counter[str] = Counter()  # running jobs of each client
         self._accepting = self._working = True
-        self._thread = threading.Thread(target=self._run, name="regard engine", daemon=True)
+        self._checked = 0.0  # when deadlines were
+        self._thread = threading.Thread(target=self._work, name="regard engine", daemon=True)
 
     # ---- called in any thread ----
 
     def start(self) -> None:
         self._thread.start()
 
-    def load(self, name: str, version: str, predictor: Predictor) -> None:
-        """Serve a model. One of the same name is replaced: jobs that are running end with the old one."""
+    def devices(self, name: str) -> Sequence[str]:
+        return (self.device,)
+
+    def load(self, name: str, version: str, *replicas: Predictor) -> None:
+        (predictor,) = replicas
         predictor.model.eval()
         with self._wake:
-            if name in self.models:
+            if name in self.models and self.models[name].jobs:
                 self._replaced.append(self.models[name])
             self.models[name] = ServedModel(name, version, predictor)
 
-    def submit(self, job: Job) -> None:
-        """Queue a job. Refused with `Overloaded` where the queue is full, and while the engine stops."""
+    @property
+    def model_info(self) -> dict[str, ModelInfo]:
+        return {name: model.info for name, model in self.models.copy().items()}
+
+    @property
+    def ready(self) -> bool:
+        return self._accepting and bool(self.models)
+
+    def stats(self) -> EngineStats:
+        with self._wake:
+            models = (*self.models.values(), *self._replaced)
+            searches = sum(len(model.groups) for model in models)
+            return EngineStats(len(self.queue), self.queue.tokens, self.busy, searches)
+
+    def submit(self, *jobs: Job) -> None:
         with self._wake:
             if not self._accepting:
                 raise ServerStopping
-            if job.model not in self.models:
-                known = ", ".join(self.models) or "none is loaded"
-                raise InvalidArgument("model", wanted=f"one of {known}", got=repr(job.model), remedy="Choose one.")
-            self.queue.add(job)
-            self._jobs[job] = None
+            for job in jobs:
+                if job.model not in self.models:
+                    known = ", ".join(self.models) or "none is loaded"
+                    raise InvalidArgument("model", wanted=f"one of {known}", got=repr(job.model), remedy="Choose one.")
+                self.queue.add(job)
+                job.served = model = self.models[job.model]
+                job.usage.version = model.version
+                model.jobs += 1
+                self._jobs[job] = None
+                self._arrived.append(job)
             self._wake.notify()
 
     def cancel(self, job: Job) -> None:
-        """End a job without a result: its slot is free at the next step. Its `on_end` is not called any more."""
+        """Its slot is free at the next step."""
         with self._wake:
             if job in self._jobs:
                 self._cancelled.append(job)
@@ -106,8 +134,10 @@ class Engine:
         """The number of jobs that have not ended."""
         return len(self._jobs)
 
+    def jobs_of(self, name: str) -> tuple[int, int]:
+        return self.models[name].jobs, sum(model.jobs for model in self._replaced if model.name == name)
+
     def stop(self, seconds: float = 0.0) -> bool:
-        """Refuse new jobs, finish those that are queued or running within this time; whether all were finished."""
         with self._wake:
             self._accepting = False
             finished = self._wake.wait_for(lambda: not self._jobs, seconds)
@@ -121,6 +151,10 @@ class Engine:
 
     # ---- the engine's thread ----
 
+    def _work(self) -> None:
+        with constant_weights(), current_device(self.device):
+            self._run()
+
     def _run(self) -> None:
         while True:
             with self._wake:
@@ -130,14 +164,18 @@ class Engine:
             self._drop_cancelled()
             self._drop_late()
             self._admit()
-            for model in [*self._replaced, *self.models.values()]:
-                for key, group in list(model.groups.items()):
-                    self._step(model, key, group)
-            self._replaced = [model for model in self._replaced if model.groups]
+            self._step_all()
 
     def _has_work(self) -> bool:
         running = any(model.groups for model in (*self.models.values(), *self._replaced))
         return bool(not self._working or self.queue or self._cancelled or running)
+
+    def _step_all(self) -> None:  # not in _run, whose local variables would keep a replaced model in memory
+        with self._wake:
+            models = [*self._replaced, *self.models.values()]
+        for model in models:
+            for key, group in list(model.groups.items()):
+                self._step(model, key, group)
 
     def _drop_cancelled(self) -> None:
         while self._cancelled:
@@ -148,6 +186,9 @@ class Engine:
 
     def _drop_late(self) -> None:
         now = time.monotonic()
+        if now < self._checked + DEADLINE_SECONDS:
+            return
+        self._checked = now
         for job in [job for job in self._jobs.copy() if job.deadline is not None and now > job.deadline]:
             self._leave(job)
             self._end(job, DeadlineExceeded(now - job.submitted))
@@ -159,7 +200,7 @@ class Engine:
         place = self._jobs[job]
         if place is not None:
             model, group, number = place
-            del group.running[number]
+            group.leave(number)
             group.search.cancel(number)
             self._clients[job.client] -= 1
             self._drop_empty(model)
@@ -169,61 +210,60 @@ class Engine:
 
     def _admit(self) -> None:
         """Move waiting jobs into searches with free slots; compute those that need no search."""
-        batches: dict[tuple[ServedModel, type[Generation | Scoring]], list[Job]] = {}
-        admitted: dict[int, tuple[ServedModel, SearchGroup, list[RunningJob]]] = {}  # by the id of the group
-        with self._wake:
-            waiting = list(self.queue)
-        for job in by_turn(waiting, self._clients):
-            model = self.models[job.model]
-            if not isinstance(model.predictor.pipeline, SequencePipeline) or isinstance(job.work, Scoring):
-                batch = batches.setdefault((model, type(job.work)), [])
-                if len(batch) < self.limits.batch:
-                    batch.append(job)
+        self._sort_arrivals()
+        round_ = Admissions(self._rows())
+        while (job := self._lanes.next(self._clients, round_.full)) is not None:
+            lane = job.plan.lane
+            if not self._has_room(job.plan, round_):
+                round_.full.add(lane)
                 continue
-            self._admit_generation(model, job, admitted)
-        for (model, kind), jobs in batches.items():
-            for job in jobs:
+            self._take(job)
+            job.admitted()
+            self._clients[job.client] += 1
+            round_.rows += job.plan.rows if isinstance(job.plan, SearchPlan) else 0
+            round_.chosen.setdefault(lane, []).append(job)
+        for jobs in round_.chosen.values():
+            if isinstance(jobs[0].plan, SearchPlan):
+                self._begin(
+                    jobs[0].plan.model, jobs[0].plan.group(self.limits.slots), [job.plan.running for job in jobs]
+                )
+            else:
+                self._compute(jobs[0].plan.model.predictor, jobs, [job.plan.work for job in jobs])
+
+    def _sort_arrivals(self) -> None:
+        """Plan new jobs, and sort them into lanes; some at once, so that running searches do not wait for all."""
+        for _ in range(min(MOST_ARRIVALS, len(self._arrived))):
+            job = self._arrived.popleft()
+            if job not in self.queue:  # cancelled, or late
+                continue
+            try:
+                job.plan = job.served.plan(job)
+            except Exception as error:  # whatever a model raises must not end the engine
                 self._take(job)
-            (self._score if kind is Scoring else self._classify)(model.predictor, jobs)
-        for model, group, jobs_ in admitted.values():
-            self._begin(model, group, jobs_)
+                self._end(job, _told(error))
+            else:
+                self._lanes.add(job.plan.lane, job)
 
     def _take(self, job: Job) -> None:
         with self._wake:
             self.queue.remove(job)
 
-    def _admit_generation(
-        self, model: ServedModel, job: Job, admitted: dict[int, tuple[ServedModel, SearchGroup, list[RunningJob]]]
-    ) -> None:
-        """Add a job to the search of its settings, unless that is full."""
-        try:
-            if job.plan is None or job.plan[0] is not model:  # not again at each step that the job waits
-                job.plan = model, plan(model.predictor, job)
-            running, task, key = job.plan[1]
-        except RegardError as error:
-            self._take(job)
-            self._end(job, error)
-            return
-        group = model.groups.get(key)
-        rows = task.config.num_hypotheses if task.config.sample else task.config.beam_size
-        chosen = [] if group is None or id(group) not in admitted else admitted[id(group)][2]
-        if self._hypotheses(admitted) + rows > self.limits.hypotheses and (self._hypotheses(admitted) or chosen):
-            return
-        if group is None:
-            pipeline = model.predictor.pipeline
-            assert isinstance(pipeline, SequencePipeline)
-            group = model.groups[key] = SearchGroup.of(task, pipeline, running.planned, self.limits.slots)
-        if len(chosen) >= group.search.free:
-            return
-        self._take(job)
-        self._clients[job.client] += 1
-        admitted.setdefault(id(group), (model, group, []))[2].append(running)
+    def _has_room(self, plan: JobPlan, round_: Admissions) -> bool:
+        """Whether a job may join a batch or a search now."""
+        chosen = len(round_.chosen.get(plan.lane, ()))
+        if isinstance(plan, BatchPlan):
+            return chosen < min(self.limits.batch, plan.work.most)
+        assert isinstance(plan, SearchPlan)
+        if round_.rows and round_.rows + plan.rows > self.limits.hypotheses:
+            return False
+        search = plan.group(self.limits.slots).search
+        # Of a full search, several slots are filled together: to encode one input after another takes longer.
+        return search.free - chosen >= (1 if chosen else max(1, search.slots // IDLE_FRACTION))
 
-    def _hypotheses(self, admitted: dict[int, tuple[ServedModel, SearchGroup, list[RunningJob]]]) -> int:
-        """Rows of all searches, with those that are about to be admitted."""
+    def _rows(self) -> int:
+        """Hypotheses of all searches."""
         models = (*self.models.values(), *self._replaced)
-        rows = sum(len(group.running) * group.search.plan.beams for model in models for group in model.groups.values())
-        return rows + sum(len(jobs) * group.search.plan.beams for _, group, jobs in admitted.values())
+        return sum(len(group.running) * group.search.plan.beams for model in models for group in model.groups.values())
 
     def _begin(self, model: ServedModel, group: SearchGroup, jobs: list[RunningJob]) -> None:
         try:
@@ -235,7 +275,7 @@ class Engine:
             self._drop_empty(model)
             return
         for number, each in zip(numbers, jobs, strict=True):
-            group.running[number] = each
+            group.enter(number, each)
             self._jobs[each.job] = model, group, number
 
     def _step(self, model: ServedModel, key: Hashable, group: SearchGroup) -> None:
@@ -243,7 +283,7 @@ class Engine:
         if not group.running:
             return
         try:
-            tokens, finished = group.search.advance()
+            tokens, finished = group.advance()
         except Exception as error:  # whatever a model raises must not end the engine
             failed, group.running = list(group.running.values()), {}
             for each in failed:
@@ -254,19 +294,25 @@ class Engine:
         ended = {number for number, _ in finished}
         for number, token in tokens.items():
             self._streamed(group, group.running[number], token, last=number in ended)
+            if group.running[number].stops.found and number not in ended:
+                finished.append((number, group.search.finish(number)))
         for number, hypotheses in finished:
-            each = group.running.pop(number)
+            each = group.leave(number)
             self._clients[each.job.client] -= 1
             self._finish(model, group, each, hypotheses)
         self._drop_empty(model)
 
     def _streamed(self, group: SearchGroup, each: RunningJob, token: int, *, last: bool) -> None:
         each.tokens += 1
-        if each.text is None or each.tokens <= each.request.given:
+        prompt = each.tokens <= each.request.given
+        if each.text is None or (prompt and not each.work.echo):
             return
+        if each.job.on_token is not None and not prompt:
+            each.job.on_token(token)
         ends = group.task.ends and token == group.task.special_tokens.end
         piece = "" if ends else each.text.add(token)
         piece += each.text.rest() if last else ""
+        piece = piece if prompt else each.stops.add(piece, last=last)
         if piece and each.job.on_text is not None:
             each.job.on_text(piece)
 
@@ -277,62 +323,39 @@ class Engine:
             again = without_other_spellings(group.pipeline.tokenizer, group.task, each.request, hypotheses)
             if again is not None:
                 number = each.planned.number
-                (planned,) = plan_requests(replace(group.task, numbers=[number]), [again])
+                (planned,) = plan_requests(group.task, [again], [number])
                 self._clients[each.job.client] += 1
                 model.groups[each.job] = other = SearchGroup.of(group.task, group.pipeline, planned, slots=1)
                 self._begin(model, other, [replace(each, request=again, planned=planned, tokens=0)])
                 return
-            assert isinstance(each.job.work, Generation)
-            outputs = group.pipeline.finished(group.task, each.request, hypotheses, attention=each.job.work.attention)
+            outputs = group.outputs(each, hypotheses)
+            usage, echoed = each.job.usage, each.input_tokens if each.work.echo else 0
+            usage.read, usage.generated = each.input_tokens, sum(len(one.tokens) - echoed for one in outputs)
         except Exception as error:  # whatever a model raises must not end the engine
             self._end(each.job, _told(error))
             return
-        self._end(each.job, [replace(output, truncated=each.truncated) for output in outputs])
+        self._end(each.job, outputs)
 
-    def _classify(self, predictor: Predictor, jobs: list[Job]) -> None:
-        """Labels, computed together where options are equal."""
-        by_options: dict[Any, list[Job]] = {}
-        for job in jobs:
-            assert isinstance(job.work, Generation)
-            key = tuple(sorted(job.work.options.items())), job.work.scores, job.work.truncate
-            by_options.setdefault(key, []).append(job)
-        for (options, scores, truncate), alike in by_options.items():
-
-            def compute(
-                batch: list[Job], options: Any = options, scores: bool = scores, truncate: bool = truncate
-            ) -> list[Any]:
-                inputs = [job.work.input for job in batch]
-                return predictor.outputs(inputs, scores=scores, truncate=truncate, **dict(options))
-
-            self._compute(alike, compute)
-
-    def _score(self, predictor: Predictor, jobs: list[Job]) -> None:
-        def compute(batch: list[Job]) -> list[Any]:
-            targets = [job.work.target for job in batch if isinstance(job.work, Scoring)]
-            given = None if None in targets else [target for target in targets if target is not None]
-            return predictor.score([job.work.input for job in batch], given)
-
-        with_target = [job for job in jobs if isinstance(job.work, Scoring) and job.work.target is not None]
-        for alike in (with_target, [job for job in jobs if job not in with_target]):
-            if alike:
-                self._compute(alike, compute)
-
-    def _compute(self, jobs: list[Job], compute: Callable[[list[Job]], list[Any]]) -> None:
+    def _compute(self, predictor: Predictor, jobs: Sequence[Job], works: Sequence[BatchedWork]) -> None:
         """End jobs with the results of one batch; where that is refused, with the result or the error of each alone."""
         try:
-            results: list[Result] = compute(jobs)
+            results: Sequence[Result] = works[0].compute(predictor, works)
+            for job, work, result, size in zip(jobs, works, results, input_tokens(predictor, works), strict=True):
+                job.usage.read = size + work.more_tokens(result)
         except Exception as error:  # whatever a model raises must not end the engine
             if len(jobs) > 1:
-                for job in jobs:
-                    self._compute([job], compute)
+                for job, work in zip(jobs, works, strict=True):
+                    self._compute(predictor, [job], [work])
                 return
             results = [_told(error)]
         for job, result in zip(jobs, results, strict=True):
+            self._clients[job.client] -= 1
             self._end(job, result)
 
     def _end(self, job: Job, result: Result) -> None:
         self._forget(job)
         self.queue.drain.ended()
+        job.ended()
         try:
             job.on_end(result)
         except Exception:  # a caller's fault must not end the engine
@@ -340,16 +363,13 @@ class Engine:
 
     def _forget(self, job: Job) -> None:
         with self._wake:
-            self._jobs.pop(job, None)
+            if job in self._jobs:
+                del self._jobs[job]
+                job.served.jobs -= 1
+                self._replaced = [model for model in self._replaced if model.jobs]
+                job.served = job.plan = None  # who keeps the job must not keep a model that was replaced
             if not self._jobs:
                 self._wake.notify_all()
-
-
-def check_servable(predictor: Predictor) -> None:
-    """Refuse a model of images over HTTP: its inputs are names of files, which are never taken from a request."""
-    if any(field.kind == "image" for field in predictor.recipe.data.source_fields):
-        wanted, remedy = "a model that reads texts", "Use regard caption or regard predict."
-        raise InvalidArgument("model", wanted=wanted, got="one that reads images", remedy=remedy)
 
 
 def _told(error: Exception) -> Exception:

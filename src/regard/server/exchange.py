@@ -1,73 +1,54 @@
 """One request and its answer: limits, keys, errors, metrics and the access log, alike for all routes."""
 
 import asyncio
-import hmac
 import logging
 import re
 import time
 import uuid
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
+from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from regard.core.errors import EngineFailed, RegardError
+from regard.core.errors import EngineFailed, Overloaded, RegardError
 from regard.core.sanitize import printable
 from regard.server.bridge import unless_disconnected
+from regard.server.bulk import BulkAnswer
+from regard.server.cors import CrossOrigin
+from regard.server.keys import ApiKey, Client, KeyLimiter, KeyRing
 from regard.server.metrics import Metrics
-from regard.server.problems import RequestRefused, problem
+from regard.server.problems import SECURITY_HEADERS, RequestRefused, problem, rejection
+from regard.server.records import Record
+from regard.server.routing import NDJSON, Call, Route, RouteTable
+from regard.server.service import HttpLimits, Service
+from regard.server.tracing import Tracing
 
 log = logging.getLogger(__name__)
-HEADERS = {
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cache-control": "no-store",
-    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
-}
+HEADER_BYTES = 1 << 15
+REQUESTS = 1000  # on one connection, after which it is closed: connections spread over several servers in time
+MOST_LARGE_BODIES = 16  # in memory, of more than `limits.body` each
 REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
-OPEN_ROUTES = ("/health/live", "/health/ready")  # need no key
-
-
-@dataclass(frozen=True)
-class HttpLimits:
-    """The most that one client may ask for.
-
-    body           bytes of a request
-    inputs         of a request
-    body_seconds   in which a request's body must arrive
-    """
-
-    body: int = 1 << 20
-    inputs: int = 256
-    body_seconds: float = 20.0
-
-
-@dataclass(frozen=True)
-class Call:
-    """A request that was let in: its id, whose it is, and its body."""
-
-    id: str
-    client: str
-    body: bytes
-
-
-Handler = Callable[[Call], Awaitable[Response]]
 
 
 class Application:
     """What an exchange needs of the application that it belongs to."""
 
     limits: HttpLimits
-    keys: tuple[str, ...]
+    keys: KeyRing
+    limiter: KeyLimiter
+    cors: CrossOrigin
     metrics: Metrics
-    open: int  # requests whose answer is being computed
-    routes: dict[str, tuple[str, Handler]]  # the method and the handler of each path
+    tracing: Tracing
+    open: int  # requests that are being answered
+    table: RouteTable
+    service: Service
 
 
 class Exchange:
@@ -78,96 +59,171 @@ class Exchange:
         self.request = Request(scope, receive)
         given = self.request.headers.get("x-request-id", "")
         self.id = given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
-        self.path = scope["path"] if scope["path"] in server.routes else "other"
-        self.client, self.status = "", 0
+        scope.setdefault("state", {})["id"] = self.id
+        self.route: Route | None = None
+        self.client = Client("", admin=False)
+        self.entered: ApiKey | None = None  # counted among the requests of its key
+        self.record, self.status, self.complete = Record(), 0, False
+        self.content: bytes | None = None  # of the body
+        self.large = False  # counted among the large bodies
         self.began = time.monotonic()
+        self.trace = server.tracing.begin(self.request.headers)
 
     async def run(self) -> None:
+        self.server.open += 1
+        try:
+            await self._run()
+        finally:
+            self.server.service.large_bodies -= self.large
+            if self.entered is not None:
+                self.server.limiter.leave(self.entered)
+            try:
+                self._count(time.monotonic() - self.began)
+            finally:
+                self.server.open -= 1  # last: a server that drains ends when no request is open, with all lines logged
+
+    def _count(self, seconds: float) -> None:
+        """Add to the metrics, and write a line of the log. A client that got a part of a stream has disconnected."""
+        path = "other" if self.route is None else self.route.path
+        if self.complete:
+            self.server.metrics.answered(path, self.status, seconds, self.record)
+        else:
+            self.server.metrics.disconnected(path, self.record)
+        self.trace.end(self.scope["method"], path, self.status if self.complete else 0, self.id, self.record)
+        log.info("%s", msgspec.json.encode(self._log_fields(seconds)).decode())
+
+    async def _run(self) -> None:
         try:
             response = await self._answer()
         except RegardError as error:
-            response = problem(error, self.id)
+            response = self._problem(error)
         except ClientDisconnect:
             response = None
         except Exception as error:  # a fault of the server must not end the connection without an answer
             log.exception("request %s failed", self.id)
-            response = problem(EngineFailed(error), self.id)
+            response = self._problem(EngineFailed(error))
         if response is not None:
             with suppress(OSError, ClientDisconnect):  # the client has gone
                 await response(self.scope, self.receive, self.send)
-        seconds = time.monotonic() - self.began
-        if self.status:
-            self.server.metrics.requests.labels(self.path, str(self.status)).inc()
-            self.server.metrics.seconds.labels(self.path).observe(seconds)
-        else:
-            self.server.metrics.cancelled.inc()
-        log.info("%s", msgspec.json.encode(self._record(seconds)).decode())
 
-    def _record(self, seconds: float) -> dict[str, Any]:
-        return {
+    def _problem(self, error: RegardError) -> Response:
+        """The answer to an error, in the format of the route."""
+        self.record.error = error
+        return (problem if self.route is None else self.route.problem)(error, self.id)
+
+    def _log_fields(self, seconds: float) -> dict[str, Any]:
+        fields = {
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "id": self.id,
             "method": self.scope["method"],
             "path": printable(self.scope["path"])[:200],
-            "status": self.status or "cancelled",
+            "status": self.status if self.complete else "cancelled",
             "seconds": round(seconds, 4),
-            "client": self.client,
+            "client": self.client.name,
+            **self.record.log_fields(),
         }
+        if self.record.error is not None:
+            fields["error"] = rejection(self.record.error) or type(self.record.error).__name__
+        return fields
 
     async def send(self, message: Any) -> None:
         """Send a part of the answer, with the headers that every answer has."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            extra = {**HEADERS, "x-request-id": self.id}
+            own = {name.decode() for name, _ in message["headers"]}  # an answer may have its own policy
+            origin = self.request.headers.get("origin")
+            extra = {**SECURITY_HEADERS, "x-request-id": self.id, **self.server.cors.headers(origin)}
+            extra |= self.trace.headers
+            if self.scope.get("state", {}).get("requests", 0) + 1 >= REQUESTS:
+                extra["connection"] = "close"
+            if self.record.version:
+                extra |= {"x-model": quote(self.record.model), "x-model-version": quote(self.record.version)}
+            extra = {name: value for name, value in extra.items() if name not in own}
             message["headers"] = [*message["headers"], *((k.encode(), v.encode()) for k, v in extra.items())]
         await self._send(message)
+        self.complete = message["type"] == "http.response.body" and not message.get("more_body", False)
 
     async def _answer(self) -> Response | None:
         """The answer; None where the client has disconnected."""
-        server, path = self.server, self.scope["path"]
-        if path not in OPEN_ROUTES:
-            self.client = self._authorized()
-        if path not in server.routes:
-            known = ", ".join(server.routes)
-            raise RequestRefused(HTTPStatus.NOT_FOUND, f"path: wanted one of {known}; got another. Choose one.")
-        method, handler = server.routes[path]
-        if self.scope["method"] != method:
-            message = f"method: wanted {method}; got {self.scope['method']}. Change it."
-            raise RequestRefused(HTTPStatus.METHOD_NOT_ALLOWED, message, {"allow": method})
-        if method == "GET":
-            return await handler(Call(self.id, self.client, b""))
-        server.open += 1
+        keys, headers = self.server.keys, self.request.headers
+        if sum(len(name) + len(value) for name, value in self.scope["headers"]) > HEADER_BYTES:
+            message = f"headers: wanted at most {HEADER_BYTES:,} bytes; got more. Send less."
+            raise RequestRefused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, message)
+        preflight = self.server.cors.preflight(self.scope["method"], headers)
+        if preflight is not None:
+            return preflight
         try:
-            call = Call(self.id, self.client, await self._body())
-            return await unless_disconnected(self.receive, asyncio.ensure_future(handler(call)))
+            self.route, parameters = self.server.table.find(self.scope["method"], self.scope["path"])
         finally:
-            server.open -= 1
+            if self.route is None or self.route.needs_key:  # who has no key does not learn which routes there are
+                address = str((self.scope.get("client") or ("",))[0])
+                self.client = keys.client(await self._authorization(), address)
+                if self.client.key is not None and self.client.key.limited:
+                    await self.server.limiter.enter(self.client.key)
+                    self.entered = self.client.key
+        if self.route.admin and not self.client.admin:
+            message = "authorization: wanted a key of an administrator; got another client. Use a key marked admin."
+            raise RequestRefused(HTTPStatus.FORBIDDEN, message)
+        query = dict(self.request.query_params)
+        call = Call(self.id, self.client.name, b"", parameters, query, headers=dict(headers), record=self.record)
+        if self.route.method == "GET":
+            return await self.route.handler(call)
+        kind = self._content_type(self.route)
+        if kind == NDJSON:
+            service = self.server.service
+            limits, count = service.bulk_limits(self.route), self.server.metrics.count_inputs
+            if limits.line > self.server.limits.body:
+                self._count_large_body()
+            return BulkAnswer(call, self.route, limits, service.bulk_slots, count)
+        call = replace(call, content_type=kind, body=await self._body())
+        return await unless_disconnected(self.receive, asyncio.ensure_future(self.route.handler(call)))
 
-    def _authorized(self) -> str:
-        """The name of the client: the number of its key, or its address where no keys are needed."""
-        if not self.server.keys:
-            return str((self.scope.get("client") or ("",))[0])
-        scheme, _, key = self.request.headers.get("authorization", "").partition(" ")
-        fits = [hmac.compare_digest(key.strip().encode(), known.encode()) for known in self.server.keys]
-        if scheme.lower() != "bearer" or not any(fits):
-            message = "authorization: wanted 'Bearer' and a key of this server; got another. Send a key."
-            raise RequestRefused(HTTPStatus.UNAUTHORIZED, message, {"www-authenticate": "Bearer"})
-        return f"key {fits.index(True) + 1}"
+    async def _authorization(self) -> str:
+        """The key as the headers name it; or as the body does, where the API of the route has it there."""
+        given = self.request.headers.get("authorization", "")
+        if given or self.route is None or self.route.body_key is None or not self.server.keys.keys:
+            return given
+        return f"Bearer {self.route.body_key(await self._body())}"
+
+    def _content_type(self, route: Route) -> str:
+        given = self.request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if given not in route.accepts:
+            wanted = " or ".join(route.accepts)
+            message = f"content-type: wanted {wanted}; got {printable(given) or 'none'}. Send it so."
+            raise RequestRefused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, message)
+        return given
 
     async def _body(self) -> bytes:
-        """The body of the request, refused where it is too large, too slow, or not JSON."""
+        """The body of the request, refused where it is too large or too slow."""
+        if self.content is not None:
+            return self.content
+        assert self.route is not None
         limits, content = self.server.limits, bytearray()
-        kind = self.request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "application/json":
-            message = f"content-type: wanted application/json; got {kind or 'none'}. Send JSON."
-            raise RequestRefused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, message)
+        most = self.server.service.body_limit(self.route)
+        message = f"body: wanted at most {most:,} bytes; got more. Split the request."
+        too_large = RequestRefused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message)
+        length = int(self.request.headers.get("content-length", "0"))
+        if length > most:
+            raise too_large
         try:
             async with asyncio.timeout(limits.body_seconds):
                 async for part in self.request.stream():
                     content += part
-                    if len(content) > limits.body:
-                        message = f"body: wanted at most {limits.body:,} bytes; got more. Split the request."
-                        raise RequestRefused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message, {"connection": "close"})
+                    if len(content) > most:
+                        raise too_large
+                    if max(length, len(content)) > limits.body:
+                        self._count_large_body()
         except TimeoutError:
             message = f"body: wanted all of it within {limits.body_seconds:g} s; got a part. Send it faster."
             raise RequestRefused(HTTPStatus.REQUEST_TIMEOUT, message, {"connection": "close"}) from None
-        return bytes(content)
+        self.content = bytes(content)
+        return self.content
+
+    def _count_large_body(self) -> None:
+        """Refused where too many others have large bodies, of images: they would not fit into memory."""
+        service = self.server.service
+        if not self.large:
+            if service.large_bodies >= MOST_LARGE_BODIES:
+                raise Overloaded(1)
+            service.large_bodies += 1
+            self.large = True

@@ -1,41 +1,273 @@
-"""What the engine is asked to do, and the queue of it: bounded, and fair between clients."""
+"""What the engine is asked to do: the kinds of work, and a job, which is one piece of it."""
 
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import ceil
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
-from regard.core.errors import Overloaded
+import numpy as np
+
+from regard.core.errors import InvalidArgument
+from regard.core.shapes import Float, Tensor
+from regard.data.images import image_token_cost
 from regard.inference.inputs import InputValue
 from regard.inference.pipelines import Output
+from regard.inference.predictor import Predictor
 from regard.inference.score import SequenceScore
+from regard.server.inspection import MAX_WEIGHTS, InspectedAttention, inspect
 
-Result = list[Output] | SequenceScore | BaseException
+Result = object  # what the kind of work gives, or an exception
+Alike = TypeVar("Alike", bound="BatchedWork")  # the shape checks of the tests do not support Self
 
 
 @dataclass(frozen=True)
-class Generation:
+class Work(ABC):
+    """A kind of work for a model, on one input. Its fields are plain values; an image is an array of pixels."""
+
+    crosses_processes: ClassVar[bool] = True  # whether a front-end process may send it to the engine's
+    input: InputValue
+
+    @property
+    def sources(self) -> Sequence[object]:
+        return self.input if isinstance(self.input, tuple | list) else (self.input,)
+
+    @property
+    def texts(self) -> Sequence[object]:
+        """What the model reads, its sources and what is given of its output."""
+        return self.sources
+
+    @property
+    def size(self) -> int:
+        """About the number of tokens that are read, from the length of the texts: known before they are tokenized."""
+        images = sum(image_token_cost(len(each)) for each in self.texts if isinstance(each, np.ndarray))
+        return 1 + images + sum(len(text) // 4 for text in self.texts if isinstance(text, str))
+
+    def check(self, reads: Sequence[str]) -> None:
+        """Refuse a text for an image, of which a model would read the file: no path is ever taken from a request.
+
+        reads   the kinds of the model's sources
+        """
+        parts = self.input.split("\t") if isinstance(self.input, str) and len(reads) > 1 else self.sources
+        for kind, part in zip(reads, parts, strict=False):
+            if kind == "image" and not isinstance(part, np.ndarray):
+                wanted, remedy = "an image as its content", "No path and no URL is taken."
+                raise InvalidArgument("input", wanted=wanted, got="a text", remedy=remedy)
+
+    @abstractmethod
+    def as_batched(self, predictor: Predictor) -> "BatchedWork | None":
+        """As work that this model computes in one batch with others; None: by a search, token by token."""
+
+
+@dataclass(frozen=True)
+class BatchedWork(Work):
+    """Work that is computed in one batch with other work of the same kind and group."""
+
+    most: ClassVar[int] = 1 << 30  # works of a batch, where the engine allows as many
+
+    def as_batched(self, predictor: Predictor) -> "BatchedWork":
+        return self
+
+    @property
+    def group(self) -> Hashable:
+        """What all works of a batch have in common."""
+        return None
+
+    @abstractmethod
+    def compute(self: Alike, predictor: Predictor, works: Sequence[Alike]) -> Sequence[Any]:
+        """The results of these works, in order; this is one of them. Where one is refused, all are: the engine then
+        computes each alone.
+        """
+
+    def more_tokens(self, result: Any) -> int:
+        """Tokens that were read beside those of the input."""
+        return 0
+
+
+def input_tokens(predictor: Predictor, works: Sequence[Work]) -> list[int]:
+    """The number of tokens of each input, as far as it is read."""
+    config = predictor.recipe.decode
+    encoded, _ = predictor.encode_inputs("input", [work.input for work in works], config, truncate=True)
+    return predictor.inputs.sizes(encoded)
+
+
+@dataclass(frozen=True)
+class AttentionPart:
+    """Which cross-attention weights an output has; None: all.
+
+    layers   from 1
+    heads    from 0
+    rows     tokens of the output: the first, and the one after the last. An output has those of them that it has
+    """
+
+    layers: tuple[int, ...] | None = None
+    heads: tuple[int, ...] | None = None
+    rows: tuple[int, int] | None = None
+
+    def of(self, weights: Float[Tensor, "layers H T S"]) -> Float[Tensor, "L K R S"]:
+        """These of all weights of an output."""
+        layers = None if self.layers is None else [layer - 1 for layer in self.layers]
+        for axis, (name, chosen) in enumerate((("layers", layers), ("heads", self.heads))):
+            if chosen is not None:
+                first, count = int(name == "layers"), weights.shape[axis]
+                if not chosen or not all(0 <= each < count for each in chosen):
+                    wanted = f"some of {first} to {count - 1 + first}"
+                    got = str([each + first for each in chosen])
+                    raise InvalidArgument(f"attention.{name}", wanted=wanted, got=got, remedy="Or leave it out.")
+                weights = weights[chosen] if axis == 0 else weights[:, list(chosen)]
+        return weights if self.rows is None else weights[:, :, slice(*self.rows)]
+
+
+@dataclass(frozen=True)
+class Generation(Work):
     """Outputs for one input: texts of a model that generates, labels of a classifier. As `Predictor.outputs`."""
 
-    input: InputValue
     options: Mapping[str, Any] = field(default_factory=dict)  # of [decode]
     prefix: str = ""
     banned: Sequence[str] = ()
     required: Sequence[str] = ()
     scores: bool = False
-    attention: bool = False
+    attention: bool | AttentionPart = False
     truncate: bool = False
     number: int = 0  # on which random draws depend: the input's index in its list
+    stop: Sequence[str] = ()  # strings before which the output ends
+    token_texts: bool = False  # give the text that each token adds
+    echo: bool = False  # give a language model's input as the beginning of the output
+    widen_beam: bool = False  # to the number of outputs, where it is smaller
+
+    @property
+    def texts(self) -> Sequence[object]:
+        return (*super().texts, self.prefix)
+
+    def as_batched(self, predictor: Predictor) -> "Classification | None":
+        return None if predictor.model.as_seq2seq() is not None else Classification(self.input, self)
 
 
 @dataclass(frozen=True)
-class Scoring:
+class Classification(BatchedWork):
+    """The labels of one input, asked for as outputs. Options that labels do not have are refused."""
+
+    crosses_processes: ClassVar[bool] = False  # made of a generation in the engine
+    asked: Generation
+
+    @property
+    def group(self) -> Hashable:
+        asked = self.asked
+        constraints = asked.prefix, tuple(asked.banned), tuple(asked.required), asked.attention
+        options = repr(sorted(asked.options.items())), tuple(asked.stop), asked.echo
+        return (*options, asked.scores, asked.truncate, *constraints)
+
+    def compute(self, predictor: Predictor, works: Sequence["Classification"]) -> Sequence[list[Output]]:
+        asked, count = self.asked, len(works)
+        for name, value in (("stop", asked.stop), ("echo", asked.echo)):
+            if value:
+                wanted, remedy = "nothing for a model that gives labels", "Leave it out."
+                raise InvalidArgument(name, wanted=wanted, got=repr(value), remedy=remedy)
+        return predictor.outputs(
+            [work.input for work in works],
+            prefixes=[asked.prefix] * count if asked.prefix else None,
+            banned=asked.banned,
+            required=[asked.required] * count if asked.required else None,
+            scores=asked.scores,
+            attention=bool(asked.attention),
+            truncate=asked.truncate,
+            **asked.options,
+        )
+
+
+@dataclass(frozen=True)
+class Scoring(BatchedWork):
     """The score of a target, or of a language model's text. As `Predictor.score`."""
 
-    input: InputValue
     target: str | None = None
+
+    @property
+    def texts(self) -> Sequence[object]:
+        return (*super().texts, self.target)
+
+    @property
+    def group(self) -> Hashable:
+        return self.target is None
+
+    def compute(self, predictor: Predictor, works: Sequence["Scoring"]) -> Sequence[SequenceScore]:
+        targets = [work.target for work in works if work.target is not None]
+        return predictor.score([work.input for work in works], targets or None)
+
+    def more_tokens(self, result: SequenceScore) -> int:
+        return 0 if self.target is None else len(result.tokens)
+
+
+@dataclass(frozen=True)
+class Embedding(BatchedWork):
+    """The vector of an input. As `Predictor.embed`."""
+
+    truncate: bool = False
+
+    @property
+    def group(self) -> Hashable:
+        return self.truncate
+
+    def compute(self, predictor: Predictor, works: Sequence["Embedding"]) -> Sequence[list[float]]:
+        vectors: list[list[float]] = predictor.embed([work.input for work in works], truncate=self.truncate).tolist()
+        return vectors
+
+
+@dataclass(frozen=True)
+class Inspection(BatchedWork):
+    """Exact attention weights, as `regard.look`: of the maps, heads, rows and columns asked for; None: of all.
+
+    output       a text or a label, or the ids of generated tokens; None: a classifier's own label, or what the model
+                 generates: it is searched alone, before any other job is answered
+    layers       from 1
+    rows         the first, and the one after the last; `columns` likewise. Each map has those of them that it has
+    edits        of attention and tokens, as `regard.interpret.edits.read_edits` reads them
+    summaries    give measures of each head
+    options      of [decode], where an output is searched; `prefix` is how it begins
+    max_weights  of all maps together; more are refused
+    most         one at a time: a forward pass under capture is of one input
+    """
+
+    most = 1
+    output: str | tuple[int, ...] | None = None
+    layers: tuple[int, ...] | None = None
+    maps: tuple[str, ...] | None = None
+    heads: tuple[int, ...] | None = None
+    rows: tuple[int, int] | None = None
+    columns: tuple[int, int] | None = None
+    words: bool = False
+    truncate: bool = False
+    edits: tuple[Mapping[str, Any], ...] = ()
+    summaries: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
+    prefix: str = ""
+    max_weights: int = MAX_WEIGHTS
+
+    @property
+    def texts(self) -> Sequence[object]:
+        return (*super().texts, self.output, self.prefix)
+
+    def compute(self, predictor: Predictor, works: Sequence["Inspection"]) -> Sequence[InspectedAttention]:
+        return [inspect(predictor, **vars(work)) for work in works]
+
+
+@dataclass
+class Usage:
+    """What a job took, filled in by the engine. Tokens are those of a job that ended with a result.
+
+    version              of the model, from when the job is submitted
+    queue_seconds        from there until it was admitted; None: it never was
+    first_seconds        from there until its first token; None: it had none
+    generation_seconds   from its admission until its end; None: it was cancelled, or never admitted
+    read                 tokens of its input, and of a target that is scored
+    generated            tokens of all its outputs, without end tokens and without the input
+    """
+
+    version: str = ""
+    queue_seconds: float | None = None
+    first_seconds: float | None = None
+    generation_seconds: float | None = None
+    read: int = 0
+    generated: int = 0
 
 
 @dataclass(eq=False)
@@ -45,87 +277,32 @@ class Job:
     client     whose it is; the engine is fair between clients
     deadline   of `time.monotonic`; after it, the job ends with `DeadlineExceeded`
     on_text    is called with each new piece of the output's text, by greedy search or sampling
+    on_token   is called with the id of each new token, where `on_text` is given too
     """
 
     model: str
-    work: Generation | Scoring
+    work: Work
     on_end: Callable[[Result], None]
     on_text: Callable[[str], None] | None = None
+    on_token: Callable[[int], None] | None = None
     client: str = ""
     deadline: float | None = None
     submitted: float = field(default_factory=time.monotonic)
+    usage: Usage = field(default_factory=Usage)
+    served: Any = field(default=None, repr=False)  # the model, until the job has ended
     plan: Any = field(default=None, repr=False)  # kept by the engine while the job waits
 
     @property
     def size(self) -> int:
-        """About the number of tokens that are read, from the length of the text: known before it is tokenized."""
-        given = (self.work.input, self.work.target if isinstance(self.work, Scoring) else self.work.prefix)
-        return 1 + sum(len(text) // 4 for text in given if isinstance(text, str))
+        return self.work.size
 
+    def admitted(self) -> None:
+        self.usage.queue_seconds = time.monotonic() - self.submitted
 
-class JobQueue:
-    """Jobs that wait, longest first, bounded in number and tokens."""
+    def began(self) -> None:
+        """It has its first token."""
+        self.usage.first_seconds = time.monotonic() - self.submitted
 
-    def __init__(self, max_jobs: int, max_tokens: int) -> None:
-        self.max_jobs, self.max_tokens = max_jobs, max_tokens
-        self.tokens = 0
-        self.drain = DrainRate()
-        self._waiting: OrderedDict[Job, None] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def __iter__(self) -> Iterator[Job]:
-        return iter(list(self._waiting))
-
-    def add(self, job: Job) -> None:
-        """Refused with the time after which there will be room, where there is none."""
-        if len(self) >= self.max_jobs or (self.tokens + job.size > self.max_tokens and self._waiting):
-            raise Overloaded(self.drain.seconds_for(len(self)))
-        self._waiting[job] = None
-        self.tokens += job.size
-
-    def remove(self, job: Job) -> bool:
-        """Whether it was waiting."""
-        if job not in self._waiting:
-            return False
-        del self._waiting[job]
-        self.tokens -= job.size
-        return True
-
-
-def by_turn(waiting: Sequence[Job], running: Mapping[str, int]) -> Iterator[Job]:
-    """Waiting jobs in the order of their turn: next is that of the client with the least running jobs.
-
-    Among the jobs of a client, and between clients with as many, it is the one that has waited longest. `running` is
-    the number of running jobs of each client; where it changes, so does the turn.
-    """
-    lines: dict[str, list[Job]] = {}
-    for job in reversed(waiting):
-        lines.setdefault(job.client, []).append(job)  # the longest waiting last
-    while lines:
-        client = min(lines, key=lambda name: (running.get(name, 0), lines[name][-1].submitted))
-        job = lines[client].pop()
-        if not lines[client]:
-            del lines[client]
-        yield job
-
-
-class DrainRate:
-    """How many jobs end in a second, averaged over about the last ten seconds of work."""
-
-    SECONDS = 10.0
-
-    def __init__(self) -> None:
-        self._rate, self._last = 0.0, time.monotonic()
-
-    def ended(self, count: int = 1) -> None:
-        now = time.monotonic()
-        passed = max(1e-6, now - self._last)
-        share = min(1.0, passed / self.SECONDS)
-        self._rate += share * (count / passed - self._rate)
-        self._last = now
-
-    def seconds_for(self, jobs: int) -> int:
-        """Whole seconds, from 1 to 60, in which so many jobs will end."""
-        return min(60, max(1, ceil(jobs / self._rate))) if self._rate > 0 else 1
+    def ended(self) -> None:
+        if self.usage.queue_seconds is not None:
+            self.usage.generation_seconds = time.monotonic() - self.submitted - self.usage.queue_seconds

@@ -1,39 +1,125 @@
-"""Counters and gauges for Prometheus."""
+"""Counters, gauges and histograms for Prometheus."""
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+import os
+from collections.abc import Iterable, Iterator, Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
 
-from regard.server.engine import Engine
+from regard.core.errors import DeadlineExceeded
+from regard.server.interfaces import InferenceEngine, ModelState
+from regard.server.problems import rejection
+from regard.server.records import Record
 
-SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # set in front-end processes: prometheus_client keeps the counts of each there
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
 class Metrics:
-    """What a server has done, by route and status, and what its engine holds now."""
+    """What a server has done, by route, status and model, and what its engine holds now."""
 
     media_type = CONTENT_TYPE_LATEST
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: InferenceEngine) -> None:
         self.registry = CollectorRegistry()
-        self.requests = Counter(
-            "regard_requests", "Requests that were answered.", ("route", "status"), registry=self.registry
+        self.requests = self._counter("requests", "Requests that were answered.", "route", "status")
+        self.seconds = self._histogram("request_seconds", "Time to the end of an answer.", "route")
+        self.cancelled = self._counter(
+            "requests_cancelled", "Requests whose client disconnected before the end of the answer.", "route"
         )
-        self.seconds = Histogram(
-            "regard_request_seconds",
-            "Time to the end of an answer.",
-            ("route",),
-            buckets=SECONDS,
-            registry=self.registry,
+        self.rejected = self._counter("requests_rejected", "Requests that were refused.", "reason")
+        self.late = self._counter("deadlines_missed", "Requests that ended at their deadline.", "route")
+        self.inputs = self._counter("inputs", "Inputs that were answered.", "model")
+        self.input_tokens = self._counter("input_tokens", "Tokens of inputs that were answered.", "model")
+        self.output_tokens = self._counter("output_tokens", "Tokens of outputs, without end tokens.", "model")
+        self.queue_seconds = self._histogram("queue_seconds", "Time of an input in the queue.", "model")
+        self.first_seconds = self._histogram(
+            "time_to_first_token_seconds",
+            "Time from the arrival of an input to the first token of its output.",
+            "model",
         )
-        self.cancelled = Counter(
-            "regard_requests_cancelled", "Requests whose client disconnected.", registry=self.registry
+        self.generation_seconds = self._histogram(
+            "generation_seconds", "Time from the admission of an input into a batch to the end of its output.", "model"
         )
-        for name, text, value in (
-            ("regard_queue_jobs", "Jobs that wait for a slot.", lambda: len(engine.queue)),
-            ("regard_queue_tokens", "Tokens of the jobs that wait, about.", lambda: engine.queue.tokens),
-            ("regard_jobs", "Jobs that wait or run.", lambda: engine.busy),
-        ):
-            Gauge(name, text, registry=self.registry).set_function(value)
+        self._engine = _EngineCollector(engine)
+        self.registry.register(self._engine)
+        ProcessCollector(registry=self.registry)  # its memory, file descriptors and processor time
 
-    def text(self) -> bytes:
-        return generate_latest(self.registry)
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"regard_{name}", text, labels, registry=self.registry)
+
+    def _histogram(self, name: str, text: str, *labels: str) -> Histogram:
+        return Histogram(f"regard_{name}", text, labels, buckets=SECONDS, registry=self.registry)
+
+    def answered(self, route: str, status: int, seconds: float, record: Record) -> None:
+        """Count a request that was answered, or refused."""
+        self.requests.labels(route, str(status)).inc()
+        self.seconds.labels(route).observe(seconds)
+        if isinstance(record.error, DeadlineExceeded):
+            self.late.labels(route).inc()
+        elif record.error is not None and (reason := rejection(record.error)):
+            self.rejected.labels(reason).inc()
+        self.count_inputs(record)
+
+    def disconnected(self, route: str, record: Record) -> None:
+        """Count a request whose client has gone."""
+        self.cancelled.labels(route).inc()
+        self.count_inputs(record)
+
+    def count_inputs(self, record: Record) -> None:
+        """Count the inputs of a request, or of one line of a request of many."""
+        for usage in record.usages:
+            if usage.queue_seconds is None:  # it was refused, or ended in the queue
+                continue
+            self.queue_seconds.labels(record.model).observe(usage.queue_seconds)
+            if usage.first_seconds is not None:
+                self.first_seconds.labels(record.model).observe(usage.first_seconds)
+            if usage.generation_seconds is not None:
+                self.generation_seconds.labels(record.model).observe(usage.generation_seconds)
+        if record.answered:
+            self.inputs.labels(record.model).inc(record.answered)
+            self.input_tokens.labels(record.model).inc(record.input_tokens)
+            self.output_tokens.labels(record.model).inc(record.output_tokens)
+
+    def text(self, states: Sequence[ModelState] = ()) -> bytes:
+        """All of them, with the reloads of these models; of all front-end processes, where there are several."""
+        self._engine.states = states
+        if FOLDER not in os.environ:
+            return generate_latest(self.registry)
+        shared = CollectorRegistry()
+        MultiProcessCollector(shared)  # type: ignore[no-untyped-call]
+        shared.register(self._engine)
+        return generate_latest(shared)
+
+
+class _EngineCollector(Collector):
+    """What an engine holds at the moment at which the metrics are read."""
+
+    def __init__(self, engine: InferenceEngine) -> None:
+        self.engine = engine
+        self.states: Sequence[ModelState] = ()
+
+    def describe(self) -> Iterable[Metric]:
+        return ()  # so that a registry does not collect to learn the names
+
+    def collect(self) -> Iterator[Metric]:
+        stats = self.engine.stats()
+        for name, text, value in (
+            ("queue_jobs", "Inputs that wait for a slot.", stats.queued_jobs),
+            ("queue_tokens", "Tokens of the inputs that wait, about.", stats.queued_tokens),
+            ("slots_busy", "Inputs in slots of a search, or in a batch.", stats.running_jobs),
+            ("searches", "Searches that run, each with inputs of equal settings.", stats.searches),
+        ):
+            yield GaugeMetricFamily(f"regard_{name}", text, value)
+        models = GaugeMetricFamily("regard_model", "The version of each model.", labels=("model", "version"))
+        for model in self.engine.model_info.values():
+            models.add_metric((model.name, model.version), 1)
+        yield models
+        reloads = CounterMetricFamily("regard_reloads", "Models loaded anew.", labels=("model", "result"))
+        for state in self.states:
+            reloads.add_metric((state.name, "success"), state.reloads)
+            reloads.add_metric((state.name, "failure"), state.failures)
+        yield reloads

@@ -3,37 +3,84 @@
 from http import HTTPStatus
 
 import msgspec
+from msgspec import Struct
 from starlette.responses import Response
 
-from regard.core.errors import DeadlineExceeded, InvalidArgument, Overloaded, RegardError, ServerStopping
+from regard.core.errors import (
+    DeadlineExceeded,
+    EngineRestarting,
+    InvalidArgument,
+    Overloaded,
+    RegardError,
+    ServerStopping,
+)
 from regard.server.wire import Problem
 
 MEDIA_TYPE = "application/problem+json"
+SECURITY_HEADERS = {  # of every answer
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+}
 
 
 class RequestRefused(RegardError):
-    """A request that is refused before it reaches the engine."""
+    """A request that is refused before it reaches the engine. Metrics count its `reason`, by default the status."""
 
-    def __init__(self, status: HTTPStatus, message: str, headers: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, status: HTTPStatus, message: str, headers: dict[str, str] | None = None, *, reason: str = ""
+    ) -> None:
         super().__init__(message)
-        self.status, self.headers = status, headers or {}
+        self.status, self.headers, self.reason = status, headers or {}, reason or status.name.lower()
+
+
+def status_of(error: RegardError) -> tuple[HTTPStatus, dict[str, str]]:
+    """The status of an error, and the headers of its answer."""
+    if isinstance(error, RequestRefused):
+        return error.status, error.headers
+    if isinstance(error, Overloaded):
+        return HTTPStatus.TOO_MANY_REQUESTS, {"retry-after": str(error.retry_after)}
+    if isinstance(error, DeadlineExceeded):
+        return HTTPStatus.GATEWAY_TIMEOUT, {}
+    if isinstance(error, EngineRestarting):
+        return HTTPStatus.SERVICE_UNAVAILABLE, {"retry-after": str(error.retry_after)}
+    if isinstance(error, ServerStopping):
+        return HTTPStatus.SERVICE_UNAVAILABLE, {"retry-after": "1"}
+    return HTTPStatus.BAD_REQUEST if isinstance(error, ValueError) else HTTPStatus.INTERNAL_SERVER_ERROR, {}
+
+
+def rejection(error: RegardError) -> str:
+    """For which reason a request was refused, as metrics and the log name it; empty where it failed."""
+    if isinstance(error, RequestRefused):
+        return error.reason
+    if isinstance(error, Overloaded):
+        return "queue_full"
+    if isinstance(error, EngineRestarting):
+        return "engine_restarting"
+    status, _ = status_of(error)
+    return {HTTPStatus.SERVICE_UNAVAILABLE: "stopping", HTTPStatus.BAD_REQUEST: "bad_request"}.get(status, "")
+
+
+def problem_document(error: RegardError, request_id: str) -> Problem:
+    status, _ = status_of(error)
+    parts = {}
+    if isinstance(error, InvalidArgument):
+        parts = {"argument": error.argument, "wanted": error.wanted, "got": error.got, "remedy": error.remedy}
+    return Problem(status.phrase, status.value, str(error), request_id, **parts)
 
 
 def problem(error: RegardError, request_id: str) -> Response:
     """The answer that says what is wrong."""
-    status, headers = HTTPStatus.BAD_REQUEST, {}
-    if isinstance(error, RequestRefused):
-        status, headers = error.status, error.headers
-    elif isinstance(error, Overloaded):
-        status, headers = HTTPStatus.TOO_MANY_REQUESTS, {"retry-after": str(error.retry_after)}
-    elif isinstance(error, DeadlineExceeded):
-        status = HTTPStatus.GATEWAY_TIMEOUT
-    elif isinstance(error, ServerStopping):
-        status, headers = HTTPStatus.SERVICE_UNAVAILABLE, {"retry-after": "1"}
-    elif not isinstance(error, ValueError):
-        status = HTTPStatus.INTERNAL_SERVER_ERROR
-    parts = {}
-    if isinstance(error, InvalidArgument):
-        parts = {"argument": error.argument, "wanted": error.wanted, "got": error.got, "remedy": error.remedy}
-    document = Problem(status.phrase, status.value, str(error), request_id, **parts)
-    return Response(msgspec.json.encode(document), status.value, headers, MEDIA_TYPE)
+    status, headers = status_of(error)
+    return Response(msgspec.json.encode(problem_document(error, request_id)), status.value, headers, MEDIA_TYPE)
+
+
+class ErrorMessage(Struct):
+    error: str
+
+
+def error_message(error: RegardError, request_id: str) -> Response:
+    """The answer of an API that gives nothing but a message."""
+    status, headers = status_of(error)
+    return Response(msgspec.json.encode(ErrorMessage(str(error))), status, headers, "application/json")

@@ -4,17 +4,16 @@ import asyncio
 import logging
 import signal
 import socket
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from regard.core.errors import InvalidArgument, MissingExtra
-from regard.inference.load import load
 from regard.inference.predictor import Predictor
 
 if TYPE_CHECKING:
-    from regard.server.engine import Engine
+    from regard.server.studio_sources import StudioSources
 
 log = logging.getLogger(__name__)
 
@@ -24,92 +23,142 @@ def serve(
     *,
     host: str = "127.0.0.1",
     port: int = 8000,
-    device: str = "auto",
-    keys: Sequence[str] = (),
+    device: str | Sequence[str] | Mapping[str, str | Sequence[str]] = "auto",
+    keys: Path | Sequence[str] = (),
     slots: int = 64,
     queue: int = 256,
     max_body: int = 1 << 20,
+    max_image_body: int = 16 << 20,
     max_inputs: int = 256,
     drain_seconds: float = 30.0,
+    cors: Sequence[str] = (),
+    tls_certificate: Path | None = None,
+    tls_key: Path | None = None,
+    workers: int = 0,
+    on_ready: Callable[[str], None] | None = None,
+    studio: "StudioSources | None" = None,
+    show_paths: bool = False,
 ) -> None:
     """Serve models over HTTP until SIGTERM or SIGINT: then no request is taken any more, and those in flight end first.
 
     models          a run or checkpoint, or several by name
-    keys            API keys, one of which each request must name; none: whoever reaches the server may use it
-    slots           requests that are decoded together, with equal settings
-    queue           requests that wait at most; more are refused with status 429
+    device          "cpu", "cuda", "cuda:1", or "auto": a GPU where there is one; several: each holds a replica of every
+                    model; or the devices of each model, by its name
+    keys            API keys, one of which each request must name: a file of them, or its lines (`KEY name=web admin`);
+                    none: whoever reaches the server may use it
+    slots           requests that are decoded together, with equal settings, on each device
+    queue           requests that wait at most, for each device; more are refused with status 429
     max_body        bytes of a request
+    max_image_body  bytes of a request with images, where a model reads images
     max_inputs      inputs of a request
     drain_seconds   in which requests in flight must end after a signal
+    cors            origins (https://example.org, or "*") whose pages may ask from a browser
+    tls_certificate file of the certificate and its chain, for HTTPS; with `tls_key`, the file of its key
+    workers         front-end processes, which answer HTTP and share one engine process; 0: this process does both
+    on_ready        is called with the address, as "http://127.0.0.1:8000/", when the server listens there
+    studio          the data and the training runs that the studio shows (`regard.studio`)
+    show_paths      clients may learn the paths of the models: the studio writes them into commands
     """
     try:
-        import uvicorn  # noqa: F401
-
         from regard.server.app import Server
-        from regard.server.engine import Engine, EngineLimits, check_servable
-        from regard.server.exchange import HttpLimits
+        from regard.server.cors import CrossOrigin
+        from regard.server.engine import EngineLimits
+        from regard.server.http_server import fastest_loop, serve_http
+        from regard.server.keys import read_key_file, read_keys
+        from regard.server.loader import ModelLoader
+        from regard.server.placement import Placement
+        from regard.server.processes.messages import ServerConfig
+        from regard.server.processes.supervisor import run_processes
+        from regard.server.service import HttpLimits
+        from regard.server.studio_sources import StudioSources
+        from regard.server.tls import Tls
+        from regard.server.tracing import tracing_of_environment
     except ImportError as error:
         raise MissingExtra(error.name or "uvicorn", "serve", "Serving models") from None
     named = models if isinstance(models, Mapping) else {Path(models).resolve().name: models}
     if not named:
         raise InvalidArgument("models", wanted="at least one", got="none", remedy="Give a run.")
+    known = read_keys(keys) if not isinstance(keys, Path) else read_key_file(keys)
+    origins, tls = CrossOrigin(cors), Tls.of(tls_certificate, tls_key)
+    if known and "*" in origins.origins:
+        log.warning("cors: pages of every origin may use the API with a key that they know or ask for")
+    if workers and show_paths:
+        raise InvalidArgument("show_paths", wanted="none beside workers", got="both", remedy="Leave one out.")
+    placement = Placement.of(named, device)
+    if workers and studio is not None:
+        wanted, remedy = "none beside workers, which have no data or runs", "Set workers to 0."
+        raise InvalidArgument("studio", wanted=wanted, got="some", remedy=remedy)
+    if workers:
+        config = ServerConfig(
+            models=_paths(named),
+            devices={name: [placement.devices[each] for each in own] for name, own in placement.engines.items()},
+            slots=slots,
+            queue=queue,
+            keys=known,
+            max_body=max_body,
+            max_image_body=max_image_body,
+            max_inputs=max_inputs,
+            bulk_lines=_bulk_lines(queue, workers),
+            drain_seconds=drain_seconds,
+            cors=list(cors),
+            tls=None if tls is None else (str(tls.certificate), str(tls.key)),
+        )
     listening = _listen(host, port)
-    engine = Engine(EngineLimits(slots=slots, queued_jobs=queue, queued_tokens=256 * queue))
-    for name, path in named.items():
-        predictor = load(path, device=device)
-        check_servable(predictor)
-        _warm_up(predictor)
-        engine.load(name, _version(predictor), predictor)
-    engine.start()
-    app = Server(engine, limits=HttpLimits(max_body, max_inputs), keys=keys)
     address, chosen = listening.getsockname()[:2]
-    shown = f"[{address}]" if ":" in address else address
-    log.info("serving %s on http://%s:%d", ", ".join(named), shown, chosen)
-    asyncio.run(_serve(app, engine, listening, drain_seconds))
+    shown = f"{'http' if tls is None else 'https'}://{f'[{address}]' if ':' in address else address}:{chosen}"
 
+    def ready() -> None:
+        log.info("serving %s on %s", ", ".join(named), shown)
+        if on_ready is not None:
+            on_ready(f"{shown}/")
 
-async def _serve(app: Any, engine: "Engine", listening: socket.socket, drain_seconds: float) -> None:
-    import uvicorn
-
-    server = uvicorn.Server(server_config(app))
-    loop, stop = asyncio.get_running_loop(), asyncio.Event()
-
-    def end(number: int, frame: FrameType | None) -> None:
-        """The first signal drains, a second one ends at once."""
-        if stop.is_set():
-            server.should_exit = server.force_exit = True
-        log.info("%s: finishing the requests in flight", signal.Signals(number).name)
-        loop.call_soon_threadsafe(stop.set)
-
-    server.handle_exit = end  # type: ignore[assignment, method-assign]
-
-    async def drain() -> None:
-        await stop.wait()
-        app.ready = False  # the socket stays open: new requests are refused with status 503
-        finished = await asyncio.to_thread(engine.stop, drain_seconds)
-        while app.open and not server.force_exit:
-            await asyncio.sleep(0.01)
-        if not finished:
-            log.warning("requests were ended after %g s without an answer", drain_seconds)
-        server.should_exit = True
-
-    draining = asyncio.ensure_future(drain())
-    try:
-        await server.serve(sockets=[listening])
-    finally:
-        draining.cancel()
-        await asyncio.to_thread(engine.stop)
-
-
-def server_config(app: Any) -> Any:
-    """The settings of uvicorn: our time-outs and log, and no address of a client taken from its headers."""
-    import uvicorn
-
-    from regard.server.protocol import TimedProtocol
-
-    return uvicorn.Config(
-        app, http=TimedProtocol, ws="none", log_config=None, access_log=False, server_header=False, proxy_headers=False
+    if workers:
+        run_processes(config, listening, workers, ready)
+        return
+    engine = placement.engine(EngineLimits(slots=slots, queued_jobs=queue, queued_tokens=256 * queue))
+    loader = ModelLoader(engine, named)
+    loader.load_all()
+    engine.start()
+    shown_models = named.items() if show_paths else ()
+    paths = {name: str(path) for name, path in shown_models if not isinstance(path, Predictor)}
+    limits = HttpLimits(max_body, max_inputs, image_body=max_image_body, bulk_lines=_bulk_lines(queue, 1))
+    tracing = tracing_of_environment()
+    app = Server(
+        engine,
+        limits=limits,
+        keys=known,
+        admin=loader,
+        cors=origins,
+        tracing=tracing,
+        paths=paths,
+        studio=StudioSources() if studio is None else studio,
     )
+
+    async def run() -> None:
+        if hasattr(signal, "SIGHUP"):  # not on Windows
+            loop = asyncio.get_running_loop()
+            loop.add_signal_handler(signal.SIGHUP, lambda: loop.run_in_executor(None, loader.load_all_anew))
+        await serve_http(app, engine, listening, drain_seconds, tls)
+
+    ready()
+    with asyncio.Runner(loop_factory=fastest_loop()) as runner:
+        runner.run(run())
+
+
+def _bulk_lines(queue: int, processes: int) -> int:
+    """Lines of requests of many that each process has in the queue at a time: half of it, so that others find room."""
+    return max(1, queue // 2 // processes)
+
+
+def _paths(models: Mapping[str, str | Path | Predictor]) -> dict[str, str]:
+    """The models of an engine process, which loads them itself."""
+    for name, each in models.items():
+        if isinstance(each, Predictor):
+            wanted, remedy = "paths of models, which another process loads", "Save it, or set workers to 0."
+            raise InvalidArgument("models", wanted=wanted, got=f"{name!r} as an object", remedy=remedy)
+    if sys.platform == "win32":
+        raise InvalidArgument("workers", wanted="0 on Windows", got="others", remedy="Leave it out.")
+    return {name: str(each) for name, each in models.items()}
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -119,14 +168,3 @@ def _listen(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         wanted, remedy = "an address and a port that are free", "Choose others: --host, --port."
         raise InvalidArgument("port", wanted=wanted, got=f"{host}:{port}: {error}", remedy=remedy) from None
-
-
-def _version(predictor: Predictor) -> str:
-    """The name of the checkpoint's folder."""
-    return "" if predictor.folder is None else predictor.folder.name
-
-
-def _warm_up(predictor: Predictor) -> None:
-    """Answer one request, so that the engine is compiled and the weights are in memory before the first user asks."""
-    if len(predictor.sources) < 2:
-        predictor.predict(["a"], **({} if predictor.model.as_classifier() is not None else {"max_length": 2}))

@@ -1,20 +1,25 @@
 """Searches of the engine: which jobs may share one, and what a job is in it."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from itertools import accumulate, count
+from math import nan
+from typing import Any, NamedTuple
 
 from regard.decoding.batch_plan import BatchLimits, PlannedRequest, plan_requests
 from regard.decoding.config import DecodeConfig
+from regard.decoding.interfaces import Hypothesis
 from regard.decoding.online import OnlineSearch
 from regard.decoding.request import Request, SearchTask
-from regard.inference.pipelines import OutputOptions, SequencePipeline
+from regard.inference.pipelines import Output, OutputOptions, SequencePipeline
 from regard.inference.predictor import Predictor
-from regard.inference.stream import TextStream
-from regard.server.jobs import Generation, Job
+from regard.inference.stream import StopStrings, TextStream, token_texts
+from regard.server.jobs import AttentionPart, Generation, Job
 
 # Settings that only decide the limits of a request: jobs share a search in spite of them.
 PLANNED_ONLY = ("max_length", "max_length_ratio", "min_length", "min_length_ratio", "max_source_length", "batch_tokens")
+MOST_SETTINGS = 1024  # that are kept
+LEAST_LENGTH = 64  # tokens of an output that a search has room for: shorter ones share it
 DEFAULTS: dict[str, Any] = {name: DecodeConfig.__dataclass_fields__[name].default for name in PLANNED_ONLY}
 
 
@@ -26,8 +31,15 @@ class RunningJob:
     request: Request
     planned: PlannedRequest
     truncated: bool
-    text: TextStream | None = None
+    input_tokens: int
+    stops: StopStrings
+    text: TextStream | None = None  # where its pieces are asked for, or may end it
     tokens: int = 0  # generated so far, with the prefix
+
+    @property
+    def work(self) -> Generation:
+        assert isinstance(self.job.work, Generation)
+        return self.job.work
 
 
 @dataclass(eq=False)
@@ -38,6 +50,28 @@ class SearchGroup:
     task: SearchTask
     pipeline: SequencePipeline
     running: dict[int, RunningJob] = field(default_factory=dict)  # by the search's number
+    watched: set[int] = field(default_factory=set)  # those of which each token counts
+    beginning: list[tuple[int, Job]] = field(default_factory=list)  # the step at which each has its first token
+
+    def enter(self, number: int, each: RunningJob) -> None:
+        self.running[number] = each
+        self.beginning.append((self.search.step + 1 + len(each.request.prefix), each.job))
+        if each.text is not None:
+            self.watched.add(number)
+
+    def advance(self) -> tuple[dict[int, int], list[tuple[int, list[Hypothesis]]]]:
+        """One more token of each job: those that are watched, and the jobs that are finished; as of the search."""
+        found = self.search.advance(self.watched)
+        if self.beginning:
+            for due, job in self.beginning:
+                if due <= self.search.step and job.usage.first_seconds is None:
+                    job.began()
+            self.beginning = [(due, job) for due, job in self.beginning if due > self.search.step]
+        return found
+
+    def leave(self, number: int) -> RunningJob:
+        self.watched.discard(number)
+        return self.running.pop(number)
 
     @staticmethod
     def of(task: SearchTask, pipeline: SequencePipeline, planned: PlannedRequest, slots: int) -> "SearchGroup":
@@ -45,31 +79,137 @@ class SearchGroup:
         slots = 1 if alone(task, planned) else slots
         return SearchGroup(OnlineSearch(task, limits_of(task, planned), slots), task, pipeline)
 
+    def outputs(self, each: RunningJob, hypotheses: list[Hypothesis]) -> list[Output]:
+        """The outputs of a job that is finished, with what it asked for beside their texts."""
+        work, request = each.work, each.request
+        if work.echo:
+            hypotheses, request = [_with_first(one, request.first) for one in hypotheses], request._replace(given=0)
+        part = work.attention
+        outputs = self.pipeline.finished(self.task, request, hypotheses, attention=bool(part))
+        if isinstance(part, AttentionPart):
+            outputs = [
+                one if one.attention is None else replace(one, attention=part.of(one.attention)) for one in outputs
+            ]
+        outputs = [replace(one, truncated=each.truncated, input_tokens=each.input_tokens) for one in outputs]
+        if work.token_texts or work.stop:
+            tokenizer = self.pipeline.tokenizer
+            texts = [tuple(token_texts(tokenizer, one.token_ids[: len(one.tokens)])) for one in outputs]
+            outputs = [
+                replace(one, text="".join(own), token_texts=own) for one, own in zip(outputs, texts, strict=True)
+            ]
+        prompt = each.input_tokens if work.echo else 0
+        return [_before_stop(one, work.stop, prompt) for one in outputs] if work.stop else outputs
 
-def plan(predictor: Predictor, job: Job) -> tuple[RunningJob, SearchTask, Hashable]:
-    """A job as a request, what it shares with others, and the key of the search that it may join."""
-    work, pipeline = job.work, predictor.pipeline
-    assert isinstance(work, Generation)
-    assert isinstance(pipeline, SequencePipeline)
-    config = predictor.decode_config(work.options)
-    encoded, long = predictor.encode_inputs("input", [work.input], config, truncate=work.truncate)
-    options = OutputOptions(
-        [work.prefix] if work.prefix else None, work.banned, [work.required] if work.required else None,
-        attention=work.attention, scores=work.scores,
-    )  # fmt: skip
-    (request,) = pipeline.requests(encoded, options)
-    task = pipeline.task(config, options)
-    (planned,) = plan_requests(replace(task, numbers=[work.number]), [request])
-    shared = replace(task.config, **DEFAULTS)
-    own = job if alone(task, planned) else None
-    text = None if job.on_text is None else TextStream(pipeline.tokenizer)
-    running = RunningJob(job, request, planned, bool(long), text)
-    return running, replace(task, config=shared), (shared, limits_of(task, planned), task.scored, own)
+
+class Settings(NamedTuple):
+    """What jobs of equal options have in common.
+
+    shared   the task of a search that they run in, with all jobs whose settings differ in the limits only
+    number   of that task
+    """
+
+    task: SearchTask
+    shared: SearchTask
+    number: int
+
+
+class Planner:
+    """Makes jobs requests of a model. What jobs of equal options have in common is made once."""
+
+    def __init__(self, predictor: Predictor, pipeline: SequencePipeline) -> None:
+        self.predictor, self.pipeline = predictor, pipeline
+        self._settings: dict[Hashable, Settings] = {}
+        self._numbers, self._next = dict[Hashable, int](), count()  # of the tasks that are shared
+
+    def plan(self, job: Job) -> tuple[RunningJob, SearchTask, Hashable]:
+        """A job as a request, what it shares with others, and the key of the search that it may join."""
+        work, predictor, pipeline = job.work, self.predictor, self.pipeline
+        assert isinstance(work, Generation)
+        task, shared, kind = self.settings(work)
+        config = task.config
+        encoded, long = predictor.encode_inputs("input", [work.input], config, truncate=work.truncate)
+        options = OutputOptions(
+            [work.prefix] if work.prefix else None, work.banned, [work.required] if work.required else None,
+        )  # fmt: skip
+        (request,) = pipeline.requests(encoded, options)
+        (planned,) = plan_requests(task, [request], [work.number])
+        own = job if alone(task, planned) else None
+        single = config.beam_size == config.num_hypotheses == 1
+        text = TextStream(pipeline.tokenizer) if job.on_text is not None or (work.stop and single) else None
+        if text is not None and work.echo and request.first is not None:
+            text.pending.append(request.first)
+        (size,) = predictor.inputs.sizes(encoded)
+        running = RunningJob(job, request, planned, bool(long), size, StopStrings(work.stop), text)
+        return running, shared, (kind, limits_of(task, planned), own)
+
+    def settings(self, work: Generation) -> Settings:
+        """Refused where an option is wrong."""
+        given = tuple((name, type(value), value) for name, value in sorted(work.options.items()))  # True is not 1
+        key = given, work.widen_beam, work.scores
+        try:
+            if key in self._settings:
+                return self._settings[key]
+        except TypeError:  # a value that is not hashable, and wrong
+            return self._new_settings(work)
+        if len(self._settings) >= MOST_SETTINGS:
+            self._settings.clear()
+            self._numbers = {}
+        found = self._settings[key] = self._new_settings(work)
+        return found
+
+    def _new_settings(self, work: Generation) -> Settings:
+        config = self.predictor.decode_config(_widened(self.predictor, work) if work.widen_beam else work.options)
+        task = self.pipeline.task(config, OutputOptions(scores=work.scores))
+        shared = replace(task, config=replace(config, **DEFAULTS))
+        number = self._numbers.setdefault((shared.config, work.scores), next(self._next))
+        return Settings(task, shared, number)
+
+
+def _widened(predictor: Predictor, work: Generation) -> dict[str, Any]:
+    """The options, with a beam for all outputs unless they are sampled or a beam is given."""
+    options, own = dict(work.options), predictor.recipe.decode
+    if options.get("sample", own.sample) or "beam_size" in options:
+        return options
+    return {**options, "beam_size": max(own.beam_size, options.get("num_hypotheses", own.num_hypotheses))}
+
+
+def _with_first(hypothesis: Hypothesis, first: int | None) -> Hypothesis:
+    """With the first token of a prompt that nothing precedes, whose probability no model gives."""
+    if first is None:
+        return hypothesis
+    log_p = hypothesis.log_probabilities
+    return hypothesis._replace(
+        tokens=(first, *hypothesis.tokens), log_probabilities=None if log_p is None else (nan, *log_p)
+    )
+
+
+def _before_stop(output: Output, strings: Sequence[str], prompt: int) -> Output:
+    """An output that ends before the first of these strings, sought after the tokens of the prompt."""
+    texts = output.token_texts or ()
+    ends = [0, *accumulate(map(len, texts))]
+    places = [
+        place for each in strings if each and (place := output.text.find(each, ends[min(prompt, len(texts))])) >= 0
+    ]
+    if not places:
+        return output
+    place = min(places)
+    count = sum(begin < place for begin in ends[:-1])
+    kept = [text[: max(0, place - begin)] for text, begin in zip(texts[:count], ends[:-1], strict=False)]
+    return replace(
+        output,
+        text=output.text[:place],
+        tokens=output.tokens[:count],
+        token_ids=output.token_ids[:count],
+        log_probabilities=None if output.log_probabilities is None else output.log_probabilities[:count],
+        token_texts=tuple(kept),
+        finish_reason="end",
+        attention=None if output.attention is None else output.attention[:, :, :count],
+    )
 
 
 def limits_of(task: SearchTask, planned: PlannedRequest) -> BatchLimits:
     """What a request needs, rounded up so that requests with similar needs share a search."""
-    bans, longest = planned.request.bans, _rounded(planned.max_length)
+    bans, longest = planned.request.bans, max(LEAST_LENGTH, _rounded(planned.max_length))
     if task.window is not None and planned.max_length <= task.window:
         longest = min(longest, task.window)
     return BatchLimits(
@@ -78,6 +218,8 @@ def limits_of(task: SearchTask, planned: PlannedRequest) -> BatchLimits:
         planned.constraint is not None,
         (_rounded(len(bans)), _rounded(max((len(run) for run, _ in bans), default=0))),
         planned.min_length > 0,
+        # A GPU's buffers have one size: a longer source would be recorded anew. Two tokens may stand around a source.
+        _rounded(planned.request.size + 2) if task.device.type == "cuda" else 0,
     )
 
 

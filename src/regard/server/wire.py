@@ -1,18 +1,25 @@
 """The JSON of requests and answers, as typed structures: what is not listed here is refused."""
 
+from collections.abc import Sequence
 from dataclasses import fields
+from itertools import islice
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
 from msgspec import Struct, field
 
+from regard.core.errors import InvalidArgument
 from regard.decoding.config import DecodeConfig
 from regard.inference.pipelines import Output
+from regard.inference.predictor import UNSTREAMABLE
 from regard.inference.score import SequenceScore
+from regard.server.inspection import check_range
+from regard.server.jobs import AttentionPart
 
 # Settings of [decode] that belong to the server: they change how an answer is computed, not which it is.
 SERVER_ONLY = ("precision", "quantization", "batch_tokens", "logits_processors")
+MAX_ATTENTION = 1 << 18  # weights of all outputs of an input: about 5 MB of JSON
 OPTIONS = tuple(name for name in DecodeConfig.__dataclass_fields__ if name not in SERVER_ONLY)
 
 
@@ -35,28 +42,107 @@ else:
     )
 
 
-class PredictRequest(DecodeOptions, kw_only=True, forbid_unknown_fields=True):
-    """Texts or labels for one input or several."""
+def options_of(asked: Struct) -> dict[str, Any]:
+    """The decode options that a request gives."""
+    return {name: value for name in OPTIONS if (value := getattr(asked, name)) is not None}
 
-    input: str | list[str]
+
+def streamable(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a stream, by greedy search or sampling; refused where its text would change after it was sent."""
+    for name, only in UNSTREAMABLE.items():
+        if options.get(name, only) != only:
+            remedy = "Leave it out, or do not stream."
+            raise InvalidArgument(name, wanted=f"{only} in a stream", got=repr(options[name]), remedy=remedy)
+    return {**options, **UNSTREAMABLE}
+
+
+def score_of(output: Output) -> float:
+    """By which outputs are ranked; 0 for an empty one of which no token was left to generate."""
+    return 0.0 if output.score is None else output.score
+
+
+class ImageFile(Struct, forbid_unknown_fields=True):
+    """The content of an image file, in base64. Never a path or a URL."""
+
+    image: bytes
+
+
+SourceValue = str | ImageFile
+# One input or several. An input of several sources is a list in the list; or, of texts and labels, a text with tabs.
+Inputs = SourceValue | list[SourceValue | list[SourceValue]]
+
+
+class AttentionRequest(Struct, forbid_unknown_fields=True):
+    """Which cross-attention weights of an output are wanted: layers from 1, heads from 0, a range of its tokens."""
+
+    layers: list[int] | None = None
+    heads: list[int] | None = None
+    rows: tuple[int, int] | None = None
+
+    def part(self) -> AttentionPart:
+        check_range("attention.rows", self.rows)
+        layers, heads = (None if each is None else tuple(each) for each in (self.layers, self.heads))
+        return AttentionPart(layers, heads, self.rows)
+
+
+class OutputRequest(DecodeOptions, kw_only=True, forbid_unknown_fields=True):
+    """What is wanted of outputs."""
+
     model: str | None = None  # the only one by default
     prefix: str = ""
     banned: list[str] = field(default_factory=list)
     required: list[str] = field(default_factory=list)
     scores: bool = False
     tokens: bool = False
-    attention: bool = False
-    truncate: bool = False
+    attention: bool | AttentionRequest = False
     stream: bool = False
     timeout_ms: int | None = None
+
+
+class PredictRequest(OutputRequest, kw_only=True, forbid_unknown_fields=True):
+    """Texts or labels for one input or several."""
+
+    input: Inputs
+    truncate: bool = False
+
+
+class CaptionRequest(OutputRequest, kw_only=True, forbid_unknown_fields=True):
+    """Texts for one image or several: contents of files, in base64."""
+
+    image: bytes | list[bytes]
+
+    def as_predict(self) -> PredictRequest:
+        """The same request of `/predict`."""
+        values = {name: getattr(self, name) for name in OutputRequest.__struct_fields__}
+        images = [self.image] if isinstance(self.image, bytes) else self.image
+        return PredictRequest(input=[ImageFile(each) for each in images], **values)
 
 
 class ScoreRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """The log-probability of targets, or of a language model's texts."""
 
-    input: str | list[str]
+    input: Inputs
     target: str | list[str] | None = None
     model: str | None = None
+    timeout_ms: int | None = None
+
+
+class ClassifyRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The labels of inputs; all of them, or the `n_best` most likely."""
+
+    input: Inputs
+    model: str | None = None
+    n_best: int | None = None
+    truncate: bool = False
+    timeout_ms: int | None = None
+
+
+class EmbedRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+    """A vector for each input."""
+
+    input: Inputs
+    model: str | None = None
+    truncate: bool = False
     timeout_ms: int | None = None
 
 
@@ -72,6 +158,18 @@ class OutputAnswer(Struct, omit_defaults=True):
     probabilities: dict[str, float] | None = None
     attention: list[list[list[list[float]]]] | None = None  # layers, heads, tokens of the output, of the source
     truncated: bool = False
+
+    @staticmethod
+    def all(outputs: Sequence[Output], *, tokens: bool) -> "list[OutputAnswer]":
+        """Refused where they have more weights than an answer may have."""
+        count = sum(each.attention.numel() for each in outputs if each.attention is not None)
+        if count > MAX_ATTENTION:
+            wanted, remedy = (
+                f"at most {MAX_ATTENTION:,} weights for an input",
+                "Choose layers, heads, rows; or use /look.",
+            )
+            raise InvalidArgument("attention", wanted=wanted, got=f"{count:,}", remedy=remedy)
+        return [OutputAnswer.of(each, tokens=tokens) for each in outputs]
 
     @staticmethod
     def of(output: Output, *, tokens: bool) -> "OutputAnswer":
@@ -116,6 +214,42 @@ class ScoreAnswer(Struct):
     model: str
     version: str
     results: list[ScoreResult]
+
+
+class LabelProbability(Struct):
+    label: str
+    probability: float
+
+
+class ClassifyResult(Struct, omit_defaults=True):
+    """The labels of one input, most likely first."""
+
+    labels: list[LabelProbability]
+    truncated: bool = False
+
+    @staticmethod
+    def of(output: Output, n_best: int | None) -> "ClassifyResult":
+        probabilities = output.probabilities or {}
+        labels = [LabelProbability(*each) for each in islice(probabilities.items(), n_best)]
+        return ClassifyResult(labels, output.truncated)
+
+
+class ClassifyAnswer(Struct):
+    id: str
+    model: str
+    version: str
+    results: list[ClassifyResult]
+
+
+class EmbedResult(Struct):
+    embedding: list[float]
+
+
+class EmbedAnswer(Struct):
+    id: str
+    model: str
+    version: str
+    results: list[EmbedResult]
 
 
 class Problem(Struct, omit_defaults=True):

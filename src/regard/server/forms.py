@@ -1,0 +1,93 @@
+"""Requests as forms (multipart/form-data): files of images beside the keys of the JSON body."""
+
+from collections.abc import AsyncGenerator
+from http import HTTPStatus
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+
+import msgspec
+import python_multipart  # noqa: F401  which Starlette's parser imports where it is installed
+from msgspec import Struct, structs
+from starlette.datastructures import FormData, Headers, UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+
+from regard.server.problems import RequestRefused
+from regard.server.routing import FORM, Call
+from regard.server.service import Service, decoded
+
+Asked = TypeVar("Asked", bound=Struct)
+MOST_FIELDS = 256
+CHUNK = 1 << 16
+
+
+async def read_request(service: Service, call: Call, wanted: type[Asked], *, one: bool = False) -> Asked:
+    """The body of a request, of JSON or of a form, as a typed structure. `one`: of a route that takes one input."""
+    if call.content_type != FORM:
+        return decoded(call.body, wanted)
+    sources, texts = await _parts(call, service.limits.inputs)
+    kinds = {each.encode_name: each.type for each in structs.fields(wanted)}
+    values: dict[str, Any] = {}
+    for name, text in texts.items():
+        if name not in kinds:
+            raise _refused(f"{name}: wanted one of {', '.join(kinds)}; got another key. Leave it out.")
+        values[name] = text if _takes_text(kinds[name]) else decoded(text.encode(), Any)
+    if sources and "image" in kinds:
+        values["image"] = sources
+    elif sources:
+        inputs = [each if isinstance(each, str) else {"image": each} for each in sources]
+        several = len(service.model(values.get("model")).reads) > 1  # and these are the sources of one input
+        values["input"] = inputs[0] if one and len(inputs) == 1 else [inputs] if several and not one else inputs
+    try:
+        return msgspec.convert(values, wanted, builtin_types=(bytes,))
+    except msgspec.ValidationError as error:
+        raise _refused(f"body: wanted a request of this route; got {error}.") from None
+
+
+async def _parts(call: Call, most: int) -> tuple[list[str | bytes], dict[str, str]]:
+    """The files `image` and the fields `input`, in their order, and the other fields."""
+
+    async def stream() -> AsyncGenerator[bytes, None]:
+        for first in range(0, len(call.body), CHUNK):
+            yield call.body[first : first + CHUNK]
+
+    parser = MultiPartParser(
+        Headers(dict(call.headers)), stream(), max_files=most, max_fields=MOST_FIELDS, max_part_size=len(call.body)
+    )
+    parser.spool_max_size = len(call.body)  # nothing is written to disk
+    try:
+        form = await parser.parse()
+    except (MultiPartException, UnicodeDecodeError) as error:
+        got = getattr(error, "message", None) or str(error)
+        raise _refused(f"body: wanted a form (multipart/form-data); got {got}.") from None
+    try:
+        return await _sorted(form)
+    finally:
+        await form.close()
+
+
+async def _sorted(form: FormData) -> tuple[list[str | bytes], dict[str, str]]:
+    sources: list[str | bytes] = []
+    fields: dict[str, str] = {}
+    for name, value in form.multi_items():
+        if isinstance(value, UploadFile):
+            if name != "image":
+                raise _refused(f"{name}: wanted files as image; got a file of another name. Rename it.")
+            sources.append(await value.read())
+        elif name == "input":
+            sources.append(value)
+        elif name == "image" or name in fields:
+            wanted = "a file" if name == "image" else "one value"
+            raise _refused(f"{name}: wanted {wanted}; got {'a text' if name == 'image' else 'several'}. Change it.")
+        else:
+            fields[name] = value
+    return sources, fields
+
+
+def _takes_text(kind: Any) -> bool:
+    """Whether a key may have a text for its value; of other keys, the text of a form is JSON."""
+    union = get_origin(kind) in (Union, UnionType, Literal)
+    return kind is str or isinstance(kind, str) or (union and any(map(_takes_text, get_args(kind))))
+
+
+def _refused(message: str) -> RequestRefused:
+    return RequestRefused(HTTPStatus.BAD_REQUEST, message)

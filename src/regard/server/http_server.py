@@ -1,0 +1,77 @@
+"""An application behind uvicorn: until a signal ends it, and the requests in flight with it."""
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import uvicorn
+
+from regard.server.app import Server
+from regard.server.interfaces import InferenceEngine
+from regard.server.protocol import HEADER_BYTES, fastest
+from regard.server.tls import Tls
+
+log = logging.getLogger(__name__)
+
+
+async def serve_http(
+    app: Server, engine: InferenceEngine, listening: socket.socket, drain_seconds: float, tls: Tls | None
+) -> None:
+    """Answer requests until SIGTERM or SIGINT, then finish those in flight within this time."""
+    server = uvicorn.Server(server_config(app, tls))
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        """The first signal drains, a second one ends at once."""
+        if stop.is_set():
+            server.should_exit = server.force_exit = True
+        log.info("%s: finishing the requests in flight", signal.Signals(number).name)
+        loop.call_soon_threadsafe(stop.set)
+
+    server.handle_exit = end  # type: ignore[assignment, method-assign]
+
+    async def drain() -> None:
+        await stop.wait()
+        app.service.stopping = True  # the socket stays open: new requests are refused with status 503
+        finished = await asyncio.to_thread(engine.stop, drain_seconds)
+        while app.open and not server.force_exit:
+            await asyncio.sleep(0.01)
+        if not finished:
+            log.warning("requests were ended after %g s without an answer", drain_seconds)
+        server.should_exit = True
+
+    draining = asyncio.ensure_future(drain())
+    try:
+        await server.serve(sockets=[listening])
+    finally:
+        draining.cancel()
+        await asyncio.to_thread(engine.stop)
+
+
+def server_config(app: Any, tls: Tls | None = None, protocol: type[asyncio.Protocol] | None = None) -> uvicorn.Config:
+    """The settings of uvicorn: our limits and log, and no address of a client taken from its headers."""
+    return uvicorn.Config(
+        app,
+        http=fastest() if protocol is None else protocol,
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        h11_max_incomplete_event_size=HEADER_BYTES,
+        ssl_certfile=None if tls is None else tls.certificate,
+        ssl_keyfile=None if tls is None else tls.key,
+    )
+
+
+def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """The event loop of uvloop, where it is installed (extra `http`)."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop  # type: ignore[no-any-return, unused-ignore]

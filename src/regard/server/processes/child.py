@@ -1,0 +1,59 @@
+"""A process that the supervisor starts: how it gets its settings, and how it notices that the supervisor has ended."""
+
+import asyncio
+import socket
+import sys
+from collections.abc import Awaitable, Callable
+
+from regard.core.errors import RegardError
+from regard.core.log_output import logging_to_stderr
+from regard.server.http_server import fastest_loop
+from regard.server.processes.connection import Connection
+from regard.server.processes.messages import Begin, Failed, Ready, Start, ToChild
+
+Work = Callable[["Child", Start], Awaitable[None]]
+
+
+class Child:
+    """The connection to the supervisor, in the process that it started.
+
+    orphaned   set when the supervisor has ended
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.start: asyncio.Future[Start] = asyncio.get_running_loop().create_future()
+        self.begin, self.orphaned = asyncio.Event(), asyncio.Event()
+
+    async def run(self) -> None:
+        async for message in self.connection.messages():
+            if isinstance(message, Start):
+                self.start.set_result(message)
+            elif isinstance(message, Begin):
+                self.begin.set()
+        self.orphaned.set()
+
+    def ready(self) -> None:
+        self.connection.send(Ready())
+
+
+async def _run(work: Work, descriptor: int) -> int:
+    reader, writer = await asyncio.open_unix_connection(sock=socket.socket(fileno=descriptor))
+    child = Child(Connection(reader, writer, ToChild))
+    receiving = asyncio.ensure_future(child.run())
+    try:
+        await work(child, await child.start)
+    except RegardError as error:
+        child.connection.send(Failed(str(error), error.exit_code))
+        await child.connection.flushed()
+        return error.exit_code
+    finally:
+        receiving.cancel()
+    return 0
+
+
+def run_child(work: Work) -> None:
+    """Run the work of a process, which was started with the descriptor of its connection as argument."""
+    with logging_to_stderr("regard: "), asyncio.Runner(loop_factory=fastest_loop()) as runner:
+        code = runner.run(_run(work, int(sys.argv[1])))
+    sys.exit(code)

@@ -1,0 +1,68 @@
+"""A connection between two processes: messages as MessagePack, several in a frame where they come together."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+
+from regard.server.processes.messages import Message, encode
+from regard.server.processes.values import unpacked
+
+HEADER = 4  # bytes before each frame: its length
+
+
+class Connection:
+    """Sends and receives messages. Made and closed in an event loop; `send` may be called in any thread.
+
+    kinds   the union of the messages that are received
+    """
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, kinds: Any) -> None:
+        self._reader, self._writer = reader, writer
+        self._decode = msgspec.msgpack.Decoder(list[kinds], ext_hook=unpacked).decode
+        self._waiting: deque[Message] = deque()
+        self._scheduled = False
+        self._loop = asyncio.get_running_loop()
+
+    def send(self, message: Message) -> None:
+        """Send a message soon, together with others that are sent meanwhile. It does not block."""
+        self._waiting.append(message)
+        if not self._scheduled:  # where two threads see this, the second call finds nothing to send
+            self._scheduled = True
+            try:
+                self._loop.call_soon_threadsafe(self._flush)
+            except RuntimeError:  # the event loop is closed, and the connection with it
+                self._waiting.clear()
+
+    def _flush(self) -> None:
+        self._scheduled = False  # before the messages are taken: one that comes now is sent by the next call
+        messages = []
+        while self._waiting:
+            messages.append(self._waiting.popleft())
+        if messages and not self._writer.is_closing():
+            content = encode(messages)
+            self._writer.write(len(content).to_bytes(HEADER, "big") + content)
+
+    async def messages(self) -> AsyncIterator[Any]:
+        """The messages that arrive, until the other side closes the connection or ends."""
+        while True:
+            try:
+                length = int.from_bytes(await self._reader.readexactly(HEADER), "big")
+                content = await self._reader.readexactly(length)
+            except (asyncio.IncompleteReadError, OSError):
+                return
+            for message in self._decode(content):
+                yield message
+
+    async def flushed(self) -> None:
+        """Wait until all that was sent is on its way."""
+        self._flush()
+        try:
+            await self._writer.drain()
+        except OSError:  # the other side has gone
+            return
+
+    def close(self) -> None:
+        self._writer.close()

@@ -1,0 +1,53 @@
+"""The engine process: loads the models, and answers the jobs of the front ends."""
+
+import asyncio
+import signal
+
+from regard.server.engine import EngineLimits
+from regard.server.keys import KeyBudgets
+from regard.server.loader import ModelLoader
+from regard.server.placement import Placement
+from regard.server.processes.child import Child, run_child
+from regard.server.processes.engine_host import EngineHost
+from regard.server.processes.messages import Start
+
+
+async def run(child: Child, start: Start) -> None:
+    config, loop, stop = start.config, asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    limits = EngineLimits(slots=config.slots, queued_jobs=config.queue, queued_tokens=256 * config.queue)
+    engine = Placement.of(config.models, config.devices).engine(limits)
+    loader = ModelLoader(engine, config.models)
+    loading = asyncio.ensure_future(asyncio.to_thread(loader.load_all))
+    stopped = asyncio.ensure_future(stop.wait())
+    await asyncio.wait({loading, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    if not loading.done():
+        return  # stopped while it loads
+    loading.result()
+    engine.start()
+    host = EngineHost(engine, loader, KeyBudgets(config.keys))
+
+    async def reload() -> None:
+        await asyncio.to_thread(loader.load_all_anew)
+        host.push_state()
+
+    reloads = set[asyncio.Task[None]]()  # or they would be collected while they run
+    loop.add_signal_handler(signal.SIGHUP, lambda: reloads.add(asyncio.ensure_future(reload())))
+    listening = await host.listen(config.socket)
+    pushing = asyncio.ensure_future(host.push_states())
+    orphaned = asyncio.ensure_future(child.orphaned.wait())
+    child.ready()
+    try:
+        await asyncio.wait({stopped, orphaned}, return_when=asyncio.FIRST_COMPLETED)
+        while not stopped.done() and host.sessions:  # without a supervisor, front ends still finish their requests
+            await asyncio.sleep(0.05)
+    finally:
+        listening.close()
+        for task in (pushing, orphaned, stopped):
+            task.cancel()
+        await asyncio.to_thread(engine.stop)
+
+
+if __name__ == "__main__":
+    run_child(run)

@@ -1,0 +1,110 @@
+"""The supervisor of a server's processes: starts them, starts again those that end, and ends all of them together."""
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from msgspec.structs import replace
+
+from regard.core.errors import InvalidArgument
+from regard.server.processes.messages import ServerConfig, Start
+from regard.server.processes.supervised import Supervised
+
+log = logging.getLogger(__name__)
+MODULES = "regard.server.processes"
+PATH_BYTES = 100  # of a Unix socket: systems allow 103 or more
+GRACE_SECONDS = 10.0  # for a process to end after it was asked to
+
+
+def run_processes(config: ServerConfig, listening: socket.socket, workers: int, ready: Callable[[], None]) -> None:
+    """Serve with front-end processes over one engine process, until SIGTERM or SIGINT.
+
+    config   without its socket, which is in a folder that only this user can read
+    ready    is called when all processes are ready for the first time
+    """
+    with TemporaryDirectory(prefix="regard-") as folder:  # of mode 0700
+        path, metrics = Path(folder, "engine.sock"), Path(folder, "metrics")
+        if len(str(path).encode()) > PATH_BYTES:
+            wanted, remedy = f"a temporary folder whose path has at most {PATH_BYTES - 30} bytes", "Set TMPDIR."
+            raise InvalidArgument("workers", wanted=wanted, got=folder, remedy=remedy)
+        metrics.mkdir()
+        config = replace(config, socket=str(path))
+        environment = {"PROMETHEUS_MULTIPROC_DIR": str(metrics), "OMP_NUM_THREADS": "1"}
+        asyncio.run(_supervise(config, listening, workers, environment, ready))
+
+
+async def _supervise(
+    config: ServerConfig,
+    listening: socket.socket,
+    workers: int,
+    environment: dict[str, str],
+    ready: Callable[[], None],
+) -> None:
+    engine = Supervised("the engine process", f"{MODULES}.engine_process", Start(config))
+    start = Start(config, listening.fileno())
+    fronts = [
+        Supervised(f"front end {number}", f"{MODULES}.worker_process", start, environment)
+        for number in range(1, workers + 1)
+    ]
+    stop = _handle_signals(engine, fronts)
+    running = {each: asyncio.ensure_future(each.run()) for each in (engine, *fronts)}
+    try:
+        if await _before(_all_ready([engine, *fronts]), stop, *running.values()):
+            for each in fronts:
+                each.begin()
+            ready()
+            await _before(stop.wait(), *running.values())
+    finally:
+        await _end([running[each] for each in fronts], fronts, config.drain_seconds + GRACE_SECONDS)
+        await _end([running[engine]], [engine], GRACE_SECONDS)
+
+
+def _handle_signals(engine: Supervised, fronts: Sequence[Supervised]) -> asyncio.Event:
+    """Set by SIGTERM or SIGINT. A second one ends the front ends at once; SIGHUP goes to the engine process."""
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+
+    def end(number: signal.Signals) -> None:
+        if stop.is_set():
+            for each in fronts:
+                each.send(signal.SIGTERM)
+        log.info("%s: ending the server's processes", number.name)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end, number)
+    loop.add_signal_handler(signal.SIGHUP, engine.send, signal.SIGHUP)
+    return stop
+
+
+async def _all_ready(processes: Sequence[Supervised]) -> None:
+    for each in processes:
+        await each.ready.wait()
+
+
+async def _before(wanted: Coroutine[Any, Any, Any], *others: "asyncio.Event | asyncio.Task[None]") -> bool:
+    """Whether something happens before others, of which a task that failed raises its error."""
+    waits = [asyncio.ensure_future(each.wait()) if isinstance(each, asyncio.Event) else each for each in others]
+    task = asyncio.ensure_future(wanted)
+    await asyncio.wait({task, *waits}, return_when=asyncio.FIRST_COMPLETED)
+    for each in waits:
+        if each.done():
+            each.result()
+    done = task.done()
+    task.cancel()
+    return done
+
+
+async def _end(tasks: "Sequence[asyncio.Task[None]]", processes: Sequence[Supervised], seconds: float) -> None:
+    """End processes, within this time or by force."""
+    for each in processes:
+        each.end(signal.SIGTERM)
+    _, left = await asyncio.wait(tasks, timeout=seconds)
+    if left:
+        for each in processes:
+            each.end(signal.SIGKILL)
+        await asyncio.wait(left)

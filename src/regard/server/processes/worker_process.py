@@ -1,0 +1,46 @@
+"""A front-end process: HTTP, JSON, keys and limits, over the engine process."""
+
+import asyncio
+import signal
+import socket
+from pathlib import Path
+
+from regard.server.app import Server
+from regard.server.cors import CrossOrigin
+from regard.server.http_server import serve_http
+from regard.server.processes.child import Child, run_child
+from regard.server.processes.messages import Start
+from regard.server.processes.remote_engine import RemoteEngine
+from regard.server.service import HttpLimits
+from regard.server.tls import Tls
+from regard.server.tracing import tracing_of_environment
+
+
+async def run(child: Child, start: Start) -> None:
+    config = start.config
+    engine = RemoteEngine(config.socket)
+    limits = HttpLimits(
+        config.max_body, config.max_inputs, image_body=config.max_image_body, bulk_lines=config.bulk_lines
+    )
+    cors, tracing = CrossOrigin(config.cors), tracing_of_environment()
+    app = Server(engine, limits=limits, keys=config.keys, admin=engine, cors=cors, limiter=engine, tracing=tracing)
+    tls = None if config.tls is None else Tls(Path(config.tls[0]), Path(config.tls[1]))
+    listening = socket.socket(fileno=start.listening)
+    tasks = [asyncio.ensure_future(engine.run()), asyncio.ensure_future(_end_with_supervisor(child))]
+    try:
+        await engine.began.wait()
+        child.ready()
+        await child.begin.wait()
+        await serve_http(app, engine, listening, config.drain_seconds, tls)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def _end_with_supervisor(child: Child) -> None:
+    await child.orphaned.wait()
+    signal.raise_signal(signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    run_child(run)

@@ -1,0 +1,112 @@
+"""The JSON of `/look`, as typed structures, and its binary form."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from safetensors.numpy import save
+
+from regard.server.inspection import InspectedAttention, InspectedMap
+from regard.server.wire import DecodeOptions, SourceValue
+
+
+class LookRequest(DecodeOptions, kw_only=True, forbid_unknown_fields=True):
+    """Exact attention of one input: of all maps, layers, heads, rows and columns, or of those chosen.
+
+    `output` is a text, a label or token ids; by default the model's own. Decode options are those of its search.
+    """
+
+    input: SourceValue | list[SourceValue]  # a list has the sources of a model that reads several
+    model: str | None = None
+    output: str | list[int] | None = None
+    prefix: str = ""
+    maps: list[str] | None = None
+    layers: list[int] | None = None
+    heads: list[int] | None = None
+    rows: tuple[int, int] | None = None
+    columns: tuple[int, int] | None = None
+    words: bool = False
+    truncate: bool = False
+    edits: list[dict[str, Any]] = msgspec.field(default_factory=list)
+    summaries: bool = False
+    timeout_ms: int | None = None
+
+
+class TextSource(Struct, tag_field="kind", tag="text"):
+    tokens: list[str]
+
+
+class ImageSource(Struct, tag_field="kind", tag="image"):
+    """An image as the model read it, and the rows and columns of its regions; `units` learned states before them."""
+
+    width: int
+    height: int
+    grid: tuple[int, int]
+    units: int
+    data: str
+
+
+class LookOutput(Struct, omit_defaults=True):
+    """A sequence, with the log-probability of each token; or a label, with its own.
+
+    `read` has the inputs of the decoder: the rows and keys of its self-attention.
+    """
+
+    text: str | None = None
+    tokens: list[str] | None = None
+    scores: list[float | None] | None = None
+    read: list[str] | None = None
+    label: str | None = None
+    score: float | None = None
+
+
+class LookMap(Struct):
+    """Weights of one attention module, (heads, rows, columns); null in a binary answer, whose tensors they are.
+
+    `size` is that of the whole map; `rows` and `columns` are the first, and the one after the last.
+    """
+
+    name: str
+    kind: str
+    part: str
+    layer: int
+    source: int
+    size: tuple[int, int]
+    heads: tuple[int, ...]
+    rows: tuple[int, int]
+    columns: tuple[int, int]
+    row_names: tuple[str, ...]
+    column_names: tuple[str, ...]
+    query_side: str
+    key_side: str
+    causal: bool
+    weights: list[list[list[float]]] | None
+    summaries: Sequence[dict[str, float | None]] | None
+
+    @staticmethod
+    def of(seen: InspectedMap, *, weights: bool) -> "LookMap":
+        named = {name: getattr(seen, name) for name in LookMap.__struct_fields__ if name != "weights"}
+        return LookMap(**named, weights=seen.weights.tolist() if weights else None)
+
+
+class LookAnswer(Struct):
+    id: str
+    model: str
+    version: str
+    sources: list[TextSource | ImageSource]
+    output: LookOutput | None
+    maps: list[LookMap]
+
+    @staticmethod
+    def of(head: tuple[str, str, str], seen: InspectedAttention, *, weights: bool) -> "LookAnswer":
+        """`head` is the id of the request, the model and its version."""
+        sources = msgspec.convert(seen.sources, list[TextSource | ImageSource])
+        output = msgspec.convert(seen.output, LookOutput | None)
+        return LookAnswer(*head, sources, output, [LookMap.of(each, weights=weights) for each in seen.maps])
+
+
+def as_safetensors(answer: LookAnswer, seen: InspectedAttention) -> bytes:
+    """A tensor of float32 for each map, by name; the rest of the answer as JSON, in the metadata `look`."""
+    tensors = {each.name: each.weights for each in seen.maps}
+    return save(tensors, {"look": msgspec.json.encode(answer).decode()})

@@ -1,0 +1,101 @@
+"""Routes: which handler answers a request, and what it takes and gives."""
+
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+
+from starlette.responses import Response
+from starlette.routing import compile_path
+
+from regard.core.errors import RegardError
+from regard.server.problems import RequestRefused, problem
+from regard.server.records import Record
+from regard.server.wire import Problem
+
+JSON, FORM, NDJSON = "application/json", "multipart/form-data", "application/x-ndjson"
+
+
+@dataclass(frozen=True)
+class Call:
+    """A request that was let in.
+
+    id              in the answer and in the log
+    client          whose it is
+    parameters      of the path: `{name}` in the route's path
+    query           of the address
+    content_type    of the body, in lower case, without its parameters
+    headers         by their names in lower case
+    record          filled in while it is answered
+    in_bulk         whether it is a line of a request of many, which has one input
+    """
+
+    id: str
+    client: str
+    body: bytes
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    query: Mapping[str, str] = field(default_factory=dict)
+    content_type: str = JSON
+    headers: Mapping[str, str] = field(default_factory=dict)
+    record: Record = field(default_factory=Record)
+    in_bulk: bool = False
+
+
+Handler = Callable[[Call], Awaitable[Response]]
+
+
+@dataclass(frozen=True)
+class Route:
+    """A method and a path that are answered.
+
+    path       may have parameters: `/v2/models/{name}`
+    summary    one line, for the description of the API
+    request    the type of the JSON body; None: there is none, or it is not JSON
+    answer     the type of the JSON answer; None: it is not JSON
+    other_answers  content types in which it answers too, where `Accept` names them
+    accepts    content types of the body
+    takes_images   whether the body may have images, and be as large as one
+    needs_key  whether a client must name its key, where there are keys
+    body_key   finds the key in a body, in an API whose clients send it there; empty: it has none
+    admin      whether the key must be one of an administrator; where there are no keys, clients on this machine may
+    problem    makes the answer to an error, in the format of the API to which the route belongs
+    error      the type of its JSON
+    example    makes a body that works, for the description of the API; None: one of the required fields is made
+    """
+
+    method: str
+    path: str
+    handler: Handler
+    summary: str
+    request: object | None = None
+    answer: object | None = None
+    other_answers: tuple[str, ...] = ()
+    accepts: tuple[str, ...] = (JSON,)
+    takes_images: bool = False
+    needs_key: bool = True
+    body_key: Callable[[bytes], str] | None = None
+    admin: bool = False
+    problem: Callable[[RegardError, str], Response] = problem
+    error: object = Problem
+    example: Callable[[], object] | None = None
+
+
+class RouteTable:
+    """Finds the route of a request. A path without parameters is preferred to one with them."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self.routes = sorted(routes, key=lambda route: "{" in route.path)
+        self._patterns: dict[str, re.Pattern[str]] = {each.path: compile_path(each.path)[0] for each in self.routes}
+
+    def find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
+        """The route and the parameters of its path; refused where there is none."""
+        fitting = [(each, fit) for each in self.routes if (fit := self._patterns[each.path].fullmatch(path))]
+        if not fitting:
+            known = ", ".join(dict.fromkeys(each.path for each in self.routes))
+            raise RequestRefused(HTTPStatus.NOT_FOUND, f"path: wanted one of {known}; got another. Choose one.")
+        for route, fit in fitting:
+            if route.method == method:
+                return route, fit.groupdict()
+        wanted = " or ".join(dict.fromkeys(each.method for each, _ in fitting))
+        message = f"method: wanted {wanted}; got {method}. Change it."
+        raise RequestRefused(HTTPStatus.METHOD_NOT_ALLOWED, message, {"allow": wanted.replace(" or ", ", ")})

@@ -1,0 +1,93 @@
+"""A model that is served: its searches, and what a job is to it."""
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from regard.data.vocabulary import Labels
+from regard.decoding.request import SearchTask
+from regard.inference.pipelines import SequencePipeline
+from regard.inference.predictor import Predictor
+from regard.server.interfaces import ModelInfo
+from regard.server.jobs import BatchedWork, Job
+from regard.server.model_inputs import example_inputs
+from regard.server.searches import Planner, RunningJob, SearchGroup
+
+
+@dataclass(eq=False)
+class ServedModel:
+    """A model, and the searches that run with it. A model that was replaced is kept until its jobs have ended."""
+
+    name: str
+    version: str
+    predictor: Predictor
+    groups: dict[Hashable, SearchGroup] = field(default_factory=dict)
+    jobs: int = 0  # that were submitted while it was served, and have not ended
+
+    @cached_property
+    def info(self) -> ModelInfo:
+        target, fields = self.predictor.target, self.predictor.recipe.data.source_fields
+        labels = target.names if isinstance(target, Labels) else ()
+        generates = self.predictor.model.as_seq2seq() is not None
+        kinds = tuple(each.kind for each in fields)
+        sizes = tuple(each.resizing if each.kind == "image" else None for each in fields)
+        return ModelInfo(self.name, self.version, kinds, labels, generates, sizes, example_inputs(self.predictor))
+
+    @cached_property
+    def pipeline(self) -> SequencePipeline:
+        assert isinstance(self.predictor.pipeline, SequencePipeline)
+        return self.predictor.pipeline
+
+    @cached_property
+    def planner(self) -> Planner:
+        return Planner(self.predictor, self.pipeline)
+
+    def plan(self, job: Job) -> "JobPlan":
+        """How a job is computed; refused where its input or its options are wrong."""
+        job.work.check(self.info.reads)
+        work = job.work.as_batched(self.predictor)
+        if work is not None:
+            return BatchPlan(self, (type(work), work.group), work)
+        running, task, key = self.planner.plan(job)
+        return SearchPlan(self, key, running, task)
+
+
+@dataclass(frozen=True, eq=False)
+class JobPlan:
+    """A job as its model computes it. Jobs with the same key are computed together."""
+
+    model: ServedModel
+    key: Hashable
+
+    @property
+    def lane(self) -> Hashable:
+        """In which it waits for the same room as others."""
+        return self.model, self.key
+
+
+@dataclass(frozen=True, eq=False)
+class BatchPlan(JobPlan):
+    """In one batch, at once."""
+
+    work: BatchedWork
+
+
+@dataclass(frozen=True, eq=False)
+class SearchPlan(JobPlan):
+    """In a search, token by token."""
+
+    running: RunningJob
+    task: SearchTask
+
+    @property
+    def rows(self) -> int:
+        """Its hypotheses."""
+        config = self.task.config
+        return config.num_hypotheses if config.sample else config.beam_size
+
+    def group(self, slots: int) -> SearchGroup:
+        """The search that it may join; a new one where none is running."""
+        groups = self.model.groups
+        if self.key not in groups:
+            groups[self.key] = SearchGroup.of(self.task, self.model.pipeline, self.running.planned, slots)
+        return groups[self.key]

@@ -1,0 +1,163 @@
+"""What the routes share: the engine with its models, and how a request reaches it."""
+
+import asyncio
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.responses import Response
+
+from regard.core.errors import InvalidArgument
+from regard.inference.inputs import InputValue
+from regard.server.bridge import EngineClient
+from regard.server.bulk import BulkLimits
+from regard.server.interfaces import InferenceEngine, ModelAdmin, ModelInfo
+from regard.server.problems import RequestRefused
+from regard.server.request_inputs import InputReader
+from regard.server.routing import JSON, Call, Route
+from regard.server.wire import Inputs
+
+Decoded = TypeVar("Decoded")
+TEXT = "A dog runs."  # of examples, and the file of a small image
+IMAGE = "R0lGODdhCAAIAIEAAMg8KAAAAAAAAAAAACwAAAAACAAIAAAIDwABCBxIsKDBgwgTKkwYEAA7"
+DEPTH = 32
+BULK_BYTES = 1 << 22  # of the lines of one request that are being answered, where one line may not have more
+BRACKETS = bytes.maketrans(b"{}", b"[]")
+OTHER_BYTES = bytes(set(range(256)) - set(b"[]{}"))
+
+
+@dataclass(frozen=True)
+class HttpLimits:
+    """The most that one client may ask for.
+
+    body           bytes of a request, and of all texts of one that may have images
+    image_body     bytes of a request that may have images, where a model reads images
+    inputs         of a request
+    bulk_lines     of requests of many lines, of all of them together, that are queued or computed at a time
+    body_seconds   in which a request's body must arrive
+    """
+
+    body: int = 1 << 20
+    inputs: int = 256
+    body_seconds: float = 20.0
+    image_body: int = 16 << 20
+    bulk_lines: int = 128
+
+
+class Service:
+    """Models behind an API: every group of routes has one, and the same."""
+
+    def __init__(self, engine: InferenceEngine, limits: HttpLimits, admin: ModelAdmin | None) -> None:
+        self.engine, self.limits, self.admin = engine, limits, admin
+        self.reader = InputReader(limits.body)
+        self.bulk_slots = asyncio.Semaphore(limits.bulk_lines)
+        self.stopping = False
+        self.large_bodies = 0  # of images, in memory
+
+    @property
+    def ready(self) -> bool:
+        """Whether requests are taken."""
+        return self.engine.ready and not self.stopping
+
+    def model(self, name: str | None) -> ModelInfo:
+        """The model of this name; the only one where none is named."""
+        models = self.engine.model_info
+        if name is None and len(models) == 1:
+            (name,) = models
+        if name is None or name not in models:
+            got = "none" if name is None else repr(name)
+            message = f"model: wanted one of {', '.join(models) or 'none is loaded'}; got {got}. Choose one."
+            raise RequestRefused(HTTPStatus.NOT_FOUND, message)
+        return models[name]
+
+    def text_model(self, name: str | None) -> ModelInfo:
+        """The same, for an API whose inputs are texts."""
+        model = self.model(name)
+        if "image" in model.reads:
+            wanted, remedy = "a model that reads texts", "Use /predict, /caption, /classify or /embed."
+            raise InvalidArgument("model", wanted=wanted, got="one that reads images", remedy=remedy)
+        return model
+
+    def body_limit(self, route: Route) -> int:
+        """Bytes of a request's body."""
+        images = route.takes_images and any("image" in model.reads for model in self.engine.model_info.values())
+        return max(self.limits.image_body, self.limits.body) if images else self.limits.body
+
+    def inputs(self, given: str | list[str]) -> list[str]:
+        """A list of texts, of a number that is allowed."""
+        inputs = [given] if isinstance(given, str) else given
+        if not 0 < len(inputs) <= self.limits.inputs:
+            message = f"input: wanted 1 to {self.limits.inputs}; got {len(inputs)}. Send them in several requests."
+            raise RequestRefused(HTTPStatus.BAD_REQUEST, message)
+        return inputs
+
+    async def read_inputs(self, call: Call, model: ModelInfo, given: Inputs) -> list[InputValue]:
+        """The inputs of a request, one or several, as the model reads them."""
+        return await self.reader.read(model, given, 1 if call.in_bulk else self.limits.inputs)
+
+    def bulk_limits(self, route: Route) -> BulkLimits:
+        line = self.body_limit(route)
+        return BulkLimits(line, self.limits.bulk_lines, max(line, BULK_BYTES), self.limits.body_seconds)
+
+    def engine_client(self, call: Call, model: ModelInfo, timeout_ms: int | None = None) -> EngineClient:
+        """Through which a request asks the engine."""
+        if timeout_ms is not None and timeout_ms <= 0:
+            message = f"timeout_ms: wanted more than 0; got {timeout_ms}. Leave it out."
+            raise RequestRefused(HTTPStatus.BAD_REQUEST, message)
+        timeout = None if timeout_ms is None else timeout_ms / 1000
+        return EngineClient(self.engine, model.name, call.client, timeout, call.record)
+
+
+def decoded(body: bytes, wanted: type[Decoded]) -> Decoded:
+    """The JSON of a body as a typed structure; refused where it is not one."""
+    found: Decoded = _decoded(body, wanted)
+    return found
+
+
+def decoded_list(body: bytes, wanted: type[Decoded]) -> list[Decoded]:
+    """The JSON of a body as a list of typed structures; refused where it is not one."""
+    found: list[Decoded] = _decoded(body, list[wanted])  # type: ignore[valid-type]
+    return found
+
+
+def _decoded(body: bytes, wanted: Any) -> Any:
+    if nested_deeper(body, DEPTH):
+        message = f"body: wanted JSON nested at most {DEPTH} deep; got deeper. Flatten it."
+        raise RequestRefused(HTTPStatus.BAD_REQUEST, message, reason="depth")
+    try:
+        return msgspec.json.decode(body, type=wanted)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        message = f"body: wanted a request of this route; got {error}. See the documentation of the API."
+        raise RequestRefused(HTTPStatus.BAD_REQUEST, message) from None
+
+
+def nested_deeper(body: bytes, depth: int) -> bool:
+    """Whether JSON has more levels of lists and objects, without parsing it: innermost brackets are removed in turn."""
+    if body.count(b"[") + body.count(b"{") <= depth:
+        return False
+    outside = b"".join(body.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')[::2])  # of strings
+    brackets = outside.translate(BRACKETS, OTHER_BYTES)
+    for _ in range(depth):
+        inner, brackets = brackets, brackets.replace(b"[]", b"")
+        if brackets == inner:  # none, or some without partners: not JSON, and deep only if they are many
+            return brackets.count(b"[") > depth
+    return bool(brackets)
+
+
+def example_input(model: ModelInfo | None) -> object:
+    """An input that a model reads, for the description of the API."""
+    return {"image": IMAGE} if model is not None and model.reads == ("image",) else TEXT
+
+
+def json_answer(content: object) -> Response:
+    return Response(msgspec.json.encode(content), media_type=JSON)
+
+
+def query_number(call: Call, name: str, default: int = 0) -> int:
+    """A number of the address, from 0; refused where it is none."""
+    text = call.query.get(name, str(default))
+    if not (text.isascii() and text.isdecimal()) or len(text) > 9:
+        message = f"{name}: wanted a number from 0; got {text[:20]!r}. Change it."
+        raise RequestRefused(HTTPStatus.BAD_REQUEST, message)
+    return int(text)

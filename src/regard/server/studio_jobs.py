@@ -1,0 +1,89 @@
+"""What the studio asks the engine: looks with edits, and beam searches as trees, one at a time."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import msgspec
+
+from regard.api.look import look
+from regard.core.errors import InvalidArgument
+from regard.data.tokenizer import Tokenizer
+from regard.decoding.trace import BeamTrace
+from regard.inference.predictor import Predictor
+from regard.interpret.look import Look
+from regard.server.jobs import BatchedWork
+
+
+@dataclass(frozen=True)
+class LiveLook(BatchedWork):
+    """A look as `regard.look` makes it, as JSON: what is generated under the edits, and all weights.
+
+    edits     as `regard.interpret.edits.read_edits` reads them
+    output    a text or a label, or token ids; None: the model's own
+    options   of [decode]
+    words     merge tokens into words
+    most      one at a time: a forward pass under capture is of one input
+    """
+
+    most = 1
+    edits: Sequence[Mapping[str, Any]] = ()
+    output: str | tuple[int, ...] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    words: bool = False
+
+    @property
+    def texts(self) -> Sequence[object]:
+        return (*super().texts, self.output)
+
+    def compute(self, predictor: Predictor, works: Sequence["LiveLook"]) -> Sequence[bytes]:
+        return [work.written(work.look(predictor)).encode() for work in works]
+
+    def look(self, predictor: Predictor) -> Look:
+        return look(predictor, self.input, output=self.output, edits=self.edits, words=self.words, **self.options)
+
+    def written(self, seen: Look) -> str:
+        return seen.to_json()
+
+
+@dataclass(frozen=True)
+class LookPage(LiveLook):
+    """The same as a page in one file."""
+
+    def written(self, seen: Look) -> str:
+        return seen.to_html()
+
+
+@dataclass(frozen=True)
+class BeamTree(BatchedWork):
+    """A beam search as a tree, as JSON: every candidate of each step, and the outputs.
+
+    edits       as `regard.interpret.edits.read_edits` reads them
+    beam_size   also the number of outputs
+    most        one at a time: edits are of one search
+    """
+
+    most = 1
+    edits: Sequence[Mapping[str, Any]] = ()
+    beam_size: int = 4
+
+    def compute(self, predictor: Predictor, works: Sequence["BeamTree"]) -> Sequence[bytes]:
+        return [msgspec.json.encode(work.tree(predictor)) for work in works]
+
+    def tree(self, predictor: Predictor) -> dict[str, Any]:
+        if not isinstance(predictor.target, Tokenizer):
+            wanted, remedy = "a model that generates", "Choose another."
+            raise InvalidArgument("model", wanted=wanted, got="one that gives labels", remedy=remedy)
+        trace, size = BeamTrace(), self.beam_size
+        (outputs,) = predictor.outputs(
+            [self.input], edits=self.edits or None, trace=trace, beam_size=size, num_hypotheses=size
+        )
+        best = set().union(*(trace.path(end) for end in trace.ended()[: len(outputs)]))
+        names = predictor.target.pieces([node.token for node in trace.nodes])
+        nodes = [
+            {**asdict(node), "id": node.token, "token": name, "alive": i in best}
+            for i, (node, name) in enumerate(zip(trace.nodes, names, strict=True))
+        ]
+        found = [{"text": each.text, "score": each.score, "log_probability": each.log_probability} for each in outputs]
+        ends = trace.ended()[: len(outputs)]
+        return {"nodes": nodes, "outputs": [{**each, "node": end} for each, end in zip(found, ends, strict=True)]}

@@ -1,0 +1,178 @@
+// The beam tree: hypotheses that share their beginnings, with log-probabilities. A node forces its prefix.
+
+import { percent, shown } from "./page/data.js";
+import { make } from "./page/state.js";
+import { readEdits, writeEdits } from "./edits.js";
+import { inputOf, inputText, showInputs } from "./inputs.js";
+
+const [ACROSS, DOWN] = [92, 38]; // pixels from one node to the next
+const SVG = "http://www.w3.org/2000/svg";
+const PAUSE = 150;
+
+export const view = { route: "beam", title: "Beam tree", show };
+
+function show(box, studio) {
+  const inputs = make("section", { id: "inputs", label: "Input" });
+  const size = make("input", { type: "number", id: "tree-beam", min: 2, max: 16 });
+  const pruned = make("input", { type: "checkbox", id: "pruned" });
+  const all = make("button", { type: "button", id: "free", textContent: "Search freely again", hidden: true });
+  const forced = make("span", { id: "forced", className: "quiet" });
+  const tree = make("div", { id: "tree", className: "wide", role: "region", tabIndex: 0, label: "Beam tree" });
+  const table = make("table", { id: "hypotheses" }, make("caption", { textContent: "Outputs, best first" }), make("thead"), make("tbody"));
+  box.append(
+    make("h2", { className: "heard", textContent: view.title }),
+    inputs,
+    make("p", { className: "line" }, make("label", { htmlFor: "tree-beam", textContent: "Beam size" }), size, make("label", {}, pruned, " Candidates that were pruned"), all, forced),
+    make("p", { className: "quiet", textContent: "Each token with its probability. Grey branches have been given up. A node forces the output to begin so, and the search continues from it; arrow keys move between nodes." }),
+    tree,
+    make("div", { className: "wide", role: "region", tabIndex: 0, label: "Outputs" }, table),
+  );
+  let [model, fill, asked, timer, answer] = [null, null, null, 0, null];
+  const beamSize = () => Math.max(2, Math.min(16, Number(studio.parameters.beam) || 4));
+  const edits = () => readEdits(studio.parameters.edits);
+  const isForced = (edit) => edit.edit === "replace_token" && edit.side === "output";
+
+  async function refresh() {
+    asked?.abort();
+    const current = (asked = new AbortController());
+    size.value = beamSize();
+    const input = inputOf(model, studio.parameters);
+    if (input.some((each) => !each)) return;
+    try {
+      answer = await studio.ask("studio/beam", { model: model.name, input, beam_size: beamSize(), edits: edits() }, current.signal);
+      studio.fail(null);
+      draw();
+      studio.announce(`${answer.outputs.length} outputs, best: ${answer.outputs[0]?.text ?? "none"}`);
+    } catch (error) {
+      if (error.name !== "AbortError") studio.fail(error);
+    }
+  }
+
+  function draw() {
+    if (!answer) return;
+    const count = edits().filter(isForced).length;
+    all.hidden = !count;
+    forced.textContent = count ? `The first ${count} tokens are forced.` : "";
+    drawTree(tree, answer, pruned.checked, (node) => force(path(answer.nodes, node)));
+    const columns = ["output", "score", "log-probability"];
+    table.tHead.replaceChildren(make("tr", {}, ...columns.map((name) => make("th", { scope: "col", textContent: name }))));
+    table.tBodies[0].replaceChildren(
+      ...answer.outputs.map((output) => make("tr", {}, make("th", { scope: "row", textContent: output.text }), make("td", { textContent: number(output.score) }), make("td", { textContent: number(output.log_probability) }))),
+    );
+  }
+
+  // Forced tokens are edits of the output: they lead on to the other views, and to the command line.
+  function force(nodes) {
+    const others = edits().filter((edit) => !isForced(edit));
+    const prefix = nodes.map((node, position) => ({ edit: "replace_token", side: "output", position, token: answer.nodes[node].id }));
+    studio.go({ edits: writeEdits([...others, ...prefix]) });
+  }
+
+  size.addEventListener("change", () => studio.go({ beam: size.value }));
+  pruned.addEventListener("change", () => studio.go({ pruned: pruned.checked ? 1 : null }));
+  all.addEventListener("click", () => studio.go({ edits: writeEdits(edits().filter((edit) => !isForced(edit))) }));
+
+  function changed(input) {
+    clearTimeout(timer);
+    timer = setTimeout(() => studio.go({ input: inputText(model, input), edits: null }, { replace: true }), PAUSE);
+  }
+
+  let asked_for = "";
+  function update() {
+    pruned.checked = studio.parameters.pruned === "1";
+    if (model !== studio.model) {
+      clearTimeout(timer); // an input that was typed for another model
+      model = studio.model;
+      fill = showInputs(inputs, model, inputOf(model, studio.parameters), changed);
+    } else fill(inputOf(model, studio.parameters));
+    const { input, edits: given, beam } = studio.parameters;
+    const now = JSON.stringify([model.name, input, given, beam]);
+    if (!model.generates) {
+      tree.replaceChildren(make("p", { className: "quiet", textContent: "This model gives labels: there is no search." }));
+      table.tBodies[0].replaceChildren();
+    } else if (now === asked_for) draw();
+    else refresh();
+    asked_for = now;
+  }
+
+  update();
+  return {
+    update,
+    close() {
+      clearTimeout(timer);
+      asked?.abort();
+    },
+  };
+}
+
+const number = (value) => (value === null ? "–" : value.toFixed(3));
+
+function path(nodes, node) {
+  const found = [];
+  for (let at = node; at >= 0; at = nodes[at].parent) found.unshift(at);
+  return found;
+}
+
+// Depth first: a node stands at the height of its first child, leaves below each other.
+function layout(nodes, shownNodes) {
+  const children = new Map(shownNodes.map((node) => [node, []]));
+  const roots = [];
+  for (const node of shownNodes) (children.get(nodes[node].parent) ?? roots).push(node);
+  const places = new Map();
+  let line = 0;
+  const place = (node, depth) => {
+    const below = children.get(node);
+    const first = line;
+    below.forEach((child) => place(child, depth + 1));
+    if (!below.length) line++;
+    places.set(node, { depth, line: below.length ? places.get(below[0]).line : first });
+  };
+  roots.forEach((root) => place(root, 0));
+  return { places, lines: line, order: [...places.keys()] };
+}
+
+function drawTree(box, { nodes }, withPruned, choose) {
+  const best = (node) => nodes[node].alive;
+  const visible = [...nodes.keys()].filter((node) => withPruned || nodes[node].kept || nodes[node].score !== null);
+  visible.sort((a, b) => best(b) - best(a) || nodes[b].total - nodes[a].total);
+  const { places, lines } = layout(nodes, visible);
+  const depth = Math.max(0, ...[...places.values()].map((each) => each.depth)) + 1;
+  const lineArt = document.createElementNS(SVG, "svg");
+  for (const [name, value] of Object.entries({ width: depth * ACROSS, height: lines * DOWN, "aria-hidden": "true" })) lineArt.setAttribute(name, value);
+  const buttons = [];
+  for (const [node, { depth: x, line: y }] of [...places].sort((a, b) => a[1].line - b[1].line || a[1].depth - b[1].depth)) {
+    const { token, log_probability, total, score, alive, kept, parent } = nodes[node];
+    if (parent >= 0) {
+      const from = places.get(parent);
+      const [x1, y1, x2, y2] = [from.depth * ACROSS + ACROSS - 18, from.line * DOWN + DOWN / 2, x * ACROSS + 2, y * DOWN + DOWN / 2];
+      const curve = document.createElementNS(SVG, "path");
+      curve.setAttribute("d", `M${x1} ${y1} C${x1 + 14} ${y1} ${x2 - 14} ${y2} ${x2} ${y2}`);
+      curve.setAttribute("class", alive ? "alive" : "dead");
+      lineArt.append(curve);
+    }
+    const state = score !== null ? (alive ? "output" : "ended, given up") : alive ? "alive" : kept ? "given up" : "pruned";
+    const label = `${shown(token)}, ${percent(Math.exp(log_probability))}, total ${total.toFixed(3)}${score === null ? "" : `, score ${score.toFixed(3)}`}, ${state}, depth ${x + 1}`;
+    const button = make("button", { type: "button", className: `node ${alive ? "alive" : "dead"}${score === null ? "" : " ended"}`, tabIndex: buttons.length ? -1 : 0, label, title: label }, make("span", { textContent: shown(token) }), make("small", { textContent: score === null ? percent(Math.exp(log_probability)) : score.toFixed(2) }));
+    Object.assign(button.style, { left: `${x * ACROSS}px`, top: `${y * DOWN}px` });
+    button.addEventListener("click", () => choose(node));
+    button.addEventListener("keydown", (event) => move(event, { x, y }));
+    buttons.push({ button, x, y });
+  }
+  const held = box.contains(document.activeElement);
+  const canvas = make("div", { className: "tree" }, lineArt, ...buttons.map(({ button }) => button));
+  Object.assign(canvas.style, { width: `${(depth + 1) * ACROSS}px`, height: `${lines * DOWN}px` });
+  box.replaceChildren(canvas);
+  if (held) buttons[0]?.button.focus();
+
+  function move(event, at) {
+    const [dx, dy] = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key] ?? [0, 0];
+    if (!dx && !dy) return;
+    event.preventDefault();
+    const ahead = buttons.filter(({ x, y }) => (dx ? x === at.x + dx : Math.sign(y - at.y) === dy && x === at.x));
+    const next = ahead.sort((a, b) => Math.abs(a.y - at.y) - Math.abs(b.y - at.y))[0];
+    if (!next) return;
+    for (const { button } of buttons) button.tabIndex = -1;
+    next.button.tabIndex = 0;
+    next.button.focus();
+  }
+}

@@ -1,0 +1,68 @@
+// Edits of a model as a list, as `regard look --edit` reads it: how they are told, added, and written as commands.
+
+import { shown } from "./page/data.js";
+
+const same = (a, b, keys) => keys.every((key) => JSON.stringify(a[key] ?? null) === JSON.stringify(b[key] ?? null));
+// What an edit is of: a later one of the same replaces it.
+const TARGET = {
+  switch_head_off: ["map", "head"],
+  scale_head: ["map", "head"],
+  paint_row: ["map", "head", "row"],
+  mask_source: ["source", "token"],
+  replace_token: ["side", "source", "position"],
+};
+const FAMILY = { switch_head_off: "head", scale_head: "head", paint_row: "row", mask_source: "mask", replace_token: "token" };
+
+export function readEdits(text) {
+  try {
+    const edits = JSON.parse(text || "[]");
+    return Array.isArray(edits) ? edits : [];
+  } catch {
+    return [];
+  }
+}
+
+export const writeEdits = (edits) => (edits.length ? JSON.stringify(edits) : null);
+
+// The list without edits of the same target, and with this one at its end; null only removes.
+export function withEdit(edits, edit, remove = false) {
+  const others = edits.filter((each) => FAMILY[each.edit] !== FAMILY[edit.edit] || !same(each, edit, TARGET[edit.edit] ?? []));
+  return remove ? others : [...others, edit];
+}
+
+export function findEdit(edits, kind, target) {
+  return edits.find((each) => FAMILY[each.edit] === FAMILY[kind] && same(each, target, TARGET[kind]));
+}
+
+export function told(edit) {
+  const head = edit.head === undefined ? "all heads" : `head ${edit.head}`;
+  const number = (value) => Number(value).toFixed(2);
+  switch (edit.edit) {
+    case "switch_head_off":
+      return `${edit.map}, ${head}: off`;
+    case "scale_head":
+      return `${edit.map}, ${head}: × ${number(edit.factor)}`;
+    case "paint_row":
+      return `${edit.map}, ${head}, row ${edit.row}: ${edit.keys.map((key, i) => `key ${key} = ${number(edit.weights[i])}`).join(", ")}${edit.renormalize === false ? ", the others stay" : ""}`;
+    case "mask_source":
+      return `source${edit.source ? ` ${edit.source + 1}` : ""}: token ${edit.token} masked`;
+    case "replace_token":
+      return `${edit.side ?? "source"}: token ${edit.position} is ${typeof edit.token === "number" ? `number ${edit.token}` : shown(edit.token)}`;
+    default:
+      return JSON.stringify(edit);
+  }
+}
+
+const quoted = (text) => `'${String(text).replaceAll("'", `'\\''`)}'`;
+
+// The shell command and the Python lines that show the same.
+export function commands(model, input, edits, beam) {
+  const texts = model.reads.includes("image") ? input.map((each, i) => (model.reads[i] === "image" ? "picture.png" : each)) : input;
+  const path = model.path ?? model.name;
+  const search = beam ? ` --beam ${beam}` : "";
+  const look = `regard look ${quoted(path)} ${quoted(texts.join("\t"))}${search}`;
+  const shell = edits.length ? `cat > edits.json <<'END'\n${JSON.stringify(edits)}\nEND\n${look} --edit edits.json` : look;
+  const text = JSON.stringify(texts.length > 1 ? texts : texts[0]);
+  const python = `import json, regard\n\nlook = regard.look(${JSON.stringify(path)}, ${text}${edits.length ? `, edits=json.loads(${JSON.stringify(JSON.stringify(edits))})` : ""}${beam ? `, beam_size=${beam}` : ""})\nprint(look.output)`;
+  return { shell, python };
+}

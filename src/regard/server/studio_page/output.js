@@ -1,0 +1,65 @@
+// What a model generated, token by token with probabilities, or the label that it gave; and what edits changed of it.
+
+import { colour, ink } from "./page/colours.js";
+import { percent, shown } from "./page/data.js";
+import { make } from "./page/state.js";
+
+const probability = (score) => Math.exp(score ?? -Infinity);
+const total = (output) => output.scores?.reduce((sum, score) => sum + score, 0);
+
+// `choose(position)` is called when a token is chosen. `difference` is that of the unedited output and this one.
+export function showOutput(box, look, { difference = null, before = null, choose = null } = {}) {
+  const { output } = look;
+  if (!output) return box.replaceChildren(make("p", { className: "quiet", textContent: "This model gives no output of its own." }));
+  const label = "label" in output;
+  const said = make("p", { className: "said", id: "said" }, label ? output.label : output.text);
+  if (label) said.append(make("span", { className: "quiet", textContent: ` ${percent(probability(output.score))}` }));
+  const parts = [said];
+  if (!label) parts.push(tokenList(output, difference, choose), make("p", { className: "quiet", id: "score", textContent: scoreLine(output, before) }));
+  if (before) parts.push(unedited(before, output, difference));
+  box.replaceChildren(...parts);
+}
+
+function scoreLine(output, before) {
+  const score = total(output);
+  if (score === undefined) return `${output.tokens.length} tokens`;
+  const gain = before && total(before) !== undefined ? ` (${signed(score - total(before))} by the edits)` : "";
+  return `log-probability ${score.toFixed(3)}${gain} · ${output.tokens.length} tokens`;
+}
+
+const signed = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(3)}`;
+
+function unedited(before, output, difference) {
+  const text = "label" in before ? `${before.label} ${percent(probability(before.score))}` : before.text;
+  const equal = "label" in before ? before.label === output.label : difference?.every((each) => each.change === "equal");
+  return make("p", { id: "unedited" }, make("span", { className: "quiet", textContent: equal ? "As without edits: " : "Without edits: " }), make("span", { textContent: text }));
+}
+
+function tokenList({ tokens, scores }, difference, choose) {
+  const items = [];
+  let position = 0;
+  for (const each of difference ?? tokens.map(() => ({ change: "equal" }))) {
+    if (each.change === "delete") items.push(gone(each.first));
+    else {
+      if (each.change === "replace") items.push(gone(each.first));
+      items.push(tokenItem(tokens[position], scores?.[position], position, each.change !== "equal", choose));
+      position++;
+    }
+  }
+  return make("ol", { className: "tokens output", id: "output-tokens", label: "Tokens of the output, with their probabilities" }, ...items);
+}
+
+const gone = (token) => make("li", { className: "gone" }, make("del", { textContent: shown(token) }));
+
+function tokenItem(token, score, position, isNew, choose) {
+  const share = score === undefined ? 0 : probability(score);
+  const inside = [make(isNew ? "ins" : "span", { textContent: shown(token) }), make("small", { textContent: score === undefined ? "" : percent(share) })];
+  const item = make("li", isNew ? { className: "new" } : {});
+  if (choose) {
+    const button = make("button", { type: "button", label: `Token ${position}: ${shown(token)}, ${percent(share)}` }, ...inside);
+    button.addEventListener("click", () => choose(position));
+    item.append(button);
+  } else item.append(...inside);
+  Object.assign((item.firstChild.tagName === "BUTTON" ? item.firstChild : item).style, { background: colour(share * 0.5), color: ink(share * 0.5) });
+  return item;
+}

@@ -1,0 +1,142 @@
+"""Regard's own routes over real sockets: what they answer is what the predictor gives."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+pytest.importorskip("uvicorn", reason="needs the extra `serve`")
+
+from regard.server import wire
+from support.predictors import classifier, language_model, masked_model, translator
+from support.servers import Running, served
+
+MODELS = {
+    "rnn": translator(decoder="rnn"),
+    "transformer": translator(),
+    "labels": classifier(),
+    "lines": language_model(),
+    "masked": masked_model(),
+}
+TEXTS = ["the cat sat", "a dog", "the red mat and the doghouse"]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Running]:
+    with served(MODELS) as running:
+        yield running
+
+
+def test_labels_have_the_probabilities_of_predict(server):
+    status, headers, answer = server.ask("/classify", {"model": "labels", "input": TEXTS})
+    assert (status, answer["model"], answer["version"], answer["id"]) == (200, "labels", "7", headers["x-request-id"])
+    for result, (wanted,) in zip(answer["results"], MODELS["labels"].outputs(TEXTS), strict=True):
+        assert [each["label"] for each in result["labels"]] == [*wanted.probabilities]
+        assert [each["probability"] for each in result["labels"]] == pytest.approx([*wanted.probabilities.values()])
+        assert sum(each["probability"] for each in result["labels"]) == pytest.approx(1)
+    _, _, best = server.ask("/classify", {"model": "labels", "input": TEXTS[1], "n_best": 2})
+    (result,) = best["results"]
+    first = answer["results"][1]["labels"][:2]
+    assert [each["label"] for each in result["labels"]] == [each["label"] for each in first]
+    assert [each["probability"] for each in result["labels"]] == pytest.approx([each["probability"] for each in first])
+
+
+@pytest.mark.parametrize(
+    ("asked", "argument", "detail"),
+    [
+        ({"model": "rnn"}, "model", "wanted a model that gives labels; got one that generates text. Use /predict."),
+        ({"model": "labels", "n_best": 0}, "n_best", "wanted 1 to 3 labels; got 0"),
+        ({"model": "labels", "n_best": 4}, "n_best", "wanted 1 to 3 labels; got 4"),
+        ({"model": "labels", "input": "x " * 5000}, "text 1", "wanted at most 1000 tokens"),
+    ],
+)
+def test_what_cannot_be_classified_is_refused(server, asked, argument, detail):
+    status, _, answer = server.ask("/classify", {"input": "a dog", **asked})
+    assert (status, answer["argument"]) == (400, argument)
+    assert detail in answer["detail"]
+
+
+def test_a_long_input_is_truncated_where_that_is_asked_for(server):
+    asked = {"model": "labels", "input": "x " * 5000, "truncate": True}
+    (result,) = server.ask("/classify", asked)[2]["results"]
+    assert result["truncated"] is True
+    (wanted,) = MODELS["labels"].outputs([asked["input"]], truncate=True)[0]
+    assert result["labels"][0]["probability"] == pytest.approx(wanted.probabilities[wanted.text])
+    (vector,) = server.ask("/embed", asked)[2]["results"]
+    assert vector["embedding"] == pytest.approx(MODELS["labels"].embed([asked["input"]], truncate=True)[0].tolist())
+    assert server.ask("/embed", {**asked, "truncate": False})[0] == 400
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_vectors_are_those_of_embed(server, model):
+    status, headers, answer = server.ask("/embed", {"model": model, "input": TEXTS})
+    assert (status, answer["version"], headers["x-model"]) == (200, "7", model)
+    for result, wanted in zip(answer["results"], MODELS[model].embed(TEXTS), strict=True):
+        assert result["embedding"] == pytest.approx(wanted.tolist(), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [True, {}, {"layers": [2]}, {"heads": [1, 0]}, {"rows": [1, 3]}, {"layers": [2, 1], "heads": [1], "rows": [2, 99]}],
+)
+def test_some_attention_comes_with_an_answer(server, part):
+    asked = {"model": "transformer", "input": "the cat sat", "beam_size": 2, "num_hypotheses": 2, "max_length": 5}
+    _, _, answer = server.ask("/predict", {**asked, "attention": part})
+    options = {"beam_size": 2, "num_hypotheses": 2, "max_length": 5}
+    chosen = {} if part is True else part
+    layers = [layer - 1 for layer in chosen.get("layers", [1, 2])]
+    for got, each in zip(
+        answer["results"][0]["outputs"],
+        MODELS["transformer"].outputs(["the cat sat"], attention=True, **options)[0],
+        strict=True,
+    ):
+        wanted = each.attention[layers][:, chosen.get("heads", [0, 1])][:, :, slice(*chosen.get("rows", [None]))]
+        assert np.array(got["attention"]).shape == wanted.shape
+        assert np.abs(np.array(got["attention"]) - wanted.numpy()).max() < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("part", "detail"),
+    [
+        ({"layers": [0]}, "attention.layers: wanted some of 1 to 2; got [0]"),
+        ({"layers": [3]}, "attention.layers: wanted some of 1 to 2; got [3]"),
+        ({"heads": [-1]}, "attention.heads: wanted some of 0 to 1; got [-1]"),
+        ({"heads": []}, "attention.heads: wanted some of 0 to 1; got []"),
+        ({"rows": [3, 3]}, "attention.rows: wanted the first, and the one after the last"),
+        ({"columns": [0, 1]}, "unknown field `columns`"),
+        ("all", "Expected `bool | object`"),
+    ],
+)
+def test_wrong_attention_is_refused(server, part, detail):
+    status, _, answer = server.ask("/predict", {"model": "transformer", "input": "a dog", "attention": part})
+    assert status == 400
+    assert detail in answer["detail"]
+    assert server.ask("/predict", {"model": "labels", "input": "a dog", "attention": {}})[0] == 400
+
+
+def test_attention_of_an_answer_is_bounded(server, monkeypatch):
+    asked = {"model": "transformer", "input": "the cat sat", "min_length": 4, "max_length": 4}
+    weights = server.ask("/predict", {**asked, "attention": True})[2]["results"][0]["outputs"][0]["attention"]
+    monkeypatch.setattr(wire, "MAX_ATTENTION", np.array(weights).size - 1)
+    status, _, answer = server.ask("/predict", {**asked, "attention": True})
+    assert (status, answer["argument"]) == (400, "attention")
+    assert server.ask("/predict", {**asked, "attention": {"heads": [0]}})[0] == 200
+
+
+@pytest.mark.parametrize("path", ["/predict", "/caption", "/classify", "/embed", "/score", "/look"])
+def test_hostile_bodies_are_problems_on_every_route(server, path):
+    status, _, answer = server.ask(path, b'{"input": ' + b"[" * 150_000)
+    assert (status, "nested at most 32 deep" in answer["detail"]) == (400, True)
+    connection = server.connect()
+    connection.putrequest("POST", path)
+    connection.putheader("content-type", "application/json")
+    connection.putheader("content-length", str(100 << 20))  # refused before any of it is sent
+    connection.endheaders()
+    assert connection.getresponse().status == 413
+    connection.close()
+    for name in ("../../etc/passwd", "http://127.0.0.1:9/model", "/etc/passwd"):
+        status, _, answer = server.ask(
+            path, {"model": name, "input": "x"} | ({"image": "AA=="} if "cap" in path else {})
+        )
+        assert status == 404 if path != "/caption" else status in (400, 404)
+        assert server.ask(f"{path}/{name}")[0] == 404

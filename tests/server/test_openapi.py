@@ -1,0 +1,260 @@
+"""The description of the API: complete, sound, and true of the answers; and the page to try it on, in a browser."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("uvicorn", reason="needs the extra `serve`")
+
+from support.captioners import captioner
+from support.predictors import classifier, language_model, translator
+from support.servers import Running, served
+
+SERVERS: dict[str, dict] = {
+    "one": {"en-de": translator(decoder="rnn")},
+    "several": {"en-de": translator(decoder="rnn"), "labels": classifier(), "lines": language_model()},
+    "lines": {"lines": language_model()},
+    "labels": {"labels": classifier()},
+    "captions": {"captions": captioner("rnn")},
+}
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+# Routes that some models do not have: a body that is right for others is refused.
+GENERATES, EMBEDS = ("/v1/completions", "/translator/translate"), ("/v1/embeddings",)
+TRANSLATES = ("/translate", "/detect")
+CLASSIFIES, CAPTIONS = ("/classify",), ("/caption",)
+OF_MODEL = [f"/v2/models/{{name}}{version}" for version in ("", "/versions/{version}")]  # whose inputs are texts
+INFERS = tuple(path + end for path in OF_MODEL for end in ("", "/ready", "/infer"))
+REFUSED = {
+    "one": CLASSIFIES + CAPTIONS,
+    "several": CAPTIONS,
+    "lines": TRANSLATES + CLASSIFIES + CAPTIONS,
+    "labels": GENERATES + TRANSLATES + CAPTIONS,
+    "captions": GENERATES + TRANSLATES + CLASSIFIES + EMBEDS + INFERS,
+}
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[Callable[[str], Running]]:
+    contexts, running = [], {}
+
+    def started(name: str) -> Running:
+        if name not in running:
+            contexts.append(served(SERVERS[name]))
+            running[name] = contexts[-1].__enter__()
+        return running[name]
+
+    yield started
+    for context in contexts:
+        context.__exit__(None, None, None)
+
+
+def operations(document: dict) -> Iterator[tuple[str, str, dict]]:
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            yield method.upper(), path, operation
+
+
+def test_every_route_is_described(servers):
+    server = servers("one")
+    document = server.ask("/openapi.json")[2]
+    described = {(method, path) for method, path, _ in operations(document)}
+    assert described == {(route.method, route.path) for route in server.app.table.routes}
+    assert ("GET", "/openapi.json") in described
+    names = [operation["operationId"] for _, _, operation in operations(document)]
+    assert len(set(names)) == len(names)
+    assert {tag for _, _, each in operations(document) for tag in each["tags"]} == {
+        each["name"] for each in document["tags"]
+    }
+    assert document["components"]["schemas"]["PredictRequest"]["properties"]["beam_size"]["description"]
+
+
+def test_every_reference_leads_somewhere(servers):
+    document = servers("one").ask("/openapi.json")[2]
+    references = set(re.findall(r'"\$ref": "#/components/schemas/([^"]+)"', json.dumps(document)))
+    assert len(references) > 30
+    assert references <= document["components"]["schemas"].keys()
+
+
+def sent(server: Running, method: str, path: str, operation: dict) -> tuple[int, dict, object] | None:
+    """The answer to the example of a route; None where it has no example, as a file has none."""
+    for parameter in operation.get("parameters", []):
+        if "example" not in parameter:
+            return None
+        path = path.replace(f"{{{parameter['name']}}}", parameter["example"])
+    if method == "GET":
+        return server.ask(path)
+    content = operation["requestBody"]["content"].get("application/json", {})
+    return server.ask(path, content["example"]) if "example" in content else None
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_examples_work_and_answers_are_as_described(servers, name):
+    jsonschema = pytest.importorskip("jsonschema", reason="needs jsonschema")
+    server = servers(name)
+    document = server.ask("/openapi.json")[2]
+    tried = 0
+    for method, path, operation in operations(document):
+        if path.startswith(("/admin", "/studio")) or (found := sent(server, method, path, operation)) is None:
+            continue
+        status, headers, answer = found
+        refused = path in REFUSED.get(name, ())
+        assert (status == 200) != refused, (path, answer)
+        tried += 1
+        content = operation["responses"]["4XX" if refused else "200"].get("content")
+        if content is not None:
+            schema = content[headers["content-type"]]["schema"]
+            jsonschema.validate(answer, {**schema, "components": document["components"]})
+            wrong = {"wrong": 1} if isinstance(answer, list) else [answer]
+            with pytest.raises(jsonschema.ValidationError):  # it does complain where there is cause
+                jsonschema.validate(wrong, {**schema, "components": document["components"]})
+    assert tried > 20
+
+
+def test_the_description_is_valid_openapi(servers):
+    """What the specification demands of a document, as far as this one has it."""
+    document = servers("several").ask("/openapi.json")[2]
+    assert document["openapi"].startswith("3.1.")
+    for method, path, operation in operations(document):
+        assert {each["name"] for each in operation.get("parameters", [])} == set(re.findall(r"{(\w+)}", path))
+        assert all(each["required"] for each in operation.get("parameters", []))
+        assert ("requestBody" in operation) == (method == "POST")
+        assert all("description" in each for each in operation["responses"].values())
+    assert "securitySchemes" not in document["components"]
+
+
+def test_keys_are_described_where_there_are_some():
+    with served(SERVERS["one"], keys=["secret"]) as server:
+        assert server.ask("/openapi.json")[0] == 401
+        document = server.ask("/openapi.json", authorization="Bearer secret")[2]
+        assert document["components"]["securitySchemes"]["key"] == {"type": "http", "scheme": "bearer"}
+        for method, path, operation in operations(document):
+            route, _ = server.app.table.find(method, path.replace("{file}", "page.js"))
+            assert operation["security"] == ([{"key": []}] if route.needs_key else [])
+        assert server.ask("/docs")[0] == 200
+
+
+def test_the_page_has_a_strict_policy_and_nothing_from_elsewhere(servers):
+    server = servers("one")
+    for path, kind in (("/docs", "html"), ("/docs/page.js", "javascript"), ("/docs/page.css", "css")):
+        status, headers, answer = server.ask(path)
+        assert (status, kind in headers["content-type"]) == (200, True)
+        policy = dict(part.strip().split(" ", 1) for part in headers["content-security-policy"].split(";"))
+        assert policy["default-src"] == "'none'"
+        assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
+        assert "http" not in answer["text"]
+        assert "innerHTML" not in answer["text"]
+    for path in ("/docs/..%2fapp.py", "/docs/app.py", "/docs/../../app.py"):
+        assert server.ask(path)[0] == 404
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[object]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install playwright")
+    if CHROMIUM is None:
+        pytest.skip("needs a browser: apt-get install chromium")
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def opened(browser) -> Iterator[Callable]:
+    """Opens a page, which must not complain in its console."""
+    contexts, told = [], []
+
+    def open_page(server: Running, **options: object) -> object:
+        contexts.append(browser.new_context(**options))
+        page = contexts[-1].new_page()
+        page.on("console", lambda message: told.append(message.text))
+        page.on("pageerror", lambda error: told.append(str(error)))
+        page.goto(f"http://127.0.0.1:{server.port}/docs")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert [text for text in told if "401" not in text] == []
+
+
+def test_a_route_is_tried_on_the_page(servers, opened):
+    server, expect = servers("one"), pytest.importorskip("playwright.sync_api").expect
+    page = opened(server)
+    expect(page.locator("#routes details[id]")).to_have_count(len(server.app.table.routes))
+    tried = page.locator("#post_predict")
+    tried.locator("summary").first.click()
+    assert json.loads(tried.locator("textarea").input_value()) == {"input": "A dog runs."}
+    hostile = "<img src=x onerror=document.title='hacked'>"
+    tried.locator("textarea").fill(json.dumps({"input": "the cat", "prefix": hostile, "max_length": 3}))
+    tried.get_by_role("button", name="Send").click()
+    expect(tried.locator(".status")).to_contain_text("Status 200, application/json")
+    wanted = SERVERS["one"]["en-de"].outputs(["the cat"], prefixes=[hostile], max_length=3)[0][0].text
+    assert json.loads(tried.locator("pre").text_content())["results"][0]["outputs"][0]["text"] == wanted
+    assert page.title() == "Regard: the API"
+    shown = page.locator("#get_v2_models_name")
+    shown.locator("summary").first.click()
+    shown.get_by_role("button", name="Send").click()
+    expect(shown.locator("pre")).to_contain_text('"name": "en-de"')
+    streamed = page.locator("#post_v1_completions")
+    streamed.locator("summary").first.click()
+    streamed.locator("textarea").fill(json.dumps({"prompt": "a dog", "stream": True, "max_tokens": 5}))
+    streamed.get_by_role("button", name="Send").click()
+    expect(streamed.locator("pre")).to_contain_text("data: [DONE]")
+
+
+def test_an_image_is_uploaded_on_the_page(servers, opened, tmp_path):
+    image = pytest.importorskip("PIL.Image", reason="needs the extra `images`")
+    server, expect = servers("captions"), pytest.importorskip("playwright.sync_api").expect
+    path = tmp_path / "photo.png"
+    image.radial_gradient("L").save(path)
+    page = opened(server)
+    tried = page.locator("#post_caption")
+    tried.locator("summary").first.click()
+    tried.get_by_role("button", name="Send").click()  # the image of the example
+    expect(tried.locator(".status")).to_contain_text("Status 200")
+    asked = {"model": "captions", "image": "", "min_length": 3, "max_length": 5, "scores": True, "banned": ["red"]}
+    tried.locator("textarea").fill(json.dumps(asked))
+    tried.get_by_label("Images, sent as a form").set_input_files(path)
+    tried.get_by_role("button", name="Send").click()
+    expect(tried.locator("pre")).to_contain_text('"score"')
+    model, options = SERVERS["captions"]["captions"], {"min_length": 3, "max_length": 5, "scores": True}
+    (wanted,) = model.outputs([path], banned=["red"], **options)[0]
+    (found,) = json.loads(tried.locator("pre").text_content())["results"][0]["outputs"]
+    assert (found["text"], found["score"]) == (wanted.text, pytest.approx(wanted.score, abs=1e-5))
+
+
+def test_the_page_asks_for_a_key(opened):
+    expect = pytest.importorskip("playwright.sync_api").expect
+    with served(SERVERS["one"], keys=["secret"]) as server:
+        page = opened(server)
+        expect(page.locator("#state")).to_have_text("The server needs a key.")
+        page.get_by_label("API key").fill("secret")
+        page.get_by_role("button", name="Use it").click()
+        expect(page.locator("#state")).to_contain_text("can be tried here")
+        tried = page.locator("#get_v1_models")
+        tried.locator("summary").first.click()
+        tried.get_by_role("button", name="Send").click()
+        expect(tried.locator("pre")).to_contain_text('"id": "en-de"')
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_is_accessible(servers, opened, scheme):
+    package = pytest.importorskip("axe_playwright_python", reason="needs axe: pip install axe-playwright-python")
+    expect = pytest.importorskip("playwright.sync_api").expect
+    axe = Path(package.__path__[0], "axe.min.js").read_text(encoding="utf-8")
+    page = opened(servers("one"), color_scheme=scheme)
+    expect(page.locator("#state")).to_contain_text("can be tried here")
+    tried = page.locator("#post_predict")
+    tried.locator("summary").first.click()
+    tried.get_by_text("Keys of the body").click()
+    tried.get_by_role("button", name="Send").click()
+    expect(tried.locator(".status")).to_contain_text("Status 200")
+    page.evaluate(axe)
+    complaints = "async () => (await axe.run()).violations.map(each => each.id)"
+    assert page.evaluate(complaints) == []
+    page.evaluate("document.querySelector('main').append(document.createElement('button'))")
+    assert page.evaluate(complaints) == ["button-name"]

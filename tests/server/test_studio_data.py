@@ -1,0 +1,137 @@
+"""A data set in the studio: every example measured as `regard.look` does, sorted and paged; heads as `regard.heads`."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("uvicorn", reason="needs the extra `serve`")
+
+import regard
+from regard.evaluation.metrics import score
+from regard.interpret.editing import editing
+from regard.interpret.edits import SwitchHeadOff
+from regard.server.studio_data import DataSet
+from regard.server.studio_sources import StudioSources
+from support.predictors import language_model, translator
+from support.servers import Running, served, until
+
+PAIRS = [("the cat sat", "a cat"), ("a dog", "the dog ran"), ("the red car and the dog", "words"), ("a", "a")]
+MODELS = {"en-de": translator(), "other": translator(decoder="rnn")}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "test.tsv"
+    path.write_text("".join(f"{a}\t{b}\n" for a, b in [("source", "target"), *PAIRS]))
+    return path
+
+
+@pytest.fixture(scope="module")
+def server(data) -> Iterator[Running]:
+    with served(MODELS, studio=StudioSources(DataSet((str(data),)))) as running:
+        yield running
+
+
+def page(server: Running, query: str = "", model: str = "en-de") -> dict:
+    """A page, when all examples are measured."""
+    path = f"/studio/data?model={model}&{query}"
+    until(lambda: server.ask(path)[2]["data"]["measured"] == len(PAIRS))
+    return server.ask(path)[2]
+
+
+def test_examples_are_those_of_look(server, data):
+    answer = page(server)
+    assert answer["data"] == {"name": data.name, "total": 4, "more": False, "measured": 4, "error": None}
+    assert [each["index"] for each in answer["examples"]] == [0, 1, 2, 3]
+    for each, (text, reference) in zip(answer["examples"], PAIRS, strict=True):
+        seen = regard.look(MODELS["en-de"], text)
+        heads = [head.entropy for _, head in seen.heads()]
+        assert (each["input"], each["reference"], each["output"]) == ([text], reference, seen.output.text)
+        assert each["score"] == pytest.approx(sum(seen.output.scores), abs=1e-4)
+        assert each["tokens"] == len(seen.output.tokens)
+        assert each["length"] == len(seen.sources[0].tokens)
+        assert each["entropy"] == pytest.approx(sum(heads) / len(heads), abs=1e-5)
+        assert each["error"] == pytest.approx(score("character_error_rate", [seen.output.text], [[reference]]))
+
+
+@pytest.mark.parametrize("sort", ["score", "length", "entropy", "error"])
+def test_examples_are_sorted_and_paged(server, sort):
+    values = [each[sort] for each in page(server)["examples"]]
+    for order in ("ascending", "descending"):
+        wanted = sorted(values, reverse=order == "descending")
+        assert [each[sort] for each in page(server, f"sort={sort}&order={order}")["examples"]] == wanted
+    second = page(server, f"sort={sort}&first=1&count=2")
+    assert [each[sort] for each in second["examples"]] == sorted(values)[1:3]
+
+
+def test_what_is_wrong_is_refused(server):
+    assert server.ask("/studio/data?model=en-de&sort=entrpy")[2]["remedy"] == "Did you mean 'entropy'?"
+    assert server.ask("/studio/data?model=en-de&first=-1")[0] == 400
+    assert server.ask("/studio/data?model=missing")[0] == 404
+    other = server.ask("/studio/data?model=en-de&data=/etc/passwd&names=/etc/passwd")[2]
+    assert "passwd" not in json.dumps(other)  # no path is taken from a request
+
+
+def test_heads_are_those_of_the_data(server):
+    page(server)
+    until(lambda: server.ask("/studio/heads", {"model": "en-de"})[2]["complete"])
+    answer = server.ask("/studio/heads", {"model": "en-de"})[2]
+    model = MODELS["en-de"]
+    wanted = regard.heads(model, inputs=[text for text, _ in PAIRS])
+    assert answer["inputs"] == len(PAIRS)
+    assert [(each["map"], each["head"]) for each in answer["heads"]] == [each.name for each in wanted.heads]
+    for each, head in zip(answer["heads"], wanted.heads, strict=True):
+        for column in ("entropy", "previous", "positional", "induction", "copying"):
+            assert each[column] == pytest.approx(head.value(column), abs=1e-5)
+    assert answer["distances"][0][1] == pytest.approx(wanted.distances[0][1], abs=1e-4)
+    first = answer["heads"][0]
+
+    def loss() -> float:
+        scores = model.score([text for text, _ in PAIRS], [target for _, target in PAIRS])
+        return -sum(each.log_probability for each in scores) / sum(len(each.tokens) for each in scores)
+
+    whole = loss()
+    with editing(model.model, [SwitchHeadOff(map=first["map"], head=first["head"])]):
+        assert first["ablation"] == pytest.approx(loss() - whole, abs=1e-5)
+    assert first["ablation"] != pytest.approx(0.0, abs=1e-6)
+
+
+def test_heads_of_one_input(server):
+    answer = server.ask("/studio/heads", {"model": "en-de", "input": "the cat sat"})[2]
+    wanted = regard.heads(MODELS["en-de"], inputs=["the cat sat"])
+    assert [each["entropy"] for each in answer["heads"]] == pytest.approx([h.means.entropy for h in wanted.heads])
+    assert (answer["inputs"], answer["complete"]) == (1, True)
+
+
+def test_a_new_version_is_measured_anew(server):
+    before = page(server, model="other")["examples"]
+    server.engine.load("other", "8", translator(decoder="rnn", seed=5))
+    try:
+        assert [each["score"] for each in page(server, model="other")["examples"]] != [e["score"] for e in before]
+    finally:
+        server.engine.load("other", "7", MODELS["other"])
+
+
+def test_texts_of_a_language_model(tmp_path):
+    (tmp_path / "t.txt").write_text("the cat sat\na dog\n")
+    model = language_model()
+    with served({"lines": model}, studio=StudioSources(DataSet((str(tmp_path / "t.txt"),)))) as running:
+        until(lambda: running.ask("/studio/data")[2]["data"]["measured"] == 2)
+        first = running.ask("/studio/data")[2]["examples"][0]
+        seen = regard.look(model, "the cat sat", output="")
+        assert first["score"] == pytest.approx(sum(seen.output.scores), abs=1e-4)
+        assert first["error"] == pytest.approx(-first["score"] / first["tokens"])
+        assert (first["reference"], first["output"]) == (None, None)
+
+
+def test_without_data(tmp_path):
+    with served({"m": MODELS["en-de"]}) as running:
+        assert running.ask("/studio/given")[2] == {"data": None, "runs": []}
+        status, _, answer = running.ask("/studio/data")
+        assert (status, "--data" in answer["detail"]) == (404, True)
+    missing = StudioSources(DataSet((str(tmp_path / "missing.tsv"),)))
+    with served({"m": MODELS["en-de"]}, studio=missing) as running:
+        until(lambda: running.ask("/studio/data")[2]["data"]["error"])
+        assert "missing.tsv" in running.ask("/studio/data")[2]["data"]["error"]

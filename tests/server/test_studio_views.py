@@ -1,0 +1,202 @@
+"""The studio's views of heads, data, training runs and long inputs, in a real browser, held to Python's numbers."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from urllib.parse import urlencode
+
+import pytest
+
+pytest.importorskip("uvicorn", reason="needs the extra `serve`")
+
+import regard
+from regard.server import long_inputs
+from regard.server.studio_sources import DataSet, StudioSources
+from regard.training.telemetry.log_file import truncate_log
+from support.browsers import HOSTILE, browser as launched, strict_pages, violations
+from support.predictors import language_model, translator
+from support.servers import Running, served
+
+pytestmark = pytest.mark.slow
+
+MODELS = {"en-de": translator(), "lines": language_model("bytes")}
+PAIRS = [(f"the {name} sat on the mat {n}", HOSTILE[n % len(HOSTILE)]) for n, name in enumerate(["cat", "dog"] * 14)]
+LONG = "the red car and the dog sat; a dogma, the doghouse! " * 7
+SIDE = 32
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[object]:
+    with launched() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> dict:
+    folder = tmp_path_factory.mktemp("runs")
+    made = {}
+    for name, shift in (("one", 0.0), ("<b>two</b>", 0.5)):
+        made[name] = folder / name.strip("<b>/")
+        made[name].mkdir()
+        log(
+            made[name],
+            *[{"event": "train", "step": 10 * n, "loss": 4 + shift - n / 3, "rate": n * 1e-4} for n in range(1, 9)],
+        )
+    log(made["one"], validation(40, 30.0), validation(80, 35.5))
+    return made
+
+
+def validation(step: int, bleu: float) -> dict:
+    samples = [{"source": "a cat", "output": HOSTILE[0], "reference": "eine Katze"}]
+    heads = [{"map": "decoder 1 cross", "head": head, "entropy": 1.0 + head + step / 100} for head in (0, 1)]
+    return {"event": "validation", "step": step, "loss": 2.0, "bleu": bleu, "samples": samples, "heads": heads}
+
+
+def log(run, *events: dict) -> None:
+    with (run / "log.jsonl").open("a") as file:
+        file.writelines(json.dumps(event) + "\n" for event in events)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory, runs) -> Iterator[Running]:
+    data = tmp_path_factory.mktemp("data") / "test.tsv"
+    data.write_text("".join(f"{a}\t{b}\n" for a, b in [("source", "target"), *PAIRS]))
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (("SIDE", SIDE), ("GRID", 64)):
+            patch.setattr(long_inputs, name, value)
+        with served(MODELS, studio=StudioSources(DataSet((str(data),)), runs)) as running:
+            yield running
+
+
+@pytest.fixture
+def opened(browser, server) -> Iterator[Callable]:
+    with strict_pages(browser) as open_page:
+
+        def at(route: str, *, scheme: str = "light", **parameters: object) -> object:
+            path = f"#/{route}?{urlencode(parameters)}"
+            return open_page(f"http://127.0.0.1:{server.port}/{path}", color_scheme=scheme)
+
+        yield at
+
+
+@pytest.fixture(scope="module")
+def expect():
+    found = pytest.importorskip("playwright.sync_api").expect
+    found.set_options(timeout=60_000)
+    yield found
+    found.set_options(timeout=5_000)
+
+
+def rows(page: object, table: str) -> list[list[str]]:
+    return page.locator(f"{table} tbody tr").evaluate_all(
+        "rows => rows.map(row => [...row.cells].map(cell => cell.textContent))"
+    )
+
+
+def test_examples_are_browsed_and_one_click_leads_to_a_look(opened, expect, server):
+    page = opened("data", model="en-de", sort="score", order="descending")
+    expect(page.locator("#data-told")).to_have_text(re.compile(r"28 of 28 examples measured"))
+    told = server.ask("/studio/data?model=en-de&sort=score&order=descending&count=25")[2]["examples"]
+    shown = rows(page, "#examples")
+    assert [row[0] for row in shown] == [str(each["index"]) for each in told]
+    assert [row[4] for row in shown] == [f"{each['score']:.3f}" for each in told]
+    assert [row[2] for row in shown] == [each["reference"] for each in told]
+    page.locator("#page-after").click()
+    expect(page.locator("#examples tbody tr")).to_have_count(3)
+    expect(page.locator("#page-after")).to_be_disabled()
+    page.locator("#data-sort").select_option("length")
+    expect(page).to_have_url(re.compile("sort=length"))
+    expect(page.locator("#examples tbody tr")).to_have_count(25)
+    first = page.locator("#examples tbody th a").first
+    text = first.text_content()
+    first.click()
+    expect(page.locator("#input-0")).to_have_value(text)
+    expect(page.locator("#output .said")).to_have_text(regard.look(MODELS["en-de"], text).output.text)
+    assert page.evaluate("window.hacked") is None
+
+
+def test_heads_are_sorted_and_grouped_by_what_was_measured(opened, expect, server):
+    page = opened("heads", model="en-de", input="the cat sat")
+    expect(page.locator("#heads-told")).to_have_text(re.compile(r"heads, measured over 28 examples of test.tsv\."))
+    told = server.ask("/studio/heads", {"model": "en-de"})[2]
+    page.locator("#heads-sort").select_option("induction")
+    expect(page).to_have_url(re.compile("sort=induction"))
+    heading = page.locator("#head-table thead th").all_text_contents()
+    shown = rows(page, "#head-table")
+    column = heading.index("induction")
+    wanted = sorted((head["induction"] for head in told["heads"] if head["induction"] is not None), reverse=True)
+    assert [row[column] for row in shown if row[column] != "–"] == [f"{value:.3f}" for value in wanted]
+    by_name = {f"{head['map']}, head {head['head']}": head for head in told["heads"]}
+    for row in shown:
+        assert row[heading.index("entropy")] == f"{by_name[row[0]]['entropy']:.3f}"
+        assert row[heading.index("ablation")] == f"{by_name[row[0]]['ablation']:.3f}".replace("-0.000", "-0.000")
+    page.locator("#heads-sort").select_option("group")
+    groups = {head["group"] for head in told["heads"]}
+    expect(page.locator(".head-group h3")).to_have_text([f"Group {group}" for group in sorted(groups)])
+    expect(page.locator(".cards canvas")).to_have_count(len(told["heads"]))
+    link = page.locator(".cards a").first
+    assert "map=" in link.get_attribute("href")
+    link.click()
+    expect(page.locator("#input-0")).to_have_value("the cat sat")
+
+
+def test_runs_are_drawn_as_they_train(opened, expect, runs):
+    page = opened("runs")
+    expect(page.locator("#runs-told")).to_have_text("one, <b>two</b>: 80 steps.")
+    captions = page.locator("#charts caption")
+    expect(captions).to_have_text(["loss", "bleu", "learning rate"])
+    loss = {row[0]: row[1:] for row in rows(page, "#charts figure:nth-of-type(1) table")}
+    assert loss["one training"] == ["80", f"{4 - 8 / 3:.4g}"]
+    assert loss["<b>two</b> training"] == ["80", f"{4.5 - 8 / 3:.4g}"]
+    assert rows(page, "#samples table") == [["a cat", HOSTILE[0], "eine Katze"]]
+    assert rows(page, "#run-heads table")[1] == ["decoder 1 cross, head 1", "80", "2.8"]
+    log(runs["one"], {"event": "train", "step": 90, "loss": 0.25, "rate": 1e-4})
+    expect(page.locator("#charts figure:nth-of-type(1) tbody tr").first).to_contain_text("900.25")
+    truncate_log(runs["one"], 80)  # the run is resumed from its checkpoint
+    expect(page.locator("#charts figure:nth-of-type(1) tbody tr").first).to_contain_text("801.333")
+    assert page.evaluate("window.hacked") is None
+
+
+def test_a_long_map_is_zoomed_and_its_rows_are_exact(opened, expect):
+    page = opened("long", model="lines")
+    page.locator("#long-text").fill(LONG)
+    page.locator("#long-open").click()
+    seen = regard.look(MODELS["lines"], LONG, output="")
+    tokens = len(seen.output.read)
+    expect(page.locator("#long-told")).to_have_text(f"{tokens} tokens, 2 maps.")
+    of = seen["decoder 2 self"]
+    page.locator("#long-head").select_option("1")
+    page.locator("#long-row").fill("300")
+    page.locator("#long-row").press("Enter")
+    best = of.weights([300], [1])[0, 0].topk(16)
+    expect(page.locator("#long-top caption")).to_contain_text("Row 300")
+    expect(page.locator("#long-top tbody td:last-child")).to_have_text([f"{x:.5f}" for x in best.values.tolist()])
+    entropies = of.summary(0).entropy[1]
+    expect(page.locator("#long-entropy h3")).to_contain_text(f"mean {float(entropies.mean()):.3f} nats")
+    canvas = page.locator("#long-canvas")
+    canvas.focus()
+    expect(page.locator("#long-place")).to_contain_text("1 pixels for each weight")
+    for _ in range(4):
+        canvas.press("+")
+    expect(page.locator("#long-place")).to_contain_text("5 pixels for each weight")
+    canvas.press("ArrowDown")
+    expect(page.locator("#long-place")).not_to_contain_text("Rows from 0,")
+    canvas.press("0")
+    expect(page.locator("#long-place")).to_contain_text("Rows from 0, keys from 0")
+    canvas.click(position={"x": 5, "y": 5})
+    expect(page.locator("#long-top caption")).to_contain_text(re.compile(r"Row \d+ "))
+    page.locator("#long-map").select_option("decoder 1 self")
+    expect(page.locator("#long-top caption")).to_contain_text("Row 0")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(opened, expect, scheme):
+    for route, ready in (("data", "#examples tbody tr"), ("heads", "#head-table tbody tr"), ("runs", "#charts svg")):
+        page = opened(route, scheme=scheme, model="en-de", input="the cat sat")
+        expect(page.locator(ready).first).to_be_visible(timeout=60_000)
+        assert violations(page) == [], route
+    page = opened("long", scheme=scheme, model="lines")
+    page.locator("#long-text").fill(LONG[:120])
+    page.locator("#long-open").click()
+    expect(page.locator("#long-entropy svg")).to_be_visible()
+    assert violations(page) == []

@@ -1,0 +1,78 @@
+"""Pages in Debian's chromium, through Playwright: whatever they report to their console fails the test."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+HOSTILE = [
+    "<script>window.hacked = 1</script>",
+    "</script><script>window.hacked = 1</script>",
+    "<!--<script>",
+    "--><script>window.hacked = 1</script>",
+    "<img src=x onerror='window.hacked = 1'>",
+    "<svg onload='window.hacked = 1'>",
+    "<svg><script>window.hacked = 1</script></svg>",
+    "<iframe srcdoc='<script>parent.hacked = 1</script>'></iframe>",
+    "<a href='javascript:window.hacked = 1'>x</a>",
+    "javascript:window.hacked = 1",
+    "' onfocus='window.hacked = 1' autofocus='",
+    '" onmouseover="window.hacked = 1" x="',
+    "</title><script>window.hacked = 1</script>",
+    "</style><script>window.hacked = 1</script>",
+    "<style>* { display: none }</style>",
+    "<base href='https://example.org/'>",
+    "<meta http-equiv='refresh' content='0;url=https://example.org/'>",
+    "<form action='https://example.org/'><input name=x></form>",
+    "${window.hacked = 1}",
+    "&lt;script&gt;&#x3c;\u202e\u0000\u2028]]>",
+]
+VIOLATIONS = "async () => (await axe.run()).violations.map(each => `${each.id}: ${each.nodes[0].html}`)"
+
+
+@contextmanager
+def browser() -> Iterator[object]:
+    """A browser; where there is none, the test is skipped."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install playwright")
+    if CHROMIUM is None:
+        pytest.skip("needs a browser: apt-get install chromium")
+    with playwright.sync_playwright() as started:
+        launched = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield launched
+        launched.close()
+
+
+@contextmanager
+def strict_pages(browser: object, allowed: Callable[[str], bool] = lambda text: False) -> Iterator[Callable]:
+    """Opens pages at addresses. In the end none has reported an error, but what is `allowed`, nor asked elsewhere."""
+    contexts, told, asked = [], [], []
+
+    def opened(address: str, **options: object) -> object:
+        context = browser.new_context(**{"viewport": {"width": 1200, "height": 900}, **options})
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(30_000)
+        page.on("console", lambda message: told.append(message.text))
+        page.on("pageerror", lambda error: told.append(str(error)))
+        page.on("dialog", lambda dialog: told.append(dialog.message))
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(address)
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert [text for text in told if not allowed(text)] == []
+    assert [
+        url for url in asked if not url.startswith(("http://127.0.0.1:", "file:", "data:", "blob:", "about:"))
+    ] == []
+
+
+def violations(page: object) -> list[str]:
+    """What the rules of https://github.com/dequelabs/axe-core find on a page."""
+    package = pytest.importorskip("axe_playwright_python", reason="needs axe: pip install axe-playwright-python")
+    page.evaluate(Path(package.__path__[0], "axe.min.js").read_text(encoding="utf-8"))
+    return page.evaluate(VIOLATIONS)

@@ -1,0 +1,105 @@
+"""A server in a thread of this process, asked over real sockets by http.client."""
+
+import asyncio
+import http.client
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import uvicorn
+
+from regard.inference.predictor import Predictor
+from regard.server.app import Server
+from regard.server.engine import Engine, EngineLimits
+from regard.server.http_server import server_config
+from regard.server.keys import read_keys
+from regard.server.loader import ModelLoader
+from regard.server.tls import Tls
+
+PATIENCE = 60.0
+
+
+class Running:
+    """A server that listens."""
+
+    def __init__(self, app: Server, engine: Engine, port: int) -> None:
+        self.app, self.engine, self.port = app, engine, port
+        self.last_id = ""
+
+    def connect(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+
+    def ask(self, path: str, body: object = None, **headers: str) -> tuple[int, dict, dict]:
+        """Status, headers and JSON of an answer; a body makes it a POST."""
+        connection = self.connect()
+        given = body if isinstance(body, bytes) else None if body is None else json.dumps(body)
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        if body is not None:
+            named.setdefault("content-type", "application/json")
+        connection.request("GET" if body is None else "POST", path, given, named)
+        answer = connection.getresponse()
+        content = answer.read()
+        self.last_id = answer.headers["x-request-id"]
+        connection.close()
+        kind = answer.headers["content-type"]
+        return (
+            answer.status,
+            dict(answer.headers),
+            json.loads(content) if "json" in kind and "ndjson" not in kind else {"text": content.decode()},
+        )
+
+
+@contextmanager
+def served(
+    models: dict,
+    engine_limits: EngineLimits | None = None,
+    *,
+    keys: Sequence[str] = (),
+    tls: Tls | None = None,
+    protocol: type | None = None,
+    **options,
+) -> Iterator[Running]:
+    """A server of models, each a predictor (version "7") or a path."""
+    engine = Engine(engine_limits or EngineLimits())
+    loader = ModelLoader(engine, models)
+    for name, model in models.items():
+        if isinstance(model, Predictor):
+            engine.load(name, "7", model)
+        else:
+            loader.load(name)
+    engine.start()
+    app = Server(engine, keys=read_keys(keys), admin=loader, **options)
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(server_config(app, tls, protocol))
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listening])))
+    thread.start()
+    try:
+        yield Running(app, engine, listening.getsockname()[1])
+    finally:
+        server.should_exit = True
+        thread.join(PATIENCE)
+        engine.stop(PATIENCE)
+
+
+def slowed(monkeypatch, model) -> tuple[threading.Semaphore, threading.Event]:
+    """Every step of the model waits for the semaphore; the event says that one does."""
+    decoder = type(model.model.decoder)
+    gate, waits, step = threading.Semaphore(0), threading.Event(), decoder.step
+
+    def slow(*given):
+        waits.set()
+        assert gate.acquire(timeout=PATIENCE)
+        return step(*given)
+
+    monkeypatch.setattr(decoder, "step", slow)
+    return gate, waits
+
+
+def until(condition) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
