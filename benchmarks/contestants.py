@@ -18,7 +18,7 @@ class Worker:
     def __init__(self, label: str, command: Sequence[str | Path], threads: int) -> None:
         self.label = label
         self.process = subprocess.Popen(
-            command, cwd=HERE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=_environment(threads)
+            command, cwd=HERE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment(threads)
         )
         self.about = self._answer()
 
@@ -39,7 +39,7 @@ class Worker:
         return json.loads(line)
 
 
-def _environment(threads: int) -> dict[str, str]:
+def environment(threads: int) -> dict[str, str]:
     quiet = {"TOKENIZERS_PARALLELISM": "false", "TRANSFORMERS_VERBOSITY": "error", "HF_HUB_OFFLINE": "1"}
     # Threads that wait must not spin: not beside the worker whose turn it is, nor in the count of busy time.
     return {**os.environ, **quiet, "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}
