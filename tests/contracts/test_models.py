@@ -247,10 +247,11 @@ def test_any_encoder_with_any_decoder_learns_ten_examples(name, encoder_name):
         lambda w: LastPool(PoolConfig(), w),
         lambda w: FirstPool(FirstPoolConfig(), w),
         lambda w: FirstPool(FirstPoolConfig("tanh"), w),
+        lambda w: FirstPool(FirstPoolConfig(distillation_head=True), w),
         lambda w: AttentionPool(AttentionPoolConfig(), w),
         lambda w: AttentionPool(AttentionPoolConfig(queries=3, heads=2), w),
     ],
-    ids=["mean", "last", "first", "first projected", "attention", "three queries"],
+    ids=["mean", "last", "first", "first projected", "first distilled", "attention", "three queries"],
 )
 def test_pools_ignore_padding(make):
     pool, given = make(WIDTH), memory()
@@ -271,6 +272,15 @@ def test_pools_by_their_definition():
     for name, function in (("tanh", torch.tanh), ("relu", torch.relu)):
         pool = FirstPool(FirstPoolConfig(name), WIDTH)
         torch.testing.assert_close(pool(given), function(pool.proj(given.states[:, 0])))
+
+
+def test_two_heads_classify_two_states_and_are_averaged():
+    pool, given = FirstPool(FirstPoolConfig(distillation_head=True), WIDTH), memory()
+    model = Classifier(encoder("gru"), pool, labels=5)
+    first, second = model.classifier.heads
+    wanted = (first(given.states[:, 0]) + second(given.states[:, 1])) / 2
+    torch.testing.assert_close(model.classifier(pool(given)), wanted)
+    assert model.output_weights == (first.weight, second.weight)
 
 
 @torch.no_grad()

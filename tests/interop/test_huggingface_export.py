@@ -32,6 +32,7 @@ BERT = {**LEARNED, "norm_first": False, "norm_input": True, "activation": "gelu"
 VIT = {"kind": "vit", "patch_size": 4,
        "transformer": {"dim": 24, "layers": 2, "heads": 3, "ffn_dim": 32, "activation": "gelu", "positions": "learned",
                        "max_positions": 10, "cls_token": True}}  # fmt: skip
+DEIT = {**VIT, "transformer": {**VIT["transformer"], "max_positions": 11}, "distillation_token": True}
 PIXELS = np.random.default_rng(1).integers(0, 256, (12, 12, 3), dtype=np.uint8)
 SHARED = {"tie_embeddings": "all"}
 # Name: (model table without sizes, the architecture it is written as).
@@ -57,6 +58,7 @@ MODELS = {
     ),
     "masked tokens": ({"encoder": BERT, "head": "mlm", "scale_embeddings": False}, "bert"),
     "image classifier": ({"encoder": VIT, "pool": {"kind": "first"}}, "vit"),
+    "distilled image classifier": ({"encoder": DEIT, "pool": {"kind": "first", "distillation_head": True}}, "deit"),
     "captioner": ({"encoder": VIT, "decoder": BLOCKS, "output_bias": False}, "vision-encoder-decoder"),
 }  # fmt: skip
 TEXTS = ["the cat sat on the mat", "a dog ran: </s> and the red car", "category"]
@@ -131,7 +133,7 @@ def exported(tmp_path_factory):
         model = made(table, running=name == "running text")
         folder = regard.export(model, "huggingface", place / name.replace(" ", "-"))
         kind = "classify" if "pool" in table else "generate" if "encoder" in table else "continue"
-        kind = {"masked tokens": "fill", "image classifier": "label", "captioner": "caption"}.get(name, kind)
+        kind = {"masked tokens": "fill", "captioner": "caption"}.get(name, "label" if "image" in name else kind)
         jobs.append((str(folder), kind, PIXELS.tolist() if kind in ("label", "caption") else TEXTS))
         models[name] = model, folder
     done = subprocess.run([sys.executable, "-c", LOADING], input=json.dumps(jobs), capture_output=True, text=True)

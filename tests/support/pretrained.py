@@ -69,6 +69,7 @@ CASES = {
     "vit": ("ViTForImageClassification", "ViTConfig", {**VIT, "hidden_size": 24}),
     "vit-larger": ("ViTForImageClassification", "ViTConfig", {**VIT, **LARGER, "hidden_act": "relu", "image_size": 16}),
     "deit": ("DeiTForImageClassification", "DeiTConfig", {**VIT, "hidden_size": 24}),
+    "deit-teacher": ("DeiTForImageClassificationWithTeacher", "DeiTConfig", {**VIT, **LARGER, "image_size": 16}),
     "captioner": ("VisionEncoderDecoderModel", "VisionEncoderDecoderConfig", {"hidden_size": 24}),
 }  # fmt: skip
 SOURCE = Tokens.of([[4, 5, 6, 7, 8, 9, 2], [3, 9, 4, 2], [11, 28, 5, 12, 2]])

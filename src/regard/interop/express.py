@@ -22,6 +22,7 @@ from regard.interop.architectures.table import ARCHITECTURES
 from regard.interop.rules import Copies, Step, plan
 from regard.model.build import build, parse_model
 from regard.model.model_config import ModelConfig, Part
+from regard.model.pooling import FirstPoolConfig
 from regard.model.positions import POSITIONS, Learned, RelativeBias, Rotary, Sinusoidal
 from regard.model.transformer_block import TransformerConfig
 from regard.model.weights import weights_of
@@ -94,7 +95,7 @@ def unequal_copies(expression: Expression, weights: Mapping[str, Tensor]) -> lis
 
 def express_as(architecture: Architecture[Any], model: ModelConfig) -> Expression | list[str]:
     """The expression in one architecture, or what differs; [] where the parts are of other kinds."""
-    head = "classification" if model.pool is not None else "generation" if model.decoder is not None else "mlm"
+    head = _head(model)
     classes = [name for name, each in architecture.classes.items() if each == head]
     for _ in range(2):  # the second time with what the weights make up for
         config = architecture.export_keys(model) if classes else {}
@@ -116,6 +117,14 @@ def express_as(architecture: Architecture[Any], model: ModelConfig) -> Expressio
             break
         model = changed
     return [f"{key} = {ours!r}, not {theirs!r}" for key, ours, theirs in differences]
+
+
+def _head(model: ModelConfig) -> str:
+    """The head of a model, by the names in `Architecture.classes`."""
+    if model.pool is None:
+        return "mlm" if model.decoder is None else "generation"
+    distilled = isinstance(model.pool.config, FirstPoolConfig) and model.pool.config.distillation_head
+    return "distilled classification" if distilled else "classification"
 
 
 def _labels(model: ModelConfig) -> dict[str, Any]:

@@ -47,16 +47,16 @@ class ImportedModel:
 
     def _vocabularies(self) -> Vocabularies:
         pretrained = self.pretrained
-        if pretrained.model.reads == ("image",) and pretrained.head == "classification":
+        if pretrained.model.reads == ("image",) and pretrained.classifies:
             return (None,), Labels(pretrained.labels, ordered=True)
         sources, target = read_vocabularies(pretrained, self.generation)
-        if pretrained.head == "classification":
+        if pretrained.classifies:
             return sources, Labels(pretrained.labels, ordered=True)
         return sources, target
 
     def _recipe(self) -> Recipe:
         pretrained, folder = self.pretrained, self.pretrained.folder
-        data: dict[str, Any] = {"target": {"kind": "label"} if pretrained.head == "classification" else TEXT}
+        data: dict[str, Any] = {"target": {"kind": "label"} if pretrained.classifies else TEXT}
         if pretrained.model.reads == ("image",):
             data["source"] = image_field(folder, pretrained.config)
         elif self.sources:

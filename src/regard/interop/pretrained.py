@@ -36,11 +36,16 @@ class PretrainedFolder:
         self.keys: SharedKeys = self.architecture.read(self.config, self.head, folder / CONFIG)
         self.tensors = TensorFolder(folder)
         self.table = self.architecture.table(self.keys, self.head, self.tensors)
-        if self.head == "classification":
+        if "pool" in self.table:
             self.table["num_labels"] = len(self.labels)
         self._file_names = self.architecture.renamed(list(self.tensors))
         self.model = self._checked_model()
         self._check_names()
+
+    @property
+    def classifies(self) -> bool:
+        """Whether it predicts a label."""
+        return self.model.pool is not None
 
     @cached_property
     def labels(self) -> list[str]:

@@ -156,6 +156,7 @@ class Pool(nn.Module, ABC):
     """Reduces a memory to one vector, for a classifier."""
 
     dim: int  # of the vector
+    parts: int = 1  # equal parts of the vector, each with a classifier of its own; their logits are averaged
 
     @abstractmethod
     def forward(self, memory: Memory) -> Float[Tensor, "B W"]:

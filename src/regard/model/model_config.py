@@ -157,7 +157,8 @@ def conflicts(model: ModelConfig, *, sized: bool) -> Iterator[Problem]:
         if decoder is not None:
             yield from (problem.under("model.decoder") for problem in decoder.memory_conflicts(model.memory_dim))
         if pool is not None:
-            yield from (problem.under("model.pool") for problem in pool.memory_conflicts(model.memory_dim))
+            found = (*pool.memory_conflicts(model.memory_dim), *pool.encoder_conflicts(encoders[0].cls_tokens))
+            yield from (problem.under("model.pool") for problem in found)
     if options.tie_embeddings == "all":
         yield from _tie_conflicts(model, decoder)
     yield from _unused(model)

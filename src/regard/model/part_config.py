@@ -48,6 +48,11 @@ class EncoderConfig(PartConfig):
     reads: ClassVar[Reads] = "tokens"  # what a source is made of
 
     @property
+    def cls_tokens(self) -> int:
+        """Learned tokens before those of the source: as many as its encoder says."""
+        return int(getattr(self, "cls_token", False))
+
+    @property
     def normalizes_colors(self) -> bool:
         """Whether it expects images in [-1, 1], because it normalizes their colors itself."""
         return False
@@ -107,6 +112,10 @@ class PoolConfig(Config):
 
     def memory_conflicts(self, memory_dim: int) -> Iterator[Problem]:
         """What prevents reading a memory of this dimension."""
+        return iter(())
+
+    def encoder_conflicts(self, cls_tokens: int) -> Iterator[Problem]:
+        """What prevents reading a memory that begins with the states of so many learned tokens."""
         return iter(())
 
 

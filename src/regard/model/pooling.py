@@ -33,6 +33,20 @@ class FirstPoolConfig(PoolConfig):
     projection: Literal["none", "tanh", "relu"] = doc(
         "none", "activation of a linear layer after the pool; none: no such layer", arxiv="1810.04805"
     )
+    distillation_head: bool = doc(
+        False,
+        "a second classifier, of the encoder's distillation_token; the logits of both are averaged",
+        arxiv="2012.12877",
+    )
+
+    def conflicts(self) -> Iterator[Problem]:
+        if self.distillation_head and self.projection != "none":
+            yield Problem("projection", "'none' with a distillation_head", repr(self.projection), "Leave it out.")
+
+    def encoder_conflicts(self, cls_tokens: int) -> Iterator[Problem]:
+        if self.distillation_head and cls_tokens < 2:
+            remedy = "Set distillation_token in a vit encoder."
+            yield Problem("distillation_head", "an encoder with a distillation_token", "none", remedy)
 
 
 class _StatePool(Pool):
@@ -58,17 +72,21 @@ class LastPool(_StatePool):
 
 
 class FirstPool(Pool):
-    """The first state, such as that of a cls_token, through a linear layer and its activation if there is one."""
+    """The first state, such as that of a cls_token, through a linear layer and its activation if there is one.
+
+    With a distillation head, the first two, one after the other.
+    """
 
     def __init__(self, config: FirstPoolConfig, dim: int) -> None:
         super().__init__()
-        self.dim = dim
+        self.parts = 2 if config.distillation_head else 1
+        self.dim = self.parts * dim
         self.proj, self.activation = None, torch.tanh if config.projection == "tanh" else torch.relu
         if config.projection != "none":
             self.proj = nn.Linear(dim, dim)
 
     def forward(self, memory: Memory) -> Float[Tensor, "B W"]:
-        first = memory.states[:, 0]
+        first = memory.states[:, : self.parts].flatten(1)
         return first if self.proj is None else self.activation(self.proj(first))
 
 

@@ -3,6 +3,7 @@
 from abc import ABC
 from collections import Counter
 
+import torch
 from torch import nn
 
 from regard.core.shapes import Float, Int, Tensor
@@ -73,6 +74,18 @@ class Seq2Seq(Model):
         return logits.float().log_softmax(-1).gather(-1, targets[:, 1:, None])[..., 0]
 
 
+class AveragedHeads(nn.Module):
+    """A linear classifier of each part of a pool's vector; their logits are averaged (arXiv:2012.12877)."""
+
+    def __init__(self, pool: Pool, labels: int) -> None:
+        super().__init__()
+        self.heads = nn.ModuleList(nn.Linear(pool.dim // pool.parts, labels) for _ in range(pool.parts))
+
+    def forward(self, x: Float[Tensor, "B PW"]) -> Float[Tensor, "B labels"]:
+        parts = x.chunk(len(self.heads), 1)
+        return torch.stack([head(part) for head, part in zip(self.heads, parts, strict=True)]).mean(0)
+
+
 class Classifier(Model):
     """Any source to a label."""
 
@@ -82,14 +95,14 @@ class Classifier(Model):
         super().__init__()
         self.encoder, self.pool = encoder, pool
         self.dropout = nn.Dropout(dropout)
-        self.classifier = nn.Linear(pool.dim, labels)
+        self.classifier = nn.Linear(pool.dim, labels) if pool.parts == 1 else AveragedHeads(pool, labels)
 
     def as_classifier(self) -> "Classifier":
         return self
 
     @property
     def output_weights(self) -> tuple[Tensor, ...]:
-        return (self.classifier.weight,)
+        return tuple(layer.weight for layer in self.classifier.modules() if isinstance(layer, nn.Linear))
 
     def forward(self, source: Source) -> Float[Tensor, "B labels"]:
         logits: Tensor = self.classifier(self.dropout(self.pool(self.encoder(source))))

@@ -84,6 +84,10 @@ class _GridTransformerConfig(EncoderConfig):
         return self.blocks.dim
 
     @property
+    def cls_tokens(self) -> int:
+        return self.blocks.cls_tokens
+
+    @property
     def output_dropout(self) -> float:
         return self.blocks.dropout
 
@@ -131,6 +135,10 @@ class VitConfig(_GridTransformerConfig):
     transformer: TransformerConfig = doc(TransformerConfig(), "the Transformer over the patches")
     patch_ffn_dim: Count | None = doc(None, "hidden dimension of an MLP that embeds patches; left out: one linear map")
     distillation_token: bool = doc(False, "a second learned state, after the cls_token", arxiv="2012.12877")
+
+    @property
+    def cls_tokens(self) -> int:
+        return super().cls_tokens + self.distillation_token
 
     def conflicts(self) -> Iterator[Problem]:
         yield from super().conflicts()

@@ -75,11 +75,25 @@ class Deit(Vit):
     """DeiT (https://arxiv.org/abs/2012.12877): as ViT, with a second token, which was trained by distillation."""
 
     model_type = "deit"
-    classes = {"DeiTForImageClassification": "classification"}
+    classes = {
+        "DeiTForImageClassification": "classification",
+        "DeiTForImageClassificationWithTeacher": "distilled classification",
+    }
     prefix, tokens = "deit.", 2
+
+    def table(self, keys: VitKeys, head: str, tensors: TensorFolder | None) -> dict[str, Any]:
+        pool = {"kind": "first"} | ({"distillation_head": True} if head == "distilled classification" else {})
+        return {"encoder": self.encoder(keys), "pool": pool}
 
     def encoder(self, keys: VitKeys) -> dict[str, Any]:
         return super().encoder(keys) | {"distillation_token": True}
+
+    def rules(self, keys: VitKeys, model: ModelConfig) -> list[Rule]:
+        return [
+            *super().rules(keys, model),
+            Rule("cls_classifier.{p}", "classifier.heads.0.{p}"),
+            Rule("distillation_classifier.{p}", "classifier.heads.1.{p}"),
+        ]
 
 
 def encoder_rules() -> list[Rule]:
