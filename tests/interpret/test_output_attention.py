@@ -7,7 +7,7 @@ import torch
 
 import regard
 from regard.core.sequence import Tokens
-from regard.data.special_tokens import START
+from regard.data.special_tokens import END, START
 from regard.decoding.config import DecodeConfig
 from regard.decoding.ensemble import Ensemble
 from regard.decoding.interfaces import Hypothesis
@@ -51,7 +51,9 @@ def test_weights_equal_those_of_greedy_steps(name):
 @torch.no_grad()
 def test_weights_of_several_outputs_are_those_of_each():
     made, row = model("transformer"), sources()[0]
-    hits = [Hypothesis(tokens, None, None, len(tokens) < 4) for tokens in ((5, 6), (7,), (8, 9, 5, 6), ())]
+    hits = [
+        Hypothesis(tokens, None, None, END if len(tokens) < 4 else None) for tokens in ((5, 6), (7,), (8, 9, 5, 6), ())
+    ]
     together = output_attention(made, Tokens.of([row]), hits, START)
     for hit, weights in zip(hits, together, strict=True):
         (alone,) = output_attention(made, Tokens.of([row]), [hit], START)

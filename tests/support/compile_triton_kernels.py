@@ -188,7 +188,7 @@ def decoding(dtype) -> None:
         source, mask = torch.zeros(batch, 30, 2, dim, dtype=dtype), torch.ones(batch, 30, dtype=torch.bool)
         step_triton.cross_attention(torch.zeros(4, dim, dtype=dtype), source, mask, heads)
     scores, flags = torch.zeros(4, 1, 5000, dtype=dtype), torch.zeros(4, dtype=torch.bool)
-    sampling_triton.greedy_step(scores, tokens.view(4, 1, 1), tokens, tokens, flags, flags, 3, 0)
+    sampling_triton.greedy_step(scores, tokens.view(4, 1, 1), *[tokens] * 3, flags, flags, 3, 0)
     sampling_triton.log_sum_exp(scores)
     sampling_triton.top_k(scores, 5)
     sampling_triton.fingerprints(tokens, tokens)

@@ -87,10 +87,10 @@ def test_advantages_are_cider_less_that_of_the_greedy_output(decoder, tmp_path, 
     assert torch.equal(advantages, same)
     assert not torch.equal(sampled.ids, sampler(model, batch, 8)[0].ids)
     assert advantages.shape == (8,)
-    gold = [Hypothesis(tuple(data.train.target.row(row)[1:-1].tolist()), None, None, True) for row in range(8)]
+    gold = [Hypothesis(tuple(data.train.target.row(row)[1:-1].tolist()), None, None, END) for row in range(8)]
     best = [sampler.reward(row, each) for row, each in enumerate(gold)]
     assert min(best) > 9.0  # the only reference itself: ten, or a little less where an order has no rare n-gram
-    broken = [sampler.reward(row, Hypothesis(each.tokens, None, None, False)) for row, each in enumerate(gold)]
+    broken = [sampler.reward(row, Hypothesis(each.tokens, None, None, None)) for row, each in enumerate(gold)]
     assert all(cut < whole for cut, whole in zip(broken, best, strict=True))  # it did not end
     assert sampler.reward.references[0][0][-1] == STOP
 

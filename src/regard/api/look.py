@@ -224,7 +224,7 @@ def _searched(
     processors = [ForceTokens(forced)] if forced else []
     task = SearchTask(model, lambda sources: sources[0], config, processors, special_tokens=special, rerank=rerank)
     ((_, best),) = search(task, [Request(source, size, prompt, given=len(prompt))])
-    return [*best[0].tokens, special.end] if best[0].ended else list(best[0].tokens)
+    return [*best[0].tokens, *(() if best[0].end is None else (best[0].end,))]
 
 
 def _teacher_forced(

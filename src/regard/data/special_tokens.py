@@ -24,6 +24,7 @@ class SpecialTokens:
     source_prefix   before every source
     source_suffix   after every source
     target_prefix   that every output is forced to begin with, at log-probability 0 (forced_bos_token_id)
+    other_ends      end an output as well (a list as eos_token_id, as Llama 3 has); targets of training end with `end`
     """
 
     pad: int = PAD
@@ -35,6 +36,7 @@ class SpecialTokens:
     source_prefix: tuple[int, ...] = ()
     source_suffix: tuple[int, ...] = (END,)
     target_prefix: tuple[int, ...] = ()
+    other_ends: tuple[int, ...] = ()
 
     @staticmethod
     def of(table: object, size: int) -> "SpecialTokens":
@@ -42,7 +44,7 @@ class SpecialTokens:
         if not isinstance(table, Mapping):
             raise ValueError(f"special tokens that are no table: {table!r:.80}")
         names = {field.name for field in fields(SpecialTokens)}
-        if wrong := names ^ set(table):
+        if wrong := names ^ {"other_ends", *table}:
             raise ValueError(f"special tokens with other keys than {', '.join(sorted(names))}: {sorted(wrong)!r:.80}")
         _check(table, size)
         values: dict[str, Any] = {key: tuple(each) if isinstance(each, list) else each for key, each in table.items()}
@@ -53,12 +55,19 @@ class SpecialTokens:
         _check(self.as_dict(), size)
 
     def as_dict(self) -> dict[str, Any]:
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+        """As JSON; without `other_ends` where there are none, so that earlier versions read it."""
+        table = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+        return {key: value for key, value in table.items() if key != "other_ends" or value}
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """All tokens that end an output."""
+        return (self.end, *self.other_ends)
 
     @property
     def ids(self) -> frozenset[int]:
         """All of them, with those around texts, but without those that are only suppressed."""
-        roles = (self.pad, self.start, self.end, self.unknown, self.mask)
+        roles = (self.pad, self.start, *self.ends, self.unknown, self.mask)
         around = (*self.source_prefix, *self.source_suffix, *self.target_prefix)
         return frozenset(token for token in (*roles, *around) if token is not None)
 
@@ -85,8 +94,11 @@ def _check(table: Mapping[str, Any], size: int) -> None:
         for each in value if several else () if value is None and key in OPTIONAL else (value,):
             if isinstance(each, bool) or not isinstance(each, int) or not 0 <= each < size:
                 raise ValueError(f"special_tokens.{key} = {value!r:.80}, which is no id from 0 to {size - 1}")
-    if table["end"] in table["suppressed"]:
-        raise ValueError(f"special_tokens.suppressed = {table['suppressed']!r:.80}, which holds the end token")
+    ends = [table["end"], *table.get("other_ends", ())]
+    if len(set(ends)) < len(ends):
+        raise ValueError(f"special_tokens.other_ends = {ends[1:]!r:.80}, which holds a token twice, or the end token")
+    if not set(ends).isdisjoint(table["suppressed"]):
+        raise ValueError(f"special_tokens.suppressed = {table['suppressed']!r:.80}, which holds an end token")
 
 
 DEFAULT_TOKENS = SpecialTokens()  # of the tokenizers that Regard trains

@@ -198,7 +198,16 @@ class BatchPlan:
         )
         limit = new((self.slots,), self.limits.max_length)
         required = RequiredPhrases(special, task.ends) if self.limits.constrained else None
-        common = (task.config, generated, limit, self._build_processors(), special, task.ends, required)
+        common = (
+            task.config,
+            generated,
+            limit,
+            self._build_processors(),
+            special,
+            task.ends,
+            required,
+            bool(self.limits.max_prefix),
+        )
         if self.beams > 1 and not task.config.sample:
             return BeamSearch(*common, whole_beam=task.rerank is not None, trace=task.trace)
         return GreedySearch(*common, scored=task.scored)
@@ -208,7 +217,7 @@ class BatchPlan:
         config, special = self.task.config, self.task.special_tokens
         processors: list[LogitsProcessor] = [logits_processors.SuppressTokens(special.suppressed)]
         limited = self.task.ends and self.limits.min_length
-        min_length = logits_processors.MinLength(special.end) if limited else None
+        min_length = logits_processors.MinLength(special.ends) if limited else None
         if min_length is not None:
             processors.append(min_length)
         if config.no_repeat_ngram_size:

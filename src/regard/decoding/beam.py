@@ -18,8 +18,9 @@ class BeamSearch(DecodingStrategy):
     """K hypotheses in each of B slots, in G groups (https://arxiv.org/abs/1610.02424).
 
     Ended hypotheses compete by their total divided by a power of their length, both without the prompt. A slot is done
-    when it has K ended ones and none of its open ones, were it to end now, would rank among them. With `whole_beam`,
-    all K are returned, and not only `num_hypotheses`. A `trace` records each step of the first slot.
+    when it has K ended ones and, unless `early_stopping`, none of its open ones would rank among them, were it to end
+    now, or, with "never", at the best length. With `whole_beam`, all K are returned, and not only `num_hypotheses`.
+    A `trace` records each step of the first slot.
     """
 
     whole_beam: bool = False
@@ -53,13 +54,14 @@ class BeamSearch(DecodingStrategy):
             ranks = values
         else:
             values, ranks, parents, tokens, gained = self._candidates(logits, active)
+        index = torch.arange(values.shape[-1], device=values.device)
+        end = self.is_end(tokens, generated.length)
         generated.length += ~self.done
         forced = len(self.special_tokens.target_prefix)
         if forced:
             gained = gained.masked_fill((generated.length <= forced)[:, None, None], 0.0)
-        index = torch.arange(values.shape[-1], device=values.device)
         last = (generated.length >= self.limit)[:, None, None]
-        ends = (tokens == self.special_tokens.end) & self.ends | last
+        ends = end | last
         self._end(values, parents, tokens, gained, ends & (index < beams // self.groups))
         best, chosen = ranks.masked_fill(ends, -torch.inf).topk(beams // self.groups)
         if self.trace is not None and not bool(self.done[0]):
@@ -82,7 +84,7 @@ class BeamSearch(DecodingStrategy):
     def _candidates(
         self, logits: Float[Tensor, "B K V"], active: list[int]
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """2 K / G candidates of each group, so that K / G are left when some end: (B, G, 2 K / G), best first.
+        """Candidates of each group, best first, of which K / G are left when some end: (B, G, `_count`).
 
         Totals; the values they are ranked by; parents in the beam; tokens; and the tokens' log-probabilities. The slots
         `active` have required phrases.
@@ -105,22 +107,26 @@ class BeamSearch(DecodingStrategy):
     def _fused_candidates(self, logits: Float[Tensor, "B K V"]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """As `_candidates`, for one group and processors that only mask: only the best tokens are normalized."""
         _, beams, vocabulary = logits.shape
-        gpu, count = kernels(logits), min(2 * beams, vocabulary)
+        gpu, count = kernels(logits), min(self._count(beams), vocabulary)
         assert gpu is not None
         normalizer: Tensor = gpu.log_sum_exp(logits)
         for processor in self.processors:
             processor(logits, self.generated)
         best, best_tokens = gpu.top_k(logits, count)
         log_p = best - normalizer[..., None]
-        values, index = (log_p + self.total[..., None]).flatten(1).topk(min(2 * beams, beams * vocabulary))
+        values, index = (log_p + self.total[..., None]).flatten(1).topk(min(self._count(beams), beams * vocabulary))
         tokens, gained = (x.flatten(1).gather(1, index)[:, None] for x in (best_tokens, log_p))
         return values[:, None], (index // count)[:, None], tokens, gained
+
+    def _count(self, width: int) -> int:
+        """Candidates of a group of this width: each hypothesis of it may end by each of the end tokens."""
+        return (1 + len(self.special_tokens.ends)) * width
 
     def _extend(self, scores: Scores) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Totals, ranks (totals less the penalty for tokens of earlier groups), parents and tokens of candidates."""
         batch, beams, vocabulary = scores.shape
         width = beams // self.groups
-        count = min(2 * width, width * vocabulary)
+        count = min(self._count(width), width * vocabulary)
         if self.groups == 1:
             values, index = topk_sums(scores, self.total, count)
             values = values[:, None]
@@ -134,7 +140,7 @@ class BeamSearch(DecodingStrategy):
             ranks, index = topk(diverse.flatten(1), count)
             tokens = index % vocabulary
             candidates.append((totals.flatten(1).gather(1, index), ranks, index // vocabulary + group * width, tokens))
-            continuing = ((tokens == self.special_tokens.end) & self.ends).long().argsort(stable=True)[:, :width]
+            continuing = self.is_end(tokens, self.generated.length).long().argsort(stable=True)[:, :width]
             taken.scatter_add_(1, tokens.gather(1, continuing), torch.ones_like(continuing, dtype=taken.dtype))
         values, ranks, parents, tokens = (torch.stack(x, 1) for x in zip(*candidates, strict=True))
         return values, ranks, parents, tokens
@@ -151,7 +157,7 @@ class BeamSearch(DecodingStrategy):
         new_tokens = _select(generated.tokens, parents.flatten(1)).scatter_(2, position, tokens.flatten(1)[..., None])
         new_log_p = _select(self.log_p, parents.flatten(1)).scatter_(2, position, gained.flatten(1)[..., None])
 
-        def merged(old: Tensor, new: Tensor) -> Tensor:  # (B, G, K / G + 2 K / G, …)
+        def merged(old: Tensor, new: Tensor) -> Tensor:  # (B, G, K / G + candidates, …)
             shape = batch, groups, -1, *old.shape[2:]
             return torch.cat((old.reshape(shape), new.reshape(shape)), 2)
 
@@ -167,12 +173,21 @@ class BeamSearch(DecodingStrategy):
         return self.generated.output_length[:, None, None].float() ** self.config.length_penalty
 
     def _finished(self) -> Bool[Tensor, " B"]:
-        """Whether no open hypothesis of a slot, were it to end now, would rank among its ended ones."""
-        by_group = len(self.total), self.groups, -1
-        best = self.total.view(by_group).amax(-1)  # (B, G)
-        attainable = best / self.generated.output_length[:, None].float() ** self.config.length_penalty
-        worst = self.ended_score.view(by_group).amin(-1)
-        finished: Tensor = (attainable <= worst).all(-1)
+        """Whether a slot has K ended hypotheses among which, unless `early_stopping`, no open one would rank."""
+        by_group, early, penalty = (
+            (len(self.total), self.groups, -1),
+            self.config.early_stopping,
+            self.config.length_penalty,
+        )
+        worst = self.ended_score.view(by_group).amin(-1)  # (B, G); −∞ where fewer have ended
+        if early is True:
+            full: Tensor = (worst > -torch.inf).all(-1)
+            return full
+        length = self.generated.output_length
+        if early == "never" and penalty > 0.0:  # the longer, the better
+            length = (self.limit - self.generated.prompt).clamp(min=1)
+        best = self.total.view(by_group).amax(-1)
+        finished: Tensor = (best / length[:, None].float() ** penalty <= worst).all(-1)
         return finished
 
     def hypotheses(self, slots: Slots) -> list[list[Hypothesis]]:
@@ -188,8 +203,8 @@ class BeamSearch(DecodingStrategy):
 
     def _hypothesis(self, score: float, length: int, tokens: list[int], log_p: list[float]) -> Hypothesis:
         ids = tuple(tokens[:length])
-        ended = self.ends and ids[-1] == self.special_tokens.end
-        return Hypothesis(ids[:-1] if ended else ids, tuple(log_p[:length]), score, ended)
+        ended = self.ends and ids[-1] in self.special_tokens.ends
+        return Hypothesis(ids[:-1] if ended else ids, tuple(log_p[:length]), score, ids[-1] if ended else None)
 
 
 def _select(x: Tensor, beams: Int[Tensor, "B N"]) -> Tensor:

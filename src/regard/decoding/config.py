@@ -27,6 +27,11 @@ class DecodeConfig(Config):
         "log-probabilities are divided by the length to this power: higher favors longer outputs "
         "(https://arxiv.org/abs/1609.08144)",
     )
+    early_stopping: bool | Literal["never"] = doc(
+        False,
+        "when beam search stops: true, as soon as beam_size outputs have ended; false, when besides no open one would "
+        "rank among them if it ended now; never, when none could at its best length",
+    )
     coverage_penalty: Positive = doc(
         0.0,
         "weight of the coverage of the source by attention, averaged over layers and heads, when outputs are "

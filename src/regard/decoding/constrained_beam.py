@@ -27,14 +27,14 @@ class ConstrainedSlot:
 
     automaton: PhraseAutomaton
     states: list[AutomatonState]  # one for each hypothesis
-    end: int | None  # the end token, where it ends an output
+    ends: tuple[int, ...]  # the end tokens, where they end an output
     wait: int  # steps until the prefix is generated
     budget: int  # tokens that may follow
     forced: set[int] = field(default_factory=set)  # hypotheses that are being made to complete a phrase
 
     def allows(self, state: AutomatonState, token: int) -> bool:
         """Whether the phrases can still be completed after this token."""
-        if token == self.end:
+        if token in self.ends:
             return state.met
         return self.automaton.fits(self.automaton.after(state, token), self.budget - 1)
 
@@ -43,14 +43,14 @@ class RequiredPhrases:
     """The required phrases of all slots, and how much of them each hypothesis has completed."""
 
     def __init__(self, special_tokens: SpecialTokens, ends: bool) -> None:
-        self.pad, self.end = special_tokens.pad, special_tokens.end if ends else None
+        self.pad, self.ends = special_tokens.pad, special_tokens.ends if ends else ()
         self.slots: dict[int, ConstrainedSlot] = {}
 
     def admit(
         self, slot: int, automaton: PhraseAutomaton, state: AutomatonState, *, beams: int, prefix: int, budget: int
     ) -> None:
         """A request begins: `state` is that after its prefix of so many tokens, which `budget` tokens may follow."""
-        self.slots[slot] = ConstrainedSlot(automaton, [state] * beams, self.end, prefix, budget)
+        self.slots[slot] = ConstrainedSlot(automaton, [state] * beams, self.ends, prefix, budget)
 
     def release(self, slot: int) -> None:
         self.slots.pop(slot, None)
@@ -89,7 +89,7 @@ class RequiredPhrases:
         unprocessed: Float[Tensor, "n K V"],
         config: DecodeConfig,
     ) -> tuple[Float[Tensor, "n G c"], Int[Tensor, "n G c"], Int[Tensor, "n G c"]]:
-        """Candidates, those that end in the first half and those that continue in the second: scores, parents, tokens.
+        """Candidates, K / G that end and then those that continue: scores, parents, tokens.
 
         `unprocessed` are the scores before logits processors, used where these exclude a phrase's only continuation.
         """
@@ -98,7 +98,9 @@ class RequiredPhrases:
         alive = (scores > -torch.inf).any(-1) | (unprocessed > -torch.inf).any(-1)
         progressing = self._confine(slots, scores, unprocessed, alive.tolist())
         best = scores.max(-1)[1].tolist()  # of each hypothesis
-        top = topk(scores.view(n * groups, -1), min(2 * width, width * vocabulary))[1].tolist()  # of each group
+        top = topk(scores.view(n * groups, -1), min((1 + len(self.ends)) * width, width * vocabulary))[
+            1
+        ].tolist()  # of each group
         candidates = [(i, parent, token) for i, row in enumerate(best) for parent, token in enumerate(row)]
         candidates += [
             (row // groups, row % groups * width + index // vocabulary, index % vocabulary)
@@ -114,7 +116,7 @@ class RequiredPhrases:
         chosen = [
             self._allocate(self.slots[slot], pool, width, config) for slot, pool in zip(slots, pools, strict=True)
         ]
-        columns = torch.tensor(chosen, dtype=torch.float64, device=scores.device)  # (n, G, 2 K / G, 3)
+        columns = torch.tensor(chosen, dtype=torch.float64, device=scores.device)  # (n, G, candidates, 3)
         return columns[..., 0].to(scores.dtype), columns[..., 1].long(), columns[..., 2].long()
 
     def _confine(
@@ -128,14 +130,15 @@ class RequiredPhrases:
             for k, state in enumerate(slot.states):
                 if not alive[i][k]:
                     continue
-                if self.end is not None and not state.met:
+                if self.ends and not state.met:
                     early.append((i, k))
                 progressing += [(i, k, token) for token in slot.automaton.following(state)]
                 if slot.automaton.upper_bound(state) > slot.budget - 1:
                     self._confine_to_budget(slot, state, scores[i, k], unprocessed[i, k])
         if early:
             rows, beams = torch.tensor(early, device=scores.device).unbind(1)
-            scores[rows, beams, self.end] = -torch.inf
+            for end in self.ends:
+                scores[rows, beams, end] = -torch.inf
         return progressing
 
     def _confine_to_budget(
@@ -150,14 +153,14 @@ class RequiredPhrases:
         known = torch.tensor(automaton.tokens, device=scores.device)
         fit = torch.tensor([automaton.fits(automaton.after(state, token), budget) for token in automaton.tokens])
         kept = scores[known].masked_fill(~fit.to(scores.device), -torch.inf)
-        end = None if self.end is None else scores[self.end].clone()
+        ends = list(self.ends)
+        kept_ends = scores[ends].clone()
         if not automaton.fits(automaton.after(state, OTHER), budget):
             scores.fill_(-torch.inf)
         for number in state.just:
             scores[sorted(automaton.phrases[number].continuations)] = -torch.inf
         scores[known] = kept
-        if end is not None:
-            scores[self.end] = end
+        scores[ends] = kept_ends
         plan = automaton.plan(state)
         if plan and plan[0] != OTHER and len(plan) > budget and float(scores[plan[0]]) == -torch.inf:
             scores[plan[0]] = unprocessed[plan[0]]
@@ -165,17 +168,20 @@ class RequiredPhrases:
     def _allocate(
         self, slot: ConstrainedSlot, pools: list[CandidatePool], width: int, config: DecodeConfig
     ) -> list[list[tuple[float, int, int]]]:
-        """Of each group's candidates, `width` that end and `width` that continue."""
+        """Of each group's candidates, `width` that end and `width` that continue, padded to those of `BeamSearch`."""
         chosen, taken = [], dict[int, int]()
+        lengths = width, max(1, len(self.ends)) * width
         for pool in pools:
             order = sorted(pool, key=lambda it: config.diversity_penalty * taken.get(it[1], 0) - pool[it])
             complete = [it for it in order if slot.budget == 1 or slot.states[it[0]].met]
-            ended = [it for it in complete[:width] if slot.budget == 1 or it[1] == self.end]
-            going = self._by_progress(slot, [it for it in order if it[1] != self.end], width)
+            ended = [it for it in complete[:width] if slot.budget == 1 or it[1] in self.ends]
+            going = self._by_progress(slot, [it for it in order if it[1] not in self.ends], width)
             for _, token in going:
                 taken[token] = taken.get(token, 0) + 1
-            halves = [[(pool[it], *it) for it in half] for half in (ended, going)]
-            chosen.append([one for half in halves for one in (half + [(-torch.inf, 0, self.pad)] * width)[:width]])
+            row: list[tuple[float, int, int]] = []
+            for these, length in zip((ended, going), lengths, strict=True):
+                row += [(pool[it], *it) for it in these] + [(-torch.inf, 0, self.pad)] * (length - len(these))
+            chosen.append(row)
         return chosen
 
     @staticmethod
@@ -201,7 +207,7 @@ class RequiredPhrases:
             for k, state in enumerate(slot.states):
                 if skipped[i][k]:
                     continue
-                if chosen[i][k] == self.end and not state.met:
+                if chosen[i][k] in self.ends and not state.met:
                     slot.forced.add(k)
                 if k in slot.forced or not slot.allows(state, chosen[i][k]):
                     tokens[number, k] = self._replacement(slot, state, scores[number, k])
@@ -216,8 +222,8 @@ class RequiredPhrases:
         allowed[refused] = -torch.inf
         for number in state.just:
             allowed[sorted(slot.automaton.phrases[number].continuations)] = -torch.inf
-        if self.end is not None and not state.met:
-            allowed[self.end] = -torch.inf
+        if not state.met:
+            allowed[list(self.ends)] = -torch.inf
         best, token = allowed.max(-1)
         if float(best) == -torch.inf:
             raise UnsatisfiableConstraint

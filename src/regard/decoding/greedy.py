@@ -48,8 +48,9 @@ class GreedySearch(DecodingStrategy):
         scores = log_p.clone() if self.scored else log_p
         for processor in self.processors:
             processor(scores, generated)
-        if not self.normalized and self.required is None and (gpu := kernels(scores)) is not None:
-            end, buffers = special.end if self.ends else -1, (generated.tokens, generated.length)
+        fusible = not self.normalized and self.required is None and not special.other_ends
+        if fusible and (gpu := kernels(scores)) is not None:
+            end, buffers = special.end if self.ends else -1, (generated.tokens, generated.length, generated.prompt)
             fused: Tensor = gpu.greedy_step(scores, *buffers, self.limit, self.ended, self.done, end, special.pad)
             return fused, None
         if self.config.sample:
@@ -68,9 +69,9 @@ class GreedySearch(DecodingStrategy):
             if special.target_prefix:
                 gained = gained.masked_fill(position < len(special.target_prefix), 0.0)
             self.log_p.scatter_(2, position, gained)
-        generated.length += ~self.done
         if self.ends:
-            self.ended |= tokens == special.end
+            self.ended |= self.is_end(tokens, generated.length)
+        generated.length += ~self.done
         self.done |= self.ended.all(-1) | (generated.length >= self.limit)
         return tokens, None
 
@@ -82,10 +83,11 @@ class GreedySearch(DecodingStrategy):
         ]
 
     def _hypothesis(self, tokens: list[int], log_p: list[float], prompt: int) -> Hypothesis:
-        ended = self.ends and self.special_tokens.end in tokens
-        tokens = tokens[: tokens.index(self.special_tokens.end)] if ended else tokens
+        ends = self.special_tokens.ends if self.ends else ()
+        at = min((tokens.index(token, prompt) for token in ends if token in tokens[prompt:]), default=None)
+        tokens, end = (tokens, None) if at is None else (tokens[:at], tokens[at])
         if not self.scored:
-            return Hypothesis(tuple(tokens), None, None, ended)
-        own = tuple(log_p[: len(tokens) + ended])
+            return Hypothesis(tuple(tokens), None, None, end)
+        own = tuple(log_p[: len(tokens) + (end is not None)])
         score = sum(own[prompt:]) / max(1, len(own) - prompt) ** self.config.length_penalty
-        return Hypothesis(tuple(tokens), own, score, ended)
+        return Hypothesis(tuple(tokens), own, score, end)

@@ -21,7 +21,12 @@ class Hypothesis(NamedTuple):
     tokens: tuple[int, ...]  # without the end token
     log_probabilities: tuple[float, ...] | None  # of each token and of the end token, where there is one
     score: float | None  # the sum of the log-probabilities after the length penalty, by which outputs are ranked
-    ended: bool  # by the end token; if not, at the maximum length
+    end: int | None  # the end token that ended it; None: at the maximum length
+
+    @property
+    def ended(self) -> bool:
+        """Whether an end token ended it."""
+        return self.end is not None
 
 
 FinishReason = Literal["end", "length", "repetition"]

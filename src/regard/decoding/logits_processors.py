@@ -36,29 +36,32 @@ class SuppressTokens(LogitsProcessor):
 
 
 class MinLength(LogitsProcessor):
-    """Excludes the end token before the minimum length. `AllowEnd`, after other processors, undoes that if need be."""
+    """Excludes the end tokens before the minimum length. `AllowEnd`, after other processors, undoes that if need be."""
 
     recordable = masks_only = True
-    end_scores: Float[Tensor, "B K"]
+    end_scores: list[Float[Tensor, "B K"]]  # of each end token
 
-    def __init__(self, end: int) -> None:
-        self.end = end
+    def __init__(self, ends: Sequence[int]) -> None:
+        self.ends = ends
 
     def __call__(self, scores: Scores, generated: GeneratedTokens) -> None:
-        self.end_scores = scores[..., self.end].clone()
-        scores[..., self.end].masked_fill_((generated.length < generated.min_length)[:, None], -torch.inf)
+        early = (generated.length < generated.min_length)[:, None]
+        self.end_scores = [scores[..., end].clone() for end in self.ends]
+        for end in self.ends:
+            scores[..., end].masked_fill_(early, -torch.inf)
 
 
 @dataclass(frozen=True)
 class AllowEnd(LogitsProcessor):
-    """Restores the end token that `min_length` excluded where no other token is left."""
+    """Restores the end tokens that `min_length` excluded where no other token is left."""
 
     min_length: MinLength
     recordable = masks_only = True
 
     def __call__(self, scores: Scores, generated: GeneratedTokens) -> None:
-        empty, end = scores.amax(-1) == -torch.inf, self.min_length.end
-        scores[..., end] = torch.where(empty, self.min_length.end_scores, scores[..., end])
+        empty = scores.amax(-1) == -torch.inf
+        for end, saved in zip(self.min_length.ends, self.min_length.end_scores, strict=True):
+            scores[..., end] = torch.where(empty, saved, scores[..., end])
 
 
 class SavePrefix(LogitsProcessor):

@@ -64,7 +64,7 @@ class Request(NamedTuple):
         if not self.required:
             return None
         special = task.special_tokens
-        reserved = {special.pad, special.start, special.end, special.mask, *special.suppressed}
+        reserved = {special.pad, special.start, *special.ends, special.mask, *special.suppressed}
         phrases = [Phrase.of(each) for each in self.required]
         automaton = PhraseAutomaton(phrases, [tuple(run) for run in self.banned], reserved)
         state = automaton.read(self.prefix[self.given :], begins=not self.given)
@@ -91,12 +91,16 @@ class SearchTask:
     logits_processors: Sequence[LogitsProcessor] = ()  # applied beside those that the config asks for
     special_tokens: SpecialTokens = DEFAULT_TOKENS  # of the vocabulary of the outputs
     first: int | None = None  # the token before an output's first; None: the start token
-    ends: bool = True  # whether the end token ends an output; if not, it is a token like others
+    ends: bool = True  # whether an end token ends an output; if not, it is a token like others
     rerank: Callable[[Source, Sequence[Hypothesis]], list[Hypothesis]] | None = None  # the whole beam of one source
     scored: bool = False  # whether greedy outputs have log-probabilities
     context_length: int | None = None  # of the training sequences of a language model; None: not known
     numbers: Sequence[int] | None = None  # of the requests, on which their random draws depend; None: 0, 1, ...
     trace: BeamTrace | None = None  # records the beam search of one request
+
+    def is_end(self, token: int) -> bool:
+        """Whether a token ends an output."""
+        return self.ends and token in self.special_tokens.ends
 
     @cached_property
     def device(self) -> torch.device:

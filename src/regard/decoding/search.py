@@ -6,6 +6,7 @@ A finished request frees its slot; a queued request is encoded into it. The sear
 
 from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
+from itertools import count
 
 import torch
 
@@ -98,10 +99,10 @@ class SearchBatch:
 
     def stream(self) -> Iterator[int]:
         """The tokens of the only request."""
-        done = bool(self._first_steps(wait=True))
-        while True:
+        done, prompt = bool(self._first_steps(wait=True)), self.requests[0].request.given
+        for number in count():
             token = int(self.buffers.tokens[0, 0])
-            if token != self.task.special_tokens.end or not self.task.ends:
+            if number < prompt or not self.task.is_end(token):
                 yield token
             if done:
                 break

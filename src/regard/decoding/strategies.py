@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import torch
 
-from regard.core.shapes import Int, Tensor
+from regard.core.shapes import Bool, Int, Tensor
 from regard.data.special_tokens import DEFAULT_TOKENS, SpecialTokens
 from regard.decoding.config import DecodeConfig
 from regard.decoding.constrained_beam import RequiredPhrases
@@ -20,7 +20,8 @@ from regard.runtime.interfaces import SearchStrategy
 class DecodingStrategy(SearchStrategy):
     """A search strategy over generated tokens, whose finished slots are read as hypotheses.
 
-    ends       whether the end token ends an output; if not, it is a token like others
+    ends       whether an end token ends an output; if not, it is a token like others
+    prompted   whether requests may have prompts, whose end tokens end nothing
     required   the required phrases of all slots; None where no request has any
     per_slot   names of the tensors that hold a row for each slot
     """
@@ -32,6 +33,7 @@ class DecodingStrategy(SearchStrategy):
     special_tokens: SpecialTokens = DEFAULT_TOKENS
     ends: bool = True
     required: RequiredPhrases | None = None
+    prompted: bool = True
     per_slot: ClassVar[tuple[str, ...]]
 
     def __post_init__(self) -> None:
@@ -47,6 +49,17 @@ class DecodingStrategy(SearchStrategy):
                 processor.keep(slots)
         if self.required is not None:
             self.required.keep(slots.tolist())
+
+    def is_end(self, tokens: Int[Tensor, "B ..."], position: Int[Tensor, " B"]) -> Bool[Tensor, "B ..."]:
+        """Which of these tokens, generated at these positions, end an output."""
+        if not self.ends:
+            return torch.zeros_like(tokens, dtype=torch.bool)
+        found = tokens == self.special_tokens.end
+        for token in self.special_tokens.other_ends:
+            found |= tokens == token
+        if self.prompted:
+            found &= (position >= self.generated.prompt).view(-1, *[1] * (tokens.dim() - 1))
+        return found
 
     @abstractmethod
     def hypotheses(self, slots: Slots) -> list[list[Hypothesis]]:

@@ -191,7 +191,7 @@ class SequencePipeline(Pipeline):
             None if log_p is None else log_p[skip:],
             hypothesis.score,
             finish_reason(ids, ended=hypothesis.ended),
-            token_ids=(*ids, self.tokenizer.special_tokens.end) if hypothesis.ended else ids,
+            token_ids=ids if hypothesis.end is None else (*ids, hypothesis.end),
             attention=attention,
         )
 

@@ -102,6 +102,10 @@ class CTranslate2Target(FolderTarget):
         if forced:
             names = [target.tokens()[i] for i in forced]
             logger.warning("give translate_batch target_prefix=[%s, …]: every output begins with it", names)
+        if target.special_tokens.other_ends:
+            names = [target.tokens()[i] for i in target.special_tokens.ends]
+            call = "translate_batch" if encoders else "generate_batch"
+            logger.warning("give %s end_token=%s: each of these ends an output", call, names)
 
 
 def _part_obstacles(model: ModelConfig) -> Iterator[str]:

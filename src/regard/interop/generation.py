@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from regard.core.config import Config, Count, Range, doc, read
 from regard.core.errors import InvalidData, InvalidRecipe, Problem
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 HARMLESS = frozenset({
     "_from_model_config", "transformers_version", "use_cache", "output_attentions", "output_hidden_states",
     "output_scores", "return_dict_in_generate", "remove_invalid_values", "forced_eos_token_id", "cache_implementation",
-    "bos_token_id", "max_length", "min_length", "early_stopping",
+    "bos_token_id", "max_length", "min_length",
 })  # fmt: skip
 
 
@@ -34,6 +34,7 @@ class GenerationKeys(Config):
     max_new_tokens: Annotated[int, Range(1.0, 1e6)] | None = doc(None, "largest number of output tokens")
     min_new_tokens: Annotated[int, Range(0.0, 1e6)] | None = doc(None, "smallest number of output tokens")
     length_penalty: float | None = doc(None, "exponent of the length")
+    early_stopping: bool | Literal["never"] | None = doc(None, "when beam search stops")
     no_repeat_ngram_size: Annotated[int, Range(0.0)] | None = doc(None, "n-grams that do not occur twice")
     repetition_penalty: Annotated[float, Range(0.0)] | None = doc(None, "of tokens that were generated before")
     do_sample: bool | None = doc(None, "sample instead of searching")
@@ -56,7 +57,7 @@ class Generation:
     decode: Mapping[str, Any]
     start: int | None
     pad: int | None
-    end: int | None
+    ends: tuple[int, ...]  # () where the folder does not say
     suppressed: tuple[int, ...]
     target_prefix: tuple[int, ...]
 
@@ -82,20 +83,20 @@ def read_generation(folder: Path, config: Mapping[str, Any], *, has_source: bool
         log.warning("%s: %s = %.80r is not imported: there is no such option here", path, key, merged[key])
     if keys.no_repeat_ngram_size and not has_source:
         log.warning("%s: no_repeat_ngram_size applies to the output alone: n-grams of the prompt may be repeated", path)
-    if merged.get("early_stopping") not in (None, False):
-        log.warning("%s: early_stopping is not imported: beam search goes on while outputs may improve", path)
-    end = keys.eos_token_id
-    if isinstance(end, tuple) and len(end) > 1:
-        log.warning("%s: only the first of eos_token_id = %s ends an output", path, list(end))
     forced = keys.forced_bos_token_id
     return Generation(
         _decode(keys, path),
         start=keys.decoder_start_token_id,
         pad=keys.pad_token_id,
-        end=end[0] if isinstance(end, tuple) else end,
+        ends=end_tokens(keys.eos_token_id),
         suppressed=tuple(sorted({*words, *(keys.suppress_tokens or ())})),
         target_prefix=() if forced is None else (forced,),
     )
+
+
+def end_tokens(ids: int | tuple[int, ...] | None) -> tuple[int, ...]:
+    """The value of eos_token_id as the different tokens that end an output."""
+    return tuple(dict.fromkeys(ids)) if isinstance(ids, tuple) else () if ids is None else (ids,)
 
 
 def _lengths(merged: Mapping[str, Any], path: Path) -> dict[str, int]:
@@ -145,6 +146,7 @@ def _decode(keys: GenerationKeys, path: Path) -> dict[str, Any]:
             decode[key] = None if value == 1.0 else value
     else:
         decode |= {"beam_size": beams, "length_penalty": keys.length_penalty}
+        decode["early_stopping"] = keys.early_stopping if beams > 1 else None
         if (keys.num_beam_groups or 1) > 1:
             decode |= {"beam_groups": keys.num_beam_groups, "diversity_penalty": keys.diversity_penalty}
     if (keys.repetition_penalty or 1.0) != 1.0:

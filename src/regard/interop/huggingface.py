@@ -123,7 +123,9 @@ def _tokens(model: Predictor) -> dict[str, Any]:
     own = model.target.special_tokens if isinstance(model.target, Tokenizer) else tokenizer.special_tokens
     if model.running_text:  # where the end token is the line break, which begins a text and ends no output
         return {"pad_token_id": own.pad, "bos_token_id": own.end}
-    found = {"pad_token_id": own.pad, "bos_token_id": own.start, "eos_token_id": own.end}
+    found: dict[str, Any] = {"pad_token_id": own.pad, "bos_token_id": own.start, "eos_token_id": own.end}
+    if own.other_ends:
+        found["eos_token_id"] = list(own.ends)
     if model.model.as_seq2seq() is not None and model.sources:
         found |= {"decoder_start_token_id": own.start}
     return found
@@ -145,7 +147,7 @@ def generation_config(model: Predictor, tokens: Mapping[str, Any]) -> dict[str, 
         "max_new_tokens": decode.max_length,
         "num_beams": decode.beam_size,
         "num_return_sequences": decode.num_hypotheses,
-        "early_stopping": False,
+        "early_stopping": decode.early_stopping if decode.beam_size > 1 else False,
         "length_penalty": decode.length_penalty,
         "do_sample": decode.sample,
         "suppress_tokens": list(own.suppressed) or None,

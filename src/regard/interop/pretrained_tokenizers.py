@@ -135,6 +135,7 @@ class _Roles:
             source_prefix=prefix,
             source_suffix=suffix,
             target_prefix=forced,
+            other_ends=tuple(self._checked("eos_token_id", i) for i in self.config.get("other_eos_token_ids") or ()),
         )
 
     def _either(self, role: str, file: TokenizerFile, *names: str) -> int | None:

@@ -1,7 +1,7 @@
 """The vocabularies of a model folder: its tokenizers with the special tokens of its configuration."""
 
 from regard.data.corpus import SourceVocabularies, VocabularyType
-from regard.interop.generation import Generation
+from regard.interop.generation import Generation, end_tokens
 from regard.interop.pretrained import PretrainedFolder
 from regard.interop.pretrained_tokenizers import read_tokenizers
 
@@ -15,8 +15,7 @@ def read_vocabularies(pretrained: PretrainedFolder, generation: Generation) -> V
     """
     model, keys = pretrained.model, pretrained.keys
     reads_text = bool(model.encoders) and model.reads != ("image",)
-    end = keys.eos_token_id if generation.end is None else generation.end
-    end = end[0] if isinstance(end, tuple) else end
+    ends = generation.ends or end_tokens(keys.eos_token_id)
     start = None
     if model.encoders and model.decoder is not None:
         start = pretrained.architecture.decoder_start(keys) if generation.start is None else generation.start
@@ -24,10 +23,11 @@ def read_vocabularies(pretrained: PretrainedFolder, generation: Generation) -> V
         "model_type": pretrained.architecture.model_type,
         "is_encoder_decoder": reads_text and model.decoder is not None,
         "decoder_start_token_id": start,
-        "eos_token_id": end,
+        "eos_token_id": next(iter(ends), None),
+        "other_eos_token_ids": ends[1:],
         "pad_token_id": keys.pad_token_id if generation.pad is None else generation.pad,
         "forced_bos_token_id": next(iter(generation.target_prefix), None),
-        "suppress_tokens": [token for token in generation.suppressed if token != end],
+        "suppress_tokens": [token for token in generation.suppressed if token not in ends],
     }
     *sizes, rows = [size for size in (*model.source_vocab_sizes(), model.options.vocab_size) if size is not None]
     source, target = read_tokenizers(pretrained.folder, config, rows, next(iter(sizes), None))

@@ -47,7 +47,7 @@ def words_over_regions(
     ids: Sequence[int], vocabulary: Tokenizer, attention: Float[Tensor, "layers H T S"], grid: ImageRegions
 ) -> list[RegionWord]:
     """The words of a caption, each with the mean over its tokens of the attention of the last layer's mean head."""
-    around = {vocabulary.special_tokens.end, *vocabulary.special_tokens.target_prefix}
+    around = {*vocabulary.special_tokens.ends, *vocabulary.special_tokens.target_prefix}
     kept = [step for step, token in enumerate(ids) if token not in around]
     tokens = TokenSequence.of([ids[step] for step in kept], vocabulary)
     weights = attention[-1].mean(0)[kept, grid.units :]  # (tokens, regions)

@@ -309,8 +309,7 @@ class Engine(ModelHost):
             return
         if each.job.on_token is not None and not prompt:
             each.job.on_token(token)
-        ends = group.task.ends and token == group.task.special_tokens.end
-        piece = "" if ends else each.text.add(token)
+        piece = "" if group.task.is_end(token) and not prompt else each.text.add(token)
         piece += each.text.rest() if last else ""
         piece = piece if prompt else each.stops.add(piece, last=last)
         if piece and each.job.on_text is not None:

@@ -57,9 +57,10 @@ class SelfCriticalSampler:
             for row, sample, baseline in zip(batch.rows.tolist(), samples, greedy, strict=True)
         ]
         device = memory.states.device
-        start, end = self.special_tokens.start, self.special_tokens.end
+        start = self.special_tokens.start
         assert start is not None
-        tokens = Tokens.of([[start, *each.tokens, *[end] * each.ended] for each in samples], device=device)
+        rows = [[start, *each.tokens, *(() if each.end is None else (each.end,))] for each in samples]
+        tokens = Tokens.of(rows, device=device)
         return tokens, torch.tensor(advantages, device=device)
 
     def _decode(self, model: Seq2Seq, memory: Memory, config: DecodeConfig) -> list[Hypothesis]:

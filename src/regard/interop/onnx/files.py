@@ -76,8 +76,10 @@ def _special_ids(model: Predictor) -> dict[str, Any]:
     """The special tokens of the output, by the names of Hugging Face. The end of running text is its line break."""
     assert isinstance(model.target, Tokenizer)
     special, running, start = model.target.special_tokens, model.running_text, _start(model)
-    ids = {} if start is None else {"decoder_start_token_id": start, "bos_token_id": start}
-    ids |= {"pad_token_id": special.pad} | ({} if running else {"eos_token_id": special.end})
+    ids: dict[str, Any] = {} if start is None else {"decoder_start_token_id": start, "bos_token_id": start}
+    ids["pad_token_id"] = special.pad
+    if not running:
+        ids["eos_token_id"] = list(special.ends) if special.other_ends else special.end
     return ids
 
 
@@ -111,6 +113,7 @@ def generation_config(model: Predictor) -> dict[str, Any]:
         "max_new_tokens": decode.max_length if limit is None else min(limit, decode.max_length),
         "num_beams": 1 if decode.sample else decode.beam_size,
         "length_penalty": decode.length_penalty,
+        "early_stopping": decode.early_stopping,
         "repetition_penalty": decode.repetition_penalty,
         "no_repeat_ngram_size": decode.no_repeat_ngram_size,
         "do_sample": decode.sample,

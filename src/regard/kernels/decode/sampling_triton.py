@@ -12,14 +12,18 @@ DEPTH = 64  # scores of a column, whose maximum is kept
 
 
 def greedy_step(
-    scores: Tensor, generated: Tensor, length: Tensor, limit: Tensor, over: Tensor, done: Tensor, end: int, pad: int
-) -> Tensor:
-    """All that greedy search does in a step: argmax, append, and update of lengths and flags. No end token: −1."""
+    scores: Tensor, generated: Tensor, length: Tensor, prompt: Tensor, limit: Tensor, over: Tensor, done: Tensor,
+    end: int, pad: int,
+) -> Tensor:  # fmt: skip
+    """All that greedy search does in a step: argmax, append, and update of lengths and flags. No end token: −1.
+
+    Tokens of a prompt, which is `prompt` tokens long, end nothing.
+    """
     rows, _, vocab = scores.shape
     tokens = torch.empty(rows, 1, dtype=torch.int64, device=scores.device)
     _greedy_step[(rows,)](
-        scores, generated, length, limit, over.view(torch.uint8), done.view(torch.uint8), tokens, scores.stride(0),
-        generated.shape[2], vocab, end, pad, BLOCK=_block(vocab), num_warps=8, **launch_options(),
+        scores, generated, length, prompt, limit, over.view(torch.uint8), done.view(torch.uint8), tokens,
+        scores.stride(0), generated.shape[2], vocab, end, pad, BLOCK=_block(vocab), num_warps=8, **launch_options(),
     )  # fmt: skip
     return tokens
 
@@ -59,7 +63,7 @@ def fingerprints(addresses: Tensor, sizes: Tensor) -> Tensor:
 
 @jit
 def _greedy_step(
-    scores, generated, length, limit, over, done, tokens, row_stride, max_length, vocab, end, pad,
+    scores, generated, length, prompt, limit, over, done, tokens, row_stride, max_length, vocab, end, pad,
     BLOCK: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     launch_dependents(EARLY)
@@ -80,7 +84,7 @@ def _greedy_step(
     before = tl.load(length + row + one)
     tl.store(generated + row * max_length + before, token)
     now = before + running.to(tl.int64)
-    ended = ended | (token == end)
+    ended = ended | ((token == end) & (before >= tl.load(prompt + row + one)))
     tl.store(length + row + one, now)
     tl.store(over + row + one, ended.to(tl.uint8))
     tl.store(done + row + one, ((running == 0) | ended | (now >= tl.load(limit + row + one))).to(tl.uint8))
