@@ -14,6 +14,9 @@ from regard.recipe.recipe import Recipe
 READ = {
     "beam": ({"num_beams": 4, "length_penalty": 0.6, "max_length": 60, "min_length": 5},
              {"beam_size": 4, "length_penalty": 0.6, "max_length": 59, "min_length": 4}),
+    "early": ({"num_beams": 4, "early_stopping": True}, {"beam_size": 4, "early_stopping": True}),
+    "never": ({"num_beams": 4, "early_stopping": "never"}, {"beam_size": 4, "early_stopping": "never"}),
+    "early without a beam": ({"early_stopping": True}, {"beam_size": 1}),
     "greedy": ({"max_new_tokens": 30}, {"beam_size": 1, "max_length": 30}),
     "sampling": ({"do_sample": True, "top_k": 50, "top_p": 1.0, "temperature": 0.7, "num_return_sequences": 3},
                  {"sample": True, "top_k": 50, "temperature": 0.7, "num_hypotheses": 3}),
@@ -35,10 +38,14 @@ def test_options_become_a_decode_table(name, tmp_path):
     assert read_generation(tmp_path, given, has_source=True).decode == decode  # old files have them in config.json
 
 
+@pytest.mark.parametrize(("given", "ends"), [([2, 7, 2], (2, 7)), (5, (5,)), (None, ())])
+def test_several_tokens_may_end_an_output(given, ends, tmp_path):
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": given}))
+    assert read_generation(tmp_path, {}, has_source=True).ends == ends
+
+
 LEFT_OUT = {
-    "early_stopping": ({"early_stopping": True}, "early_stopping is not imported"),
     "an option of another library": ({"penalty_alpha": 0.6}, "penalty_alpha = 0.6 is not imported"),
-    "several ends": ({"eos_token_id": [2, 7]}, "only the first of eos_token_id"),
     "a repetition penalty of greedy search": ({"repetition_penalty": 1.2}, "repetition_penalty is not imported"),
 }
 
@@ -55,6 +62,7 @@ def test_what_is_left_out_is_reported(name, tmp_path, caplog):
 WRONG = {
     "num_beams": "four", "max_length": -3, "length_penalty": [1.0], "do_sample": "yes", "top_p": 7.0,
     "max_new_tokens": 10**12, "bad_words_ids": [["x"]], "eos_token_id": {"id": 2}, "pad_token_id": -1,
+    "early_stopping": "soon",
 }  # fmt: skip
 
 

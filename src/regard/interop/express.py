@@ -3,7 +3,8 @@
 An architecture proposes the config.json that comes nearest to the model; the model that this config.json describes is
 compared with ours, setting by setting. What differs is an obstacle, unless the weights can make up for it: sinusoidal
 positions are written as a learned table, scaled embeddings are multiplied out, a tied output layer is written as a
-copy, missing segment embeddings are zeros.
+copy, missing segment embeddings are zeros, an output bias that is the same for every token changes no probability and is
+left out.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,6 +30,7 @@ from regard.model.weights import weights_of
 
 # Settings of training, and those that have an effect only with others.
 IRRELEVANT = {"dropout", "attention_dropout", "ffn_dropout", "activation_checkpointing"}
+OUTPUT_BIAS = "decoder.project.bias"
 TABLE = "input_layer.position_encoding.positions.table"
 POSITIONS_WRITTEN = 1024  # rows of a table that is written for sinusoidal positions
 ABSENT = "nothing"
@@ -80,6 +82,20 @@ def express(model: ModelConfig) -> Expression | list[str]:
         return [f"{kinds}: transformers has no such model"]
     name, differences = best
     return [f"{each} (in {name}, the nearest)" for each in differences]
+
+
+def lost_bias(expression: Expression, ours: nn.Module, before: ModelConfig) -> list[str]:
+    """An output bias of our model, whose configuration is `before`, that the architecture lacks and the model needs."""
+    if not before.options.output_bias or expression.model.options.output_bias:
+        return []
+    bias = ours.state_dict()[OUTPUT_BIAS]
+    if bool((bias == bias[0]).all()):
+        return []
+    name = expression.architecture.model_type
+    return [
+        f"model.output_bias = True, not False (in {name}, the nearest): set it to false and train again, or go on "
+        "training with init_from"
+    ]
 
 
 def unequal_copies(expression: Expression, weights: Mapping[str, Tensor]) -> list[str]:
@@ -199,6 +215,8 @@ def _made_up_for(ours: ModelConfig, theirs: ModelConfig) -> ModelConfig | None:
         table["scale_embeddings"] = False
     if ours.pool is None and (multiplied or theirs.options.tie_embeddings == "none"):
         table["tie_embeddings"] = "none"
+    if ours.options.output_bias and not theirs.options.output_bias and ours.decoder is not None:
+        table["output_bias"] = False
     if table == ours.table:
         return None
     changed = parse_model(table)

@@ -13,7 +13,7 @@ from regard.data.tokenizer import Tokenizer
 from regard.decoding.ensemble import Ensemble
 from regard.inference.predictor import Predictor
 from regard.interop import images
-from regard.interop.express import Expression, express, unequal_copies
+from regard.interop.express import Expression, express, lost_bias, unequal_copies
 from regard.interop.hub_card import hub_card
 from regard.interop.interfaces import ExportOptions, FolderTarget
 from regard.model.build import parse_model
@@ -38,7 +38,8 @@ class HuggingFaceTarget(FolderTarget):
         expression = express(config)
         if isinstance(expression, list):
             return expression
-        problems = unequal_copies(expression, expression.weights(model.model, config))
+        problems = lost_bias(expression, model.model, config)
+        problems += unequal_copies(expression, expression.weights(model.model, config))
         return [*problems, *_token_obstacles(model, expression)]
 
     def write(self, model: Predictor, folder: Path, options: ExportOptions) -> None:
