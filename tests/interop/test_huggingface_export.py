@@ -214,6 +214,18 @@ def test_what_cannot_be_expressed_is_refused_part_by_part(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_an_output_bias_that_changes_nothing_is_left_out(tmp_path):
+    model = made({"decoder": LEARNED})
+    with pytest.raises(
+        InvalidArgument, match=r"model\.output_bias = True, not False \(in gpt2, the nearest\): train with"
+    ):
+        regard.export(model, "huggingface", tmp_path / "out")
+    model.model.decoder.project.bias.data.fill_(0.5)
+    again = regard.from_pretrained(regard.export(model, "huggingface", tmp_path / "out"), device="cpu")
+    assert again.recipe.model.options.output_bias is False
+    assert again.predict(TEXTS) == model.predict(TEXTS)
+
+
 def test_dtype_card_and_figures(tmp_path):
     report = tmp_path / "report.json"
     report.write_text(json.dumps({"systems": [{"metrics": {"bleu": {"value": 31.4}}}]}))

@@ -3,8 +3,8 @@
 An architecture proposes the config.json that comes nearest to the model; the model that this config.json describes is
 compared with ours, setting by setting. What differs is an obstacle, unless the weights can make up for it: sinusoidal
 positions are written as a learned table, scaled embeddings are multiplied out, a tied output layer is written as a
-copy, missing segment embeddings are zeros, an output bias that is the same for every token changes no probability and is
-left out.
+copy, missing segment embeddings are zeros, and an output bias that is the same for every token is left out, since it
+changes no probability.
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,7 +30,7 @@ from regard.model.weights import weights_of
 
 # Settings of training, and those that have an effect only with others.
 IRRELEVANT = {"dropout", "attention_dropout", "ffn_dropout", "activation_checkpointing"}
-OUTPUT_BIAS = "decoder.project.bias"
+OUTPUT_BIAS, NO_BIAS = "decoder.project.bias", "model.output_bias = True, not False"
 TABLE = "input_layer.position_encoding.positions.table"
 POSITIONS_WRITTEN = 1024  # rows of a table that is written for sinusoidal positions
 ABSENT = "nothing"
@@ -92,10 +92,7 @@ def lost_bias(expression: Expression, ours: nn.Module, before: ModelConfig) -> l
     if bool((bias == bias[0]).all()):
         return []
     name = expression.architecture.model_type
-    return [
-        f"model.output_bias = True, not False (in {name}, the nearest): set it to false and train again, or go on "
-        "training with init_from"
-    ]
+    return [f"{NO_BIAS} (in {name}, the nearest): train with output_bias = false, from this checkpoint if you like"]
 
 
 def unequal_copies(expression: Expression, weights: Mapping[str, Tensor]) -> list[str]:
@@ -111,7 +108,7 @@ def unequal_copies(expression: Expression, weights: Mapping[str, Tensor]) -> lis
 
 def express_as(architecture: Architecture[Any], model: ModelConfig) -> Expression | list[str]:
     """The expression in one architecture, or what differs; [] where the parts are of other kinds."""
-    head = _head(model)
+    head, has_bias = _head(model), model.options.output_bias
     classes = [name for name, each in architecture.classes.items() if each == head]
     for _ in range(2):  # the second time with what the weights make up for
         config = architecture.export_keys(model) if classes else {}
@@ -132,7 +129,8 @@ def express_as(architecture: Architecture[Any], model: ModelConfig) -> Expressio
         if changed is None:
             break
         model = changed
-    return [f"{key} = {ours!r}, not {theirs!r}" for key, ours, theirs in differences]
+    without_bias = has_bias and not model.options.output_bias
+    return [*(f"{key} = {ours!r}, not {theirs!r}" for key, ours, theirs in differences), *[NO_BIAS] * without_bias]
 
 
 def _head(model: ModelConfig) -> str:
