@@ -228,3 +228,38 @@ def test_wrong_arguments_are_refused(folders, tmp_path):
         regard.from_pretrained(folders["gpt2"][0], dtype="int8")
     with pytest.raises(InvalidArgument, match=r"config\.json: wanted a JSON file; got No such file"):
         regard.from_pretrained(tmp_path / "nowhere")
+
+
+def test_several_end_tokens_and_early_stopping_are_imported_and_exported(folders, tmp_path):
+    """As Llama 3 has them: each ends an output, in a prompt none does, and the export has the list again."""
+    original, theirs = folders["gpt2"]
+    folder = tmp_path / "several"
+    folder.mkdir()
+    for file in original.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    settings = json.loads((folder / "generation_config.json").read_text())
+    free = regard.from_pretrained(folder).outputs(TEXTS)
+    ends = [2, *dict.fromkeys(token for (best, *_) in free for token in best.token_ids[1:3] if token != 2)]
+    settings |= {"eos_token_id": ends, "early_stopping": True, "num_beams": 3}
+    (folder / "generation_config.json").write_text(json.dumps(settings))
+    regard.import_model(folder, tmp_path / "imported")
+    model = regard.load(tmp_path / "imported")
+    assert model.target.special_tokens.ends == tuple(ends)
+    found = []
+    for text in (*TEXTS, f"{TEXTS[0]} {model.target.pieces(ends[1:2])[0]}"):
+        (best,) = model.outputs([text])
+        ids = torch.tensor([[1, *model.target.encode(text)]])
+        options = {"eos_token_id": ends, "early_stopping": True, "num_beams": 3}
+        with torch.no_grad():
+            row = theirs.generate(input_ids=ids, attention_mask=torch.ones_like(ids), **options)[0, ids.shape[1] :]
+        wanted = row.tolist()
+        at = next((i for i, token in enumerate(wanted) if token in ends), len(wanted))
+        assert list(best[0].token_ids) == wanted[: at + 1]
+        assert (best[0].finish_reason == "end") == (at < len(wanted))
+        assert "".join(model.stream(text)) == model.predict([text], beam_size=1)[0]
+        found.append(best[0].token_ids[-1])
+    assert {*found} & {*ends[1:]}
+    exported = regard.export(model, "huggingface", tmp_path / "exported")
+    for name in ("config.json", "generation_config.json"):
+        assert json.loads((exported / name).read_text())["eos_token_id"] == ends
+    assert json.loads((exported / "generation_config.json").read_text())["early_stopping"] is True

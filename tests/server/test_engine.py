@@ -393,3 +393,19 @@ def test_a_client_with_many_jobs_leaves_slots_to_others(engine, slow):
     one.wait()
     assert sum(answer.ended.is_set() for answer in many) <= 4 + 3  # it was admitted with the first that became free
     assert all(isinstance(answer.wait(), list) for answer in many)
+
+
+def test_a_stream_ends_with_any_of_several_end_tokens(engine):
+    """As `outputs`; the end token is no part of the text."""
+    model = translator(decoder="transformer")
+    drawn = {"sample": True, "seed": 3}
+    (free,) = model.outputs(TEXTS[:1], min_length=6, **drawn)
+    other = next(token for token in free[0].token_ids[2:] if token not in free[0].token_ids[:2])
+    model.target.special_tokens = replace(model.target.special_tokens, other_ends=(other,))
+    engine.load("several", "1", model)
+    answer = Answer("several", Generation(TEXTS[0], options=drawn))
+    answer.job.on_text = answer.pieces.append
+    engine.submit(answer.job)
+    (output,) = answer.wait()
+    assert output.token_ids[-1] == other
+    assert "".join(answer.pieces) == output.text == model.predict(TEXTS[:1], **drawn)[0]
