@@ -21,7 +21,7 @@ from regard.core.errors import CheckpointRefused
 if TYPE_CHECKING:  # PyTorch is imported only where tensors are read or written
     from torch import Tensor
 
-MANIFEST = "manifest.json"
+MANIFEST, SIGNATURE = "manifest.json", "manifest.json.sig"  # the latter is optional: signature.py
 TRAINING_STATE = "training.json"  # names the step of a checkpoint
 LARGEST_MANIFEST = 1 << 24  # bytes
 FORMAT = 1
@@ -184,13 +184,14 @@ def _listed(folder: Path) -> dict[str, dict[str, Any]]:
     try:
         files: dict[str, dict[str, Any]] = json.loads(raw)["files"]
         valid = _manifest(files) == raw and all(
-            _NAME.fullmatch(name) and name != MANIFEST and set(e) == {"bytes", "sha256"} for name, e in files.items()
+            _NAME.fullmatch(name) and name not in (MANIFEST, SIGNATURE) and set(entry) == {"bytes", "sha256"}
+            for name, entry in files.items()
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         valid, files = False, {}
     if not valid:
         raise refuse(f"a {MANIFEST} as it was written", "one that was changed or is of another format")
-    present = {path.name for path in folder.iterdir()} - {MANIFEST}
+    present = {path.name for path in folder.iterdir()} - {MANIFEST, SIGNATURE}
     if present != files.keys():
         missing, extra = sorted(files.keys() - present), sorted(present - files.keys())
         raise refuse(f"the files of its {MANIFEST}", f"{missing or 'none'} missing and {extra or 'none'} too many")
