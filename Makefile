@@ -1,4 +1,5 @@
-# `make demo`, `make quick`, `make test`, `make check`, `make bench`, `make experiments`.
+# `make demo`, `make quick`, `make test`, `make check`, `make bench`, `make experiments`, `make reliability`,
+# `make mutants`.
 # Each sets up .venv if it is missing or older than pyproject.toml or constraints.txt.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -16,7 +17,7 @@ QUICK := $(addprefix tests/, core data/test_text.py data/test_batching.py model/
 	views/test_figures.py test_package.py::test_importing_loads_nothing_heavy \
 	test_package.py::test_the_architecture_page_names_every_module test_package.py::test_links_in_the_docs_exist)
 
-.PHONY: demo quick test slow check format docs bench experiments clean
+.PHONY: demo quick test slow reliability mutants check format docs bench experiments clean
 
 demo: $(READY)
 	$(VENV)/bin/regard demo
@@ -29,6 +30,14 @@ test: $(READY)
 
 slow: $(READY)
 	$(VENV)/bin/python -m pytest -q -m slow $(PARALLEL)
+
+# Every promise of docs/reliability.md, with its slow tests: "80 of 80 hold". RELIABILITY="F2 N11" checks some.
+reliability: $(READY)
+	PYTHONPATH=tests $(VENV)/bin/python -m reliability.promises --check $(PARALLEL) $(RELIABILITY)
+
+# Small faults planted at random lines, one at a time: how many do tests catch? docs/mutants.md
+mutants: $(READY)
+	$(VENV)/bin/python tools/mutants.py --count $(or $(COUNT),100) --seed $(or $(SEED),1)
 
 check: $(READY)
 	$(VENV)/bin/ruff format --check .
@@ -43,6 +52,7 @@ format: $(READY)
 docs: $(READY)
 	$(VENV)/bin/python tests/support/write_module_tables.py
 	$(VENV)/bin/python -m regard.recipe.reference > docs/recipe.md
+	PYTHONPATH=tests $(VENV)/bin/python -m reliability.promises
 
 bench: $(READY)
 	$(VENV)/bin/python benchmarks/attention.py

@@ -1,6 +1,8 @@
 """Shapes are executed here and nowhere else: jaxtyping and beartype check every annotated call of the package."""
 
 import os
+import socket
+import sys
 
 import pytest
 from jaxtyping import install_import_hook
@@ -18,3 +20,20 @@ if not torch.cuda.is_available():  # Triton's interpreter runs its kernels on th
 @pytest.fixture(autouse=True)
 def _seeded():
     torch.manual_seed(0)
+
+
+def _refuse_other_machines(event: str, arguments: tuple) -> None:
+    """No test reaches another machine: an address that is not of this one is an error, whoever asks for it."""
+    if event == "socket.connect" and isinstance(address := arguments[1], tuple):
+        host = address[0]
+    elif event == "socket.getaddrinfo":
+        host = arguments[0]
+    else:
+        return
+    name = host.decode() if isinstance(host, bytes) else host
+    if name and name not in HERE and not str(name).startswith("127."):
+        raise AssertionError(f"a test wanted to reach {name}")
+
+
+HERE = {"localhost", "::1", "0.0.0.0", socket.gethostname()}
+sys.addaudithook(_refuse_other_machines)

@@ -1,6 +1,7 @@
 """The package from outside: light imports, the public names, the command line, and docs that run and are current."""
 
 import re
+import socket
 import subprocess
 import sys
 import tomllib
@@ -147,6 +148,28 @@ def test_no_source_unpickles_or_evaluates():
     )
     for path in (ROOT / "src").rglob("*.py"):
         assert not forbidden.search(path.read_text()), path
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "example.org"])
+def test_no_test_reaches_another_machine(host):
+    """conftest.py refuses it before a packet is sent (192.0.2.0/24 is reserved for documentation)."""
+    with pytest.raises(AssertionError, match=f"wanted to reach {host}"):
+        socket.create_connection((host, 9), timeout=1)
+
+
+KINDS = {".py", ".c", ".cpp", ".css", ".html", ".js", ".json", ".md", ".safetensors", ".toml", ".wasm", "py.typed"}
+
+
+def test_the_files_of_the_package_are_of_listed_kinds():
+    """The wheel holds the package alone: source, pages, recipes, and the checkpoint of the studio."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == ["src/regard"]
+    files = [
+        path for path in (ROOT / "src" / "regard").rglob("*") if path.is_file() and "__pycache__" not in path.parts
+    ]
+    assert {path.name if path.name == "py.typed" else path.suffix for path in files} == KINDS
+    assert [path for path in files if path.stat().st_size > 1_000_000] == []
+    assert [path for path in files if path.is_symlink()] == []
 
 
 def test_every_needed_package_is_pinned():

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from regard.api.train import prepare as prepare, train as train
     from regard.api.view import page as page, view as view
     from regard.api.word_vectors import train_word_vectors as train_word_vectors
-    from regard.checkpoint.verify import verify as verify
+    from regard.checkpoint.verify import sign as sign, verify as verify
     from regard.core.errors import (
         CheckpointRefused as CheckpointRefused,
         Diverged as Diverged,
@@ -103,7 +103,7 @@ _HOMES = {
     "regard.api.sweep": ("sweep",),
     "regard.api.train": ("prepare", "train"),
     "regard.api.view": ("page", "view"),
-    "regard.checkpoint.verify": ("verify",),
+    "regard.checkpoint.verify": ("sign", "verify"),
     "regard.server.run": ("serve",),
     "regard.server.studio": ("studio",),
     "regard.kernels.attention.bias": ("DistanceBias",),

@@ -70,7 +70,8 @@ def test_the_command_line_is_frozen():
             "--step", "--targets", "--truncate",
         ],
         "score": ["--column", "--device", "--json"],
-        "verify": [],
+        "verify": ["--key"],
+        "sign": ["--key"],
         "import": ["--dtype", "--out"],
         "export": [
             "--attention", "--dtype", "--json", "--list", "--out", "--push", "--quantization", "--report", "--to",

@@ -57,6 +57,7 @@ VALID = {  # the arguments with which each verb works
     "align": [MODEL, "--sources", TEXT],
     "score": [MODEL, PAIRS],
     "verify": [MODEL],
+    "sign": ["nowhere", "--key", "binary"],  # the checkpoint above is not to be changed
     "serve": ["nowhere", "--port", "0"],  # a model that is there would be served until a signal ends it
     "studio": ["nowhere", "--port", "0", "--no-open"],
     "export": [MODEL, "--list"],

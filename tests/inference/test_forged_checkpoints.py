@@ -71,6 +71,18 @@ def test_a_forged_checkpoint_is_refused(tmp_path, name):
         regard.load(forge(tmp_path / "forged", file, change))
 
 
+def test_another_tokenizer_is_refused_before_any_weight_is_copied(tmp_path, monkeypatch):
+    """One that is valid and as large, in a checkpoint whose hashes agree but for that of the vocabulary."""
+    folder = forge(tmp_path / "other", "config.json", lambda config: None)
+    content = json.loads((folder / "tokenizer.json").read_bytes())
+    vocabulary = content["model"]["vocab"]
+    vocabulary["<0x41>"], vocabulary["<0x42>"] = vocabulary["<0x42>"], vocabulary["<0x41>"]
+    _replace(folder, "tokenizer.json", json.dumps(content).encode())
+    monkeypatch.setattr("regard.inference.load.load_weights", lambda *given: pytest.fail("weights were copied"))
+    with pytest.raises(regard.CheckpointRefused, match="wanted the vocabulary that the model was trained with"):
+        regard.load(folder)
+
+
 def test_a_rewritten_checkpoint_loads(tmp_path):
     """So that the refusals above are not those of a wrong hash."""
     model = regard.load(forge(tmp_path / "same", "config.json", lambda config: None))

@@ -1,128 +1,97 @@
-"""The faults and bad inputs that are survived, and the tests that hold each promise: id, promise, tests.
+"""The faults and bad inputs that are survived, and the tests that hold each promise.
 
-python tests/reliability/promises.py      prints the table
+PYTHONPATH=tests python -m reliability.promises              write docs/reliability.md
+PYTHONPATH=tests python -m reliability.promises --check      run all these tests, also the slow ones: "80 of 80 hold"
+
+With --check, further arguments are ids ("F2 N11") or options of pytest ("-n 2").
 """
 
-from typing import NamedTuple
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+from xml.etree import ElementTree
+
+from reliability.input_promises import INPUTS
+from reliability.process_promises import PROCESSES
+from reliability.promise import Promise
+from reliability.server_promises import SERVER
+from reliability.supply_chain_promises import SUPPLY_CHAIN
+from reliability.training_promises import TRAINING
+
+TESTS = Path(__file__).resolve().parents[1]
+PROMISES = (*TRAINING, *INPUTS, *SERVER, *SUPPLY_CHAIN, *PROCESSES)
+PAGE = TESTS.parent / "docs" / "reliability.md"
+HEAD = """# Reliability
+
+{count} faults and bad inputs that Regard survives, each with the tests that hold the promise (under `tests/`). A
+refusal is a `RegardError`: one line that names the file, what was wanted, what came and the remedy, and an exit code (1
+failure, 2 usage or bad input, 3 diverged, 4 checkpoint refused, 128 + its number for a signal); never a traceback, and
+no partial output that is taken for a success.
+
+`make reliability` runs these tests, also the slow ones, and prints how many promises hold and which do not. Tests that
+were skipped, as those that need a GPU are without one, are named; a promise of which all were skipped does not count.
+
+This page is written from `tests/reliability/promises.py` by `make docs`.
+"""
+TITLES = {"F": "Training", "B": "Bad inputs", "S": "Server", "C": "Supply chain", "N": "Processes, files and machines"}
 
 
-class Promise(NamedTuple):
-    """One row. Tests are `path::function`, under tests/."""
+def page() -> str:
+    """docs/reliability.md."""
+    parts = [HEAD.format(count=len(PROMISES))]
+    for letter, title in TITLES.items():
+        parts.append(f"\n## {title}\n\n| id | promise | tests |\n|---|---|---|\n")
+        for id, promise, tests in PROMISES:
+            if id[0] == letter:
+                parts.append(f"| {id} | {promise} | {'<br>'.join(f'`{test}`' for test in tests)} |\n")
+    return "".join(parts)
 
-    id: str
-    promise: str
-    tests: tuple[str, ...]
+
+def results(report: Path) -> dict[str, set[str]]:
+    """The results (passed, skipped, failed) of each test function of a JUnit report, as `path::function`."""
+    found = defaultdict[str, set[str]](set)
+    for case in ElementTree.parse(report).iter("testcase"):
+        path = case.get("classname", "").removeprefix("tests.").replace(".", "/") + ".py"
+        kinds = {child.tag for child in case} & {"failure", "error", "skipped"}
+        result = "failed" if kinds & {"failure", "error"} else "skipped" if kinds else "passed"
+        found[f"{path}::{case.get('name', '').partition('[')[0]}"].add(result)
+    return dict(found)
 
 
-PROMISES = (
-    Promise(
-        "S1",
-        "Overload at ten times capacity: 429 or 503 with Retry-After, no other 5xx, memory flat",
-        (
-            "reliability/test_served_process.py::test_overload_is_refused_and_memory_stays_flat",
-            "server/test_http.py::test_overload_gives_429_and_nothing_else",
-            "server/test_engine.py::test_a_full_queue_refuses_and_says_when_to_come_again",
-        ),
-    ),
-    Promise(
-        "S2",
-        "Batched answers equal single answers",
-        (
-            "server/test_engine.py::test_any_mixture_of_jobs_is_answered_as_each_alone",
-            "runtime/test_batch_invariance.py::test_outputs_do_not_depend_on_the_batch",
-            "server/test_http.py::test_answers_are_those_of_predict",
-        ),
-    ),
-    Promise(
-        "S3",
-        "A disconnect frees its slot at the next step",
-        (
-            "server/test_http.py::test_a_disconnected_client_frees_its_slot",
-            "server/test_engine.py::test_a_cancelled_job_frees_its_slot_at_the_next_step",
-            "reliability/test_served_process.py::test_cancelled_requests_leak_nothing",
-            "reliability/test_object_leaks.py::test_no_object_of_a_request_is_left",
-        ),
-    ),
-    Promise(
-        "S4",
-        "Slow loris: headers and bodies that never end are timed out",
-        (
-            "server/test_transport.py::test_slow_headers_and_bodies_are_timed_out",
-            "server/test_transport.py::test_headers_without_end_are_bounded",
-        ),
-    ),
-    Promise(
-        "S5",
-        "A slow reader stalls nobody and is bounded in memory",
-        (
-            "server/test_http.py::test_a_slow_reader_stalls_nobody",
-            "reliability/test_served_process.py::test_readers_that_never_read_stall_nobody",
-        ),
-    ),
-    Promise(
-        "S6",
-        "A deadline ends a request in the queue and in the batch",
-        (
-            "server/test_engine.py::test_a_deadline_ends_a_job_in_the_queue_and_in_the_batch",
-            "server/test_http.py::test_a_deadline_gives_504",
-            "server/test_http.py::test_a_deadline_in_a_stream_is_its_last_event",
-        ),
-    ),
-    Promise(
-        "S7",
-        "SIGTERM drains: all in flight is answered, new requests are refused, exit 0",
-        (
-            "server/test_serve.py::test_a_server_answers_and_drains",
-            "server/test_engine.py::test_stopping_finishes_what_is_in_flight_and_refuses_the_rest",
-            "server/test_workers.py::test_a_signal_ends_all_processes_after_the_requests_in_flight",
-        ),
-    ),
-    Promise(
-        "S8",
-        "Live and ready are two things",
-        ("server/test_http.py::test_a_server_that_stops_is_live_and_not_ready",),
-    ),
-    Promise(
-        "S9",
-        "A killed worker or engine recovers; the requests that it held get a clear 503",
-        (
-            "server/test_workers.py::test_a_killed_worker_is_started_again_and_its_counts_stay",
-            "server/test_workers.py::test_a_killed_engine_is_started_again_and_its_requests_are_told",
-        ),
-    ),
-    Promise(
-        "S10",
-        "Metrics equal the client's counts",
-        (
-            "server/test_server_metrics.py::test_metrics_are_what_a_client_counted",
-            "server/test_server_metrics.py::test_cancellations_and_deadlines_are_counted",
-            "server/test_server_metrics.py::test_reloads_are_counted",
-        ),
-    ),
-    Promise(
-        "B23",
-        "A body of 100 MB is refused without being kept",
-        (
-            "server/test_transport.py::test_a_large_body_is_refused_without_being_kept",
-            "server/test_transport.py::test_the_rest_of_a_refused_body_is_not_taken_for_headers",
-        ),
-    ),
-    Promise(
-        "B24",
-        "JSON nested 150,000 deep is refused",
-        ("server/test_transport.py::test_deeply_nested_json_is_refused",),
-    ),
-    Promise(
-        "B25",
-        "No path and no URL is taken from a request",
-        (
-            "server/test_reload.py::test_no_path_is_taken_from_a_request",
-            "server/test_http.py::test_bad_requests_are_problems",
-        ),
-    ),
-)
+def verdict(promise: Promise, found: dict[str, set[str]]) -> str:
+    """Whether a promise holds, failed, or was skipped, with the names of the tests that say so."""
+    wrong = [test for test in promise.tests if found.get(test, {"failed"}) & {"failed"}]
+    skipped = [test for test in promise.tests if found.get(test) == {"skipped"}]
+    if wrong:
+        return f"failed: {', '.join(wrong)}"
+    if len(skipped) == len(promise.tests):
+        return f"skipped: {', '.join(skipped)}"
+    return "holds" + (f", but for skipped {', '.join(skipped)}" if skipped else "")
+
+
+def check(ids: list[str], options: list[str]) -> int:
+    """Run the tests of these promises, of all by default. The exit code is that of a test run: 0 where none failed."""
+    chosen = [promise for promise in PROMISES if not ids or promise.id in ids]
+    tests = sorted({f"tests/{test}" for promise in chosen for test in promise.tests})
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        command = [sys.executable, "-m", "pytest", "-q", f"--junit-xml={report}", *options, *tests]
+        subprocess.run(command, cwd=TESTS.parent, check=False)
+        found = results(report) if report.exists() else {}
+    verdicts = {promise.id: verdict(promise, found) for promise in chosen}
+    for id, each in verdicts.items():
+        if each != "holds":
+            print(f"{id} {each}")
+    held = sum(each.startswith("holds") for each in verdicts.values())
+    print(f"{held} of {len(chosen)} hold")
+    return int(any(each.startswith("failed") for each in verdicts.values()))
+
 
 if __name__ == "__main__":
-    print("| id | promise | tests |\n|---|---|---|")
-    for row in PROMISES:
-        print(f"| {row.id} | {row.promise} | {', '.join(f'`{test}`' for test in row.tests)} |")
+    given = [each for each in sys.argv[1:] if each != "--check"]
+    names = {promise.id for promise in PROMISES}
+    if "--check" in sys.argv:
+        sys.exit(check([each for each in given if each in names], [each for each in given if each not in names]))
+    PAGE.write_text(page(), "utf-8")

@@ -369,6 +369,12 @@ def test_a_truncated_or_planted_library_is_compiled_anew(fresh_cache):
     code, messages = loaded()
     assert (code, path.read_bytes()) == (0, content)
     assert "compiled anew" in messages
+    flipped = bytearray(content)
+    flipped[len(content) // 3] ^= 4
+    path.write_bytes(flipped)
+    code, messages = loaded()
+    assert (code, path.read_bytes()) == (0, content)
+    assert "compiled anew" in messages
     path.unlink()
     path.symlink_to("/dev/null")
     assert loaded()[0] == 0

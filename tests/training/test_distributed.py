@@ -266,6 +266,20 @@ def test_after_a_killed_rank_torchrun_restarts_to_the_same_weights(name, folder,
 
 
 @pytest.mark.slow
+def test_a_frozen_rank_ends_the_whole_job(folder):
+    """Also the frozen process, which does not react to a signal that can be caught."""
+    end = {"rank": 1, "update": 3, "signal": signal.SIGSTOP}
+    (job,) = jobs(folder, ["transformer"], run=str(folder / "stopped for good"), end=end)
+    job["recipe"] = table(STILL, STILL, distributed_timeout=3)
+    (folder / "frozen.json").write_text(json.dumps([job]))
+    ended = torchrun(2, processes.__file__, folder / "frozen.json")
+    assert ended.returncode == 1
+    assert "rank 0 of 2: wanted an answer of every other" in (folder / "done-0.json").read_text()
+    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    assert str(folder / "frozen.json") not in listed
+
+
+@pytest.mark.slow
 def test_four_processes_and_checkpoints_between_one_two_and_four(folder, two):
     """Four processes have the loss curve of one; a checkpoint of any number resumes with any other."""
     names = ["transformer", "sharded", "carried"]
@@ -280,10 +294,13 @@ def test_four_processes_and_checkpoints_between_one_two_and_four(folder, two):
     resumed += [going_on(name, one(folder, name), "of 1 on 4") for name in names]
     four = processes.done(4, begun + resumed, folder / "four")
     again = [going_on(name, folder / f"{name} on 4", "of 4 on 2") for name in names]
+    again += [going_on(name, one(folder, name), "of 1 on 2") for name in names]
     found = four + processes.done(2, again, folder / "again")
-    assert [rank[name]["error"] for rank in found for name in rank] == [None] * (4 * 9 + 2 * 3)
+    assert [rank[name]["error"] for rank in found for name in rank] == [None] * (4 * 9 + 2 * 6)
     for name in names:
-        for label in ("on 4", "of 2 on 4", "of 1 on 4", "of 4 on 2"):
+        alone = going_on(name, folder / f"{name} on 4", "of 4 on 1")
+        train(alone["recipe"], alone["run"], cache=folder / "cache", resume=True)
+        for label in ("on 4", "of 2 on 4", "of 1 on 4", "of 4 on 2", "of 1 on 2", "of 4 on 1"):
             alike(folder / f"{name} {label}", one(folder, name))
 
 

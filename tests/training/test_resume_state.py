@@ -18,6 +18,7 @@ from regard.training.monitor import ValidationHistory
 from regard.training.optimizers import Optimizer
 from regard.training.run_state import RunState
 from support.forged import HOSTILE, forge, leaves, put, rehashed
+from support.training_runs import interrupted, table
 
 WHERE = Path("training.json")
 STATE = asdict(RunState(history=ValidationHistory(best=2.0, best_step=1)))
@@ -118,3 +119,45 @@ def test_a_run_without_its_optimizer_state_is_not_resumed(tmp_path):
     rehashed(folder)
     with pytest.raises(regard.CheckpointRefused, match="optimizer state"):
         regard.train(recipe, tmp_path / "run", changes=["train.max_steps=2"], resume=True, cache=tmp_path / "cache")
+
+
+@pytest.mark.parametrize("key", ["threads", "torch", "regard", "processor", "processes"])
+def test_a_resume_in_another_environment_says_so(key, tmp_path):
+    """Once, naming what it was and what it is; without a change nothing is said."""
+    recipe, run, threads = table(), tmp_path / "run", torch.get_num_threads()
+    interrupted(recipe, run, 4, tmp_path / "cache")
+    folder = store.step_folder(run, store.steps(run)[-1])
+    was = json.loads((folder / "training.json").read_bytes())["environment"]
+    assert was["threads"] == threads
+    assert was["torch"] == torch.__version__
+    assert was["regard"] == regard.__version__
+    assert was["processes"] == 1
+    events: list[dict] = []
+    if key == "threads":
+        torch.set_num_threads(threads + 1)
+    else:
+        state = json.loads((folder / "training.json").read_bytes())
+        state["environment"][key] = "0.0.7"
+        (folder / "training.json").write_text(store.as_json(state))
+        rehashed(folder)
+    try:
+        interrupted(recipe, run, 4, tmp_path / "cache", resume=True, on_event=events.append)
+        warnings = [event["message"] for event in events if event["event"] == "warning"]
+        wanted = f"threads {threads + 1} for {threads}" if key == "threads" else f"{key} {was[key]} for 0.0.7"
+        assert [wanted in message for message in warnings] == [True]
+        events.clear()
+        regard.train(recipe, run, cache=tmp_path / "cache", resume=True, on_event=events.append)
+        assert [event for event in events if event["event"] == "warning"] == []
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_a_forged_environment_is_refused(tmp_path):
+    interrupted(table(), tmp_path / "run", 4, tmp_path / "cache")
+    folder = store.step_folder(tmp_path / "run", store.steps(tmp_path / "run")[-1])
+    state = json.loads((folder / "training.json").read_bytes())
+    for wrong in ([], {"torch": []}):
+        (folder / "training.json").write_text(store.as_json(state | {"environment": wrong}))
+        rehashed(folder)
+        with pytest.raises(regard.CheckpointRefused, match="wanted the environment of a run"):
+            regard.train(table(), tmp_path / "run", cache=tmp_path / "cache", resume=True)

@@ -999,9 +999,18 @@ def test_killed_at_random_moments_a_run_ends_the_same(tmp_path, cache):
 
 @pytest.mark.slow
 def test_the_environment_changes_nothing(tmp_path, whole):
-    """Hash seed, locale, time zone and tokenizer threads: the same weights."""
+    """Clock, hash seed, locale, time zone and worker threads: the same weights."""
     surroundings = {"PYTHONHASHSEED": "7", "LC_ALL": "C", "TZ": "Pacific/Apia", "TOKENIZERS_PARALLELISM": "false"}
-    command = [sys.executable, "-c", KILLED, json.dumps(table()), str(tmp_path / "there"), str(tmp_path / "cache")]
+    surroundings |= {"RAYON_NUM_THREADS": "3"}
+    backwards = "import time\nnow = time.time\ntime.time = lambda: 4e9 - now()\n"  # in another century
+    command = [
+        sys.executable,
+        "-c",
+        backwards + KILLED,
+        json.dumps(table()),
+        str(tmp_path / "there"),
+        str(tmp_path / "cache"),
+    ]
     subprocess.run(command, check=True, capture_output=True, env=os.environ | surroundings)
     assert same(weights(whole), weights(tmp_path / "there"))
 
@@ -1168,7 +1177,7 @@ def test_an_error_of_the_disk_names_its_remedy_and_loses_nothing(name, tmp_path,
     assert log(tmp_path / "run") == log(whole)
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
 def test_other_signals_save_too(number, tmp_path, cache, whole):
     interrupted(table(), tmp_path / "run", 5, cache, number)
     train(table(), tmp_path / "run", cache=cache, resume=True)

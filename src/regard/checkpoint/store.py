@@ -15,18 +15,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.core.atomic_io import atomic_folder, sync_folder
+from regard.core.atomic_io import atomic_folder, displaced, sync_folder
 from regard.core.errors import CheckpointRefused
 
 if TYPE_CHECKING:  # PyTorch is imported only where tensors are read or written
     from torch import Tensor
 
-MANIFEST = "manifest.json"
+MANIFEST, SIGNATURE = "manifest.json", "manifest.json.sig"  # the latter is optional: signature.py
 TRAINING_STATE = "training.json"  # names the step of a checkpoint
 LARGEST_MANIFEST = 1 << 24  # bytes
 FORMAT = 1
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _STEP = re.compile(r"step-(\d{8})")
+_DISPLACED = re.compile(r"\.step-(\d{8})\.tmp")
 
 
 def write(
@@ -41,7 +42,7 @@ def write(
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    with atomic_folder(folder) as beside:
+    with atomic_folder(folder, replace=True) as beside:
         for name, text in texts.items():
             (beside / name).write_bytes(text.encode())
         for name, named in tensors.items():
@@ -55,7 +56,6 @@ def write(
                 raise OSError(str(error)) from None
         files = {path.name: _file_entry(path) for path in sorted(beside.iterdir())}
         (beside / MANIFEST).write_bytes(_manifest(files))
-        remove(folder)
 
 
 def read(folder: Path) -> dict[str, bytes]:
@@ -112,6 +112,20 @@ def steps(run: Path) -> list[int]:
     return sorted(int(match[1]) for match in matches if match)
 
 
+def displaced_steps(run: Path) -> list[int]:
+    """The steps whose checkpoint was whole and about to be replaced when the process ended."""
+    matches = [_DISPLACED.fullmatch(path.name) for path in run.iterdir()]
+    found = [int(match[1]) for match in matches if match and not step_folder(run, int(match[1])).exists()]
+    return [step for step in found if _is_intact(displaced(step_folder(run, step)))]
+
+
+def _is_intact(folder: Path) -> bool:
+    try:
+        return verify(folder) > 0
+    except CheckpointRefused:
+        return False
+
+
 def newest(run: Path) -> tuple[int, dict[str, bytes], list[str]] | None:
     """The newest intact checkpoint of a run: its step, its files, and the problems of damaged later ones."""
     problems: list[str] = []
@@ -133,7 +147,7 @@ def prune(run: Path, keep: Collection[int]) -> None:
 
 def remove(folder: Path) -> None:
     """Rename the folder first, so that no partly removed checkpoint is left under its name."""
-    doomed = folder.with_name(f".{folder.name}.tmp")
+    doomed = displaced(folder)
     with suppress(FileNotFoundError):
         folder.rename(doomed)
         sync_folder(folder.parent)
@@ -170,13 +184,14 @@ def _listed(folder: Path) -> dict[str, dict[str, Any]]:
     try:
         files: dict[str, dict[str, Any]] = json.loads(raw)["files"]
         valid = _manifest(files) == raw and all(
-            _NAME.fullmatch(name) and name != MANIFEST and set(e) == {"bytes", "sha256"} for name, e in files.items()
+            _NAME.fullmatch(name) and name not in (MANIFEST, SIGNATURE) and set(entry) == {"bytes", "sha256"}
+            for name, entry in files.items()
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         valid, files = False, {}
     if not valid:
         raise refuse(f"a {MANIFEST} as it was written", "one that was changed or is of another format")
-    present = {path.name for path in folder.iterdir()} - {MANIFEST}
+    present = {path.name for path in folder.iterdir()} - {MANIFEST, SIGNATURE}
     if present != files.keys():
         missing, extra = sorted(files.keys() - present), sorted(present - files.keys())
         raise refuse(f"the files of its {MANIFEST}", f"{missing or 'none'} missing and {extra or 'none'} too many")

@@ -1,37 +1,56 @@
-"""`regard.verify`: every byte of checkpoints against their manifests, without importing PyTorch."""
+"""`regard.verify` and `regard.sign`: every byte of checkpoints against their manifests, without importing PyTorch."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 from regard.checkpoint import store
+from regard.checkpoint.signature import check_signature, read_key, write_signature
 from regard.core.errors import CheckpointRefused, InvalidArgument
 
 AVERAGED = "averaged"  # the folder of a run with the average of its last checkpoints
 
 
-def verify(path: str | Path) -> Iterator[tuple[Path, int]]:
+def verify(path: str | Path, key: str | Path | None = None) -> Iterator[tuple[Path, int]]:
     """Check every byte of each checkpoint at or in a folder. Yields each intact one and its number of files.
+
+    key   a file: each must have a signature that was made with this key. Without one, hashes prove no author.
 
     Damaged ones raise CheckpointRefused after all were checked; its message has a line for each.
     """
-    path = Path(path)
-    folders = [path]
-    if not (path / store.MANIFEST).exists():
-        check_folder(path)
-        folders = [store.step_folder(path, step) for step in store.steps(path)]
-        folders += [path / AVERAGED] if (path / AVERAGED).is_dir() else []
-    if not folders:
-        raise CheckpointRefused(f"{path}: wanted a checkpoint, or a run with some; got neither. Train first.")
-    problems = []
-    for folder in folders:
+    secret, problems = None if key is None else read_key(key), []
+    for folder in _checkpoints(Path(path)):
         try:
             files = store.verify(folder)
+            if secret is not None:
+                check_signature(folder, secret)
         except CheckpointRefused as error:
             problems.append(str(error))
         else:
             yield folder, files
     if problems:
         raise CheckpointRefused("\n".join(problems))
+
+
+def sign(path: str | Path, key: str | Path) -> Iterator[Path]:
+    """Check every byte of each checkpoint at or in a folder and sign it with the key in a file. Yields each one.
+
+    Damaged ones are not signed, and raise CheckpointRefused as `verify` does.
+    """
+    secret = read_key(key)
+    for folder, _ in verify(path):
+        write_signature(folder, secret)
+        yield folder
+
+
+def _checkpoints(path: Path) -> list[Path]:
+    if (path / store.MANIFEST).exists():
+        return [path]
+    check_folder(path)
+    folders = [store.step_folder(path, step) for step in store.steps(path)]
+    folders += [path / AVERAGED] if (path / AVERAGED).is_dir() else []
+    if not folders:
+        raise CheckpointRefused(f"{path}: wanted a checkpoint, or a run with some; got neither. Train first.")
+    return folders
 
 
 def check_folder(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`regard evaluate`, `compare`, `score` and `verify`."""
+"""`regard evaluate`, `compare`, `score`, `verify` and `sign`."""
 
 import json
 import sys
@@ -194,10 +194,30 @@ def score(
     sys.stdout.flush()
 
 
-def verify(path: ModelFolder) -> None:
+def verify(
+    path: ModelFolder,
+    key: Annotated[Path | None, option("FILE", "The key that each checkpoint must be signed with.")] = None,
+) -> None:
     """Check every byte of a checkpoint, or of all checkpoints of a run, against its manifest.
 
-    Example: regard verify runs/dates
+    Hashes that agree show that nothing was damaged, and prove no author: for that, sign it and give --key.
+
+    Examples: regard verify runs/dates
+
+    regard verify runs/dates --key team.key
     """
-    for folder, files in regard.verify(path):
-        print(f"{folder}: {counted(files, 'file')}, as saved")
+    signed = "" if key is None else ", signed"
+    for folder, files in regard.verify(path, key):
+        print(f"{folder}: {counted(files, 'file')}, as saved{signed}")
+
+
+def sign(
+    path: ModelFolder,
+    key: Annotated[Path, option("FILE", "The key: 32 bytes or more, as openssl rand makes them.")],
+) -> None:
+    """Sign a checkpoint, or all checkpoints of a run, after checking every byte.
+
+    Example: regard sign runs/dates --key team.key
+    """
+    for folder in regard.sign(path, key):
+        print(f"{folder}: signed")

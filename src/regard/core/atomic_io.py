@@ -8,7 +8,7 @@ import socket
 import stat
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO
 
@@ -124,8 +124,11 @@ def _temporary_file(path: Path) -> Iterator[tuple[IO[bytes], Path]]:
 
 
 @contextmanager
-def atomic_folder(path: Path) -> Iterator[Path]:
-    """A folder that is renamed to the path once all its files are synced. The path must not exist."""
+def atomic_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
+    """A folder that is renamed to the path once all its files are synced.
+
+    replace   another folder there, which is whole at any moment: under its own name, or as `displaced(path)`
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
@@ -134,10 +137,32 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         for inside in temporary.rglob("*"):
             _sync(inside)
         _sync(temporary)
-        os.rename(temporary, path)
-        sync_folder(path.parent)
+        with _making_way(path) if replace else nullcontext():
+            os.rename(temporary, path)
+            sync_folder(path.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def displaced(path: Path) -> Path:
+    """The name of a folder that is being replaced or removed."""
+    return path.with_name(f".{path.name}.tmp")
+
+
+@contextmanager
+def _making_way(path: Path) -> Iterator[None]:
+    """Move the folder at a path aside; remove it in the end, or move it back if the block fails."""
+    aside = displaced(path)
+    if path.exists():
+        shutil.rmtree(aside, ignore_errors=True)
+        os.rename(path, aside)
+    try:
+        yield
+    except BaseException:
+        if aside.exists() and not path.exists():
+            os.rename(aside, path)
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def sync_folder(folder: Path) -> None:

@@ -12,12 +12,13 @@ import torch
 
 from regard.checkpoint import store
 from regard.checkpoint.format import TRAINING_STATE, TRAINING_TENSORS, WEIGHTS, regular_steps
-from regard.core.atomic_io import file_lock, named_os_errors, saving
+from regard.core.atomic_io import displaced, file_lock, named_os_errors, saving
 from regard.core.errors import CheckpointRefused, InvalidArgument
 from regard.core.shapes import Tensor
 from regard.model.interfaces import CarriedState
 from regard.model.weights import load_weights, weights_of
 from regard.training.distributed import ProcessGroup
+from regard.training.environment import changed_environment, environment
 from regard.training.optimizers import WeightAverage
 from regard.training.run_state import RunState
 from regard.training.telemetry.log_file import LOG_FILE, EventHandler, truncate_log
@@ -90,7 +91,12 @@ def _find_checkpoint(run: Path, resume: bool) -> Checkpoint | None:
 
 
 def remove_leftovers(run: Path) -> None:
-    """Remove temporary files and folders of interrupted writes, and nothing else."""
+    """Remove temporary files and folders of interrupted writes, and nothing else.
+
+    A checkpoint that was being replaced when the process ended gets its name back.
+    """
+    for step in store.displaced_steps(run):
+        displaced(store.step_folder(run, step)).rename(store.step_folder(run, step))
     for leftover in [path for path in run.iterdir() if _LEFTOVER.fullmatch(path.name)]:
         if leftover.is_dir() and not leftover.is_symlink():
             shutil.rmtree(leftover, ignore_errors=True)
@@ -114,6 +120,7 @@ class Checkpointer:
         self.run, self.texts, self.data_key, self.lanes, self.on_event = run, texts, data_key, lanes or 0, on_event
         self.updater, self.ema = updater, ema
         self.model, self.process_group, self.sharded = updater.model, updater.process_group, updater.sharded
+        self.environment = environment(updater.device, updater.process_group.world_size)
 
     def save(self, state: RunState, carried: CarriedState | None) -> None:
         """Write a checkpoint and remove those that are not kept. All ranks call this; rank 0 writes."""
@@ -132,7 +139,8 @@ class Checkpointer:
 
     def _write(self, state: RunState, tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
         folder, best = store.step_folder(self.run, state.step), state.history.best_step
-        texts = {**self.texts, TRAINING_STATE: store.as_json(asdict(state) | {"data": self.data_key})}
+        progress = asdict(state) | {"data": self.data_key, "environment": self.environment}
+        texts = {**self.texts, TRAINING_STATE: store.as_json(progress)}
         with saving(folder, "save a checkpoint"):
             store.write(folder, texts, tensors)
             regular = regular_steps(self.run)[-self.updater.config.keep_checkpoints :]
@@ -145,6 +153,7 @@ class Checkpointer:
         """Restore weights, moving average and optimizer from a checkpoint; its progress and carried state."""
         state = store.document(content, TRAINING_STATE, folder)
         state.pop("data", None)
+        changed = changed_environment(state.pop("environment", None), self.environment, folder / TRAINING_STATE)
         run_state = RunState.from_dict(state, folder / TRAINING_STATE)
         saved = store.tensors(content, TRAINING_TENSORS, folder)
         weights = store.tensors(content, WEIGHTS, folder)
@@ -170,6 +179,8 @@ class Checkpointer:
             carried = carried.with_tensors(lanes).reorder(self.process_group.own_lanes(self.lanes).to(device))
         if self.process_group.is_main:
             truncate_log(self.run, run_state.step)
+            if changed is not None:
+                self.on_event({"event": "warning", "message": changed})
         return run_state, carried
 
 

@@ -1,0 +1,38 @@
+"""Supply chain: C1 to C8."""
+
+from reliability.promise import rows
+
+PACKAGE = "test_package.py"
+
+SUPPLY_CHAIN = rows({
+    "C1": (
+        "No pickle, no bare torch.load, no eval, exec or yaml.load in the source",
+        f"{PACKAGE}::test_no_source_unpickles_or_evaluates",
+    ),
+    "C2": (
+        "Every byte of a checkpoint is checked against its manifest whenever it is loaded",
+        "checkpoint/test_store.py::test_every_flipped_bit_is_detected",
+        "cli/test_cli.py::test_verify_finds_damage",
+    ),
+    "C3": (
+        "A configuration names no code: nothing is imported because a checkpoint or recipe says so",
+        "reliability/test_untrusted_checkpoints.py::test_a_configuration_names_no_code",
+        "recipe/test_load.py::test_a_recipe_names_the_extensions_it_needs",
+    ),
+    "C4": ("Every package that is needed is pinned", f"{PACKAGE}::test_every_needed_package_is_pinned"),
+    "C5": (
+        "The kinds of files in the wheel are listed",
+        f"{PACKAGE}::test_the_files_of_the_package_are_of_listed_kinds",
+    ),
+    "C6": (
+        "A server is reached from this machine alone unless told otherwise",
+        "reliability/test_default_address.py::test_a_server_binds_to_the_loopback_address_alone",
+    ),
+    "C7": ("No test reaches another machine", f"{PACKAGE}::test_no_test_reaches_another_machine"),
+    "C8": (
+        "Pages load nothing from elsewhere",
+        "views/test_figures.py::test_a_page_is_one_file_with_a_strict_policy",
+        "server/test_studio.py::test_the_page_has_a_strict_policy_and_nothing_from_elsewhere",
+        "server/test_openapi.py::test_the_page_has_a_strict_policy_and_nothing_from_elsewhere",
+    ),
+})  # fmt: skip
