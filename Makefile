@@ -1,10 +1,11 @@
 # `make demo`, `make quick`, `make test`, `make check`, `make bench`, `make experiments`, `make reliability`,
 # `make mutants`.
-# Each sets up .venv if it is missing or older than pyproject.toml or constraints.txt.
+# Each sets up .venv if it is missing or older than pyproject.toml, constraints.txt or locks/dev.txt.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 READY := $(VENV)/.ready
+PIP = $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
 # One file each in experiments/; the last needs Multi30k in $REGARD_DATA.
 EXPERIMENTS := bottleneck scaling positions sequential memory distance heads $(if $(REGARD_DATA),translation)
 PARALLEL := -n auto --maxprocesses 8 --dist worksteal
@@ -17,7 +18,7 @@ QUICK := $(addprefix tests/, core data/test_text.py data/test_batching.py model/
 	views/test_figures.py test_package.py::test_importing_loads_nothing_heavy \
 	test_package.py::test_the_architecture_page_names_every_module test_package.py::test_links_in_the_docs_exist)
 
-.PHONY: demo quick test slow reliability mutants check format docs bench experiments clean
+.PHONY: demo quick test slow reliability mutants check format docs bench experiments lock clean
 
 demo: $(READY)
 	$(VENV)/bin/regard demo
@@ -60,11 +61,19 @@ bench: $(READY)
 experiments: $(READY)
 	for each in $(EXPERIMENTS); do $(VENV)/bin/python experiments/$$each.py || exit 1; done
 
-$(READY): pyproject.toml constraints.txt
+lock: $(READY)
+	$(VENV)/bin/python tools/lock.py
+
+# All packages by their hashes, and none is built here. PyTorch comes next, by its version alone: its builds for CPUs and
+# for CUDA share a version, and pip's settings choose one (such as PIP_EXTRA_INDEX_URL). Its other dependencies are there.
+$(READY): pyproject.toml constraints.txt locks/dev.txt
 	@echo "Setting up $(VENV) (once; a minute or two) ..."
 	@"$(PYTHON)" -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Regard needs Python 3.11 or newer: make PYTHON=/path/to/python3.11")'
 	@"$(PYTHON)" -m venv --clear $(VENV)
-	@PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(VENV)/bin/python -m pip install --quiet --editable '.[dev]'
+	@$(PIP) install --require-hashes --only-binary :all: --no-deps --requirement locks/dev.txt
+	@$(PIP) install --constraint constraints.txt --only-binary :all: torch
+	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@$(PIP) check
 	@touch $(READY)
 	@echo "Ready."
 

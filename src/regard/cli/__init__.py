@@ -17,6 +17,7 @@ import typer
 from regard import __version__
 from regard.cli import evaluate, interop, look, predict, serve, studio, train, words
 from regard.cli.verb import Verb
+from regard.cli.version import version_lines
 from regard.core.errors import RegardError
 from regard.core.log_output import logging_to_stderr
 from regard.views.progress import close_status_lines
@@ -33,20 +34,24 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> bool:
-    if wanted:
-        typer.echo(f"regard {__version__}")
-        raise typer.Exit
-    return wanted
-
-
-@app.callback()
+@app.callback(invoke_without_command=True)
 def regard(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    verbose: Annotated[
+        bool,
+        typer.Option("--verbose", help="With --version: also of Python, PyTorch and the engines, for bug reports."),
     ] = False,
 ) -> None:
     """Train, interpret and serve attention models."""
+    if version:
+        for line in version_lines() if verbose else [f"regard {__version__}"]:
+            typer.echo(line)
+        raise typer.Exit
+    if verbose:
+        context.fail("--verbose goes with --version.")
+    if context.invoked_subcommand is None:
+        context.fail("Missing command.")
 
 
 app.command(cls=Verb)(train.train)

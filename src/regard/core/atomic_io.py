@@ -41,10 +41,17 @@ def private_folder(folder: Path) -> None:
         raise InvalidArgument(str(folder), wanted=wanted, got="a relative path", remedy="Give an absolute one.")
     with named_os_errors(folder, wanted):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for each in (folder, *folder.resolve().parents):
+        if folder.is_symlink():
+            raise InvalidArgument(str(folder), wanted=wanted, got="a link", remedy="Remove it.")
+        check_private(folder)
+
+
+def check_private(path: Path) -> None:
+    """Refuse compiled code, or a folder of it, that others than this user and root can replace."""
+    wanted = "a folder for compiled code that others cannot write to"
+    with named_os_errors(path, wanted):
+        for each in (path, *path.resolve().parents):
             info = each.lstat()
-            if each == folder and not stat.S_ISDIR(info.st_mode):
-                raise InvalidArgument(str(each), wanted=wanted, got="a link", remedy="Remove it.")
             if info.st_uid not in (0, os.geteuid()):
                 got = f"one of the user with id {info.st_uid}"
                 raise InvalidArgument(str(each), wanted=wanted, got=got, remedy="Set REGARD_CACHE to another folder.")

@@ -1,4 +1,4 @@
-"""Compiles step.cpp for the machine at hand, once, into a private folder of the user's cache.
+"""The compiled C++ engine: that of the wheel, or one compiled here once, into a private folder of the user's cache.
 
 The name of a compiled library holds the hash of its content, which is checked before it is loaded: a truncated or
 changed one is compiled anew. Write access to the folder is enough to run code, so only its owner may write there.
@@ -19,35 +19,25 @@ from pathlib import Path
 
 from regard.core.atomic_io import atomic_file, cache_folder, private_folder
 from regard.core.errors import InvalidArgument
+from regard.runtime.cpu.build_flags import FLAGS, source_key, sources
+from regard.runtime.cpu.hashed_file import content_hash, intact
+from regard.runtime.cpu.prebuilt import prebuilt_library
 
 log = logging.getLogger(__name__)
-
-SOURCE = Path(__file__).with_name("step.cpp")
-# No flag that changes the floating-point mode of the process (as -ffast-math does), and none that lets the compiler
-# choose the order of a sum (-fassociative-math): it chose another one for a single row than for several.
-FLAGS = (
-    "-O3", "-std=c++17", "-shared", "-fPIC", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros",
-    "-freciprocal-math",
-)  # fmt: skip
 
 
 @lru_cache(maxsize=1)
 def library() -> ctypes.CDLL | None:
-    """The compiled code; None where REGARD_NATIVE=0 or it cannot be compiled."""
-    if os.environ.get("REGARD_NATIVE") == "0":
+    """The compiled code; None where REGARD_NATIVE=0, or it is not in the package and cannot be compiled.
+
+    REGARD_NATIVE=compile compiles it for this very processor even where the package contains it.
+    """
+    wanted = os.environ.get("REGARD_NATIVE")
+    if wanted == "0":
         return None
-    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
-    if compiler is None:
-        return _unavailable("there is no C++ compiler (g++ or clang++)")
-    tune = "-mcpu=native" if platform.machine() in ("aarch64", "arm64") else "-march=native"
-    key = hashlib.sha256(b"\0".join([SOURCE.read_bytes(), " ".join((compiler, tune, *FLAGS)).encode(), _processor()]))
-    folder, prefix = cache_folder() / "native", f"step-{key.hexdigest()[:16]}"
-    try:
-        private_folder(folder)
-        path = _intact(folder, prefix) or _compile([compiler, *FLAGS, tune, str(SOURCE)], folder, prefix)
-        loaded = ctypes.CDLL(str(path))
-    except (OSError, InvalidArgument, subprocess.SubprocessError) as error:
-        return _unavailable(str(error))
+    loaded = (prebuilt_library() if wanted != "compile" else None) or _compiled_library()
+    if loaded is None:
+        return None
     loaded.regard_panel_columns.restype = loaded.regard_int8_max_inputs.restype = ctypes.c_int64
     loaded.regard_fingerprint.restype = ctypes.c_uint64
     for function in (loaded.regard_step, loaded.regard_encode, loaded.regard_linear):
@@ -55,18 +45,21 @@ def library() -> ctypes.CDLL | None:
     return loaded
 
 
-def _intact(folder: Path, prefix: str) -> Path | None:
-    """The compiled library, its content checked; damaged ones are removed."""
-    for path in folder.glob(f"{prefix}-*.so"):
-        if path.is_file() and not path.is_symlink() and path.stem == f"{prefix}-{_hash(path.read_bytes())}":
-            return path
-        log.warning("%s is damaged: it is removed and compiled anew", path)
-        path.unlink()
-    return None
-
-
-def _hash(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+def _compiled_library() -> ctypes.CDLL | None:
+    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
+    if compiler is None:
+        return _unavailable("there is no C++ compiler (g++ or clang++)")
+    tune = "-mcpu=native" if platform.machine() in ("aarch64", "arm64") else "-march=native"
+    key = hashlib.sha256(b"\0".join([" ".join((source_key(), compiler, tune)).encode(), _processor()]))
+    folder, prefix = cache_folder() / "native", f"step-{key.hexdigest()[:16]}"
+    try:
+        private_folder(folder)
+        path = intact(folder, prefix, remove=True) or _compile(
+            [compiler, *FLAGS, tune, *map(str, sources())], folder, prefix
+        )
+        return ctypes.CDLL(str(path))
+    except (OSError, InvalidArgument, subprocess.SubprocessError) as error:
+        return _unavailable(str(error))
 
 
 def _compile(command: list[str], folder: Path, prefix: str) -> Path:
@@ -77,7 +70,7 @@ def _compile(command: list[str], folder: Path, prefix: str) -> Path:
         if done.returncode:
             raise OSError(done.stderr.strip().partition("\n")[0] or f"{command[0]} ended with {done.returncode}")
         content = built.read_bytes()
-    path = folder / f"{prefix}-{_hash(content)}.so"
+    path = folder / f"{prefix}-{content_hash(content)}.so"
     with atomic_file(path) as file:
         file.write(content)
     return path
