@@ -167,7 +167,7 @@ class Arena:
             command = ["-m", "peers.naive_server", str(self.folder / "ctranslate2"), str(port), contestant.key]
             command += [str(options.threads), str(ratio)]
         with (self.folder / f"{contestant.key}.log").open("w") as log:
-            process = subprocess.Popen(
+            process = self.process = subprocess.Popen(
                 [sys.executable, *command], cwd=HERE, stdout=log, stderr=log, env=environment(options.threads)
             )
         try:

@@ -131,6 +131,8 @@ class OnlineSearch(SearchBatch):
         strategy.done[slot], strategy.generated.length[slot] = True, 1
 
     def _shrink(self) -> None:
+        if 2 * self._rows(len(self.requests)) > len(self.occupants):
+            return
         occupied = [slot for slot, occupant in enumerate(self.occupants) if occupant is not None]
         free = [slot for slot, occupant in enumerate(self.occupants) if occupant is None]
         size = self._rows(len(occupied))

@@ -27,7 +27,7 @@ from regard.server.searches import RunningJob, SearchGroup
 from regard.server.served_model import BatchPlan, JobPlan, SearchPlan, ServedModel
 
 log = logging.getLogger(__name__)
-MOST_ARRIVALS = 64  # jobs that are planned between two steps
+MOST_ARRIVALS = 128  # jobs that are planned between two steps
 DEADLINE_SECONDS = 0.01  # between two looks at all deadlines
 
 
@@ -70,6 +70,7 @@ class Engine(ModelHost):
         self._lanes = Lanes(self.queue)
         self._cancelled: deque[Job] = deque()
         self._jobs: dict[Job, tuple[ServedModel, SearchGroup, int] | None] = {}  # every job that has not ended
+        self._timed: set[Job] = set()  # those of them that have a deadline
         self._replaced: list[ServedModel] = []
         self._clients: Counter[str] = Counter()  # running jobs of each client
         self._accepting = self._working = True
@@ -119,6 +120,8 @@ class Engine(ModelHost):
                 job.usage.version = model.version
                 model.jobs += 1
                 self._jobs[job] = None
+                if job.deadline is not None:
+                    self._timed.add(job)
                 self._arrived.append(job)
             self._wake.notify()
 
@@ -145,8 +148,7 @@ class Engine(ModelHost):
             self._wake.notify_all()
         if self._thread.is_alive():
             self._thread.join()
-        for job in list(self._jobs):
-            self._end(job, ServerStopping())
+        self._end(*((job, ServerStopping()) for job in list(self._jobs)))
         return finished
 
     # ---- the engine's thread ----
@@ -189,9 +191,11 @@ class Engine(ModelHost):
         if now < self._checked + DEADLINE_SECONDS:
             return
         self._checked = now
-        for job in [job for job in self._jobs.copy() if job.deadline is not None and now > job.deadline]:
+        with self._wake:
+            late = [job for job in self._timed if now > (job.deadline or now)]
+        for job in late:
             self._leave(job)
-            self._end(job, DeadlineExceeded(now - job.submitted))
+            self._end((job, DeadlineExceeded(now - job.submitted)))
 
     def _leave(self, job: Job) -> None:
         """Take a job out of the queue or of its search."""
@@ -217,7 +221,8 @@ class Engine(ModelHost):
             if not self._has_room(job.plan, round_):
                 round_.full.add(lane)
                 continue
-            self._take(job)
+            with self._wake:
+                self.queue.remove(job)
             job.admitted()
             self._clients[job.client] += 1
             round_.rows += job.plan.rows if isinstance(job.plan, SearchPlan) else 0
@@ -232,21 +237,20 @@ class Engine(ModelHost):
 
     def _sort_arrivals(self) -> None:
         """Plan new jobs, and sort them into lanes; some at once, so that running searches do not wait for all."""
-        for _ in range(min(MOST_ARRIVALS, len(self._arrived))):
-            job = self._arrived.popleft()
-            if job not in self.queue:  # cancelled, or late
-                continue
-            try:
-                job.plan = job.served.plan(job)
-            except Exception as error:  # whatever a model raises must not end the engine
-                self._take(job)
-                self._end(job, _told(error))
-            else:
-                self._lanes.add(job.plan.lane, job)
-
-    def _take(self, job: Job) -> None:
-        with self._wake:
-            self.queue.remove(job)
+        arrived = [self._arrived.popleft() for _ in range(min(MOST_ARRIVALS, len(self._arrived)))]
+        by_model: dict[ServedModel, list[Job]] = {}
+        for job in arrived:
+            if job in self.queue:  # not cancelled, nor late
+                by_model.setdefault(job.served, []).append(job)
+        refused: list[tuple[Job, Result]] = []
+        for model, jobs in by_model.items():
+            for job, plan in zip(jobs, model.plan(jobs), strict=True):
+                if isinstance(plan, Exception):
+                    refused.append((job, _told(plan)))
+                else:
+                    job.plan = plan
+                    self._lanes.add(plan.lane, job)
+        self._end(*refused)
 
     def _has_room(self, plan: JobPlan, round_: Admissions) -> bool:
         """Whether a job may join a batch or a search now."""
@@ -269,9 +273,7 @@ class Engine(ModelHost):
         try:
             numbers = group.search.admit([each.planned for each in jobs])
         except Exception as error:  # whatever a model raises must not end the engine
-            for each in jobs:
-                self._clients[each.job.client] -= 1
-                self._end(each.job, _told(error))
+            self._fail(jobs, error)
             self._drop_empty(model)
             return
         for number, each in zip(numbers, jobs, strict=True):
@@ -286,9 +288,7 @@ class Engine(ModelHost):
             tokens, finished = group.advance()
         except Exception as error:  # whatever a model raises must not end the engine
             failed, group.running = list(group.running.values()), {}
-            for each in failed:
-                self._clients[each.job.client] -= 1
-                self._end(each.job, _told(error))
+            self._fail(failed, error)
             del model.groups[key]
             return
         ended = {number for number, _ in finished}
@@ -296,11 +296,17 @@ class Engine(ModelHost):
             self._streamed(group, group.running[number], token, last=number in ended)
             if group.running[number].stops.found and number not in ended:
                 finished.append((number, group.search.finish(number)))
-        for number, hypotheses in finished:
-            each = group.leave(number)
-            self._clients[each.job.client] -= 1
-            self._finish(model, group, each, hypotheses)
+        if not finished:
+            return
+        ends = [self._finish(model, group, group.leave(number), hypotheses) for number, hypotheses in finished]
+        self._end(*(each for each in ends if each is not None))
         self._drop_empty(model)
+
+    def _fail(self, running: Sequence[RunningJob], error: Exception) -> None:
+        """End jobs of a search that has failed."""
+        told = _told(error)
+        self._clients.subtract(each.job.client for each in running)
+        self._end(*((each.job, told) for each in running))
 
     def _streamed(self, group: SearchGroup, each: RunningJob, token: int, *, last: bool) -> None:
         each.tokens += 1
@@ -316,8 +322,11 @@ class Engine(ModelHost):
         if piece and each.job.on_text is not None:
             each.job.on_text(piece)
 
-    def _finish(self, model: ServedModel, group: SearchGroup, each: RunningJob, hypotheses: list[Hypothesis]) -> None:
-        """End a job; search again where an output spells a banned phrase with other tokens."""
+    def _finish(
+        self, model: ServedModel, group: SearchGroup, each: RunningJob, hypotheses: list[Hypothesis]
+    ) -> tuple[Job, Result] | None:
+        """The result of a job; None: an output spells a banned phrase with other tokens, and it is searched again."""
+        self._clients[each.job.client] -= 1
         try:
             hypotheses = final(group.task, each.request, hypotheses)
             again = without_other_spellings(group.pipeline.tokenizer, group.task, each.request, hypotheses)
@@ -327,14 +336,13 @@ class Engine(ModelHost):
                 self._clients[each.job.client] += 1
                 model.groups[each.job] = other = SearchGroup.of(group.task, group.pipeline, planned, slots=1)
                 self._begin(model, other, [replace(each, request=again, planned=planned, tokens=0)])
-                return
+                return None
             outputs = group.outputs(each, hypotheses)
             usage, echoed = each.job.usage, each.input_tokens if each.work.echo else 0
             usage.read, usage.generated = each.input_tokens, sum(len(one.tokens) - echoed for one in outputs)
         except Exception as error:  # whatever a model raises must not end the engine
-            self._end(each.job, _told(error))
-            return
-        self._end(each.job, outputs)
+            return each.job, _told(error)
+        return each.job, outputs
 
     def _compute(self, predictor: Predictor, jobs: Sequence[Job], works: Sequence[BatchedWork]) -> None:
         """End jobs with the results of one batch; where that is refused, with the result or the error of each alone."""
@@ -348,26 +356,33 @@ class Engine(ModelHost):
                     self._compute(predictor, [job], [work])
                 return
             results = [_told(error)]
-        for job, result in zip(jobs, results, strict=True):
-            self._clients[job.client] -= 1
-            self._end(job, result)
+        self._clients.subtract(job.client for job in jobs)
+        self._end(*zip(jobs, results, strict=True))
 
-    def _end(self, job: Job, result: Result) -> None:
-        self._forget(job)
-        self.queue.drain.ended()
-        job.ended()
-        try:
-            job.on_end(result)
-        except Exception:  # a caller's fault must not end the engine
-            log.exception("the receiver of a result failed")
+    def _end(self, *ends: tuple[Job, Result]) -> None:
+        """End jobs, each with its result."""
+        if not ends:
+            return
+        self._forget(*(job for job, _ in ends))
+        self.queue.drain.ended(len(ends))
+        for job, result in ends:
+            job.ended()
+            try:
+                job.on_end(result)
+            except Exception:  # a caller's fault must not end the engine
+                log.exception("the receiver of a result failed")
 
-    def _forget(self, job: Job) -> None:
+    def _forget(self, *jobs: Job) -> None:
         with self._wake:
-            if job in self._jobs:
-                del self._jobs[job]
-                job.served.jobs -= 1
+            for job in jobs:
+                self.queue.remove(job)  # where it still waits
+                if job in self._jobs:
+                    del self._jobs[job]
+                    self._timed.discard(job)
+                    job.served.jobs -= 1
+                    job.served = job.plan = None  # who keeps the job must not keep a model that was replaced
+            if self._replaced:
                 self._replaced = [model for model in self._replaced if model.jobs]
-                job.served = job.plan = None  # who keeps the job must not keep a model that was replaced
             if not self._jobs:
                 self._wake.notify_all()
 
