@@ -5,9 +5,9 @@ import random
 import pytest
 
 from regard.core.sequence import Tokens
+from regard.decoding import online
 from regard.decoding.batch_plan import BatchLimits, plan_requests
 from regard.decoding.config import DecodeConfig
-from regard.decoding import online
 from regard.decoding.online import OnlineSearch
 from regard.decoding.request import Request, SearchTask
 from regard.decoding.search import search

@@ -57,15 +57,15 @@ class OnlineSearch(SearchBatch):
         memory = self.queue.memory
         if self.plan.static and memory is not None and memory.states.shape[1] > self.sizes.source:
             self.pool_key = None  # the buffers grow, and are not those of this key any more
-        done = self.done  # of the slots that were occupied before: a search that is never full is admitted to at any step
+        done = (
+            self.done
+        )  # of the slots that were occupied before: a search that is never full is admitted to at any step
         self._admit(free[: len(numbers)])
         self.done = done
         return numbers
 
     @torch.inference_mode()
-    def advance(
-        self, watched: Container[int] | None = None
-    ) -> tuple[dict[int, int], Finished]:
+    def advance(self, watched: Container[int] | None = None) -> tuple[dict[int, int], Finished]:
         """One more token of every request: that of each first hypothesis, and the requests that are finished.
 
         A finished request has left the search; its hypotheses are those of `search`. Tokens are given of the `watched`

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -144,21 +144,24 @@ class EngineClient:
         return partial(self.mailbox.put, receive)
 
 
-async def unless_disconnected(receive: Callable[[], Any], work: "asyncio.Task[Answered]") -> Answered | None:
-    """The result of a task; None where the client disconnects first: the task is then cancelled."""
+async def unless_disconnected(receive: Callable[[], Any], work: Awaitable[Answered]) -> Answered | None:
+    """The result of work that is awaited here; None where the client disconnects first: the work is then cancelled."""
+    working, gone = asyncio.current_task(), False
+    assert working is not None
 
     async def disconnected() -> None:
+        nonlocal gone
         while (await receive())["type"] != "http.disconnect":
             pass
+        gone = True
+        working.cancel()
 
     watch = asyncio.ensure_future(disconnected())
     try:
-        await asyncio.wait({watch, work}, return_when=asyncio.FIRST_COMPLETED)
-        if work.done():
-            return work.result()
+        return await work
+    except asyncio.CancelledError:
+        if not gone or working.uncancel():  # it was cancelled by another
+            raise
         return None
     finally:
-        for task in (watch, work):
-            task.cancel()
-            with suppress(asyncio.CancelledError, Exception):  # an error of the work was raised above
-                await task
+        watch.cancel()

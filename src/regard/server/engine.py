@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
-from regard.core.errors import DeadlineExceeded, EngineFailed, InvalidArgument, RegardError, ServerStopping
+from regard.core.errors import DeadlineExceeded, InvalidArgument, ServerStopping
 from regard.decoding.batch_plan import plan_requests
 from regard.decoding.interfaces import Hypothesis
 from regard.decoding.search import IDLE_FRACTION, final
@@ -20,15 +20,17 @@ from regard.inference.load import current_device
 from regard.inference.phrases import without_other_spellings
 from regard.inference.predictor import Predictor
 from regard.runtime.interfaces import constant_weights
+from regard.server.batches import AsideBatch, Computed, compute, told
 from regard.server.interfaces import EngineStats, ModelHost, ModelInfo
 from regard.server.job_queue import JobQueue, Lanes
-from regard.server.jobs import BatchedWork, Job, Result, input_tokens
+from regard.server.jobs import Job, Result
 from regard.server.searches import RunningJob, SearchGroup
 from regard.server.served_model import BatchPlan, JobPlan, SearchPlan, ServedModel
 
 log = logging.getLogger(__name__)
 MOST_ARRIVALS = 128  # jobs that are planned between two steps
 DEADLINE_SECONDS = 0.01  # between two looks at all deadlines
+ASIDE_SECONDS = 0.05  # between two looks at deadlines while nothing but a work aside is computed
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,8 @@ class Engine(ModelHost):
         self._timed: set[Job] = set()  # those of them that have a deadline
         self._replaced: list[ServedModel] = []
         self._clients: Counter[str] = Counter()  # running jobs of each client
+        self._blocked = False  # whether all jobs that wait do so for what is computed aside
+        self._aside = AsideBatch(device, self._wake)
         self._accepting = self._working = True
         self._checked = 0.0  # when deadlines were
         self._thread = threading.Thread(target=self._work, name="regard engine", daemon=True)
@@ -160,9 +164,11 @@ class Engine(ModelHost):
     def _run(self) -> None:
         while True:
             with self._wake:
-                self._wake.wait_for(self._has_work)
+                self._wake.wait_for(self._has_work, ASIDE_SECONDS if self._aside.jobs else None)
                 if not self._working:
                     return
+            if self._aside.found:
+                self._computed(*self._aside.take())
             self._drop_cancelled()
             self._drop_late()
             self._admit()
@@ -170,7 +176,8 @@ class Engine(ModelHost):
 
     def _has_work(self) -> bool:
         running = any(model.groups for model in (*self.models.values(), *self._replaced))
-        return bool(not self._working or self.queue or self._cancelled or running)
+        waiting = self._arrived or (self.queue and not self._blocked)
+        return bool(not self._working or waiting or self._cancelled or running or self._aside.found)
 
     def _step_all(self) -> None:  # not in _run, whose local variables would keep a replaced model in memory
         with self._wake:
@@ -227,13 +234,16 @@ class Engine(ModelHost):
             self._clients[job.client] += 1
             round_.rows += job.plan.rows if isinstance(job.plan, SearchPlan) else 0
             round_.chosen.setdefault(lane, []).append(job)
+        self._blocked = bool(self._aside.jobs) and not round_.chosen
         for jobs in round_.chosen.values():
             if isinstance(jobs[0].plan, SearchPlan):
                 self._begin(
                     jobs[0].plan.model, jobs[0].plan.group(self.limits.slots), [job.plan.running for job in jobs]
                 )
+            elif self._runs_aside(jobs[0].plan):
+                self._aside.begin(jobs, jobs[0].plan.model.predictor, [job.plan.work for job in jobs])
             else:
-                self._compute(jobs[0].plan.model.predictor, jobs, [job.plan.work for job in jobs])
+                self._compute(jobs[0].plan.model.predictor, jobs)
 
     def _sort_arrivals(self) -> None:
         """Plan new jobs, and sort them into lanes; some at once, so that running searches do not wait for all."""
@@ -246,7 +256,7 @@ class Engine(ModelHost):
         for model, jobs in by_model.items():
             for job, plan in zip(jobs, model.plan(jobs), strict=True):
                 if isinstance(plan, Exception):
-                    refused.append((job, _told(plan)))
+                    refused.append((job, told(plan)))
                 else:
                     job.plan = plan
                     self._lanes.add(plan.lane, job)
@@ -256,6 +266,8 @@ class Engine(ModelHost):
         """Whether a job may join a batch or a search now."""
         chosen = len(round_.chosen.get(plan.lane, ()))
         if isinstance(plan, BatchPlan):
+            if self._runs_aside(plan) and self._aside.jobs:
+                return False
             return chosen < min(self.limits.batch, plan.work.most)
         assert isinstance(plan, SearchPlan)
         if round_.rows and round_.rows + plan.rows > self.limits.hypotheses:
@@ -263,6 +275,10 @@ class Engine(ModelHost):
         search = plan.group(self.limits.slots).search
         # Of a full search, several slots are filled together: to encode one input after another takes longer.
         return search.free - chosen >= (1 if chosen else max(1, search.slots // IDLE_FRACTION))
+
+    def _runs_aside(self, plan: JobPlan) -> bool:
+        """Whether a job has a long search of its own. A GPU's steps cannot be recorded while another thread uses it."""
+        return isinstance(plan, BatchPlan) and plan.work.searches and plan.model.on_cpu
 
     def _rows(self) -> int:
         """Hypotheses of all searches."""
@@ -304,7 +320,7 @@ class Engine(ModelHost):
 
     def _fail(self, running: Sequence[RunningJob], error: Exception) -> None:
         """End jobs of a search that has failed."""
-        told = _told(error)
+        told = told(error)
         self._clients.subtract(each.job.client for each in running)
         self._end(*((each.job, told) for each in running))
 
@@ -341,23 +357,21 @@ class Engine(ModelHost):
             usage, echoed = each.job.usage, each.input_tokens if each.work.echo else 0
             usage.read, usage.generated = each.input_tokens, sum(len(one.tokens) - echoed for one in outputs)
         except Exception as error:  # whatever a model raises must not end the engine
-            return each.job, _told(error)
+            return each.job, told(error)
         return each.job, outputs
 
-    def _compute(self, predictor: Predictor, jobs: Sequence[Job], works: Sequence[BatchedWork]) -> None:
-        """End jobs with the results of one batch; where that is refused, with the result or the error of each alone."""
-        try:
-            results: Sequence[Result] = works[0].compute(predictor, works)
-            for job, work, result, size in zip(jobs, works, results, input_tokens(predictor, works), strict=True):
-                job.usage.read = size + work.more_tokens(result)
-        except Exception as error:  # whatever a model raises must not end the engine
-            if len(jobs) > 1:
-                for job, work in zip(jobs, works, strict=True):
-                    self._compute(predictor, [job], [work])
-                return
-            results = [_told(error)]
+    def _compute(self, predictor: Predictor, jobs: Sequence[Job]) -> None:
+        """End jobs with the results of one batch."""
+        self._computed(jobs, compute(predictor, [job.plan.work for job in jobs]))
+
+    def _computed(self, jobs: Sequence[Job], found: Sequence[Computed]) -> None:
         self._clients.subtract(job.client for job in jobs)
-        self._end(*zip(jobs, results, strict=True))
+        ends = [
+            (job, each) for job, each in zip(jobs, found, strict=True) if job in self._jobs
+        ]  # not cancelled, nor late
+        for job, each in ends:
+            job.usage.read = each.read
+        self._end(*((job, each.result) for job, each in ends))
 
     def _end(self, *ends: tuple[Job, Result]) -> None:
         """End jobs, each with its result."""
@@ -385,11 +399,3 @@ class Engine(ModelHost):
                 self._replaced = [model for model in self._replaced if model.jobs]
             if not self._jobs:
                 self._wake.notify_all()
-
-
-def _told(error: Exception) -> Exception:
-    """The error to tell: one that was raised on purpose as it is, others as a failure, with the traceback logged."""
-    if isinstance(error, RegardError):
-        return error
-    log.error("a job failed", exc_info=error)
-    return EngineFailed(error)

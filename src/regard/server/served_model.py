@@ -39,6 +39,10 @@ class ServedModel:
         return self.predictor.pipeline
 
     @cached_property
+    def on_cpu(self) -> bool:
+        return all(parameter.device.type == "cpu" for parameter in self.predictor.model.parameters())
+
+    @cached_property
     def planner(self) -> Planner:
         return Planner(self.predictor, self.pipeline)
 
@@ -56,7 +60,7 @@ class ServedModel:
                 if work is None:
                     searched.append(job)
                 else:
-                    found[job] = BatchPlan(self, (type(work), work.group), work)
+                    found[job] = BatchPlan(self, (type(work), work.group, work.searches), work)
         for job, planned in zip(searched, self.planner.plan(searched) if searched else (), strict=True):
             is_error = isinstance(planned, Exception)
             found[job] = planned if is_error else SearchPlan(self, planned.key, planned.running, planned.task)
