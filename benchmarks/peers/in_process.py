@@ -1,8 +1,8 @@
 """Regard without a server, and the start of one: `python -m peers.in_process RUN SENTENCES OPTIONS DEVICE THREADS`.
 
 Says one line of JSON when the model is in memory and warm, and then one for each question: `predict` (all sentences in
-bulk: the seconds they took, and the processor's) or `stream` (one sentence after another: seconds to the first piece of each). With
-`serve PORT` after the arguments it says when the model is in memory, and serves it.
+bulk: the seconds they took, and those of the processor) or `stream` (one sentence after another: seconds to the first
+piece of each). With `serve PORT` after the arguments it says when the model is in memory, and serves it.
 """
 
 import json

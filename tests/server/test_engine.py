@@ -146,9 +146,9 @@ def _stopped(output: Output, strings: Sequence[str]) -> Output:
 
 
 def assert_equal(result, wanted, *, exact: bool = False) -> None:
-    """Texts and tokens are equal; numbers too with `exact`, where each is computed by the compiled engine."""
+    """Texts and tokens are equal, and so are numbers: of a search with `exact`, where the compiled engine computes it."""
     if isinstance(wanted, torch.Tensor):
-        assert result == pytest.approx(wanted.tolist(), abs=1e-5)
+        assert result == wanted.tolist()
         return
     if isinstance(wanted, regard.Look):
         assert isinstance(result, InspectedAttention)
@@ -162,7 +162,7 @@ def assert_equal(result, wanted, *, exact: bool = False) -> None:
         return
     if not isinstance(wanted, list):
         assert result.tokens == wanted.tokens
-        assert result.log_probabilities == pytest.approx(wanted.log_probabilities, abs=1e-5)
+        assert result.log_probabilities == wanted.log_probabilities
         return
     stopped = any(each.token_texts for each in result)  # the tokens after the string are dropped
     assert [(each.text, stopped or each.token_ids, each.finish_reason) for each in result] == [
@@ -180,7 +180,7 @@ def assert_equal(result, wanted, *, exact: bool = False) -> None:
             assert (one.attention - other.attention).abs().max() < 1e-5
         assert (one.probabilities is None) == (other.probabilities is None)
         if one.probabilities is not None:
-            assert one.probabilities == pytest.approx(other.probabilities, abs=1e-5)
+            assert one.probabilities == other.probabilities
 
 
 def works(chance: random.Random) -> tuple[str, Work]:

@@ -11,6 +11,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 
 from regard.core.errors import DeadlineExceeded, InvalidArgument, ServerStopping
 from regard.decoding.batch_plan import plan_requests
@@ -320,9 +321,8 @@ class Engine(ModelHost):
 
     def _fail(self, running: Sequence[RunningJob], error: Exception) -> None:
         """End jobs of a search that has failed."""
-        told = told(error)
         self._clients.subtract(each.job.client for each in running)
-        self._end(*((each.job, told) for each in running))
+        self._end(*zip((each.job for each in running), repeat(told(error)), strict=False))
 
     def _streamed(self, group: SearchGroup, each: RunningJob, token: int, *, last: bool) -> None:
         each.tokens += 1
@@ -361,8 +361,15 @@ class Engine(ModelHost):
         return each.job, outputs
 
     def _compute(self, predictor: Predictor, jobs: Sequence[Job]) -> None:
-        """End jobs with the results of one batch."""
-        self._computed(jobs, compute(predictor, [job.plan.work for job in jobs]))
+        """End jobs with the results of one batch.
+
+        On a CPU each is computed alone: a forward pass in PyTorch rounds otherwise in another batch.
+        """
+        works = [job.plan.work for job in jobs]
+        if jobs[0].plan.model.on_cpu:
+            self._computed(jobs, [each for work in works for each in compute(predictor, [work])])
+        else:
+            self._computed(jobs, compute(predictor, works))
 
     def _computed(self, jobs: Sequence[Job], found: Sequence[Computed]) -> None:
         self._clients.subtract(job.client for job in jobs)
