@@ -111,6 +111,20 @@ def test_a_look_that_is_cancelled_while_it_searches_gives_nothing(engine, held_l
     assert_nothing_is_left(engine)
 
 
+def test_an_engine_that_does_nothing_with_its_jobs_is_stuck(engine):
+    release, job = threading.Event(), Job("rnn", Generation(TEXTS[0]), lambda result: release.wait(PATIENCE))
+    assert engine.stuck() == 0.0
+    engine.submit(job)  # whose receiver blocks the engine's thread
+    other = ask(engine, "rnn", Generation(TEXTS[1], LONG))
+    end = time.monotonic() + PATIENCE
+    while engine.stuck() < 0.2:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    release.set()
+    other.wait()
+    assert engine.stuck() == 0.0
+
+
 def assert_nothing_is_left(engine: Engine) -> None:
     assert engine.busy == 0
     assert (len(engine.queue), engine.queue.tokens) == (0, 0)
@@ -146,7 +160,7 @@ def _stopped(output: Output, strings: Sequence[str]) -> Output:
 
 
 def assert_equal(result, wanted, *, exact: bool = False) -> None:
-    """Texts and tokens are equal, and so are numbers: of a search with `exact`, where the compiled engine computes it."""
+    """Texts, tokens and numbers are equal; those of a search with `exact`, where the compiled engine computes it."""
     if isinstance(wanted, torch.Tensor):
         assert result == wanted.tolist()
         return

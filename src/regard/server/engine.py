@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import repeat
 
 from regard.core.errors import DeadlineExceeded, InvalidArgument, ServerStopping
@@ -23,7 +23,7 @@ from regard.inference.predictor import Predictor
 from regard.runtime.interfaces import constant_weights
 from regard.server.batches import AsideBatch, Computed, compute, told
 from regard.server.interfaces import EngineStats, ModelHost, ModelInfo
-from regard.server.job_queue import JobQueue, Lanes
+from regard.server.job_queue import Admissions, JobQueue, Lanes
 from regard.server.jobs import Job, Result
 from regard.server.searches import RunningJob, SearchGroup
 from regard.server.served_model import BatchPlan, JobPlan, SearchPlan, ServedModel
@@ -52,15 +52,6 @@ class EngineLimits:
     batch: int = 64
 
 
-@dataclass
-class Admissions:
-    """Jobs that are chosen in one round, by their lanes, and the lanes without room."""
-
-    rows: int  # hypotheses of all searches, with theirs
-    chosen: dict[Hashable, list[Job]] = field(default_factory=dict)
-    full: set[Hashable] = field(default_factory=set)
-
-
 class Engine(ModelHost):
     """Answers jobs with the models of one device, in a thread of its own."""
 
@@ -79,13 +70,16 @@ class Engine(ModelHost):
         self._blocked = False  # whether all jobs that wait do so for what is computed aside
         self._aside = AsideBatch(device, self._wake)
         self._accepting = self._working = True
-        self._checked = 0.0  # when deadlines were
+        self._alive = self._checked = 0.0  # when the engine's thread was seen, and deadlines were checked
         self._thread = threading.Thread(target=self._work, name="regard engine", daemon=True)
 
     # ---- called in any thread ----
 
     def start(self) -> None:
         self._thread.start()
+
+    def stuck(self) -> float:
+        return time.monotonic() - self._alive if self._jobs else 0.0
 
     def devices(self, name: str) -> Sequence[str]:
         return (self.device,)
@@ -116,6 +110,7 @@ class Engine(ModelHost):
         with self._wake:
             if not self._accepting:
                 raise ServerStopping
+            self._alive = self._alive if self._jobs else time.monotonic()
             for job in jobs:
                 if job.model not in self.models:
                     known = ", ".join(self.models) or "none is loaded"
@@ -168,6 +163,7 @@ class Engine(ModelHost):
                 self._wake.wait_for(self._has_work, ASIDE_SECONDS if self._aside.jobs else None)
                 if not self._working:
                     return
+            self._alive = time.monotonic()
             if self._aside.found:
                 self._computed(*self._aside.take())
             self._drop_cancelled()

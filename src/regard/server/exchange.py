@@ -85,13 +85,20 @@ class Exchange:
 
     def _count(self, seconds: float) -> None:
         """Add to the metrics, and write a line of the log. A client that got a part of a stream has disconnected."""
-        path = "other" if self.route is None else self.route.path
-        if self.complete:
-            self.server.metrics.answered(path, self.status, seconds, self.record)
-        else:
-            self.server.metrics.disconnected(path, self.record)
-        self.trace.end(self.scope["method"], path, self.status if self.complete else 0, self.id, self.record)
+        if not self.complete:
+            self._add_to_metrics(seconds)
+        self.trace.end(self.scope["method"], self._path, self.status if self.complete else 0, self.id, self.record)
         log.info("%s", msgspec.json.encode(self._log_fields(seconds)).decode())
+
+    @property
+    def _path(self) -> str:
+        return "other" if self.route is None else self.route.path
+
+    def _add_to_metrics(self, seconds: float) -> None:
+        if self.complete:
+            self.server.metrics.answered(self._path, self.status, seconds, self.record)
+        else:
+            self.server.metrics.disconnected(self._path, self.record)
 
     async def _run(self) -> None:
         try:
@@ -141,8 +148,12 @@ class Exchange:
                 extra |= {"x-model": quote(self.record.model), "x-model-version": quote(self.record.version)}
             headers = [*ALWAYS, *((name.encode(), value.encode()) for name, value in extra.items())]
             message["headers"] = [*message["headers"], *(each for each in headers if each[0] not in own)]
+        if message["type"] == "http.response.body" and not message.get("more_body", False):
+            self.complete = True
+            self._add_to_metrics(
+                time.monotonic() - self.began
+            )  # before the client has the answer, and may ask for them
         await self._send(message)
-        self.complete = message["type"] == "http.response.body" and not message.get("more_body", False)
 
     async def _answer(self) -> Response | None:
         """The answer; None where the client has disconnected."""

@@ -62,8 +62,10 @@ class ServedModel:
                 else:
                     found[job] = BatchPlan(self, (type(work), work.group, work.searches), work)
         for job, planned in zip(searched, self.planner.plan(searched) if searched else (), strict=True):
-            is_error = isinstance(planned, Exception)
-            found[job] = planned if is_error else SearchPlan(self, planned.key, planned.running, planned.task)
+            if isinstance(planned, Exception):
+                found[job] = planned
+            else:
+                found[job] = SearchPlan(self, planned.key, planned.running, planned.task)
         return [found[job] for job in jobs]
 
 

@@ -48,8 +48,9 @@ def packed(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: packed(each) for name, each in value.items()}
     if is_dataclass(value):
-        name, content = type(value).__name__, {}
-        for field, default in _defaults(type(value)):
+        kind: type = type(value)
+        name, content = kind.__name__, {}
+        for field, default in _defaults(kind):
             each = getattr(value, field)
             if each is not default:  # most fields of most values are
                 content[field] = packed(each)
