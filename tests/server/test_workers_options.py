@@ -110,7 +110,9 @@ def server(tmp_path_factory, captions) -> Iterator[Secure]:
         environment = os.environ | traces | {"TMPDIR": str(folder)}
         process = subprocess.Popen(command, stderr=file, env=environment)
     try:
-        port = until(lambda: re.search(r"serving en, captions on https://127\.0\.0\.1:(\d+)", log.read_text()))[1]
+        serving = re.compile(r"serving en, captions on https://127\.0\.0\.1:(\d+)")
+        until(lambda: process.poll() is not None or serving.search(log.read_text()) is not None)
+        (port,) = serving.findall(log.read_text())
         yield Secure(int(port), certificate, collector)
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE) == 0
@@ -135,7 +137,9 @@ def test_all_front_ends_speak_tls(server):
 def test_requests_are_traced_with_the_stages_of_the_engine_process(server):
     body = json.dumps({"model": "en", "input": "abc", "max_length": 8})
     assert server.ask("/predict", body, traceparent=f"00-{TRACE}-b7ad6b7169203331-01")[0] == 200
-    spans = until(lambda: [each for each in server.collector.received if bytes.fromhex(TRACE) in each])
+    trace = bytes.fromhex(TRACE)
+    until(lambda: any(trace in each for each in server.collector.received))
+    spans = [each for each in server.collector.received if trace in each]
     for name in (b"POST /predict", b"queue", b"generate", b"answer"):
         assert any(name in each for each in spans)
 
