@@ -2,7 +2,7 @@
 
     REGARD_DATA=/path/to/data .venv/bin/python benchmarks/serve.py --model runs/translation
     .venv/bin/python benchmarks/serve.py                       # the recipe's sizes with random weights
-    .venv/bin/python benchmarks/serve.py --device cuda --clients 512 --generators 4
+    .venv/bin/python benchmarks/serve.py --device cuda --clients 512 --generators 4 --throughput '--slots 512 --workers 6'
 
 Requests have one to four sentences and come at random times (Poisson) that do not depend on the answers, from a process
 of its own (peers/load.py); the time of an answer counts from when its request was due. Loads are multiples of the
@@ -167,7 +167,7 @@ class Arena:
             command = ["-m", "peers.naive_server", str(self.folder / "ctranslate2"), str(port), contestant.key]
             command += [str(options.threads), str(ratio)]
         with (self.folder / f"{contestant.key}.log").open("w") as log:
-            process = subprocess.Popen(
+            process = self.process = subprocess.Popen(
                 [sys.executable, *command], cwd=HERE, stdout=log, stderr=log, env=environment(options.threads)
             )
         try:
@@ -290,22 +290,28 @@ def _ratio(value: float, base: float, patience: float) -> str:
     return "–" if value == base else f"< {value / patience:.2f}" if base == inf else f"> {patience / base:.2f}"
 
 
+def throughput(arena: Arena, bulk: Worker, port: int) -> None:
+    """Sustained throughput, as a share of the same sentences in bulk without a server."""
+    options, served, shares = arena.options, [], []
+    with arena.loads(arena.single) as workers:
+        for _ in range(options.rounds):
+            alone = options.sentences / bulk.ask("predict")["seconds"]
+            served.append(closed(workers, port, options.clients, options.seconds / 2, options.seconds)["sentences"])
+            shares.append(served[-1] / alone)
+    print(
+        f"\n{options.clients} clients: {median(served):,.1f} sentences a second, {median(shares):.0%} of "
+        f"model.predict in bulk ({min(shares):.0%} to {max(shares):.0%})",
+        flush=True,
+    )
+
+
 def beside_predict(arena: Arena, ours: Contestant) -> None:
     """Sustained throughput and time to the first token, as shares of the same without a server."""
-    options, bulk = arena.options, arena.in_process()
-    served, shares, firsts = [], [], []
+    options, bulk, firsts = arena.options, arena.in_process(), []
     with arena.server(ours, "--queue", str(2 * options.clients)) as port:
-        with arena.loads(arena.single) as workers:
-            for _ in range(ROUNDS):
-                alone = options.sentences / bulk.ask("predict")["seconds"]
-                served.append(closed(workers, port, options.clients, options.seconds / 2, options.seconds)["sentences"])
-                shares.append(served[-1] / alone)
-        print(
-            f"\n{options.clients} clients: {median(served):,.1f} sentences a second, {median(shares):.0%} of "
-            f"model.predict in bulk ({min(shares):.0%} to {max(shares):.0%})"
-        )
+        throughput(arena, bulk, port)
         with arena.loads(arena.streams) as workers:
-            for _ in range(ROUNDS):
+            for _ in range(options.rounds):
                 alone = median(bulk.ask("stream")["seconds"])
                 through = median(workers[0].ask(json.dumps({"kind": "stream", "port": port, "times": 32}))["seconds"])
                 firsts.append((through / alone, through))
@@ -317,13 +323,23 @@ def beside_predict(arena: Arena, ours: Contestant) -> None:
     bulk.close()
     starts = []
     with arena.loads(arena.single) as workers:
-        for _ in range(ROUNDS):
+        for _ in range(options.rounds):
             port = _free_port()
             starting = arena.in_process("serve", str(port))
             answered = workers[0].ask(json.dumps({"kind": "first", "port": port, "patience": 120}))["at"]
             starts.append(answered - starting.about["at"])
             starting.close()
     print(f"First answer after a model is in memory: {median(starts):.2f} s ({min(starts):.2f} to {max(starts):.2f})")
+
+
+def compare_options(arena: Arena, ours: Contestant) -> None:
+    """The throughput alone, with different options of `regard serve`."""
+    bulk = arena.in_process()
+    for more in arena.options.throughput:
+        with arena.server(ours, "--queue", str(2 * arena.options.clients), *shlex.split(more)) as port:
+            print(f"\nregard serve {more}", end="")
+            throughput(arena, bulk, port)
+    bulk.close()
 
 
 def main() -> None:
@@ -341,6 +357,11 @@ def main() -> None:
     parser.add_argument("--generators", type=int, default=1, help="processes that make the load")
     parser.add_argument("--only", choices=[each.key for each in CONTESTANTS])
     parser.add_argument("--serve", type=shlex.split, default=[], help="more options of regard serve: '--slots 256'")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument(
+        "--throughput", action="append", metavar="OPTIONS",
+        help="nothing but the throughput, with these options of regard serve ('' for none); may be repeated",
+    )  # fmt: skip
     parser.add_argument("--quick", action="store_true", help="seconds, not minutes: does it work at all?")
     options = parser.parse_args()
     if options.quick:
@@ -354,9 +375,13 @@ def main() -> None:
             f"{options.device}, {options.threads} threads, {platform.machine()}, torch {torch.__version__}; {weights}, "
             f"beam {options.beam}"
         )
+        ours = [each for each in contestants if each.key == "ours"]
+        if options.throughput:
+            compare_options(arena, ours[0])
+            return
         if options.loads:
             under_load(arena, contestants)
-        if ours := [each for each in contestants if each.key == "ours"]:
+        if ours:
             beside_predict(arena, ours[0])
 
 

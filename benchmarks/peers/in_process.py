@@ -1,8 +1,8 @@
 """Regard without a server, and the start of one: `python -m peers.in_process RUN SENTENCES OPTIONS DEVICE THREADS`.
 
 Says one line of JSON when the model is in memory and warm, and then one for each question: `predict` (all sentences in
-bulk: the seconds they took) or `stream` (one sentence after another: seconds to the first piece of each). With
-`serve PORT` after the arguments it says when the model is in memory, and serves it.
+bulk: the seconds they took, and those of the processor) or `stream` (one sentence after another: seconds to the first
+piece of each). With `serve PORT` after the arguments it says when the model is in memory, and serves it.
 """
 
 import json
@@ -35,9 +35,9 @@ def main(run: str, sentences: Path, options: str, device: str, threads: int) -> 
     for line in sys.stdin:
         found: dict[str, Any] = {}
         if line.strip() == "predict":
-            start = time.perf_counter()
+            start, before = time.perf_counter(), time.process_time()
             model.predict(texts, **settings)
-            found = {"seconds": time.perf_counter() - start}
+            found = {"seconds": time.perf_counter() - start, "processor": time.process_time() - before}
         elif line.strip() == "stream":
             found = {"seconds": [_first(model, text, settings) for text in texts[:STREAMS]]}
         print(json.dumps(found), file=answer)

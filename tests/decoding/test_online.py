@@ -5,6 +5,7 @@ import random
 import pytest
 
 from regard.core.sequence import Tokens
+from regard.decoding import online
 from regard.decoding.batch_plan import BatchLimits, plan_requests
 from regard.decoding.config import DecodeConfig
 from regard.decoding.online import OnlineSearch
@@ -66,6 +67,29 @@ def test_an_answer_does_not_depend_on_what_comes_and_goes_beside_it(name, option
         assert [each.score for each in hypotheses] == pytest.approx([each.score for each in expected], abs=1e-5)
         if not options:
             assert tuple(streamed[i][: len(expected[0].tokens)]) == expected[0].tokens
+
+
+@pytest.mark.parametrize("options", [{}, support.STRATEGIES[1]], ids=["greedy", "beam"])
+def test_steps_that_begin_before_results_are_read_change_no_answer(options, monkeypatch):
+    """As on a GPU, where slots are freed and admitted to while steps are running; here one step at a time."""
+    monkeypatch.setattr(online, "STEPS_AHEAD", 1)
+    task, requests = task_and_requests("transformer", options)
+    planned, chance = plan_requests(task, requests), random.Random(3)
+    running = OnlineSearch(task, BatchLimits(support.LONGEST), SLOTS)
+    running.ahead = True
+    waiting, index_of, answers, late = list(range(len(requests))), {}, {}, 0
+    while waiting or len(running):
+        while waiting and running.free and chance.random() < 0.8:
+            first = waiting.pop(0)
+            index_of[running.admit([planned[first]])[0]] = first
+        if len(running):
+            _, finished = running.advance(())
+            late += bool(finished and waiting)
+            answers |= {index_of[number]: hypotheses for number, hypotheses in finished}
+    assert late  # slots were freed, and admitted to, while others ran
+    for i, hypotheses in answers.items():
+        assert [each.tokens for each in hypotheses] == [each.tokens for each in alone(task, requests[i])]
+    assert answers.keys() == set(range(len(requests)))
 
 
 def test_the_batch_holds_what_is_running():

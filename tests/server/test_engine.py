@@ -14,6 +14,7 @@ import torch
 import regard
 from regard.core.errors import DeadlineExceeded, EngineFailed, InvalidArgument, Overloaded, ServerStopping
 from regard.inference.pipelines import Output
+from regard.server import jobs as jobs_module
 from regard.server.engine import Engine, EngineLimits
 from regard.server.inspection import InspectedAttention
 from regard.server.job_queue import JobQueue, Lanes
@@ -63,6 +64,67 @@ def ask(engine: Engine, model: str, work: Work, **options) -> Answer:
     return answer
 
 
+@pytest.fixture
+def held_looks(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
+    """Looks that begin, and wait before they search until they are released."""
+    begun, release, inspect = threading.Event(), threading.Event(), jobs_module.inspect
+
+    def waiting(*given, **options) -> InspectedAttention:
+        begun.set()
+        assert release.wait(PATIENCE)
+        return inspect(*given, **options)
+
+    monkeypatch.setattr(jobs_module, "inspect", waiting)
+    return begun, release
+
+
+def test_a_look_that_searches_holds_up_no_other_job(engine, held_looks):
+    begun, release = held_looks
+    edits = ({"edit": "scale_head", "map": "decoder 1 cross", "head": 0, "factor": 0.25},)
+    looks = [ask(engine, "transformer", Inspection(text, edits=edits)) for text in TEXTS[:2]]
+    late = ask(engine, "transformer", Inspection(TEXTS[2]), deadline=time.monotonic() + 0.2)
+    assert begun.wait(PATIENCE)
+    pieces: list[str] = []
+    stream = ask(engine, "transformer", Generation(TEXTS[1], LONG), on_text=pieces.append)
+    assert [each.text for each in stream.wait()] == [
+        engine.models["transformer"].predictor.predict([TEXTS[1]], **LONG)[0]
+    ]
+    assert "".join(pieces) == stream.result[0].text
+    assert isinstance(late.wait(), DeadlineExceeded)  # it waited for its turn
+    assert not any(each.ended.is_set() for each in looks)
+    release.set()
+    for text, each in zip(TEXTS, looks, strict=False):
+        wanted = regard.look(engine.models["transformer"].predictor, text, edits=edits)
+        assert each.wait().output["text"] == wanted.output.as_dict()["text"]
+    assert_nothing_is_left(engine)
+
+
+def test_a_look_that_is_cancelled_while_it_searches_gives_nothing(engine, held_looks):
+    begun, release = held_looks
+    look = ask(engine, "transformer", Inspection(TEXTS[0]))
+    assert begun.wait(PATIENCE)
+    engine.cancel(look.job)
+    assert ask(engine, "transformer", Generation(TEXTS[0])).wait()[0].text is not None
+    release.set()
+    assert isinstance(ask(engine, "transformer", Inspection(TEXTS[1])).wait(), InspectedAttention)
+    assert not look.ended.is_set()
+    assert_nothing_is_left(engine)
+
+
+def test_an_engine_that_does_nothing_with_its_jobs_is_stuck(engine):
+    release, job = threading.Event(), Job("rnn", Generation(TEXTS[0]), lambda result: release.wait(PATIENCE))
+    assert engine.stuck() == 0.0
+    engine.submit(job)  # whose receiver blocks the engine's thread
+    other = ask(engine, "rnn", Generation(TEXTS[1], LONG))
+    end = time.monotonic() + PATIENCE
+    while engine.stuck() < 0.2:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    release.set()
+    other.wait()
+    assert engine.stuck() == 0.0
+
+
 def assert_nothing_is_left(engine: Engine) -> None:
     assert engine.busy == 0
     assert (len(engine.queue), engine.queue.tokens) == (0, 0)
@@ -98,9 +160,9 @@ def _stopped(output: Output, strings: Sequence[str]) -> Output:
 
 
 def assert_equal(result, wanted, *, exact: bool = False) -> None:
-    """Texts and tokens are equal; numbers too with `exact`, where each is computed by the compiled engine."""
+    """Texts, tokens and numbers are equal; those of a search with `exact`, where the compiled engine computes it."""
     if isinstance(wanted, torch.Tensor):
-        assert result == pytest.approx(wanted.tolist(), abs=1e-5)
+        assert result == wanted.tolist()
         return
     if isinstance(wanted, regard.Look):
         assert isinstance(result, InspectedAttention)
@@ -114,7 +176,7 @@ def assert_equal(result, wanted, *, exact: bool = False) -> None:
         return
     if not isinstance(wanted, list):
         assert result.tokens == wanted.tokens
-        assert result.log_probabilities == pytest.approx(wanted.log_probabilities, abs=1e-5)
+        assert result.log_probabilities == wanted.log_probabilities
         return
     stopped = any(each.token_texts for each in result)  # the tokens after the string are dropped
     assert [(each.text, stopped or each.token_ids, each.finish_reason) for each in result] == [
@@ -132,7 +194,7 @@ def assert_equal(result, wanted, *, exact: bool = False) -> None:
             assert (one.attention - other.attention).abs().max() < 1e-5
         assert (one.probabilities is None) == (other.probabilities is None)
         if one.probabilities is not None:
-            assert one.probabilities == pytest.approx(other.probabilities, abs=1e-5)
+            assert one.probabilities == other.probabilities
 
 
 def works(chance: random.Random) -> tuple[str, Work]:

@@ -49,6 +49,15 @@ def test_models_are_listed(asked):
     assert caught.value.code == "model_not_found"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_chat_is_refused_with_what_to_do_instead(asked, stream):
+    with pytest.raises(openai.BadRequestError) as caught:
+        asked.chat.completions.create(model="lines", messages=[{"role": "user", "content": "hello"}], stream=stream)
+    assert caught.value.param == "messages"
+    assert "no chat template" in caught.value.message
+    assert "send it to /v1/completions" in caught.value.message
+
+
 @pytest.mark.parametrize("model", ["lines", "rnn"])
 def test_a_completion_is_what_predict_gives(asked, model):
     prompts = ["the cat sat", "a dog"]

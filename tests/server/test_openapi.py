@@ -26,14 +26,15 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 GENERATES, EMBEDS = ("/v1/completions", "/translator/translate"), ("/v1/embeddings",)
 TRANSLATES = ("/translate", "/detect")
 CLASSIFIES, CAPTIONS = ("/classify",), ("/caption",)
+CHAT = ("/v1/chat/completions",)  # no model has it
 OF_MODEL = [f"/v2/models/{{name}}{version}" for version in ("", "/versions/{version}")]  # whose inputs are texts
 INFERS = tuple(path + end for path in OF_MODEL for end in ("", "/ready", "/infer"))
 REFUSED = {
-    "one": CLASSIFIES + CAPTIONS,
-    "several": CAPTIONS,
-    "lines": TRANSLATES + CLASSIFIES + CAPTIONS,
-    "labels": GENERATES + TRANSLATES + CAPTIONS,
-    "captions": GENERATES + TRANSLATES + CLASSIFIES + EMBEDS + INFERS,
+    "one": CLASSIFIES + CAPTIONS + CHAT,
+    "several": CAPTIONS + CHAT,
+    "lines": TRANSLATES + CLASSIFIES + CAPTIONS + CHAT,
+    "labels": GENERATES + TRANSLATES + CAPTIONS + CHAT,
+    "captions": GENERATES + TRANSLATES + CLASSIFIES + EMBEDS + INFERS + CHAT,
 }
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import random
 import signal
+import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -49,8 +50,20 @@ from regard.server.jobs import (
 from regard.server.keys import KeyBudgets, read_keys
 from regard.server.loader import ModelLoader
 from regard.server.problems import RequestRefused, status_of
+from regard.server.processes.child import Child
+from regard.server.processes.connection import Connection
 from regard.server.processes.engine_host import EngineHost
-from regard.server.processes.messages import Ended, ServerConfig, Start, ToFrontEnd, encode
+from regard.server.processes.messages import (
+    Ended,
+    Ping,
+    Pong,
+    ServerConfig,
+    Start,
+    ToChild,
+    ToFrontEnd,
+    ToSupervisor,
+    encode,
+)
 from regard.server.processes.remote_engine import RemoteEngine
 from regard.server.processes.supervised import Backoff, Supervised
 from regard.server.processes.values import ERRORS, TYPES, packed, unpacked
@@ -219,6 +232,44 @@ def test_a_process_that_never_was_ready_is_not_started_again(tmp_path):
         asyncio.run(run())
     assert refused.value.exit_code == 4
     assert len([*tmp_path.iterdir()]) == 3
+
+
+def test_a_process_that_does_not_answer_is_ended_and_started_again(tmp_path, caplog):
+    """The child says that it is ready, and never answers a ping: see support/crashing_child.py."""
+    for number in range(3):
+        (tmp_path / str(number)).touch()
+    child = Supervised("it", "support.crashing_child", Start(config()), {"CRASHES": str(tmp_path)}, patience=0.2)
+
+    async def run() -> None:
+        running = asyncio.ensure_future(child.run())
+        await until(lambda: "it is ready again" in caplog.text)
+        child.end(signal.SIGKILL)
+        await asyncio.wait_for(running, PATIENCE)
+
+    with caplog.at_level("INFO", "regard"):
+        asyncio.run(run())
+    messages = [record.message for record in caplog.records]
+    assert messages[:2] == ["it has not answered for 0.2 s: it is ended", "it ended with SIGKILL: started again"]
+
+
+def test_a_process_answers_pings_with_the_time_for_which_it_is_stuck():
+    async def run() -> list[Pong]:
+        ours, theirs = socket.socketpair()
+        supervisor = Connection(*await asyncio.open_unix_connection(sock=ours), ToSupervisor)
+        child = Child(Connection(*await asyncio.open_unix_connection(sock=theirs), ToChild))
+        running = asyncio.ensure_future(child.run())
+        supervisor.send(Ping())
+        messages = supervisor.messages()
+        first = await anext(messages)
+        child.stuck = lambda: 3.5
+        supervisor.send(Ping())
+        second = await anext(messages)
+        running.cancel()
+        supervisor.close()
+        child.connection.close()
+        return [first, second]
+
+    assert asyncio.run(run()) == [Pong(0.0), Pong(3.5)]
 
 
 def config() -> ServerConfig:

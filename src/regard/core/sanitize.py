@@ -16,6 +16,8 @@ def printable(text: str, also: str = "") -> str:
     Letters, marks and spaces of every width are kept. Control characters, line breaks, surrogates, unassigned and
     private code points, direction marks and other invisible format characters are replaced.
     """
+    if text.isprintable():  # most are, and a server writes a line for each request
+        return text
     return "".join(character if character in also or _is_shown(character) else REPLACEMENT for character in text)
 
 

@@ -7,8 +7,9 @@ import torch
 from regard.decoding.batch_plan import BatchLimits, BatchPlan, PlannedRequest
 from regard.decoding.interfaces import Hypothesis
 from regard.decoding.request import SearchTask
-from regard.decoding.search import STEPS_AHEAD, EncodeQueue, SearchBatch
+from regard.decoding.search import STEPS_AHEAD, EncodeQueue, Finished, SearchBatch
 from regard.runtime.cuda.cuda_graphs import autocast, rounded
+from regard.runtime.cuda.host_future import HostFuture
 
 
 class OnlineSearch(SearchBatch):
@@ -28,6 +29,7 @@ class OnlineSearch(SearchBatch):
         self.plan = BatchPlan(task, limits._replace(queued=True), slots)
         self.queue = EncodeQueue(self.plan, self.requests)
         self.occupants, self.step, self.done = [], 0, None
+        self.ahead = self.plan.recorded  # whether steps are begun before the results of those before them are read
         self._next = 0
 
     def __len__(self) -> int:
@@ -55,31 +57,42 @@ class OnlineSearch(SearchBatch):
         memory = self.queue.memory
         if self.plan.static and memory is not None and memory.states.shape[1] > self.sizes.source:
             self.pool_key = None  # the buffers grow, and are not those of this key any more
+        done = (
+            self.done
+        )  # of the slots that were occupied before: a search that is never full is admitted to at any step
         self._admit(free[: len(numbers)])
+        self.done = done
         return numbers
 
     @torch.inference_mode()
-    def advance(
-        self, watched: Container[int] | None = None
-    ) -> tuple[dict[int, int], list[tuple[int, list[Hypothesis]]]]:
+    def advance(self, watched: Container[int] | None = None) -> tuple[dict[int, int], Finished]:
         """One more token of every request: that of each first hypothesis, and the requests that are finished.
 
         A finished request has left the search; its hypotheses are those of `search`. Tokens are given of the `watched`
-        requests, by default of all. Where none are, recorded steps are several at once: a GPU waits less for the host.
+        requests, by default of all. Where none are, recorded steps are several at once, and the requests are given that
+        were finished before them: a GPU continues while the host reads and answers.
         """
-        count = STEPS_AHEAD if self.plan.recorded and not watched and watched is not None else 1
+        ahead = self.ahead and not watched and watched is not None
+        count, done, before = STEPS_AHEAD if ahead else 1, self.done, self.step
         with autocast(self.plan.half):
             self.buffers.steps(count)
         self.step += count
+        self.done = HostFuture(self.buffers.strategy.done) if ahead else None
+        if ahead:
+            return {}, [] if done is None else self._left(done(), before)
         last: dict[int, int] = {}
         if watched or watched is None:
             tokens = self.buffers.tokens[:, 0].tolist()
             numbers = [(slot, occupant[0]) for slot, occupant in enumerate(self.occupants) if occupant is not None]
             last = {number: tokens[slot] for slot, number in numbers if watched is None or number in watched}
-        finished = self._finished(self.buffers.strategy.done.tolist())
-        results = [(self._leave(slot), hypotheses) for slot, hypotheses in finished]
+        return last, self._left(self.buffers.strategy.done.tolist(), self.step)
+
+    def _left(self, done: list[bool], step: int) -> Finished:
+        """The requests in slots that were done at this step, which leave the search, and their hypotheses."""
+        known = [flag and each is not None and each[1] < step for flag, each in zip(done, self.occupants, strict=True)]
+        results = [(self._leave(slot), hypotheses) for slot, hypotheses in self._finished(known)]
         self._shrink()
-        return last, results
+        return results
 
     @torch.inference_mode()
     def cancel(self, number: int) -> None:
@@ -131,6 +144,8 @@ class OnlineSearch(SearchBatch):
         strategy.done[slot], strategy.generated.length[slot] = True, 1
 
     def _shrink(self) -> None:
+        if 2 * self._rows(len(self.requests)) > len(self.occupants):
+            return
         occupied = [slot for slot, occupant in enumerate(self.occupants) if occupant is not None]
         free = [slot for slot, occupant in enumerate(self.occupants) if occupant is None]
         size = self._rows(len(occupied))

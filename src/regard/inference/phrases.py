@@ -43,6 +43,8 @@ def without_other_spellings(
     tokenizer: Tokenizer, task: SearchTask, request: Request, hypotheses: Sequence[Hypothesis]
 ) -> Request | None:
     """The request to search again, where an output spells a banned phrase with other tokens; None where none does."""
+    if not request.banned and not request.late:
+        return None
     runs = [run for each in hypotheses for run in _other_spellings(tokenizer, request, each.tokens)]
     return _banning(request, task, runs) if runs else None
 

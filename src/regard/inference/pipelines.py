@@ -173,16 +173,32 @@ class SequencePipeline(Pipeline):
             yield index, self.finished(task, requests[index], hypotheses, attention=options.attention)
 
     def finished(
-        self, task: SearchTask, request: Request, hypotheses: Sequence[Hypothesis], *, attention: bool
+        self,
+        task: SearchTask,
+        request: Request,
+        hypotheses: Sequence[Hypothesis],
+        *,
+        attention: bool,
+        truncated: bool = False,
+        size: int | None = None,
     ) -> list[Output]:
-        """The outputs of a request from the hypotheses of its search, with their attention if asked for."""
+        """The outputs of a request from the hypotheses of its search, with their attention if asked for.
+
+        truncated, size   of its input: the outputs have them
+        """
         weights = list[Tensor | None]([None] * len(hypotheses))
         if attention:
             weights = [*output_attention(self.model, task.collate([request.source]), hypotheses, self._first)]
-        outputs = [self._output(*each, request.given) for each in zip(hypotheses, weights, strict=True)]
-        return outputs or [Output("")]  # where the logits processors leave no token
+        outputs = [
+            self._output(*each, request.given, truncated=truncated, size=size)
+            for each in zip(hypotheses, weights, strict=True)
+        ]
+        # none: where the logits processors leave no token
+        return outputs or [Output("", truncated=truncated, input_tokens=size)]
 
-    def _output(self, hypothesis: Hypothesis, attention: Tensor | None, skip: int) -> Output:
+    def _output(
+        self, hypothesis: Hypothesis, attention: Tensor | None, skip: int, *, truncated: bool, size: int | None
+    ) -> Output:
         """Without the first `skip` tokens: a language model's prompt."""
         ids, log_p = hypothesis.tokens[skip:], hypothesis.log_probabilities
         return Output(
@@ -193,6 +209,8 @@ class SequencePipeline(Pipeline):
             finish_reason(ids, ended=hypothesis.ended),
             token_ids=ids if hypothesis.end is None else (*ids, hypothesis.end),
             attention=attention,
+            truncated=truncated,
+            input_tokens=size,
         )
 
     def stream(self, encoded: EncodedInputs, config: DecodeConfig, options: OutputOptions) -> Iterator[str]:

@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -16,22 +17,52 @@ from regard.server.records import Record
 Answered = TypeVar("Answered")
 
 
+class Mailbox:
+    """Calls receivers in an event loop, with values that come from other threads: many with one wake-up of the loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._waiting: deque[tuple[Callable[[Any], None], Any]] = deque()
+        self._scheduled = False
+
+    def put(self, receive: Callable[[Any], None], value: object) -> None:
+        self._waiting.append((receive, value))
+        if not self._scheduled:  # where two threads see this, the second call finds nothing to do
+            self._scheduled = True
+            with suppress(RuntimeError):  # the event loop is closed, and with it whatever awaited the value
+                self.loop.call_soon_threadsafe(self._empty)
+
+    def _empty(self) -> None:
+        self._scheduled = False  # before values are taken: one that comes now is taken here or by the next call
+        while self._waiting:
+            receive, value = self._waiting.popleft()
+            receive(value)
+
+
 class EngineClient:
     """Submits jobs to an engine and awaits their results; what is not awaited any more is cancelled.
 
     client    whose jobs they are
     timeout   seconds until the deadline; None: no deadline
     record    of the request: the model and the usage of each job are added to it
+    mailbox   of the event loop, which requests share; by default one of its own
     """
 
     def __init__(
-        self, engine: InferenceEngine, model: str, client: str, timeout: float | None, record: Record | None = None
+        self,
+        engine: InferenceEngine,
+        model: str,
+        client: str,
+        timeout: float | None,
+        record: Record | None = None,
+        mailbox: Mailbox | None = None,
     ) -> None:
         self.engine, self.model, self.client = engine, model, client
         self.record = Record() if record is None else record
         self.record.model = model
         self.deadline = None if timeout is None else time.monotonic() + timeout
         self.loop = asyncio.get_running_loop()
+        self.mailbox = Mailbox(self.loop) if mailbox is None else mailbox
 
     @property
     def version(self) -> str:
@@ -110,28 +141,27 @@ class EngineClient:
         return job
 
     def _in_loop(self, receive: Callable[[Any], None]) -> Callable[[Any], None]:
-        def called(value: Any) -> None:
-            with suppress(RuntimeError):  # the event loop is closed, and with it whatever awaited the result
-                self.loop.call_soon_threadsafe(receive, value)
-
-        return called
+        return partial(self.mailbox.put, receive)
 
 
-async def unless_disconnected(receive: Callable[[], Any], work: "asyncio.Task[Answered]") -> Answered | None:
-    """The result of a task; None where the client disconnects first: the task is then cancelled."""
+async def unless_disconnected(receive: Callable[[], Any], work: Awaitable[Answered]) -> Answered | None:
+    """The result of work that is awaited here; None where the client disconnects first: the work is then cancelled."""
+    working, gone = asyncio.current_task(), False
+    assert working is not None
 
     async def disconnected() -> None:
+        nonlocal gone
         while (await receive())["type"] != "http.disconnect":
             pass
+        gone = True
+        working.cancel()
 
     watch = asyncio.ensure_future(disconnected())
     try:
-        await asyncio.wait({watch, work}, return_when=asyncio.FIRST_COMPLETED)
-        if work.done():
-            return work.result()
+        return await work
+    except asyncio.CancelledError:
+        if not gone or working.uncancel():  # it was cancelled by another
+            raise
         return None
     finally:
-        for task in (watch, work):
-            task.cancel()
-            with suppress(asyncio.CancelledError, Exception):  # an error of the work was raised above
-                await task
+        watch.cancel()

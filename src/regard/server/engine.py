@@ -10,9 +10,10 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from itertools import repeat
 
-from regard.core.errors import DeadlineExceeded, EngineFailed, InvalidArgument, RegardError, ServerStopping
+from regard.core.errors import DeadlineExceeded, InvalidArgument, ServerStopping
 from regard.decoding.batch_plan import plan_requests
 from regard.decoding.interfaces import Hypothesis
 from regard.decoding.search import IDLE_FRACTION, final
@@ -20,15 +21,17 @@ from regard.inference.load import current_device
 from regard.inference.phrases import without_other_spellings
 from regard.inference.predictor import Predictor
 from regard.runtime.interfaces import constant_weights
+from regard.server.batches import AsideBatch, Computed, compute, told
 from regard.server.interfaces import EngineStats, ModelHost, ModelInfo
-from regard.server.job_queue import JobQueue, Lanes
-from regard.server.jobs import BatchedWork, Job, Result, input_tokens
+from regard.server.job_queue import Admissions, JobQueue, Lanes
+from regard.server.jobs import Job, Result
 from regard.server.searches import RunningJob, SearchGroup
 from regard.server.served_model import BatchPlan, JobPlan, SearchPlan, ServedModel
 
 log = logging.getLogger(__name__)
-MOST_ARRIVALS = 64  # jobs that are planned between two steps
+MOST_ARRIVALS = 128  # jobs that are planned between two steps
 DEADLINE_SECONDS = 0.01  # between two looks at all deadlines
+ASIDE_SECONDS = 0.05  # between two looks at deadlines while nothing but a work aside is computed
 
 
 @dataclass(frozen=True)
@@ -49,15 +52,6 @@ class EngineLimits:
     batch: int = 64
 
 
-@dataclass
-class Admissions:
-    """Jobs that are chosen in one round, by their lanes, and the lanes without room."""
-
-    rows: int  # hypotheses of all searches, with theirs
-    chosen: dict[Hashable, list[Job]] = field(default_factory=dict)
-    full: set[Hashable] = field(default_factory=set)
-
-
 class Engine(ModelHost):
     """Answers jobs with the models of one device, in a thread of its own."""
 
@@ -70,16 +64,22 @@ class Engine(ModelHost):
         self._lanes = Lanes(self.queue)
         self._cancelled: deque[Job] = deque()
         self._jobs: dict[Job, tuple[ServedModel, SearchGroup, int] | None] = {}  # every job that has not ended
+        self._timed: set[Job] = set()  # those of them that have a deadline
         self._replaced: list[ServedModel] = []
         self._clients: Counter[str] = Counter()  # running jobs of each client
+        self._blocked = False  # whether all jobs that wait do so for what is computed aside
+        self._aside = AsideBatch(device, self._wake)
         self._accepting = self._working = True
-        self._checked = 0.0  # when deadlines were
+        self._alive = self._checked = 0.0  # when the engine's thread was seen, and deadlines were checked
         self._thread = threading.Thread(target=self._work, name="regard engine", daemon=True)
 
     # ---- called in any thread ----
 
     def start(self) -> None:
         self._thread.start()
+
+    def stuck(self) -> float:
+        return time.monotonic() - self._alive if self._jobs else 0.0
 
     def devices(self, name: str) -> Sequence[str]:
         return (self.device,)
@@ -110,6 +110,7 @@ class Engine(ModelHost):
         with self._wake:
             if not self._accepting:
                 raise ServerStopping
+            self._alive = self._alive if self._jobs else time.monotonic()
             for job in jobs:
                 if job.model not in self.models:
                     known = ", ".join(self.models) or "none is loaded"
@@ -119,6 +120,8 @@ class Engine(ModelHost):
                 job.usage.version = model.version
                 model.jobs += 1
                 self._jobs[job] = None
+                if job.deadline is not None:
+                    self._timed.add(job)
                 self._arrived.append(job)
             self._wake.notify()
 
@@ -145,8 +148,7 @@ class Engine(ModelHost):
             self._wake.notify_all()
         if self._thread.is_alive():
             self._thread.join()
-        for job in list(self._jobs):
-            self._end(job, ServerStopping())
+        self._end(*((job, ServerStopping()) for job in list(self._jobs)))
         return finished
 
     # ---- the engine's thread ----
@@ -158,9 +160,12 @@ class Engine(ModelHost):
     def _run(self) -> None:
         while True:
             with self._wake:
-                self._wake.wait_for(self._has_work)
+                self._wake.wait_for(self._has_work, ASIDE_SECONDS if self._aside.jobs else None)
                 if not self._working:
                     return
+            self._alive = time.monotonic()
+            if self._aside.found:
+                self._computed(*self._aside.take())
             self._drop_cancelled()
             self._drop_late()
             self._admit()
@@ -168,7 +173,8 @@ class Engine(ModelHost):
 
     def _has_work(self) -> bool:
         running = any(model.groups for model in (*self.models.values(), *self._replaced))
-        return bool(not self._working or self.queue or self._cancelled or running)
+        waiting = self._arrived or (self.queue and not self._blocked)
+        return bool(not self._working or waiting or self._cancelled or running or self._aside.found)
 
     def _step_all(self) -> None:  # not in _run, whose local variables would keep a replaced model in memory
         with self._wake:
@@ -189,9 +195,11 @@ class Engine(ModelHost):
         if now < self._checked + DEADLINE_SECONDS:
             return
         self._checked = now
-        for job in [job for job in self._jobs.copy() if job.deadline is not None and now > job.deadline]:
+        with self._wake:
+            late = [job for job in self._timed if now > (job.deadline or now)]
+        for job in late:
             self._leave(job)
-            self._end(job, DeadlineExceeded(now - job.submitted))
+            self._end((job, DeadlineExceeded(now - job.submitted)))
 
     def _leave(self, job: Job) -> None:
         """Take a job out of the queue or of its search."""
@@ -217,41 +225,46 @@ class Engine(ModelHost):
             if not self._has_room(job.plan, round_):
                 round_.full.add(lane)
                 continue
-            self._take(job)
+            with self._wake:
+                self.queue.remove(job)
             job.admitted()
             self._clients[job.client] += 1
             round_.rows += job.plan.rows if isinstance(job.plan, SearchPlan) else 0
             round_.chosen.setdefault(lane, []).append(job)
+        self._blocked = bool(self._aside.jobs) and not round_.chosen
         for jobs in round_.chosen.values():
             if isinstance(jobs[0].plan, SearchPlan):
                 self._begin(
                     jobs[0].plan.model, jobs[0].plan.group(self.limits.slots), [job.plan.running for job in jobs]
                 )
+            elif self._runs_aside(jobs[0].plan):
+                self._aside.begin(jobs, jobs[0].plan.model.predictor, [job.plan.work for job in jobs])
             else:
-                self._compute(jobs[0].plan.model.predictor, jobs, [job.plan.work for job in jobs])
+                self._compute(jobs[0].plan.model.predictor, jobs)
 
     def _sort_arrivals(self) -> None:
         """Plan new jobs, and sort them into lanes; some at once, so that running searches do not wait for all."""
-        for _ in range(min(MOST_ARRIVALS, len(self._arrived))):
-            job = self._arrived.popleft()
-            if job not in self.queue:  # cancelled, or late
-                continue
-            try:
-                job.plan = job.served.plan(job)
-            except Exception as error:  # whatever a model raises must not end the engine
-                self._take(job)
-                self._end(job, _told(error))
-            else:
-                self._lanes.add(job.plan.lane, job)
-
-    def _take(self, job: Job) -> None:
-        with self._wake:
-            self.queue.remove(job)
+        arrived = [self._arrived.popleft() for _ in range(min(MOST_ARRIVALS, len(self._arrived)))]
+        by_model: dict[ServedModel, list[Job]] = {}
+        for job in arrived:
+            if job in self.queue:  # not cancelled, nor late
+                by_model.setdefault(job.served, []).append(job)
+        refused: list[tuple[Job, Result]] = []
+        for model, jobs in by_model.items():
+            for job, plan in zip(jobs, model.plan(jobs), strict=True):
+                if isinstance(plan, Exception):
+                    refused.append((job, told(plan)))
+                else:
+                    job.plan = plan
+                    self._lanes.add(plan.lane, job)
+        self._end(*refused)
 
     def _has_room(self, plan: JobPlan, round_: Admissions) -> bool:
         """Whether a job may join a batch or a search now."""
         chosen = len(round_.chosen.get(plan.lane, ()))
         if isinstance(plan, BatchPlan):
+            if self._runs_aside(plan) and self._aside.jobs:
+                return False
             return chosen < min(self.limits.batch, plan.work.most)
         assert isinstance(plan, SearchPlan)
         if round_.rows and round_.rows + plan.rows > self.limits.hypotheses:
@@ -259,6 +272,10 @@ class Engine(ModelHost):
         search = plan.group(self.limits.slots).search
         # Of a full search, several slots are filled together: to encode one input after another takes longer.
         return search.free - chosen >= (1 if chosen else max(1, search.slots // IDLE_FRACTION))
+
+    def _runs_aside(self, plan: JobPlan) -> bool:
+        """Whether a job has a long search of its own. A GPU's steps cannot be recorded while another thread uses it."""
+        return isinstance(plan, BatchPlan) and plan.work.searches and plan.model.on_cpu
 
     def _rows(self) -> int:
         """Hypotheses of all searches."""
@@ -269,9 +286,7 @@ class Engine(ModelHost):
         try:
             numbers = group.search.admit([each.planned for each in jobs])
         except Exception as error:  # whatever a model raises must not end the engine
-            for each in jobs:
-                self._clients[each.job.client] -= 1
-                self._end(each.job, _told(error))
+            self._fail(jobs, error)
             self._drop_empty(model)
             return
         for number, each in zip(numbers, jobs, strict=True):
@@ -286,9 +301,7 @@ class Engine(ModelHost):
             tokens, finished = group.advance()
         except Exception as error:  # whatever a model raises must not end the engine
             failed, group.running = list(group.running.values()), {}
-            for each in failed:
-                self._clients[each.job.client] -= 1
-                self._end(each.job, _told(error))
+            self._fail(failed, error)
             del model.groups[key]
             return
         ended = {number for number, _ in finished}
@@ -296,11 +309,16 @@ class Engine(ModelHost):
             self._streamed(group, group.running[number], token, last=number in ended)
             if group.running[number].stops.found and number not in ended:
                 finished.append((number, group.search.finish(number)))
-        for number, hypotheses in finished:
-            each = group.leave(number)
-            self._clients[each.job.client] -= 1
-            self._finish(model, group, each, hypotheses)
+        if not finished:
+            return
+        ends = [self._finish(model, group, group.leave(number), hypotheses) for number, hypotheses in finished]
+        self._end(*(each for each in ends if each is not None))
         self._drop_empty(model)
+
+    def _fail(self, running: Sequence[RunningJob], error: Exception) -> None:
+        """End jobs of a search that has failed."""
+        self._clients.subtract(each.job.client for each in running)
+        self._end(*zip((each.job for each in running), repeat(told(error)), strict=False))
 
     def _streamed(self, group: SearchGroup, each: RunningJob, token: int, *, last: bool) -> None:
         each.tokens += 1
@@ -315,8 +333,11 @@ class Engine(ModelHost):
         if piece and each.job.on_text is not None:
             each.job.on_text(piece)
 
-    def _finish(self, model: ServedModel, group: SearchGroup, each: RunningJob, hypotheses: list[Hypothesis]) -> None:
-        """End a job; search again where an output spells a banned phrase with other tokens."""
+    def _finish(
+        self, model: ServedModel, group: SearchGroup, each: RunningJob, hypotheses: list[Hypothesis]
+    ) -> tuple[Job, Result] | None:
+        """The result of a job; None: an output spells a banned phrase with other tokens, and it is searched again."""
+        self._clients[each.job.client] -= 1
         try:
             hypotheses = final(group.task, each.request, hypotheses)
             again = without_other_spellings(group.pipeline.tokenizer, group.task, each.request, hypotheses)
@@ -326,54 +347,57 @@ class Engine(ModelHost):
                 self._clients[each.job.client] += 1
                 model.groups[each.job] = other = SearchGroup.of(group.task, group.pipeline, planned, slots=1)
                 self._begin(model, other, [replace(each, request=again, planned=planned, tokens=0)])
-                return
+                return None
             outputs = group.outputs(each, hypotheses)
             usage, echoed = each.job.usage, each.input_tokens if each.work.echo else 0
             usage.read, usage.generated = each.input_tokens, sum(len(one.tokens) - echoed for one in outputs)
         except Exception as error:  # whatever a model raises must not end the engine
-            self._end(each.job, _told(error))
+            return each.job, told(error)
+        return each.job, outputs
+
+    def _compute(self, predictor: Predictor, jobs: Sequence[Job]) -> None:
+        """End jobs with the results of one batch.
+
+        On a CPU each is computed alone: a forward pass in PyTorch rounds otherwise in another batch.
+        """
+        works = [job.plan.work for job in jobs]
+        if jobs[0].plan.model.on_cpu:
+            self._computed(jobs, [each for work in works for each in compute(predictor, [work])])
+        else:
+            self._computed(jobs, compute(predictor, works))
+
+    def _computed(self, jobs: Sequence[Job], found: Sequence[Computed]) -> None:
+        self._clients.subtract(job.client for job in jobs)
+        ends = [
+            (job, each) for job, each in zip(jobs, found, strict=True) if job in self._jobs
+        ]  # not cancelled, nor late
+        for job, each in ends:
+            job.usage.read = each.read
+        self._end(*((job, each.result) for job, each in ends))
+
+    def _end(self, *ends: tuple[Job, Result]) -> None:
+        """End jobs, each with its result."""
+        if not ends:
             return
-        self._end(each.job, outputs)
+        self._forget(*(job for job, _ in ends))
+        self.queue.drain.ended(len(ends))
+        for job, result in ends:
+            job.ended()
+            try:
+                job.on_end(result)
+            except Exception:  # a caller's fault must not end the engine
+                log.exception("the receiver of a result failed")
 
-    def _compute(self, predictor: Predictor, jobs: Sequence[Job], works: Sequence[BatchedWork]) -> None:
-        """End jobs with the results of one batch; where that is refused, with the result or the error of each alone."""
-        try:
-            results: Sequence[Result] = works[0].compute(predictor, works)
-            for job, work, result, size in zip(jobs, works, results, input_tokens(predictor, works), strict=True):
-                job.usage.read = size + work.more_tokens(result)
-        except Exception as error:  # whatever a model raises must not end the engine
-            if len(jobs) > 1:
-                for job, work in zip(jobs, works, strict=True):
-                    self._compute(predictor, [job], [work])
-                return
-            results = [_told(error)]
-        for job, result in zip(jobs, results, strict=True):
-            self._clients[job.client] -= 1
-            self._end(job, result)
-
-    def _end(self, job: Job, result: Result) -> None:
-        self._forget(job)
-        self.queue.drain.ended()
-        job.ended()
-        try:
-            job.on_end(result)
-        except Exception:  # a caller's fault must not end the engine
-            log.exception("the receiver of a result failed")
-
-    def _forget(self, job: Job) -> None:
+    def _forget(self, *jobs: Job) -> None:
         with self._wake:
-            if job in self._jobs:
-                del self._jobs[job]
-                job.served.jobs -= 1
+            for job in jobs:
+                self.queue.remove(job)  # where it still waits
+                if job in self._jobs:
+                    del self._jobs[job]
+                    self._timed.discard(job)
+                    job.served.jobs -= 1
+                    job.served = job.plan = None  # who keeps the job must not keep a model that was replaced
+            if self._replaced:
                 self._replaced = [model for model in self._replaced if model.jobs]
-                job.served = job.plan = None  # who keeps the job must not keep a model that was replaced
             if not self._jobs:
                 self._wake.notify_all()
-
-
-def _told(error: Exception) -> Exception:
-    """The error to tell: one that was raised on purpose as it is, others as a failure, with the traceback logged."""
-    if isinstance(error, RegardError):
-        return error
-    log.error("a job failed", exc_info=error)
-    return EngineFailed(error)

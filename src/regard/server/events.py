@@ -1,6 +1,5 @@
 """Server-sent events: an answer piece by piece."""
 
-import asyncio
 from collections.abc import AsyncGenerator
 
 import msgspec
@@ -50,6 +49,6 @@ class EventStream(Response):
             await send({"type": "http.response.body", "body": b""})
 
         try:
-            await unless_disconnected(receive, asyncio.ensure_future(write()))
+            await unless_disconnected(receive, write())
         finally:
             await self.events.aclose()

@@ -2,9 +2,9 @@
 
 import asyncio
 import logging
+import os
 import re
 import time
-import uuid
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 HEADER_BYTES = 1 << 15
 REQUESTS = 1000  # on one connection, after which it is closed: connections spread over several servers in time
 MOST_LARGE_BODIES = 16  # in memory, of more than `limits.body` each
+ALWAYS = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
 REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
 
@@ -58,7 +59,7 @@ class Exchange:
         self.server, self.scope, self.receive, self._send = server, scope, receive, send
         self.request = Request(scope, receive)
         given = self.request.headers.get("x-request-id", "")
-        self.id = given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        self.id = given if given and REQUEST_ID.fullmatch(given) else os.urandom(16).hex()
         scope.setdefault("state", {})["id"] = self.id
         self.route: Route | None = None
         self.client = Client("", admin=False)
@@ -84,13 +85,20 @@ class Exchange:
 
     def _count(self, seconds: float) -> None:
         """Add to the metrics, and write a line of the log. A client that got a part of a stream has disconnected."""
-        path = "other" if self.route is None else self.route.path
-        if self.complete:
-            self.server.metrics.answered(path, self.status, seconds, self.record)
-        else:
-            self.server.metrics.disconnected(path, self.record)
-        self.trace.end(self.scope["method"], path, self.status if self.complete else 0, self.id, self.record)
+        if not self.complete:
+            self._add_to_metrics(seconds)
+        self.trace.end(self.scope["method"], self._path, self.status if self.complete else 0, self.id, self.record)
         log.info("%s", msgspec.json.encode(self._log_fields(seconds)).decode())
+
+    @property
+    def _path(self) -> str:
+        return "other" if self.route is None else self.route.path
+
+    def _add_to_metrics(self, seconds: float) -> None:
+        if self.complete:
+            self.server.metrics.answered(self._path, self.status, seconds, self.record)
+        else:
+            self.server.metrics.disconnected(self._path, self.record)
 
     async def _run(self) -> None:
         try:
@@ -130,18 +138,22 @@ class Exchange:
         """Send a part of the answer, with the headers that every answer has."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            own = {name.decode() for name, _ in message["headers"]}  # an answer may have its own policy
-            origin = self.request.headers.get("origin")
-            extra = {**SECURITY_HEADERS, "x-request-id": self.id, **self.server.cors.headers(origin)}
-            extra |= self.trace.headers
+            own = {name for name, _ in message["headers"]}  # an answer may have its own policy
+            extra = {"x-request-id": self.id, **self.trace.headers}
+            if self.server.cors.origins:
+                extra |= self.server.cors.headers(self.request.headers.get("origin"))
             if self.scope.get("state", {}).get("requests", 0) + 1 >= REQUESTS:
                 extra["connection"] = "close"
             if self.record.version:
                 extra |= {"x-model": quote(self.record.model), "x-model-version": quote(self.record.version)}
-            extra = {name: value for name, value in extra.items() if name not in own}
-            message["headers"] = [*message["headers"], *((k.encode(), v.encode()) for k, v in extra.items())]
+            headers = [*ALWAYS, *((name.encode(), value.encode()) for name, value in extra.items())]
+            message["headers"] = [*message["headers"], *(each for each in headers if each[0] not in own)]
+        if message["type"] == "http.response.body" and not message.get("more_body", False):
+            self.complete = True
+            self._add_to_metrics(
+                time.monotonic() - self.began
+            )  # before the client has the answer, and may ask for them
         await self._send(message)
-        self.complete = message["type"] == "http.response.body" and not message.get("more_body", False)
 
     async def _answer(self) -> Response | None:
         """The answer; None where the client has disconnected."""
@@ -176,7 +188,7 @@ class Exchange:
                 self._count_large_body()
             return BulkAnswer(call, self.route, limits, service.bulk_slots, count)
         call = replace(call, content_type=kind, body=await self._body())
-        return await unless_disconnected(self.receive, asyncio.ensure_future(self.route.handler(call)))
+        return await unless_disconnected(self.receive, self.route.handler(call))
 
     async def _authorization(self) -> str:
         """The key as the headers name it; or as the body does, where the API of the route has it there."""
@@ -200,17 +212,15 @@ class Exchange:
         assert self.route is not None
         limits, content = self.server.limits, bytearray()
         most = self.server.service.body_limit(self.route)
-        message = f"body: wanted at most {most:,} bytes; got more. Split the request."
-        too_large = RequestRefused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message)
         length = int(self.request.headers.get("content-length", "0"))
         if length > most:
-            raise too_large
+            raise _too_large(most)
         try:
             async with asyncio.timeout(limits.body_seconds):
                 async for part in self.request.stream():
                     content += part
                     if len(content) > most:
-                        raise too_large
+                        raise _too_large(most)
                     if max(length, len(content)) > limits.body:
                         self._count_large_body()
         except TimeoutError:
@@ -227,3 +237,8 @@ class Exchange:
                 raise Overloaded(1)
             service.large_bodies += 1
             self.large = True
+
+
+def _too_large(most: int) -> RequestRefused:
+    message = f"body: wanted at most {most:,} bytes; got more. Split the request."
+    return RequestRefused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message)

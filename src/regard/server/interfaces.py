@@ -93,6 +93,10 @@ class ModelHost(InferenceEngine):
     def start(self) -> None: ...
 
     @abstractmethod
+    def stuck(self) -> float:
+        """For how many seconds it has done nothing although it has jobs."""
+
+    @abstractmethod
     def devices(self, name: str) -> Sequence[str]:
         """Those that a model is to be loaded on."""
 

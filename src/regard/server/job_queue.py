@@ -3,6 +3,7 @@
 import time
 from collections import OrderedDict, deque
 from collections.abc import Container, Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
 from math import ceil
 
 from regard.core.errors import Overloaded
@@ -80,6 +81,15 @@ class Lanes:
             if not clients:
                 del self._lanes[lane]
         return found
+
+
+@dataclass
+class Admissions:
+    """Jobs that are chosen in one round, by their lanes, and the lanes without room."""
+
+    rows: int  # hypotheses of all searches, with theirs
+    chosen: dict[Hashable, list[Job]] = field(default_factory=dict)
+    full: set[Hashable] = field(default_factory=set)
 
 
 class DrainRate:

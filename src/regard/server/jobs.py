@@ -79,6 +79,11 @@ class BatchedWork(Work):
         computes each alone.
         """
 
+    @property
+    def searches(self) -> bool:
+        """Whether it has a search of its own, for which other jobs must not wait."""
+        return False
+
     def more_tokens(self, result: Any) -> int:
         """Tokens that were read beside those of the input."""
         return 0
@@ -217,7 +222,7 @@ class Inspection(BatchedWork):
     """Exact attention weights, as `regard.look`: of the maps, heads, rows and columns asked for; None: of all.
 
     output       a text or a label, or the ids of generated tokens; None: a classifier's own label, or what the model
-                 generates: it is searched alone, before any other job is answered
+                 generates: it is searched alone, beside the searches of other jobs
     layers       from 1
     rows         the first, and the one after the last; `columns` likewise. Each map has those of them that it has
     edits        of attention and tokens, as `regard.interpret.edits.read_edits` reads them
@@ -245,6 +250,10 @@ class Inspection(BatchedWork):
     @property
     def texts(self) -> Sequence[object]:
         return (*super().texts, self.output, self.prefix)
+
+    @property
+    def searches(self) -> bool:
+        return self.output is None
 
     def compute(self, predictor: Predictor, works: Sequence["Inspection"]) -> Sequence[InspectedAttention]:
         return [inspect(predictor, **vars(work)) for work in works]

@@ -8,6 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from http import HTTPStatus
 from math import ceil
 from pathlib import Path
@@ -181,6 +182,7 @@ def _too_many(message: str, seconds: int, reason: str) -> RequestRefused:
     return RequestRefused(HTTPStatus.TOO_MANY_REQUESTS, message, {"retry-after": str(seconds)}, reason=reason)
 
 
+@lru_cache(maxsize=256)
 def _on_this_machine(address: str) -> bool:
     try:
         given = ipaddress.ip_address(address)

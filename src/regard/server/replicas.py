@@ -32,6 +32,9 @@ class ReplicaRouter(ModelHost):
         for engine in self.engines:
             engine.start()
 
+    def stuck(self) -> float:
+        return max(engine.stuck() for engine in self.engines)
+
     def devices(self, name: str) -> Sequence[str]:
         return [engine.device for engine in self._holders[name]]
 

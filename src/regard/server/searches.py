@@ -1,6 +1,6 @@
 """Searches of the engine: which jobs may share one, and what a job is in it."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, count
 from math import nan
@@ -85,12 +85,13 @@ class SearchGroup:
         if work.echo:
             hypotheses, request = [_with_first(one, request.first) for one in hypotheses], request._replace(given=0)
         part = work.attention
-        outputs = self.pipeline.finished(self.task, request, hypotheses, attention=bool(part))
+        outputs = self.pipeline.finished(
+            self.task, request, hypotheses, attention=bool(part), truncated=each.truncated, size=each.input_tokens
+        )
         if isinstance(part, AttentionPart):
             outputs = [
                 one if one.attention is None else replace(one, attention=part.of(one.attention)) for one in outputs
             ]
-        outputs = [replace(one, truncated=each.truncated, input_tokens=each.input_tokens) for one in outputs]
         if work.token_texts or work.stop:
             tokenizer = self.pipeline.tokenizer
             texts = [tuple(token_texts(tokenizer, one.token_ids[: len(one.tokens)])) for one in outputs]
@@ -113,6 +114,14 @@ class Settings(NamedTuple):
     number: int
 
 
+class PlannedJob(NamedTuple):
+    """A job as a request, what it shares with others, and the key of the search that it may join."""
+
+    running: RunningJob
+    task: SearchTask
+    key: Hashable
+
+
 class Planner:
     """Makes jobs requests of a model. What jobs of equal options have in common is made once."""
 
@@ -121,26 +130,51 @@ class Planner:
         self._settings: dict[Hashable, Settings] = {}
         self._numbers, self._next = dict[Hashable, int](), count()  # of the tasks that are shared
 
-    def plan(self, job: Job) -> tuple[RunningJob, SearchTask, Hashable]:
-        """A job as a request, what it shares with others, and the key of the search that it may join."""
-        work, predictor, pipeline = job.work, self.predictor, self.pipeline
-        assert isinstance(work, Generation)
-        task, shared, kind = self.settings(work)
-        config = task.config
-        encoded, long = predictor.encode_inputs("input", [work.input], config, truncate=work.truncate)
-        options = OutputOptions(
-            [work.prefix] if work.prefix else None, work.banned, [work.required] if work.required else None,
-        )  # fmt: skip
-        (request,) = pipeline.requests(encoded, options)
-        (planned,) = plan_requests(task, [request], [work.number])
-        own = job if alone(task, planned) else None
-        single = config.beam_size == config.num_hypotheses == 1
-        text = TextStream(pipeline.tokenizer) if job.on_text is not None or (work.stop and single) else None
-        if text is not None and work.echo and request.first is not None:
-            text.pending.append(request.first)
-        (size,) = predictor.inputs.sizes(encoded)
-        running = RunningJob(job, request, planned, bool(long), size, StopStrings(work.stop), text)
-        return running, shared, (kind, limits_of(task, planned), own)
+    def plan(self, jobs: Sequence[Job]) -> list[PlannedJob | Exception]:
+        """Each job as a request, or why it is refused. Jobs of equal settings are tokenized and planned together."""
+        found: dict[Job, PlannedJob | Exception] = {}
+        alike: dict[Hashable, tuple[Settings, list[Job]]] = {}
+        for job in jobs:
+            work = job.work
+            assert isinstance(work, Generation)
+            try:
+                settings = self.settings(work)
+            except Exception as error:  # whatever it is, it must not end the engine
+                found[job] = error
+                continue
+            key = settings.number, id(settings.task), work.truncate, bool(work.prefix)
+            alike.setdefault(key, (settings, []))[1].append(job)
+        for settings, some in alike.values():
+            found |= zip(some, self._plan_alike(settings, some), strict=True)
+        return [found[job] for job in jobs]
+
+    def _plan_alike(self, settings: Settings, jobs: Sequence[Job]) -> list[PlannedJob | Exception]:
+        """Jobs of equal settings; where one is refused, each is planned alone."""
+        try:
+            return [*self._plan_together(settings, jobs)]
+        except Exception as error:  # whatever it is, it must not end the engine
+            if len(jobs) == 1:
+                return [error]
+        return [one for job in jobs for one in self._plan_alike(settings, [job])]
+
+    def _plan_together(self, settings: Settings, jobs: Sequence[Job]) -> Iterator[PlannedJob]:
+        works: list[Any] = [job.work for job in jobs]
+        task, pipeline, inputs = settings.task, self.pipeline, [work.input for work in works]
+        encoded, long = self.predictor.encode_inputs("input", inputs, task.config, truncate=works[0].truncate)
+        lists = {name: [getattr(work, name) for work in works] for name in ("prefix", "required", "banned")}
+        prefixes, required, banned = (given if any(given) else None for given in lists.values())
+        requests = pipeline.requests(encoded, OutputOptions(prefixes, required=required, banned_in=banned))
+        all_planned = plan_requests(task, requests, [work.number for work in works])
+        sizes = self.predictor.inputs.sizes(encoded)
+        single = task.config.beam_size == task.config.num_hypotheses == 1
+        for index, (job, work, planned) in enumerate(zip(jobs, works, all_planned, strict=True)):
+            request, own = planned.request, job if alone(task, planned) else None
+            text = TextStream(pipeline.tokenizer) if job.on_text is not None or (work.stop and single) else None
+            if text is not None and work.echo and request.first is not None:
+                text.pending.append(request.first)
+            stops = StopStrings(work.stop)
+            running = RunningJob(job, request, planned, index in long, sizes[index], stops, text)
+            yield PlannedJob(running, settings.shared, (settings.number, limits_of(task, planned), own))
 
     def settings(self, work: Generation) -> Settings:
         """Refused where an option is wrong."""

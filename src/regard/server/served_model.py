@@ -1,6 +1,6 @@
 """A model that is served: its searches, and what a job is to it."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -39,17 +39,34 @@ class ServedModel:
         return self.predictor.pipeline
 
     @cached_property
+    def on_cpu(self) -> bool:
+        return all(parameter.device.type == "cpu" for parameter in self.predictor.model.parameters())
+
+    @cached_property
     def planner(self) -> Planner:
         return Planner(self.predictor, self.pipeline)
 
-    def plan(self, job: Job) -> "JobPlan":
-        """How a job is computed; refused where its input or its options are wrong."""
-        job.work.check(self.info.reads)
-        work = job.work.as_batched(self.predictor)
-        if work is not None:
-            return BatchPlan(self, (type(work), work.group), work)
-        running, task, key = self.planner.plan(job)
-        return SearchPlan(self, key, running, task)
+    def plan(self, jobs: Sequence[Job]) -> "list[JobPlan | Exception]":
+        """How each job is computed, or why it is refused: its input or its options are wrong."""
+        found: dict[Job, JobPlan | Exception] = {}
+        searched: list[Job] = []
+        for job in jobs:
+            try:
+                job.work.check(self.info.reads)
+                work = job.work.as_batched(self.predictor)
+            except Exception as error:  # whatever it is, it must not end the engine
+                found[job] = error
+            else:
+                if work is None:
+                    searched.append(job)
+                else:
+                    found[job] = BatchPlan(self, (type(work), work.group, work.searches), work)
+        for job, planned in zip(searched, self.planner.plan(searched) if searched else (), strict=True):
+            if isinstance(planned, Exception):
+                found[job] = planned
+            else:
+                found[job] = SearchPlan(self, planned.key, planned.running, planned.task)
+        return [found[job] for job in jobs]
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from regard.core.errors import InvalidArgument
 from regard.inference.inputs import InputValue
-from regard.server.bridge import EngineClient
+from regard.server.bridge import EngineClient, Mailbox
 from regard.server.bulk import BulkLimits
 from regard.server.interfaces import InferenceEngine, ModelAdmin, ModelInfo
 from regard.server.problems import RequestRefused
@@ -52,6 +52,7 @@ class Service:
         self.engine, self.limits, self.admin = engine, limits, admin
         self.reader = InputReader(limits.body)
         self.bulk_slots = asyncio.Semaphore(limits.bulk_lines)
+        self._mailbox: Mailbox | None = None
         self.stopping = False
         self.large_bodies = 0  # of images, in memory
 
@@ -106,7 +107,10 @@ class Service:
             message = f"timeout_ms: wanted more than 0; got {timeout_ms}. Leave it out."
             raise RequestRefused(HTTPStatus.BAD_REQUEST, message)
         timeout = None if timeout_ms is None else timeout_ms / 1000
-        return EngineClient(self.engine, model.name, call.client, timeout, call.record)
+        loop = asyncio.get_running_loop()
+        if self._mailbox is None or self._mailbox.loop is not loop:
+            self._mailbox = Mailbox(loop)
+        return EngineClient(self.engine, model.name, call.client, timeout, call.record, self._mailbox)
 
 
 def decoded(body: bytes, wanted: type[Decoded]) -> Decoded:

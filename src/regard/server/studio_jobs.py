@@ -36,6 +36,10 @@ class LiveLook(BatchedWork):
     def texts(self) -> Sequence[object]:
         return (*super().texts, self.output)
 
+    @property
+    def searches(self) -> bool:
+        return self.output is None
+
     def compute(self, predictor: Predictor, works: Sequence["LiveLook"]) -> Sequence[bytes]:
         return [work.written(work.look(predictor)).encode() for work in works]
 
@@ -66,6 +70,10 @@ class BeamTree(BatchedWork):
     most = 1
     edits: Sequence[Mapping[str, Any]] = ()
     beam_size: int = 4
+
+    @property
+    def searches(self) -> bool:
+        return True
 
     def compute(self, predictor: Predictor, works: Sequence["BeamTree"]) -> Sequence[bytes]:
         return [msgspec.json.encode(work.tree(predictor)) for work in works]

@@ -9,7 +9,7 @@ from regard.core.errors import RegardError
 from regard.core.log_output import logging_to_stderr
 from regard.server.http_server import fastest_loop
 from regard.server.processes.connection import Connection
-from regard.server.processes.messages import Begin, Failed, Ready, Start, ToChild
+from regard.server.processes.messages import Begin, Failed, Ping, Pong, Ready, Start, ToChild
 
 Work = Callable[["Child", Start], Awaitable[None]]
 
@@ -18,11 +18,13 @@ class Child:
     """The connection to the supervisor, in the process that it started.
 
     orphaned   set when the supervisor has ended
+    stuck      tells for how many seconds the process has done nothing although it has work
     """
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.start: asyncio.Future[Start] = asyncio.get_running_loop().create_future()
+        self.stuck: Callable[[], float] = float  # 0: a process that answers is well
         self.begin, self.orphaned = asyncio.Event(), asyncio.Event()
 
     async def run(self) -> None:
@@ -31,6 +33,8 @@ class Child:
                 self.start.set_result(message)
             elif isinstance(message, Begin):
                 self.begin.set()
+            elif isinstance(message, Ping):
+                self.connection.send(Pong(self.stuck()))
         self.orphaned.set()
 
     def ready(self) -> None:

@@ -26,6 +26,7 @@ async def run(child: Child, start: Start) -> None:
         return  # stopped while it loads
     loading.result()
     engine.start()
+    child.stuck = engine.stuck
     host = EngineHost(engine, loader, KeyBudgets(config.keys))
 
     async def reload() -> None:

@@ -52,6 +52,16 @@ class Ready(Struct, frozen=True, tag=True):
     """Of a process: it has what it needs."""
 
 
+class Ping(Struct, frozen=True, tag=True):
+    """To a process: is it well?"""
+
+
+class Pong(Struct, frozen=True, tag=True):
+    """Of a process: for how many seconds it has done nothing although it has work."""
+
+    stuck: float = 0.0
+
+
 class Failed(Struct, frozen=True, tag=True):
     """Of a process that could not start: a mistake of the user."""
 
@@ -145,7 +155,7 @@ class Reply(Struct, frozen=True, tag=True, array_like=True):
 
 ToEngine = Submit | Cancel | Enter | Leave | Reload | AskStates
 ToFrontEnd = EngineState | Text | Ended | Reply
-ToChild = Start | Begin
-ToSupervisor = Ready | Failed
+ToChild = Start | Begin | Ping
+ToSupervisor = Ready | Failed | Pong
 Message = ToEngine | ToFrontEnd | ToChild | ToSupervisor
 encode = msgspec.msgpack.Encoder().encode

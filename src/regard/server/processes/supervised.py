@@ -12,9 +12,12 @@ from contextlib import suppress
 
 from regard.core.errors import RegardError
 from regard.server.processes.connection import Connection
-from regard.server.processes.messages import Begin, Failed, Ready, Start, ToSupervisor
+from regard.server.processes.messages import Begin, Failed, Ping, Pong, Ready, Start, ToSupervisor
 
 log = logging.getLogger(__name__)
+
+
+HANG_SECONDS = 120.0  # a long forward pass, or the recording of a GPU's steps, takes less
 
 
 class Backoff:
@@ -37,9 +40,18 @@ class Supervised:
     name          for the log
     module        whose main program it is
     environment   variables that it has beside those of this process
+    patience      seconds after which one that does not answer, or does nothing with its work, is ended by force
     """
 
-    def __init__(self, name: str, module: str, start: Start, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        module: str,
+        start: Start,
+        environment: Mapping[str, str] | None = None,
+        patience: float = HANG_SECONDS,
+    ) -> None:
+        self.patience, self._heard = patience, 0.0
         self.name, self.module, self.start = name, module, start
         self.environment = environment or {}
         self.ready = asyncio.Event()
@@ -103,18 +115,32 @@ class Supervised:
             self._connection.send(Begin())
         if self._stop.is_set():
             self.send(signal.SIGTERM)
+        watching = asyncio.ensure_future(self._watch(self._connection))
         async for message in self._connection.messages():  # ends with the process
-            if isinstance(message, Ready):
+            if isinstance(message, Pong):
+                self._heard = time.monotonic() - message.stuck
+            elif isinstance(message, Ready):
+                self._heard = time.monotonic()
                 self.ready.set()
                 if self._backoff.crashes:
                     log.info("%s is ready again", self.name)
             elif isinstance(message, Failed):
                 self._failed = message
+        watching.cancel()
         self._connection.close()
         self._connection = None
         code = await self.process.wait()
         self.process = None
         return code
+
+    async def _watch(self, connection: Connection) -> None:
+        """End the process when it hangs; until this is cancelled."""
+        await self.ready.wait()
+        while time.monotonic() - self._heard < self.patience:
+            connection.send(Ping())
+            await asyncio.sleep(self.patience / 10)
+        log.error("%s has not answered for %g s: it is ended", self.name, self.patience)
+        self.send(signal.SIGKILL)
 
     def _start_error(self, code: int) -> RegardError:
         if self._failed is None:

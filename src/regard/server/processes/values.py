@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
 
@@ -47,9 +48,12 @@ def packed(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: packed(each) for name, each in value.items()}
     if is_dataclass(value):
-        name = type(value).__name__
-        assert TYPES.get(name) is type(value), f"{name} is not listed in TYPES"
-        content = {each.name: packed(getattr(value, each.name)) for each in fields(value)}
+        kind: type = type(value)
+        name, content = kind.__name__, {}
+        for field, default in _defaults(kind):
+            each = getattr(value, field)
+            if each is not default:  # most fields of most values are
+                content[field] = packed(each)
         return Ext(OBJECT, msgspec.msgpack.encode((name, content)))
     if isinstance(value, np.ndarray):
         return Ext(ARRAY, msgspec.msgpack.encode((value.dtype.str, value.shape, value.tobytes())))
@@ -58,6 +62,13 @@ def packed(value: Any) -> Any:
         return Ext(TENSOR, msgspec.msgpack.encode((array.dtype.str, array.shape, array.tobytes())))
     assert isinstance(value, BaseException), f"{type(value).__name__} has no format"
     return _packed_error(value)
+
+
+@lru_cache(maxsize=64)
+def _defaults(kind: type) -> list[tuple[str, Any]]:
+    """The fields of a dataclass, each with its default value."""
+    assert TYPES.get(kind.__name__) is kind, f"{kind.__name__} is not listed in TYPES"
+    return [(each.name, each.default) for each in fields(kind)]
 
 
 def unpacked(code: int, content: memoryview) -> Any:

@@ -59,6 +59,7 @@ class OpenAIRoutes:
             Route(
                 "POST", "/v1/completions", self.complete, complete, CompletionRequest, Completion, example=self.example
             ),
+            Route("POST", "/v1/chat/completions", self.refuse_chat, "Refused: models here have no chat template"),
             Route("POST", "/v1/embeddings", self.embed, "Vectors of texts", EmbeddingRequest, Embeddings),
         ]
         return [replace(route, problem=error_answer, error=ErrorAnswer) for route in routes]
@@ -83,6 +84,12 @@ class OpenAIRoutes:
         if asked.stream:
             return await EventStream.begin(batch.events(client))
         return json_answer(batch.answer(await client.results(batch.works()), client.version))
+
+    async def refuse_chat(self, call: Call) -> Response:
+        """Messages become a prompt by a chat template, which checkpoints do not have: any other would be made up."""
+        wanted, got = "a prompt: models here have no chat template", "a request with messages"
+        remedy = "Write the messages as one text, as the model was trained on it, and send it to /v1/completions."
+        raise InvalidArgument("messages", wanted=wanted, got=got, remedy=remedy)
 
     async def embed(self, call: Call) -> Response:
         asked = decoded(call.body, EmbeddingRequest)
