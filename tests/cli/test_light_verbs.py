@@ -94,3 +94,24 @@ def test_a_key_without_its_table():
         with pytest.raises(InvalidRecipe, match="wanted a table before the key") as error:
             read_recipe({}, [change])
         assert remedy in str(error.value)
+
+
+PREDICT = """
+import sys
+from regard.cli import app
+sys.argv = ["regard", *sys.argv[1:]]
+try:
+    app()
+finally:
+    heavy = {"torch._dynamo", "sympy", "triton", "sacrebleu", "pydantic", "PIL", "regard.training.trainer"}
+    assert not heavy & set(sys.modules), heavy & set(sys.modules)
+"""
+
+
+def test_predict_imports_only_what_it_needs(tmp_path):
+    """PyTorch's compiler takes as long to import as PyTorch, and even shapes on the meta device may import it."""
+    checkpoint, line = next(path.parent for path in sorted(GOLDEN.rglob("config.json"))), tmp_path / "line.txt"
+    line.write_text("one\n")
+    done = run(PREDICT, "predict", checkpoint, line, "--max-length", 3)
+    assert done.returncode == 0, done.stderr
+    assert run(PREDICT, "predict", checkpoint, line, "--beam", 0).returncode != 0

@@ -13,7 +13,7 @@ A run is a folder of numbered checkpoints, with their average in averaged/ if th
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,8 +92,15 @@ def read_config(content: Mapping[str, bytes], folder: Path) -> dict[str, Any]:
 def read_vocabularies(content: Mapping[str, bytes], folder: Path, sources: Sequence[str]) -> Vocabularies:
     """The vocabularies of a checkpoint whose bytes `store.read` has checked; `sources` are the names of its sources."""
     entries = store.document(content, CONFIG, folder)["vocabularies"]
-    sides = {side: _vocabulary(content, entry, folder) for side, entry in entries.items()}
+    read = [(entry, _vocabulary(content, entry, folder)) for entry in _distinct(entries.values())]
+    sides = {side: next(each for known, each in read if known == entry) for side, entry in entries.items()}
     return tuple(sides.get(name) for name in sources), sides["target"]
+
+
+def _distinct(entries: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Without repetitions: a shared vocabulary is read once."""
+    given = list(entries)
+    return [entry for number, entry in enumerate(given) if entry not in given[:number]]
 
 
 def _vocabulary(content: Mapping[str, bytes], entry: Mapping[str, Any], folder: Path) -> VocabularyType:
@@ -132,12 +139,23 @@ def _regular(folder: Path) -> bool:
 
 def find_checkpoint(path: Path) -> Path:
     """The checkpoint that a path means: itself; of a run, the average of its last checkpoints, or the best."""
+    return _find(path)[0]
+
+
+def open_checkpoint(path: Path) -> tuple[Path, dict[str, bytes]]:
+    """The checkpoint that a path means, and its files by name, every byte checked; the optimizer state is not read."""
+    folder, content = _find(path)
+    return folder, store.read(folder, skip=[TRAINING_TENSORS]) if content is None else content
+
+
+def _find(path: Path) -> tuple[Path, dict[str, bytes] | None]:
+    """The checkpoint that a path means, and its files if they were read to find it."""
     if (path / store.MANIFEST).exists():
-        return path
+        return path, None
     if (path / AVERAGED).is_dir():
-        return path / AVERAGED
+        return path / AVERAGED, None
     check_folder(path)
-    newest = store.newest(path)
+    newest = store.newest(path, skip=[TRAINING_TENSORS])
     if newest is None:
         raise CheckpointRefused(f"{path}: wanted a run with a checkpoint; got none. Train first.")
     step, content, problems = newest
@@ -149,4 +167,5 @@ def find_checkpoint(path: Path) -> Path:
     if best is not None and best not in store.steps(path):
         where = store.step_folder(path, step) / TRAINING_STATE
         raise CheckpointRefused(f"{where}: wanted the best step of the run; got {best!r:.80}. It was changed.")
-    return store.step_folder(path, step if best is None else best)
+    chosen = step if best is None else best
+    return store.step_folder(path, chosen), content if chosen == step else None

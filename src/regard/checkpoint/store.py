@@ -58,10 +58,13 @@ def write(
         (beside / MANIFEST).write_bytes(_manifest(files))
 
 
-def read(folder: Path) -> dict[str, bytes]:
-    """The files of a checkpoint by name, every byte checked. A damaged checkpoint raises CheckpointRefused."""
+def read(folder: Path, *, skip: Collection[str] = ()) -> dict[str, bytes]:
+    """The files of a checkpoint by name, every byte checked. A damaged checkpoint raises CheckpointRefused.
+
+    skip   names of files that must be there, but are not read
+    """
     files = _listed(folder)
-    return {name: _checked(folder, name, entry) for name, entry in files.items()}
+    return {name: _checked(folder, name, entry) for name, entry in files.items() if name not in skip}
 
 
 def verify(folder: Path) -> int:
@@ -126,12 +129,15 @@ def _is_intact(folder: Path) -> bool:
         return False
 
 
-def newest(run: Path) -> tuple[int, dict[str, bytes], list[str]] | None:
-    """The newest intact checkpoint of a run: its step, its files, and the problems of damaged later ones."""
+def newest(run: Path, *, skip: Collection[str] = ()) -> tuple[int, dict[str, bytes], list[str]] | None:
+    """The newest intact checkpoint of a run: its step, its files, and the problems of damaged later ones.
+
+    skip   names of files that are not read
+    """
     problems: list[str] = []
     for step in reversed(steps(run)):
         try:
-            return step, read(step_folder(run, step)), problems
+            return step, read(step_folder(run, step), skip=skip), problems
         except CheckpointRefused as error:
             problems.append(str(error))
     if problems:

@@ -16,7 +16,7 @@ import typer
 
 from regard import __version__
 from regard.cli import evaluate, interop, look, predict, serve, studio, train, words
-from regard.cli.verb import Verb
+from regard.cli.verb import Verb, Verbs
 from regard.cli.version import version_lines
 from regard.core.errors import RegardError
 from regard.core.log_output import logging_to_stderr
@@ -26,6 +26,7 @@ INTERRUPTED = 128 + signal.SIGINT  # Typer's exit code
 
 app = typer.Typer(
     name="regard",
+    cls=Verbs,
     help="Train, interpret and serve attention models.",
     no_args_is_help=True,
     rich_markup_mode=None,  # plain help starts three times as fast

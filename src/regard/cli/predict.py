@@ -106,15 +106,11 @@ def predict(
 
     regard predict runs/translation source.txt --engine ray --replicas 8 --out target.txt
     """
-    from regard.api.predict import read_constraints
-    from regard.data.text import lines as lines_of
-
     if engine == "local":
         _check_none({"--replicas": replicas}, "without --engine ray")
     else:
         _check_none({"--stream": stream, "--markup": markup}, f"with --engine {engine}")
-    predictor = regard.load(model, device=device if engine == "local" else "cpu")
-    gc.freeze()  # PyTorch's modules and the model live as long as this process: collections need not visit them
+    predictor = _loaded(model, device if engine == "local" else "cpu")
     lines = _inputs(predictor, files or (), column or (), errors)
     options = decode_options(set_, beam_size=beam, num_hypotheses=n_best, sample=sample or None, max_length=max_length)
     # Running text has several lines; other outputs are one line each, as the inputs are.
@@ -141,6 +137,9 @@ def predict(
                 show(shown(piece), end="")
             print(flush=True)
         return
+    from regard.api.predict import read_constraints
+    from regard.data.text import lines as lines_of
+
     beside: dict[str, Iterator[Any]] = {} if prefix is None else {"prefixes": lines_of(prefix)}
     if constraints is not None:
         beside |= read_constraints(constraints)
@@ -172,6 +171,16 @@ def predict(
     if truncated:
         print(f"regard: {counted(truncated, 'line')} truncated, being too long", file=sys.stderr)
     _warn_repetitive(repetitive)
+
+
+def _loaded(model: Path, device: str) -> "Predictor":
+    """The model. PyTorch's modules and the model live as long as this process: collections need not visit them."""
+    gc.disable()
+    try:
+        return regard.load(model, device=device)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def _inputs(predictor: "Predictor", files: Sequence[Path], columns: Sequence[str], errors: str) -> Iterator[Any]:

@@ -9,20 +9,21 @@ from typing import Any
 import torch
 
 from regard.checkpoint import store
-from regard.checkpoint.format import CONFIG, WEIGHTS, find_checkpoint, read_config, read_vocabularies
+from regard.checkpoint.format import CONFIG, WEIGHTS, open_checkpoint, read_config, read_vocabularies
 from regard.core.errors import CheckpointRefused, InvalidArgument
 from regard.data.corpus import as_running_text
 from regard.decoding.ensemble import Ensemble
 from regard.inference.predictor import Predictor
 from regard.model.build import build
-from regard.model.weights import check_weights, load_weights
+from regard.model.uninitialized import only_parameters, uninitialized
+from regard.model.weights import check_weights, load_weights, weights_of
 from regard.recipe.recipe import Recipe
 
 LARGE = 1_000_000  # numbers up to this are not compared with the weights of a checkpoint
 
 
 def load(path: str | Path | Predictor | Sequence[str | Path], *, device: str = "auto") -> Predictor:
-    """The model of a checkpoint, or the best of a run, ready to predict. Every byte is checked first.
+    """The model of a checkpoint, or the best of a run, ready to predict. Every byte that is read is checked first.
 
     device   "cpu", "cuda", or "auto": a GPU where there is one
 
@@ -34,8 +35,7 @@ def load(path: str | Path | Predictor | Sequence[str | Path], *, device: str = "
     if not isinstance(path, str | Path):
         return _ensemble([load(each, device=device) for each in path])
     device = pick_device(device)
-    folder = find_checkpoint(Path(path))
-    content = store.read(folder)
+    folder, content = open_checkpoint(Path(path))
     weights = store.tensors(content, WEIGHTS, folder)
     try:
         config = read_config(content, folder)
@@ -44,17 +44,23 @@ def load(path: str | Path | Predictor | Sequence[str | Path], *, device: str = "
         sources, target = read_vocabularies(content, folder, names)
         target = as_running_text(target, recipe.data.context_length)
         check_sizes(config["model"], [tensor.numel() for tensor in weights.values()])
-        with torch.device("meta"):  # shapes without memory: sizes that the weights do not have are refused here
-            shapes = build(config["model"])
+        with (
+            torch.device("meta"),
+            uninitialized(),
+        ):  # shapes without memory: sizes that the weights do not have are refused here
+            model = build(config["model"])
     except (KeyError, TypeError, AttributeError, ValueError, RuntimeError, OverflowError) as error:
         problem = str(error)[:500] or type(error).__name__
         raise CheckpointRefused(f"{folder}/{CONFIG}: wanted a model's; got {problem}. It was changed.") from None
-    check_weights(shapes, weights, folder)
+    check_weights(weights_of(model), weights, folder)
     if recipe.with_sizes(sources, target) != config["model"]:
         wanted = "the model of its recipe, with a row of weights for each id of its vocabularies"
         raise CheckpointRefused(f"{folder}/{CONFIG}: wanted {wanted}; got another. It was changed.")
-    model = build(config["model"])
-    load_weights(model, weights, folder)
+    assign = only_parameters(model)
+    if not assign:
+        with uninitialized():
+            model = build(config["model"])
+    load_weights(model, weights, folder, assign=assign)
     return Predictor(model.to(device).eval(), recipe, sources, target, folder)
 
 

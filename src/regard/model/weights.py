@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -19,21 +20,45 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
     return parameters | {name: state[name] for name in buffers & state.keys()}
 
 
-def load_weights(model: nn.Module, weights: Mapping[str, Tensor], where: Path | str) -> None:
-    """Copy weights into a model. They must be finite, and names and shapes those of the model."""
-    check_weights(model, weights, where)
-    wrong = sorted(name for name, tensor in weights.items() if not bool(tensor.isfinite().all()))
+def load_weights(model: nn.Module, weights: Mapping[str, Tensor], where: Path | str, *, assign: bool = False) -> None:
+    """Copy weights into a model. They must be finite, and names and shapes those of the model.
+
+    assign   the parameters, which may be on the meta device, are replaced by new ones of the given tensors themselves.
+             Only for a model of `only_parameters`: nothing else then refers to them
+    """
+    own = weights_of(model)
+    check_weights(own, weights, where)
+    wrong = sorted(name for name, tensor in weights.items() if not _finite(tensor))
     if wrong:
         names = ", ".join(wrong[:5]) + (f" and {len(wrong) - 5} more" if len(wrong) > 5 else "")
         raise CheckpointRefused(f"{where}: wanted finite weights; got NaN or infinity in {names}. Use another one.")
+    parameters = dict(model.named_parameters()) if assign else {}
     with torch.no_grad():
-        for name, tensor in weights_of(model).items():
-            tensor.copy_(weights[name])
+        for name, tensor in own.items():
+            if name not in parameters:
+                tensor.copy_(weights[name])
+    new = {
+        id(old): nn.Parameter(weights[name].to(old.dtype), requires_grad=old.requires_grad)
+        for name, old in parameters.items()
+    }
+    for module in model.modules() if assign else ():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                module._parameters[name] = new[id(parameter)]
 
 
-def check_weights(model: nn.Module, weights: Mapping[str, Tensor], where: Path | str) -> None:
-    """Refuse weights of other names, shapes or kinds of numbers than a model's, which may be on the meta device."""
-    if difference := mismatch(weights_of(model), weights):
+def _finite(tensor: Tensor) -> bool:
+    """Whether no number is NaN or infinite. A finite sum says so in one pass, and in one thread."""
+    if tensor.dtype == torch.float32 and tensor.device.type == "cpu":
+        with np.errstate(over="ignore", invalid="ignore"):
+            if np.isfinite(tensor.detach().numpy().sum()):
+                return True
+    return bool(tensor.isfinite().all())
+
+
+def check_weights(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], where: Path | str) -> None:
+    """Refuse weights of other names, shapes or kinds of numbers than a model's own, which may be on the meta device."""
+    if difference := mismatch(own, weights):
         raise CheckpointRefused(
             f"{where}: wanted the weights of this model; got {difference}. They belong to a model of another recipe."
         )

@@ -517,16 +517,22 @@ void regard_use_huge_pages(uint8_t* begin, int64_t bytes) {  // weights are read
 #endif
 }
 
+// Copies a matrix (outputs, inputs) into panels as their columns first, first + 1, ..., and zeros into the rest of the
+// last panel, which the next matrix beside it overwrites.
+void regard_pack(const float* weight, int64_t outputs, int64_t inputs, int64_t first, float scale, float* packed) {
+    constexpr int64_t BLOCK = 16;  // numbers of a cache line that is read
+    const int64_t end = first + outputs, padded = (end + COLUMNS - 1) / COLUMNS * COLUMNS;
+    for (int64_t panel = first / COLUMNS * COLUMNS; panel < padded; panel += COLUMNS)
+        for (int64_t k = 0; k < inputs; k += BLOCK)
+            for (int64_t n = panel < first ? first : panel; n < panel + COLUMNS; ++n)
+                for (int64_t i = k; i < k + BLOCK && i < inputs; ++i)
+                    packed[panel * inputs + i * COLUMNS + n - panel] = n < end ? scale * weight[(n - first) * inputs + i] : 0;
+}
+
 void regard_pack_int8(const int8_t* weight, int64_t outputs, int64_t inputs, int8_t* packed) {
     for (int64_t n = 0; n < outputs; ++n)
         for (int64_t k = 0; k < inputs; ++k)
             packed[n / COLUMNS * inputs * COLUMNS + (k / 4 * COLUMNS + n % COLUMNS) * 4 + k % 4] = weight[n * inputs + k];
-}
-
-void regard_pack(const float* weight, int64_t outputs, int64_t inputs, float* packed) {
-    for (int64_t n = 0; n < outputs; ++n)
-        for (int64_t k = 0; k < inputs; ++k)
-            packed[(n / COLUMNS * inputs + k) * COLUMNS + n % COLUMNS] = weight[n * inputs + k];
 }
 
 // Null, or what is out of range: nothing is computed then.

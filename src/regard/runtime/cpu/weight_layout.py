@@ -108,15 +108,21 @@ class WeightLayout:
 
     def linear(self, *layers: nn.Linear | Projection) -> LinearTable:
         """One linear layer, or several of the same input fused into one."""
-        weight, bias = weight_and_bias(*layers)
-        outputs, inputs = weight.shape
+        outputs, inputs = sum(len(layer.weight) for layer in layers), layers[0].weight.shape[1]
         columns = self.library.regard_panel_columns()
         padded = -(-outputs // columns) * columns
         if inputs <= self.int8_max_inputs and inputs % 4 == 0:
-            return self._int8_linear(weight, bias, padded)
-        packed = self._zeros(padded * inputs, torch.float32)
-        _pack(self.library.regard_pack, weight, packed)
-        return LinearTable(packed.data_ptr(), self._copy(bias), None, None, None, inputs, outputs)
+            return self._int8_linear(*weight_and_bias(*layers), padded)
+        packed, biases, first = self._take(padded * inputs, torch.float32), self._zeros(outputs, torch.float32), 0
+        for layer in layers:
+            flat, rows = layer.weight.detach().contiguous(), len(layer.weight)
+            scale = ctypes.c_float(layer.scale if isinstance(layer, Projection) else 1.0)
+            sizes = Count(rows), Count(inputs), Count(first), scale
+            self.library.regard_pack(Pointer(flat.data_ptr()), *sizes, Pointer(packed.data_ptr()))
+            if layer.bias is not None:
+                biases[first : first + rows] = layer.bias.detach()
+            first += rows
+        return LinearTable(packed.data_ptr(), biases.data_ptr(), None, None, None, inputs, outputs)
 
     def _layer(self, block: TransformerBlock) -> LayerTable:
         linears = [self.linear(*fused) if fused else LinearTable() for fused in block_projections(block)]
@@ -140,11 +146,14 @@ class WeightLayout:
         return NormTable(self._copy(norm_gain(norm)), None if bias is None else self._copy(bias), norm.eps)
 
     def _copy(self, tensor: Tensor) -> int:
-        copy = self._zeros(tensor.numel(), tensor.dtype)
+        copy = self._take(tensor.numel(), tensor.dtype)
         copy.copy_(tensor.detach().flatten())
         return copy.data_ptr()
 
     def _zeros(self, count: int, dtype: torch.dtype) -> Tensor:
+        return self._take(count, dtype).zero_()
+
+    def _take(self, count: int, dtype: torch.dtype) -> Tensor:
         """Memory behind the last that was given out: step.cpp reads weights in this order."""
         size = -(-count * dtype.itemsize // ALIGNMENT) * ALIGNMENT
         if len(self.free) < size:
@@ -152,7 +161,7 @@ class WeightLayout:
             self.chunks.append(self.free)
             self.library.regard_use_huge_pages(Pointer(self.free.data_ptr()), Count(len(self.free)))
         block, self.free = self.free[:size], self.free[size:]
-        return block.zero_()[: count * dtype.itemsize].view(dtype)
+        return block[: count * dtype.itemsize].view(dtype)
 
 
 class PositionTable:
