@@ -1,8 +1,8 @@
 // What a model generated, token by token with probabilities, or the label that it gave; and what edits changed of it.
 
-import { colour, ink } from "./page/colours.js";
-import { percent, shown } from "./page/data.js";
-import { make } from "./page/state.js";
+import { colour, ink } from "./colours.js";
+import { percent, shown } from "./data.js";
+import { make } from "./state.js";
 
 const probability = (score) => Math.exp(score ?? -Infinity);
 const total = (output) => output.scores?.reduce((sum, score) => sum + score, 0);

@@ -1,7 +1,7 @@
 // The panel of edits: tools for the row, head and token that are chosen, and the list of edits with undo and redo.
 
-import { MEAN, headName, shown } from "./page/data.js";
-import { make } from "./page/state.js";
+import { MEAN, headName, shown } from "./data.js";
+import { make } from "./state.js";
 import { findEdit, readEdits, told, withEdit, writeEdits } from "./edits.js";
 import { headKey, showPainter } from "./paint.js";
 
