@@ -97,9 +97,9 @@ def page_part(name: str) -> str:
     return files("regard.views").joinpath("page", name).read_text(encoding="utf-8")
 
 
-def studio_frame(brand: str) -> str:
-    """The content of a studio's page, in which page/frame.js shows views."""
-    return Template(page_part("frame.html")).substitute(brand=escaped(brand))
+def studio_frame(brand: str, note: str) -> str:
+    """The content of a studio's page, in which page/frame.js shows views, with a name and a note beside it."""
+    return Template(page_part("frame.html")).substitute(brand=escaped(brand), note=escaped(note))
 
 
 def content_hash(text: str) -> str:

@@ -19,7 +19,7 @@ def document(settings: dict[str, Any], weights: bytes) -> str:
     return script_page(
         f"{settings['title']} · Regard",
         page_part("page.css") + page_part("studio.css"),
-        studio_frame(settings["title"]),
+        studio_frame(settings["title"], "runs in this page: nothing is sent"),
         bundle(ENTRY),
         tables={"settings": settings},
         texts={"kernels": b64encode(kernels).decode(), "weights": b64encode(weights).decode()},

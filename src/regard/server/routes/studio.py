@@ -238,7 +238,7 @@ class StudioRoutes:
 
     async def _look(self, asked: LiveLookRequest) -> tuple[ModelInfo, LiveLook]:
         model, value = await self._read(asked.model, asked.input)
-        options = {name: value for name in SEARCH if (value := getattr(asked, name)) is not None}
+        options = {name: given for name in SEARCH if (given := getattr(asked, name)) is not None}
         output = tuple(asked.output) if isinstance(asked.output, list) else asked.output
         return model, LiveLook(value, tuple(asked.edits), output, options, asked.words)
 
@@ -257,7 +257,9 @@ def _index() -> bytes:
     ]
     head = files(PAGE[0]).joinpath(PAGE[1], "head.html").read_text(encoding="utf-8")
     head = Template(head).substitute(preload="\n".join(preload))
-    return (document_start("Regard studio", head, body=STUDIO_TAG) + studio_frame("Regard studio") + PAGE_END).encode()
+    return (
+        document_start("Regard studio", head, body=STUDIO_TAG) + studio_frame("Regard", "studio") + PAGE_END
+    ).encode()
 
 
 async def _watched(client: EngineClient, search: Generation, look: LiveLook) -> Events:

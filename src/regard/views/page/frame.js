@@ -35,6 +35,7 @@ Object.defineProperty(studio, "model", {
   get: () => studio.models.find((each) => each.name === studio.parameters.model) ?? studio.models[0],
 });
 let [views, current, shown] = [[], null, null];
+const { title } = document;
 let followed = ""; // the hash that the page shows; another one in the address is a navigation whose event is still to come
 
 function link(changes = {}, route = current.route) {
@@ -76,7 +77,7 @@ function follow() {
   if (next === current) return shown.update?.(parameters);
   shown?.close?.();
   current = next;
-  document.title = `${next.title} · ${part("brand").textContent}`;
+  document.title = `${next.title} · ${title}`;
   fail(null);
   const box = part("view");
   box.className = `view-${next.route}`;
