@@ -29,6 +29,7 @@ import regard
 from regard.data.train_tokenizer import train_tokenizer
 from regard.inference.predictor import Predictor
 from regard.recipe.load import read_recipe
+from regard.recipe.shipped import find_recipe
 from regard.server.app import Server
 from regard.server.engine import Engine, EngineLimits
 from regard.server.http_server import server_config
@@ -60,10 +61,10 @@ PAINT = """() => new Promise((done) => {
 
 def translation_model() -> Predictor:
     """Random weights of the recipe's sizes."""
-    recipe = read_recipe("translation")
+    recipe = read_recipe(find_recipe("translation"))
     words = train_tokenizer("words", [" ".join(WORDS)], 10_000)
     torch.manual_seed(1)
-    table = {**recipe.model.as_dict(), "source_vocab_size": words.size, "vocab_size": words.size}
+    table = {**recipe.as_dict()["model"], "source_vocab_size": words.size, "vocab_size": words.size}
     return Predictor(regard.build(table).eval(), recipe, (words,), words).with_decode(max_length=TOKENS)
 
 

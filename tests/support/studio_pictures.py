@@ -19,7 +19,7 @@ from urllib.parse import urlencode
 
 import torch
 from PIL import Image
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 import regard
 from regard.data.synthetic.dates import dates
@@ -119,9 +119,9 @@ def picture_of(browser: Browser, address: str, state: State) -> Image.Image:
     page.goto(f"{address}#/{state.route}?{urlencode(state.parameters)}")
     settled(page)
     if state.route == "heads":
-        page.wait_for_function("!document.querySelector('#heads-told').textContent.includes('more to come')")
+        expect(page.locator("#heads-told")).not_to_contain_text("more to come", timeout=60_000)
     if state.route == "data":
-        page.wait_for_function("/(\\d+) of \\1 /.test(document.querySelector('#data-told').textContent)")
+        expect(page.locator("#data-told")).to_contain_text("40 of 40", timeout=60_000)
     state.act(page)
     page.wait_for_timeout(500)
     made = Image.open(BytesIO(page.screenshot()))

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from pathlib import Path
+from pathlib import PurePath
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
@@ -100,11 +100,19 @@ def _measured(predictor: Predictor, data: DataSet) -> _Measured:
 
 
 @dataclass(frozen=True)
-class DataSize(BatchedWork):
-    """The number of examples of a data set, and whether there are more than are read."""
+class DataWork(BatchedWork):
+    """Work on the data set of the command line: of a request it has no input."""
 
     crosses_processes: ClassVar[bool] = False  # the data set is of this process
     data: DataSet
+
+    def check(self, reads: Sequence[str]) -> None:
+        """Nothing is read but the data."""
+
+
+@dataclass(frozen=True)
+class DataSize(DataWork):
+    """The number of examples of a data set, and whether there are more than are read."""
 
     def compute(self, predictor: Predictor, works: Sequence["DataSize"]) -> Sequence[tuple[int, bool]]:
         found = [_measured(predictor, work.data) for work in works]
@@ -112,12 +120,10 @@ class DataSize(BatchedWork):
 
 
 @dataclass(frozen=True)
-class ExampleMeasurement(BatchedWork):
+class ExampleMeasurement(DataWork):
     """One example of a data set, measured. Heads are measured over the attention of the first examples."""
 
     most: ClassVar[int] = 1
-    crosses_processes: ClassVar[bool] = False  # the data set is of this process
-    data: DataSet
     index: int
 
     def compute(self, predictor: Predictor, works: Sequence["ExampleMeasurement"]) -> Sequence[Example]:
@@ -168,7 +174,7 @@ def _named(part: object) -> str:
     """A text or a label; of an image, its name."""
     if isinstance(part, str):
         return part
-    return part.name if isinstance(part, Path) else "image"
+    return PurePath(str(getattr(part, "name", "image"))).name
 
 
 class HeadsAnswer(Struct):
@@ -193,11 +199,9 @@ class HeadsAnswer(Struct):
 
 
 @dataclass(frozen=True)
-class HeadsOfData(BatchedWork):
+class HeadsOfData(DataWork):
     """Properties of all heads over the examples that were measured so far: a `HeadsAnswer` as JSON."""
 
-    crosses_processes: ClassVar[bool] = False  # the data set is of this process
-    data: DataSet
     complete: bool
 
     def compute(self, predictor: Predictor, works: Sequence["HeadsOfData"]) -> Sequence[bytes]:
@@ -223,12 +227,10 @@ class HeadsOfInput(BatchedWork):
 
 
 @dataclass(frozen=True)
-class AblationStep(BatchedWork):
+class AblationStep(DataWork):
     """The change of the loss of some examples without one head, the next that was not measured; how many are left."""
 
     most: ClassVar[int] = 1
-    crosses_processes: ClassVar[bool] = False  # the data set is of this process
-    data: DataSet
 
     def compute(self, predictor: Predictor, works: Sequence["AblationStep"]) -> Sequence[int]:
         return [work._step(predictor) for work in works]
@@ -251,15 +253,13 @@ class AblationStep(BatchedWork):
 
 
 @dataclass(frozen=True)
-class AlignmentStep(BatchedWork):
+class AlignmentStep(DataWork):
     """Compare the links of all heads with the reference links of the next sentence; whether there was one.
 
     A model that aligns no words has no agreement with links.
     """
 
     most: ClassVar[int] = 1
-    crosses_processes: ClassVar[bool] = False  # the data set is of this process
-    data: DataSet
 
     def compute(self, predictor: Predictor, works: Sequence["AlignmentStep"]) -> Sequence[bool]:
         return [work._step(predictor) for work in works]
@@ -279,14 +279,12 @@ class AlignmentStep(BatchedWork):
 
 
 @dataclass(frozen=True)
-class ExampleInputs(BatchedWork):
+class ExampleInputs(DataWork):
     """The inputs of some examples as the page takes them, a string for each source: an image as a data: URL, as JSON.
 
     An image has the size that the model reads: looking at it is looking at the example.
     """
 
-    crosses_processes: ClassVar[bool] = False  # the data set is of this process
-    data: DataSet
     indices: tuple[int, ...]
 
     def compute(self, predictor: Predictor, works: Sequence["ExampleInputs"]) -> Sequence[bytes]:

@@ -84,8 +84,8 @@ function show(box, studio) {
       key.setAttribute("aria-hidden", "true");
       return make("tr", {}, make("th", { scope: "row" }, key, make("span", { textContent: name })), make("td", { textContent: points.at(-1)[0].toLocaleString("en") }), make("td", { textContent: brief(points.at(-1)[1]) }));
     });
-    const table = make("table", {}, make("caption", { textContent: title }), head, make("tbody", {}, ...lines));
-    return make("figure", { className: "panel" }, lineChart(title, curves), table);
+    const table = make("table", {}, make("caption", { className: "heard", textContent: title }), head, make("tbody", {}, ...lines));
+    return make("figure", { className: "panel" }, make("figcaption", { textContent: title }), lineChart(title, curves), table);
   }
 
   function drawHeads() {
