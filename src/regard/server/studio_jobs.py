@@ -16,6 +16,7 @@ from regard.interpret.editing import editing
 from regard.interpret.look import GeneratedText, Look
 from regard.model.eval_mode import evaluating
 from regard.server.jobs import BatchedWork
+from regard.server.verified_looks import keep_draft, verified_look
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,14 @@ class LiveLook(BatchedWork):
         return [work.written(work.look(predictor)).encode() for work in works]
 
     def look(self, predictor: Predictor) -> Look:
-        return look(predictor, self.input, output=self.output, edits=self.edits, words=self.words, **self.options)
+        if self.edits and self.output is None and not self.words:
+            verified = verified_look(predictor, self.input, self.edits, self.options)
+            if verified is not None:
+                return verified
+        seen = look(predictor, self.input, output=self.output, edits=self.edits, words=self.words, **self.options)
+        if not self.edits and not self.words:
+            keep_draft(predictor, self.input, seen)
+        return seen
 
     def written(self, seen: Look) -> str:
         return seen.to_json()
