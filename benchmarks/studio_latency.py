@@ -59,7 +59,7 @@ PAINT = """() => new Promise((done) => {
 })"""
 
 
-def translation_model() -> Predictor:
+def untrained() -> Predictor:
     """Random weights of the recipe's sizes."""
     recipe = read_recipe(find_recipe("translation"))
     words = train_tokenizer("words", [" ".join(WORDS)], 10_000)
@@ -102,12 +102,15 @@ def serving(models: dict[str, Predictor]) -> Iterator[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--translation", help="a run or checkpoint, instead of the untrained model")
+    parser.add_argument("--text", help="its input")
     parser.add_argument("--browser", default=shutil.which("chromium"))
     given = parser.parse_args()
     dates = regard.load(files("regard.server") / "studio_model" / "dates", device="cpu")
     inputs = {"dates": "le mercredi 14 septembre de notre an 1937, le soir"[: TOKENS - 1]}
     inputs["translation"] = " ".join(WORDS[:: len(WORDS) // TOKENS][: TOKENS - 1])
-    models = {"dates": dates, "translation": translation_model()}
+    models = {"dates": dates, "translation": regard.load(given.translation) if given.translation else untrained()}
+    inputs["translation"] = given.text or inputs["translation"]
     with TemporaryDirectory() as folder, serving(models) as address, sync_playwright() as playwright:
         page_of_dates = Path(folder) / "dates.html"
         regard.export(dates, "page", page_of_dates)
