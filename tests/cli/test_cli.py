@@ -80,7 +80,7 @@ def test_the_command_line_is_frozen():
             "--cors", "--device", "--drain-seconds", "--host", "--keys", "--max-body", "--max-image-body",
             "--max-inputs", "--port", "--queue", "--slots", "--tls-certificate", "--tls-key", "--workers",
         ],
-        "studio": ["--column", "--data", "--device", "--no-open", "--port", "--trust-data-paths"],
+        "studio": ["--alignment", "--column", "--data", "--device", "--no-open", "--port", "--trust-data-paths"],
         "recipes": ["--schema"],
         "plot": ["--out"],
         "data": ["--fetch", "--folder"],

@@ -4,6 +4,7 @@ import base64
 import json
 import re
 from pathlib import Path
+from urllib.parse import urlencode
 
 import numpy as np
 import pytest
@@ -12,13 +13,14 @@ import torch
 import regard
 from regard.core.errors import InvalidArgument
 from regard.data.synthetic.shapes import shapes
+from regard.decoding.trace import BeamTrace
 from regard.interop.page.document import document
 from regard.interop.page.program import quantized_rows
 from regard.interop.page.target import PageTarget
 from regard.interpret.look import Look
 from regard.interpret.sites import attention_sites
 from support import page_members, predictors
-from support.browsers import HOSTILE, browser, strict_pages, violations
+from support.browsers import HOSTILE, browser, settled, strict_pages, violations
 from support.page_members import DATES, PAGES
 
 pytestmark = pytest.mark.slow
@@ -179,13 +181,17 @@ def test_the_policy_allows_one_script_and_no_request(pages):
     assert rules == {"default-src": "'none'", "img-src": "data:", "base-uri": "'none'", "form-action": "'none'"}
 
 
+def edits_of_address(page) -> list[dict]:
+    return json.loads(page.evaluate("new URLSearchParams(location.hash.split('?')[1]).get('edits') ?? '[]'"))
+
+
 def test_typing_shows_output_and_attention_and_edits_change_them(pages, opened):
     model, text = page_members.date_model(), INPUTS[0]
-    page, expect = opened(pages / "dates.html"), pytest.importorskip("playwright.sync_api").expect
-    page.get_by_label("Input", exact=True).fill(text)
+    page = opened(pages / "dates.html")
+    page.locator("#input-0").fill(text)
     (plain,) = model.predict([text], beam_size=1)
-    said = page.locator("#said")
-    expect(said).to_have_text(plain)
+    said = settled(page).locator("#said")
+    assert said.text_content() == plain
     assert page.locator("#map option").all_text_contents() == ["encoder 1", "decoder 1 self", "decoder 1 cross"]
     page.locator("#map").select_option(label="decoder 1 cross")
     page.locator("#head").select_option(label="head 1")
@@ -194,28 +200,110 @@ def test_typing_shows_output_and_attention_and_edits_change_them(pages, opened):
     edits = [{"edit": "switch_head_off", "map": "decoder 1 cross", "head": 1}]
     (edited,) = model.predict([text], beam_size=1, edits=edits)
     assert edited != plain
-    expect(said).to_have_text(edited)
-    expect(page.locator("#unedited span")).to_have_text(plain)
-    assert page.locator("#output li.changed").count() > 0
+    assert settled(page).locator("#said").text_content() == edited
+    assert plain in page.locator("#unedited").text_content()
+    difference = [each.change for each in regard.look(model, text).difference(regard.look(model, text, edits=edits))]
+    assert page.locator("#output-tokens .new").count() == sum(each in ("insert", "replace") for each in difference)
+    page.get_by_role("button", name="Source token 0").click()
     page.get_by_role("button", name="Mask", exact=True).click()
     edits.append({"edit": "mask_source", "token": 0})
-    expect(said).to_have_text(model.predict([text], beam_size=1, edits=edits)[0])
-    assert json.loads(page.locator("#edits-json").input_value()) == edits
+    both = model.predict([text], beam_size=1, edits=edits)[0]
+    assert settled(page).locator("#said").text_content() == both
+    assert edits_of_address(page) == edits
     address = page.evaluate("location.hash")
 
     page.get_by_role("button", name="Undo").click()
-    expect(said).to_have_text(edited)
+    assert settled(page).locator("#said").text_content() == edited
     page.get_by_role("button", name="Redo").click()
-    page.get_by_role("button", name="Remove all").click()
-    expect(said).to_have_text(plain)
+    assert settled(page).locator("#said").text_content() == both
+    page.get_by_role("button", name="Clear").click()
+    assert settled(page).locator("#said").text_content() == plain
 
-    again = opened(pages / "dates.html", address)
-    expect(again.locator("#said")).to_have_text(model.predict([text], beam_size=1, edits=edits)[0])
-    assert again.get_by_label("Input", exact=True).input_value() == text
-    again.get_by_text("Edits as JSON").click()
-    again.locator("#edits-json").fill(json.dumps([{"edit": "mask_source", "token": 900}]))
-    again.get_by_role("button", name="Apply").click()
-    expect(again.locator("#problem")).to_have_text("edit 1: the source has no token 900")
+    again = settled(opened(pages / "dates.html", address))
+    assert again.locator("#said").text_content() == both
+    assert again.locator("#input-0").input_value() == text
+    wrong = urlencode({"input": text, "edits": json.dumps([{"edit": "mask_source", "token": 900}])})
+    refused = settled(opened(pages / "dates.html", f"#/type?{wrong}"))
+    assert refused.get_by_role("alert").text_content() == "edit 1: the source has no token 900"
+
+
+def test_a_token_is_swapped_for_an_alternative_of_the_model(pages, opened):
+    model, text = page_members.date_model(), INPUTS[1]
+    page = settled(opened(pages / "dates.html", f"#/type?{urlencode({'input': text})}"))
+    page.locator("#output-tokens button").nth(2).click()
+    page.wait_for_selector("#alternatives:not([aria-busy])")
+    tokens = model.outputs([text], beam_size=1)[0][0].token_ids
+    logits = model.model(model.encode(text)[1], torch.tensor([[model.target.special_tokens.start, *tokens[:2]]]))[0, -1]
+    best = logits.log_softmax(-1).topk(8)
+    shown = page.locator("#alternatives .number").all_text_contents()
+    assert [float(each.removesuffix(" %")) for each in shown] == pytest.approx(
+        (100 * best.values.exp()).tolist(), abs=0.51
+    )
+    page.locator("#alternatives button").nth(3).click()
+    edits = [{"edit": "replace_token", "side": "output", "position": 2, "token": int(best.indices[3])}]
+    assert edits_of_address(settled(page)) == edits
+    assert page.locator("#said").text_content() == model.predict([text], beam_size=1, edits=edits)[0]
+
+
+@pytest.mark.parametrize("length_penalty", [0.0, 0.6, 1.0])
+def test_beams_are_those_of_python_on_50_inputs(pages, opened, tmp_path, length_penalty):
+    """All outputs of the beam, their scores, and every node of the tree."""
+    model = page_members.date_model()
+    path = remade(
+        pages / "dates.html", tmp_path / "beam.html", lambda it: it["decode"].update(length_penalty=length_penalty)
+    )
+    program = """async (inputs) => {
+        const found = [];
+        for (const each of inputs) found.push((await regard.run([each], { search: { beam_size: 4 } })).beam);
+        return found;
+    }"""
+    found = opened(path).evaluate(program, INPUTS[:50])
+    options = {"beam_size": 4, "num_hypotheses": 4, "length_penalty": length_penalty}
+    wanted = model.outputs(INPUTS[:50], **options)
+    assert [[each["text"] for each in beam["outputs"]] for beam in found] == [[x.text for x in each] for each in wanted]
+    assert any(each[0].text != greedy for each, greedy in zip(wanted, model.predict(INPUTS[:50]), strict=True))
+    for beam, outputs_ in zip(found, wanted, strict=True):
+        assert [each["score"] for each in beam["outputs"]] == pytest.approx([x.score for x in outputs_], abs=1e-3)
+    trace = BeamTrace()
+    model.outputs(INPUTS[:1], trace=trace, **options)
+    nodes = found[0]["nodes"]
+    keys = ("parent", "id", "kept")
+    assert [tuple(each[key] for key in keys) for each in nodes] == [(x.parent, x.token, x.kept) for x in trace.nodes]
+    assert [x["total"] for x in nodes] == pytest.approx([x.total for x in trace.nodes], abs=1e-3)
+
+
+@pytest.mark.parametrize("options", [{"seed": 3}, {"temperature": 1.4, "top_k": 12, "seed": 8}, {"top_p": 0.7}])
+def test_samples_are_those_of_python_with_the_same_seed(pages, opened, options):
+    model = page_members.date_model()
+    search = {"sample": True, **options}
+    program = """async ([inputs, search]) => {
+        const found = [];
+        for (const each of inputs) found.push((await regard.run([each], { search })).text);
+        return found;
+    }"""
+    found = opened(pages / "dates.html").evaluate(program, [INPUTS[:50], search])
+    assert found == [model.predict([text], **search)[0] for text in INPUTS[:50]]
+    assert found != model.predict(INPUTS[:50])
+
+
+def test_the_search_is_chosen_and_the_beam_shown_as_a_tree(pages, opened):
+    model, text = page_members.date_model(), INPUTS[2]
+    page = settled(opened(pages / "dates.html", f"#/type?{urlencode({'input': text})}"))
+    page.get_by_label("Search").select_option("beam")
+    settled(page).locator("#beam").fill("3")
+    page.locator("#beam").press("Enter")
+    assert settled(page).locator("#said").text_content() == model.predict([text], beam_size=3)[0]
+    assert "beam=3" in page.evaluate("location.hash")
+    page.get_by_label("Search").select_option("sample")
+    settled(page).locator("#seed").fill("5")
+    page.locator("#seed").press("Enter")
+    assert settled(page).locator("#said").text_content() == model.predict([text], sample=True, seed=5)[0]
+    assert "--set sample=true --set temperature=1 --set seed=5" in page.locator("#shell").text_content()
+    page.get_by_role("link", name="Beam tree").click()
+    outputs_ = model.outputs([text], beam_size=4, num_hypotheses=4)[0]
+    assert settled(page).locator("#hypotheses tbody th").all_text_contents() == [each.text for each in outputs_]
+    page.get_by_role("link", name="Compare").click()
+    assert settled(page).locator("#maps canvas").count() == 3
 
 
 def remade(path: Path, to: Path, change) -> Path:
@@ -241,9 +329,10 @@ def test_names_tokens_and_labels_are_text_only(pages, opened, tmp_path):
         )
 
     page = opened(remade(pages / "dates.html", tmp_path / "hostile.html", change))
-    page.get_by_label("Input", exact=True).fill("".join(HOSTILE)[:900])
-    page.wait_for_selector("#output li")
-    page.locator("#map").select_option(label=HOSTILE[0])
+    page.locator("#input-0").fill("".join(HOSTILE)[:900])
+    settled(page).locator("#map").select_option(label=HOSTILE[0])
+    page.locator("#output-tokens button").first.click()
+    page.wait_for_selector("#alternatives:not([aria-busy])")
     assert page.locator("h1").text_content().startswith(HOSTILE[0])
     assert page.evaluate("window.hacked") is None
     assert page.locator("main script, main iframe, main form[action], main svg").count() == 0
@@ -251,13 +340,15 @@ def test_names_tokens_and_labels_are_text_only(pages, opened, tmp_path):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_is_accessible(pages, opened, scheme):
-    page = opened(pages / "dates.html", color_scheme=scheme)
-    page.get_by_label("Input", exact=True).fill(INPUTS[0])
-    page.wait_for_selector("#weights canvas")
+    options = {"color_scheme": scheme, "viewport": {"width": 390, "height": 844}}
+    page = settled(opened(pages / "dates.html", f"#/type?{urlencode({'input': INPUTS[0], 'sample': 1})}", **options))
     page.get_by_role("button", name="Switch off").click()
-    page.wait_for_selector("#edit-list li")
-    page.get_by_text("Edits as JSON").click()
+    settled(page).locator("#output-tokens button").first.click()
+    page.wait_for_selector("#alternatives:not([aria-busy])")
     assert violations(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.get_by_role("link", name="Beam tree").click()
+    assert violations(settled(page)) == []
 
 
 def test_what_a_page_cannot_run_is_said(tmp_path):
@@ -367,13 +458,14 @@ def test_edits_of_several_sources(family, opened):
 def test_a_picture_is_read_from_a_file(family, opened, tmp_path):
     """Decoded by the browser, resized as by Pillow, and shown with the regions that each word attends to."""
     image = pytest.importorskip("PIL.Image")
-    model, expect = PAGES["captioner"][0](), pytest.importorskip("playwright.sync_api").expect
+    model = PAGES["captioner"][0]()
     scene = next(shapes("test", 0, 1)).source
     image.fromarray(scene.draw()).resize((150, 97)).save(tmp_path / "scene.png")
-    page = opened(family / "captioner.html")
+    page = settled(opened(family / "captioner.html"))
     page.get_by_label("Picture").set_input_files(tmp_path / "scene.png")
-    expect(page.locator("#said")).to_have_text(model.predict([tmp_path / "scene.png"], beam_size=1)[0])
-    expect(page.locator("#picture img").first).to_be_visible()
-    found = page.evaluate("() => regard.page.look.maps.map((map) => [map.name, map.heads, map.rows, map.keys])")
+    page.wait_for_url(re.compile("data%3Aimage%2Fpng"))  # the file is read
+    assert settled(page).locator("#said").text_content() == model.predict([tmp_path / "scene.png"], beam_size=1)[0]
+    assert page.locator("#picture img").first.is_visible()
     look = regard.look(model, tmp_path / "scene.png", beam_size=1)
-    assert found == [[each.name, each.heads, *each.size] for each in look.maps]
+    assert page.locator("#map option").all_text_contents() == [each.name for each in look.maps]
+    assert page.locator("#asking > span").count() == len(look.output.tokens)

@@ -13,12 +13,15 @@ import torch
 import regard
 from regard.data.images import load_image
 from regard.data.train_tokenizer import train_tokenizer
+from regard.decoding.sampling import seed_offset, uniform
+from regard.evaluation.output_difference import token_differences
 from regard.interop.page.program import OPERATORS, quantized_rows
 from regard.interop.page.tokenizer_tables import tokenizer_table
 from support import models, page_members, predictors
 from support.page_members import DATES
 
 BROWSER = Path(regard.__file__).parent / "interop/page/browser"
+SHARED = Path(regard.__file__).parent / "views/page"
 INPUTS = [each.source for each in DATES]
 
 
@@ -27,13 +30,13 @@ def test_the_interpreter_runs_every_operator_that_is_exported():
     assert {*found, "Scan"} == OPERATORS
 
 
-def node(program: str, given: object = None) -> object:
+def node(program: str, given: object = None, folder: Path = BROWSER) -> object:
     """What a module prints, as JSON; `given` is in `given`."""
     executable = shutil.which("node")
     if executable is None:
         pytest.skip("needs Node.js: apt-get install nodejs")
     text = "import fs from 'node:fs'; const given = JSON.parse(fs.readFileSync(0, 'utf8'));\n" + program
-    text = re.sub(r"'\./(\w+\.js)'", lambda found: f"'{(BROWSER / found[1]).as_uri()}'", text)
+    text = re.sub(r"'\./(\w+\.js)'", lambda found: f"'{(folder / found[1]).as_uri()}'", text)
     command = [executable, "--input-type=module", "-e", text]
     done = subprocess.run(command, input=json.dumps(given), capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -133,3 +136,23 @@ def test_programs_of_the_family(programs, kind, name):
     for output, wanted in given["wanted"].items():
         assert found[output]["shape"] == wanted["shape"]
         np.testing.assert_allclose(found[output]["values"], wanted["values"], rtol=1e-4, atol=1e-5)
+
+
+def test_random_numbers_are_those_of_python():
+    seeds, streams, steps = [0, 1, 7, 2**31 - 1, 2**40], [0, 3, 1000], [0, 1, 99]
+    cases = [(seed, stream, step) for seed in seeds for stream in streams for step in steps]
+    program = "import { uniform } from './sampling.js'; console.log(JSON.stringify(given.map((c) => uniform(...c))));"
+    wanted = [float(uniform(seed_offset(a), torch.tensor([b]), torch.tensor([c]))) for a, b, c in cases]
+    assert node(program, cases) == wanted
+
+
+def test_outputs_are_aligned_as_in_python():
+    generator = np.random.default_rng(5)
+    texts = [
+        [[*map(str, generator.integers(0, k, n))] for n in generator.integers(0, 14, 2)] for k in (2, 3, 6, 20) * 60
+    ]
+    program = """import { tokenDifferences } from './token_difference.js';
+        console.log(JSON.stringify(given.map(([a, b]) => tokenDifferences(a, b, a.map(Number), b.map(Number)))));"""
+    found = node(program, texts, folder=SHARED)
+    wanted = [[vars(each) for each in token_differences(a, b, [*map(float, a)], [*map(float, b)])] for a, b in texts]
+    assert found == wanted

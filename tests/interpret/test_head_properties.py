@@ -237,8 +237,12 @@ def test_heads_of_a_predictor(tmp_path):
 
 
 @pytest.mark.slow
-def test_an_induction_head_is_found_in_a_trained_attention_only_model():
-    """Two layers without feed-forward networks learn repeated sequences (https://arxiv.org/abs/2209.11895)."""
+def test_previous_token_and_induction_heads_are_found_in_a_trained_attention_only_model():
+    """Two layers without feed-forward networks learn repeated sequences (https://arxiv.org/abs/2209.11895).
+
+    A head of the first layer attends to the previous token, and one of the second, by what it wrote, to the token that
+    followed an earlier occurrence of the current one, which it copies.
+    """
     model = _trained_on_repeats()
     generator = torch.Generator().manual_seed(1)
     meter = HeadMeter()
@@ -246,25 +250,34 @@ def test_an_induction_head_is_found_in_a_trained_attention_only_model():
         ids = torch.randint(4, 32, (18,), generator=generator).tolist() * 2
         meter.add(regard.look(model, None, output=ids))
     heads = meter.report().heads
+    previous = max(heads, key=lambda each: each.means.previous)
+    assert previous.site.layer == 1
+    assert previous.means.previous > 0.6
+    assert previous.offset == -1
+    assert previous.positional > 0.8
+    assert all(each.means.previous < 0.4 for each in heads if each is not previous)
     induction = max(heads, key=lambda each: each.induction)
     assert induction.site.layer == 2
     assert induction.induction > 0.6
     assert induction.copying > 0.8
+    assert induction.positional < 0.7
     assert all(each.induction < 0.4 for each in heads if each.site.layer == 1)
 
 
 def _trained_on_repeats() -> Seq2Seq:
     torch.manual_seed(0)
-    table = {"kind": "transformer", "dim": 32, "layers": 2, "heads": 4, "ffn_dim": 1, "dropout": 0.0}
-    model = regard.build({"decoder": {**table, "positions": "alibi"}, "vocab_size": 32, "tie_embeddings": "target"})
+    table = {"kind": "transformer", "dim": 64, "layers": 2, "heads": 4, "ffn_dim": 1, "dropout": 0.0}
+    model = regard.build({"decoder": {**table, "positions": "relative"}, "vocab_size": 32, "tie_embeddings": "target"})
     frozen = [each for block in model.decoder.stack.layers for each in block.ffn.parameters()]
     for each in frozen:
         torch.nn.init.zeros_(each).requires_grad_(False)
-    learned = [each for each in model.parameters() if each.requires_grad]
-    optimizer = torch.optim.AdamW(learned, lr=0.006, betas=(0.9, 0.98), weight_decay=0.01)
+    biases = [each for name, each in model.named_parameters() if "relative_bias" in name]
+    others = [each for name, each in model.named_parameters() if each.requires_grad and "relative_bias" not in name]
+    groups = [{"params": others}, {"params": biases, "lr": 0.06}]  # biases of positions are not scaled by a width
+    optimizer = torch.optim.AdamW(groups, lr=0.006, betas=(0.9, 0.98), weight_decay=0.01)
     warmup = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 50))
     places = torch.arange(36)[None]
-    for _ in range(3000):
+    for _ in range(2000):
         period = torch.randint(6, 18, (16, 1))
         ids = torch.randint(4, 32, (16, 36)).gather(1, places % period)
         losses = F.cross_entropy(model(None, ids[:, :-1]).transpose(1, 2), ids[:, 1:], reduction="none")

@@ -16,6 +16,7 @@ from urllib.parse import urlencode
 
 import numpy as np
 import pytest
+import torch
 
 pytest.importorskip("uvicorn", reason="needs the extra `serve`")
 
@@ -24,7 +25,7 @@ from regard.data.images import load_image, webp
 from regard.data.synthetic.shapes import questions, shapes
 from regard.data.vocabulary import Labels
 from regard.server.routes import studio
-from support.browsers import HOSTILE, browser as launched, strict_pages, violations
+from support.browsers import HOSTILE, browser as launched, settled, strict_pages, violations
 from support.captioners import DECODERS, captioner, questioner
 from support.predictors import classifier, language_model, translator
 from support.servers import Running, served
@@ -58,7 +59,7 @@ def server() -> Iterator[Running]:
 @pytest.fixture
 def opened(browser, server) -> Iterator[Callable]:
     with strict_pages(browser) as open_page:
-        yield lambda address="", **options: open_page(f"http://127.0.0.1:{server.port}/{address}", **options)
+        yield lambda address="", **options: settled(open_page(f"http://127.0.0.1:{server.port}/{address}", **options))
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +74,7 @@ def address(route: str = "type", **parameters: object) -> str:
 
 
 def test_the_page_has_a_strict_policy_and_nothing_from_elsewhere(server):
-    for path in ("/", "/studio/main.js", "/studio/views.js", "/studio/studio.css", "/studio/page/look.js"):
+    for path in ("/", "/studio/main.js", "/studio/views.js", "/studio/page/studio.css", "/studio/page/look.js"):
         status, headers, answer = server.ask(path)
         assert status == 200, path
         policy = dict(part.strip().split(" ", 1) for part in headers["content-security-policy"].split(";"))
@@ -100,10 +101,10 @@ def test_the_state_is_the_address(opened, expect):
     wanted = regard.look(MODELS["en-de"], TEXT)
     expect(page.locator("#said")).to_have_text(wanted.output.text)
     page.locator("#input-0").fill("a cat")
-    expect(page).to_have_url(re.compile("input=a\\+cat"))
-    expect(page.locator("#said")).to_have_text(regard.look(MODELS["en-de"], "a cat").output.text)
+    assert "input=a+cat" in settled(page).url
+    assert page.locator("#said").text_content() == regard.look(MODELS["en-de"], "a cat").output.text
     page.locator("#model").select_option("lines")
-    expect(page).to_have_url(re.compile(r"#/type\?model=lines$"))
+    assert settled(page).url.split("#")[1].startswith("/type?model=lines")  # and the layer that is shown
     page.go_back()
     expect(page.locator("#input-0")).to_have_value("a cat")
     page.evaluate("location.hash = '#/nowhere?model=nobody'")  # an address that leads nowhere shows the first view
@@ -160,11 +161,10 @@ def test_hostile_names_and_inputs_stay_inert(browser, expect):
     name = HOSTILE[0] + HOSTILE[4]
     with served({name: MODELS["en-de"], "other": MODELS["labels"]}) as server, strict_pages(browser) as open_page:
         page = open_page(f"http://127.0.0.1:{server.port}/{address(input=' '.join(HOSTILE))}")
-        expect(page.locator("#heads tbody tr").first).to_be_visible()
-        assert page.locator("#model option").first.text_content() == name
+        assert settled(page).locator("#model option").first.text_content() == name
         for route in ("beam", "compare", "type"):
             page.locator(f"#views-nav a[href^='#/{route}']").click()
-            expect(page.locator("main tbody tr").first).to_be_visible()
+            expect(settled(page).locator("main tbody tr").first).to_be_visible()
         assert page.evaluate("window.hacked") is None
         assert page.locator("main :is(img, iframe, base, script, a[href^=javascript])").count() == 0
         assert json.loads(page.evaluate("JSON.stringify(document.querySelector('#input-0').value)")).startswith(
@@ -242,16 +242,19 @@ def test_edits_of_the_address_are_those_of_a_look(opened, expect):
     assert scope["look"].output == look.output
 
 
+def edits_of_address(page) -> list:
+    return json.loads(page.evaluate("new URLSearchParams(location.hash.split('?')[1]).get('edits') ?? '[]'"))
+
+
 def test_heads_rows_and_tokens_are_edited_by_keys_and_undone(opened, expect):
     page = opened(address(model="en-de", input=TEXT, map="decoder 2 cross", head=1, row=0))
     expect(page.locator("#edit-target")).to_contain_text("decoder 2 cross, head 1, row 0")
 
     def edits() -> list:
-        return json.loads(page.evaluate("new URLSearchParams(location.hash.split('?')[1]).get('edits') ?? '[]'"))
+        return edits_of_address(settled(page))
 
-    expect(page.locator("#view")).not_to_have_attribute("aria-busy", "true")
     page.get_by_role("button", name="Switch off").click()
-    expect(page.locator("#edits li")).to_have_text(["decoder 2 cross, head 1: off×"])
+    expect(settled(page).locator("#edits li")).to_have_text(["decoder 2 cross, head 1: off×"])
     page.locator("#edit-factor").focus()
     page.keyboard.press("End")
     expect(page.locator("#edits li")).to_have_text(["decoder 2 cross, head 1: × 2.00×"])
@@ -296,8 +299,8 @@ def test_a_row_is_painted_with_the_pointer(opened, expect):
     page.mouse.down()
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] * 0.2)
     page.mouse.up()
-    expect(page.locator("#edits li")).to_have_count(1)
-    edit = json.loads(page.evaluate("new URLSearchParams(location.hash.split('?')[1]).get('edits')"))[0]
+    expect(settled(page).locator("#edits li")).to_have_count(1)
+    edit = edits_of_address(settled(page))[0]
     assert (edit["row"], edit["keys"]) == (1, [3])
     assert edit["weights"][0] == pytest.approx(0.8, abs=0.02)
     expect(page.locator("#asked small").nth(3)).to_have_text(f"{round(100 * edit['weights'][0])} %")
@@ -375,12 +378,12 @@ def test_several_sources_are_typed_and_shown(opened, expect):
     other = regard.look(MODELS["questions"], (scene.draw(), "the cats"), beam_size=1)
     expect(page.locator("#said")).to_have_text(other.output.text)
     expect(page.locator("#source-tokens button")).to_have_text(list(other.sources[1].tokens))
-    page.get_by_role("button", name="Source token 0").click()
+    settled(page).get_by_role("button", name="Source token 0").click()
     page.get_by_role("button", name="Mask", exact=True).click()
     edits = [{"edit": "mask_source", "source": 1, "token": 0}]
     edited = regard.look(MODELS["questions"], (scene.draw(), "the cats"), beam_size=1, edits=edits)
     expect(page.locator("#edits li")).to_have_count(1)
-    score = page.locator("#score").text_content().split()[1]
+    score = settled(page).locator("#score").text_content().split()[1]
     assert float(score) == pytest.approx(sum(edited.output.scores), abs=6e-4)
 
 
@@ -389,6 +392,50 @@ def test_no_file_is_read_for_a_request(server, tmp_path):
     for given in (str(tmp_path / "picture.webp"), (tmp_path / "picture.webp").as_uri(), "data:image/png;base64,AAAA"):
         status, _, answer = server.ask("/studio/look", {"model": "captions", "input": [given]})
         assert (status, "input 1" in answer["argument"]) == (400, True)
+
+
+def test_a_token_is_swapped_for_an_alternative_of_the_model(opened, server, expect):
+    model = MODELS["en-de"]
+    page = opened(address(model="en-de", input=TEXT))
+    page.locator("#output-tokens button").nth(2).click()
+    page.wait_for_selector("#alternatives:not([aria-busy])")
+    look = regard.look(model, TEXT, beam_size=1)
+    with torch.inference_mode():
+        best = look.forward()[2].log_softmax(-1).topk(8)
+    names = model.target.pieces(best.indices.tolist())
+    expect(page.locator("#alternatives .name")).to_have_text([name.replace(" ", "␣") or "␣" for name in names])
+    shown = [float(text.removesuffix(" %")) for text in page.locator("#alternatives .number").all_text_contents()]
+    assert shown == pytest.approx((100 * best.values.exp()).tolist(), abs=0.51)
+    expect(page.locator("#alternatives [aria-pressed=true]")).to_have_count(1)
+    page.locator("#alternatives button").nth(4).click()
+    edits = [{"edit": "replace_token", "side": "output", "position": 2, "token": int(best.indices[4])}]
+    assert edits_of_address(settled(page)) == edits
+    edited = regard.look(model, TEXT, edits=edits, beam_size=1)
+    assert page.locator("#said").text_content() == edited.output.text
+    for position, wanted in ((99, 400), (-1, 400), (2, 200)):
+        body = {"model": "en-de", "input": [TEXT], "beam_size": 1, "position": position}
+        assert server.ask("/studio/alternatives", body)[0] == wanted
+    assert server.ask("/studio/alternatives", {"model": "labels", "input": [TEXT], "position": 0})[0] == 400
+
+
+def test_the_search_is_chosen(opened):
+    page, model = opened(address(model="en-de", input=TEXT)), MODELS["en-de"]
+    page.get_by_label("Search").select_option("beam")
+    assert settled(page).locator("#said").text_content() == model.predict([TEXT], beam_size=4)[0]
+    page.get_by_label("Search").select_option("sample")
+    for key, value in (("temperature", "2"), ("top_k", "30"), ("top_p", "0.9"), ("seed", "5")):
+        settled(page).locator(f"#{key}").fill(value)
+        page.locator(f"#{key}").press("Enter")
+    options = {"sample": True, "temperature": 2.0, "top_k": 30, "top_p": 0.9, "seed": 5}
+    look = regard.look(model, TEXT, **options)
+    assert settled(page).locator("#said").text_content() == look.output.text != model.predict([TEXT], beam_size=1)[0]
+    flags = "--beam 1 --set sample=true --set temperature=2 --set top_k=30 --set top_p=0.9 --set seed=5"
+    assert flags in page.locator("#shell").text_content()
+    edits = [{"edit": "mask_source", "token": 2}]
+    page.get_by_role("button", name="Source token 2").click()
+    page.get_by_role("button", name="Mask", exact=True).click()
+    edited = regard.look(model, TEXT, edits=edits, **options)
+    assert settled(page).locator("#said").text_content() == edited.output.text
 
 
 # ---- the beam tree
@@ -407,7 +454,7 @@ def test_the_beam_is_a_tree_whose_nodes_force_their_prefix(opened, expect):
     token = second.last.locator("span").text_content()
     second.last.click()
     expect(page.locator("#forced")).to_have_text("The first 2 tokens are forced.")
-    edits = json.loads(page.evaluate("new URLSearchParams(location.hash.split('?')[1]).get('edits')"))
+    edits = edits_of_address(settled(page))
     assert [(each["edit"], each["side"], each["position"]) for each in edits] == [
         ("replace_token", "output", i) for i in (0, 1)
     ]
@@ -442,7 +489,7 @@ def test_edits_are_compared_with_the_model_as_it_is(opened, expect):
         assert (cells[0], cells[2]) == (each.first or "", each.second or "")
         assert cells[4] == ("" if each.gain is None else f"{each.gain:+.3f}".replace("-", "−"))
     page.locator("#head-b").select_option("0")
-    expect(page).to_have_url(re.compile("head_b=0"))
+    assert "head_b=0" in settled(page).url
     both = [i for i, each in enumerate(aligned) if each.first is not None and each.second is not None]
     count = lambda side, end: sum(getattr(each, side) is not None for each in aligned[:end])  # noqa: E731
     pairs = [(count("first", i), count("second", i)) for i in both]
@@ -456,7 +503,7 @@ def test_edits_are_compared_with_the_model_as_it_is(opened, expect):
     most = max(change, least, key=abs)
     wanted = f"{100 * most:+.1f} %".replace("-", "−")
     expect(page.locator("#cells tbody tr").first.locator("td").last).to_have_text(wanted)
-    assert page.locator("#maps canvas").count() == 3
+    assert settled(page).locator("#maps canvas").count() == 3
     assert violations(page) == []
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,13 @@ import pytest
 pytest.importorskip("uvicorn", reason="needs the extra `serve`")
 
 import regard
+from regard.data.synthetic.shapes import shapes
 from regard.evaluation.metrics import score
 from regard.interpret.editing import editing
 from regard.interpret.edits import SwitchHeadOff
 from regard.server.studio_data import DataSet
 from regard.server.studio_sources import StudioSources
+from support.captioners import captioner
 from support.predictors import language_model, translator
 from support.servers import Running, served, until
 
@@ -29,8 +32,18 @@ def data(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(data) -> Iterator[Running]:
-    with served(MODELS, studio=StudioSources(DataSet((str(data),)))) as running:
+def links(tmp_path_factory) -> list[str]:
+    """Files of sources, targets and reference links."""
+    folder = tmp_path_factory.mktemp("links")
+    texts = {"sources": "the cat sat\na dog\n", "targets": "a cat sat\nthe dog\n", "links": "0-0 1-1 2-2\n1-1\n"}
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    return [str(folder / name) for name in texts]
+
+
+@pytest.fixture(scope="module")
+def server(data, links) -> Iterator[Running]:
+    with served(MODELS, studio=StudioSources(DataSet((str(data),), alignment=tuple(links)))) as running:
         yield running
 
 
@@ -74,13 +87,15 @@ def test_what_is_wrong_is_refused(server):
     assert "passwd" not in json.dumps(other)  # no path is taken from a request
 
 
-def test_heads_are_those_of_the_data(server):
+def test_heads_are_those_of_the_data(server, links):
     page(server)
     until(lambda: server.ask("/studio/heads", {"model": "en-de"})[2]["complete"])
     answer = server.ask("/studio/heads", {"model": "en-de"})[2]
     model = MODELS["en-de"]
-    wanted = regard.heads(model, inputs=[text for text, _ in PAIRS])
+    wanted = regard.heads(model, inputs=[text for text, _ in PAIRS], alignment=links)
     assert answer["inputs"] == len(PAIRS)
+    assert [each["alignment"] for each in answer["heads"]] == [each.alignment for each in wanted.heads]
+    assert any(each["alignment"] for each in answer["heads"])
     assert [(each["map"], each["head"]) for each in answer["heads"]] == [each.name for each in wanted.heads]
     for each, head in zip(answer["heads"], wanted.heads, strict=True):
         for column in ("entropy", "previous", "positional", "induction", "copying"):
@@ -124,6 +139,45 @@ def test_texts_of_a_language_model(tmp_path):
         assert first["score"] == pytest.approx(sum(seen.output.scores), abs=1e-4)
         assert first["error"] == pytest.approx(-first["score"] / first["tokens"])
         assert (first["reference"], first["output"]) == (None, None)
+
+
+@pytest.mark.parametrize("crop_from", [None, 80])
+def test_an_image_of_the_data_is_looked_at_as_the_example(tmp_path, crop_from):
+    """The page gets the picture that the model read: its look is that of the file, whatever its size."""
+    image = pytest.importorskip("PIL.Image")
+    model = captioner("transformer")
+    fields = replace(model.recipe.data.source_fields[0], image_crop_from=crop_from)
+    model = replace(model, recipe=replace(model.recipe, data=replace(model.recipe.data, source=fields)))
+    for name, scene in zip(("a.png", "b.png"), shapes("test", 0, 2), strict=True):
+        image.fromarray(scene.source.draw()).resize((150, 97)).save(tmp_path / name)
+    (tmp_path / "test.tsv").write_text("image\ttext\na.png\tred\nb.png\tblue\n")
+    data = DataSet((str(tmp_path / "test.tsv"),), ("image", "text"), trust_data_paths=True)
+    with served({"captions": model}, studio=StudioSources(data)) as running:
+        until(
+            lambda: (
+                running.ask("/studio/data")[2]["data"]["measured"] == 2
+                or running.ask("/studio/data")[2]["data"]["error"]
+            )
+        )
+        page = running.ask("/studio/data")[2]
+        assert page["data"]["error"] is None
+        assert [each["input"] for each in page["examples"]] == [["a.png"], ["b.png"]]
+        answer = running.ask("/studio/data/inputs", {"indices": [1, 0]})[2]
+        for (url,), name in zip(answer, ("b.png", "a.png"), strict=True):
+            found = running.ask("/studio/look", {"input": [url]})[2]
+            wanted = json.loads(regard.look(model, tmp_path / name).to_json())
+            assert found["maps"] == wanted["maps"]
+            assert found["output"] == wanted["output"]
+        assert running.ask("/studio/data/inputs", {"indices": [7, -1]})[2] == []
+        assert running.ask("/studio/data/inputs", {"indices": [0] * 500})[0] == 400
+
+
+def test_alignment_needs_three_files_and_data():
+    for given in ({"alignment": ["a", "b", "c"]}, {"alignment": ["a"], "data": ["test"]}):
+        with pytest.raises(
+            regard.InvalidArgument, match="alignment: wanted files of sources, targets and reference links"
+        ):
+            regard.studio(**given)
 
 
 def test_without_data(tmp_path):

@@ -10,10 +10,12 @@ import pytest
 pytest.importorskip("uvicorn", reason="needs the extra `serve`")
 
 import regard
+from regard.data.synthetic.shapes import shapes
 from regard.server import long_inputs
 from regard.server.studio_sources import DataSet, StudioSources
 from regard.training.telemetry.log_file import truncate_log
-from support.browsers import HOSTILE, browser as launched, strict_pages, violations
+from support.browsers import HOSTILE, browser as launched, settled, strict_pages, violations
+from support.captioners import captioner
 from support.predictors import language_model, translator
 from support.servers import Running, served
 
@@ -74,7 +76,7 @@ def opened(browser, server) -> Iterator[Callable]:
 
         def at(route: str, *, scheme: str = "light", **parameters: object) -> object:
             path = f"#/{route}?{urlencode(parameters)}"
-            return open_page(f"http://127.0.0.1:{server.port}/{path}", color_scheme=scheme)
+            return settled(open_page(f"http://127.0.0.1:{server.port}/{path}", color_scheme=scheme))
 
         yield at
 
@@ -102,17 +104,37 @@ def test_examples_are_browsed_and_one_click_leads_to_a_look(opened, expect, serv
     assert [row[4] for row in shown] == [f"{each['score']:.3f}" for each in told]
     assert [row[2] for row in shown] == [each["reference"] for each in told]
     page.locator("#page-after").click()
-    expect(page.locator("#examples tbody tr")).to_have_count(3)
+    expect(settled(page).locator("#examples tbody tr")).to_have_count(3)
     expect(page.locator("#page-after")).to_be_disabled()
     page.locator("#data-sort").select_option("length")
-    expect(page).to_have_url(re.compile("sort=length"))
+    assert "sort=length" in settled(page).url
     expect(page.locator("#examples tbody tr")).to_have_count(25)
     first = page.locator("#examples tbody th a").first
     text = first.text_content()
     first.click()
     expect(page.locator("#input-0")).to_have_value(text)
-    expect(page.locator("#output .said")).to_have_text(regard.look(MODELS["en-de"], text).output.text)
+    assert settled(page).locator("#said").text_content() == regard.look(MODELS["en-de"], text, beam_size=1).output.text
     assert page.evaluate("window.hacked") is None
+
+
+def test_one_click_leads_from_an_image_of_the_data_to_its_look(browser, expect, tmp_path):
+    image, model = pytest.importorskip("PIL.Image"), captioner("transformer")
+    for name, scene in zip(("a.png", "b.png"), shapes("test", 0, 2), strict=True):
+        image.fromarray(scene.source.draw()).resize((150, 97)).save(tmp_path / name)
+    (tmp_path / "test.tsv").write_text("image\ttext\na.png\tred\nb.png\tblue\n")
+    data = DataSet((str(tmp_path / "test.tsv"),), ("image", "text"), trust_data_paths=True)
+    with served({"captions": model}, studio=StudioSources(data)) as running, strict_pages(browser) as open_page:
+        page = open_page(f"http://127.0.0.1:{running.port}/#/data")
+        expect(page.locator("#examples img")).to_have_count(2)
+        assert violations(settled(page)) == []
+        page.locator("#examples a").nth(1).click()
+        look = regard.look(model, tmp_path / "b.png", beam_size=1)
+        expect(page.locator("#said")).to_have_text(look.output.text)
+        best = int(look["decoder 2 cross"].weights().mean(0)[0].argmax())
+        columns = look.source.grid[1]
+        page.locator("#map").select_option("decoder 2 cross")
+        place = f"row {best // columns + 1}, column {best % columns + 1},"
+        expect(settled(page).locator("#picture canvas").first).to_have_attribute("aria-label", re.compile(place))
 
 
 def test_heads_are_sorted_and_grouped_by_what_was_measured(opened, expect, server):
@@ -120,7 +142,7 @@ def test_heads_are_sorted_and_grouped_by_what_was_measured(opened, expect, serve
     expect(page.locator("#heads-told")).to_have_text(re.compile(r"heads, measured over 28 examples of test.tsv\."))
     told = server.ask("/studio/heads", {"model": "en-de"})[2]
     page.locator("#heads-sort").select_option("induction")
-    expect(page).to_have_url(re.compile("sort=induction"))
+    assert "sort=induction" in settled(page).url
     heading = page.locator("#head-table thead th").all_text_contents()
     shown = rows(page, "#head-table")
     column = heading.index("induction")
@@ -129,7 +151,7 @@ def test_heads_are_sorted_and_grouped_by_what_was_measured(opened, expect, serve
     by_name = {f"{head['map']}, head {head['head']}": head for head in told["heads"]}
     for row in shown:
         assert row[heading.index("entropy")] == f"{by_name[row[0]]['entropy']:.3f}"
-        assert row[heading.index("ablation")] == f"{by_name[row[0]]['ablation']:.3f}".replace("-0.000", "-0.000")
+        assert row[heading.index("ablation")] == f"{by_name[row[0]]['ablation']:.3f}"
     page.locator("#heads-sort").select_option("group")
     groups = {head["group"] for head in told["heads"]}
     expect(page.locator(".head-group h3")).to_have_text([f"Group {group}" for group in sorted(groups)])

@@ -71,6 +71,12 @@ def strict_pages(browser: object, allowed: Callable[[str], bool] = lambda text: 
     ] == []
 
 
+def settled(page: object) -> object:
+    """The page, once it shows what its address asks for: a view is busy from the event that changes it on."""
+    page.wait_for_selector("main:not([aria-busy])", state="attached")
+    return page
+
+
 def violations(page: object) -> list[str]:
     """What the rules of https://github.com/dequelabs/axe-core find on a page."""
     package = pytest.importorskip("axe_playwright_python", reason="needs axe: pip install axe-playwright-python")

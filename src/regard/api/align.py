@@ -106,6 +106,16 @@ def head_agreements(predictor: Predictor, files: Sequence[str | Path]) -> dict[A
 
     files   sources, targets and reference links
     """
+    last = deque(agreements_by_line(predictor, files), maxlen=1)
+    agreements = last[0] if last else {}
+    if not any(each.sure for each in agreements.values()):
+        wanted, got = "links that are sure to be right", f"none in {files[2]}"
+        raise InvalidArgument("choose", wanted=wanted, got=got, remedy="0-0 is one.")
+    return agreements
+
+
+def agreements_by_line(predictor: Predictor, files: Sequence[str | Path]) -> Iterator[dict[AlignmentHeads, Agreement]]:
+    """As `head_agreements`, after each line of the files: one dictionary, to which the next line adds."""
     vocabularies = check(predictor)
     layers = list(enumerate(_head_counts(predictor), 1))
     candidates: list[tuple[int | None, int | None]] = [(None, None), *((layer, None) for layer, _ in layers)]
@@ -119,10 +129,7 @@ def head_agreements(predictor: Predictor, files: Sequence[str | Path]) -> dict[A
         for heads, agreement in agreements.items():
             chosen = weights if heads.layer is None else weights[heads.layer - 1 : heads.layer]
             agreement.add(pair.aligned(chosen, heads).links, reference)
-    if not next(iter(agreements.values())).sure:
-        wanted, got = "links that are sure to be right", f"none in {files[2]}"
-        raise InvalidArgument("choose", wanted=wanted, got=got, remedy="0-0 is one.")
-    return agreements
+        yield agreements
 
 
 def check(predictor: Predictor, heads: AlignmentHeads = ALL_HEADS) -> tuple[Tokenizer, Tokenizer]:

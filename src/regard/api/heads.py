@@ -1,6 +1,6 @@
 """`regard.heads`: measured properties of every attention head, over a data set or over given inputs."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -11,8 +11,10 @@ from regard.api.align import head_agreements
 from regard.api.look import look, pairs_of
 from regard.core.errors import InvalidArgument, RegardError
 from regard.data.tokenizer import Tokenizer
+from regard.evaluation.alignment_error import Agreement
 from regard.inference.load import load
 from regard.inference.predictor import Predictor
+from regard.interpret.alignment import AlignmentHeads
 from regard.interpret.head_properties import HeadMeter, HeadReport
 from regard.interpret.summaries import HeadMeans, HeadName
 
@@ -79,9 +81,14 @@ def alignment_scores(predictor: Predictor, files: Sequence[str | Path]) -> dict[
     if len(files) != 3:
         wanted, remedy = "files of sources, targets and reference links", "Give these three."
         raise InvalidArgument("alignment", wanted=wanted, got=f"{len(files)} files", remedy=remedy)
+    return best_agreements(head_agreements(predictor, files))
+
+
+def best_agreements(agreements: Mapping[AlignmentHeads, Agreement]) -> dict[HeadName, float]:
+    """1 − the error rate of each single head, at its better step; of those with a link that is sure to be right."""
     scores: dict[HeadName, float] = {}
-    for chosen, agreement in head_agreements(predictor, files).items():
-        if chosen.layer is not None and chosen.head is not None:
+    for chosen, agreement in agreements.items():
+        if chosen.layer is not None and chosen.head is not None and agreement.sure:
             name = f"decoder {chosen.layer} cross", chosen.head
             scores[name] = max(scores.get(name, 0.0), 1 - agreement.error_rate)
     return scores

@@ -1,6 +1,7 @@
 """`regard studio`."""
 
 from functools import partial
+from pathlib import Path
 from typing import Annotated
 
 import regard
@@ -21,6 +22,10 @@ def studio(
         option("NAME|FILE", "Browse a split of the run's data, or a table, or two files.", complete=completion.splits),
     ] = None,
     column: Annotated[list[str] | None, option("NAME", "Column of a table of --data [default: the recipe's].")] = None,
+    alignment: Annotated[
+        tuple[Path, Path, Path] | None,
+        option("SOURCES TARGETS LINKS", "With --data: add each head's agreement with these reference links."),
+    ] = None,
     trust_data_paths: TrustDataPaths = False,
     no_open: Annotated[bool, flag("--no-open", "Print the address, and open no browser.")] = False,
 ) -> None:
@@ -33,6 +38,8 @@ def studio(
     regard studio small=runs/small large=runs/large --no-open
 
     regard studio runs/translation --data test
+
+    regard studio runs/translation --data test --alignment test.en test.de links.txt
     """
     named, devices = placed_models(models or (), [device])
     regard.studio(
@@ -41,6 +48,7 @@ def studio(
         device=devices if named else device,
         data=data or (),
         columns=column or (),
+        alignment=alignment or (),
         trust_data_paths=trust_data_paths,
         open_browser=not no_open,
         on_ready=partial(print, flush=True),

@@ -96,6 +96,7 @@ class Look:
     maps: tuple[AttentionMap, ...]
     forward: ForwardPass | None = field(repr=False)  # None: calls captured elsewhere
     edits: tuple[Edit, ...] = ()  # with which the model ran
+    predicted: tuple[int, ...] | None = field(default=None, repr=False)  # the most likely token at each position
 
     @property
     def source(self) -> Text | Image | None:

@@ -104,7 +104,8 @@ def record_look(forward: ForwardPass, given: LookInput, selection: MapSelection,
     read = [_read(*each, selection.words) for each in zip(sources, spans, strict=True)]
     output, labels = _output(forward, given, logits, selection.words)
     maps, forward = tuple(recorder.maps), replace(forward, labels=labels)
-    return Look(given.title, tuple(read), output, maps, forward, tuple(edits))
+    predicted = tuple(logits.argmax(-1).tolist()) if isinstance(output, GeneratedText) else None
+    return Look(given.title, tuple(read), output, maps, forward, tuple(edits), predicted)
 
 
 def _read(source: TokenSequence | Pixels, span: Memory | SourceSpan, words: bool) -> Text | Image:

@@ -6,11 +6,11 @@ from functools import cached_property
 
 from regard.data.vocabulary import Labels
 from regard.decoding.request import SearchTask
+from regard.inference.example_inputs import example_inputs
 from regard.inference.pipelines import SequencePipeline
 from regard.inference.predictor import Predictor
 from regard.server.interfaces import ModelInfo
 from regard.server.jobs import BatchedWork, Job
-from regard.server.model_inputs import example_inputs
 from regard.server.searches import Planner, RunningJob, SearchGroup
 
 

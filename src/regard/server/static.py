@@ -15,6 +15,11 @@ PAGE_POLICY = (
 )
 
 
+def page_files(package: str, folder: str) -> list[str]:
+    """The names of the files of this folder."""
+    return list(_contents(package, folder))
+
+
 def page_file(package: str, folder: str, name: str) -> Response:
     """A file of this folder of a package; refused where it has none of this name."""
     contents = _contents(package, folder)

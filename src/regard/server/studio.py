@@ -6,7 +6,7 @@ from importlib.resources import as_file, files
 from pathlib import Path
 
 from regard.checkpoint.format import find_checkpoint
-from regard.core.errors import RegardError
+from regard.core.errors import InvalidArgument, RegardError
 from regard.inference.predictor import Predictor
 from regard.server.run import serve
 from regard.server.studio_sources import DataSet, StudioSources
@@ -23,6 +23,7 @@ def studio(
     data: Sequence[str] = (),
     columns: Sequence[str] = (),
     trust_data_paths: bool = False,
+    alignment: Sequence[str | Path] = (),
     open_browser: bool = True,
     on_ready: Callable[[str], None] | None = None,
 ) -> None:
@@ -33,6 +34,7 @@ def studio(
     device         as of `regard.serve`
     data           to browse: a split of the models' own data, or files like those they were trained on (`columns` of a
                    table); `trust_data_paths` is that of `regard.evaluate`
+    alignment      files of sources, targets and reference links: adds each head's agreement with them; needs `data`
     open_browser   otherwise the address is logged only
     on_ready       is called with the address when the server listens there
 
@@ -46,12 +48,17 @@ def studio(
         if open_browser:
             webbrowser.open(address)
 
+    if alignment and (len(alignment) != 3 or not data):
+        wanted, remedy = "files of sources, targets and reference links, beside data", "Give data=['test'] as well."
+        got = f"{len(alignment)} files{'' if data else ' without data'}"
+        raise InvalidArgument("alignment", wanted=wanted, got=got, remedy=remedy)
     given = {} if models is None else models if isinstance(models, Mapping) else {Path(models).resolve().name: models}
     runs = {name: Path(each) for name, each in given.items() if not isinstance(each, Predictor) and is_run(Path(each))}
     named = {name: each for name, each in given.items() if name not in runs or has_checkpoint(runs[name])}
     if isinstance(device, Mapping):
         device = {name: each for name, each in device.items() if name in named} or "auto"
-    browsed = DataSet(tuple(data), tuple(columns), trust_data_paths) if data else None
+    files_of_links = tuple(str(each) for each in alignment)
+    browsed = DataSet(tuple(data), tuple(columns), trust_data_paths, files_of_links) if data else None
     sources = StudioSources(browsed, runs)
     with as_file(files("regard.server").joinpath("studio_model", MODEL)) as shipped:
         shown = named or {MODEL: shipped}

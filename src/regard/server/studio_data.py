@@ -1,20 +1,27 @@
 """What the studio asks the engine about a data set: each example's output, score, entropy and error, and the heads."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import PurePath
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 from msgspec import Struct
 from msgspec.json import encode
 
-from regard.api.heads import head_meter
+from regard.api.align import agreements_by_line, check as check_alignable
+from regard.api.heads import best_agreements, head_meter
 from regard.api.look import look, pairs_of
 from regard.core.config import nearest
 from regard.core.errors import InvalidArgument
+from regard.data.config import FieldConfig
+from regard.data.images import load_image
+from regard.evaluation.alignment_error import Agreement
 from regard.evaluation.metrics import score
+from regard.inference.example_inputs import url_of
 from regard.inference.predictor import Predictor
+from regard.interpret.alignment import AlignmentHeads
 from regard.interpret.editing import editing
 from regard.interpret.edits import SwitchHeadOff
 from regard.interpret.head_properties import COLUMNS, HeadMeter
@@ -76,6 +83,8 @@ class _Measured:
     meter: HeadMeter
     ablation: dict[HeadName, float] = field(default_factory=dict)
     loss: float | None = None  # with all heads
+    agreements: Iterator[dict[AlignmentHeads, Agreement]] | None = None  # with reference links, line by line
+    alignment: dict[HeadName, float] = field(default_factory=dict)
 
 
 _known: WeakKeyDictionary[Model, dict[DataSet, _Measured]] = WeakKeyDictionary()
@@ -91,11 +100,19 @@ def _measured(predictor: Predictor, data: DataSet) -> _Measured:
 
 
 @dataclass(frozen=True)
-class DataSize(BatchedWork):
-    """The number of examples of a data set, and whether there are more than are read."""
+class DataWork(BatchedWork):
+    """Work on the data set of the command line: of a request it has no input."""
 
     crosses_processes: ClassVar[bool] = False  # the data set is of this process
     data: DataSet
+
+    def check(self, reads: Sequence[str]) -> None:
+        """Nothing is read but the data."""
+
+
+@dataclass(frozen=True)
+class DataSize(DataWork):
+    """The number of examples of a data set, and whether there are more than are read."""
 
     def compute(self, predictor: Predictor, works: Sequence["DataSize"]) -> Sequence[tuple[int, bool]]:
         found = [_measured(predictor, work.data) for work in works]
@@ -103,12 +120,10 @@ class DataSize(BatchedWork):
 
 
 @dataclass(frozen=True)
-class ExampleMeasurement(BatchedWork):
+class ExampleMeasurement(DataWork):
     """One example of a data set, measured. Heads are measured over the attention of the first examples."""
 
     most: ClassVar[int] = 1
-    crosses_processes: ClassVar[bool] = False  # the data set is of this process
-    data: DataSet
     index: int
 
     def compute(self, predictor: Predictor, works: Sequence["ExampleMeasurement"]) -> Sequence[Example]:
@@ -144,7 +159,7 @@ def _example(index: int, text: Any, reference: str | None, seen: Look) -> Exampl
     length = sum(len(source.tokens) for source in seen.sources) or len(scores)
     return Example(
         index=index,
-        input=[str(part) for part in text] if isinstance(text, tuple) else [str(text)],
+        input=[_named(part) for part in text] if isinstance(text, tuple) else [_named(text)],
         reference=reference,
         output=None if reference is None and not seen.sources else generated,
         score=total,
@@ -153,6 +168,13 @@ def _example(index: int, text: Any, reference: str | None, seen: Look) -> Exampl
         entropy=sum(entropies) / len(entropies) if entropies else None,
         error=error,
     )
+
+
+def _named(part: object) -> str:
+    """A text or a label; of an image, its name."""
+    if isinstance(part, str):
+        return part
+    return PurePath(str(getattr(part, "name", "image"))).name
 
 
 class HeadsAnswer(Struct):
@@ -165,22 +187,29 @@ class HeadsAnswer(Struct):
     complete: bool
 
     @staticmethod
-    def of(meter: HeadMeter, ablation: dict[HeadName, float], *, complete: bool) -> "HeadsAnswer":
-        given = meter.report(ablation=ablation).as_dict()
+    def of(
+        meter: HeadMeter,
+        *,
+        complete: bool,
+        ablation: dict[HeadName, float] | None = None,
+        alignment: dict[HeadName, float] | None = None,
+    ) -> "HeadsAnswer":
+        given = meter.report(alignment=alignment, ablation=ablation).as_dict()
         return HeadsAnswer(given["inputs"], list(COLUMNS), given["heads"], given["distances"], complete)
 
 
 @dataclass(frozen=True)
-class HeadsOfData(BatchedWork):
+class HeadsOfData(DataWork):
     """Properties of all heads over the examples that were measured so far: a `HeadsAnswer` as JSON."""
 
-    crosses_processes: ClassVar[bool] = False  # the data set is of this process
-    data: DataSet
     complete: bool
 
     def compute(self, predictor: Predictor, works: Sequence["HeadsOfData"]) -> Sequence[bytes]:
         found = [(_measured(predictor, work.data), work.complete) for work in works]
-        return [encode(HeadsAnswer.of(each.meter, each.ablation, complete=done)) for each, done in found]
+        return [
+            encode(HeadsAnswer.of(x.meter, complete=done, ablation=x.ablation, alignment=x.alignment))
+            for x, done in found
+        ]
 
 
 @dataclass(frozen=True)
@@ -194,16 +223,14 @@ class HeadsOfInput(BatchedWork):
         meters = [head_meter(predictor) for _ in works]
         for meter, work in zip(meters, works, strict=True):
             meter.add(look(predictor, work.input, output=output))
-        return [encode(HeadsAnswer.of(meter, {}, complete=True)) for meter in meters]
+        return [encode(HeadsAnswer.of(meter, complete=True)) for meter in meters]
 
 
 @dataclass(frozen=True)
-class AblationStep(BatchedWork):
+class AblationStep(DataWork):
     """The change of the loss of some examples without one head, the next that was not measured; how many are left."""
 
     most: ClassVar[int] = 1
-    crosses_processes: ClassVar[bool] = False  # the data set is of this process
-    data: DataSet
 
     def compute(self, predictor: Predictor, works: Sequence["AblationStep"]) -> Sequence[int]:
         return [work._step(predictor) for work in works]
@@ -223,6 +250,59 @@ class AblationStep(BatchedWork):
                 without = _loss(predictor, measured.pairs[:ABLATED])
             measured.ablation[left.pop(0)] = without - measured.loss
         return len(left)
+
+
+@dataclass(frozen=True)
+class AlignmentStep(DataWork):
+    """Compare the links of all heads with the reference links of the next sentence; whether there was one.
+
+    A model that aligns no words has no agreement with links.
+    """
+
+    most: ClassVar[int] = 1
+
+    def compute(self, predictor: Predictor, works: Sequence["AlignmentStep"]) -> Sequence[bool]:
+        return [work._step(predictor) for work in works]
+
+    def _step(self, predictor: Predictor) -> bool:
+        measured = _measured(predictor, self.data)
+        if measured.agreements is None:
+            try:
+                check_alignable(predictor)
+            except InvalidArgument:
+                return False
+            measured.agreements = agreements_by_line(predictor, self.data.alignment)
+        found = next(measured.agreements, None)
+        if found is not None:
+            measured.alignment = best_agreements(found)
+        return found is not None
+
+
+@dataclass(frozen=True)
+class ExampleInputs(DataWork):
+    """The inputs of some examples as the page takes them, a string for each source: an image as a data: URL, as JSON.
+
+    An image has the size that the model reads: looking at it is looking at the example.
+    """
+
+    indices: tuple[int, ...]
+
+    def compute(self, predictor: Predictor, works: Sequence["ExampleInputs"]) -> Sequence[bytes]:
+        fields = predictor.recipe.data.source_fields
+
+        def shown(part: object, config: FieldConfig) -> str:
+            if config.kind != "image":
+                return str(part)
+            size, resize, crop_from = config.resizing
+            return url_of(load_image(part, crop_from or size, resize))
+
+        def inputs(work: "ExampleInputs") -> list[list[str]]:
+            pairs = _measured(predictor, work.data).pairs
+            texts = [pairs[index][0] for index in work.indices if 0 <= index < len(pairs)]
+            parts = [text if isinstance(text, tuple) else (text,) for text in texts]
+            return [[shown(*each) for each in zip(one, fields, strict=True)] for one in parts]
+
+        return [encode(inputs(work)) for work in works]
 
 
 def _loss(predictor: Predictor, pairs: Sequence[tuple[Any, str | None]]) -> float:

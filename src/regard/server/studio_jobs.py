@@ -5,14 +5,18 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import msgspec
+import torch
 
 from regard.api.look import look
 from regard.core.errors import InvalidArgument
 from regard.data.tokenizer import Tokenizer
 from regard.decoding.trace import BeamTrace
 from regard.inference.predictor import Predictor
-from regard.interpret.look import Look
+from regard.interpret.editing import editing
+from regard.interpret.look import GeneratedText, Look
+from regard.model.eval_mode import evaluating
 from regard.server.jobs import BatchedWork
+from regard.server.verified_looks import keep_draft, verified_look
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,14 @@ class LiveLook(BatchedWork):
         return [work.written(work.look(predictor)).encode() for work in works]
 
     def look(self, predictor: Predictor) -> Look:
-        return look(predictor, self.input, output=self.output, edits=self.edits, words=self.words, **self.options)
+        if self.edits and self.output is None and not self.words:
+            verified = verified_look(predictor, self.input, self.edits, self.options)
+            if verified is not None:
+                return verified
+        seen = look(predictor, self.input, output=self.output, edits=self.edits, words=self.words, **self.options)
+        if not self.edits and not self.words:
+            keep_draft(predictor, self.input, seen)
+        return seen
 
     def written(self, seen: Look) -> str:
         return seen.to_json()
@@ -56,6 +67,34 @@ class LookPage(LiveLook):
 
     def written(self, seen: Look) -> str:
         return seen.to_html()
+
+
+@dataclass(frozen=True)
+class Alternatives(LiveLook):
+    """The most likely tokens at a position of the output, after the tokens before it and under the edits, as JSON."""
+
+    position: int = 0
+    count: int = 8
+
+    def compute(self, predictor: Predictor, works: Sequence["LiveLook"]) -> Sequence[bytes]:
+        return [msgspec.json.encode(work.alternatives(predictor)) for work in works if isinstance(work, Alternatives)]
+
+    def alternatives(self, predictor: Predictor) -> dict[str, Any]:
+        seen, target = self.look(predictor), predictor.target
+        if not isinstance(seen.output, GeneratedText) or not isinstance(target, Tokenizer):
+            wanted, remedy = "a model that generates", "Choose another."
+            raise InvalidArgument("model", wanted=wanted, got="one that does not", remedy=remedy)
+        if not 0 <= self.position < len(seen.output.tokens):
+            wanted = f"one of the output's {len(seen.output.tokens)} tokens, from 0"
+            raise InvalidArgument("position", wanted=wanted, got=str(self.position), remedy="Choose one of them.")
+        with evaluating(predictor.model), editing(predictor.model, seen.edits), torch.inference_mode():
+            assert seen.forward is not None
+            logits = seen.forward()
+        best = logits[self.position].float().log_softmax(-1).topk(min(self.count, logits.shape[-1]))
+        ids = best.indices.tolist()
+        found = zip(target.pieces(ids), ids, best.values.tolist(), strict=True)
+        keys = ("token", "id", "log_probability")
+        return {"alternatives": [dict(zip(keys, each, strict=True)) for each in found]}
 
 
 @dataclass(frozen=True)

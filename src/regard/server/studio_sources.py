@@ -7,11 +7,15 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class DataSet:
-    """The data that the command line names: a split of the model's own data, or files like those it was trained on."""
+    """The data that the command line names: a split of the model's own data, or files like those it was trained on.
+
+    alignment   files of sources, targets and reference links, with which the links of heads are compared; or none
+    """
 
     names: tuple[str, ...]
     columns: tuple[str, ...] = ()
     trust_data_paths: bool = False
+    alignment: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return ", ".join(Path(name).name for name in self.names)

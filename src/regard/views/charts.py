@@ -18,9 +18,14 @@ WIDE, HIGH = 640, 300  # of a line chart
 LEFT, RIGHT, TOP, BOTTOM = 70, 20, 34, 70  # margins
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")  # safe for the color-blind
 DASHES = ("", "6 3", "2 3", "8 3 2 3")
-# From white to dark blue with falling brightness, so that it also reads in gray and for the color-blind.
-RAMP = ((255, 254, 248), (239, 227, 162), (181, 170, 116), (95, 100, 112), (0, 34, 78))
-LIGHT = 0.69  # letters on a darker cell are white
+# From white to dark blue in steps about equal to the eye, with falling brightness, so that it also reads in gray and
+# for the color-blind; as in page/colours.js.
+STOPS = (
+    "fffef8 faf7e1 f6efca f2e8b3 e9dd9d d1c58a b9ae78 a8a075 989375 888674 777973 686b71 555d6d 3f4e65 2a3f5e 153056"
+    " 00224e"
+)
+RAMP = tuple(tuple(bytes.fromhex(stop)) for stop in STOPS.split())
+LIGHT = 0.64  # letters on a darker cell are white
 EDGE = 12  # pixels around a heat map
 CELL = 32  # pixels of a weight
 LETTERS = 18  # of a name, at most

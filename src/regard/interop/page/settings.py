@@ -10,6 +10,7 @@ from regard.data.images import image_token_cost
 from regard.data.tokenizer import Tokenizer
 from regard.data.vocabulary import Labels
 from regard.decoding.request import position_limit
+from regard.inference.example_inputs import example_inputs
 from regard.inference.predictor import Predictor
 from regard.interop.page.tokenizer_tables import tokenizer_table
 from regard.interpret.sites import attention_sites
@@ -28,6 +29,7 @@ class ModelSettings:
     def as_dict(self, title: str, causal_sites: Sequence[str]) -> dict[str, Any]:
         settings = {"version": 1, "title": title, "sources": self._sources(), "target": self._target()}
         settings |= {"sites": self._sites(causal_sites), "tokenizers": self.tokenizers}
+        settings["examples"] = example_inputs(self.model)
         return settings | self._search()
 
     def _tokenizer(self, tokenizer: Tokenizer, *, running: bool = False) -> int:
@@ -89,7 +91,7 @@ class ModelSettings:
         window = None if seq2seq.decoder.extrapolates else model.recipe.data.context_length
         positions = position_limit(seq2seq.decoder) if window is None else None
         names = ("max_length", "max_length_ratio", "min_length", "min_length_ratio", "no_repeat_ngram_size",
-                 "repetition_penalty", "beam_size", "sample")  # fmt: skip
+                 "repetition_penalty", "length_penalty")  # fmt: skip
         limit = config.max_source_length
         if positions is not None and not running:
             limit = min(limit, positions - len(special.source(())) - 1)

@@ -20,12 +20,13 @@ from regard.server.jobs import AttentionPart, Embedding, Generation, Inspection,
 from regard.server.long_inputs import OpenLongInput, OverviewStep, RowOfMap, TileOfMap
 from regard.server.problems import RequestRefused
 from regard.server.studio_data import HeadsOfInput
-from regard.server.studio_jobs import BeamTree, LiveLook, LookPage
+from regard.server.studio_jobs import Alternatives, BeamTree, LiveLook, LookPage
 
 TYPES: dict[str, type] = {
     each.__name__: each
     for each in (
-        Generation, AttentionPart, Scoring, Embedding, Inspection, LiveLook, LookPage, BeamTree,
+        Generation, AttentionPart, Scoring, Embedding, Inspection, LiveLook, LookPage, Alternatives,
+        BeamTree,
         HeadsOfInput, OpenLongInput, OverviewStep, RowOfMap, TileOfMap,
         Output, SequenceScore, InspectedAttention, InspectedMap, Usage,
     )

@@ -5,13 +5,15 @@ import time
 from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any, Literal
+from functools import cache
+from importlib.resources import files
+from string import Template
+from typing import Annotated, Any
 
-from msgspec import Struct, structs
+from msgspec import Meta, Struct, structs
 from starlette.responses import Response
 
 from regard.core.errors import InvalidArgument
-from regard.evaluation.output_difference import token_differences
 from regard.inference.inputs import InputValue
 from regard.server.bridge import EngineClient
 from regard.server.events import Events, EventStream
@@ -20,12 +22,14 @@ from regard.server.jobs import Generation
 from regard.server.model_inputs import sources_of
 from regard.server.routing import JSON, Call, Route
 from regard.server.service import Service, decoded, json_answer
-from regard.server.static import page_file
-from regard.server.studio_jobs import BeamTree, LiveLook, LookPage
+from regard.server.static import page_file, page_files, page_response
+from regard.server.studio_jobs import Alternatives, BeamTree, LiveLook, LookPage
 from regard.server.wire import streamable
+from regard.views.html import PAGE_END, STUDIO_TAG, document_start, studio_frame
 
 PAGE = ("regard.server", "studio_page")
 SHARED = ("regard.views", "page")  # the modules of the static page of a look
+SEARCH = ("beam_size", "sample", "temperature", "top_k", "top_p", "seed")  # keys of [decode] of a look's request
 WATCH_SECONDS = 0.1  # from one look at an unfinished output to the next: a fast model is not slowed down by looks
 
 
@@ -45,16 +49,39 @@ class LiveLookRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     input     a string for each source; of an image, its content as data:image/png;base64,…
     edits     as `regard look --edit` reads them
     output    a text or a label to look at, or token ids, instead of the model's own output
-    beam_size of the search for an output; by default the recipe's
     words     merge tokens into words
+
+    The others are keys of [decode], for the search for an output; by default the recipe's.
     """
 
     input: list[str]
     model: str | None = None
     edits: list[dict[str, Any]] = []
     output: str | list[int] | None = None
-    beam_size: int | None = None
     words: bool = False
+    beam_size: int | None = None
+    sample: bool | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int | None = None
+
+
+class AlternativesRequest(LiveLookRequest, kw_only=True):
+    """Of the output of this look, the tokens that are most likely at a position, after the tokens before it."""
+
+    position: int
+    count: Annotated[int, Meta(ge=1, le=100)] = 8
+
+
+class AlternativeToken(Struct):
+    token: str
+    id: int
+    log_probability: float
+
+
+class AlternativesAnswer(Struct):
+    alternatives: list[AlternativeToken]
 
 
 class BeamTreeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -98,29 +125,6 @@ class BeamOutput(Struct):
 class BeamTreeAnswer(Struct):
     nodes: list[BeamNode]
     outputs: list[BeamOutput]
-
-
-class DifferenceRequest(Struct, kw_only=True, forbid_unknown_fields=True):
-    """The tokens of two outputs, and their log-probabilities."""
-
-    first: list[str]
-    second: list[str]
-    first_scores: list[float | None] | None = None
-    second_scores: list[float | None] | None = None
-
-
-class AlignedToken(Struct):
-    """A token of the first output, of the second, or of both at the same place."""
-
-    change: Literal["equal", "replace", "delete", "insert"]
-    first: str | None = None
-    second: str | None = None
-    first_score: float | None = None
-    second_score: float | None = None
-
-
-class DifferenceAnswer(Struct):
-    tokens: list[AlignedToken]
 
 
 class StudioRoutes:
@@ -176,16 +180,17 @@ class StudioRoutes:
             ),
             Route(
                 "POST",
-                "/studio/difference",
-                self.difference,
-                "Two outputs, aligned",
-                DifferenceRequest,
-                DifferenceAnswer,
+                "/studio/alternatives",
+                self.alternatives,
+                "The most likely tokens at a position of the output",
+                AlternativesRequest,
+                AlternativesAnswer,
+                takes_images=True,
             ),
         ]
 
     async def page(self, call: Call) -> Response:
-        return page_file(*PAGE, "index.html")
+        return page_response(_index())
 
     async def file(self, call: Call) -> Response:
         return page_file(*PAGE, call.parameters["file"])
@@ -224,20 +229,37 @@ class StudioRoutes:
         (tree,) = await self.service.engine_client(call, model).results([work])
         return Response(tree, media_type=JSON)
 
-    async def difference(self, call: Call) -> Response:
-        asked = decoded(call.body, DifferenceRequest)
-        found = token_differences(asked.first, asked.second, asked.first_scores, asked.second_scores)
-        return json_answer(DifferenceAnswer([AlignedToken(**vars(each)) for each in found]))
+    async def alternatives(self, call: Call) -> Response:
+        asked = decoded(call.body, AlternativesRequest)
+        model, work = await self._look(asked)
+        found = Alternatives(**vars(work), position=asked.position, count=asked.count)
+        (answer,) = await self.service.engine_client(call, model).results([found])
+        return Response(answer, media_type=JSON)
 
     async def _look(self, asked: LiveLookRequest) -> tuple[ModelInfo, LiveLook]:
         model, value = await self._read(asked.model, asked.input)
-        options = {} if asked.beam_size is None else {"beam_size": asked.beam_size}
+        options = {name: given for name in SEARCH if (given := getattr(asked, name)) is not None}
         output = tuple(asked.output) if isinstance(asked.output, list) else asked.output
         return model, LiveLook(value, tuple(asked.edits), output, options, asked.words)
 
     async def _read(self, name: str | None, parts: list[str]) -> tuple[ModelInfo, InputValue]:
         model = self.service.model(name)
         return model, await self.service.reader.read_one(model, sources_of(parts, model.reads))
+
+
+@cache
+def _index() -> bytes:
+    """The page. All its modules are loaded at once, and not one after the other as they import each other."""
+    scripts = [f"studio/{name}" for name in page_files(*PAGE)] + [f"studio/page/{name}" for name in page_files(*SHARED)]
+    unused = "studio/page/main.js"  # of the static page of a look
+    preload = [
+        f'<link rel="modulepreload" href="{each}">' for each in scripts if each.endswith(".js") and each != unused
+    ]
+    head = files(PAGE[0]).joinpath(PAGE[1], "head.html").read_text(encoding="utf-8")
+    head = Template(head).substitute(preload="\n".join(preload))
+    return (
+        document_start("Regard studio", head, body=STUDIO_TAG) + studio_frame("Regard", "studio") + PAGE_END
+    ).encode()
 
 
 async def _watched(client: EngineClient, search: Generation, look: LiveLook) -> Events:

@@ -7,9 +7,9 @@ from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from starlette.responses import Response
 
 from regard.core.errors import Overloaded, RegardError
@@ -22,8 +22,10 @@ from regard.server.service import Service, decoded, json_answer, query_number
 from regard.server.studio_data import (
     SORTS,
     AblationStep,
+    AlignmentStep,
     DataSize,
     Example,
+    ExampleInputs,
     ExampleMeasurement,
     HeadsAnswer,
     HeadsOfData,
@@ -65,6 +67,13 @@ class HeadsRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     input: str | list[str] | None = None
 
 
+class InputsRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The inputs of these examples of the data that the server was started with."""
+
+    model: str | None = None
+    indices: Annotated[list[int], Meta(max_length=MOST_ROWS)] = []
+
+
 @dataclass
 class _Measurements:
     """What is known of a data set with one version of a model."""
@@ -90,6 +99,10 @@ class StudioDataRoutes:
         return [
             Route("GET", "/studio/data", self.page, "A page of the sorted examples of the data", answer=DataPage),
             Route(
+                "POST", "/studio/data/inputs", self.inputs, "Inputs of the data, images as data: URLs", InputsRequest,
+                example=InputsRequest,
+            ),
+            Route(
                 "POST", "/studio/heads", self.heads, "Measured properties of all heads", HeadsRequest, HeadsAnswer,
                 example=HeadsRequest,
             ),
@@ -104,6 +117,15 @@ class StudioDataRoutes:
         examples = sorted_examples(found.examples, sort, descending=descending)
         state = DataState(str(self.data), found.total, found.more, len(found.examples), found.error)
         return json_answer(DataPage(state, sort, descending, first, examples[first : first + count]))
+
+    async def inputs(self, call: Call) -> Response:
+        asked = decoded(call.body, InputsRequest)
+        model = self.service.model(asked.model)
+        self._measurements(model)
+        assert self.data is not None
+        work = ExampleInputs("", self.data, tuple(asked.indices))
+        (content,) = await self.service.engine_client(call, model).results([work])
+        return Response(content, media_type=JSON)
 
     async def heads(self, call: Call) -> Response:
         asked = decoded(call.body, HeadsRequest)
@@ -142,6 +164,8 @@ class StudioDataRoutes:
             found.total = total
             for index in range(total):
                 found.examples.append(await self._result(found, ExampleMeasurement("", data, index)))
+            while data.alignment and await self._result(found, AlignmentStep("", data)):
+                pass
             with suppress(RegardError):  # a model that gives no loss of its data
                 while await self._result(found, AblationStep("", data)):
                     pass

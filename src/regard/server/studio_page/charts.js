@@ -1,7 +1,7 @@
 // Line charts in SVG: curves over steps, with axes, and without anything but elements and attributes.
 
 const SVG = "http://www.w3.org/2000/svg";
-const [WIDE, HIGH, LEFT, RIGHT, TOP, BOTTOM] = [480, 220, 56, 10, 10, 24];
+const [WIDE, HIGH, LEFT, RIGHT, TOP, BOTTOM] = [480, 220, 56, 22, 10, 24];
 const MOST = 800; // points of a curve that are drawn: of more, the least and the largest of each step of the axis
 
 export function drawn(kind, attributes = {}, ...children) {

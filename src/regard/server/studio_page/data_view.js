@@ -1,7 +1,8 @@
 // A data set: its examples sorted by score, length, entropy or error, page by page; from an example to its look.
 
+import { inputText } from "./page/inputs.js";
 import { make } from "./page/state.js";
-import { inputText } from "./inputs.js";
+import { makeTask } from "./page/task.js";
 import { number } from "./heads_view.js";
 
 const ROWS = 25; // of a page
@@ -19,64 +20,79 @@ function show(box, studio) {
   const before = make("button", { type: "button", id: "page-before", textContent: "Previous page" });
   const after = make("button", { type: "button", id: "page-after", textContent: "Next page" });
   table.tHead.append(make("tr", {}, make("th", { scope: "col", textContent: "#" }), ...COLUMNS.map((name) => make("th", { scope: "col", textContent: name }))));
+  const below = make("div", { hidden: true }, make("div", { className: "wide", tabIndex: 0, role: "region", label: "Examples" }, table), make("p", { className: "controls" }, before, after));
   box.append(
     make("h2", { textContent: view.title }),
     make("p", { className: "controls" }, make("label", { htmlFor: sort.id, textContent: "Sort by " }), sort, make("label", { htmlFor: order.id, textContent: " in order " }), order),
     told,
-    make("div", { className: "wide", tabIndex: 0, role: "region", label: "Examples" }, table),
-    make("p", { className: "controls" }, before, after),
+    below,
   );
   const first = () => Math.max(0, Number.parseInt(studio.parameters.first ?? "0", 10) || 0);
   sort.addEventListener("change", () => studio.go({ sort: sort.value, first: null }));
   order.addEventListener("change", () => studio.go({ order: order.value, first: null }));
   before.addEventListener("click", () => studio.go({ first: Math.max(0, first() - ROWS) || null }));
   after.addEventListener("click", () => studio.go({ first: first() + ROWS }));
-  let [asked, timer] = [null, 0];
+  const task = makeTask(box, studio);
+  const inputs = new Map(); // of examples with pictures
 
-  async function load() {
-    asked?.abort();
-    clearTimeout(timer);
-    const now = (asked = new AbortController());
-    const by = studio.parameters.sort in SORTS ? studio.parameters.sort : "index";
-    const direction = studio.parameters.order === "descending" ? "descending" : "ascending";
-    [sort.value, order.value] = [by, direction];
-    const query = new URLSearchParams({ model: studio.model.name, sort: by, order: direction, first: first(), count: ROWS });
-    try {
-      const { data: name } = await studio.ask("studio/given", undefined, now.signal);
-      if (!name) return (told.textContent = "Start the studio with data: regard studio RUN --data test.");
+  const load = () =>
+    task.run(async (signal, settled) => {
+      const by = studio.parameters.sort in SORTS ? studio.parameters.sort : "index";
+      const direction = studio.parameters.order === "descending" ? "descending" : "ascending";
+      [sort.value, order.value] = [by, direction];
+      const query = new URLSearchParams({ model: studio.model.name, sort: by, order: direction, first: first(), count: ROWS });
+      const { data: name } = await studio.ask("studio/given", undefined, signal);
+      if (!name) return nothing("No data: start the studio with some, as in regard studio RUN --data test.");
       for (;;) {
-        const page = await studio.ask(`studio/data?${query}`, undefined, now.signal);
+        const page = await studio.ask(`studio/data?${query}`, undefined, signal);
         draw(page);
         if (page.data.error || (page.data.total !== null && page.data.measured === page.data.total)) return;
-        await new Promise((done) => (timer = setTimeout(done, AGAIN)));
+        settled();
+        await task.wait(AGAIN);
       }
-    } catch (error) {
-      if (error.name !== "AbortError") studio.fail(error);
-    }
+    });
+
+  function nothing(text) {
+    told.textContent = text;
+    below.hidden = true;
   }
 
   function draw({ data, examples }) {
     const of = data.total === null ? "" : ` of ${data.total.toLocaleString("en")}${data.more ? ", the first of more" : ""}`;
     told.textContent = data.error ?? `${data.name}: ${data.measured.toLocaleString("en")}${of} examples measured.`;
+    below.hidden = !examples.length;
     before.disabled = first() === 0;
     after.disabled = first() + ROWS >= data.measured;
     table.tBodies[0].replaceChildren(...examples.map(row));
   }
 
   function row(example) {
-    const input = inputText(studio.model, example.input);
-    const link = make("a", { href: studio.link({ input, sort: null, order: null, first: null }, "type"), textContent: example.input.join(" | ") || "(empty)" });
+    const { model } = studio;
+    const link = make("a", { textContent: example.input.filter((_, i) => model.reads[i] !== "image").join(" | ") || (model.reads.includes("image") ? "" : "(empty)") });
+    const lead = (input) => (link.href = studio.link({ input: inputText(model, input), sort: null, order: null, first: null }, "type"));
+    if (model.reads.includes("image")) withPictures(link, example, lead);
+    else lead(example.input);
     const texts = [example.reference, example.output].map((text) => make("td", { className: "text", textContent: text ?? "–" }));
     const numbers = ["score", "length", "entropy", "error"].map((name) => make("td", { textContent: name === "length" ? String(example.length) : number(example[name], name) }));
     return make("tr", {}, make("td", { textContent: String(example.index) }), make("th", { scope: "row", className: "text" }, link), ...texts, ...numbers);
   }
 
+  // The pictures of an example, which are asked for once, and the link to its look.
+  async function withPictures(link, example, lead) {
+    const { model } = studio;
+    const key = `${model.name} ${model.version} ${example.index}`;
+    if (!inputs.has(key)) inputs.set(key, studio.ask("studio/data/inputs", { model: model.name, indices: [example.index] }));
+    try {
+      const [input] = await inputs.get(key);
+      const pictures = input.flatMap((value, i) => (model.reads[i] === "image" ? [make("img", { src: value, alt: example.input[i], width: 64, height: 64 })] : []));
+      link.prepend(...pictures);
+      lead(input);
+    } catch (error) {
+      inputs.delete(key);
+      studio.fail(error);
+    }
+  }
+
   load();
-  return {
-    update: load,
-    close() {
-      asked?.abort();
-      clearTimeout(timer);
-    },
-  };
+  return { update: load, close: task.stop };
 }

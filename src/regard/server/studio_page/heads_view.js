@@ -2,8 +2,9 @@
 
 import { readLook } from "./page/data.js";
 import { thumb } from "./page/heads.js";
+import { inputOf } from "./page/inputs.js";
 import { make } from "./page/state.js";
-import { inputOf } from "./inputs.js";
+import { makeTask } from "./page/task.js";
 
 const AGAIN = 1500; // milliseconds until more examples are measured
 const MEANINGS = {
@@ -48,33 +49,28 @@ function show(box, studio) {
     cards,
     make("div", { className: "wide", tabIndex: 0, role: "region", label: "All numbers of all heads" }, table),
   );
-  let [report, look, asked, timer, order] = [null, null, null, 0, []];
+  let [report, look, order] = [null, null, []];
+  const task = makeTask(box, studio);
   sort.addEventListener("change", () => studio.go({ sort: sort.value || null }, { replace: true }));
 
-  async function load() {
-    asked?.abort();
-    clearTimeout(timer);
-    const now = (asked = new AbortController());
-    const model = studio.model;
-    const input = inputOf(model, studio.parameters);
-    try {
-      const { data } = await studio.ask("studio/given", undefined, now.signal);
+  const load = () =>
+    task.run(async (signal, settled) => {
+      const model = studio.model;
+      const input = inputOf(model, studio.parameters);
+      const { data } = await studio.ask("studio/given", undefined, signal);
       const given = input.every((each) => each) ? input : null;
-      look = given && readLook(await studio.ask("studio/look", { model: model.name, input }, now.signal));
+      look = given && readLook(await studio.ask("studio/look", { model: model.name, input }, signal));
+      if (!data && !given) return (told.textContent = "Give an input in the view Type and watch, or start the studio with --data.");
       for (;;) {
-        if (!data && !given) return (told.textContent = "Give an input in the view Type and watch, or start the studio with --data.");
-        report = await studio.ask("studio/heads", { model: model.name, ...(data ? {} : { input }) }, now.signal);
+        report = await studio.ask("studio/heads", { model: model.name, ...(data ? {} : { input }) }, signal);
         const over = data ? `${report.inputs} examples of ${data}${report.complete ? "" : ", more to come"}` : "this input";
         told.textContent = `${report.heads.length} heads, measured over ${over}.`;
-        studio.fail(null);
         draw();
         if (report.complete) return;
-        await new Promise((done) => (timer = setTimeout(done, AGAIN)));
+        settled();
+        await task.wait(AGAIN);
       }
-    } catch (error) {
-      if (error.name !== "AbortError") studio.fail(error);
-    }
-  }
+    });
 
   function draw() {
     const columns = report.columns.filter((name) => report.heads.some((head) => head[name] !== null));
@@ -153,8 +149,7 @@ function show(box, studio) {
   return {
     update,
     close() {
-      asked?.abort();
-      clearTimeout(timer);
+      task.stop();
       dark.removeEventListener("change", repaint);
     },
   };

@@ -22,13 +22,11 @@ function show(box, studio) {
   const chart = make("div", { id: "long-entropy" });
   const shownParts = make("div", { hidden: true });
   table.tHead.append(make("tr", {}, ...["key", "token", "weight"].map((name) => make("th", { scope: "col", textContent: name }))));
+  const keys = make("p", { className: "keys", textContent: "Drag or arrow keys move, the wheel or + and − zoom, 0 shows all, a click or Enter chooses a row. Colours are logarithmic, from 0.00001 to 1; zoomed out, a point is the largest weight below it." });
   const labelled = (text, part) => make("label", { htmlFor: part.id, textContent: text });
   shownParts.append(
     make("p", { className: "controls" }, labelled("Map ", map), map, labelled(" Head ", head), head, labelled(" Row ", row), row),
-    canvas,
-    make("p", { className: "keys", textContent: "Drag or arrow keys move, the wheel or + and − zoom, 0 shows all, a click or Enter chooses a row. Colours are logarithmic, from 0.00001 to 1; zoomed out, a point is the largest weight below it." }),
-    place,
-    make("div", { className: "beside" }, make("div", {}, table), chart),
+    make("div", { id: "long-shown" }, make("div", {}, canvas, keys, place), make("div", {}, table, chart)),
   );
   box.append(
     make("h2", { textContent: view.title }),

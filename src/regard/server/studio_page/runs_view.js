@@ -2,6 +2,7 @@
 
 import { brief, lineChart } from "./charts.js";
 import { make } from "./page/state.js";
+import { makeTask } from "./page/task.js";
 
 const AGAIN = 2000; // milliseconds between two questions
 const MEASURES = ["entropy", "evenness", "distance", "confidence", "first", "last", "own", "previous", "punctuation"];
@@ -34,30 +35,28 @@ function show(box, studio) {
   const heads = make("section", { id: "run-heads" });
   box.append(make("h2", { textContent: view.title }), told, charts, heads, samples);
   measure.addEventListener("change", () => studio.go({ measure: measure.value }, { replace: true }));
-  const asked = new AbortController();
-  let [runs, timer] = [[], 0];
+  const task = makeTask(box, studio);
+  let runs = [];
 
-  async function follow() {
-    try {
-      const { runs: names } = await studio.ask("studio/given", undefined, asked.signal);
+  const follow = () =>
+    task.run(async (signal, settled) => {
+      const { runs: names } = await studio.ask("studio/given", undefined, signal);
       if (!names.length) return (told.textContent = "No run: start the studio with the folder of one, as in regard studio runs/mine.");
       runs = names.map(makeRun);
       for (;;) {
         const changed = [];
         for (const run of runs) {
           for (let complete = false; !complete; ) {
-            const news = await studio.ask(`studio/run?${new URLSearchParams({ name: run.name, after: run.after })}`, undefined, asked.signal);
+            const news = await studio.ask(`studio/run?${new URLSearchParams({ name: run.name, after: run.after })}`, undefined, signal);
             changed.push(run.add(news));
             complete = news.complete;
           }
         }
         if (changed.some(Boolean) || !charts.childElementCount) draw();
-        await new Promise((done) => (timer = setTimeout(done, AGAIN)));
+        settled();
+        await task.wait(AGAIN);
       }
-    } catch (error) {
-      if (error.name !== "AbortError") studio.fail(error);
-    }
-  }
+    });
 
   function draw() {
     const several = runs.length > 1;
@@ -85,8 +84,8 @@ function show(box, studio) {
       key.setAttribute("aria-hidden", "true");
       return make("tr", {}, make("th", { scope: "row" }, key, make("span", { textContent: name })), make("td", { textContent: points.at(-1)[0].toLocaleString("en") }), make("td", { textContent: brief(points.at(-1)[1]) }));
     });
-    const table = make("table", {}, make("caption", { textContent: title }), head, make("tbody", {}, ...lines));
-    return make("figure", { className: "panel" }, lineChart(title, curves), table);
+    const table = make("table", {}, make("caption", { className: "heard", textContent: title }), head, make("tbody", {}, ...lines));
+    return make("figure", { className: "panel" }, make("figcaption", { textContent: title }), lineChart(title, curves), table);
   }
 
   function drawHeads() {
@@ -122,11 +121,5 @@ function show(box, studio) {
   }
 
   follow();
-  return {
-    update: () => runs.length && draw(),
-    close() {
-      asked.abort();
-      clearTimeout(timer);
-    },
-  };
+  return { update: () => runs.length && draw(), close: task.stop };
 }

@@ -1,15 +1,16 @@
-// A color ramp of monotonic brightness, from the page's background on: darker on light pages, lighter on dark ones.
+// Colors of weights, from the page's background on: darker on light pages, lighter on dark ones. Brightness is monotonic,
+// steps are about equal to the eye (CIELAB), and blue against yellow is told apart without red and green.
 
-const LIGHT = ["#fffef8", "#efe3a2", "#b5aa74", "#5f6470", "#00224e"];
-const DARK = ["#171a20", "#1d3a68", "#646a72", "#b3a873", "#ffea46"];
+const LIGHT = "fffef8 faf7e1 f6efca f2e8b3 e9dd9d d1c58a b9ae78 a8a075 989375 888674 777973 686b71 555d6d 3f4e65 2a3f5e 153056 00224e";
+const DARK = "171a20 1a2536 1c2f4e 1d3967 31486c 46566f 5c6571 707473 838374 959175 a8a074 b9ae71 c8ba6c d6c765 e4d35d f2df53 ffea46";
+
+// Differences: blue where the second is larger, orange where the first is.
+const LIGHT_SIGNED = "1b4a9c 3460ab 4e77bb 6a90cb 86a9db a4bee5 c1d2eb dee6f1 fbfaf6 f8e7d5 f5d4b5 f2c296 edb079 d9935d c57641 b25b25 a04200";
+const DARK_SIGNED = "8fbaff 769fe1 5e85c3 476ca6 34558a 2d466e 263752 1e2838 171a20 312724 493425 623f25 7a4a23 945a25 b77437 da8f49 ffab5c";
 
 export function isDark() {
   return matchMedia("(prefers-color-scheme: dark)").matches;
 }
-
-// Differences: blue where the second is larger, orange where the first is; told apart without red and green.
-const LIGHT_SIGNED = ["#1b4a9c", "#8fb0e0", "#fbfaf6", "#eeb27a", "#a04200"];
-const DARK_SIGNED = ["#8fbaff", "#35588f", "#171a20", "#8a5220", "#ffab5c"];
 
 const tables = new Map();
 
@@ -18,7 +19,7 @@ export function ramp(dark = isDark(), signed = false) {
   const name = `${dark} ${signed}`;
   if (!tables.has(name)) {
     const [light, night] = signed ? [LIGHT_SIGNED, DARK_SIGNED] : [LIGHT, DARK];
-    const stops = (dark ? night : light).map((stop) => [1, 3, 5].map((i) => parseInt(stop.slice(i, i + 2), 16)));
+    const stops = (dark ? night : light).split(" ").map((stop) => [0, 2, 4].map((i) => parseInt(stop.slice(i, i + 2), 16)));
     const table = Array.from({ length: 256 }, (_, i) => {
       const at = (i / 255) * (stops.length - 1);
       const low = Math.min(stops.length - 2, Math.floor(at));

@@ -47,7 +47,7 @@ export class AttentionRecorder {
   // spans: how many positions of the memory each of several sources has; empty for one source
   constructor(sites, edits, spans = []) {
     checkEdits(edits, sites);
-    Object.assign(this, { edits, spans, first: 0, applied: new Set() });
+    Object.assign(this, { edits, spans, first: 0, applied: new Set(), keeps: true });
     this.sites = new Map(sites.map((site) => [site.name, site]));
     this.rows = new Map(sites.map((site) => [site.name, []])); // of each site: {weights: of each head, visible}
   }
@@ -58,6 +58,7 @@ export class AttentionRecorder {
   }
 
   forget(part) {
+    if (!this.keeps) return;
     for (const [name, site] of this.sites) if (site.part === part) this.rows.set(name, []);
   }
 
@@ -70,7 +71,7 @@ export class AttentionRecorder {
       if (edit.edit !== "replace_token" && selects(edit, site) && call.apply(edit, `edit ${i + 1}`)) this.applied.add(i);
     });
     const shown = call.shown();
-    for (let row = 0; row < rows; row++) {
+    for (let row = 0; row < rows && this.keeps; row++) {
       const of = (head) => (head * rows + row) * keys;
       const weights = Array.from({ length: heads }, (_, head) => shown.slice(of(head), of(head) + keys));
       const visible = Array.from({ length: heads }, (_, head) => call.visible(head, row));

@@ -1,5 +1,6 @@
 // A model: its programs, tokenizers and settings, from the tables of page/settings.py. An input in, an output and a look out.
 
+import { beamSearch } from "./beam.js";
 import { AttentionRecorder, InputError } from "./edits.js";
 import { normalized, squared } from "./images.js";
 import { Kernels } from "./kernels.js";
@@ -67,10 +68,13 @@ export class Model {
     return { feeds, size: own.length, positions: tokens.length, shown: { kind: "text", tokens } };
   }
 
-  // The output for one input, with a look. onToken(text, tokens) is awaited after each token; if it gives false, the
-  // search is given up and null returned.
-  async run(values, { edits = [], title = "", onToken = null } = {}) {
-    return this.target ? this.#generate(values, edits, title, onToken) : this.#classify(values, edits, title);
+  // The output for one input, with a look.
+  // search     {beam_size, sample, temperature, top_k, top_p, seed}: greedy search where nothing is given
+  // onToken    is awaited after each token with a function that gives a look so far, or none while beams are extended; if
+  //            it gives false, the search is given up and null returned
+  // position   of the look's output, whose distribution is added: logProbabilities
+  async run(values, { edits = [], title = "", search = {}, onToken = null, position = null } = {}) {
+    return this.target ? this.#generate({ values, edits, title, search, onToken, position }) : this.#classify(values, edits, title);
   }
 
   #classify(values, edits, title) {
@@ -87,36 +91,103 @@ export class Model {
     return { text: output.label, probabilities, look: this.#look(title, sources, output, recorder, spans, edits) };
   }
 
-  async #generate(values, edits, title, onToken) {
-    const { settings, target: tokenizer } = this;
-    const { decode, special } = settings;
+  async #generate({ values, edits, title, search, onToken, position }) {
+    const { settings } = this;
+    const task = this.#task(values, edits, search);
+    const { decoder, recorder, prefix } = task;
+    const found = search.beam_size > 1 ? await this.#beams(task, onToken) : null;
+    if (search.beam_size > 1 && !found) return null;
+    if (found && !found.outputs.length) throw new InputError("The constraints exclude every output.");
+    const given = found?.outputs[0].tokens;
+    const choose = given
+      ? (logits, at) => ({ token: given[at], logProbability: logSoftmaxRows(logits, logits.length)[given[at]] })
+      : (logits, _, tokens) => nextToken(logits, { ...task, tokens }, settings, search);
+    const [tokens, scores, distributions] = [[], [], []];
+    let [state, last] = [decoder.begin(), settings.decode.first];
+    const look = () => this.#lookAt(tokens, scores, state.read, task, title, edits);
+    for (let at = 0; at < (given?.length ?? task.limit); at++) {
+      const { logits, state: next } = decoder.advance(state, last);
+      state = next;
+      const { token, logProbability } = choose(logits, at, tokens);
+      tokens.push(token);
+      scores.push(logProbability);
+      if (position !== null) distributions.push(logSoftmaxRows(logits, logits.length));
+      last = token;
+      if (!given && onToken && at >= prefix.length && !(await onToken(look))) return null;
+      if (!given && this.#isEnd(token) && at >= prefix.length) break;
+    }
+    recorder.checkApplied();
+    const ended = this.#isEnd(tokens.at(-1));
+    const own = tokens.slice(prefix.length, ended ? -1 : undefined);
+    const from = tokens.length - state.read.length;
+    return {
+      text: this.target.decode(own),
+      ids: tokens.slice(prefix.length),
+      scores: scores.slice(prefix.length),
+      ended,
+      look: look(),
+      ...(found ? { beam: this.#named(found, prefix.length) } : {}),
+      ...(position === null ? {} : { logProbabilities: distributions[from + position] ?? null }),
+    };
+  }
+
+  #isEnd(token) {
+    const { decode, special } = this.settings;
+    return decode.ends && token === special.end;
+  }
+
+  // What a search needs: the decoder with its memory, the prefix, tokens that are forced, and the limits of lengths.
+  #task(values, edits, search) {
+    const { settings } = this;
     const prompt = settings.sources.length ? [] : this.#prompt(values[0]);
     const input = this.read(values, edits);
     const recorder = new AttentionRecorder(settings.sites, edits, input.spans);
-    const decoding = new Decoding(this, input, recorder);
-    const forced = forcedTokens(edits, tokenizer);
+    const forced = forcedTokens(edits, this.target);
     const prefix = prompt.map((token, i) => forced.get(i) ?? token);
-    const limit = maxLength(decode, { size: input.size, prefix: prefix.length, hasSource: settings.sources.length > 0 });
-    const least = minLength(decode, { size: input.size, given: prefix.length });
-    const [tokens, scores] = [[], []];
-    let next = [decode.first];
-    while (tokens.length < limit) {
-      const logits = decoding.advance(next);
-      const { token, logProbability } = nextToken(logits, { tokens, prefix, least, forced }, settings);
-      tokens.push(token);
-      scores.push(logProbability);
-      next = [token];
-      if (onToken && tokens.length > prefix.length && !(await onToken(tokenizer.decode(tokens.slice(prefix.length).filter((id) => id !== special.end || !decode.ends)), tokens))) return null;
-      if (decode.ends && token === special.end && tokens.length > prefix.length) break;
-    }
-    recorder.checkApplied();
-    const ended = decode.ends && tokens.at(-1) === special.end;
-    const own = tokens.slice(prefix.length, ended ? -1 : undefined);
-    const shown = (ids) => ids.map((id) => tokenizer.piece(id));
-    const from = tokens.length - decoding.read.length; // of running text whose window slid, the last window
-    const whole = { text: tokenizer.decode(tokens), tokens: shown(tokens.slice(from)), scores: scores.slice(from), read: shown(decoding.read) };
-    const look = this.#look(title, input.sources, whole, recorder, input.spans, edits);
-    return { text: tokenizer.decode(own), ids: tokens.slice(prefix.length), scores: scores.slice(prefix.length), ended, look };
+    const hasSource = settings.sources.length > 0;
+    const limit = maxLength(settings.decode, { size: input.size, prefix: prefix.length, hasSource });
+    const least = minLength(settings.decode, { size: input.size, given: prefix.length });
+    return { input, recorder, forced, prefix, limit, least, search, decoder: new Decoder(this, input, recorder) };
+  }
+
+  // The beam search; the attention of its hypotheses is edited, and not recorded.
+  async #beams({ decoder, recorder, prefix, limit, least, forced, search }, onToken) {
+    const { settings } = this;
+    recorder.keeps = false;
+    const found = await beamSearch({
+      start: decoder.begin(),
+      first: settings.decode.first,
+      prefix,
+      limit,
+      least,
+      forced,
+      size: search.beam_size,
+      penalty: search.length_penalty ?? settings.decode.length_penalty,
+      settings,
+      advance: (state, token) => decoder.advance(state, token),
+      pause: onToken && (() => onToken(null)),
+    });
+    recorder.keeps = true;
+    return found;
+  }
+
+  // The tree of a beam search as /studio/beam sends it.
+  #named({ nodes, outputs }, prefix) {
+    const alive = new Set();
+    for (const { node } of outputs) for (let at = node; at >= 0; at = nodes[at].parent) alive.add(at);
+    const sum = (scores) => scores.slice(prefix).reduce((total, score) => total + score, 0);
+    const text = (tokens) => this.target.decode(tokens.slice(prefix, this.#isEnd(tokens.at(-1)) ? -1 : undefined));
+    return {
+      nodes: nodes.map((each, i) => ({ ...each, id: each.token, token: this.target.piece(each.token), alive: alive.has(i) })),
+      outputs: outputs.map(({ tokens, scores, score, node }) => ({ text: text(tokens), score, log_probability: sum(scores), node })),
+    };
+  }
+
+  #lookAt(tokens, scores, read, { input, recorder }, title, edits) {
+    const shown = (ids) => ids.map((id) => this.target.piece(id));
+    const from = tokens.length - read.length; // of running text whose window slid, the last window
+    const whole = { text: this.target.decode(tokens), tokens: shown(tokens.slice(from)), scores: scores.slice(from), read: shown(read) };
+    return this.#look(title, input.sources, whole, recorder, input.spans, edits);
   }
 
   #prompt(text) {
@@ -132,48 +203,44 @@ export class Model {
   }
 }
 
-// The decoder's state: its caches, and the tokens that it has read since its window began.
-class Decoding {
+// The decoder of one input. A state is {caches, read: the tokens since its window began}, and never changes.
+class Decoder {
   constructor(model, input, recorder) {
-    Object.assign(this, { decoder: model.programs.decoder ?? model.programs.model, recorder, window: model.settings.decode.window });
+    Object.assign(this, { program: model.programs.decoder ?? model.programs.model, recorder, window: model.settings.decode.window });
     this.memory = {};
-    this.start = {};
+    this.first = {};
     if (model.programs.encoder) {
       const encoded = model.programs.encoder.run(input.feeds, recorder);
       this.memory.encoder_hidden_states = encoded.last_hidden_state;
       this.memory.encoder_attention_mask = encoded.encoder_attention_mask ?? input.feeds.attention_mask;
-      this.start = following(encoded);
+      this.first = following(encoded);
     }
-    this.#begin();
   }
 
-  #begin() {
+  begin() {
     const size = (axis, i) => (typeof axis === "number" ? axis : i === 0 ? 1 : 0); // one sequence, nothing before it
-    const inputs = this.decoder.inputs.filter(({ name }) => name.startsWith("past_key_values"));
+    const inputs = this.program.inputs.filter(({ name }) => name.startsWith("past_key_values"));
     const zeros = inputs.map(({ name, shape }) => [name, tensor("f", shape.map(size))]);
-    this.state = { ...Object.fromEntries(zeros), ...this.start };
-    this.read = [];
+    return { caches: { ...Object.fromEntries(zeros), ...this.first }, read: [] };
   }
 
-  // The logits after some more tokens.
-  advance(tokens) {
-    if (this.window !== null && this.read.length === this.window) {
-      const again = this.read.slice(this.window - Math.floor(this.window / 2));
-      this.#begin();
+  // The logits after one more token, and the state.
+  advance(state, token) {
+    if (this.window !== null && state.read.length === this.window) {
+      const again = state.read.slice(this.window - Math.floor(this.window / 2));
       this.recorder.forget("decoder");
-      for (const token of again) this.#step([token]);
+      state = again.reduce((before, each) => this.#step(before, each).state, this.begin());
     }
-    return this.#step(tokens);
+    return this.#step(state, token);
   }
 
-  #step(tokens) {
-    this.recorder.at(this.read.length);
-    this.read.push(...tokens);
-    const feeds = { input_ids: integers(tokens), attention_mask: ones(this.read.length), ...this.memory, ...this.state };
-    const outputs = this.decoder.run(feeds, this.recorder);
-    this.state = following(outputs);
+  #step({ caches, read }, token) {
+    this.recorder.at(read.length);
+    const all = [...read, token];
+    const feeds = { input_ids: integers([token]), attention_mask: ones(all.length), ...this.memory, ...caches };
+    const outputs = this.program.run(feeds, this.recorder);
     const { shape, data } = outputs.logits;
-    return data.slice(data.length - shape.at(-1));
+    return { logits: data.slice(data.length - shape.at(-1)), state: { caches: following(outputs), read: all } };
   }
 }
 

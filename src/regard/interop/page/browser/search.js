@@ -1,6 +1,8 @@
-// Greedy search, with the constraints of a recipe's [decode] table, as regard.decoding applies them.
+// Scores of the next token under the constraints of a recipe's [decode] table, as regard.decoding applies them; greedy
+// search and sampling.
 
 import { logSoftmaxRows } from "./layers.js";
+import { filtered, sampled, uniform } from "./sampling.js";
 
 const best = (scores) => scores.reduce((at, score, i) => (score > scores[at] ? i : at), 0);
 
@@ -13,15 +15,22 @@ function repeats(tokens, size) {
   return found;
 }
 
-// The next token, and its log-probability before any constraint.
+// Log-probabilities of the next token: of the model, and with −∞ for what the constraints exclude.
 // state: {tokens: so far, prefix: tokens that the output begins with, least: length, forced: Map of positions}
-export function nextToken(logits, state, { special, decode }) {
+export function nextScores(logits, state, { special, decode }) {
   const logProbabilities = logSoftmaxRows(logits, logits.length);
   const { tokens, prefix, least, forced } = state;
   const at = tokens.length;
-  const chosen = (token) => ({ token, logProbability: logProbabilities[token] });
-  if (at < prefix.length) return chosen(prefix[at]);
-  const scores = decode.repetition_penalty === 1 ? logits.slice() : logProbabilities.slice();
+  const scores = logProbabilities.slice();
+  const only = (token) => {
+    const kept = scores[token];
+    scores.fill(-Infinity);
+    scores[token] = kept;
+  };
+  if (at < prefix.length) {
+    only(prefix[at]);
+    return { logProbabilities, scores };
+  }
   for (const token of special.suppressed) scores[token] = -Infinity;
   const limited = decode.ends && least > 0;
   const end = scores[special.end];
@@ -29,13 +38,16 @@ export function nextToken(logits, state, { special, decode }) {
   const size = decode.no_repeat_ngram_size;
   if (size && at >= size) for (const token of repeats(tokens, size)) scores[token] = -Infinity;
   if (decode.repetition_penalty !== 1) for (const token of new Set(tokens)) scores[token] *= decode.repetition_penalty;
-  if (forced.has(at)) {
-    const kept = scores[forced.get(at)];
-    scores.fill(-Infinity);
-    scores[forced.get(at)] = kept;
-  }
+  if (forced.has(at)) only(forced.get(at));
   if (limited && scores.every((score) => score === -Infinity)) scores[special.end] = end;
-  return chosen(best(scores));
+  return { logProbabilities, scores };
+}
+
+// The next token, and its log-probability before any constraint. search: {sample, temperature, top_k, top_p, seed}
+export function nextToken(logits, state, settings, search = {}) {
+  const { logProbabilities, scores } = nextScores(logits, state, settings);
+  const token = search.sample ? sampled(filtered(scores, search), uniform(search.seed ?? 1, 0, state.tokens.length)) : best(scores);
+  return { token, logProbability: logProbabilities[token] };
 }
 
 // The largest number of tokens of an output with its prefix.

@@ -1,6 +1,6 @@
 // Fields for what a model reads: a text, a label or a picture for each source, and examples to begin with.
 
-import { make } from "./page/state.js";
+import { make } from "./state.js";
 
 const LONGEST = 1024; // pixels of a picture's longer side; a larger one is reduced before it is sent
 const BYTES = 600_000; // of a picture that is sent as it is
@@ -8,7 +8,7 @@ const BYTES = 600_000; // of a picture that is sent as it is
 // The input of the address as a list with a string for each source.
 export function inputOf(model, parameters) {
   const count = Math.max(1, model.reads.length);
-  const first = model.examples[0] ?? Array(count).fill("");
+  const first = model.examples[0] ?? Array.from({ length: count }, (_, i) => model.choices?.[i]?.[0] ?? "");
   if (parameters.input === undefined) return [...first];
   if (count === 1) return [parameters.input];
   try {
@@ -33,7 +33,8 @@ export function showInputs(box, model, input, changed) {
       now[i] = value;
       changed([...now]);
     };
-    return kind === "image" ? pictureField(name, i, set) : textField(name, i, set, kind === "text");
+    if (kind === "image") return pictureField(name, i, set);
+    return model.choices?.[i] ? choiceField(name, i, set, model.choices[i]) : textField(name, i, set, kind === "text");
   });
   const fill = (values) => {
     values.forEach((value, i) => {
@@ -54,6 +55,13 @@ function textField(name, i, set, long) {
   const field = make(long ? "textarea" : "input", { id: `input-${i}`, spellcheck: false, autocomplete: "off", ...(long ? { rows: 2 } : {}) });
   field.addEventListener("input", () => set(field.value));
   const fill = (value) => field.value !== value && (field.value = value);
+  return { fill, element: make("p", { className: "field" }, make("label", { htmlFor: field.id, textContent: name }), field) };
+}
+
+function choiceField(name, i, set, labels) {
+  const field = make("select", { id: `input-${i}` }, ...labels.map((label) => new Option(label, label)));
+  field.addEventListener("change", () => set(field.value));
+  const fill = (value) => (field.value = value);
   return { fill, element: make("p", { className: "field" }, make("label", { htmlFor: field.id, textContent: name }), field) };
 }
 

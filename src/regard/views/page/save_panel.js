@@ -1,10 +1,10 @@
 // Saving the state: a link, a file, the look as JSON or as a page in one file, and the commands that show the same.
 
-import { saveFile } from "./page/save.js";
-import { make } from "./page/state.js";
+import { saveFile } from "./save.js";
+import { make } from "./state.js";
 import { commands, readEdits } from "./edits.js";
 
-// `current()` gives {store, request, input, model} of what is shown.
+// `current()` gives {request, input, model} of what is shown.
 export function showSavePanel(box, studio, current) {
   const button = (text, action) => {
     const made = make("button", { type: "button", textContent: text });
@@ -43,7 +43,7 @@ export function showSavePanel(box, studio, current) {
       button("State", () => saveFile(plain(JSON.stringify({ route: "type", parameters: studio.parameters }, null, 2), "application/json"), "studio-state.json")),
       button("Edits", () => saveFile(plain(JSON.stringify(readEdits(studio.parameters.edits), null, 2), "application/json"), "edits.json")),
       button("Look as JSON", async () => saveFile(plain(JSON.stringify(await studio.ask("studio/look", current().request)), "application/json"), "look.json")),
-      button("Page in one file", async () => saveFile(plain(await studio.ask("studio/export", current().request), "text/html"), "look.html")),
+      ...(studio.bytes ? [button("Page in one file", async () => saveFile(plain(await studio.ask("studio/export", current().request), "text/html"), "look.html"))] : []), // a server writes it
     ),
     make("p", { className: "line quiet" }, make("label", { htmlFor: "state-file", textContent: "Open a state" }), file),
     make("details", { id: "commands" }, make("summary", { textContent: "The same as a command, and in Python" }), make("h3", { textContent: "Shell" }), shell, make("h3", { textContent: "Python" }), python),
@@ -51,8 +51,9 @@ export function showSavePanel(box, studio, current) {
   return {
     update() {
       const { model, input, request } = current();
-      Object.assign(shell, { textContent: commands(model, input, request.edits ?? [], request.beam_size).shell });
-      Object.assign(python, { textContent: commands(model, input, request.edits ?? [], request.beam_size).python });
+      const { shell: line, python: program } = commands(model, input, request);
+      Object.assign(shell, { textContent: line });
+      Object.assign(python, { textContent: program });
     },
   };
 }

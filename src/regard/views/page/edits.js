@@ -1,6 +1,6 @@
 // Edits of a model as a list, as `regard look --edit` reads it: how they are told, added, and written as commands.
 
-import { shown } from "./page/data.js";
+import { shown } from "./data.js";
 
 const same = (a, b, keys) => keys.every((key) => JSON.stringify(a[key] ?? null) === JSON.stringify(b[key] ?? null));
 // What an edit is of: a later one of the same replaces it.
@@ -55,14 +55,19 @@ export function told(edit) {
 
 const quoted = (text) => `'${String(text).replaceAll("'", `'\\''`)}'`;
 
-// The shell command and the Python lines that show the same.
-export function commands(model, input, edits, beam) {
+const inPython = (value) => (value === true ? "True" : JSON.stringify(value));
+
+// The shell command and the Python lines that show the same as a request.
+export function commands(model, input, { edits = [], model: _, input: __, ...options }) {
   const texts = model.reads.includes("image") ? input.map((each, i) => (model.reads[i] === "image" ? "picture.png" : each)) : input;
   const path = model.path ?? model.name;
-  const search = beam ? ` --beam ${beam}` : "";
-  const look = `regard look ${quoted(path)} ${quoted(texts.join("\t"))}${search}`;
+  const { beam_size: beam, ...search } = options;
+  const flags = [...(beam ? [`--beam ${beam}`] : []), ...Object.entries(search).map(([key, value]) => `--set ${key}=${value}`)];
+  const look = ["regard look", quoted(path), quoted(texts.join("\t")), ...flags].join(" ");
   const shell = edits.length ? `cat > edits.json <<'END'\n${JSON.stringify(edits)}\nEND\n${look} --edit edits.json` : look;
-  const text = JSON.stringify(texts.length > 1 ? texts : texts[0]);
-  const python = `import json, regard\n\nlook = regard.look(${JSON.stringify(path)}, ${text}${edits.length ? `, edits=json.loads(${JSON.stringify(JSON.stringify(edits))})` : ""}${beam ? `, beam_size=${beam}` : ""})\nprint(look.output)`;
+  const given = [JSON.stringify(path), JSON.stringify(texts.length > 1 ? texts : texts[0])];
+  if (edits.length) given.push(`edits=json.loads(${JSON.stringify(JSON.stringify(edits))})`);
+  given.push(...Object.entries(options).map(([key, value]) => `${key}=${inPython(value)}`));
+  const python = `import json, regard\n\nlook = regard.look(${given.join(", ")})\nprint(look.output)`;
   return { shell, python };
 }

@@ -1,8 +1,7 @@
 // What a model generated, token by token with probabilities, or the label that it gave; and what edits changed of it.
 
-import { colour, ink } from "./page/colours.js";
-import { percent, shown } from "./page/data.js";
-import { make } from "./page/state.js";
+import { percent, shown } from "./data.js";
+import { make } from "./state.js";
 
 const probability = (score) => Math.exp(score ?? -Infinity);
 const total = (output) => output.scores?.reduce((sum, score) => sum + score, 0);
@@ -53,13 +52,14 @@ const gone = (token) => make("li", { className: "gone" }, make("del", { textCont
 
 function tokenItem(token, score, position, isNew, choose) {
   const share = score === undefined ? 0 : probability(score);
-  const inside = [make(isNew ? "ins" : "span", { textContent: shown(token) }), make("small", { textContent: score === undefined ? "" : percent(share) })];
+  const bar = make("span", { className: "share" }, make("span"));
+  bar.firstChild.style.width = `${100 * share}%`;
+  const inside = [make(isNew ? "ins" : "span", { textContent: shown(token) }), make("small", { textContent: score === undefined ? "" : percent(share) }), bar];
   const item = make("li", isNew ? { className: "new" } : {});
   if (choose) {
     const button = make("button", { type: "button", label: `Token ${position}: ${shown(token)}, ${percent(share)}` }, ...inside);
     button.addEventListener("click", () => choose(position));
     item.append(button);
   } else item.append(...inside);
-  Object.assign((item.firstChild.tagName === "BUTTON" ? item.firstChild : item).style, { background: colour(share * 0.5), color: ink(share * 0.5) });
   return item;
 }

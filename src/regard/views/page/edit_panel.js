@@ -1,7 +1,7 @@
 // The panel of edits: tools for the row, head and token that are chosen, and the list of edits with undo and redo.
 
-import { MEAN, headName, shown } from "./page/data.js";
-import { make } from "./page/state.js";
+import { MEAN, headName, shown } from "./data.js";
+import { make } from "./state.js";
 import { findEdit, readEdits, told, withEdit, writeEdits } from "./edits.js";
 import { headKey, showPainter } from "./paint.js";
 
@@ -84,11 +84,13 @@ export function showEditPanel(box, store, studio) {
   });
 
   const field = (text, ...inside) => make("div", { className: "tool" }, make("h3", { textContent: text }), ...inside);
+  const row = field("Attention of the row", make("p", { className: "quiet", textContent: "Drag a bar, or paint over several. Keys: ↑ ↓ change, ← → move." }), painter, make("label", {}, renormalize, " The other weights share the rest"));
+  store.listen(() => (row.hidden = painter.hidden)); // a long row is not painted
   box.replaceChildren(
     make("h2", { id: "edit-title", textContent: "Edit" }),
     target,
     field("Output of the head", make("p", { className: "line" }, make("label", { htmlFor: "edit-factor", className: "heard", textContent: "Factor of the head’s output" }), factor, factorShown, off)),
-    field("Attention of the row", make("p", { className: "quiet", textContent: "Drag a bar, or paint over several. Keys: ↑ ↓ change, ← → move." }), painter, make("label", {}, renormalize, " The other weights share the rest")),
+    row,
     field("Edits, in order", make("p", { className: "line" }, undo, redo, clear), none, list),
   );
 

@@ -1,7 +1,7 @@
 // A row of attention as bars that can be dragged, painted over with the pointer, or moved by keys.
 
-import { MEAN, percent, shown } from "./page/data.js";
-import { make } from "./page/state.js";
+import { MEAN, percent, shown } from "./data.js";
+import { make } from "./state.js";
 
 const MOST = 128; // keys of a row that can be painted
 const STEP = 0.05;

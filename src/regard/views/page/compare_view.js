@@ -1,11 +1,14 @@
 // Two models, layers, heads or edits side by side on one input: outputs aligned, maps subtracted.
 
-import { MEAN, headName, percent, readLook, shown } from "./page/data.js";
-import { showMap } from "./page/map.js";
-import { make, makeStore } from "./page/state.js";
-import { differenceMap, largest } from "./difference.js";
+import { MEAN, headName, percent, readLook, shown } from "./data.js";
+import { showMap } from "./map.js";
+import { searchOptions } from "./search_options.js";
+import { make, makeStore } from "./state.js";
+import { differenceMap, largest } from "./map_difference.js";
 import { readEdits } from "./edits.js";
 import { inputOf, inputText, showInputs } from "./inputs.js";
+import { makeTask } from "./task.js";
+import { tokenDifferences } from "./token_difference.js";
 
 const PAUSE = 150;
 const LINES = 12; // of the table of differences
@@ -26,25 +29,19 @@ function show(box, studio) {
     maps,
     make("div", { className: "beside" }, wide("Outputs, aligned", aligned), wide("Weights that differ most", cells)),
   );
-  let [model, fill, asked, timer, looks, places] = [null, null, null, 0, [], []];
+  let [model, fill, looks, places] = [null, null, [], []];
+  const task = makeTask(box, studio);
 
-  async function refresh() {
-    asked?.abort();
-    const current = (asked = new AbortController());
-    const input = inputOf(model, studio.parameters);
-    if (input.some((each) => !each)) return;
-    try {
+  const refresh = () =>
+    task.run(async (signal) => {
+      const input = inputOf(model, studio.parameters);
+      if (input.some((each) => !each)) return maps.replaceChildren(make("p", { className: "empty", textContent: "Type something, and both outputs appear here." }));
       const found = sides.map((side) => side.request(input));
-      looks = (await Promise.all(found.map((each) => studio.ask("studio/look", each, current.signal)))).map(readLook);
+      looks = (await Promise.all(found.map((each) => studio.ask("studio/look", each, signal)))).map(readLook);
       const [first, second] = looks.map(scored);
-      const difference = await studio.ask("studio/difference", { first: first.tokens, second: second.tokens, first_scores: first.scores, second_scores: second.scores }, current.signal);
-      studio.fail(null);
-      drawAligned(difference.tokens);
+      drawAligned(tokenDifferences(first.tokens, second.tokens, first.scores, second.scores));
       draw();
-    } catch (error) {
-      if (error.name !== "AbortError") studio.fail(error);
-    }
-  }
+    });
 
   function drawAligned(tokens) {
     fillTable(aligned, ["A", "probability", "B", "probability", "change in nats"], tokens.map((each) => [each.first === null ? "" : shown(each.first), probability(each.first_score), each.second === null ? "" : shown(each.second), probability(each.second_score), each.first_score === null || each.second_score === null ? "" : signed(each.second_score - each.first_score, 3)]));
@@ -99,34 +96,25 @@ function show(box, studio) {
     fillTable(cells, ["row", "key", "A", "B", "A − B"], lines.map(({ row, key, value }) => [shown(both.rowNames[row]), shown(a.map.keyNames[key]), percent(a.map.row(a.head, both.pairs[row][0])[key]), percent(b.map.row(b.head, both.pairs[row][1])[key]), `${signed(100 * value, 1)} %`]));
   }
 
-  function changed(input) {
-    clearTimeout(timer);
-    timer = setTimeout(() => studio.go({ input: inputText(model, input) }, { replace: true }), PAUSE);
-  }
+  const changed = (input) => task.later(PAUSE, () => studio.go({ input: inputText(model, input) }, { replace: true }));
 
   let before = "";
   function update() {
     if (model !== studio.model) {
-      clearTimeout(timer); // an input that was typed for another model
+      task.stop(); // an input that was typed for another model
       model = studio.model;
       fill = showInputs(inputs, model, inputOf(model, studio.parameters), changed);
     } else fill(inputOf(model, studio.parameters));
     for (const side of sides) side.update();
-    const { input, edits, edits_b, model_b, beam } = studio.parameters;
-    const now = JSON.stringify([model.name, input, edits, edits_b, model_b, beam]);
+    const { input, edits, edits_b, model_b } = studio.parameters;
+    const now = JSON.stringify([model.name, input, edits, edits_b, model_b, searchOptions(studio.parameters)]);
     if (now === before) draw();
     else refresh();
     before = now;
   }
 
   update();
-  return {
-    update,
-    close() {
-      clearTimeout(timer);
-      asked?.abort();
-    },
-  };
+  return { update, close: task.stop };
 }
 
 // The controls of one side: a model, a layer, a head, and edits. Those of A are the keys of the other views.
@@ -149,7 +137,7 @@ function sidePanel(name, studio) {
     request: (input) => {
       const { generates, name: of } = chosen();
       const list = readEdits(studio.parameters[key("edits")]);
-      return { model: of, input, ...(generates ? { beam_size: Math.max(1, Number(studio.parameters.beam) || 1) } : {}), ...(list.length ? { edits: list } : {}) };
+      return { model: of, input, ...(generates ? searchOptions(studio.parameters) : {}), ...(list.length ? { edits: list } : {}) };
     },
     update() {
       const alike = studio.models.filter((each) => each.reads.join() === studio.model.reads.join());

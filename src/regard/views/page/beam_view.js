@@ -1,9 +1,10 @@
 // The beam tree: hypotheses that share their beginnings, with log-probabilities. A node forces its prefix.
 
-import { percent, shown } from "./page/data.js";
-import { make } from "./page/state.js";
+import { percent, shown } from "./data.js";
 import { readEdits, writeEdits } from "./edits.js";
 import { inputOf, inputText, showInputs } from "./inputs.js";
+import { make } from "./state.js";
+import { makeTask } from "./task.js";
 
 const [ACROSS, DOWN] = [92, 38]; // pixels from one node to the next
 const SVG = "http://www.w3.org/2000/svg";
@@ -27,25 +28,26 @@ function show(box, studio) {
     tree,
     make("div", { className: "wide", role: "region", tabIndex: 0, label: "Outputs" }, table),
   );
-  let [model, fill, asked, timer, answer] = [null, null, null, 0, null];
+  let [model, fill, answer] = [null, null, null];
+  const task = makeTask(box, studio);
   const beamSize = () => Math.max(2, Math.min(16, Number(studio.parameters.beam) || 4));
   const edits = () => readEdits(studio.parameters.edits);
   const isForced = (edit) => edit.edit === "replace_token" && edit.side === "output";
 
-  async function refresh() {
-    asked?.abort();
-    const current = (asked = new AbortController());
-    size.value = beamSize();
-    const input = inputOf(model, studio.parameters);
-    if (input.some((each) => !each)) return;
-    try {
-      answer = await studio.ask("studio/beam", { model: model.name, input, beam_size: beamSize(), edits: edits() }, current.signal);
-      studio.fail(null);
+  const refresh = () =>
+    task.run(async (signal) => {
+      size.value = beamSize();
+      const input = inputOf(model, studio.parameters);
+      if (input.some((each) => !each)) return empty("Type something, and the search for its output appears here.");
+      answer = await studio.ask("studio/beam", { model: model.name, input, beam_size: beamSize(), edits: edits() }, signal);
       draw();
       studio.announce(`${answer.outputs.length} outputs, best: ${answer.outputs[0]?.text ?? "none"}`);
-    } catch (error) {
-      if (error.name !== "AbortError") studio.fail(error);
-    }
+    });
+
+  function empty(text) {
+    answer = null;
+    tree.replaceChildren(make("p", { className: "empty", textContent: text }));
+    table.tBodies[0].replaceChildren();
   }
 
   function draw() {
@@ -72,37 +74,26 @@ function show(box, studio) {
   pruned.addEventListener("change", () => studio.go({ pruned: pruned.checked ? 1 : null }));
   all.addEventListener("click", () => studio.go({ edits: writeEdits(edits().filter((edit) => !isForced(edit))) }));
 
-  function changed(input) {
-    clearTimeout(timer);
-    timer = setTimeout(() => studio.go({ input: inputText(model, input), edits: null }, { replace: true }), PAUSE);
-  }
+  const changed = (input) => task.later(PAUSE, () => studio.go({ input: inputText(model, input), edits: null }, { replace: true }));
 
-  let asked_for = "";
+  let before = "";
   function update() {
     pruned.checked = studio.parameters.pruned === "1";
     if (model !== studio.model) {
-      clearTimeout(timer); // an input that was typed for another model
+      task.stop(); // an input that was typed for another model
       model = studio.model;
       fill = showInputs(inputs, model, inputOf(model, studio.parameters), changed);
     } else fill(inputOf(model, studio.parameters));
     const { input, edits: given, beam } = studio.parameters;
     const now = JSON.stringify([model.name, input, given, beam]);
-    if (!model.generates) {
-      tree.replaceChildren(make("p", { className: "quiet", textContent: "This model gives labels: there is no search." }));
-      table.tBodies[0].replaceChildren();
-    } else if (now === asked_for) draw();
+    if (!model.generates) task.run(async () => empty("This model gives labels: there is no search."));
+    else if (now === before) draw();
     else refresh();
-    asked_for = now;
+    before = now;
   }
 
   update();
-  return {
-    update,
-    close() {
-      clearTimeout(timer);
-      asked?.abort();
-    },
-  };
+  return { update, close: task.stop };
 }
 
 const number = (value) => (value === null ? "–" : value.toFixed(3));

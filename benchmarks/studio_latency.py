@@ -1,0 +1,138 @@
+"""How long the studio takes, in a browser: until it is first painted, and from an edit to its result.
+
+    .venv/bin/python benchmarks/studio_latency.py --rounds 30
+
+The model of dates that the package has, and an untrained model of the sizes of the recipe `translation`, each read an
+input of 50 tokens. An edit is one press of the button "Switch off": its time is from the event to the first frame after
+the output, its score and all maps are drawn anew. Server and browser share the processor. The exported page, which has
+no server, is measured alike.
+"""
+
+import argparse
+import asyncio
+import shutil
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.resources import files
+from pathlib import Path
+from statistics import median, quantiles
+from tempfile import TemporaryDirectory
+from urllib.parse import urlencode
+
+import torch
+import uvicorn
+from playwright.sync_api import Page, sync_playwright
+
+import regard
+from regard.data.train_tokenizer import train_tokenizer
+from regard.inference.predictor import Predictor
+from regard.recipe.load import read_recipe
+from regard.recipe.shipped import find_recipe
+from regard.server.app import Server
+from regard.server.engine import Engine, EngineLimits
+from regard.server.http_server import server_config
+
+TOKENS = 50
+SYLLABLES = [f"{a}{b}{c}" for a in "dklmnrst" for b in "aeiou" for c in ("", "m", "n", "r")]
+WORDS = [f"{a}{b}{c}" for a in "bdfgklmnprst" for b in ("ai", "au", "e", "i", "o", "u") for c in SYLLABLES]
+
+EDIT = """async () => {
+  const view = document.getElementById("view");
+  const button = [...document.querySelectorAll("#edit button")].find((each) => each.textContent === "Switch off");
+  const begin = performance.now();
+  button.click();
+  while (view.hasAttribute("aria-busy")) {
+    await new Promise((done) => {
+      const seen = new MutationObserver(() => (seen.disconnect(), done()));
+      seen.observe(view, { attributes: true });
+    });
+  }
+  await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+  return performance.now() - begin;
+}"""
+PAINT = """() => new Promise((done) => {
+  const found = () => performance.getEntriesByName("first-contentful-paint")[0]?.startTime;
+  const again = () => (found() === undefined ? setTimeout(again, 10) : done(found()));
+  again();
+})"""
+
+
+def untrained() -> Predictor:
+    """Random weights of the recipe's sizes."""
+    recipe = read_recipe(find_recipe("translation"))
+    words = train_tokenizer("words", [" ".join(WORDS)], 10_000)
+    torch.manual_seed(1)
+    table = {**recipe.as_dict()["model"], "source_vocab_size": words.size, "vocab_size": words.size}
+    return Predictor(regard.build(table).eval(), recipe, (words,), words).with_decode(max_length=TOKENS)
+
+
+def edits(page: Page, address: str, rounds: int) -> list[float]:
+    page.goto(address)
+    page.wait_for_selector("main:not([aria-busy]) #edit button")
+    for _ in range(4):
+        page.evaluate(EDIT)
+    return [page.evaluate(EDIT) for _ in range(rounds)]
+
+
+def told(name: str, times: list[float]) -> None:
+    print(f"{name:42} median {median(times):6.1f} ms, 95 % {quantiles(times, n=20)[-1]:6.1f} ms", flush=True)
+
+
+@contextmanager
+def serving(models: dict[str, Predictor]) -> Iterator[str]:
+    """The address of a studio of these models, in a thread."""
+    engine = Engine(EngineLimits())
+    for name, model in models.items():
+        engine.load(name, "1", model)
+    engine.start()
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(server_config(Server(engine)))
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listening])))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
+    finally:
+        server.should_exit = True
+        thread.join()
+        engine.stop()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--translation", help="a run or checkpoint, instead of the untrained model")
+    parser.add_argument("--text", help="its input")
+    parser.add_argument("--browser", default=shutil.which("chromium"))
+    given = parser.parse_args()
+    dates = regard.load(files("regard.server") / "studio_model" / "dates", device="cpu")
+    inputs = {"dates": "le mercredi 14 septembre de notre an 1937, le soir"[: TOKENS - 1]}
+    inputs["translation"] = " ".join(WORDS[:: len(WORDS) // TOKENS][: TOKENS - 1])
+    models = {"dates": dates, "translation": regard.load(given.translation) if given.translation else untrained()}
+    inputs["translation"] = given.text or inputs["translation"]
+    with TemporaryDirectory() as folder, serving(models) as address, sync_playwright() as playwright:
+        page_of_dates = Path(folder) / "dates.html"
+        regard.export(dates, "page", page_of_dates)
+        browser = playwright.chromium.launch(executable_path=given.browser, args=["--no-sandbox"])
+        for name, place in (("studio", address), ("exported page", page_of_dates.as_uri())):
+            times = []
+            for _ in range(max(3, given.rounds // 3)):
+                page = browser.new_context(viewport={"width": 1280, "height": 960}).new_page()
+                page.goto(place)
+                times.append(page.evaluate(PAINT))
+                page.context.close()
+            told(f"first contentful paint, {name}", times)
+        page = browser.new_page(viewport={"width": 1280, "height": 960})
+        for name, text in inputs.items():
+            query = urlencode({"model": name, "input": text, "map": "decoder 2 cross", "head": 0})
+            told(f"edit, {name}, {TOKENS} tokens", edits(page, f"{address}#/type?{query}", given.rounds))
+            tokens = page.locator("#source-tokens li").count()
+            print(f"  {tokens} tokens of the source, {page.locator('#output-tokens li').count()} of the output")
+        query = urlencode({"input": inputs["dates"], "map": "decoder 2 cross", "head": 0})
+        told("edit, dates, exported page", edits(page, f"{page_of_dates.as_uri()}#/type?{query}", given.rounds))
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()

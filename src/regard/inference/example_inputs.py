@@ -1,0 +1,32 @@
+"""Inputs to begin with: of a model's synthetic test data, images as data: URLs."""
+
+import base64
+from itertools import islice
+
+from regard.core.errors import MissingExtra
+from regard.data.images import Pixels, load_image, webp
+from regard.data.sources import examples
+from regard.data.synthetic.scenes import SIDE, Scene
+from regard.inference.predictor import Predictor
+
+EXAMPLES = 6  # of a model
+
+
+def url_of(image: Pixels) -> str:
+    """An image as a data: URL, without loss."""
+    return f"data:image/webp;base64,{base64.b64encode(webp(image, lossless=True)).decode()}"
+
+
+def example_inputs(predictor: Predictor) -> tuple[tuple[str, ...], ...]:
+    """Inputs of the model's synthetic test data; none of a model that was trained on files."""
+    config = predictor.recipe.data
+    if not config.synthetic or not config.source_fields:
+        return ()
+    try:
+        found = list(islice(examples(config, "test"), EXAMPLES))
+        return tuple(
+            tuple(url_of(load_image(each, SIDE)) if isinstance(each, Scene) else str(each) for each in one.sources)
+            for one in found
+        )
+    except MissingExtra:  # of the data, or of images
+        return ()

@@ -1,0 +1,102 @@
+// The tokens of the sources, to mask or replace; and a token of the output, to replace by one of the model's
+// alternatives or by another, and to continue from.
+
+import { percent, shown } from "./data.js";
+import { findEdit } from "./edits.js";
+import { make } from "./state.js";
+
+// `alternatives(position)` resolves to {alternatives: [{token, id, log_probability}]} of a position of the output.
+export function showTokenPanel(box, panel, alternatives) {
+  let chosen = null; // {side, source, position}
+  let [look, asked] = [null, 0];
+  const tools = make("div", { id: "token-tools", className: "tool", hidden: true });
+  const lists = make("div", { id: "source-tokens" });
+  box.replaceChildren(lists, tools);
+
+  function draw(next = look) {
+    look = next;
+    const edits = panel.edits();
+    const texts = look.sources.map((source, number) => ({ source, number })).filter(({ source }) => source.kind === "text");
+    lists.replaceChildren(
+      ...texts.map(({ source, number }) => {
+        const title = texts.length > 1 ? `Tokens of source ${number + 1}` : "Tokens of the source";
+        const items = source.tokens.map((token, position) => {
+          const masked = findEdit(edits, "mask_source", { source: number || undefined, token: position });
+          const replaced = findEdit(edits, "replace_token", { source: number || undefined, position });
+          const button = make("button", { type: "button", textContent: shown(token), className: masked ? "masked" : replaced ? "new" : "", label: `Source token ${position}: ${shown(token)}${masked ? ", masked" : replaced ? ", replaced" : ""}` });
+          button.addEventListener("click", () => choose({ side: "source", source: number, position }));
+          return make("li", {}, button);
+        });
+        return make("div", {}, make("h3", { textContent: title }), make("ol", { className: "tokens chips", label: title }, ...items));
+      }),
+    );
+    if (chosen) drawTools();
+  }
+
+  function choose(next) {
+    chosen = next;
+    drawTools();
+    tools.querySelector("button, input").focus();
+  }
+
+  const where = ({ side, source, position }) => (side === "source" ? { ...(source ? { source } : {}), position } : { side: "output", position });
+
+  function drawTools() {
+    const { side, source, position } = chosen;
+    const tokens = side === "source" ? look.sources[source]?.tokens : look.output?.tokens;
+    tools.hidden = tokens?.[position] === undefined;
+    if (tools.hidden) return;
+    const name = `${side === "source" ? "Source" : "Output"} token ${position}: ${shown(tokens[position])}`;
+    const line = make("form", { className: "line" });
+    if (side === "source") line.append(maskButton(source, position));
+    const field = make("input", { id: "token-text", autocomplete: "off", spellcheck: false, size: 8 });
+    line.append(make("label", { htmlFor: "token-text", textContent: side === "source" ? "Replace by" : "Force, and continue from it" }), field, make("button", { textContent: "Replace" }));
+    const target = where(chosen);
+    line.addEventListener("submit", (event) => {
+      event.preventDefault();
+      if (field.value) panel.add({ edit: "replace_token", ...target, token: field.value });
+    });
+    const typed = tools.contains(document.activeElement) && document.activeElement.id === "token-text" ? document.activeElement.value : null;
+    tools.replaceChildren(make("h3", { textContent: name }), ...(side === "output" ? [alternativeList(position)] : []), line);
+    if (typed !== null) {
+      field.value = typed;
+      field.focus();
+    }
+  }
+
+  function maskButton(source, position) {
+    const target = { ...(source ? { source } : {}), token: position };
+    const masked = Boolean(findEdit(panel.edits(), "mask_source", target));
+    const mask = make("button", { type: "button", textContent: masked ? "Unmask" : "Mask" });
+    mask.addEventListener("click", () => panel.add({ edit: "mask_source", ...target }, masked));
+    return mask;
+  }
+
+  // The most likely tokens at a position, after the tokens before it.
+  function alternativeList(position) {
+    const list = make("ol", { id: "alternatives", className: "alternatives", label: `The model’s alternatives at position ${position}` });
+    list.setAttribute("aria-busy", "true");
+    const number = ++asked;
+    alternatives(position).then(
+      ({ alternatives: found }) => {
+        if (number !== asked) return; // another position was chosen, or another output is shown
+        list.replaceChildren(...found.map((each) => alternativeItem(each, position)));
+        list.removeAttribute("aria-busy");
+      },
+      () => number === asked && list.remove(), // the error of the same request is shown where the output is
+    );
+    return list;
+  }
+
+  function alternativeItem({ token, id, log_probability }, position) {
+    const share = Math.exp(log_probability);
+    const bar = make("span", { className: "bar" });
+    bar.style.width = `${100 * share}%`;
+    const button = make("button", { type: "button", label: `Force ${shown(token)}, ${percent(share)}` }, make("span", { className: "name", textContent: shown(token) }), make("span", { className: "track" }, bar), make("span", { className: "number", textContent: percent(share) }));
+    button.setAttribute("aria-pressed", String(look.output.tokens[position] === token));
+    button.addEventListener("click", () => panel.add({ edit: "replace_token", side: "output", position, token: id }));
+    return make("li", {}, button);
+  }
+
+  return { draw, chooseOutput: (position) => choose({ side: "output", source: 0, position }) };
+}

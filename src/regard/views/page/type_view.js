@@ -1,0 +1,121 @@
+// Type and watch: an input, the output that follows token by token, what was attended to, and edits of it.
+
+import { readLook } from "./data.js";
+import { readEdits } from "./edits.js";
+import { showEditPanel } from "./edit_panel.js";
+import { inputOf, inputText, showInputs } from "./inputs.js";
+import { showLook } from "./look.js";
+import { showOutput } from "./output.js";
+import { showSavePanel } from "./save_panel.js";
+import { searchOptions, showSearchOptions } from "./search_options.js";
+import { make } from "./state.js";
+import { makeTask } from "./task.js";
+import { tokenDifferences } from "./token_difference.js";
+import { showTokenPanel } from "./token_panel.js";
+
+const PAUSE = 120; // milliseconds without a key before the model is asked
+
+export const view = { route: "type", title: "Type and watch", show };
+
+function show(box, studio) {
+  const section = (id, label) => make("section", { id, label });
+  const parts = { inputs: section("inputs", "Input"), output: section("output", "Output"), look: make("div", { id: "look" }), tokens: section("tokens", "Tokens"), edit: section("edit", "Edit"), save: section("save", "Save") };
+  const aside = make("aside", { id: "side", label: "Edits, saving", hidden: true }, parts.edit, parts.tokens, parts.save);
+  box.append(make("h2", { className: "heard", textContent: view.title }), make("div", { id: "columns" }, make("div", { id: "shown" }, parts.inputs, parts.output, parts.look), aside));
+  let [model, store, fill, panel, tokens] = [null, null, null, null, null];
+  const task = makeTask(box, studio);
+  const search = showSearchOptions(studio);
+  const unedited = { of: "", look: null }; // the last look without edits
+  const edits = () => readEdits(studio.parameters.edits);
+  const save = showSavePanel(parts.save, studio, () => ({ request: request(edits()), input: inputOf(model, studio.parameters), model }));
+
+  function request(list) {
+    const options = model.generates ? searchOptions(studio.parameters) : {};
+    return { model: model.name, input: inputOf(model, studio.parameters), ...options, ...(list.length ? { edits: list } : {}) };
+  }
+
+  const refresh = () =>
+    task.run(async (signal) => {
+      const plain = request([]);
+      if (plain.input.some((each) => !each)) return empty();
+      const list = edits();
+      if (!list.length) return watch(plain, signal);
+      const asked = [request(list), ...(unedited.of === JSON.stringify(plain) ? [] : [plain])];
+      const [look, before] = await Promise.all(asked.map((each) => studio.ask("studio/look", each, signal)));
+      if (before) keep(plain, readLook(before));
+      draw(readLook(look), unedited.look.output);
+    });
+
+  function empty() {
+    aside.hidden = parts.look.hidden = true;
+    const wanted = model.reads.includes("image") ? "Give the model a picture, and its output appears here." : "Type something, and the output appears here.";
+    parts.output.replaceChildren(make("p", { className: "empty", textContent: wanted }));
+  }
+
+  const keep = (plain, look) => Object.assign(unedited, { of: JSON.stringify(plain), look });
+
+  // Greedy search and sampling are watched token by token; a beam is complete before its best output is known.
+  async function watch(plain, signal) {
+    if (!model.generates || plain.beam_size > 1) {
+      keep(plain, readLook(await studio.ask("studio/look", plain, signal)));
+      return draw(unedited.look, null);
+    }
+    for await (const { look, last } of studio.stream("studio/watch", plain, signal)) {
+      signal.throwIfAborted(); // pieces that had arrived before
+      const read = readLook(look);
+      if (last) keep(plain, read);
+      draw(read, null);
+    }
+  }
+
+  function draw(look, before) {
+    const difference = before && "tokens" in before ? tokenDifferences(before.tokens, look.output.tokens, before.scores, look.output.scores) : null;
+    follow(look);
+    const choose = store && model.generates ? (position) => tokens.chooseOutput(position) : null;
+    showOutput(parts.output, look, { difference, before, choose });
+    studio.announce(`Output: ${look.output?.text ?? look.output?.label ?? "none"}`);
+    panel?.update();
+    tokens?.draw(look);
+    save.update();
+  }
+
+  function follow(look) {
+    aside.hidden = parts.look.hidden = false;
+    if (!look.maps.length) {
+      [store, panel, tokens] = [null, null, null];
+      parts.edit.replaceChildren();
+      parts.tokens.replaceChildren();
+      return parts.look.replaceChildren(make("p", { className: "empty", textContent: "This model has no attention." }));
+    }
+    if (store) return store.replace(look);
+    store = showLook(parts.look, look);
+    choose(look);
+    panel = showEditPanel(parts.edit, store, studio);
+    tokens = showTokenPanel(parts.tokens, panel, (position) => studio.ask("studio/alternatives", { ...request(edits()), position }));
+    store.listen(({ map, head, row }) => studio.go({ map: map.name, head: map.heads > 1 ? head : null, row: row || null }, { silent: true }));
+  }
+
+  // The layer, head and row of the address.
+  function choose(look) {
+    const { map, head, row } = studio.parameters;
+    const found = look.maps.find((each) => each.name === map);
+    store.change({ ...(found ? { map: found } : {}), ...(head === undefined ? {} : { head: Number(head) || 0 }), ...(row === undefined ? {} : { row: Number(row) || 0 }) });
+  }
+
+  const changed = (input) => task.later(PAUSE, () => studio.go({ input: inputText(model, input), edits: null }, { replace: true }));
+
+  function update() {
+    if (model !== studio.model) {
+      task.stop(); // an input that was typed for another model
+      model = studio.model;
+      store = null;
+      fill = showInputs(parts.inputs, model, inputOf(model, studio.parameters), changed);
+      if (model.generates) parts.inputs.append(search.element);
+    } else fill(inputOf(model, studio.parameters));
+    search.update();
+    refresh();
+  }
+
+  update();
+  return { update, close: task.stop };
+}

@@ -1,0 +1,79 @@
+"""Looks under edits from a draft are those of a search, and are given only where they are."""
+
+import json
+
+import pytest
+import torch
+
+pytest.importorskip("msgspec", reason="needs the extra `serve`")
+
+import regard
+from regard.server import verified_looks
+from regard.server.studio_jobs import LiveLook
+from support import page_members
+from support.predictors import translator
+
+DATES = [each.source for each in page_members.DATES[:6]]
+EDITS = {
+    "nothing changes": [{"edit": "scale_head", "map": "decoder 1 cross", "head": 0, "factor": 1.0}],
+    "a head is off": [{"edit": "switch_head_off", "map": "decoder 1 cross", "head": 1}],
+    "a source token is masked": [{"edit": "mask_source", "token": 2}],
+    "a source token is replaced": [{"edit": "replace_token", "position": 0, "token": "9"}],
+    "an output token is forced": [{"edit": "replace_token", "position": 3, "token": "7", "side": "output"}],
+}
+
+
+@pytest.fixture(scope="module")
+def trained():
+    return regard.load(page_members.SHIPPED, device="cpu")
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_a_verified_look_is_that_of_a_search(trained, name):
+    edits, verified = EDITS[name], 0
+    for text in DATES:
+        plain = LiveLook(text, options={"beam_size": 1}).look(trained)
+        found = verified_looks.verified_look(trained, text, edits, {"beam_size": 1})
+        wanted = regard.look(trained, text, edits=edits, beam_size=1)
+        if found is not None:
+            verified += 1
+            assert found.output.tokens == wanted.output.tokens
+            assert found.output.scores == pytest.approx(wanted.output.scores, abs=1e-4)
+            assert json.loads(found.to_json())["maps"] == json.loads(wanted.to_json())["maps"]
+        if name == "nothing changes":
+            assert found.output == plain.output
+        assert LiveLook(text, tuple(edits), options={"beam_size": 1}).look(trained).output.text == wanted.output.text
+    assert verified >= 3
+
+
+def test_only_greedy_search_without_constraints_is_verified(trained):
+    text, edits = DATES[0], EDITS["nothing changes"]
+    assert verified_looks.verified_look(trained, "another", edits, {"beam_size": 1}) is None  # no draft
+    LiveLook(text, options={"beam_size": 1}).look(trained)
+    assert verified_looks.verified_look(trained, text, edits, {"beam_size": 1}) is not None
+    for options in (
+        {"beam_size": 2}, {"sample": True}, {"min_length": 3}, {"no_repeat_ngram_size": 2}, {"repetition_penalty": 1.5}
+    ):  # fmt: skip
+        assert verified_looks.verified_look(trained, text, edits, options) is None
+
+
+def test_an_output_that_was_not_complete_is_no_draft(trained):
+    """A stream that is given up leaves the beginning of an output."""
+    text = DATES[1]
+    ids = trained.outputs([text], beam_size=1)[0][0].token_ids
+    LiveLook(text, output=ids[:4]).look(trained)
+    assert verified_looks.verified_look(trained, text, EDITS["nothing changes"], {"beam_size": 1}) is None
+
+
+def test_drafts_are_kept_for_few_inputs_and_are_corrected():
+    model = translator().with_decode(max_length=8, beam_size=1)
+    for number in range(20):
+        LiveLook(f"the cat {number}").look(model)
+    assert len(verified_looks._drafts[model.model]) == verified_looks.KEPT
+    look = LiveLook("a dog").look(model)
+    own = look.forward.labels.tolist()
+    wrong = (own[0], (own[1] + 1) % model.target.size, *own[2:])
+    verified_looks._drafts[model.model]["a dog"] = wrong
+    with torch.inference_mode():
+        found = verified_looks.verified_look(model, "a dog", EDITS["nothing changes"], {})
+    assert found.output.tokens == look.output.tokens
