@@ -1,4 +1,4 @@
-# `make demo`, `make quick`, `make test`, `make check`, `make bench`, `make experiments`, `make reliability`,
+# `make demo`, `make quick`, `make test`, `make check`, `make docs`, `make bench`, `make experiments`, `make reliability`,
 # `make mutants`.
 # Each sets up .venv if it is missing or older than pyproject.toml, constraints.txt or locks/dev.txt.
 
@@ -54,6 +54,10 @@ docs: $(READY)
 	$(VENV)/bin/python tests/support/write_module_tables.py
 	$(VENV)/bin/python -m regard.recipe.reference > docs/recipe.md
 	PYTHONPATH=tests $(VENV)/bin/python -m reliability.promises
+	for page in cli http api; do $(VENV)/bin/python docs/tools/$${page}_reference.py > docs/$$page.md || exit 1; done
+	@PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(VENV)/bin/python -m pip install --quiet --editable '.[dev,docs]'
+	$(VENV)/bin/python -m sphinx -W --keep-going -q -b html -d build/doctrees docs build/site
+	@echo "The site is in build/site/index.html"
 
 bench: $(READY)
 	$(VENV)/bin/python benchmarks/attention.py

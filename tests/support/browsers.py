@@ -1,7 +1,7 @@
 """Pages in Debian's chromium, through Playwright: whatever they report to their console fails the test."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -30,7 +30,7 @@ HOSTILE = [
     "${window.hacked = 1}",
     "&lt;script&gt;&#x3c;\u202e\u0000\u2028]]>",
 ]
-VIOLATIONS = "async () => (await axe.run()).violations.map(each => `${each.id}: ${each.nodes[0].html}`)"
+VIOLATIONS = "async (options) => (await axe.run(options)).violations.map(each => `${each.id}: ${each.nodes[0].html}`)"
 
 
 @contextmanager
@@ -77,8 +77,8 @@ def settled(page: object) -> object:
     return page
 
 
-def violations(page: object) -> list[str]:
-    """What the rules of https://github.com/dequelabs/axe-core find on a page."""
+def violations(page: object, rules: Sequence[str] = ()) -> list[str]:
+    """What the rules of https://github.com/dequelabs/axe-core find on a page: all of them, or those named."""
     package = pytest.importorskip("axe_playwright_python", reason="needs axe: pip install axe-playwright-python")
     page.evaluate(Path(package.__path__[0], "axe.min.js").read_text(encoding="utf-8"))
-    return page.evaluate(VIOLATIONS)
+    return page.evaluate(VIOLATIONS, {"runOnly": list(rules)} if rules else {})

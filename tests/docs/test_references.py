@@ -1,0 +1,77 @@
+"""The generated reference pages are current, and the written ones name what the source has."""
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+import api_reference
+import cli_reference
+import docstrings
+import regard
+from regard.core import errors
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+# Read in order to be passed on or set for processes of our own: nothing that a user sets.
+INTERNAL = {"PYTHONPATH", "OMP_NUM_THREADS"}
+
+
+@pytest.mark.parametrize("page", ["cli", "api"])
+def test_a_generated_page_is_current(page):
+    module = {"cli": cli_reference, "api": api_reference}[page]
+    assert (DOCS / f"{page}.md").read_text("utf-8") == module.reference(), "run `make docs`"
+
+
+def test_the_page_of_the_http_api_is_current():
+    pytest.importorskip("uvicorn", reason="needs the extra `serve`")
+    import http_reference
+
+    assert (DOCS / "http.md").read_text("utf-8") == http_reference.reference(), "run `make docs`"
+
+
+def test_every_public_name_is_on_the_api_page_once():
+    listed = [name for names in api_reference.GROUPS.values() for name in names]
+    assert sorted([*listed, "register"]) == sorted(regard.__all__)
+    defined = inspect.getmembers(regard.register, inspect.isfunction)
+    own = {name for name, function in defined if function.__module__ == "regard.register" and name[0] != "_"}
+    assert set(api_reference.REGISTER) == own
+
+
+def test_the_page_of_exit_codes_names_every_error_with_its_code():
+    rows = re.findall(r"^\| (\S.*?) \|.*\| (.*?) \|$", (DOCS / "exit-codes.md").read_text("utf-8"), re.M)
+    named = {name: code for code, names in rows for name in re.findall(r"`(\w+)`", names)}
+    assert len(named) >= 9
+    for name, code in named.items():
+        found = getattr(errors, name)
+        if name == "InterruptedTraining":
+            assert found(15, Path("there")).exit_code == 143
+            assert "143 SIGTERM" in (DOCS / "exit-codes.md").read_text("utf-8")
+        else:
+            assert found.exit_code == int(code), name
+
+
+def test_every_environment_variable_that_the_source_reads_is_listed():
+    source = "\n".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
+    read = set(re.findall(r"environ(?:\.get\(|\[)[\"']([A-Z_]+)[\"']", source)) | {"REGARD_API_KEYS"}
+    listed = set(re.findall(r"`([A-Z_]{3,})`", (DOCS / "environment.md").read_text("utf-8")))
+    assert {"REGARD_CACHE", "REGARD_NATIVE"} <= read
+    assert read - INTERNAL - listed == set()
+    assert [name for name in listed if name != "REGARD_DATA" and name not in source] == []
+
+
+def test_a_docstring_becomes_a_list_of_arguments_and_plain_text():
+    lines = [
+        "Weights *before* dropout_ of |x|.",
+        "",
+        "rows      which rows,",
+        "          or all",
+        "heads     the heads",
+    ]
+    assert docstrings.reworked(lines) == [
+        r"Weights \*before\* dropout\_ of \|x\|.", "",
+        "", "``rows``", "    which rows,", "    or all", "", "``heads``", "    the heads", "",
+    ]  # fmt: skip
+    assert docstrings.reworked(["    tree"]) == ["::", "", "        tree", ""]
+    assert docstrings.reworked([">>> f(*x)", "1"]) == [">>> f(*x)", "1", ""]
