@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import regard
-from regard.core.errors import InvalidArgument, MissingExtra
+from regard.core.errors import InvalidArgument, InvalidData, MissingExtra
 from regard.interop.huggingface import _write_tokenizer
 from support.command_line import command
 from support.predictors import TEXT, tokenizer
@@ -260,6 +260,10 @@ def test_several_end_tokens_and_early_stopping_are_imported_and_exported(folders
         found.append(best[0].token_ids[-1])
     assert {*found} & {*ends[1:]}
     exported = regard.export(model, "huggingface", tmp_path / "exported")
+    wrong = settings | {"eos_token_id": [2, SIZE]}
+    (folder / "generation_config.json").write_text(json.dumps(wrong))
+    with pytest.raises(InvalidData, match=rf"generation_config\.json: eos_token_id: wanted ids.*got {SIZE}"):
+        regard.from_pretrained(folder)
     for name in ("config.json", "generation_config.json"):
         assert json.loads((exported / name).read_text())["eos_token_id"] == ends
     assert json.loads((exported / "generation_config.json").read_text())["early_stopping"] is True

@@ -93,7 +93,11 @@ HOSTILE = {
     ),
     "missing key": (
         lambda f: change_weights(f, lambda w: w.pop(NORM)),
-        rf"wanted the weight {NORM}; got none",
+        rf"model\.safetensors: wanted the weight {NORM}; got none",
+    ),
+    "missing key in the index": (
+        lambda f: (change_weights(f, lambda w: w.pop(NORM)), shard(f)),
+        rf"model\.safetensors\.index\.json: wanted the weight {NORM}; got none",
     ),
     "unknown key": (
         lambda f: change_weights(f, lambda w: w.update(surprise=torch.zeros(2))),

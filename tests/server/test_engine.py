@@ -461,8 +461,8 @@ def test_a_stream_ends_with_any_of_several_end_tokens(engine):
     """As `outputs`; the end token is no part of the text."""
     model = translator(decoder="transformer")
     drawn = {"sample": True, "seed": 3}
-    (free,) = model.outputs(TEXTS[:1], min_length=6, **drawn)
-    other = next(token for token in free[0].token_ids[2:] if token not in free[0].token_ids[:2])
+    (free,) = model.outputs(TEXTS[:1], **drawn)
+    other = next(token for token in free[0].token_ids[2:-1] if token not in free[0].token_ids[:2])
     model.target.special_tokens = replace(model.target.special_tokens, other_ends=(other,))
     engine.load("several", "1", model)
     answer = Answer("several", Generation(TEXTS[0], options=drawn))

@@ -101,7 +101,7 @@ class PretrainedFolder:
             if not found:
                 wanted = f"the weight {step.theirs}"
                 remedy = "The checkpoint is incomplete, or its config.json is that of another."
-                raise InvalidData(self.tensors.folder, wanted=wanted, got="none", remedy=remedy)
+                raise InvalidData(self.tensors.listing, wanted=wanted, got="none", remedy=remedy)
             source = names[found[0]]
             shape = tuple(step.to_theirs(self._own).shape)
             if self.tensors.shape(source) != shape:

@@ -63,6 +63,13 @@ class TensorFolder(Mapping[str, Tensor]):
         """The file of a tensor and its name, for messages."""
         return f"{self._file[name]}: {name}" if name in self._file else f"{self.folder}: {name}"
 
+    @property
+    def listing(self) -> Path:
+        """The file that says which tensors there are: the only one, or the index of the shards."""
+        files = [self.folder / name for name in FILES]
+        indices = [path.with_name(f"{path.name}.index.json") for path in files]
+        return next(path for pair in zip(files, indices, strict=True) for path in pair if path.is_file())
+
     def shape(self, name: str) -> tuple[int, ...]:
         return self._entries[name].shape
 

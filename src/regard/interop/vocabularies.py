@@ -1,7 +1,8 @@
 """The vocabularies of a model folder: its tokenizers with the special tokens of its configuration."""
 
+from regard.core.errors import InvalidData
 from regard.data.corpus import SourceVocabularies, VocabularyType
-from regard.interop.generation import Generation, end_tokens
+from regard.interop.generation import FILE, Generation, end_tokens
 from regard.interop.pretrained import PretrainedFolder
 from regard.interop.pretrained_tokenizers import read_tokenizers
 
@@ -30,7 +31,21 @@ def read_vocabularies(pretrained: PretrainedFolder, generation: Generation) -> V
         "suppress_tokens": [token for token in generation.suppressed if token not in ends],
     }
     *sizes, rows = [size for size in (*model.source_vocab_sizes(), model.options.vocab_size) if size is not None]
+    _check_ids(pretrained, generation, rows)
     source, target = read_tokenizers(pretrained.folder, config, rows, next(iter(sizes), None))
     if not model.encoders or pretrained.head == "mlm":
         return (), target
     return (source,), target
+
+
+def _check_ids(pretrained: PretrainedFolder, generation: Generation, rows: int) -> None:
+    """Refuse ids of generation_config.json that are no tokens; those of config.json are checked with the tokenizer."""
+    path = pretrained.folder / FILE
+    given = {"eos_token_id": generation.ends, "suppress_tokens": generation.suppressed}
+    given |= {"forced_bos_token_id": generation.target_prefix}
+    given |= {"pad_token_id": (generation.pad or 0,), "decoder_start_token_id": (generation.start or 0,)}
+    for key, ids in given.items():
+        wrong = [i for i in ids if i >= rows]
+        if wrong and path.is_file():
+            wanted, remedy = f"ids from 0 to {rows - 1}, the rows of the embedding", "Use the file of this model."
+            raise InvalidData(f"{path}: {key}", wanted=wanted, got=str(wrong[0]), remedy=remedy)
