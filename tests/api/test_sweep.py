@@ -96,6 +96,8 @@ def test_wrong_settings_are_refused_before_anything_is_trained(tmp_path):
         regard.sweep(table(), tmp_path / "runs", {"train.seed": [1, 2], "train.learning_rat": [1e-3]})
     with pytest.raises(InvalidArgument, match="grid: wanted keys, each with its values; got no key"):
         regard.sweep(table(), tmp_path / "runs", {})
+    with pytest.raises(InvalidArgument, match=r"ranges: wanted keys that are not in the grid; got train\.seed"):
+        regard.sweep(table(), tmp_path / "runs", {"train.seed": [1]}, ranges={"train.seed": "1:2"})
     with pytest.raises(InvalidRecipe, match=r"train\.seed"):
         regard.sweep(table(), tmp_path / "runs", {"train.seed": [1, -5]})
     with pytest.raises(InvalidRecipe, match=r"train\.seed"):  # the end of a range that is no value

@@ -245,3 +245,14 @@ def test_weights_of_another_model_are_named(tmp_path):
         regard.CheckpointRefused, match=r"an unknown more; no bias; weight of shape \(2, 2\) for \(4, 3\)"
     ):
         load_weights(model, {"weight": torch.ones(2, 2), "more": torch.ones(1)}, "there")
+
+
+def test_weights_in_another_order_of_memory_are_saved(tmp_path):
+    """As a transposed matrix, a slice and an expanded row are."""
+    given = torch.arange(24.0).reshape(4, 6)
+    strided = {"transposed": given.mT, "slice": given[:, 1::2], "expanded": given[0].expand(3, 6)}
+    store.write(tmp_path / "c", TEXTS, {"model.safetensors": strided})
+    found = store.tensors(store.read(tmp_path / "c"), "model.safetensors", tmp_path)
+    assert {name: tensor.tolist() for name, tensor in found.items()} == {
+        name: tensor.tolist() for name, tensor in strided.items()
+    }

@@ -8,6 +8,7 @@ from torch import nn
 
 from regard.core.sequence import Packing, Tokens
 from regard.kernels.layers.dropout import Dropout
+from regard.model.memory import Memory
 from regard.training.objective import repeat_batch
 from support import models
 from support.models import WIDTH, decoder, encoder, memory, source
@@ -101,3 +102,24 @@ def test_lengths_stay_with_the_host():
         assert repeat_batch(tokens).host_lengths.tolist() == [3, 1, 3, 1]
     with pytest.raises(NotImplementedError):
         replace(moved, host_copy=None).host_lengths.tolist()
+
+
+def test_dropout_onto_another_dtype_drops_too():
+    """As under autocast: the residual stream in float32, its change in bfloat16."""
+    dropout = Dropout(0.25).train()
+    x, change = torch.full((40, 50), 3.0), torch.ones(40, 50, dtype=torch.bfloat16)
+    added = dropout.onto(x, change) - x
+    assert added.dtype == torch.float32
+    assert 0.2 < (added == 0).float().mean() < 0.3
+    torch.testing.assert_close(added[added != 0], torch.full_like(added[added != 0], 1 / 0.75), rtol=1e-2, atol=0)
+
+
+def test_an_empty_memory_shows_nothing():
+    """Of a decoder's buffers before a request is admitted."""
+    given = Memory(torch.ones(2, 3, 4), torch.ones(2, 3, dtype=torch.bool), torch.ones(2, 4), cls_tokens=1)
+    empty = given.empty(6, 7)
+    assert (empty.states.shape, empty.mask.shape, empty.summary.shape) == ((6, 7, 4), (6, 7), (6, 4))
+    assert not empty.mask.any()
+    assert not empty.states.any()
+    assert not empty.summary.any()
+    assert empty.cls_tokens == 1

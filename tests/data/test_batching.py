@@ -344,3 +344,14 @@ def test_a_batch_is_frozen():
     batch = Batch(None, Tokens.of([[1]]), 0, torch.tensor([0]))
     with pytest.raises(AttributeError):
         batch.tokens = 3
+
+
+def test_pools_have_orders_of_their_own(monkeypatch):
+    """Pools of equally many batches are not shuffled alike."""
+    monkeypatch.setattr(module, "POOL", 64)
+    corpus = Corpus(texts([5] * 256), texts([5] * 256))
+    order = permute(np.arange(256), 256, (1, 0)).tolist()
+    found = [order.index(rows[0]) for rows in plan(corpus, budget=20, seed=1, epoch=0, mixed=True)]
+    pools = [[each % 64 for each in found if each // 64 == number] for number in range(4)]
+    assert {len(each) for each in pools} == {len(found) // 4}
+    assert len({tuple(each) for each in pools}) == 4

@@ -539,3 +539,18 @@ def test_the_name_of_a_member_forges_no_message(tmp_path):
     with pytest.raises(InvalidData, match=r"a\.zip/a.regard: all is well.\[2J\.jpg: wanted a whole image") as caught:
         read_image(member, 8)
     assert str(caught.value).isprintable()
+
+
+def test_images_may_have_texts_as_ids(pictures):
+    """As Visual Genome's and Flickr's converted to COCO's format have."""
+    images = [{"id": f"image {i}", "file_name": f"{i}.jpg"} for i in range(3)]
+    notes = [{"id": i, "image_id": f"image {i}", "caption": f"number {i}"} for i in (2, 0, 1)]
+    (pictures / "coco.json").write_text(json.dumps({"images": images, "annotations": notes}))
+    config = DataConfig(
+        train=str(pictures / "coco.json"), images=str(pictures / "photos"), source=SOURCE, target=TARGET
+    )
+    assert [each.target for each in examples(config, "train")] == ["number 0", "number 1", "number 2"]
+    images[0]["id"] = 1.5
+    (pictures / "coco.json").write_text(json.dumps({"images": images, "annotations": notes}))
+    with pytest.raises(InvalidData, match="wanted a number in 'id'"):
+        list(examples(config, "train"))

@@ -8,8 +8,9 @@ import torch
 
 from regard.core.errors import InvalidArgument
 from regard.core.sequence import Tokens
-from regard.data.special_tokens import END, MASK, PAD, START
+from regard.data.special_tokens import END, MASK, PAD, START, SpecialTokens
 from regard.decoding.config import DecodeConfig
+from regard.decoding.constrained_beam import RequiredPhrases
 from regard.decoding.phrase_automaton import BEGINNING, Phrase, PhraseAutomaton
 from regard.decoding.request import Request, SearchTask
 from regard.decoding.search import search
@@ -230,3 +231,16 @@ def test_a_phrase_of_thousands_of_tokens_is_refused():
         PhraseAutomaton([Phrase((run,))], [])
     with pytest.raises(InvalidArgument, match="banned: wanted phrases of at most 256 tokens; got one of 5,000"):
         PhraseAutomaton([], [run])
+
+
+@pytest.mark.parametrize(("budget", "kept"), [(2, True), (3, False), (4, False)])
+def test_a_processor_is_overruled_only_where_the_phrase_would_not_fit_any_more(budget, kept):
+    """With a token to spare, what a logits processor excludes now may follow later."""
+    automaton = PhraseAutomaton([Phrase.of([7, 8])], [])
+    required = RequiredPhrases(SpecialTokens(), ends=True)
+    required.admit(0, automaton, automaton.read((), begins=True), beams=1, prefix=0, budget=budget)
+    (slot,) = required.slots.values()
+    scores, unprocessed = torch.zeros(9), torch.zeros(9)
+    scores[7] = -torch.inf
+    required._confine_to_budget(slot, slot.states[0], scores, unprocessed)
+    assert (float(scores[7]) == 0.0) is kept

@@ -7,8 +7,8 @@ from regard.core.errors import InvalidRecipe
 from regard.core.sequence import Tokens
 from regard.data.special_tokens import END, START
 from regard.decoding.config import DecodeConfig
-from regard.decoding.interfaces import LogitsProcessor
-from regard.decoding.logits_processors import LOGITS_PROCESSORS
+from regard.decoding.interfaces import GeneratedTokens, LogitsProcessor
+from regard.decoding.logits_processors import LOGITS_PROCESSORS, BannedPhrases
 from regard.decoding.request import Request, SearchTask
 from regard.decoding.search import search
 from support.search import STRATEGIES, decode, model, sources, token_ids
@@ -87,3 +87,16 @@ def test_an_unknown_processor_is_refused_with_the_nearest_name():
         InvalidRecipe, match=r"logits_processors: .*one of 'favor', 'no second time'.*got \('favour',\)"
     ):
         DecodeConfig(logits_processors=("favour",))
+
+
+@pytest.mark.parametrize(
+    ("generated", "excluded"), [([7, 3, 4], True), ([3, 7, 4], False), ([4, 3, 7], False), ([4, 4, 4], False)]
+)
+def test_a_ban_excludes_its_last_token_after_all_tokens_before_it(generated, excluded):
+    bans = BannedPhrases(1, 2, 3, torch.device("cpu"))
+    bans.admit(0, Request(None, 0, banned=[(3, 4, 5), (6,)]))
+    limits = torch.zeros(1, dtype=torch.long)
+    so_far = GeneratedTokens(torch.tensor([[generated]]), limits + 3, limits, limits, limits[:, None] - 1)
+    scores = torch.zeros(1, 1, 9)
+    bans(scores, so_far)
+    assert (scores[0, 0] == -torch.inf).nonzero().flatten().tolist() == ([5, 6] if excluded else [6])

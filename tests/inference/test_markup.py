@@ -128,3 +128,20 @@ def test_tags_are_balanced_and_around_the_aligned_words(text_around, words, data
             assert path == around[one]
     assert unescape(re.sub("<[^>]*>", "", found)) == " ".join(words)
     assert carried(found, " ".join(words), list(range(len(words)))) == found  # and can be transferred again
+
+
+ATTACHED = {  # whether the element is written directly before the next word
+    "a <x/>b": True,
+    "<x/>b": True,
+    "a<x/>b": False,
+    "a <x/> b": False,
+    "a<x/> b": False,
+    "a <x/>": False,
+    "<x/>": False,
+}
+
+
+@pytest.mark.parametrize("text", ATTACHED)
+def test_an_element_attaches_to_the_word_that_it_precedes(text):
+    (element,) = extract_tags(text).elements
+    assert element.attaches_right is ATTACHED[text]

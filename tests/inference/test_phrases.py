@@ -128,3 +128,26 @@ def test_outputs_with_their_attention(decoder):
             torch.testing.assert_close(output.attention.sum(-1), torch.ones(output.attention.shape[:-1]))
     with pytest.raises(ValueError, match="attention: wanted one model"):
         language_model().outputs(["the"], attention=True)
+
+
+def test_a_second_search_draws_the_numbers_of_its_line(monkeypatch):
+    """A sample that is drawn again because of a ban does not depend on where in the batch its input was."""
+    right, drawn, yielded = phrases.decoding.search, [], []
+
+    def watched(task, requests):
+        numbers = task.numbers or range(len(requests))
+        drawn.append([numbers[index] for index in range(len(requests))])
+        for index, hypotheses in right(task, requests):
+            if len(requests) > 1:
+                yielded.append(numbers[index])
+            yield index, hypotheses
+
+    def twice(tokenizer, task, request, hypotheses):
+        return request if len(drawn) == len(yielded) else None  # once more for each line
+
+    monkeypatch.setattr(phrases.decoding, "search", watched)
+    monkeypatch.setattr(phrases, "without_other_spellings", twice)
+    model = translator("words")
+    assert len(model.outputs(TEXTS[:3], sample=True, banned=["cat"], max_length=4)) == 3
+    assert sorted(drawn[0]) == [0, 1, 2]
+    assert [numbers for (numbers,) in drawn[1:]] == yielded

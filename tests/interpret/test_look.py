@@ -98,6 +98,7 @@ def test_weights_equal_the_reference(name):
         rows, heads = [each.size[0] - 1, 0], [each.heads - 1]
         torch.testing.assert_close(each.weights(rows, heads), weights[heads][:, rows], rtol=0, atol=1e-6)
         torch.testing.assert_close(each.tile(slice(0, 2), slice(1, 3)), weights[:, :2, 1:3], rtol=0, atol=1e-6)
+        torch.testing.assert_close(each.tile(slice(1, 3), slice(0, 3)), weights[:, 1:3, :3], rtol=0, atol=1e-6)
         assert each.tile(slice(0, 1), slice(1, 1)).shape == (each.heads, 1, 0)
         assert each.tile(slice(1, 1), slice(0, 1)).shape == (each.heads, 0, 1)
         assert all(map(len, look.names(each)))

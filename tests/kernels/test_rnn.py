@@ -198,3 +198,26 @@ def test_empty_targets_and_empty_memory(wiring):
     )
     assert module.hidden(TARGETS, nothing).isfinite().all()
     assert module.hidden(TARGETS[:, :0], memory()).shape == (4, 0, WIDTH)
+
+
+@pytest.mark.parametrize("wiring", WIRINGS)
+def test_dropout_between_three_layers_is_each_ones_own(wiring):
+    """Other factors below each upper layer, in the forward and the backward pass."""
+    module, given = decoder(wiring, layers=3), memory()
+    state, embedded = module.start(given, batch=4), module.embed_tokens(TARGETS.mT)
+    lower, *upper = (RnnWeights(*each) for each in module.rnn.all_weights)
+    scaled = [each._replace(input=factor * each.input) for each, factor in zip(upper, (2.0, 5.0), strict=True)]
+    between = torch.tensor([2.0, 5.0])[:, None, None].expand(2, TARGETS.numel(), WIDTH).to(embedded)
+    results = []
+    for weights, scales in (([lower, *upper], between), ([lower, *scaled], None)):
+        layers = attention_rnn.RecurrentLayers("gru", weights, list(zip(*state.hidden, strict=True)), scales)
+        source = module._source(state, embedded)
+        if wiring == "after fed":
+            join = module.context_proj.weight, module.context_proj.bias
+            states, out, _ = attention_rnn.step_then_attend(layers, source, embedded, state.context, *join)
+        else:
+            gate = None if module.context_gate is None else (module.context_gate.weight, module.context_gate.bias)
+            states, out, _ = attention_rnn.attend_then_step(layers, source, embedded, gate)
+        loss = weighted_sum(out, *(part for layer in states for part in layer))
+        results.append((out, states, torch.autograd.grad(loss, list(module.rnn.parameters()), retain_graph=True)))
+    torch.testing.assert_close(*results)

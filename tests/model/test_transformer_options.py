@@ -1,6 +1,7 @@
 """The options of Transformers by their definitions. The contracts hold for them too: see support/models.py."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from torch import nn
 
 import regard
 from regard.core.errors import InvalidArgument, InvalidRecipe
+from regard.core.sequence import Tokens
 from regard.kernels.layers.residual_norm import OffsetRMSNorm
 from regard.model.embedding import Embedding, Projection
 from regard.model.transformer import TransformerDecoder, TransformerEncoder
@@ -36,11 +38,33 @@ def test_a_feed_forward_network_without_biases(activation):
     assert set(names) == {"up.weight", "down.weight"} | ({"gate.weight"} if activation == "swiglu" else set())
 
 
+@pytest.mark.parametrize("name", ["swiglu", "geglu"])
 @torch.no_grad()
-def test_geglu_is_gated_by_the_tanh_approximation_of_gelu():
-    ffn, x = FeedForward(replace(SMALL, activation="geglu")).eval(), torch.randn(3, WIDTH)
-    gate = nn.functional.gelu(ffn.gate(x), approximate="tanh")
-    torch.testing.assert_close(ffn(x), ffn.down(gate * ffn.up(x)))
+def test_gated_units_equal_their_definition(name):
+    """SwiGLU and GEGLU, the latter with the tanh approximation of GELU (https://arxiv.org/abs/2002.05202)."""
+    ffn, x = FeedForward(replace(SMALL, activation=name)).eval(), torch.randn(3, WIDTH)
+    activation = nn.functional.silu if name == "swiglu" else partial(nn.functional.gelu, approximate="tanh")
+    torch.testing.assert_close(ffn(x), ffn.down(activation(ffn.gate(x)) * ffn.up(x)))
+
+
+@pytest.mark.parametrize("recomputed", [False, True])
+def test_activation_checkpointing_computes_every_block_twice(recomputed):
+    """Once more in the backward pass; outputs and gradients are the same."""
+    config = replace(SMALL, layers=2, dropout=0.0, attention_dropout=0.0, ffn_dropout=0.0)
+    made = TransformerEncoder(replace(config, activation_checkpointing=recomputed), words()).train()
+    plain = TransformerEncoder(config, words()).train()
+    plain.load_state_dict(made.state_dict())
+    calls, gradients = [0, 0], []
+    for number, module in enumerate((made, plain)):
+        for block in module.stack.layers:
+            block.norm1.register_forward_hook(
+                lambda *given, number=number: calls.__setitem__(number, calls[number] + 1)
+            )
+        out = module(Tokens.of([[1, 2, 3], [4]])).states
+        gradients.append(torch.autograd.grad(out.sin().sum(), list(module.stack.parameters())))
+    assert calls[1] > 0
+    assert calls[0] == calls[1] * (2 if recomputed else 1)
+    torch.testing.assert_close(*gradients)
 
 
 @torch.no_grad()

@@ -17,7 +17,7 @@ from torch import nn
 from regard.core.atomic_io import cache_folder
 from regard.core.sequence import Tokens
 from regard.model import capture
-from regard.model.embedding import Projection
+from regard.model.embedding import Embedding, Projection
 from regard.model.seq2seq import Seq2Seq
 from regard.model.transformer import TransformerDecoder, TransformerEncoder
 from regard.runtime import engines
@@ -152,6 +152,22 @@ def test_int8_is_close(name):
         logits, states[0] = plain.step(tokens, states[0])
         mine, states[1] = compiled.step(tokens, states[1])
         assert 0 < (mine - logits).norm() / logits.norm() < 0.03
+
+
+@needs_compiler
+@torch.inference_mode()
+def test_int8_leaves_widths_that_four_does_not_divide():
+    """Its products read four bytes at a time."""
+    odd = replace(SMALL, dim=18, heads=2, ffn_dim=22)
+    plain = TransformerDecoder(odd, Embedding(VOCABULARY, 18), Projection(18, VOCABULARY), WIDTH).eval()
+    compiled, given = ENGINE.compile_decoder(plain, int8=True), memory()
+    if compiled is None or not compiled.weights.int8_max_inputs:
+        pytest.skip("this processor has no int8 products")
+    states = [each.start(given, batch=3, capacity=8) for each in (plain, compiled)]
+    for tokens in torch.randint(VOCABULARY, (8, 3)):
+        logits, states[0] = plain.step(tokens, states[0])
+        mine, states[1] = compiled.step(tokens, states[1])
+        assert (mine - logits).norm() / logits.norm() < 0.03
 
 
 def test_unsupported_int8_is_logged_once(caplog):

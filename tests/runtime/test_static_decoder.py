@@ -33,7 +33,7 @@ KINDS = ("transformer", "lstm bahdanau", "conv")
 
 
 @pytest.mark.parametrize("name", COMPILED)
-@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("beams", [1, 2, 3])
 @torch.inference_mode()
 def test_static_steps_equal_plain_ones(name, beams):
     """Through follow, reorder, admit and eviction."""

@@ -16,7 +16,7 @@ from regard.recipe.recipe import Recipe
 from regard.training import losses
 from regard.training.config import TrainConfig
 from regard.training.losses import doubly_stochastic_penalty, logit_loss, plain_token_loss, token_loss
-from regard.training.objective import Objective
+from regard.training.objective import Objective, no_dropout
 from support.models import VOCABULARY, WIDTH, encoder, memory, one, source, words
 
 
@@ -191,3 +191,22 @@ def test_a_penalty_without_attention_is_refused(name):
         regard.InvalidRecipe, match=r"train\.doubly_stochastic: wanted (0 unless a rec|nothing with scheduled_sampling)"
     ):
         Recipe.of(table)
+
+
+def test_log_softmax_is_in_float32_whatever_the_logits_are():
+    """With logits of 8 bits of precision, a sum of 20,000 exponentials in bfloat16 would be far off."""
+    torch.manual_seed(0)
+    project = Projection(8, 20_000, bias=False).to(torch.bfloat16)
+    states, gold = torch.randn(16, 8, dtype=torch.bfloat16), torch.randint(20_000, (16,))
+    logits = (states @ project.weight.mT).float()
+    wanted = -logits.log_softmax(-1).gather(1, gold[:, None]).sum()
+    torch.testing.assert_close(token_loss(states, project, gold).nll, wanted, rtol=1e-5, atol=0)
+
+
+def test_dropout_is_off_in_every_module_and_on_again_after():
+    model = torch.nn.ModuleList([torch.nn.GRU(3, 3, num_layers=2, dropout=0.5), torch.nn.Dropout(0.5)]).train()
+    with no_dropout(model):
+        assert (model[0].dropout, model[0].training, model[1].training) == (0.0, True, False)
+        x = torch.randn(2, 4, 3)
+        assert torch.equal(model[0](x)[0], model[0](x)[0])
+    assert (model[0].dropout, model[0].training, model[1].training) == (0.5, True, True)

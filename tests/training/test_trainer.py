@@ -734,6 +734,9 @@ def test_a_resumed_run_keeps_its_recipe(copy, cache):
         regard.CheckpointRefused, match=r"got others \(data\.target\.tokenizer = 'characters', which was "
     ):
         train(table() | {"data": changed}, copy, cache=cache, resume=True)
+    for key, value in {"warmup_steps": 5, "seed": 2, "batch_tokens": 128, "clip_norm": 2.0}.items():
+        with pytest.raises(regard.CheckpointRefused, match=rf"got another \(train\.{key} = {value}"):
+            train(table(**{key: value}), copy, cache=cache, resume=True)
     train(table(max_steps=16), copy, cache=cache, resume=True)
     assert store.steps(copy)[-1] == 16
 

@@ -70,6 +70,7 @@ MALFORMED = {
         b"1" * 5000 + b" 2\na 1 2\n",
         "line 1: wanted the number of words and their dimension; got '1111",
     ),
+    "after empty lines": (b"2 1\n\na 1\n \nb x\n", "line 5: wanted 1 numbers after 'b'"),
     "too many": (b"1 1\na 1\nb 2\n", "line 3: wanted the end after the 1 words"),
     "not text": (b"1 1\n\xff 1\n", "line 2: wanted UTF-8 text; got byte 0xff"),
 }
@@ -147,3 +148,10 @@ def test_unreadable_judgements_are_refused(tmp_path, name):
         (tmp_path / file).write_bytes(content)
     with pytest.raises(regard.InvalidArgument, match=re.escape(message)):
         read_pairs(tmp_path / file)
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (2, 0), (3, 2)])
+def test_vectors_that_are_no_matrix_of_the_words_are_refused(shape):
+    words = ["a", "b"][: shape[0]]
+    with pytest.raises(regard.InvalidArgument, match=rf"vectors: wanted a row for each of the {len(words)} words"):
+        WordVectors(words, torch.zeros(shape))

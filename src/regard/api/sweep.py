@@ -79,6 +79,9 @@ def sweep(
     if not (grid or ranges) or not all(grid.values()):
         got = ", ".join(key for key, values in grid.items() if not values) or "no key"
         raise InvalidArgument("grid", wanted="keys, each with its values", got=got, remedy="As in rate=1e-3,5e-4.")
+    if both := sorted(grid.keys() & ranges.keys()):
+        wanted, got = "keys that are not in the grid", ", ".join(both)
+        raise InvalidArgument("ranges", wanted=wanted, got=got, remedy="Give each key values or a range.")
     source = find_recipe(str(recipe)) if isinstance(recipe, str | Path) else recipe
 
     def parsed(settings: Mapping[str, str]) -> Recipe:
