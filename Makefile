@@ -18,7 +18,8 @@ QUICK := $(addprefix tests/, core data/test_text.py data/test_batching.py model/
 	views/test_figures.py test_package.py::test_importing_loads_nothing_heavy \
 	test_package.py::test_the_architecture_page_names_every_module test_package.py::test_links_in_the_docs_exist)
 
-.PHONY: demo quick test slow reliability mutants check format docs bench experiments lock clean
+.PHONY: demo quick test slow reliability mutants check format docs bench experiments lock dist engine-wheel \
+	reproducible licences audit clean
 
 demo: $(READY)
 	$(VENV)/bin/regard demo
@@ -80,6 +81,25 @@ $(READY): pyproject.toml constraints.txt locks/dev.txt
 	@$(PIP) check
 	@touch $(READY)
 	@echo "Ready."
+
+dist: $(READY)
+	$(VENV)/bin/python -m hatchling build -t sdist -t wheel -d dist
+
+engine-wheel: $(READY)
+	REGARD_ENGINE=native $(VENV)/bin/python -m hatchling build -t wheel -d dist
+
+# Two builds, in different folders, must have the same bytes.
+reproducible: $(READY)
+	$(VENV)/bin/python -m pytest -q tests/release/test_wheel.py -k two_builds_are_equal
+
+licences: $(READY)
+	$(VENV)/bin/python tools/licences.py
+
+# Known vulnerabilities of the locked versions. Asks a service on the network, which is why no other target needs it.
+audit: $(READY)
+	$(VENV)/bin/python -m venv $(VENV)/audit
+	$(VENV)/audit/bin/python -m pip install --quiet pip-audit
+	$(VENV)/audit/bin/pip-audit --no-deps --disable-pip --require-hashes --requirement locks/dev.txt --requirement locks/extras.txt
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -48,10 +48,11 @@ def build(machine: str, out: Path, compiler: str | None = None) -> list[Path]:
             f"wanted Linux, and a machine of {wanted}; got {sys.platform}, {machine}: build the pure wheel"
         )
     out.mkdir(parents=True, exist_ok=True)
-    return [_build_variant(flags, variant, out, compiler) for variant in flags.VARIANTS[machine]]
+    return [build_variant(flags, variant, out, compiler) for variant in flags.VARIANTS[machine]]
 
 
-def _build_variant(flags: ModuleType, variant, out: Path, compiler: str) -> Path:
+def build_variant(flags: ModuleType, variant, out: Path, compiler: str) -> Path:
+    """Compile one variant; `flags` is the module of sources and flags."""
     compile_flags = [flag for flag in flags.FLAGS if flag != "-shared"]
     with tempfile.TemporaryDirectory() as temporary:
         objects = []

@@ -1,8 +1,10 @@
 """The container file and the manifests: options, ports and routes that they name exist; nothing needs privileges."""
 
 import json
+import platform
 import re
 import shlex
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,11 +71,29 @@ def test_the_container_runs_without_privileges_and_writes_nowhere_but_tmp():
 
 def test_the_container_installs_the_wheel_with_extras_that_there_are():
     (install,) = [rest for name, rest in instructions() if name == "RUN"]
-    extras = re.search(r"regard\[([a-z0-9,]+)\] @ file://\$\(ls /wheels/regard-\*\.whl\)", install)[1].split(",")
+    extras = re.search(r"regard\[([a-z0-9,]+)\] @ file://\$\(\{ ls /wheels/regard-", install)[1].split(",")
     assert {"serve", "http"} <= {*extras}
     for extra in extras:
         assert re.search(rf"^{extra} = \[", PROJECT.read_text(), re.MULTILINE), extra
     assert ("COPY", "dist/*.whl /wheels/") in instructions()
+
+
+@pytest.mark.parametrize(
+    ("names", "chosen"),
+    [
+        (["py3-none-any", "py3-none-linux_MACHINE", "py3-none-linux_other"], "py3-none-linux_MACHINE"),
+        (["py3-none-any", "py3-none-manylinux_2_27_MACHINE.manylinux_2_28_MACHINE"], "28_MACHINE"),
+        (["py3-none-any", "py3-none-linux_other"], "py3-none-any"),
+    ],
+)
+def test_the_container_installs_the_wheel_with_the_engine_where_there_is_one(tmp_path, names, chosen):
+    (install,) = [rest for name, rest in instructions() if name == "RUN"]
+    command = re.search(r"\$\((\{ ls /wheels/.*)\)\"", install)[1].replace("/wheels", str(tmp_path))
+    for name in names:
+        (tmp_path / f"regard-1.0-{name.replace('MACHINE', platform.machine())}.whl").touch()
+    found = subprocess.check_output(["sh", "-c", command], text=True).split()
+    assert len(found) == 1
+    assert found[0].endswith(f"{chosen.replace('MACHINE', platform.machine())}.whl")
 
 
 def test_the_container_listens_and_is_asked_on_one_port(running):

@@ -35,24 +35,36 @@ app = typer.Typer(
 )
 
 
-@app.callback(invoke_without_command=True)
+def _print_and_exit(*lines: str) -> None:
+    for line in lines:
+        typer.echo(line)
+    raise typer.Exit
+
+
+def _version(wanted: bool) -> bool:
+    if wanted:
+        _print_and_exit(f"regard {__version__}")
+    return wanted
+
+
+def _verbose_version(wanted: bool) -> bool:
+    if wanted:
+        _print_and_exit(*version_lines())
+    return wanted
+
+
+@app.callback()
 def regard(
-    context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    version: Annotated[bool, typer.Option("--version", callback=_version, help="Print the version and exit.")] = False,
     verbose: Annotated[
         bool,
-        typer.Option("--verbose", help="With --version: also of Python, PyTorch and the engines, for bug reports."),
+        # Eager: it comes before --version, wherever it stands.
+        typer.Option(
+            "--verbose", callback=_verbose_version, is_eager=True, help="With --version: what bug reports need."
+        ),
     ] = False,
 ) -> None:
     """Train, interpret and serve attention models."""
-    if version:
-        for line in version_lines() if verbose else [f"regard {__version__}"]:
-            typer.echo(line)
-        raise typer.Exit
-    if verbose:
-        context.fail("--verbose goes with --version.")
-    if context.invoked_subcommand is None:
-        context.fail("Missing command.")
 
 
 app.command(cls=Verb)(train.train)

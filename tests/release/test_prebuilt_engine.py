@@ -1,0 +1,186 @@
+"""The engine in wheels: the variant for a processor, and what is refused before it is loaded."""
+
+import ctypes
+import os
+import platform
+import shutil
+import sys
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+
+import build_engine
+import regard
+from regard.runtime.cpu import build_flags, compile, prebuilt
+from regard.runtime.cpu.build_flags import VARIANTS
+
+AVX2 = {"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "sse4_1", "sse4_2", "ssse3", "popcnt"}
+AVX512 = AVX2 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+
+needs_compiler = pytest.mark.skipif(
+    sys.platform != "linux" or platform.machine() not in VARIANTS or not shutil.which("g++"),
+    reason="wheels with the engine are built on Linux with g++",
+)
+
+
+@pytest.mark.parametrize(
+    ("machine", "features", "name"),
+    [
+        ("x86_64", set(), "x86_64"),
+        ("x86_64", {"avx", "sse4_2"}, "x86_64"),
+        ("x86_64", AVX2, "avx2"),
+        ("x86_64", AVX2 | {"avx512f"}, "avx2"),  # Xeon Phi has no avx512bw
+        ("x86_64", AVX512, "avx512"),
+        ("x86_64", AVX512 | {"avx512_vnni", "amx_tile"}, "avx512vnni"),
+        ("x86_64", AVX2 | {"avx512_vnni"}, "avx2"),
+        ("aarch64", {"asimd"}, "aarch64"),
+    ],
+)
+def test_the_fastest_variant_that_the_processor_supports_is_chosen(machine, features, name):
+    assert prebuilt.best_variant(machine, frozenset(features)).name == name
+
+
+def test_other_machines_have_no_variant():
+    assert prebuilt.best_variant("riscv64", frozenset()) is None
+
+
+def test_variants_are_ordered_and_the_last_one_runs_everywhere():
+    for variants in VARIANTS.values():
+        assert not variants[-1].needs
+        assert all(before.needs > after.needs for before, after in pairwise(variants))
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> Path:
+    """The baseline of this machine, compiled in a hurry."""
+    variant = VARIANTS[platform.machine()][-1]
+    hurried = replace(variant, flags=(*variant.flags, "-O0"))
+    return build_engine.build_variant(build_engine.build_flags(), hurried, tmp_path_factory.mktemp("built"), "g++")
+
+
+@pytest.fixture
+def package(built, tmp_path, monkeypatch) -> Path:
+    """A package's folder with that library, on a processor that has nothing more; the library's path."""
+    folder = tmp_path / "libraries"
+    folder.mkdir(mode=0o755)
+    monkeypatch.setattr(prebuilt, "FOLDER", folder)
+    monkeypatch.setattr(prebuilt, "processor_features", frozenset)
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
+    copied = Path(shutil.copy(built, folder))
+    copied.chmod(0o755)
+    return copied
+
+
+@needs_compiler
+def test_it_is_loaded_from_the_package_with_the_openmp_of_torch(package):
+    library = prebuilt.prebuilt_library()
+    assert library._name == str(package)
+    assert library.regard_panel_columns() == 16
+    needed = package.read_bytes()
+    assert b"libgomp" not in needed
+    assert b"GOMP_parallel" in needed
+    assert not (package.parents[1] / "cache").exists()
+
+
+@needs_compiler
+def test_its_linear_layer_equals_that_of_torch(package):
+    """With several threads, so that the OpenMP of PyTorch works with it."""
+    library = prebuilt.prebuilt_library()
+    weight, x, bias = torch.randn(40, 24), torch.randn(7, 24), torch.randn(48)
+    packed, y = torch.zeros(48 * 24), torch.zeros(7, 40)
+    library.regard_pack(pointer(weight), ctypes.c_int64(40), ctypes.c_int64(24), pointer(packed))
+    layer = (ctypes.c_int64 * 7)(packed.data_ptr(), bias.data_ptr(), 0, 0, 0, 24, 40)
+    arguments = (ctypes.c_int64 * 3)(x.data_ptr(), y.data_ptr(), 7)
+    library.regard_linear(layer, arguments, ctypes.c_int(2))
+    torch.testing.assert_close(y, x @ weight.T + bias[:40], rtol=1e-5, atol=1e-5)
+
+
+def pointer(tensor: torch.Tensor) -> ctypes.c_void_p:
+    return ctypes.c_void_p(tensor.data_ptr())
+
+
+@needs_compiler
+@pytest.mark.parametrize("damage", ["truncated", "changed", "link"])
+def test_a_damaged_library_is_not_loaded(package, damage, caplog):
+    content = package.read_bytes()
+    if damage == "link":
+        target = package.with_suffix(".elsewhere")
+        package.rename(target)
+        package.symlink_to(target)
+    else:
+        package.write_bytes(content[: len(content) // 2] if damage == "truncated" else content[:-1] + b"\x01")
+    assert prebuilt.prebuilt_library() is None
+    assert "is damaged: it is not used" in caplog.text
+
+
+@needs_compiler
+def test_a_library_of_other_sources_is_not_loaded(package, monkeypatch):
+    monkeypatch.setattr(build_flags, "FLAGS", (*build_flags.FLAGS, "-g"))
+    assert prebuilt.prebuilt_library() is None
+
+
+@needs_compiler
+@pytest.mark.parametrize("writable", ["file", "folder"])
+def test_where_others_may_write_a_verified_copy_in_the_private_folder_is_loaded(package, writable):
+    (package if writable == "file" else package.parent).chmod(0o777)
+    library = prebuilt.prebuilt_library()
+    copy = package.parents[1] / "cache/native" / package.name
+    assert library._name == str(copy)
+    assert copy.parent.stat().st_mode & 0o777 == 0o700
+    copy.write_bytes(b"planted")
+    assert prebuilt._private(package) == copy
+    assert copy.read_bytes() == package.read_bytes()
+
+
+@needs_compiler
+def test_without_a_private_folder_nothing_is_loaded(package, caplog):
+    package.chmod(0o777)
+    cache = package.parents[1] / "cache"
+    cache.mkdir()
+    os.chmod(cache, 0o777)
+    assert prebuilt.prebuilt_library() is None
+    assert "others cannot write to" in caplog.text
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_every_variant_that_runs_here_predicts_as_torch_does(tmp_path, monkeypatch):
+    """Outputs and scores of the model in the package, greedy and with beams."""
+    features = prebuilt.processor_features()
+    build_engine.build(platform.machine(), tmp_path)
+    monkeypatch.setattr(prebuilt, "FOLDER", tmp_path)
+    model = Path(prebuilt.__file__).parents[2] / "server/studio_model/dates"
+    sources = [f"{day} {month} {1900 + 3 * day}" for day in range(1, 29) for month in ("May", "March", "October")]
+
+    def outputs(native: str, supported: frozenset[str]) -> tuple[list[str], torch.Tensor, int]:
+        monkeypatch.setenv("REGARD_NATIVE", native)
+        monkeypatch.setattr(prebuilt, "processor_features", lambda: supported)
+        compile.library.cache_clear()
+        library, found = compile.library(), []
+        predictor = regard.load(model, device="cpu")
+        for beam in (1, 4):
+            found += predictor.outputs(sources, beam_size=beam, scores=True)
+        columns = 0 if library is None else library.regard_panel_columns()
+        return [each[0].text for each in found], torch.tensor([each[0].log_probability for each in found]), columns
+
+    texts, scores, _ = outputs("0", frozenset())
+    widths = {"x86_64": 16, "avx2": 16, "avx512": 64, "avx512vnni": 64, "aarch64": 16}
+    try:
+        for variant in VARIANTS[platform.machine()]:
+            if variant.needs <= features:
+                by_engine = outputs("1", variant.needs)
+                assert (by_engine[0], by_engine[2]) == (texts, widths[variant.name]), variant
+                torch.testing.assert_close(by_engine[1], scores, rtol=1e-4, atol=1e-4)
+    finally:
+        compile.library.cache_clear()
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("aarch64-linux-gnu-g++"), reason="needs the cross compiler for aarch64")
+def test_it_compiles_for_aarch64(tmp_path):
+    (library,) = build_engine.build("aarch64", tmp_path, "aarch64-linux-gnu-g++")
+    assert library.read_bytes()[18:20] == b"\xb7\x00"  # EM_AARCH64
