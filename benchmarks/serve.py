@@ -2,7 +2,7 @@
 
     REGARD_DATA=/path/to/data .venv/bin/python benchmarks/serve.py --model runs/translation
     .venv/bin/python benchmarks/serve.py                       # the recipe's sizes with random weights
-    .venv/bin/python benchmarks/serve.py --device cuda --clients 512 --generators 4 --throughput '--slots 512 --workers 6'
+    .venv/bin/python benchmarks/serve.py --device cuda --clients 512 --throughput '--slots 512 --workers 6'
 
 Requests have one to four sentences and come at random times (Poisson) that do not depend on the answers, from a process
 of its own (peers/load.py); the time of an answer counts from when its request was due. Loads are multiples of the

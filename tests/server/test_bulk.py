@@ -236,6 +236,7 @@ def test_a_client_that_leaves_frees_its_slots(monkeypatch):
             assert waits.wait(PATIENCE)
             until(lambda: server.engine.busy == 5)
             client.close()
+            until(lambda: len(server.engine._cancelled) == 5)  # while the engine waits in a step
             gate.release(1)
             until(lambda: server.engine.busy == 0)
         gate.release(1_000_000)

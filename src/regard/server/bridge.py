@@ -34,9 +34,13 @@ class Mailbox:
 
     def _empty(self) -> None:
         self._scheduled = False  # before values are taken: one that comes now is taken here or by the next call
-        while self._waiting:
-            receive, value = self._waiting.popleft()
-            receive(value)
+        try:
+            while self._waiting:
+                receive, value = self._waiting.popleft()
+                receive(value)
+        finally:
+            if self._waiting:  # a receiver has failed: the others are called all the same
+                self.loop.call_soon(self._empty)
 
 
 class EngineClient:
