@@ -156,3 +156,41 @@ def test_outputs_are_aligned_as_in_python():
     found = node(program, texts, folder=SHARED)
     wanted = [[vars(each) for each in token_differences(a, b, [*map(float, a)], [*map(float, b)])] for a, b in texts]
     assert found == wanted
+
+
+def test_colors_are_about_uniform_to_the_eye_and_safe_for_the_color_blind():
+    """Steps of equal size in CIELAB, falling or rising brightness, also as protanopes and deuteranopes see them."""
+    program = """import { ramp } from './colours.js';
+        const kinds = [[false, false], [true, false], [false, true], [true, true]]; // dark, signed
+        console.log(JSON.stringify(kinds.map((each) => ramp(...each))));"""
+    tables = [np.array(table, float) for table in node(program, folder=SHARED)]
+    for number, table in enumerate(tables):
+        parts = [table] if number < 2 else [table[:128], table[128:]]
+        for part in parts:
+            coarse = part[:: len(part) // 16]  # steps of several levels: single ones are rounded
+            steps = np.linalg.norm(np.diff(cielab(coarse), axis=0), axis=1)
+            assert steps.max() / steps.min() < 1.7
+            for seen in (np.eye(3), *COLOR_BLIND):
+                brightness = cielab(np.clip(linear(coarse) @ seen.T, 0, 1), given_linear=True)[:, 0]
+                assert (np.diff(brightness) > 0).all() or (np.diff(brightness) < 0).all()
+
+
+COLOR_BLIND = np.array([  # https://doi.org/10.1109/TVCG.2009.113: protanopia, deuteranopia
+    [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+])  # fmt: skip
+
+
+def linear(colors: np.ndarray) -> np.ndarray:
+    shares = colors / 255
+    return np.where(shares <= 0.04045, shares / 12.92, ((shares + 0.055) / 1.055) ** 2.4)
+
+
+def cielab(colors: np.ndarray, *, given_linear: bool = False) -> np.ndarray:
+    """Colors of sRGB in CIELAB (D65)."""
+    to_xyz = np.array(
+        [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.0193339, 0.1191920, 0.9503041]]
+    )
+    xyz = (colors if given_linear else linear(colors)) @ to_xyz.T / [0.95047, 1.0, 1.08883]
+    f = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+    return np.stack([116 * f[:, 1] - 16, 500 * (f[:, 0] - f[:, 1]), 200 * (f[:, 1] - f[:, 2])], 1)

@@ -67,8 +67,15 @@ from regard.server.processes.messages import (
 from regard.server.processes.remote_engine import RemoteEngine
 from regard.server.processes.supervised import Backoff, Supervised
 from regard.server.processes.values import ERRORS, TYPES, packed, unpacked
-from regard.server.studio_data import AblationStep, DataSize, ExampleMeasurement, HeadsOfData
-from regard.server.studio_jobs import LiveLook
+from regard.server.studio_data import (
+    AblationStep,
+    AlignmentStep,
+    DataSize,
+    ExampleInputs,
+    ExampleMeasurement,
+    HeadsOfData,
+)
+from regard.server.studio_jobs import Alternatives, LiveLook
 from support.predictors import classifier, language_model, translator
 from support.servers import PATIENCE, slowed
 
@@ -96,6 +103,7 @@ def crossed(value):
         [0.1, float("inf"), -2.5e-300],
         Generation("a", attention=AttentionPart((1,), None, (0, 2))),
         LiveLook("a", ({"head": 1},), "b", {"max_length": 3}, words=True),
+        Alternatives("a", ({"head": 1},), options={"seed": 3}, position=4, count=2),
         b'{"maps": []}',
         Usage("v", 0.25, None, 0.5, 3, 4),
     ],
@@ -133,7 +141,8 @@ def test_every_kind_of_work_has_a_format():
     # Those of tests are not sent.
     made = {each for each in kinds(Work) if not isabstract(each) and each.__module__.startswith("regard.")}
     sent = {each for each in made if each.crosses_processes}
-    assert made - sent == {Classification, AblationStep, DataSize, ExampleMeasurement, HeadsOfData}
+    of_data = {AblationStep, AlignmentStep, DataSize, ExampleInputs, ExampleMeasurement, HeadsOfData}
+    assert made - sent == {Classification, *of_data}
     assert sent == {each for each in TYPES.values() if issubclass(each, Work)}
 
 

@@ -145,8 +145,13 @@ def test_a_key_is_asked_for(browser, expect):
         expect(page.locator("#said")).to_have_text(regard.look(MODELS["en-de"], TEXT).output.text)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1400])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("scheme", "width"),
+    [("light", 390), ("dark", 1400), pytest.param("dark", 390, marks=SLOW), pytest.param("light", 1400, marks=SLOW)],
+)
 def test_the_page_is_accessible(opened, expect, scheme, width):
     options = {"color_scheme": scheme, "viewport": {"width": width, "height": 844}}
     page = opened(address(model="en-de", input=TEXT), **options)
@@ -523,8 +528,11 @@ def test_two_models_and_layers_are_compared(opened, expect):
     assert violations(page) == []
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("route", ["beam", "compare"])
+@pytest.mark.parametrize(
+    ("route", "scheme"),
+    [("beam", "dark"), ("compare", "light"), pytest.param("beam", "light", marks=SLOW),
+     pytest.param("compare", "dark", marks=SLOW)],
+)  # fmt: skip
 def test_every_view_is_accessible_on_a_phone(opened, expect, route, scheme):
     options = {"color_scheme": scheme, "viewport": {"width": 390, "height": 844}}
     page = opened(address(route, model="en-de", input=TEXT), **options)

@@ -131,7 +131,7 @@ def picture_of(browser: Browser, address: str, state: State) -> Image.Image:
 
 def animation(browser: Browser, address: str) -> tuple[list[Image.Image], list[int]]:
     """Frames, and the milliseconds of each: a date is typed, its output appears, and a head is switched off."""
-    page = browser.new_page(viewport={"width": 1100, "height": 620})
+    page = browser.new_page(viewport={"width": 1240, "height": 700})
     page.goto(f"{address}#/type?{urlencode({'model': 'dates', 'input': 'le', 'map': 'decoder 1 cross'})}")
     settled(page)
     frames: list[Image.Image] = []
@@ -139,7 +139,7 @@ def animation(browser: Browser, address: str) -> tuple[list[Image.Image], list[i
 
     def shoot(milliseconds: int) -> None:
         frames.append(
-            Image.open(BytesIO(page.screenshot())).convert("RGB").resize((880, 496), Image.Resampling.LANCZOS)
+            Image.open(BytesIO(page.screenshot())).convert("RGB").resize((880, 497), Image.Resampling.LANCZOS)
         )
         times.append(milliseconds)
 
