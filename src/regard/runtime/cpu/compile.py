@@ -22,7 +22,11 @@ from regard.core.errors import InvalidArgument
 
 log = logging.getLogger(__name__)
 
-SOURCE = Path(__file__).with_name("step.cpp")
+SOURCE = Path(__file__).with_name("step.cpp")  # the one translation unit
+HEADERS = tuple(
+    Path(__file__).with_name(f"{name}.h")
+    for name in ("convolution", "layers", "linear", "recurrent", "threads", "transformer")
+)  # that it includes
 # No flag that changes the floating-point mode of the process (as -ffast-math does), and none that lets the compiler
 # choose the order of a sum (-fassociative-math): it chose another one for a single row than for several.
 FLAGS = (
@@ -40,7 +44,8 @@ def library() -> ctypes.CDLL | None:
     if compiler is None:
         return _unavailable("there is no C++ compiler (g++ or clang++)")
     tune = "-mcpu=native" if platform.machine() in ("aarch64", "arm64") else "-march=native"
-    key = hashlib.sha256(b"\0".join([SOURCE.read_bytes(), " ".join((compiler, tune, *FLAGS)).encode(), _processor()]))
+    sources = [path.read_bytes() for path in (SOURCE, *HEADERS)]
+    key = hashlib.sha256(b"\0".join([*sources, " ".join((compiler, tune, *FLAGS)).encode(), _processor()]))
     folder, prefix = cache_folder() / "native", f"step-{key.hexdigest()[:16]}"
     try:
         private_folder(folder)
@@ -50,7 +55,8 @@ def library() -> ctypes.CDLL | None:
         return _unavailable(str(error))
     loaded.regard_panel_columns.restype = loaded.regard_int8_max_inputs.restype = ctypes.c_int64
     loaded.regard_fingerprint.restype = ctypes.c_uint64
-    for function in (loaded.regard_step, loaded.regard_encode, loaded.regard_linear):
+    for name in ("step", "encode", "recurrent_step", "convolution_step", "linear"):
+        function = getattr(loaded, f"regard_{name}")
         function.restype = ctypes.c_char_p
     return loaded
 
