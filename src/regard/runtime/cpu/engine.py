@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 MAX_TOKENS = 2048  # that the compiled encoder takes at once; PyTorch is faster with longer sequences
 CompiledDecoder = NativeDecoder | NativeRnnDecoder | NativeConvDecoder
-Compiled = TypeVar("Compiled", CompiledDecoder, NativeEncoder)
+Compiled = TypeVar("Compiled", bound="CompiledDecoder | NativeEncoder")
 
 
 class CpuEngine(Engine):
@@ -54,16 +54,13 @@ class CpuEngine(Engine):
         library = _library(decoder)
         if not isinstance(getattr(decoder, "project", None), Projection) or library is None:
             return None
-        make: Callable[[], CompiledDecoder]
         if isinstance(decoder, TransformerDecoder):
-            make = lambda: NativeDecoder(decoder, library, int8=int8)  # noqa: E731
-        elif isinstance(decoder, RnnDecoder):
-            make = lambda: NativeRnnDecoder(decoder, library)  # noqa: E731
-        elif isinstance(decoder, ConvDecoder):
-            make = lambda: NativeConvDecoder(decoder, library)  # noqa: E731
-        else:
-            return None
-        return self._current(decoder, library, make, int8)
+            return self._current(decoder, library, lambda: NativeDecoder(decoder, library, int8=int8), int8)
+        if isinstance(decoder, RnnDecoder):
+            return self._current(decoder, library, lambda: NativeRnnDecoder(decoder, library), int8)
+        if isinstance(decoder, ConvDecoder):
+            return self._current(decoder, library, lambda: NativeConvDecoder(decoder, library), int8)
+        return None
 
     def encode(self, model: Seq2Seq, source: Source, *, half: bool) -> Memory | None:
         encoder = model.encoder
