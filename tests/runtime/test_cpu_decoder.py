@@ -18,6 +18,7 @@ from regard.core.atomic_io import cache_folder
 from regard.core.sequence import Tokens
 from regard.model import capture
 from regard.model.embedding import Embedding, Projection
+from regard.model.memory import Memory
 from regard.model.seq2seq import Seq2Seq
 from regard.model.transformer import TransformerDecoder, TransformerEncoder
 from regard.runtime import engines
@@ -29,6 +30,7 @@ from support.search import LONGEST, decode, model, sources, token_ids
 
 COMPILED = ("transformer", "transformer post-norm", "transformer sinusoidal", "transformer learned", "transformer none",
             "transformer rms_offset, no biases")  # fmt: skip
+RECURRENT = tuple(name for name in DECODERS if not name.startswith("transformer"))  # convolutional ones among them
 ENGINE = CpuEngine()
 needs_compiler = pytest.mark.skipif(compile.library() is None, reason="no C++ compiler here")
 
@@ -36,18 +38,20 @@ needs_compiler = pytest.mark.skipif(compile.library() is None, reason="no C++ co
 @needs_compiler
 @pytest.mark.parametrize("name", DECODERS)
 def test_which_decoders_are_supported(name):
-    assert (ENGINE.compile_decoder(decoder(name)) is not None) == (name in (*COMPILED, "transformer checkpointed"))
+    assert (ENGINE.compile_decoder(decoder(name)) is not None) == (
+        name in (*COMPILED, *RECURRENT, "transformer checkpointed")
+    )
 
 
 @needs_compiler
-@pytest.mark.parametrize("name", COMPILED)
+@pytest.mark.parametrize("name", [*COMPILED, *RECURRENT])
 @pytest.mark.parametrize("beams", [1, 3])
 @torch.inference_mode()
 def test_compiled_steps_equal_plain_ones(name, beams):
     """Through follow, reorder, admit and eviction."""
     plain = decoder(name)
     compiled = ENGINE.compile_decoder(plain)
-    assert isinstance(compiled, NativeDecoder)
+    assert compiled is not None
     given = memory()
     states = [each.start(given, batch=3, capacity=8, beams=beams) for each in (plain, compiled)]
     generator = torch.Generator().manual_seed(1)
@@ -83,6 +87,29 @@ def test_search_results_equal_plain_ones(monkeypatch, options):
     assert token_ids(compiled) == token_ids(plain)
     for one, other in zip(compiled, plain, strict=True):
         assert [each.score for each in one] == pytest.approx([each.score for each in other], abs=1e-4)
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", [*COMPILED, *RECURRENT])
+@pytest.mark.parametrize("beams", [1, 3])
+@torch.inference_mode()
+def test_a_row_does_not_depend_on_the_batch(name, beams):
+    """Bit for bit, with the padding of longer sources beside it."""
+    compiled, given = ENGINE.compile_decoder(decoder(name)), memory()
+    rows = torch.randint(VOCABULARY, (5, 3, beams), generator=torch.Generator().manual_seed(1))
+    together = compiled.start(given, batch=3, capacity=8, beams=beams)
+    lengths = given.mask.sum(1).tolist()
+    alone = []
+    for row, length in enumerate(lengths):
+        part = Memory(given.states[row : row + 1, :length], given.mask[row : row + 1, :length], given.summary[[row]])
+        alone.append(compiled.start(part, batch=1, capacity=8, beams=beams))
+    assert len(set(lengths)) > 1
+    for tokens in rows:
+        logits, together = compiled.step(tokens.flatten(), together)
+        logits = logits.clone()
+        for row in range(3):
+            mine, alone[row] = compiled.step(tokens[row], alone[row])
+            assert torch.equal(mine, logits.view(3, beams, -1)[row])
 
 
 def stepped(module: nn.Module, *, fused: bool) -> None:
@@ -203,10 +230,11 @@ def test_a_search_under_capture_keeps_the_engine_and_every_bit(beams):
 
 @needs_compiler
 @pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("name", ["transformer", "lstm bahdanau", "gru luong input-feeding", "conv"])
 @torch.inference_mode()
-def test_captured_weights_equal_those_of_plain_steps(beams):
+def test_captured_weights_equal_those_of_plain_steps(name, beams):
     """Through follow and admit."""
-    plain, given = decoder("transformer"), memory()
+    plain, given = decoder(name), memory()
     both = plain, ENGINE.compile_decoder(plain)
     states = [each.start(given, batch=3, capacity=8, beams=beams) for each in both]
     generator = torch.Generator().manual_seed(1)
@@ -293,13 +321,18 @@ def test_a_missing_compiler_is_logged_once(monkeypatch, tmp_path, caplog, compil
 
 @needs_compiler
 @pytest.mark.parametrize("wrong", [VOCABULARY, 100_000, 2**32 - 1, -1])
+@pytest.mark.parametrize("name", ["transformer", "lstm bahdanau", "rnn", "conv"])
 @torch.inference_mode()
-def test_ids_out_of_range_are_refused(wrong):
+def test_ids_out_of_range_are_refused(name, wrong):
     """As PyTorch refuses them; without a check, compiled code would read other memory."""
-    compiled = ENGINE.compile_decoder(decoder("transformer"))
+    compiled = ENGINE.compile_decoder(decoder(name))
     state = compiled.start(memory(), batch=3, capacity=8)
     with pytest.raises(IndexError, match="token id"):
         compiled.step(torch.tensor([1, wrong, 2]), state)
+    with pytest.raises(IndexError):
+        compiled.step(torch.ones(4, dtype=torch.int64), state)
+    if name != "transformer":
+        return
     made = Seq2Seq(encoder("transformer"), decoder("transformer")).eval()
     with pytest.raises(IndexError, match="token id"):
         ENGINE.encode(made, Tokens.of([[3, wrong], [1]]), half=False)

@@ -40,7 +40,8 @@ def library() -> ctypes.CDLL | None:
         return None
     loaded.regard_panel_columns.restype = loaded.regard_int8_max_inputs.restype = ctypes.c_int64
     loaded.regard_fingerprint.restype = ctypes.c_uint64
-    for function in (loaded.regard_step, loaded.regard_encode, loaded.regard_linear):
+    for name in ("step", "encode", "recurrent_step", "convolution_step", "linear"):
+        function = getattr(loaded, f"regard_{name}")
         function.restype = ctypes.c_char_p
     return loaded
 

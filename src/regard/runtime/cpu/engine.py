@@ -1,4 +1,4 @@
-"""The CPU engine: Transformers in compiled C++, in float32 or with int8 weights."""
+"""The CPU engine: decoders and Transformer encoders in compiled C++, Transformers also with int8 weights."""
 
 import ctypes
 import logging
@@ -13,47 +13,54 @@ from torch import nn
 from regard.core.sequence import Tokens
 from regard.core.shapes import Tensor
 from regard.model.capture import capturing_here, intercepting_here
+from regard.model.convolution import ConvDecoder
 from regard.model.embedding import Projection
 from regard.model.interfaces import Source
 from regard.model.memory import Memory
+from regard.model.rnn_decoder import RnnDecoder
 from regard.model.seq2seq import Seq2Seq
 from regard.model.transformer import TransformerDecoder, TransformerEncoder
-from regard.runtime.cpu import compile
+from regard.runtime.cpu import compile, convolution, recurrent
+from regard.runtime.cpu.convolution import NativeConvDecoder
 from regard.runtime.cpu.decoder import NativeDecoder
 from regard.runtime.cpu.encoder import NativeEncoder
+from regard.runtime.cpu.recurrent import NativeRnnDecoder
 from regard.runtime.cpu.weight_layout import fingerprint, supported
 from regard.runtime.interfaces import Engine, EngineOptions, weights_are_constant
 
 log = logging.getLogger(__name__)
 
 MAX_TOKENS = 2048  # that the compiled encoder takes at once; PyTorch is faster with longer sequences
-Compiled = TypeVar("Compiled", NativeDecoder, NativeEncoder)
+CompiledDecoder = NativeDecoder | NativeRnnDecoder | NativeConvDecoder
+Compiled = TypeVar("Compiled", bound="CompiledDecoder | NativeEncoder")
 
 
 class CpuEngine(Engine):
     """Compiled once for each module and again when its weights have changed; kept as long as the module."""
 
     def __init__(self) -> None:
-        self.compiled: WeakKeyDictionary[nn.Module, tuple[list[int], NativeDecoder | NativeEncoder]] = (
+        self.compiled: WeakKeyDictionary[nn.Module, tuple[list[int], CompiledDecoder | NativeEncoder]] = (
             WeakKeyDictionary()
         )
 
-    def decoder_for(self, model: Seq2Seq, options: EngineOptions) -> NativeDecoder | None:
+    def decoder_for(self, model: Seq2Seq, options: EngineOptions) -> CompiledDecoder | None:
         native = self.compile_decoder(model.decoder, int8=options.int8)
         if options.int8 and (native is None or not native.weights.int8_max_inputs):
             _warn_no_int8()
         return native
 
-    def compile_decoder(self, decoder: nn.Module, *, int8: bool = False) -> NativeDecoder | None:
+    def compile_decoder(self, decoder: nn.Module, *, int8: bool = False) -> CompiledDecoder | None:
         """The compiled form of a decoder; None where it is not supported."""
         library = _library(decoder)
-        if (
-            not isinstance(decoder, TransformerDecoder)
-            or not isinstance(decoder.project, Projection)
-            or library is None
-        ):
+        if not isinstance(getattr(decoder, "project", None), Projection) or library is None:
             return None
-        return self._current(decoder, library, lambda: NativeDecoder(decoder, library, int8=int8), int8)
+        if isinstance(decoder, TransformerDecoder):
+            return self._current(decoder, library, lambda: NativeDecoder(decoder, library, int8=int8), int8)
+        if isinstance(decoder, RnnDecoder):
+            return self._current(decoder, library, lambda: NativeRnnDecoder(decoder, library), int8)
+        if isinstance(decoder, ConvDecoder):
+            return self._current(decoder, library, lambda: NativeConvDecoder(decoder, library), int8)
+        return None
 
     def encode(self, model: Seq2Seq, source: Source, *, half: bool) -> Memory | None:
         encoder = model.encoder
@@ -96,7 +103,15 @@ def _library(module: nn.Module) -> ctypes.CDLL | None:
     """The compiled code, if it supports this module and nothing in this thread replaces attention outputs."""
     weight = getattr(getattr(module, "embed_tokens", None), "weight", None)
     on_cpu = isinstance(weight, Tensor) and weight.device.type == "cpu" and weight.dtype == torch.float32
-    return compile.library() if on_cpu and supported(module) and not intercepting_here() else None
+    return compile.library() if on_cpu and _supported(module) and not intercepting_here() else None
+
+
+def _supported(module: nn.Module) -> bool:
+    if type(module) is RnnDecoder:
+        return not module.training and recurrent.is_supported(module)
+    if type(module) is ConvDecoder:
+        return not module.training and convolution.is_supported(module)
+    return supported(module)
 
 
 @lru_cache(maxsize=1)  # logged once

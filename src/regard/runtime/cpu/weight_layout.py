@@ -1,7 +1,8 @@
-"""The weights of a Transformer, packed once into the structures of step.cpp. Fields equal those of the C++ structs."""
+"""The weights of a model, packed once into the structures of C++. Fields equal those of the C++ structs."""
 
 import ctypes
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -11,6 +12,7 @@ from regard.core.shapes import Float, Tensor
 from regard.kernels.layers.linear import ACTIVATIONS
 from regard.kernels.layers.residual_norm import norm_gain
 from regard.model.embedding import Embedding, Projection
+from regard.model.multihead import MultiHead
 from regard.model.positions import Add
 from regard.model.scores import ScaledDot
 from regard.model.transformer_block import InputLayer, TransformerBlock, TransformerStack
@@ -71,7 +73,16 @@ def block_norms(block: TransformerBlock) -> list[nn.Module | None]:
     return [block.norm1, None if block.cross_attn is None else block.norm2, block.ffn_norm]
 
 
-def weight_and_bias(*layers: nn.Linear | Projection) -> tuple[Float[Tensor, "out in"], Float[Tensor, " out"]]:
+class LinearWeights(NamedTuple):
+    """The weights of a linear layer that is no module of its own."""
+
+    weight: Float[Tensor, "out in"]
+    bias: Float[Tensor, " out"] | None = None
+
+
+def weight_and_bias(
+    *layers: nn.Linear | Projection | LinearWeights,
+) -> tuple[Float[Tensor, "out in"], Float[Tensor, " out"]]:
     """The weight and bias of linear layers of one input side by side, zeros where a layer has no bias."""
     scales = [layer.scale if isinstance(layer, Projection) else 1.0 for layer in layers]
     weights = [layer.weight.detach() for layer in layers]
@@ -94,7 +105,7 @@ class WeightLayout:
         self_attn, ffn, norm_first = blocks[0].self_attn, blocks[0].ffn, not isinstance(final_norm, nn.Identity)
         self.dim, self.max_width = self_attn.dim, max(3 * self_attn.dim, ffn.up.out_features)
         return StackTable(
-            layers, project, self._norm(final_norm) if norm_first else NormTable(), self._copy(embedding.weight),
+            layers, project, self.norm(final_norm) if norm_first else NormTable(), self.copy(embedding.weight),
             len(embedding.weight), len(blocks), self_attn.dim, self_attn.heads, ffn.up.out_features,
             KINDS[ffn.activation], norm_first, blocks[0].cross_attn is not None, embedding.scale,
         )  # fmt: skip
@@ -106,7 +117,7 @@ class WeightLayout:
         parts = torch.split(whole, [rows * size for size in (dim, dim, self.max_width, dim, scores)])
         return Scratch(*(part.data_ptr() for part in parts)), parts[0].view(rows, dim), parts[1].view(rows, dim)
 
-    def linear(self, *layers: nn.Linear | Projection) -> LinearTable:
+    def linear(self, *layers: nn.Linear | Projection | LinearWeights) -> LinearTable:
         """One linear layer, or several of the same input fused into one."""
         outputs, inputs = sum(len(layer.weight) for layer in layers), layers[0].weight.shape[1]
         columns = self.library.regard_panel_columns()
@@ -126,7 +137,7 @@ class WeightLayout:
 
     def _layer(self, block: TransformerBlock) -> LayerTable:
         linears = [self.linear(*fused) if fused else LinearTable() for fused in block_projections(block)]
-        return LayerTable(*linears, *(NormTable() if x is None else self._norm(x) for x in block_norms(block)))
+        return LayerTable(*linears, *(NormTable() if x is None else self.norm(x) for x in block_norms(block)))
 
     def _int8_linear(self, weight: Tensor, bias: Tensor, padded: int) -> LinearTable:
         """Symmetric int8 weights with one scale per output."""
@@ -137,15 +148,15 @@ class WeightLayout:
         _pack(self.library.regard_pack_int8, quantized, packed)
         offset = 128 * quantized.sum(1, dtype=torch.int32)
         scale, offset = (F.pad(x, (0, padded - outputs)) for x in (scale, offset))
-        addresses = self._copy(bias), packed.data_ptr(), self._copy(scale), self._copy(offset)
+        addresses = self.copy(bias), packed.data_ptr(), self.copy(scale), self.copy(offset)
         return LinearTable(None, *addresses, inputs, outputs)
 
-    def _norm(self, norm: nn.Module) -> NormTable:
+    def norm(self, norm: nn.Module) -> NormTable:
         assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
         bias: Tensor | None = getattr(norm, "bias", None)
-        return NormTable(self._copy(norm_gain(norm)), None if bias is None else self._copy(bias), norm.eps)
+        return NormTable(self.copy(norm_gain(norm)), None if bias is None else self.copy(bias), norm.eps)
 
-    def _copy(self, tensor: Tensor) -> int:
+    def copy(self, tensor: Tensor) -> int:
         copy = self._take(tensor.numel(), tensor.dtype)
         copy.copy_(tensor.detach().flatten())
         return copy.data_ptr()
@@ -243,14 +254,17 @@ def _pack(pack: Callable[..., None], weight: Tensor, packed: Tensor) -> None:
     pack(Pointer(flat.data_ptr()), Count(flat.shape[0]), Count(flat.shape[1]), Pointer(packed.data_ptr()))
 
 
-def _plain_block(block: TransformerBlock) -> bool:
-    attentions = [each for each in (block.self_attn, block.cross_attn) if each is not None]
-    plain_attentions = all(
+def plain_attention(attention: MultiHead) -> bool:
+    """Whether attention is of scaled dot products, with one key head per query head and without positions."""
+    return (
         isinstance(attention.score, ScaledDot)
         and attention.kv_heads == attention.heads
         and attention.heads * attention.head_dim == attention.dim
         and attention.rotary is None
         and attention.q_norm is None
-        for attention in attentions
     )
-    return plain_attentions and block.ffn.gate is None and block.ffn.activation in KINDS
+
+
+def _plain_block(block: TransformerBlock) -> bool:
+    attentions = [each for each in (block.self_attn, block.cross_attn) if each is not None]
+    return all(map(plain_attention, attentions)) and block.ffn.gate is None and block.ffn.activation in KINDS

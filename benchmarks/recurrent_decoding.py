@@ -1,0 +1,75 @@
+"""Searches with recurrent and convolutional decoders on a CPU: the compiled engine against PyTorch's own modules.
+
+    python benchmarks/recurrent_decoding.py --threads 1 --rounds 5
+
+Models of dim 256 with random weights and a vocabulary of 8,000; sources and outputs of 20 tokens. Both run in turn in
+each round; a figure is the median over rounds of the engine's speed as a multiple of PyTorch's.
+"""
+
+import argparse
+from functools import partial
+from statistics import median
+
+import torch
+
+from measure import seconds
+from regard.core.sequence import Tokens
+from regard.model.build import build
+from regard.runtime.cpu.engine import CpuEngine
+from regard.runtime.engines import PyTorchEngine
+from regard.runtime.interfaces import Engine, EngineOptions, constant_weights
+
+VOCABULARY, LENGTH = 8_000, 20
+DECODERS = {
+    "GRU, Bahdanau, additive": {"kind": "rnn", "attention": "bahdanau", "score": "additive"},
+    "LSTM 2 layers, Luong, input feeding": {
+        "kind": "rnn", "cell": "lstm", "layers": 2, "attention": "luong", "score": "bilinear", "input_feeding": True,
+    },
+    "GRU without attention": {"kind": "rnn", "attention": "none"},
+    "convolution": {"kind": "conv"},
+}  # fmt: skip
+
+
+@torch.inference_mode()
+def search(engine: Engine, model: torch.nn.Module, source: Tokens, beams: int) -> None:
+    """A search's calls of a decoder: steps, and with several hypotheses the choice of their parents."""
+    decoder = engine.decoder_for(model, EngineOptions(LENGTH))
+    batch, memory = len(source.ids), model.encode(source)
+    state = decoder.start(memory, batch=batch, capacity=LENGTH, beams=beams)
+    tokens = torch.ones(batch * beams, dtype=torch.int64)
+    for _ in range(LENGTH):
+        logits, state = decoder.step(tokens, state)
+        if beams == 1:
+            tokens = logits.argmax(-1)
+            continue
+        _, best = logits.log_softmax(-1).view(batch, -1).topk(beams)
+        state = state.follow(best // VOCABULARY)
+        tokens = (best % VOCABULARY).flatten()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(1)
+    print(f"{options.threads} threads, torch {torch.__version__}\n")
+    print("| decoder | greedy 1 | greedy 64 | beam 5, 1 | beam 5, 64 |\n|---|---|---|---|---|")
+    for name, table in DECODERS.items():
+        encoder = {"kind": "bag", "dim": 256}
+        model = build({"encoder": encoder, "decoder": table | {"dim": 256}, "vocab_size": VOCABULARY}).eval()
+        cells = []
+        for beams in (1, 5):
+            for batch in (1, 64):
+                source = Tokens.of(torch.randint(5, VOCABULARY, (batch, LENGTH)).tolist())
+                engines = {"engine": CpuEngine(), "PyTorch": PyTorchEngine()}
+                runs = {key: partial(search, engine, model, source, beams) for key, engine in engines.items()}
+                with constant_weights():
+                    times = seconds(runs, options.rounds)
+                cells.append(f"{median(b / a for a, b in zip(times['engine'], times['PyTorch'], strict=True)):.2f}")
+        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""A convolutional decoder's step in compiled C++ (convolution.h)."""
+
+import ctypes
+from dataclasses import dataclass, replace
+from weakref import ref
+
+import torch
+
+from regard.core.shapes import Float, Int, Tensor
+from regard.model.capture import capturing_here
+from regard.model.convolution import ConvDecoder
+from regard.model.interfaces import DecoderState
+from regard.model.kv_cache import Slots, beam_rows, sequence_rows, write_rows
+from regard.model.memory import Memory
+from regard.runtime.cpu.weight_layout import (
+    Count,
+    LinearTable,
+    LinearWeights,
+    NormTable,
+    Pointer,
+    WeightLayout,
+    apply_linear,
+    call,
+    fields,
+    plain_attention,
+)
+from regard.runtime.interfaces import EngineDecoder
+from regard.runtime.published_attention import publish
+
+
+class _LayerTable(ctypes.Structure):
+    _fields_ = [
+        ("norm", NormTable),
+        *fields(LinearTable, "conv query out"),
+        *fields(Count, "dilation span"),
+    ]
+
+
+class _DecoderTable(ctypes.Structure):
+    _fields_ = [
+        ("layers", ctypes.POINTER(_LayerTable)),
+        ("project", LinearTable),
+        ("final_norm", NormTable),
+        ("embed_tokens", Pointer),
+        *fields(Count, "vocab_size layer_count width taps heads has_cross_attn"),
+        ("embed_scale", ctypes.c_float),
+    ]
+
+
+class _StepArguments(ctypes.Structure):
+    _fields_ = [
+        *fields(Pointer, "tokens seen sources mask"),
+        *fields(Count, "batch beams source_length"),
+        *fields(Pointer, "x taps gated query context scores normed logits queries"),
+    ]
+
+
+@dataclass(frozen=True)
+class NativeConvState(DecoderState):
+    """The state of a convolutional decoder, whose tensors each step overwrites."""
+
+    seen: list[Float[Tensor, "rows _ W"]]  # the last inputs of each convolution, as many as it spans
+    sources: list[Float[Tensor, "B S E"]]  # of each layer: keys and values of the memory
+    mask: Tensor  # (B, S), uint8
+    beams: int = 1
+
+    def reorder(self, index: Int[Tensor, " n"]) -> "NativeConvState":
+        rows = sequence_rows(index, self.beams, index.device)
+        seen, sources = [seen[rows] for seen in self.seen], [source[index] for source in self.sources]
+        return replace(self, seen=seen, sources=sources, mask=self.mask[index])
+
+    def follow(self, parents: Int[Tensor, "B K"]) -> "NativeConvState":
+        if self.beams == 1:
+            return self
+        rows = beam_rows(parents)
+        return replace(self, seen=[seen.index_select(0, rows) for seen in self.seen])
+
+    def admit(self, slots: Slots, fresh: "NativeConvState") -> "NativeConvState":
+        rows = sequence_rows(slots, self.beams, self.mask.device)
+        seen = [mine.index_copy(0, rows, new) for mine, new in zip(self.seen, fresh.seen, strict=True)]
+        sources = [write_rows(mine, slots, new) for mine, new in zip(self.sources, fresh.sources, strict=True)]
+        return replace(self, seen=seen, sources=sources, mask=write_rows(self.mask, slots, fresh.mask))
+
+
+def is_supported(decoder: ConvDecoder) -> bool:
+    return all(plain_attention(attention) for attention in decoder.cross_attn)
+
+
+class NativeConvDecoder(EngineDecoder):
+    """The compiled form of a convolutional decoder. It copies the weights, and does not keep the decoder alive."""
+
+    def __init__(self, decoder: ConvDecoder, library: ctypes.CDLL) -> None:
+        self.library, self.weights = library, WeightLayout(library)
+        layout, embedding, crosses = self.weights, decoder.embed_tokens, list(decoder.cross_attn)
+        layers = []
+        for number, layer in enumerate(decoder.layers):
+            conv = LinearWeights(layer.conv.weight.mT.flatten(1), layer.conv.bias)  # (2 · W, taps · W)
+            pair = [LinearTable(), LinearTable()]
+            if crosses:
+                pair = [layout.linear(crosses[number].q_proj), layout.linear(crosses[number].out_proj)]
+            sizes = layer.conv.dilation[0], layer.span
+            layers.append(_LayerTable(layout.norm(layer.norm), layout.linear(conv), *pair, *sizes))
+        taps = decoder.layers[0].conv.kernel_size[0]
+        self.table = _DecoderTable(
+            (_LayerTable * len(layers))(*layers), layout.linear(decoder.project), layout.norm(decoder.norm),
+            layout.copy(embedding.weight), len(embedding.weight), len(layers), decoder.dim, taps,
+            crosses[0].heads if crosses else 1, bool(crosses), embedding.scale,
+        )  # fmt: skip
+        self.spans = [layer.span for layer in decoder.layers]
+        self.source_projections = [layout.linear(cross.k_proj, cross.v_proj) for cross in crosses]
+        self.attentions = [ref(cross) for cross in crosses]
+        self.vocab_size = decoder.project.weight.shape[0]
+
+    def start(self, memory: Memory | None, *, batch: int, capacity: int = 0, beams: int = 1) -> NativeConvState:
+        sources, mask = list[Tensor](), torch.zeros(batch, 0, dtype=torch.uint8)
+        if memory is not None:
+            sources = [apply_linear(self.library, layer, memory.states) for layer in self.source_projections]
+            mask = memory.mask.to(torch.uint8)
+        seen = [torch.zeros(batch * beams, span, self.table.width) for span in self.spans]
+        return NativeConvState(seen, sources, mask, beams)
+
+    def step(
+        self, tokens: Int[Tensor, " rows"], state: DecoderState
+    ) -> tuple[Float[Tensor, "rows V"], NativeConvState]:
+        assert isinstance(state, NativeConvState)
+        table, rows, width, length = self.table, len(tokens), self.table.width, state.mask.shape[1]
+        if rows != len(state.seen[0]):
+            raise IndexError(f"tokens out of range: {rows} for a state of {len(state.seen[0])} hypotheses")
+        seen = [each.contiguous() for each in state.seen]
+        sources, mask, tokens = (
+            [each.contiguous() for each in state.sources],
+            state.mask.contiguous(),
+            tokens.contiguous(),
+        )
+        sizes = [width, table.taps * width, 2 * width, width, width, length, width]
+        parts = torch.split(torch.empty(rows * sum(sizes)), [rows * size for size in sizes])
+        logits = torch.empty(rows, self.vocab_size)
+        queries = torch.empty(len(self.attentions), rows, width) if capturing_here() and sources else None
+        pointers = _addresses(seen), _addresses(sources)
+        arguments = _StepArguments(
+            tokens.data_ptr(), *(ctypes.cast(each, Pointer) for each in pointers), mask.data_ptr(),
+            rows // state.beams, state.beams,
+            length, *(part.data_ptr() for part in parts), logits.data_ptr(),
+            None if queries is None else queries.data_ptr(),
+        )  # fmt: skip
+        call(self.library.regard_convolution_step, table, arguments)
+        state = replace(state, seen=seen)
+        if queries is not None:
+            visible = mask.bool()[:, None]
+            for attention, query, source in zip(self.attentions, queries, sources, strict=True):
+                key_value = source.view(*mask.shape, 2, -1)
+                publish(attention(), query.view(len(mask), state.beams, -1), key_value, visible, table.heads)
+        return logits, state
+
+
+def _addresses(tensors: list[Tensor]) -> "ctypes.Array[ctypes.c_void_p]":
+    return (Pointer * max(1, len(tensors)))(*(tensor.data_ptr() for tensor in tensors))

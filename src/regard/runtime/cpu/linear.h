@@ -1,0 +1,195 @@
+// Linear layers of few rows, in float32 and int8, with their activation.
+
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#include <vector>
+#ifdef __AVX512VNNI__
+#include <immintrin.h>
+#endif
+
+#include "threads.h"
+
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int LANES = 16, VECTORS = 4, ROWS = 6;
+#elif defined(__AVX2__)
+constexpr int LANES = 8, VECTORS = 2, ROWS = 4;
+#else
+constexpr int LANES = 4, VECTORS = 4, ROWS = 4;
+#endif
+constexpr int COLUMNS = LANES * VECTORS;  // of a panel, the unit of work of a thread
+typedef float Vector __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
+
+enum Activation { NONE = 0, RELU = 1, GELU = 2, GELU_TANH = 3, SILU = 4 };
+
+struct Linear {  // y = x Wᵀ + b; the fields of these structures are those of weight_layout.py, decoder.py and encoder.py
+    const float* weight;        // panels of (inputs, COLUMNS), the last one padded with zeros; null with int8_weight
+    const float* bias;
+    const int8_t* int8_weight;  // or null: panels of (inputs / 4, COLUMNS, 4)
+    const float* scale;         // of each column of int8_weight
+    const int32_t* offset;      // 128 times the sum of each column, because inputs are shifted by 128 to be unsigned
+    int64_t inputs, outputs;
+};
+
+struct LinearArguments {
+    const float* x;  // (rows, inputs)
+    float* y;        // (rows, outputs)
+    int64_t rows;
+};
+
+template <int KIND>
+inline float activate(float x) {
+    if (KIND == RELU) return x > 0 ? x : 0;
+    if (KIND == GELU) return 0.5f * x * (1 + std::erf(x * 0.70710678f));
+    if (KIND == GELU_TANH) return 0.5f * x * (1 + std::tanh(0.79788456f * (x + 0.044715f * x * x * x)));
+    if (KIND == SILU) return x / (1 + std::exp(-x));
+    return x;
+}
+
+template <int KIND>
+inline void put(const float* row, const float* bias, float* y, int64_t columns, bool add) {
+    const auto some = [&](int64_t count) {
+        for (int64_t n = 0; n < count; ++n) {
+            const float value = activate<KIND>(row[n] + bias[n]);
+            y[n] = add ? y[n] + value : value;
+        }
+    };
+    if (columns == COLUMNS) some(COLUMNS); else some(columns);
+}
+
+// M rows by one panel: every weight is read once for all rows, and the sums stay in registers.
+template <int M, int KIND>
+inline void float_tile(const float* x, int64_t inputs, const float* w, const float* bias, float* y, int64_t outputs, int64_t columns,
+                 bool add) {
+    Vector sum[M][VECTORS] = {};
+    for (int64_t k = 0; k < inputs; ++k) {
+        const Vector* panel = reinterpret_cast<const Vector*>(w + k * COLUMNS);
+        if (M <= 2)  // memory-bound
+            for (int j = 0; j < VECTORS; ++j) __builtin_prefetch(w + (k + 24) * COLUMNS + j * LANES);
+        for (int m = 0; m < M; ++m) {
+            const float a = x[m * inputs + k];
+            for (int j = 0; j < VECTORS; ++j) sum[m][j] += a * panel[j];
+        }
+    }
+    for (int m = 0; m < M; ++m) {
+        float row[COLUMNS];
+        std::memcpy(row, sum[m], sizeof row);
+        put<KIND>(row, bias, y + m * outputs, columns, add);
+    }
+}
+
+#ifdef __AVX512VNNI__
+// The same in int8: rows are quantized on the fly, and one instruction accumulates four products.
+constexpr int64_t MAX_INPUTS = 1 << 16;  // of a layer: the sum of 255 · 127 for each fits 32 bits
+
+inline float quantize(const float* x, int64_t inputs, uint8_t* q) {
+    const auto some = [&](int64_t k) { return __mmask16(inputs - k < 16 ? (1 << (inputs - k)) - 1 : 0xFFFF); };
+    __m512 peaks = _mm512_setzero_ps();
+    for (int64_t k = 0; k < inputs; k += 16)
+        peaks = _mm512_max_ps(peaks, _mm512_abs_ps(_mm512_maskz_loadu_ps(some(k), x + k)));
+    const float peak = _mm512_reduce_max_ps(peaks);
+    const __m512 scale = _mm512_set1_ps(peak > 0 ? 127 / peak : 0);
+    for (int64_t k = 0; k < inputs; k += 16) {
+        const __m512i whole = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_maskz_loadu_ps(some(k), x + k), scale));
+        _mm512_mask_cvtepi32_storeu_epi8(q + k, some(k), _mm512_add_epi32(whole, _mm512_set1_epi32(128)));
+    }
+    return peak / 127;
+}
+
+template <int M, int KIND>
+inline void int8_tile(const uint8_t* q, const float* scales, const Linear& p, int64_t n, float* y, int64_t columns, bool add) {
+    const int8_t* w = p.int8_weight + n * p.inputs;
+    __m512i sum[M][VECTORS];
+    for (int m = 0; m < M; ++m)
+        for (int j = 0; j < VECTORS; ++j) sum[m][j] = _mm512_setzero_si512();
+    for (int64_t k = 0; k < p.inputs; k += 4) {
+        __m512i part[VECTORS];
+        for (int j = 0; j < VECTORS; ++j) part[j] = _mm512_loadu_si512(w + k * COLUMNS + j * 64);
+        for (int m = 0; m < M; ++m) {
+            int32_t four;
+            std::memcpy(&four, q + m * p.inputs + k, 4);
+            const __m512i a = _mm512_set1_epi32(four);
+            for (int j = 0; j < VECTORS; ++j) {  // `_mm512_dpbusd_epi32`, with which GCC 12 would keep the sums in memory
+                __m512i one = sum[m][j];
+                asm("vpdpbusd %2, %1, %0" : "+v"(one) : "v"(a), "v"(part[j]));
+                sum[m][j] = one;
+            }
+        }
+    }
+    for (int m = 0; m < M; ++m) {
+        float row[COLUMNS];
+        for (int j = 0; j < VECTORS; ++j) {
+            const __m512i whole = _mm512_sub_epi32(sum[m][j], _mm512_loadu_si512(p.offset + n + j * LANES));
+            const __m512 scale = _mm512_mul_ps(_mm512_set1_ps(scales[m]), _mm512_loadu_ps(p.scale + n + j * LANES));
+            _mm512_storeu_ps(row + j * LANES, _mm512_mul_ps(_mm512_cvtepi32_ps(whole), scale));
+        }
+        put<KIND>(row, p.bias + n, y + m * p.outputs, columns, add);
+    }
+}
+
+struct QuantizedRows {  // one per thread
+    std::vector<uint8_t> rows;
+    std::vector<float> scales;
+
+    void take(const float* x, int64_t count, int64_t inputs) {
+        if (int64_t(rows.size()) < count * inputs) rows.resize(count * inputs);
+        if (int64_t(scales.size()) < count) scales.resize(count);
+        for (int64_t r = 0; r < count; ++r) scales[r] = quantize(x + r * inputs, inputs, rows.data() + r * inputs);
+    }
+};
+#endif
+
+template <int KIND>
+void multiply(const Linear& p, const float* x, int64_t rows, float* y, bool add, int thread, int threads) {
+    const int64_t panels = (p.outputs + COLUMNS - 1) / COLUMNS;
+    const int64_t bands = panels >= threads ? 1 : threads;  // split the rows where there are fewer panels than threads
+    const int64_t band_rows = (rows + bands - 1) / bands;
+    const Range share(panels * bands, thread, threads);
+#ifdef __AVX512VNNI__
+    static thread_local QuantizedRows quantized;
+    if (p.int8_weight) quantized.take(x, rows, p.inputs);
+    const uint8_t* q = quantized.rows.data();
+    const float* scales = quantized.scales.data();
+#endif
+    for (int64_t i = share.begin; i < share.end; ++i) {
+        const int64_t panel = i / bands, n = panel * COLUMNS;
+        const int64_t columns = p.outputs - n < COLUMNS ? p.outputs - n : COLUMNS;
+        const int64_t end = (i % bands + 1) * band_rows < rows ? (i % bands + 1) * band_rows : rows;
+        int64_t r = i % bands * band_rows;
+        const auto some = [&](auto count) {
+            for (; r + count() <= end; r += count()) {
+                float* out = y + r * p.outputs + n;
+#ifdef __AVX512VNNI__
+                if (p.int8_weight) {
+                    int8_tile<count(), KIND>(q + r * p.inputs, scales + r, p, n, out, columns, add);
+                    continue;
+                }
+#endif
+                float_tile<count(), KIND>(x + r * p.inputs, p.inputs, p.weight + n * p.inputs, p.bias + n, out, p.outputs, columns, add);
+            }
+        };
+        some(std::integral_constant<int, ROWS>());
+        some(std::integral_constant<int, 5>());
+        some(std::integral_constant<int, 4>());
+        some(std::integral_constant<int, 3>());
+        some(std::integral_constant<int, 2>());
+        some(std::integral_constant<int, 1>());
+    }
+}
+
+void multiply(int64_t kind, const Linear& p, const float* x, int64_t rows, float* y, bool add, int thread, int threads) {
+    switch (kind) {
+        case RELU: return multiply<RELU>(p, x, rows, y, add, thread, threads);
+        case GELU: return multiply<GELU>(p, x, rows, y, add, thread, threads);
+        case GELU_TANH: return multiply<GELU_TANH>(p, x, rows, y, add, thread, threads);
+        case SILU: return multiply<SILU>(p, x, rows, y, add, thread, threads);
+        default: return multiply<NONE>(p, x, rows, y, add, thread, threads);
+    }
+}
+
+}  // namespace

@@ -1,0 +1,190 @@
+// A step of a Transformer decoder, and a whole Transformer encoder.
+
+#pragma once
+
+#include "layers.h"
+
+namespace {
+
+struct Layer {
+    Linear qkv_proj, out_proj, cross_q_proj, cross_out_proj, ffn_up, ffn_down;
+    Norm norm1, norm2, ffn_norm;
+};
+
+struct Stack {
+    const Layer* layers;
+    Linear project;             // decoders: hidden states to logits
+    Norm final_norm;
+    const float* embed_tokens;  // (vocabulary, width)
+    int64_t vocab_size, layer_count, width, heads, ffn_dim, activation, norm_first, has_cross_attn;
+    float embed_scale;
+};
+
+struct Scratch {  // x is the residual stream, (rows, width)
+    float *x, *normed, *hidden, *context, *scores;
+};
+
+struct StepArguments {
+    float* cache;                 // (layers, batch, capacity, beams, 2, width): keys and values
+    const int32_t* parents;       // (batch, beams, capacity): the hypothesis whose entry of each step is an ancestor's
+    const int32_t* admitted;      // (batch): the step at which each sequence was admitted
+    const float* const* sources;  // of each layer (batch, source_length, 2, width): keys and values
+    const uint8_t* mask;          // (batch, source_length)
+    const int64_t* tokens;        // (batch · beams)
+    const float* position_table;  // (positions, width), or null
+    int64_t positions, batch, beams, capacity, time, source_length;
+    Scratch scratch;
+    float* logits;                // (batch · beams, vocabulary)
+    float* queries;               // (layers, 2, batch · beams, width) of self- and cross-attention; null unless captured
+};
+
+struct EncodeArguments {  // packed sequences
+    const int64_t* tokens;
+    const int64_t* offsets;   // (batch + 1): where each sequence begins, and where the last one ends
+    const int64_t* sequence;  // (tokens): the sequence of each token
+    const float* position_table;
+    int64_t positions, batch, rows, max_length;
+    Scratch scratch;
+    float* projections;  // (layers, tokens, 3, width): queries, keys and values; null unless attention is captured
+};
+
+void embed(const Stack& stack, int64_t token, const float* position, float* x) {
+    const float* row = stack.embed_tokens + token * stack.width;
+    for (int64_t i = 0; i < stack.width; ++i) x[i] = row[i] * stack.embed_scale + (position ? position[i] : 0);
+}
+
+// All layers; `attend(layer)` and `cross(layer)` compute self- and cross-attention of a thread's rows into `context`.
+template <typename Attend, typename Cross>
+const float* layers(const Stack& stack, const Scratch& s, int64_t rows, const Attend& attend, const Cross& cross,
+                    Barrier& barrier, int thread, int threads) {
+    const Range mine(rows, thread, threads);
+    const auto wait = [&] { barrier.wait(); };
+    const auto before = [&](const Norm& norm) {  // a sublayer's input
+        if (!stack.norm_first) return static_cast<const float*>(s.x);
+        normalize(norm, s.x, s.normed, stack.width, mine);
+        wait();
+        return static_cast<const float*>(s.normed);
+    };
+    const auto after = [&](const Linear& out, const float* x, const Norm& norm) {  // adds a sublayer's output
+        multiply<NONE>(out, x, rows, s.x, true, thread, threads);
+        wait();
+        if (stack.norm_first) return;
+        normalize(norm, s.x, s.x, stack.width, mine);
+        wait();
+    };
+    wait();
+    for (int64_t l = 0; l < stack.layer_count; ++l) {
+        const Layer& layer = stack.layers[l];
+        multiply<NONE>(layer.qkv_proj, before(layer.norm1), rows, s.hidden, false, thread, threads);
+        wait();
+        attend(l);
+        wait();
+        after(layer.out_proj, s.context, layer.norm1);
+        if (stack.has_cross_attn) {
+            multiply<NONE>(layer.cross_q_proj, before(layer.norm2), rows, s.hidden, false, thread, threads);
+            wait();
+            cross(l);
+            wait();
+            after(layer.cross_out_proj, s.context, layer.norm2);
+        }
+        multiply(stack.activation, layer.ffn_up, before(layer.ffn_norm), rows, s.hidden, false, thread, threads);
+        wait();
+        after(layer.ffn_down, s.hidden, layer.ffn_norm);
+    }
+    return before(stack.final_norm);
+}
+
+void step(const Stack& stack, const StepArguments& s, Barrier& barrier, int thread, int threads) {
+    const int64_t rows = s.batch * s.beams, width = stack.width, head = width / stack.heads, entry = 2 * width;
+    const Scratch& scratch = s.scratch;
+    const Range mine(rows, thread, threads);
+    const auto scores = [&](int64_t r) { return scratch.scores + r * (s.capacity + s.source_length); };
+    const auto attend = [&](int64_t layer) {
+        for (int64_t r = mine.begin; r < mine.end; ++r) {
+            const int64_t sequence = r / s.beams, beam = r % s.beams;
+            float* cache = s.cache + ((layer * s.batch + sequence) * s.capacity) * s.beams * entry;
+            const float* query = scratch.hidden + r * 3 * width;
+            std::memcpy(cache + (s.time * s.beams + beam) * entry, query + width, entry * sizeof(float));
+            if (s.queries) std::memcpy(s.queries + (2 * layer * rows + r) * width, query, width * sizeof(float));
+            const int32_t* parents = s.parents + r * s.capacity;
+            for (int64_t h = 0; h < stack.heads; ++h) {
+                const auto at = [&](int64_t t) { return cache + (t * s.beams + parents[t]) * entry + h * head; };
+                attend_one(query + h * head, scratch.context + r * width + h * head, scores(r), s.admitted[sequence],
+                           s.time + 1, head, width, at);
+            }
+        }
+    };
+    const auto cross = [&](int64_t layer) {
+        for (int64_t r = mine.begin; r < mine.end; ++r) {
+            const float* query = scratch.hidden + r * width;
+            if (s.queries) std::memcpy(s.queries + ((2 * layer + 1) * rows + r) * width, query, width * sizeof(float));
+            const float* source = s.sources[layer] + r / s.beams * s.source_length * entry;
+            const uint8_t* mask = s.mask + r / s.beams * s.source_length;
+            int64_t length = s.source_length;  // without padding: sums must not depend on the longest source of a batch
+            while (length > 0 && !mask[length - 1]) --length;
+            for (int64_t h = 0; h < stack.heads; ++h) {
+                const auto at = [&](int64_t t) -> const float* { return mask[t] ? source + t * entry + h * head : nullptr; };
+                attend_one(query + h * head, scratch.context + r * width + h * head, scores(r), 0, length, head, width, at);
+            }
+        }
+    };
+    for (int64_t r = mine.begin; r < mine.end; ++r)
+        embed(stack, s.tokens[r], s.position_table ? s.position_table + (s.time - s.admitted[r / s.beams]) * width : nullptr,
+              scratch.x + r * width);
+    const float* last = layers(stack, scratch, rows, attend, cross, barrier, thread, threads);
+    multiply<NONE>(stack.project, last, rows, s.logits, false, thread, threads);
+}
+
+void encode(const Stack& stack, const EncodeArguments& s, Barrier& barrier, int thread, int threads) {
+    const int64_t width = stack.width, head = width / stack.heads;
+    const Scratch& scratch = s.scratch;
+    const Range mine(s.rows, thread, threads);
+    const auto attend = [&](int64_t layer) {
+        for (int64_t r = mine.begin; r < mine.end; ++r) {
+            const float* query = scratch.hidden + r * 3 * width;
+            if (s.projections)
+                std::memcpy(s.projections + (layer * s.rows + r) * 3 * width, query, 3 * width * sizeof(float));
+            const int64_t begin = s.offsets[s.sequence[r]], end = s.offsets[s.sequence[r] + 1];
+            for (int64_t h = 0; h < stack.heads; ++h) {
+                const auto at = [&](int64_t t) { return scratch.hidden + ((begin + t) * 3 + 1) * width + h * head; };
+                attend_one(query + h * head, scratch.context + r * width + h * head, scratch.scores + r * s.max_length, 0,
+                           end - begin, head, width, at);
+            }
+        }
+    };
+    for (int64_t r = mine.begin; r < mine.end; ++r)
+        embed(stack, s.tokens[r], s.position_table ? s.position_table + (r - s.offsets[s.sequence[r]]) * width : nullptr, scratch.x + r * width);
+    layers(stack, scratch, s.rows, attend, [](int64_t) {}, barrier, thread, threads);  // a final norm leaves its result in `normed`
+}
+
+// The first index of step or encode that is out of range, as text; null if all are in range. Checked here, because ids
+// and lengths come from files and programs, and an unchecked one would read or write other memory.
+const char* out_of_range(const Stack& stack, const StepArguments& s) {
+    if (s.batch < 0 || s.beams < 1 || s.source_length < 0) return "batch, beams or source length";
+    if (s.time < 0 || s.time >= s.capacity) return "step beyond the cache";
+    for (int64_t r = 0; r < s.batch * s.beams; ++r) {
+        const int64_t admitted = s.admitted[r / s.beams];
+        if (s.tokens[r] < 0 || s.tokens[r] >= stack.vocab_size) return "token id";
+        if (admitted < 0 || admitted > s.time) return "step of admission";
+        if (s.position_table && s.time - admitted >= s.positions) return "position";
+        for (int64_t t = admitted; t <= s.time; ++t)
+            if (s.parents[r * s.capacity + t] < 0 || s.parents[r * s.capacity + t] >= s.beams) return "parent hypothesis";
+    }
+    return nullptr;
+}
+
+const char* out_of_range(const Stack& stack, const EncodeArguments& s) {
+    if (s.batch < 1 || s.offsets[0] != 0 || s.offsets[s.batch] != s.rows) return "offset";
+    for (int64_t b = 0; b < s.batch; ++b) {
+        const int64_t length = s.offsets[b + 1] - s.offsets[b];
+        if (length < 0 || length > s.max_length || (s.position_table && length > s.positions)) return "length";
+    }
+    for (int64_t r = 0; r < s.rows; ++r) {
+        if (s.tokens[r] < 0 || s.tokens[r] >= stack.vocab_size) return "token id";
+        if (s.sequence[r] < 0 || s.sequence[r] >= s.batch) return "sequence";
+        if (r < s.offsets[s.sequence[r]] || r >= s.offsets[s.sequence[r] + 1]) return "sequence";
+    }
+    return nullptr;
+}
+
+}  // namespace
