@@ -113,7 +113,7 @@ void recurrent_step(const Recurrent& d, const RecurrentArguments& s, Barrier& ba
         float* x = s.input + r * input;
         for (int64_t i = 0; i < d.embed_dim; ++i) x[i] = row[i] * d.embed_scale;
         const float* fed = d.attention == BEFORE ? s.attended + r * d.memory_dim : s.context + r * d.feed_dim;
-        std::memcpy(x + d.embed_dim, fed, d.feed_dim * sizeof(float));
+        if (d.feed_dim) std::memcpy(x + d.embed_dim, fed, d.feed_dim * sizeof(float));
     }
     barrier.wait();
     const float* below = s.input;
@@ -137,7 +137,8 @@ void recurrent_step(const Recurrent& d, const RecurrentArguments& s, Barrier& ba
         barrier.wait();
         for (int64_t r = mine.begin; r < mine.end; ++r) {
             for (int64_t i = 0; i < width; ++i) s.output[r * width + i] = fast_tanh(s.output[r * width + i]);
-            if (d.attention == AFTER) std::memcpy(s.context + r * d.feed_dim, s.output + r * width, d.feed_dim * sizeof(float));
+            if (d.attention == AFTER && d.feed_dim)
+                std::memcpy(s.context + r * d.feed_dim, s.output + r * width, d.feed_dim * sizeof(float));
         }
         barrier.wait();
         below = s.output;
