@@ -90,10 +90,12 @@ def changes(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """Everything but annotations, decorators, docstrings, messages of errors and blocks for type checkers."""
+    """Everything but annotations, decorators, messages of errors, assertions and blocks for type checkers."""
     if isinstance(tree, ast.Raise | ast.Assert | ast.JoinedStr | ast.Import | ast.ImportFrom):
         return
     if isinstance(tree, ast.If) and "TYPE_CHECKING" in ast.dump(tree.test):
+        return
+    if isinstance(tree, ast.keyword) and tree.arg == "strict":  # of zip: an assertion
         return
     yield tree
     for name, value in ast.iter_fields(tree):
@@ -275,7 +277,7 @@ def main() -> None:
                 flush=True,
             )
     PAGE.write_text(page(done, options), "utf-8")
-    print(page(done, options).partition("\n## ")[0].splitlines()[-2])
+    print(page(done, options).partition("\n## ")[0].strip().splitlines()[-1])
 
 
 if __name__ == "__main__":
