@@ -9,6 +9,7 @@ import pytest
 import api_reference
 import cli_reference
 import docstrings
+import package_map
 import regard
 from regard.core import errors
 
@@ -29,6 +30,11 @@ def test_the_page_of_the_http_api_is_current():
     import http_reference
 
     assert (DOCS / "http.md").read_text("utf-8") == http_reference.reference(), "run `make docs`"
+
+
+def test_the_map_of_packages_is_current():
+    assert (DOCS / "packages.svg").read_text("utf-8") == package_map.drawing(), "run `make docs`"
+    assert len(package_map.layers()) >= 18
 
 
 def test_every_public_name_is_on_the_api_page_once():

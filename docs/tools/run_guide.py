@@ -1,0 +1,56 @@
+"""Run a guide from an empty folder, and paste what its commands print.
+
+    python docs/tools/run_guide.py docs/guides/translate.md          # every guide: docs/guides/*.md
+
+A block of ```python or ```toml that begins with a comment `# name` is written to that file. A block of ```sh is run by
+bash; what it prints on stdout becomes the block of ```text after it. Other blocks are left alone.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+BLOCK = re.compile(r"^```(sh|python|toml)\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.DOTALL | re.MULTILINE)
+NAME = re.compile(r"# ([\w./-]+\.(?:py|toml))\n")
+SHELL = 'set -e\npython() { "$GUIDE_PYTHON" "$@"; }\nregard() { "$GUIDE_PYTHON" -m regard "$@"; }\n'
+
+
+class GuideFailed(Exception):
+    """A command of a guide ended with an error."""
+
+
+def run(text: str, folder: Path) -> str:
+    """The guide with what its commands printed in this folder."""
+    environment = os.environ | {
+        "GUIDE_PYTHON": sys.executable, "REGARD_CACHE": str(folder / ".cache"), "COLUMNS": "100", "NO_COLOR": "1",
+        "GUIDE_FOLDER": str(folder),
+    }  # fmt: skip
+
+    def done(match: re.Match[str]) -> str:
+        language, code = match[1], match[2]
+        if language != "sh":
+            if name := NAME.match(code):
+                (folder / name[1]).write_text(code, "utf-8")
+            return match[0]
+        ended = subprocess.run(
+            ["bash", "-c", SHELL + code], cwd=folder, env=environment, capture_output=True, text=True, check=False
+        )
+        if ended.returncode:
+            raise GuideFailed(f"{code}ended with {ended.returncode}:\n{ended.stdout}{ended.stderr}")
+        printed = ended.stdout.replace(f"{folder}/", "").rstrip()
+        return f"```sh\n{code}```\n" + (f"\n```text\n{printed}\n```\n" if printed else "")
+
+    return BLOCK.sub(done, text)
+
+
+def main(paths: list[str]) -> None:
+    for path in map(Path, paths):
+        with tempfile.TemporaryDirectory() as folder:
+            path.write_text(run(path.read_text("utf-8"), Path(folder)), "utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
