@@ -123,8 +123,11 @@ PROCESSES = rows({
         "cli/test_fuzz.py::test_hostile_input_gives_a_message",
     ),
     "N18": (
-        "Dependencies are locked and their licences named",
-        "test_package.py::test_every_needed_package_is_pinned",
+        "Dependencies are locked by hash, their licences checked, the wheel reproducible and with a bill of materials",
+        "release/test_lock.py::test_every_pinned_package_is_locked_with_its_hashes",
         "test_package.py::test_the_licence_of_every_extra_is_named",
+        "release/test_release_files.py::test_licences_that_are_not_permissive_are_reported",
+        "release/test_wheel.py::test_two_builds_are_equal",
+        "release/test_wheel.py::test_the_bill_of_materials_names_every_requirement",
     ),
 })  # fmt: skip

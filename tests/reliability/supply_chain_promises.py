@@ -19,7 +19,13 @@ SUPPLY_CHAIN = rows({
         "reliability/test_untrusted_checkpoints.py::test_a_configuration_names_no_code",
         "recipe/test_load.py::test_a_recipe_names_the_extensions_it_needs",
     ),
-    "C4": ("Every package that is needed is pinned", f"{PACKAGE}::test_every_needed_package_is_pinned"),
+    "C4": (
+        "Every package that is needed is pinned, and installed by the hash of its file",
+        f"{PACKAGE}::test_every_needed_package_is_pinned",
+        "release/test_lock.py::test_every_pinned_package_is_locked_with_its_hashes",
+        "release/test_lock.py::test_make_installs_all_but_torch_by_hash",
+        "release/test_lock.py::test_pip_refuses_another_file_than_the_locked_one",
+    ),
     "C5": (
         "The kinds of files in the wheel are listed",
         f"{PACKAGE}::test_the_files_of_the_package_are_of_listed_kinds",

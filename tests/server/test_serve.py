@@ -77,6 +77,12 @@ def test_an_address_of_others_is_refused(host):
         regard.serve(MODEL, host=host, port=0)
 
 
+@pytest.mark.parametrize("host", ["a\0b", "\ud800"])
+def test_a_host_that_is_no_name_is_refused(host):
+    with pytest.raises(InvalidArgument, match="host: wanted a name or an address"):
+        regard.serve(MODEL, host=host, port=0)
+
+
 @pytest.mark.parametrize(
     ("models", "devices", "wanted"),
     [

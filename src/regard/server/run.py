@@ -162,6 +162,8 @@ def _paths(models: Mapping[str, str | Path | Predictor]) -> dict[str, str]:
 
 
 def _listen(host: str, port: int) -> socket.socket:
+    if not host.isprintable():  # the socket module raises a TypeError, and leaves a socket open
+        raise InvalidArgument("host", wanted="a name or an address", got=repr(host), remedy="As in --host 0.0.0.0.")
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=1024)
