@@ -157,7 +157,21 @@ def test_no_test_reaches_another_machine(host):
         socket.create_connection((host, 9), timeout=1)
 
 
-KINDS = {".py", ".c", ".cpp", ".css", ".html", ".js", ".json", ".md", ".safetensors", ".toml", ".wasm", "py.typed"}
+KINDS = {
+    ".py",
+    ".c",
+    ".cpp",
+    ".css",
+    ".h",
+    ".html",
+    ".js",
+    ".json",
+    ".md",
+    ".safetensors",
+    ".toml",
+    ".wasm",
+    "py.typed",
+}
 
 
 def test_the_files_of_the_package_are_of_listed_kinds():

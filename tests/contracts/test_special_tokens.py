@@ -258,7 +258,7 @@ WRONG = {
     "no list": (DEFAULT_TOKENS.as_dict() | {"source_suffix": 2}, "source_suffix = 2, which is no list"),
     "a list of texts": (DEFAULT_TOKENS.as_dict() | {"target_prefix": ["a"]}, "special_tokens.target_prefix"),
     "a long list": (DEFAULT_TOKENS.as_dict() | {"source_prefix": [5] * 200}, "source_prefix of 200 tokens"),
-    "an end that is never generated": (DEFAULT_TOKENS.as_dict() | {"suppressed": [2]}, "holds the end token"),
+    "an end that is never generated": (DEFAULT_TOKENS.as_dict() | {"suppressed": [2]}, "holds an end token"),
 }
 
 

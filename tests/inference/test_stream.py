@@ -9,7 +9,7 @@ import regard
 from regard.core.errors import InvalidArgument
 from regard.data.special_tokens import END
 from regard.decoding.config import DecodeConfig
-from support.predictors import PARTS, classifier, language_model, translator
+from support.predictors import PARTS, classifier, language_model, replace_step, translator
 
 TEXTS = ["the cat sat", "a red dogma", "naïve 😀 …"]
 OPTIONS = (
@@ -82,10 +82,10 @@ def test_characters_of_several_tokens_are_yielded_whole():
     assert pieces[:2] == ["😀", "é"]
 
 
-def test_each_piece_is_yielded_before_the_next_is_computed():
+def test_each_piece_is_yielded_before_the_next_is_computed(monkeypatch):
     predictor, steps = translator("words", "rnn"), []
-    step = predictor.model.decoder.step
-    predictor.model.decoder.step = lambda *given: steps.append(1) or step(*given)
+    step = type(predictor.model.decoder).step
+    replace_step(monkeypatch, predictor.model.decoder, lambda *given: steps.append(1) or step(*given))
     stream = predictor.stream("the cat sat", min_length=5)
     for expected in range(1, 5):
         next(stream)

@@ -349,7 +349,7 @@ WRONG = {
     "an id beyond the embedding": ({"decoder_start_token_id": 5000}, "config.json: decoder_start_token_id: wanted"),
     "a text": ({"eos_token_id": "1"}, "config.json: eos_token_id: wanted the id of a token"),
     "a bool": ({"pad_token_id": True}, "pad_token_id: wanted the id of a token, from 0 to 1199; got True"),
-    "an end that is banned": ({"suppress_tokens": [1]}, "holds the end token"),
+    "an end that is banned": ({"suppress_tokens": [1]}, "holds an end token"),
 }
 
 

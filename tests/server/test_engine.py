@@ -19,7 +19,7 @@ from regard.server.engine import Engine, EngineLimits
 from regard.server.inspection import InspectedAttention
 from regard.server.job_queue import JobQueue, Lanes
 from regard.server.jobs import Embedding, Generation, Inspection, Job, Scoring, Work
-from support.predictors import classifier, language_model, masked_model, translator
+from support.predictors import classifier, language_model, masked_model, replace_step, translator
 
 TEXTS = ["the cat sat", "a dog ran on the mat", "the", "on the mat the red cat sat; a dogma", "dog", ""]
 PATIENCE = 60.0
@@ -303,7 +303,7 @@ def test_a_bad_input_is_refused_alone(engine):
 
 def test_a_model_that_fails_ends_its_jobs_and_not_the_engine(engine, monkeypatch, caplog):
     decoder = engine.models["rnn"].predictor.model.decoder
-    monkeypatch.setattr(type(decoder), "step", lambda *given: 1 / 0)
+    replace_step(monkeypatch, decoder, lambda *given: 1 / 0)
     failed = ask(engine, "rnn", Generation("the cat"))
     assert isinstance(failed.wait(), EngineFailed)
     assert "ZeroDivisionError" in caplog.text
@@ -317,15 +317,15 @@ class Slow:
     """Makes every step of a model wait until it is told to go on."""
 
     def __init__(self, engine: Engine, model: str, monkeypatch) -> None:
-        decoder = type(engine.models[model].predictor.model.decoder)
-        self.gate, self.waits, step = threading.Semaphore(0), threading.Event(), decoder.step
+        decoder = engine.models[model].predictor.model.decoder
+        self.gate, self.waits, step = threading.Semaphore(0), threading.Event(), type(decoder).step
 
         def slow(*given):
             self.waits.set()
             assert self.gate.acquire(timeout=PATIENCE)
             return step(*given)
 
-        monkeypatch.setattr(decoder, "step", slow)
+        replace_step(monkeypatch, decoder, slow)
 
     def go_on(self, steps: int = 10_000) -> None:
         self.gate.release(steps)

@@ -12,7 +12,7 @@ pytest.importorskip("uvicorn", reason="needs the extra `serve`")
 openai = pytest.importorskip("openai", reason="needs the package openai")
 
 from regard.server.engine import EngineLimits  # noqa: E402
-from support.predictors import classifier, language_model, translator  # noqa: E402
+from support.predictors import classifier, language_model, replace_step, translator  # noqa: E402
 from support.servers import PATIENCE, Running, served  # noqa: E402
 
 MODELS = {"lines": language_model(), "rnn": translator(decoder="rnn"), "labels": classifier()}
@@ -197,7 +197,7 @@ def test_keys_and_overload_are_errors_of_openai(monkeypatch):
         assert gate.wait(PATIENCE)
         return step(*given)
 
-    monkeypatch.setattr(type(MODELS["rnn"].model.decoder), "step", slow)
+    replace_step(monkeypatch, MODELS["rnn"].model.decoder, slow)
     limits = EngineLimits(slots=1, queued_jobs=1)
     with (
         served({"rnn": MODELS["rnn"]}, limits, keys=["secret"]) as running,
@@ -228,8 +228,8 @@ def test_keys_and_overload_are_errors_of_openai(monkeypatch):
 
 
 def test_an_error_in_a_stream_reaches_the_client(asked, monkeypatch):
-    decoder = type(MODELS["rnn"].model.decoder)
-    step, calls = decoder.step, []
+    decoder = MODELS["rnn"].model.decoder
+    step, calls = type(decoder).step, []
 
     def failing(*given):
         calls.append(1)
@@ -237,7 +237,7 @@ def test_an_error_in_a_stream_reaches_the_client(asked, monkeypatch):
             raise RuntimeError("a fault")
         return step(*given)
 
-    monkeypatch.setattr(decoder, "step", failing)
+    replace_step(monkeypatch, decoder, failing)
     given = {"model": "rnn", "prompt": "a dog", "stream": True, **SAMPLED}
     message = "wanted an answer of the model; got RuntimeError"
     with pytest.raises(openai.APIError, match=message), asked.completions.create(**given) as stream:

@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from regard.server.tracing import ENDPOINTS, NoTracing, OpenTelemetryTracing, tracing_of_environment
-from support.predictors import translator
+from support.predictors import replace_step, translator
 from support.servers import PATIENCE, Running, served, slowed, until
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -84,7 +84,7 @@ def test_refusals_and_failures_are_told(traced, monkeypatch):
     assert traced.running.ask("/nowhere")[0] == 404
     assert traced.spans()["GET other"].attributes["http.route"] == "other"  # no path of a client is in it
     model = traced.running.engine.models["en"].predictor
-    monkeypatch.setattr(type(model.model.decoder), "step", lambda *given: 1 / 0)
+    replace_step(monkeypatch, model.model.decoder, lambda *given: 1 / 0)
     assert traced.running.ask("/predict", {**ASKED, "max_length": 4})[0] == 500
     root = traced.spans()["POST /predict"]
     assert root.status.status_code is StatusCode.ERROR

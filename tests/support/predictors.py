@@ -1,7 +1,9 @@
 """Untrained predictors, for tests that do not depend on their outputs."""
 
+from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 
 import regard
@@ -11,6 +13,7 @@ from regard.data.train_tokenizer import train_tokenizer
 from regard.data.vocabulary import Labels
 from regard.inference.predictor import Predictor
 from regard.recipe.recipe import Recipe
+from regard.runtime.cpu.engine import CpuEngine
 
 TEXT = [
     "the cat sat on the mat, and the cats ran.",
@@ -57,6 +60,12 @@ def masked_model() -> Predictor:
     model = regard.build({**parts, "vocab_size": words.size}).eval()
     recipe = Recipe.of({"data": {"train": "x.txt"}, "model": parts, "train": {"mask_probability": 0.15}})
     return Predictor(model, recipe, (), words)
+
+
+def replace_step(monkeypatch: pytest.MonkeyPatch, decoder: Any, step: Callable) -> None:
+    """Give all decoders of this one's class another step, and no compiled one."""
+    monkeypatch.setattr(CpuEngine, "compile_decoder", lambda *given, **options: None)
+    monkeypatch.setattr(type(decoder), "step", step)
 
 
 def _ending(model: Any) -> Any:

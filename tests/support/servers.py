@@ -18,6 +18,7 @@ from regard.server.http_server import server_config
 from regard.server.keys import read_keys
 from regard.server.loader import ModelLoader
 from regard.server.tls import Tls
+from support.predictors import replace_step
 
 PATIENCE = 60.0
 
@@ -86,15 +87,15 @@ def served(
 
 def slowed(monkeypatch, model) -> tuple[threading.Semaphore, threading.Event]:
     """Every step of the model waits for the semaphore; the event says that one does."""
-    decoder = type(model.model.decoder)
-    gate, waits, step = threading.Semaphore(0), threading.Event(), decoder.step
+    decoder = model.model.decoder
+    gate, waits, step = threading.Semaphore(0), threading.Event(), type(decoder).step
 
     def slow(*given):
         waits.set()
         assert gate.acquire(timeout=PATIENCE)
         return step(*given)
 
-    monkeypatch.setattr(decoder, "step", slow)
+    replace_step(monkeypatch, decoder, slow)
     return gate, waits
 
 

@@ -49,7 +49,7 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], where: Path | 
 
 def _finite(tensor: Tensor) -> bool:
     """Whether no number is NaN or infinite. A finite sum says so in one pass, and in one thread."""
-    if tensor.dtype == torch.float32 and tensor.device.type == "cpu":
+    if type(tensor) is torch.Tensor and tensor.dtype == torch.float32 and tensor.device.type == "cpu":
         with np.errstate(over="ignore", invalid="ignore"):
             if np.isfinite(tensor.detach().numpy().sum()):
                 return True
