@@ -99,6 +99,18 @@ def test_a_look_that_searches_holds_up_no_other_job(engine, held_looks):
     assert_nothing_is_left(engine)
 
 
+def test_looks_of_several_models_that_come_together_are_all_answered():
+    models = {name: translator(decoder=name) for name in ("transformer", "rnn", "conv")}
+    engine = Engine(EngineLimits(slots=4))
+    for name, model in models.items():
+        engine.load(name, "1", model)
+    looks = {name: ask(engine, name, Inspection(TEXTS[0], options={"max_length": 8})) for name in models}
+    engine.start()
+    for name, each in looks.items():
+        assert each.wait().output["text"] == regard.look(models[name], TEXTS[0], max_length=8).output.text, name
+    engine.stop()
+
+
 def test_a_look_that_is_cancelled_while_it_searches_gives_nothing(engine, held_looks):
     begun, release = held_looks
     look = ask(engine, "transformer", Inspection(TEXTS[0]))

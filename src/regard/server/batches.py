@@ -49,6 +49,7 @@ class AsideBatch:
         self.found: Sequence[Computed] = ()
 
     def begin(self, jobs: Sequence[Job], predictor: Predictor, works: Sequence[BatchedWork]) -> None:
+        assert not self.jobs
         self.jobs = jobs
 
         def run() -> None:

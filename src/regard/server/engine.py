@@ -233,14 +233,13 @@ class Engine(ModelHost):
             round_.chosen.setdefault(lane, []).append(job)
         self._blocked = bool(self._aside.jobs) and not round_.chosen
         for jobs in round_.chosen.values():
-            if isinstance(jobs[0].plan, SearchPlan):
-                self._begin(
-                    jobs[0].plan.model, jobs[0].plan.group(self.limits.slots), [job.plan.running for job in jobs]
-                )
-            elif self._runs_aside(jobs[0].plan):
-                self._aside.begin(jobs, jobs[0].plan.model.predictor, [job.plan.work for job in jobs])
+            plan = jobs[0].plan
+            if isinstance(plan, SearchPlan):
+                self._begin(plan.model, plan.group(self.limits.slots), [job.plan.running for job in jobs])
+            elif self._runs_aside(plan):
+                self._aside.begin(jobs, plan.model.predictor, [job.plan.work for job in jobs])
             else:
-                self._compute(jobs[0].plan.model.predictor, jobs)
+                self._compute(plan.model.predictor, jobs)
 
     def _sort_arrivals(self) -> None:
         """Plan new jobs, and sort them into lanes; some at once, so that running searches do not wait for all."""
@@ -263,7 +262,8 @@ class Engine(ModelHost):
         """Whether a job may join a batch or a search now."""
         chosen = len(round_.chosen.get(plan.lane, ()))
         if isinstance(plan, BatchPlan):
-            if self._runs_aside(plan) and self._aside.jobs:
+            others = (jobs[0].plan for lane, jobs in round_.chosen.items() if lane != plan.lane)
+            if self._runs_aside(plan) and (self._aside.jobs or any(map(self._runs_aside, others))):
                 return False
             return chosen < min(self.limits.batch, plan.work.most)
         assert isinstance(plan, SearchPlan)
@@ -368,9 +368,8 @@ class Engine(ModelHost):
 
     def _computed(self, jobs: Sequence[Job], found: Sequence[Computed]) -> None:
         self._clients.subtract(job.client for job in jobs)
-        ends = [
-            (job, each) for job, each in zip(jobs, found, strict=True) if job in self._jobs
-        ]  # not cancelled, nor late
+        # Without those that were cancelled or late.
+        ends = [(job, each) for job, each in zip(jobs, found, strict=True) if job in self._jobs]
         for job, each in ends:
             job.usage.read = each.read
         self._end(*((job, each.result) for job, each in ends))
