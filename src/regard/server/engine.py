@@ -395,7 +395,7 @@ class Engine(ModelHost):
                     del self._jobs[job]
                     self._timed.discard(job)
                     job.served.jobs -= 1
-                    job.served = job.plan = None  # who keeps the job must not keep a model that was replaced
+                    job.served = job.plan = None  # a job that is kept must not keep a replaced model in memory
             if self._replaced:
                 self._replaced = [model for model in self._replaced if model.jobs]
             if not self._jobs:

@@ -167,7 +167,7 @@ class Exchange:
         try:
             self.route, parameters = self.server.table.find(self.scope["method"], self.scope["path"])
         finally:
-            if self.route is None or self.route.needs_key:  # who has no key does not learn which routes there are
+            if self.route is None or self.route.needs_key:  # without a key, existing routes are not revealed
                 address = str((self.scope.get("client") or ("",))[0])
                 self.client = keys.client(await self._authorization(), address)
                 if self.client.key is not None and self.client.key.limited:
