@@ -9,11 +9,11 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
 
-from regard.core.errors import DeadlineExceeded, InvalidArgument, ServerStopping
+from regard.core.errors import DeadlineExceeded, EngineCrashed, InvalidArgument, ServerStopping
 from regard.decoding.batch_plan import plan_requests
 from regard.decoding.interfaces import Hypothesis
 from regard.decoding.search import IDLE_FRACTION, final
@@ -70,6 +70,8 @@ class Engine(ModelHost):
         self._blocked = False  # whether all jobs that wait do so for what is computed aside
         self._aside = AsideBatch(device, self._wake)
         self._accepting = self._working = True
+        self._crash: EngineCrashed | None = None  # by which the engine's thread has ended
+        self._crash_receivers: list[Callable[[EngineCrashed], None]] = []
         self._alive = self._checked = 0.0  # when the engine's thread was seen, and deadlines were checked
         self._thread = threading.Thread(target=self._work, name="regard engine", daemon=True)
 
@@ -80,6 +82,12 @@ class Engine(ModelHost):
 
     def stuck(self) -> float:
         return time.monotonic() - self._alive if self._jobs else 0.0
+
+    def when_crashed(self, receive: Callable[[EngineCrashed], None]) -> None:
+        with self._wake:
+            self._crash_receivers.append(receive)
+        if self._crash is not None:
+            receive(self._crash)
 
     def devices(self, name: str) -> Sequence[str]:
         return (self.device,)
@@ -109,7 +117,7 @@ class Engine(ModelHost):
     def submit(self, *jobs: Job) -> None:
         with self._wake:
             if not self._accepting:
-                raise ServerStopping
+                raise self._crash or ServerStopping
             self._alive = self._alive if self._jobs else time.monotonic()
             for job in jobs:
                 if job.model not in self.models:
@@ -154,8 +162,22 @@ class Engine(ModelHost):
     # ---- the engine's thread ----
 
     def _work(self) -> None:
-        with constant_weights(), current_device(self.device):
-            self._run()
+        try:
+            with constant_weights(), current_device(self.device):
+                self._run()
+        except BaseException as error:
+            log.critical("the engine's thread has ended: its jobs end with it", exc_info=error)
+            self._crashed(EngineCrashed(error))
+
+    def _crashed(self, error: EngineCrashed) -> None:
+        """End all jobs with an error, without what the engine knew about them: it may be wrong."""
+        with self._wake:
+            self._accepting, self._crash = False, error
+            jobs, self._jobs = list(self._jobs), {}
+            self._wake.notify_all()
+        self._tell((job, error) for job in jobs)
+        for receive in self._crash_receivers:
+            receive(error)
 
     def _run(self) -> None:
         while True:
@@ -380,6 +402,9 @@ class Engine(ModelHost):
             return
         self._forget(*(job for job, _ in ends))
         self.queue.drain.ended(len(ends))
+        self._tell(ends)
+
+    def _tell(self, ends: Iterable[tuple[Job, Result]]) -> None:
         for job, result in ends:
             job.ended()
             try:

@@ -8,6 +8,7 @@ from starlette.responses import Response
 
 from regard.core.errors import (
     DeadlineExceeded,
+    EngineCrashed,
     EngineRestarting,
     InvalidArgument,
     Overloaded,
@@ -45,6 +46,8 @@ def status_of(error: RegardError) -> tuple[HTTPStatus, dict[str, str]]:
         return HTTPStatus.GATEWAY_TIMEOUT, {}
     if isinstance(error, EngineRestarting):
         return HTTPStatus.SERVICE_UNAVAILABLE, {"retry-after": str(error.retry_after)}
+    if isinstance(error, EngineCrashed):
+        return HTTPStatus.SERVICE_UNAVAILABLE, {"retry-after": "5"}
     if isinstance(error, ServerStopping):
         return HTTPStatus.SERVICE_UNAVAILABLE, {"retry-after": "1"}
     return HTTPStatus.BAD_REQUEST if isinstance(error, ValueError) else HTTPStatus.INTERNAL_SERVER_ERROR, {}
@@ -58,6 +61,8 @@ def rejection(error: RegardError) -> str:
         return "queue_full"
     if isinstance(error, EngineRestarting):
         return "engine_restarting"
+    if isinstance(error, EngineCrashed):
+        return "engine_crashed"
     status, _ = status_of(error)
     return {HTTPStatus.SERVICE_UNAVAILABLE: "stopping", HTTPStatus.BAD_REQUEST: "bad_request"}.get(status, "")
 

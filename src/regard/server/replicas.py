@@ -2,11 +2,11 @@
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import astuple
 
-from regard.core.errors import InvalidArgument, ServerStopping
+from regard.core.errors import EngineCrashed, InvalidArgument, ServerStopping
 from regard.inference.predictor import Predictor
 from regard.server.engine import Engine
 from regard.server.interfaces import EngineStats, ModelHost, ModelInfo
@@ -31,6 +31,10 @@ class ReplicaRouter(ModelHost):
     def start(self) -> None:
         for engine in self.engines:
             engine.start()
+
+    def when_crashed(self, receive: Callable[[EngineCrashed], None]) -> None:
+        for engine in self.engines:
+            engine.when_crashed(receive)
 
     def stuck(self) -> float:
         return max(engine.stuck() for engine in self.engines)
