@@ -18,9 +18,11 @@ import pytest
 pytest.importorskip("uvicorn", reason="needs the extra `serve`")
 
 from regard.core.errors import EngineCrashed
+from regard.server import ray
 from regard.server.engine import Engine, EngineLimits
 from regard.server.jobs import Generation, Job
 from regard.server.replicas import ReplicaRouter
+from regard.server.service import HttpLimits
 from support.forged import GOLDEN
 from support.predictors import translator
 from support.servers import PATIENCE, until
@@ -73,6 +75,17 @@ def test_a_fault_of_the_engine_ends_every_job_and_is_told(crashing, caplog):
     ReplicaRouter([crashing], {"m": [0]}).when_crashed(late.append)  # one that asks too late is told at once
     assert late == [results[0]]
     assert crashing.stop(PATIENCE)
+
+
+def test_a_crashed_replica_of_ray_ends_its_process(crashing, monkeypatch):
+    ended = threading.Event()
+    monkeypatch.setattr(ray, "ANSWER_SECONDS", 0.0)
+    monkeypatch.setattr(ray.os, "_exit", lambda code: ended.set() if code == 1 else None)
+    models = {"m": str(GOLDEN / "transformer")}
+    replica = ray.ReplicaApplication(models, "cpu", [], EngineLimits(slots=1), HttpLimits(), [])
+    replica._load()
+    replica.engine.submit(Job("m", Generation("the cat", {"min_length": 8}), lambda result: None))
+    assert ended.wait(PATIENCE)
 
 
 @contextmanager

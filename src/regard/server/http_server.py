@@ -47,14 +47,15 @@ async def serve_http(
     async def drain() -> None:
         await stop.wait()
         app.service.stopping = True  # the socket stays open: new requests are refused with status 503
-        until = loop.time() + drain_seconds + ANSWER_SECONDS
-        finished = await asyncio.to_thread(engine.stop, drain_seconds)
+        finished, until = await asyncio.to_thread(engine.stop, drain_seconds), loop.time() + ANSWER_SECONDS
         while app.open and not server.force_exit and loop.time() < until:
             await asyncio.sleep(0.01)
         if not finished or app.open:
             log.warning("requests were ended after %g s without an answer", drain_seconds)
         server.should_exit = True
-        server.force_exit = server.force_exit or bool(app.open)
+        await asyncio.sleep(max(0.0, until - loop.time()))  # connections are closed meanwhile, and this is cancelled
+        log.warning("connections were closed whose clients did not read their answers")
+        server.force_exit = True
 
     draining = asyncio.ensure_future(drain())
     try:

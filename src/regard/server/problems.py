@@ -11,6 +11,7 @@ from regard.core.errors import (
     EngineCrashed,
     EngineRestarting,
     InvalidArgument,
+    InvalidRecipe,
     Overloaded,
     RegardError,
     ServerStopping,
@@ -72,6 +73,10 @@ def problem_document(error: RegardError, request_id: str) -> Problem:
     parts = {}
     if isinstance(error, InvalidArgument):
         parts = {"argument": error.argument, "wanted": error.wanted, "got": error.got, "remedy": error.remedy}
+    elif isinstance(error, InvalidRecipe):  # options of [decode], which a request has at its top
+        first = error.problems[0]
+        key = first.key.removeprefix("decode.")
+        parts = {"argument": key, "wanted": first.wanted, "got": first.got, "remedy": first.remedy}
     return Problem(status.phrase, status.value, str(error), request_id, **parts)
 
 
