@@ -16,6 +16,7 @@ from regard.model.multihead import MultiHead
 from regard.model.positions import Add
 from regard.model.scores import ScaledDot
 from regard.model.transformer_block import InputLayer, TransformerBlock, TransformerStack
+from regard.runtime.threads import compute_threads
 
 KINDS = {ACTIVATIONS["relu"]: 1, ACTIVATIONS["gelu"]: 2, ACTIVATIONS["gelu_tanh"]: 3, ACTIVATIONS["silu"]: 4}
 CHUNK = 1 << 24  # bytes allocated at a time
@@ -181,26 +182,28 @@ class PositionTable:
     def __init__(self, input_layer: InputLayer, *, clamp: bool = False) -> None:
         self.encoding = input_layer.position_encoding
         self.clamp = clamp  # whether positions beyond a learned table repeat its last instead of being refused
-        self.table: Tensor | None = None
+        self.tables: list[Tensor] = []  # all are kept: another thread may compute with one that was outgrown
 
     def pointer(self, count: int) -> tuple[int | None, int]:
         """The address of at least `count` vectors, and their number; None and 0 without positions."""
         if self.encoding is None:
             return None, 0
         assert isinstance(self.encoding, Add)
-        if self.table is None or len(self.table) < count:
+        table = self.tables[-1] if self.tables else None
+        if table is None or len(table) < count:
             limit, dim = self.encoding.positions.limit, self.encoding.positions.dim
             if not self.clamp:
                 self.encoding(torch.zeros(1, dim), count - 1)  # raises beyond a learned table
             positions = torch.arange(2 * count)
             positions = positions if limit is None else positions.clamp(max=limit - 1)
-            self.table = self.encoding.positions(positions).detach().contiguous()
-        return self.table.data_ptr(), len(self.table)
+            table = self.encoding.positions(positions).detach().contiguous()
+            self.tables.append(table)
+        return table.data_ptr(), len(table)
 
 
 def call(function: Callable[..., bytes | None], *tables: ctypes.Structure) -> None:
     """Call a function of step.cpp, which checks every index in its arguments; IndexError names what is out of range."""
-    if problem := function(*map(ctypes.byref, tables), torch.get_num_threads()):
+    if problem := function(*map(ctypes.byref, tables), compute_threads()):
         raise IndexError(f"{problem.decode()} out of range")
 
 
