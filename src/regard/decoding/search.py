@@ -80,6 +80,7 @@ class SearchBatch:
     done: HostFuture | None  # the finished slots before the last steps
 
     requests: Requests
+    streams: bool = False  # whether every token is read as soon as it is generated
 
     def __init__(self, task: SearchTask, requests: Sequence[PlannedRequest], slots: int) -> None:
         self.task, self.requests = task, requests
@@ -99,7 +100,8 @@ class SearchBatch:
 
     def stream(self) -> Iterator[int]:
         """The tokens of the only request."""
-        done, prompt = bool(self._first_steps(wait=True)), self.requests[0].request.given
+        self.streams, prompt = True, self.requests[0].request.given
+        done = bool(self._first_steps(wait=True))
         for number in count():
             token = int(self.buffers.tokens[0, 0])
             if number < prompt or not self.task.is_end(token):
@@ -114,10 +116,14 @@ class SearchBatch:
         """Generate more tokens of every hypothesis; the finished slots.
 
         Without `wait`, several tokens, and the slots that were finished before them: a GPU continues while the host
-        reads its results.
+        reads its results. With it one token, or as many as it takes until slots are finished.
         """
         last = max(step + self.requests[index].max_length for index, step in filter(None, self.occupants))
-        count, done = min(1 if wait else STEPS_AHEAD, max(0, last - self.step)), self.done
+        count, done = max(0, last - self.step), self.done
+        if wait and count:
+            self.step += self.buffers.steps_until(1 if self.streams else count, self._wanted())
+            return self._finished(self.buffers.strategy.done.tolist())
+        count = min(STEPS_AHEAD, count)
         if count:
             with autocast(self.plan.half):
                 self.buffers.steps(count)
@@ -126,6 +132,14 @@ class SearchBatch:
             return self._finished(self.buffers.strategy.done.tolist() if wait else [True] * len(self.occupants))
         self.done = HostFuture(self.buffers.strategy.done)
         return [] if done is None else self._finished(done())
+
+    def _wanted(self) -> int:
+        """The number of slots that must be finished before anything is to be done: enough of them, or all."""
+        occupied = sum(occupant is not None for occupant in self.occupants)
+        if not len(self.queue):
+            return occupied
+        free = len(self.occupants) - occupied
+        return min(occupied, max(1, self.plan.slots // IDLE_FRACTION - free))
 
     def _release(self, slot: int) -> int:
         """Free a slot; the index of its request."""
@@ -300,7 +314,8 @@ class EncodeQueue:
         self.encoded = indices
         sources, task = [self.requests[index].request.source for index in self.encoded], self.plan.task
         if sources[0] is not None:
-            self.memory = engines.encode(task.model, task.collate(sources), half=self.plan.half)
+            int8 = task.config.quantization == "int8"
+            self.memory = engines.encode(task.model, task.collate(sources), half=self.plan.half, int8=int8)
 
     def state_of(self, count: int, capacity: int) -> DecoderState:
         """The decoder's state of the first `count` encoded requests, which leave the queue."""

@@ -35,9 +35,9 @@ class _EncodeArguments(ctypes.Structure):
 class NativeEncoder:
     """The compiled form of an encoder. It copies the weights, and does not keep the encoder alive."""
 
-    def __init__(self, encoder: TransformerEncoder, library: ctypes.CDLL) -> None:
+    def __init__(self, encoder: TransformerEncoder, library: ctypes.CDLL, *, int8: bool = False) -> None:
         self.library, self.positions = library, PositionTable(encoder.input_layer)
-        self.weights = WeightLayout(library)
+        self.weights = WeightLayout(library, int8=int8)
         self.table = self.weights.stack(encoder.stack, encoder.embed_tokens, LinearTable())
         self.attentions = [ref(block.self_attn) for block in encoder.stack.layers]
 

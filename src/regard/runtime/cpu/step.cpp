@@ -4,9 +4,7 @@
 // sixty calls. Here each thread reads its own columns of every matrix once, in memory order.
 // Plain C++ with the compiler's vector extensions; only the standard library is included.
 
-#include "convolution.h"
-#include "recurrent.h"
-#include "transformer.h"
+#include "loops.h"
 #ifdef __linux__
 #include <sys/mman.h>
 #endif
@@ -16,7 +14,7 @@ extern "C" {
 int64_t regard_panel_columns() { return COLUMNS; }
 
 int64_t regard_int8_max_inputs() {  // of a layer with int8 weights; 0: not supported by this processor
-#ifdef __AVX512VNNI__
+#ifdef REGARD_INT8
     return MAX_INPUTS;
 #else
     return 0;
@@ -76,24 +74,56 @@ const char* regard_convolution_step(const Convolution* decoder, const Convolutio
     return nullptr;
 }
 
+// Whole searches: as many steps as `SearchArguments` allows.
+const char* regard_search(const Stack* d, const StepArguments* p, SearchArguments* s, int threads) {
+    return checked_search(*d, *p, *s, threads);
+}
+
+const char* regard_recurrent_search(const Recurrent* d, const RecurrentArguments* p, SearchArguments* s, int threads) {
+    return checked_search(*d, *p, *s, threads);
+}
+
+const char* regard_convolution_search(const Convolution* d, const ConvolutionArguments* p, SearchArguments* s, int threads) {
+    return checked_search(*d, *p, *s, threads);
+}
+
+void regard_log_softmax(const float* x, int64_t rows, int64_t width, float* y, int threads) {
+    parallel(threads, [&](Barrier&, int thread, int all) {
+        const Range mine(rows, thread, all);
+        for (int64_t r = mine.begin; r < mine.end; ++r) {
+            const Normalizer log_p = normalizer(x + r * width, width);
+            for (int64_t i = 0; i < width; ++i) y[r * width + i] = log_p(x[r * width + i]);
+        }
+    });
+}
+
 const char* regard_linear(const Linear* layer, const LinearArguments* s, int threads) {
     parallel(threads, [&](Barrier&, int thread, int all) { multiply<NONE>(*layer, s->x, s->rows, s->y, false, thread, all); });
     return nullptr;
 }
 
-// A hash that changes when weights do: of every sixteenth block, and of the last one, to be cheap.
-uint64_t regard_fingerprint(const uint8_t* bytes, int64_t count) {
+// A hash that changes when weights do: of one line of 64 bytes in each window of 32 KiB, to be cheap, at another place in each,
+// so that a change of some columns of a matrix is noticed as well.
+uint64_t regard_fingerprint(const uint8_t* const* weights, const int64_t* sizes, int64_t count) {
     constexpr uint64_t MIX = 0x9E3779B97F4A7C15u;
-    constexpr int STREAMS = 32;
-    uint64_t state[STREAMS] = {}, words[STREAMS], whole = uint64_t(count);
-    constexpr int64_t BLOCK = sizeof words, STRIDE = 16;
-    const auto mix = [&](int64_t at, int64_t size) {
+    constexpr int STREAMS = 8;
+    constexpr int64_t LINE = STREAMS * 8, WINDOW = 32768;
+    uint64_t state[STREAMS] = {}, words[STREAMS], window = 0;
+    const auto mix = [&](const uint8_t* bytes, int64_t size) {
         std::memset(words, 0, sizeof words);
-        std::memcpy(words, bytes + at, size);
+        std::memcpy(words, bytes, size);
         for (int j = 0; j < STREAMS; ++j) state[j] = (state[j] ^ words[j]) * MIX + 1;
     };
-    for (int64_t at = 0; at + BLOCK <= count; at += STRIDE * BLOCK) mix(at, BLOCK);
-    mix(count > BLOCK ? count - BLOCK : 0, count > BLOCK ? BLOCK : count);
+    for (int64_t i = 0; i < count; ++i) {
+        const int64_t size = sizes[i];
+        for (int64_t begin = 0; begin < size; begin += WINDOW, ++window) {
+            const int64_t lines = (size - begin < WINDOW ? size - begin : WINDOW) / LINE;
+            if (lines) mix(weights[i] + begin + int64_t((window * MIX >> 32) % lines) * LINE, LINE);
+        }
+        const int64_t last = size < LINE ? size : LINE;
+        mix(weights[i] + size - last, last);
+    }
+    uint64_t whole = uint64_t(count);
     for (int j = 0; j < STREAMS; ++j) whole = (whole ^ state[j]) * MIX + 1;
     return whole;
 }

@@ -235,20 +235,6 @@ def supported(module: nn.Module) -> bool:
     )
 
 
-def fingerprint(library: ctypes.CDLL, module: nn.Module) -> list[int]:
-    """Numbers that change when a weight changes.
-
-    PyTorch's version counter misses fused optimizers and writes through `.data`; a hash of some blocks catches these,
-    because they change many weights at once.
-    """
-    numbers = []
-    for weight in module.parameters():
-        flat = weight.detach().contiguous()
-        version = 0 if weight.is_inference() else weight._version
-        numbers += [version, library.regard_fingerprint(Pointer(flat.data_ptr()), Count(flat.nbytes))]
-    return numbers
-
-
 def _pack(pack: Callable[..., None], weight: Tensor, packed: Tensor) -> None:
     flat = weight.contiguous()
     pack(Pointer(flat.data_ptr()), Count(flat.shape[0]), Count(flat.shape[1]), Pointer(packed.data_ptr()))
