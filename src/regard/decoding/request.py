@@ -97,6 +97,7 @@ class SearchTask:
     context_length: int | None = None  # of the training sequences of a language model; None: not known
     numbers: Sequence[int] | None = None  # of the requests, on which their random draws depend; None: 0, 1, ...
     trace: BeamTrace | None = None  # records the beam search of one request
+    workers: int | None = None  # threads that search at once on a CPU; None: as many as useful
 
     def is_end(self, token: int) -> bool:
         """Whether a token ends an output."""

@@ -98,6 +98,7 @@ class BeamTensors:
 class EngineDecoder(ABC):
     """A decoder as one engine executes it. Search steps this; the signatures are those of `Decoder`."""
 
+    compiled: bool = False  # steps run without Python's lock, so that several threads can search at once
     static: bool = False  # every step is the same kernels on the same memory, so that a CUDA graph can record it
 
     @abstractmethod

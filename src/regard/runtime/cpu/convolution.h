@@ -37,6 +37,14 @@ struct ConvolutionArguments {
     int64_t slot(int64_t row) const { return slots ? slots[row / beams] : row / beams; }
 };
 
+Work work_of(const Convolution& d, int64_t rows) {
+    Work work;
+    for (int64_t l = 0; l < d.layer_count; ++l)
+        for (const Linear* each : {&d.layers[l].conv, &d.layers[l].query, &d.layers[l].out}) work.add(*each, rows);
+    work.add(d.project, rows);
+    return work;
+}
+
 void convolution_step(const Convolution& d, const ConvolutionArguments& s, Barrier& barrier, int thread, int threads) {
     const int64_t rows = s.places * s.beams, width = d.width, head = width / d.heads;
     const Range mine(rows, thread, threads);

@@ -91,6 +91,8 @@ def is_supported(decoder: ConvDecoder) -> bool:
 class NativeConvDecoder(EngineDecoder):
     """The compiled form of a convolutional decoder. It copies the weights, and does not keep the decoder alive."""
 
+    compiled = True
+
     def __init__(self, decoder: ConvDecoder, library: ctypes.CDLL) -> None:
         self.library, self.weights = library, WeightLayout(library)
         layout, embedding, crosses = self.weights, decoder.embed_tokens, list(decoder.cross_attn)

@@ -87,6 +87,8 @@ class NativeState(DecoderState):
 class NativeDecoder(EngineDecoder):
     """The compiled form of a decoder. It copies the weights, and does not keep the decoder alive."""
 
+    compiled = True
+
     def __init__(self, decoder: TransformerDecoder, library: ctypes.CDLL, *, int8: bool = False) -> None:
         # Finished sequences step on beyond the last position until the batch ends.
         self.library, self.positions = library, PositionTable(decoder.input_layer, clamp=True)
@@ -155,13 +157,14 @@ class NativeDecoder(EngineDecoder):
         tensors = (state.cache, state.parents, state.admitted)
         tokens = tokens.contiguous()
         assert all(each.is_contiguous() for each in (*tensors, state.mask))
-        positions = self.positions.pointer(state.time + steps - int(state.admitted.min()))
+        table = self.positions.of(state.time + steps - int(state.admitted.min()))
+        positions = (None, 0) if table is None else (table.data_ptr(), len(table))
         arguments = _StepArguments(
             *(each.data_ptr() for each in tensors), ctypes.cast(pointers, Pointer), state.mask.data_ptr(),
             tokens.data_ptr(), *positions, rows // state.beams, state.beams, capacity, state.time, source_length,
             scratch, logits.data_ptr(), None if queries is None else queries.data_ptr(), None, rows // state.beams,
         )  # fmt: skip
-        return arguments, logits, [tokens, sources, pointers, *memory]
+        return arguments, logits, [tokens, sources, pointers, table, *memory]
 
     def _publish(self, queries: Float[Tensor, "layers 2 rows W"], state: NativeState) -> None:
         """Publish the attention of the last step, layer by layer, to captures in this thread."""

@@ -51,8 +51,10 @@ class NativeEncoder:
         scratch, x, normed = self.weights.scratch(rows, max_length)
         size = (len(self.attentions), rows, 3 * self.table.width)
         projections = torch.empty(size) if capturing_here() else None
+        table = self.positions.of(max_length)
+        positions = (None, 0) if table is None else (table.data_ptr(), len(table))
         arguments = _EncodeArguments(
-            tokens.data_ptr(), offsets.data_ptr(), sequence.data_ptr(), *self.positions.pointer(max_length),
+            tokens.data_ptr(), offsets.data_ptr(), sequence.data_ptr(), *positions,
             len(mask), rows, max_length, scratch, None if projections is None else projections.data_ptr(),
         )  # fmt: skip
         call(self.library.regard_encode, self.table, arguments)

@@ -36,6 +36,23 @@ struct Linear {  // y = x Wᵀ + b; the fields of these structures are those of 
     int64_t inputs, outputs;
 };
 
+// The time that linear layers take with one thread, estimated: they read every weight, and multiply it with every row.
+struct Work {
+    double microseconds = 0;
+
+    void add(const Linear& layer, int64_t rows) {
+        const double weights = double(layer.inputs) * layer.outputs, bytes = layer.int8_weight ? 1 : 4;
+        const double reading = weights * bytes / 30e3, products = weights * rows / (layer.int8_weight ? 150e3 : 45e3);
+        microseconds += reading > products ? reading : products;
+    }
+
+    // As many threads as have half a millisecond each: they wait for each other some twenty times a step.
+    int threads(int most) const {
+        const double useful = 1 + microseconds / 500;
+        return useful < most ? int(useful) : most;
+    }
+};
+
 struct LinearArguments {
     const float* x;  // (rows, inputs)
     float* y;        // (rows, outputs)
@@ -115,8 +132,9 @@ inline IntVector broadcast(const Quantized* four) {
     return _mm512_set1_epi32(all);
 }
 
-inline void add_products(IntVector& sum, IntVector x, IntVector w) {
+inline IntVector add_products(IntVector sum, IntVector x, IntVector w) {
     asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(x), "v"(w));  // with `_mm512_dpbusd_epi32` GCC 12 would keep sums in memory
+    return sum;
 }
 
 inline void scaled(IntVector sum, const int32_t* offset, float scale, const float* scales, float* y) {
@@ -157,10 +175,10 @@ inline IntVector broadcast(const Quantized* four) {
     return _mm256_set1_epi32(all);
 }
 
-inline void add_products(IntVector& sum, IntVector x, IntVector w) {
+inline IntVector add_products(IntVector sum, IntVector x, IntVector w) {
     // One factor of the product of bytes is unsigned: |x|, with its sign given to w. Two products of 127 fit 16 bits.
     const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(x), _mm256_sign_epi8(w, x));
-    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
 
 inline void scaled(IntVector sum, const int32_t*, float scale, const float* scales, float* y) {
@@ -177,13 +195,15 @@ constexpr int INT8_ROWS = ROWS;
 template <int M, int KIND>
 inline void int8_tile(const Quantized* q, const float* scales, const Linear& p, int64_t n, float* y, int64_t columns, bool add) {
     const int8_t* w = p.int8_weight + n * p.inputs;
-    IntVector sum[M][INT_VECTORS] = {};
+    IntVector sum[M][INT_VECTORS];
+    for (int m = 0; m < M; ++m)
+        for (int j = 0; j < INT_VECTORS; ++j) sum[m][j] = IntVector{};
     for (int64_t k = 0; k < p.inputs; k += 4) {
         IntVector part[INT_VECTORS];
         for (int j = 0; j < INT_VECTORS; ++j) part[j] = load_weights(w + (k * COLUMNS + 4 * j * INT_LANES));
         for (int m = 0; m < M; ++m) {
             const IntVector x = broadcast(q + m * p.inputs + k);
-            for (int j = 0; j < INT_VECTORS; ++j) add_products(sum[m][j], x, part[j]);
+            for (int j = 0; j < INT_VECTORS; ++j) sum[m][j] = add_products(sum[m][j], x, part[j]);
         }
     }
     for (int m = 0; m < M; ++m) {

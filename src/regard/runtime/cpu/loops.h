@@ -81,7 +81,7 @@ const char* checked_search(const Decoder& d, Arguments p, SearchArguments& s, in
     p.places = int64_t(search.active.size());
     p.tokens = s.last;
     if (const char* problem = out_of_range(d, p)) return problem;
-    return ::search(d, p, s, threads);
+    return ::search(d, p, s, work_of(d, p.places * p.beams).threads(threads));
 }
 
 }  // namespace

@@ -39,6 +39,16 @@ struct RecurrentArguments {
     int64_t slot(int64_t row) const { return slots ? slots[row / beams] : row / beams; }
 };
 
+Work work_of(const Recurrent& d, int64_t rows) {
+    Work work;
+    for (int64_t l = 0; l < d.layer_count; ++l) {
+        work.add(d.layers[l].input_gates, rows);
+        work.add(d.layers[l].hidden_gates, rows);
+    }
+    for (const Linear* each : {&d.query, &d.context_gate, &d.context_proj, &d.project}) work.add(*each, rows);
+    return work;
+}
+
 inline bool linear_is_given(const Linear& layer) { return layer.weight || layer.int8_weight; }
 
 // Attention of the rows of a thread to the memory of their sequences; `query` has key_dim numbers a row.

@@ -64,6 +64,8 @@ class NativeRnnDecoder(EngineDecoder):
     Its state is the decoder's own, with tensors that each step overwrites.
     """
 
+    compiled = True
+
     def __init__(self, decoder: RnnDecoder, library: ctypes.CDLL) -> None:
         self.library, self.weights, self.decoder = library, WeightLayout(library), ref(decoder)
         self.feeds_output = decoder.attention == "luong" and decoder.feed_dim > 0

@@ -52,25 +52,29 @@ void regard_pack_int8(const int8_t* weight, int64_t outputs, int64_t inputs, int
 // Null, or what is out of range: nothing is computed then.
 const char* regard_step(const Stack* decoder, const StepArguments* arguments, int threads) {
     if (const char* problem = out_of_range(*decoder, *arguments)) return problem;
-    parallel(threads, [&](Barrier& barrier, int thread, int all) { step(*decoder, *arguments, barrier, thread, all); });
+    parallel(work_of(*decoder, arguments->places * arguments->beams).threads(threads),
+             [&](Barrier& barrier, int thread, int all) { step(*decoder, *arguments, barrier, thread, all); });
     return nullptr;
 }
 
 const char* regard_encode(const Stack* encoder, const EncodeArguments* arguments, int threads) {
     if (const char* problem = out_of_range(*encoder, *arguments)) return problem;
-    parallel(threads, [&](Barrier& barrier, int thread, int all) { encode(*encoder, *arguments, barrier, thread, all); });
+    parallel(work_of(*encoder, arguments->rows).threads(threads),
+             [&](Barrier& barrier, int thread, int all) { encode(*encoder, *arguments, barrier, thread, all); });
     return nullptr;
 }
 
 const char* regard_recurrent_step(const Recurrent* decoder, const RecurrentArguments* arguments, int threads) {
     if (const char* problem = out_of_range(*decoder, *arguments)) return problem;
-    parallel(threads, [&](Barrier& barrier, int thread, int all) { recurrent_step(*decoder, *arguments, barrier, thread, all); });
+    parallel(work_of(*decoder, arguments->places * arguments->beams).threads(threads),
+             [&](Barrier& barrier, int thread, int all) { recurrent_step(*decoder, *arguments, barrier, thread, all); });
     return nullptr;
 }
 
 const char* regard_convolution_step(const Convolution* decoder, const ConvolutionArguments* arguments, int threads) {
     if (const char* problem = out_of_range(*decoder, *arguments)) return problem;
-    parallel(threads, [&](Barrier& barrier, int thread, int all) { convolution_step(*decoder, *arguments, barrier, thread, all); });
+    parallel(work_of(*decoder, arguments->places * arguments->beams).threads(threads),
+             [&](Barrier& barrier, int thread, int all) { convolution_step(*decoder, *arguments, barrier, thread, all); });
     return nullptr;
 }
 
@@ -88,7 +92,7 @@ const char* regard_convolution_search(const Convolution* d, const ConvolutionArg
 }
 
 void regard_log_softmax(const float* x, int64_t rows, int64_t width, float* y, int threads) {
-    parallel(threads, [&](Barrier&, int thread, int all) {
+    parallel(rows * width < (1 << 20) ? 1 : threads, [&](Barrier&, int thread, int all) {
         const Range mine(rows, thread, all);
         for (int64_t r = mine.begin; r < mine.end; ++r) {
             const Normalizer log_p = normalizer(x + r * width, width);
@@ -98,7 +102,10 @@ void regard_log_softmax(const float* x, int64_t rows, int64_t width, float* y, i
 }
 
 const char* regard_linear(const Linear* layer, const LinearArguments* s, int threads) {
-    parallel(threads, [&](Barrier&, int thread, int all) { multiply<NONE>(*layer, s->x, s->rows, s->y, false, thread, all); });
+    Work work;
+    work.add(*layer, s->rows);
+    parallel(work.threads(threads),
+             [&](Barrier&, int thread, int all) { multiply<NONE>(*layer, s->x, s->rows, s->y, false, thread, all); });
     return nullptr;
 }
 

@@ -50,6 +50,18 @@ struct EncodeArguments {  // packed sequences
     float* projections;  // (layers, tokens, 3, width): queries, keys and values; null unless attention is captured
 };
 
+Work work_of(const Stack& stack, int64_t rows) {
+    Work work;
+    for (int64_t l = 0; l < stack.layer_count; ++l) {
+        const Layer& layer = stack.layers[l];
+        for (const Linear* each : {&layer.qkv_proj, &layer.out_proj, &layer.cross_q_proj, &layer.cross_out_proj, &layer.ffn_up,
+                                   &layer.ffn_down})
+            work.add(*each, rows);
+    }
+    work.add(stack.project, rows);
+    return work;
+}
+
 void embed(const Stack& stack, int64_t token, const float* position, float* x) {
     const float* row = stack.embed_tokens + token * stack.width;
     for (int64_t i = 0; i < stack.width; ++i) x[i] = row[i] * stack.embed_scale + (position ? position[i] : 0);
