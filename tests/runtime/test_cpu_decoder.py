@@ -167,7 +167,7 @@ def same_memory(made: Seq2Seq, source: Tokens) -> None:
 
 
 @needs_compiler
-@pytest.mark.parametrize("name", COMPILED)
+@pytest.mark.parametrize("name", [*COMPILED, *RECURRENT])
 @torch.inference_mode()
 def test_int8_is_close(name):
     plain = decoder(name)
@@ -198,7 +198,7 @@ def test_int8_leaves_widths_that_four_does_not_divide():
 
 
 def test_unsupported_int8_is_logged_once(caplog):
-    made, rows = model("gru luong input-feeding"), sources()[:3]
+    made, rows = model("transformer rotary"), sources()[:3]
     _warn_no_int8.cache_clear()
     assert (
         token_ids(decode(made, rows, quantization="int8"))

@@ -93,8 +93,8 @@ class NativeConvDecoder(EngineDecoder):
 
     compiled = True
 
-    def __init__(self, decoder: ConvDecoder, library: ctypes.CDLL) -> None:
-        self.library, self.weights = library, WeightLayout(library)
+    def __init__(self, decoder: ConvDecoder, library: ctypes.CDLL, *, int8: bool = False) -> None:
+        self.library, self.weights = library, WeightLayout(library, int8=int8)
         layout, embedding, crosses = self.weights, decoder.embed_tokens, list(decoder.cross_attn)
         layers = []
         for number, layer in enumerate(decoder.layers):

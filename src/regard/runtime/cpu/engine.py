@@ -1,4 +1,4 @@
-"""The CPU engine: decoders and Transformer encoders in compiled C++, Transformers also with int8 weights."""
+"""The CPU engine: decoders and Transformer encoders in compiled C++, in float32 or with int8 weights."""
 
 import ctypes
 import logging
@@ -58,9 +58,9 @@ class CpuEngine(Engine):
         if isinstance(decoder, TransformerDecoder):
             return self._current(decoder, library, lambda: NativeDecoder(decoder, library, int8=int8), int8)
         if isinstance(decoder, RnnDecoder):
-            return self._current(decoder, library, lambda: NativeRnnDecoder(decoder, library), int8)
+            return self._current(decoder, library, lambda: NativeRnnDecoder(decoder, library, int8=int8), int8)
         if isinstance(decoder, ConvDecoder):
-            return self._current(decoder, library, lambda: NativeConvDecoder(decoder, library), int8)
+            return self._current(decoder, library, lambda: NativeConvDecoder(decoder, library, int8=int8), int8)
         return None
 
     def encode(self, model: Seq2Seq, source: Source, *, half: bool, int8: bool = False) -> Memory | None:

@@ -66,8 +66,8 @@ class NativeRnnDecoder(EngineDecoder):
 
     compiled = True
 
-    def __init__(self, decoder: RnnDecoder, library: ctypes.CDLL) -> None:
-        self.library, self.weights, self.decoder = library, WeightLayout(library), ref(decoder)
+    def __init__(self, decoder: RnnDecoder, library: ctypes.CDLL, *, int8: bool = False) -> None:
+        self.library, self.weights, self.decoder = library, WeightLayout(library, int8=int8), ref(decoder)
         self.feeds_output = decoder.attention == "luong" and decoder.feed_dim > 0
         layout, embedding, score = self.weights, decoder.embed_tokens, decoder.score
         layers = [
