@@ -144,6 +144,16 @@ def test_changed_weights_are_noticed(change):
 
 
 @needs_compiler
+@pytest.mark.parametrize("columns", [slice(0, 64), slice(64, 128), slice(192, 256)])
+def test_changed_columns_of_a_large_matrix_are_noticed(columns):
+    wide = replace(SMALL, dim=256, heads=4, ffn_dim=256)
+    plain = TransformerDecoder(wide, Embedding(VOCABULARY, 256), Projection(256, VOCABULARY), WIDTH).eval()
+    before = ENGINE.compile_decoder(plain)
+    plain.stack.layers[0].self_attn.out_proj.weight.data[:, columns] *= 2
+    assert ENGINE.compile_decoder(plain) is not before
+
+
+@needs_compiler
 @pytest.mark.parametrize("name", TEXT_ENCODERS)
 def test_compiled_encoders_equal_plain_ones(name):
     made = Seq2Seq(encoder(name), decoder("transformer")).eval()

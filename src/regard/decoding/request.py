@@ -121,10 +121,8 @@ class SearchTask:
 
 def position_limit(module: nn.Module) -> int | None:
     """The smallest number of learned positions in a module; None where it has none."""
-    limits, modules = list[int](), [module]
-    while modules:  # faster than `Module.modules`, because this is done for every search
-        one = modules.pop()
-        if isinstance(one, Learned):
-            limits.append(one.limit)
-        modules += [child for child in one._modules.values() if child is not None]
-    return min(limits, default=None)
+    modules: list[nn.Module | None] = [module]
+    for one in modules:  # which grows on the way: faster than `Module.modules`, because every search does this
+        if one is not None:
+            modules += one._modules.values()
+    return min((each.limit for each in modules if isinstance(each, Learned)), default=None)

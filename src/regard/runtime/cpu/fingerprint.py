@@ -1,7 +1,6 @@
 """Whether the weights of a module have changed since they were packed."""
 
 import ctypes
-from collections.abc import Iterator
 
 from torch import nn
 
@@ -11,10 +10,10 @@ from regard.core.shapes import Tensor
 def fingerprint(library: ctypes.CDLL, module: nn.Module) -> list[int]:
     """Numbers that change when a weight changes.
 
-    PyTorch's version counter misses fused optimizers and writes through `.data`; a hash of a small part of each 32 KiB
-    catches these, because they change many weights at once. It is computed before every search.
+    PyTorch's version counter misses fused optimizers and writes through `.data`; a hash catches these, because they
+    change many weights at once: it reads small tensors, and 64 bytes in each 32 KiB of large ones, before every search.
     """
-    weights = list(_parameters(module))
+    weights = _parameters(module)
     flat = [weight if weight.is_contiguous() else weight.detach().contiguous() for weight in weights]
     count = len(flat)
     addresses = (ctypes.c_void_p * count)(*[weight.data_ptr() for weight in flat])
@@ -23,10 +22,12 @@ def fingerprint(library: ctypes.CDLL, module: nn.Module) -> list[int]:
     return [hashed, *[0 if weight.is_inference() else weight._version for weight in weights]]
 
 
-def _parameters(module: nn.Module) -> Iterator[Tensor]:
+def _parameters(module: nn.Module) -> list[Tensor]:
     """Those of `module.parameters()`, shared ones as often as they occur: in a tenth of its time."""
-    modules = [module]
-    while modules:
-        one = modules.pop()
-        yield from [weight for weight in one._parameters.values() if weight is not None]
-        modules += [child for child in one._modules.values() if child is not None]
+    modules: list[nn.Module | None] = [module]
+    weights: list[Tensor | None] = []
+    for one in modules:  # which grows on the way
+        if one is not None:
+            weights += one._parameters.values()
+            modules += one._modules.values()
+    return [weight for weight in weights if weight is not None]

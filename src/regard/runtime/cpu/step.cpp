@@ -109,12 +109,12 @@ const char* regard_linear(const Linear* layer, const LinearArguments* s, int thr
     return nullptr;
 }
 
-// A hash that changes when weights do: of one line of 64 bytes in each window of 32 KiB, to be cheap, at another place in each,
-// so that a change of some columns of a matrix is noticed as well.
+// A hash that changes when weights do: of all lines of 64 bytes of a small tensor; of a large one, to be cheap, of one in each
+// window of 32 KiB, at another place in each, so that a change of some columns of a matrix is likely to be noticed as well.
 uint64_t regard_fingerprint(const uint8_t* const* weights, const int64_t* sizes, int64_t count) {
     constexpr uint64_t MIX = 0x9E3779B97F4A7C15u;
     constexpr int STREAMS = 8;
-    constexpr int64_t LINE = STREAMS * 8, WINDOW = 32768;
+    constexpr int64_t LINE = STREAMS * 8, SMALL = 4096, LARGE = 32768;
     uint64_t state[STREAMS] = {}, words[STREAMS], window = 0;
     const auto mix = [&](const uint8_t* bytes, int64_t size) {
         std::memset(words, 0, sizeof words);
@@ -122,9 +122,9 @@ uint64_t regard_fingerprint(const uint8_t* const* weights, const int64_t* sizes,
         for (int j = 0; j < STREAMS; ++j) state[j] = (state[j] ^ words[j]) * MIX + 1;
     };
     for (int64_t i = 0; i < count; ++i) {
-        const int64_t size = sizes[i];
-        for (int64_t begin = 0; begin < size; begin += WINDOW, ++window) {
-            const int64_t lines = (size - begin < WINDOW ? size - begin : WINDOW) / LINE;
+        const int64_t size = sizes[i], step = size <= SMALL ? LINE : LARGE;
+        for (int64_t begin = 0; begin < size; begin += step, ++window) {
+            const int64_t lines = (size - begin < step ? size - begin : step) / LINE;
             if (lines) mix(weights[i] + begin + int64_t((window * MIX >> 32) % lines) * LINE, LINE);
         }
         const int64_t last = size < LINE ? size : LINE;
