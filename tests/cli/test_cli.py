@@ -57,7 +57,7 @@ def test_the_command_line_is_frozen():
         "predict": [
             "--attention", "--beam", "--column", "--constraints", "--device", "--engine", "--errors", "--json",
             "--markup", "--max-length", "--n-best", "--out", "--prefix", "--probabilities", "--replicas", "--sample",
-            "--scores", "--set", "--stream", "--truncate",
+            "--scores", "--set", "--stream", "--truncate", "--workers",
         ],
         "caption": ["--beam", "--device", "--draw", "--json", "--max-length", "--scores", "--set"],
         "look": [

@@ -34,7 +34,7 @@ class PyTorchEngine(Engine):
     def decoder_for(self, model: Seq2Seq, options: EngineOptions) -> PyTorchDecoder:
         return PyTorchDecoder(model.decoder)
 
-    def encode(self, model: Seq2Seq, source: Source, *, half: bool) -> Memory | None:
+    def encode(self, model: Seq2Seq, source: Source, *, half: bool, int8: bool = False) -> Memory | None:
         with autocast(half):
             return model.encode(source)
 
@@ -55,6 +55,7 @@ def decoder_for(model: Seq2Seq, options: EngineOptions) -> EngineDecoder:
     return decoder
 
 
-def encode(model: Seq2Seq, source: Source, *, half: bool = False) -> Memory:
-    """The memory of a source, by the first engine that supports the encoder; with `half`, in bfloat16."""
-    return next(it for engine in ENGINES if (it := engine.encode(model, source, half=half)) is not None)
+def encode(model: Seq2Seq, source: Source, *, half: bool = False, int8: bool = False) -> Memory:
+    """The memory of a source, by the first engine that supports the encoder; in bfloat16 or int8 if asked for."""
+    found = (engine.encode(model, source, half=half, int8=int8) for engine in ENGINES)
+    return next(memory for memory in found if memory is not None)
