@@ -46,6 +46,8 @@ class InputReader:
         if texts > self.max_text:
             message = f"input: wanted texts of at most {self.max_text:,} bytes; got {texts:,}. Split the request."
             raise RequestRefused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message)
+        if "image" not in model.reads:
+            return [row[0] if len(row) == 1 else tuple(row) for row in rows]  # type: ignore[misc]  all are texts
         return [await self._value(model, row, number) for number, row in enumerate(rows, start=1)]
 
     async def read_one(self, model: ModelInfo, given: SourceValue | list[SourceValue]) -> InputValue:
