@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 import tomllib
+import traceback
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -35,7 +36,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE, TESTS, PAGE = ROOT / "src" / "regard", ROOT / "tests", ROOT / "docs" / "mutants.md"
 EQUIVALENT = ROOT / "tools" / "equivalent_mutants.toml"
-PRELOADED = ("torch", "numpy", "tokenizers", "safetensors.torch", "hypothesis", "beartype")  # saves seconds a fault
+PRELOADED = ("torch", "numpy", "tokenizers", "safetensors.torch", "beartype")  # saves seconds a fault
 SWAPPED: dict[type, type] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.And: ast.Or, ast.Or: ast.And,
@@ -257,15 +258,18 @@ class Tree:
             if time.monotonic() > end:  # in a loop that no signal ends
                 os.killpg(child, signal.SIGKILL)
                 os.waitpid(child, 0)
-                break
+                return ""
             time.sleep(0.05)
-        return told.read_text() if told.exists() else ""
+        if not told.exists():
+            raise RuntimeError(f"pytest did not run:\n{(self.folder / '.output').read_text()}")
+        return told.read_text()
 
     def _run(self, tests: list[str], told: Path) -> None:
         try:
             os.setsid()
             os.chdir(self.folder)
-            os.environ |= {"PYTHONPATH": str(self.folder / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+            os.environ["PYTHONPATH"] = str(self.folder / "src")
+            sys.dont_write_bytecode = False  # checks of shapes take seconds to compile
             sys.path.insert(0, str(self.folder / "src"))
             output = os.open(self.folder / ".output", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             os.dup2(output, 1)
@@ -273,9 +277,12 @@ class Tree:
             limits = Limits(self.options.seconds, self.options.limit)
             arguments = ["-q", "-x", "-m", "not slow", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header"]
             code = pytest.main([*arguments, *tests], plugins=[limits])
-            if code not in (0, 5):
-                told.write_text(limits.failed or f"pytest ended with {code}")
+            told.write_text("" if code in (0, 5) else limits.failed or f"pytest ended with {code}")
+        except BaseException:
+            traceback.print_exc()
         finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
             os._exit(0)
 
 
