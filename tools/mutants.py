@@ -49,8 +49,9 @@ HEAD = """# Mutants
 
 Small faults (a comparison, a constant, a condition, an operator, the order of two arguments, a returned value) planted
 at random places of `src/regard`, one at a time. The test files whose imports reach the changed module run, the nearest
-{options.tests} of them and for {options.seconds} s at most, without tests marked slow. A fault that no test noticed by
-then counts as survived. A fault is caught by a test that fails, or takes longer than {options.limit} s, with it only.
+{options.tests} of them and for {options.seconds} s of processor time at most, without tests marked slow. A fault that
+no test noticed by then counts as survived. It is caught by a test that fails, or takes longer than {options.limit} s,
+with the fault only.
 
 `python tools/mutants.py --count {count} --seed {options.seed}{only}`
 
@@ -185,22 +186,25 @@ def nearest_tests(path: str, most: int) -> list[str]:
 
 
 class Limits:
-    """A plugin of pytest: ends tests that take too long, and the run after some time; keeps the first failure."""
+    """A plugin of pytest: ends tests that take too long, and the run after some time; keeps the first failure.
+
+    Times are those of the processor, as other processes may be at work.
+    """
 
     def __init__(self, seconds: float, limit: int) -> None:
-        self.deadline, self.limit, self.failed = time.monotonic() + seconds, limit, ""
-        signal.signal(signal.SIGALRM, self._fail)
+        self.deadline, self.limit, self.failed = time.process_time() + seconds, limit, ""
+        signal.signal(signal.SIGPROF, self._fail)
 
     def _fail(self, *_: object) -> None:
         pytest.fail(f"took longer than {self.limit} s", pytrace=False)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Iterator[None]:
-        signal.alarm(self.limit)
+        signal.setitimer(signal.ITIMER_PROF, self.limit)
         try:
             return (yield)
         finally:
-            signal.alarm(0)
+            signal.setitimer(signal.ITIMER_PROF, 0)
 
     pytest_runtest_call = pytest_runtest_setup
 
@@ -211,7 +215,7 @@ class Limits:
         self.failed = self.failed or (report.nodeid if report.failed else "")
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
-        if time.monotonic() > self.deadline:
+        if time.process_time() > self.deadline:
             pytest.exit("time is up", 0)
 
 
@@ -253,9 +257,9 @@ class Tree:
         child = os.fork()
         if not child:
             self._run(tests, told)
-        end = time.monotonic() + self.options.seconds + 2 * self.options.limit
+        end = time.monotonic() + 4 * (self.options.seconds + self.options.limit)
         while os.waitpid(child, os.WNOHANG) == (0, 0):
-            if time.monotonic() > end:  # in a loop that no signal ends
+            if time.monotonic() > end:  # it waits for something, or is in a loop that no signal ends
                 os.killpg(child, signal.SIGKILL)
                 os.waitpid(child, 0)
                 return ""
@@ -348,8 +352,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="a package or the beginning of a path under src/regard")
     parser.add_argument("--tests", type=int, default=16, help="test files that run at most, the nearest ones")
-    parser.add_argument("--seconds", type=int, default=600, help="limit for the tests of one fault")
-    parser.add_argument("--limit", type=int, default=60, help="seconds that one test may take")
+    parser.add_argument("--seconds", type=int, default=600, help="processor time for the tests of one fault")
+    parser.add_argument("--limit", type=int, default=60, help="seconds of processor time that one test may take")
     parser.add_argument("--minutes", type=float, default=1e9, help="start no more tests after these")
     parser.add_argument("--again", action="store_true", help="try again what survived")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="faults at a time")
