@@ -42,6 +42,17 @@ def test_importing_loads_nothing_heavy(program):
     assert result.stdout == "[]\n", result.stderr
 
 
+def test_packages_of_the_tests_are_not_needed():
+    """Shapes in signatures and BLEU, without jaxtyping and sacreBLEU."""
+    result = python(
+        "import sys; sys.modules |= dict.fromkeys(['jaxtyping', 'beartype', 'sacrebleu'])\n"  # None: cannot be imported
+        "import regard, torch; from regard.evaluation.metrics import score\n"
+        "print(*regard.attend(*[torch.zeros(1, 2, 3, 4)] * 3).shape)\n"
+        "print(*[score(name, ['a b c d'], [['a b c d']]) for name in ('bleu', 'chrf', 'ter')])"
+    )
+    assert result.stdout == "1 2 3 4\n100.0 100.0 0.0\n", result.stderr
+
+
 def test_help_loads_no_torch():
     result = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "regard", "--help"], capture_output=True, text=True, check=True
