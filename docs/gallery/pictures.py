@@ -9,7 +9,7 @@ from regard.decoding.trace import ROOT, BeamTrace
 from regard.views import charts
 from regard.views.canvas import SvgCanvas, shortened
 
-STEP, ROW, SIDE = 96, 26, 560  # pixels between tokens, between branches, and of a chart of points
+STEP, ROW, SIDE = 66, 24, 560  # pixels between tokens, between branches, and of a chart of points
 
 
 def heat(path: str, title: str, rows: Sequence[str], keys: Sequence[str], weights: Any) -> None:
@@ -39,7 +39,7 @@ def beam_tree(path: str, model: Any, text: str, beam_size: int) -> None:
         before = 0 if parent == ROOT else place[parent]
         place[i] = max(before, taken.get(depth[i], 0))
         taken[depth[i]] = place[i] + 1
-    wide, high = STEP * (max(depth.values()) + 1) + 190, ROW * (max(place.values()) + 1) + 44
+    wide, high = STEP * (max(depth.values()) + 1) + 110, ROW * (max(place.values()) + 1) + 44
     canvas = SvgCanvas(wide, high, title=f"beam search of {beam_size} for {text}")
     canvas.text((12, 16), f"{text}: beam of {beam_size}; log-probability of each token", bold=True)
     at = {i: (16 + STEP * depth[i], 44 + ROW * place[i]) for i in shown}
@@ -47,8 +47,8 @@ def beam_tree(path: str, model: Any, text: str, beam_size: int) -> None:
         (x, y), node, ink = at[i], trace.nodes[i], "#1c1e22" if i in best else "#6f7278"
         if node.parent != ROOT:
             from_x, from_y = at[node.parent]
-            canvas.line((from_x + 60, from_y), (x - 6, y), 2 if i in best else 1, "#0072b2" if i in best else "#c4c6ca")
-        canvas.text((x, y), f"{shortened(names[i], 8)}  {node.log_probability:.1f}", fill=ink, bold=i in best)
+            canvas.line((from_x + 48, from_y), (x - 4, y), 2 if i in best else 1, "#0072b2" if i in best else "#c4c6ca")
+        canvas.text((x, y), f"{shortened(names[i], 4)} {node.log_probability:.1f}", fill=ink, bold=i in best)
     for end, output in zip(ends, outputs, strict=True):
         x, y = at[end]
         canvas.text((x + 66, y), f"score {output.score:.2f}", fill="#8a3c00", bold=True)
