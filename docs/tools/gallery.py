@@ -3,17 +3,22 @@
     python docs/tools/gallery.py                    # all; models and pictures that are up to date are kept
     python docs/tools/gallery.py --only beam-tree   # the pictures whose names contain this, with the models they need
 
-Blocks of ```sh and ```python run in their order, as in a folder of one's own. A block that trains runs again when its
-text has changed; one that draws, also when the package, docs/gallery/pictures.py or a model has changed.
+Blocks of ```sh and ```python run in their order, as in a folder of one's own; `regard` commands run in this process, so
+that PyTorch is imported once. A block that trains runs again when its text has changed; one that draws, also when its
+model, the modules that interpret and draw, or docs/gallery/drawing.py have changed.
 """
 
 import argparse
+import contextlib
 import hashlib
+import io
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +27,6 @@ PAGE, PICTURES, WORK = ROOT / "docs" / "gallery.md", ROOT / "docs" / "gallery", 
 BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```$((?:\n*!\[[^\]]*\]\(gallery/[\w.-]+\))*)", re.DOTALL | re.MULTILINE)
 DRAWN = re.compile(r"!\[([^\]]*)\]\(gallery/([\w.-]+)\)")
 RUN = re.compile(r"\bruns/[\w-]+")
-SHELL = 'set -e\npython() { "$GALLERY_PYTHON" "$@"; }\nregard() { "$GALLERY_PYTHON" -m regard "$@"; }\n'
 
 
 class GalleryFailed(Exception):
@@ -50,29 +54,33 @@ def blocks(page: str) -> list[Block]:
     ]
 
 
-def selected(page: list[Block], only: str | None) -> list[Block]:
-    """The blocks that draw a picture of such a name, and those that write files or train the models they name."""
-    if only is None:
+def selected(page: list[Block], only: Sequence[str] = ()) -> list[Block]:
+    """The blocks that draw pictures whose names contain one of these, with those that write files or train their models."""
+    if not only:
         return page
-    wanted = [block for block in page if any(only in name for name in block.drawn)]
+    wanted = [block for block in page if any(part in name for part in only for name in block.drawn)]
     runs = {run for block in wanted for run in block.runs}
     return [block for block in page if block in wanted or (not block.drawn and runs.issuperset(block.runs))]
 
 
-def package_digest() -> str:
+def drawing_digest() -> str:
+    """Of the modules that make a picture of a model."""
     digest = hashlib.sha256()
-    for path in (PICTURES / "pictures.py", *sorted((ROOT / "src" / "regard").rglob("*.py"))):
+    packages = [ROOT / "src" / "regard" / name for name in ("views", "interpret")]
+    for path in (PICTURES / "drawing.py", *sorted(path for each in packages for path in each.rglob("*.py"))):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
-def draw(page: list[Block], work: Path = WORK, pictures: Path = PICTURES, package: str | None = None) -> list[str]:
+def draw(page: list[Block], work: Path = WORK, pictures: Path = PICTURES, drawing: str | None = None) -> list[str]:
     """Run the blocks that are not up to date; the pictures that were drawn."""
     work.mkdir(parents=True, exist_ok=True)
-    package = package or package_digest()
+    if str(PICTURES) not in sys.path:
+        sys.path.insert(0, str(PICTURES))  # what the Python blocks import
+    drawing = drawing or drawing_digest()
     found = []
     for block in page:
-        state = block.text + (package + _trained(page, block) if block.drawn else "")
+        state = block.text + (drawing + _trained(page, block) if block.drawn else "")
         stamp = work / ".done" / hashlib.sha256(state.encode()).hexdigest()
         if stamp.exists() and all((pictures / name).exists() for name in block.drawn):
             continue
@@ -96,20 +104,39 @@ def _trained(page: list[Block], block: Block) -> str:
 
 
 def _run(block: Block, work: Path) -> None:
-    environment = os.environ | {
-        "GALLERY_PYTHON": sys.executable, "REGARD_CACHE": str(work / ".cache"), "NO_COLOR": "1", "COLUMNS": "100",
-        "PYTHONPATH": os.pathsep.join([str(PICTURES), os.environ.get("PYTHONPATH", "")]),
-    }  # fmt: skip
-    command = ["bash", "-c", SHELL + block.text] if block.language == "sh" else [sys.executable, "-c", block.text]
-    done = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise GalleryFailed(f"{block.text}ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    settings = {"REGARD_CACHE": str(work / ".cache"), "NO_COLOR": "1", "COLUMNS": "100"}
+    folder = Path.cwd()
+    os.environ.update(settings)
+    printed = io.StringIO()
+    try:
+        os.chdir(work)
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+            if block.language == "python":
+                exec(compile(block.text, "gallery.md", "exec"), {"__name__": "__main__"})
+            else:
+                for line in block.text.splitlines():
+                    _command(line)
+    except Exception as error:
+        raise GalleryFailed(f"{block.text}ended with {error}:\n{printed.getvalue()}") from error
+    finally:
+        os.chdir(folder)
+
+
+def _command(line: str) -> None:
+    """One line of a shell block."""
+    words = shlex.split(line)
+    if words[:1] == ["regard"]:
+        from regard.cli import app
+
+        app(words[1:], standalone_mode=False)
+    else:
+        subprocess.run(["bash", "-c", line], check=True, capture_output=True, text=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", help="pictures whose names contain this")
-    page = selected(blocks(PAGE.read_text("utf-8")), parser.parse_args().only)
+    parser.add_argument("--only", action="append", help="pictures whose names contain this; may be repeated")
+    page = selected(blocks(PAGE.read_text("utf-8")), parser.parse_args().only or ())
     for name in draw(page):
         print(name)
 

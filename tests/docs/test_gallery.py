@@ -16,7 +16,7 @@ def test_every_picture_is_drawn_by_the_block_above_it():
     assert len(DRAWN) >= 24
     assert len({*DRAWN}) == len(DRAWN) == PAGE.count("](gallery/")
     assert [name for block in BLOCKS for name in block.drawn if name not in block.text] == []
-    assert {path.name for path in gallery.PICTURES.iterdir() if path.is_file()} == {*DRAWN, "pictures.py"}
+    assert {path.name for path in gallery.PICTURES.iterdir() if path.is_file()} == {*DRAWN, "drawing.py"}
 
 
 def test_every_picture_is_small_and_described():
@@ -33,9 +33,9 @@ def test_every_picture_has_its_own_background():
         assert first.get("fill") in ("#ffffff", "#fff", "white"), name
 
 
-def drawn_by(page: str, work: Path, package: str = "one") -> list[str]:
+def drawn_by(page: str, work: Path, drawing: str = "one") -> list[str]:
     (work / "pictures").mkdir(exist_ok=True)
-    return gallery.draw(gallery.blocks(page), work / "work", work / "pictures", package)
+    return gallery.draw(gallery.blocks(page), work / "work", work / "pictures", drawing)
 
 
 def test_only_what_has_changed_runs_again(tmp_path):
@@ -43,23 +43,23 @@ def test_only_what_has_changed_runs_again(tmp_path):
     page = f"{train}\n```sh\ncat runs/a/count > a.svg; echo y >> total\n```\n\n![A](gallery/a.svg)\n"
     assert drawn_by(page, tmp_path) == ["a.svg"]
     assert drawn_by(page, tmp_path) == []
-    assert drawn_by(page, tmp_path, "another package") == ["a.svg"]
+    assert drawn_by(page, tmp_path, "other modules") == ["a.svg"]
     assert (tmp_path / "pictures" / "a.svg").read_text() == "x\n"  # the model was kept
     changed = page.replace("echo x", "echo z")
-    assert drawn_by(changed, tmp_path, "another package") == ["a.svg"]
+    assert drawn_by(changed, tmp_path, "other modules") == ["a.svg"]
     assert (tmp_path / "pictures" / "a.svg").read_text() == "z\n"
     assert (tmp_path / "work" / "total").read_text() == "y\ny\ny\n"
 
 
 def test_a_block_that_fails_or_draws_nothing_is_an_error(tmp_path):
-    with pytest.raises(gallery.GalleryFailed, match="ended with 3"):
+    with pytest.raises(gallery.GalleryFailed, match="exit status 3"):
         drawn_by("```sh\nexit 3\n```\n", tmp_path)
     with pytest.raises(gallery.GalleryFailed, match=r"no b\.svg after"):
         drawn_by("```python\npass\n```\n\n![B](gallery/b.svg)\n", tmp_path)
 
 
 def test_a_choice_of_pictures_brings_the_models_they_need():
-    chosen = gallery.selected(BLOCKS, "rnn-lines")
+    chosen = gallery.selected(BLOCKS, ["rnn-lines"])
     assert {run for block in chosen for run in block.runs} == {"runs/luong"}
     assert [block.drawn for block in chosen if block.drawn] == [("rnn-lines.svg",)]
 
