@@ -1,4 +1,4 @@
-"""What the Python blocks of the gallery draw with: heat maps, line charts, beam trees and points, as SVG files."""
+"""What the Python blocks of the gallery draw with: heat maps, line charts and beam trees, as SVG files."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ from regard.decoding.trace import ROOT, BeamTrace
 from regard.views import charts
 from regard.views.canvas import SvgCanvas, shortened
 
-STEP, ROW, SIDE = 66, 24, 560  # pixels between tokens, between branches, and of a chart of points
+STEP, ROW = 66, 24  # pixels between tokens, and between branches
 
 
 def heat(path: str, title: str, rows: Sequence[str], keys: Sequence[str], weights: Any) -> None:
@@ -55,35 +55,4 @@ def beam_tree(path: str, model: Any, text: str, beam_size: int) -> None:
     Path(path).write_bytes(canvas.content())
 
 
-def points(path: str, title: str, named: Mapping[str, tuple[float, float]], groups: Mapping[str, int]) -> None:
-    """Named points in the plane; points of one group have one color."""
-    across, up = zip(*named.values(), strict=True)
-    (left, right), (low, high) = charts.number_range(across, 0.1), charts.number_range(up, 0.08)
-    canvas = SvgCanvas(SIDE, SIDE - 120, title=title)
-    canvas.text((12, 16), title, bold=True)
-    for name, (x, y) in named.items():
-        place = (20 + (SIDE - 110) * (x - left) / (right - left), 40 + (SIDE - 180) * (high - y) / (high - low))
-        color = charts.COLORS[groups[name] % len(charts.COLORS)]
-        canvas.circle(place, 4, color, tooltip=name)
-        canvas.text((place[0] + 8, place[1]), name, fill=color)
-    Path(path).write_bytes(canvas.content())
-
-
-def scene(path: str, task: str, number: int = 0) -> Any:
-    """Write the image of a generated test example, and return the example."""
-    from PIL import Image
-
-    from regard.data.synthetic import tasks
-
-    example = next(each for i, each in enumerate(tasks.TASKS[task].generate("test", 0)) if i == number)
-    Image.fromarray(example.sources[0].draw()).save(path)
-    return example
-
-
-def principal(vectors: Any) -> Any:
-    """Coordinates along the two directions of largest variance."""
-    centered = vectors - vectors.mean(0)
-    return centered @ centered.svd().V[:, :2]
-
-
-__all__ = ["beam_tree", "heat", "lines", "points", "principal", "regard", "scene"]
+__all__ = ["beam_tree", "heat", "lines", "regard"]

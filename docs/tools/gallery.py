@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 PAGE, PICTURES, WORK = ROOT / "docs" / "gallery.md", ROOT / "docs" / "gallery", ROOT / "build" / "gallery"
 BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```$((?:\n*!\[[^\]]*\]\(gallery/[\w.-]+\))*)", re.DOTALL | re.MULTILINE)
 DRAWN = re.compile(r"!\[([^\]]*)\]\(gallery/([\w.-]+)\)")
-RUN = re.compile(r"\bruns/[\w-]+")
+NAME = re.compile(r"\bruns/[\w-]+|[\w-]+\.(?:toml|tsv|txt|vectors)\b")
 
 
 class GalleryFailed(Exception):
@@ -42,9 +42,9 @@ class Block:
     drawn: tuple[str, ...]
 
     @property
-    def runs(self) -> tuple[str, ...]:
-        """Folders of runs that it names."""
-        return tuple(dict.fromkeys(RUN.findall(self.text)))
+    def names(self) -> tuple[str, ...]:
+        """Files and folders of runs that it names."""
+        return tuple(dict.fromkeys(NAME.findall(self.text)))
 
 
 def blocks(page: str) -> list[Block]:
@@ -54,13 +54,18 @@ def blocks(page: str) -> list[Block]:
     ]
 
 
+def needed(page: Sequence[Block], block: Block) -> list[Block]:
+    """The blocks before this one that write its files or train its models, and those that they need."""
+    earlier = page[: page.index(block)]
+    found = [each for each in earlier if not each.drawn and not set(each.names).isdisjoint(block.names)]
+    return [each for each in earlier if each in found or any(each in needed(page, one) for one in found)]
+
+
 def selected(page: list[Block], only: Sequence[str] = ()) -> list[Block]:
-    """The blocks that draw pictures whose names contain one of these, with those that write files or train their models."""
-    if not only:
-        return page
+    """The blocks that draw pictures whose names contain one of these, with what they need."""
     wanted = [block for block in page if any(part in name for part in only for name in block.drawn)]
-    runs = {run for block in wanted for run in block.runs}
-    return [block for block in page if block in wanted or (not block.drawn and runs.issuperset(block.runs))]
+    chosen = [each for block in wanted for each in (*needed(page, block), block)]
+    return [block for block in page if block in chosen] if only else page
 
 
 def drawing_digest() -> str:
@@ -80,13 +85,14 @@ def draw(page: list[Block], work: Path = WORK, pictures: Path = PICTURES, drawin
     drawing = drawing or drawing_digest()
     found = []
     for block in page:
-        state = block.text + (drawing + _trained(page, block) if block.drawn else "")
+        state = "".join(each.text for each in needed(page, block)) + block.text + (drawing if block.drawn else "")
         stamp = work / ".done" / hashlib.sha256(state.encode()).hexdigest()
         if stamp.exists() and all((pictures / name).exists() for name in block.drawn):
             continue
         if not block.drawn:
-            for run in block.runs:
-                shutil.rmtree(work / run, ignore_errors=True)
+            for name in block.names:
+                if name.startswith("runs/"):
+                    shutil.rmtree(work / name, ignore_errors=True)
         _run(block, work)
         for name in block.drawn:
             if not (work / name).is_file():
@@ -96,11 +102,6 @@ def draw(page: list[Block], work: Path = WORK, pictures: Path = PICTURES, drawin
         stamp.parent.mkdir(exist_ok=True)
         stamp.touch()
     return found
-
-
-def _trained(page: list[Block], block: Block) -> str:
-    """The texts that trained the models of a block."""
-    return "".join(each.text for each in page if not each.drawn and not set(each.runs).isdisjoint(block.runs))
 
 
 def _run(block: Block, work: Path) -> None:

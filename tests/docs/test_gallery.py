@@ -39,7 +39,7 @@ def drawn_by(page: str, work: Path, drawing: str = "one") -> list[str]:
 
 
 def test_only_what_has_changed_runs_again(tmp_path):
-    train = "```sh\nmkdir -p runs/a && echo x >> runs/a/count\n```\n"
+    train = "```sh\necho x > a.txt\n```\n\n```sh\nmkdir -p runs/a && cat a.txt >> runs/a/count\n```\n"
     page = f"{train}\n```sh\ncat runs/a/count > a.svg; echo y >> total\n```\n\n![A](gallery/a.svg)\n"
     assert drawn_by(page, tmp_path) == ["a.svg"]
     assert drawn_by(page, tmp_path) == []
@@ -60,13 +60,16 @@ def test_a_block_that_fails_or_draws_nothing_is_an_error(tmp_path):
 
 def test_a_choice_of_pictures_brings_the_models_they_need():
     chosen = gallery.selected(BLOCKS, ["rnn-lines"])
-    assert {run for block in chosen for run in block.runs} == {"runs/luong"}
+    assert {name for block in chosen for name in block.names} == {"runs/luong"}
+    names = {name for block in gallery.selected(BLOCKS, ["induction"]) for name in block.names}
+    assert {"runs/repeat", "repeat.toml", "train.txt"} <= names
+    assert "runs/luong" not in names
     assert [block.drawn for block in chosen if block.drawn] == [("rnn-lines.svg",)]
 
 
 @pytest.mark.slow
 def test_pictures_without_a_model_are_drawn_again(tmp_path):
-    chosen = [block for block in BLOCKS if block.drawn and not block.runs and "vectors" not in block.text]
+    chosen = [block for block in BLOCKS if block.drawn and not block.names]
     names = gallery.draw(chosen, tmp_path / "work", tmp_path, "test")
     assert {"scaling.svg", "positions-distance.svg"} <= {*names}
     for name in names:
