@@ -58,10 +58,9 @@ class Exchange:
 
     def __init__(self, server: Application, scope: Scope, receive: Receive, send: Send) -> None:
         self.server, self.scope, self.receive, self._send = server, scope, receive, send
+        given_headers: list[tuple[bytes, bytes]] = [*scope["headers"]]
         # Of a header that is given twice, the first counts.
-        self.headers = {
-            name.decode("latin-1"): value.decode("latin-1") for name, value in reversed([*scope["headers"]])
-        }
+        self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(given_headers)}
         given = self.headers.get("x-request-id", "")
         self.id = given if given and REQUEST_ID.fullmatch(given) else os.urandom(16).hex()
         state = scope.setdefault("state", {})
@@ -229,11 +228,11 @@ class Exchange:
             async with asyncio.timeout(limits.body_seconds):
                 more = True
                 while more:
-                    message = await self.receive()
-                    if message["type"] == "http.disconnect":
+                    part = await self.receive()
+                    if part["type"] == "http.disconnect":
                         raise ClientDisconnect
-                    content += message.get("body", b"")
-                    more = message.get("more_body", False)
+                    content += part.get("body", b"")
+                    more = part.get("more_body", False)
                     if len(content) > most:
                         raise _too_large(most)
                     if max(length, len(content)) > limits.body:

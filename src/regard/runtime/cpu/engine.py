@@ -66,8 +66,9 @@ class CpuEngine(Engine):
     def encodes(self, model: Seq2Seq) -> bool:
         """Whether the encoder is compiled: `encode` is then refused for some sources only."""
         encoder = model.encoder
-        plain = isinstance(encoder, TransformerEncoder) and not encoder.causal and encoder.cls_token is None
-        return plain and _library(encoder) is not None
+        if not isinstance(encoder, TransformerEncoder) or encoder.causal or encoder.cls_token is not None:
+            return False
+        return _library(encoder) is not None
 
     def encode(self, model: Seq2Seq, source: Source, *, half: bool, int8: bool = False) -> Memory | None:
         encoder = model.encoder

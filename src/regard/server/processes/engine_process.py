@@ -40,7 +40,11 @@ async def run(child: Child, start: Start) -> None:
     pushing = asyncio.ensure_future(host.push_states())
     orphaned = asyncio.ensure_future(child.orphaned.wait())
     crashes: asyncio.Queue[EngineCrashed] = asyncio.Queue()
-    engine.when_crashed(lambda error: loop.call_soon_threadsafe(crashes.put_nowait, error))
+
+    def crash(error: EngineCrashed) -> None:
+        loop.call_soon_threadsafe(crashes.put_nowait, error)
+
+    engine.when_crashed(crash)
     crashed = asyncio.ensure_future(crashes.get())
     child.ready()
     try:
