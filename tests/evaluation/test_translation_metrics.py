@@ -1,15 +1,15 @@
 """The statistics of each sentence for BLEU, chrF and TER against sacreBLEU's, number by number."""
 
 import random
+import sys
 from functools import partial
 
 import pytest
 from sacrebleu.metrics import BLEU, CHRF, TER
-from sacrebleu.metrics.lib_ter import translation_edit_rate as their_edits
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
+from regard.core.errors import MissingExtra
 from regard.evaluation.metrics import METRICS
-from regard.evaluation.translation_edit_rate import MOST_SHIFTS, _BeamEditDistance, _best_shift, translation_edits
 from regard.evaluation.translation_metrics import tokenize_13a
 
 THEIRS = {
@@ -60,29 +60,7 @@ def test_statistics_of_sentences_are_those_of_sacrebleu(name):
         assert list(row) == list(their_row), (output, references)
 
 
-# Words of the longest reference, distinct words, and how many sentences.
-LENGTHS = {"short": (8, 4, 400), "a sentence": (30, 20, 100), "beyond the beam": (90, 300, 12), "few words": (45, 2, 6)}
-
-
-@pytest.mark.parametrize("case", LENGTHS)
-def test_edits_are_those_of_sacrebleu(case):
-    longest, vocabulary, count = LENGTHS[case]
-    chance = random.Random(4)
-    for _ in range(count):
-        reference = [f"w{chance.randrange(vocabulary)}" for _ in range(chance.randint(0, longest))]
-        output = edited(reference, chance)
-        assert translation_edits(output, reference) == their_edits(output, reference)[0], (output, reference)
-
-
-def test_edits_of_unequal_lengths_are_those_of_sacrebleu():
-    """A ratio of lengths beyond the beam widens it."""
-    chance = random.Random(5)
-    for lengths in ((1, 120), (2, 130), (120, 1), (0, 30), (30, 0), (3, 60)):
-        output, reference = ([f"w{chance.randrange(4)}" for _ in range(length)] for length in lengths)
-        assert translation_edits(output, reference) == their_edits(output, reference)[0]
-
-
-def test_a_sentence_of_one_word_repeated_ends_at_the_limit_of_shifts():
-    output, reference = ["a", "b"] * 40, ["b"] * 40 + ["a"] * 40
-    assert _best_shift(output, reference, _BeamEditDistance(reference), 0)[2] >= MOST_SHIFTS
-    assert translation_edits(output, reference) == their_edits(output, reference)[0]
+def test_ter_without_its_package_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sacrebleu.metrics.ter", None)
+    with pytest.raises(MissingExtra, match=r"the metric ter needs .* pip install 'regard\[ter\]'"):
+        METRICS["ter"].statistics()
