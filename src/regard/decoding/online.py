@@ -75,7 +75,10 @@ class OnlineSearch(SearchBatch):
         ahead = self.ahead and not watched and watched is not None
         count, done, before = STEPS_AHEAD if ahead else 1, self.done, self.step
         with autocast(self.plan.half):
-            self.buffers.steps(count)
+            if ahead:
+                self.buffers.steps(count)
+            else:
+                self.buffers.steps_until(count, self.slots)
         self.step += count
         self.done = HostFuture(self.buffers.strategy.done) if ahead else None
         if ahead:

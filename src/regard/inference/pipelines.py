@@ -68,6 +68,7 @@ class OutputOptions(NamedTuple):
     lines: Sequence[int] | None = None
     forced: Mapping[int, int] | None = None  # tokens by position in the output: those that edits replace
     trace: BeamTrace | None = None
+    workers: int | None = None
 
     def of(self, index: int) -> "OutputOptions":
         """Those of one input."""
@@ -260,6 +261,7 @@ class SequencePipeline(Pipeline):
             context_length=self.context_length,
             numbers=None if lines is None else [line - 1 for line in lines],
             trace=options.trace,
+            workers=options.workers,
         )
 
     def requests(self, encoded: EncodedInputs, options: OutputOptions) -> list[Request]:

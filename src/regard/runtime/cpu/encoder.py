@@ -35,9 +35,9 @@ class _EncodeArguments(ctypes.Structure):
 class NativeEncoder:
     """The compiled form of an encoder. It copies the weights, and does not keep the encoder alive."""
 
-    def __init__(self, encoder: TransformerEncoder, library: ctypes.CDLL) -> None:
+    def __init__(self, encoder: TransformerEncoder, library: ctypes.CDLL, *, int8: bool = False) -> None:
         self.library, self.positions = library, PositionTable(encoder.input_layer)
-        self.weights = WeightLayout(library)
+        self.weights = WeightLayout(library, int8=int8)
         self.table = self.weights.stack(encoder.stack, encoder.embed_tokens, LinearTable())
         self.attentions = [ref(block.self_attn) for block in encoder.stack.layers]
 
@@ -51,8 +51,10 @@ class NativeEncoder:
         scratch, x, normed = self.weights.scratch(rows, max_length)
         size = (len(self.attentions), rows, 3 * self.table.width)
         projections = torch.empty(size) if capturing_here() else None
+        table = self.positions.of(max_length)
+        positions = (None, 0) if table is None else (table.data_ptr(), len(table))
         arguments = _EncodeArguments(
-            tokens.data_ptr(), offsets.data_ptr(), sequence.data_ptr(), *self.positions.pointer(max_length),
+            tokens.data_ptr(), offsets.data_ptr(), sequence.data_ptr(), *positions,
             len(mask), rows, max_length, scratch, None if projections is None else projections.data_ptr(),
         )  # fmt: skip
         call(self.library.regard_encode, self.table, arguments)

@@ -182,23 +182,22 @@ class PositionTable:
     def __init__(self, input_layer: InputLayer, *, clamp: bool = False) -> None:
         self.encoding = input_layer.position_encoding
         self.clamp = clamp  # whether positions beyond a learned table repeat its last instead of being refused
-        self.tables: list[Tensor] = []  # all are kept: another thread may compute with one that was outgrown
+        self.table: Tensor | None = None
 
-    def pointer(self, count: int) -> tuple[int | None, int]:
-        """The address of at least `count` vectors, and their number; None and 0 without positions."""
+    def of(self, count: int) -> Float[Tensor, "positions W"] | None:
+        """At least `count` vectors; None without positions. Other threads may replace them: keep a reference."""
         if self.encoding is None:
-            return None, 0
+            return None
         assert isinstance(self.encoding, Add)
-        table = self.tables[-1] if self.tables else None
+        table = self.table
         if table is None or len(table) < count:
             limit, dim = self.encoding.positions.limit, self.encoding.positions.dim
             if not self.clamp:
                 self.encoding(torch.zeros(1, dim), count - 1)  # raises beyond a learned table
             positions = torch.arange(2 * count)
             positions = positions if limit is None else positions.clamp(max=limit - 1)
-            table = self.encoding.positions(positions).detach().contiguous()
-            self.tables.append(table)
-        return table.data_ptr(), len(table)
+            table = self.table = self.encoding.positions(positions).detach().contiguous()
+        return table
 
 
 def call(function: Callable[..., bytes | None], *tables: ctypes.Structure) -> None:
@@ -236,20 +235,6 @@ def supported(module: nn.Module) -> bool:
         and isinstance(input_layer.norm, nn.Identity)
         and all(_plain_block(block) for block in stack.layers)
     )
-
-
-def fingerprint(library: ctypes.CDLL, module: nn.Module) -> list[int]:
-    """Numbers that change when a weight changes.
-
-    PyTorch's version counter misses fused optimizers and writes through `.data`; a hash of some blocks catches these,
-    because they change many weights at once.
-    """
-    numbers = []
-    for weight in module.parameters():
-        flat = weight.detach().contiguous()
-        version = 0 if weight.is_inference() else weight._version
-        numbers += [version, library.regard_fingerprint(Pointer(flat.data_ptr()), Count(flat.nbytes))]
-    return numbers
 
 
 def _pack(pack: Callable[..., None], weight: Tensor, packed: Tensor) -> None:
