@@ -76,6 +76,7 @@ def test_the_command_line_is_frozen():
         "export": [
             "--attention", "--dtype", "--json", "--list", "--out", "--push", "--quantization", "--report", "--to",
         ],
+        "convert": ["--from", "--json"],
         "serve": [
             "--cors", "--device", "--drain-seconds", "--host", "--keys", "--max-body", "--max-image-body",
             "--max-inputs", "--port", "--queue", "--slots", "--tls-certificate", "--tls-key", "--workers",

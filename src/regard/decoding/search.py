@@ -307,10 +307,13 @@ class SearchBatch:
 
 
 class EncodeQueue:
-    """Requests that wait for a slot. As many as the batch has slots are encoded at once."""
+    """Requests that wait for a slot. As many as the batch has slots are encoded at once.
 
-    def __init__(self, plan: BatchPlan, requests: Requests) -> None:
-        self.plan, self.requests = plan, requests
+    each_alone   whether states must not depend on what is encoded beside them, bit for bit
+    """
+
+    def __init__(self, plan: BatchPlan, requests: Requests, *, each_alone: bool = False) -> None:
+        self.plan, self.requests, self.each_alone = plan, requests, each_alone
         self.next = 0  # the first request that is not encoded
         self.encoded: list[int] = []  # requests that are encoded and not admitted
         self.memory: Memory | None = None  # theirs, before the decoder has made a state of it
@@ -330,8 +333,12 @@ class EncodeQueue:
         """Encode these requests, which are next in the queue."""
         self.encoded = indices
         sources, task = [self.requests[index].request.source for index in self.encoded], self.plan.task
-        if sources[0] is not None:
-            int8 = task.config.quantization == "int8"
+        if sources[0] is None:
+            return
+        int8 = task.config.quantization == "int8"
+        if self.each_alone:
+            self.memory = engines.encode_each(task.model, sources, task.collate, int8=int8)
+        else:
             self.memory = engines.encode(task.model, task.collate(sources), half=self.plan.half, int8=int8)
 
     def state_of(self, count: int, capacity: int) -> DecoderState:

@@ -1,5 +1,8 @@
 """Chooses the engine of a search: compiled C++ on a CPU, CUDA graphs on a GPU, plain PyTorch for everything else."""
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 from regard.core.errors import InvalidArgument
 from regard.core.shapes import Float, Int, Tensor
 from regard.model.capture import intercepting_here
@@ -39,7 +42,8 @@ class PyTorchEngine(Engine):
             return model.encode(source)
 
 
-ENGINES: tuple[Engine, ...] = (CpuEngine(), CudaEngine(), PyTorchEngine())  # the first that supports a model is used
+COMPILED = CpuEngine()
+ENGINES: tuple[Engine, ...] = (COMPILED, CudaEngine(), PyTorchEngine())  # the first that supports a model is used
 
 
 def decoder_for(model: Seq2Seq, options: EngineOptions) -> EngineDecoder:
@@ -53,6 +57,20 @@ def decoder_for(model: Seq2Seq, options: EngineOptions) -> EngineDecoder:
     if options.slides and options.window is not None:
         return SlidingWindowDecoder(decoder, options.window)
     return decoder
+
+
+def encode_each(
+    model: Seq2Seq, sources: Sequence[Any], collate: Callable[[list[Any]], Source], *, int8: bool = False
+) -> Memory:
+    """The memory of sources on a CPU, each of which has the states that it has alone, bit for bit.
+
+    The compiled encoder gives these for a whole batch. PyTorch rounds otherwise in another batch: one by one, then.
+    """
+    compiled = len(sources) > 1 and COMPILED.encodes(model)
+    memory = COMPILED.encode(model, collate([*sources]), half=False, int8=int8) if compiled else None
+    if memory is not None:
+        return memory
+    return Memory.joined([encode(model, collate([each]), int8=int8) for each in sources])
 
 
 def encode(model: Seq2Seq, source: Source, *, half: bool = False, int8: bool = False) -> Memory:

@@ -73,15 +73,20 @@ class NativeState(DecoderState):
         return self
 
     def evict(self) -> None:
-        """Drop the older half of a full cache, under continuous batching."""
+        """Move what is left of a full cache to its beginning, under continuous batching.
+
+        No output is longer than half of it: what is older is dropped, of sequences that are done. In place, because to
+        allocate a cache anew and to copy all of it takes as long as several steps.
+        """
         capacity = self.cache.shape[2]
         if self.time < capacity or not bool(self.admitted.any()):
             return
-        old = capacity // 2
-        self.cache = torch.cat((self.cache[:, :, old:], self.cache[:, :, :old]), 2)
-        self.parents = torch.cat((self.parents[:, :, old:], self.parents[:, :, :old]), 2)
+        old = max(capacity - capacity // 2, int(self.admitted.min()))
+        left = self.time - old
+        self.cache[:, :, :left] = self.cache[:, :, old:]
+        self.parents[:, :, :left] = self.parents[:, :, old:]
         self.admitted = (self.admitted - old).clamp(min=0)
-        self.time -= old
+        self.time = left
 
 
 class NativeDecoder(EngineDecoder):

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from regard.core.sequence import Packing, Tokens
 from regard.model.capture import capturing_here
-from regard.model.memory import Memory, masked_mean
+from regard.model.memory import Memory
 from regard.model.transformer import TransformerEncoder
 from regard.runtime.cpu.weight_layout import (
     Count,
@@ -62,5 +62,7 @@ class NativeEncoder:
             for self_attn, packed in zip(self.attentions, projections, strict=True):
                 padded = packing.unpack(packed).view(*mask.shape, 3, -1)  # queries, keys and values
                 publish(self_attn(), padded[:, :, 0], padded[:, :, 1:], mask[:, None], self.table.heads)
-        states = packing.unpack(normed if self.table.norm_first else x)
-        return Memory(states, mask, masked_mean(states, mask))
+        states = normed if self.table.norm_first else x
+        # Sums of the sequence alone: those over padded states depend on the longest sequence of the batch.
+        sums = torch.segment_reduce(states, "sum", lengths=source.lengths, axis=0)
+        return Memory(packing.unpack(states), mask, sums / source.lengths[:, None])

@@ -63,14 +63,20 @@ class CpuEngine(Engine):
             return self._current(decoder, library, lambda: NativeConvDecoder(decoder, library, int8=int8), int8)
         return None
 
+    def encodes(self, model: Seq2Seq) -> bool:
+        """Whether the encoder is compiled: `encode` is then refused for some sources only."""
+        encoder = model.encoder
+        if not isinstance(encoder, TransformerEncoder) or encoder.causal or encoder.cls_token is not None:
+            return False
+        return _library(encoder) is not None
+
     def encode(self, model: Seq2Seq, source: Source, *, half: bool, int8: bool = False) -> Memory | None:
         encoder = model.encoder
-        if not isinstance(source, Tokens) or source.ids.shape[1] > MAX_TOKENS:
+        if not isinstance(source, Tokens) or source.ids.shape[1] > MAX_TOKENS or not self.encodes(model):
             return None
         if source.ids.numel() > MAX_TOKENS and capturing_here():  # a capture has one call of each layer
             return None
-        if not isinstance(encoder, TransformerEncoder) or encoder.causal or encoder.cls_token is not None:
-            return None
+        assert isinstance(encoder, TransformerEncoder)
         library = _library(encoder)
         if library is None or not bool(source.lengths.all()):
             return None
@@ -79,12 +85,7 @@ class CpuEngine(Engine):
         size = max(1, MAX_TOKENS // source.ids.shape[1])
         slices = [slice(first, first + size) for first in range(0, len(source.ids), size)]
         parts = [native(Tokens(source.ids[part], source.lengths[part])) for part in slices]
-        if len(parts) == 1:
-            return parts[0]
-        states, mask, summary = (
-            torch.cat([getattr(part, name) for part in parts]) for name in ("states", "mask", "summary")
-        )
-        return Memory(states, mask, summary)
+        return parts[0] if len(parts) == 1 else Memory.joined(parts)
 
     def _current(
         self, module: nn.Module, library: ctypes.CDLL, make: Callable[[], Compiled], *options: int
