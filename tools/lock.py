@@ -135,9 +135,14 @@ def roots(project: dict) -> Iterator[Requirement]:
 
 def development(project: dict) -> dict[str, str]:
     """The packages that development needs, from those installed here; each with its marker, "" for none."""
+    return closure(roots(project))
+
+
+def closure(requirements: Iterable[Requirement]) -> dict[str, str]:
+    """All packages that these requirements need, directly or not, of those installed here; each with its marker."""
     markers: dict[str, str] = {}
     seen: set[tuple[str, frozenset[str]]] = set()
-    waiting = deque((requirement, frozenset[str](), True) for requirement in roots(project))
+    waiting = deque((requirement, frozenset[str](), True) for requirement in requirements)
     while waiting:
         requirement, extras_of_parent, is_root = waiting.popleft()
         marker = requirement.marker

@@ -1,10 +1,12 @@
 """Mutation testing: plants small faults at random places of src/regard, one at a time; counts those that tests catch.
 
-    python tools/mutants.py --count 100 --seed 1 [--only decoding]
+    python tools/mutants.py --count 100 --seed 1 [--only decoding] [--minutes 7] [--again]
 
 Each fault is planted in a copy of the tree. The test files whose imports reach the changed module run, nearest first,
-up to the first failure; a failing test counts if it passes without the fault. Results are kept in .mutants/, so that a
-run that was stopped goes on, and written to docs/mutants.md.
+up to the first failure or until --seconds have passed; a failing test counts if it passes without the fault. Results
+are kept in .mutants/, so that a run that was stopped, or ended by --minutes, goes on. --again tries once more what
+survived, which is how new tests are seen to catch it. The report is docs/mutants.md; tools/equivalent_mutants.toml
+holds the faults that change nothing that can be observed, each with its reason.
 """
 
 import argparse
@@ -13,18 +15,28 @@ import difflib
 import json
 import os
 import random
-import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
+import tomllib
+import traceback
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from functools import cache
+from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE, TESTS, PAGE = ROOT / "src" / "regard", ROOT / "tests", ROOT / "docs" / "mutants.md"
+EQUIVALENT = ROOT / "tools" / "equivalent_mutants.toml"
+PRELOADED = ("torch", "numpy", "tokenizers", "safetensors.torch", "beartype")  # saves seconds a fault
 SWAPPED: dict[type, type] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.And: ast.Or, ast.Or: ast.And,
@@ -37,11 +49,13 @@ HEAD = """# Mutants
 
 Small faults (a comparison, a constant, a condition, an operator, the order of two arguments, a returned value) planted
 at random places of `src/regard`, one at a time. The test files whose imports reach the changed module run, the nearest
-{options.tests} of them, without those marked slow. What survived follows, the right line first.
+{options.tests} of them and for {options.seconds} s of processor time at most, without tests marked slow. A fault that
+no test noticed by then counts as survived. It is caught by a test that fails, or takes longer than {options.limit} s,
+with the fault only.
 
 `python tools/mutants.py --count {count} --seed {options.seed}{only}`
 
-{share}: {failed} by a failing test, {late} by the limit of {options.seconds} s; {survived} survived.
+{share}
 """
 
 
@@ -130,8 +144,9 @@ def mutants(only: str) -> list[Mutant]:
     return found
 
 
-def imports(path: Path, modules: set[str]) -> set[str]:
-    """The modules of regard that a file names."""
+@cache
+def imports(path: Path) -> frozenset[str]:
+    """The modules that a file names, and every other text in it."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -140,28 +155,68 @@ def imports(path: Path, modules: set[str]) -> set[str]:
             found |= {each.name for each in node.names}
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             found |= {node.value}  # the public names of `regard` are imported by strings
-    return found & modules
+    return frozenset(found)
+
+
+@cache
+def needs() -> tuple[dict[str, Path], dict[str, frozenset[str]]]:
+    """The file of each module of regard and of the tests' helpers, and the modules that it imports."""
+    files = {f"regard.{str(p.relative_to(SOURCE))[:-3].replace('/', '.')}": p for p in SOURCE.rglob("*.py")}
+    files |= {name.removesuffix(".__init__"): p for name, p in files.items()}
+    files |= {f"support.{p.stem}": p for p in (TESTS / "support").glob("*.py")}
+    return files, {name: imports(p) & (files.keys() - {name}) for name, p in files.items()}
 
 
 def nearest_tests(path: str, most: int) -> list[str]:
     """The test files whose imports reach a module: those of its package first, then by the imports between."""
-    files = {f"regard.{str(p.relative_to(SOURCE))[:-3].replace('/', '.')}": p for p in SOURCE.rglob("*.py")}
-    files |= {name.removesuffix(".__init__"): p for name, p in files.items()}
-    files |= {f"support.{p.stem}": p for p in (TESTS / "support").glob("*.py")}
-    needs = {name: imports(p, {*files}) - {name} for name, p in files.items()}
+    files, needed = needs()
     target = next(name for name, p in files.items() if p == SOURCE / path)
     distance, ring = {target: 0}, {target}
     while ring:
-        ring = {name for name, needed in needs.items() if needed & ring and name not in distance}
+        ring = {name for name, own in needed.items() if own & ring and name not in distance}
         distance |= dict.fromkeys(ring, max(distance.values()) + 1)
     package, ranked = path.partition("/")[0], []
     for test in sorted(TESTS.rglob("test_*.py")):
-        reached = [distance[name] for name in imports(test, {*files}) if name in distance]
+        reached = [distance[name] for name in imports(test) if name in distance]
         mirrored = test.parent.name == package
         if reached or mirrored:
             named = Path(path).stem in test.stem
             ranked.append((min(reached, default=3) - mirrored - 2 * named, str(test.relative_to(ROOT))))
     return [name for _, name in sorted(ranked)[:most]]
+
+
+class Limits:
+    """A plugin of pytest: ends tests that take too long, and the run after some time; keeps the first failure.
+
+    Times are those of the processor, as other processes may be at work.
+    """
+
+    def __init__(self, seconds: float, limit: int) -> None:
+        self.deadline, self.limit, self.failed = time.process_time() + seconds, limit, ""
+        signal.signal(signal.SIGPROF, self._fail)
+
+    def _fail(self, *_: object) -> None:
+        pytest.fail(f"took longer than {self.limit} s", pytrace=False)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Iterator[None]:
+        signal.setitimer(signal.ITIMER_PROF, self.limit)
+        try:
+            return (yield)
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+
+    pytest_runtest_call = pytest_runtest_setup
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.failed = self.failed or (report.nodeid if report.failed else "")
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self.failed = self.failed or (report.nodeid if report.failed else "")
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        if time.process_time() > self.deadline:
+            pytest.exit("time is up", 0)
 
 
 class Tree:
@@ -176,7 +231,7 @@ class Tree:
                 shutil.copy2(ROOT / name, folder / name)
 
     def result(self, mutant: Mutant) -> dict[str, object]:
-        """Whether tests catch a fault: caught (and by which test), survived, or timed out."""
+        """Whether tests catch a fault: caught (and by which test), or survived."""
         tests = nearest_tests(mutant.path, self.options.tests)
         place, (old, new) = self.folder / "src" / "regard" / mutant.path, mutant.text()
         flaky: list[str] = []
@@ -184,65 +239,111 @@ class Tree:
             place.write_text(new, "utf-8")
             try:
                 failed = self._failed([*tests, *(f"--deselect={each}" for each in flaky)])
-            except subprocess.TimeoutExpired:
-                return {"result": "timed out"}
             finally:
                 place.write_text(old, "utf-8")
-            if failed is None:
+            if not failed:
                 return {"result": "survived"}
-            if failed in self.passing or "::" not in failed or self._failed([failed]) is None:
+            if failed in self.passing or not self._failed([failed]):
                 self.passing.add(failed)
                 return {"result": "caught", "by": failed}
+            if "::" not in failed:
+                return {"result": "survived"}
             flaky.append(failed)
 
-    def _failed(self, tests: list[str]) -> str | None:
-        """The first test that fails, or the file that cannot be collected."""
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-x",
-            "-m",
-            "not slow",
-            "-p",
-            "no:cacheprovider",
-            "--no-header",
-        ]
-        workers = ["-n", str(self.options.jobs)] if self.options.jobs > 1 and len(tests) > 1 else []
-        environment = os.environ | {"PYTHONPATH": str(self.folder / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
-        process = subprocess.Popen(
-            [*command, *workers, *tests], cwd=self.folder, env=environment, text=True, start_new_session=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+    def _failed(self, tests: list[str]) -> str:
+        """The first test that fails, or the file that cannot be collected; "" for none. Runs in a forked process."""
+        told = self.folder / ".failed"
+        told.unlink(missing_ok=True)
+        child = os.fork()
+        if not child:
+            self._run(tests, told)
+        end = time.monotonic() + 4 * (self.options.seconds + self.options.limit)
+        while os.waitpid(child, os.WNOHANG) == (0, 0):
+            if time.monotonic() > end:  # it waits for something, or is in a loop that no signal ends
+                os.killpg(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+                return ""
+            time.sleep(0.05)
+        if not told.exists():
+            raise RuntimeError(f"pytest did not run:\n{(self.folder / '.output').read_text()}")
+        return told.read_text()
+
+    def _run(self, tests: list[str], told: Path) -> None:
         try:
-            output, _ = process.communicate(timeout=self.options.seconds)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, 9)
-            process.communicate()
-            raise
-        if process.returncode in (0, 5):
-            return None
-        found = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", output, re.MULTILINE)
-        return found[1] if found else f"pytest ended with {process.returncode}"
+            os.setsid()
+            os.chdir(self.folder)
+            os.environ["PYTHONPATH"] = str(self.folder / "src")
+            sys.dont_write_bytecode = False  # checks of shapes take seconds to compile
+            sys.path.insert(0, str(self.folder / "src"))
+            output = os.open(self.folder / ".output", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            limits = Limits(self.options.seconds, self.options.limit)
+            arguments = ["-q", "-x", "-m", "not slow", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header"]
+            code = pytest.main([*arguments, *tests], plugins=[limits])
+            told.write_text("" if code in (0, 5) else limits.failed or f"pytest ended with {code}")
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0)
 
 
 def page(done: list[dict], options: argparse.Namespace) -> str:
     """docs/mutants.md."""
+    reasons = tomllib.loads(EQUIVALENT.read_text("utf-8")) if EQUIVALENT.exists() else {}
     counts = Counter(each["result"] for each in done)
-    caught = counts["caught"] + counts["timed out"]
+    equivalent = [each for each in done if each["result"] == "survived" and each["id"] in reasons]
+    survivors = [each for each in done if each["result"] == "survived" and each["id"] not in reasons]
+    different = max(1, len(done) - len(equivalent))
     only = f" --only {options.only}" if options.only else ""
-    share = f"{caught} of {len(done)} caught ({100 * caught / max(1, len(done)):.0f} %)"
-    survivors = [each for each in done if each["result"] == "survived"]
-    told = {"failed": counts["caught"], "late": counts["timed out"], "survived": len(survivors)}
-    return HEAD.format(options=options, count=len(done), only=only, share=share, **told) + "".join(
-        f"\n## `{each['path']}:{each['line']}`\n\n```diff\n{each['diff']}```\n" for each in survivors
+    share = (
+        f"{counts['caught']} of {len(done)} caught, {len(equivalent)} equivalent, {len(survivors)} survived: "
+        f"{100 * counts['caught'] / different:.0f} % of those that change something."
     )
+    text = HEAD.format(options=options, count=len(done), only=only, share=share)
+    for title, chosen in {"Survived": survivors, "Equivalent": equivalent}.items():
+        text += f"\n## {title}\n" * bool(chosen)
+        for each in chosen:
+            reason = f"\n{reasons[each['id']].strip()}\n" if each["id"] in reasons else ""
+            text += f"\n### `{each['path']}:{each['line']}`\n{reason}\n```diff\n{each['diff']}```\n"
+    return text
 
 
 def diff(mutant: Mutant) -> str:
     old, new = (text.splitlines(keepends=True) for text in mutant.text())
     return "".join(line for line in difflib.unified_diff(old, new, n=0) if not line.startswith(("---", "+++", "@@")))
+
+
+def start_worker(folder: str, options: argparse.Namespace) -> None:
+    global tree
+    os.environ["OMP_NUM_THREADS"] = "1"
+    for name in PRELOADED:
+        __import__(name)
+    tree = Tree(Path(tempfile.mkdtemp(dir=folder)), options)
+
+
+def result(mutant: Mutant) -> dict[str, object]:
+    described = {"id": mutant.id, "path": mutant.path, "line": mutant.line, "diff": diff(mutant)}
+    return described | tree.result(mutant)
+
+
+def new_results(waiting: list[Mutant], options: argparse.Namespace) -> Iterator[dict]:
+    """The results of faults as they come, until the minutes are over: one worker for each job."""
+    end = time.monotonic() + 60 * options.minutes
+    needs()  # before the workers are forked
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ProcessPoolExecutor(options.jobs, get_context("fork"), start_worker, (folder, options)) as pool,
+    ):
+        running: set[Future] = set()
+        while running or (waiting and time.monotonic() < end):
+            while waiting and len(running) < options.jobs and time.monotonic() < end:
+                running.add(pool.submit(result, waiting.pop(0)))
+            finished, running = wait(running, return_when=FIRST_COMPLETED)
+            for each in finished:
+                yield each.result()
 
 
 def main() -> None:
@@ -251,33 +352,29 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="a package or the beginning of a path under src/regard")
     parser.add_argument("--tests", type=int, default=16, help="test files that run at most, the nearest ones")
-    parser.add_argument("--seconds", type=int, default=600, help="limit for the tests of one fault")
-    parser.add_argument("--jobs", type=int, default=2, help="processes of pytest")
+    parser.add_argument("--seconds", type=int, default=600, help="processor time for the tests of one fault")
+    parser.add_argument("--limit", type=int, default=60, help="seconds of processor time that one test may take")
+    parser.add_argument("--minutes", type=float, default=1e9, help="start no more tests after these")
+    parser.add_argument("--again", action="store_true", help="try again what survived")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="faults at a time")
     options = parser.parse_args()
     kept = ROOT / ".mutants" / f"{options.seed}{options.only.replace('/', '-')}.jsonl"
     kept.parent.mkdir(exist_ok=True)
-    before = [json.loads(line) for line in kept.read_text("utf-8").splitlines()] if kept.exists() else []
-    known, done = {each["id"]: each for each in before}, []
+    lines = kept.read_text("utf-8").splitlines() if kept.exists() else []
+    known = {each["id"]: each for each in map(json.loads, lines)}
     found = mutants(options.only)
     chosen = random.Random(options.seed).sample(found, min(options.count, len(found)))
     for mutant in chosen:
         ast.parse(mutant.text()[1])
-    with tempfile.TemporaryDirectory() as folder:
-        tree = Tree(Path(folder), options)
-        for number, mutant in enumerate(chosen, 1):
-            if mutant.id not in known:
-                told = {"id": mutant.id, "path": mutant.path, "line": mutant.line, "diff": diff(mutant)}
-                known[mutant.id] = told | tree.result(mutant)
-                with kept.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(known[mutant.id]) + "\n")
-            done.append(known[mutant.id])
-            each = done[-1]
-            print(
-                f"{number}/{len(chosen)} {each['result']}: {each['path']}:{each['line']} {each.get('by', '')}",
-                flush=True,
-            )
+    finished = {key for key, each in known.items() if not (options.again and each["result"] == "survived")}
+    for each in new_results([mutant for mutant in chosen if mutant.id not in finished], options):
+        known[each["id"]] = each
+        with kept.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(each) + "\n")
+        print(f"{each['result']}: {each['path']}:{each['line']} {each.get('by', '')}", flush=True)
+    done = [known[mutant.id] for mutant in chosen if mutant.id in known]
     PAGE.write_text(page(done, options), "utf-8")
-    print(page(done, options).partition("\n## ")[0].strip().splitlines()[-1])
+    print(f"{len(done)} of {len(chosen)} planted.", page(done, options).partition("\n## ")[0].strip().splitlines()[-1])
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import regard
 import release_notes
 
 yaml = pytest.importorskip("yaml", reason="needs PyYAML")
+get_reproducible_timestamp = pytest.importorskip("hatchling.builders.utils").get_reproducible_timestamp
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
@@ -43,11 +45,38 @@ def test_workflows_may_only_read_but_where_they_publish(path):
 
 def test_a_release_is_published_only_after_its_wheels_are_tested():
     jobs = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())["jobs"]
-    assert jobs["publish"]["needs"] == ["install"]
+    assert {*jobs["publish"]["needs"]} == {"install", "docs"}
     assert {*jobs["install"]["needs"]} == {"pure", "engine"}
     pythons = {f"Programming Language :: Python :: {each}" for each in jobs["install"]["strategy"]["matrix"]["python"]}
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
     assert pythons == {each for each in listed if re.search(r"Python :: 3\.\d", each)}
+
+
+def test_what_a_job_downloads_was_uploaded_by_one_that_it_needs():
+    jobs = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())["jobs"]
+    uploaded = {name: [] for name in jobs}
+    for name, job in jobs.items():
+        for step in job["steps"]:
+            if "upload-artifact" in step.get("uses", ""):
+                uploaded[name].append(step["with"]["name"])
+    asked = 0
+    for name, job in jobs.items():
+        needed, waiting = set(), list(job.get("needs", ()))
+        while waiting:
+            needed.add(each := waiting.pop())
+            waiting += jobs[each].get("needs", ())
+        for step in job["steps"]:
+            if "download-artifact" in step.get("uses", ""):
+                wanted = step["with"].get("pattern") or step["with"]["name"]
+                assert [found for each in needed for found in uploaded[each] if fnmatch(found, wanted)], (name, wanted)
+                asked += 1
+    assert asked == 3
+
+
+def test_wheels_with_an_engine_are_repaired_to_equal_bytes():
+    """Auditwheel packs anew, with the time of the build unless it is told another."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["cibuildwheel"]
+    assert int(settings["environment"]["SOURCE_DATE_EPOCH"]) == get_reproducible_timestamp()
 
 
 def test_the_changelog_has_notes_of_this_version():

@@ -105,6 +105,24 @@ def test_the_bill_of_materials_names_every_requirement(pure):
     assert "pkg:pypi/torch" in bill["dependencies"][0]["dependsOn"]
 
 
+def test_the_wheel_holds_the_files_of_the_package_and_nothing_else(pure):
+    package = ROOT / "src" / "regard"
+    wanted = {
+        str(path.relative_to(ROOT / "src"))
+        for path in package.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    information = f"regard-{metadata(pure)['Version']}.dist-info"
+    described = ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE", "sboms/regard.cdx.json")
+    with zipfile.ZipFile(pure) as archive:
+        found = archive.namelist()
+        assert len(found) == len({*found})
+        assert {*found} == wanted | {f"{information}/{name}" for name in described}
+        assert [
+            each.filename for each in archive.infolist() if each.external_attr >> 28 not in (0, 8)
+        ] == []  # no links
+
+
 def test_two_builds_are_equal(pure, tmp_path):
     """From another folder too: nothing of the machine is in the wheel."""
     copy = tmp_path / "copy"

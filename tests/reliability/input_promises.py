@@ -111,6 +111,7 @@ INPUTS = rows({
     "B26": (
         "20 strings of markup and script stay text as tokens, names and captions, under a strict content policy",
         "views/test_html.py::test_hostile_tokens_stay_inert",
+        "views/test_html.py::test_each_hostile_string_stays_inert_as_token_file_name_and_caption",
         "views/test_html.py::test_nothing_else_may_run",
         "views/test_figures.py::test_a_title_cannot_close_its_element",
         "server/test_studio.py::test_hostile_names_and_inputs_stay_inert",

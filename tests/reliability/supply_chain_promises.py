@@ -27,8 +27,9 @@ SUPPLY_CHAIN = rows({
         "release/test_lock.py::test_pip_refuses_another_file_than_the_locked_one",
     ),
     "C5": (
-        "The kinds of files in the wheel are listed",
+        "The files in the wheel are those of the package, of listed kinds, and nothing else",
         f"{PACKAGE}::test_the_files_of_the_package_are_of_listed_kinds",
+        "release/test_wheel.py::test_the_wheel_holds_the_files_of_the_package_and_nothing_else",
     ),
     "C6": (
         "A server is reached from this machine alone unless told otherwise",

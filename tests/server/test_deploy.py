@@ -22,6 +22,7 @@ from support.servers import Running, served
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"
+PAGES = (DEPLOY / "Containerfile", *(DEPLOY.parent / "docs").rglob("*.md"))
 MANIFESTS = ("kubernetes.yaml", "kserve.yaml")
 
 
@@ -75,7 +76,17 @@ def test_the_container_installs_the_wheel_with_extras_that_there_are():
     assert {"serve", "http"} <= {*extras}
     for extra in extras:
         assert re.search(rf"^{extra} = \[", PROJECT.read_text(), re.MULTILINE), extra
-    assert ("COPY", "dist/*.whl /wheels/") in instructions()
+    assert ("COPY", "dist/*.whl constraints.txt /wheels/") in instructions()
+    assert "--constraint /wheels/constraints.txt" in install  # the versions that were tested
+    ignored, *sent = (DEPLOY.parent / ".dockerignore").read_text().split()
+    assert (ignored, sent) == ("*", ["!dist/*.whl", "!constraints.txt"])  # no environment of gigabytes
+
+
+def test_the_image_keeps_its_health_check():
+    """Images of podman have none in their default format, OCI."""
+    builds = [line for page in PAGES for line in page.read_text().splitlines() if "podman build" in line]
+    assert builds
+    assert [line for line in builds if "--format docker" not in line] == []
 
 
 @pytest.mark.parametrize(

@@ -337,6 +337,34 @@ def test_hostile_tokens_stay_inert(show, text):
     assert page.locator("style").count() == 1
 
 
+@pytest.mark.slow
+def test_each_hostile_string_stays_inert_as_token_file_name_and_caption(show, text, picture):
+    """One page of many inputs: a text of this token, and a picture whose file and caption have this name."""
+    inputs = []
+    for string in HOSTILE:
+        told, shown = text.as_dict(), picture.as_dict()
+        told["sources"][0]["tokens"] = [string] * len(told["sources"][0]["tokens"])
+        shown |= {"title": string, "output": shown["output"] | {"text": string}}
+        for output in (told["output"], shown["output"]):
+            output["tokens"] = [string] * len(output["tokens"])
+        inputs += [told, shown]
+    page = show(made(inputs))
+    assert len(HOSTILE) == 20
+    for number, string in enumerate(HOSTILE):
+        token = string.replace("\0", "\ufffd").replace("\u2028", "⏎")  # as control characters are shown
+        page.select_option("#input", index=2 * number)
+        assert page.locator("#asked > span > span").first.text_content() == token
+        page.select_option("#input", index=2 * number + 1)
+        assert page.locator("#title").text_content() == string
+        assert page.locator("#asking > span").first.text_content() == token
+        page.hover("[data-row='1']")
+    assert page.evaluate("window.hacked") is None
+    assert page.locator("iframe, base, script:not(#look):not([type=module]), a, meta[http-equiv=refresh]").count() == 0
+    assert page.locator("style").count() == 1
+    sources = page.locator("img").evaluate_all("each => each.map(image => image.src)")
+    assert {source.partition(",")[0] for source in sources} <= {"", "data:image/webp;base64"}
+
+
 def test_nothing_else_may_run(show, text):
     page = show(text.to_html())
     with page.expect_console_message(lambda message: "Content Security Policy" in message.text):

@@ -13,12 +13,27 @@
     W   dim of the model
     S   positions of a sequence
 
-Signatures carry them as jaxtyping annotations, which the test run checks and production ignores. `#` before a letter
-means that the axis may also have size one. Public functions check their arguments and raise `InvalidArgument`.
+Signatures carry them as jaxtyping annotations, which the test run checks and production ignores: without jaxtyping,
+`Float[Tensor, "B S"]` is `Tensor`. `#` before a letter means that the axis may also have size one. Public functions
+check their arguments and raise `InvalidArgument`.
 """
 
-from jaxtyping import Bool, Float, Int, Shaped
+from typing import TYPE_CHECKING
+
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int, Shaped
+else:
+    try:
+        from jaxtyping import Bool, Float, Int, Shaped
+    except ImportError:
+
+        class Shaped:
+            def __class_getitem__(cls, array_and_shape):
+                return array_and_shape[0]
+
+        Bool = Float = Int = Shaped
 
 Queries = Float[Tensor, "B H N D"]
 Keys = Float[Tensor, "B G M D"]

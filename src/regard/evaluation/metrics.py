@@ -10,7 +10,7 @@ import numpy as np
 from regard.core.config import nearest
 from regard.core.errors import InvalidArgument
 from regard.core.metric_names import DESCRIPTIONS, HIGHER_IS_BETTER
-from regard.evaluation import caption_metrics, sacrebleu_statistics
+from regard.evaluation import caption_metrics, translation_metrics
 from regard.evaluation.meteor import matchers, meteor
 from regard.evaluation.statistics import (
     Statistics,
@@ -55,10 +55,10 @@ METRICS: dict[str, Metric] = {
     for name, options in dict[str, dict[str, Any]](
         loss={"statistics": None, "tasks": (*TEXT, *LABEL, "language"), "digits": 4},
         perplexity={"statistics": None, "tasks": (*TEXT, "language")},
-        bleu={"statistics": sacrebleu_statistics.bleu},
-        bleu_lower={"statistics": partial(sacrebleu_statistics.bleu, lowercase=True)},
-        chrf={"statistics": sacrebleu_statistics.chrf},
-        ter={"statistics": sacrebleu_statistics.ter},
+        bleu={"statistics": translation_metrics.bleu},
+        bleu_lower={"statistics": partial(translation_metrics.bleu, lowercase=True)},
+        chrf={"statistics": translation_metrics.chrf},
+        ter={"statistics": translation_metrics.ter},
         **{
             f"bleu{n}": {"statistics": partial(caption_metrics.bleu, n), "digits": 4}
             for n in range(1, caption_metrics.MAX_ORDER + 1)
