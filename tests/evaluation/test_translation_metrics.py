@@ -1,5 +1,6 @@
 """The statistics of each sentence for BLEU, chrF and TER against sacreBLEU's, number by number."""
 
+import itertools
 import random
 from functools import partial
 
@@ -9,7 +10,7 @@ from sacrebleu.metrics.lib_ter import translation_edit_rate as their_edits
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
 from regard.evaluation.metrics import METRICS
-from regard.evaluation.translation_edit_rate import MOST_SHIFTS, _BeamEditDistance, _best_shift, translation_edits
+from regard.evaluation.translation_edit_rate import translation_edits
 from regard.evaluation.translation_metrics import tokenize_13a
 
 THEIRS = {
@@ -60,6 +61,15 @@ def test_statistics_of_sentences_are_those_of_sacrebleu(name):
         assert list(row) == list(their_row), (output, references)
 
 
+@pytest.mark.parametrize("name", THEIRS)
+def test_statistics_of_short_and_empty_texts_are_those_of_sacrebleu(name):
+    """Shorter than the longest n-grams, on one side or on both."""
+    theirs = THEIRS[name]()
+    for output, reference in itertools.product(["", " ", "a", "ab", "a b", "a b c d e f g"], repeat=2):
+        (row,) = METRICS[name].statistics().measure([output], [[reference]])
+        assert list(row) == list(theirs._extract_corpus_statistics([output], [[reference]])[0]), (output, reference)
+
+
 # Words of the longest reference, distinct words, and how many sentences.
 LENGTHS = {"short": (8, 4, 400), "a sentence": (30, 20, 100), "beyond the beam": (90, 300, 12), "few words": (45, 2, 6)}
 
@@ -82,7 +92,30 @@ def test_edits_of_unequal_lengths_are_those_of_sacrebleu():
         assert translation_edits(output, reference) == their_edits(output, reference)[0]
 
 
-def test_a_sentence_of_one_word_repeated_ends_at_the_limit_of_shifts():
-    output, reference = ["a", "b"] * 40, ["b"] * 40 + ["a"] * 40
-    assert _best_shift(output, reference, _BeamEditDistance(reference), 0)[2] >= MOST_SHIFTS
+# A match so many words after the diagonal, or before it; the third is outside of the beam, and takes many shifts.
+EDGES = [(24, False), (25, True), pytest.param(25, False, marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize(("offset", "before"), EDGES)
+def test_edits_at_the_edges_of_the_beam_are_those_of_sacrebleu(offset, before):
+    both = [f"b{i}" for i in range(60)]
+    output, reference = ([f"{name}{i}" for i in range(offset)] for name in "ac")
+    output, reference = (output + both, both + reference) if before else (both + output, reference + both)
+    assert translation_edits(output, reference) == their_edits(output, reference)[0]
+
+
+@pytest.mark.parametrize("distance", [49, 50, 51])
+def test_words_are_shifted_as_far_as_sacrebleu_shifts_them(distance):
+    words = [f"w{i}" for i in range(60)]
+    output, reference = [*words[:distance], "x", *words[distance:]], ["x", *words]
+    assert translation_edits(output, reference) == their_edits(output, reference)[0] == (1 if distance <= 50 else 2)
+
+
+@pytest.mark.parametrize("seed", [10, 20, 33])  # of which 900 or 1,100 shifts would give other counts
+def test_as_many_shifts_are_tried_as_by_sacrebleu(seed):
+    chance = random.Random(seed)
+    length, vocabulary = chance.randint(20, 30), chance.choice([3, 4, 5])
+    reference = [f"w{chance.randrange(vocabulary)}" for _ in range(length)]
+    output = list(reference)
+    chance.shuffle(output)
     assert translation_edits(output, reference) == their_edits(output, reference)[0]
