@@ -18,7 +18,10 @@ QUICK := $(addprefix tests/, core data/test_text.py data/test_batching.py model/
 	views/test_figures.py test_package.py::test_importing_loads_nothing_heavy \
 	test_package.py::test_the_architecture_page_names_every_module test_package.py::test_links_in_the_docs_exist)
 
-.PHONY: demo quick test slow reliability mutants check format docs bench experiments lock dist engine-wheel \
+GUARD := $(addprefix tests/, api checkpoint cli data inference interop/test_architectures.py interop/test_import_memory.py \
+	interpret release reliability runtime training)
+
+.PHONY: demo quick test slow guard reliability mutants check format docs bench experiments lock dist engine-wheel \
 	reproducible licences audit clean
 
 demo: $(READY)
@@ -32,6 +35,10 @@ test: $(READY)
 
 slow: $(READY)
 	$(VENV)/bin/python -m pytest -q -m slow $(PARALLEL)
+
+# Those of the slow tests that guard data, checkpoints and what is released.
+guard: $(READY)
+	$(VENV)/bin/python -m pytest -q -m slow $(PARALLEL) $(GUARD)
 
 # Every promise of docs/reliability.md, with its slow tests: "80 of 80 hold". RELIABILITY="F2 N11" checks some.
 reliability: $(READY)

@@ -17,6 +17,7 @@ from regard.checkpoint import store
 from regard.core.sequence import Packing, Tokens, pin_memory
 from regard.data.augmentation import DRAWS, augment
 from regard.data.batching import Batch, PackedCapacity, pack_batch
+from regard.data.special_tokens import DEFAULT_TOKENS, END
 from regard.decoding import search
 from regard.decoding.config import DecodeConfig
 from regard.decoding.request import Request, SearchTask
@@ -297,6 +298,35 @@ def test_recorded_steps_equal_launched_ones(name, options, monkeypatch):
             patch.setattr(engines, "ENGINES", (engines.PyTorchEngine(),))
             assert token_ids(outputs(made, rows, **options, **more)) == token_ids(recorded[0])
     assert replays
+
+
+ENDINGS = (
+    {"min_length": 2},
+    {"beam_size": 4, "num_hypotheses": 4, "early_stopping": True},
+    {"beam_size": 4, "num_hypotheses": 4, "early_stopping": "never", "length_penalty": 0.5},
+)
+
+
+@pytest.mark.parametrize("options", ENDINGS, ids=str)
+@pytest.mark.parametrize("name", models.DECODERS)
+def test_searches_that_end_by_several_tokens_equal_those_on_the_cpu(name, options):
+    """For every decoder, with each value of early_stopping, from prefixes; the CPU's engine is the reference."""
+    made, rows = model(name), sources()
+    with torch.no_grad():
+        made.decoder.project.bias[[END, 6, 7]] = 1.5
+    special = replace(DEFAULT_TOKENS, other_ends=(7, 6))
+    requests = [Request(row, len(row), (8,) * (number % 3)) for number, row in enumerate(rows)]
+
+    def hypotheses(device: str) -> list[list[tuple[tuple[int, ...], int | None]]]:
+        config = DecodeConfig(max_length=12, **options)
+        task = SearchTask(made.to(device), lambda some: Tokens.of(some, device=device), config, special_tokens=special)
+        hits = dict(search.search(task, requests))
+        return [[(each.tokens, each.end) for each in hits[number]] for number in range(len(rows))]
+
+    wanted = hypotheses("cpu")
+    if "beam_size" in options:
+        assert {end for one in wanted for _, end in one} & {6, 7}
+    assert [hypotheses("cuda") for _ in range(3)] == [wanted] * 3  # launched, then recorded as CUDA graphs
 
 
 @pytest.mark.parametrize("options", STRATEGIES, ids=str)

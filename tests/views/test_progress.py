@@ -96,6 +96,16 @@ def test_the_training_line_has_loss_throughput_and_the_time_left():
     assert "validation at step 2: loss 1.5000   (best)\r\n" in shown()
 
 
+def test_a_narrow_terminal_has_the_whole_text_and_the_bar(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    status = Status("step 5/10   loss 3.0000   nll 2.0000   perplexity 7.39", 0.5)
+    with terminal() as (stream, shown, _):
+        line = StatusLine(stream, lambda: status, keep=True)
+        wait_for(lambda: "perplexity 7.39" in shown())
+        line.close()
+        assert "━" * 10 in shown()
+
+
 def test_a_terminal_that_is_gone_ends_nothing():
     with terminal() as (stream, shown, _):
         handler = TrainingProgress(stream)

@@ -58,6 +58,18 @@ DATASETS: dict[str, PublicDataset] = {
         "The recipe reads the first 90 % and the last 10 %: head -c 1003854 tinyshakespeare/input.txt > train.txt and "
         "tail -c 111540 tinyshakespeare/input.txt > valid.txt",
     ),
+    "wikitext2": PublicDataset(
+        "WikiText-2, 2 million words of Wikipedia's articles",
+        "https://www.salesforce.com/blog/the-wikitext-long-term-dependency-language-modeling-dataset",
+        "CC BY-SA 3.0",
+        ("word-language-model",),
+        {
+            "wikitext2/wiki.train.tokens.gz": "9e9fa1ad55b1c2c95b08e37dd8e653f638fac2c6de904b79e813611eefbc985f",
+            "wikitext2/wiki.valid.tokens.gz": "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8",
+            "wikitext2/wiki.test.tokens.gz": "d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0",
+        },
+        how="The files are those of wikitext-2-v1.zip: words between spaces, rare ones as <unk>.",
+    ),
     "sst2": PublicDataset(
         "SST-2, sentences of movie reviews with their sentiment: 67,349",
         "https://nlp.stanford.edu/sentiment",

@@ -111,16 +111,20 @@ class _TerminalLine:
         self.live.start(refresh=True)
 
     def _drawn(self) -> Any:
+        from rich.console import Group
         from rich.progress_bar import ProgressBar
         from rich.table import Table
         from rich.text import Text
 
         status = self.status()
-        text = Text(one_line(status.text), no_wrap=True, overflow="ellipsis")
-        if status.done is None or text.cell_len + BAR + 1 > self.console.width:
+        text = Text(one_line(status.text))
+        if status.done is None:
             return text
+        bar = ProgressBar(total=1.0, completed=status.done, width=BAR)
+        if text.cell_len + BAR + 1 > self.console.width:  # as in a terminal of 80 columns: the bar on its own line
+            return Group(text, bar)
         row = Table.grid(padding=(0, 1))
-        row.add_row(ProgressBar(total=1.0, completed=status.done, width=BAR), text)
+        row.add_row(bar, text)
         return row
 
     def renew(self) -> None:
