@@ -292,7 +292,7 @@ class Tree:
 
 def page(done: list[dict], options: argparse.Namespace) -> str:
     """docs/mutants.md."""
-    reasons = tomllib.loads(EQUIVALENT.read_text("utf-8")) if EQUIVALENT.exists() else {}
+    reasons = tomllib.loads(EQUIVALENT.read_text("utf-8"))
     counts = Counter(each["result"] for each in done)
     equivalent = [each for each in done if each["result"] == "survived" and each["id"] in reasons]
     survivors = [each for each in done if each["result"] == "survived" and each["id"] not in reasons]
@@ -366,7 +366,8 @@ def main() -> None:
     chosen = random.Random(options.seed).sample(found, min(options.count, len(found)))
     for mutant in chosen:
         ast.parse(mutant.text()[1])
-    finished = {key for key, each in known.items() if not (options.again and each["result"] == "survived")}
+    tried_again = {key for key, each in known.items() if options.again and each["result"] == "survived"}
+    finished = known.keys() - (tried_again - tomllib.loads(EQUIVALENT.read_text("utf-8")).keys())
     for each in new_results([mutant for mutant in chosen if mutant.id not in finished], options):
         known[each["id"]] = each
         with kept.open("a", encoding="utf-8") as file:
