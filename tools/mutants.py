@@ -302,7 +302,9 @@ def page(done: list[dict], options: argparse.Namespace) -> str:
         f"{counts['caught']} of {len(done)} caught, {len(equivalent)} equivalent, {len(survivors)} survived: "
         f"{100 * counts['caught'] / different:.0f} % of those that change something."
     )
-    text = HEAD.format(options=options, count=len(done), only=only, share=share)
+    if len(done) < options.count:
+        share += f" The other {options.count - len(done)} of this sample have not been planted."
+    text = HEAD.format(options=options, count=options.count, only=only, share=share)
     for title, chosen in {"Survived": survivors, "Equivalent": equivalent}.items():
         text += f"\n## {title}\n" * bool(chosen)
         for each in chosen:
