@@ -2,11 +2,15 @@
 
     REGARD_DATA=/path/to/data .venv/bin/python benchmarks/decoding.py --run runs/transformer --rnn runs/rnn
     .venv/bin/python benchmarks/decoding.py --data /path/to/data --run runs/transformer --quick
+    .venv/bin/python benchmarks/decoding.py --data /path/to/data --random --only marian ctranslate2 regard
 
 --run is a run or checkpoint of Regard that Marian's architecture can hold: the recipe `translation` with 3 layers and
 `norm_first = false` in encoder and decoder. --rnn is one that Joey NMT's can hold: kind `rnn`, cell `gru`, one layer,
 the decoder with `attention = "luong"` and score `additive` or `bilinear`. Both with one vocabulary
 (`shared_vocab = true`) and `tie_embeddings = "all"`.
+
+--random is a Transformer of these sizes with random weights, whose outputs do not end by themselves: each has as many
+tokens as 1.2 times the longest source of its batch. --only leaves others out.
 
 Its weights go to every contestant by name (peers/translators.py); sentences are Multi30k's test set of 2016 as token
 numbers, DATA/multi30k/test_2016_flickr.en.gz. Cells: greedy and a beam of 5, one sentence at a time and 64, sorted by
@@ -51,11 +55,13 @@ from regard.model.rnn_decoder import RnnDecoderConfig
 from regard.model.rnn_encoder import RnnConfig
 from regard.model.seq2seq import Seq2Seq
 from regard.model.transformer_block import TransformerConfig
+from serve import random_model
 
 CTRANSLATE2, CTRANSLATE2_NEEDS = ROOT / ".peers" / "decoding", ("numpy", "ctranslate2==4.8.4")
 BEAMS, BATCHES = (1, 5), (1, 64)
 ALONE = 8  # sentences a round where they go one at a time
 WARM = 2  # batches
+RATIO = 1.2  # tokens of an output with random weights, for each of its source's
 
 
 @dataclass(frozen=True)
@@ -70,10 +76,12 @@ class Row:
 TRANSFORMERS = (
     Row("marian", "Hugging Face Marian"),
     Row("ctranslate2", "CTranslate2, float32"),
+    Row("ctranslate2", "CTranslate2, float32, 1 thread", threads=1),
     Row("ctranslate2-int8", "CTranslate2, int8", bytes=1),
     Row("ctranslate2-int8", "CTranslate2, int8, 1 thread", threads=1, bytes=1),
     Row("joey", "Joey NMT"),
     Row("regard", "Regard"),
+    Row("regard", "Regard, 1 thread", threads=1),
     Row("regard-int8", "Regard, int8", bytes=1),
     Row("regard-int8", "Regard, int8, 1 thread", threads=1, bytes=1),
 )
@@ -160,8 +168,8 @@ def _seconds(work: Callable[[], object]) -> float:
 class Contest:
     """All contestants of one model, warm."""
 
-    def __init__(self, rows: Sequence[Row], folder: Path, threads: int, stack: ExitStack) -> None:
-        self.rows, self.floor = rows, Floor(folder)
+    def __init__(self, rows: Sequence[Row], folder: Path, threads: int, ratio: float | None, stack: ExitStack) -> None:
+        self.rows, self.ratio, self.floor = rows, ratio, Floor(folder)
         self.workers: dict[str, Worker] = {}
         for row in rows:
             home = {"regard": Path(sys.executable), "ctranslate2": CTRANSLATE2 / "bin" / "python"}
@@ -172,7 +180,8 @@ class Contest:
             stack.callback(self.workers[row.label].close)
 
     def translate(self, label: str, rows: list[list[int]], beam: int, batch: int) -> dict[str, Any]:
-        answer = self.workers[label].ask(json.dumps({"beam": beam, "batch": batch, "rows": rows}))
+        question = {"beam": beam, "batch": batch, "ratio": self.ratio, "rows": rows}
+        answer = self.workers[label].ask(json.dumps(question))
         answer["said"] = [row[: row.index(END)] if END in row else row for row in answer["said"]]
         return answer
 
@@ -235,13 +244,16 @@ def portions(rows: list[list[int]], batch: int, rounds: int) -> list[list[list[i
     return [each[number % len(each)] for number in range(rounds)]
 
 
-def contest(title: str, run: Path, rows: Sequence[Row], options: argparse.Namespace) -> None:
+def contest(title: str, run: Path | None, rows: Sequence[Row], options: argparse.Namespace) -> None:
+    """With the model of a run; without one, with random weights."""
+    rows = [row for row in rows if options.only is None or row.key.split("-")[0] in options.only]
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        tokenizer = export(run, Path(folder))
-        with gzip.open(options.data / "multi30k" / "test_2016_flickr.en.gz", "rt", encoding="utf-8") as file:
-            lines = file.read().splitlines()[: options.sentences]
+        if run is None:
+            random_model(Path(folder) / "random", _lines(options.data, "train"), layers=3, norm_first=False)
+        tokenizer = export(run or Path(folder) / "random", Path(folder))
+        lines = _lines(options.data, "test_2016_flickr")[: options.sentences]
         sentences = sorted(tokenizer.encode_batch(lines), key=len, reverse=True)
-        all_of_them = Contest(rows, Path(folder), options.threads, stack)
+        all_of_them = Contest(rows, Path(folder), options.threads, RATIO if run is None else None, stack)
         print(f"\n## {title}")
         same = {beam: all_of_them.same(sentences, beam) for beam in BEAMS}
         for beam, batch in product(BEAMS, BATCHES):
@@ -253,11 +265,19 @@ def contest(title: str, run: Path, rows: Sequence[Row], options: argparse.Namesp
         )
 
 
+def _lines(data: Path, name: str) -> list[str]:
+    with gzip.open(data / "multi30k" / f"{name}.en.gz", "rt", encoding="utf-8") as file:
+        return file.read().splitlines()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=os.environ.get("REGARD_DATA"), help="or set REGARD_DATA")
     parser.add_argument("--run", type=Path, help="a Transformer")
     parser.add_argument("--rnn", type=Path, help="an RNN with attention")
+    parser.add_argument("--random", action="store_true", help="a Transformer with random weights")
+    names = sorted({row.key.split("-")[0] for row in (*TRANSFORMERS, *RECURRENT)})
+    parser.add_argument("--only", nargs="+", choices=names, help="contestants [default: all]")
     parser.add_argument("--sentences", type=int, default=1000, help="of the test set, 64 at least")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=2)
@@ -265,19 +285,24 @@ def main() -> None:
     options = parser.parse_args()
     if options.quick:
         options.sentences, options.rounds = 64, 1
-    if options.run is None and options.rnn is None:
-        parser.error("what should be translated with? Give --run FOLDER, --rnn FOLDER, or both.")
+    if options.run is None and options.rnn is None and not options.random:
+        parser.error("what should be translated with? Give --run FOLDER, --rnn FOLDER, or --random.")
     if options.data is None or not (Path(options.data) / "multi30k" / "test_2016_flickr.en.gz").is_file():
         parser.error("where is Multi30k? Set REGARD_DATA or --data to a folder with multi30k/test_2016_flickr.en.gz.")
     if options.sentences < max(BATCHES):
         parser.error(f"--sentences: wanted {max(BATCHES)} at least; got {options.sentences}.")
     options.data = Path(options.data)
-    install(PEERS, REQUIREMENTS, alone=(JOEY,), needs=JOEY_NEEDS)
-    install(CTRANSLATE2, CTRANSLATE2_NEEDS)
+    chosen = set(options.only or names)
+    if chosen & {"marian", "joey"}:
+        install(PEERS, REQUIREMENTS, alone=(JOEY,), needs=JOEY_NEEDS)
+    if "ctranslate2" in chosen:
+        install(CTRANSLATE2, CTRANSLATE2_NEEDS)
     torch.set_num_threads(options.threads)
     print(f"{options.threads} threads, {platform.machine()}; {options.sentences} sentences, {options.rounds} rounds")
     if options.run:
         contest("Transformer", options.run, TRANSFORMERS, options)
+    if options.random:
+        contest("Transformer with random weights", None, TRANSFORMERS, options)
     if options.rnn:
         contest("GRU with attention", options.rnn, RECURRENT, options)
 

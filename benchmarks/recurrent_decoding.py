@@ -1,4 +1,4 @@
-"""Searches with recurrent and convolutional decoders on a CPU: the compiled engine against PyTorch's own modules.
+"""Whole searches with recurrent and convolutional decoders on a CPU: the compiled engine against PyTorch's own modules.
 
     python benchmarks/recurrent_decoding.py --threads 1 --rounds 5
 
@@ -14,10 +14,16 @@ import torch
 
 from measure import seconds
 from regard.core.sequence import Tokens
+from regard.data.special_tokens import END
+from regard.decoding.config import DecodeConfig
+from regard.decoding.request import Request, SearchTask
+from regard.decoding.search import search
 from regard.model.build import build
+from regard.model.seq2seq import Seq2Seq
+from regard.runtime import engines
 from regard.runtime.cpu.engine import CpuEngine
 from regard.runtime.engines import PyTorchEngine
-from regard.runtime.interfaces import Engine, EngineOptions, constant_weights
+from regard.runtime.interfaces import Engine, constant_weights
 
 VOCABULARY, LENGTH = 8_000, 20
 DECODERS = {
@@ -30,21 +36,14 @@ DECODERS = {
 }  # fmt: skip
 
 
-@torch.inference_mode()
-def search(engine: Engine, model: torch.nn.Module, source: Tokens, beams: int) -> None:
-    """A search's calls of a decoder: steps, and with several hypotheses the choice of their parents."""
-    decoder = engine.decoder_for(model, EngineOptions(LENGTH))
-    batch, memory = len(source.ids), model.encode(source)
-    state = decoder.start(memory, batch=batch, capacity=LENGTH, beams=beams)
-    tokens = torch.ones(batch * beams, dtype=torch.int64)
-    for _ in range(LENGTH):
-        logits, state = decoder.step(tokens, state)
-        if beams == 1:
-            tokens = logits.argmax(-1)
-            continue
-        _, best = logits.log_softmax(-1).view(batch, -1).topk(beams)
-        state = state.follow(best // VOCABULARY)
-        tokens = (best % VOCABULARY).flatten()
+def run(engine: Engine, model: Seq2Seq, rows: list[list[int]], beams: int) -> None:
+    """Search with one engine."""
+    chosen, engines.ENGINES = engines.ENGINES, (engine, PyTorchEngine())
+    task = SearchTask(model, Tokens.of, DecodeConfig(beam_size=beams, max_length=LENGTH, batch_tokens=2**20))
+    try:
+        list(search(task, [Request(row, len(row)) for row in rows]))
+    finally:
+        engines.ENGINES = chosen
 
 
 def main() -> None:
@@ -59,12 +58,14 @@ def main() -> None:
     for name, table in DECODERS.items():
         encoder = {"kind": "bag", "dim": 256}
         model = build({"encoder": encoder, "decoder": table | {"dim": 256}, "vocab_size": VOCABULARY}).eval()
+        with torch.no_grad():
+            model.decoder.project.bias[END] = -1e4  # every output has the maximum length
         cells = []
         for beams in (1, 5):
             for batch in (1, 64):
-                source = Tokens.of(torch.randint(5, VOCABULARY, (batch, LENGTH)).tolist())
-                engines = {"engine": CpuEngine(), "PyTorch": PyTorchEngine()}
-                runs = {key: partial(search, engine, model, source, beams) for key, engine in engines.items()}
+                rows = torch.randint(5, VOCABULARY, (batch, LENGTH)).tolist()
+                both = {"engine": CpuEngine(), "PyTorch": PyTorchEngine()}
+                runs = {key: partial(run, engine, model, rows, beams) for key, engine in both.items()}
                 with constant_weights():
                     times = seconds(runs, options.rounds)
                 cells.append(f"{median(b / a for a, b in zip(times['engine'], times['PyTorch'], strict=True)):.2f}")

@@ -98,14 +98,15 @@ def _lines(path: Path) -> list[str]:
         return file.read().splitlines()
 
 
-def random_model(folder: Path, texts: list[str]) -> None:
-    """A checkpoint of the recipe's sizes whose outputs never end by themselves."""
+def random_model(folder: Path, texts: list[str], **options: Any) -> None:
+    """A checkpoint of the recipe's sizes, with other options of both sides, whose outputs never end by themselves."""
+    part = {**PART, **options}
     words = train_tokenizer("bpe", texts, VOCABULARY)
     field = {"tokenizer": "bpe", "vocab_size": VOCABULARY}
     recipe = Recipe.of(
         {
             "data": {"synthetic": "copy", "shared_vocab": True, "source": field, "target": field},
-            "model": {"tie_embeddings": "all", "encoder": PART, "decoder": PART},
+            "model": {"tie_embeddings": "all", "encoder": part, "decoder": part},
         }
     )
     table = recipe.with_sizes((words,), words)

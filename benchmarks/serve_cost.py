@@ -7,8 +7,9 @@
 A step of a GPU takes as long as the host needs to start it, or less: what the engine's thread, the event loop and the
 front ends take for a request limits a server there, and can be counted without a GPU. Processor time is read from the
 operating system (Linux): unlike seconds, it hardly depends on what else the machine runs. The same sentences in bulk
-(`model.predict`) are counted beside it, in rounds. With one thread, the server's main thread is its event loop, and all
-others are the engine.
+(`model.predict`) are counted beside it, in rounds: the share of bulk speed that the server can reach on a machine whose
+processors are all busy is the quotient of processor times, the load generator's included. With one thread, the server's
+main thread is its event loop, and all others are the engine.
 """
 
 import argparse
@@ -103,6 +104,14 @@ def main() -> None:
     rows = {"model.predict in bulk": alone, **{key: [each[key] for each in rounds] for key in rounds[0]}}
     for name, values in rows.items():
         print(f"| {name} | {median(values):,.0f} | {min(values):,.0f} | {max(values):,.0f} |")
+    shares = [
+        own / sum(value for name, value in each.items() if name != "sentences a second")
+        for own, each in zip(alone, rounds, strict=True)
+    ]
+    print(
+        f"\nWith all processors busy, the server reaches {median(shares):.0%} of bulk prediction "
+        f"({min(shares):.0%} to {max(shares):.0%})"
+    )
 
 
 if __name__ == "__main__":

@@ -2,10 +2,10 @@
 
     .venv/bin/python benchmarks/studio_latency.py --rounds 30
 
-The model of dates that the package has, and an untrained model of the sizes of the recipe `translation`, each read an
-input of 50 tokens. An edit is one press of the button "Switch off": its time is from the event to the first frame after
-the output, its score and all maps are drawn anew. Server and browser share the processor. The exported page, which has
-no server, is measured alike.
+The model of dates that the package has, and a model of the sizes of the recipe `translation`, untrained unless a run is
+given, each read an input of 50 tokens. An edit switches a head off, each time another one: its time is from the event
+to the first frame after the output, its score and all maps are drawn anew. An undone edit is one whose result was shown
+before. Server and browser share the processor. The exported page, which has no server, is measured alike.
 """
 
 import argparse
@@ -38,9 +38,13 @@ TOKENS = 50
 SYLLABLES = [f"{a}{b}{c}" for a in "dklmnrst" for b in "aeiou" for c in ("", "m", "n", "r")]
 WORDS = [f"{a}{b}{c}" for a in "bdfgklmnprst" for b in ("ai", "au", "e", "i", "o", "u") for c in SYLLABLES]
 
-EDIT = """async () => {
+CHOOSE = """(number) => {
+  const heads = [...document.querySelectorAll("#heads tbody button")];
+  heads[number % heads.length].click();
+}"""
+PRESS = """async (name) => {
   const view = document.getElementById("view");
-  const button = [...document.querySelectorAll("#edit button")].find((each) => each.textContent === "Switch off");
+  const button = [...document.querySelectorAll("#edit button")].find((each) => each.textContent === name);
   const begin = performance.now();
   button.click();
   while (view.hasAttribute("aria-busy")) {
@@ -68,12 +72,23 @@ def untrained() -> Predictor:
     return Predictor(regard.build(table).eval(), recipe, (words,), words).with_decode(max_length=TOKENS)
 
 
-def edits(page: Page, address: str, rounds: int) -> list[float]:
+WARM = 3  # edits that are not counted
+
+
+def measure(page: Page, name: str, address: str, rounds: int) -> None:
+    """Print the time of edits and of undoing them, and how many of the edits changed the output."""
     page.goto(address)
     page.wait_for_selector("main:not([aria-busy]) #edit button")
-    for _ in range(4):
-        page.evaluate(EDIT)
-    return [page.evaluate(EDIT) for _ in range(rounds)]
+    made, undone, changed = [], [], 0
+    for number in range(WARM + rounds):
+        page.evaluate(CHOOSE, 7 * number)  # heads of all layers in turn
+        made.append(page.evaluate(PRESS, "Switch off"))
+        changed += number >= WARM and page.locator("#output-tokens :is(.new, .gone)").count() > 0
+        undone.append(page.evaluate(PRESS, "Undo"))
+    tokens = [page.locator(f"#{which}-tokens li").count() for which in ("source", "output")]
+    told(f"edit, {name}", made[WARM:])
+    print(f"  {changed} of {rounds} changed the output; source {tokens[0]} tokens, output {tokens[1]}")
+    told(f"edit undone, {name}", undone[WARM:])
 
 
 def told(name: str, times: list[float]) -> None:
@@ -126,11 +141,9 @@ def main() -> None:
         page = browser.new_page(viewport={"width": 1280, "height": 960})
         for name, text in inputs.items():
             query = urlencode({"model": name, "input": text, "map": "decoder 2 cross", "head": 0})
-            told(f"edit, {name}, {TOKENS} tokens", edits(page, f"{address}#/type?{query}", given.rounds))
-            tokens = page.locator("#source-tokens li").count()
-            print(f"  {tokens} tokens of the source, {page.locator('#output-tokens li').count()} of the output")
+            measure(page, name, f"{address}#/type?{query}", given.rounds)
         query = urlencode({"input": inputs["dates"], "map": "decoder 2 cross", "head": 0})
-        told("edit, dates, exported page", edits(page, f"{page_of_dates.as_uri()}#/type?{query}", given.rounds))
+        measure(page, "dates, exported page", f"{page_of_dates.as_uri()}#/type?{query}", given.rounds)
         browser.close()
 
 

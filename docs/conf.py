@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent / "tools"))
 project, author, release = "Regard", "the authors of Regard", __version__
 project_copyright = "the authors of Regard, Apache-2.0"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton", "mathml", "docstrings", "lessons", "accessible"]
-exclude_patterns = ["tools", "course/solutions", "course/graders"]
+exclude_patterns = ["tools", "gallery", "course/solutions", "course/graders"]
 
 # Markdown
 myst_enable_extensions = ["dollarmath", "colon_fence"]

@@ -4,8 +4,9 @@ FOLDER holds one model of Regard as numbers, model.json (see `export` in decodin
 and exported for CTranslate2. Each function here makes a peer's model of it and says how it translates a batch: lists of
 token numbers without start and end in, lists in which an end may stand out. One library each: the environments differ.
 
-Says that it is ready in a line of JSON; then for each line {"beam", "batch", "rows"} translates the rows, `batch` at a
-time, and says what came out, how long it took, and how long the processors were busy with it.
+Says that it is ready in a line of JSON; then for each line {"beam", "batch", "ratio", "rows"} translates the rows,
+`batch` at a time, and says what came out, how long it took, and how long the processors were busy with it. Where the
+ratio is not null, an output has at most so many tokens for each token of the longest row of its batch.
 """
 
 import json
@@ -21,10 +22,10 @@ from typing import Any
 
 import numpy as np
 
-LONGEST = 100  # tokens of an output with its end
+LONGEST = 100  # tokens of an output with its end, where no ratio is given
 BANNED = -1e4  # a logit that is never chosen
 Rows = list[list[int]]
-Translate = Callable[[Rows, int], Rows]  # a batch, and the size of the beam
+Translate = Callable[[Rows, int, int], Rows]  # a batch, the size of the beam, and the most tokens of an output
 
 
 class Exported:
@@ -54,10 +55,10 @@ def regard(model: Exported, threads: int, *, int8: bool = False) -> Translate:
     torch.set_num_threads(threads)
     ours: Any = regard.load(model.run).model.eval()
 
-    def translate(rows: Rows, beam: int) -> Rows:
+    def translate(rows: Rows, beam: int, longest: int) -> Rows:
         inputs = [Request([*row, END], len(row) + 1) for row in rows]
         config = DecodeConfig(
-            beam_size=beam, max_length=LONGEST, batch_tokens=2**20, quantization="int8" if int8 else None
+            beam_size=beam, max_length=longest, batch_tokens=2**20, quantization="int8" if int8 else None
         )
         found = dict(search(SearchTask(ours, Tokens.of, config), inputs))
         return [list(found[i][0].tokens) for i in range(len(rows))]
@@ -97,11 +98,11 @@ def marian(model: Exported, threads: int) -> Translate:
         for name, place in places.items():  # each is the very memory of theirs
             place.copy_(torch.from_numpy(model.weights[name]))
 
-    def translate(rows: Rows, beam: int) -> Rows:
+    def translate(rows: Rows, beam: int, longest: int) -> Rows:
         source = _padded(rows, model.end, model.pad)
         settings = GenerationConfig(
             num_beams=beam,
-            max_new_tokens=LONGEST,
+            max_new_tokens=longest,
             decoder_start_token_id=model.start,
             early_stopping=beam > 1,  # at as many outputs as beams, as CTranslate2 does; otherwise it goes on longer
             **ids,
@@ -120,9 +121,9 @@ def ctranslate2(model: Exported, threads: int, *, name: str) -> Translate:
     words: list[str] = json.loads((folder / "shared_vocabulary.json").read_text())
     numbers = {word: number for number, word in enumerate(words)}
 
-    def translate(rows: Rows, beam: int) -> Rows:
+    def translate(rows: Rows, beam: int, longest: int) -> Rows:
         sources = [[words[token] for token in row] for row in rows]
-        found = theirs.translate_batch(sources, beam_size=beam, max_decoding_length=LONGEST, return_end_token=True)
+        found = theirs.translate_batch(sources, beam_size=beam, max_decoding_length=longest, return_end_token=True)
         return [[numbers[word] for word in result.hypotheses[0]] for result in found]
 
     return translate
@@ -157,13 +158,13 @@ def joey(model: Exported, threads: int) -> Translate:
         (_put_transformer if model.kind == "transformer" else _put_gru)(theirs, model, weights)
     number = {ours: place for place, ours in enumerate(order)}
 
-    def translate(rows: Rows, beam: int) -> Rows:
+    def translate(rows: Rows, beam: int, longest: int) -> Rows:
         source = _padded([[number[token] for token in row] for row in rows], 3, 1)
         batch = SimpleNamespace(
             src=source, src_length=(source != 1).sum(1), src_mask=(source != 1)[:, None], has_trg=False
         )
         # Its penalty is ((5 + length) / 6)^alpha, never the length alone.
-        found, _, _ = search(theirs, batch, max_output_length=LONGEST, beam_size=beam, beam_alpha=1.0)
+        found, _, _ = search(theirs, batch, max_output_length=longest, beam_size=beam, beam_alpha=1.0)
         return [[order[int(token)] for token in row] for row in found]
 
     return translate
@@ -272,7 +273,9 @@ def main(name: str, folder: Path, threads: int) -> None:
         rows, batch, said = asked["rows"], asked["batch"], []
         start, busy = time.perf_counter(), time.process_time()
         for first in range(0, len(rows), batch):
-            said += translate(rows[first : first + batch], asked["beam"])
+            some, ratio = rows[first : first + batch], asked["ratio"]
+            longest = LONGEST if ratio is None else int(ratio * max(map(len, some)))
+            said += translate(some, asked["beam"], longest)
         took = {"seconds": time.perf_counter() - start, "busy": time.process_time() - busy}
         print(json.dumps({**took, "said": said}), file=answer)
 

@@ -21,7 +21,7 @@ GROUPS = {
         "AlignmentHeads", "with_markup",
     ],
     "Serve": ["serve", "studio"],
-    "Other libraries": ["from_pretrained", "import_model", "export", "export_obstacles"],
+    "Other libraries": ["from_pretrained", "import_model", "export", "export_obstacles", "convert", "ConvertedRecipe"],
     "Attention": [
         "attend", "self_attend", "attention_weights", "attention_summary", "Summary", "capture_attention",
         "AttentionCall", "MultiHead", "SelfAttention2d", "DistanceBias", "KeyValue", "KeyValueCache",

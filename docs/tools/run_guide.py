@@ -8,6 +8,7 @@ bash; what it prints on stdout becomes the block of ```text after it. Other bloc
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,8 +23,18 @@ class GuideFailed(Exception):
     """A command of a guide ended with an error."""
 
 
+def take_compiled_engine(cache: Path) -> None:
+    """Copy the CPU engine that this user's cache has, so that a guide need not compile it once more."""
+    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "regard"
+    compiled = Path(os.environ.get("REGARD_CACHE") or default) / "native"
+    if compiled.is_dir() and not (cache / "native").exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(compiled, cache / "native")
+
+
 def run(text: str, folder: Path) -> str:
     """The guide with what its commands printed in this folder."""
+    take_compiled_engine(folder / ".cache")
     environment = os.environ | {
         "GUIDE_PYTHON": sys.executable, "REGARD_CACHE": str(folder / ".cache"), "COLUMNS": "100", "NO_COLOR": "1",
         "GUIDE_FOLDER": str(folder),

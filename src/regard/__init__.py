@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from regard.api.align import align as align, with_markup as with_markup
     from regard.api.caption import caption as caption
     from regard.api.compare import compare as compare
+    from regard.api.convert import ConvertedRecipe as ConvertedRecipe, convert as convert
     from regard.api.demo import demo as demo
     from regard.api.evaluate import evaluate as evaluate
     from regard.api.export import export as export, export_obstacles as export_obstacles
@@ -92,6 +93,7 @@ _HOMES = {
     "regard.api.align": ("align", "with_markup"),
     "regard.api.caption": ("caption",),
     "regard.api.compare": ("compare",),
+    "regard.api.convert": ("ConvertedRecipe", "convert"),
     "regard.api.demo": ("demo",),
     "regard.api.evaluate": ("evaluate",),
     "regard.api.export": ("export", "export_obstacles"),

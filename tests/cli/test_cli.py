@@ -57,7 +57,7 @@ def test_the_command_line_is_frozen():
         "predict": [
             "--attention", "--beam", "--column", "--constraints", "--device", "--engine", "--errors", "--json",
             "--markup", "--max-length", "--n-best", "--out", "--prefix", "--probabilities", "--replicas", "--sample",
-            "--scores", "--set", "--stream", "--truncate",
+            "--scores", "--set", "--stream", "--truncate", "--workers",
         ],
         "caption": ["--beam", "--device", "--draw", "--json", "--max-length", "--scores", "--set"],
         "look": [
@@ -76,6 +76,7 @@ def test_the_command_line_is_frozen():
         "export": [
             "--attention", "--dtype", "--json", "--list", "--out", "--push", "--quantization", "--report", "--to",
         ],
+        "convert": ["--from", "--json"],
         "serve": [
             "--cors", "--device", "--drain-seconds", "--host", "--keys", "--max-body", "--max-image-body",
             "--max-inputs", "--port", "--queue", "--slots", "--tls-certificate", "--tls-key", "--workers",

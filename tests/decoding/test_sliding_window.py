@@ -70,7 +70,9 @@ def recomputed(
 @torch.inference_mode()
 def test_equals_recomputing_over_the_window(name, options, monkeypatch):
     made = language_model(name)
-    monkeypatch.setattr("regard.decoding.search.MAX_HYPOTHESES", {"cpu": 2 * 3})  # so that batches follow each other
+    monkeypatch.setattr(
+        "regard.decoding.request_groups.MAX_HYPOTHESES", {"cpu": 2 * 3}
+    )  # so that batches follow each other
     found = dict(search(task(made, **options), requests()))
     for i, prompt in enumerate(PROMPTS):
         for hypothesis in found[i]:

@@ -2,15 +2,15 @@
 
 import itertools
 import random
+import sys
 from functools import partial
 
 import pytest
 from sacrebleu.metrics import BLEU, CHRF, TER
-from sacrebleu.metrics.lib_ter import translation_edit_rate as their_edits
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
+from regard.core.errors import MissingExtra
 from regard.evaluation.metrics import METRICS
-from regard.evaluation.translation_edit_rate import translation_edits
 from regard.evaluation.translation_metrics import tokenize_13a
 
 THEIRS = {
@@ -70,52 +70,7 @@ def test_statistics_of_short_and_empty_texts_are_those_of_sacrebleu(name):
         assert list(row) == list(theirs._extract_corpus_statistics([output], [[reference]])[0]), (output, reference)
 
 
-# Words of the longest reference, distinct words, and how many sentences.
-LENGTHS = {"short": (8, 4, 400), "a sentence": (30, 20, 100), "beyond the beam": (90, 300, 12), "few words": (45, 2, 6)}
-
-
-@pytest.mark.parametrize("case", LENGTHS)
-def test_edits_are_those_of_sacrebleu(case):
-    longest, vocabulary, count = LENGTHS[case]
-    chance = random.Random(4)
-    for _ in range(count):
-        reference = [f"w{chance.randrange(vocabulary)}" for _ in range(chance.randint(0, longest))]
-        output = edited(reference, chance)
-        assert translation_edits(output, reference) == their_edits(output, reference)[0], (output, reference)
-
-
-def test_edits_of_unequal_lengths_are_those_of_sacrebleu():
-    """A ratio of lengths beyond the beam widens it."""
-    chance = random.Random(5)
-    for lengths in ((1, 120), (2, 130), (120, 1), (0, 30), (30, 0), (3, 60)):
-        output, reference = ([f"w{chance.randrange(4)}" for _ in range(length)] for length in lengths)
-        assert translation_edits(output, reference) == their_edits(output, reference)[0]
-
-
-# A match so many words after the diagonal, or before it; the third is outside of the beam, and takes many shifts.
-EDGES = [(24, False), (25, True), pytest.param(25, False, marks=pytest.mark.slow)]
-
-
-@pytest.mark.parametrize(("offset", "before"), EDGES)
-def test_edits_at_the_edges_of_the_beam_are_those_of_sacrebleu(offset, before):
-    both = [f"b{i}" for i in range(60)]
-    output, reference = ([f"{name}{i}" for i in range(offset)] for name in "ac")
-    output, reference = (output + both, both + reference) if before else (both + output, reference + both)
-    assert translation_edits(output, reference) == their_edits(output, reference)[0]
-
-
-@pytest.mark.parametrize("distance", [49, 50, 51])
-def test_words_are_shifted_as_far_as_sacrebleu_shifts_them(distance):
-    words = [f"w{i}" for i in range(60)]
-    output, reference = [*words[:distance], "x", *words[distance:]], ["x", *words]
-    assert translation_edits(output, reference) == their_edits(output, reference)[0] == (1 if distance <= 50 else 2)
-
-
-@pytest.mark.parametrize("seed", [10, 20, 33])  # of which 900 or 1,100 shifts would give other counts
-def test_as_many_shifts_are_tried_as_by_sacrebleu(seed):
-    chance = random.Random(seed)
-    length, vocabulary = chance.randint(20, 30), chance.choice([3, 4, 5])
-    reference = [f"w{chance.randrange(vocabulary)}" for _ in range(length)]
-    output = list(reference)
-    chance.shuffle(output)
-    assert translation_edits(output, reference) == their_edits(output, reference)[0]
+def test_ter_without_its_package_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sacrebleu.metrics.ter", None)
+    with pytest.raises(MissingExtra, match=r"the metric ter needs .* pip install 'regard\[ter\]'"):
+        METRICS["ter"].statistics()

@@ -48,15 +48,9 @@ EDITS = {
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory) -> Path:
-    return page_members.exported(tmp_path_factory.mktemp("pages"), "page", "dates")
-
-
-@pytest.fixture(scope="module")
-def family(tmp_path_factory) -> Path:
-    return page_members.exported(
-        tmp_path_factory.mktemp("family"), "page", *(name for name in PAGES if name != "dates")
-    )
+def dates(exports) -> Path:
+    """The page of `page_members.date_model`."""
+    return exports.page("dates")
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +65,6 @@ def opened(chromium):
     with strict_pages(chromium) as open_address:
 
         def open_page(path: Path, address: str = "", **options):
-            assert path.exists(), path.with_suffix(".error").read_text()
             page = open_address(path.as_uri() + address, offline=True, **options)
             page.wait_for_function("globalThis.regard", timeout=120_000)
             return page
@@ -117,27 +110,27 @@ def check_look(got: dict, wanted: Look) -> None:
     assert got["output"] == wanted["output"]
 
 
-def test_greedy_outputs_are_those_of_python_on_200_inputs(pages, opened):
+def test_greedy_outputs_are_those_of_python_on_200_inputs(dates, opened):
     model = page_members.date_model()
     wanted = model.outputs(INPUTS, beam_size=1, scores=True)
     assert len({each[0].text for each in wanted}) > 50
     assert {each[0].finish_reason for each in wanted} >= {"end", "length"}
-    found = outputs(opened(pages / "dates.html"), INPUTS)
+    found = outputs(opened(dates), INPUTS)
     assert [each["text"] for each in found] == [each[0].text for each in wanted]
     assert [tuple(each["ids"]) for each in found] == [each[0].token_ids for each in wanted]
     for ours, (theirs,) in zip(found, wanted, strict=True):
         assert ours["scores"] == pytest.approx(theirs.log_probabilities, abs=1e-3)
 
 
-def test_a_look_has_the_weights_of_regard_look(pages, opened):
+def test_a_look_has_the_weights_of_regard_look(dates, opened):
     model = page_members.date_model()
-    for got, text in zip(outputs(opened(pages / "dates.html"), INPUTS[:3]), INPUTS, strict=False):
+    for got, text in zip(outputs(opened(dates), INPUTS[:3]), INPUTS, strict=False):
         check_look({**got["look"], "title": text}, regard.look(model, text, beam_size=1))
 
 
 @pytest.mark.parametrize("name", EDITS)
-def test_edits_act_as_in_python(pages, opened, name):
-    model, edits, page = page_members.date_model(), EDITS[name], opened(pages / "dates.html")
+def test_edits_act_as_in_python(dates, opened, name):
+    model, edits, page = page_members.date_model(), EDITS[name], opened(dates)
     plain = model.predict(INPUTS[:12], beam_size=1)
     wanted = model.outputs(INPUTS[:12], beam_size=1, scores=True, edits=edits)
     assert [each[0].text for each in wanted] != plain
@@ -164,16 +157,16 @@ def test_edits_act_as_in_python(pages, opened, name):
         ([{"edit": "unknown"}], "one of switch_head_off"),
     ],
 )  # fmt: skip
-def test_edits_of_what_is_not_there_are_refused(pages, opened, edits, message):
-    page, model = opened(pages / "dates.html"), page_members.date_model()
+def test_edits_of_what_is_not_there_are_refused(dates, opened, edits, message):
+    page, model = opened(dates), page_members.date_model()
     refused = page.evaluate("edits => regard.run(['4 May 1999'], { edits }).catch((error) => error.message)", edits)
     assert message in refused
     with pytest.raises(regard.RegardError):
         regard.look(model, "4 May 1999", beam_size=1, edits=edits)
 
 
-def test_the_policy_allows_one_script_and_no_request(pages):
-    content = (pages / "dates.html").read_text()
+def test_the_policy_allows_one_script_and_no_request(dates):
+    content = dates.read_text()
     (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', content)
     rules = dict(rule.split(" ", 1) for rule in policy.split("; "))
     assert rules.pop("script-src").split(" ")[1:] == ["'wasm-unsafe-eval'"]
@@ -185,9 +178,9 @@ def edits_of_address(page) -> list[dict]:
     return json.loads(page.evaluate("new URLSearchParams(location.hash.split('?')[1]).get('edits') ?? '[]'"))
 
 
-def test_typing_shows_output_and_attention_and_edits_change_them(pages, opened):
+def test_typing_shows_output_and_attention_and_edits_change_them(dates, opened):
     model, text = page_members.date_model(), INPUTS[0]
-    page = opened(pages / "dates.html")
+    page = opened(dates)
     page.locator("#input-0").fill(text)
     (plain,) = model.predict([text], beam_size=1)
     said = settled(page).locator("#said")
@@ -219,17 +212,17 @@ def test_typing_shows_output_and_attention_and_edits_change_them(pages, opened):
     page.get_by_role("button", name="Clear").click()
     assert settled(page).locator("#said").text_content() == plain
 
-    again = settled(opened(pages / "dates.html", address))
+    again = settled(opened(dates, address))
     assert again.locator("#said").text_content() == both
     assert again.locator("#input-0").input_value() == text
     wrong = urlencode({"input": text, "edits": json.dumps([{"edit": "mask_source", "token": 900}])})
-    refused = settled(opened(pages / "dates.html", f"#/type?{wrong}"))
+    refused = settled(opened(dates, f"#/type?{wrong}"))
     assert refused.get_by_role("alert").text_content() == "edit 1: the source has no token 900"
 
 
-def test_a_token_is_swapped_for_an_alternative_of_the_model(pages, opened):
+def test_a_token_is_swapped_for_an_alternative_of_the_model(dates, opened):
     model, text = page_members.date_model(), INPUTS[1]
-    page = settled(opened(pages / "dates.html", f"#/type?{urlencode({'input': text})}"))
+    page = settled(opened(dates, f"#/type?{urlencode({'input': text})}"))
     page.locator("#output-tokens button").nth(2).click()
     page.wait_for_selector("#alternatives:not([aria-busy])")
     tokens = model.outputs([text], beam_size=1)[0][0].token_ids
@@ -246,12 +239,10 @@ def test_a_token_is_swapped_for_an_alternative_of_the_model(pages, opened):
 
 
 @pytest.mark.parametrize("length_penalty", [0.0, 0.6, 1.0])
-def test_beams_are_those_of_python_on_50_inputs(pages, opened, tmp_path, length_penalty):
+def test_beams_are_those_of_python_on_50_inputs(dates, opened, tmp_path, length_penalty):
     """All outputs of the beam, their scores, and every node of the tree."""
     model = page_members.date_model()
-    path = remade(
-        pages / "dates.html", tmp_path / "beam.html", lambda it: it["decode"].update(length_penalty=length_penalty)
-    )
+    path = remade(dates, tmp_path / "beam.html", lambda it: it["decode"].update(length_penalty=length_penalty))
     program = """async (inputs) => {
         const found = [];
         for (const each of inputs) found.push((await regard.run([each], { search: { beam_size: 4 } })).beam);
@@ -273,7 +264,7 @@ def test_beams_are_those_of_python_on_50_inputs(pages, opened, tmp_path, length_
 
 
 @pytest.mark.parametrize("options", [{"seed": 3}, {"temperature": 1.4, "top_k": 12, "seed": 8}, {"top_p": 0.7}])
-def test_samples_are_those_of_python_with_the_same_seed(pages, opened, options):
+def test_samples_are_those_of_python_with_the_same_seed(dates, opened, options):
     model = page_members.date_model()
     search = {"sample": True, **options}
     program = """async ([inputs, search]) => {
@@ -281,14 +272,14 @@ def test_samples_are_those_of_python_with_the_same_seed(pages, opened, options):
         for (const each of inputs) found.push((await regard.run([each], { search })).text);
         return found;
     }"""
-    found = opened(pages / "dates.html").evaluate(program, [INPUTS[:50], search])
+    found = opened(dates).evaluate(program, [INPUTS[:50], search])
     assert found == [model.predict([text], **search)[0] for text in INPUTS[:50]]
     assert found != model.predict(INPUTS[:50])
 
 
-def test_the_search_is_chosen_and_the_beam_shown_as_a_tree(pages, opened):
+def test_the_search_is_chosen_and_the_beam_shown_as_a_tree(dates, opened):
     model, text = page_members.date_model(), INPUTS[2]
-    page = settled(opened(pages / "dates.html", f"#/type?{urlencode({'input': text})}"))
+    page = settled(opened(dates, f"#/type?{urlencode({'input': text})}"))
     page.get_by_label("Search").select_option("beam")
     settled(page).locator("#beam").fill("3")
     page.locator("#beam").press("Enter")
@@ -316,7 +307,7 @@ def remade(path: Path, to: Path, change) -> Path:
     return to
 
 
-def test_names_tokens_and_labels_are_text_only(pages, opened, tmp_path):
+def test_names_tokens_and_labels_are_text_only(dates, opened, tmp_path):
     def change(settings: dict) -> None:
         settings["title"] = "".join(HOSTILE)
         for table in settings["tokenizers"]:  # every token but the bytes and the special ones
@@ -328,7 +319,7 @@ def test_names_tokens_and_labels_are_text_only(pages, opened, tmp_path):
             json.dumps(settings["programs"]["encoder"]).replace('"encoder 1"', json.dumps(HOSTILE[0]))
         )
 
-    page = opened(remade(pages / "dates.html", tmp_path / "hostile.html", change))
+    page = opened(remade(dates, tmp_path / "hostile.html", change))
     page.locator("#input-0").fill("".join(HOSTILE)[:900])
     settled(page).locator("#map").select_option(label=HOSTILE[0])
     page.locator("#output-tokens button").first.click()
@@ -339,9 +330,9 @@ def test_names_tokens_and_labels_are_text_only(pages, opened, tmp_path):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_is_accessible(pages, opened, scheme):
+def test_the_page_is_accessible(dates, opened, scheme):
     options = {"color_scheme": scheme, "viewport": {"width": 390, "height": 844}}
-    page = settled(opened(pages / "dates.html", f"#/type?{urlencode({'input': INPUTS[0], 'sample': 1})}", **options))
+    page = settled(opened(dates, f"#/type?{urlencode({'input': INPUTS[0], 'sample': 1})}", **options))
     page.get_by_role("button", name="Switch off").click()
     settled(page).locator("#output-tokens button").first.click()
     page.wait_for_selector("#alternatives:not([aria-busy])")
@@ -394,13 +385,13 @@ def dequantized(model):
 
 
 @pytest.mark.parametrize("name", [name for name in PAGES if name != "dates"])
-def test_pages_of_the_family(family, opened, name):
+def test_pages_of_the_family(exports, opened, name):
     """Greedy outputs, or labels, and a look, for every kind of model."""
     model, inputs = PAGES[name][0](), inputs_of(name)
     model = dequantized(model) if name == "dates int8" else model
     options = {} if model.model.as_classifier() else {"beam_size": 1}
     wanted = model.outputs([tuple(each) if isinstance(each, list) else each for each in inputs], **options)
-    page = opened(family / f"{name}.html")
+    page = opened(exports.page(name))
     found = [outputs(page, [given_to(each)])[0] for each in inputs]
     assert [each["text"] for each in found] == [each[0].text for each in wanted]
     if model.model.as_classifier():
@@ -428,11 +419,11 @@ def edits_of(model) -> list[dict]:
 
 
 @pytest.mark.parametrize("name", [name for name in PAGES if name not in OTHER_EDITS and not name.startswith("dates")])
-def test_edits_of_the_family(family, opened, name):
+def test_edits_of_the_family(exports, opened, name):
     model, inputs = PAGES[name][0](), inputs_of(name)[:4]
     edits, options = edits_of(model), {} if model.model.as_classifier() else {"beam_size": 1}
     wanted = model.outputs(inputs, edits=edits, scores=True, **options)
-    page = opened(family / f"{name}.html")
+    page = opened(exports.page(name))
     found = [outputs(page, [given_to(each)], edits)[0] for each in inputs]
     assert [each["text"] for each in found] == [each[0].text for each in wanted]
     for ours, (theirs,) in zip(found, wanted, strict=True):
@@ -440,7 +431,7 @@ def test_edits_of_the_family(family, opened, name):
         assert ours == pytest.approx(theirs.log_probabilities, abs=1e-3)
 
 
-def test_edits_of_several_sources(family, opened):
+def test_edits_of_several_sources(exports, opened):
     model, inputs = PAGES["several sources"][0](), inputs_of("several sources")[:4]
     edits = [
         {"edit": "mask_source", "token": 1, "source": 2},
@@ -449,19 +440,19 @@ def test_edits_of_several_sources(family, opened):
         {"edit": "scale_head", "map": "source 3 encoder 1", "factor": 0.5},
     ]
     wanted = model.outputs([tuple(each) for each in inputs], edits=edits, beam_size=1, scores=True)
-    found = outputs(opened(family / "several sources.html"), inputs, edits)
+    found = outputs(opened(exports.page("several sources")), inputs, edits)
     assert [tuple(each["ids"]) for each in found] == [each[0].token_ids for each in wanted]
     for ours, (theirs,) in zip(found, wanted, strict=True):
         assert ours["scores"] == pytest.approx(theirs.log_probabilities, abs=1e-3)
 
 
-def test_a_picture_is_read_from_a_file(family, opened, tmp_path):
+def test_a_picture_is_read_from_a_file(exports, opened, tmp_path):
     """Decoded by the browser, resized as by Pillow, and shown with the regions that each word attends to."""
     image = pytest.importorskip("PIL.Image")
     model = PAGES["captioner"][0]()
     scene = next(shapes("test", 0, 1)).source
     image.fromarray(scene.draw()).resize((150, 97)).save(tmp_path / "scene.png")
-    page = settled(opened(family / "captioner.html"))
+    page = settled(opened(exports.page("captioner")))
     page.get_by_label("Picture").set_input_files(tmp_path / "scene.png")
     page.wait_for_url(re.compile("data%3Aimage%2Fpng"))  # the file is read
     assert settled(page).locator("#said").text_content() == model.predict([tmp_path / "scene.png"], beam_size=1)[0]

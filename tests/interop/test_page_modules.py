@@ -17,7 +17,7 @@ from regard.decoding.sampling import seed_offset, uniform
 from regard.evaluation.output_difference import token_differences
 from regard.interop.page.program import OPERATORS, quantized_rows
 from regard.interop.page.tokenizer_tables import tokenizer_table
-from support import models, page_members, predictors
+from support import models, predictors
 from support.page_members import DATES
 
 BROWSER = Path(regard.__file__).parent / "interop/page/browser"
@@ -106,25 +106,17 @@ def test_int8_rows_are_within_half_a_step():
     assert (np.abs(values * scales[:, None] - weight) <= scales[:, None] * 0.5001).all()
 
 
-@pytest.fixture(scope="module")
-def programs(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("programs")
-    page_members.exported(folder, "encoder", *models.ENCODERS)
-    return page_members.exported(folder, "decoder", *models.DECODERS)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "name"),
     [*(("encoder", name) for name in models.ENCODERS), *(("decoder", name) for name in models.DECODERS)],
 )
-def test_programs_of_the_family(programs, kind, name):
-    path, error = programs / f"{kind} {name}.json", programs / f"{name}.error"
-    assert path.exists(), error.read_text()
+def test_programs_of_the_family(exports, kind, name):
+    path = exports.program(kind, name)
     program = """import { Kernels } from './kernels.js';
         import { Program } from './program.js';
         import { tensor } from './tensor.js';
-        const kernels = await Kernels.load(fs.readFileSync(given.code), Uint8Array.from(given.weights));
+        const kernels = await Kernels.load(fs.readFileSync(given.code), fs.readFileSync(given.weights));
         const arrays = { f: Float32Array, i: Int32Array };
         const read = ({ type, shape, values }) => tensor(type, shape, arrays[type].from(values));
         const feeds = Object.fromEntries(Object.entries(given.feeds).map(([name, each]) => [name, read(each)]));
@@ -132,7 +124,8 @@ def test_programs_of_the_family(programs, kind, name):
         const written = ([name, { shape, data }]) => [name, { shape, values: [...data] }];
         console.log(JSON.stringify(Object.fromEntries(found.map(written))));"""
     given = json.loads(path.read_text())
-    found = node(program, {**given, "code": str(BROWSER / "kernels.wasm")})
+    files = {"code": str(BROWSER / "kernels.wasm"), "weights": str(path.with_suffix(".weights"))}
+    found = node(program, {**given, **files})
     for output, wanted in given["wanted"].items():
         assert found[output]["shape"] == wanted["shape"]
         np.testing.assert_allclose(found[output]["values"], wanted["values"], rtol=1e-4, atol=1e-5)

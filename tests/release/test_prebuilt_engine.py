@@ -16,6 +16,7 @@ import build_engine
 import regard
 from regard.runtime.cpu import build_flags, compile, prebuilt
 from regard.runtime.cpu.build_flags import VARIANTS
+from regard.runtime.cpu.weight_layout import LinearWeights, WeightLayout, apply_linear
 
 AVX2 = {"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "sse4_1", "sse4_2", "ssse3", "popcnt"}
 AVX512 = AVX2 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
@@ -149,7 +150,7 @@ def test_without_a_private_folder_nothing_is_loaded(package, caplog):
 @needs_compiler
 @pytest.mark.slow
 def test_every_variant_that_runs_here_predicts_as_torch_does(tmp_path, monkeypatch):
-    """Outputs and scores of the model in the package, greedy and with beams."""
+    """Outputs and scores of the model in the package, greedy and with beams; and int8 products, which are all equal."""
     features = prebuilt.processor_features()
     build_engine.build(platform.machine(), tmp_path)
     monkeypatch.setattr(prebuilt, "FOLDER", tmp_path)
@@ -167,6 +168,16 @@ def test_every_variant_that_runs_here_predicts_as_torch_does(tmp_path, monkeypat
         columns = 0 if library is None else library.regard_panel_columns()
         return [each[0].text for each in found], torch.tensor([each[0].log_probability for each in found]), columns
 
+    def int8_product() -> tuple[bool, torch.Tensor]:
+        generator = torch.Generator().manual_seed(1)
+        weight, x = (torch.randn(rows, 268, generator=generator) for rows in (150, 7))
+        layout = WeightLayout(compile.library(), int8=True)
+        layer = layout.linear(LinearWeights(weight))
+        product = apply_linear(layout.library, layer, x)
+        assert (product - x @ weight.mT).norm() / product.norm() < 0.02
+        return layer.int8_weight is not None, product
+
+    products = []
     texts, scores, _ = outputs("0", frozenset())
     widths = {"x86_64": 16, "avx2": 16, "avx512": 64, "avx512vnni": 64, "aarch64": 16}
     try:
@@ -175,6 +186,10 @@ def test_every_variant_that_runs_here_predicts_as_torch_does(tmp_path, monkeypat
                 by_engine = outputs("1", variant.needs)
                 assert (by_engine[0], by_engine[2]) == (texts, widths[variant.name]), variant
                 torch.testing.assert_close(by_engine[1], scores, rtol=1e-4, atol=1e-4)
+                quantized, product = int8_product()
+                assert quantized == (variant.name in ("avx2", "avx512", "avx512vnni"))
+                products += [product] if quantized else []
+        assert all(torch.equal(product, products[0]) for product in products)
     finally:
         compile.library.cache_clear()
 

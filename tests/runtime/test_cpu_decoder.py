@@ -144,6 +144,16 @@ def test_changed_weights_are_noticed(change):
 
 
 @needs_compiler
+@pytest.mark.parametrize("columns", [slice(0, 64), slice(64, 128), slice(192, 256)])
+def test_changed_columns_of_a_large_matrix_are_noticed(columns):
+    wide = replace(SMALL, dim=256, heads=4, ffn_dim=256)
+    plain = TransformerDecoder(wide, Embedding(VOCABULARY, 256), Projection(256, VOCABULARY), WIDTH).eval()
+    before = ENGINE.compile_decoder(plain)
+    plain.stack.layers[0].self_attn.out_proj.weight.data[:, columns] *= 2
+    assert ENGINE.compile_decoder(plain) is not before
+
+
+@needs_compiler
 @pytest.mark.parametrize("name", TEXT_ENCODERS)
 def test_compiled_encoders_equal_plain_ones(name):
     made = Seq2Seq(encoder(name), decoder("transformer")).eval()
@@ -167,7 +177,7 @@ def same_memory(made: Seq2Seq, source: Tokens) -> None:
 
 
 @needs_compiler
-@pytest.mark.parametrize("name", COMPILED)
+@pytest.mark.parametrize("name", [*COMPILED, *RECURRENT])
 @torch.inference_mode()
 def test_int8_is_close(name):
     plain = decoder(name)
@@ -198,7 +208,7 @@ def test_int8_leaves_widths_that_four_does_not_divide():
 
 
 def test_unsupported_int8_is_logged_once(caplog):
-    made, rows = model("gru luong input-feeding"), sources()[:3]
+    made, rows = model("transformer rotary"), sources()[:3]
     _warn_no_int8.cache_clear()
     assert (
         token_ids(decode(made, rows, quantization="int8"))

@@ -75,7 +75,7 @@ def _as_on_a_gpu(monkeypatch):
             decoder.static = True
             return decoder
 
-        def encode(self, model, source, *, half):
+        def encode(self, model, source, *, half, int8=False):
             return model.encode(source)
 
     monkeypatch.setattr(engines, "ENGINES", (StaticEngine(),))

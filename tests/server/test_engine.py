@@ -441,12 +441,12 @@ def test_the_queue_is_fair_between_clients():
         queue.add(job)
         lanes.add(number % 2, job)
     queue.remove(job)  # cancelled
-    while (job := lanes.next(running)) is not None:
+    for job in lanes.turns(running, set()):
         queue.remove(job)  # taken
         turns.append(job.client)
         running[job.client] += 1
     assert turns == ["quiet", "other", "busy", "busy", "busy"]
-    assert lanes.next(running) is None
+    assert not list(lanes.turns(running, set()))
 
 
 def test_a_lane_without_room_does_not_keep_others_waiting():
@@ -455,8 +455,30 @@ def test_a_lane_without_room_does_not_keep_others_waiting():
     for lane, job in enumerate(jobs):
         queue.add(job)
         lanes.add(lane, job)
-    assert lanes.next({}, without={0}) is jobs[1]
-    assert lanes.next({}) is jobs[0]
+    assert next(lanes.turns({}, {0})) is jobs[1]
+    assert next(lanes.turns({}, set())) is jobs[0]
+    full: set[int] = set()
+    for job in lanes.turns({}, full):  # a lane that is found to be full is left
+        full.add(jobs.index(job))
+    assert full == {0, 1}
+
+
+def test_the_turns_of_many_clients_are_those_of_the_least_busy_who_waited_longest():
+    chance, queue = random.Random(3), JobQueue(max_jobs=1000, max_tokens=100_000)
+    lanes, running = Lanes(queue), Counter({str(number): chance.randrange(4) for number in range(9)})
+    jobs = [Job("m", Generation("x"), lambda result: None, client=str(chance.randrange(9))) for _ in range(200)]
+    for number, job in enumerate(jobs):
+        queue.add(job)
+        lanes.add(number % 3, job)
+    turns = lanes.turns(running, {1})
+    waiting = [job for number, job in enumerate(jobs) if number % 3 != 1]
+    while waiting:
+        job = next(turns)
+        assert job is min(waiting, key=lambda each: (running[each.client], each.submitted))
+        waiting.remove(job)
+        queue.remove(job)
+        running[job.client] += 1
+    assert next(turns, None) is None
 
 
 def test_a_client_with_many_jobs_leaves_slots_to_others(engine, slow):

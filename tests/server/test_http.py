@@ -134,6 +134,13 @@ def test_bad_requests_are_problems(server, path, body, status, detail):
     assert "Traceback" not in json.dumps(answer)
 
 
+def test_a_wrong_option_is_named_as_the_request_names_it(server):
+    _, _, answer = server.ask("/predict", {"input": "x", "model": "rnn", "beam_size": 0})
+    parts = {name: answer[name] for name in ("argument", "wanted", "got", "remedy")}
+    assert parts.pop("remedy")
+    assert parts == {"argument": "beam_size", "wanted": "a whole number of at least 1 and at most 1000", "got": "0"}
+
+
 def test_other_content_and_large_bodies_are_refused(server):
     assert server.ask("/predict", {"input": "x"}, content_type="text/plain")[0] == 415
     with served({"rnn": MODELS["rnn"]}, limits=HttpLimits(body=1000)) as small:
@@ -211,6 +218,25 @@ def test_a_deadline_gives_504(monkeypatch):
     with served({"rnn": MODELS["rnn"]}) as running:
         status, _, answer = running.ask("/predict", {"input": "a dog", "timeout_ms": 100, **LONG})
         assert (status, answer["title"]) == (504, "Gateway Timeout")
+
+
+def test_a_deadline_may_be_a_header_of_any_api(monkeypatch, server):
+    gate, _ = slowed(monkeypatch, MODELS["rnn"])
+    asked = {
+        "/predict": {"input": "a dog", "timeout_ms": 60_000, **LONG},
+        "/v1/completions": {"prompt": "a dog", "min_length": 8},
+    }
+    with served({"rnn": MODELS["rnn"]}) as running:
+        for path, body in asked.items():
+            threading.Timer(0.3, gate.release, [2]).start()  # the step that waits, not all of the output
+            assert running.ask(path, body, x_timeout_ms="50")[0] == 504
+        gate.release(100_000)
+    for wrong in ("-1", "soon", "1.5"):
+        status, _, answer = server.ask("/predict", {"input": "a", "model": "rnn"}, x_timeout_ms=wrong)
+        assert (status, answer["detail"].partition(";")[0]) == (
+            400,
+            "x-timeout-ms: wanted milliseconds, a whole number",
+        )
 
 
 def test_a_deadline_in_a_stream_is_its_last_event(monkeypatch):

@@ -4,6 +4,7 @@ import http.client
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -67,6 +68,24 @@ def test_a_server_answers_and_drains():
         assert {status for status, _ in results} <= {200, 503}
         assert any(status == 200 for status, _ in results)
         assert "without an answer" not in process.stderr.read()
+    finally:
+        process.kill()
+        process.stderr.close()
+
+
+@pytest.mark.slow
+def test_a_client_that_does_not_read_its_answer_does_not_hold_up_the_end():
+    process, port = started("--drain-seconds", "1")
+    body = json.dumps({"input": ["x" * 180] * 24, "attention": True, "min_length": 200, "max_length": 200}).encode()
+    head = f"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    try:
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.sendall(head.encode() + body)
+            assert client.recv(100).startswith(b"HTTP/1.1 200")  # and no more of many megabytes
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0
+            assert any("clients did not read their answers" in line for line in process.stderr)
     finally:
         process.kill()
         process.stderr.close()

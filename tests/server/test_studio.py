@@ -25,7 +25,7 @@ from regard.data.images import load_image, webp
 from regard.data.synthetic.shapes import questions, shapes
 from regard.data.vocabulary import Labels
 from regard.server.routes import studio
-from support.browsers import HOSTILE, browser as launched, settled, strict_pages, violations
+from support.browsers import HOSTILE, browser as launched, number, settled, strict_pages, violations
 from support.captioners import DECODERS, captioner, questioner
 from support.predictors import classifier, language_model, translator
 from support.servers import Running, served
@@ -212,7 +212,7 @@ def test_every_member_shows_its_output_and_exact_weights(opened, expect, name):
     shown = [float(text.removesuffix(" %")) / 100 for text in page.locator("#asked small").all_text_contents()]
     assert shown == pytest.approx(last.weights().mean(0)[0].tolist(), abs=0.0052)
     scores = page.locator("#score").text_content()
-    assert float(scores.split()[1]) == pytest.approx(sum(look.output.scores), abs=6e-4)
+    assert number(scores.split()[1]) == pytest.approx(sum(look.output.scores), abs=6e-4)
 
 
 EDITS = [
@@ -382,14 +382,14 @@ def test_several_sources_are_typed_and_shown(opened, expect):
     page.get_by_label("Source 2: text").fill("the cats")
     other = regard.look(MODELS["questions"], (scene.draw(), "the cats"), beam_size=1)
     expect(page.locator("#said")).to_have_text(other.output.text)
-    expect(page.locator("#source-tokens button")).to_have_text(list(other.sources[1].tokens))
+    expect(page.locator("#source-tokens .chips button")).to_have_text(list(other.sources[1].tokens))
     settled(page).get_by_role("button", name="Source token 0").click()
     page.get_by_role("button", name="Mask", exact=True).click()
     edits = [{"edit": "mask_source", "source": 1, "token": 0}]
     edited = regard.look(MODELS["questions"], (scene.draw(), "the cats"), beam_size=1, edits=edits)
     expect(page.locator("#edits li")).to_have_count(1)
     score = settled(page).locator("#score").text_content().split()[1]
-    assert float(score) == pytest.approx(sum(edited.output.scores), abs=6e-4)
+    assert number(score) == pytest.approx(sum(edited.output.scores), abs=6e-4)
 
 
 def test_no_file_is_read_for_a_request(server, tmp_path):
@@ -451,7 +451,7 @@ def test_the_beam_is_a_tree_whose_nodes_force_their_prefix(opened, expect):
     page = opened(address("beam", model="en-de", input=TEXT, beam=3))
     outputs = model.outputs([TEXT], beam_size=3, num_hypotheses=3)[0]
     expect(page.locator("#hypotheses tbody th")).to_have_text([each.text for each in outputs])
-    scores = [float(text) for text in page.locator("#hypotheses tbody td:nth-child(2)").all_text_contents()]
+    scores = [number(text) for text in page.locator("#hypotheses tbody td:nth-child(2)").all_text_contents()]
     assert scores == pytest.approx([each.score for each in outputs], abs=6e-4)
     assert page.locator(".node.alive.ended").count() == 3
     assert page.locator(".node.dead").count() > 0

@@ -14,8 +14,9 @@ from regard.data.synthetic.shapes import shapes
 from regard.server import long_inputs
 from regard.server.studio_sources import DataSet, StudioSources
 from regard.training.telemetry.log_file import truncate_log
-from support.browsers import HOSTILE, browser as launched, settled, strict_pages, violations
+from support.browsers import HOSTILE, browser as launched, fixed, settled, strict_pages, violations
 from support.captioners import captioner
+from support.keyboard import Keyboard
 from support.predictors import language_model, translator
 from support.servers import Running, served
 
@@ -101,7 +102,7 @@ def test_examples_are_browsed_and_one_click_leads_to_a_look(opened, expect, serv
     told = server.ask("/studio/data?model=en-de&sort=score&order=descending&count=25")[2]["examples"]
     shown = rows(page, "#examples")
     assert [row[0] for row in shown] == [str(each["index"]) for each in told]
-    assert [row[4] for row in shown] == [f"{each['score']:.3f}" for each in told]
+    assert [row[4] for row in shown] == [fixed(each["score"]) for each in told]
     assert [row[2] for row in shown] == [each["reference"] for each in told]
     page.locator("#page-after").click()
     expect(settled(page).locator("#examples tbody tr")).to_have_count(3)
@@ -147,11 +148,11 @@ def test_heads_are_sorted_and_grouped_by_what_was_measured(opened, expect, serve
     shown = rows(page, "#head-table")
     column = heading.index("induction")
     wanted = sorted((head["induction"] for head in told["heads"] if head["induction"] is not None), reverse=True)
-    assert [row[column] for row in shown if row[column] != "–"] == [f"{value:.3f}" for value in wanted]
+    assert [row[column] for row in shown if row[column] != "–"] == [fixed(value) for value in wanted]
     by_name = {f"{head['map']}, head {head['head']}": head for head in told["heads"]}
     for row in shown:
-        assert row[heading.index("entropy")] == f"{by_name[row[0]]['entropy']:.3f}"
-        assert row[heading.index("ablation")] == f"{by_name[row[0]]['ablation']:.3f}"
+        assert row[heading.index("entropy")] == fixed(by_name[row[0]]["entropy"])
+        assert row[heading.index("ablation")] == fixed(by_name[row[0]]["ablation"])
     page.locator("#heads-sort").select_option("group")
     groups = {head["group"] for head in told["heads"]}
     expect(page.locator(".head-group h3")).to_have_text([f"Group {group}" for group in sorted(groups)])
@@ -209,6 +210,40 @@ def test_a_long_map_is_zoomed_and_its_rows_are_exact(opened, expect):
     expect(page.locator("#long-top caption")).to_contain_text(re.compile(r"Row \d+ "))
     page.locator("#long-map").select_option("decoder 1 self")
     expect(page.locator("#long-top caption")).to_contain_text("Row 0")
+
+
+def test_all_views_are_used_by_keys(opened, expect):
+    page = opened("data", model="en-de")
+    expect(page.locator("#data-told")).to_have_text(re.compile("28 of 28 examples measured"))
+    keys = Keyboard(page)
+    keys.tab_to("#data-sort").choose("attention entropy")
+    keys.tab_to("#data-order").choose("descending")
+    keys.tab_to("#page-after").press("Enter")
+    assert "sort=entropy&order=descending&first=25" in settled(page).url
+    keys.check_focus("#page-after[aria-disabled]")  # there is no further page, and the focus is not lost
+    keys.press("Enter")
+    expect(page.locator("#examples tbody tr")).to_have_count(3)
+    text = page.locator("#examples tbody a").last.text_content()
+    keys.tab_to("#examples a", back=True).press("Enter")
+    assert settled(page).locator("#input-0").input_value() == text
+    keys.tab_to("#views-nav a[href^='#/heads']", back=True).press("Enter")
+    expect(page.locator("#heads-told")).to_have_text(re.compile("heads, measured over 28 examples"))
+    keys.tab_to("#heads-sort").choose("distance")
+    name = page.locator(".cards a").first.locator("span").text_content()
+    keys.tab_to(".cards a").press("Enter")
+    assert settled(page).locator("#edit-target").text_content().startswith(name)
+    keys.tab_to("#views-nav a[href^='#/runs']", back=True).press("Enter")
+    keys.tab_to("#runs-measure").choose("evenness")
+    assert "measure=evenness" in settled(page).url
+    keys.check_focus("#runs-measure")
+    keys.tab_to("#model", back=True).choose("lines")
+    keys.tab_to("#views-nav a[href^='#/long']", back=True).press("Enter")
+    keys.tab_to("#long-text").enter(LONG[:120])
+    keys.tab_to("#long-open").press("Enter")
+    expect(page.locator("#long-top caption")).to_contain_text("Row 0")
+    keys.tab_to("#long-canvas").press("+", "+", "ArrowDown", "Enter")
+    expect(page.locator("#long-top caption")).not_to_contain_text("Row 0")
+    keys.check_focus("#long-canvas")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

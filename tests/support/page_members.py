@@ -1,18 +1,15 @@
-"""The models whose pages are tested, and their export in a process of its own.
-
-python -m support.page_members FOLDER page|program NAME...
-"""
+"""The models whose pages are tested, and their export, which `support.page_exports` runs in a process of its own."""
 
 import json
-import sys
-import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import regard
+from regard.core.atomic_io import atomic_file
 from regard.data.synthetic.dates import dates
 from regard.data.train_tokenizer import train_tokenizer
 from regard.data.vocabulary import Labels
@@ -22,7 +19,7 @@ from regard.interop.page.program import WeightBytes, program
 from regard.interop.page.target import marked
 from regard.interpret.sites import attention_sites
 from regard.recipe.recipe import Recipe
-from support import onnx_members, predictors
+from support import models, predictors
 from support.onnx_members import ONE_LAYER, PREDICTORS, VIT, graph, lively, seeded
 
 DATES = list(dates("test", 0, 200))
@@ -75,18 +72,27 @@ PAGES: dict[str, tuple[Callable[[], Predictor], dict[str, Any]]] = {
 
 
 def write_program(folder: Path, kind: str, name: str) -> None:
-    """A member of the contract family as a program, with inputs and the outputs that PyTorch computes from them."""
-    plain = graph(kind, name)
+    """A member of the contract family as a program, with inputs and the outputs that PyTorch computes from them.
+
+    Transformers have one layer, except for the plain one: the time of an export grows with the operators of a graph.
+    """
+    before = models.SMALL
+    try:
+        models.SMALL = before if name == "transformer" else replace(before, layers=1)
+        plain = graph(kind, name)
+    finally:
+        models.SMALL = before
     made = marked(plain, attention_sites(plain))
-    path, weights = folder / "graph.onnx", WeightBytes(None)
+    path, weights = folder / f"{kind} {name}.onnx", WeightBytes(None)
     write_graph(made, path)
     torch.manual_seed(2)
     given = {each.name: _random(each.name, each.example()) for each in made.inputs}
     with torch.no_grad():
         wanted = made.run(given)
     tables = {"program": program(path, weights), "feeds": _tables(given), "wanted": _tables(wanted)}
-    tables["weights"] = list(b"".join(weights.parts))
-    (folder / f"{kind} {name}.json").write_text(json.dumps(tables))
+    (folder / f"{kind} {name}.weights").write_bytes(b"".join(weights.parts))
+    with atomic_file(folder / f"{kind} {name}.json") as file:
+        file.write(json.dumps(tables).encode())
 
 
 def _random(name: str, example: torch.Tensor) -> torch.Tensor:
@@ -102,21 +108,10 @@ def _tables(tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
     }
 
 
-def main(folder: Path, kind: str, *names: str) -> None:
-    for name in names:
-        try:
-            if kind == "page":
-                make, options = PAGES[name]
-                regard.export(make(), "page", folder / f"{name}.html", **options)
-            else:
-                write_program(folder, kind, name)
-        except Exception:
-            (folder / f"{name}.error").write_text(traceback.format_exc())
-
-
-def exported(folder: Path, kind: str, *names: str) -> Path:
-    return onnx_members.exported(folder, kind, names, "support.page_members")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:])
+def export(folder: Path, kind: str, name: str) -> None:
+    """A page, or a member of the family ("encoder" or "decoder") as a program."""
+    if kind == "page":
+        make, options = PAGES[name]
+        regard.export(make(), "page", folder / f"page {name}.html", **options)
+    else:
+        write_program(folder, kind, name)

@@ -1,4 +1,4 @@
-"""`regard import` and `regard export`."""
+"""`regard import`, `export` and `convert`."""
 
 import json
 from pathlib import Path
@@ -72,3 +72,21 @@ def export(
         "push": push,
     }
     print(regard.export(model, to, out, **options))
+
+
+def convert(
+    config: Annotated[Path, argument("CONFIG", "A YAML file, or a shell script with the commands of fairseq.")],
+    source: Annotated[str, option("TOOLKIT", "joeynmt, opennmt or fairseq.", "--from")],
+    as_json: Json = False,
+) -> None:
+    """Print the recipe of a configuration of Joey NMT, OpenNMT-py or fairseq, with what it could not take over.
+
+    Examples: regard convert transformer.yaml --from joeynmt > my.toml
+
+    regard convert train.sh --from fairseq > my.toml
+    """
+    converted = regard.convert(config, source)
+    if as_json:
+        print(json.dumps({"recipe": converted.tables, "notes": converted.notes}, ensure_ascii=False, indent=1))
+        return
+    show(converted.toml().rstrip("\n"))

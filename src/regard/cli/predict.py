@@ -75,6 +75,9 @@ def predict(
     out: Annotated[
         Path | None, option("FILE", "Write the outputs to this file instead, which appears when it is complete.")
     ] = None,
+    workers: Annotated[
+        int | None, option("N", "Threads that search at once, on a CPU [default: one for each core].", least=1)
+    ] = None,
     engine: Annotated[
         str, option("NAME", "local; or ray: replicas of the model on a Ray cluster, for many lines.")
     ] = "local",
@@ -128,6 +131,7 @@ def predict(
             raise InvalidArgument("--probabilities", wanted=wanted, got=got, remedy="Use --scores.")
     if stream:
         others |= {"--prefix": prefix, "--constraints": constraints, "--markup": markup, "--out": out}
+        others |= {"--workers": workers}
         _check_none(others, "in a stream")
         has_source = bool(predictor.recipe.data.source_fields)
         for number, line in enumerate(tracked(lines, "lines", printing=True), start=1):
@@ -144,7 +148,7 @@ def predict(
     if constraints is not None:
         beside |= read_constraints(constraints)
     if markup:
-        _check_none(others | {"--n-best": n_best}, "beside --markup")
+        _check_none(others | {"--n-best": n_best, "--workers": workers}, "beside --markup")
         marked = regard.with_markup(predictor, lines, beside=beside, truncate=truncate, **options)
         with _outputs_to(out) as printed:
             for line in tracked(marked, "lines", printing=printed.isatty()):
@@ -152,6 +156,7 @@ def predict(
         return
     truncated, repetitive, count = 0, 0, predictor.with_decode(**options).recipe.decode.num_hypotheses
     options |= {"truncate": truncate, "scores": scores or as_json, "attention": attention is not None}
+    options |= {} if workers is None else {"workers": workers}
     place: dict[str, Any] = {"engine": engine, "replicas": replicas, "device": device}
     with _outputs_to(out) as printed, nullcontext() if attention is None else atomic_file(attention) as file:
         predicted = regard.predict(predictor if engine == "local" else model, lines, beside=beside, **place, **options)

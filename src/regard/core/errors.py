@@ -16,6 +16,7 @@
         ├── DeadlineExceeded         the request's time is over
         ├── ServerStopping           it does not take new requests any more
         ├── EngineRestarting         the process with its models has ended, and is started again
+        ├── EngineCrashed            a fault in the server itself has ended its engine
         └── EngineFailed             the model raised an error
 
 A message names the argument, what was wanted, what was given, and the remedy. Control and direction characters of file
@@ -165,6 +166,13 @@ class EngineRestarting(ServerError):
     def __init__(self, retry_after: int) -> None:
         super().__init__(f"wanted an engine that answers; got one that is started again. Retry in {retry_after} s.")
         self.retry_after = retry_after
+
+
+class EngineCrashed(ServerError):
+    """An engine whose thread was ended by an error of its own, which is logged: the process that has it ends."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(f"wanted an engine that answers; got one that {type(error).__name__} ended. Ask again later.")
 
 
 class EngineFailed(ServerError):

@@ -17,7 +17,7 @@ DESCRIPTIONS = {  # one line each, for help
     "bleu": "BLEU, 0 to 100, as sacreBLEU's",
     "bleu_lower": "BLEU, ignoring case",
     "chrf": "chrF2 (character n-grams), 0 to 100, as sacreBLEU's",
-    "ter": "translation edit rate: edits and shifts per 100 words, as sacreBLEU's",
+    "ter": "translation edit rate: edits and shifts per 100 words, by sacreBLEU (extra ter)",
     **{f"bleu{n}": f"captions: BLEU-{n}, 0 to 1, as COCO" for n in range(1, 5)},
     "rouge_l": "captions: ROUGE-L, 0 to 1, as COCO",
     "meteor": "captions: METEOR without paraphrases, 0 to 1",

@@ -1,6 +1,7 @@
 """Beam search, with diverse groups of beams."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
 
@@ -11,6 +12,8 @@ from regard.decoding.topk import topk, topk_sums
 from regard.decoding.trace import BeamTrace
 from regard.kernels.decode.step import kernels
 from regard.model.kv_cache import Slots
+from regard.runtime.cpu.search_loop import log_softmax
+from regard.runtime.interfaces import BeamTensors, SearchLoop
 
 
 @dataclass(eq=False)
@@ -45,6 +48,16 @@ class BeamSearch(DecodingStrategy):
         self.total[slots] = torch.where(first, 0.0, -torch.inf)  # all are equal: one of each group is extended
         self.ended_score[slots] = -torch.inf
         self.done[slots] = False
+
+    def loop(self) -> SearchLoop | None:
+        loop = self.common_loop(self.log_p, normalized=True)
+        if loop is None or self.groups > 1 or self.trace is not None:
+            return None
+        early, power = self.config.early_stopping, self.config.length_penalty
+        early = False if early == "never" and power <= 0.0 else early
+        penalty = _penalties(self.generated.tokens.shape[2], power)
+        ended = self.ended_score, self.ended_log_p, self.ended_tokens, self.ended_length
+        return replace(loop, beam=BeamTensors(self.total, *ended, penalty, early))
 
     def advance(self, logits: Float[Tensor, "B K V"]) -> tuple[Int[Tensor, "B K"], Int[Tensor, "B K"]]:
         generated, beams = self.generated, logits.shape[1]
@@ -89,7 +102,7 @@ class BeamSearch(DecodingStrategy):
         Totals; the values they are ranked by; parents in the beam; tokens; and the tokens' log-probabilities. The slots
         `active` have required phrases.
         """
-        log_p = logits.float().log_softmax(-1)
+        log_p = log_softmax(logits)
         scores = log_p if self.masks_only else log_p.clone()
         unprocessed = log_p[active] if active else log_p[:0]
         for processor in self.processors:
@@ -205,6 +218,12 @@ class BeamSearch(DecodingStrategy):
         ids = tuple(tokens[:length])
         ended = self.ends and ids[-1] in self.special_tokens.ends
         return Hypothesis(ids[:-1] if ended else ids, tuple(log_p[:length]), score, ids[-1] if ended else None)
+
+
+@lru_cache(maxsize=64)
+def _penalties(count: int, power: float) -> Float[Tensor, " count"]:
+    """What a score is divided by, of each length."""
+    return torch.arange(count).clamp(min=1).float() ** power
 
 
 def _select(x: Tensor, beams: Int[Tensor, "B N"]) -> Tensor:

@@ -1,6 +1,6 @@
 """Greedy search and sampling: one token after another for each hypothesis."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -10,6 +10,8 @@ from regard.decoding.sampling import filtered, sample, seed_offset, uniform
 from regard.decoding.strategies import DecodingStrategy
 from regard.kernels.decode.step import kernels
 from regard.model.kv_cache import Slots
+from regard.runtime.cpu.search_loop import log_softmax
+from regard.runtime.interfaces import GreedyTensors, SearchLoop
 
 
 @dataclass(eq=False)
@@ -42,9 +44,15 @@ class GreedySearch(DecodingStrategy):
         super().keep(slots)
         self.seed = self.seed.clone()  # a copy of the strategy has its own
 
+    def loop(self) -> SearchLoop | None:
+        loop = self.common_loop(self.log_p if self.scored else None, normalized=self.normalized)
+        if loop is None or self.config.sample or self.ended.shape[1] > 1:
+            return None
+        return replace(loop, greedy=GreedyTensors(self.ended))
+
     def advance(self, logits: Float[Tensor, "B K V"]) -> tuple[Int[Tensor, "B K"], None]:
         generated, special = self.generated, self.special_tokens
-        log_p = logits.float().log_softmax(-1) if self.normalized else logits  # an argmax needs no softmax
+        log_p = log_softmax(logits) if self.normalized else logits  # an argmax needs no softmax
         scores = log_p.clone() if self.scored else log_p
         for processor in self.processors:
             processor(scores, generated)

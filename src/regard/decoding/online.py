@@ -27,7 +27,7 @@ class OnlineSearch(SearchBatch):
     def __init__(self, task: SearchTask, limits: BatchLimits, slots: int) -> None:
         self.task, self.slots, self.requests = task, slots, {}
         self.plan = BatchPlan(task, limits._replace(queued=True), slots)
-        self.queue = EncodeQueue(self.plan, self.requests)
+        self.queue = EncodeQueue(self.plan, self.requests, each_alone=self.plan.device.type == "cpu")
         self.occupants, self.step, self.done = [], 0, None
         self.ahead = self.plan.recorded  # whether steps are begun before the results of those before them are read
         self._next = 0
@@ -75,7 +75,10 @@ class OnlineSearch(SearchBatch):
         ahead = self.ahead and not watched and watched is not None
         count, done, before = STEPS_AHEAD if ahead else 1, self.done, self.step
         with autocast(self.plan.half):
-            self.buffers.steps(count)
+            if ahead:
+                self.buffers.steps(count)
+            else:
+                self.buffers.steps_until(count, self.slots)
         self.step += count
         self.done = HostFuture(self.buffers.strategy.done) if ahead else None
         if ahead:

@@ -97,6 +97,7 @@ class SearchTask:
     context_length: int | None = None  # of the training sequences of a language model; None: not known
     numbers: Sequence[int] | None = None  # of the requests, on which their random draws depend; None: 0, 1, ...
     trace: BeamTrace | None = None  # records the beam search of one request
+    workers: int | None = None  # threads that search at once on a CPU; None: as many as useful
 
     def is_end(self, token: int) -> bool:
         """Whether a token ends an output."""
@@ -120,4 +121,8 @@ class SearchTask:
 
 def position_limit(module: nn.Module) -> int | None:
     """The smallest number of learned positions in a module; None where it has none."""
-    return min((each.limit for each in module.modules() if isinstance(each, Learned)), default=None)
+    modules: list[nn.Module | None] = [module]
+    for one in modules:  # which grows on the way: faster than `Module.modules`, because every search does this
+        if one is not None:
+            modules += one._modules.values()
+    return min((each.limit for each in modules if isinstance(each, Learned)), default=None)

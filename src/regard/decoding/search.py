@@ -5,6 +5,7 @@ A finished request frees its slot; a queued request is encoded into it. The sear
 """
 
 from collections.abc import Hashable, Iterator, Sequence
+from contextlib import closing
 from functools import partial
 from itertools import count
 
@@ -13,10 +14,12 @@ import torch
 from regard.core.errors import InvalidArgument, UnsatisfiableConstraint
 from regard.core.sequence import pad_lists
 from regard.core.shapes import Int, Tensor
-from regard.decoding.batch_plan import BatchLimits, BatchPlan, PlannedRequest, plan_requests, search_batch_tokens
+from regard.decoding.batch_plan import BatchLimits, BatchPlan, PlannedRequest, plan_requests
 from regard.decoding.interfaces import Hypothesis
 from regard.decoding.request import Request, SearchTask
+from regard.decoding.request_groups import length_groups, search_workers, worker_parts
 from regard.decoding.strategies import DecodingStrategy
+from regard.decoding.worker_threads import run_in_threads
 from regard.model.interfaces import DecoderState
 from regard.model.kv_cache import Slots
 from regard.model.memory import Memory
@@ -25,7 +28,6 @@ from regard.runtime.cuda.buffers import DecodeBuffers, buffer_pool
 from regard.runtime.cuda.cuda_graphs import autocast, rounded
 from regard.runtime.cuda.host_future import HostFuture
 
-MAX_HYPOTHESES = {"cpu": 512, "cuda": 2560}  # in one step
 IDLE_FRACTION = 8  # requests are admitted when an eighth of the slots is free
 STEPS_AHEAD = 4  # recorded steps between two checks for finished slots
 COLUMNS = 6  # of a table of admitted requests, before their prefixes
@@ -41,20 +43,35 @@ def search(task: SearchTask, requests: Sequence[Request]) -> Iterator[tuple[int,
     if config.coverage_penalty and task.rerank is None:
         wanted, remedy = "SearchTask(rerank=...)", "Pass interpret.output_attention.coverage_reranker."
         raise InvalidArgument("coverage_penalty", wanted=wanted, got="none", remedy=remedy)
-    rows = MAX_HYPOTHESES.get(task.device.type, MAX_HYPOTHESES["cpu"])
-    budget = search_batch_tokens(config, task.model)
-    # Longest first (the sort is stable): no request that is admitted later needs larger buffers.
-    queue = sorted(range(len(requests)), key=lambda i: -requests[i].size)
-    while queue:
-        size = max(1, requests[queue[0]].size)
-        end = next((n for n, i in enumerate(queue) if 2 * max(1, requests[i].size) < size), len(queue))
-        group, queue = queue[:end], queue[end:]
-        slots = min(len(group), budget // size, rows // max(config.beam_size, config.num_hypotheses))
-        if task.window is not None and any(planned[i].max_length > task.window for i in group):
-            # The windows of a batch slide together: no request is admitted later.
-            group, queue = group[: max(1, slots)], [*group[max(1, slots) :], *queue]
-        for index, hypotheses in SearchBatch(task, [planned[i] for i in group], max(1, slots)).run():
-            yield group[index], final(task, requests[group[index]], hypotheses)
+    groups = length_groups(task, requests, planned)
+    workers = search_workers(task, planned)
+    if workers == 1:
+        found = (
+            (index, found) for group, slots in groups for index, found in _search_group(task, planned, group, slots)
+        )
+    else:
+        jobs = (
+            partial(_searched_group, task, planned, part, slots)
+            for group, slots in groups
+            for part in worker_parts(group, slots, workers)
+        )
+        found = (each for part in run_in_threads(jobs, workers) for each in part)
+    with closing(found):
+        for index, hypotheses in found:
+            yield index, final(task, requests[index], hypotheses)
+
+
+def _search_group(
+    task: SearchTask, planned: Sequence[PlannedRequest], group: Sequence[int], slots: int
+) -> Iterator[tuple[int, list[Hypothesis]]]:
+    for index, hypotheses in SearchBatch(task, [planned[i] for i in group], min(slots, len(group))).run():
+        yield group[index], hypotheses
+
+
+def _searched_group(
+    task: SearchTask, planned: Sequence[PlannedRequest], group: Sequence[int], slots: int
+) -> list[tuple[int, list[Hypothesis]]]:
+    return list(_search_group(task, planned, group, slots))
 
 
 def final(task: SearchTask, request: Request, hypotheses: list[Hypothesis]) -> list[Hypothesis]:
@@ -80,6 +97,7 @@ class SearchBatch:
     done: HostFuture | None  # the finished slots before the last steps
 
     requests: Requests
+    streams: bool = False  # whether every token is read as soon as it is generated
 
     def __init__(self, task: SearchTask, requests: Sequence[PlannedRequest], slots: int) -> None:
         self.task, self.requests = task, requests
@@ -99,7 +117,8 @@ class SearchBatch:
 
     def stream(self) -> Iterator[int]:
         """The tokens of the only request."""
-        done, prompt = bool(self._first_steps(wait=True)), self.requests[0].request.given
+        self.streams, prompt = True, self.requests[0].request.given
+        done = bool(self._first_steps(wait=True))
         for number in count():
             token = int(self.buffers.tokens[0, 0])
             if number < prompt or not self.task.is_end(token):
@@ -114,10 +133,14 @@ class SearchBatch:
         """Generate more tokens of every hypothesis; the finished slots.
 
         Without `wait`, several tokens, and the slots that were finished before them: a GPU continues while the host
-        reads its results.
+        reads its results. With it one token, or as many as it takes until slots are finished.
         """
         last = max(step + self.requests[index].max_length for index, step in filter(None, self.occupants))
-        count, done = min(1 if wait else STEPS_AHEAD, max(0, last - self.step)), self.done
+        count, done = max(0, last - self.step), self.done
+        if wait and count:
+            self.step += self.buffers.steps_until(1 if self.streams else count, self._wanted())
+            return self._finished(self.buffers.strategy.done.tolist())
+        count = min(STEPS_AHEAD, count)
         if count:
             with autocast(self.plan.half):
                 self.buffers.steps(count)
@@ -126,6 +149,14 @@ class SearchBatch:
             return self._finished(self.buffers.strategy.done.tolist() if wait else [True] * len(self.occupants))
         self.done = HostFuture(self.buffers.strategy.done)
         return [] if done is None else self._finished(done())
+
+    def _wanted(self) -> int:
+        """The number of slots that must be finished before anything is to be done: enough of them, or all."""
+        occupied = sum(occupant is not None for occupant in self.occupants)
+        if not len(self.queue):
+            return occupied
+        free = len(self.occupants) - occupied
+        return min(occupied, max(1, self.plan.slots // IDLE_FRACTION - free))
 
     def _release(self, slot: int) -> int:
         """Free a slot; the index of its request."""
@@ -276,10 +307,13 @@ class SearchBatch:
 
 
 class EncodeQueue:
-    """Requests that wait for a slot. As many as the batch has slots are encoded at once."""
+    """Requests that wait for a slot. As many as the batch has slots are encoded at once.
 
-    def __init__(self, plan: BatchPlan, requests: Requests) -> None:
-        self.plan, self.requests = plan, requests
+    each_alone   whether states must not depend on what is encoded beside them, bit for bit
+    """
+
+    def __init__(self, plan: BatchPlan, requests: Requests, *, each_alone: bool = False) -> None:
+        self.plan, self.requests, self.each_alone = plan, requests, each_alone
         self.next = 0  # the first request that is not encoded
         self.encoded: list[int] = []  # requests that are encoded and not admitted
         self.memory: Memory | None = None  # theirs, before the decoder has made a state of it
@@ -299,8 +333,13 @@ class EncodeQueue:
         """Encode these requests, which are next in the queue."""
         self.encoded = indices
         sources, task = [self.requests[index].request.source for index in self.encoded], self.plan.task
-        if sources[0] is not None:
-            self.memory = engines.encode(task.model, task.collate(sources), half=self.plan.half)
+        if sources[0] is None:
+            return
+        int8 = task.config.quantization == "int8"
+        if self.each_alone:
+            self.memory = engines.encode_each(task.model, sources, task.collate, int8=int8)
+        else:
+            self.memory = engines.encode(task.model, task.collate(sources), half=self.plan.half, int8=int8)
 
     def state_of(self, count: int, capacity: int) -> DecoderState:
         """The decoder's state of the first `count` encoded requests, which leave the queue."""

@@ -3,17 +3,33 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 
-from regard.core.shapes import Bool, Int, Tensor
+from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.data.special_tokens import DEFAULT_TOKENS, SpecialTokens
 from regard.decoding.config import DecodeConfig
 from regard.decoding.constrained_beam import RequiredPhrases
 from regard.decoding.interfaces import GeneratedTokens, Hypothesis, LogitsProcessor
+from regard.decoding.logits_processors import (
+    AllowEnd,
+    ForcePrefix,
+    MinLength,
+    NoRepeatNgram,
+    SavePrefix,
+    SuppressTokens,
+)
 from regard.model.kv_cache import Slots
-from regard.runtime.interfaces import SearchStrategy
+from regard.runtime.interfaces import SearchLoop, SearchStrategy
+
+
+class LoopMasks(NamedTuple):
+    """Tokens that a compiled loop excludes, beside those before the minimum length and beside a prefix."""
+
+    suppressed: tuple[int, ...] = ()
+    no_repeat_ngram_size: int = 0
+    allow_end: bool = False
 
 
 @dataclass(eq=False)
@@ -49,6 +65,41 @@ class DecodingStrategy(SearchStrategy):
                 processor.keep(slots)
         if self.required is not None:
             self.required.keep(slots.tolist())
+
+    def common_loop(self, log_p: Float[Tensor, "B K T"] | None, *, normalized: bool) -> SearchLoop | None:
+        """The part of `loop` that strategies share; None where phrases are required or a processor needs Python."""
+        masks, generated = self._masks(), self.generated
+        if masks is None or self.required is not None or generated.tokens.device.type != "cpu":
+            return None
+        limits = (self.limit, generated.min_length, generated.prompt, generated.prefix)
+        ends, forced = self.special_tokens.ends if self.ends else (), len(self.special_tokens.target_prefix)
+        return SearchLoop(
+            generated.tokens,
+            log_p,
+            generated.length,
+            *limits,
+            self.done,
+            masks.suppressed,
+            ends,
+            forced,
+            masks.no_repeat_ngram_size,
+            masks.allow_end,
+            normalized,
+        )
+
+    def _masks(self) -> "LoopMasks | None":
+        """What the processors exclude; None where a compiled loop cannot do the same."""
+        masks = LoopMasks()
+        for processor in self.processors:
+            if type(processor) is SuppressTokens:
+                masks = masks._replace(suppressed=tuple(processor.tokens))
+            elif type(processor) is NoRepeatNgram:
+                masks = masks._replace(no_repeat_ngram_size=processor.size)
+            elif type(processor) is AllowEnd:
+                masks = masks._replace(allow_end=True)
+            elif type(processor) not in (MinLength, SavePrefix, ForcePrefix):
+                return None
+        return masks
 
     def is_end(self, tokens: Int[Tensor, "B ..."], position: Int[Tensor, " B"]) -> Bool[Tensor, "B ..."]:
         """Which of these tokens, generated at these positions, end an output."""

@@ -68,6 +68,7 @@ class OutputOptions(NamedTuple):
     lines: Sequence[int] | None = None
     forced: Mapping[int, int] | None = None  # tokens by position in the output: those that edits replace
     trace: BeamTrace | None = None
+    workers: int | None = None
 
     def of(self, index: int) -> "OutputOptions":
         """Those of one input."""
@@ -181,33 +182,42 @@ class SequencePipeline(Pipeline):
         attention: bool,
         truncated: bool = False,
         size: int | None = None,
+        tokens: bool = True,
     ) -> list[Output]:
         """The outputs of a request from the hypotheses of its search, with their attention if asked for.
 
         truncated, size   of its input: the outputs have them
+        tokens            whether they have their tokens, and the ids of these
         """
         weights = list[Tensor | None]([None] * len(hypotheses))
         if attention:
             weights = [*output_attention(self.model, task.collate([request.source]), hypotheses, self._first)]
         outputs = [
-            self._output(*each, request.given, truncated=truncated, size=size)
+            self._output(*each, request.given, truncated=truncated, size=size, tokens=tokens)
             for each in zip(hypotheses, weights, strict=True)
         ]
         # none: where the logits processors leave no token
         return outputs or [Output("", truncated=truncated, input_tokens=size)]
 
     def _output(
-        self, hypothesis: Hypothesis, attention: Tensor | None, skip: int, *, truncated: bool, size: int | None
+        self,
+        hypothesis: Hypothesis,
+        attention: Tensor | None,
+        skip: int,
+        *,
+        truncated: bool,
+        size: int | None,
+        tokens: bool,
     ) -> Output:
         """Without the first `skip` tokens: a language model's prompt."""
         ids, log_p = hypothesis.tokens[skip:], hypothesis.log_probabilities
         return Output(
             self.tokenizer.decode(ids),
-            tuple(self.tokenizer.pieces(ids)),
+            tuple(self.tokenizer.pieces(ids)) if tokens else (),
             None if log_p is None else log_p[skip:],
             hypothesis.score,
             finish_reason(ids, ended=hypothesis.ended),
-            token_ids=ids if hypothesis.end is None else (*ids, hypothesis.end),
+            token_ids=() if not tokens else ids if hypothesis.end is None else (*ids, hypothesis.end),
             attention=attention,
             truncated=truncated,
             input_tokens=size,
@@ -251,6 +261,7 @@ class SequencePipeline(Pipeline):
             context_length=self.context_length,
             numbers=None if lines is None else [line - 1 for line in lines],
             trace=options.trace,
+            workers=options.workers,
         )
 
     def requests(self, encoded: EncodedInputs, options: OutputOptions) -> list[Request]:
@@ -268,7 +279,9 @@ class SequencePipeline(Pipeline):
         for source, size, prefix, no, yes in zip(
             encoded, self.inputs.sizes(encoded), prefixes, banned, required, strict=True
         ):
-            limits = everywhere + phrases.banned(self.tokenizer, no), phrases.required(self.tokenizer, yes)
+            limits: tuple[Sequence[Any], Sequence[Any]] = everywhere, ()
+            if no or yes:
+                limits = everywhere + phrases.banned(self.tokenizer, no), phrases.required(self.tokenizer, yes)
             if self.model.encoder is not None:
                 requests.append(Request(source, size, prefix, *limits))
             elif isinstance(source, list):

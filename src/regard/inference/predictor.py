@@ -133,6 +133,7 @@ class Predictor:
         lines: Sequence[int] | None = None,
         edits: Edits | None = None,
         trace: BeamTrace | None = None,
+        workers: int | None = None,
         **options: Any,
     ) -> Iterator[tuple[int, list[Output]]]:
         """The index of each text and its outputs, best first, in the order in which they are finished.
@@ -148,13 +149,19 @@ class Predictor:
         edits       changes of the model's attention and tokens (`regard.interpret.edits`), alike for each text; texts
                     are then searched one by one
         trace       records the beam search for a single text: every candidate of each step
+        workers     threads that search at once, each in its own batches, on a CPU; the outputs are the same
+                    [default: as many as PyTorch has threads, where compiled code runs the decoder]
         """
         config, pipeline = self.decode_config(options), self.pipeline
         encoded, long = self.encode_inputs("texts", texts, config, truncate=truncate, lines=lines)
         if trace is not None and (len(encoded) != 1 or config.beam_size == 1 or config.sample):
             got = f"{len(encoded)} texts, beam_size = {config.beam_size}"
             raise InvalidArgument("trace", wanted="one text and a beam search", got=got, remedy="Raise beam_size.")
-        wanted = OutputOptions(prefixes, banned, required, banned_in, attention, scores, lines, trace=trace)
+        if workers is not None and workers < 1:
+            raise InvalidArgument("workers", wanted="1 or more", got=str(workers), remedy="Leave it out.")
+        wanted = OutputOptions(
+            prefixes, banned, required, banned_in, attention, scores, lines, trace=trace, workers=workers
+        )
         with evaluating(self.model):
             found = pipeline.outputs(encoded, config, wanted)
             if edits:

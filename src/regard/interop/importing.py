@@ -24,6 +24,7 @@ from regard.model.build import build
 from regard.model.model_config import SIZES
 from regard.model.weights import weights_of
 from regard.recipe.recipe import Recipe
+from regard.recipe.toml_text import toml_lines
 
 SAFETENSORS = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.float64: "F64"}
 TEXT = {"tokenizer": "pretrained"}
@@ -97,7 +98,7 @@ class ImportedModel:
         }
         decode = _changed(tables["decode"], DecodeConfig())
         recipe = {"data": data, "model": tables["model"], "train": FINE_TUNING, "decode": decode}
-        return RECIPE_HEAD + "\n".join(_toml(recipe))
+        return RECIPE_HEAD + "\n".join(toml_lines(recipe))
 
     def _writer(self, dtype: torch.dtype | None) -> Callable[[Path], None]:
         pretrained = self.pretrained
@@ -121,17 +122,6 @@ class ImportedModel:
 def _changed(table: Mapping[str, Any], default: Config) -> dict[str, Any]:
     """The keys of a table with other values than the default."""
     return {key: value for key, value in table.items() if value != getattr(default, key)}
-
-
-def _toml(table: Mapping[str, Any], name: str = "") -> Iterator[str]:
-    """The lines of a table as TOML: its values, then its tables. (JSON writes texts, numbers and lists like TOML.)"""
-    values = {key: value for key, value in table.items() if not isinstance(value, Mapping) and value is not None}
-    if name and (values or not table):
-        yield from ("", f"[{name}]")
-    yield from (f"{key} = {json.dumps(value)}" for key, value in values.items())
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _toml(value, f"{name}.{key}" if name else key)
 
 
 @contextmanager

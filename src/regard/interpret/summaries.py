@@ -61,11 +61,9 @@ class RowSummaries(Measures[Float[Tensor, "H N"]]):
     def heads(self) -> list[Head]:
         attends = self.confidence > 0
         rows = attends.sum(1).clamp(min=1)
-        means = {name: (getattr(self, name).double() * attends).sum(1) / rows for name in MEASURES}
-        return [
-            Head(head=head, **{name: float(mean[head]) for name, mean in means.items()})
-            for head in range(len(self.entropy))
-        ]
+        values = torch.stack([getattr(self, name) for name in MEASURES], 1).double()  # (H, measures, N)
+        means = ((values * attends[:, None]).sum(2) / rows[:, None]).tolist()
+        return [Head(**dict(zip(MEASURES, mean, strict=True)), head=head) for head, mean in enumerate(means)]
 
     def with_top(self, top: int) -> "RowSummaries":
         return replace(self, top_weights=self.top_weights[..., :top], top_keys=self.top_keys[..., :top])

@@ -1,8 +1,10 @@
 """Memory: what an encoder passes to a decoder or a pool, the same for text and images."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch.nn import functional as F
 
 from regard.core.sequence import SequenceOffsets
 from regard.core.shapes import Bool, Float, Int, Tensor
@@ -35,6 +37,15 @@ class Memory:
         """A copy of the first sequences."""
         states, mask, summary = (x[:count].clone() for x in (self.states, self.mask, self.summary))
         return Memory(states, mask, summary, self.grid, self.cls_tokens)
+
+    @staticmethod
+    def joined(parts: "Sequence[Memory]") -> "Memory":
+        """The memories of several batches as that of one, padded to the longest."""
+        length, first = max(part.states.shape[1] for part in parts), parts[0]
+        padding = [length - part.states.shape[1] for part in parts]
+        states = torch.cat([F.pad(part.states, (0, 0, 0, more)) for part, more in zip(parts, padding, strict=True)])
+        mask = torch.cat([F.pad(part.mask, (0, more)) for part, more in zip(parts, padding, strict=True)])
+        return Memory(states, mask, torch.cat([part.summary for part in parts]), first.grid, first.cls_tokens)
 
     def empty(self, batch: int, length: int) -> "Memory":
         """A memory of this dtype and device in which everything is masked."""

@@ -1,5 +1,8 @@
 """Chooses the engine of a search: compiled C++ on a CPU, CUDA graphs on a GPU, plain PyTorch for everything else."""
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 from regard.core.errors import InvalidArgument
 from regard.core.shapes import Float, Int, Tensor
 from regard.model.capture import intercepting_here
@@ -34,12 +37,13 @@ class PyTorchEngine(Engine):
     def decoder_for(self, model: Seq2Seq, options: EngineOptions) -> PyTorchDecoder:
         return PyTorchDecoder(model.decoder)
 
-    def encode(self, model: Seq2Seq, source: Source, *, half: bool) -> Memory | None:
+    def encode(self, model: Seq2Seq, source: Source, *, half: bool, int8: bool = False) -> Memory | None:
         with autocast(half):
             return model.encode(source)
 
 
-ENGINES: tuple[Engine, ...] = (CpuEngine(), CudaEngine(), PyTorchEngine())  # the first that supports a model is used
+COMPILED = CpuEngine()
+ENGINES: tuple[Engine, ...] = (COMPILED, CudaEngine(), PyTorchEngine())  # the first that supports a model is used
 
 
 def decoder_for(model: Seq2Seq, options: EngineOptions) -> EngineDecoder:
@@ -55,6 +59,21 @@ def decoder_for(model: Seq2Seq, options: EngineOptions) -> EngineDecoder:
     return decoder
 
 
-def encode(model: Seq2Seq, source: Source, *, half: bool = False) -> Memory:
-    """The memory of a source, by the first engine that supports the encoder; with `half`, in bfloat16."""
-    return next(it for engine in ENGINES if (it := engine.encode(model, source, half=half)) is not None)
+def encode_each(
+    model: Seq2Seq, sources: Sequence[Any], collate: Callable[[list[Any]], Source], *, int8: bool = False
+) -> Memory:
+    """The memory of sources on a CPU, each of which has the states that it has alone, bit for bit.
+
+    The compiled encoder gives these for a whole batch. PyTorch rounds otherwise in another batch: one by one, then.
+    """
+    compiled = len(sources) > 1 and COMPILED.encodes(model)
+    memory = COMPILED.encode(model, collate([*sources]), half=False, int8=int8) if compiled else None
+    if memory is not None:
+        return memory
+    return Memory.joined([encode(model, collate([each]), int8=int8) for each in sources])
+
+
+def encode(model: Seq2Seq, source: Source, *, half: bool = False, int8: bool = False) -> Memory:
+    """The memory of a source, by the first engine that supports the encoder; in bfloat16 or int8 if asked for."""
+    found = (engine.encode(model, source, half=half, int8=int8) for engine in ENGINES)
+    return next(memory for memory in found if memory is not None)

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.model.interfaces import DecoderState, Source
@@ -54,9 +54,51 @@ class EngineOptions:
         return self.window is not None and self.max_length > self.window
 
 
+@dataclass(frozen=True)
+class SearchLoop:
+    """The tensors and settings of a search strategy, for a loop that an engine runs without Python between tokens.
+
+    The loop overwrites tokens, log_p, length, done and those of greedy or beam search as the strategy's `advance` does.
+    """
+
+    tokens: Int[Tensor, "B K T"]
+    log_p: Float[Tensor, "B K T"] | None  # None: not wanted
+    length: Int[Tensor, " B"]
+    limit: Int[Tensor, " B"]
+    min_length: Int[Tensor, " B"]
+    prompt: Int[Tensor, " B"]
+    prefix: Int[Tensor, "B P"]
+    done: Bool[Tensor, " B"]
+    suppressed: tuple[int, ...]  # tokens that are never generated
+    ends: tuple[int, ...]  # tokens that end an output
+    forced: int  # tokens that every output begins with, at log-probability 0
+    no_repeat_ngram_size: int
+    allow_end: bool  # whether an output may end before its minimum length where no other token is left
+    normalized: bool  # whether log-probabilities are compared, and not logits
+    greedy: "GreedyTensors | None" = None  # either this
+    beam: "BeamTensors | None" = None  # or this
+
+
+@dataclass(frozen=True)
+class GreedyTensors:
+    ended: Bool[Tensor, "B 1"]
+
+
+@dataclass(frozen=True)
+class BeamTensors:
+    total: Float[Tensor, "B K"]
+    ended_score: Float[Tensor, "B K"]
+    ended_log_p: Float[Tensor, "B K T"]
+    ended_tokens: Int[Tensor, "B K T"]
+    ended_length: Int[Tensor, "B K"]
+    penalty: Float[Tensor, " lengths"]  # what a score is divided by, of each length
+    early_stopping: bool | Literal["never"]
+
+
 class EngineDecoder(ABC):
     """A decoder as one engine executes it. Search steps this; the signatures are those of `Decoder`."""
 
+    compiled: bool = False  # steps run without Python's lock, so that several threads can search at once
     static: bool = False  # every step is the same kernels on the same memory, so that a CUDA graph can record it
 
     @abstractmethod
@@ -66,6 +108,16 @@ class EngineDecoder(ABC):
     @abstractmethod
     def step(self, tokens: Int[Tensor, " BK"], state: DecoderState) -> tuple[Float[Tensor, "BK V"], DecoderState]:
         """Logits after one more token of every hypothesis, and the new state. The next step may overwrite both."""
+
+    def search(
+        self, tokens: Int[Tensor, "B K"], state: DecoderState, loop: SearchLoop, *, steps: int, stop: int
+    ) -> tuple[int, DecoderState] | None:
+        """Take up to `steps` steps, until `stop` more slots are done; the number of steps, and the new state.
+
+        Overwrites `tokens`, the last ones, and the tensors of the loop. The result is that of `step` and the strategy's
+        `advance`, token for token and bit for bit. None: not supported here, and nothing has changed.
+        """
+        return None
 
     def refresh(self, model: Seq2Seq) -> bool:
         """Copy the decoder's weights again if they have changed since they were copied; whether they had."""
@@ -80,8 +132,8 @@ class Engine(ABC):
         """The model's decoder as this engine executes it."""
 
     @abstractmethod
-    def encode(self, model: Seq2Seq, source: Source, *, half: bool) -> Memory | None:
-        """The memory of a source; with `half`, linear layers in bfloat16."""
+    def encode(self, model: Seq2Seq, source: Source, *, half: bool, int8: bool = False) -> Memory | None:
+        """The memory of a source; with `half`, linear layers in bfloat16; with `int8`, int8 weights if possible."""
 
 
 class Generated(Protocol):
@@ -112,6 +164,10 @@ class SearchStrategy(ABC):
     @abstractmethod
     def keep(self, slots: Int[Tensor, " n"]) -> None:
         """Continue with these slots only."""
+
+    def loop(self) -> SearchLoop | None:
+        """What a loop without Python needs; None where the strategy or a logits processor is in Python only."""
+        return None
 
     @abstractmethod
     def advance(self, logits: Float[Tensor, "B K V"]) -> tuple[Int[Tensor, "B K"], Int[Tensor, "B K"] | None]:

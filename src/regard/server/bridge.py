@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from regard.core.errors import RegardError
 from regard.inference.pipelines import Output
@@ -79,7 +79,7 @@ class EngineClient:
         jobs = [self._job(work, future) for work, future in zip(works, futures, strict=True)]
         try:
             self.engine.submit(*jobs)
-            return list(await asyncio.gather(*futures))
+            return [await futures[0]] if len(futures) == 1 else list(await asyncio.gather(*futures))
         finally:
             self._cancel(jobs, futures)
 
@@ -148,19 +148,44 @@ class EngineClient:
         return partial(self.mailbox.put, receive)
 
 
-async def unless_disconnected(receive: Callable[[], Any], work: Awaitable[Answered]) -> Answered | None:
-    """The result of work that is awaited here; None where the client disconnects first: the work is then cancelled."""
+class ClientConnection(Protocol):
+    """The connection of a client, as a protocol of this server keeps it.
+
+    lost       whether it is closed
+    watchers   are called when it is
+    """
+
+    lost: bool
+    watchers: set[Callable[[], None]]
+
+
+async def unless_disconnected(
+    receive: Callable[[], Any], work: Awaitable[Answered], connection: ClientConnection | None = None
+) -> Answered | None:
+    """The result of work that is awaited here; None where the client disconnects first: the work is then cancelled.
+
+    Without the connection, as behind another server, a task waits for the message that says so.
+    """
     working, gone = asyncio.current_task(), False
     assert working is not None
 
-    async def disconnected() -> None:
+    def lost() -> None:
         nonlocal gone
-        while (await receive())["type"] != "http.disconnect":
-            pass
         gone = True
         working.cancel()
 
-    watch = asyncio.ensure_future(disconnected())
+    async def disconnected() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        lost()
+
+    watch = None
+    if connection is None:
+        watch = asyncio.ensure_future(disconnected())
+    else:
+        connection.watchers.add(lost)
+        if connection.lost:
+            lost()
     try:
         return await work
     except asyncio.CancelledError:
@@ -168,4 +193,7 @@ async def unless_disconnected(receive: Callable[[], Any], work: Awaitable[Answer
             raise
         return None
     finally:
-        watch.cancel()
+        if watch is not None:
+            watch.cancel()
+        if connection is not None:
+            connection.watchers.discard(lost)

@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from regard.core.errors import EngineFailed, Overloaded, RegardError, ServerStopping
+from regard.core.errors import EngineCrashed, EngineFailed, Overloaded, RegardError, ServerStopping
 from regard.server.problems import RequestRefused
 from regard.server.records import Record
 from regard.server.routing import JSON, NDJSON, Call, Route
@@ -164,7 +164,7 @@ class BulkAnswer(Response):
 
     def _problem(self, error: RegardError, number: int) -> Line:
         body = bytes(self.route.problem(error, self._id(number)).body)
-        return Line(body, last=isinstance(error, ServerStopping))
+        return Line(body, last=isinstance(error, ServerStopping | EngineCrashed))
 
     def _id(self, number: int) -> str:
         return f"{self.call.id}-{number}"

@@ -44,9 +44,10 @@ class CrossOrigin:
         if "access-control-allow-origin" not in self.headers(headers.get("origin")):
             message = "origin: wanted one that this server lets in; got another. Add it: --cors ORIGIN."
             raise RequestRefused(HTTPStatus.FORBIDDEN, message, reason="cors")
+        sent = "authorization", "content-type", "x-request-id", "x-timeout-ms", "traceparent", "tracestate"
         allowed = {
             "access-control-allow-methods": "GET, POST",
-            "access-control-allow-headers": "authorization, content-type, x-request-id, traceparent, tracestate",
+            "access-control-allow-headers": ", ".join(sent),
             "access-control-max-age": "600",
         }
         return Response(status_code=HTTPStatus.NO_CONTENT, headers=allowed)

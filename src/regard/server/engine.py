@@ -9,24 +9,25 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
 
-from regard.core.errors import DeadlineExceeded, InvalidArgument, ServerStopping
+from regard.core.errors import DeadlineExceeded, EngineCrashed, InvalidArgument, ServerStopping
 from regard.decoding.batch_plan import plan_requests
 from regard.decoding.interfaces import Hypothesis
-from regard.decoding.search import IDLE_FRACTION, final
+from regard.decoding.search import final
 from regard.inference.load import current_device
 from regard.inference.phrases import without_other_spellings
 from regard.inference.predictor import Predictor
 from regard.runtime.interfaces import constant_weights
+from regard.runtime.threads import use_threads
 from regard.server.batches import AsideBatch, Computed, compute, told
 from regard.server.interfaces import EngineStats, ModelHost, ModelInfo
 from regard.server.job_queue import Admissions, JobQueue, Lanes
 from regard.server.jobs import Job, Result
 from regard.server.searches import RunningJob, SearchGroup
-from regard.server.served_model import BatchPlan, JobPlan, SearchPlan, ServedModel
+from regard.server.served_model import SearchPlan, ServedModel
 
 log = logging.getLogger(__name__)
 MOST_ARRIVALS = 128  # jobs that are planned between two steps
@@ -70,6 +71,9 @@ class Engine(ModelHost):
         self._blocked = False  # whether all jobs that wait do so for what is computed aside
         self._aside = AsideBatch(device, self._wake)
         self._accepting = self._working = True
+        self.threads: Callable[[], int] | None = None  # how many a step may use; None: all
+        self._crash: EngineCrashed | None = None  # by which the engine's thread has ended
+        self._crash_receivers: list[Callable[[EngineCrashed], None]] = []
         self._alive = self._checked = 0.0  # when the engine's thread was seen, and deadlines were checked
         self._thread = threading.Thread(target=self._work, name="regard engine", daemon=True)
 
@@ -80,6 +84,12 @@ class Engine(ModelHost):
 
     def stuck(self) -> float:
         return time.monotonic() - self._alive if self._jobs else 0.0
+
+    def when_crashed(self, receive: Callable[[EngineCrashed], None]) -> None:
+        with self._wake:
+            self._crash_receivers.append(receive)
+        if self._crash is not None:
+            receive(self._crash)
 
     def devices(self, name: str) -> Sequence[str]:
         return (self.device,)
@@ -109,7 +119,7 @@ class Engine(ModelHost):
     def submit(self, *jobs: Job) -> None:
         with self._wake:
             if not self._accepting:
-                raise ServerStopping
+                raise self._crash or ServerStopping
             self._alive = self._alive if self._jobs else time.monotonic()
             for job in jobs:
                 if job.model not in self.models:
@@ -154,8 +164,22 @@ class Engine(ModelHost):
     # ---- the engine's thread ----
 
     def _work(self) -> None:
-        with constant_weights(), current_device(self.device):
-            self._run()
+        try:
+            with constant_weights(), current_device(self.device):
+                self._run()
+        except BaseException as error:
+            log.critical("the engine's thread has ended: its jobs end with it", exc_info=error)
+            self._crashed(EngineCrashed(error))
+
+    def _crashed(self, error: EngineCrashed) -> None:
+        """End all jobs with an error, without what the engine knew about them: it may be wrong."""
+        with self._wake:
+            self._accepting, self._crash = False, error
+            jobs, self._jobs = list(self._jobs), {}
+            self._wake.notify_all()
+        self._tell((job, error) for job in jobs)
+        for receive in self._crash_receivers:
+            receive(error)
 
     def _run(self) -> None:
         while True:
@@ -164,6 +188,8 @@ class Engine(ModelHost):
                 if not self._working:
                     return
             self._alive = time.monotonic()
+            if self.threads is not None:
+                use_threads(self.threads())
             if self._aside.found:
                 self._computed(*self._aside.take())
             self._drop_cancelled()
@@ -219,24 +245,21 @@ class Engine(ModelHost):
     def _admit(self) -> None:
         """Move waiting jobs into searches with free slots; compute those that need no search."""
         self._sort_arrivals()
-        round_ = Admissions(self._rows())
-        while (job := self._lanes.next(self._clients, round_.full)) is not None:
-            lane = job.plan.lane
-            if not self._has_room(job.plan, round_):
-                round_.full.add(lane)
+        limits = self.limits
+        round_ = Admissions(limits.slots, limits.hypotheses, limits.batch, self._rows(), aside=bool(self._aside.jobs))
+        for job in self._lanes.turns(self._clients, round_.full):
+            if not round_.choose(job):
                 continue
             with self._wake:
                 self.queue.remove(job)
             job.admitted()
             self._clients[job.client] += 1
-            round_.rows += job.plan.rows if isinstance(job.plan, SearchPlan) else 0
-            round_.chosen.setdefault(lane, []).append(job)
         self._blocked = bool(self._aside.jobs) and not round_.chosen
         for jobs in round_.chosen.values():
             plan = jobs[0].plan
             if isinstance(plan, SearchPlan):
                 self._begin(plan.model, plan.group(self.limits.slots), [job.plan.running for job in jobs])
-            elif self._runs_aside(plan):
+            elif plan.runs_aside:
                 self._aside.begin(jobs, plan.model.predictor, [job.plan.work for job in jobs])
             else:
                 self._compute(plan.model.predictor, jobs)
@@ -257,25 +280,6 @@ class Engine(ModelHost):
                     job.plan = plan
                     self._lanes.add(plan.lane, job)
         self._end(*refused)
-
-    def _has_room(self, plan: JobPlan, round_: Admissions) -> bool:
-        """Whether a job may join a batch or a search now."""
-        chosen = len(round_.chosen.get(plan.lane, ()))
-        if isinstance(plan, BatchPlan):
-            others = (jobs[0].plan for lane, jobs in round_.chosen.items() if lane != plan.lane)
-            if self._runs_aside(plan) and (self._aside.jobs or any(map(self._runs_aside, others))):
-                return False
-            return chosen < min(self.limits.batch, plan.work.most)
-        assert isinstance(plan, SearchPlan)
-        if round_.rows and round_.rows + plan.rows > self.limits.hypotheses:
-            return False
-        search = plan.group(self.limits.slots).search
-        # Of a full search, several slots are filled together: to encode one input after another takes longer.
-        return search.free - chosen >= (1 if chosen else max(1, search.slots // IDLE_FRACTION))
-
-    def _runs_aside(self, plan: JobPlan) -> bool:
-        """Whether a job has a long search of its own. A GPU's steps cannot be recorded while another thread uses it."""
-        return isinstance(plan, BatchPlan) and plan.work.searches and plan.model.on_cpu
 
     def _rows(self) -> int:
         """Hypotheses of all searches."""
@@ -306,8 +310,7 @@ class Engine(ModelHost):
             return
         ended = {number for number, _ in finished}
         for number, token in tokens.items():
-            self._streamed(group, group.running[number], token, last=number in ended)
-            if group.running[number].stops.found and number not in ended:
+            if group.streamed(number, token, last=number in ended) and number not in ended:
                 finished.append((number, group.search.finish(number)))
         if not finished:
             return
@@ -319,19 +322,6 @@ class Engine(ModelHost):
         """End jobs of a search that has failed."""
         self._clients.subtract(each.job.client for each in running)
         self._end(*zip((each.job for each in running), repeat(told(error)), strict=False))
-
-    def _streamed(self, group: SearchGroup, each: RunningJob, token: int, *, last: bool) -> None:
-        each.tokens += 1
-        prompt = each.tokens <= each.request.given
-        if each.text is None or (prompt and not each.work.echo):
-            return
-        if each.job.on_token is not None and not prompt:
-            each.job.on_token(token)
-        piece = "" if group.task.is_end(token) and not prompt else each.text.add(token)
-        piece += each.text.rest() if last else ""
-        piece = piece if prompt else each.stops.add(piece, last=last)
-        if piece and each.job.on_text is not None:
-            each.job.on_text(piece)
 
     def _finish(
         self, model: ServedModel, group: SearchGroup, each: RunningJob, hypotheses: list[Hypothesis]
@@ -348,12 +338,9 @@ class Engine(ModelHost):
                 model.groups[each.job] = other = SearchGroup.of(group.task, group.pipeline, planned, slots=1)
                 self._begin(model, other, [replace(each, request=again, planned=planned, tokens=0)])
                 return None
-            outputs = group.outputs(each, hypotheses)
-            usage, echoed = each.job.usage, each.input_tokens if each.work.echo else 0
-            usage.read, usage.generated = each.input_tokens, sum(len(one.tokens) - echoed for one in outputs)
+            return each.job, group.outputs(each, hypotheses)
         except Exception as error:  # whatever a model raises must not end the engine
             return each.job, told(error)
-        return each.job, outputs
 
     def _compute(self, predictor: Predictor, jobs: Sequence[Job]) -> None:
         """End jobs with the results of one batch.
@@ -380,6 +367,9 @@ class Engine(ModelHost):
             return
         self._forget(*(job for job, _ in ends))
         self.queue.drain.ended(len(ends))
+        self._tell(ends)
+
+    def _tell(self, ends: Iterable[tuple[Job, Result]]) -> None:
         for job, result in ends:
             job.ended()
             try:

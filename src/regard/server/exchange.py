@@ -6,14 +6,15 @@ import os
 import re
 import time
 from contextlib import suppress
-from dataclasses import replace
 from datetime import UTC, datetime
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
 
 import msgspec
-from starlette.requests import ClientDisconnect, Request
+from starlette.datastructures import QueryParams
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -26,7 +27,7 @@ from regard.server.keys import ApiKey, Client, KeyLimiter, KeyRing
 from regard.server.metrics import Metrics
 from regard.server.problems import SECURITY_HEADERS, RequestRefused, problem, rejection
 from regard.server.records import Record
-from regard.server.routing import NDJSON, Call, Route, RouteTable
+from regard.server.routing import JSON, NDJSON, Call, Route, RouteTable
 from regard.server.service import HttpLimits, Service
 from regard.server.tracing import Tracing
 
@@ -57,10 +58,14 @@ class Exchange:
 
     def __init__(self, server: Application, scope: Scope, receive: Receive, send: Send) -> None:
         self.server, self.scope, self.receive, self._send = server, scope, receive, send
-        self.request = Request(scope, receive)
-        given = self.request.headers.get("x-request-id", "")
+        given_headers: list[tuple[bytes, bytes]] = [*scope["headers"]]
+        # Of a header that is given twice, the first counts.
+        self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(given_headers)}
+        given = self.headers.get("x-request-id", "")
         self.id = given if given and REQUEST_ID.fullmatch(given) else os.urandom(16).hex()
-        scope.setdefault("state", {})["id"] = self.id
+        state = scope.setdefault("state", {})
+        state["id"] = self.id
+        self.connection = state.pop("connection", None)  # which has the scope: together they would be garbage
         self.route: Route | None = None
         self.client = Client("", admin=False)
         self.entered: ApiKey | None = None  # counted among the requests of its key
@@ -68,7 +73,7 @@ class Exchange:
         self.content: bytes | None = None  # of the body
         self.large = False  # counted among the large bodies
         self.began = time.monotonic()
-        self.trace = server.tracing.begin(self.request.headers)
+        self.trace = server.tracing.begin(self.headers)
 
     async def run(self) -> None:
         self.server.open += 1
@@ -139,15 +144,17 @@ class Exchange:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             own = {name for name, _ in message["headers"]}  # an answer may have its own policy
-            extra = {"x-request-id": self.id, **self.trace.headers}
+            headers = [*message["headers"], *(each for each in ALWAYS if each[0] not in own)]
+            headers.append((b"x-request-id", self.id.encode()))
+            extra = dict(self.trace.headers)
             if self.server.cors.origins:
-                extra |= self.server.cors.headers(self.request.headers.get("origin"))
-            if self.scope.get("state", {}).get("requests", 0) + 1 >= REQUESTS:
+                extra |= self.server.cors.headers(self.headers.get("origin"))
+            if self.scope["state"].get("requests", 0) + 1 >= REQUESTS:
                 extra["connection"] = "close"
+            headers += [(name.encode(), value.encode()) for name, value in extra.items() if name.encode() not in own]
             if self.record.version:
-                extra |= {"x-model": quote(self.record.model), "x-model-version": quote(self.record.version)}
-            headers = [*ALWAYS, *((name.encode(), value.encode()) for name, value in extra.items())]
-            message["headers"] = [*message["headers"], *(each for each in headers if each[0] not in own)]
+                headers += _model_headers(self.record.model, self.record.version)
+            message["headers"] = headers
         if message["type"] == "http.response.body" and not message.get("more_body", False):
             self.complete = True
             self._add_to_metrics(
@@ -157,7 +164,7 @@ class Exchange:
 
     async def _answer(self) -> Response | None:
         """The answer; None where the client has disconnected."""
-        keys, headers = self.server.keys, self.request.headers
+        keys, headers = self.server.keys, self.headers
         if sum(len(name) + len(value) for name, value in self.scope["headers"]) > HEADER_BYTES:
             message = f"headers: wanted at most {HEADER_BYTES:,} bytes; got more. Send less."
             raise RequestRefused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, message)
@@ -176,29 +183,31 @@ class Exchange:
         if self.route.admin and not self.client.admin:
             message = "authorization: wanted a key of an administrator; got another client. Use a key marked admin."
             raise RequestRefused(HTTPStatus.FORBIDDEN, message)
-        query = dict(self.request.query_params)
-        call = Call(self.id, self.client.name, b"", parameters, query, headers=dict(headers), record=self.record)
+        query = dict(QueryParams(self.scope["query_string"])) if self.scope["query_string"] else {}
         if self.route.method == "GET":
-            return await self.route.handler(call)
+            return await self.route.handler(self._call(parameters, query))
         kind = self._content_type(self.route)
         if kind == NDJSON:
-            service = self.server.service
+            call, service = self._call(parameters, query), self.server.service
             limits, count = service.bulk_limits(self.route), self.server.metrics.count_inputs
             if limits.line > self.server.limits.body:
                 self._count_large_body()
             return BulkAnswer(call, self.route, limits, service.bulk_slots, count)
-        call = replace(call, content_type=kind, body=await self._body())
-        return await unless_disconnected(self.receive, self.route.handler(call))
+        call = self._call(parameters, query, await self._body(), kind)
+        return await unless_disconnected(self.receive, self.route.handler(call), self.connection)
+
+    def _call(self, parameters: dict[str, str], query: dict[str, str], body: bytes = b"", kind: str = JSON) -> Call:
+        return Call(self.id, self.client.name, body, parameters, query, kind, self.headers, self.record)
 
     async def _authorization(self) -> str:
         """The key as the headers name it; or as the body does, where the API of the route has it there."""
-        given = self.request.headers.get("authorization", "")
+        given = self.headers.get("authorization", "")
         if given or self.route is None or self.route.body_key is None or not self.server.keys.keys:
             return given
         return f"Bearer {self.route.body_key(await self._body())}"
 
     def _content_type(self, route: Route) -> str:
-        given = self.request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        given = self.headers.get("content-type", "").partition(";")[0].strip().lower()
         if given not in route.accepts:
             wanted = " or ".join(route.accepts)
             message = f"content-type: wanted {wanted}; got {printable(given) or 'none'}. Send it so."
@@ -212,13 +221,18 @@ class Exchange:
         assert self.route is not None
         limits, content = self.server.limits, bytearray()
         most = self.server.service.body_limit(self.route)
-        length = int(self.request.headers.get("content-length", "0"))
+        length = int(self.headers.get("content-length", "0"))
         if length > most:
             raise _too_large(most)
         try:
             async with asyncio.timeout(limits.body_seconds):
-                async for part in self.request.stream():
-                    content += part
+                more = True
+                while more:
+                    part = await self.receive()
+                    if part["type"] == "http.disconnect":
+                        raise ClientDisconnect
+                    content += part.get("body", b"")
+                    more = part.get("more_body", False)
                     if len(content) > most:
                         raise _too_large(most)
                     if max(length, len(content)) > limits.body:
@@ -237,6 +251,11 @@ class Exchange:
                 raise Overloaded(1)
             service.large_bodies += 1
             self.large = True
+
+
+@lru_cache(maxsize=64)
+def _model_headers(model: str, version: str) -> tuple[tuple[bytes, bytes], ...]:
+    return (b"x-model", quote(model).encode()), (b"x-model-version", quote(version).encode())
 
 
 def _too_large(most: int) -> RequestRefused:

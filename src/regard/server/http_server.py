@@ -10,20 +10,25 @@ from typing import Any
 
 import uvicorn
 
+from regard.core.errors import EngineCrashed
 from regard.server.app import Server
 from regard.server.interfaces import InferenceEngine
 from regard.server.protocol import HEADER_BYTES, fastest
 from regard.server.tls import Tls
 
 log = logging.getLogger(__name__)
+ANSWER_SECONDS = 5.0  # for answers to be written, after the time in which requests must end: clients may read slowly
 
 
 async def serve_http(
     app: Server, engine: InferenceEngine, listening: socket.socket, drain_seconds: float, tls: Tls | None
 ) -> None:
-    """Answer requests until SIGTERM or SIGINT, then finish those in flight within this time."""
+    """Answer requests until SIGTERM or SIGINT, then finish those in flight within this time.
+
+    Raises `EngineCrashed` where a fault ends the engine: requests get status 503, and the server ends.
+    """
     server = uvicorn.Server(server_config(app, tls))
-    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    loop, stop, crashes = asyncio.get_running_loop(), asyncio.Event(), list[EngineCrashed]()
 
     def end(number: int, frame: FrameType | None) -> None:
         """The first signal drains, a second one ends at once."""
@@ -32,17 +37,25 @@ async def serve_http(
         log.info("%s: finishing the requests in flight", signal.Signals(number).name)
         loop.call_soon_threadsafe(stop.set)
 
+    def crashed(error: EngineCrashed) -> None:
+        crashes.append(error)
+        loop.call_soon_threadsafe(stop.set)
+
     server.handle_exit = end  # type: ignore[assignment, method-assign]
+    engine.when_crashed(crashed)
 
     async def drain() -> None:
         await stop.wait()
         app.service.stopping = True  # the socket stays open: new requests are refused with status 503
-        finished = await asyncio.to_thread(engine.stop, drain_seconds)
-        while app.open and not server.force_exit:
+        finished, until = await asyncio.to_thread(engine.stop, drain_seconds), loop.time() + ANSWER_SECONDS
+        while app.open and not server.force_exit and loop.time() < until:
             await asyncio.sleep(0.01)
-        if not finished:
+        if not finished or app.open:
             log.warning("requests were ended after %g s without an answer", drain_seconds)
         server.should_exit = True
+        await asyncio.sleep(max(0.0, until - loop.time()))  # connections are closed meanwhile, and this is cancelled
+        log.warning("connections were closed whose clients did not read their answers")
+        server.force_exit = True
 
     draining = asyncio.ensure_future(drain())
     try:
@@ -50,6 +63,8 @@ async def serve_http(
     finally:
         draining.cancel()
         await asyncio.to_thread(engine.stop)
+    if crashes:
+        raise crashes[0]
 
 
 def server_config(app: Any, tls: Tls | None = None, protocol: type[asyncio.Protocol] | None = None) -> uvicorn.Config:

@@ -1,7 +1,7 @@
 """What the HTTP side needs of an engine, which may run in this process, on several devices, or in another process."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
@@ -9,6 +9,7 @@ from msgspec import Struct
 from regard.data.config import ResizeFilter
 
 if TYPE_CHECKING:
+    from regard.core.errors import EngineCrashed
     from regard.inference.predictor import Predictor
     from regard.server.jobs import Job
 
@@ -80,6 +81,12 @@ class InferenceEngine(ABC):
     @abstractmethod
     def cancel(self, job: "Job") -> None:
         """End a job without a result; one that has ended stays as it is. Its `on_end` is not called any more."""
+
+    def when_crashed(self, receive: Callable[["EngineCrashed"], None]) -> None:  # noqa: B027  none in this process
+        """Call a receiver, in any thread, where a fault of its own ends the engine: the process must end then.
+
+        Its jobs have ended with the same error. An engine in another process is started again by its supervisor.
+        """
 
     @abstractmethod
     def stop(self, seconds: float = 0.0) -> bool:

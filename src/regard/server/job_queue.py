@@ -2,12 +2,15 @@
 
 import time
 from collections import OrderedDict, deque
-from collections.abc import Container, Hashable, Iterator, Mapping
+from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 from math import ceil
 
 from regard.core.errors import Overloaded
+from regard.decoding.search import IDLE_FRACTION
 from regard.server.jobs import Job
+from regard.server.served_model import BatchPlan, JobPlan, SearchPlan
 
 
 class JobQueue:
@@ -44,8 +47,17 @@ class JobQueue:
         return True
 
 
+def check_room(queues: Sequence[JobQueue], jobs: Sequence[Job]) -> None:
+    """Refuse jobs for which several queues, which share the limits of each, have no room together."""
+    waiting, tokens = sum(map(len, queues)), sum(queue.tokens for queue in queues)
+    for job in jobs:
+        if waiting >= queues[0].max_jobs or (waiting and tokens + job.size > queues[0].max_tokens):
+            raise Overloaded(max(queue.drain.seconds_for(len(queue)) for queue in queues))
+        waiting, tokens = waiting + 1, tokens + job.size
+
+
 class Lanes:
-    """Waiting jobs, sorted into lanes of those that compete for the same room, and the next of them in turn.
+    """Waiting jobs, sorted into lanes of those that compete for the same room, each taken in turn.
 
     Next is the job of the client with the least running jobs; among the jobs of a client, and between clients with as
     many, the one that has waited longest. Jobs that have left the queue are skipped.
@@ -59,37 +71,76 @@ class Lanes:
         """Jobs of a client are added in the order in which they were submitted."""
         self._lanes.setdefault(lane, {}).setdefault(job.client, deque()).append(job)
 
-    def next(self, running: Mapping[str, int], without: Container[Hashable] = ()) -> Job | None:
-        """The next job that waits in a lane other than these; it stays there until it leaves the queue.
+    def turns(self, running: Mapping[str, int], full: Container[Hashable]) -> Iterator[Job]:
+        """The jobs of one round, in turn. Before the next, each must leave the queue, or its lane become a full one.
 
-        running   the number of running jobs of each client
+        running   the number of running jobs of each client, with those that were taken in this round
+        full      lanes without room, which are skipped
         """
-        best: tuple[int, float] | None = None
-        found: Job | None = None
-        for lane, clients in list(self._lanes.items()):
-            if lane in without:
-                continue
-            for client, line in list(clients.items()):
-                while line and line[0] not in self._queue:
-                    line.popleft()
-                if not line:
-                    del clients[client]
-                    continue
-                rank = running.get(client, 0), line[0].submitted
-                if best is None or rank < best:
-                    best, found = rank, line[0]
-            if not clients:
-                del self._lanes[lane]
-        return found
+        heap = [
+            (running.get(client, 0), line[0].submitted, number, lane, client)
+            for number, (lane, client, line) in enumerate(
+                (lane, client, line) for lane, clients in self._lanes.items() for client, line in clients.items()
+            )
+        ]
+        heapify(heap)
+        while heap:
+            _, _, number, lane, client = heappop(heap)
+            line = self._lanes[lane][client]
+            while line and line[0] not in self._queue:  # taken, cancelled or late
+                line.popleft()
+            if line and lane not in full:
+                rank = running.get(client, 0), line[0].submitted, number, lane, client
+                if not heap or rank <= heap[0]:
+                    yield line[0]
+                    rank = running.get(client, 0), *rank[1:]
+                heappush(heap, rank)
+            elif not line:
+                del self._lanes[lane][client]
+                if not self._lanes[lane]:
+                    del self._lanes[lane]
 
 
 @dataclass
 class Admissions:
-    """Jobs that are chosen in one round, by their lanes, and the lanes without room."""
+    """Jobs that are chosen in one round, by their lanes, and the lanes without room.
 
-    rows: int  # hypotheses of all searches, with theirs
+    slots, hypotheses, batch   the limits of the engine
+    rows    hypotheses of all searches, with those of the jobs that are chosen
+    aside   whether something is computed aside already
+    """
+
+    slots: int
+    hypotheses: int
+    batch: int
+    rows: int
+    aside: bool
     chosen: dict[Hashable, list[Job]] = field(default_factory=dict)
     full: set[Hashable] = field(default_factory=set)
+
+    def choose(self, job: Job) -> bool:
+        """Choose a job, if it may join a batch or a search now; its lane is full otherwise."""
+        plan: JobPlan = job.plan
+        if not self._has_room(plan):
+            self.full.add(plan.lane)
+            return False
+        self.rows += plan.rows if isinstance(plan, SearchPlan) else 0
+        self.aside = self.aside or plan.runs_aside
+        self.chosen.setdefault(plan.lane, []).append(job)
+        return True
+
+    def _has_room(self, plan: JobPlan) -> bool:
+        chosen = len(self.chosen.get(plan.lane, ()))
+        if isinstance(plan, BatchPlan):
+            if plan.runs_aside and self.aside and not chosen:
+                return False
+            return chosen < min(self.batch, plan.work.most)
+        assert isinstance(plan, SearchPlan)
+        if self.rows and self.rows + plan.rows > self.hypotheses:
+            return False
+        search = plan.group(self.slots).search
+        # Of a full search, several slots are filled together: to encode one input after another takes longer.
+        return search.free - chosen >= (1 if chosen else max(1, search.slots // IDLE_FRACTION))
 
 
 class DrainRate:

@@ -4,6 +4,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -139,6 +140,7 @@ class Generation(Work):
     token_texts: bool = False  # give the text that each token adds
     echo: bool = False  # give a language model's input as the beginning of the output
     widen_beam: bool = False  # to the number of outputs, where it is smaller
+    tokens: bool = True  # give the tokens of outputs, and their ids
 
     @property
     def texts(self) -> Sequence[object]:
@@ -301,7 +303,7 @@ class Job:
     served: Any = field(default=None, repr=False)  # the model, until the job has ended
     plan: Any = field(default=None, repr=False)  # kept by the engine while the job waits
 
-    @property
+    @cached_property
     def size(self) -> int:
         return self.work.size
 

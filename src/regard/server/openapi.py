@@ -13,7 +13,7 @@ from regard.decoding.config import DecodeConfig
 from regard.server.interfaces import ModelInfo
 from regard.server.problems import MEDIA_TYPE
 from regard.server.routing import FORM, JSON, NDJSON, Call, Route
-from regard.server.service import TEXT, Service, example_input, json_answer
+from regard.server.service import TEXT, TIMEOUT, Service, example_input, json_answer
 from regard.server.static import page_file
 from regard.server.wire import Problem
 
@@ -108,13 +108,19 @@ def _operation(route: Route, models: Sequence[ModelInfo], schema: Callable[[obje
             "5XX": {"description": "The server failed, stops, or the time is over", **error},
         },
     }
+    parameters: list[Table] = []
+    if route.method == "POST" and not route.admin:
+        of = "milliseconds after which the request ends with status 504; where the body has timeout_ms too, the less"
+        parameters.append({"name": TIMEOUT, "in": "header", "description": of, "schema": {"type": "integer"}})
     if names := PARAMETER.findall(route.path):
         first = models[0] if models else ModelInfo("model", "version")
         values = {"name": first.name, "model": first.name, "version": first.version}
-        operation["parameters"] = [
+        parameters += [
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}, **_example(values.get(name))}
             for name in names
         ]
+    if parameters:
+        operation["parameters"] = parameters
     if route.request is not None:
         body = {"schema": schema(route.request), "example": _body(route, models)}
         forms = {FORM: {"schema": _form(route.request)}} if FORM in route.accepts else {}

@@ -2,7 +2,9 @@
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import torch
 
 from regard.core.errors import InvalidArgument
 from regard.inference.load import pick_device
@@ -11,6 +13,7 @@ from regard.server.interfaces import ModelHost
 from regard.server.replicas import ReplicaRouter
 
 Devices = str | Sequence[str]
+TOGETHER = 2  # engines of one processor
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,11 @@ class Placement:
         return Placement(tuple(each for each, _ in numbers), engines)
 
     def engine(self, limits: EngineLimits) -> ModelHost:
-        """One engine for each device; a router before them where they are several."""
+        """One engine for each device, two that share a processor's threads; a router before several."""
+        if self.devices == ("cpu",) and torch.get_num_threads() >= TOGETHER <= limits.slots:
+            each = replace(limits, slots=limits.slots // TOGETHER, hypotheses=limits.hypotheses // TOGETHER)
+            engines = [Engine(each, "cpu") for _ in range(TOGETHER)]
+            return ReplicaRouter(engines, dict.fromkeys(self.engines, range(TOGETHER)), limits.slots // 4)
         engines = [Engine(limits, device) for device in self.devices]
         return engines[0] if len(engines) == 1 else ReplicaRouter(engines, self.engines)
 

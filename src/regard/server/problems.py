@@ -8,8 +8,10 @@ from starlette.responses import Response
 
 from regard.core.errors import (
     DeadlineExceeded,
+    EngineCrashed,
     EngineRestarting,
     InvalidArgument,
+    InvalidRecipe,
     Overloaded,
     RegardError,
     ServerStopping,
@@ -45,6 +47,8 @@ def status_of(error: RegardError) -> tuple[HTTPStatus, dict[str, str]]:
         return HTTPStatus.GATEWAY_TIMEOUT, {}
     if isinstance(error, EngineRestarting):
         return HTTPStatus.SERVICE_UNAVAILABLE, {"retry-after": str(error.retry_after)}
+    if isinstance(error, EngineCrashed):
+        return HTTPStatus.SERVICE_UNAVAILABLE, {"retry-after": "5"}
     if isinstance(error, ServerStopping):
         return HTTPStatus.SERVICE_UNAVAILABLE, {"retry-after": "1"}
     return HTTPStatus.BAD_REQUEST if isinstance(error, ValueError) else HTTPStatus.INTERNAL_SERVER_ERROR, {}
@@ -58,6 +62,8 @@ def rejection(error: RegardError) -> str:
         return "queue_full"
     if isinstance(error, EngineRestarting):
         return "engine_restarting"
+    if isinstance(error, EngineCrashed):
+        return "engine_crashed"
     status, _ = status_of(error)
     return {HTTPStatus.SERVICE_UNAVAILABLE: "stopping", HTTPStatus.BAD_REQUEST: "bad_request"}.get(status, "")
 
@@ -67,6 +73,10 @@ def problem_document(error: RegardError, request_id: str) -> Problem:
     parts = {}
     if isinstance(error, InvalidArgument):
         parts = {"argument": error.argument, "wanted": error.wanted, "got": error.got, "remedy": error.remedy}
+    elif isinstance(error, InvalidRecipe):  # options of [decode], which a request has at its top
+        first = error.problems[0]
+        key = first.key.removeprefix("decode.")
+        parts = {"argument": key, "wanted": first.wanted, "got": first.got, "remedy": first.remedy}
     return Problem(status.phrase, status.value, str(error), request_id, **parts)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import uuid
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, cast
 
@@ -25,15 +26,19 @@ class ConnectionLimits(_Protocol):
     """Closes a connection on which a request's headers take too long to arrive (slow loris), or too many bytes.
 
     The answers of uvicorn itself, to what is not HTTP, are made here: problems with the headers of all other answers.
-    `state["requests"]` of a request's scope is the number of requests before it on the same connection.
+    `state["requests"]` of a request's scope is the number of requests before it on the same connection, and
+    `state["connection"]` the connection.
     """
 
     timer: asyncio.TimerHandle | None = None
     waiting: int = 0  # bytes of a request whose headers are not complete
+    lost: bool = False
+    watchers: set[Callable[[], None]]  # are called when the connection is lost
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self.app_state: dict[str, Any] = {**self.app_state, "requests": 0}
+        self.watchers = set()
+        self.app_state: dict[str, Any] = {**self.app_state, "requests": 0, "connection": self}
         self._watch()
 
     def data_received(self, data: bytes) -> None:
@@ -58,6 +63,10 @@ class ConnectionLimits(_Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
         super().connection_lost(exc)
+        self.lost = True
+        del self.app_state["connection"]
+        for call in list(self.watchers):
+            call()
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(HTTPStatus.BAD_REQUEST, "request: wanted one of HTTP/1.1; got other bytes. Change the client.")

@@ -10,13 +10,15 @@ A replica batches continuously what reaches it. Ray sends each request to one re
 
 import asyncio
 import logging
+import os
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from regard.core.errors import InvalidArgument, MissingExtra
+from regard.core.errors import EngineCrashed, InvalidArgument, MissingExtra
 from regard.server.app import Server
 from regard.server.cors import CrossOrigin
 from regard.server.engine import EngineLimits
@@ -28,6 +30,7 @@ from regard.server.service import HttpLimits
 from regard.server.tracing import tracing_of_environment
 
 log = logging.getLogger(__name__)
+ANSWER_SECONDS = 1.0  # for the answers to requests that a crash has ended
 
 
 def deployment(
@@ -132,6 +135,7 @@ class ReplicaApplication:
         self.engine = Placement.of(self.models, self.device).engine(self.engine_limits)
         ModelLoader(self.engine, self.models).load_all()
         self.engine.start()
+        self.engine.when_crashed(_end_process)
         # Without administration: a request to load a model anew would reach one replica of many.
         self.server = Server(
             self.engine,
@@ -140,6 +144,11 @@ class ReplicaApplication:
             cors=CrossOrigin(self.cors),
             tracing=tracing_of_environment(),
         )
+
+
+def _end_process(error: EngineCrashed) -> None:
+    """End the process of a replica whose engine has crashed, after its requests were answered: Ray starts another."""
+    threading.Timer(ANSWER_SECONDS, os._exit, [1]).start()
 
 
 def _without_prefix(scope: Scope) -> Scope:

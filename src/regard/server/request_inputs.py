@@ -46,6 +46,8 @@ class InputReader:
         if texts > self.max_text:
             message = f"input: wanted texts of at most {self.max_text:,} bytes; got {texts:,}. Split the request."
             raise RequestRefused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message)
+        if "image" not in model.reads:
+            return [_joined([each for each in row if isinstance(each, str)]) for row in rows]  # all of them
         return [await self._value(model, row, number) for number, row in enumerate(rows, start=1)]
 
     async def read_one(self, model: ModelInfo, given: SourceValue | list[SourceValue]) -> InputValue:
@@ -64,7 +66,12 @@ class InputReader:
             loop = asyncio.get_running_loop()
             name = f"image of input {number}"
             parts.append(await loop.run_in_executor(self._decoders, decode, each.image, name, *size))
-        return parts[0] if len(parts) == 1 else tuple(parts)
+        return _joined(parts)
+
+
+def _joined(parts: "Sequence[str | Pixels]") -> InputValue:
+    """One source as it is, several as a tuple."""
+    return parts[0] if len(parts) == 1 else tuple(parts)
 
 
 def _sources(model: ModelInfo, given: SourceValue | list[SourceValue]) -> list[SourceValue]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import accumulate, count
 from math import nan
 from typing import Any, NamedTuple
@@ -19,7 +20,8 @@ from regard.server.jobs import AttentionPart, Generation, Job
 # Settings that only decide the limits of a request: jobs share a search in spite of them.
 PLANNED_ONLY = ("max_length", "max_length_ratio", "min_length", "min_length_ratio", "max_source_length", "batch_tokens")
 MOST_SETTINGS = 1024  # that are kept
-LEAST_LENGTH = 64  # tokens of an output that a search has room for: shorter ones share it
+LEAST_LENGTH = 64  # tokens of an output, on a GPU also of a source, that a search has room for: shorter ones share it
+NO_STOPS = StopStrings(())  # of jobs without any: it keeps nothing
 DEFAULTS: dict[str, Any] = {name: DecodeConfig.__dataclass_fields__[name].default for name in PLANNED_ONLY}
 
 
@@ -69,6 +71,22 @@ class SearchGroup:
             self.beginning = [(due, job) for due, job in self.beginning if due > self.search.step]
         return found
 
+    def streamed(self, number: int, token: int, *, last: bool) -> bool:
+        """Give a job its next token, and the text that is certain with it; whether a stop string has ended it."""
+        each = self.running[number]
+        each.tokens += 1
+        prompt = each.tokens <= each.request.given
+        if each.text is None or (prompt and not each.work.echo):
+            return False
+        if each.job.on_token is not None and not prompt:
+            each.job.on_token(token)
+        piece = "" if self.task.is_end(token) and not prompt else each.text.add(token)
+        piece += each.text.rest() if last else ""
+        piece = piece if prompt else each.stops.add(piece, last=last)
+        if piece and each.job.on_text is not None:
+            each.job.on_text(piece)
+        return each.stops.found
+
     def leave(self, number: int) -> RunningJob:
         self.watched.discard(number)
         return self.running.pop(number)
@@ -80,7 +98,19 @@ class SearchGroup:
         return SearchGroup(OnlineSearch(task, limits_of(task, planned), slots), task, pipeline)
 
     def outputs(self, each: RunningJob, hypotheses: list[Hypothesis]) -> list[Output]:
-        """The outputs of a job that is finished, with what it asked for beside their texts."""
+        """The outputs of a job that is finished, with what it asked for beside their texts; its usage is filled in."""
+        work, usage = each.work, each.job.usage
+        usage.read = each.input_tokens
+        if not work.tokens and not (work.stop or work.echo or work.token_texts or work.attention):
+            usage.generated = sum(len(one.tokens) - each.request.given for one in hypotheses)
+            return self.pipeline.finished(
+                self.task, each.request, hypotheses, attention=False, truncated=each.truncated, tokens=False
+            )
+        outputs = self._whole_outputs(each, hypotheses)
+        usage.generated = sum(len(one.tokens) - (each.input_tokens if work.echo else 0) for one in outputs)
+        return outputs
+
+    def _whole_outputs(self, each: RunningJob, hypotheses: list[Hypothesis]) -> list[Output]:
         work, request = each.work, each.request
         if work.echo:
             hypotheses, request = [_with_first(one, request.first) for one in hypotheses], request._replace(given=0)
@@ -172,7 +202,7 @@ class Planner:
             text = TextStream(pipeline.tokenizer) if job.on_text is not None or (work.stop and single) else None
             if text is not None and work.echo and request.first is not None:
                 text.pending.append(request.first)
-            stops = StopStrings(work.stop)
+            stops = StopStrings(work.stop) if work.stop else NO_STOPS
             running = RunningJob(job, request, planned, index in long, sizes[index], stops, text)
             yield PlannedJob(running, settings.shared, (settings.number, limits_of(task, planned), own))
 
@@ -243,17 +273,31 @@ def _before_stop(output: Output, strings: Sequence[str], prompt: int) -> Output:
 
 def limits_of(task: SearchTask, planned: PlannedRequest) -> BatchLimits:
     """What a request needs, rounded up so that requests with similar needs share a search."""
-    bans, longest = planned.request.bans, max(LEAST_LENGTH, _rounded(planned.max_length))
-    if task.window is not None and planned.max_length <= task.window:
-        longest = min(longest, task.window)
-    return BatchLimits(
-        longest,
-        _rounded(len(planned.request.prefix)),
+    request, bans = planned.request, planned.request.bans if planned.request.banned or planned.request.late else ()
+    return _limits(
+        planned.max_length,
+        len(request.prefix),
         planned.constraint is not None,
-        (_rounded(len(bans)), _rounded(max((len(run) for run, _ in bans), default=0))),
+        (len(bans), max((len(run) for run, _ in bans), default=0)),
         planned.min_length > 0,
-        # A GPU's buffers have one size: a longer source would be recorded anew. Two tokens may stand around a source.
-        _rounded(planned.request.size + 2) if task.device.type == "cuda" else 0,
+        request.size if task.device.type == "cuda" else None,
+        task.window,
+    )
+
+
+@lru_cache(maxsize=4096)
+def _limits(
+    length: int, prefix: int, constrained: bool, banned: tuple[int, int], least: bool, size: int | None,
+    window: int | None,
+) -> BatchLimits:  # fmt: skip
+    """Of a request of these lengths. On a GPU the source has a size too, whose buffers are recorded with it."""
+    longest = max(LEAST_LENGTH, _rounded(length))
+    if window is not None and length <= window:
+        longest = min(longest, window)
+    # A longer source would be recorded anew. Two tokens may stand around a source.
+    source = 0 if size is None else max(LEAST_LENGTH, _rounded(size + 2))
+    return BatchLimits(
+        longest, _rounded(prefix), constrained, (_rounded(banned[0]), _rounded(banned[1])), least, source
     )
 
 

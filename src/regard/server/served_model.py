@@ -81,12 +81,23 @@ class JobPlan:
         """In which it waits for the same room as others."""
         return self.model, self.key
 
+    @property
+    def runs_aside(self) -> bool:
+        """Whether it has a long search of its own, which another thread computes: not on a GPU, whose steps cannot be
+        recorded while another thread uses it.
+        """
+        return False
+
 
 @dataclass(frozen=True, eq=False)
 class BatchPlan(JobPlan):
     """In one batch, at once."""
 
     work: BatchedWork
+
+    @property
+    def runs_aside(self) -> bool:
+        return self.work.searches and self.model.on_cpu
 
 
 @dataclass(frozen=True, eq=False)

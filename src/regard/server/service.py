@@ -9,6 +9,7 @@ import msgspec
 from starlette.responses import Response
 
 from regard.core.errors import InvalidArgument
+from regard.core.sanitize import printable
 from regard.inference.inputs import InputValue
 from regard.server.bridge import EngineClient, Mailbox
 from regard.server.bulk import BulkLimits
@@ -22,6 +23,7 @@ Decoded = TypeVar("Decoded")
 TEXT = "A dog runs."  # of examples, and the file of a small image
 IMAGE = "R0lGODdhCAAIAIEAAMg8KAAAAAAAAAAAACwAAAAACAAIAAAIDwABCBxIsKDBgwgTKkwYEAA7"
 DEPTH = 32
+TIMEOUT = "x-timeout-ms"  # the header of a request's deadline, in every API
 BULK_BYTES = 1 << 22  # of the lines of one request that are being answered, where one line may not have more
 BRACKETS = bytes.maketrans(b"{}", b"[]")
 OTHER_BYTES = bytes(set(range(256)) - set(b"[]{}"))
@@ -102,7 +104,13 @@ class Service:
         return BulkLimits(line, self.limits.bulk_lines, max(line, BULK_BYTES), self.limits.body_seconds)
 
     def engine_client(self, call: Call, model: ModelInfo, timeout_ms: int | None = None) -> EngineClient:
-        """Through which a request asks the engine."""
+        """Through which a request asks the engine, until its time is over: that of its body or of its header."""
+        header = call.headers.get(TIMEOUT)
+        if header is not None:
+            if not (header.isascii() and header.isdecimal() and len(header) <= 9):
+                message = f"{TIMEOUT}: wanted milliseconds, a whole number; got {printable(header)[:20]!r}. Change it."
+                raise RequestRefused(HTTPStatus.BAD_REQUEST, message)
+            timeout_ms = int(header) if timeout_ms is None else min(timeout_ms, int(header))
         if timeout_ms is not None and timeout_ms <= 0:
             message = f"timeout_ms: wanted more than 0; got {timeout_ms}. Leave it out."
             raise RequestRefused(HTTPStatus.BAD_REQUEST, message)

@@ -2,8 +2,9 @@
 
 Most edits change little of an output. So the output before the edits is a draft: one forward pass under the edits gives
 the most likely token at every position, and where they are those of the draft, it is what greedy search would find, as
-in speculative decoding (https://arxiv.org/abs/2211.17192). From the first position that differs on, the draft is
-corrected and verified again; where that does not soon succeed, the output is searched for token by token.
+in speculative decoding (https://arxiv.org/abs/2211.17192). At the first position that differs, the draft is corrected,
+continues with the rest of the output before the edits, also where a token was inserted or left out, and is verified
+again. Where that proves too few tokens at a time, the output is searched for token by token.
 """
 
 from collections import OrderedDict
@@ -19,7 +20,11 @@ from regard.interpret.edits import ReplaceToken, read_edits
 from regard.interpret.look import Look
 from regard.model.seq2seq import Model
 
-PASSES = 4  # forward passes before the output is searched for
+TOKENS = (
+    3  # least tokens that a forward pass must prove on average: it takes the time of about so many steps of a search
+)
+PASSES = 3  # forward passes before that is asked
+NEAR = 4  # how many tokens of the output before the edits may be left out
 KEPT = 8  # drafts of a model
 
 _drafts: WeakKeyDictionary[Model, "OrderedDict[object, tuple[int, ...]]"] = WeakKeyDictionary()
@@ -45,9 +50,11 @@ def verified_look(
     draft = _drafts.get(predictor.model, {}).get(text) if _hashable(text) else None
     if draft is None or not isinstance(target, Tokenizer) or not predictor.sources or not _is_plain(config):
         return None
-    special = target.special_tokens
+    special, size = target.special_tokens, config.no_repeat_ngram_size
     forced = {each.position for each in read_edits(edits) if isinstance(each, ReplaceToken) and each.side == "output"}
-    for _ in range(PASSES):
+    before, ahead = draft, 0  # the output before the edits, and by how many tokens the draft is ahead of it
+    passes, last = 0, -1  # forward passes, and the position of the last correction
+    while True:
         seen = look(predictor, text, output=draft, edits=edits)
         assert seen.forward is not None
         assert seen.forward.labels is not None
@@ -56,19 +63,45 @@ def verified_look(
         wrong = [i for i, (own, other) in enumerate(zip(ids, best, strict=True)) if own != other and i not in forced]
         if not wrong:
             ends = ids[-1] == special.end or len(ids) == config.max_length
-            return seen if ends and special.end not in ids[:-1] else None
-        at = wrong[0]
-        if best[at] in special.suppressed:
+            return seen if ends and special.end not in ids[:-1] and not _repeats(ids, size) else None
+        at, passes = wrong[0], passes + 1
+        proved = (*ids[:at], best[at])
+        if best[at] in special.suppressed or _repeats(proved, size):
             return None
-        after = () if best[at] == special.end else ids[at + 1 :]
-        draft = (*ids[:at], best[at], *after)
-    return None
+        if passes >= PASSES and at < TOKENS * passes:
+            return None
+        if best[at] == special.end:
+            draft = proved
+            continue
+        place, agrees = at - ahead, at + 1 < len(ids) and best[at + 1] == ids[at + 1]
+        rest = _continuation(before, place, best[at], inserts=last == at - 1, agrees=agrees)
+        draft, ahead, last = (*proved, *before[rest:])[: config.max_length], len(proved) - rest, at
+
+
+def _continuation(before: Sequence[int], place: int, token: int, *, inserts: bool, agrees: bool) -> int:
+    """Where an output goes on after a token that replaces the one at `place`, is inserted, or follows what is left out.
+
+    inserts   whether the token before it was corrected, so that this one may be the one that was replaced there
+    agrees    whether the next token of the draft is what the model expects, so that nothing seems to be left out
+    """
+    if inserts and 0 < place <= len(before) and before[place - 1] == token:
+        return place
+    ahead = before[place + 1 : place + 1 + NEAR]
+    if agrees or ahead.count(token) != 1:  # in a loop, nothing tells what was left out
+        return place + 1
+    return place + 2 + ahead.index(token)
+
+
+def _repeats(ids: Sequence[int], size: int) -> bool:
+    """Whether a run of so many tokens occurs twice, which a search without repeated n-grams avoids; 0: never."""
+    runs = [tuple(ids[first : first + size]) for first in range(len(ids) - size + 1)]
+    return size > 0 and len(set(runs)) < len(runs)
 
 
 def _is_plain(config: DecodeConfig) -> bool:
-    """Whether the next token is always the most likely one: greedy search without constraints."""
+    """Whether the next token is the most likely one, except where it would repeat an n-gram: greedy search."""
     constraints = (
-        config.beam_size > 1, config.sample, config.min_length, config.min_length_ratio, config.no_repeat_ngram_size,
+        config.beam_size > 1, config.sample, config.min_length, config.min_length_ratio,
         config.repetition_penalty != 1.0, config.max_length_ratio is not None, config.logits_processors,
         config.num_hypotheses > 1,
     )  # fmt: skip

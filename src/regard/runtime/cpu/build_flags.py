@@ -10,10 +10,10 @@ from pathlib import Path
 FOLDER = Path(__file__).parent
 PREFIX = "engine"  # of the libraries in wheels
 # No flag that changes the floating-point mode of the process (as -ffast-math does), and none that lets the compiler
-# choose the order of a sum (-fassociative-math): it chose another one for a single row than for several.
+# choose the order of a sum (-fassociative-math): it chose another one for a single row than for several. Nor one that
+# turns divisions into products (-freciprocal-math): scores are divided as PyTorch divides them.
 FLAGS = (
     "-O3", "-std=c++17", "-shared", "-fPIC", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros",
-    "-freciprocal-math",
 )  # fmt: skip
 
 

@@ -40,7 +40,8 @@ def library() -> ctypes.CDLL | None:
         return None
     loaded.regard_panel_columns.restype = loaded.regard_int8_max_inputs.restype = ctypes.c_int64
     loaded.regard_fingerprint.restype = ctypes.c_uint64
-    for name in ("step", "encode", "recurrent_step", "convolution_step", "linear"):
+    steps = "step encode search recurrent_step recurrent_search convolution_step convolution_search linear"
+    for name in steps.split():
         function = getattr(loaded, f"regard_{name}")
         function.restype = ctypes.c_char_p
     return loaded

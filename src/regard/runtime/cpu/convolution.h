@@ -2,7 +2,7 @@
 
 #pragma once
 
-#include "layers.h"
+#include "recurrent.h"
 
 namespace {
 
@@ -31,13 +31,27 @@ struct ConvolutionArguments {
     float *x, *taps, *gated, *query, *context, *scores, *normed;  // working memory, rows of each
     float* logits;
     float* queries;  // (layers, rows, width), null unless captured
+    const int32_t* slots;  // (places): the sequences that take the step, whose inputs, one behind the other, are given; null: all
+    int64_t places;
+
+    int64_t slot(int64_t row) const { return slots ? slots[row / beams] : row / beams; }
 };
 
+Work work_of(const Convolution& d, int64_t rows) {
+    Work work;
+    for (int64_t l = 0; l < d.layer_count; ++l)
+        for (const Linear* each : {&d.layers[l].conv, &d.layers[l].query, &d.layers[l].out}) work.add(*each, rows);
+    work.add(d.project, rows);
+    return work;
+}
+
 void convolution_step(const Convolution& d, const ConvolutionArguments& s, Barrier& barrier, int thread, int threads) {
-    const int64_t rows = s.batch * s.beams, width = d.width, head = width / d.heads;
+    const int64_t rows = s.places * s.beams, width = d.width, head = width / d.heads;
     const Range mine(rows, thread, threads);
-    for (int64_t r = mine.begin; r < mine.end; ++r)
-        for (int64_t i = 0; i < width; ++i) s.x[r * width + i] = d.embed_tokens[s.tokens[r] * width + i] * d.embed_scale;
+    for (int64_t r = mine.begin; r < mine.end; ++r) {
+        const float* row = d.embed_tokens + s.tokens[s.slot(r) * s.beams + r % s.beams] * width;
+        for (int64_t i = 0; i < width; ++i) s.x[r * width + i] = row[i] * d.embed_scale;
+    }
     for (int64_t l = 0; l < d.layer_count; ++l) {
         const ConvolutionLayer& layer = d.layers[l];
         normalize(layer.norm, s.x, s.normed, width, mine);
@@ -64,8 +78,8 @@ void convolution_step(const Convolution& d, const ConvolutionArguments& s, Barri
         for (int64_t r = mine.begin; r < mine.end; ++r) {
             const float* query = s.query + r * width;
             if (s.queries) std::memcpy(s.queries + (l * rows + r) * width, query, width * sizeof(float));
-            const float* source = s.sources[l] + r / s.beams * s.source_length * 2 * width;
-            const uint8_t* mask = s.mask + r / s.beams * s.source_length;
+            const float* source = s.sources[l] + s.slot(r) * s.source_length * 2 * width;
+            const uint8_t* mask = s.mask + s.slot(r) * s.source_length;
             int64_t length = s.source_length;  // without padding: sums must not depend on the longest source of a batch
             while (length > 0 && !mask[length - 1]) --length;
             for (int64_t h = 0; h < d.heads; ++h) {
@@ -82,11 +96,6 @@ void convolution_step(const Convolution& d, const ConvolutionArguments& s, Barri
     multiply<NONE>(d.project, s.normed, rows, s.logits, false, thread, threads);
 }
 
-const char* out_of_range(const Convolution& d, const ConvolutionArguments& s) {
-    if (s.batch < 0 || s.beams < 1 || s.source_length < 0) return "batch, beams or source length";
-    for (int64_t r = 0; r < s.batch * s.beams; ++r)
-        if (s.tokens[r] < 0 || s.tokens[r] >= d.vocab_size) return "token id";
-    return nullptr;
-}
+const char* out_of_range(const Convolution& d, const ConvolutionArguments& s) { return out_of_range_rows(s, d.vocab_size); }
 
 }  // namespace

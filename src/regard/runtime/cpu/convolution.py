@@ -12,6 +12,7 @@ from regard.model.convolution import ConvDecoder
 from regard.model.interfaces import DecoderState
 from regard.model.kv_cache import Slots, beam_rows, sequence_rows, write_rows
 from regard.model.memory import Memory
+from regard.runtime.cpu.search_loop import MAX_BEAMS, run_loop
 from regard.runtime.cpu.weight_layout import (
     Count,
     LinearTable,
@@ -24,7 +25,7 @@ from regard.runtime.cpu.weight_layout import (
     fields,
     plain_attention,
 )
-from regard.runtime.interfaces import EngineDecoder
+from regard.runtime.interfaces import EngineDecoder, SearchLoop
 from regard.runtime.published_attention import publish
 
 
@@ -51,7 +52,8 @@ class _StepArguments(ctypes.Structure):
     _fields_ = [
         *fields(Pointer, "tokens seen sources mask"),
         *fields(Count, "batch beams source_length"),
-        *fields(Pointer, "x taps gated query context scores normed logits queries"),
+        *fields(Pointer, "x taps gated query context scores normed logits queries slots"),
+        ("places", Count),
     ]
 
 
@@ -89,8 +91,10 @@ def is_supported(decoder: ConvDecoder) -> bool:
 class NativeConvDecoder(EngineDecoder):
     """The compiled form of a convolutional decoder. It copies the weights, and does not keep the decoder alive."""
 
-    def __init__(self, decoder: ConvDecoder, library: ctypes.CDLL) -> None:
-        self.library, self.weights = library, WeightLayout(library)
+    compiled = True
+
+    def __init__(self, decoder: ConvDecoder, library: ctypes.CDLL, *, int8: bool = False) -> None:
+        self.library, self.weights = library, WeightLayout(library, int8=int8)
         layout, embedding, crosses = self.weights, decoder.embed_tokens, list(decoder.cross_attn)
         layers = []
         for number, layer in enumerate(decoder.layers):
@@ -123,34 +127,55 @@ class NativeConvDecoder(EngineDecoder):
         self, tokens: Int[Tensor, " rows"], state: DecoderState
     ) -> tuple[Float[Tensor, "rows V"], NativeConvState]:
         assert isinstance(state, NativeConvState)
+        state = _contiguous(state)
+        capturing = capturing_here() and len(state.sources) > 0
+        queries = torch.empty(len(self.attentions), len(tokens), self.table.width) if capturing else None
+        arguments, logits, _memory = self._arguments(tokens, state, queries)
+        call(self.library.regard_convolution_step, self.table, arguments)
+        if queries is not None:
+            visible = state.mask.bool()[:, None]
+            for attention, query, source in zip(self.attentions, queries, state.sources, strict=True):
+                key_value = source.view(*state.mask.shape, 2, -1)
+                publish(attention(), query.view(len(state.mask), state.beams, -1), key_value, visible, self.table.heads)
+        return logits, state
+
+    def search(
+        self, tokens: Int[Tensor, "B K"], state: DecoderState, loop: SearchLoop, *, steps: int, stop: int
+    ) -> tuple[int, NativeConvState] | None:
+        assert isinstance(state, NativeConvState)
+        if state.beams > MAX_BEAMS or capturing_here():
+            return None
+        state = _contiguous(state)
+        arguments, _, _memory = self._arguments(tokens.flatten(), state)
+        function = self.library.regard_convolution_search
+        sizes = {"vocab_size": self.vocab_size, "steps": steps, "stop": stop}
+        return run_loop(function, self.table, arguments, tokens, loop, **sizes), state
+
+    def _arguments(
+        self, tokens: Int[Tensor, " rows"], state: NativeConvState, queries: Tensor | None = None
+    ) -> tuple[_StepArguments, Float[Tensor, "rows V"], list[object]]:
+        """The arguments of a step, which overwrites the state; the logits; and what lives in memory until then."""
         table, rows, width, length = self.table, len(tokens), self.table.width, state.mask.shape[1]
         if rows != len(state.seen[0]):
             raise IndexError(f"tokens out of range: {rows} for a state of {len(state.seen[0])} hypotheses")
-        seen = [each.contiguous() for each in state.seen]
-        sources, mask, tokens = (
-            [each.contiguous() for each in state.sources],
-            state.mask.contiguous(),
-            tokens.contiguous(),
-        )
+        tokens = tokens.contiguous()
         sizes = [width, table.taps * width, 2 * width, width, width, length, width]
         parts = torch.split(torch.empty(rows * sum(sizes)), [rows * size for size in sizes])
         logits = torch.empty(rows, self.vocab_size)
-        queries = torch.empty(len(self.attentions), rows, width) if capturing_here() and sources else None
-        pointers = _addresses(seen), _addresses(sources)
+        pointers = _addresses(state.seen), _addresses(state.sources)
         arguments = _StepArguments(
-            tokens.data_ptr(), *(ctypes.cast(each, Pointer) for each in pointers), mask.data_ptr(),
+            tokens.data_ptr(), *(ctypes.cast(each, Pointer) for each in pointers), state.mask.data_ptr(),
             rows // state.beams, state.beams,
             length, *(part.data_ptr() for part in parts), logits.data_ptr(),
-            None if queries is None else queries.data_ptr(),
+            None if queries is None else queries.data_ptr(), None, rows // state.beams,
         )  # fmt: skip
-        call(self.library.regard_convolution_step, table, arguments)
-        state = replace(state, seen=seen)
-        if queries is not None:
-            visible = mask.bool()[:, None]
-            for attention, query, source in zip(self.attentions, queries, sources, strict=True):
-                key_value = source.view(*mask.shape, 2, -1)
-                publish(attention(), query.view(len(mask), state.beams, -1), key_value, visible, table.heads)
-        return logits, state
+        return arguments, logits, [tokens, pointers, *parts]
+
+
+def _contiguous(state: NativeConvState) -> NativeConvState:
+    """The same state, in memory that a step overwrites."""
+    seen, sources = ([each.contiguous() for each in some] for some in (state.seen, state.sources))
+    return replace(state, seen=seen, sources=sources, mask=state.mask.contiguous())
 
 
 def _addresses(tensors: list[Tensor]) -> "ctypes.Array[ctypes.c_void_p]":

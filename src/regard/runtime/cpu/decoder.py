@@ -12,6 +12,7 @@ from regard.model.interfaces import DecoderState
 from regard.model.kv_cache import Slots, write_rows
 from regard.model.memory import Memory
 from regard.model.transformer import TransformerDecoder
+from regard.runtime.cpu.search_loop import MAX_BEAMS, run_loop
 from regard.runtime.cpu.weight_layout import (
     Count,
     Pointer,
@@ -22,7 +23,7 @@ from regard.runtime.cpu.weight_layout import (
     call,
     fields,
 )
-from regard.runtime.interfaces import EngineDecoder
+from regard.runtime.interfaces import EngineDecoder, SearchLoop
 from regard.runtime.published_attention import publish, publish_step
 
 
@@ -31,7 +32,8 @@ class _StepArguments(ctypes.Structure):
         *fields(Pointer, "cache parents admitted sources mask tokens position_table"),
         *fields(Count, "positions batch beams capacity time source_length"),
         ("scratch", Scratch),
-        *fields(Pointer, "logits queries"),
+        *fields(Pointer, "logits queries slots"),
+        ("places", Count),
     ]
 
 
@@ -71,19 +73,26 @@ class NativeState(DecoderState):
         return self
 
     def evict(self) -> None:
-        """Drop the older half of a full cache, under continuous batching."""
+        """Move what is left of a full cache to its beginning, under continuous batching.
+
+        No output is longer than half of it: what is older is dropped, of sequences that are done. In place, because to
+        allocate a cache anew and to copy all of it takes as long as several steps.
+        """
         capacity = self.cache.shape[2]
         if self.time < capacity or not bool(self.admitted.any()):
             return
-        old = capacity // 2
-        self.cache = torch.cat((self.cache[:, :, old:], self.cache[:, :, :old]), 2)
-        self.parents = torch.cat((self.parents[:, :, old:], self.parents[:, :, :old]), 2)
+        old = max(capacity - capacity // 2, int(self.admitted.min()))
+        left = self.time - old
+        self.cache[:, :, :left] = self.cache[:, :, old:]
+        self.parents[:, :, :left] = self.parents[:, :, old:]
         self.admitted = (self.admitted - old).clamp(min=0)
-        self.time -= old
+        self.time = left
 
 
 class NativeDecoder(EngineDecoder):
     """The compiled form of a decoder. It copies the weights, and does not keep the decoder alive."""
+
+    compiled = True
 
     def __init__(self, decoder: TransformerDecoder, library: ctypes.CDLL, *, int8: bool = False) -> None:
         # Finished sequences step on beyond the last position until the batch ends.
@@ -94,8 +103,7 @@ class NativeDecoder(EngineDecoder):
         blocks = list(decoder.stack.layers)
         crosses = [(cross.k_proj, cross.v_proj) for block in blocks if (cross := block.cross_attn) is not None]
         self.attentions = [(ref(block.self_attn), block.cross_attn and ref(block.cross_attn)) for block in blocks]
-        self.source_layout = WeightLayout(library)  # in float32 also with int8
-        self.source_projections = [self.source_layout.linear(*pair) for pair in crosses]
+        self.source_projections = [self.weights.linear(*pair) for pair in crosses]
 
     def start(self, memory: Memory | None, *, batch: int, capacity: int, beams: int = 1) -> NativeState:
         if memory is None:
@@ -114,12 +122,38 @@ class NativeDecoder(EngineDecoder):
         """Logits, which the next step overwrites, and the state."""
         assert isinstance(state, NativeState)
         state.evict()
+        queries = torch.empty(len(self.attentions), 2, len(tokens), self.table.width) if capturing_here() else None
+        arguments, logits, _memory = self._arguments(tokens, state, 1, queries)
+        call(self.library.regard_step, self.table, arguments)
+        state.time += 1
+        if queries is not None:
+            self._publish(queries, state)
+        return logits, state
+
+    def search(
+        self, tokens: Int[Tensor, "B K"], state: DecoderState, loop: SearchLoop, *, steps: int, stop: int
+    ) -> tuple[int, NativeState] | None:
+        assert isinstance(state, NativeState)
+        if state.beams > MAX_BEAMS or capturing_here():
+            return None
+        state.evict()
+        steps = max(1, min(steps, state.cache.shape[2] - state.time))
+        arguments, _, _memory = self._arguments(tokens.flatten(), state, steps)
+        function, sizes = self.library.regard_search, {"vocab_size": self.vocab_size, "steps": steps, "stop": stop}
+        taken = run_loop(function, self.table, arguments, tokens, loop, **sizes)
+        state.time += taken
+        return taken, state
+
+    def _arguments(
+        self, tokens: Int[Tensor, " rows"], state: NativeState, steps: int, queries: Tensor | None = None
+    ) -> tuple[_StepArguments, Float[Tensor, "rows V"], list[object]]:
+        """The arguments of so many steps, the logits, and what lives in memory as long as the arguments."""
         rows, capacity, source_length = len(tokens), state.cache.shape[2], state.mask.shape[1]
         if state.time >= capacity or rows != state.parents[:, :, 0].numel():
             raise IndexError(f"the cache was laid out for {capacity} tokens of {len(state.parents)} sequences")
         if state.beams > 1:
             state.parents[:, :, state.time] = torch.arange(state.beams, dtype=torch.int32)
-        scratch, x, _ = self.weights.scratch(rows, capacity + source_length)
+        scratch, *memory = self.weights.scratch(rows, capacity + source_length)
         if state.logits is None or len(state.logits) < rows:
             state.logits = torch.empty(rows, self.vocab_size)
         logits = state.logits[:rows]
@@ -128,19 +162,14 @@ class NativeDecoder(EngineDecoder):
         tensors = (state.cache, state.parents, state.admitted)
         tokens = tokens.contiguous()
         assert all(each.is_contiguous() for each in (*tensors, state.mask))
-        queries = torch.empty(len(self.attentions), 2, rows, self.table.width) if capturing_here() else None
-        positions = self.positions.pointer(state.time + 1 - int(state.admitted.min()))
+        table = self.positions.of(state.time + steps - int(state.admitted.min()))
+        positions = (None, 0) if table is None else (table.data_ptr(), len(table))
         arguments = _StepArguments(
             *(each.data_ptr() for each in tensors), ctypes.cast(pointers, Pointer), state.mask.data_ptr(),
             tokens.data_ptr(), *positions, rows // state.beams, state.beams, capacity, state.time, source_length,
-            scratch, logits.data_ptr(), None if queries is None else queries.data_ptr(),
+            scratch, logits.data_ptr(), None if queries is None else queries.data_ptr(), None, rows // state.beams,
         )  # fmt: skip
-        call(self.library.regard_step, self.table, arguments)
-        del x  # the scratch memory lives until here
-        state.time += 1
-        if queries is not None:
-            self._publish(queries, state)
-        return logits, state
+        return arguments, logits, [tokens, sources, pointers, table, *memory]
 
     def _publish(self, queries: Float[Tensor, "layers 2 rows W"], state: NativeState) -> None:
         """Publish the attention of the last step, layer by layer, to captures in this thread."""

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from regard.core.sequence import Packing, Tokens
 from regard.model.capture import capturing_here
-from regard.model.memory import Memory, masked_mean
+from regard.model.memory import Memory
 from regard.model.transformer import TransformerEncoder
 from regard.runtime.cpu.weight_layout import (
     Count,
@@ -35,9 +35,9 @@ class _EncodeArguments(ctypes.Structure):
 class NativeEncoder:
     """The compiled form of an encoder. It copies the weights, and does not keep the encoder alive."""
 
-    def __init__(self, encoder: TransformerEncoder, library: ctypes.CDLL) -> None:
+    def __init__(self, encoder: TransformerEncoder, library: ctypes.CDLL, *, int8: bool = False) -> None:
         self.library, self.positions = library, PositionTable(encoder.input_layer)
-        self.weights = WeightLayout(library)
+        self.weights = WeightLayout(library, int8=int8)
         self.table = self.weights.stack(encoder.stack, encoder.embed_tokens, LinearTable())
         self.attentions = [ref(block.self_attn) for block in encoder.stack.layers]
 
@@ -51,8 +51,10 @@ class NativeEncoder:
         scratch, x, normed = self.weights.scratch(rows, max_length)
         size = (len(self.attentions), rows, 3 * self.table.width)
         projections = torch.empty(size) if capturing_here() else None
+        table = self.positions.of(max_length)
+        positions = (None, 0) if table is None else (table.data_ptr(), len(table))
         arguments = _EncodeArguments(
-            tokens.data_ptr(), offsets.data_ptr(), sequence.data_ptr(), *self.positions.pointer(max_length),
+            tokens.data_ptr(), offsets.data_ptr(), sequence.data_ptr(), *positions,
             len(mask), rows, max_length, scratch, None if projections is None else projections.data_ptr(),
         )  # fmt: skip
         call(self.library.regard_encode, self.table, arguments)
@@ -60,5 +62,7 @@ class NativeEncoder:
             for self_attn, packed in zip(self.attentions, projections, strict=True):
                 padded = packing.unpack(packed).view(*mask.shape, 3, -1)  # queries, keys and values
                 publish(self_attn(), padded[:, :, 0], padded[:, :, 1:], mask[:, None], self.table.heads)
-        states = packing.unpack(normed if self.table.norm_first else x)
-        return Memory(states, mask, masked_mean(states, mask))
+        states = normed if self.table.norm_first else x
+        # Sums of the sequence alone: those over padded states depend on the longest sequence of the batch.
+        sums = torch.segment_reduce(states, "sum", lengths=source.lengths, axis=0)
+        return Memory(packing.unpack(states), mask, sums / source.lengths[:, None])

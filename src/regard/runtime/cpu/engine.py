@@ -1,4 +1,4 @@
-"""The CPU engine: decoders and Transformer encoders in compiled C++, Transformers also with int8 weights."""
+"""The CPU engine: decoders and Transformer encoders in compiled C++, in float32 or with int8 weights."""
 
 import ctypes
 import logging
@@ -24,8 +24,9 @@ from regard.runtime.cpu import compile, convolution, recurrent
 from regard.runtime.cpu.convolution import NativeConvDecoder
 from regard.runtime.cpu.decoder import NativeDecoder
 from regard.runtime.cpu.encoder import NativeEncoder
+from regard.runtime.cpu.fingerprint import fingerprint
 from regard.runtime.cpu.recurrent import NativeRnnDecoder
-from regard.runtime.cpu.weight_layout import fingerprint, supported
+from regard.runtime.cpu.weight_layout import supported
 from regard.runtime.interfaces import Engine, EngineOptions, weights_are_constant
 
 log = logging.getLogger(__name__)
@@ -57,33 +58,34 @@ class CpuEngine(Engine):
         if isinstance(decoder, TransformerDecoder):
             return self._current(decoder, library, lambda: NativeDecoder(decoder, library, int8=int8), int8)
         if isinstance(decoder, RnnDecoder):
-            return self._current(decoder, library, lambda: NativeRnnDecoder(decoder, library), int8)
+            return self._current(decoder, library, lambda: NativeRnnDecoder(decoder, library, int8=int8), int8)
         if isinstance(decoder, ConvDecoder):
-            return self._current(decoder, library, lambda: NativeConvDecoder(decoder, library), int8)
+            return self._current(decoder, library, lambda: NativeConvDecoder(decoder, library, int8=int8), int8)
         return None
 
-    def encode(self, model: Seq2Seq, source: Source, *, half: bool) -> Memory | None:
+    def encodes(self, model: Seq2Seq) -> bool:
+        """Whether the encoder is compiled: `encode` is then refused for some sources only."""
         encoder = model.encoder
-        if not isinstance(source, Tokens) or source.ids.shape[1] > MAX_TOKENS:
+        if not isinstance(encoder, TransformerEncoder) or encoder.causal or encoder.cls_token is not None:
+            return False
+        return _library(encoder) is not None
+
+    def encode(self, model: Seq2Seq, source: Source, *, half: bool, int8: bool = False) -> Memory | None:
+        encoder = model.encoder
+        if not isinstance(source, Tokens) or source.ids.shape[1] > MAX_TOKENS or not self.encodes(model):
             return None
         if source.ids.numel() > MAX_TOKENS and capturing_here():  # a capture has one call of each layer
             return None
-        if not isinstance(encoder, TransformerEncoder) or encoder.causal or encoder.cls_token is not None:
-            return None
+        assert isinstance(encoder, TransformerEncoder)
         library = _library(encoder)
         if library is None or not bool(source.lengths.all()):
             return None
-        native = self._current(encoder, library, lambda: NativeEncoder(encoder, library))
+        native = self._current(encoder, library, lambda: NativeEncoder(encoder, library, int8=int8), int8)
         # In parts, and never by PyTorch, which rounds otherwise: a sequence has the same states whatever is beside it.
         size = max(1, MAX_TOKENS // source.ids.shape[1])
         slices = [slice(first, first + size) for first in range(0, len(source.ids), size)]
         parts = [native(Tokens(source.ids[part], source.lengths[part])) for part in slices]
-        if len(parts) == 1:
-            return parts[0]
-        states, mask, summary = (
-            torch.cat([getattr(part, name) for part in parts]) for name in ("states", "mask", "summary")
-        )
-        return Memory(states, mask, summary)
+        return parts[0] if len(parts) == 1 else Memory.joined(parts)
 
     def _current(
         self, module: nn.Module, library: ctypes.CDLL, make: Callable[[], Compiled], *options: int

@@ -64,10 +64,11 @@ inline void attend_one(const float* query, float* context, float* scores, int64_
         scores[t] = std::exp(scores[t] - peak);
         total += scores[t];
     }
+    const float factor = 1 / total;
     for (int64_t t = low; t < high; ++t) {
         const float* key = entry(t);
         if (!key) continue;
-        const float weight = scores[t] / total;
+        const float weight = scores[t] * factor;
         for (int64_t i = 0; i < width; ++i) context[i] += weight * key[to_value + i];
     }
 }
@@ -103,8 +104,9 @@ inline void weighted_sum(float* scores, int64_t count, const float* values, int6
         scores[t] = std::exp(scores[t] - peak);
         total += scores[t];
     }
+    const float factor = 1 / total;
     for (int64_t t = 0; t < count; ++t) {
-        const float weight = scores[t] / total;
+        const float weight = scores[t] * factor;
         if (weight > 0)
             for (int64_t i = 0; i < width; ++i) out[i] += weight * values[t * stride + i];
     }

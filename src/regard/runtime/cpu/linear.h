@@ -7,7 +7,7 @@
 #include <cstring>
 #include <type_traits>
 #include <vector>
-#ifdef __AVX512VNNI__
+#ifdef __AVX2__
 #include <immintrin.h>
 #endif
 
@@ -34,6 +34,23 @@ struct Linear {  // y = x Wᵀ + b; the fields of these structures are those of 
     const float* scale;         // of each column of int8_weight
     const int32_t* offset;      // 128 times the sum of each column, because inputs are shifted by 128 to be unsigned
     int64_t inputs, outputs;
+};
+
+// The time that linear layers take with one thread, estimated: they read every weight, and multiply it with every row.
+struct Work {
+    double microseconds = 0;
+
+    void add(const Linear& layer, int64_t rows) {
+        const double weights = double(layer.inputs) * layer.outputs, bytes = layer.int8_weight ? 1 : 4;
+        const double reading = weights * bytes / 30e3, products = weights * rows / (layer.int8_weight ? 150e3 : 45e3);
+        microseconds += reading > products ? reading : products;
+    }
+
+    // As many threads as have half a millisecond each: they wait for each other some twenty times a step.
+    int threads(int most) const {
+        const double useful = 1 + microseconds / 500;
+        return useful < most ? int(useful) : most;
+    }
 };
 
 struct LinearArguments {
@@ -83,11 +100,17 @@ inline void float_tile(const float* x, int64_t inputs, const float* w, const flo
     }
 }
 
-#ifdef __AVX512VNNI__
-// The same in int8: rows are quantized on the fly, and one instruction accumulates four products.
+#ifdef __AVX2__
+#define REGARD_INT8
+// The same in int8: rows are quantized on the fly. Every variant computes the same integers, so that all have equal results.
 constexpr int64_t MAX_INPUTS = 1 << 16;  // of a layer: the sum of 255 · 127 for each fits 32 bits
 
-inline float quantize(const float* x, int64_t inputs, uint8_t* q) {
+#ifdef __AVX512VNNI__
+typedef __m512i IntVector;
+typedef uint8_t Quantized;  // shifted by 128, because one factor of the instruction is unsigned
+
+// q = x · 127 / peak for the largest absolute value; what a quantized number is multiplied by.
+inline float quantize(const float* x, int64_t inputs, Quantized* q) {
     const auto some = [&](int64_t k) { return __mmask16(inputs - k < 16 ? (1 << (inputs - k)) - 1 : 0xFFFF); };
     __m512 peaks = _mm512_setzero_ps();
     for (int64_t k = 0; k < inputs; k += 16)
@@ -101,39 +124,100 @@ inline float quantize(const float* x, int64_t inputs, uint8_t* q) {
     return peak / 127;
 }
 
+inline IntVector load_weights(const int8_t* w) { return _mm512_loadu_si512(w); }
+
+inline IntVector broadcast(const Quantized* four) {
+    int32_t all;
+    std::memcpy(&all, four, 4);
+    return _mm512_set1_epi32(all);
+}
+
+inline IntVector add_products(IntVector sum, IntVector x, IntVector w) {
+    asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(x), "v"(w));  // with `_mm512_dpbusd_epi32` GCC 12 would keep sums in memory
+    return sum;
+}
+
+inline void scaled(IntVector sum, const int32_t* offset, float scale, const float* scales, float* y) {
+    const __m512i whole = _mm512_sub_epi32(sum, _mm512_loadu_si512(offset));
+    _mm512_storeu_ps(y, _mm512_mul_ps(_mm512_cvtepi32_ps(whole), _mm512_mul_ps(_mm512_set1_ps(scale), _mm512_loadu_ps(scales))));
+}
+#else
+typedef __m256i IntVector;
+typedef int8_t Quantized;
+
+inline float quantize(const float* x, int64_t inputs, Quantized* q) {
+    float peak = 0;
+    const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7FFFFFFF));
+    __m256 peaks = _mm256_setzero_ps();
+    int64_t k = 0;
+    for (; k + 8 <= inputs; k += 8) peaks = _mm256_max_ps(peaks, _mm256_and_ps(magnitude, _mm256_loadu_ps(x + k)));
+    float part[8];
+    _mm256_storeu_ps(part, peaks);
+    for (const float each : part) peak = each > peak ? each : peak;
+    for (; k < inputs; ++k) peak = std::fabs(x[k]) > peak ? std::fabs(x[k]) : peak;
+    const float scale = peak > 0 ? 127 / peak : 0;
+    for (k = 0; k + 8 <= inputs; k += 8) {
+        const __m256i whole = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + k), _mm256_set1_ps(scale)));
+        const __m128i half = _mm_packs_epi32(_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1));
+        _mm_storel_epi64(reinterpret_cast<__m128i*>(q + k), _mm_packs_epi16(half, half));
+    }
+    for (; k < inputs; ++k) q[k] = Quantized(std::lrintf(x[k] * scale));
+    return peak / 127;
+}
+
+typedef int64_t LooseVector __attribute__((vector_size(32), aligned(1), may_alias));
+
+inline IntVector load_weights(const int8_t* w) { return (__m256i)*reinterpret_cast<const LooseVector*>(w); }
+
+inline IntVector broadcast(const Quantized* four) {
+    int32_t all;
+    std::memcpy(&all, four, 4);
+    return _mm256_set1_epi32(all);
+}
+
+inline IntVector add_products(IntVector sum, IntVector x, IntVector w) {
+    // One factor of the product of bytes is unsigned: |x|, with its sign given to w. Two products of 127 fit 16 bits.
+    const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(x), _mm256_sign_epi8(w, x));
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+
+inline void scaled(IntVector sum, const int32_t*, float scale, const float* scales, float* y) {
+    _mm256_storeu_ps(y, _mm256_mul_ps(_mm256_cvtepi32_ps(sum), _mm256_mul_ps(_mm256_set1_ps(scale), _mm256_loadu_ps(scales))));
+}
+#endif
+constexpr int INT_LANES = sizeof(IntVector) / 4, INT_VECTORS = COLUMNS / INT_LANES;
+#if defined(__AVX512F__) && !defined(__AVX512VNNI__)
+constexpr int INT8_ROWS = 2;  // whose sums fit the registers
+#else
+constexpr int INT8_ROWS = ROWS;
+#endif
+
 template <int M, int KIND>
-inline void int8_tile(const uint8_t* q, const float* scales, const Linear& p, int64_t n, float* y, int64_t columns, bool add) {
+inline void int8_tile(const Quantized* q, const float* scales, const Linear& p, int64_t n, float* y, int64_t columns, bool add) {
     const int8_t* w = p.int8_weight + n * p.inputs;
-    __m512i sum[M][VECTORS];
+    IntVector sum[M][INT_VECTORS];
     for (int m = 0; m < M; ++m)
-        for (int j = 0; j < VECTORS; ++j) sum[m][j] = _mm512_setzero_si512();
+        for (int j = 0; j < INT_VECTORS; ++j) sum[m][j] = IntVector{};
     for (int64_t k = 0; k < p.inputs; k += 4) {
-        __m512i part[VECTORS];
-        for (int j = 0; j < VECTORS; ++j) part[j] = _mm512_loadu_si512(w + k * COLUMNS + j * 64);
+        IntVector part[INT_VECTORS];
+        for (int j = 0; j < INT_VECTORS; ++j) part[j] = load_weights(w + (k * COLUMNS + 4 * j * INT_LANES));
         for (int m = 0; m < M; ++m) {
-            int32_t four;
-            std::memcpy(&four, q + m * p.inputs + k, 4);
-            const __m512i a = _mm512_set1_epi32(four);
-            for (int j = 0; j < VECTORS; ++j) {  // `_mm512_dpbusd_epi32`, with which GCC 12 would keep the sums in memory
-                __m512i one = sum[m][j];
-                asm("vpdpbusd %2, %1, %0" : "+v"(one) : "v"(a), "v"(part[j]));
-                sum[m][j] = one;
-            }
+            const IntVector x = broadcast(q + m * p.inputs + k);
+            for (int j = 0; j < INT_VECTORS; ++j) sum[m][j] = add_products(sum[m][j], x, part[j]);
         }
     }
     for (int m = 0; m < M; ++m) {
         float row[COLUMNS];
-        for (int j = 0; j < VECTORS; ++j) {
-            const __m512i whole = _mm512_sub_epi32(sum[m][j], _mm512_loadu_si512(p.offset + n + j * LANES));
-            const __m512 scale = _mm512_mul_ps(_mm512_set1_ps(scales[m]), _mm512_loadu_ps(p.scale + n + j * LANES));
-            _mm512_storeu_ps(row + j * LANES, _mm512_mul_ps(_mm512_cvtepi32_ps(whole), scale));
+        for (int j = 0; j < INT_VECTORS; ++j) {
+            const int64_t at = n + j * INT_LANES;
+            scaled(sum[m][j], p.offset + at, scales[m], p.scale + at, row + j * INT_LANES);
         }
         put<KIND>(row, p.bias + n, y + m * p.outputs, columns, add);
     }
 }
 
 struct QuantizedRows {  // one per thread
-    std::vector<uint8_t> rows;
+    std::vector<Quantized> rows;
     std::vector<float> scales;
 
     void take(const float* x, int64_t count, int64_t inputs) {
@@ -150,10 +234,10 @@ void multiply(const Linear& p, const float* x, int64_t rows, float* y, bool add,
     const int64_t bands = panels >= threads ? 1 : threads;  // split the rows where there are fewer panels than threads
     const int64_t band_rows = (rows + bands - 1) / bands;
     const Range share(panels * bands, thread, threads);
-#ifdef __AVX512VNNI__
+#ifdef REGARD_INT8
     static thread_local QuantizedRows quantized;
     if (p.int8_weight) quantized.take(x, rows, p.inputs);
-    const uint8_t* q = quantized.rows.data();
+    const Quantized* q = quantized.rows.data();
     const float* scales = quantized.scales.data();
 #endif
     for (int64_t i = share.begin; i < share.end; ++i) {
@@ -162,9 +246,12 @@ void multiply(const Linear& p, const float* x, int64_t rows, float* y, bool add,
         const int64_t end = (i % bands + 1) * band_rows < rows ? (i % bands + 1) * band_rows : rows;
         int64_t r = i % bands * band_rows;
         const auto some = [&](auto count) {
+#ifdef REGARD_INT8
+            if (p.int8_weight && count() > INT8_ROWS) return;
+#endif
             for (; r + count() <= end; r += count()) {
                 float* out = y + r * p.outputs + n;
-#ifdef __AVX512VNNI__
+#ifdef REGARD_INT8
                 if (p.int8_weight) {
                     int8_tile<count(), KIND>(q + r * p.inputs, scales + r, p, n, out, columns, add);
                     continue;

@@ -13,6 +13,7 @@ from regard.model.interfaces import DecoderState
 from regard.model.memory import Memory
 from regard.model.rnn_decoder import RnnDecoder, RnnMemory, RnnState
 from regard.model.scores import Additive, Bilinear, Dot, ReducedRank, ScaledDot, Score, Uniform
+from regard.runtime.cpu.search_loop import MAX_BEAMS, run_loop
 from regard.runtime.cpu.weight_layout import (
     Count,
     LinearTable,
@@ -23,7 +24,7 @@ from regard.runtime.cpu.weight_layout import (
     call,
     fields,
 )
-from regard.runtime.interfaces import EngineDecoder
+from regard.runtime.interfaces import EngineDecoder, SearchLoop
 
 CELLS = {"elman": 0, "gru": 1, "lstm": 2}
 ATTENTIONS = {"none": 0, "bahdanau": 1, "luong": 2}
@@ -48,8 +49,8 @@ class _StepArguments(ctypes.Structure):
     _fields_ = [
         *fields(Pointer, "tokens hidden cell_state context keys values mask"),
         *fields(Count, "batch beams source_length"),
-        *fields(Pointer, "input gates hidden_gates query attended scores joined output"),
-        ("logits", Pointer),
+        *fields(Pointer, "input gates hidden_gates query attended scores joined output logits slots"),
+        *fields(Count, "places stride"),
     ]
 
 
@@ -63,8 +64,10 @@ class NativeRnnDecoder(EngineDecoder):
     Its state is the decoder's own, with tensors that each step overwrites.
     """
 
-    def __init__(self, decoder: RnnDecoder, library: ctypes.CDLL) -> None:
-        self.library, self.weights, self.decoder = library, WeightLayout(library), ref(decoder)
+    compiled = True
+
+    def __init__(self, decoder: RnnDecoder, library: ctypes.CDLL, *, int8: bool = False) -> None:
+        self.library, self.weights, self.decoder = library, WeightLayout(library, int8=int8), ref(decoder)
         self.feeds_output = decoder.attention == "luong" and decoder.feed_dim > 0
         layout, embedding, score = self.weights, decoder.embed_tokens, decoder.score
         layers = [
@@ -114,12 +117,34 @@ class NativeRnnDecoder(EngineDecoder):
 
     def step(self, tokens: Int[Tensor, " rows"], state: DecoderState) -> tuple[Float[Tensor, "rows V"], RnnState]:
         assert isinstance(state, RnnState)
-        table, rows, memory = self.table, len(tokens), state.memory
-        hidden, context = [part.contiguous() for part in state.hidden], state.context.contiguous()
+        state = _contiguous(state)
+        capturing = capturing_here() and state.memory is not None
+        before = state.hidden[0][-1].clone() if capturing else None
+        arguments, logits, _memory = self._arguments(tokens, state)
+        call(self.library.regard_recurrent_step, self.table, arguments)
+        if before is not None:
+            self._publish(before if self.table.attention == ATTENTIONS["bahdanau"] else state.hidden[0][-1], state)
+        return logits, state
+
+    def search(
+        self, tokens: Int[Tensor, "B K"], state: DecoderState, loop: SearchLoop, *, steps: int, stop: int
+    ) -> tuple[int, RnnState] | None:
+        assert isinstance(state, RnnState)
+        if state.beams > MAX_BEAMS or capturing_here():
+            return None
+        state = _contiguous(state)
+        arguments, _, _memory = self._arguments(tokens.flatten(), state)
+        function = self.library.regard_recurrent_search
+        sizes = {"vocab_size": self.vocab_size, "steps": steps, "stop": stop}
+        return run_loop(function, self.table, arguments, tokens, loop, **sizes), state
+
+    def _arguments(
+        self, tokens: Int[Tensor, " rows"], state: RnnState
+    ) -> tuple[_StepArguments, Float[Tensor, "rows V"], list[object]]:
+        """The arguments of a step, which overwrites the state; the logits; and what lives in memory until then."""
+        table, rows, memory, hidden = self.table, len(tokens), state.memory, state.hidden
         if rows != hidden[0].shape[1]:
             raise IndexError(f"tokens out of range: {rows} for a state of {hidden[0].shape[1]} hypotheses")
-        capturing = capturing_here() and memory is not None
-        before = hidden[0][-1].clone() if capturing else None
         keys = values = mask = None
         if memory is not None:
             keys, values = memory.keys.contiguous(), memory.values.contiguous()
@@ -133,22 +158,23 @@ class NativeRnnDecoder(EngineDecoder):
         logits = torch.empty(rows, self.vocab_size)
         parts = torch.split(scratch, [rows * size for size in sizes])
         tokens = tokens.contiguous()
-        tensors = [tokens, hidden[0], hidden[1] if len(hidden) > 1 else None, context, keys, values, mask]
+        tensors = [tokens, hidden[0], hidden[1] if len(hidden) > 1 else None, state.context, keys, values, mask]
         arguments = _StepArguments(
             *(None if each is None else each.data_ptr() for each in tensors), rows // state.beams, state.beams, length,
-            *(part.data_ptr() for part in parts), logits.data_ptr(),
+            *(part.data_ptr() for part in parts), logits.data_ptr(), None, rows // state.beams, rows,
         )  # fmt: skip
-        call(self.library.regard_recurrent_step, table, arguments)
-        state = replace(state, hidden=tuple(hidden), context=context)
-        if before is not None:
-            self._publish(before if table.attention == ATTENTIONS["bahdanau"] else hidden[0][-1], state)
-        return logits, state
+        return arguments, logits, [*tensors, scratch]
 
     def _publish(self, query: Float[Tensor, "rows W"], state: RnnState) -> None:
         """Attend once more, to report to captures only."""
         decoder = self.decoder()
         if decoder is not None:
             decoder._attend(query[:, None], state)
+
+
+def _contiguous(state: RnnState) -> RnnState:
+    """The same state, in memory that a step overwrites."""
+    return replace(state, hidden=tuple(part.contiguous() for part in state.hidden), context=state.context.contiguous())
 
 
 def _queries(layout: WeightLayout, score: Score, dim: int) -> LinearTable:

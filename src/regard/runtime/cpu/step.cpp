@@ -4,9 +4,7 @@
 // sixty calls. Here each thread reads its own columns of every matrix once, in memory order.
 // Plain C++ with the compiler's vector extensions; only the standard library is included.
 
-#include "convolution.h"
-#include "recurrent.h"
-#include "transformer.h"
+#include "loops.h"
 #ifdef __linux__
 #include <sys/mman.h>
 #endif
@@ -16,7 +14,7 @@ extern "C" {
 int64_t regard_panel_columns() { return COLUMNS; }
 
 int64_t regard_int8_max_inputs() {  // of a layer with int8 weights; 0: not supported by this processor
-#ifdef __AVX512VNNI__
+#ifdef REGARD_INT8
     return MAX_INPUTS;
 #else
     return 0;
@@ -54,46 +52,85 @@ void regard_pack_int8(const int8_t* weight, int64_t outputs, int64_t inputs, int
 // Null, or what is out of range: nothing is computed then.
 const char* regard_step(const Stack* decoder, const StepArguments* arguments, int threads) {
     if (const char* problem = out_of_range(*decoder, *arguments)) return problem;
-    parallel(threads, [&](Barrier& barrier, int thread, int all) { step(*decoder, *arguments, barrier, thread, all); });
+    parallel(work_of(*decoder, arguments->places * arguments->beams).threads(threads),
+             [&](Barrier& barrier, int thread, int all) { step(*decoder, *arguments, barrier, thread, all); });
     return nullptr;
 }
 
 const char* regard_encode(const Stack* encoder, const EncodeArguments* arguments, int threads) {
     if (const char* problem = out_of_range(*encoder, *arguments)) return problem;
-    parallel(threads, [&](Barrier& barrier, int thread, int all) { encode(*encoder, *arguments, barrier, thread, all); });
+    parallel(work_of(*encoder, arguments->rows).threads(threads),
+             [&](Barrier& barrier, int thread, int all) { encode(*encoder, *arguments, barrier, thread, all); });
     return nullptr;
 }
 
 const char* regard_recurrent_step(const Recurrent* decoder, const RecurrentArguments* arguments, int threads) {
     if (const char* problem = out_of_range(*decoder, *arguments)) return problem;
-    parallel(threads, [&](Barrier& barrier, int thread, int all) { recurrent_step(*decoder, *arguments, barrier, thread, all); });
+    parallel(work_of(*decoder, arguments->places * arguments->beams).threads(threads),
+             [&](Barrier& barrier, int thread, int all) { recurrent_step(*decoder, *arguments, barrier, thread, all); });
     return nullptr;
 }
 
 const char* regard_convolution_step(const Convolution* decoder, const ConvolutionArguments* arguments, int threads) {
     if (const char* problem = out_of_range(*decoder, *arguments)) return problem;
-    parallel(threads, [&](Barrier& barrier, int thread, int all) { convolution_step(*decoder, *arguments, barrier, thread, all); });
+    parallel(work_of(*decoder, arguments->places * arguments->beams).threads(threads),
+             [&](Barrier& barrier, int thread, int all) { convolution_step(*decoder, *arguments, barrier, thread, all); });
     return nullptr;
+}
+
+// Whole searches: as many steps as `SearchArguments` allows.
+const char* regard_search(const Stack* d, const StepArguments* p, SearchArguments* s, int threads) {
+    return checked_search(*d, *p, *s, threads);
+}
+
+const char* regard_recurrent_search(const Recurrent* d, const RecurrentArguments* p, SearchArguments* s, int threads) {
+    return checked_search(*d, *p, *s, threads);
+}
+
+const char* regard_convolution_search(const Convolution* d, const ConvolutionArguments* p, SearchArguments* s, int threads) {
+    return checked_search(*d, *p, *s, threads);
+}
+
+void regard_log_softmax(const float* x, int64_t rows, int64_t width, float* y, int threads) {
+    parallel(rows * width < (1 << 20) ? 1 : threads, [&](Barrier&, int thread, int all) {
+        const Range mine(rows, thread, all);
+        for (int64_t r = mine.begin; r < mine.end; ++r) {
+            const Normalizer log_p = normalizer(x + r * width, width);
+            for (int64_t i = 0; i < width; ++i) y[r * width + i] = log_p(x[r * width + i]);
+        }
+    });
 }
 
 const char* regard_linear(const Linear* layer, const LinearArguments* s, int threads) {
-    parallel(threads, [&](Barrier&, int thread, int all) { multiply<NONE>(*layer, s->x, s->rows, s->y, false, thread, all); });
+    Work work;
+    work.add(*layer, s->rows);
+    parallel(work.threads(threads),
+             [&](Barrier&, int thread, int all) { multiply<NONE>(*layer, s->x, s->rows, s->y, false, thread, all); });
     return nullptr;
 }
 
-// A hash that changes when weights do: of every sixteenth block, and of the last one, to be cheap.
-uint64_t regard_fingerprint(const uint8_t* bytes, int64_t count) {
+// A hash that changes when weights do: of all lines of 64 bytes of a small tensor; of a large one, to be cheap, of one in each
+// window of 32 KiB, at another place in each, so that a change of some columns of a matrix is likely to be noticed as well.
+uint64_t regard_fingerprint(const uint8_t* const* weights, const int64_t* sizes, int64_t count) {
     constexpr uint64_t MIX = 0x9E3779B97F4A7C15u;
-    constexpr int STREAMS = 32;
-    uint64_t state[STREAMS] = {}, words[STREAMS], whole = uint64_t(count);
-    constexpr int64_t BLOCK = sizeof words, STRIDE = 16;
-    const auto mix = [&](int64_t at, int64_t size) {
+    constexpr int STREAMS = 8;
+    constexpr int64_t LINE = STREAMS * 8, SMALL = 4096, LARGE = 32768;
+    uint64_t state[STREAMS] = {}, words[STREAMS], window = 0;
+    const auto mix = [&](const uint8_t* bytes, int64_t size) {
         std::memset(words, 0, sizeof words);
-        std::memcpy(words, bytes + at, size);
+        std::memcpy(words, bytes, size);
         for (int j = 0; j < STREAMS; ++j) state[j] = (state[j] ^ words[j]) * MIX + 1;
     };
-    for (int64_t at = 0; at + BLOCK <= count; at += STRIDE * BLOCK) mix(at, BLOCK);
-    mix(count > BLOCK ? count - BLOCK : 0, count > BLOCK ? BLOCK : count);
+    for (int64_t i = 0; i < count; ++i) {
+        const int64_t size = sizes[i], step = size <= SMALL ? LINE : LARGE;
+        for (int64_t begin = 0; begin < size; begin += step, ++window) {
+            const int64_t lines = (size - begin < step ? size - begin : step) / LINE;
+            if (lines) mix(weights[i] + begin + int64_t((window * MIX >> 32) % lines) * LINE, LINE);
+        }
+        const int64_t last = size < LINE ? size : LINE;
+        mix(weights[i] + size - last, last);
+    }
+    uint64_t whole = uint64_t(count);
     for (int j = 0; j < STREAMS; ++j) whole = (whole ^ state[j]) * MIX + 1;
     return whole;
 }

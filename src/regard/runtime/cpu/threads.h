@@ -44,8 +44,12 @@ struct Range {  // a thread's share of `count` items
     Range(int64_t count, int thread, int threads) : begin(count * thread / threads), end(count * (thread + 1) / threads) {}
 };
 
-template <typename Work>
-void parallel(int threads, const Work& work) {
+template <typename Task>
+void parallel(int threads, const Task& work) {
+    if (threads <= 1) {  // without OpenMP, whose threads of an earlier region would be woken
+        Barrier alone(1);
+        return work(alone, 0, 1);
+    }
 #ifdef _OPENMP
     Barrier* barrier = nullptr;
 #pragma omp parallel num_threads(threads)

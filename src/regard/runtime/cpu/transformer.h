@@ -26,7 +26,7 @@ struct Scratch {  // x is the residual stream, (rows, width)
 
 struct StepArguments {
     float* cache;                 // (layers, batch, capacity, beams, 2, width): keys and values
-    const int32_t* parents;       // (batch, beams, capacity): the hypothesis whose entry of each step is an ancestor's
+    int32_t* parents;             // (batch, beams, capacity): the hypothesis whose entry of each step is an ancestor's
     const int32_t* admitted;      // (batch): the step at which each sequence was admitted
     const float* const* sources;  // of each layer (batch, source_length, 2, width): keys and values
     const uint8_t* mask;          // (batch, source_length)
@@ -36,6 +36,8 @@ struct StepArguments {
     Scratch scratch;
     float* logits;                // (batch · beams, vocabulary)
     float* queries;               // (layers, 2, batch · beams, width) of self- and cross-attention; null unless captured
+    const int32_t* slots;         // (places): the sequences that take the step, whose logits are given; null: all
+    int64_t places;
 };
 
 struct EncodeArguments {  // packed sequences
@@ -47,6 +49,18 @@ struct EncodeArguments {  // packed sequences
     Scratch scratch;
     float* projections;  // (layers, tokens, 3, width): queries, keys and values; null unless attention is captured
 };
+
+Work work_of(const Stack& stack, int64_t rows) {
+    Work work;
+    for (int64_t l = 0; l < stack.layer_count; ++l) {
+        const Layer& layer = stack.layers[l];
+        for (const Linear* each : {&layer.qkv_proj, &layer.out_proj, &layer.cross_q_proj, &layer.cross_out_proj, &layer.ffn_up,
+                                   &layer.ffn_down})
+            work.add(*each, rows);
+    }
+    work.add(stack.project, rows);
+    return work;
+}
 
 void embed(const Stack& stack, int64_t token, const float* position, float* x) {
     const float* row = stack.embed_tokens + token * stack.width;
@@ -95,21 +109,22 @@ const float* layers(const Stack& stack, const Scratch& s, int64_t rows, const At
 }
 
 void step(const Stack& stack, const StepArguments& s, Barrier& barrier, int thread, int threads) {
-    const int64_t rows = s.batch * s.beams, width = stack.width, head = width / stack.heads, entry = 2 * width;
+    const int64_t rows = s.places * s.beams, width = stack.width, head = width / stack.heads, entry = 2 * width;
     const Scratch& scratch = s.scratch;
     const Range mine(rows, thread, threads);
+    const auto slot_of = [&](int64_t r) { return s.slots ? s.slots[r / s.beams] : r / s.beams; };
     const auto scores = [&](int64_t r) { return scratch.scores + r * (s.capacity + s.source_length); };
     const auto attend = [&](int64_t layer) {
         for (int64_t r = mine.begin; r < mine.end; ++r) {
-            const int64_t sequence = r / s.beams, beam = r % s.beams;
-            float* cache = s.cache + ((layer * s.batch + sequence) * s.capacity) * s.beams * entry;
+            const int64_t slot = slot_of(r), beam = r % s.beams;
+            float* cache = s.cache + ((layer * s.batch + slot) * s.capacity) * s.beams * entry;
             const float* query = scratch.hidden + r * 3 * width;
             std::memcpy(cache + (s.time * s.beams + beam) * entry, query + width, entry * sizeof(float));
             if (s.queries) std::memcpy(s.queries + (2 * layer * rows + r) * width, query, width * sizeof(float));
-            const int32_t* parents = s.parents + r * s.capacity;
+            const int32_t* parents = s.parents + (slot * s.beams + beam) * s.capacity;
             for (int64_t h = 0; h < stack.heads; ++h) {
                 const auto at = [&](int64_t t) { return cache + (t * s.beams + parents[t]) * entry + h * head; };
-                attend_one(query + h * head, scratch.context + r * width + h * head, scores(r), s.admitted[sequence],
+                attend_one(query + h * head, scratch.context + r * width + h * head, scores(r), s.admitted[slot],
                            s.time + 1, head, width, at);
             }
         }
@@ -118,8 +133,8 @@ void step(const Stack& stack, const StepArguments& s, Barrier& barrier, int thre
         for (int64_t r = mine.begin; r < mine.end; ++r) {
             const float* query = scratch.hidden + r * width;
             if (s.queries) std::memcpy(s.queries + ((2 * layer + 1) * rows + r) * width, query, width * sizeof(float));
-            const float* source = s.sources[layer] + r / s.beams * s.source_length * entry;
-            const uint8_t* mask = s.mask + r / s.beams * s.source_length;
+            const float* source = s.sources[layer] + slot_of(r) * s.source_length * entry;
+            const uint8_t* mask = s.mask + slot_of(r) * s.source_length;
             int64_t length = s.source_length;  // without padding: sums must not depend on the longest source of a batch
             while (length > 0 && !mask[length - 1]) --length;
             for (int64_t h = 0; h < stack.heads; ++h) {
@@ -128,9 +143,10 @@ void step(const Stack& stack, const StepArguments& s, Barrier& barrier, int thre
             }
         }
     };
-    for (int64_t r = mine.begin; r < mine.end; ++r)
-        embed(stack, s.tokens[r], s.position_table ? s.position_table + (s.time - s.admitted[r / s.beams]) * width : nullptr,
-              scratch.x + r * width);
+    for (int64_t r = mine.begin; r < mine.end; ++r) {
+        const float* position = s.position_table ? s.position_table + (s.time - s.admitted[slot_of(r)]) * width : nullptr;
+        embed(stack, s.tokens[slot_of(r) * s.beams + r % s.beams], position, scratch.x + r * width);
+    }
     const float* last = layers(stack, scratch, rows, attend, cross, barrier, thread, threads);
     multiply<NONE>(stack.project, last, rows, s.logits, false, thread, threads);
 }
@@ -160,15 +176,18 @@ void encode(const Stack& stack, const EncodeArguments& s, Barrier& barrier, int 
 // The first index of step or encode that is out of range, as text; null if all are in range. Checked here, because ids
 // and lengths come from files and programs, and an unchecked one would read or write other memory.
 const char* out_of_range(const Stack& stack, const StepArguments& s) {
-    if (s.batch < 0 || s.beams < 1 || s.source_length < 0) return "batch, beams or source length";
+    if (s.batch < 0 || s.beams < 1 || s.source_length < 0 || s.places < 0) return "batch, beams or source length";
     if (s.time < 0 || s.time >= s.capacity) return "step beyond the cache";
-    for (int64_t r = 0; r < s.batch * s.beams; ++r) {
-        const int64_t admitted = s.admitted[r / s.beams];
-        if (s.tokens[r] < 0 || s.tokens[r] >= stack.vocab_size) return "token id";
+    if (!s.slots && s.places != s.batch) return "sequence";
+    for (int64_t r = 0; r < s.places * s.beams; ++r) {
+        const int64_t slot = s.slots ? s.slots[r / s.beams] : r / s.beams;
+        if (slot < 0 || slot >= s.batch) return "sequence";
+        const int64_t admitted = s.admitted[slot], row = slot * s.beams + r % s.beams;
+        if (s.tokens[row] < 0 || s.tokens[row] >= stack.vocab_size) return "token id";
         if (admitted < 0 || admitted > s.time) return "step of admission";
         if (s.position_table && s.time - admitted >= s.positions) return "position";
         for (int64_t t = admitted; t <= s.time; ++t)
-            if (s.parents[r * s.capacity + t] < 0 || s.parents[r * s.capacity + t] >= s.beams) return "parent hypothesis";
+            if (s.parents[row * s.capacity + t] < 0 || s.parents[row * s.capacity + t] >= s.beams) return "parent hypothesis";
     }
     return nullptr;
 }

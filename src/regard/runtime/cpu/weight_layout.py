@@ -16,6 +16,7 @@ from regard.model.multihead import MultiHead
 from regard.model.positions import Add
 from regard.model.scores import ScaledDot
 from regard.model.transformer_block import InputLayer, TransformerBlock, TransformerStack
+from regard.runtime.threads import compute_threads
 
 KINDS = {ACTIVATIONS["relu"]: 1, ACTIVATIONS["gelu"]: 2, ACTIVATIONS["gelu_tanh"]: 3, ACTIVATIONS["silu"]: 4}
 CHUNK = 1 << 24  # bytes allocated at a time
@@ -183,24 +184,25 @@ class PositionTable:
         self.clamp = clamp  # whether positions beyond a learned table repeat its last instead of being refused
         self.table: Tensor | None = None
 
-    def pointer(self, count: int) -> tuple[int | None, int]:
-        """The address of at least `count` vectors, and their number; None and 0 without positions."""
+    def of(self, count: int) -> Float[Tensor, "positions W"] | None:
+        """At least `count` vectors; None without positions. Other threads may replace them: keep a reference."""
         if self.encoding is None:
-            return None, 0
+            return None
         assert isinstance(self.encoding, Add)
-        if self.table is None or len(self.table) < count:
+        table = self.table
+        if table is None or len(table) < count:
             limit, dim = self.encoding.positions.limit, self.encoding.positions.dim
             if not self.clamp:
                 self.encoding(torch.zeros(1, dim), count - 1)  # raises beyond a learned table
             positions = torch.arange(2 * count)
             positions = positions if limit is None else positions.clamp(max=limit - 1)
-            self.table = self.encoding.positions(positions).detach().contiguous()
-        return self.table.data_ptr(), len(self.table)
+            table = self.table = self.encoding.positions(positions).detach().contiguous()
+        return table
 
 
 def call(function: Callable[..., bytes | None], *tables: ctypes.Structure) -> None:
     """Call a function of step.cpp, which checks every index in its arguments; IndexError names what is out of range."""
-    if problem := function(*map(ctypes.byref, tables), torch.get_num_threads()):
+    if problem := function(*map(ctypes.byref, tables), compute_threads()):
         raise IndexError(f"{problem.decode()} out of range")
 
 
@@ -233,20 +235,6 @@ def supported(module: nn.Module) -> bool:
         and isinstance(input_layer.norm, nn.Identity)
         and all(_plain_block(block) for block in stack.layers)
     )
-
-
-def fingerprint(library: ctypes.CDLL, module: nn.Module) -> list[int]:
-    """Numbers that change when a weight changes.
-
-    PyTorch's version counter misses fused optimizers and writes through `.data`; a hash of some blocks catches these,
-    because they change many weights at once.
-    """
-    numbers = []
-    for weight in module.parameters():
-        flat = weight.detach().contiguous()
-        version = 0 if weight.is_inference() else weight._version
-        numbers += [version, library.regard_fingerprint(Pointer(flat.data_ptr()), Count(flat.nbytes))]
-    return numbers
 
 
 def _pack(pack: Callable[..., None], weight: Tensor, packed: Tensor) -> None:

@@ -47,6 +47,21 @@ class DecodeBuffers(Generic[StrategyType]):
             else:
                 work()
 
+    def steps_until(self, count: int, stop: int) -> int:
+        """Take up to `count` steps, until `stop` more slots are done: how many. Without a compiled loop, one step."""
+        assert count > 0
+        assert self.decoder is not None
+        assert self.state is not None
+        loop = None if self.static else self.strategy.loop()
+        if loop is not None:
+            self.tokens = self.tokens.contiguous()
+            searched = self.decoder.search(self.tokens, self.state, loop, steps=count, stop=stop)
+            if searched is not None:
+                taken, self.state = searched
+                return taken
+        self.steps(1)
+        return 1
+
     def steps(self, count: int) -> None:
         """Take `count` steps of every hypothesis, without waiting for the device."""
         assert count > 0

@@ -34,7 +34,7 @@ class CudaEngine(Engine):
             return None
         return static_decoder(decoder, dtype)
 
-    def encode(self, model: Seq2Seq, source: Source, *, half: bool) -> Memory | None:
+    def encode(self, model: Seq2Seq, source: Source, *, half: bool, int8: bool = False) -> Memory | None:
         encoder = model.encoder
         if not isinstance(source, Tokens) or not isinstance(encoder, TransformerEncoder) or not recordable(encoder):
             return None

@@ -49,7 +49,7 @@ function route(method, path, operation) {
   const id = operation.operationId;
   const title = make("summary", {}, make("code", {}, `${method} ${path}`), ` ${operation.summary}`);
   const form = make("form", {});
-  const parameters = (operation.parameters ?? []).map(({ name, example }) => {
+  const parameters = (operation.parameters ?? []).filter((each) => each.in === "path").map(({ name, example }) => {
     const field = make("input", { name, value: example ?? "", required: true });
     form.append(...labelled(`${id}-${name}`, name, field));
     return field;

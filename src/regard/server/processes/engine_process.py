@@ -3,6 +3,7 @@
 import asyncio
 import signal
 
+from regard.core.errors import EngineCrashed
 from regard.server.engine import EngineLimits
 from regard.server.keys import KeyBudgets
 from regard.server.loader import ModelLoader
@@ -38,14 +39,23 @@ async def run(child: Child, start: Start) -> None:
     listening = await host.listen(config.socket)
     pushing = asyncio.ensure_future(host.push_states())
     orphaned = asyncio.ensure_future(child.orphaned.wait())
+    crashes: asyncio.Queue[EngineCrashed] = asyncio.Queue()
+
+    def crash(error: EngineCrashed) -> None:
+        loop.call_soon_threadsafe(crashes.put_nowait, error)
+
+    engine.when_crashed(crash)
+    crashed = asyncio.ensure_future(crashes.get())
     child.ready()
     try:
-        await asyncio.wait({stopped, orphaned}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({stopped, orphaned, crashed}, return_when=asyncio.FIRST_COMPLETED)
+        if crashed.done():
+            raise crashed.result()
         while not stopped.done() and host.sessions:  # without a supervisor, front ends still finish their requests
             await asyncio.sleep(0.05)
     finally:
         listening.close()
-        for task in (pushing, orphaned, stopped):
+        for task in (pushing, orphaned, stopped, crashed):
             task.cancel()
         await asyncio.to_thread(engine.stop)
 

@@ -147,7 +147,7 @@ class LibreTranslateRoutes:
             raise InvalidArgument("alternatives", wanted=wanted, got=got, remedy="Change it.")
         model, inputs = self._model(asked.source, asked.target), self.service.inputs(asked.q)
         options = {"num_hypotheses": 1 + asked.alternatives}
-        works = [Generation(text, options, number=n, widen_beam=True) for n, text in enumerate(inputs)]
+        works = [Generation(text, options, number=n, widen_beam=True, tokens=False) for n, text in enumerate(inputs)]
         results = await self.service.engine_client(call, model).results(works)
         texts = [list(dict.fromkeys(output.text for output in outputs)) for outputs in results]
         single = isinstance(asked.q, str)

@@ -101,7 +101,7 @@ class NativeRoutes:
         works = [
             Generation(
                 text, options, asked.prefix, tuple(asked.banned), tuple(asked.required), asked.scores, attention,
-                asked.truncate, number,
+                asked.truncate, number, tokens=asked.tokens,
             )
             for number, text in enumerate(inputs)
         ]  # fmt: skip

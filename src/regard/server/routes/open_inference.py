@@ -157,7 +157,7 @@ class OpenInferenceRoutes:
         inputs = self.service.inputs(_texts(asked.inputs))
         options, scored = options_of(given), "score" in names
         works = [
-            Generation(text, options, prefix=given.prefix, scores=scored, truncate=given.truncate, number=number)
+            Generation(text, options, given.prefix, scores=scored, truncate=given.truncate, number=number, tokens=False)
             for number, text in enumerate(inputs)
         ]
         client = self.service.engine_client(call, model, given.timeout_ms)

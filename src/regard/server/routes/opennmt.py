@@ -90,7 +90,7 @@ class OpenNMTRoutes:
         if model.labels:
             wanted, got = "a model that generates text", "one that gives labels"
             raise InvalidArgument("id", wanted=wanted, got=got, remedy="Use /predict.")
-        works = [Generation(text, scores=True, number=number) for number, text in enumerate(inputs)]
+        works = [Generation(text, scores=True, number=number, tokens=False) for number, text in enumerate(inputs)]
         results = await self.service.engine_client(call, model).results(works)
         count = min(map(len, results))
         return json_answer(

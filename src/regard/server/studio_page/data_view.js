@@ -1,7 +1,7 @@
 // A data set: its examples sorted by score, length, entropy or error, page by page; from an example to its look.
 
 import { inputText } from "./page/inputs.js";
-import { make } from "./page/state.js";
+import { isDisabled, keepingFocus, make, setDisabled } from "./page/state.js";
 import { makeTask } from "./page/task.js";
 import { number } from "./heads_view.js";
 
@@ -30,8 +30,8 @@ function show(box, studio) {
   const first = () => Math.max(0, Number.parseInt(studio.parameters.first ?? "0", 10) || 0);
   sort.addEventListener("change", () => studio.go({ sort: sort.value, first: null }));
   order.addEventListener("change", () => studio.go({ order: order.value, first: null }));
-  before.addEventListener("click", () => studio.go({ first: Math.max(0, first() - ROWS) || null }));
-  after.addEventListener("click", () => studio.go({ first: first() + ROWS }));
+  before.addEventListener("click", () => isDisabled(before) || studio.go({ first: Math.max(0, first() - ROWS) || null }));
+  after.addEventListener("click", () => isDisabled(after) || studio.go({ first: first() + ROWS }));
   const task = makeTask(box, studio);
   const inputs = new Map(); // of examples with pictures
 
@@ -61,9 +61,9 @@ function show(box, studio) {
     const of = data.total === null ? "" : ` of ${data.total.toLocaleString("en")}${data.more ? ", the first of more" : ""}`;
     told.textContent = data.error ?? `${data.name}: ${data.measured.toLocaleString("en")}${of} examples measured.`;
     below.hidden = !examples.length;
-    before.disabled = first() === 0;
-    after.disabled = first() + ROWS >= data.measured;
-    table.tBodies[0].replaceChildren(...examples.map(row));
+    setDisabled(before, first() === 0);
+    setDisabled(after, first() + ROWS >= data.measured);
+    keepingFocus(table, () => table.tBodies[0].replaceChildren(...examples.map(row)));
   }
 
   function row(example) {

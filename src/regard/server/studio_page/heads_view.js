@@ -1,9 +1,9 @@
 // All heads of a model: small maps of one input, and properties that were measured, sorted and grouped by any of them.
 
-import { readLook } from "./page/data.js";
+import { fixed, readLook } from "./page/data.js";
 import { thumb } from "./page/heads.js";
 import { inputOf } from "./page/inputs.js";
-import { make } from "./page/state.js";
+import { keepingFocus, make } from "./page/state.js";
 import { makeTask } from "./page/task.js";
 
 const AGAIN = 1500; // milliseconds until more examples are measured
@@ -31,8 +31,8 @@ export const view = { route: "heads", title: "Heads", show };
 export function number(value, column) {
   if (value === null || value === undefined) return "–";
   if (column === "group") return String(value);
-  if (column === "offset") return value > 0 ? `+${value}` : String(value);
-  return value.toFixed(Math.abs(value) >= 100 ? 0 : 3);
+  if (column === "offset") return fixed(value, 0, value > 0);
+  return fixed(value, Math.abs(value) >= 100 ? 0 : 3);
 }
 
 function show(box, studio) {
@@ -41,13 +41,14 @@ function show(box, studio) {
   const meaning = make("p", { id: "heads-meaning", className: "quiet" });
   const cards = make("div", { id: "head-cards" });
   const table = make("table", { id: "head-table" }, make("caption", { textContent: "All numbers" }), make("thead"), make("tbody"));
+  const below = make("div", { className: "wide", tabIndex: 0, role: "region", label: "All numbers of all heads", hidden: true }, table);
   box.append(
     make("h2", { textContent: view.title }),
     make("p", { className: "controls" }, make("label", { htmlFor: sort.id, textContent: "Sort and group by " }), sort),
     told,
     meaning,
     cards,
-    make("div", { className: "wide", tabIndex: 0, role: "region", label: "All numbers of all heads" }, table),
+    below,
   );
   let [report, look, order] = [null, null, []];
   const task = makeTask(box, studio);
@@ -64,7 +65,8 @@ function show(box, studio) {
       for (;;) {
         report = await studio.ask("studio/heads", { model: model.name, ...(data ? {} : { input }) }, signal);
         const over = data ? `${report.inputs} examples of ${data}${report.complete ? "" : ", more to come"}` : "this input";
-        told.textContent = `${report.heads.length} heads, measured over ${over}.`;
+        told.textContent = report.heads.length ? `${report.heads.length} heads, measured over ${over}.` : `The heads are being measured over ${data} …`;
+        below.hidden = !report.heads.length;
         draw();
         if (report.complete) return;
         settled();
@@ -75,14 +77,15 @@ function show(box, studio) {
   function draw() {
     const columns = report.columns.filter((name) => report.heads.some((head) => head[name] !== null));
     const by = columns.includes(studio.parameters.sort) ? studio.parameters.sort : "";
-    sort.replaceChildren(new Option("the model's order", ""), ...columns.map((name) => new Option(name, name)));
+    if (sort.dataset.names !== columns.join()) sort.replaceChildren(new Option("the model's order", ""), ...columns.map((name) => new Option(name, name)));
+    sort.dataset.names = columns.join();
     sort.value = by;
     meaning.textContent = by ? `${by}: ${MEANINGS[by]}.` : "";
     const sign = by === "group" ? 1 : -1;
     const value = (head) => (head[by] === null ? Infinity : sign * head[by]);
     order = by ? report.heads.toSorted((a, b) => value(a) - value(b)) : report.heads;
-    drawCards(by);
-    drawTable(columns, by);
+    keepingFocus(cards, () => drawCards(by));
+    keepingFocus(table, () => drawTable(columns, by));
   }
 
   function drawCards(by) {
@@ -123,7 +126,6 @@ function show(box, studio) {
       if (name === by) cell.setAttribute("aria-sort", name === "group" ? "ascending" : "descending");
       return cell;
     };
-    const held = table.contains(document.activeElement) ? document.activeElement.textContent : null;
     table.tHead.replaceChildren(make("tr", {}, make("th", { scope: "col", textContent: "head" }), ...columns.map(heading)));
     table.tBodies[0].replaceChildren(
       ...order.map((head) => {
@@ -131,7 +133,6 @@ function show(box, studio) {
         return make("tr", {}, make("th", { scope: "row", textContent: `${head.map}, head ${head.head}` }), ...cells);
       }),
     );
-    if (held) [...table.tHead.querySelectorAll("button")].find((each) => each.textContent === held)?.focus();
   }
 
   let before = "";

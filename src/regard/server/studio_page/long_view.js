@@ -12,7 +12,7 @@ function show(box, studio) {
   const field = make("textarea", { id: "long-text", rows: 4, spellcheck: false });
   const file = make("input", { id: "long-file", type: "file", accept: ".txt,text/plain" });
   const open = make("button", { type: "button", id: "long-open", textContent: "Open" });
-  const told = make("p", { id: "long-told", className: "quiet", role: "status" });
+  const told = make("p", { id: "long-told", className: "quiet", role: "status", textContent: "The map of every head appears here, to zoom into and to move over: of tens of thousands of tokens too." });
   const map = make("select", { id: "long-map" });
   const head = make("select", { id: "long-head" });
   const row = make("input", { id: "long-row", type: "number", min: 0, step: 1 });

@@ -1,7 +1,7 @@
 // Training runs: their curves, samples and heads, drawn as they train, several of them together.
 
 import { brief, lineChart } from "./charts.js";
-import { make } from "./page/state.js";
+import { keepingFocus, make } from "./page/state.js";
 import { makeTask } from "./page/task.js";
 
 const AGAIN = 2000; // milliseconds between two questions
@@ -32,7 +32,9 @@ function show(box, studio) {
   const charts = make("div", { id: "charts" });
   const samples = make("section", { id: "samples" });
   const measure = make("select", { id: "runs-measure" }, ...MEASURES.map((name) => new Option(name, name)));
-  const heads = make("section", { id: "run-heads" });
+  const panels = make("div", { className: "panels" });
+  const label = make("label", { htmlFor: measure.id, textContent: "Heads over the samples of each validation: " });
+  const heads = make("section", { id: "run-heads", hidden: true }, make("h3", { textContent: "Heads" }), make("p", { className: "controls" }, label, measure), panels);
   box.append(make("h2", { textContent: view.title }), told, charts, heads, samples);
   measure.addEventListener("change", () => studio.go({ measure: measure.value }, { replace: true }));
   const task = makeTask(box, studio);
@@ -60,15 +62,15 @@ function show(box, studio) {
 
   function draw() {
     const several = runs.length > 1;
-    const panels = new Map();
+    const known = new Map();
     for (const run of runs)
       for (const [panel, curves] of run.panels) {
-        if (!panels.has(panel)) panels.set(panel, []);
-        const of = panels.get(panel);
+        if (!known.has(panel)) known.set(panel, []);
+        const of = known.get(panel);
         for (const [name, points] of curves) of.push({ name: several ? `${run.name} ${name}` : name, points, number: of.length });
       }
-    const names = [...panels.keys()].toSorted((a, b) => order(a) - order(b) || a.localeCompare(b));
-    charts.replaceChildren(...names.map((name) => figure(name, panels.get(name))));
+    const names = [...known.keys()].toSorted((a, b) => order(a) - order(b) || a.localeCompare(b));
+    charts.replaceChildren(...names.map((name) => figure(name, known.get(name))));
     const last = Math.max(0, ...runs.flatMap((run) => [...run.panels.values()].flatMap((curves) => [...curves.values()].map((points) => points.at(-1)[0]))));
     told.textContent = names.length ? `${runs.map(({ name }) => name).join(", ")}: ${last.toLocaleString("en")} steps.` : "Nothing is logged yet.";
     drawHeads();
@@ -97,14 +99,13 @@ function show(box, studio) {
         for (const head of known) {
           const name = `${head.map}, head ${head.head}`;
           if (!curves.has(name)) curves.set(name, []);
-          if (head[by] !== null) curves.get(name).push([step, head[by]]);
+          if (Number.isFinite(head[by])) curves.get(name).push([step, head[by]]); // a measure may be missing, or have no value
         }
       const given = [...curves].filter(([, points]) => points.length).map(([name, points], number) => ({ name, points, number }));
       return given.length ? [figure(runs.length > 1 ? `${run.name}: ${by} of heads` : `${by} of heads`, given)] : [];
     });
-    heads.hidden = !figures.length;
-    const label = make("label", { htmlFor: measure.id, textContent: "Heads over the samples of each validation: " });
-    heads.replaceChildren(make("h3", { textContent: "Heads" }), make("p", { className: "controls" }, label, measure), make("div", { className: "panels" }, ...figures));
+    heads.hidden = !runs.some((run) => run.validations.some((each) => each.heads.length));
+    panels.replaceChildren(...figures);
   }
 
   function drawSamples() {
@@ -117,7 +118,7 @@ function show(box, studio) {
       return [make("div", { className: "wide", tabIndex: 0, role: "region", label: `Samples of ${run.name}` }, make("table", {}, make("caption", { textContent: `${run.name}, step ${last.step.toLocaleString("en")}` }), head, make("tbody", {}, ...lines)))];
     });
     samples.hidden = !parts.length;
-    samples.replaceChildren(make("h3", { textContent: "Samples" }), ...parts);
+    keepingFocus(samples, () => samples.replaceChildren(make("h3", { textContent: "Samples" }), ...parts));
   }
 
   follow();

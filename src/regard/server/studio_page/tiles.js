@@ -3,7 +3,7 @@
 // Level 0 has a point for each weight; a point of level L is the largest of 2^L × 2^L weights. While a tile is fetched, the part
 // of a coarser one that covers it is shown, so that a frame only ever draws images that are there.
 
-import { isDark, ramp } from "./page/colours.js";
+import { imageOf, isDark } from "./page/colours.js";
 
 const TOGETHER = 3; // requests at a time
 const MOST = 240; // tiles that are kept
@@ -120,13 +120,8 @@ export function tiledMap(canvas, { info, side, fetchTile, ready, picked, moved, 
   }
 
   function painted({ points, wide }) {
-    const high = points.length / wide;
-    const image = new ImageData(wide, high);
-    const pixels = new Uint32Array(image.data.buffer);
-    const table = Uint32Array.from(ramp(dark), ([red, green, blue]) => 0xff000000 | (blue << 16) | (green << 8) | red);
-    for (let i = 0; i < points.length; i++) pixels[i] = table[Math.round(255 * share(points[i]))];
-    const drawnTile = new OffscreenCanvas(wide, high);
-    drawnTile.getContext("2d").putImageData(image, 0, 0);
+    const drawnTile = new OffscreenCanvas(wide, points.length / wide);
+    drawnTile.getContext("2d").putImageData(imageOf(points.map(share), wide, dark), 0, 0);
     return drawnTile;
   }
 

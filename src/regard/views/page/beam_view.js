@@ -1,6 +1,6 @@
 // The beam tree: hypotheses that share their beginnings, with log-probabilities. A node forces its prefix.
 
-import { percent, shown } from "./data.js";
+import { fixed, percent, shown } from "./data.js";
 import { readEdits, writeEdits } from "./edits.js";
 import { inputOf, inputText, showInputs } from "./inputs.js";
 import { make } from "./state.js";
@@ -53,9 +53,11 @@ function show(box, studio) {
   function draw() {
     if (!answer) return;
     const count = edits().filter(isForced).length;
+    const held = document.activeElement === all && !count; // which is hidden now
     all.hidden = !count;
-    forced.textContent = count ? `The first ${count} tokens are forced.` : "";
-    drawTree(tree, answer, pruned.checked, (node) => force(path(answer.nodes, node)));
+    forced.textContent = count ? `The first ${count === 1 ? "token is" : `${count} tokens are`} forced.` : "";
+    const focus = drawTree(tree, answer, pruned.checked, count, (node) => force(path(answer.nodes, node)));
+    if (held) focus();
     const columns = ["output", "score", "log-probability"];
     table.tHead.replaceChildren(make("tr", {}, ...columns.map((name) => make("th", { scope: "col", textContent: name }))));
     table.tBodies[0].replaceChildren(
@@ -96,7 +98,7 @@ function show(box, studio) {
   return { update, close: task.stop };
 }
 
-const number = (value) => (value === null ? "–" : value.toFixed(3));
+const number = (value) => (value === null ? "–" : fixed(value));
 
 function path(nodes, node) {
   const found = [];
@@ -122,7 +124,8 @@ function layout(nodes, shownNodes) {
   return { places, lines: line, order: [...places.keys()] };
 }
 
-function drawTree(box, { nodes }, withPruned, choose) {
+// `count` tokens are forced: the last of them has the focus after it was chosen. Returns a function that gives it the focus.
+function drawTree(box, { nodes }, withPruned, count, choose) {
   const best = (node) => nodes[node].alive;
   const visible = [...nodes.keys()].filter((node) => withPruned || nodes[node].kept || nodes[node].score !== null);
   visible.sort((a, b) => best(b) - best(a) || nodes[b].total - nodes[a].total);
@@ -142,18 +145,21 @@ function drawTree(box, { nodes }, withPruned, choose) {
       lineArt.append(curve);
     }
     const state = score !== null ? (alive ? "output" : "ended, given up") : alive ? "alive" : kept ? "given up" : "pruned";
-    const label = `${shown(token)}, ${percent(Math.exp(log_probability))}, total ${total.toFixed(3)}${score === null ? "" : `, score ${score.toFixed(3)}`}, ${state}, depth ${x + 1}`;
-    const button = make("button", { type: "button", className: `node ${alive ? "alive" : "dead"}${score === null ? "" : " ended"}`, tabIndex: buttons.length ? -1 : 0, label, title: label }, make("span", { textContent: shown(token) }), make("small", { textContent: score === null ? percent(Math.exp(log_probability)) : score.toFixed(2) }));
+    const label = `${shown(token)}, ${percent(Math.exp(log_probability))}, total ${fixed(total)}${score === null ? "" : `, score ${fixed(score)}`}, ${state}, depth ${x + 1}`;
+    const button = make("button", { type: "button", className: `node ${alive ? "alive" : "dead"}${score === null ? "" : " ended"}`, tabIndex: -1, label, title: label }, make("span", { textContent: shown(token) }), make("small", { textContent: score === null ? percent(Math.exp(log_probability)) : fixed(score, 2) }));
     Object.assign(button.style, { left: `${x * ACROSS}px`, top: `${y * DOWN}px` });
     button.addEventListener("click", () => choose(node));
     button.addEventListener("keydown", (event) => move(event, { x, y }));
     buttons.push({ button, x, y });
   }
+  const first = buttons.find(({ x }) => x === count - 1) ?? buttons[0];
+  if (first) first.button.tabIndex = 0;
   const held = box.contains(document.activeElement);
   const canvas = make("div", { className: "tree" }, lineArt, ...buttons.map(({ button }) => button));
   Object.assign(canvas.style, { width: `${(depth + 1) * ACROSS}px`, height: `${lines * DOWN}px` });
   box.replaceChildren(canvas);
-  if (held) buttons[0]?.button.focus();
+  const focus = () => (first?.button ?? box).focus();
+  if (held) focus();
 
   function move(event, at) {
     const [dx, dy] = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key] ?? [0, 0];
@@ -166,4 +172,5 @@ function drawTree(box, { nodes }, withPruned, choose) {
     next.button.tabIndex = 0;
     next.button.focus();
   }
+  return focus;
 }

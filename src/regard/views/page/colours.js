@@ -8,8 +8,11 @@ const DARK = "171a20 1a2536 1c2f4e 1d3967 31486c 46566f 5c6571 707473 838374 959
 const LIGHT_SIGNED = "1b4a9c 3460ab 4e77bb 6a90cb 86a9db a4bee5 c1d2eb dee6f1 fbfaf6 f8e7d5 f5d4b5 f2c296 edb079 d9935d c57641 b25b25 a04200";
 const DARK_SIGNED = "8fbaff 769fe1 5e85c3 476ca6 34558a 2d466e 263752 1e2838 171a20 312724 493425 623f25 7a4a23 945a25 b77437 da8f49 ffab5c";
 
+let scheme = null; // asked for once: a color is chosen for every weight that is drawn
+
 export function isDark() {
-  return matchMedia("(prefers-color-scheme: dark)").matches;
+  scheme ??= matchMedia("(prefers-color-scheme: dark)");
+  return scheme.matches;
 }
 
 const tables = new Map();
@@ -37,6 +40,19 @@ export const level = (share, signed) => place(signed ? (share + 1) / 2 : share);
 
 export function colour(share, dark = isDark()) {
   return `#${ramp(dark)[place(share)].map((value) => value.toString(16).padStart(2, "0")).join("")}`;
+}
+
+// The ramp as pixels of an image.
+export function pixels(dark = isDark(), signed = false) {
+  return Uint32Array.from(ramp(dark, signed), ([red, green, blue]) => 0xff000000 | (blue << 16) | (green << 8) | red);
+}
+
+// Shares, row by row with `wide` of them in each, as an image.
+export function imageOf(shares, wide, dark = isDark(), signed = false) {
+  const image = new ImageData(wide, shares.length / wide);
+  const [table, drawn] = [pixels(dark, signed), new Uint32Array(image.data.buffer)];
+  for (let i = 0; i < shares.length; i++) drawn[i] = table[level(shares[i], signed)];
+  return image;
 }
 
 // Black or white, whichever is readable on the color of this share.

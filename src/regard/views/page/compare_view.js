@@ -1,6 +1,6 @@
 // Two models, layers, heads or edits side by side on one input: outputs aligned, maps subtracted.
 
-import { MEAN, headName, percent, readLook, shown } from "./data.js";
+import { MEAN, fixed, headName, percent, readLook, shown } from "./data.js";
 import { showMap } from "./map.js";
 import { searchOptions } from "./search_options.js";
 import { make, makeStore } from "./state.js";
@@ -44,7 +44,7 @@ function show(box, studio) {
     });
 
   function drawAligned(tokens) {
-    fillTable(aligned, ["A", "probability", "B", "probability", "change in nats"], tokens.map((each) => [each.first === null ? "" : shown(each.first), probability(each.first_score), each.second === null ? "" : shown(each.second), probability(each.second_score), each.first_score === null || each.second_score === null ? "" : signed(each.second_score - each.first_score, 3)]));
+    fillTable(aligned, ["A", "probability", "B", "probability", "change in nats"], tokens.map((each) => [each.first === null ? "" : shown(each.first), probability(each.first_score), each.second === null ? "" : shown(each.second), probability(each.second_score), each.first_score === null || each.second_score === null ? "" : fixed(each.second_score - each.first_score, 3, true)]));
     let [first, second] = [0, 0];
     places = [];
     for (const { first: one, second: other } of tokens) {
@@ -93,7 +93,7 @@ function show(box, studio) {
       store.listen(({ row, key }) => stores.forEach((other) => other !== store && other.change({ row: Math.min(row, other.state.map.rows - 1), key })));
     }
     const lines = both ? largest(both, LINES) : [];
-    fillTable(cells, ["row", "key", "A", "B", "A − B"], lines.map(({ row, key, value }) => [shown(both.rowNames[row]), shown(a.map.keyNames[key]), percent(a.map.row(a.head, both.pairs[row][0])[key]), percent(b.map.row(b.head, both.pairs[row][1])[key]), `${signed(100 * value, 1)} %`]));
+    fillTable(cells, ["row", "key", "A", "B", "A − B"], lines.map(({ row, key, value }) => [shown(both.rowNames[row]), shown(a.map.keyNames[key]), percent(a.map.row(a.head, both.pairs[row][0])[key]), percent(b.map.row(b.head, both.pairs[row][1])[key]), `${fixed(100 * value, 1, true)} %`]));
   }
 
   const changed = (input) => task.later(PAUSE, () => studio.go({ input: inputText(model, input) }, { replace: true }));
@@ -167,7 +167,6 @@ function sidePanel(name, studio) {
 
 const scored = ({ output }) => (output === null ? { tokens: [], scores: null } : "label" in output ? { tokens: [output.label], scores: [output.score] } : output);
 const probability = (score) => (score === null ? "" : percent(Math.exp(score)));
-const signed = (value, digits) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(digits)}`;
 
 function table(id, caption) {
   return make("table", { id }, make("caption", { textContent: caption }), make("thead"), make("tbody"));

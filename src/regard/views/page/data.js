@@ -72,14 +72,14 @@ function readMap(told, sides, input) {
     return line;
   };
 
-  // A square of `size` points, each the maximum over `step` × `step` weights relative to the largest of all, or of the row.
-  found.block = (head, byRow, firstRow, firstKey, step, size) => {
+  // `high` × `wide` points, each the maximum over `step` × `step` weights relative to the largest of all, or of the row.
+  found.block = (head, byRow, firstRow, firstKey, step, high, wide) => {
     const most = found.most(head);
-    const points = new Float32Array(size * size);
-    const lastRow = Math.min(rows, firstRow + step * size);
-    const lastKey = Math.min(keys, firstKey + step * size);
+    const points = new Float32Array(high * wide);
+    const lastRow = Math.min(rows, firstRow + step * high);
+    const lastKey = Math.min(keys, firstKey + step * wide);
     for (let row = firstRow; row < lastRow; row++) {
-      const start = Math.floor((row - firstRow) / step) * size;
+      const start = Math.floor((row - firstRow) / step) * wide;
       const whole = (byRow ? most.rows[row] : most.all) || 1;
       found.visit(head, row, firstKey, lastKey, (key, weight) => {
         const at = start + Math.floor((key - firstKey) / step);
@@ -128,6 +128,13 @@ export function shown(name) {
 
 export function percent(weight) {
   return weight >= 0.0995 || weight < 0.0005 ? `${Math.round(100 * weight)} %` : `${(100 * weight).toFixed(1)} %`;
+}
+
+// A number with a minus sign, not a hyphen, and with none where it is rounded to zero; with `plus`, always with a sign.
+export function fixed(value, digits = 3, plus = false) {
+  const text = Math.abs(value).toFixed(digits);
+  const sign = value < 0 && Number(text) !== 0 ? "−" : plus ? "+" : "";
+  return sign + text;
 }
 
 export function headName(map, head) {

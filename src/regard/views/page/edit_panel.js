@@ -1,7 +1,7 @@
 // The panel of edits: tools for the row, head and token that are chosen, and the list of edits with undo and redo.
 
 import { MEAN, headName, shown } from "./data.js";
-import { make } from "./state.js";
+import { isDisabled, keepingFocus, make, setDisabled } from "./state.js";
 import { findEdit, readEdits, told, withEdit, writeEdits } from "./edits.js";
 import { headKey, showPainter } from "./paint.js";
 
@@ -16,7 +16,7 @@ export function showEditPanel(box, store, studio) {
 
   const button = (text, action, label) => {
     const made = make("button", { type: "button", textContent: text, label });
-    made.addEventListener("click", action);
+    made.addEventListener("click", () => isDisabled(made) || action());
     return made;
   };
   const undo = button("Undo", () => travel(history.past, history.future));
@@ -58,15 +58,16 @@ export function showEditPanel(box, store, studio) {
   function drawList() {
     const now = edits();
     none.hidden = now.length > 0;
-    list.replaceChildren(
-      ...now.map((edit, i) => {
-        const text = told(edit);
-        return make("li", {}, make("span", { textContent: text }), button("×", () => change(now.toSpliced(i, 1)), `Remove: ${text}`));
-      }),
-    );
-    undo.disabled = !history.past.length;
-    redo.disabled = !history.future.length;
-    clear.disabled = !now.length;
+    const items = now.map((edit, i) => {
+      const text = told(edit);
+      return make("li", {}, make("span", { textContent: text }), button("×", () => change(now.toSpliced(i, 1)), `Remove: ${text}`));
+    });
+    const held = list.contains(document.activeElement);
+    keepingFocus(list, () => list.replaceChildren(...items));
+    if (held && !items.length) undo.focus(); // the last edit was removed
+    setDisabled(undo, !history.past.length);
+    setDisabled(redo, !history.future.length);
+    setDisabled(clear, !now.length);
     drawHead();
   }
 

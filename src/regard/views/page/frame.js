@@ -92,8 +92,11 @@ function navigation(next) {
   const links = [...part("views-nav").children];
   views.forEach((each, i) => {
     links[i].setAttribute("href", write(each.route, each === next ? studio.parameters : kept));
-    if (each === next) links[i].setAttribute("aria-current", "page");
-    else links[i].removeAttribute("aria-current");
+    if (each !== next) links[i].removeAttribute("aria-current");
+    else if (next !== current) {
+      links[i].setAttribute("aria-current", "page");
+      part("views-nav").scrollLeft = links[i].offsetLeft - (part("views-nav").clientWidth - links[i].offsetWidth) / 2; // on a phone
+    }
   });
 }
 

@@ -1,6 +1,6 @@
 // Every head of every map: a thumbnail and its measures; sorted by any of them.
 
-import { ramp } from "./colours.js";
+import { imageOf } from "./colours.js";
 import { make } from "./state.js";
 
 const SIZE = 48; // points of a thumbnail
@@ -8,11 +8,16 @@ const SIZE = 48; // points of a thumbnail
 export function showHeads(table, store) {
   let [lines, headings, sort, up] = [[], [], null, false];
 
+  // Another look at the same heads keeps the elements of their lines.
   function build({ look }) {
-    lines = look.maps.flatMap((map, place) => map.summary.map((summary, head) => ({ map, head, summary, order: [place, head] })));
-    const measures = Object.keys(lines[0].summary).filter((name) => name !== "head");
+    const next = look.maps.flatMap((map, place) => map.summary.map((summary, head) => ({ map, head, summary, order: [place, head] })));
+    const measures = Object.keys(next[0].summary).filter((name) => name !== "head");
     if (!headings.length) buildHeadings(measures);
-    for (const line of lines) buildLine(line, measures);
+    const same = next.length === lines.length && next.every((line, i) => nameOf(line) === nameOf(lines[i]));
+    if (same) next.forEach((line, i) => Object.assign(lines[i], line));
+    else lines = next.map((line) => buildLine(line, measures));
+    for (const { summary, cells } of lines) measures.forEach((name, i) => (cells[i].textContent = shownNumber(summary[name])));
+    if (!same || sort !== null) order();
   }
 
   function buildHeadings(measures) {
@@ -32,14 +37,11 @@ export function showHeads(table, store) {
   function buildLine(line, measures) {
     line.canvas = make("canvas", { width: SIZE, height: SIZE });
     line.canvas.setAttribute("aria-hidden", "true");
-    const name = `${line.map.name}, head ${line.summary.head}`;
-    line.button = make("button", { type: "button" }, line.canvas, make("span", { textContent: name }));
+    line.button = make("button", { type: "button" }, line.canvas, make("span", { textContent: nameOf(line) }));
     line.button.addEventListener("click", () => store.change({ map: line.map, head: line.head }));
-    const numbers = measures.map((each) => {
-      const number = line.summary[each];
-      return make("td", { textContent: number === null ? "–" : number.toFixed(number >= 100 ? 0 : 3) });
-    });
-    line.row = make("tr", {}, make("th", { scope: "row" }, line.button), ...numbers);
+    line.cells = measures.map(() => make("td"));
+    line.row = make("tr", {}, make("th", { scope: "row" }, line.button), ...line.cells);
+    return line;
   }
 
   const value = (line) => line.summary[sort] ?? -Infinity;
@@ -60,12 +62,7 @@ export function showHeads(table, store) {
   const paint = () => lines.forEach(({ canvas, map, head }) => thumb(canvas, map, head, store.state.byRow));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paint);
   store.listen((state, before) => {
-    const focused = lines.findIndex(({ button }) => button === document.activeElement);
-    if (state.look !== before.look) {
-      build(state);
-      order();
-      lines[focused]?.button.focus({ preventScroll: true });
-    }
+    if (state.look !== before.look) build(state);
     if (state.look !== before.look || state.byRow !== before.byRow) paint();
     for (const line of lines) {
       const now = line.map === state.map && (line.head === state.head || line.map.heads === 1);
@@ -74,15 +71,13 @@ export function showHeads(table, store) {
   });
 }
 
+const nameOf = ({ map, summary }) => `${map.name}, head ${summary.head}`;
+const shownNumber = (number) => (number === null ? "–" : number.toFixed(number >= 100 ? 0 : 3));
+
 export function thumb(canvas, map, head, byRow) {
   const step = Math.max(1, Math.ceil(Math.max(map.rows, map.keys) / SIZE));
   const [high, wide] = [Math.ceil(map.rows / step), Math.ceil(map.keys / step)];
-  const points = map.block(head, byRow, 0, 0, step, SIZE);
-  const image = new ImageData(wide, high);
-  const table = ramp();
-  for (let y = 0; y < high; y++)
-    for (let x = 0; x < wide; x++)
-      image.data.set([...table[Math.round(255 * points[y * SIZE + x])], 255], 4 * (y * wide + x));
+  const points = map.block(head, byRow, 0, 0, step, high, wide);
   Object.assign(canvas, { width: wide, height: high });
-  canvas.getContext("2d").putImageData(image, 0, 0);
+  canvas.getContext("2d").putImageData(imageOf(points, wide), 0, 0);
 }

@@ -104,7 +104,8 @@ function headsSection() {
 
 function chooseMap(select, store) {
   store.listen(({ look, map }, before) => {
-    if (look !== before.look) select.replaceChildren(...look.maps.map((each, i) => new Option(each.name, i)));
+    const names = look.maps.map((each) => each.name);
+    if (names.join("\n") !== before.look?.maps.map((each) => each.name).join("\n")) select.replaceChildren(...names.map((name, i) => new Option(name, i)));
     select.value = look.maps.indexOf(map);
   });
   select.addEventListener("change", () => store.change({ map: store.state.look.maps[select.value] }));
@@ -113,7 +114,7 @@ function chooseMap(select, store) {
 function chooseHead(select, store) {
   store.listen((state, before) => {
     const { map } = state;
-    if (map !== before.map) {
+    if (map.numbers.join() !== before.map?.numbers.join()) {
       const all = map.heads > 1 ? [new Option(headName(map, MEAN), MEAN)] : [];
       select.replaceChildren(...all, ...map.numbers.map((_, head) => new Option(headName(map, head), head)));
     }

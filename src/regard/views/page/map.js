@@ -1,7 +1,7 @@
 // All rows × all keys. Only visible tiles are drawn: zoomed in, each weight with its number; zoomed out, the maximum of
 // many weights per point.
 
-import { colour, ink, isDark, level, ramp } from "./colours.js";
+import { colour, imageOf, ink, isDark } from "./colours.js";
 import { MEAN, percent, shown } from "./data.js";
 import { pinned } from "./state.js";
 
@@ -20,16 +20,22 @@ export function showMap(box, store) {
   // cell: pixels of a weight; left, top: the weight at the corner; margins: space for labels
   const view = { cell: 1, left: 0, top: 0, across: 0, down: 0, margins: { left: 0, top: 0 } };
   let fitted = true;
+  // Read where they may have changed, and not for every frame: reading them waits for the layout of the whole page.
+  const style = { font: "", color: "", width: 0 };
+  function readStyle() {
+    const { font, color } = getComputedStyle(box);
+    Object.assign(style, { font, color, width: box.clientWidth });
+  }
 
-  const font = () => getComputedStyle(box).font;
   function measure({ map }) {
-    pen.font = font();
+    readStyle();
+    pen.font = style.font;
     const widest = (names) => Math.min(120, names.slice(0, 2000).reduce((most, name) => Math.max(most, pen.measureText(shown(name)).width), 8));
     view.margins = { left: Math.ceil(widest(map.rowNames)) + 10, top: Math.ceil(widest(map.keyNames) * 0.87) + 16 };
   }
 
   function fit(map) {
-    const room = Math.max(120, box.clientWidth - view.margins.left - 40);
+    const room = Math.max(120, style.width - view.margins.left - 40);
     const wanted = Math.min(room / map.keys, (HIGH - view.margins.top) / map.rows);
     const readable = map.keys * SLANTED <= room ? SLANTED : 0; // small maps may be scrolled, and their labels read
     view.cell = Math.min(40, Math.max(wanted, readable), room / map.keys);
@@ -38,7 +44,7 @@ export function showMap(box, store) {
 
   function place(map) {
     const { margins, cell } = view;
-    const room = Math.max(120, box.clientWidth - margins.left - 40);
+    const room = Math.max(120, style.width - margins.left - 40);
     view.across = Math.min(map.keys, room / cell);
     view.down = Math.min(map.rows, (HIGH - margins.top) / cell);
     view.left = Math.max(0, Math.min(map.keys - view.across, view.left));
@@ -50,21 +56,24 @@ export function showMap(box, store) {
     const name = [state.look.maps.indexOf(map), head, state.byRow, isDark(), zoomed, y, x].join();
     if (!tiles.has(name)) {
       const step = 2 ** zoomed;
-      const points = map.block(head, state.byRow, y * TILE * step, x * TILE * step, step, TILE);
-      const [table, image] = [ramp(isDark(), map.signed), new ImageData(TILE, TILE)];
-      points.forEach((share, i) => {
-        const [r, g, b] = table[level(share, map.signed)];
-        image.data[4 * i] = r;
-        image.data[4 * i + 1] = g;
-        image.data[4 * i + 2] = b;
-        image.data[4 * i + 3] = 255;
-      });
-      const drawn = new OffscreenCanvas(TILE, TILE);
-      drawn.getContext("2d").putImageData(image, 0, 0);
+      const [top, left] = [y * TILE * step, x * TILE * step];
+      const [high, wide] = [map.rows - top, map.keys - left].map((rest) => Math.min(TILE, Math.ceil(rest / step)));
+      const points = map.block(head, state.byRow, top, left, step, high, wide);
+      const drawn = new OffscreenCanvas(wide, high);
+      drawn.getContext("2d").putImageData(imageOf(points, wide, isDark(), map.signed), 0, 0);
       if (tiles.size >= KEPT) tiles.delete(tiles.keys().next().value);
       tiles.set(name, drawn);
     }
     return tiles.get(name);
+  }
+
+  // In the next frame, once for all changes before it: drawing text waits for the layout of the page.
+  let frame = 0;
+  function schedule() {
+    frame ||= requestAnimationFrame(() => {
+      frame = 0;
+      draw(store.state);
+    });
   }
 
   function draw(state) {
@@ -76,8 +85,8 @@ export function showMap(box, store) {
     Object.assign(canvas, { width: width * sharp, height: height * sharp });
     Object.assign(canvas.style, { width: `${width}px`, height: `${height}px` });
     pen.setTransform(sharp, 0, 0, sharp, 0, 0);
-    pen.font = font();
-    pen.fillStyle = getComputedStyle(box).color;
+    pen.font = style.font;
+    pen.fillStyle = style.color;
     labels(map);
     pen.save();
     pen.translate(margins.left, margins.top);
@@ -86,10 +95,13 @@ export function showMap(box, store) {
     pen.clip();
     pen.imageSmoothingEnabled = false;
     const zoomed = Math.max(0, Math.ceil(Math.log2(1 / cell)));
+    const point = 2 ** zoomed * cell; // pixels of a tile's point
     const side = TILE * 2 ** zoomed; // weights of a tile's side
     for (let y = Math.floor(top / side); y * side < Math.min(map.rows, top + down); y++)
-      for (let x = Math.floor(left / side); x * side < Math.min(map.keys, left + across); x++)
-        pen.drawImage(tile(state, zoomed, y, x), (x * side - left) * cell, (y * side - top) * cell, side * cell, side * cell);
+      for (let x = Math.floor(left / side); x * side < Math.min(map.keys, left + across); x++) {
+        const drawn = tile(state, zoomed, y, x);
+        pen.drawImage(drawn, (x * side - left) * cell, (y * side - top) * cell, drawn.width * point, drawn.height * point);
+      }
     if (cell >= NUMBERS && state.numbers) numbers(state);
     mark(row, key, state.pin);
     pen.restore();
@@ -156,19 +168,21 @@ export function showMap(box, store) {
   function zoom(times, at = { x: view.across / 2, y: view.down / 2 }) {
     const { map } = store.state;
     const before = view.cell;
-    const least = Math.min(before, (box.clientWidth - view.margins.left - 40) / map.keys, (HIGH - view.margins.top) / map.rows);
+    const least = Math.min(before, (style.width - view.margins.left - 40) / map.keys, (HIGH - view.margins.top) / map.rows);
     view.cell = Math.max(least, Math.min(LARGEST, before * times));
     view.left += at.x - (at.x * before) / view.cell;
     view.top += at.y - (at.y * before) / view.cell;
     fitted = false;
-    draw(store.state);
+    place(map);
+    schedule();
   }
 
   function fitAgain() {
     fitted = true;
     measure(store.state);
     fit(store.state.map);
-    draw(store.state);
+    place(store.state.map);
+    schedule();
   }
 
   function under(event) {
@@ -194,7 +208,7 @@ export function showMap(box, store) {
       const [x, y] = [event.clientX - pulled.x, event.clientY - pulled.y];
       pulled.far ||= Math.hypot(x, y) > 4;
       Object.assign(view, { left: pulled.left - x / view.cell, top: pulled.top - y / view.cell });
-      return draw(store.state);
+      return schedule();
     }
     const { inside, row, key } = under(event);
     if (inside) store.change({ row, key });
@@ -226,7 +240,7 @@ export function showMap(box, store) {
     if (event.key in moves) {
       store.change(moves[event.key]);
       reveal(store.state);
-      draw(store.state);
+      schedule();
     } else if (event.key === "+" || event.key === "=" || event.key === "-") {
       const at = { x: (key ?? view.left) + 0.5 - view.left, y: row + 0.5 - view.top };
       zoom(event.key === "-" ? 0.7 : 1.43, at);
@@ -241,10 +255,18 @@ export function showMap(box, store) {
     if (state.look !== before.look) tiles.clear();
     const same = state.map.name === before.map?.name && state.map.rows === before.map.rows && state.map.keys === before.map.keys;
     if (state.map !== before.map && !same) fitAgain();
-    else draw(state);
+    else {
+      place(state.map);
+      schedule();
+    }
   });
-  new ResizeObserver(() => (fitted ? fitAgain() : draw(store.state))).observe(box);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => draw(store.state));
+  const drawAgain = () => {
+    readStyle();
+    place(store.state.map);
+    schedule();
+  };
+  new ResizeObserver(() => box.clientWidth !== style.width && (fitted ? fitAgain() : drawAgain())).observe(box);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAgain);
   return { view, zoom, fit: fitAgain };
 }
 

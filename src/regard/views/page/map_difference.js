@@ -18,11 +18,11 @@ export function differenceMap(a, head, b, otherHead, pairs) {
   map.most = () => ({ all, rows: new Float32Array(pairs.length).fill(all) });
   map.share = (_, byRow, row, value) => value / (all || 1);
   // Of many weights, the one that differs most.
-  map.block = (_, byRow, firstRow, firstKey, step, size) => {
-    const points = new Float32Array(size * size);
-    for (let row = firstRow; row < Math.min(pairs.length, firstRow + step * size); row++)
-      for (let key = firstKey; key < Math.min(a.keys, firstKey + step * size); key++) {
-        const at = Math.floor((row - firstRow) / step) * size + Math.floor((key - firstKey) / step);
+  map.block = (_, byRow, firstRow, firstKey, step, high, wide) => {
+    const points = new Float32Array(high * wide);
+    for (let row = firstRow; row < Math.min(pairs.length, firstRow + step * high); row++)
+      for (let key = firstKey; key < Math.min(a.keys, firstKey + step * wide); key++) {
+        const at = Math.floor((row - firstRow) / step) * wide + Math.floor((key - firstKey) / step);
         const share = values[row * a.keys + key] / (all || 1);
         if (Math.abs(share) > Math.abs(points[at])) points[at] = share;
       }

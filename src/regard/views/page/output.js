@@ -1,7 +1,7 @@
 // What a model generated, token by token with probabilities, or the label that it gave; and what edits changed of it.
 
-import { percent, shown } from "./data.js";
-import { make } from "./state.js";
+import { fixed, percent, shown } from "./data.js";
+import { keepingFocus, make } from "./state.js";
 
 const probability = (score) => Math.exp(score ?? -Infinity);
 const total = (output) => output.scores?.reduce((sum, score) => sum + score, 0);
@@ -16,17 +16,15 @@ export function showOutput(box, look, { difference = null, before = null, choose
   const parts = [said];
   if (!label) parts.push(tokenList(output, difference, choose), make("p", { className: "quiet", id: "score", textContent: scoreLine(output, before) }));
   if (before) parts.push(unedited(before, output, difference));
-  box.replaceChildren(...parts);
+  keepingFocus(box, () => box.replaceChildren(...parts));
 }
 
 function scoreLine(output, before) {
   const score = total(output);
   if (score === undefined) return `${output.tokens.length} tokens`;
-  const gain = before && total(before) !== undefined ? ` (${signed(score - total(before))} by the edits)` : "";
-  return `log-probability ${score.toFixed(3)}${gain} · ${output.tokens.length} tokens`;
+  const gain = before && total(before) !== undefined ? ` (${fixed(score - total(before), 3, true)} by the edits)` : "";
+  return `log-probability ${fixed(score)}${gain} · ${output.tokens.length} tokens`;
 }
-
-const signed = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(3)}`;
 
 function unedited(before, output, difference) {
   const text = "label" in before ? `${before.label} ${percent(probability(before.score))}` : before.text;

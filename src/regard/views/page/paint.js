@@ -1,16 +1,18 @@
 // A row of attention as bars that can be dragged, painted over with the pointer, or moved by keys.
 
 import { MEAN, percent, shown } from "./data.js";
-import { make } from "./state.js";
+import { keepingFocus, make } from "./state.js";
 
-const MOST = 128; // keys of a row that can be painted
+const MOST = 600; // keys of a row that can be painted: words, or regions of a picture
 const STEP = 0.05;
 
 // `painted(weights)` is called with {key: weight} when a change is complete.
 export function showPainter(box, store, painted) {
-  let [bars, changed, values, painting] = [[], {}, [], false];
+  let [bars, changed, values, painting, timer, paintedRow] = [[], {}, [], false, 0, ""];
+  const rowOf = ({ map, head, row }) => `${map.name}, ${head}, ${row}, ${map.keys}`;
 
   function set(key, value) {
+    paintedRow = rowOf(store.state);
     values[key] = Math.max(0, Math.min(1, value));
     changed[key] = Math.round(values[key] * 1000) / 1000;
     draw(key);
@@ -40,17 +42,17 @@ export function showPainter(box, store, painted) {
     box.replaceChildren(...bars.map(({ element }) => element));
   }
 
-  store.listen((state, before) => {
+  let built = ""; // the names of the bars
+  store.listen((state) => {
     const { map, head, row } = state;
     const possible = map.whole && map.keys <= MOST;
     box.hidden = !possible;
-    if (!possible || painting) return;
-    if (map !== before.map) {
-      const held = document.activeElement?.dataset?.key;
-      const focused = box.contains(document.activeElement);
-      if (map.keyNames.join("\0") !== before.map?.keyNames.join("\0")) build(state);
-      if (focused) bars[held]?.bar.focus({ preventScroll: true });
-    }
+    const unfinished = painting || Object.keys(changed).length > 0; // an answer to an earlier edit does not undo it
+    if (!possible || (unfinished && paintedRow === rowOf(state))) return;
+    const names = map.keyNames.join("\0");
+    if (names !== built) keepingFocus(box, () => build(state));
+    built = names;
+    clearTimeout(timer);
     values = Array.from(map.row(head, row));
     changed = {};
     bars.forEach((_, key) => draw(key));
@@ -78,7 +80,6 @@ export function showPainter(box, store, painted) {
   };
   box.addEventListener("pointerup", stop);
   box.addEventListener("pointercancel", stop);
-  let timer = 0;
   box.addEventListener("keydown", (event) => {
     const key = Number(event.target.dataset?.key);
     const moves = { ArrowUp: STEP, ArrowDown: -STEP, PageUp: 0.25, PageDown: -0.25, Home: -1, End: 1 };

@@ -5,6 +5,7 @@ import { make } from "./state.js";
 
 const SHADE = 0.75; // how much of the light is removed where the weight is zero
 const LARGEST = 12; // regions whose numbers are shown
+const READABLE = 48; // least pixels of a region with a number, of a picture that is 640 wide
 
 export function attendsToImage(map) {
   return map.key_side === "source" && map.input?.kind === "image";
@@ -74,7 +75,7 @@ function draw(view, state, map, head, row, before) {
   for (const { x, y, shade, number } of veil(source, line)) {
     pen.fillStyle = `rgba(0, 0, 0, ${shade})`;
     pen.fillRect(x * width, y * height, wide + 0.5, high + 0.5);
-    if (!number || !state.numbers) continue;
+    if (!number || !state.numbers || Math.min(high, wide) < READABLE) continue;
     Object.assign(pen, { strokeStyle: "#000", fillStyle: "#fff", lineWidth: 4, lineJoin: "round" });
     pen.strokeText(number, x * width + wide / 2, y * height + high / 2);
     pen.fillText(number, x * width + wide / 2, y * height + high / 2);

@@ -1,6 +1,6 @@
 // Saving views as files: SVG, and PNG made from it; always on white.
 
-import { colour, ink, ramp } from "./colours.js";
+import { colour, imageOf, ink } from "./colours.js";
 import { headName, heaviest, percent, shown } from "./data.js";
 import { attendsToImage, veil } from "./picture.js";
 
@@ -61,22 +61,20 @@ export function drawnMap(state, view) {
     );
   else {
     const step = Math.ceil(Math.max(rows.length, keys.length) / POINTS);
-    const size = Math.ceil(Math.max(rows.length, keys.length) / step);
-    const href = painted(map.block(head, state.byRow, top, left, step, size), size);
-    const side = size * step * cell;
+    const [high, wide] = [Math.ceil(rows.length / step), Math.ceil(keys.length / step)];
+    const href = painted(imageOf(map.block(head, state.byRow, top, left, step, high, wide), wide, false));
     const frame = draw("svg", { x: x0, y: y0, width: keys.length * cell, height: rows.length * cell });
-    frame.append(draw("image", { width: side, height: side, href, "image-rendering": "pixelated" }));
+    const size = { width: wide * step * cell, height: high * step * cell, preserveAspectRatio: "none" };
+    frame.append(draw("image", { ...size, href, "image-rendering": "pixelated" }));
     parts.push(frame);
   }
   const frame = { x: x0, y: y0, width: keys.length * cell, height: rows.length * cell, fill: "none", stroke: "#888888" };
   return sheet(x0 + keys.length * cell + width(keys) * 0.5 + 8, y0 + rows.length * cell + 8, titled(state), ...parts, draw("rect", frame));
 }
 
-function painted(shares, size) {
+function painted(image) {
   const canvas = document.createElement("canvas");
-  Object.assign(canvas, { width: size, height: size });
-  const image = new ImageData(size, size);
-  shares.forEach((share, i) => image.data.set([...ramp(false)[Math.round(255 * share)], 255], 4 * i));
+  Object.assign(canvas, { width: image.width, height: image.height });
   canvas.getContext("2d").putImageData(image, 0, 0);
   return canvas.toDataURL();
 }

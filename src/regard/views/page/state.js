@@ -58,6 +58,24 @@ export function pinned(state, row = state.row) {
   return { pin: isPinned(state, row) ? null : { map: state.map, head: state.head, row } };
 }
 
+// Replaces what is in an element and keeps the focus there: on what has the same place among the controls, or the last.
+export function keepingFocus(box, replace) {
+  const controls = () => [...box.querySelectorAll("a[href], button, input, select, textarea, [tabindex]")];
+  const place = controls().indexOf(document.activeElement);
+  replace();
+  if (place < 0 || box.contains(document.activeElement)) return;
+  const now = controls();
+  now[Math.min(place, now.length - 1)]?.focus({ preventScroll: true });
+}
+
+// A button without effect for now. It keeps the focus, which one that is `disabled` would lose.
+export function setDisabled(button, disabled) {
+  if (disabled) button.setAttribute("aria-disabled", "true");
+  else button.removeAttribute("aria-disabled");
+}
+
+export const isDisabled = (button) => button.getAttribute("aria-disabled") === "true";
+
 export function make(kind, properties = {}, ...children) {
   const { role, label, ...rest } = properties;
   const element = Object.assign(document.createElement(kind), rest);

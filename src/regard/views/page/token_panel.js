@@ -1,14 +1,15 @@
-// The tokens of the sources, to mask or replace; and a token of the output, to replace by one of the model's
+// The tokens of the sources, to mask or replace, and regions of a picture, to mask; and a token of the output, to replace by one of the model's
 // alternatives or by another, and to continue from.
 
 import { percent, shown } from "./data.js";
 import { findEdit } from "./edits.js";
-import { make } from "./state.js";
+import { keepingFocus, make } from "./state.js";
 
 // `alternatives(position)` resolves to {alternatives: [{token, id, log_probability}]} of a position of the output.
 export function showTokenPanel(box, panel, alternatives) {
   let chosen = null; // {side, source, position}
-  let [look, asked] = [null, 0];
+  let [look, asked, drawn] = [null, 0, ""];
+  const regions = {}; // the row and column that are chosen, by source
   const tools = make("div", { id: "token-tools", className: "tool", hidden: true });
   const lists = make("div", { id: "source-tokens" });
   box.replaceChildren(lists, tools);
@@ -16,21 +17,45 @@ export function showTokenPanel(box, panel, alternatives) {
   function draw(next = look) {
     look = next;
     const edits = panel.edits();
-    const texts = look.sources.map((source, number) => ({ source, number })).filter(({ source }) => source.kind === "text");
-    lists.replaceChildren(
-      ...texts.map(({ source, number }) => {
-        const title = texts.length > 1 ? `Tokens of source ${number + 1}` : "Tokens of the source";
-        const items = source.tokens.map((token, position) => {
-          const masked = findEdit(edits, "mask_source", { source: number || undefined, token: position });
-          const replaced = findEdit(edits, "replace_token", { source: number || undefined, position });
-          const button = make("button", { type: "button", textContent: shown(token), className: masked ? "masked" : replaced ? "new" : "", label: `Source token ${position}: ${shown(token)}${masked ? ", masked" : replaced ? ", replaced" : ""}` });
-          button.addEventListener("click", () => choose({ side: "source", source: number, position }));
-          return make("li", {}, button);
-        });
-        return make("div", {}, make("h3", { textContent: title }), make("ol", { className: "tokens chips", label: title }, ...items));
-      }),
-    );
-    if (chosen) drawTools();
+    const sources = look.sources.map((source, number) => ({ source, number }));
+    const wanted = JSON.stringify([look.sources.map(({ tokens, grid }) => tokens ?? grid), edits.filter(({ edit }) => edit === "mask_source" || edit === "replace_token")]);
+    if (wanted !== drawn) keepingFocus(lists, () => lists.replaceChildren(...sources.map((each) => (each.source.kind === "text" ? sourceList : regionForm)(each, sources.length > 1, edits))));
+    drawn = wanted;
+    if (chosen) keepingFocus(tools, drawTools);
+  }
+
+  function sourceList({ source, number }, several, edits) {
+    const title = several ? `Tokens of source ${number + 1}` : "Tokens of the source";
+    const items = source.tokens.map((token, position) => {
+      const masked = findEdit(edits, "mask_source", { source: number || undefined, token: position });
+      const replaced = findEdit(edits, "replace_token", { source: number || undefined, position });
+      const button = make("button", { type: "button", textContent: shown(token), className: masked ? "masked" : replaced ? "new" : "", label: `Source token ${position}: ${shown(token)}${masked ? ", masked" : replaced ? ", replaced" : ""}` });
+      button.addEventListener("click", () => choose({ side: "source", source: number, position }));
+      return make("li", {}, button);
+    });
+    return make("div", {}, make("h3", { textContent: title }), make("ol", { className: "tokens chips", label: title }, ...items));
+  }
+
+  // A region of a picture by its row and column, which count from 1 as in the names of regions.
+  function regionForm({ source, number }, several, edits) {
+    const title = several ? `Regions of source ${number + 1}` : "Regions of the picture";
+    const place = (regions[number] ??= [1, 1]);
+    const token = () => source.units + (place[0] - 1) * source.grid[1] + place[1] - 1;
+    const target = () => ({ ...(number ? { source: number } : {}), token: token() });
+    const isMasked = () => Boolean(findEdit(edits, "mask_source", target()));
+    const mask = make("button", { type: "button", className: "mask-region" });
+    const told = () => (mask.textContent = isMasked() ? "Unmask region" : "Mask region");
+    mask.addEventListener("click", () => panel.add({ edit: "mask_source", ...target() }, isMasked()));
+    const fields = ["Row", "Column"].map((name, axis) => {
+      const field = make("input", { type: "number", min: 1, max: source.grid[axis], step: 1, value: place[axis], id: `region-${name.toLowerCase()}-${number}` });
+      field.addEventListener("input", () => {
+        place[axis] = Math.max(1, Math.min(source.grid[axis], Math.round(Number(field.value)) || 1));
+        told();
+      });
+      return make("label", { htmlFor: field.id }, `${name} `, field);
+    });
+    told();
+    return make("div", {}, make("h3", { textContent: title }), make("p", { className: "line" }, ...fields, mask));
   }
 
   function choose(next) {
@@ -56,12 +81,8 @@ export function showTokenPanel(box, panel, alternatives) {
       event.preventDefault();
       if (field.value) panel.add({ edit: "replace_token", ...target, token: field.value });
     });
-    const typed = tools.contains(document.activeElement) && document.activeElement.id === "token-text" ? document.activeElement.value : null;
+    if (document.activeElement?.id === field.id) field.value = document.activeElement.value; // what is being typed
     tools.replaceChildren(make("h3", { textContent: name }), ...(side === "output" ? [alternativeList(position)] : []), line);
-    if (typed !== null) {
-      field.value = typed;
-      field.focus();
-    }
   }
 
   function maskButton(source, position) {
@@ -74,13 +95,14 @@ export function showTokenPanel(box, panel, alternatives) {
 
   // The most likely tokens at a position, after the tokens before it.
   function alternativeList(position) {
-    const list = make("ol", { id: "alternatives", className: "alternatives", label: `The model’s alternatives at position ${position}` });
+    const before = tools.querySelector("#alternatives"); // stays until those of the new output are known
+    const list = make("ol", { id: "alternatives", className: "alternatives", label: `The model’s alternatives at position ${position}` }, ...(before?.children ?? []));
     list.setAttribute("aria-busy", "true");
     const number = ++asked;
     alternatives(position).then(
       ({ alternatives: found }) => {
         if (number !== asked) return; // another position was chosen, or another output is shown
-        list.replaceChildren(...found.map((each) => alternativeItem(each, position)));
+        keepingFocus(list, () => list.replaceChildren(...found.map((each) => alternativeItem(each, position))));
         list.removeAttribute("aria-busy");
       },
       () => number === asked && list.remove(), // the error of the same request is shown where the output is

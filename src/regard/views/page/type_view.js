@@ -13,6 +13,7 @@ import { makeTask } from "./task.js";
 import { tokenDifferences } from "./token_difference.js";
 import { showTokenPanel } from "./token_panel.js";
 
+const KEPT = 12; // looks
 const PAUSE = 120; // milliseconds without a key before the model is asked
 
 export const view = { route: "type", title: "Type and watch", show };
@@ -21,11 +22,16 @@ function show(box, studio) {
   const section = (id, label) => make("section", { id, label });
   const parts = { inputs: section("inputs", "Input"), output: section("output", "Output"), look: make("div", { id: "look" }), tokens: section("tokens", "Tokens"), edit: section("edit", "Edit"), save: section("save", "Save") };
   const aside = make("aside", { id: "side", label: "Edits, saving", hidden: true }, parts.edit, parts.tokens, parts.save);
-  box.append(make("h2", { className: "heard", textContent: view.title }), make("div", { id: "columns" }, make("div", { id: "shown" }, parts.inputs, parts.output, parts.look), aside));
+  const lead = make("button", { type: "button", id: "to-edit", textContent: "Edit and save ↓", hidden: true }); // where the panels are below
+  lead.addEventListener("click", () => {
+    aside.scrollIntoView();
+    aside.querySelector("input, button").focus({ preventScroll: true });
+  });
+  box.append(make("h2", { className: "heard", textContent: view.title }), make("div", { id: "columns" }, make("div", { id: "shown" }, parts.inputs, parts.output, lead, parts.look), aside));
   let [model, store, fill, panel, tokens] = [null, null, null, null, null];
   const task = makeTask(box, studio);
   const search = showSearchOptions(studio);
-  const unedited = { of: "", look: null }; // the last look without edits
+  const looks = new Map(); // the last ones, by what was asked for: undone and repeated edits are shown without asking again
   const edits = () => readEdits(studio.parameters.edits);
   const save = showSavePanel(parts.save, studio, () => ({ request: request(edits()), input: inputOf(model, studio.parameters), model }));
 
@@ -39,26 +45,48 @@ function show(box, studio) {
       const plain = request([]);
       if (plain.input.some((each) => !each)) return empty();
       const list = edits();
-      if (!list.length) return watch(plain, signal);
-      const asked = [request(list), ...(unedited.of === JSON.stringify(plain) ? [] : [plain])];
-      const [look, before] = await Promise.all(asked.map((each) => studio.ask("studio/look", each, signal)));
-      if (before) keep(plain, readLook(before));
-      draw(readLook(look), unedited.look.output);
+      const before = kept(plain);
+      if (!list.length) return before ? draw(before, null) : watch(plain, signal);
+      const found = async (asked) => kept(asked) ?? keep(asked, readLook(await studio.ask("studio/look", asked, signal)));
+      try {
+        const [look, unedited] = await Promise.all([request(list), plain].map(found));
+        draw(look, unedited.output);
+      } catch (error) {
+        if (!signal.aborted && !store) refused();
+        throw error;
+      }
     });
 
+  // Edits of an address that the model does not take: without a look there is no list to remove them from.
+  function refused() {
+    const remove = make("button", { type: "button", id: "without-edits", textContent: "Remove the edits" });
+    remove.addEventListener("click", () => studio.go({ edits: null }));
+    parts.output.replaceChildren(make("p", { className: "empty" }, "The model does not take these edits. ", remove));
+  }
+
   function empty() {
-    aside.hidden = parts.look.hidden = true;
+    aside.hidden = lead.hidden = parts.look.hidden = true;
     const wanted = model.reads.includes("image") ? "Give the model a picture, and its output appears here." : "Type something, and the output appears here.";
     parts.output.replaceChildren(make("p", { className: "empty", textContent: wanted }));
   }
 
-  const keep = (plain, look) => Object.assign(unedited, { of: JSON.stringify(plain), look });
+  function keep(asked, look) {
+    const name = JSON.stringify(asked);
+    looks.delete(name); // the last one that was used is the last in order
+    looks.set(name, look);
+    if (looks.size > KEPT) looks.delete(looks.keys().next().value);
+    return look;
+  }
+
+  function kept(asked) {
+    const look = looks.get(JSON.stringify(asked));
+    return look && keep(asked, look);
+  }
 
   // Greedy search and sampling are watched token by token; a beam is complete before its best output is known.
   async function watch(plain, signal) {
     if (!model.generates || plain.beam_size > 1) {
-      keep(plain, readLook(await studio.ask("studio/look", plain, signal)));
-      return draw(unedited.look, null);
+      return draw(keep(plain, readLook(await studio.ask("studio/look", plain, signal))), null);
     }
     for await (const { look, last } of studio.stream("studio/watch", plain, signal)) {
       signal.throwIfAborted(); // pieces that had arrived before
@@ -80,7 +108,7 @@ function show(box, studio) {
   }
 
   function follow(look) {
-    aside.hidden = parts.look.hidden = false;
+    aside.hidden = lead.hidden = parts.look.hidden = false;
     if (!look.maps.length) {
       [store, panel, tokens] = [null, null, null];
       parts.edit.replaceChildren();
@@ -108,11 +136,12 @@ function show(box, studio) {
     if (model !== studio.model) {
       task.stop(); // an input that was typed for another model
       model = studio.model;
-      store = null;
+      [store, panel, tokens] = [null, null, null];
       fill = showInputs(parts.inputs, model, inputOf(model, studio.parameters), changed);
       if (model.generates) parts.inputs.append(search.element);
     } else fill(inputOf(model, studio.parameters));
     search.update();
+    panel?.update(); // before the answer: an edit that is refused can be undone
     refresh();
   }
 

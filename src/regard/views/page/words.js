@@ -8,6 +8,8 @@ const MOST = 600; // most tokens of a list on the page
 const FEW = 64; // tokens of a longer list: those with the largest weights
 const TOLD = 12; // lines of the table
 
+const sameNames = (names, others) => names === others || (names.length === others?.length && names.every((name, i) => name === others[i]));
+
 export function showAsking(list, store) {
   let first = 0;
   const option = (row) => list.querySelector(`[data-row="${row}"]`);
@@ -28,9 +30,11 @@ export function showAsking(list, store) {
     list.style.setProperty("--columns", columns);
   }
 
+  const sameRows = (map, other) => map === other || (map.input?.kind !== "image" && map.query_side === other?.query_side && sameNames(map.rowNames, other.rowNames));
+
   store.listen((state, before) => {
     const held = list.contains(document.activeElement);
-    if (state.map !== before.map || !option(state.row)) build(state);
+    if (!sameRows(state.map, before.map) || !option(state.row)) build(state);
     for (const item of list.querySelectorAll("[tabindex='0'], .pinned")) {
       item.tabIndex = -1;
       item.setAttribute("aria-selected", "false");
@@ -85,7 +89,9 @@ export function showAsked(list, store) {
 
   store.listen((state, before) => {
     const line = state.map.row(state.head, state.row);
-    if (state.map !== before.map || state.map.keys > MOST) build(state, line);
+    const { map } = state;
+    const same = map === before.map || (map.input?.kind !== "image" && sameNames(map.keyNames, before.map?.keyNames));
+    if (!same || map.keys > MOST) build(state, line);
     const most = Math.max(...items.map(({ key }) => line[key]), 1e-12);
     for (const { key, number, box } of items) {
       box.style.background = colour(line[key] / most);

@@ -1,0 +1,52 @@
+"""Jobs in worker threads, each of which computes with a single thread: searches of parts of many requests at once.
+
+Compiled steps run without Python's lock, so that threads suffice, with one copy of the weights.
+"""
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import lru_cache
+from typing import TypeVar
+
+import torch
+
+Result = TypeVar("Result")
+
+
+def run_in_threads(jobs: Iterable[Callable[[], Result]], workers: int) -> Iterator[Result]:
+    """The results of jobs, in their order; as many run at once as there are workers, and as many more wait."""
+    pool, running = _pool(workers, os.getpid()), deque[Future[Result]]()
+    try:
+        for job in jobs:
+            running.append(pool.submit(job))
+            if len(running) >= 2 * workers:
+                yield running.popleft().result()
+        while running:
+            yield running.popleft().result()
+    finally:
+        for future in running:
+            future.cancel()
+        for future in running:  # none may run on when the caller has left: it may change the model
+            if not future.cancelled():
+                future.exception()
+
+
+@lru_cache(maxsize=8)
+def _pool(workers: int, process: int) -> ThreadPoolExecutor:
+    """Threads of this process, in which PyTorch uses one thread each."""
+    threads, started = torch.get_num_threads(), threading.Barrier(workers + 1)
+    pool = ThreadPoolExecutor(workers, "regard-worker")
+    for _ in range(workers):
+        pool.submit(_use_one_thread, started)
+    started.wait()
+    torch.set_num_threads(threads)  # that of threads which are started later
+    return pool
+
+
+def _use_one_thread(started: threading.Barrier) -> None:
+    torch.set_num_threads(1)
+    torch.get_num_threads()  # takes effect in this thread by its first use, after which others may set it
+    started.wait()

@@ -1,0 +1,1 @@
+"""Configuration files of Joey NMT, OpenNMT-py and fairseq as recipes, with what could not be taken over."""

@@ -1,0 +1,134 @@
+"""docs/internals.md: the call chains are those of real runs, traced with `sys.setprofile`."""
+
+import re
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import regard
+from support.predictors import translator
+
+PAGE = (Path(__file__).parents[2] / "docs" / "internals.md").read_text("utf-8")
+CHAINS = [block for block in re.findall(r"^```text\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE) if "regard." in block]
+Edge = tuple[str | None, str]  # the nearest listed function that was running, and the one that was called
+
+
+def tree(block: str) -> list[Edge]:
+    """The functions of a chain in their order, each with the one it is indented under."""
+    above: list[tuple[int, str]] = []
+    edges = []
+    for indent, name in re.findall(r"^( *)(regard[\w.]*:[\w.]+)", block, re.MULTILINE):
+        while above and above[-1][0] >= len(indent):
+            above.pop()
+        edges.append((above[-1][1] if above else None, name))
+        above.append((len(indent), name))
+    return edges
+
+
+def traced(names: set[str], run: Callable[[], object]) -> list[Edge]:
+    """Calls of these functions, in every thread that the run starts, in their order."""
+    found: list[Edge] = []
+    local = threading.local()
+
+    def profile(frame, event, argument):
+        module = frame.f_globals.get("__name__", "")
+        if event not in ("call", "return") or not module.startswith("regard"):
+            return
+        name = f"{module}:{frame.f_code.co_qualname}"
+        if name not in names:
+            return
+        running = local.__dict__.setdefault("running", [])
+        if event == "call":
+            found.extend((each, name) for each in running or [None])
+            running.append(name)
+        elif name in running:
+            del running[len(running) - 1 - running[::-1].index(name)]
+
+    threading.setprofile(profile)
+    sys.setprofile(profile)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    return found
+
+
+def wrong(wanted: list[Edge], found: list[Edge]) -> list[str]:
+    """What a chain states and the calls do not show."""
+    first = {edge: i for i, edge in reversed([*enumerate(found)])}
+    problems = [f"{name} is not called in {above}" for above, name in wanted if (above, name) not in first]
+    siblings: dict[str | None, list[str]] = {}
+    for above, name in wanted:
+        siblings.setdefault(above, []).append(name)
+    for above, names in siblings.items():
+        places = [first.get((above, name), -1) for name in names]
+        if above is not None and places != sorted(places):
+            problems.append(f"in {above}: {', '.join(names)} come in another order")
+    return problems
+
+
+@pytest.fixture(scope="module")
+def transformer():
+    return translator()
+
+
+def check(blocks: list[str], run: Callable[[], object]) -> None:
+    wanted = [edge for block in blocks for edge in tree(block)]
+    assert len(wanted) > 5
+    assert wrong(wanted, traced({name for _, name in wanted}, run)) == []
+
+
+def test_the_page_has_five_chains():
+    assert len(CHAINS) == 5
+
+
+@pytest.mark.slow
+def test_a_batch_of_training(tmp_path):
+    field, part = {"tokenizer": "bytes"}, {"kind": "transformer", "dim": 8, "layers": 1, "heads": 2, "ffn_dim": 8}
+    recipe = {
+        "data": {"source": field, "target": field},
+        "model": {"encoder": part, "decoder": part},
+        "train": {"max_steps": 2, "warmup_steps": 1, "device": "cpu", "validate_every": 1},
+    }
+    data = {"train": [("ab", "ba"), ("cd", "dc")], "valid": [("ab", "ba")]}
+    train = regard.train  # imports are not traced
+    check(CHAINS[:1], lambda: train(recipe, tmp_path / "run", data=data, cache=tmp_path, progress=False))
+
+
+def test_a_prediction(transformer):
+    check(CHAINS[1:2], lambda: transformer.predict(["the cat sat"], beam_size=2, max_length=4))
+
+
+def test_a_look(transformer):
+    check(
+        CHAINS[2:3], lambda: regard.look(transformer, "the cat sat", max_length=4)["decoder 1 cross"].weights(rows=[0])
+    )
+
+
+def test_a_request_over_http(transformer):
+    pytest.importorskip("uvicorn", reason="needs the extra `serve`")
+    from support.servers import served
+
+    def ask() -> None:
+        with served({"model": transformer}) as server:
+            assert server.ask("/predict", {"model": "model", "input": "the cat sat", "max_length": 4})[0] == 200
+
+    check(CHAINS[3:], ask)
+
+
+def test_a_chain_that_is_not_true_is_found():
+    wanted = tree("regard.a:f\n  regard.a:g   first\n    regard.b:C.h\n  regard.a:k\n")
+    assert wanted == [(None, "regard.a:f"), ("regard.a:f", "regard.a:g"), ("regard.a:g", "regard.b:C.h"),
+                      ("regard.a:f", "regard.a:k")]  # fmt: skip
+    assert wrong(wanted, wanted) == []
+    assert wrong(wanted, [*wanted[:1], *wanted[3:], *wanted[1:3]]) == [
+        "in regard.a:f: regard.a:g, regard.a:k come in another order"
+    ]
+    assert wrong(wanted, wanted[:2]) == [
+        "regard.b:C.h is not called in regard.a:g", "regard.a:k is not called in regard.a:f",
+        "in regard.a:f: regard.a:g, regard.a:k come in another order",
+    ]  # fmt: skip
