@@ -88,11 +88,12 @@ def ter() -> SumStatistics:
     except ImportError:
         raise MissingExtra("sacrebleu", "ter", "the metric ter") from None
     metric: Any = TER()
+    tokenizer: Any = type(metric.tokenizer)
 
     def row(output: str, references: Sequence[str]) -> list[float]:
         # One sentence per call, as each has its own number of references; a longer call would keep all of them.
         edits, length = metric._extract_corpus_statistics([output], [[each] for each in references])[0]
-        type(metric.tokenizer).__call__.cache_clear()  # of 65,536 sentences
+        tokenizer.__call__.cache_clear()  # of 65,536 sentences
         return [float(edits), float(length)]
 
     settings = "case:lc|tok:tercom|norm:no|punct:yes|asian:no"
