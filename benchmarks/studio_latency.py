@@ -120,6 +120,7 @@ def main() -> None:
     parser.add_argument("--translation", help="a run or checkpoint, instead of the untrained model")
     parser.add_argument("--text", help="its input")
     parser.add_argument("--browser", default=shutil.which("chromium"))
+    parser.add_argument("--exported", action=argparse.BooleanOptionalAction, default=True, help="the exported page too")
     given = parser.parse_args()
     dates = regard.load(files("regard.server") / "studio_model" / "dates", device="cpu")
     inputs = {"dates": "le mercredi 14 septembre de notre an 1937, le soir"[: TOKENS - 1]}
@@ -128,9 +129,12 @@ def main() -> None:
     inputs["translation"] = given.text or inputs["translation"]
     with TemporaryDirectory() as folder, serving(models) as address, sync_playwright() as playwright:
         page_of_dates = Path(folder) / "dates.html"
-        regard.export(dates, "page", page_of_dates)
+        places = {"studio": address}
+        if given.exported:
+            regard.export(dates, "page", page_of_dates)
+            places["exported page"] = page_of_dates.as_uri()
         browser = playwright.chromium.launch(executable_path=given.browser, args=["--no-sandbox"])
-        for name, place in (("studio", address), ("exported page", page_of_dates.as_uri())):
+        for name, place in places.items():
             times = []
             for _ in range(max(3, given.rounds // 3)):
                 page = browser.new_context(viewport={"width": 1280, "height": 960}).new_page()
@@ -142,8 +146,9 @@ def main() -> None:
         for name, text in inputs.items():
             query = urlencode({"model": name, "input": text, "map": "decoder 2 cross", "head": 0})
             measure(page, name, f"{address}#/type?{query}", given.rounds)
-        query = urlencode({"input": inputs["dates"], "map": "decoder 2 cross", "head": 0})
-        measure(page, "dates, exported page", f"{page_of_dates.as_uri()}#/type?{query}", given.rounds)
+        if given.exported:
+            query = urlencode({"input": inputs["dates"], "map": "decoder 2 cross", "head": 0})
+            measure(page, "dates, exported page", f"{places['exported page']}#/type?{query}", given.rounds)
         browser.close()
 
 

@@ -66,6 +66,10 @@ def open_long(page: Page) -> None:
     page.wait_for_timeout(500)
 
 
+def wait_for_heads(page: Page) -> None:
+    expect(page.locator("#heads-told")).to_contain_text("measured over 40 examples of dates.tsv.", timeout=120_000)
+
+
 ROW = {"model": "dates", "input": TEXT, "map": "decoder 2 cross", "row": 6}
 STATES = {
     "type": State("type", ROW),
@@ -75,7 +79,9 @@ STATES = {
     "picture": State("type", {"model": "captions", "map": "decoder 2 cross"}, dark=True),
     "beam": State("beam", {"model": "dates", "input": "03/04/05", "beam": 4}),
     "compare": State("compare", {"model": "dates", "input": TEXT, "edits": json.dumps(OFF)}, viewport=(1280, 980)),
-    "heads": State("heads", {"model": "dates", "input": TEXT, "sort": "alignment"}, viewport=(1280, 1000)),
+    "heads": State(
+        "heads", {"model": "dates", "input": TEXT, "sort": "alignment"}, viewport=(1280, 1000), act=wait_for_heads
+    ),
     "data": State("data", {"model": "dates", "sort": "entropy", "order": "descending"}),
     "runs": State("runs", dark=True),
     "long": State("long", {"model": "lines", "head": 1}, viewport=(1280, 1000), act=open_long),

@@ -250,12 +250,15 @@ def test_a_long_map_is_drawn_in_tiles(show):
     assert page.evaluate("document.activeElement.dataset.row") == "2000"
     page.focus("#weights")
     page.keyboard.press("End")
-    size = page.evaluate("JSON.stringify([document.querySelector('#weights canvas').width])")
+    drawn_width = """() => new Promise((done) => {
+        requestAnimationFrame(() => done(document.querySelector("#weights canvas").width)); // drawn in the next frame
+    })"""
+    size = page.evaluate(drawn_width)
     for _ in range(12):
         page.keyboard.press("+")
     assert f"to {ids[-1]} " in page.locator("#told").text_content()
     page.keyboard.press("0")
-    assert page.evaluate("JSON.stringify([document.querySelector('#weights canvas').width])") == size
+    assert page.evaluate(drawn_width) == size
     with page.expect_download() as saved:
         page.click("[data-save='map.svg']")
     assert "<image" in saved.value.path().read_text()
