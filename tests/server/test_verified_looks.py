@@ -95,12 +95,11 @@ def test_outputs_without_repeated_runs_are_verified_where_nothing_is_repeated(tr
     assert LiveLook("a dog", tuple(edits), options=options).look(repeating).output.tokens == plain.output.tokens
 
 
-@pytest.mark.parametrize("change", ["a token is missing", "a token too many", "another token"])
+@pytest.mark.parametrize("change", ["a token is missing", "another token"])
 def test_a_draft_continues_where_it_agrees_again(trained, monkeypatch, change):
     text, passes, options = "24 June 1937", [], {"beam_size": 1}
     own = LiveLook(text, options=options).look(trained).forward.labels.tolist()  # 1937-06-24
-    drafts = {"a token is missing": own[:3] + own[4:], "a token too many": own[:3] + own[6:7] + own[3:]}
-    draft = drafts.get(change, [*own[:3], own[6], *own[4:]])
+    draft = own[:3] + own[4:] if change == "a token is missing" else [*own[:3], own[6], *own[4:]]
     verified_looks._drafts[trained.model][text] = tuple(draft)
     look = verified_looks.look
     monkeypatch.setattr(verified_looks, "look", lambda *given, **named: passes.append(1) or look(*given, **named))

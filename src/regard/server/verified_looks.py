@@ -3,7 +3,7 @@
 Most edits change little of an output. So the output before the edits is a draft: one forward pass under the edits gives
 the most likely token at every position, and where they are those of the draft, it is what greedy search would find, as
 in speculative decoding (https://arxiv.org/abs/2211.17192). At the first position that differs, the draft is corrected,
-continues with the rest of the output before the edits, also where a token was inserted or left out, and is verified
+continues with the rest of the output before the edits, also where a token was inserted, and is verified
 again. Where that proves too few tokens at a time, the output is searched for token by token.
 """
 
@@ -24,7 +24,6 @@ TOKENS = (
     3  # least tokens that a forward pass must prove on average: it takes the time of about so many steps of a search
 )
 PASSES = 3  # forward passes before that is asked
-NEAR = 4  # how many tokens of the output before the edits may be left out
 KEPT = 8  # drafts of a model
 
 _drafts: WeakKeyDictionary[Model, "OrderedDict[object, tuple[int, ...]]"] = WeakKeyDictionary()
@@ -73,23 +72,10 @@ def verified_look(
         if best[at] == special.end:
             draft = proved
             continue
-        place, agrees = at - ahead, at + 1 < len(ids) and best[at + 1] == ids[at + 1]
-        rest = _continuation(before, place, best[at], inserts=last == at - 1, agrees=agrees)
+        place = at - ahead  # where a token is inserted, the one that it seemed to replace follows
+        inserted = last == at - 1 and 0 < place <= len(before) and before[place - 1] == best[at]
+        rest = place if inserted else place + 1
         draft, ahead, last = (*proved, *before[rest:])[: config.max_length], len(proved) - rest, at
-
-
-def _continuation(before: Sequence[int], place: int, token: int, *, inserts: bool, agrees: bool) -> int:
-    """Where an output goes on after a token that replaces the one at `place`, is inserted, or follows what is left out.
-
-    inserts   whether the token before it was corrected, so that this one may be the one that was replaced there
-    agrees    whether the next token of the draft is what the model expects, so that nothing seems to be left out
-    """
-    if inserts and 0 < place <= len(before) and before[place - 1] == token:
-        return place
-    ahead = before[place + 1 : place + 1 + NEAR]
-    if agrees or ahead.count(token) != 1:  # in a loop, nothing tells what was left out
-        return place + 1
-    return place + 2 + ahead.index(token)
 
 
 def _repeats(ids: Sequence[int], size: int) -> bool:
