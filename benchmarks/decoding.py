@@ -255,8 +255,8 @@ def contest(title: str, run: Path | None, rows: Sequence[Row], options: argparse
         sentences = sorted(tokenizer.encode_batch(lines), key=len, reverse=True)
         all_of_them = Contest(rows, Path(folder), options.threads, RATIO if run is None else None, stack)
         print(f"\n## {title}")
-        same = {beam: all_of_them.same(sentences, beam) for beam in BEAMS}
-        for beam, batch in product(BEAMS, BATCHES):
+        same = {beam: all_of_them.same(sentences, beam) for beam in options.beams}
+        for beam, batch in product(options.beams, BATCHES):
             all_of_them.cell(portions(sentences, batch, options.rounds), beam, batch, same[beam])
         floor = all_of_them.floor
         print(
@@ -278,6 +278,7 @@ def main() -> None:
     parser.add_argument("--random", action="store_true", help="a Transformer with random weights")
     names = sorted({row.key.split("-")[0] for row in (*TRANSFORMERS, *RECURRENT)})
     parser.add_argument("--only", nargs="+", choices=names, help="contestants [default: all]")
+    parser.add_argument("--beams", type=int, nargs="+", default=BEAMS)
     parser.add_argument("--sentences", type=int, default=1000, help="of the test set, 64 at least")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=2)

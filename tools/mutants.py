@@ -292,7 +292,7 @@ class Tree:
 
 def page(done: list[dict], options: argparse.Namespace) -> str:
     """docs/mutants.md."""
-    reasons = tomllib.loads(EQUIVALENT.read_text("utf-8")) if EQUIVALENT.exists() else {}
+    reasons = tomllib.loads(EQUIVALENT.read_text("utf-8"))
     counts = Counter(each["result"] for each in done)
     equivalent = [each for each in done if each["result"] == "survived" and each["id"] in reasons]
     survivors = [each for each in done if each["result"] == "survived" and each["id"] not in reasons]
@@ -302,7 +302,9 @@ def page(done: list[dict], options: argparse.Namespace) -> str:
         f"{counts['caught']} of {len(done)} caught, {len(equivalent)} equivalent, {len(survivors)} survived: "
         f"{100 * counts['caught'] / different:.0f} % of those that change something."
     )
-    text = HEAD.format(options=options, count=len(done), only=only, share=share)
+    if len(done) < options.count:
+        share += f" The other {options.count - len(done)} of this sample have not been planted."
+    text = HEAD.format(options=options, count=options.count, only=only, share=share)
     for title, chosen in {"Survived": survivors, "Equivalent": equivalent}.items():
         text += f"\n## {title}\n" * bool(chosen)
         for each in chosen:
@@ -366,7 +368,8 @@ def main() -> None:
     chosen = random.Random(options.seed).sample(found, min(options.count, len(found)))
     for mutant in chosen:
         ast.parse(mutant.text()[1])
-    finished = {key for key, each in known.items() if not (options.again and each["result"] == "survived")}
+    tried_again = {key for key, each in known.items() if options.again and each["result"] == "survived"}
+    finished = known.keys() - (tried_again - tomllib.loads(EQUIVALENT.read_text("utf-8")).keys())
     for each in new_results([mutant for mutant in chosen if mutant.id not in finished], options):
         known[each["id"]] = each
         with kept.open("a", encoding="utf-8") as file:

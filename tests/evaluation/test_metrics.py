@@ -84,7 +84,7 @@ def test_scores_and_signatures_are_those_of_sacrebleu(name, corpus):
     assert statistics.values(np.ones((1, len(outputs))))[0] == pytest.approx(value, abs=1e-6)
     ours, theirs_ = statistics.signature().rpartition("|"), signature.rpartition("|")
     assert ours[0] == theirs_[0]
-    assert (ours[2], theirs_[2].split(":")[0]) == (f"version:regard-{__version__}", "version")
+    assert ours[2] == (theirs_[2] if name == "ter" else f"version:regard-{__version__}")  # who counted
 
 
 @pytest.mark.parametrize("corpus", CORPORA)

@@ -1,5 +1,6 @@
 """The statistics of each sentence for BLEU, chrF and TER against sacreBLEU's, number by number."""
 
+import itertools
 import random
 import sys
 from functools import partial
@@ -58,6 +59,15 @@ def test_statistics_of_sentences_are_those_of_sacrebleu(name):
         (row,) = METRICS[name].statistics().measure([output], [references])
         (their_row,) = theirs._extract_corpus_statistics([output], [[each] for each in references])
         assert list(row) == list(their_row), (output, references)
+
+
+@pytest.mark.parametrize("name", THEIRS)
+def test_statistics_of_short_and_empty_texts_are_those_of_sacrebleu(name):
+    """Shorter than the longest n-grams, on one side or on both."""
+    theirs = THEIRS[name]()
+    for output, reference in itertools.product(["", " ", "a", "ab", "a b", "a b c d e f g"], repeat=2):
+        (row,) = METRICS[name].statistics().measure([output], [[reference]])
+        assert list(row) == list(theirs._extract_corpus_statistics([output], [[reference]])[0]), (output, reference)
 
 
 def test_ter_without_its_package_names_the_extra(monkeypatch):

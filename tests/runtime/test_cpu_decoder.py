@@ -369,7 +369,7 @@ def test_states_out_of_range_are_refused(field, value, match):
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("g++"), reason="the sanitizers of GCC are used")
 def test_compiled_code_passes_the_sanitizers(tmp_path):
-    """The tests of this file with a library built by AddressSanitizer and UndefinedBehaviorSanitizer."""
+    """The tests of steps and of loops with a library built by AddressSanitizer and UndefinedBehaviorSanitizer."""
     compiler = tmp_path / "c++"
     flags = "-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g -O1"
     compiler.write_text(f'#!/bin/sh\nexec g++ "$@" {flags}\n')
@@ -385,7 +385,8 @@ def test_compiled_code_passes_the_sanitizers(tmp_path):
         "ASAN_OPTIONS": "detect_leaks=0:verify_asan_link_order=0",
         "UBSAN_OPTIONS": "print_stacktrace=1",
     }
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not slow", "-p", "no:cacheprovider", __file__]
+    files = [__file__, str(Path(__file__).with_name("test_search_loop.py"))]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not slow", "-p", "no:cacheprovider", *files]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert ended.returncode == 0, (ended.stdout + ended.stderr)[-4000:]
     assert list(tmp_path.rglob("*.so"))

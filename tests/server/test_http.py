@@ -145,6 +145,7 @@ def test_other_content_and_large_bodies_are_refused(server):
     assert server.ask("/predict", {"input": "x"}, content_type="text/plain")[0] == 415
     with served({"rnn": MODELS["rnn"]}, limits=HttpLimits(body=1000)) as small:
         assert small.ask("/predict", b" " * 1001)[0] == 413
+        assert small.ask("/predict", json.dumps({"input": "a dog", **LONG}).encode().ljust(1000))[0] == 200
         assert small.ask("/predict", {"input": "a dog", **LONG})[0] == 200
 
 

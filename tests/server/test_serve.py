@@ -67,6 +67,7 @@ def test_a_server_answers_and_drains():
         assert len(results) == 3
         assert {status for status, _ in results} <= {200, 503}
         assert any(status == 200 for status, _ in results)
+        assert "without an answer" not in process.stderr.read()
     finally:
         process.kill()
         process.stderr.close()

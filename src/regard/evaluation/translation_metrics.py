@@ -83,19 +83,21 @@ def chrf() -> SumStatistics:
 def ter() -> SumStatistics:
     """TER (https://aclanthology.org/2006.amta-papers.25): edits and shifts per word of the references' mean length."""
     try:
+        from sacrebleu import __version__ as version
         from sacrebleu.metrics.ter import TER
     except ImportError:
         raise MissingExtra("sacrebleu", "ter", "the metric ter") from None
     metric: Any = TER()
+    tokenizer: Any = type(metric.tokenizer)
 
     def row(output: str, references: Sequence[str]) -> list[float]:
         # One sentence per call, as each has its own number of references; a longer call would keep all of them.
         edits, length = metric._extract_corpus_statistics([output], [[each] for each in references])[0]
-        type(metric.tokenizer).__call__.cache_clear()  # of 65,536 sentences
+        tokenizer.__call__.cache_clear()  # of 65,536 sentences
         return [float(edits), float(length)]
 
     settings = "case:lc|tok:tercom|norm:no|punct:yes|asian:no"
-    return _statistics(["edits", "reference_tokens"], row, _ter, settings)
+    return _statistics(["edits", "reference_tokens"], row, _ter, settings, version)
 
 
 def _statistics(
@@ -103,6 +105,7 @@ def _statistics(
     row: Callable[[str, Sequence[str]], StatisticsRow],
     aggregate: Callable[[Array], Array],
     settings: str,
+    version: str = f"regard-{__version__}",
 ) -> SumStatistics:
     reference_counts: set[int] = set()
 
@@ -113,7 +116,7 @@ def _statistics(
     def describe() -> str:
         """The settings as sacreBLEU writes them, and what computed it."""
         count = next(iter(reference_counts)) if len(reference_counts) == 1 else "var"
-        return f"nrefs:{count}|{settings}|version:regard-{__version__}"
+        return f"nrefs:{count}|{settings}|version:{version}"
 
     return SumStatistics(columns, measure, aggregate, describe)
 

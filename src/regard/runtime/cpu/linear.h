@@ -46,9 +46,10 @@ struct Work {
         microseconds += reading > products ? reading : products;
     }
 
-    // As many threads as have half a millisecond each: they wait for each other some twenty times a step.
+    // As many threads as have a millisecond each: they wait for each other some twenty times a step, and long where others
+    // use the processors too.
     int threads(int most) const {
-        const double useful = 1 + microseconds / 500;
+        const double useful = 1 + microseconds / 1000;
         return useful < most ? int(useful) : most;
     }
 };
