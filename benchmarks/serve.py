@@ -1,7 +1,7 @@
 """A server under load: `regard serve` against CTranslate2 behind HTTP, as it is often written, with the same weights.
 
     REGARD_DATA=/path/to/data .venv/bin/python benchmarks/serve.py --model runs/translation
-    .venv/bin/python benchmarks/serve.py                       # the recipe's sizes with random weights
+    .venv/bin/python benchmarks/serve.py                       # 4 + 4 blocks of 256 with random weights
     .venv/bin/python benchmarks/serve.py --device cuda --clients 512 --throughput '--slots 512 --workers 6'
 
 Requests have one to four sentences and come at random times (Poisson) that do not depend on the answers, from a process
@@ -58,7 +58,7 @@ from regard.recipe.recipe import Recipe
 LOADS = (0.5, 0.8, 1.0, 2.0, 10.0)
 PER_REQUEST = (1, 1, 1, 1, 2, 2, 3, 4)  # sentences
 RATIO = 1.2  # tokens of an output with random weights, for each of its source's
-PART = {"kind": "transformer", "dim": 256, "layers": 4, "heads": 4, "ffn_dim": 1024}  # the recipe `translation`
+PART = {"kind": "transformer", "dim": 256, "layers": 4, "heads": 4, "ffn_dim": 1024}
 VOCABULARY = 10_000
 ROUNDS = 3
 
@@ -99,7 +99,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def random_model(folder: Path, texts: list[str], **options: Any) -> None:
-    """A checkpoint of the recipe's sizes, with other options of both sides, whose outputs never end by themselves."""
+    """A checkpoint of 4 + 4 blocks of 256, with other options of both sides, whose outputs never end by themselves."""
     part = {**PART, **options}
     words = train_tokenizer("bpe", texts, VOCABULARY)
     field = {"tokenizer": "bpe", "vocab_size": VOCABULARY}

@@ -2,7 +2,7 @@
 
     .venv/bin/python benchmarks/serve_cost.py                     # a model so small that the host's work is most of it
     .venv/bin/python benchmarks/serve_cost.py --workers 2 --clients 512 --slots 512
-    .venv/bin/python benchmarks/serve_cost.py --dim 256 --layers 4    # the recipe `translation`
+    .venv/bin/python benchmarks/serve_cost.py --dim 256 --layers 4
 
 A step of a GPU takes as long as the host needs to start it, or less: what the engine's thread, the event loop and the
 front ends take for a request limits a server there, and can be counted without a GPU. Processor time is read from the

@@ -1,6 +1,6 @@
 """Start-up: `regard predict` of one line against `python -c "import torch"` and the reading of the weights.
 
-    python benchmarks/startup.py                     # a translation model of the recipe's sizes with random weights
+    python benchmarks/startup.py                     # a translation model of 4 + 4 blocks of 256 with random weights
     python benchmarks/startup.py --model runs/translation --rounds 11
 
 Each contestant is a process of its own; they run in turn. "floor" imports PyTorch and reads model.safetensors. A ratio
