@@ -4,6 +4,7 @@ import json
 import random
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer
@@ -62,6 +63,7 @@ VALID = {  # the arguments with which each verb works
     "studio": ["nowhere", "--port", "0", "--no-open"],
     "export": [MODEL, "--list"],
     "import": [str(GOLDEN), "--out", "imported"],
+    "convert": [str(Path(__file__).parents[1] / "interop/configurations/joeynmt_reverse.yaml"), "--from", "joeynmt"],
     "sweep": ["recipe.toml", "--out", "sweep", "--grid", "train.seed=1"],
     "plot": ["run"],
     "data": [],
