@@ -4,7 +4,6 @@ import threading
 from itertools import cycle
 
 import pytest
-import torch
 
 pytest.importorskip("uvicorn", reason="needs the extra `serve`")
 
@@ -136,38 +135,6 @@ def test_the_jobs_of_a_request_get_one_version_while_models_are_switched():
         thread.join(PATIENCE)
         assert engine.stop(PATIENCE)
     assert engine.jobs_of("en") == (0, 0)
-
-
-@pytest.fixture
-def together(monkeypatch) -> ReplicaRouter:
-    """The engines of a processor with two cores, which share a model."""
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    engine = Placement.of(["en"], "cpu").engine(EngineLimits(slots=8, hypotheses=32, queued_jobs=7, queued_tokens=50))
-    assert isinstance(engine, ReplicaRouter)
-    ModelLoader(engine, {"en": GOLDEN / "transformer"}).load_all()
-    return engine
-
-
-def test_engines_of_one_processor_share_a_model_and_its_limits(together):
-    first, second = together.engines
-    assert first.models["en"].predictor is second.models["en"].predictor
-    assert (first.limits.slots, first.limits.hypotheses) == (4, 16)
-    asked = submit(together, TEXTS[:2])
-    assert (first.busy, second.busy) == (2, 0)  # few: one engine, with all threads
-    assert first.threads() == 2
-    asked += submit(together, TEXTS[2:])
-    assert (first.busy, second.busy) == (3, 3)
-    assert first.threads() == second.threads() == 1
-    with pytest.raises(Overloaded):
-        submit(together, TEXTS[:2])  # one more than both may have together
-    with pytest.raises(Overloaded):
-        submit(together, ["long " * 40])
-    assert together.stats().jobs == 6
-    together.start()
-    assert texts_of(asked) == regard.load(GOLDEN / "transformer").predict(TEXTS, **LONG)
-    together.load("en", "2", translator())
-    assert {each.models["en"].version for each in together.engines} == {"2"}
-    assert together.stop(PATIENCE)
 
 
 def test_one_object_is_not_two_replicas():

@@ -21,7 +21,6 @@ from regard.inference.load import current_device
 from regard.inference.phrases import without_other_spellings
 from regard.inference.predictor import Predictor
 from regard.runtime.interfaces import constant_weights
-from regard.runtime.threads import use_threads
 from regard.server.batches import AsideBatch, Computed, compute, told
 from regard.server.interfaces import EngineStats, ModelHost, ModelInfo
 from regard.server.job_queue import Admissions, JobQueue, Lanes
@@ -71,7 +70,6 @@ class Engine(ModelHost):
         self._blocked = False  # whether all jobs that wait do so for what is computed aside
         self._aside = AsideBatch(device, self._wake)
         self._accepting = self._working = True
-        self.threads: Callable[[], int] | None = None  # how many a step may use; None: all
         self._crash: EngineCrashed | None = None  # by which the engine's thread has ended
         self._crash_receivers: list[Callable[[EngineCrashed], None]] = []
         self._alive = self._checked = 0.0  # when the engine's thread was seen, and deadlines were checked
@@ -188,8 +186,6 @@ class Engine(ModelHost):
                 if not self._working:
                     return
             self._alive = time.monotonic()
-            if self.threads is not None:
-                use_threads(self.threads())
             if self._aside.found:
                 self._computed(*self._aside.take())
             self._drop_cancelled()

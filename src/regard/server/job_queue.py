@@ -2,7 +2,7 @@
 
 import time
 from collections import OrderedDict, deque
-from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from math import ceil
@@ -45,15 +45,6 @@ class JobQueue:
         del self._waiting[job]
         self.tokens -= job.size
         return True
-
-
-def check_room(queues: Sequence[JobQueue], jobs: Sequence[Job]) -> None:
-    """Refuse jobs for which several queues, which share the limits of each, have no room together."""
-    waiting, tokens = sum(map(len, queues)), sum(queue.tokens for queue in queues)
-    for job in jobs:
-        if waiting >= queues[0].max_jobs or (waiting and tokens + job.size > queues[0].max_tokens):
-            raise Overloaded(max(queue.drain.seconds_for(len(queue)) for queue in queues))
-        waiting, tokens = waiting + 1, tokens + job.size
 
 
 class Lanes:

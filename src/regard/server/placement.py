@@ -2,9 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-
-import torch
+from dataclasses import dataclass
 
 from regard.core.errors import InvalidArgument
 from regard.inference.load import pick_device
@@ -13,7 +11,6 @@ from regard.server.interfaces import ModelHost
 from regard.server.replicas import ReplicaRouter
 
 Devices = str | Sequence[str]
-TOGETHER = 2  # engines of one processor
 
 
 @dataclass(frozen=True)
@@ -48,11 +45,7 @@ class Placement:
         return Placement(tuple(each for each, _ in numbers), engines)
 
     def engine(self, limits: EngineLimits) -> ModelHost:
-        """One engine for each device, two that share a processor's threads; a router before several."""
-        if self.devices == ("cpu",) and torch.get_num_threads() >= TOGETHER <= limits.slots:
-            each = replace(limits, slots=limits.slots // TOGETHER, hypotheses=limits.hypotheses // TOGETHER)
-            engines = [Engine(each, "cpu") for _ in range(TOGETHER)]
-            return ReplicaRouter(engines, dict.fromkeys(self.engines, range(TOGETHER)), limits.slots // 4)
+        """One engine for each device; a router before them where they are several."""
         engines = [Engine(limits, device) for device in self.devices]
         return engines[0] if len(engines) == 1 else ReplicaRouter(engines, self.engines)
 

@@ -9,7 +9,6 @@ from regard.core.shapes import Float, Int, Tensor
 from regard.runtime.cpu import compile
 from regard.runtime.cpu.weight_layout import Count, Pointer, call, fields
 from regard.runtime.interfaces import SearchLoop
-from regard.runtime.threads import compute_threads
 
 MAX_BEAMS = 64  # whose candidates are sorted by insertion
 EARLY_STOPPING = {False: 0, True: 1, "never": 2}
@@ -67,5 +66,5 @@ def log_softmax(logits: Float[Tensor, "*B V"]) -> Float[Tensor, "*B V"]:
     logits = logits.contiguous()
     result, width = torch.empty_like(logits), logits.shape[-1]
     sizes = Count(logits.numel() // width), Count(width)
-    library.regard_log_softmax(Pointer(logits.data_ptr()), *sizes, Pointer(result.data_ptr()), compute_threads())
+    library.regard_log_softmax(Pointer(logits.data_ptr()), *sizes, Pointer(result.data_ptr()), torch.get_num_threads())
     return result

@@ -16,7 +16,6 @@ from regard.model.multihead import MultiHead
 from regard.model.positions import Add
 from regard.model.scores import ScaledDot
 from regard.model.transformer_block import InputLayer, TransformerBlock, TransformerStack
-from regard.runtime.threads import compute_threads
 
 KINDS = {ACTIVATIONS["relu"]: 1, ACTIVATIONS["gelu"]: 2, ACTIVATIONS["gelu_tanh"]: 3, ACTIVATIONS["silu"]: 4}
 CHUNK = 1 << 24  # bytes allocated at a time
@@ -202,7 +201,7 @@ class PositionTable:
 
 def call(function: Callable[..., bytes | None], *tables: ctypes.Structure) -> None:
     """Call a function of step.cpp, which checks every index in its arguments; IndexError names what is out of range."""
-    if problem := function(*map(ctypes.byref, tables), compute_threads()):
+    if problem := function(*map(ctypes.byref, tables), torch.get_num_threads()):
         raise IndexError(f"{problem.decode()} out of range")
 
 
