@@ -4,7 +4,7 @@
     python benchmarks/text_to_text.py --device cpu --sentences 2000
     python benchmarks/text_to_text.py --device cuda --profile 25        # where the time of the host goes
 
-A translation model of 4 + 4 blocks of 256 with random weights, whose outputs are 1.2 times as long as their sources, and
+A translator of 4 + 4 blocks of 256 with random weights, whose outputs are 1.2 times as long as their sources, and
 sentences of Multi30k (from $REGARD_DATA or --data) or of generated words. "search" is the search on token ids with the
 best of several batch sizes: no text is read, tokenized, decoded or written. Every contestant runs once to warm up, then
 in rounds; figures are of the median round. "share" is the speed as a part of the search's.

@@ -2,7 +2,7 @@
 
     REGARD_DATA=/path/to/data python benchmarks/workers.py --workers 2 --sentences 1000
 
-A translation model of 4 + 4 blocks of 256 with random weights, whose outputs are 1.2 times as long as their sources, and
+A translator of 4 + 4 blocks of 256 with random weights, whose outputs are 1.2 times as long as their sources, and
 sentences of Multi30k or of generated words; from texts to texts, with the model loaded. Both run in turn in each round,
 and their outputs must be equal. Speed is the median over rounds of the time of one worker through that of several;
 "of linear" is that divided by the number of workers. "By busy time" is for a machine that others use too: the busy time
