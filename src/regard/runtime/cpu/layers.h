@@ -76,7 +76,8 @@ inline void attend_one(const float* query, float* context, float* scores, int64_
 // e^x, which the compiler can vectorize: 2^n times a polynomial in the rest, with a relative error of about 1e-7.
 inline float fast_exp(float x) {
     x = x < -87 ? -87 : x > 88 ? 88 : x;
-    const float n = (x * 1.44269504f + 12582912.0f) - 12582912.0f;  // rounded to an integer
+    const float shifted = x * 1.44269504f + 12582912.0f;  // whose last bits are the integer n
+    const float n = shifted - 12582912.0f;
     const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
     float p = 1.9875691500e-4f;
     p = p * r + 1.3981999507e-3f;
@@ -84,7 +85,9 @@ inline float fast_exp(float x) {
     p = p * r + 4.1665795894e-2f;
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
-    const int32_t bits = (int32_t(n) + 127) << 23;
+    uint32_t bits;  // no conversion of n, which is undefined for NaN
+    std::memcpy(&bits, &shifted, sizeof bits);
+    bits = (bits + 127) << 23;
     float power;
     std::memcpy(&power, &bits, sizeof power);
     return (p * r * r + r + 1) * power;
