@@ -70,7 +70,7 @@ def test_probabilities_are_of_labels_and_of_all_of_them(classifier, language_mod
 
 def test_scores_are_those_that_outputs_are_ranked_by(language_model):
     arguments = ("predict", language_model / "run", language_model / "prompt", "--max-length", "5")
-    search = ("--beam", "4", "--n-best", "3", "--set", "length_penalty=0.5")
+    search = ("--beam", "4", "--n-best", "3", "--set", "decode.length_penalty=0.5")
     outputs = json.loads(command(*arguments, *search, "--json").stdout)["outputs"]
     scores = [each["score"] for each in outputs]
     assert scores == sorted(scores, reverse=True)

@@ -53,6 +53,10 @@ REFUSED = {
         {"train": "a", "synthetic": "copy", "source": {}},
         ["data.train: wanted no files beside synthetic; got 'a'"],
     ),
+    "a share of synthetic data": (
+        {"valid": 0.05, "synthetic": "copy", "source": {}},
+        ["data.valid: wanted no share beside synthetic; got 0.05. Leave one out."],
+    ),
     "unknown key": ({"trian": "a"}, ["data.trian: wanted a key of data; got an unknown one. Did you mean 'train'?"]),
     "unknown field key": (
         {"train": "a", "target": {"token": "bpe"}},

@@ -567,7 +567,7 @@ def test_a_nan_loss_is_skipped(tmp_path, cache, monkeypatch):
     train(table(on_nan="skip"), tmp_path, cache=cache)
     assert all(tensor.isfinite().all() for tensor in weights(tmp_path).values())
     poisoned(monkeypatch, set(range(100)))
-    with pytest.raises(regard.Diverged, match="step 10"):
+    with pytest.raises(regard.Diverged, match=r"step 10: .*, 10 updates in a row\. .* or clip more\.$"):
         train(table(on_nan="skip"), tmp_path / "again", cache=cache)
     events = [line for line in log(tmp_path / "again") if line["event"] == "train"]
     assert events

@@ -116,7 +116,8 @@ def _vocabulary(content: Mapping[str, bytes], entry: Mapping[str, Any], folder: 
         settings = {key: entry[key] for key in SETTINGS if key in entry}
         vocabulary: VocabularyType = kind.from_json(content[name].decode(), settings)
     except ValueError as error:
-        raise CheckpointRefused(f"{folder / name}: wanted a vocabulary; got {error}. It was changed.") from None
+        problem = str(error).rstrip(".")
+        raise CheckpointRefused(f"{folder / name}: wanted a vocabulary; got {problem}. It was changed.") from None
     if vocabulary.hash != entry["sha256"]:
         raise CheckpointRefused(
             f"{folder / name}: wanted the vocabulary that the model was trained with; got another. Put it back."

@@ -110,12 +110,15 @@ def show(text: str, end: str = "\n", file: TextIO | None = None) -> None:
 
 
 def decode_options(changes: list[str] | None, **given: Any) -> dict[str, Any]:
-    """Options of a search: those given by name, and those of --set, which must be keys of [decode]."""
+    """Options of a search: those given by name, and those of --set, which must be keys of [decode].
+
+    `decode.KEY`, as `regard train --set` has it, means the same as KEY.
+    """
     from regard.core.config import nearest
     from regard.decoding.config import DecodeConfig
     from regard.recipe.load import read_tables
 
-    given = read_tables(given, changes or ())
+    given = read_tables(given, [change.strip().removeprefix("decode.") for change in changes or ()])
     keys = DecodeConfig.__dataclass_fields__
     for key in given.keys() - keys:
         raise InvalidArgument("set", wanted="a key of [decode]", got=key, remedy=nearest(key, keys))

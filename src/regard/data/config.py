@@ -238,8 +238,9 @@ class DataConfig(Config):
         if given and "train" not in given:  # data without any files are those of an imported model
             yield Problem("train", "files to learn from, beside others", "none", "Add train = 'FILE', say.")
         if self.synthetic is not None:
-            for split in given:
-                yield Problem(split, "no files beside synthetic", repr(getattr(self, split)), "Leave one out.")
+            for split in (each for each in SPLITS if getattr(self, each) is not None):
+                wanted = f"no {'share' if split in self.shares else 'files'} beside synthetic"
+                yield Problem(split, wanted, repr(getattr(self, split)), "Leave one out.")
         unused = {
             "images": not self.reads_images and "no images are read from files",
             "reader": self.synthetic is not None and "no files are read",

@@ -50,7 +50,7 @@ def load(path: str | Path | Predictor | Sequence[str | Path], *, device: str = "
         ):  # shapes without memory: sizes that the weights do not have are refused here
             model = build(config["model"])
     except (KeyError, TypeError, AttributeError, ValueError, RuntimeError, OverflowError) as error:
-        problem = str(error)[:500] or type(error).__name__
+        problem = str(error)[:500].rstrip(".") or type(error).__name__
         raise CheckpointRefused(f"{folder}/{CONFIG}: wanted a model's; got {problem}. It was changed.") from None
     check_weights(weights_of(model), weights, folder)
     if recipe.with_sizes(sources, target) != config["model"]:

@@ -119,7 +119,8 @@ def locate_data(recipe: Recipe, splits: Sequence[Split] | None = None) -> DataCo
         found = []
         for path, relative in zip(_listed(stored), _listed(written), strict=True):
             beside = Path(recipe.paths.get("folder", "")) / relative
-            tried = list(dict.fromkeys(map(Path.absolute, (Path(path), beside, Path(relative)))))
+            found_before = [Path(path)] if path != relative else []
+            tried = list(dict.fromkeys(map(Path.absolute, [*found_before, beside, Path(relative)])))
             there = [path] if not _is_local(path) else [str(each) for each in tried if each.exists()]
             found.append(next(iter(there), path))
             if not there:

@@ -177,10 +177,13 @@ class Trainer:
             self.state = state.counting(update.tokens, loss, nll, norm)
         elif self.config.on_nan == "stop" or state.skipped + 1 >= SKIPS:
             got = f"loss {loss / max(1, update.tokens):g}, gradient norm {norm:g}"
-            raise Diverged(
-                f"step {update.step}: wanted a finite loss and gradient; got {got}. The last checkpoint is intact. "
-                "Lower train.learning_rate, warm up longer, or clip more; train.on_nan = 'skip' skips such batches."
-            )
+            remedy = "Lower train.learning_rate, warm up longer, or clip more"
+            if self.config.on_nan == "stop":
+                remedy += "; train.on_nan = 'skip' skips such batches"
+            else:
+                got += f", {SKIPS} updates in a row"
+            wanted = "a finite loss and gradient"
+            raise Diverged(f"step {update.step}: wanted {wanted}; got {got}. The last checkpoint is intact. {remedy}.")
         else:
             self.state = replace(state, skipped=state.skipped + 1, grad_norm=norm if isfinite(norm) else None)
 
