@@ -247,6 +247,23 @@ def test_edits_of_the_address_are_those_of_a_look(opened, expect):
     assert scope["look"].output == look.output
 
 
+def test_what_was_kept_of_a_replaced_model_is_not_compared_with_its_successor(browser, expect):
+    first, second = MODELS["en-de"], translator(seed=2).with_decode(**SHORT)
+    unedited = regard.look(second, TEXT, beam_size=1).output.text
+    assert unedited != regard.look(first, TEXT, beam_size=1).output.text
+    with served({"en-de": first}) as running, strict_pages(browser) as open_page:
+        place = address(model="en-de", input=TEXT, map="decoder 1 cross", head=0)
+        page = settled(open_page(f"http://127.0.0.1:{running.port}/{place}"))
+        expect(page.locator("#said")).to_have_text(regard.look(first, TEXT, beam_size=1).output.text)
+        running.engine.load("en-de", "8", second)
+        page.get_by_role("button", name="Switch off").click()
+        expect(page.locator("#unedited")).to_contain_text(unedited)
+        edited = regard.look(second, TEXT, edits=edits_of_address(settled(page)), beam_size=1)
+        expect(page.locator("#said")).to_have_text(edited.output.text)
+        page.get_by_role("button", name="Undo").click()
+        expect(page.locator("#said")).to_have_text(unedited)
+
+
 def edits_of_address(page) -> list:
     return json.loads(page.evaluate("new URLSearchParams(location.hash.split('?')[1]).get('edits') ?? '[]'"))
 

@@ -1,7 +1,7 @@
 // The studio of a server: all views, answered by the server that sent the page.
 
 import { startStudio } from "./page/frame.js";
-import { ask, bytes, keysFrom, stream } from "./server.js";
+import { ask, bytes, keysFrom, replacements, stream } from "./server.js";
 import { views } from "./views.js";
 
 const part = (name) => document.getElementById(name);
@@ -19,4 +19,4 @@ function keyForm() {
 }
 
 keysFrom(keyForm);
-startStudio(views, { ask, bytes, stream });
+startStudio(views, { ask, bytes, replacements, stream });

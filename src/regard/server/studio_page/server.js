@@ -1,5 +1,7 @@
 // Requests to the server that sent the page. Paths are relative: the page works behind a prefix too.
 
+const versions = new Map(); // of each model, in its last answer
+let replaced = 0;
 let key = "";
 let askForKey = () => Promise.reject(new Error("The server needs an API key."));
 
@@ -28,9 +30,22 @@ export async function bytes(path, signal) {
   return (await answered(path, undefined, signal)).arrayBuffer();
 }
 
+// How often an answer came from another version of a model than the answer before: what was kept until then is outdated.
+export function replacements() {
+  return replaced;
+}
+
+function noteVersion({ headers }) {
+  const [model, version] = [headers.get("x-model"), headers.get("x-model-version")];
+  if (model === null) return;
+  if (versions.has(model) && versions.get(model) !== version) replaced += 1;
+  versions.set(model, version);
+}
+
 async function answered(path, body, signal) {
   const headers = { ...(body === undefined ? {} : { "content-type": "application/json" }), ...(key ? { authorization: `Bearer ${key}` } : {}) };
   const answer = await fetch(path, { method: body === undefined ? "GET" : "POST", headers, signal, ...(body === undefined ? {} : { body: JSON.stringify(body) }) });
+  noteVersion(answer);
   if (answer.ok) return answer;
   const problem = await answer.json().catch(() => ({}));
   if (answer.status !== 401) throw new Refused(answer.status, problem);
@@ -42,6 +57,7 @@ async function answered(path, body, signal) {
 export async function* stream(path, body, signal) {
   const headers = { "content-type": "application/json", ...(key ? { authorization: `Bearer ${key}` } : {}) };
   const answer = await fetch(path, { method: "POST", headers, body: JSON.stringify(body), signal });
+  noteVersion(answer);
   if (!answer.ok) throw new Refused(answer.status, await answer.json().catch(() => ({})));
   let rest = "";
   const pieces = answer.body.pipeThrough(new TextDecoderStream()).getReader();

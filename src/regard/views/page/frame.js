@@ -108,7 +108,8 @@ function chooseModel(select) {
   part("model-choice").hidden = studio.models.length < 2;
 }
 
-// Shows the first view. `backend` answers what views ask: {ask, stream, bytes}.
+// Shows the first view. `backend` answers what views ask: {ask, stream, bytes, replacements}; a page without a server
+// has neither bytes nor replacements, the number of times that a model was replaced by another version.
 export async function startStudio(shownViews, backend) {
   views = shownViews;
   Object.assign(studio, backend);

@@ -32,6 +32,7 @@ function show(box, studio) {
   const task = makeTask(box, studio);
   const search = showSearchOptions(studio);
   const looks = new Map(); // the last ones, by what was asked for: undone and repeated edits are shown without asking again
+  let replacements = 0; // that had been noticed when these looks were kept
   const edits = () => readEdits(studio.parameters.edits);
   const save = showSavePanel(parts.save, studio, () => ({ request: request(edits()), input: inputOf(model, studio.parameters), model }));
 
@@ -48,8 +49,10 @@ function show(box, studio) {
       const before = kept(plain);
       if (!list.length) return before ? draw(before, null) : watch(plain, signal);
       const found = async (asked) => kept(asked) ?? keep(asked, readLook(await studio.ask("studio/look", asked, signal)));
+      const both = () => Promise.all([request(list), plain].map(found));
       try {
-        const [look, unedited] = await Promise.all([request(list), plain].map(found));
+        let [look, unedited] = await both();
+        if (forgetOutdated()) [look, unedited] = await both(); // one of them was of another version of the model
         draw(look, unedited.output);
       } catch (error) {
         if (!signal.aborted && !store) refused();
@@ -76,6 +79,14 @@ function show(box, studio) {
     looks.set(name, look);
     if (looks.size > KEPT) looks.delete(looks.keys().next().value);
     return look;
+  }
+
+  // Whether a model has been replaced since looks were kept: they are dropped then.
+  function forgetOutdated() {
+    const [before, now] = [replacements, studio.replacements?.() ?? 0];
+    if (now !== before) looks.clear();
+    replacements = now;
+    return now !== before;
   }
 
   function kept(asked) {
