@@ -167,7 +167,10 @@ def test_keys_of_published_files_without_effect_are_accepted(name, saved, tmp_pa
 
 
 REFUSED = {
-    "llama": ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, r"rope_scaling\.rope_type: wanted 'default': scaled .* got 'llama3'\. Use another model\.$"),
+    "llama": (
+        {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}},
+        r"rope_scaling\.rope_type: wanted 'default': scaled .* got 'llama3'\. Use another model\.$",
+    ),
     "llama-biased": ({"rope_interleaved": True}, r"rope_interleaved: wanted False; got True"),
     "vit-larger": ({"pruned_heads": {"0": [1]}}, r"pruned_heads: wanted \{\}; got \{'0': \[1\]\}"),
     "qwen3": ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, r"rope_parameters\.rope_type: wanted"),
