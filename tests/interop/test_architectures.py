@@ -144,8 +144,8 @@ def test_older_files_have_other_names(name, saved, tmp_path):
     torch.testing.assert_close(got, wanted, atol=1e-5 * float(wanted.abs().max()), rtol=1e-5)
 
 
-# Keys of published files that change no output: of opus-mt, distilbart, SmolLM2, Qwen2.5, and vit-gpt2, whose parts list
-# every default of the library that wrote them.
+# Keys of published files that change no output: of opus-mt, distilbart, SmolLM2, Qwen2.5, and of vit-gpt2, whose parts
+# list every default of the library that wrote them.
 PUBLISHED = {
     "marian": {"extra_pos_embeddings": 58101, "static_position_embeddings": True, "normalize_before": False},
     "bart": {"extra_pos_embeddings": 2, "save_step": 35, "replacing_rate": 0, "student_encoder_layers": None},

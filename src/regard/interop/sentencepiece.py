@@ -1,9 +1,9 @@
 """SentencePiece models (https://arxiv.org/abs/1808.06226): their protobuf files read, and made into tokenizers.
 
 The protobuf wire format is read here (https://protobuf.dev/programming-guides/encoding), without its library. A model
-becomes a `tokenizers.Tokenizer` that encodes as SentencePiece does, with three differences, as in Hugging Face's
-tokenizers. The name of a control symbol inside a text is that symbol. Hangul that is decomposed into letters stays so, as
-does a decomposed letter with one mark more than any composed one, as in vocalized Arabic.
+becomes a `tokenizers.Tokenizer` that encodes as SentencePiece does, with four differences, as in Hugging Face's
+tokenizers. The name of a control symbol inside a text is that symbol. Hangul that is decomposed into letters stays so,
+as does a decomposed letter with one mark more than any composed one, as in vocalized Arabic.
 Of two segmentations with equal scores, such as "ww" + "w" and "w" + "ww" of a Unigram model, either may be chosen:
 SentencePiece adds in float32, where the rounding of the text before them decides.
 """
