@@ -104,7 +104,7 @@ class Architecture(ABC, Generic[Keys]):
         """The head of the class in config.json."""
         given = config.get("architectures")
         name = given[0] if isinstance(given, list) and given else None
-        if name is None and len(set(self.classes.values())) == 1:
+        if name is None and given in (None, []) and len(set(self.classes.values())) == 1:
             return next(iter(self.classes.values()))
         if not isinstance(name, str) or name not in self.classes:
             wanted, remedy = f"one of {', '.join(self.classes)}", "Other heads are not imported."
