@@ -17,8 +17,7 @@ from regard.data.vocabulary import Labels
 from regard.decoding.config import DecodeConfig
 from regard.inference.predictor import Predictor
 from regard.interop.generation import Generation, read_generation
-from regard.interop.images import FILE as IMAGES
-from regard.interop.images import image_field
+from regard.interop.images import FILE as IMAGES, image_field
 from regard.interop.pretrained import CONFIG, PretrainedFolder
 from regard.interop.vocabularies import Vocabularies, read_vocabularies
 from regard.model.build import build
