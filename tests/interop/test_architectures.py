@@ -14,6 +14,7 @@ from regard.decoding.request import Request, SearchTask
 from regard.decoding.search import search
 from regard.interop.express import Expression, express_as
 from regard.interop.generation import read_generation
+from regard.interop.pretrained import PretrainedFolder
 from support.pretrained import CASES, IMAGES, SOURCE, TARGETS, logits, ours_of, random_theirs
 
 pytest.importorskip("transformers")
@@ -143,8 +144,35 @@ def test_older_files_have_other_names(name, saved, tmp_path):
     torch.testing.assert_close(got, wanted, atol=1e-5 * float(wanted.abs().max()), rtol=1e-5)
 
 
+# Keys of published files that change no output: of opus-mt, distilbart, SmolLM2, Qwen2.5, and of vit-gpt2, whose parts
+# list every default of the library that wrote them.
+PUBLISHED = {
+    "marian": {"extra_pos_embeddings": 58101, "static_position_embeddings": True, "normalize_before": False},
+    "bart": {"extra_pos_embeddings": 2, "save_step": 35, "replacing_rate": 0, "student_encoder_layers": None},
+    "llama": {"is_llama_config": True, "rope_interleaved": False, "transformers.js_config": {"kv_cache_dtype": {}}},
+    "qwen2": {"use_mrope": False, "rope_scaling": None},
+    "gemma": {"use_mrope": False, "use_bidirectional_attention": False},
+    "vit": {"pruned_heads": {}, "torchscript": False, "use_bfloat16": False, "tf_legacy_loss": False,
+            "tie_encoder_decoder": False, "chunk_size_feed_forward": 0},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_keys_of_published_files_without_effect_are_accepted(name, saved, tmp_path):
+    _, folder = saved(name)
+    config = json.loads((folder / "config.json").read_text()) | PUBLISHED[name]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
+    assert PretrainedFolder(tmp_path).table == PretrainedFolder(folder).table
+
+
 REFUSED = {
-    "llama": ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, r"rope_scaling\.(rope_type|factor): wanted"),
+    "llama": (
+        {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}},
+        r"rope_scaling\.rope_type: wanted 'default': scaled .* got 'llama3'\. Use another model\.$",
+    ),
+    "llama-biased": ({"rope_interleaved": True}, r"rope_interleaved: wanted False; got True"),
+    "vit-larger": ({"pruned_heads": {"0": [1]}}, r"pruned_heads: wanted \{\}; got \{'0': \[1\]\}"),
     "qwen3": ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, r"rope_parameters\.rope_type: wanted"),
     "qwen2-window": ({"max_window_layers": 1, "layer_types": None}, r"layer_types: wanted a sliding window in all"),
     "bert-mlm": ({"hidden_act": "relu"}, r"hidden_act: wanted 'gelu'; got 'relu'"),

@@ -44,6 +44,16 @@ def test_several_tokens_may_end_an_output(given, ends, tmp_path):
     assert read_generation(tmp_path, {}, has_source=True).ends == ends
 
 
+def test_an_old_file_forces_its_first_token_by_another_key(tmp_path):
+    """As distilbart's; generation_config.json overrules it."""
+    config = {"force_bos_token_to_be_generated": True, "bos_token_id": 3}
+    assert read_generation(tmp_path, config, has_source=True).target_prefix == (3,)
+    off = config | {"force_bos_token_to_be_generated": False}
+    assert read_generation(tmp_path, off, has_source=True).target_prefix == ()
+    (tmp_path / "generation_config.json").write_text(json.dumps({"num_beams": 2}))
+    assert read_generation(tmp_path, config, has_source=True).target_prefix == ()
+
+
 LEFT_OUT = {
     "an option of another library": ({"penalty_alpha": 0.6}, "penalty_alpha = 0.6 is not imported"),
     "a repetition penalty of greedy search": ({"repetition_penalty": 1.2}, "repetition_penalty is not imported"),

@@ -285,6 +285,7 @@ class Client:
 def test_a_folder_is_pushed(tmp_path, monkeypatch):
     client = Client()
     monkeypatch.setattr("huggingface_hub.HfApi", lambda: client)
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: "a token")
     model = made(MODELS["rotary language model"][0])
     regard.export(model, "huggingface", tmp_path / "out", push="somebody/model")
     (_, name, options), (_, repo, files) = client.calls
@@ -293,6 +294,9 @@ def test_a_folder_is_pushed(tmp_path, monkeypatch):
                      "tokenizer_config.json"]  # fmt: skip
     with pytest.raises(InvalidArgument, match=r"push: wanted to upload to somebody/model; got OSError: no network"):
         hub.push(tmp_path / "out", "somebody/model", Client(OSError("no network")))
-    with pytest.raises(InvalidArgument, match=r"push: wanted hf:owner/name"):
+    with pytest.raises(InvalidArgument, match=r"push: wanted owner/name; got '\.\./\.\./etc'"):
         regard.export(model, "huggingface", tmp_path / "third", push="../../etc")
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
+    with pytest.raises(InvalidArgument, match=r"push: wanted a login .* got none\. Log in with `hf auth login`"):
+        regard.export(model, "huggingface", tmp_path / "third", push="somebody/model")
     assert not (tmp_path / "third").exists()

@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from regard.core.errors import InvalidData, RegardError
+from regard.interop.importing import ImportedModel
 from regard.interop.pretrained import PretrainedFolder
 from regard.interop.rules import Copies, Rule, Split, Transpose, Unsqueeze, plan
 from regard.interop.tensors import TensorFolder
@@ -121,6 +122,10 @@ HOSTILE = {
         lambda f: change_config(f, architectures=["MarianForCausalLM"]),
         r"config\.json: architectures: wanted one of MarianMTModel",
     ),
+    "heads that are no list": (
+        lambda f: change_config(f, architectures={"name": "MarianMTModel"}),
+        r"config\.json: architectures: wanted one of MarianMTModel; got \{",
+    ),
     "text for a number": (
         lambda f: change_config(f, d_model="18"),
         r"config\.json: d_model: wanted a whole number of at least 1; got '18'",
@@ -146,6 +151,14 @@ def test_a_hostile_folder_is_refused_with_file_and_key(name, folder):
     spoiling(folder)
     with pytest.raises(RegardError, match=message):
         dict(PretrainedFolder(folder).weights())
+
+
+@pytest.mark.parametrize(("key", "value"), [("image_mean", "grey"), ("image_std", [0.0, 1.0, 1.0])])
+def test_hostile_settings_of_images_are_refused_with_file_and_key(key, value, tmp_path):
+    random_theirs("vit").save_pretrained(tmp_path)
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({key: value}))
+    with pytest.raises(RegardError, match=rf"^{tmp_path}/preprocessor_config\.json: {key}: wanted .*[^.]\.$"):
+        ImportedModel(tmp_path)
 
 
 def test_an_option_without_effect_is_accepted(folder):

@@ -104,13 +104,15 @@ def test_encodings_of_10_000_real_lines(tmp_path, kind, options):
     assert wrong_lines(trained(kind, options, 4000, tuple(lines[::2])), tmp_path, lines) == []
 
 
+@pytest.mark.parametrize("options", ["plain", "case folding"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_decomposed_characters_are_composed(tmp_path, kind):
-    """As many keyboards write them: U+09C7 U+09BE is U+09CB."""
-    lines = ("যোগ করুন, আপলোড হয়েছে", "மொத்தம்", "ഒക്ടോബർ", "ಪ್ರವೇಶ ಹೊಸ", "सही यू.आऱ.एल", "日本語の文章です。がパ")
+def test_decomposed_characters_are_composed(tmp_path, kind, options):
+    """As many keyboards write them: U+09C7 U+09BE is U+09CB. Greek letters have up to three marks."""
+    lines = ("যোগ করুন, আপলোড হয়েছে", "மொத்தம்", "ഒക്ടോബർ", "ಪ್ರವೇಶ ಹೊಸ", "सही यू.आऱ.एल", "日本語の文章です。がパ",
+             "Μαΐου, ὦ ἄνδρες Ἀθηναῖοι, ᾧ ᾖ", "École ÜBER Ångström Ấm Йод İstanbul")  # fmt: skip
     decomposed = [unicodedata.normalize("NFD", line) for line in lines]
     assert all(one != two for one, two in zip(lines, decomposed, strict=True))
-    assert wrong_lines(trained(kind, "plain", 120, lines), tmp_path, decomposed) == []
+    assert wrong_lines(trained(kind, options, 180, lines), tmp_path, [*lines, *decomposed]) == []
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -68,7 +68,7 @@ CASES = {
     "gemma": ("GemmaForCausalLM", "GemmaConfig", {**LLAMA, "num_key_value_heads": 1}),
     "vit": ("ViTForImageClassification", "ViTConfig", {**VIT, "hidden_size": 24}),
     "vit-larger": ("ViTForImageClassification", "ViTConfig", {**VIT, **LARGER, "hidden_act": "relu", "image_size": 16}),
-    "deit": ("DeiTForImageClassification", "DeiTConfig", {**VIT, "hidden_size": 24}),
+    "deit": ("DeiTForImageClassification", "DeiTConfig", VIT),  # of an odd dimension
     "deit-teacher": ("DeiTForImageClassificationWithTeacher", "DeiTConfig", {**VIT, **LARGER, "image_size": 16}),
     "captioner": ("VisionEncoderDecoderModel", "VisionEncoderDecoderConfig", {"hidden_size": 24}),
 }  # fmt: skip

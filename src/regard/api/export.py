@@ -29,6 +29,7 @@ def export(model: str | Path | Predictor, to: str, out: str | Path, **options: A
     target.check_options(chosen)
     if chosen.push is not None:
         hub.check_name(chosen.push, "push")
+        hub.check_login()
     target.check_destination(path)
     predictor = load(model, device="cpu")
     if obstacles := target.obstacles(predictor):

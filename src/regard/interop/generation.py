@@ -71,6 +71,8 @@ def read_generation(folder: Path, config: Mapping[str, Any], *, has_source: bool
     path = folder / FILE
     given = read_json(path) if path.is_file() else {}
     merged = {key: config[key] for key in GENERATION if config.get(key) is not None} | given
+    if not given and config.get("force_bos_token_to_be_generated"):
+        merged["forced_bos_token_id"] = config.get("bos_token_id", 0)  # the default of BART
     merged |= {key: config[key] for key in ("decoder_start_token_id",) if key not in merged and config.get(key)}
     merged = {key: value for key, value in merged.items() if value is not None and value != []}
     known = {field.name for field in fields(GenerationKeys)}

@@ -7,6 +7,7 @@ from typing import Any
 from regard.core.errors import InvalidArgument, MissingExtra
 
 PREFIX = "hf:"
+PUSHING = "Pushing a model to the Hugging Face Hub"
 # Weights, configurations, tokenizers. Nothing that is code, and no pickles.
 PATTERNS = ("*.safetensors", "*.safetensors.index.json", "*.json", "*.spm", "*.model", "vocab.txt", "merges.txt")
 NAME = re.compile(r"[\w.-]+/[\w.-]+|[\w.-]+")
@@ -20,7 +21,7 @@ def local_folder(source: str | Path) -> Path:
     if not str(source).startswith(PREFIX):
         return Path(source)
     name, _, revision = str(source).removeprefix(PREFIX).partition("@")
-    check_name(name, str(source))
+    check_name(name, str(source), PREFIX)
     hub = _hub("A model of the Hugging Face Hub")
     try:
         found = hub.snapshot_download(
@@ -28,8 +29,10 @@ def local_folder(source: str | Path) -> Path:
         )
     except Exception as error:  # of the network, of the hub, of the cache
         remedy = "Check the name and the connection; HF_HUB_OFFLINE=1 uses the cache only."
-        got = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"[:300]
-        raise InvalidArgument(str(source), wanted="a model that can be downloaded", got=got, remedy=remedy) from None
+        if hub.constants.HF_HUB_OFFLINE:
+            remedy = "Import it once without HF_HUB_OFFLINE, which allows the cache only, or give a local folder."
+        wanted = "a model that can be downloaded"
+        raise InvalidArgument(str(source), wanted=wanted, got=_first_line(error), remedy=remedy) from None
     return Path(found)
 
 
@@ -38,22 +41,34 @@ def push(folder: Path, name: str, client: Any = None) -> str:
 
     client   an object with the methods of huggingface_hub.HfApi; default: one with the user's own login
     """
-    check_name(name, name)
-    client = _hub("Pushing a model to the Hugging Face Hub").HfApi() if client is None else client
+    check_name(name, "push")
+    client = _hub(PUSHING).HfApi() if client is None else client
     try:
         address = str(client.create_repo(name, repo_type="model", exist_ok=True))
         client.upload_folder(repo_id=name, folder_path=str(folder), commit_message="Upload a model of Regard")
     except Exception as error:
-        got = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"[:300]
         remedy = "Log in with `hf auth login`; the exported folder is complete and can be uploaded later."
-        raise InvalidArgument("push", wanted=f"to upload to {name}", got=got, remedy=remedy) from None
+        raise InvalidArgument("push", wanted=f"to upload to {name}", got=_first_line(error), remedy=remedy) from None
     return address
 
 
-def check_name(name: str, given: str) -> None:
+def check_login() -> None:
+    """Refuse to push without a token, before a model is exported."""
+    if _hub(PUSHING).get_token() is None:
+        remedy = "Log in with `hf auth login`, or set HF_TOKEN."
+        raise InvalidArgument("push", wanted="a login at the Hugging Face Hub", got="none", remedy=remedy)
+
+
+def check_name(name: str, given: str, prefix: str = "") -> None:
     if not NAME.fullmatch(name) or ".." in name:
-        remedy = "hf:Helsinki-NLP/opus-mt-en-de, for example."
-        raise InvalidArgument(given, wanted="hf:owner/name", got=repr(name), remedy=remedy)
+        remedy = f"{prefix}Helsinki-NLP/opus-mt-en-de, for example."
+        raise InvalidArgument(given, wanted=f"{prefix}owner/name", got=repr(name), remedy=remedy)
+
+
+def _first_line(error: Exception) -> str:
+    """The kind of an error and the first line of its text."""
+    text = str(error).strip()
+    return f"{type(error).__name__}: {text.splitlines()[0] if text else ''}"[:300].rstrip(".")
 
 
 def _hub(why: str) -> Any:

@@ -11,13 +11,13 @@ import torch
 from regard.checkpoint import store
 from regard.checkpoint.format import CARD, WEIGHTS, checkpoint_texts
 from regard.core.config import Config
-from regard.core.errors import InvalidData, RegardError
+from regard.core.errors import InvalidRecipe, Problem
 from regard.data.config import FieldConfig
 from regard.data.vocabulary import Labels
 from regard.decoding.config import DecodeConfig
 from regard.inference.predictor import Predictor
 from regard.interop.generation import Generation, read_generation
-from regard.interop.images import image_field
+from regard.interop.images import FILE as IMAGES, image_field
 from regard.interop.pretrained import CONFIG, PretrainedFolder
 from regard.interop.vocabularies import Vocabularies, read_vocabularies
 from regard.model.build import build
@@ -67,9 +67,8 @@ class ImportedModel:
         table = {key: value for key, value in pretrained.table.items() if key not in SIZES}
         try:
             return Recipe.of({"data": data, "model": table, "decode": dict(self.generation.decode)})
-        except RegardError as error:
-            remedy = "Change it, or leave it out."
-            raise InvalidData(folder, wanted="a model with its options", got=str(error)[:500], remedy=remedy) from None
+        except InvalidRecipe as error:
+            raise InvalidRecipe([_in_file(problem, folder) for problem in error.problems]) from None
 
     def predictor(self, device: str, dtype: torch.dtype) -> Predictor:
         """The model in memory, which never holds the weights twice."""
@@ -117,6 +116,13 @@ class ImportedModel:
                     file.write(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
 
         return write
+
+
+def _in_file(problem: Problem, folder: Path) -> Problem:
+    """A problem of the recipe as one of the folder; keys of images come from their own file."""
+    key = problem.key.removeprefix("data.source.")
+    where = f"{folder / IMAGES}: {key}" if key.startswith("image_") else f"{folder}: {problem.key}"
+    return Problem(where, problem.wanted, problem.got, problem.remedy)
 
 
 def _changed(table: Mapping[str, Any], default: Config) -> dict[str, Any]:

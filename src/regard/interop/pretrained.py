@@ -87,7 +87,7 @@ class PretrainedFolder:
                 self._own = weights_of(build(model))
         except (ValueError, RuntimeError, OverflowError) as error:
             remedy = "Its numbers do not belong together: use another model."
-            raise InvalidData(where, wanted="a model", got=str(error)[:500], remedy=remedy) from None
+            raise InvalidData(where, wanted="a model", got=str(error)[:500].rstrip("."), remedy=remedy) from None
         return model
 
     def _check_names(self) -> None:

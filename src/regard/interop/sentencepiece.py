@@ -1,8 +1,9 @@
 """SentencePiece models (https://arxiv.org/abs/1808.06226): their protobuf files read, and made into tokenizers.
 
 The protobuf wire format is read here (https://protobuf.dev/programming-guides/encoding), without its library. A model
-becomes a `tokenizers.Tokenizer` that encodes as SentencePiece does, with three differences, as in Hugging Face's
-tokenizers. The name of a control symbol inside a text is that symbol. Hangul that is decomposed into letters stays so.
+becomes a `tokenizers.Tokenizer` that encodes as SentencePiece does, with four differences, as in Hugging Face's
+tokenizers. The name of a control symbol inside a text is that symbol. Hangul that is decomposed into letters stays so,
+as does a decomposed letter with one mark more than any composed one, as in vocalized Arabic.
 Of two segmentations with equal scores, such as "ww" + "w" and "w" + "ww" of a Unigram model, either may be chosen:
 SentencePiece adds in float32, where the rounding of the text before them decides.
 """
@@ -13,6 +14,7 @@ import struct
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,7 +30,6 @@ MOST = 2_000_000  # pieces
 SPACE = "▁"
 SYMBOL_SCORE = 0.5  # of a symbol that the user defined, in a Unigram model: measured with SentencePiece 0.2.2
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
-COMPOSED = (*range(0x900, 0x1C00), *range(0x3040, 0x3100))  # Brahmic scripts and kana
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 
 
@@ -232,7 +233,7 @@ def _bpe(model: SentencePieceModel, names: Sequence[str]) -> models.BPE:
 def _normalizer(model: SentencePieceModel) -> normalizers.Normalizer:
     steps: list[normalizers.Normalizer] = []
     if model.charsmap:
-        steps = [*_compositions(model.charsmap), normalizers.Precompiled(model.charsmap)]
+        steps = [*_before_precompiled(model.charsmap), normalizers.Precompiled(model.charsmap)]
     space = SPACE if model.escape_whitespaces else " "
     if model.remove_extra_whitespaces:
         steps += [normalizers.Replace(Regex(r"\A +"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
@@ -245,14 +246,33 @@ def _normalizer(model: SentencePieceModel) -> normalizers.Normalizer:
     return normalizers.Sequence(steps)
 
 
-def _compositions(charsmap: bytes) -> list[normalizers.Replace]:
-    """The rules that compose a character of several: vowel signs of Brahmic scripts, kana with a voicing mark.
+def _before_precompiled(charsmap: bytes) -> list[normalizers.Normalizer]:
+    """What makes up for two limits of `Precompiled`.
 
-    `Precompiled` looks up grapheme clusters of less than six bytes, and single characters: these are neither.
+    It looks up grapheme clusters of less than six bytes, and else single characters: vowel signs of Brahmic scripts and
+    kana with a voicing mark are larger. Of a cluster it applies the rule of the shortest prefix and drops the rest: the
+    second mark of a letter, as in Vietnamese and Greek, and each mark of a capital letter where rules fold case.
     """
-    found = dict[str, str]()
-    for composed in map(chr, COMPOSED):
-        parts = unicodedata.normalize("NFD", composed)
-        if len(parts) > 1 and rule(charsmap, parts) == composed:
-            found[parts] = composed
-    return [normalizers.Replace(parts, found[parts]) for parts in sorted(found, key=len, reverse=True)]
+    capitals = {parts[0]: text for parts in _decomposed() if (text := rule(charsmap, parts[0])) and parts[0].isalpha()}
+    unfolded, composed = dict[str, str](), dict[str, str]()
+    for parts in _decomposed():
+        text = rule(charsmap, parts)
+        if text is None:
+            continue
+        if parts[0] in capitals:
+            if rule(charsmap, capitals[parts[0]] + parts[1:]) != text:  # the Turkish capital with a dot
+                unfolded[parts] = text
+        elif len(parts.encode()) >= 6 or any(rule(charsmap, parts[:end]) for end in range(1, len(parts))):
+            composed[parts] = text
+    return [
+        *(normalizers.Replace(parts, text) for parts, text in unfolded.items()),
+        *(normalizers.Replace(Regex(rf"{letter}(?=\p{{M}})"), text) for letter, text in capitals.items()),
+        *(normalizers.Replace(parts, composed[parts]) for parts in sorted(composed, key=len, reverse=True)),
+    ]
+
+
+@cache
+def _decomposed() -> tuple[str, ...]:
+    """Every character that consists of others, decomposed; without Hangul, of which there are thousands."""
+    found = (unicodedata.normalize("NFD", chr(code)) for code in range(0x20000) if unicodedata.decomposition(chr(code)))
+    return tuple(dict.fromkeys(parts for parts in found if len(parts) > 1))

@@ -108,8 +108,9 @@ class _GridTransformerConfig(EncoderConfig):
             yield Problem(
                 "transformer.token_types", "0: regions have no segments", str(blocks.token_types), "Leave it out."
             )
-        if blocks.dim % 4:
-            yield Problem("transformer.dim", "a multiple of 4, for rows and columns", str(blocks.dim), "Change it.")
+        if blocks.positions == "sinusoidal" and blocks.dim % 4:
+            wanted = "a multiple of 4, for sinusoids of rows and columns"
+            yield Problem("transformer.dim", wanted, str(blocks.dim), "Change it, or use learned positions.")
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,11 @@ HARMLESS = frozenset({
     "task_specific_params", "tokenizer_class", "torch_dtype", "transformers_version", "use_cache",
     "encoder_layerdrop", "decoder_layerdrop", "layerdrop", "num_hidden_layers", "_attn_implementation_autoset",
     "classifier_dropout", "classif_dropout", "sep_token_id", "unk_token_id", "mask_token_id", "cls_token_id",
+    "torchscript", "use_bfloat16", "tf_legacy_loss", "chunk_size_feed_forward", "transformers.js_config",
+    "is_llama_config", "save_step", "replacing_rate", "student_encoder_layers", "student_decoder_layers",
 })  # fmt: skip
+# Keys of any config.json that published files have with the only value that is supported.
+FIXED = {"pruned_heads": {}, "tie_encoder_decoder": False}
 # Options of generation, which old files have in config.json.
 GENERATION = frozenset({
     "num_beams", "max_length", "max_new_tokens", "min_length", "length_penalty", "no_repeat_ngram_size",
@@ -100,7 +104,7 @@ class Architecture(ABC, Generic[Keys]):
         """The head of the class in config.json."""
         given = config.get("architectures")
         name = given[0] if isinstance(given, list) and given else None
-        if name is None and len(set(self.classes.values())) == 1:
+        if name is None and given in (None, []) and len(set(self.classes.values())) == 1:
             return next(iter(self.classes.values()))
         if not isinstance(name, str) or name not in self.classes:
             wanted, remedy = f"one of {', '.join(self.classes)}", "Other heads are not imported."
@@ -110,17 +114,17 @@ class Architecture(ABC, Generic[Keys]):
     def read(self, config: Mapping[str, Any], head: str, where: Path) -> Keys:
         """The checked keys of a config.json. All unknown options and wrong values are refused together."""
         known = {field.name for field in fields(self.keys)}
-        skipped = HARMLESS | GENERATION | self.unused
+        skipped, fixed = HARMLESS | GENERATION | self.unused, {**FIXED, **self.fixed}
         problems = []
         for key, value in config.items():
             if key in known or key in skipped or value is None:
                 continue
-            if key not in self.fixed:
+            if key not in fixed:
                 wanted, remedy = f"no such option: it is not known for {self.model_type}", "Use another model."
                 problems.append(Problem(key, wanted, repr(value)[:80], remedy))
-            elif value != self.fixed[key]:
+            elif value != fixed[key]:
                 remedy = f"Models with another {key} are not imported."
-                problems.append(Problem(key, repr(self.fixed[key]), repr(value)[:80], remedy))
+                problems.append(Problem(key, repr(fixed[key]), repr(value)[:80], remedy))
         keys = read(self.keys, {key: config[key] for key in config.keys() & known}, "")
         problems += keys if isinstance(keys, list) else self.problems(keys, head)
         if problems or isinstance(keys, list):

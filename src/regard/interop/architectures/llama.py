@@ -1,11 +1,12 @@
 """Decoders in the style of Llama: Llama, Mistral, Qwen2, Qwen3 and Gemma."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from regard.core.config import Config, Count, Probability, Range, doc
-from regard.core.errors import Problem
+from regard.core.errors import InvalidRecipe, Problem
 from regard.interop.architectures.base import Architecture, SharedKeys, tied, transformer
 from regard.interop.rules import Rule
 from regard.interop.tensors import TensorFolder
@@ -86,11 +87,21 @@ class Llama(Architecture[LlamaKeys]):
     classes = {"LlamaForCausalLM": "generation"}
     ignored = (r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",)
     unused = frozenset({"max_position_embeddings", "max_sequence_length", "pretraining_tp"})
+    fixed = {"rope_interleaved": False, "use_mrope": False}
     norm: ClassVar[str] = "rms"
     scaled: ClassVar[bool] = False  # embeddings by the square root of their dimension
     qk_norm: ClassVar[bool] = False
     qkv_bias: ClassVar[bool] = False  # biases in the projections of queries, keys and values alone
     takes: ClassVar[frozenset[str]] = frozenset({"attention_bias", "mlp_bias"})  # keys that have an effect
+
+    def read(self, config: Mapping[str, Any], head: str, where: Path) -> LlamaKeys:
+        for key in ("rope_scaling", "rope_parameters"):
+            given = config.get(key)
+            kind = given.get("rope_type", given.get("type")) if isinstance(given, dict) else None
+            if isinstance(kind, str) and kind != "default":  # one refusal instead of one for each number of the scaling
+                wanted, remedy = "'default': scaled rotary positions are not imported", "Use another model."
+                raise InvalidRecipe([Problem(f"{where}: {key}.rope_type", wanted, repr(kind)[:80], remedy)])
+        return super().read(config, head, where)
 
     def problems(self, keys: LlamaKeys, head: str) -> Iterator[Problem]:
         window = self._window(keys)
@@ -251,7 +262,7 @@ class Gemma(Llama):
     classes = {"GemmaForCausalLM": "generation"}
     norm, scaled = "rms_offset", True
     takes = frozenset({"attention_bias"})
-    fixed = {"use_bidirectional_attention": False}
+    fixed = {**Llama.fixed, "use_bidirectional_attention": False}
 
     def _activation(self, keys: LlamaKeys) -> str:
         activation = super()._activation(keys)

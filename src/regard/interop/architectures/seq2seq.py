@@ -47,6 +47,7 @@ class Seq2SeqKeys(SharedKeys):
     vocab_size: Count = doc(50265, "rows of the embedding")
     decoder_vocab_size: Count | None = doc(None, "rows of the decoder's embedding, where it is another one")
     share_encoder_decoder_embeddings: bool = doc(True, "one embedding for encoder and decoder")
+    force_bos_token_to_be_generated: bool = doc(False, "forced_bos_token_id = bos_token_id, in old files")
 
 
 class Seq2SeqArchitecture(Architecture[Seq2SeqKeys]):
@@ -56,8 +57,10 @@ class Seq2SeqArchitecture(Architecture[Seq2SeqKeys]):
     options: ClassVar[dict[str, Any]]  # of both sides
     learned: ClassVar[bool] = False  # positions with two unused rows; otherwise sinusoidal
     separates: ClassVar[bool] = False  # whether encoder and decoder may have an embedding each
-    unused = frozenset({"forced_eos_token_id", "num_labels"})
-    fixed = {"is_decoder": False, "add_cross_attention": False, "add_bias_logits": False}
+    # The first row of positions depends on the class alone: files of opus-mt say extra_pos_embeddings = 58101.
+    unused = frozenset({"forced_eos_token_id", "num_labels", "extra_pos_embeddings"})
+    fixed = {"is_decoder": False, "add_cross_attention": False, "add_bias_logits": False,
+             "do_blenderbot_90_layernorm": False}  # fmt: skip
 
     def table(self, keys: Seq2SeqKeys, head: str, tensors: TensorFolder | None) -> dict[str, Any]:
         shares = keys.share_encoder_decoder_embeddings or not self.separates
@@ -173,7 +176,7 @@ class Marian(Seq2SeqArchitecture):
     ignored = (r"model\.(encoder|decoder)\.embed_positions\.weight",)  # computed, not learned
     fixed = Seq2SeqArchitecture.fixed | {
         "normalize_before": False, "normalize_embedding": False, "add_final_layer_norm": False,
-        "static_position_embeddings": True, "extra_pos_embeddings": 0,
+        "static_position_embeddings": True,
     }  # fmt: skip
 
 
@@ -187,7 +190,7 @@ class Pegasus(Seq2SeqArchitecture):
 
     fixed = Seq2SeqArchitecture.fixed | {
         "normalize_before": True, "normalize_embedding": False, "add_final_layer_norm": True,
-        "static_position_embeddings": True, "extra_pos_embeddings": 1, "force_bos_token_to_be_generated": False,
+        "static_position_embeddings": True,
     }  # fmt: skip
 
     def computed(self, keys: Seq2SeqKeys) -> dict[str, Tensor]:
@@ -204,7 +207,7 @@ class Bart(Seq2SeqArchitecture):
     learned = True
     fixed = Seq2SeqArchitecture.fixed | {
         "normalize_before": False, "normalize_embedding": True, "add_final_layer_norm": False,
-        "static_position_embeddings": False, "extra_pos_embeddings": 2, "force_bos_token_to_be_generated": False,
+        "static_position_embeddings": False,
     }  # fmt: skip
 
 
