@@ -1,58 +1,27 @@
 """Language models beyond the length of their training sequences: a sliding window, unless they extrapolate."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 import torch
-from torch import nn
 
 import regard
-from regard.core.sequence import Tokens
-from regard.data.special_tokens import END, MASK, PAD, START
-from regard.decoding.config import DecodeConfig
+from regard.data.special_tokens import MASK, PAD, START
 from regard.decoding.ensemble import Ensemble
-from regard.decoding.request import Request, SearchTask
+from regard.decoding.request import Request
 from regard.decoding.search import search, stream
-from regard.model.seq2seq import Seq2Seq
 from regard.runtime.cuda.engine import CudaEngine
 from regard.runtime.interfaces import EngineOptions
 from support import predictors
-from support.models import DECODERS, POSITIONS, VOCABULARY, WIDTH, decoder
+from support.models import DECODERS, POSITIONS
 from support.search import STRATEGIES
+from support.short_contexts import EXTRAPOLATING, LONGEST, language_model, recomputed, task
 
-CONTEXT, LONGEST = 5, 12
 PROMPTS = [[6, 7, 8, 9, 10, 5, 6], [], [7]]
-EXTRAPOLATING = {
-    name for name in DECODERS if not name.startswith("transformer") or name.endswith(("alibi", "relative", "like T5"))
-}
-
-
-def language_model(name: str) -> Seq2Seq:
-    made = decoder(name, None)
-    made.project.weight = nn.Parameter(0.5 * torch.randn(VOCABULARY, WIDTH, generator=torch.Generator().manual_seed(2)))
-    return Seq2Seq(None, made).eval()
-
-
-def task(made: Seq2Seq, **options) -> SearchTask:
-    config = DecodeConfig(**{"max_length": LONGEST, **options})
-    return SearchTask(made, Tokens.of, config, first=END, ends=False, scored=True, context_length=CONTEXT)
 
 
 def requests() -> list[Request]:
     return [Request(None, 0, prompt, given=len(prompt)) for prompt in PROMPTS]
-
-
-def recomputed(
-    made: Seq2Seq, tokens: Sequence[int], *, slides: bool = True, context: int = CONTEXT
-) -> list[torch.Tensor]:
-    """Log-probabilities of the token at each position, by a forward pass over its window."""
-    read, rows = [END, *tokens], []
-    for length in range(1, len(read)):
-        stride = -(-context // 2)
-        start = max(0, -(-(length - context) // stride) * stride) if slides else 0
-        rows.append(made(None, torch.tensor([read[start:length]]))[0, -1].log_softmax(-1))
-    return rows
 
 
 @pytest.mark.parametrize(

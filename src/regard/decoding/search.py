@@ -119,7 +119,8 @@ class SearchBatch:
         """The tokens of the only request."""
         self.streams, prompt = True, self.requests[0].request.given
         done = bool(self._first_steps(wait=True))
-        for number in count():
+        yield from self.buffers.strategy.generated.tokens[0, 0, : self.step - 1].tolist()  # of a prompt
+        for number in count(self.step - 1):
             token = int(self.buffers.tokens[0, 0])
             if number < prompt or not self.task.is_end(token):
                 yield token
@@ -211,6 +212,14 @@ class SearchBatch:
         self.pool_key = plan.pool_key(self.sizes)
         self.buffers = self._pooled_buffers() or self._new_buffers()
         self._admit(list(range(len(self.queue.encoded))))
+        self._read_prompts()
+
+    def _read_prompts(self) -> None:
+        """Read the prompts of all slots at once, as far as the shortest; what is left of longer ones, step by step."""
+        given = [self.requests[index].request.given for index, _ in filter(None, self.occupants)]
+        with autocast(self.plan.half):
+            if min(given) > 1 and self.buffers.prefill(min(given)):
+                self.step = min(given)
 
     def _pooled_buffers(self) -> DecodeBuffers[DecodingStrategy] | None:
         """Buffers of as many slots that an earlier search has returned."""

@@ -66,6 +66,16 @@ class DecodingStrategy(SearchStrategy):
         if self.required is not None:
             self.required.keep(slots.tolist())
 
+    def prompts(self, count: int) -> Int[Tensor, "B T"] | None:
+        if self.required is not None or any(processor.per_slot for processor in self.processors):
+            return None  # these follow every step
+        return self.generated.prefix[:, :count]
+
+    def skip(self, prompts: Int[Tensor, "B T"]) -> None:
+        count = prompts.shape[1]
+        self.generated.tokens[:, :, :count] = prompts[:, None]
+        self.generated.length += count
+
     def common_loop(self, log_p: Float[Tensor, "B K T"] | None, *, normalized: bool) -> SearchLoop | None:
         """The part of `loop` that strategies share; None where phrases are required or a processor needs Python."""
         masks, generated = self._masks(), self.generated

@@ -129,6 +129,13 @@ class Decoder(nn.Module, ABC, Generic[StateType]):
     def step(self, tokens: Int[Tensor, " BK"], state: StateType) -> tuple[Float[Tensor, "BK V"], StateType]:
         """Logits after one more token of every hypothesis (those of a sequence side by side), and the new state."""
 
+    def prefill(self, tokens: Int[Tensor, "B T"], state: StateType) -> StateType | None:
+        """The state after these tokens, read at once instead of step by step; of one hypothesis for each sequence.
+
+        None where the decoder, or this state, takes steps only; the state has not changed then.
+        """
+        return None
+
 
 class StatefulDecoder(Decoder[CarriedType]):
     """A decoder that reads a text part by part, each from the state in which the last ended: a recurrent one.
@@ -146,6 +153,9 @@ class StatefulDecoder(Decoder[CarriedType]):
 
         weights   a list to which the attention weights are appended, with their gradient, in parts along T
         """
+
+    def prefill(self, tokens: Int[Tensor, "B T"], state: CarriedType) -> CarriedType:
+        return self.carry(tokens, state)[1]
 
 
 # A decoder whose kind of state is not known. Search and training hold one and hand its own states back to it.

@@ -198,11 +198,14 @@ class MultiHead(AttentionModule):
     ) -> Tensor:
         """Causal self-attention of the next N positions, usually one, which are appended to the cache.
 
-        For N hypotheses at one `position` (of all sequences, or of each), the mask `visible` (B, N, cached + N) selects
-        what each attends to, instead of causality.
+        `position` is that of the first, by default the number of cached ones. For N hypotheses at one `position` (of
+        all sequences, or of each), the mask `visible` (B, N, cached + N) selects what each attends to, instead of
+        causality.
         """
         length, positions = cache.length, None
-        if self.rotary is not None:
+        if self.rotary is not None and visible is None and (position is None or isinstance(position, int)):
+            positions = _positions(length if position is None else position, x.shape[1], None, x.device)
+        elif self.rotary is not None:
             positions = _positions(length, x.shape[1], position, x.device)
         self._check_input("source", x, self.source_dim)
         cache.append(self._key_value(self.k_proj(x), self.v_proj(x), positions))

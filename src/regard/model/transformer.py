@@ -187,14 +187,33 @@ class TransformerDecoder(Decoder[TransformerState]):
                 visible = F.pad(visible[:, :, old:], (old, 0))  # False before the window
             if bias is not None:
                 bias = tile(bias, slice(0, 1), 0, state.length + 1, 1).repeat_interleave(beams, -1)
+        states = self.stack(x.view(-1, beams, x.shape[-1]), self._step_inputs(state, bias, visible, position))
+        state.time += 1
+        logits: Tensor = self.project(states).flatten(0, 1)
+        return logits, state
+
+    def prefill(self, tokens: Int[Tensor, "B T"], state: TransformerState) -> TransformerState | None:
+        cache, end = state.caches[0], state.time + tokens.shape[1]
+        if state.visible is not None or not (state.slides or end <= cache.capacity):
+            return None
+        while state.time < end:  # in parts, where the cache slides
+            state.make_room()
+            seen, part = cache.length, tokens[:, : cache.capacity - cache.length]
+            tokens = tokens[:, part.shape[1] :]
+            bias = self.input_layer.bias(part.shape[1], seen + part.shape[1])
+            x = self.input_layer(self.embed_tokens(part), state.time)
+            self.stack(x, self._step_inputs(state, bias, None, state.time))
+            state.time += part.shape[1]
+        return state
+
+    def _step_inputs(
+        self, state: TransformerState, bias: Bias | None, visible: Tensor | None, position: int | Tensor | None
+    ) -> list[StepInputs]:
+        """What the attentions of each layer read; see `MultiHead.step`."""
         memories: list[KeyValue | None] = [None] * len(state.caches)
         if state.memory is not None:
             memories = [*state.memory.layers]
         mask = None if state.memory is None else state.memory.mask
-        each = zip(state.caches, memories, strict=True)
         window = None if visible is not None else (self.window, None)
-        inputs = [StepInputs(cache, bias, window, visible, position, memory, mask) for cache, memory in each]
-        states = self.stack(x.view(-1, beams, x.shape[-1]), inputs)
-        state.time += 1
-        logits: Tensor = self.project(states).flatten(0, 1)
-        return logits, state
+        each = zip(state.caches, memories, strict=True)
+        return [StepInputs(cache, bias, window, visible, position, memory, mask) for cache, memory in each]

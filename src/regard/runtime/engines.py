@@ -5,7 +5,7 @@ from typing import Any
 
 from regard.core.errors import InvalidArgument
 from regard.core.shapes import Float, Int, Tensor
-from regard.model.capture import intercepting_here
+from regard.model.capture import capturing_here, intercepting_here
 from regard.model.interfaces import AnyDecoder, DecoderState, Source
 from regard.model.memory import Memory
 from regard.model.seq2seq import Seq2Seq
@@ -29,6 +29,12 @@ class PyTorchDecoder(EngineDecoder):
 
     def step(self, tokens: Int[Tensor, " rows"], state: DecoderState) -> tuple[Float[Tensor, "rows V"], DecoderState]:
         return self.decoder.step(tokens, state)
+
+    def prefill(self, tokens: Int[Tensor, "B T"], state: DecoderState) -> DecoderState | None:
+        if capturing_here() or intercepting_here():  # every call has the queries of one step
+            return None
+        found: DecoderState | None = self.decoder.prefill(tokens, state)
+        return found
 
 
 class PyTorchEngine(Engine):

@@ -109,6 +109,13 @@ class EngineDecoder(ABC):
     def step(self, tokens: Int[Tensor, " BK"], state: DecoderState) -> tuple[Float[Tensor, "BK V"], DecoderState]:
         """Logits after one more token of every hypothesis, and the new state. The next step may overwrite both."""
 
+    def prefill(self, tokens: Int[Tensor, "B T"], state: DecoderState) -> DecoderState | None:
+        """The state after these tokens, read at once; of one hypothesis for each sequence.
+
+        It equals that after as many steps, up to rounding. None: not supported here, and nothing has changed.
+        """
+        return None
+
     def search(
         self, tokens: Int[Tensor, "B K"], state: DecoderState, loop: SearchLoop, *, steps: int, stop: int
     ) -> tuple[int, DecoderState] | None:
@@ -164,6 +171,14 @@ class SearchStrategy(ABC):
     @abstractmethod
     def keep(self, slots: Int[Tensor, " n"]) -> None:
         """Continue with these slots only."""
+
+    def prompts(self, count: int) -> Int[Tensor, "B T"] | None:
+        """The first `count` tokens of every slot's prompt; None where a search must take a step for each."""
+        return None
+
+    def skip(self, prompts: Int[Tensor, "B T"]) -> None:
+        """Take these tokens, which `prompts` gave, as generated, in place of a step for each."""
+        raise NotImplementedError
 
     def loop(self) -> SearchLoop | None:
         """What a loop without Python needs; None where the strategy or a logits processor is in Python only."""

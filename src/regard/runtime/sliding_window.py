@@ -51,11 +51,29 @@ class SlidingWindowDecoder(EngineDecoder):
         batch, beams, length = read.shape
         if length == self.window:
             read = read[:, :, length - length // 2 :]
-            inner = self.decoder.start(None, batch=batch, capacity=self.window, beams=beams)
-            for column in read.unbind(2):
-                _, inner = self.decoder.step(column.flatten(), inner)
+            inner = self._read(read, self.decoder.start(None, batch=batch, capacity=self.window, beams=beams))
         logits, inner = self.decoder.step(tokens, inner)
         return logits, SlidingWindowState(inner, torch.cat((read, tokens.view(batch, beams, 1)), 2))
+
+    def _read(self, tokens: Int[Tensor, "B K T"], state: DecoderState) -> DecoderState:
+        """The state after these tokens."""
+        filled = self.decoder.prefill(tokens[:, 0], state) if tokens.shape[1] == 1 else None
+        if filled is not None:
+            return filled
+        for column in tokens.unbind(2):
+            _, state = self.decoder.step(column.flatten(), state)
+        return state
+
+    def prefill(self, tokens: Int[Tensor, "B T"], state: DecoderState) -> SlidingWindowState | None:
+        assert isinstance(state, SlidingWindowState)
+        length, half = tokens.shape[1], self.window // 2
+        if state.tokens.shape[2]:
+            return None
+        if length > self.window:  # since the last time that the window was full
+            length = half + 1 + (length - self.window - 1) % (self.window - half)
+        read = tokens[:, -length:]
+        inner = self.decoder.prefill(read, state.inner)
+        return None if inner is None else SlidingWindowState(inner, read[:, None])
 
     def refresh(self, model: Seq2Seq) -> bool:
         return self.decoder.refresh(model)

@@ -47,6 +47,22 @@ class DecodeBuffers(Generic[StrategyType]):
             else:
                 work()
 
+    def prefill(self, count: int) -> bool:
+        """Read the first `count` tokens of every prompt at once; False: nothing has changed, take steps."""
+        assert self.decoder is not None
+        assert self.state is not None
+        if self.static or self.tokens.shape[1] > 1:
+            return False
+        prompts = self.strategy.prompts(count)
+        if prompts is None:
+            return False
+        state = self.decoder.prefill(torch.cat((self.tokens, prompts[:, :-1]), 1), self.state)
+        if state is None:
+            return False
+        self.state, self.tokens = state, prompts[:, -1:]
+        self.strategy.skip(prompts)
+        return True
+
     def steps_until(self, count: int, stop: int) -> int:
         """Take up to `count` steps, until `stop` more slots are done: how many. Without a compiled loop, one step."""
         assert count > 0
