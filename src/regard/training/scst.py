@@ -1,7 +1,7 @@
 """Self-critical sequence training (https://arxiv.org/abs/1612.00563): REINFORCE with the greedy output as baseline.
 
-With several samples of each source, the baseline of each is the mean reward of the others instead: it costs no search of
-its own, and its variance is lower (https://arxiv.org/abs/2003.09971).
+With several samples of each source, the baseline of each is the mean reward of the others instead: it needs no search
+of its own, and its variance is lower (https://arxiv.org/abs/2003.09971).
 
 Samples are a function of the seed, the update's number and the weights, so a resumed run is exact.
 """
