@@ -29,7 +29,7 @@ def test_a_variational_mask_is_the_same_at_all_positions_of_a_sequence():
 
 @pytest.mark.parametrize("cell", ["elman", "gru", "lstm"])
 def test_without_probabilities_the_own_layers_equal_pytorchs(cell):
-    """Values and gradients of the path with dropout of its own, all probabilities zero but a negligible one."""
+    """Values and gradients of the path with dropout of its own, with all probabilities zero."""
     none = {"cell": cell, "dropout": 0.0}
     plain, own = language_model(**none), language_model(**none, variational_dropout=True)
     own.load_state_dict(plain.state_dict())
