@@ -19,7 +19,7 @@ CASES = {
     "regard train dates --set train.le": ["train.learning_rate="],
     "regard train dates --set model.decoder.input_f": ["model.decoder.input_feeding="],
     "regard sweep dates --grid train.clip": ["train.clip_norm="],
-    "regard recipes classi": ["classification"],
+    "regard recipes classi": ["classification", "classification-pretrained"],
     "regard data mu": ["multi30k"],
     "regard evaluate runs/x --metric bleu_": ["bleu_lower"],
     "regard compare runs/x runs/y --split te": ["test"],

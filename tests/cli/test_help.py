@@ -64,7 +64,8 @@ def test_recipes_are_listed_by_task():
     assert "translation" in stems["text to text"]
     assert "captions-rnn" in stems["image to text"]
     assert stems["language model"] == ["language-model", "word-language-model"]
-    assert stems["classification"] == ["classification", "shapes-classification"]
+    assert stems["classification"] == ["classification-pretrained", "classification", "shapes-classification"]
+    assert stems["masked language model"] == ["masked-language-model"]
 
 
 def test_devices_and_plurals():

@@ -8,7 +8,7 @@ from regard.model import convolution, rnn_decoder, rnn_encoder, transformer
 from regard.model.convolution import ConvLayer, ConvState
 from regard.model.memory import Memory
 from regard.model.multihead import MultiHead
-from regard.model.rnn_decoder import RnnState
+from regard.model.rnn_state import RnnState
 from regard.model.transformer import TransformerState
 from regard.model.transformer_block import FeedForward, InputLayer
 

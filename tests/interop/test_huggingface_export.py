@@ -56,7 +56,7 @@ MODELS = {
     "classifier": (
         {"encoder": BERT, "pool": {"kind": "first", "projection": "tanh"}, "scale_embeddings": False}, "bert",
     ),
-    "masked tokens": ({"encoder": BERT, "head": "mlm", "scale_embeddings": False}, "bert"),
+    "masked tokens": ({"encoder": BERT, "head": "mlm", "scale_embeddings": False, "embedding_dropout": 0.1}, "bert"),
     "image classifier": ({"encoder": VIT, "pool": {"kind": "first"}}, "vit"),
     "distilled image classifier": ({"encoder": DEIT, "pool": {"kind": "first", "distillation_head": True}}, "deit"),
     "captioner": ({"encoder": VIT, "decoder": BLOCKS, "output_bias": False}, "vision-encoder-decoder"),

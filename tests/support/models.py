@@ -99,6 +99,9 @@ DECODERS: dict[str, Make] = {
     "elman zero state": rnn(cell="elman", attention="none", initial_state="zero"),
     "lstm bahdanau": rnn(cell="lstm", layers=2, attention="bahdanau"),
     "lstm bahdanau gated": rnn(cell="lstm", attention="bahdanau", context_gate=True),
+    "lstm luong variational": rnn(
+        cell="lstm", layers=2, attention="luong", variational_dropout=True, recurrent_dropout=0.5, layer_dropout=0.2
+    ),
     "gru luong": rnn(attention="luong"),
     "gru luong input-feeding": rnn(attention="luong", input_feeding=True),
     **{f"gru bahdanau {score}": rnn(attention="bahdanau", score=score) for score in regard.SCORES},

@@ -95,6 +95,28 @@ def test_advantages_are_cider_less_that_of_the_greedy_output(decoder, tmp_path, 
     assert sampler.reward.references[0][0][-1] == STOP
 
 
+def test_of_several_samples_the_others_are_the_baseline(tmp_path, few):
+    given = recipe("transformer", reward="cider", reward_samples=3)
+    sampler, data, model = critic(given, tmp_path)
+    (batch,) = batches(data.train, budget=1000, seed=1, epoch=0)
+    sampler.samples, rewards, reward = 3, list[float](), sampler.reward
+    sampler.reward = lambda row, output: rewards.append(reward(row, output)) or rewards[-1]
+    sampled, advantages = sampler(model, batch, 7)
+    assert len(rewards) == len(sampled.ids) == 24  # no greedy outputs
+    by_source = torch.tensor(rewards).view(8, 3)
+    wanted = by_source - torch.stack([by_source[:, [1, 2]], by_source[:, [0, 2]], by_source[:, [0, 1]]], 1).mean(2)
+    torch.testing.assert_close(advantages.view(8, 3), wanted, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(advantages.view(8, 3).sum(1), torch.zeros(8), atol=1e-4, rtol=0)
+    # Each sample's log-probability is that of its own source.
+    objective = Objective(sampler=lambda model, batch, step: (sampled, advantages))
+    loss = objective(model.eval(), batch)
+    sources = batch.source.repeat_interleave(3, 0)
+    log_p = model.log_probabilities(sources, sampled.ids).masked_fill(~sampled.mask[:, 1:], 0.0).sum(1)
+    torch.testing.assert_close(loss.loss, -(log_p * advantages).sum(), atol=1e-3, rtol=1e-4)
+    with pytest.raises(InvalidRecipe, match=r"train.reward_samples: wanted 1 without reward"):
+        recipe(reward_samples=3)
+
+
 def test_outputs_of_higher_reward_become_more_probable(tmp_path, few):
     _, data, model = critic(recipe(), tmp_path)
     (batch,) = batches(data.train, budget=1000, seed=1, epoch=0)

@@ -380,6 +380,37 @@ def test_validation_carries_the_state_to_the_end_of_the_text(rows):
     assert abs(found - mean_loss(model, corpus, budget=16)) > 1e-4
 
 
+@pytest.mark.parametrize("overlap", [1, 12, 15])
+@torch.no_grad()
+def test_contexts_that_overlap_predict_each_token_once_with_more_before_it(overlap):
+    model, corpus = recurrent_reader()
+    text, total = torch.from_numpy(corpus.target.ids.astype(np.int64)), 0.0
+    for position in range(1, 200):  # the token at a position is predicted in the first context that reaches it
+        context = max(0, -(-(position - 16) // (16 - overlap)))
+        start = context * (16 - overlap)
+        total -= float(model.log_probabilities(None, text[None, start : position + 1])[0, -1])
+    found = mean_loss(model, corpus, budget=48, overlap=overlap)
+    assert found == pytest.approx(total / 199, rel=1e-5)
+    assert abs(found - mean_loss(model, corpus, budget=48)) > 1e-4
+
+
+def test_an_overlap_of_contexts_is_evaluated_and_refused_where_it_means_nothing(tmp_path, cache, text):
+    settings = SHORT | {"evaluation_overlap": 4}
+    recipe = {"data": text, "model": {"decoder": TRANSFORMER}, "train": settings}
+    model = train(recipe, tmp_path / "run", cache=cache)
+    corpus = prepare(model.recipe, cache).valid
+    wanted = mean_loss(model.model, corpus, budget=settings["batch_tokens"], overlap=4)
+    assert regard.evaluate(model, split="valid", cache=cache)["loss"].value == pytest.approx(wanted)
+    for changes, reason in (
+        ({"evaluation_overlap": text["context_length"]}, "less than data.context_length"),
+        ({"evaluation_overlap": 4, "carry_state": True}, "nothing with evaluation_overlap"),
+    ):
+        with pytest.raises(regard.InvalidRecipe, match=reason):
+            read_recipe({"data": text, "model": {"decoder": RNN}, "train": SHORT | changes})
+    with pytest.raises(regard.InvalidRecipe, match=r"train.evaluation_overlap: wanted 0 without running text"):
+        read_recipe(table(RNN, RNN, evaluation_overlap=1))
+
+
 def test_a_model_with_carried_state_is_evaluated_with_it(tmp_path, cache, text):
     recipe = {"data": text, "model": {"decoder": RNN}, "train": SHORT | {"carry_state": True}}
     model = train(recipe, tmp_path / "run", cache=cache)

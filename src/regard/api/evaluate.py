@@ -251,6 +251,7 @@ def corpus_loss(model: Model, data: Prepared, split: Split, recipe: Recipe) -> f
         budget=train.batch_tokens,
         masked=train.mask_probability,
         carry=train.carry_state,
+        overlap=train.evaluation_overlap,
         special_tokens=data.special_tokens,
     )
 

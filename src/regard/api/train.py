@@ -316,6 +316,7 @@ def _sampler(recipe: Recipe, data: Prepared, group: ProcessGroup) -> SelfCritica
         reward,
         max_length=recipe.decode.max_length,
         seed=recipe.train.seed,
+        samples=recipe.train.reward_samples,
         special_tokens=data.special_tokens,
         process_group=group,
     )

@@ -62,7 +62,7 @@ DATASETS: dict[str, PublicDataset] = {
         "WikiText-2, 2 million words of Wikipedia's articles",
         "https://www.salesforce.com/blog/the-wikitext-long-term-dependency-language-modeling-dataset",
         "CC BY-SA 3.0",
-        ("word-language-model",),
+        ("word-language-model", "masked-language-model"),
         {
             "wikitext2/wiki.train.tokens.gz": "9e9fa1ad55b1c2c95b08e37dd8e653f638fac2c6de904b79e813611eefbc985f",
             "wikitext2/wiki.valid.tokens.gz": "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8",
@@ -74,13 +74,17 @@ DATASETS: dict[str, PublicDataset] = {
         "SST-2, sentences of movie reviews with their sentiment: 67,349",
         "https://nlp.stanford.edu/sentiment",
         "no license stated",
-        ("classification",),
+        ("classification", "masked-language-model", "classification-pretrained"),
         {
             "sst2/train.tsv.gz": "dc4a10637729af71aeb11f573482b10031ba7ffe53159403599d06759e484e30",
             "sst2/dev.tsv.gz": "84207e6be5873fb18db798cc6faec86871f5a426554650ff64a1c34e87665f6f",
             "sst2/test.tsv.gz": "fcd46f967b7b8efd8b5398481dadf873886298d092195167af907fd532e81e1c",
         },
-        how="Write tables of two columns with a first line `label<TAB>sentence`; a label is 0 or 1.",
+        how="Write tables of two columns with a first line `label<TAB>sentence`; a label is 0 or 1. The recipe "
+        "masked-language-model reads these sentences after the lines of WikiText-2, but empty ones and headings: "
+        "(zcat wikitext2/wiki.train.tokens.gz | grep -v '^ *$' | grep -v '^ = '; zcat sst2/train.tsv.gz | tail -n +2 | "
+        "cut -f2) | gzip > sentences/train.txt.gz; zcat sst2/dev.tsv.gz | tail -n +2 | cut -f2 | gzip > "
+        "sentences/valid.txt.gz",
     ),
     "flickr8k": PublicDataset(
         "Flickr8k, 8,000 photographs with five captions each",

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import exp
 
+import numpy as np
 import torch
 
 from regard.data.arrays import RunningTextColumn
@@ -12,6 +13,7 @@ from regard.data.corpus import Corpus
 from regard.data.special_tokens import DEFAULT_TOKENS, SpecialTokens
 from regard.model.interfaces import CarriedState
 from regard.model.seq2seq import Model
+from regard.training.losses import token_loss
 from regard.training.objective import Objective, first_state
 
 
@@ -23,6 +25,7 @@ def mean_loss(
     budget: int,
     masked: float = 0.15,
     carry: bool = False,
+    overlap: int = 0,
     special_tokens: SpecialTokens = DEFAULT_TOKENS,
 ) -> float:
     """Mean cross-entropy over all targets of the corpus, without label smoothing, dropout or scheduled sampling.
@@ -30,8 +33,12 @@ def mean_loss(
     budget   tokens per batch
     masked   probability of masking a token, for masked language models; the masks are the same in every call
     carry    for a recurrent language model: each segment continues from the state after the one before, as in training
+    overlap  for a language model of running text: each context begins with so many tokens of the one before, which are
+             read and not predicted again, so that every prediction but the text's first sees at least these
     special_tokens   of the targets
     """
+    if overlap:
+        return _overlapping_loss(model, corpus, budget, overlap)
     device = next(model.parameters()).device
     objective, total, count = Objective(mask_probability=masked, special_tokens=special_tokens), 0.0, 0
     state: CarriedState | None = None
@@ -43,6 +50,26 @@ def mean_loss(
             _, nll, tokens, state = objective(model, batch.to(device), carried=state)
             total, count = total + float(nll), count + tokens
     return total / max(1, count)
+
+
+def _overlapping_loss(model: Model, corpus: Corpus, budget: int, overlap: int) -> float:
+    """The mean loss of running text in contexts that overlap."""
+    text, generator, total = corpus.target, model.as_seq2seq(), 0.0
+    assert isinstance(text, RunningTextColumn)
+    assert generator is not None
+    decoder, device, length = generator.decoder, next(model.parameters()).device, text.context_length
+    predictions = len(text.ids) - 1
+    starts = np.arange(0, max(1, predictions - overlap), length - overlap)
+    whole, rows = starts[starts + length <= predictions], max(1, budget // length)
+    groups = [(whole[first : first + rows], length) for first in range(0, len(whole), rows)]
+    groups += [(starts[i : i + 1], predictions - int(starts[i])) for i in range(len(whole), len(starts))]
+    for begin, size in groups:
+        cells = begin[:, None] + np.arange(size + 1)
+        ids = torch.from_numpy(text.ids[cells].astype(np.int64)).to(device)  # (B, T + 1)
+        counted = torch.from_numpy((cells[:, 1:] > begin[:, None] + overlap) | (begin[:, None] == 0)).to(device)
+        states, gold = decoder.hidden(ids[:, :-1])[counted], ids[:, 1:][counted]
+        total += float(token_loss(states, decoder.project, gold).nll)
+    return total / max(1, predictions)
 
 
 def _all_lanes(corpus: Corpus, budget: int) -> Iterator[Batch]:

@@ -46,7 +46,7 @@ EXPRESSIBLE: dict[str, tuple[Any, ...]] = {
 }
 EXPRESSIBLE_OPTIONS: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("vocab_size", "source_vocab_size", "num_labels"), ANY),
-    **dict.fromkeys(("tie_embeddings", "scale_embeddings", "output_bias", "scale_logits"), ANY),
+    **dict.fromkeys(("tie_embeddings", "scale_embeddings", "embedding_dropout", "output_bias", "scale_logits"), ANY),
     "head": (None,),
 }
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH"}

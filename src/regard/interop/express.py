@@ -29,7 +29,7 @@ from regard.model.transformer_block import TransformerConfig
 from regard.model.weights import weights_of
 
 # Settings of training, and those that have an effect only with others.
-IRRELEVANT = {"dropout", "attention_dropout", "ffn_dropout", "activation_checkpointing"}
+IRRELEVANT = {"dropout", "embedding_dropout", "attention_dropout", "ffn_dropout", "activation_checkpointing"}
 OUTPUT_BIAS, NO_BIAS = "decoder.project.bias", "model.output_bias = True, not False"
 TABLE = "input_layer.position_encoding.positions.table"
 POSITIONS_WRITTEN = 1024  # rows of a table that is written for sinusoidal positions
@@ -158,7 +158,8 @@ def _settings(model: ModelConfig) -> dict[str, Any]:
     for role, part in _parts(model):
         found[f"model.{role}.kind"] = part.kind
         found |= {f"model.{role}.{key}": value for key, value in _effective(part.config).items()}
-    options = asdict(model.options) | {"source_vocab_size": tuple(model.source_vocab_sizes())}
+    options = {key: value for key, value in asdict(model.options).items() if key not in IRRELEVANT}
+    options |= {"source_vocab_size": tuple(model.source_vocab_sizes())}
     if model.pool is not None:
         options = {key: options[key] for key in ("num_labels", "source_vocab_size")}
     return found | {f"model.{key}": value for key, value in options.items()}

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from regard.core.config import nearest, read, registered_names, unknown_keys
@@ -154,10 +155,11 @@ def _part(
 
 def _assemble(model: ModelConfig) -> Model:
     options = model.options
+    make_embedding = partial(Embedding, scaled=options.scale_embeddings, dropout=options.embedding_dropout)
     target = None
     if model.decoder is not None:
         assert options.vocab_size is not None
-        target = Embedding(options.vocab_size, model.decoder.config.states_dim, scaled=options.scale_embeddings)
+        target = make_embedding(options.vocab_size, model.decoder.config.states_dim)
     encoders, embeddings = list[Encoder](), list[Embedding]()
     for part, size in zip(model.encoders, model.source_vocab_sizes(), strict=True):
         config, make = part.config, ENCODERS[part.kind].make
@@ -165,7 +167,7 @@ def _assemble(model: ModelConfig) -> Model:
             encoders.append(make(config))
             continue
         shared = target if options.tie_embeddings == "all" and config.reads == "tokens" else None
-        embeddings.append(shared or Embedding(size, config.states_dim, scaled=options.scale_embeddings))
+        embeddings.append(shared or make_embedding(size, config.states_dim))
         encoders.append(make(config, embeddings[-1]))
     encoder = MultiSourceEncoder(encoders) if len(encoders) > 1 else encoders[0] if encoders else None
     if model.decoder is not None and target is not None:

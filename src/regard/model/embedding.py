@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from regard.core.shapes import Float, Int, Tensor
+from regard.kernels.layers.dropout import Dropout
 
 
 class Embedding(nn.Module):
@@ -15,16 +16,21 @@ class Embedding(nn.Module):
     vocab_size   number of tokens
     dim          of a vector
     scaled       multiply by √dim, so that components have about unit variance and the matrix can be tied to the output
+    dropout      probability that a token's vector is zero, wherever it occurs in a batch: https://arxiv.org/abs/1512.05287
     """
 
-    def __init__(self, vocab_size: int, dim: int, *, scaled: bool = True) -> None:
+    def __init__(self, vocab_size: int, dim: int, *, scaled: bool = True, dropout: float = 0.0) -> None:
         super().__init__()
         self.vocab_size, self.dim = vocab_size, dim
         self.scale = sqrt(dim) if scaled else 1.0
         self.weight = nn.Parameter(torch.randn(vocab_size, dim) / sqrt(dim))
+        self.dropout = Dropout(dropout)
 
     def forward(self, ids: Int[Tensor, "*lead"]) -> Float[Tensor, "*lead W"]:
         rows = F.embedding(ids, self.weight)
+        if self.training and self.dropout.p > 0:
+            scales: Tensor = self.dropout(rows.new_ones(self.vocab_size))
+            rows = rows * scales[ids][..., None]
         return rows if self.scale == 1.0 else rows * self.scale
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
-from regard.core.config import Config, Count, doc
+from regard.core.config import Config, Count, Probability, doc
 from regard.core.errors import Problem
 from regard.model.part_config import DecoderConfig, EncoderConfig, PoolConfig, Reads
 
@@ -40,6 +40,9 @@ class ModelOptions(Config):
         arxiv="1608.05859",
     )
     scale_embeddings: bool = doc(True, "multiply embeddings by the square root of their dimension", arxiv="1706.03762")
+    embedding_dropout: Probability = doc(
+        0.0, "dropout of whole tokens: of their embeddings, wherever they occur in a batch", arxiv="1512.05287"
+    )
     output_bias: bool = doc(True, "a bias for each token in the output layer")
     scale_logits: bool = doc(
         False, "divide the states before the output layer by the square root of their dimension", arxiv="1910.10683"
@@ -212,7 +215,7 @@ def _unused(model: ModelConfig) -> Iterator[Problem]:
     if not embeds:
         unused.append(("source_vocab_size", "no tokens or labels are read"))
     if decoder is None and not embeds:
-        unused.append(("scale_embeddings", "nothing is embedded"))
+        unused += [(key, "nothing is embedded") for key in ("scale_embeddings", "embedding_dropout")]
     for name, part in zip(model.encoder_names, model.encoders, strict=True):
         unused += [(f"{name}.{key}", why) for key, why in part.config.unused_as_encoder(decoder)]
     if decoder is not None:

@@ -1,9 +1,9 @@
 """Recurrent decoders: without attention, or with the attention of Bahdanau or of Luong."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import nn
@@ -11,25 +11,24 @@ from torch import nn
 from regard.core.config import Count, Probability, doc
 from regard.core.errors import Problem
 from regard.core.sequence import Packed, Packing
-from regard.core.shapes import Bool, Float, Int, Tensor
+from regard.core.shapes import Float, Int, Tensor
 from regard.kernels.attention import reference
 from regard.kernels.attention.mask import AttentionMask
-from regard.kernels.attention.spec import AttentionSpec, widened
-from regard.kernels.layers.dropout import Dropout
+from regard.kernels.attention.spec import AttentionSpec
+from regard.kernels.layers.dropout import Dropout, VariationalDropout
 from regard.kernels.recurrent import attention_rnn, rnn, rnn_cuda, rnn_scan
 from regard.model import capture
 from regard.model.attention import attend, attention_weights
 from regard.model.capture import AttentionResult
 from regard.model.embedding import Embedding, Projection
-from regard.model.interfaces import AttentionModule, CarriedState, StatefulDecoder
-from regard.model.kv_cache import Slots, beam_rows, sequence_rows, write_masks, write_rows
+from regard.model.interfaces import AttentionModule, StatefulDecoder
 from regard.model.memory import Memory, PackedMemory
 from regard.model.part_config import NO_SOURCE, DecoderConfig, UnusedKeys
 from regard.model.rnn_encoder import MODULES, CellName, fused_backward
+from regard.model.rnn_state import Hidden, RnnMemory, RnnState
 from regard.model.scores import SCORES, ProjectedKeys, ScoreName
 
 WeightsList = list[Float[Tensor, "B _ S"]]  # of consecutive parts of the target
-Hidden = tuple[Float[Tensor, "layers rows W"], ...]  # one tensor, or two for an LSTM
 
 
 @dataclass(frozen=True)
@@ -40,6 +39,12 @@ class RnnDecoderConfig(DecoderConfig):
     dim: Count = doc(256, "dimension of the hidden state")
     layers: Count = doc(1, "number of layers")
     dropout: Probability = doc(0.1, "dropout of inputs, between layers and of the output")
+    input_dropout: Probability | None = doc(None, "dropout of inputs; left out: dropout")
+    layer_dropout: Probability | None = doc(None, "dropout between layers; left out: dropout")
+    recurrent_dropout: Probability = doc(
+        0.0, "DropConnect: dropout of the hidden-to-hidden weights, once for a batch", arxiv="1708.02182"
+    )
+    variational_dropout: bool = doc(False, "the same dropout mask at all positions of a sequence", arxiv="1512.05287")
     initial_state: Literal["summary", "zero"] = doc("summary", "initial hidden state: from the summary, or zero")
     attention: Literal["none", "bahdanau", "luong"] = doc(
         "bahdanau",
@@ -58,6 +63,13 @@ class RnnDecoderConfig(DecoderConfig):
             yield Problem("input_feeding", wanted, "true", remedy)
         if self.context_gate and self.attention != "bahdanau":
             yield Problem("context_gate", "false unless attention = 'bahdanau'", "true", "Leave it out.")
+        if self.layers == 1 and self.layer_dropout is not None:
+            yield Problem("layer_dropout", "nothing with one layer", str(self.layer_dropout), "Leave it out.")
+
+    @property
+    def stepwise(self) -> bool:
+        """Whether, given a memory, a step depends on the context of an earlier one."""
+        return self.attention == "bahdanau" or self.input_feeding
 
     @property
     def attends(self) -> bool:
@@ -71,6 +83,10 @@ class RnnDecoderConfig(DecoderConfig):
         if self.attends and SCORES[self.score].equal_dims and self.dim != memory_dim:
             got = f"{self.dim} and {memory_dim}"
             yield Problem("score", f"equal dims for {self.score!r}", got, "Use 'bilinear'.")
+        for key in ("recurrent_dropout", "variational_dropout") if self.stepwise else ():
+            if given := getattr(self, key):
+                wanted = "nothing with 'bahdanau' or input_feeding, which are computed step by step"
+                yield Problem(key, wanted, str(given), "Use attention = 'luong' without input_feeding.")
 
     def unused_as_decoder(self, *, has_memory: bool) -> UnusedKeys:
         if not has_memory:
@@ -78,62 +94,6 @@ class RnnDecoderConfig(DecoderConfig):
             yield from ((key, NO_SOURCE) for key in (*keys, "initial_state", "input_feeding", "score"))
         elif not self.attends:
             yield "score", "with attention = 'none' there is nothing to score"
-
-
-class RnnMemory(NamedTuple):
-    """A memory as the attention reads it."""
-
-    keys: Float[Tensor, "B S D"]  # projected once
-    values: Float[Tensor, "B S C"]
-    mask: Bool[Tensor, "B 1 S"]
-
-
-@dataclass(frozen=True)
-class RnnState(CarriedState):
-    """The state of a recurrent decoder, of K hypotheses for each of B sequences."""
-
-    hidden: Hidden  # (layers, B · K, W) each
-    context: Float[Tensor, "rows feed"]  # input beside the token: the summary, or the last output; of width 0 if none
-    memory: RnnMemory | None
-    beams: int = 1
-
-    def reorder(self, index: Int[Tensor, " sentences"]) -> "RnnState":
-        rows = sequence_rows(index, self.beams, index.device)
-        hidden = tuple(h[:, rows] for h in self.hidden)
-        memory = None if self.memory is None else RnnMemory(*(x[index] for x in self.memory))
-        return replace(self, hidden=hidden, context=self.context[rows], memory=memory)
-
-    def follow(self, parents: Int[Tensor, "B K"]) -> "RnnState":
-        if self.beams == 1:
-            return self
-        rows = beam_rows(parents)
-        return replace(self, hidden=tuple(h[:, rows] for h in self.hidden), context=self.context[rows])
-
-    def admit(self, slots: Slots, fresh: "RnnState") -> "RnnState":
-        rows, memory = sequence_rows(slots, self.beams, self.context.device), self.memory
-        if memory is not None and fresh.memory is not None:
-            keys, values = (write_rows(x, slots, new) for x, new in zip(memory[:2], fresh.memory[:2], strict=True))
-            memory = RnnMemory(keys, values, write_masks(memory.mask, slots, fresh.memory.mask))
-        hidden = tuple(h.index_copy(1, rows, new) for h, new in zip(self.hidden, fresh.hidden, strict=True))
-        return replace(self, hidden=hidden, context=self.context.index_copy(0, rows, fresh.context), memory=memory)
-
-    def widened(self) -> "RnnState":
-        """The same state, half-precision tensors in float32."""
-        memory, hidden = self.memory, tuple(widened(h) for h in self.hidden)
-        if memory is not None:
-            memory = RnnMemory(widened(memory.keys), widened(memory.values), memory.mask)
-        return replace(self, hidden=hidden, context=widened(self.context), memory=memory)
-
-    def detached(self) -> "RnnState":
-        return replace(self, hidden=tuple(h.detach() for h in self.hidden), context=self.context.detach())
-
-    def tensors(self) -> dict[str, Tensor]:
-        hidden = {f"hidden.{i}": h.transpose(0, 1) for i, h in enumerate(self.hidden)}
-        return {**hidden, "context": self.context}
-
-    def with_tensors(self, tensors: Mapping[str, Tensor]) -> "RnnState":
-        hidden = tuple(tensors[f"hidden.{i}"].transpose(0, 1).contiguous() for i in range(len(self.hidden)))
-        return replace(self, hidden=hidden, context=tensors["context"])
 
 
 class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
@@ -154,13 +114,13 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
         self.attention = "none" if memory_dim is None else config.attention
         source = memory_dim or 0
         self.feed_dim = source if self.attention != "luong" else config.dim if config.input_feeding else 0
-        self.stepwise = self.attention == "bahdanau" or (self.attention == "luong" and config.input_feeding)
+        self.stepwise = self.attention != "none" and config.stepwise
         self.rnn = MODULES[config.cell](
             embedding.dim + self.feed_dim,
             config.dim,
             config.layers,
             batch_first=True,
-            dropout=config.dropout if config.layers > 1 else 0.0,
+            dropout=_either(config.layer_dropout, config.dropout) if config.layers > 1 else 0.0,
         )
         self.states_per_layer = 2 if config.cell == "lstm" else 1
         from_summary = memory_dim is not None and config.initial_state == "summary"
@@ -170,7 +130,13 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
         self.score = None if self.attention == "none" else SCORES[config.score].build(config.dim, source)
         self.context_proj = None if self.attention == "none" else nn.Linear(config.dim + source, config.dim)
         self.context_gate = nn.Linear(config.dim, 1) if config.context_gate and self.attention == "bahdanau" else None
-        self.dropout = Dropout(config.dropout)
+        dropout = VariationalDropout if config.variational_dropout else Dropout
+        self.dropout = dropout(config.dropout)
+        self.input_dropout = dropout(_either(config.input_dropout, config.dropout))
+        self.layer_dropout = dropout(self.rnn.dropout)
+        self.recurrent_dropout = Dropout(config.recurrent_dropout)
+        # What PyTorch's recurrent layers do not have.
+        self.own_dropout = config.variational_dropout or config.recurrent_dropout > 0
 
     @property
     def cross_attentions(self) -> list[AttentionModule]:
@@ -200,7 +166,7 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
             return self._carry_exported(targets, state, weights)
         if self.stepwise and self._has_fused_backward(targets, state) and not capture.intercepted():
             return self._carry_fused(targets, state, weights)
-        embedded = self.dropout(self.embed_tokens(targets))
+        embedded = self.input_dropout(self.embed_tokens(targets))
         if not self.stepwise:
             out, state = self._advance(embedded, state, weights)
         else:
@@ -231,7 +197,7 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
         return RnnState(hidden, context, source, beams)
 
     def step(self, tokens: Int[Tensor, " B"], state: RnnState) -> tuple[Float[Tensor, "B V"], RnnState]:
-        out, state = self._advance(self.dropout(self.embed_tokens(tokens[:, None])), state)
+        out, state = self._advance(self.input_dropout(self.embed_tokens(tokens[:, None])), state)
         logits: Tensor = self.project(out)[:, 0]
         return logits, state
 
@@ -257,20 +223,27 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
     def _run_layers(self, x: Float[Tensor, "B T I"], hidden: Hidden) -> tuple[Float[Tensor, "B T W"], Hidden]:
         """The outputs of the last layer, and the final states of all layers."""
         batch, length, _ = x.shape
-        if not (torch.is_grad_enabled() and rnn_cuda.can_launch(x)):
+        on_gpu = torch.is_grad_enabled() and rnn_cuda.can_launch(x)
+        if not on_gpu and not (self.training and self.own_dropout):
             out, after = self.rnn(
                 x, hidden[0].to(x.dtype) if len(hidden) == 1 else tuple(part.to(x.dtype) for part in hidden)
             )
             return out, after if isinstance(after, tuple) else (after,)
-        rows, last = x.transpose(0, 1).flatten(0, 1), list[Hidden]()
-        for layer, weights in enumerate(self.rnn.all_weights):
-            start = tuple(part[layer, None] for part in hidden)
-            below = (self.dropout(rows) if layer else rows)[None]
-            states = rnn_cuda.scan(self.cell, below, [batch] * length, start, [rnn.RnnWeights(*weights)])
-            rows = states[0][0]
-            last.append(tuple(part[0, -batch:] for part in states))
-        out = rows.unflatten(0, (length, batch)).transpose(0, 1)  # type: ignore[no-untyped-call]
-        return out, tuple(torch.stack(each) for each in zip(*last, strict=True))
+        sizes, last = [batch] * length, list[Hidden]()
+        for layer, parameters in enumerate(self.rnn.all_weights):
+            weights = rnn.RnnWeights(*parameters)
+            weights = weights._replace(state=self.recurrent_dropout(weights.state))
+            rows = (self.layer_dropout(x) if layer else x).transpose(0, 1).flatten(0, 1)
+            if on_gpu:
+                start = tuple(part[layer, None] for part in hidden)
+                states = tuple(part[0] for part in rnn_cuda.scan(self.cell, rows[None], sizes, start, [weights]))
+            else:
+                with torch.autocast(x.device.type, enabled=False):
+                    start = tuple(part[layer].to(weights.state) for part in hidden)
+                    states = rnn.scan(self.cell, rows.to(weights.state), sizes, start, weights)
+            x = states[0].unflatten(0, (length, batch)).transpose(0, 1)  # type: ignore[no-untyped-call]
+            last.append(tuple(part[-batch:] for part in states))
+        return x, tuple(torch.stack(each) for each in zip(*last, strict=True))
 
     def _carry_fused(
         self, targets: Int[Tensor, "B T"], state: RnnState, weights: WeightsList | None
@@ -279,10 +252,10 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
         assert self.context_proj is not None
         with torch.autocast(targets.device.type, enabled=False):
             state = state.widened()
-            embedded = self.dropout(self.embed_tokens(targets.mT))  # (T, B, W)
+            embedded = self.input_dropout(self.embed_tokens(targets.mT))  # (T, B, W)
             between = None
             if self.layers > 1 and self.training:
-                between = self.dropout(embedded.new_ones(self.layers - 1, targets.numel(), self.dim))
+                between = self.layer_dropout(embedded.new_ones(self.layers - 1, targets.numel(), self.dim))
             by_layer = [rnn.RnnWeights(*each) for each in self.rnn.all_weights]
             layers = attention_rnn.RecurrentLayers(self.cell, by_layer, list(zip(*state.hidden, strict=True)), between)
             source = self._source(state, embedded)
@@ -388,3 +361,7 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
         if weights is not None:
             weights.append(attention_weights(queries, keys, score=score, mask=mask))
         return context.view(-1, 1, context.shape[-1]) if state.beams > 1 else context
+
+
+def _either(given: float | None, default: float) -> float:
+    return default if given is None else given

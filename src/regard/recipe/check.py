@@ -50,6 +50,9 @@ def training_problems(train: TrainConfig, data: DataConfig, model: ModelConfig) 
     if train.mixed_lengths and running_text:
         wanted = "false with running text, whose contexts are of one length"
         yield Problem("train.mixed_lengths", wanted, "true", "Leave it out.")
+    if train.evaluation_overlap >= (data.context_length or 1 if model.is_language_model else 1):
+        wanted = "less than data.context_length, of a language model" if running_text else "0 without running text"
+        yield Problem("train.evaluation_overlap", wanted, str(train.evaluation_overlap), "Lower it.")
     if train.cuda_graphs and not (train.packed or (model.is_language_model and running_text)):
         wanted = "false unless batches are packed, or a language model reads running text"
         yield Problem("train.cuda_graphs", wanted, "true", "Leave it out.")

@@ -67,6 +67,11 @@ class TrainConfig(Config):
     reward: Literal["cider"] | None = doc(
         None, "self-critical sequence training on this metric instead of the targets (https://arxiv.org/abs/1612.00563)"
     )
+    reward_samples: Count = doc(
+        1,
+        "outputs sampled for each source, for reward; with several, the baseline of each is the mean reward of the "
+        "others instead of the greedy output's (https://arxiv.org/abs/2003.09971)",
+    )
     precision: Literal["float32", "bfloat16"] = doc(
         "float32", "precision of forward and backward passes; weights stay in float32"
     )
@@ -84,6 +89,11 @@ class TrainConfig(Config):
         None, "experiment loggers beside the run's log.jsonl"
     )
     validate_every: Count = doc(500, "updates between two validations")
+    evaluation_overlap: Annotated[int, Range(0.0)] = doc(
+        0,
+        "language models of running text: tokens of the context before that each evaluated context begins with, and "
+        "does not predict again",
+    )
     monitor: MetricName = doc("loss", "metric that chooses the best checkpoint")
     patience: Count | None = doc(None, "validations without improvement until training stops")
     log_samples: Annotated[int, Range(0.0)] = doc(3, "outputs shown at each validation")
@@ -112,6 +122,8 @@ class TrainConfig(Config):
         if self.ema_decay is not None and averaged > 1:
             wanted = "1 with ema_decay, which averages already"
             yield Problem("average_checkpoints", wanted, str(averaged), "Choose one of the two.")
+        if self.reward is None and self.reward_samples > 1:
+            yield Problem("reward_samples", "1 without reward", str(self.reward_samples), "Leave it out.")
         if self.unfreeze_after is not None and self.freeze is None:
             yield Problem("unfreeze_after", "nothing without freeze", str(self.unfreeze_after), "Leave it out.")
         exclusive = {  # each computes a batch or its loss in its own way, or stores weights differently
@@ -119,7 +131,7 @@ class TrainConfig(Config):
             "packed": ("carry_state", "scheduled_sampling", "reward", "doubly_stochastic"),
             "mixed_lengths": ("packed",),
             "reward": ("scheduled_sampling",),
-            "carry_state": ("scheduled_sampling",),
+            "carry_state": ("scheduled_sampling", "evaluation_overlap"),
             "r_drop": ("carry_state", "scheduled_sampling", "reward", "doubly_stochastic"),
             "doubly_stochastic": ("scheduled_sampling", "reward"),
             "fsdp": ("scheduled_sampling", "reward", "cuda_graphs", "unfreeze_after", "optimizer"),

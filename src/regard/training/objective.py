@@ -20,7 +20,7 @@ from regard.model.scheduled_sampling import ScheduledSampling, force
 from regard.model.seq2seq import Classifier, MaskedLanguageModel, Model, Seq2Seq
 from regard.training.losses import Losses, doubly_stochastic_penalty, logit_loss, token_loss
 
-# Samples one output for each source of a batch at a given update: the tokens, and the advantage of each.
+# Samples outputs for each source of a batch, as many for each, at a given update: the tokens, and their advantages.
 Sampler = Callable[[Seq2Seq, Batch, int], tuple[Tokens, Float[Tensor, " B"]]]
 BatchSide = TypeVar("BatchSide", bound=Tokens | Tensor | FeatureGrids | MultiSource)
 
@@ -121,8 +121,11 @@ class Objective:
         decoder = model.decoder
         assert not isinstance(batch.source, Packed)
         packing = Packing.of(mask, int((targets.host_lengths - 1).sum()))
+        rows = torch.arange(len(batch.rows), device=inputs.device).repeat_interleave(len(inputs) // len(batch.rows))
         with no_dropout(model):  # the log-probabilities must be those that the samples were drawn from
-            logits = decoder.project(decoder.hidden(inputs, model.encode(batch.source), packing)).float()
+            memory = model.encode(batch.source)
+            assert memory is not None
+            logits = decoder.project(decoder.hidden(inputs, memory.reorder(rows), packing)).float()
         losses = F.cross_entropy(logits, sampled.flatten()[packing.indices], reduction="none")
         loss = (losses * advantages[packing.indices // packing.length]).sum()
         return BatchLoss(loss, losses.detach().sum(), len(losses))

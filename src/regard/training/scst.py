@@ -1,5 +1,8 @@
 """Self-critical sequence training (https://arxiv.org/abs/1612.00563): REINFORCE with the greedy output as baseline.
 
+With several samples of each source, the baseline of each is the mean reward of the others instead: it needs no search
+of its own, and its variance is lower (https://arxiv.org/abs/2003.09971).
+
 Samples are a function of the seed, the update's number and the weights, so a resumed run is exact.
 """
 
@@ -9,7 +12,7 @@ from dataclasses import replace
 import torch
 
 from regard.core.sequence import Packed, Tokens
-from regard.core.shapes import Float, Tensor
+from regard.core.shapes import Float, Int, Tensor
 from regard.data.batching import Batch
 from regard.data.special_tokens import DEFAULT_TOKENS, SpecialTokens
 from regard.decoding.config import DecodeConfig
@@ -25,7 +28,10 @@ Reward = Callable[[int, Hypothesis], float]  # of an output for this row of the 
 
 
 class SelfCriticalSampler:
-    """Samples an output for each source of a batch; its advantage is its reward less that of the greedy output."""
+    """Samples outputs for each source of a batch; the advantage of each is its reward less a baseline.
+
+    samples   outputs of each source: of one, the baseline is the greedy output's reward, of several the others' mean
+    """
 
     def __init__(
         self,
@@ -33,15 +39,16 @@ class SelfCriticalSampler:
         *,
         max_length: int,
         seed: int,
+        samples: int = 1,
         special_tokens: SpecialTokens = DEFAULT_TOKENS,
         process_group: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
         self.reward, self.seed, self.process_group = reward, seed, process_group
-        self.special_tokens = special_tokens
+        self.samples, self.special_tokens = samples, special_tokens
         self.greedy = DecodeConfig(max_length=max_length)
 
     def __call__(self, model: Seq2Seq, batch: Batch, step: int) -> tuple[Tokens, Float[Tensor, " B"]]:
-        """The sampled outputs from the start token to the end token, and their advantages."""
+        """The sampled outputs from the start token to the end token, and their advantages; of a source, in a row."""
         seed = self.seed * STEPS + step * self.process_group.world_size + self.process_group.rank
         was_training = model.training
         model.eval()
@@ -49,19 +56,22 @@ class SelfCriticalSampler:
             assert not isinstance(batch.source, Packed)
             memory = model.encode(batch.source)
             assert memory is not None
-            greedy = self._decode(model, memory, self.greedy)
-            samples = self._decode(model, memory, replace(self.greedy, sample=True, seed=seed))
+            device = memory.states.device
+            baselines = self._decode(model, memory, self.greedy) if self.samples == 1 else []
+            repeated = memory.reorder(repeated_rows(len(batch.rows), self.samples, device))
+            outputs = self._decode(model, repeated, replace(self.greedy, sample=True, seed=seed))
         model.train(was_training)
-        advantages = [
-            self.reward(row, sample) - self.reward(row, baseline)
-            for row, sample, baseline in zip(batch.rows.tolist(), samples, greedy, strict=True)
-        ]
-        device = memory.states.device
+        rows = batch.rows.tolist()
+        of_outputs = [row for row in rows for _ in range(self.samples)]
+        rewards = torch.tensor(list(map(self.reward, of_outputs, outputs))).view(-1, self.samples)  # (B, samples)
+        if self.samples == 1:
+            baseline = torch.tensor(list(map(self.reward, rows, baselines)))[:, None]
+        else:
+            baseline = (rewards.sum(1, keepdim=True) - rewards) / (self.samples - 1)
         start = self.special_tokens.start
         assert start is not None
-        rows = [[start, *each.tokens, *(() if each.end is None else (each.end,))] for each in samples]
-        tokens = Tokens.of(rows, device=device)
-        return tokens, torch.tensor(advantages, device=device)
+        sampled = [[start, *each.tokens, *(() if each.end is None else (each.end,))] for each in outputs]
+        return Tokens.of(sampled, device=device), (rewards - baseline).flatten().to(device)
 
     def _decode(self, model: Seq2Seq, memory: Memory, config: DecodeConfig) -> list[Hypothesis]:
         """One output for each sequence of a memory."""
@@ -75,3 +85,8 @@ class SelfCriticalSampler:
         for row, hypotheses in search(task, [Request(row, memory.states.shape[1]) for row in rows]):
             outputs[row] = hypotheses[0]
         return [outputs[row] for row in rows]
+
+
+def repeated_rows(rows: int, times: int, device: torch.device) -> Int[Tensor, " N"]:
+    """The index of each row, as often as it is sampled."""
+    return torch.arange(rows, device=device).repeat_interleave(times)

@@ -20,7 +20,8 @@ from regard.model.convolution import ConvDecoder
 from regard.model.interfaces import AnyDecoder
 from regard.model.kv_cache import KeyValue, KeyValueCache
 from regard.model.multihead import MultiHead
-from regard.model.rnn_decoder import RnnDecoder, RnnMemory
+from regard.model.rnn_decoder import RnnDecoder
+from regard.model.rnn_state import RnnMemory
 from regard.model.transformer import TransformerDecoder
 from regard.model.transformer_block import StepInputs
 

@@ -46,3 +46,12 @@ class Dropout(nn.Dropout):
 
     def _on_cpu(self, x: Tensor) -> bool:
         return x.device.type == "cpu" and not torch.compiler.is_compiling() and self.training and self.p > 0
+
+
+class VariationalDropout(Dropout):
+    """One mask for all positions of a sequence (https://arxiv.org/abs/1512.05287)."""
+
+    def forward(self, input: Float[Tensor, "B T W"]) -> Float[Tensor, "B T W"]:
+        if not self.training or self.p == 0:
+            return input
+        return input * super().forward(input.new_ones(len(input), 1, input.shape[-1]))

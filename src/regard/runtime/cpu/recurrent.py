@@ -11,7 +11,8 @@ from regard.kernels.attention.score_function import AdditiveScoreFunction, DotSc
 from regard.model.capture import capturing_here
 from regard.model.interfaces import DecoderState
 from regard.model.memory import Memory
-from regard.model.rnn_decoder import RnnDecoder, RnnMemory, RnnState
+from regard.model.rnn_decoder import RnnDecoder
+from regard.model.rnn_state import RnnMemory, RnnState
 from regard.model.scores import Additive, Bilinear, Dot, ReducedRank, ScaledDot, Score, Uniform
 from regard.runtime.cpu.search_loop import MAX_BEAMS, run_loop
 from regard.runtime.cpu.weight_layout import (
