@@ -21,7 +21,7 @@ from regard.runtime.cpu.decoder import NativeDecoder
 from regard.runtime.cpu.engine import CpuEngine
 from regard.runtime.cpu.recurrent import NativeRnnDecoder
 from regard.runtime.cpu.search_loop import log_softmax
-from regard.runtime.interfaces import GreedyTensors, SearchLoop
+from regard.runtime.interfaces import GreedyTensors, LoopBounds, SearchLoop
 from support.models import DECODERS, VOCABULARY, decoder, memory
 from support.search import LONGEST, decode, model, sources, token_ids
 
@@ -231,7 +231,7 @@ def test_arguments_out_of_range_are_refused(name, field, value, match):
     else:
         (last if field == "last" else getattr(loop, field)).fill_(value)
     with pytest.raises(IndexError, match=match):
-        compiled.search(last, compiled.start(memory(), batch=3, capacity=8), loop, steps=2, stop=3)
+        compiled.search(last, compiled.start(memory(), batch=3, capacity=8), loop, LoopBounds(steps=2, stop=3))
 
 
 @torch.inference_mode()
@@ -240,6 +240,5 @@ def test_a_generated_token_out_of_range_is_refused():
     loop.tokens.fill_(VOCABULARY)
     loop.length.fill_(2)
     with pytest.raises(IndexError, match="generated token"):
-        compiled.search(
-            torch.ones(3, 1, dtype=torch.int64), compiled.start(memory(), batch=3, capacity=8), loop, steps=1, stop=1
-        )
+        last, state = torch.ones(3, 1, dtype=torch.int64), compiled.start(memory(), batch=3, capacity=8)
+        compiled.search(last, state, loop, LoopBounds(steps=1, stop=1))

@@ -10,6 +10,10 @@ from regard.decoding.request import SearchTask
 from regard.decoding.search import STEPS_AHEAD, EncodeQueue, Finished, SearchBatch
 from regard.runtime.cuda.cuda_graphs import autocast, rounded
 from regard.runtime.cuda.host_future import HostFuture
+from regard.runtime.interfaces import Interrupt, LoopBounds
+
+LOOP_MICROSECONDS = 20_000  # after which a compiled loop returns, at the end of its step
+FINISHED_FRACTION = 4  # a compiled loop returns when a quarter of the running requests is finished
 
 
 class OnlineSearch(SearchBatch):
@@ -30,6 +34,7 @@ class OnlineSearch(SearchBatch):
         self.queue = EncodeQueue(self.plan, self.requests, each_alone=self.plan.device.type == "cpu")
         self.occupants, self.step, self.done = [], 0, None
         self.ahead = self.plan.recorded  # whether steps are begun before the results of those before them are read
+        self.interrupt = Interrupt()  # ends `advance` after its current step; may be set in any thread
         self._next = 0
 
     def __len__(self) -> int:
@@ -69,17 +74,18 @@ class OnlineSearch(SearchBatch):
         """One more token of every request: that of each first hypothesis, and the requests that are finished.
 
         A finished request has left the search; its hypotheses are those of `search`. Tokens are given of the `watched`
-        requests, by default of all. Where none are, recorded steps are several at once, and the requests are given that
-        were finished before them: a GPU continues while the host reads and answers.
+        requests, by default of all. Where none are, steps are several at once. A compiled loop takes as many as it can
+        until a quarter of the requests is finished, some milliseconds have passed, or `interrupt` is set. Of recorded
+        steps, the requests are given that were finished before them: a GPU continues while the host reads and answers.
         """
-        ahead = self.ahead and not watched and watched is not None
-        count, done, before = STEPS_AHEAD if ahead else 1, self.done, self.step
+        several = watched is not None and not watched
+        ahead, done, before = self.ahead and several, self.done, self.step
         with autocast(self.plan.half):
             if ahead:
-                self.buffers.steps(count)
+                self.buffers.steps(STEPS_AHEAD)
+                self.step += STEPS_AHEAD
             else:
-                self.buffers.steps_until(count, self.slots)
-        self.step += count
+                self.step += self.buffers.steps_until(self._bounds() if several else LoopBounds(1, self.slots))
         self.done = HostFuture(self.buffers.strategy.done) if ahead else None
         if ahead:
             return {}, [] if done is None else self._left(done(), before)
@@ -89,6 +95,11 @@ class OnlineSearch(SearchBatch):
             numbers = [(slot, occupant[0]) for slot, occupant in enumerate(self.occupants) if occupant is not None]
             last = {number: tokens[slot] for slot, number in numbers if watched is None or number in watched}
         return last, self._left(self.buffers.strategy.done.tolist(), self.step)
+
+    def _bounds(self) -> LoopBounds:
+        """Of steps that nobody waits for one by one."""
+        stop = max(1, len(self.requests) // FINISHED_FRACTION)
+        return LoopBounds(self.plan.limits.max_length, stop, LOOP_MICROSECONDS, self.interrupt)
 
     def _left(self, done: list[bool], step: int) -> Finished:
         """The requests in slots that were done at this step, which leave the search, and their hypotheses."""

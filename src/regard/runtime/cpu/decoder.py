@@ -23,7 +23,7 @@ from regard.runtime.cpu.weight_layout import (
     call,
     fields,
 )
-from regard.runtime.interfaces import EngineDecoder, SearchLoop
+from regard.runtime.interfaces import EngineDecoder, LoopBounds, SearchLoop
 from regard.runtime.published_attention import publish, publish_step
 
 
@@ -131,16 +131,16 @@ class NativeDecoder(EngineDecoder):
         return logits, state
 
     def search(
-        self, tokens: Int[Tensor, "B K"], state: DecoderState, loop: SearchLoop, *, steps: int, stop: int
+        self, tokens: Int[Tensor, "B K"], state: DecoderState, loop: SearchLoop, bounds: LoopBounds
     ) -> tuple[int, NativeState] | None:
         assert isinstance(state, NativeState)
         if state.beams > MAX_BEAMS or capturing_here():
             return None
         state.evict()
-        steps = max(1, min(steps, state.cache.shape[2] - state.time))
-        arguments, _, _memory = self._arguments(tokens.flatten(), state, steps)
-        function, sizes = self.library.regard_search, {"vocab_size": self.vocab_size, "steps": steps, "stop": stop}
-        taken = run_loop(function, self.table, arguments, tokens, loop, **sizes)
+        bounds = replace(bounds, steps=max(1, min(bounds.steps, state.cache.shape[2] - state.time)))
+        arguments, _, _memory = self._arguments(tokens.flatten(), state, bounds.steps)
+        function = self.library.regard_search
+        taken = run_loop(function, self.table, arguments, tokens, loop, vocab_size=self.vocab_size, bounds=bounds)
         state.time += taken
         return taken, state
 
