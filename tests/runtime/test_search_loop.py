@@ -239,6 +239,6 @@ def test_a_generated_token_out_of_range_is_refused():
     compiled, loop = ENGINE.compile_decoder(decoder("transformer")), greedy_loop(3)
     loop.tokens.fill_(VOCABULARY)
     loop.length.fill_(2)
+    last, state = torch.ones(3, 1, dtype=torch.int64), compiled.start(memory(), batch=3, capacity=8)
     with pytest.raises(IndexError, match="generated token"):
-        last, state = torch.ones(3, 1, dtype=torch.int64), compiled.start(memory(), batch=3, capacity=8)
         compiled.search(last, state, loop, LoopBounds(steps=1, stop=1))

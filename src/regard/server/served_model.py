@@ -113,9 +113,19 @@ class SearchPlan(JobPlan):
         config = self.task.config
         return config.num_hypotheses if config.sample else config.beam_size
 
-    def group(self, slots: int) -> SearchGroup:
-        """The search that it may join; a new one where none is running."""
+    def group(self, slots: int, threads: int) -> SearchGroup | None:
+        """The search that it may enter now; None: there is no room, or a round is being computed.
+
+        Of several, the largest that is small, so that few are; the smallest where none is small. Another one is begun
+        where none is small, and fewer than `threads` are there.
+        """
         groups = self.model.groups
-        if self.key not in groups:
-            groups[self.key] = SearchGroup.of(self.task, self.model.pipeline, self.running.planned, slots)
-        return groups[self.key]
+        own = [groups[key] for number in range(threads) if (key := (self.key, number)) in groups]
+        small = [group for group in own if group.small]
+        free = [group for group in small or own if group.has_room]
+        if not small and len(own) < (threads if all(group.threaded for group in own) else 1):
+            new = SearchGroup.of(self.task, self.model.pipeline, self.running.planned, slots, threads)
+            number = next(number for number in range(threads) if (self.key, number) not in groups)
+            groups[self.key, number] = new
+            return new
+        return (max if small else min)(free, key=lambda group: group.rows, default=None)

@@ -56,8 +56,9 @@ class NativeState(DecoderState):
     def reorder(self, index: Int[Tensor, " n"]) -> "NativeState":
         layers, _, *entry = self.cache.shape
         cache = self.cache.new_empty(layers, len(index), *entry)
-        cache[:, :, : self.time] = self.cache[:, :, : self.time].index_select(1, index)  # the rest is unwritten
         rows = {name: getattr(self, name)[index] for name in ("parents", "admitted", "mask")}
+        old = int(rows["admitted"].min()) if len(index) else 0  # what is before is read no more, the rest is unwritten
+        cache[:, :, old : self.time] = self.cache[:, :, old : self.time].index_select(1, index)
         return replace(self, cache=cache, sources=[source[index] for source in self.sources], **rows)
 
     def follow(self, parents: Int[Tensor, "B K"]) -> "NativeState":
@@ -68,7 +69,12 @@ class NativeState(DecoderState):
 
     def admit(self, slots: Slots, fresh: "NativeState") -> "NativeState":
         self.admitted[slots] = self.time
-        self.sources = [write_rows(mine, slots, new) for mine, new in zip(self.sources, fresh.sources, strict=True)]
+        length, pairs = fresh.mask.shape[1], zip(self.sources, fresh.sources, strict=True)
+        if length > self.mask.shape[1]:
+            self.sources = [write_rows(mine, slots, new) for mine, new in pairs]
+        else:
+            for mine, new in pairs:
+                mine[slots, :length] = new  # what is behind is masked
         self.mask = write_rows(self.mask, slots, fresh.mask)
         return self
 
