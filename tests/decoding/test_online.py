@@ -92,6 +92,35 @@ def test_steps_that_begin_before_results_are_read_change_no_answer(options, monk
     assert answers.keys() == set(range(len(requests)))
 
 
+@pytest.mark.parametrize("options", [{}, support.STRATEGIES[1]], ids=["greedy", "beam"])
+@pytest.mark.parametrize("name", ["transformer", "rnn", "conv"])
+def test_several_steps_at_once_change_no_answer(name, options, monkeypatch):
+    """Of compiled loops, which end when requests are finished, or are interrupted; bit for bit."""
+    monkeypatch.setattr(online, "LOOP_MICROSECONDS", 0)  # no limit: this machine may be busy
+    task, requests = task_and_requests(name, {**options, "min_length": 4})
+    planned, chance = plan_requests(task, requests), random.Random(7)
+    running = OnlineSearch(task, BatchLimits(support.LONGEST), SLOTS)
+    if not running.plan.decoder.compiled:
+        pytest.skip("no C++ compiler here")
+    waiting, index_of, answers, taken = list(range(len(requests))), {}, {}, []
+    while waiting or len(running):
+        count = min(running.free, len(waiting), chance.choice([0, 1, 2, 3]))
+        if count:
+            chosen, waiting = waiting[:count], waiting[count:]
+            index_of |= zip(running.admit([planned[i] for i in chosen]), chosen, strict=True)
+        if len(running):
+            interrupted = chance.random() < 0.3
+            (running.interrupt.set if interrupted else running.interrupt.clear)()
+            before = running.step
+            last, finished = running.advance(())
+            assert last == {}
+            taken.append(running.step - before)
+            assert taken[-1] == 1 if interrupted else finished
+            answers |= {index_of[number]: hypotheses for number, hypotheses in finished}
+    assert max(taken) > 2
+    assert answers == {i: alone(task, request) for i, request in enumerate(requests)}
+
+
 def test_the_batch_holds_what_is_running():
     task, requests = task_and_requests("transformer", {})
     planned = plan_requests(task, requests)

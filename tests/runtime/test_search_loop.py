@@ -21,7 +21,7 @@ from regard.runtime.cpu.decoder import NativeDecoder
 from regard.runtime.cpu.engine import CpuEngine
 from regard.runtime.cpu.recurrent import NativeRnnDecoder
 from regard.runtime.cpu.search_loop import log_softmax
-from regard.runtime.interfaces import GreedyTensors, LoopBounds, SearchLoop
+from regard.runtime.interfaces import GreedyTensors, Interrupt, LoopBounds, SearchLoop
 from support.models import DECODERS, VOCABULARY, decoder, memory
 from support.search import LONGEST, decode, model, sources, token_ids
 
@@ -232,6 +232,27 @@ def test_arguments_out_of_range_are_refused(name, field, value, match):
         (last if field == "last" else getattr(loop, field)).fill_(value)
     with pytest.raises(IndexError, match=match):
         compiled.search(last, compiled.start(memory(), batch=3, capacity=8), loop, LoopBounds(steps=2, stop=3))
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("name", ["transformer", "rnn", "conv"])
+def test_a_loop_ends_after_a_time_and_where_it_is_interrupted(name):
+    """Each after the step in which it happens, so that at least one is taken; without either, after all steps."""
+    compiled, interrupt = ENGINE.compile_decoder(decoder(name)), Interrupt()
+
+    def steps(**bounds) -> int:
+        loop, last = replace(greedy_loop(3), ends=()), torch.ones(3, 1, dtype=torch.int64)
+        state = compiled.start(memory(), batch=3, capacity=8)
+        return compiled.search(last, state, loop, LoopBounds(steps=4, stop=3, **bounds))[0]
+
+    assert steps() == steps(microseconds=60_000_000) == steps(interrupt=interrupt) == 4
+    assert steps(microseconds=1) == 1
+    interrupt.set()
+    assert steps(interrupt=interrupt) == 1
+    interrupt.clear()
+    assert steps(interrupt=interrupt) == 4
+    with pytest.raises(IndexError, match="time of a loop"):
+        steps(microseconds=-1)
 
 
 @torch.inference_mode()
