@@ -22,13 +22,13 @@ from regard.inference.load import current_device
 from regard.inference.phrases import without_other_spellings
 from regard.inference.predictor import Predictor
 from regard.runtime.interfaces import constant_weights
-from regard.server.batches import AsideBatch, Computed, compute, told
+from regard.server.batches import AsideBatch, Computed, compute, compute_each, told
 from regard.server.interfaces import EngineStats, ModelHost, ModelInfo
 from regard.server.job_queue import Admissions, JobQueue, Lanes
 from regard.server.jobs import Job, Result
 from regard.server.search_rounds import SearchRounds
 from regard.server.searches import Round, RunningJob, SearchGroup
-from regard.server.served_model import ServedModel
+from regard.server.served_model import ServedModel, plan_jobs
 
 log = logging.getLogger(__name__)
 Finished = tuple[SearchGroup, RunningJob, list[Hypothesis]]  # a job that has left its search, with its outputs
@@ -117,8 +117,7 @@ class Engine(ModelHost):
 
     def stats(self) -> EngineStats:
         with self._wake:
-            models = (*self.models.values(), *self._replaced)
-            searches = sum(len(model.groups) for model in models)
+            searches = sum(len(model.groups) for model in self._all_models())
             return EngineStats(len(self.queue), self.queue.tokens, self.busy, searches)
 
     def submit(self, *jobs: Job) -> None:
@@ -297,18 +296,13 @@ class Engine(ModelHost):
         with self._wake:
             arrived = [self._arrived.popleft() for _ in range(min(MOST_ARRIVALS, len(self._arrived)))]
             self._rounds.arrivals = bool(self._arrived)
-        by_model: dict[ServedModel, list[Job]] = {}
-        for job in arrived:
-            if job in self.queue:  # not cancelled, nor late
-                by_model.setdefault(job.served, []).append(job)
         refused: list[tuple[Job, Result]] = []
-        for model, jobs in by_model.items():
-            for job, plan in zip(jobs, model.plan(jobs), strict=True):
-                if isinstance(plan, Exception):
-                    refused.append((job, told(plan)))
-                else:
-                    job.plan = plan
-                    self._lanes.add(plan.lane, job)
+        for job, plan in plan_jobs(job for job in arrived if job in self.queue):  # not cancelled, nor late
+            if isinstance(plan, Exception):
+                refused.append((job, told(plan)))
+            else:
+                job.plan = plan
+                self._lanes.add(plan.lane, job)
         self._end(*refused)
 
     def _rows(self) -> int:
@@ -358,23 +352,14 @@ class Engine(ModelHost):
 
     def _search_again(self, group: SearchGroup, each: RunningJob) -> None:
         """Begin a search of its own for a job that has left its search."""
-        place = self._jobs[each.job]
-        assert place is not None
-        model, other = place[0], SearchGroup.of(group.task, group.pipeline, each.planned, slots=1)
+        model, other = each.job.served, SearchGroup.of(group.task, group.pipeline, each.planned, slots=1)
         other.entering.append(each)
-        model.groups[each.job] = other
-        self._jobs[each.job] = model, other, each
+        model.groups[each.job], self._jobs[each.job] = other, (model, other, each)
 
     def _compute(self, predictor: Predictor, jobs: Sequence[Job]) -> None:
-        """End jobs with the results of one batch.
-
-        On a CPU each is computed alone: a forward pass in PyTorch rounds otherwise in another batch.
-        """
+        """End jobs with the results of one batch."""
         works = [job.plan.work for job in jobs]
-        if jobs[0].plan.model.on_cpu:
-            self._computed(jobs, [each for work in works for each in compute(predictor, [work])])
-        else:
-            self._computed(jobs, compute(predictor, works))
+        self._computed(jobs, (compute_each if jobs[0].plan.model.on_cpu else compute)(predictor, works))
 
     def _computed(self, jobs: Sequence[Job], found: Sequence[Computed]) -> None:
         self._clients.subtract(job.client for job in jobs)

@@ -7,6 +7,7 @@ for no other: while one round is computed, the engine's thread plans new jobs an
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
 import torch
 
@@ -73,7 +74,7 @@ class SearchRounds:
                 with self.wake:
                     self._mark(group)
                     future = self._computed[group] = self._pool.submit(self._compute, group)
-                future.add_done_callback(lambda _, group=group: self._end(group))
+                future.add_done_callback(partial(self._end, group))
         return here
 
     def compute(self, group: SearchGroup) -> tuple[SearchGroup, Round]:
@@ -97,7 +98,7 @@ class SearchRounds:
         with constant_weights(), current_device(self.device):
             return group.compute()
 
-    def _end(self, group: SearchGroup) -> None:
+    def _end(self, group: SearchGroup, future: Future[Round]) -> None:
         with self.wake:
             self._ended.append(group)
             self.wake.notify_all()

@@ -1,6 +1,6 @@
 """A model that is served: its searches, and what a job is to it."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -11,7 +11,8 @@ from regard.inference.pipelines import SequencePipeline
 from regard.inference.predictor import Predictor
 from regard.server.interfaces import ModelInfo
 from regard.server.jobs import BatchedWork, Job
-from regard.server.searches import Planner, RunningJob, SearchGroup
+from regard.server.planner import Planner
+from regard.server.searches import RunningJob, SearchGroup
 
 
 @dataclass(eq=False)
@@ -67,6 +68,15 @@ class ServedModel:
             else:
                 found[job] = SearchPlan(self, planned.key, planned.running, planned.task)
         return [found[job] for job in jobs]
+
+
+def plan_jobs(jobs: Iterable[Job]) -> "Iterator[tuple[Job, JobPlan | Exception]]":
+    """Each job with its plan, or why it is refused: the jobs of a model are planned together."""
+    by_model: dict[ServedModel, list[Job]] = {}
+    for job in jobs:
+        by_model.setdefault(job.served, []).append(job)
+    for model, own in by_model.items():
+        yield from zip(own, model.plan(own), strict=True)
 
 
 @dataclass(frozen=True, eq=False)
