@@ -143,7 +143,7 @@ def test_nor_on_which_of_several_searches_computes_it(member, monkeypatch):
     monkeypatch.setattr(searches.SearchGroup, "compute", counted)
     make, inputs = MEMBERS[member]
     assert_exact(make(), inputs, slots=8, threads=2)
-    assert len([name for name in begun if "worker" in name]) == 2, begun
+    assert len([name for name in begun if "search" in name]) == 2, begun
 
 
 @pytest.mark.parametrize("decoder", UNCOMPILED)

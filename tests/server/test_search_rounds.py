@@ -25,12 +25,14 @@ class Held:
     """Rounds that begin in threads, and wait there until they are released."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.begun, self.go_on, self.rows = threading.Semaphore(0), threading.Event(), list[int]()
+        self.begun, self.go_on = threading.Semaphore(0), threading.Event()
+        self.rows, self.jobs = list[int](), list[list[Job]]()  # of each round
         compute = SearchGroup.compute
 
         def waiting(group: SearchGroup) -> Round:
-            if "worker" in threading.current_thread().name:
+            if "search" in threading.current_thread().name:
                 self.rows.append(group.rows)
+                self.jobs.append([each.job for each in (*group.running.values(), *(group.admitted or ()))])
                 self.begun.release()
                 assert self.go_on.wait(PATIENCE)
             return compute(group)
@@ -96,6 +98,24 @@ def test_a_job_that_is_cancelled_or_late_during_a_round_leaves_with_its_end(engi
     assert isinstance(asked[1][1][0], DeadlineExceeded)
     assert engine.stop(PATIENCE)
     assert asked[0][1] == []
+    assert not any(gone[0] in jobs for jobs in held.jobs[2:] for gone in asked[:2])  # their slots were free at once
+    assert_empty(engine)
+
+
+def test_a_job_that_is_cancelled_when_it_has_just_finished_gives_nothing(engine, monkeypatch):
+    take_in = engine._take_in
+
+    def cancelled(rounds):
+        finished = take_in(rounds)
+        for _, each, _ in finished:
+            engine.cancel(each.job)
+        return finished
+
+    monkeypatch.setattr(engine, "_take_in", cancelled)
+    asked = [ask(engine, text) for text in TEXTS]
+    engine.start()
+    assert engine.stop(PATIENCE)
+    assert all(found == [] for _, found, _ in asked)
     assert_empty(engine)
 
 
@@ -112,7 +132,7 @@ def test_a_search_that_fails_in_a_thread_ends_its_jobs_only(engine, monkeypatch)
     asked = [ask(engine, text) for text in TEXTS]
     engine.start()
     assert all(ended.wait(PATIENCE) for _, _, ended in asked)
-    assert "worker" in failed[0]
+    assert "search" in failed[0]
     assert [isinstance(found[0], EngineFailed) for _, found, _ in asked].count(True) == 2
     _, found, ended = ask(engine, TEXTS[0])
     assert ended.wait(PATIENCE)
@@ -158,7 +178,7 @@ def test_stopping_waits_for_the_rounds_that_are_computed(engine, monkeypatch):
     held.wait(2)
     threading.Timer(0.3, held.go_on.set).start()
     assert engine.stop(0.05) is False
-    assert not engine._thread.is_alive()
+    assert not any("search" in each.name or each is engine._thread for each in threading.enumerate())
     assert all(isinstance(found[0], ServerStopping) for _, found, ended in asked if ended.wait(PATIENCE))
 
 

@@ -40,10 +40,10 @@ def _pool(workers: int, process: int) -> ThreadPoolExecutor:
     return worker_pool(workers, 1)
 
 
-def worker_pool(workers: int, threads: int) -> ThreadPoolExecutor:
+def worker_pool(workers: int, threads: int, name: str = "regard-worker") -> ThreadPoolExecutor:
     """New threads, in each of which PyTorch and the compiled engine use so many threads."""
     before, started = torch.get_num_threads(), threading.Barrier(workers + 1)
-    pool = ThreadPoolExecutor(workers, "regard-worker")
+    pool = ThreadPoolExecutor(workers, name)
     for _ in range(workers):
         pool.submit(_use_threads, threads, started)
     started.wait()

@@ -70,7 +70,7 @@ class SearchRounds:
                 here.append(group)
             elif not self.busy:
                 if self._pool is None:
-                    self._pool = worker_pool(self.threads, max(1, self._cores // self.threads))
+                    self._pool = worker_pool(self.threads, max(1, self._cores // self.threads), "regard search")
                 with self.wake:
                     self._mark(group)
                     future = self._computed[group] = self._pool.submit(self._compute, group)
