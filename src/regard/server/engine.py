@@ -210,7 +210,8 @@ class Engine(ModelHost):
         return bool(idle or self._arrived or (self.queue and not self._blocked))
 
     def _all_models(self) -> list[ServedModel]:
-        return [*self._replaced, *self.models.values()]
+        with self._wake:
+            return [*self._replaced, *self.models.values()]
 
     def _work_once(self) -> None:  # not in _run, whose local variables would keep a replaced model in memory
         if self._aside.found:
@@ -220,21 +221,20 @@ class Engine(ModelHost):
         self._drop_late()
         self._admit()
         here = self._begin_rounds()
-        self._answer(finished)  # when the next rounds have begun: threads do not wait for it
+        if finished:  # after the next rounds have begun: threads do not wait for it
+            self._answer(finished)
         for group in here:
             self._answer(self._take_in([self._rounds.compute(group)]))
 
     def _begin_rounds(self) -> Sequence[SearchGroup]:
         """Begin rounds of searches in threads, of those first that have waited longest; those to compute here."""
-        with self._wake:
-            groups = [group for model in self._all_models() for group in model.groups.values()]
+        groups = [group for model in self._all_models() for group in model.groups.values()]
         waiting = sorted((group for group in groups if group.jobs and not group.computed), key=lambda each: each.turn)
         return self._rounds.begin(waiting, alone=len(groups) == 1)
 
     def _answer(self, finished: Sequence[Finished]) -> None:
-        """End jobs that have left their searches, unless they have been cancelled meanwhile."""
-        ends = [self._finish(*each) for each in finished if each[1].job in self._jobs]
-        self._end(*(each for each in ends if each is not None))
+        """End jobs that have left their searches, without those that were cancelled meanwhile."""
+        self._end(*filter(None, [self._finish(*each) for each in finished if each[1].job in self._jobs]))
 
     def _drop_cancelled(self) -> None:
         while self._cancelled:
