@@ -121,8 +121,29 @@ def test_several_steps_at_once_change_no_answer(name, options, monkeypatch):
     assert answers == {i: alone(task, request) for i, request in enumerate(requests)}
 
 
-def test_the_batch_holds_what_is_running():
+def test_the_batch_of_a_compiled_loop_has_few_sizes():
+    """Free slots cost it nothing, and to move the others costs the time of steps."""
     task, requests = task_and_requests("transformer", {})
+    planned = plan_requests(task, requests)
+    running = OnlineSearch(task, BatchLimits(support.LONGEST), slots=7)
+    if not running.plan.decoder.compiled:
+        pytest.skip("no C++ compiler here")
+    first, sizes = running.admit(planned[:1]), []
+    for each in planned[1:6]:
+        running.admit([each])
+        sizes.append(len(running.occupants))
+    assert sizes == [2, 4, 4, 7, 7]  # powers of two, and all slots
+    kept = {}
+    for number in list(running.requests)[1:]:
+        running.cancel(number)
+        kept[len(running)] = len(running.occupants)
+    assert kept == {5: 7, 4: 7, 3: 7, 2: 7, 1: 1}
+    running.cancel(*first)
+    assert (len(running), running.free) == (0, 7)
+
+
+def test_the_batch_holds_what_is_running():
+    task, requests = task_and_requests("transformer", support.STRATEGIES[2])  # sampled, which has no compiled loop
     planned = plan_requests(task, requests)
     running = OnlineSearch(task, BatchLimits(support.LONGEST), slots=8)
     first = running.admit(planned[:1])

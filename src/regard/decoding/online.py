@@ -20,7 +20,8 @@ class OnlineSearch(SearchBatch):
     """A search over slots that are filled and freed one by one. An output does not depend on what runs beside it.
 
     The batch holds the requests that are running and hardly more: it grows when requests are admitted, and shrinks when
-    half of its slots are free. Each request is known by the number that `admit` returned.
+    half of its slots are free. A compiled loop skips free slots, so that its batch may hold more: it grows to powers of
+    two, and shrinks when three quarters are free. Each request is known by the number that `admit` returned.
 
     limits   what any request of this search may need
     slots    the most requests at once
@@ -35,6 +36,7 @@ class OnlineSearch(SearchBatch):
         self.occupants, self.step, self.done = [], 0, None
         self.ahead = self.plan.recorded  # whether steps are begun before the results of those before them are read
         self.interrupt = Interrupt()  # ends `advance` after its current step; may be set in any thread
+        self.loops = False  # whether steps are those of a compiled loop
         self._next = 0
 
     def __len__(self) -> int:
@@ -136,11 +138,13 @@ class OnlineSearch(SearchBatch):
     def _restart(self, count: int) -> None:
         """New buffers, as for the first requests: with an empty cache."""
         self.plan.decoder.refresh(self.task.model)
+        self.loops = False  # the first state has the rows of these requests
         self.plan.slots = self._rows(count)
         self.occupants, self.step, self.done = [None] * self.plan.slots, 0, None
         self.sizes = self.plan.sizes(self.queue.memory)
         self.pool_key = self.plan.pool_key(self.sizes)
         self.buffers = self._pooled_buffers() or self._new_buffers()
+        self.loops = self.plan.decoder.compiled and self.buffers.strategy.loop() is not None
 
     def _grow(self, count: int) -> list[int]:
         """Add at least so many slots; their numbers."""
@@ -158,14 +162,17 @@ class OnlineSearch(SearchBatch):
         strategy.done[slot], strategy.generated.length[slot] = True, 1
 
     def _shrink(self) -> None:
-        if 2 * self._rows(len(self.requests)) > len(self.occupants):
+        most = len(self.occupants) // (4 if self.loops else 2)
+        if self._rows(len(self.requests)) > most:
             return
         occupied = [slot for slot, occupant in enumerate(self.occupants) if occupant is not None]
         free = [slot for slot, occupant in enumerate(self.occupants) if occupant is None]
         size = self._rows(len(occupied))
-        if occupied and 2 * size <= len(self.occupants):
+        if occupied and size <= most:
             self._keep(occupied + free[: size - len(occupied)])
 
     def _rows(self, count: int) -> int:
         """Slots of a batch of so many requests: where steps are recorded, there are few sizes."""
+        if self.loops and count:
+            return min(self.slots, 1 << (count - 1).bit_length())
         return rounded(count, up=True) if self.plan.static and count else count
