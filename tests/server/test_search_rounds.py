@@ -3,14 +3,17 @@
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
 from regard.core.errors import DeadlineExceeded, EngineCrashed, EngineFailed, ServerStopping
+from regard.decoding.online import LOOP_MICROSECONDS
 from regard.runtime.cpu import compile
 from regard.server import searches
 from regard.server.engine import Engine, EngineLimits
 from regard.server.jobs import Generation, Job
+from regard.server.search_rounds import SearchRounds
 from regard.server.searches import Round, SearchGroup
 from support.predictors import translator
 
@@ -180,6 +183,23 @@ def test_stopping_waits_for_the_rounds_that_are_computed(engine, monkeypatch):
     assert engine.stop(0.05) is False
     assert not any("search" in each.name or each is engine._thread for each in threading.enumerate())
     assert all(isinstance(found[0], ServerStopping) for _, found, ended in asked if ended.wait(PATIENCE))
+
+
+def test_searches_that_wait_for_each_other_have_shorter_rounds(monkeypatch):
+    """Of three in two threads, each has a third of the time; where one of them streams, a step."""
+    rounds = SearchRounds("cpu", 4, threading.Condition(), 2)
+    groups = [object.__new__(SearchGroup) for _ in range(3)]
+    for group in groups:
+        search = SimpleNamespace(microseconds=0, plan=SimpleNamespace(beams=1))
+        vars(group).update(search=search, threaded=True, running={1: None}, watched=set(), entering=[], dropped=[])
+    monkeypatch.setattr(SearchRounds, "busy", True)
+    rounds.begin(groups)
+    assert [group.search.microseconds for group in groups] == [LOOP_MICROSECONDS // 3] * 3
+    groups[0].watched.add(1)
+    rounds.begin(groups)
+    assert [group.search.microseconds for group in groups] == [1] * 3
+    rounds.begin(groups[:2])
+    assert [group.search.microseconds for group in groups] == [LOOP_MICROSECONDS, LOOP_MICROSECONDS, 1]
 
 
 def test_the_first_token_has_the_time_of_its_step():

@@ -36,6 +36,7 @@ class OnlineSearch(SearchBatch):
         self.occupants, self.step, self.done = [], 0, None
         self.ahead = self.plan.recorded  # whether steps are begun before the results of those before them are read
         self.interrupt = Interrupt()  # ends `advance` after its current step; may be set in any thread
+        self.microseconds = LOOP_MICROSECONDS  # after which `advance` ends, at the end of a step
         self.loops = False  # whether steps are those of a compiled loop
         self._next = 0
 
@@ -101,7 +102,7 @@ class OnlineSearch(SearchBatch):
     def _bounds(self) -> LoopBounds:
         """Of steps that nobody waits for one by one."""
         stop = max(1, len(self.requests) // FINISHED_FRACTION)
-        return LoopBounds(self.plan.limits.max_length, stop, LOOP_MICROSECONDS, self.interrupt)
+        return LoopBounds(self.plan.limits.max_length, stop, self.microseconds, self.interrupt)
 
     def _left(self, done: list[bool], step: int) -> Finished:
         """The requests in slots that were done at this step, which leave the search, and their hypotheses."""

@@ -227,10 +227,8 @@ class Engine(ModelHost):
             self._answer(self._take_in([self._rounds.compute(group)]))
 
     def _begin_rounds(self) -> Sequence[SearchGroup]:
-        """Begin rounds of searches in threads, of those first that have waited longest; those to compute here."""
-        groups = [group for model in self._all_models() for group in model.groups.values()]
-        waiting = sorted((group for group in groups if group.jobs and not group.computed), key=lambda each: each.turn)
-        return self._rounds.begin(waiting, alone=len(groups) == 1)
+        """Begin rounds of searches in threads; those to compute here."""
+        return self._rounds.begin([group for model in self._all_models() for group in model.groups.values()])
 
     def _answer(self, finished: Sequence[Finished]) -> None:
         """End jobs that have left their searches, without those that were cancelled meanwhile."""

@@ -11,6 +11,7 @@ from functools import partial
 
 import torch
 
+from regard.decoding.online import LOOP_MICROSECONDS
 from regard.decoding.worker_threads import worker_pool
 from regard.inference.load import current_device, pick_device
 from regard.runtime.interfaces import constant_weights
@@ -59,13 +60,19 @@ class SearchRounds:
         if group.small:
             group.search.interrupt.set()
 
-    def begin(self, groups: Sequence[SearchGroup], *, alone: bool) -> list[SearchGroup]:
-        """Begin a round of each of these in a thread, as far as threads are free; those to `compute` in this one.
+    def begin(self, groups: Sequence[SearchGroup]) -> list[SearchGroup]:
+        """Begin a round of each search that waits, among all: in a thread, as far as threads are free, of the one first
+        that has waited longest; those to `compute` in this thread.
 
-        alone   whether there are no other searches: a small one is computed here, with all threads
+        A small search without others is computed here, with all threads. Where searches must wait for each other, their
+        rounds are shorter, and single steps where one of them gives its tokens to a stream.
         """
-        here = []
-        for group in groups:
+        here, alone, microseconds = [], len(groups) == 1, LOOP_MICROSECONDS
+        if len(groups) > self.threads:
+            microseconds = 1 if any(group.streams for group in groups) else microseconds // len(groups)
+        waiting = [group for group in groups if group.jobs and not group.computed]
+        for group in sorted(waiting, key=lambda group: group.turn):
+            group.search.microseconds = microseconds
             if not group.threaded or self.threads == 1 or (alone and group.small):
                 here.append(group)
             elif not self.busy:

@@ -101,6 +101,11 @@ class SearchGroup:
         return self.jobs * self.search.plan.beams
 
     @property
+    def streams(self) -> bool:
+        """Whether each token of some job counts."""
+        return bool(self.watched) or any(each.text is not None for each in (*self.entering, *(self.admitted or ())))
+
+    @property
     def small(self) -> bool:
         """Whether more jobs enter it before another search is begun beside it."""
         return self.rows < FULL_ROWS
