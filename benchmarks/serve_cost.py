@@ -8,8 +8,8 @@ A step of a GPU takes as long as the host needs to start it, or less: what the e
 front ends take for a request limits a server there, and can be counted without a GPU. Processor time is read from the
 operating system (Linux): unlike seconds, it hardly depends on what else the machine runs. The same sentences in bulk
 (`model.predict`) are counted beside it, in rounds: the share of bulk speed that the server can reach on a machine whose
-processors are all busy is the quotient of processor times, the load generator's included. With one thread, the server's
-main thread is its event loop, and all others are the engine.
+processors are all busy is the quotient of processor times, the load generator's included. The server's main thread is
+its event loop, and all others are the engine.
 """
 
 import argparse
@@ -86,10 +86,11 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--slots", type=int, default=64)
     parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=1, help="of the server, and of model.predict")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     options.data = None if options.data is None else Path(options.data)
-    options.model, options.device, options.threads, options.generators, options.serve = None, "cpu", 1, 1, []
+    options.model, options.device, options.generators, options.serve = None, "cpu", 1, []
     part = {"dim": options.dim, "layers": options.layers, "heads": max(1, options.dim // 64)}
     server_benchmark.PART |= {**part, "ffn_dim": 4 * options.dim}
     with tempfile.TemporaryDirectory() as folder:

@@ -12,7 +12,7 @@ import torch
 
 from regard.cli.options import show
 from regard.core.errors import CheckpointRefused, InvalidArgument, InvalidData, InvalidRecipe, Problem, RegardError
-from regard.core.log_output import logging_to_stderr
+from regard.core.log_output import MORE_FOLLOWS, logging_to_stderr
 from regard.core.sanitize import printable
 from regard.evaluation.report import collect, report
 from regard.evaluation.report_text import report_text
@@ -102,6 +102,24 @@ def test_log_records_on_stderr_hold_no_control_characters():
         logging.getLogger("regard.test").warning("%s: damaged", HOSTILE)
     assert printable(done.getvalue(), also="\n") == done.getvalue()
     assert [line[:7] for line in done.getvalue().splitlines()] == ["regard:", "  regar"]
+
+
+def test_log_lines_that_another_follows_are_written_with_it():
+    writes: list[str] = []
+
+    class Stream(io.StringIO):
+        def write(self, text: str) -> int:
+            writes.append(text)
+            return len(text)
+
+    log = logging.getLogger("regard.test")
+    with redirect_stderr(Stream()), logging_to_stderr("regard: "):
+        log.warning("one", extra=MORE_FOLLOWS)
+        log.warning("two", extra=MORE_FOLLOWS)
+        assert writes == []
+        log.warning("three")
+        log.warning("four")
+    assert writes == ["regard: one\nregard: two\nregard: three\n", "regard: four\n"]
 
 
 @pytest.mark.parametrize("terminal", [False, True])

@@ -92,8 +92,58 @@ def test_steps_that_begin_before_results_are_read_change_no_answer(options, monk
     assert answers.keys() == set(range(len(requests)))
 
 
-def test_the_batch_holds_what_is_running():
+@pytest.mark.parametrize("options", [{}, support.STRATEGIES[1]], ids=["greedy", "beam"])
+@pytest.mark.parametrize("name", ["transformer", "rnn", "conv"])
+def test_several_steps_at_once_change_no_answer(name, options):
+    """Of compiled loops, which end when requests are finished, or are interrupted; bit for bit."""
+    task, requests = task_and_requests(name, {**options, "min_length": 4})
+    planned, chance = plan_requests(task, requests), random.Random(7)
+    running = OnlineSearch(task, BatchLimits(support.LONGEST), SLOTS)
+    running.microseconds = 0  # no limit: this machine may be busy
+    if not running.plan.decoder.compiled:
+        pytest.skip("no C++ compiler here")
+    waiting, index_of, answers, taken = list(range(len(requests))), {}, {}, []
+    while waiting or len(running):
+        count = min(running.free, len(waiting), chance.choice([0, 1, 2, 3]))
+        if count:
+            chosen, waiting = waiting[:count], waiting[count:]
+            index_of |= zip(running.admit([planned[i] for i in chosen]), chosen, strict=True)
+        if len(running):
+            interrupted = chance.random() < 0.3
+            (running.interrupt.set if interrupted else running.interrupt.clear)()
+            before = running.step
+            last, finished = running.advance(())
+            assert last == {}
+            taken.append(running.step - before)
+            assert taken[-1] == 1 if interrupted else finished
+            answers |= {index_of[number]: hypotheses for number, hypotheses in finished}
+    assert max(taken) > 2
+    assert answers == {i: alone(task, request) for i, request in enumerate(requests)}
+
+
+def test_the_batch_of_a_compiled_loop_has_few_sizes():
+    """Free slots cost it nothing, and to move the others costs the time of steps."""
     task, requests = task_and_requests("transformer", {})
+    planned = plan_requests(task, requests)
+    running = OnlineSearch(task, BatchLimits(support.LONGEST), slots=7)
+    if not running.plan.decoder.compiled:
+        pytest.skip("no C++ compiler here")
+    first, sizes = running.admit(planned[:1]), []
+    for each in planned[1:6]:
+        running.admit([each])
+        sizes.append(len(running.occupants))
+    assert sizes == [2, 4, 4, 7, 7]  # powers of two, and all slots
+    kept = {}
+    for number in list(running.requests)[1:]:
+        running.cancel(number)
+        kept[len(running)] = len(running.occupants)
+    assert kept == {5: 7, 4: 7, 3: 7, 2: 7, 1: 1}
+    running.cancel(*first)
+    assert (len(running), running.free) == (0, 7)
+
+
+def test_the_batch_holds_what_is_running():
+    task, requests = task_and_requests("transformer", support.STRATEGIES[2])  # sampled, which has no compiled loop
     planned = plan_requests(task, requests)
     running = OnlineSearch(task, BatchLimits(support.LONGEST), slots=8)
     first = running.admit(planned[:1])

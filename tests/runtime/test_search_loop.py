@@ -21,7 +21,7 @@ from regard.runtime.cpu.decoder import NativeDecoder
 from regard.runtime.cpu.engine import CpuEngine
 from regard.runtime.cpu.recurrent import NativeRnnDecoder
 from regard.runtime.cpu.search_loop import log_softmax
-from regard.runtime.interfaces import GreedyTensors, SearchLoop
+from regard.runtime.interfaces import GreedyTensors, Interrupt, LoopBounds, SearchLoop
 from support.models import DECODERS, VOCABULARY, decoder, memory
 from support.search import LONGEST, decode, model, sources, token_ids
 
@@ -231,7 +231,28 @@ def test_arguments_out_of_range_are_refused(name, field, value, match):
     else:
         (last if field == "last" else getattr(loop, field)).fill_(value)
     with pytest.raises(IndexError, match=match):
-        compiled.search(last, compiled.start(memory(), batch=3, capacity=8), loop, steps=2, stop=3)
+        compiled.search(last, compiled.start(memory(), batch=3, capacity=8), loop, LoopBounds(steps=2, stop=3))
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("name", ["transformer", "rnn", "conv"])
+def test_a_loop_ends_after_a_time_and_where_it_is_interrupted(name):
+    """Each after the step in which it happens, so that at least one is taken; without either, after all steps."""
+    compiled, interrupt = ENGINE.compile_decoder(decoder(name)), Interrupt()
+
+    def steps(**bounds) -> int:
+        loop, last = replace(greedy_loop(3), ends=()), torch.ones(3, 1, dtype=torch.int64)
+        state = compiled.start(memory(), batch=3, capacity=8)
+        return compiled.search(last, state, loop, LoopBounds(steps=4, stop=3, **bounds))[0]
+
+    assert steps() == steps(microseconds=60_000_000) == steps(interrupt=interrupt) == 4
+    assert steps(microseconds=1) == 1
+    interrupt.set()
+    assert steps(interrupt=interrupt) == 1
+    interrupt.clear()
+    assert steps(interrupt=interrupt) == 4
+    with pytest.raises(IndexError, match="time of a loop"):
+        steps(microseconds=-1)
 
 
 @torch.inference_mode()
@@ -239,7 +260,6 @@ def test_a_generated_token_out_of_range_is_refused():
     compiled, loop = ENGINE.compile_decoder(decoder("transformer")), greedy_loop(3)
     loop.tokens.fill_(VOCABULARY)
     loop.length.fill_(2)
+    last, state = torch.ones(3, 1, dtype=torch.int64), compiled.start(memory(), batch=3, capacity=8)
     with pytest.raises(IndexError, match="generated token"):
-        compiled.search(
-            torch.ones(3, 1, dtype=torch.int64), compiled.start(memory(), batch=3, capacity=8), loop, steps=1, stop=1
-        )
+        compiled.search(last, state, loop, LoopBounds(steps=1, stop=1))

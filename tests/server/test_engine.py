@@ -14,7 +14,7 @@ import torch
 import regard
 from regard.core.errors import DeadlineExceeded, EngineFailed, InvalidArgument, Overloaded, ServerStopping
 from regard.inference.pipelines import Output
-from regard.server import jobs as jobs_module
+from regard.server import jobs as jobs_module, searches
 from regard.server.engine import Engine, EngineLimits
 from regard.server.inspection import InspectedAttention
 from regard.server.job_queue import JobQueue, Lanes
@@ -45,7 +45,18 @@ class Answer:
 
 @pytest.fixture
 def engine() -> Iterator[Engine]:
-    engine = Engine(EngineLimits(slots=4, hypotheses=16, queued_jobs=200, queued_tokens=10_000, batch=3))
+    yield from started()
+
+
+@pytest.fixture(params=[1, 2])
+def any_engine(request, monkeypatch) -> Iterator[Engine]:
+    """With one search of equal settings, or two at once in threads, of two hypotheses or more."""
+    monkeypatch.setattr(searches, "FULL_ROWS", 16 // request.param**3)
+    yield from started(searches=request.param)
+
+
+def started(**limits) -> Iterator[Engine]:
+    engine = Engine(EngineLimits(slots=4, hypotheses=16, queued_jobs=200, queued_tokens=10_000, batch=3, **limits))
     for decoder in ("transformer", "rnn", "conv"):
         engine.load(decoder, "1", translator(decoder=decoder))
     engine.load("exact", "1", translator(encoder="transformer"))
@@ -244,8 +255,9 @@ def works(chance: random.Random) -> tuple[str, Work]:
     return model, Generation(text, short, scores=chance.random() < 0.5)
 
 
-def test_any_mixture_of_jobs_is_answered_as_each_alone(engine):
+def test_any_mixture_of_jobs_is_answered_as_each_alone(any_engine):
     """From several threads, with random arrivals, cancellations, deadlines and reloads; nothing is left behind."""
+    engine = any_engine
     answers: list[tuple[Answer, str, Work]] = []
     cancelled: list[Answer] = []
     late: list[Answer] = []

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +22,7 @@ from regard.server import ray
 from regard.server.engine import Engine, EngineLimits
 from regard.server.jobs import Generation, Job
 from regard.server.replicas import ReplicaRouter
+from regard.server.searches import SearchGroup
 from regard.server.service import HttpLimits
 from support.forged import GOLDEN
 from support.predictors import translator
@@ -47,11 +48,12 @@ Engine._drop_late = fault
 def crashing(monkeypatch) -> Engine:
     """An engine that ends with a fault when it has begun to work on its first job."""
 
-    def fault(engine: Engine) -> None:
+    def fault(engine: Engine) -> Sequence[SearchGroup]:
         if any(each is not None for each in engine._jobs.values()):
             raise ZeroDivisionError("planted")
+        return ()
 
-    monkeypatch.setattr(Engine, "_drop_late", fault)
+    monkeypatch.setattr(Engine, "_begin_rounds", fault)
     engine = Engine(EngineLimits(slots=1))
     engine.load("m", "1", translator())
     return engine

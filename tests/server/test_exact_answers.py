@@ -8,6 +8,7 @@ options, and some are cancelled. A decoder that PyTorch executes gives these bit
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
@@ -18,6 +19,7 @@ import torch
 import regard
 from regard.inference.predictor import Predictor
 from regard.recipe.recipe import Recipe
+from regard.server import searches
 from regard.server.engine import Engine, EngineLimits
 from regard.server.jobs import Generation, Job
 from support.captioners import captioner, questioner
@@ -80,8 +82,8 @@ MEMBERS: dict[str, tuple[Callable[[], Predictor], list]] = {
 }  # fmt: skip
 
 
-def assert_exact(predictor: Predictor, inputs: list, slots: int, seed: int = 0) -> None:
-    engine = Engine(EngineLimits(slots=slots, queued_jobs=1000, queued_tokens=1 << 30), "cpu")
+def assert_exact(predictor: Predictor, inputs: list, slots: int, seed: int = 0, threads: int = 1) -> None:
+    engine = Engine(EngineLimits(slots=slots, queued_jobs=1000, queued_tokens=1 << 30, searches=threads), "cpu")
     engine.load("m", "1", predictor)
     engine.start()
     answers: list[tuple[Generation, list, threading.Event]] = []
@@ -126,6 +128,22 @@ def assert_exact(predictor: Predictor, inputs: list, slots: int, seed: int = 0) 
 def test_an_answer_does_not_depend_on_what_is_computed_beside_it(member):
     make, inputs = MEMBERS[member]
     assert_exact(make(), inputs, slots=8)
+
+
+@pytest.mark.parametrize("member", ["lstm to bahdanau", "conv to conv", "transformer to transformer"])
+def test_nor_on_which_of_several_searches_computes_it(member, monkeypatch):
+    """With searches of two hypotheses or more in two threads at once, of which small ones are interrupted."""
+    monkeypatch.setattr(searches, "FULL_ROWS", 2)
+    begun, compute = Counter[str](), searches.SearchGroup.compute
+
+    def counted(group: searches.SearchGroup) -> searches.Round:
+        begun[threading.current_thread().name] += 1
+        return compute(group)
+
+    monkeypatch.setattr(searches.SearchGroup, "compute", counted)
+    make, inputs = MEMBERS[member]
+    assert_exact(make(), inputs, slots=8, threads=2)
+    assert len([name for name in begun if "search" in name]) == 2, begun
 
 
 @pytest.mark.parametrize("decoder", UNCOMPILED)

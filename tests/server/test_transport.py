@@ -282,3 +282,49 @@ def test_a_certificate_without_its_key_is_refused(tls, tmp_path):
                    check=True, capture_output=True, timeout=PATIENCE)  # fmt: skip
     with pytest.raises(InvalidArgument, match="the key is encrypted"):
         Tls.of(tls.certificate, tmp_path / "locked")
+
+
+def test_requests_that_do_not_wait_for_each_other_are_answered_in_order(running):
+    """Pipelined, the last by HEAD, whose answer has no body: head and body of each are written together."""
+    get = b"GET /health/%s HTTP/1.1\r\nHost: x\r\n%s\r\n"
+    stream = json.dumps({"input": "a dog", "stream": True, **LONG}).encode()
+    parts = [get % (b"live", b""), HEAD % len(BODY) + BODY, HEAD % len(stream) + stream, get % (b"ready", b"")]
+    said = talk(running, b"".join(parts), b"HEAD /health/live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    assert [part[:3] for part in said.split(b"HTTP/1.1 ")[1:]] == [b"200", b"200", b"200", b"200", b"405"]
+    assert said.count(b"data: ") > 1
+    assert said.endswith(b"\r\n\r\n")
+
+
+def test_an_answer_is_written_at_once(running, monkeypatch):
+    writes: list[tuple[bytes, bytes]] = []
+    write = protocol.JoinedWrites.write
+    monkeypatch.setattr(
+        protocol.JoinedWrites,
+        "write",
+        lambda self, data: (writes.append((self._first, data)), write(self, data))[1],
+    )
+    assert talk(running, HEAD.replace(b"Host: x", b"Host: x\r\nConnection: close") % len(BODY) + BODY)
+    (nothing, head), (kept, body), *rest = writes
+    assert (nothing, kept) == (b"", head)
+    assert head.startswith(b"HTTP/1.1 200 ")
+    assert json.loads(body)["results"]
+    assert not any(data for _, data in rest)
+
+
+def test_the_head_of_an_answer_waits_for_its_body():
+    written: list[bytes] = []
+
+    class Transport:
+        closed = False
+
+        def write(self, data: bytes) -> None:
+            written.append(data)
+
+    transport = Transport()
+    joined = protocol.JoinedWrites(transport)
+    joined.write(b"head ")
+    assert written == []
+    joined.write(b"body ")
+    joined.write(b"more")
+    assert written == [b"head body ", b"more"]
+    assert joined.closed is False

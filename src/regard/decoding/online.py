@@ -10,13 +10,18 @@ from regard.decoding.request import SearchTask
 from regard.decoding.search import STEPS_AHEAD, EncodeQueue, Finished, SearchBatch
 from regard.runtime.cuda.cuda_graphs import autocast, rounded
 from regard.runtime.cuda.host_future import HostFuture
+from regard.runtime.interfaces import Interrupt, LoopBounds
+
+LOOP_MICROSECONDS = 20_000  # after which a compiled loop returns, at the end of its step
+FINISHED_FRACTION = 4  # a compiled loop returns when a quarter of the running requests is finished
 
 
 class OnlineSearch(SearchBatch):
     """A search over slots that are filled and freed one by one. An output does not depend on what runs beside it.
 
     The batch holds the requests that are running and hardly more: it grows when requests are admitted, and shrinks when
-    half of its slots are free. Each request is known by the number that `admit` returned.
+    half of its slots are free. A compiled loop skips free slots, so that its batch may hold more: it grows to powers of
+    two, and shrinks when three quarters are free. Each request is known by the number that `admit` returned.
 
     limits   what any request of this search may need
     slots    the most requests at once
@@ -30,6 +35,9 @@ class OnlineSearch(SearchBatch):
         self.queue = EncodeQueue(self.plan, self.requests, each_alone=self.plan.device.type == "cpu")
         self.occupants, self.step, self.done = [], 0, None
         self.ahead = self.plan.recorded  # whether steps are begun before the results of those before them are read
+        self.interrupt = Interrupt()  # ends `advance` after its current step; may be set in any thread
+        self.microseconds = LOOP_MICROSECONDS  # after which `advance` ends, at the end of a step
+        self.loops = False  # whether steps are those of a compiled loop
         self._next = 0
 
     def __len__(self) -> int:
@@ -69,17 +77,18 @@ class OnlineSearch(SearchBatch):
         """One more token of every request: that of each first hypothesis, and the requests that are finished.
 
         A finished request has left the search; its hypotheses are those of `search`. Tokens are given of the `watched`
-        requests, by default of all. Where none are, recorded steps are several at once, and the requests are given that
-        were finished before them: a GPU continues while the host reads and answers.
+        requests, by default of all. Where none are, steps are several at once. A compiled loop takes as many as it can
+        until a quarter of the requests is finished, some milliseconds have passed, or `interrupt` is set. Of recorded
+        steps, the requests are given that were finished before them: a GPU continues while the host reads and answers.
         """
-        ahead = self.ahead and not watched and watched is not None
-        count, done, before = STEPS_AHEAD if ahead else 1, self.done, self.step
+        several = watched is not None and not watched
+        ahead, done, before = self.ahead and several, self.done, self.step
         with autocast(self.plan.half):
             if ahead:
-                self.buffers.steps(count)
+                self.buffers.steps(STEPS_AHEAD)
+                self.step += STEPS_AHEAD
             else:
-                self.buffers.steps_until(count, self.slots)
-        self.step += count
+                self.step += self.buffers.steps_until(self._bounds() if several else LoopBounds(1, self.slots))
         self.done = HostFuture(self.buffers.strategy.done) if ahead else None
         if ahead:
             return {}, [] if done is None else self._left(done(), before)
@@ -89,6 +98,11 @@ class OnlineSearch(SearchBatch):
             numbers = [(slot, occupant[0]) for slot, occupant in enumerate(self.occupants) if occupant is not None]
             last = {number: tokens[slot] for slot, number in numbers if watched is None or number in watched}
         return last, self._left(self.buffers.strategy.done.tolist(), self.step)
+
+    def _bounds(self) -> LoopBounds:
+        """Of steps that nobody waits for one by one."""
+        stop = max(1, len(self.requests) // FINISHED_FRACTION)
+        return LoopBounds(self.plan.limits.max_length, stop, self.microseconds, self.interrupt)
 
     def _left(self, done: list[bool], step: int) -> Finished:
         """The requests in slots that were done at this step, which leave the search, and their hypotheses."""
@@ -125,11 +139,13 @@ class OnlineSearch(SearchBatch):
     def _restart(self, count: int) -> None:
         """New buffers, as for the first requests: with an empty cache."""
         self.plan.decoder.refresh(self.task.model)
+        self.loops = False  # the first state has the rows of these requests
         self.plan.slots = self._rows(count)
         self.occupants, self.step, self.done = [None] * self.plan.slots, 0, None
         self.sizes = self.plan.sizes(self.queue.memory)
         self.pool_key = self.plan.pool_key(self.sizes)
         self.buffers = self._pooled_buffers() or self._new_buffers()
+        self.loops = self.plan.decoder.compiled and self.buffers.strategy.loop() is not None
 
     def _grow(self, count: int) -> list[int]:
         """Add at least so many slots; their numbers."""
@@ -147,14 +163,17 @@ class OnlineSearch(SearchBatch):
         strategy.done[slot], strategy.generated.length[slot] = True, 1
 
     def _shrink(self) -> None:
-        if 2 * self._rows(len(self.requests)) > len(self.occupants):
+        most = len(self.occupants) // (4 if self.loops else 2)
+        if self._rows(len(self.requests)) > most:
             return
         occupied = [slot for slot, occupant in enumerate(self.occupants) if occupant is not None]
         free = [slot for slot, occupant in enumerate(self.occupants) if occupant is None]
         size = self._rows(len(occupied))
-        if occupied and 2 * size <= len(self.occupants):
+        if occupied and size <= most:
             self._keep(occupied + free[: size - len(occupied)])
 
     def _rows(self, count: int) -> int:
         """Slots of a batch of so many requests: where steps are recorded, there are few sizes."""
+        if self.loops and count:
+            return min(self.slots, 1 << (count - 1).bit_length())
         return rounded(count, up=True) if self.plan.static and count else count

@@ -27,6 +27,7 @@ from regard.runtime import engines
 from regard.runtime.cuda.buffers import DecodeBuffers, buffer_pool
 from regard.runtime.cuda.cuda_graphs import autocast, rounded
 from regard.runtime.cuda.host_future import HostFuture
+from regard.runtime.interfaces import LoopBounds
 
 IDLE_FRACTION = 8  # requests are admitted when an eighth of the slots is free
 STEPS_AHEAD = 4  # recorded steps between two checks for finished slots
@@ -139,7 +140,7 @@ class SearchBatch:
         last = max(step + self.requests[index].max_length for index, step in filter(None, self.occupants))
         count, done = max(0, last - self.step), self.done
         if wait and count:
-            self.step += self.buffers.steps_until(1 if self.streams else count, self._wanted())
+            self.step += self.buffers.steps_until(LoopBounds(1 if self.streams else count, self._wanted()))
             return self._finished(self.buffers.strategy.done.tolist())
         count = min(STEPS_AHEAD, count)
         if count:

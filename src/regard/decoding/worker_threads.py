@@ -37,16 +37,21 @@ def run_in_threads(jobs: Iterable[Callable[[], Result]], workers: int) -> Iterat
 @lru_cache(maxsize=8)
 def _pool(workers: int, process: int) -> ThreadPoolExecutor:
     """Threads of this process, in which PyTorch uses one thread each."""
-    threads, started = torch.get_num_threads(), threading.Barrier(workers + 1)
-    pool = ThreadPoolExecutor(workers, "regard-worker")
+    return worker_pool(workers, 1)
+
+
+def worker_pool(workers: int, threads: int, name: str = "regard-worker") -> ThreadPoolExecutor:
+    """New threads, in each of which PyTorch and the compiled engine use so many threads."""
+    before, started = torch.get_num_threads(), threading.Barrier(workers + 1)
+    pool = ThreadPoolExecutor(workers, name)
     for _ in range(workers):
-        pool.submit(_use_one_thread, started)
+        pool.submit(_use_threads, threads, started)
     started.wait()
-    torch.set_num_threads(threads)  # that of threads which are started later
+    torch.set_num_threads(before)  # that of threads which are started later
     return pool
 
 
-def _use_one_thread(started: threading.Barrier) -> None:
-    torch.set_num_threads(1)
+def _use_threads(threads: int, started: threading.Barrier) -> None:
+    torch.set_num_threads(threads)
     torch.get_num_threads()  # takes effect in this thread by its first use, after which others may set it
     started.wait()

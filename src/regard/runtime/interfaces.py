@@ -9,6 +9,7 @@ as CUDA graphs, and encoder attention is that of a second pass without padding, 
 which replaces attention outputs, is supported by the PyTorch engine only.
 """
 
+import ctypes
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -79,6 +80,39 @@ class SearchLoop:
     beam: "BeamTensors | None" = None  # or this
 
 
+class Interrupt:
+    """Ends a compiled loop after its current step, from another thread; until `clear`, every loop after one step."""
+
+    def __init__(self) -> None:
+        self._flag = ctypes.c_int32(0)
+
+    def set(self) -> None:
+        self._flag.value = 1
+
+    def clear(self) -> None:
+        self._flag.value = 0
+
+    @property
+    def address(self) -> int:
+        """Of the 32-bit integer that a loop reads after each step."""
+        return ctypes.addressof(self._flag)
+
+
+@dataclass(frozen=True)
+class LoopBounds:
+    """Where a loop without Python ends: after `steps` steps, or as soon as one of the other conditions holds.
+
+    stop           so many more slots are done
+    microseconds   have passed; 0: no limit
+    interrupt      is set
+    """
+
+    steps: int
+    stop: int
+    microseconds: int = 0
+    interrupt: Interrupt | None = None
+
+
 @dataclass(frozen=True)
 class GreedyTensors:
     ended: Bool[Tensor, "B 1"]
@@ -117,9 +151,9 @@ class EngineDecoder(ABC):
         return None
 
     def search(
-        self, tokens: Int[Tensor, "B K"], state: DecoderState, loop: SearchLoop, *, steps: int, stop: int
+        self, tokens: Int[Tensor, "B K"], state: DecoderState, loop: SearchLoop, bounds: LoopBounds
     ) -> tuple[int, DecoderState] | None:
-        """Take up to `steps` steps, until `stop` more slots are done; the number of steps, and the new state.
+        """Take steps within these bounds, at least one; the number of steps, and the new state.
 
         Overwrites `tokens`, the last ones, and the tensors of the loop. The result is that of `step` and the strategy's
         `advance`, token for token and bit for bit. None: not supported here, and nothing has changed.

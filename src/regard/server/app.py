@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from starlette.types import Receive, Scope, Send
 
+from regard.server.access_log import AccessLog
 from regard.server.cors import CrossOrigin
 from regard.server.exchange import Application, Exchange
 from regard.server.interfaces import InferenceEngine, ModelAdmin
@@ -57,6 +58,7 @@ class Server(Application):
         self.cors = CrossOrigin() if cors is None else cors
         self.metrics = Metrics(engine)
         self.tracing = NoTracing() if tracing is None else tracing
+        self.access_log = AccessLog()
         self.open = 0
         groups = (
             NativeRoutes(self.service),

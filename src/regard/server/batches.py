@@ -36,6 +36,11 @@ def compute(predictor: Predictor, works: Sequence[BatchedWork]) -> list[Computed
     return [each for work in works for each in compute(predictor, [work])]
 
 
+def compute_each(predictor: Predictor, works: Sequence[BatchedWork]) -> list[Computed]:
+    """The same, each alone, as on a CPU: a forward pass in PyTorch rounds otherwise in another batch."""
+    return [each for work in works for each in compute(predictor, [work])]
+
+
 class AsideBatch:
     """A batch that is computed in a thread of its own, which takes turns with the engine's: one at a time.
 

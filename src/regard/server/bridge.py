@@ -158,6 +158,9 @@ class ClientConnection(Protocol):
     lost: bool
     watchers: set[Callable[[], None]]
 
+    def join_next_writes(self, scope: Any) -> None:
+        """Write the head of the answer to this request together with its body."""
+
 
 async def unless_disconnected(
     receive: Callable[[], Any], work: Awaitable[Answered], connection: ClientConnection | None = None

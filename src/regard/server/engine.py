@@ -9,9 +9,10 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
+from typing import Any
 
 from regard.core.errors import DeadlineExceeded, EngineCrashed, InvalidArgument, ServerStopping
 from regard.decoding.batch_plan import plan_requests
@@ -21,14 +22,16 @@ from regard.inference.load import current_device
 from regard.inference.phrases import without_other_spellings
 from regard.inference.predictor import Predictor
 from regard.runtime.interfaces import constant_weights
-from regard.server.batches import AsideBatch, Computed, compute, told
+from regard.server.batches import AsideBatch, Computed, compute, compute_each, told
 from regard.server.interfaces import EngineStats, ModelHost, ModelInfo
 from regard.server.job_queue import Admissions, JobQueue, Lanes
 from regard.server.jobs import Job, Result
-from regard.server.searches import RunningJob, SearchGroup
-from regard.server.served_model import SearchPlan, ServedModel
+from regard.server.search_rounds import SearchRounds
+from regard.server.searches import Round, RunningJob, SearchGroup
+from regard.server.served_model import ServedModel, plan_jobs
 
 log = logging.getLogger(__name__)
+Finished = tuple[SearchGroup, RunningJob, list[Hypothesis]]  # a job that has left its search, with its outputs
 MOST_ARRIVALS = 128  # jobs that are planned between two steps
 DEADLINE_SECONDS = 0.01  # between two looks at all deadlines
 ASIDE_SECONDS = 0.05  # between two looks at deadlines while nothing but a work aside is computed
@@ -43,6 +46,8 @@ class EngineLimits:
     queued_jobs    that wait
     queued_tokens  of the jobs that wait, about
     batch          classifications or scores computed together
+    searches       of equal settings that are computed at once; None: as many as PyTorch has threads on a CPU, of at
+                   least 16 slots each
     """
 
     slots: int = 64
@@ -50,6 +55,7 @@ class EngineLimits:
     queued_jobs: int = 256
     queued_tokens: int = 65_536
     batch: int = 64
+    searches: int | None = None
 
 
 class Engine(ModelHost):
@@ -63,12 +69,13 @@ class Engine(ModelHost):
         self._arrived: deque[Job] = deque()  # jobs that are not sorted into lanes
         self._lanes = Lanes(self.queue)
         self._cancelled: deque[Job] = deque()
-        self._jobs: dict[Job, tuple[ServedModel, SearchGroup, int] | None] = {}  # every job that has not ended
+        self._jobs: dict[Job, tuple[ServedModel, SearchGroup, RunningJob] | None] = {}  # every job that has not ended
         self._timed: set[Job] = set()  # those of them that have a deadline
         self._replaced: list[ServedModel] = []
         self._clients: Counter[str] = Counter()  # running jobs of each client
         self._blocked = False  # whether all jobs that wait do so for what is computed aside
         self._aside = AsideBatch(device, self._wake)
+        self._rounds = SearchRounds(device, limits.slots, self._wake, limits.searches)
         self._accepting = self._working = True
         self._crash: EngineCrashed | None = None  # by which the engine's thread has ended
         self._crash_receivers: list[Callable[[EngineCrashed], None]] = []
@@ -110,8 +117,7 @@ class Engine(ModelHost):
 
     def stats(self) -> EngineStats:
         with self._wake:
-            models = (*self.models.values(), *self._replaced)
-            searches = sum(len(model.groups) for model in models)
+            searches = sum(len(model.groups) for model in self._all_models())
             return EngineStats(len(self.queue), self.queue.tokens, self.busy, searches)
 
     def submit(self, *jobs: Job) -> None:
@@ -131,12 +137,16 @@ class Engine(ModelHost):
                 if job.deadline is not None:
                     self._timed.add(job)
                 self._arrived.append(job)
+            self._rounds.interrupt_small()
             self._wake.notify()
 
     def cancel(self, job: Job) -> None:
         """Its slot is free at the next step."""
         with self._wake:
             if job in self._jobs:
+                place = self._jobs[job]
+                if place is not None:
+                    place[1].search.interrupt.set()
                 self._cancelled.append(job)
                 self._wake.notify()
 
@@ -164,7 +174,10 @@ class Engine(ModelHost):
     def _work(self) -> None:
         try:
             with constant_weights(), current_device(self.device):
-                self._run()
+                try:
+                    self._run()
+                finally:
+                    self._rounds.close()
         except BaseException as error:
             log.critical("the engine's thread has ended: its jobs end with it", exc_info=error)
             self._crashed(EngineCrashed(error))
@@ -186,24 +199,40 @@ class Engine(ModelHost):
                 if not self._working:
                     return
             self._alive = time.monotonic()
-            if self._aside.found:
-                self._computed(*self._aside.take())
-            self._drop_cancelled()
-            self._drop_late()
-            self._admit()
-            self._step_all()
+            self._work_once()
 
     def _has_work(self) -> bool:
-        running = any(model.groups for model in (*self.models.values(), *self._replaced))
-        waiting = self._arrived or (self.queue and not self._blocked)
-        return bool(not self._working or waiting or self._cancelled or running or self._aside.found)
+        if not self._working or self._cancelled or self._aside.found or self._rounds.ended:
+            return True
+        if self._rounds.busy:  # jobs that arrive are planned together, when a round has ended
+            return False
+        idle = any(not group.computed for model in self._all_models() for group in model.groups.values())
+        return bool(idle or self._arrived or (self.queue and not self._blocked))
 
-    def _step_all(self) -> None:  # not in _run, whose local variables would keep a replaced model in memory
+    def _all_models(self) -> list[ServedModel]:
         with self._wake:
-            models = [*self._replaced, *self.models.values()]
-        for model in models:
-            for key, group in list(model.groups.items()):
-                self._step(model, key, group)
+            return [*self._replaced, *self.models.values()]
+
+    def _work_once(self) -> None:  # not in _run, whose local variables would keep a replaced model in memory
+        if self._aside.found:
+            self._computed(*self._aside.take())
+        finished = self._take_in(self._rounds.take())
+        self._drop_cancelled()
+        self._drop_late()
+        self._admit()
+        here = self._begin_rounds()
+        if finished:  # after the next rounds have begun: threads do not wait for it
+            self._answer(finished)
+        for group in here:
+            self._answer(self._take_in([self._rounds.compute(group)]))
+
+    def _begin_rounds(self) -> Sequence[SearchGroup]:
+        """Begin rounds of searches in threads; those to compute here."""
+        return self._rounds.begin([group for model in self._all_models() for group in model.groups.values()])
+
+    def _answer(self, finished: Sequence[Finished]) -> None:
+        """End jobs that have left their searches, without those that were cancelled meanwhile."""
+        self._end(*filter(None, [self._finish(*each) for each in finished if each[1].job in self._jobs]))
 
     def _drop_cancelled(self) -> None:
         while self._cancelled:
@@ -229,20 +258,20 @@ class Engine(ModelHost):
             self.queue.remove(job)
         place = self._jobs[job]
         if place is not None:
-            model, group, number = place
-            group.leave(number)
-            group.search.cancel(number)
+            model, group, running = place
+            group.drop(running)
             self._clients[job.client] -= 1
             self._drop_empty(model)
 
     def _drop_empty(self, model: ServedModel) -> None:
-        model.groups = {key: group for key, group in model.groups.items() if group.running}
+        model.groups = {key: group for key, group in model.groups.items() if group.jobs or group.computed}
 
     def _admit(self) -> None:
         """Move waiting jobs into searches with free slots; compute those that need no search."""
         self._sort_arrivals()
         limits = self.limits
-        round_ = Admissions(limits.slots, limits.hypotheses, limits.batch, self._rows(), aside=bool(self._aside.jobs))
+        sizes = limits.slots, limits.hypotheses, limits.batch, self._rounds.threads, self._rows()
+        round_ = Admissions(*sizes, aside=bool(self._aside.jobs))
         for job in self._lanes.turns(self._clients, round_.full):
             if not round_.choose(job):
                 continue
@@ -250,78 +279,60 @@ class Engine(ModelHost):
                 self.queue.remove(job)
             job.admitted()
             self._clients[job.client] += 1
-        self._blocked = bool(self._aside.jobs) and not round_.chosen
+        self._blocked = bool(self._aside.jobs or self._rounds.active) and not (round_.chosen or round_.groups)
+        for job, group in round_.groups.items():
+            self._jobs[job] = job.plan.model, group, job.plan.running
         for jobs in round_.chosen.values():
             plan = jobs[0].plan
-            if isinstance(plan, SearchPlan):
-                self._begin(plan.model, plan.group(self.limits.slots), [job.plan.running for job in jobs])
-            elif plan.runs_aside:
+            if plan.runs_aside:
                 self._aside.begin(jobs, plan.model.predictor, [job.plan.work for job in jobs])
             else:
                 self._compute(plan.model.predictor, jobs)
 
     def _sort_arrivals(self) -> None:
         """Plan new jobs, and sort them into lanes; some at once, so that running searches do not wait for all."""
-        arrived = [self._arrived.popleft() for _ in range(min(MOST_ARRIVALS, len(self._arrived)))]
-        by_model: dict[ServedModel, list[Job]] = {}
-        for job in arrived:
-            if job in self.queue:  # not cancelled, nor late
-                by_model.setdefault(job.served, []).append(job)
+        with self._wake:
+            arrived = [self._arrived.popleft() for _ in range(min(MOST_ARRIVALS, len(self._arrived)))]
+            self._rounds.arrivals = bool(self._arrived)
         refused: list[tuple[Job, Result]] = []
-        for model, jobs in by_model.items():
-            for job, plan in zip(jobs, model.plan(jobs), strict=True):
-                if isinstance(plan, Exception):
-                    refused.append((job, told(plan)))
-                else:
-                    job.plan = plan
-                    self._lanes.add(plan.lane, job)
+        for job, plan in plan_jobs(job for job in arrived if job in self.queue):  # not cancelled, nor late
+            if isinstance(plan, Exception):
+                refused.append((job, told(plan)))
+            else:
+                job.plan = plan
+                self._lanes.add(plan.lane, job)
         self._end(*refused)
 
     def _rows(self) -> int:
         """Hypotheses of all searches."""
-        models = (*self.models.values(), *self._replaced)
-        return sum(len(group.running) * group.search.plan.beams for model in models for group in model.groups.values())
+        return sum(group.rows for model in self._all_models() for group in model.groups.values())
 
-    def _begin(self, model: ServedModel, group: SearchGroup, jobs: list[RunningJob]) -> None:
-        try:
-            numbers = group.search.admit([each.planned for each in jobs])
-        except Exception as error:  # whatever a model raises must not end the engine
-            self._fail(jobs, error)
+    def _take_in(self, rounds: Sequence[tuple[SearchGroup, Round]]) -> list[Finished]:
+        """Take in rounds that have ended; the jobs that have finished in them, which have left their searches."""
+        finished: list[Finished] = []
+        for group, found in rounds:
+            self._fail(group.end_round(found), found.numbers)
+            if found.failure is not None:
+                failed, group.running = list(group.running.values()), {}
+                self._fail(failed, found.failure)
+                continue
+            ended = {number for number, _ in found.finished}
+            for number, token in found.tokens.items():
+                if group.streamed(number, token, last=number in ended) and number not in ended:
+                    found.finished.append((number, group.search.finish(number)))
+            finished += ((group, group.leave(number), hypotheses) for number, hypotheses in found.finished)
+        for model in self._all_models() if rounds else ():
             self._drop_empty(model)
-            return
-        for number, each in zip(numbers, jobs, strict=True):
-            group.enter(number, each)
-            self._jobs[each.job] = model, group, number
+        return finished
 
-    def _step(self, model: ServedModel, key: Hashable, group: SearchGroup) -> None:
-        """One more token of each job in a search."""
-        if not group.running:
-            return
-        try:
-            tokens, finished = group.advance()
-        except Exception as error:  # whatever a model raises must not end the engine
-            failed, group.running = list(group.running.values()), {}
-            self._fail(failed, error)
-            del model.groups[key]
-            return
-        ended = {number for number, _ in finished}
-        for number, token in tokens.items():
-            if group.streamed(number, token, last=number in ended) and number not in ended:
-                finished.append((number, group.search.finish(number)))
-        if not finished:
-            return
-        ends = [self._finish(model, group, group.leave(number), hypotheses) for number, hypotheses in finished]
-        self._end(*(each for each in ends if each is not None))
-        self._drop_empty(model)
-
-    def _fail(self, running: Sequence[RunningJob], error: Exception) -> None:
+    def _fail(self, running: Sequence[RunningJob], error: Any) -> None:
         """End jobs of a search that has failed."""
+        if not running:
+            return
         self._clients.subtract(each.job.client for each in running)
         self._end(*zip((each.job for each in running), repeat(told(error)), strict=False))
 
-    def _finish(
-        self, model: ServedModel, group: SearchGroup, each: RunningJob, hypotheses: list[Hypothesis]
-    ) -> tuple[Job, Result] | None:
+    def _finish(self, group: SearchGroup, each: RunningJob, hypotheses: list[Hypothesis]) -> tuple[Job, Result] | None:
         """The result of a job; None: an output spells a banned phrase with other tokens, and it is searched again."""
         self._clients[each.job.client] -= 1
         try:
@@ -331,23 +342,22 @@ class Engine(ModelHost):
                 number = each.planned.number
                 (planned,) = plan_requests(group.task, [again], [number])
                 self._clients[each.job.client] += 1
-                model.groups[each.job] = other = SearchGroup.of(group.task, group.pipeline, planned, slots=1)
-                self._begin(model, other, [replace(each, request=again, planned=planned, tokens=0)])
+                self._search_again(group, replace(each, request=again, planned=planned, tokens=0, number=None))
                 return None
             return each.job, group.outputs(each, hypotheses)
         except Exception as error:  # whatever a model raises must not end the engine
             return each.job, told(error)
 
-    def _compute(self, predictor: Predictor, jobs: Sequence[Job]) -> None:
-        """End jobs with the results of one batch.
+    def _search_again(self, group: SearchGroup, each: RunningJob) -> None:
+        """Begin a search of its own for a job that has left its search."""
+        model, other = each.job.served, SearchGroup.of(group.task, group.pipeline, each.planned, slots=1)
+        other.entering.append(each)
+        model.groups[each.job], self._jobs[each.job] = other, (model, other, each)
 
-        On a CPU each is computed alone: a forward pass in PyTorch rounds otherwise in another batch.
-        """
+    def _compute(self, predictor: Predictor, jobs: Sequence[Job]) -> None:
+        """End jobs with the results of one batch."""
         works = [job.plan.work for job in jobs]
-        if jobs[0].plan.model.on_cpu:
-            self._computed(jobs, [each for work in works for each in compute(predictor, [work])])
-        else:
-            self._computed(jobs, compute(predictor, works))
+        self._computed(jobs, (compute_each if jobs[0].plan.model.on_cpu else compute)(predictor, works))
 
     def _computed(self, jobs: Sequence[Job], found: Sequence[Computed]) -> None:
         self._clients.subtract(job.client for job in jobs)

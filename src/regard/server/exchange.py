@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import random
 import re
 import time
 from contextlib import suppress
@@ -20,6 +21,7 @@ from starlette.types import Receive, Scope, Send
 
 from regard.core.errors import EngineFailed, Overloaded, RegardError
 from regard.core.sanitize import printable
+from regard.server.access_log import AccessLog
 from regard.server.bridge import unless_disconnected
 from regard.server.bulk import BulkAnswer
 from regard.server.cors import CrossOrigin
@@ -36,6 +38,7 @@ HEADER_BYTES = 1 << 15
 REQUESTS = 1000  # on one connection, after which it is closed: connections spread over several servers in time
 MOST_LARGE_BODIES = 16  # in memory, of more than `limits.body` each
 ALWAYS = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
+IDS = random.Random(os.urandom(32))  # of requests: to ask the system for each takes longer
 REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
 
@@ -47,6 +50,7 @@ class Application:
     limiter: KeyLimiter
     cors: CrossOrigin
     metrics: Metrics
+    access_log: AccessLog
     tracing: Tracing
     open: int  # requests that are being answered
     table: RouteTable
@@ -62,7 +66,7 @@ class Exchange:
         # Of a header that is given twice, the first counts.
         self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(given_headers)}
         given = self.headers.get("x-request-id", "")
-        self.id = given if given and REQUEST_ID.fullmatch(given) else os.urandom(16).hex()
+        self.id = given if given and REQUEST_ID.fullmatch(given) else f"{IDS.getrandbits(128):032x}"
         state = scope.setdefault("state", {})
         state["id"] = self.id
         self.connection = state.pop("connection", None)  # which has the scope: together they would be garbage
@@ -93,7 +97,7 @@ class Exchange:
         if not self.complete:
             self._add_to_metrics(seconds)
         self.trace.end(self.scope["method"], self._path, self.status if self.complete else 0, self.id, self.record)
-        log.info("%s", msgspec.json.encode(self._log_fields(seconds)).decode())
+        self.server.access_log.add(msgspec.json.encode(self._log_fields(seconds)).decode())
 
     @property
     def _path(self) -> str:
@@ -155,6 +159,9 @@ class Exchange:
             if self.record.version:
                 headers += _model_headers(self.record.model, self.record.version)
             message["headers"] = headers
+            whole = b"content-length" in own  # the body follows in one message
+            if whole and self.connection is not None and self.scope["method"] != "HEAD":
+                self.connection.join_next_writes(self.scope)
         if message["type"] == "http.response.body" and not message.get("more_body", False):
             self.complete = True
             self._add_to_metrics(

@@ -8,8 +8,8 @@ from heapq import heapify, heappop, heappush
 from math import ceil
 
 from regard.core.errors import Overloaded
-from regard.decoding.search import IDLE_FRACTION
 from regard.server.jobs import Job
+from regard.server.searches import SearchGroup
 from regard.server.served_model import BatchPlan, JobPlan, SearchPlan
 
 
@@ -94,9 +94,10 @@ class Lanes:
 
 @dataclass
 class Admissions:
-    """Jobs that are chosen in one round, by their lanes, and the lanes without room.
+    """Jobs that are chosen in one round, by their lanes or with the searches that they enter; the lanes without room.
 
     slots, hypotheses, batch   the limits of the engine
+    threads   searches that are computed at once
     rows    hypotheses of all searches, with those of the jobs that are chosen
     aside   whether something is computed aside already
     """
@@ -104,34 +105,41 @@ class Admissions:
     slots: int
     hypotheses: int
     batch: int
+    threads: int
     rows: int
     aside: bool
     chosen: dict[Hashable, list[Job]] = field(default_factory=dict)
+    groups: dict[Job, SearchGroup] = field(default_factory=dict)
     full: set[Hashable] = field(default_factory=set)
 
     def choose(self, job: Job) -> bool:
         """Choose a job, if it may join a batch or a search now; its lane is full otherwise."""
         plan: JobPlan = job.plan
-        if not self._has_room(plan):
+        group = self._group(plan) if isinstance(plan, SearchPlan) else None
+        if group is None and not (isinstance(plan, BatchPlan) and self._has_room(plan)):
             self.full.add(plan.lane)
             return False
-        self.rows += plan.rows if isinstance(plan, SearchPlan) else 0
+        if group is not None:
+            assert isinstance(plan, SearchPlan)
+            self.rows += plan.rows
+            group.entering.append(plan.running)
+            self.groups[job] = group
+            return True
         self.aside = self.aside or plan.runs_aside
         self.chosen.setdefault(plan.lane, []).append(job)
         return True
 
-    def _has_room(self, plan: JobPlan) -> bool:
+    def _has_room(self, plan: BatchPlan) -> bool:
         chosen = len(self.chosen.get(plan.lane, ()))
-        if isinstance(plan, BatchPlan):
-            if plan.runs_aside and self.aside and not chosen:
-                return False
-            return chosen < min(self.batch, plan.work.most)
-        assert isinstance(plan, SearchPlan)
-        if self.rows and self.rows + plan.rows > self.hypotheses:
+        if plan.runs_aside and self.aside and not chosen:
             return False
-        search = plan.group(self.slots).search
-        # Of a full search, several slots are filled together: to encode one input after another takes longer.
-        return search.free - chosen >= (1 if chosen else max(1, search.slots // IDLE_FRACTION))
+        return chosen < min(self.batch, plan.work.most)
+
+    def _group(self, plan: SearchPlan) -> SearchGroup | None:
+        """The search that a job enters."""
+        if self.rows and self.rows + plan.rows > self.hypotheses:
+            return None
+        return plan.group(self.slots, self.threads)
 
 
 class DrainRate:

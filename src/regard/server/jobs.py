@@ -310,9 +310,9 @@ class Job:
     def admitted(self) -> None:
         self.usage.queue_seconds = time.monotonic() - self.submitted
 
-    def began(self) -> None:
-        """It has its first token."""
-        self.usage.first_seconds = time.monotonic() - self.submitted
+    def began(self, at: float) -> None:
+        """It had its first token at this time."""
+        self.usage.first_seconds = at - self.submitted
 
     def ended(self) -> None:
         if self.usage.queue_seconds is not None:

@@ -22,6 +22,23 @@ else:
     _Protocol = object
 
 
+class JoinedWrites:
+    """A transport that keeps its first write until the second."""
+
+    def __init__(self, transport: Any) -> None:
+        self._transport, self._first = transport, b""
+
+    def write(self, data: bytes) -> None:
+        if self._first:
+            self._transport.write(self._first + data)
+            self.write = self._transport.write  # type: ignore[method-assign]
+        else:
+            self._first = data
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
 class ConnectionLimits(_Protocol):
     """Closes a connection on which a request's headers take too long to arrive (slow loris), or too many bytes.
 
@@ -59,6 +76,11 @@ class ConnectionLimits(_Protocol):
         self.app_state["requests"] += 1
         super().on_response_complete()
         self._watch()
+
+    def join_next_writes(self, scope: Any) -> None:
+        """Write the head of the answer to this request and its body at once: two writes are two system calls."""
+        if self.cycle.scope is scope:  # and not that of a request behind it
+            self.cycle.transport = JoinedWrites(self.transport)  # type: ignore[assignment]
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()

@@ -1,28 +1,24 @@
 """Searches of the engine: which jobs may share one, and what a job is in it."""
 
-from collections.abc import Hashable, Iterator, Sequence
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import accumulate, count
+from itertools import accumulate
 from math import nan
-from typing import Any, NamedTuple
 
-from regard.decoding.batch_plan import BatchLimits, PlannedRequest, plan_requests
-from regard.decoding.config import DecodeConfig
+from regard.decoding.batch_plan import BatchLimits, PlannedRequest
 from regard.decoding.interfaces import Hypothesis
 from regard.decoding.online import OnlineSearch
 from regard.decoding.request import Request, SearchTask
-from regard.inference.pipelines import Output, OutputOptions, SequencePipeline
-from regard.inference.predictor import Predictor
+from regard.decoding.request_groups import MIN_PART
+from regard.decoding.search import IDLE_FRACTION
+from regard.inference.pipelines import Output, SequencePipeline
 from regard.inference.stream import StopStrings, TextStream, token_texts
 from regard.server.jobs import AttentionPart, Generation, Job
 
-# Settings that only decide the limits of a request: jobs share a search in spite of them.
-PLANNED_ONLY = ("max_length", "max_length_ratio", "min_length", "min_length_ratio", "max_source_length", "batch_tokens")
-MOST_SETTINGS = 1024  # that are kept
 LEAST_LENGTH = 64  # tokens of an output, on a GPU also of a source, that a search has room for: shorter ones share it
-NO_STOPS = StopStrings(())  # of jobs without any: it keeps nothing
-DEFAULTS: dict[str, Any] = {name: DecodeConfig.__dataclass_fields__[name].default for name in PLANNED_ONLY}
+FULL_ROWS = 2 * MIN_PART  # hypotheses of a search, from which jobs of equal settings may begin another beside it
 
 
 @dataclass(eq=False)
@@ -37,6 +33,7 @@ class RunningJob:
     stops: StopStrings
     text: TextStream | None = None  # where its pieces are asked for, or may end it
     tokens: int = 0  # generated so far, with the prefix
+    number: int | None = None  # in its search, when it has entered
 
     @property
     def work(self) -> Generation:
@@ -45,31 +42,146 @@ class RunningJob:
 
 
 @dataclass(eq=False)
+class Round:
+    """What one round of a search has given.
+
+    numbers    of the jobs that entered, or why they did not
+    tokens     of the jobs that are watched; `finished` are those that have ended: as of `OnlineSearch.advance`
+    failure    by which the search has ended
+    steps      before the first and after the last, and the times of both
+    """
+
+    numbers: Sequence[int] | Exception = ()
+    tokens: dict[int, int] = field(default_factory=dict)
+    finished: list[tuple[int, list[Hypothesis]]] = field(default_factory=list)
+    failure: Exception | None = None
+    steps: tuple[int, int] = (0, 0)
+    times: tuple[float, float] = (0.0, 0.0)
+
+    def time_of(self, step: int) -> float:
+        """At which a step has ended, about: the steps of a round take equally long."""
+        (first, last), (began, ended) = self.steps, self.times
+        return ended if last <= first else began + (ended - began) * (step - first) / (last - first)
+
+
+@dataclass(eq=False)
 class SearchGroup:
-    """Jobs of equal settings in one search."""
+    """Jobs of equal settings in one search, which is computed in rounds.
+
+    threaded    whether rounds may be computed in a thread beside others: a compiled loop, without Python's lock
+    entering    jobs that enter in the next round; `admitted` those of the round that is being computed, if one is
+    dropped     jobs that have left during that round
+    turn        the number of its last round, among those of all searches
+    """
 
     search: OnlineSearch
     task: SearchTask
     pipeline: SequencePipeline
+    threaded: bool = False
     running: dict[int, RunningJob] = field(default_factory=dict)  # by the search's number
     watched: set[int] = field(default_factory=set)  # those of which each token counts
     beginning: list[tuple[int, Job]] = field(default_factory=list)  # the step at which each has its first token
+    entering: list[RunningJob] = field(default_factory=list)
+    admitted: list[RunningJob] | None = None
+    dropped: list[RunningJob] = field(default_factory=list)
+    turn: int = 0
 
-    def enter(self, number: int, each: RunningJob) -> None:
-        self.running[number] = each
-        self.beginning.append((self.search.step + 1 + len(each.request.prefix), each.job))
-        if each.text is not None:
-            self.watched.add(number)
+    @property
+    def computed(self) -> bool:
+        """Whether a round is being computed: nothing of the search may be used meanwhile."""
+        return self.admitted is not None
 
-    def advance(self) -> tuple[dict[int, int], list[tuple[int, list[Hypothesis]]]]:
-        """One more token of each job: those that are watched, and the jobs that are finished; as of the search."""
-        found = self.search.advance(self.watched)
-        if self.beginning:
-            for due, job in self.beginning:
-                if due <= self.search.step and job.usage.first_seconds is None:
-                    job.began()
-            self.beginning = [(due, job) for due, job in self.beginning if due > self.search.step]
+    @property
+    def jobs(self) -> int:
+        return len(self.running) + len(self.entering) + len(self.admitted or ()) - len(self.dropped)
+
+    @property
+    def rows(self) -> int:
+        """Hypotheses of all jobs."""
+        return self.jobs * self.search.plan.beams
+
+    @property
+    def streams(self) -> bool:
+        """Whether each token of some job counts."""
+        return bool(self.watched) or any(each.text is not None for each in (*self.entering, *(self.admitted or ())))
+
+    @property
+    def small(self) -> bool:
+        """Whether more jobs enter it before another search is begun beside it."""
+        return self.rows < FULL_ROWS
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another job may enter in the next round.
+
+        Of a full search, several slots are filled together: to encode one input after another takes longer.
+        """
+        slots = self.search.slots
+        least = 1 if self.entering else max(1, slots // IDLE_FRACTION)
+        return not self.computed and slots - self.jobs >= least
+
+    def begin_round(self) -> None:
+        self.search.interrupt.clear()
+        self.admitted, self.entering = self.entering, []
+
+    def compute(self) -> Round:
+        """Admit the jobs that enter, and advance: in any thread, after `begin_round`. What a model raises is given."""
+        assert self.admitted is not None
+        found, watched = Round(), set(self.watched)
+        try:
+            if self.admitted:
+                found.numbers = self.search.admit([each.planned for each in self.admitted])
+                entered = zip(found.numbers, self.admitted, strict=True)
+                watched |= {number for number, each in entered if each.text is not None}
+        except Exception as error:  # whatever a model raises must not end the engine
+            found.numbers = error
+        if not len(self.search):
+            return found
+        first, began = self.search.step, time.monotonic()
+        try:
+            found.tokens, found.finished = self.search.advance(watched)
+        except Exception as error:  # as above
+            found.failure = error
+        found.steps, found.times = (first, self.search.step), (began, time.monotonic())
         return found
+
+    def end_round(self, found: Round) -> list[RunningJob]:
+        """Take in what a round has given, and drop the jobs that have left meanwhile; those that could not enter."""
+        entered, self.admitted = self.admitted or [], None
+        refused = entered if isinstance(found.numbers, Exception) else []
+        if not isinstance(found.numbers, Exception):
+            for number, each in zip(found.numbers, entered, strict=True):
+                each.number = number
+                self.running[number] = each
+                self.beginning.append((found.steps[0] + 1 + len(each.request.prefix), each.job))
+                if each.text is not None:
+                    self.watched.add(number)
+        if found.failure is None:
+            self._begin_outputs(found)
+        dropped, self.dropped = self.dropped, []
+        for each in dropped:
+            self.drop(each)
+        found.finished = [(number, hypotheses) for number, hypotheses in found.finished if number in self.running]
+        found.tokens = {number: token for number, token in found.tokens.items() if number in self.running}
+        return [each for each in refused if each not in dropped]
+
+    def _begin_outputs(self, found: Round) -> None:
+        """Tell jobs when they had their first tokens."""
+        for due, job in self.beginning:
+            if due <= found.steps[1] and job.usage.first_seconds is None:
+                job.began(found.time_of(due))
+        self.beginning = [(due, job) for due, job in self.beginning if due > found.steps[1]]
+
+    def drop(self, each: RunningJob) -> None:
+        """Take out a job that is not wanted any more; one that is being computed leaves at the end of the round."""
+        if each in self.entering:
+            self.entering.remove(each)
+        elif self.computed:
+            self.dropped.append(each)
+            self.search.interrupt.set()
+        elif each.number is not None and self.running.get(each.number) is each:
+            self.leave(each.number)
+            self.search.cancel(each.number)
 
     def streamed(self, number: int, token: int, *, last: bool) -> bool:
         """Give a job its next token, and the text that is certain with it; whether a stop string has ended it."""
@@ -92,10 +204,19 @@ class SearchGroup:
         return self.running.pop(number)
 
     @staticmethod
-    def of(task: SearchTask, pipeline: SequencePipeline, planned: PlannedRequest, slots: int) -> "SearchGroup":
-        """A search for requests like this one; for this one alone where it cannot share its search."""
-        slots = 1 if alone(task, planned) else slots
-        return SearchGroup(OnlineSearch(task, limits_of(task, planned), slots), task, pipeline)
+    def of(
+        task: SearchTask, pipeline: SequencePipeline, planned: PlannedRequest, slots: int, threads: int = 1
+    ) -> "SearchGroup":
+        """A search for requests like this one; for this one alone where it cannot share its search.
+
+        slots     of all searches of these settings, which `threads` of them share where several run at once
+        """
+        single = alone(task, planned)
+        search = OnlineSearch(task, limits_of(task, planned), 1 if single else slots)
+        threaded = search.plan.decoder.compiled
+        if threaded and not single:
+            search.slots = -(-slots // threads)
+        return SearchGroup(search, task, pipeline, threaded)
 
     def outputs(self, each: RunningJob, hypotheses: list[Hypothesis]) -> list[Output]:
         """The outputs of a job that is finished, with what it asked for beside their texts; its usage is filled in."""
@@ -130,111 +251,6 @@ class SearchGroup:
             ]
         prompt = each.input_tokens if work.echo else 0
         return [_before_stop(one, work.stop, prompt) for one in outputs] if work.stop else outputs
-
-
-class Settings(NamedTuple):
-    """What jobs of equal options have in common.
-
-    shared   the task of a search that they run in, with all jobs whose settings differ in the limits only
-    number   of that task
-    """
-
-    task: SearchTask
-    shared: SearchTask
-    number: int
-
-
-class PlannedJob(NamedTuple):
-    """A job as a request, what it shares with others, and the key of the search that it may join."""
-
-    running: RunningJob
-    task: SearchTask
-    key: Hashable
-
-
-class Planner:
-    """Makes jobs requests of a model. What jobs of equal options have in common is made once."""
-
-    def __init__(self, predictor: Predictor, pipeline: SequencePipeline) -> None:
-        self.predictor, self.pipeline = predictor, pipeline
-        self._settings: dict[Hashable, Settings] = {}
-        self._numbers, self._next = dict[Hashable, int](), count()  # of the tasks that are shared
-
-    def plan(self, jobs: Sequence[Job]) -> list[PlannedJob | Exception]:
-        """Each job as a request, or why it is refused. Jobs of equal settings are tokenized and planned together."""
-        found: dict[Job, PlannedJob | Exception] = {}
-        alike: dict[Hashable, tuple[Settings, list[Job]]] = {}
-        for job in jobs:
-            work = job.work
-            assert isinstance(work, Generation)
-            try:
-                settings = self.settings(work)
-            except Exception as error:  # whatever it is, it must not end the engine
-                found[job] = error
-                continue
-            key = settings.number, id(settings.task), work.truncate, bool(work.prefix)
-            alike.setdefault(key, (settings, []))[1].append(job)
-        for settings, some in alike.values():
-            found |= zip(some, self._plan_alike(settings, some), strict=True)
-        return [found[job] for job in jobs]
-
-    def _plan_alike(self, settings: Settings, jobs: Sequence[Job]) -> list[PlannedJob | Exception]:
-        """Jobs of equal settings; where one is refused, each is planned alone."""
-        try:
-            return [*self._plan_together(settings, jobs)]
-        except Exception as error:  # whatever it is, it must not end the engine
-            if len(jobs) == 1:
-                return [error]
-        return [one for job in jobs for one in self._plan_alike(settings, [job])]
-
-    def _plan_together(self, settings: Settings, jobs: Sequence[Job]) -> Iterator[PlannedJob]:
-        works: list[Any] = [job.work for job in jobs]
-        task, pipeline, inputs = settings.task, self.pipeline, [work.input for work in works]
-        encoded, long = self.predictor.encode_inputs("input", inputs, task.config, truncate=works[0].truncate)
-        lists = {name: [getattr(work, name) for work in works] for name in ("prefix", "required", "banned")}
-        prefixes, required, banned = (given if any(given) else None for given in lists.values())
-        requests = pipeline.requests(encoded, OutputOptions(prefixes, required=required, banned_in=banned))
-        all_planned = plan_requests(task, requests, [work.number for work in works])
-        sizes = self.predictor.inputs.sizes(encoded)
-        single = task.config.beam_size == task.config.num_hypotheses == 1
-        for index, (job, work, planned) in enumerate(zip(jobs, works, all_planned, strict=True)):
-            request, own = planned.request, job if alone(task, planned) else None
-            text = TextStream(pipeline.tokenizer) if job.on_text is not None or (work.stop and single) else None
-            if text is not None and work.echo and request.first is not None:
-                text.pending.append(request.first)
-            stops = StopStrings(work.stop) if work.stop else NO_STOPS
-            running = RunningJob(job, request, planned, index in long, sizes[index], stops, text)
-            yield PlannedJob(running, settings.shared, (settings.number, limits_of(task, planned), own))
-
-    def settings(self, work: Generation) -> Settings:
-        """Refused where an option is wrong."""
-        given = tuple((name, type(value), value) for name, value in sorted(work.options.items()))  # True is not 1
-        key = given, work.widen_beam, work.scores
-        try:
-            if key in self._settings:
-                return self._settings[key]
-        except TypeError:  # a value that is not hashable, and wrong
-            return self._new_settings(work)
-        if len(self._settings) >= MOST_SETTINGS:
-            self._settings.clear()
-            self._numbers = {}
-        found = self._settings[key] = self._new_settings(work)
-        return found
-
-    def _new_settings(self, work: Generation) -> Settings:
-        config = self.predictor.decode_config(_widened(self.predictor, work) if work.widen_beam else work.options)
-        task = self.pipeline.task(config, OutputOptions(scores=work.scores))
-        shared = replace(task, config=replace(config, **DEFAULTS))
-        number = self._numbers.setdefault((shared.config, work.scores), next(self._next))
-        return Settings(task, shared, number)
-
-
-def _widened(predictor: Predictor, work: Generation) -> dict[str, Any]:
-    """The options, with a beam for all outputs unless they are sampled or a beam is given."""
-    options, own = dict(work.options), predictor.recipe.decode
-    if options.get("sample", own.sample) or "beam_size" in options:
-        return options
-    return {**options, "beam_size": max(own.beam_size, options.get("num_hypotheses", own.num_hypotheses))}
 
 
 def _with_first(hypothesis: Hypothesis, first: int | None) -> Hypothesis:

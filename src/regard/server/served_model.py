@@ -1,6 +1,6 @@
 """A model that is served: its searches, and what a job is to it."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -11,7 +11,8 @@ from regard.inference.pipelines import SequencePipeline
 from regard.inference.predictor import Predictor
 from regard.server.interfaces import ModelInfo
 from regard.server.jobs import BatchedWork, Job
-from regard.server.searches import Planner, RunningJob, SearchGroup
+from regard.server.planner import Planner
+from regard.server.searches import RunningJob, SearchGroup
 
 
 @dataclass(eq=False)
@@ -69,6 +70,15 @@ class ServedModel:
         return [found[job] for job in jobs]
 
 
+def plan_jobs(jobs: Iterable[Job]) -> "Iterator[tuple[Job, JobPlan | Exception]]":
+    """Each job with its plan, or why it is refused: the jobs of a model are planned together."""
+    by_model: dict[ServedModel, list[Job]] = {}
+    for job in jobs:
+        by_model.setdefault(job.served, []).append(job)
+    for model, own in by_model.items():
+        yield from zip(own, model.plan(own), strict=True)
+
+
 @dataclass(frozen=True, eq=False)
 class JobPlan:
     """A job as its model computes it. Jobs with the same key are computed together."""
@@ -113,9 +123,19 @@ class SearchPlan(JobPlan):
         config = self.task.config
         return config.num_hypotheses if config.sample else config.beam_size
 
-    def group(self, slots: int) -> SearchGroup:
-        """The search that it may join; a new one where none is running."""
+    def group(self, slots: int, threads: int) -> SearchGroup | None:
+        """The search that it may enter now; None: there is no room, or a round is being computed.
+
+        Of several, the largest that is small, so that few are; the smallest where none is small. Another one is begun
+        where none is small, and fewer than `threads` are there.
+        """
         groups = self.model.groups
-        if self.key not in groups:
-            groups[self.key] = SearchGroup.of(self.task, self.model.pipeline, self.running.planned, slots)
-        return groups[self.key]
+        own = [groups[key] for number in range(threads) if (key := (self.key, number)) in groups]
+        small = [group for group in own if group.small]
+        free = [group for group in small or own if group.has_room]
+        if not small and len(own) < (threads if all(group.threaded for group in own) else 1):
+            new = SearchGroup.of(self.task, self.model.pipeline, self.running.planned, slots, threads)
+            number = next(number for number in range(threads) if (self.key, number) not in groups)
+            groups[self.key, number] = new
+            return new
+        return (max if small else min)(free, key=lambda group: group.rows, default=None)

@@ -25,7 +25,7 @@ from regard.runtime.cpu.weight_layout import (
     fields,
     plain_attention,
 )
-from regard.runtime.interfaces import EngineDecoder, SearchLoop
+from regard.runtime.interfaces import EngineDecoder, LoopBounds, SearchLoop
 from regard.runtime.published_attention import publish
 
 
@@ -140,7 +140,7 @@ class NativeConvDecoder(EngineDecoder):
         return logits, state
 
     def search(
-        self, tokens: Int[Tensor, "B K"], state: DecoderState, loop: SearchLoop, *, steps: int, stop: int
+        self, tokens: Int[Tensor, "B K"], state: DecoderState, loop: SearchLoop, bounds: LoopBounds
     ) -> tuple[int, NativeConvState] | None:
         assert isinstance(state, NativeConvState)
         if state.beams > MAX_BEAMS or capturing_here():
@@ -148,8 +148,8 @@ class NativeConvDecoder(EngineDecoder):
         state = _contiguous(state)
         arguments, _, _memory = self._arguments(tokens.flatten(), state)
         function = self.library.regard_convolution_search
-        sizes = {"vocab_size": self.vocab_size, "steps": steps, "stop": stop}
-        return run_loop(function, self.table, arguments, tokens, loop, **sizes), state
+        taken = run_loop(function, self.table, arguments, tokens, loop, vocab_size=self.vocab_size, bounds=bounds)
+        return taken, state
 
     def _arguments(
         self, tokens: Int[Tensor, " rows"], state: NativeConvState, queries: Tensor | None = None

@@ -23,7 +23,7 @@ from regard.runtime.cpu.weight_layout import (
     call,
     fields,
 )
-from regard.runtime.interfaces import EngineDecoder, SearchLoop
+from regard.runtime.interfaces import EngineDecoder, LoopBounds, SearchLoop
 from regard.runtime.published_attention import publish, publish_step
 
 
@@ -56,8 +56,9 @@ class NativeState(DecoderState):
     def reorder(self, index: Int[Tensor, " n"]) -> "NativeState":
         layers, _, *entry = self.cache.shape
         cache = self.cache.new_empty(layers, len(index), *entry)
-        cache[:, :, : self.time] = self.cache[:, :, : self.time].index_select(1, index)  # the rest is unwritten
         rows = {name: getattr(self, name)[index] for name in ("parents", "admitted", "mask")}
+        old = int(rows["admitted"].min()) if len(index) else 0  # what is before is read no more, the rest is unwritten
+        cache[:, :, old : self.time] = self.cache[:, :, old : self.time].index_select(1, index)
         return replace(self, cache=cache, sources=[source[index] for source in self.sources], **rows)
 
     def follow(self, parents: Int[Tensor, "B K"]) -> "NativeState":
@@ -68,7 +69,12 @@ class NativeState(DecoderState):
 
     def admit(self, slots: Slots, fresh: "NativeState") -> "NativeState":
         self.admitted[slots] = self.time
-        self.sources = [write_rows(mine, slots, new) for mine, new in zip(self.sources, fresh.sources, strict=True)]
+        length, pairs = fresh.mask.shape[1], zip(self.sources, fresh.sources, strict=True)
+        if length > self.mask.shape[1]:
+            self.sources = [write_rows(mine, slots, new) for mine, new in pairs]
+        else:
+            for mine, new in pairs:
+                mine[slots, :length] = new  # what is behind is masked
         self.mask = write_rows(self.mask, slots, fresh.mask)
         return self
 
@@ -131,16 +137,16 @@ class NativeDecoder(EngineDecoder):
         return logits, state
 
     def search(
-        self, tokens: Int[Tensor, "B K"], state: DecoderState, loop: SearchLoop, *, steps: int, stop: int
+        self, tokens: Int[Tensor, "B K"], state: DecoderState, loop: SearchLoop, bounds: LoopBounds
     ) -> tuple[int, NativeState] | None:
         assert isinstance(state, NativeState)
         if state.beams > MAX_BEAMS or capturing_here():
             return None
         state.evict()
-        steps = max(1, min(steps, state.cache.shape[2] - state.time))
-        arguments, _, _memory = self._arguments(tokens.flatten(), state, steps)
-        function, sizes = self.library.regard_search, {"vocab_size": self.vocab_size, "steps": steps, "stop": stop}
-        taken = run_loop(function, self.table, arguments, tokens, loop, **sizes)
+        bounds = replace(bounds, steps=max(1, min(bounds.steps, state.cache.shape[2] - state.time)))
+        arguments, _, _memory = self._arguments(tokens.flatten(), state, bounds.steps)
+        function = self.library.regard_search
+        taken = run_loop(function, self.table, arguments, tokens, loop, vocab_size=self.vocab_size, bounds=bounds)
         state.time += taken
         return taken, state
 

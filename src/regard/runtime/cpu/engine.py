@@ -109,6 +109,18 @@ def _library(module: nn.Module) -> ctypes.CDLL | None:
 
 
 def _supported(module: nn.Module) -> bool:
+    if not weights_are_constant():
+        return _is_supported(module)
+    known = _known.get(module)
+    if known is None:
+        known = _known[module] = _is_supported(module)
+    return known
+
+
+_known: "WeakKeyDictionary[nn.Module, bool]" = WeakKeyDictionary()  # whether modules are, whose weights are constant
+
+
+def _is_supported(module: nn.Module) -> bool:
     if type(module) is RnnDecoder:
         return not module.training and recurrent.is_supported(module)
     if type(module) is ConvDecoder:

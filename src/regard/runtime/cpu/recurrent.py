@@ -25,7 +25,7 @@ from regard.runtime.cpu.weight_layout import (
     call,
     fields,
 )
-from regard.runtime.interfaces import EngineDecoder, SearchLoop
+from regard.runtime.interfaces import EngineDecoder, LoopBounds, SearchLoop
 
 CELLS = {"elman": 0, "gru": 1, "lstm": 2}
 ATTENTIONS = {"none": 0, "bahdanau": 1, "luong": 2}
@@ -128,7 +128,7 @@ class NativeRnnDecoder(EngineDecoder):
         return logits, state
 
     def search(
-        self, tokens: Int[Tensor, "B K"], state: DecoderState, loop: SearchLoop, *, steps: int, stop: int
+        self, tokens: Int[Tensor, "B K"], state: DecoderState, loop: SearchLoop, bounds: LoopBounds
     ) -> tuple[int, RnnState] | None:
         assert isinstance(state, RnnState)
         if state.beams > MAX_BEAMS or capturing_here():
@@ -136,8 +136,8 @@ class NativeRnnDecoder(EngineDecoder):
         state = _contiguous(state)
         arguments, _, _memory = self._arguments(tokens.flatten(), state)
         function = self.library.regard_recurrent_search
-        sizes = {"vocab_size": self.vocab_size, "steps": steps, "stop": stop}
-        return run_loop(function, self.table, arguments, tokens, loop, **sizes), state
+        taken = run_loop(function, self.table, arguments, tokens, loop, vocab_size=self.vocab_size, bounds=bounds)
+        return taken, state
 
     def _arguments(
         self, tokens: Int[Tensor, " rows"], state: RnnState

@@ -5,6 +5,7 @@
 
 #pragma once
 
+#include <chrono>
 #include <utility>
 
 #include "choice.h"
@@ -26,12 +27,14 @@ struct SearchArguments {  // tensors of a strategy: (batch, ...), of hypotheses 
     int64_t *ended_tokens, *ended_length;
     const float* penalty;   // (penalties): what a score is divided by, of each length
     const int64_t *suppressed, *ends;
+    const int32_t* interrupt;  // not 0: the loop ends after this step, as another thread wants; null: none does
     int64_t batch, beams, vocab_size, positions, prefix_positions, suppressed_count, end_count, penalties;
     int64_t forced;         // tokens that every output begins with, which have no log-probability
     int64_t no_repeat;      // n-grams of this size do not occur twice; 0: no constraint
     int64_t allow_end;      // whether an output may end before its minimum length where no other token is left
     int64_t early_stopping, beam_search, normalized;
     int64_t max_steps, stop;  // the loop ends after so many steps, or when so many more slots are done
+    int64_t microseconds;     // or after the first step that ends so long after the beginning; 0: no limit
     int64_t taken;            // the result: steps
 };
 
@@ -50,6 +53,12 @@ class Search {
     }
 
     int64_t rows() const { return int64_t(active.size()) * s.beams; }
+
+    // Whether the loop ends here though steps are left: time is over, or another thread wants it.
+    bool interrupted() const {
+        if (s.interrupt && __atomic_load_n(s.interrupt, __ATOMIC_RELAXED)) return true;
+        return s.microseconds && std::chrono::steady_clock::now() - begin >= std::chrono::microseconds(s.microseconds);
+    }
 
     bool ends() const { return active.empty() || first - int64_t(active.size()) >= s.stop || s.taken >= s.max_steps; }
 
@@ -229,6 +238,7 @@ class Search {
     SearchArguments& s;
     std::vector<int64_t> parents;  // by slot
     int64_t first, size;           // slots at the beginning; candidates
+    const std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
     std::vector<Candidate> of_rows, of_slots;
     std::vector<int64_t> token_rows;
     std::vector<float> log_p_rows;
@@ -237,6 +247,7 @@ class Search {
 // What is out of range in the arguments, as text; null if nothing is.
 const char* out_of_range(const SearchArguments& s) {
     if (s.batch < 1 || s.beams < 1 || s.vocab_size < 1 || (!s.beam_search && s.beams != 1)) return "batch, beams or vocabulary";
+    if (s.microseconds < 0) return "time of a loop";
     for (int64_t i = 0; i < s.suppressed_count; ++i)
         if (s.suppressed[i] < 0 || s.suppressed[i] >= s.vocab_size) return "suppressed token";
     for (int64_t i = 0; i < s.end_count; ++i)
@@ -334,6 +345,7 @@ void search_loop(Search& search, SearchArguments& s, float* logits, int threads,
             if (thread == 0) {
                 search.leave(move);
                 ++s.taken;
+                if (search.interrupted()) s.max_steps = s.taken;
                 next();
             }
             barrier.wait();

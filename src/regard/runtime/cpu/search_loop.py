@@ -8,7 +8,7 @@ import torch
 from regard.core.shapes import Float, Int, Tensor
 from regard.runtime.cpu import compile
 from regard.runtime.cpu.weight_layout import Count, Pointer, call, fields
-from regard.runtime.interfaces import SearchLoop
+from regard.runtime.interfaces import LoopBounds, SearchLoop
 
 MAX_BEAMS = 64  # whose candidates are sorted by insertion
 EARLY_STOPPING = {False: 0, True: 1, "never": 2}
@@ -17,9 +17,9 @@ EARLY_STOPPING = {False: 0, True: 1, "never": 2}
 class _SearchArguments(ctypes.Structure):
     _fields_ = [
         *fields(Pointer, "tokens log_p length limit min_length prompt prefix done ended last total ended_score"),
-        *fields(Pointer, "ended_log_p ended_tokens ended_length penalty suppressed ends"),
+        *fields(Pointer, "ended_log_p ended_tokens ended_length penalty suppressed ends interrupt"),
         *fields(Count, "batch beams vocab_size positions prefix_positions suppressed_count end_count penalties forced"),
-        *fields(Count, "no_repeat allow_end early_stopping beam_search normalized max_steps stop taken"),
+        *fields(Count, "no_repeat allow_end early_stopping beam_search normalized max_steps stop microseconds taken"),
     ]
 
 
@@ -31,8 +31,7 @@ def run_loop(
     loop: SearchLoop,
     *,
     vocab_size: int,
-    steps: int,
-    stop: int,
+    bounds: LoopBounds,
 ) -> int:
     """Search with a function of step.cpp; the number of steps."""
     (batch, beams, positions), greedy, beam = loop.tokens.shape, loop.greedy, loop.beam
@@ -48,10 +47,11 @@ def run_loop(
     ]  # fmt: skip
     assert all(each is None or each.is_contiguous() for each in tensors)
     arguments = _SearchArguments(
-        *(None if each is None else each.data_ptr() for each in tensors), batch, beams, vocab_size, positions,
+        *(None if each is None else each.data_ptr() for each in tensors),
+        None if bounds.interrupt is None else bounds.interrupt.address, batch, beams, vocab_size, positions,
         loop.prefix.shape[1], len(suppressed), len(ends), 0 if beam is None else len(beam.penalty), loop.forced,
         loop.no_repeat_ngram_size, loop.allow_end, 0 if beam is None else EARLY_STOPPING[beam.early_stopping],
-        beam is not None, loop.normalized, steps, stop, 0,
+        beam is not None, loop.normalized, bounds.steps, bounds.stop, bounds.microseconds, 0,
     )  # fmt: skip
     call(function, decoder, step, arguments)
     taken: int = arguments.taken

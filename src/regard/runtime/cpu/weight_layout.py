@@ -1,6 +1,7 @@
 """The weights of a model, packed once into the structures of C++. Fields equal those of the C++ structs."""
 
 import ctypes
+import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from regard.model.transformer_block import InputLayer, TransformerBlock, Transfo
 KINDS = {ACTIVATIONS["relu"]: 1, ACTIVATIONS["gelu"]: 2, ACTIVATIONS["gelu_tanh"]: 3, ACTIVATIONS["silu"]: 4}
 CHUNK = 1 << 24  # bytes allocated at a time
 ALIGNMENT = 64  # bytes, as PyTorch's own tensors
+KEPT_NUMBERS = 1 << 23  # of working memory that a thread keeps: 32 MiB
 Pointer, Count = ctypes.c_void_p, ctypes.c_int64
 
 
@@ -111,9 +113,11 @@ class WeightLayout:
         )  # fmt: skip
 
     def scratch(self, rows: int, scores: int) -> tuple[Scratch, Float[Tensor, "rows W"], Float[Tensor, "rows W"]]:
-        """Working memory, with views of the residual stream and of its norm in it."""
+        """Working memory, with views of the residual stream and of its norm in it; the next call in this thread reuses
+        it.
+        """
         dim = self.dim
-        whole = torch.empty(rows * (3 * dim + self.max_width + scores))
+        whole = _working_memory(rows * (3 * dim + self.max_width + scores))
         parts = torch.split(whole, [rows * size for size in (dim, dim, self.max_width, dim, scores)])
         return Scratch(*(part.data_ptr() for part in parts)), parts[0].view(rows, dim), parts[1].view(rows, dim)
 
@@ -173,6 +177,20 @@ class WeightLayout:
             self.library.regard_use_huge_pages(Pointer(self.free.data_ptr()), Count(len(self.free)))
         block, self.free = self.free[:size], self.free[size:]
         return block[: count * dtype.itemsize].view(dtype)
+
+
+_thread = threading.local()  # has the working memory of each thread
+
+
+def _working_memory(count: int) -> Float[Tensor, " count"]:
+    """Memory of this thread, with any content. To allocate it anew for each call costs its page faults each time."""
+    found: Tensor | None = getattr(_thread, "memory", None)
+    if found is None or len(found) < count:
+        with torch.inference_mode(mode=False):  # a tensor of inference mode is no buffer for others
+            found = torch.empty(count)
+        if count <= KEPT_NUMBERS:
+            _thread.memory = found
+    return found[:count]
 
 
 class PositionTable:

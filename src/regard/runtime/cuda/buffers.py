@@ -17,7 +17,7 @@ from regard.model.interfaces import DecoderState
 from regard.model.kv_cache import Slots
 from regard.runtime.cuda.cuda_graphs import GraphRecorder
 from regard.runtime.cuda.static_decoder import StaticState, tensors_of
-from regard.runtime.interfaces import EngineDecoder, SearchStrategy
+from regard.runtime.interfaces import EngineDecoder, LoopBounds, SearchStrategy
 
 SHARE = 8  # kept buffers may use an eighth of a GPU's memory
 StrategyType = TypeVar("StrategyType", bound=SearchStrategy)
@@ -63,15 +63,15 @@ class DecodeBuffers(Generic[StrategyType]):
         self.strategy.skip(prompts)
         return True
 
-    def steps_until(self, count: int, stop: int) -> int:
-        """Take up to `count` steps, until `stop` more slots are done: how many. Without a compiled loop, one step."""
-        assert count > 0
+    def steps_until(self, bounds: LoopBounds) -> int:
+        """Take steps within these bounds: how many. Without a compiled loop, one step."""
+        assert bounds.steps > 0
         assert self.decoder is not None
         assert self.state is not None
         loop = None if self.static else self.strategy.loop()
         if loop is not None:
             self.tokens = self.tokens.contiguous()
-            searched = self.decoder.search(self.tokens, self.state, loop, steps=count, stop=stop)
+            searched = self.decoder.search(self.tokens, self.state, loop, bounds)
             if searched is not None:
                 taken, self.state = searched
                 return taken
