@@ -429,6 +429,7 @@ def test_streams_deadlines_and_cancellation_cross_the_socket(models, tmp_path, m
             gate, _ = slowed(monkeypatch, models["rnn"])
             left = asyncio.ensure_future(EngineClient(remote, "rnn", "c", None).results([work] * 3))
             await until(lambda: side.engine.busy == 3)
+            await until(lambda: remote.stats().jobs == 3)  # the state is sent as it changes
             left.cancel()
             gate.release(1000)
             await until(lambda: side.engine.busy == 0)
