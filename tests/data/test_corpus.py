@@ -318,9 +318,10 @@ def test_truncated_files_are_refused(tmp_path, pairs):
     folder = prepare(pairs, tmp_path / "out").folder
     for path in folder.iterdir():
         whole = path.read_bytes()
-        path.write_bytes(whole[:-1])
-        with pytest.raises(InvalidData, match=rf"{path.name}: wanted a whole prepared corpus; got"):
-            Prepared.open(folder)
+        for length in {0, 1, len(whole) // 2, len(whole) - 1}:
+            path.write_bytes(whole[:length])
+            with pytest.raises(InvalidData, match=rf"{path.name}: wanted a whole prepared corpus; got"):
+                Prepared.open(folder)
         path.write_bytes(whole)
     Prepared.open(folder)
     (folder / "train.source.ids.npy").unlink()
@@ -330,12 +331,14 @@ def test_truncated_files_are_refused(tmp_path, pairs):
         Prepared.open(tmp_path)
 
 
-def test_every_flipped_bit_is_refused(tmp_path, pairs):
+@pytest.mark.parametrize("most", [20, pytest.param(500, marks=pytest.mark.slow)])
+def test_every_flipped_bit_is_refused(most, tmp_path, pairs):
+    """Of each file so many bits, or all that there are."""
     folder, draw = prepare(pairs, tmp_path / "out").folder, np.random.default_rng(1)
     for path in folder.iterdir():
         whole = path.read_bytes()
         size = len(whole) * 8
-        for place in draw.permutation(size)[:40]:
+        for place in draw.permutation(size)[:most]:
             flipped = bytearray(whole)
             flipped[place // 8] ^= 1 << (place % 8)
             path.write_bytes(flipped)
