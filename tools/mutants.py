@@ -36,6 +36,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE, TESTS, PAGE = ROOT / "src" / "regard", ROOT / "tests", ROOT / "docs" / "mutants.md"
 EQUIVALENT = ROOT / "tools" / "equivalent_mutants.toml"
+PROGRAMS = ("benchmarks", "experiments", "tools", "docs/tools", "docs/course")  # which tests import by their bare names
 PRELOADED = ("torch", "numpy", "tokenizers", "safetensors.torch", "beartype")  # saves seconds a fault
 SWAPPED: dict[type, type] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -160,10 +161,11 @@ def imports(path: Path) -> frozenset[str]:
 
 @cache
 def needs() -> tuple[dict[str, Path], dict[str, frozenset[str]]]:
-    """The file of each module of regard and of the tests' helpers, and the modules that it imports."""
+    """The file of each module of regard, of the tests' helpers and of programs, and the modules that it imports."""
     files = {f"regard.{str(p.relative_to(SOURCE))[:-3].replace('/', '.')}": p for p in SOURCE.rglob("*.py")}
     files |= {name.removesuffix(".__init__"): p for name, p in files.items()}
     files |= {f"support.{p.stem}": p for p in (TESTS / "support").glob("*.py")}
+    files |= {p.stem: p for folder in PROGRAMS for p in (ROOT / folder).glob("*.py")}
     return files, {name: imports(p) & (files.keys() - {name}) for name, p in files.items()}
 
 
