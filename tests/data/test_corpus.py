@@ -118,6 +118,28 @@ REFUSED = {
         {"train": "a", "encoding_errors": "ignore"},
         ["data.encoding_errors: wanted one of 'strict', 'replace'"],
     ),
+    "one of several sources": (
+        {"train": ["a", "b"], "sources": [{}]},
+        ["data.sources: wanted at least two tables; got one. Write [data.source]."],
+    ),
+    "a source and sources": (
+        {"train": ["a", "b", "c"], "source": {}, "sources": [{}, {}]},
+        ["data.sources: wanted nothing beside [data.source]; got 2 tables"],
+    ),
+    "all for validation": (
+        {"train": ["a", "b"], "source": {}, "valid": 0.5, "test": 0.5},
+        ["data.valid: wanted shares that leave something to train on; got all of it"],
+    ),
+}
+ACCEPTED: dict[str, dict] = {  # next to what is refused
+    "two sources": {"train": ["a", "b", "c"], "sources": [{}, {}]},
+    "three sources": {"train": ["a", "b", "c", "d"], "sources": [{}, {}, {}]},
+    "the smallest vocabulary": {"train": "a", "target": {"vocab_size": 262}},
+    "much for validation": {"train": ["a", "b"], "source": {}, "valid": 0.5, "test": 0.4},
+    "one file for one field": {"train": "a"},
+    "a table of two columns": {"train": "a.csv", "source": {"column": "a"}, "target": {"column": "b"}},
+    "unequal, not joint": {"train": ["a", "b"], "source": {"tokenizer": "words"}, "shared_vocab": False},
+    "running text": {"train": "a", "context_length": 1},
 }
 
 
@@ -128,6 +150,11 @@ def test_invalid_settings_are_refused(name):
     assert isinstance(problems, list)
     for message in messages:
         assert any(message in str(problem) for problem in problems), list(map(str, problems))
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_what_is_next_to_invalid_settings_is_accepted(name):
+    assert isinstance(read(DataConfig, ACCEPTED[name], "data"), DataConfig)
 
 
 def test_a_configuration_round_trips_through_json(pairs):
