@@ -35,6 +35,7 @@ from small_faults import ROOT, Mutant, mutants, nearest_tests, needs
 
 PAGE = ROOT / "docs" / "mutants.md"
 EQUIVALENT = ROOT / "tools" / "equivalent_mutants.toml"
+FIRST = 4  # test files that run before others are imported
 PRELOADED = ("torch", "numpy", "tokenizers", "safetensors.torch", "beartype")  # saves seconds a fault
 HEAD = """# Mutants
 
@@ -53,11 +54,11 @@ with the fault only.
 class Limits:
     """A plugin of pytest: ends tests that take too long, and the run after some time; keeps the first failure.
 
-    Times are those of the processor, as other processes may be at work.
+    Times are those of the processor, as other processes may be at work, and of processes that tests have started.
     """
 
     def __init__(self, seconds: float, limit: int) -> None:
-        self.deadline, self.limit, self.failed = time.process_time() + seconds, limit, ""
+        self.deadline, self.limit, self.failed = sum(os.times()[:4]) + seconds, limit, ""
         signal.signal(signal.SIGPROF, self._fail)
 
     def _fail(self, *_: object) -> None:
@@ -80,7 +81,7 @@ class Limits:
         self.failed = self.failed or (report.nodeid if report.failed else "")
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
-        if time.process_time() > self.deadline:
+        if sum(os.times()[:4]) > self.deadline:
             pytest.exit("time is up", 0)
 
 
@@ -88,7 +89,7 @@ class Tree:
     """A copy of the repository, in which faults are planted."""
 
     def __init__(self, folder: Path, options: argparse.Namespace) -> None:
-        self.folder, self.options, self.passing = folder, options, set[str]()
+        self.folder, self.options, self.passing, self.seconds = folder, options, set[str](), 0.0
         listed = subprocess.check_output(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, text=True)
         for name in listed.splitlines():
             if (ROOT / name).is_file():
@@ -98,22 +99,32 @@ class Tree:
     def result(self, mutant: Mutant) -> dict[str, object]:
         """Whether tests catch a fault: caught (and by which test), or survived."""
         tests = nearest_tests(mutant, self.options.tests)
+        self.seconds = float(self.options.seconds)
+        caught = self._caught(mutant, tests[:FIRST]) or self._caught(mutant, tests[FIRST:])
+        return {"result": "caught", "by": caught} if caught else {"result": "survived"}
+
+    def _caught(self, mutant: Mutant, tests: list[str]) -> str | None:
+        """The first of these tests that fails with the fault and passes without."""
         place, (old, new) = self.folder / "src" / "regard" / mutant.path, mutant.text()
         flaky: list[str] = []
-        while True:
+        while tests and self.seconds > 0:
+            before = os.times()
             place.write_text(new, "utf-8")
             try:
                 failed = self._failed([*tests, *(f"--deselect={each}" for each in flaky)])
             finally:
                 place.write_text(old, "utf-8")
+            after = os.times()
+            self.seconds -= after.children_user + after.children_system - before.children_user - before.children_system
             if not failed:
-                return {"result": "survived"}
+                return None
             if failed in self.passing or not self._failed([failed]):
                 self.passing.add(failed)
-                return {"result": "caught", "by": failed}
+                return failed
             if "::" not in failed:
-                return {"result": "survived"}
+                return None
             flaky.append(failed)
+        return None
 
     def _failed(self, tests: list[str]) -> str:
         """The first test that fails, or the file that cannot be collected; "" for none. Runs in a forked process."""
@@ -143,7 +154,7 @@ class Tree:
             output = os.open(self.folder / ".output", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             os.dup2(output, 1)
             os.dup2(output, 2)
-            limits = Limits(self.options.seconds, self.options.limit)
+            limits = Limits(self.seconds, self.options.limit)
             arguments = ["-q", "-x", "-m", "not slow", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header"]
             code = pytest.main([*arguments, *tests], plugins=[limits])
             told.write_text("" if code in (0, 5) else limits.failed or f"pytest ended with {code}")
