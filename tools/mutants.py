@@ -37,6 +37,7 @@ from small_faults import ROOT, Mutant, mutants, nearest_tests, needs
 PAGE = ROOT / "docs" / "mutants.md"
 EQUIVALENT = ROOT / "tools" / "equivalent_mutants.toml"
 FIRST = 4  # test files that run before others are imported
+TOGETHER = 8  # tests that are tried without a fault
 PRELOADED = ("torch", "numpy", "tokenizers", "safetensors.torch", "beartype")  # saves seconds a fault
 HEAD = """# Mutants
 
@@ -53,13 +54,13 @@ with the fault only.
 
 
 class Limits:
-    """A plugin of pytest: ends tests that take too long, and the run after some time; keeps the first failure.
+    """A plugin of pytest: ends tests that take too long, and the run after some time; keeps the names of failures.
 
     Times are those of the processor, as other processes may be at work, and of processes that tests have started.
     """
 
     def __init__(self, seconds: float, limit: int) -> None:
-        self.deadline, self.limit, self.failed = sum(os.times()[:4]) + seconds, limit, ""
+        self.deadline, self.limit, self.failed = sum(os.times()[:4]) + seconds, limit, list[str]()
         signal.signal(signal.SIGPROF, self._fail)
 
     def _fail(self, *_: object) -> None:
@@ -75,11 +76,10 @@ class Limits:
 
     pytest_runtest_call = pytest_runtest_setup
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.failed = self.failed or (report.nodeid if report.failed else "")
+    def pytest_runtest_logreport(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        self.failed += [report.nodeid] * report.failed
 
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        self.failed = self.failed or (report.nodeid if report.failed else "")
+    pytest_collectreport = pytest_runtest_logreport
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
         if sum(os.times()[:4]) > self.deadline:
@@ -90,62 +90,50 @@ class Tree:
     """A copy of the repository, in which faults are planted."""
 
     def __init__(self, folder: Path, options: argparse.Namespace) -> None:
-        self.folder, self.options, self.passing, self.seconds = folder, options, set[str](), 0.0
+        self.folder, self.options = folder, options
         listed = subprocess.check_output(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, text=True)
         for name in listed.splitlines():
             if (ROOT / name).is_file():
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, folder / name)
 
-    def result(self, mutant: Mutant) -> dict[str, object]:
-        """Whether tests catch a fault: caught (and by which test), or survived."""
-        tests = nearest_tests(mutant, self.options.tests)
-        self.seconds = float(self.options.seconds)
-        caught = self._caught(mutant, tests[:FIRST]) or self._caught(mutant, tests[FIRST:])
-        return {"result": "caught", "by": caught} if caught else {"result": "survived"}
-
-    def _caught(self, mutant: Mutant, tests: list[str]) -> str | None:
-        """The first of these tests that fails with the fault and passes without."""
+    def result(self, mutant: Mutant, flaky: frozenset[str]) -> dict[str, object]:
+        """Whether a test fails with a fault: caught (and by which test), or survived. Flaky ones do not count."""
+        tests, seconds = nearest_tests(mutant, self.options.tests), float(self.options.seconds)
         place, (old, new) = self.folder / "src" / "regard" / mutant.path, mutant.text()
-        flaky: list[str] = []
-        while tests and self.seconds > 0:
-            before = os.times()
+        for some in (tests[:FIRST], tests[FIRST:]):
+            before = sum(os.times()[2:4])
             place.write_text(new, "utf-8")
             try:
-                failed = self._failed([*tests, *(f"--deselect={each}" for each in flaky)])
+                failed = self.failed(["-x", *some, *(f"--deselect={each}" for each in flaky)], seconds)
             finally:
                 place.write_text(old, "utf-8")
-            after = os.times()
-            self.seconds -= after.children_user + after.children_system - before.children_user - before.children_system
-            if not failed:
-                return None
-            if failed in self.passing or not self._failed([failed]):
-                self.passing.add(failed)
-                return failed
-            if "::" not in failed:
-                return None
-            flaky.append(failed)
-        return None
+            if failed:
+                return {"result": "caught", "by": failed[0]}
+            seconds -= sum(os.times()[2:4]) - before
+            if seconds < 0 or not tests[FIRST:]:
+                break
+        return {"result": "survived"}
 
-    def _failed(self, tests: list[str]) -> str:
-        """The first test that fails, or the file that cannot be collected; "" for none. Runs in a forked process."""
+    def failed(self, tests: list[str], seconds: float) -> list[str]:
+        """The tests that fail, or the files that cannot be collected. Runs in a forked process."""
         told = self.folder / ".failed"
         told.unlink(missing_ok=True)
         child = os.fork()
         if not child:
-            self._run(tests, told)
+            self._run(tests, seconds, told)
         end = time.monotonic() + 4 * (self.options.seconds + self.options.limit)
         while os.waitpid(child, os.WNOHANG) == (0, 0):
             if time.monotonic() > end:  # it waits for something, or is in a loop that no signal ends
                 os.killpg(child, signal.SIGKILL)
                 os.waitpid(child, 0)
-                return ""
+                return []
             time.sleep(0.05)
         if not told.exists():
             raise RuntimeError(f"pytest did not run:\n{(self.folder / '.output').read_text()}")
-        return told.read_text()
+        return told.read_text().splitlines()
 
-    def _run(self, tests: list[str], told: Path) -> None:
+    def _run(self, tests: list[str], seconds: float, told: Path) -> None:
         try:
             os.setsid()
             os.chdir(self.folder)
@@ -155,12 +143,12 @@ class Tree:
             output = os.open(self.folder / ".output", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             os.dup2(output, 1)
             os.dup2(output, 2)
-            limits = Limits(self.seconds, self.options.limit)
-            arguments = ["-q", "-x", "-m", "not slow", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header"]
+            limits = Limits(seconds, self.options.limit)
+            arguments = ["-q", "-m", "not slow", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header"]
             code = 0
             with suppress(ExceptionGroup, Warning):  # of what a run that ended early has left open
                 code = pytest.main([*arguments, *tests], plugins=[limits])
-            told.write_text(limits.failed or ("" if code in (0, 5) else f"pytest ended with {code}"))
+            told.write_text("\n".join(limits.failed or ([] if code in (0, 5) else [f"pytest ended with {code}"])))
         except BaseException:
             traceback.print_exc()
         finally:
@@ -209,13 +197,21 @@ def start_worker(folder: str, options: argparse.Namespace) -> None:
     tree = Tree(Path(tempfile.mkdtemp(dir=folder)), options)
 
 
-def result(mutant: Mutant) -> dict[str, object]:
+def result(mutant: Mutant, flaky: frozenset[str]) -> dict[str, object]:
     described = {"id": mutant.id, "path": mutant.path, "line": mutant.line, "diff": diff(mutant)}
-    return described | tree.result(mutant)
+    return described | tree.result(mutant, flaky)
+
+
+def failing(tests: list[str]) -> list[str]:
+    """Those that fail without a fault. Some are no tests: pytest could not begin."""
+    return tree.failed([each for each in tests if (ROOT / each.partition("::")[0]).exists()], 1e9)
 
 
 def new_results(waiting: list[Mutant], options: argparse.Namespace) -> Iterator[dict]:
-    """The results of faults as they come, until the minutes are over: one worker for each job."""
+    """The results of faults as they come, until the minutes are over: one worker for each job.
+
+    A failing test counts if it passes without the fault: some of them at a time are tried, as imports take longest.
+    """
     end = time.monotonic() + 60 * options.minutes
     needs()  # before the workers are forked
     with (
@@ -223,12 +219,21 @@ def new_results(waiting: list[Mutant], options: argparse.Namespace) -> Iterator[
         ProcessPoolExecutor(options.jobs, get_context("fork"), start_worker, (folder, options)) as pool,
     ):
         running: set[Future] = set()
-        while running or (waiting and time.monotonic() < end):
+        flaky, passing, pending = frozenset[str](), set[str](), list[dict]()
+        by_id = {mutant.id: mutant for mutant in waiting}
+        while running or pending or (waiting and time.monotonic() < end):
             while waiting and len(running) < options.jobs and time.monotonic() < end:
-                running.add(pool.submit(result, waiting.pop(0)))
+                running.add(pool.submit(result, waiting.pop(0), flaky))
             finished, running = wait(running, return_when=FIRST_COMPLETED)
-            for each in finished:
-                yield each.result()
+            pending += [each.result() for each in finished]
+            new = sorted({each["by"] for each in pending if "by" in each} - passing)
+            if len(new) >= TOGETHER or not (running or (waiting and time.monotonic() < end)):
+                flaky |= {*pool.submit(failing, new).result()} if new else set()
+                passing |= {*new} - flaky
+            ready = [each for each in pending if each.get("by") in {None, *passing}]
+            waiting += [by_id[each["id"]] for each in pending if each.get("by") in flaky]
+            pending = [each for each in pending if each.get("by") not in {None, *passing, *flaky}]
+            yield from ready
 
 
 def main() -> None:
