@@ -28,7 +28,7 @@ CALLS = {
     ),
     "train dates --out o --resume --allow-changed-data --cache k --set train.max_steps=777": (
         "train",
-        {"out": "o", "resume": True, "allow_changed_data": True, "cache": Path("k")},
+        {"run": "o", "resume": True, "allow_changed_data": True, "cache": Path("k")},
     ),
     f"evaluate one two --outputs o {SHARED}": (
         "evaluate", {"systems": [Path("one"), Path("two")], "outputs": Path("o"), **SHARED_ARGUMENTS}
