@@ -26,25 +26,19 @@ import traceback
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from functools import cache
+from contextlib import suppress
 from multiprocessing import get_context
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
-SOURCE, TESTS, PAGE = ROOT / "src" / "regard", ROOT / "tests", ROOT / "docs" / "mutants.md"
+from small_faults import ROOT, Mutant, mutants, nearest_tests, needs
+
+PAGE = ROOT / "docs" / "mutants.md"
 EQUIVALENT = ROOT / "tools" / "equivalent_mutants.toml"
+FIRST = 4  # test files that run before others are imported
+TOGETHER = 8  # tests that are tried without a fault
 PRELOADED = ("torch", "numpy", "tokenizers", "safetensors.torch", "beartype")  # saves seconds a fault
-SWAPPED: dict[type, type] = {
-    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
-    ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.And: ast.Or, ast.Or: ast.And,
-    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
-}  # fmt: skip
-CALLS = {"all": "any", "any": "all", "min": "max", "max": "min"}
-
-
 HEAD = """# Mutants
 
 Small faults (a comparison, a constant, a condition, an operator, the order of two arguments, a returned value) planted
@@ -59,140 +53,14 @@ with the fault only.
 """
 
 
-class Mutant(NamedTuple):
-    """A part of a file's text and what replaces it."""
-
-    path: str  # under src/regard
-    line: int
-    start: int  # characters of the file
-    end: int
-    new: str
-
-    @property
-    def id(self) -> str:
-        return f"{self.path}:{self.line}:{self.start}:{self.new}"
-
-    def text(self) -> tuple[str, str]:
-        """The file without and with the fault."""
-        old = (SOURCE / self.path).read_text("utf-8")
-        return old, old[: self.start] + self.new + old[self.end :]
-
-
-def changes(node: ast.AST) -> Iterator[ast.AST]:
-    """The node with a small fault, in each way that there is."""
-    match node:
-        case ast.Compare(left, [op, *ops], comparators) if type(op) in SWAPPED:
-            yield ast.Compare(left, [SWAPPED[type(op)](), *ops], comparators)
-        case ast.BoolOp(op, values):
-            yield ast.BoolOp(SWAPPED[type(op)](), values)
-        case ast.BinOp(left, op, right) if type(op) in SWAPPED and not isinstance(left, ast.Constant | ast.JoinedStr):
-            yield ast.BinOp(left, SWAPPED[type(op)](), right)
-        case ast.UnaryOp(ast.Not(), operand):
-            yield operand
-        case ast.IfExp(test, body, orelse):
-            yield ast.IfExp(ast.UnaryOp(ast.Not(), test), body, orelse)
-        case ast.Constant(bool(value)):
-            yield ast.Constant(not value)
-        case ast.Constant(int(value)):
-            yield ast.Constant(value + 1)
-        case ast.Call(ast.Name(name), arguments, keywords) if name in CALLS:
-            yield ast.Call(ast.Name(CALLS[name]), arguments, keywords)
-        case ast.Call(function, [ast.Name() as first, ast.Name() as second, *rest], keywords) if first.id != second.id:
-            yield ast.Call(function, [second, first, *rest], keywords)
-        case ast.Return(value) if value is not None and not isinstance(value, ast.Constant):
-            yield ast.Return(ast.Constant(None))
-
-
-def nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """Everything but annotations, decorators, messages of errors, assertions and blocks for type checkers."""
-    if isinstance(tree, ast.Raise | ast.Assert | ast.JoinedStr | ast.Import | ast.ImportFrom):
-        return
-    if isinstance(tree, ast.If) and "TYPE_CHECKING" in ast.dump(tree.test):
-        return
-    if isinstance(tree, ast.keyword) and tree.arg == "strict":  # of zip: an assertion
-        return
-    yield tree
-    for name, value in ast.iter_fields(tree):
-        if name in ("annotation", "returns", "decorator_list", "type_params"):
-            continue
-        for child in value if isinstance(value, list) else [value]:
-            if isinstance(child, ast.AST):
-                yield from nodes(child)
-
-
-def mutants(only: str) -> list[Mutant]:
-    """All faults that can be planted, in the order of files and lines. Triton's kernels need a GPU."""
-    found = []
-    for path in sorted(SOURCE.rglob("*.py")):
-        name = str(path.relative_to(SOURCE))
-        if not name.startswith(only) or name.endswith("_triton.py"):
-            continue
-        text = path.read_text("utf-8")
-        starts = [0]
-        for line in text.splitlines(keepends=True):
-            starts.append(starts[-1] + len(line.encode()))
-        raw = text.encode()
-        for node in nodes(ast.parse(text)):
-            for changed in changes(node):
-                first, last = (
-                    len(raw[: starts[row - 1] + column].decode())
-                    for row, column in ((node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset))
-                )
-                new = ast.unparse(ast.fix_missing_locations(changed))
-                new = new if isinstance(changed, ast.Return | ast.Constant | ast.Call) else f"({new})"
-                found.append(Mutant(name, node.lineno, first, last, new))
-    return found
-
-
-@cache
-def imports(path: Path) -> frozenset[str]:
-    """The modules that a file names, and every other text in it."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module, *(f"{node.module}.{each.name}" for each in node.names)}
-        elif isinstance(node, ast.Import):
-            found |= {each.name for each in node.names}
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            found |= {node.value}  # the public names of `regard` are imported by strings
-    return frozenset(found)
-
-
-@cache
-def needs() -> tuple[dict[str, Path], dict[str, frozenset[str]]]:
-    """The file of each module of regard and of the tests' helpers, and the modules that it imports."""
-    files = {f"regard.{str(p.relative_to(SOURCE))[:-3].replace('/', '.')}": p for p in SOURCE.rglob("*.py")}
-    files |= {name.removesuffix(".__init__"): p for name, p in files.items()}
-    files |= {f"support.{p.stem}": p for p in (TESTS / "support").glob("*.py")}
-    return files, {name: imports(p) & (files.keys() - {name}) for name, p in files.items()}
-
-
-def nearest_tests(path: str, most: int) -> list[str]:
-    """The test files whose imports reach a module: those of its package first, then by the imports between."""
-    files, needed = needs()
-    target = next(name for name, p in files.items() if p == SOURCE / path)
-    distance, ring = {target: 0}, {target}
-    while ring:
-        ring = {name for name, own in needed.items() if own & ring and name not in distance}
-        distance |= dict.fromkeys(ring, max(distance.values()) + 1)
-    package, ranked = path.partition("/")[0], []
-    for test in sorted(TESTS.rglob("test_*.py")):
-        reached = [distance[name] for name in imports(test) if name in distance]
-        mirrored = test.parent.name == package
-        if reached or mirrored:
-            named = Path(path).stem in test.stem
-            ranked.append((min(reached, default=3) - mirrored - 2 * named, str(test.relative_to(ROOT))))
-    return [name for _, name in sorted(ranked)[:most]]
-
-
 class Limits:
-    """A plugin of pytest: ends tests that take too long, and the run after some time; keeps the first failure.
+    """A plugin of pytest: ends tests that take too long, and the run after some time; keeps the names of failures.
 
-    Times are those of the processor, as other processes may be at work.
+    Times are those of the processor, as other processes may be at work, and of processes that tests have started.
     """
 
     def __init__(self, seconds: float, limit: int) -> None:
-        self.deadline, self.limit, self.failed = time.process_time() + seconds, limit, ""
+        self.deadline, self.limit, self.failed = sum(os.times()[:4]) + seconds, limit, list[str]()
         signal.signal(signal.SIGPROF, self._fail)
 
     def _fail(self, *_: object) -> None:
@@ -208,14 +76,13 @@ class Limits:
 
     pytest_runtest_call = pytest_runtest_setup
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.failed = self.failed or (report.nodeid if report.failed else "")
+    def pytest_runtest_logreport(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        self.failed += [report.nodeid] * report.failed
 
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        self.failed = self.failed or (report.nodeid if report.failed else "")
+    pytest_collectreport = pytest_runtest_logreport
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
-        if time.process_time() > self.deadline:
+        if sum(os.times()[:4]) > self.deadline:
             pytest.exit("time is up", 0)
 
 
@@ -223,52 +90,50 @@ class Tree:
     """A copy of the repository, in which faults are planted."""
 
     def __init__(self, folder: Path, options: argparse.Namespace) -> None:
-        self.folder, self.options, self.passing = folder, options, set[str]()
+        self.folder, self.options = folder, options
         listed = subprocess.check_output(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, text=True)
         for name in listed.splitlines():
             if (ROOT / name).is_file():
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, folder / name)
 
-    def result(self, mutant: Mutant) -> dict[str, object]:
-        """Whether tests catch a fault: caught (and by which test), or survived."""
-        tests = nearest_tests(mutant.path, self.options.tests)
+    def result(self, mutant: Mutant, flaky: frozenset[str]) -> dict[str, object]:
+        """Whether a test fails with a fault: caught (and by which test), or survived. Flaky ones do not count."""
+        tests, seconds = nearest_tests(mutant, self.options.tests), float(self.options.seconds)
         place, (old, new) = self.folder / "src" / "regard" / mutant.path, mutant.text()
-        flaky: list[str] = []
-        while True:
+        for some in (tests[:FIRST], tests[FIRST:]):
+            before = sum(os.times()[2:4])
             place.write_text(new, "utf-8")
             try:
-                failed = self._failed([*tests, *(f"--deselect={each}" for each in flaky)])
+                failed = self.failed(["-x", *some, *(f"--deselect={each}" for each in flaky)], seconds)
             finally:
                 place.write_text(old, "utf-8")
-            if not failed:
-                return {"result": "survived"}
-            if failed in self.passing or not self._failed([failed]):
-                self.passing.add(failed)
-                return {"result": "caught", "by": failed}
-            if "::" not in failed:
-                return {"result": "survived"}
-            flaky.append(failed)
+            if failed:
+                return {"result": "caught", "by": failed[0]}
+            seconds -= sum(os.times()[2:4]) - before
+            if seconds < 0 or not tests[FIRST:]:
+                break
+        return {"result": "survived"}
 
-    def _failed(self, tests: list[str]) -> str:
-        """The first test that fails, or the file that cannot be collected; "" for none. Runs in a forked process."""
+    def failed(self, tests: list[str], seconds: float) -> list[str]:
+        """The tests that fail, or the files that cannot be collected. Runs in a forked process."""
         told = self.folder / ".failed"
         told.unlink(missing_ok=True)
         child = os.fork()
         if not child:
-            self._run(tests, told)
+            self._run(tests, seconds, told)
         end = time.monotonic() + 4 * (self.options.seconds + self.options.limit)
         while os.waitpid(child, os.WNOHANG) == (0, 0):
             if time.monotonic() > end:  # it waits for something, or is in a loop that no signal ends
                 os.killpg(child, signal.SIGKILL)
                 os.waitpid(child, 0)
-                return ""
+                return []
             time.sleep(0.05)
         if not told.exists():
             raise RuntimeError(f"pytest did not run:\n{(self.folder / '.output').read_text()}")
-        return told.read_text()
+        return told.read_text().splitlines()
 
-    def _run(self, tests: list[str], told: Path) -> None:
+    def _run(self, tests: list[str], seconds: float, told: Path) -> None:
         try:
             os.setsid()
             os.chdir(self.folder)
@@ -278,10 +143,12 @@ class Tree:
             output = os.open(self.folder / ".output", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             os.dup2(output, 1)
             os.dup2(output, 2)
-            limits = Limits(self.options.seconds, self.options.limit)
-            arguments = ["-q", "-x", "-m", "not slow", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header"]
-            code = pytest.main([*arguments, *tests], plugins=[limits])
-            told.write_text("" if code in (0, 5) else limits.failed or f"pytest ended with {code}")
+            limits = Limits(seconds, self.options.limit)
+            arguments = ["-q", "-m", "not slow", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header"]
+            code = 0
+            with suppress(ExceptionGroup, Warning):  # of what a run that ended early has left open
+                code = pytest.main([*arguments, *tests], plugins=[limits])
+            told.write_text("\n".join(limits.failed or ([] if code in (0, 5) else [f"pytest ended with {code}"])))
         except BaseException:
             traceback.print_exc()
         finally:
@@ -302,6 +169,10 @@ def page(done: list[dict], options: argparse.Namespace) -> str:
         f"{counts['caught']} of {len(done)} caught, {len(equivalent)} equivalent, {len(survivors)} survived: "
         f"{100 * counts['caught'] / different:.0f} % of those that change something."
     )
+    late = counts["caught"] - sum(each.get("first", each["result"]) == "caught" for each in done)
+    if late:
+        share += f" {late} of them survived at first, and tests were written that catch them: before these it was "
+        share += f"{100 * (counts['caught'] - late) / different:.0f} %, which says more about other faults."
     if len(done) < options.count:
         share += f" The other {options.count - len(done)} of this sample have not been planted."
     text = HEAD.format(options=options, count=options.count, only=only, share=share)
@@ -326,13 +197,21 @@ def start_worker(folder: str, options: argparse.Namespace) -> None:
     tree = Tree(Path(tempfile.mkdtemp(dir=folder)), options)
 
 
-def result(mutant: Mutant) -> dict[str, object]:
+def result(mutant: Mutant, flaky: frozenset[str]) -> dict[str, object]:
     described = {"id": mutant.id, "path": mutant.path, "line": mutant.line, "diff": diff(mutant)}
-    return described | tree.result(mutant)
+    return described | tree.result(mutant, flaky)
+
+
+def failing(tests: list[str]) -> list[str]:
+    """Those that fail without a fault. Some are no tests: pytest could not begin."""
+    return tree.failed([each for each in tests if (ROOT / each.partition("::")[0]).exists()], 1e9)
 
 
 def new_results(waiting: list[Mutant], options: argparse.Namespace) -> Iterator[dict]:
-    """The results of faults as they come, until the minutes are over: one worker for each job."""
+    """The results of faults as they come, until the minutes are over: one worker for each job.
+
+    A failing test counts if it passes without the fault: some of them at a time are tried, as imports take longest.
+    """
     end = time.monotonic() + 60 * options.minutes
     needs()  # before the workers are forked
     with (
@@ -340,12 +219,21 @@ def new_results(waiting: list[Mutant], options: argparse.Namespace) -> Iterator[
         ProcessPoolExecutor(options.jobs, get_context("fork"), start_worker, (folder, options)) as pool,
     ):
         running: set[Future] = set()
-        while running or (waiting and time.monotonic() < end):
+        flaky, passing, pending = frozenset[str](), set[str](), list[dict]()
+        by_id = {mutant.id: mutant for mutant in waiting}
+        while running or pending or (waiting and time.monotonic() < end):
             while waiting and len(running) < options.jobs and time.monotonic() < end:
-                running.add(pool.submit(result, waiting.pop(0)))
+                running.add(pool.submit(result, waiting.pop(0), flaky))
             finished, running = wait(running, return_when=FIRST_COMPLETED)
-            for each in finished:
-                yield each.result()
+            pending += [each.result() for each in finished]
+            new = sorted({each["by"] for each in pending if "by" in each} - passing)
+            if len(new) >= TOGETHER or not (running or (waiting and time.monotonic() < end)):
+                flaky |= {*pool.submit(failing, new).result()} if new else set()
+                passing |= {*new} - flaky
+            ready = [each for each in pending if each.get("by") in {None, *passing}]
+            waiting += [by_id[each["id"]] for each in pending if each.get("by") in flaky]
+            pending = [each for each in pending if each.get("by") not in {None, *passing, *flaky}]
+            yield from ready
 
 
 def main() -> None:
@@ -371,13 +259,15 @@ def main() -> None:
     tried_again = {key for key, each in known.items() if options.again and each["result"] == "survived"}
     finished = known.keys() - (tried_again - tomllib.loads(EQUIVALENT.read_text("utf-8")).keys())
     for each in new_results([mutant for mutant in chosen if mutant.id not in finished], options):
+        if each["id"] in known:
+            each["first"] = known[each["id"]].get("first", "survived")
         known[each["id"]] = each
         with kept.open("a", encoding="utf-8") as file:
             file.write(json.dumps(each) + "\n")
         print(f"{each['result']}: {each['path']}:{each['line']} {each.get('by', '')}", flush=True)
-    done = [known[mutant.id] for mutant in chosen if mutant.id in known]
-    PAGE.write_text(page(done, options), "utf-8")
-    print(f"{len(done)} of {len(chosen)} planted.", page(done, options).partition("\n## ")[0].strip().splitlines()[-1])
+    written = page([known[mutant.id] for mutant in chosen if mutant.id in known], options)
+    PAGE.write_text(written, "utf-8")
+    print(written.partition("\n## ")[0].strip().splitlines()[-1])
 
 
 if __name__ == "__main__":

@@ -56,12 +56,26 @@ def refused(folder: Path) -> bool:
     return False
 
 
-def test_every_flipped_bit_is_detected(tmp_path):
-    write(tmp_path / "c")
+def trained(folder: Path) -> None:
+    """A checkpoint of a run, with the state of its optimizer and of its data."""
+    train(table(max_steps=2, validate_every=2, warmup_steps=1), folder.parent / "run", cache=folder.parent)
+    shutil.copytree(store.step_folder(folder.parent / "run", 2), folder)
+
+
+CHECKPOINTS = [write, pytest.param(trained, marks=pytest.mark.slow)]
+PLACES = 200  # of each file; of a smaller one, all
+
+
+def places(size: int, chance: random.Random) -> list[int]:
+    return chance.sample(range(size), min(size, PLACES))
+
+
+@pytest.mark.parametrize("checkpoint", CHECKPOINTS)
+def test_every_flipped_bit_is_detected(checkpoint, tmp_path):
+    checkpoint(tmp_path / "c")
     chance = random.Random(0)
     for path, content in damaged(tmp_path / "c"):
-        offsets = range(len(content)) if len(content) <= 200 else chance.sample(range(len(content)), 200)
-        for offset in offsets:
+        for offset in places(len(content), chance):
             flipped = bytearray(content)
             flipped[offset] ^= 1 << chance.randrange(8)
             path.write_bytes(flipped)
@@ -70,14 +84,16 @@ def test_every_flipped_bit_is_detected(tmp_path):
     assert not refused(tmp_path / "c")
 
 
-def test_every_truncation_is_detected(tmp_path):
-    write(tmp_path / "c")
+@pytest.mark.parametrize("checkpoint", CHECKPOINTS)
+def test_every_truncation_is_detected(checkpoint, tmp_path):
+    checkpoint(tmp_path / "c")
     chance = random.Random(1)
     for path, content in damaged(tmp_path / "c"):
-        for length in range(len(content)) if len(content) <= 200 else chance.sample(range(len(content)), 200):
+        for length in places(len(content), chance):
             path.write_bytes(content[:length])
             assert refused(tmp_path / "c"), (path.name, length)
         path.write_bytes(content)
+    assert not refused(tmp_path / "c")
 
 
 def rewritten(folder: Path, change) -> None:

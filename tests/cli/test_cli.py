@@ -210,10 +210,10 @@ def test_score_answers_line_for_line(place):
     assert done.returncode == 0, done.stderr
     found = [tuple(map(float, line.split("\t"))) for line in done.stdout.splitlines()]
     assert len(found) == 3
-    assert process("score", place / "run", text="abc\tabc\n\tx\nde\t\n").stdout == done.stdout
+    assert command("score", place / "run", text="abc\tabc\n\tx\nde\t\n").stdout == done.stdout
     as_json = [
         json.loads(line)
-        for line in process("score", place / "run", "--json", text="abc\tabc\n\tx\nde\t\n").stdout.splitlines()
+        for line in command("score", place / "run", "--json", text="abc\tabc\n\tx\nde\t\n").stdout.splitlines()
     ]
     for (log_p, perplexity), each in zip(found, as_json, strict=True):
         assert each["log_probability"] == pytest.approx(log_p, abs=1e-4)
@@ -226,7 +226,7 @@ def test_score_answers_line_for_line(place):
         ([], "abc\n", "line 1: wanted source and target, separated by tabs; got 1 columns"),
     ):
         (place / "in.txt").write_text("one\n")
-        done = process("score", place / "run", *arguments, text=text)
+        done = command("score", place / "run", *arguments, text=text)
         assert done.returncode == 2
         assert message in done.stderr
         assert "Traceback" not in done.stderr
@@ -258,7 +258,7 @@ def test_evaluate_shows_the_metrics_of_the_task_and_keeps_outputs(place):
     assert names == ["metric", "loss", "perplexity", "accuracy", "character_error_rate"]
     recipe = read_recipe(place / "recipe.toml")
     sources = [source for source, _ in rows_of(recipe, "valid")]
-    assert outputs.read_text() == process("predict", place / "run", text="\n".join(sources)).stdout
+    assert outputs.read_text() == command("predict", place / "run", text="\n".join(sources)).stdout
     again = evaluated(outputs, place / "run", "--split", "valid", "--metric", "chrf", "--json")
     first, second = json.loads(again)["systems"]
     assert first["metrics"]["chrf"]["value"] == second["metrics"]["chrf"]["value"]
@@ -460,7 +460,7 @@ def test_a_language_model_has_no_bleu(tmp_path):
     assert command("predict", tmp_path / "run", tmp_path / "in.txt").returncode == 0
     done = command("score", tmp_path / "run", tmp_path / "t.txt")
     assert done.stdout.count("\n") == 30
-    log_p, perplexity = map(float, process("score", tmp_path / "run", text="a text\n").stdout.split("\t"))
+    log_p, perplexity = map(float, command("score", tmp_path / "run", text="a text\n").stdout.split("\t"))
     first = [float(x) for x in done.stdout.splitlines()[0].split("\t")]
     assert first == pytest.approx([log_p, perplexity], rel=1e-4)
 
@@ -471,7 +471,7 @@ def test_invalid_utf8_is_named(place):
     assert "line 2" in done.stderr
     assert "0xff" in done.stderr
     assert "--errors replace" in done.stderr
-    done = process("predict", place / "run", "--errors", "replace", text=b"fine\nbad \xff\n")
+    done = command("predict", place / "run", "--errors", "replace", text=b"fine\nbad \xff\n")
     assert done.returncode == 0
     assert done.stdout.count("\n") == 2
     done = command("predict", place / "run", "--errors", "ignore")

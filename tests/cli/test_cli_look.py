@@ -18,7 +18,7 @@ from regard.interpret.head_properties import COLUMNS
 from regard.interpret.sites import attention_sites
 from regard.recipe.recipe import Recipe
 from regard.views.terminal import grid_maps, heat_map
-from support.command_line import command, process
+from support.command_line import command
 from support.corpora import corpus_of
 
 GOLDEN = HERE / "0.1.0"
@@ -63,7 +63,7 @@ def test_lines_are_looked_at_one_by_one(tmp_path):
     told = [json.loads(line) for line in from_file.stdout.splitlines()]
     assert [each["title"] for each in told] == ["a cat", "a dog"]
     assert told[0] == json.loads(regard.look(regard.load(GOLDEN / "rnn"), "a cat", max_length=3).to_json())
-    piped = process("look", GOLDEN / "rnn", "--json", *short, text="a cat\n\na dog\n")
+    piped = command("look", GOLDEN / "rnn", "--json", *short, text="a cat\n\na dog\n")
     assert piped.stdout == from_file.stdout
     together = command("look", GOLDEN / "rnn", "--file", tmp_path / "in.txt", "--summary", "--json", *short)
     (line,) = json.loads(together.stdout)["heads"]

@@ -1,5 +1,6 @@
 """Help in the terms of its readers."""
 
+import inspect
 import re
 
 import pytest
@@ -49,6 +50,18 @@ def test_summaries_are_whole():
     for name, verb in typer.main.get_command(app).commands.items():
         assert re.search(rf"  {name} ", commands)
         assert verb.get_short_help_str(500).split()[-1] in commands
+
+
+@pytest.mark.parametrize(
+    "name", [path[0] for path in VERBS if len(path) == 1 and callable(getattr(regard, path[0], None))]
+)
+def test_defaults_are_those_of_the_python_function(name):
+    """None and an empty value are alike: the command line has no empty lists."""
+    own = inspect.signature(getattr(regard, name)).parameters
+    for parameter in VERBS[name,].params:
+        if parameter.name in own and (wanted := own[parameter.name].default) is not inspect.Parameter.empty:
+            found = parameter.default
+            assert (found or None) in (wanted or None, [wanted]), parameter.name
 
 
 def test_the_keys_of_word2vec_are_listed():

@@ -10,13 +10,13 @@ from regard.kernels.attention.mask import AttentionMask
 from regard.kernels.attention.score_function import AdditiveScoreFunction, DotScoreFunction
 from regard.kernels.attention.spec import AttentionSpec
 
-size = st.integers(1, 9)
+size, few = st.integers(1, 9), st.integers(1, 3)
 reach = st.none() | st.integers(0, 10)
 
 
 @st.composite
 def lookups(draw):
-    batch, groups, group, n, m, dim = (draw(size) for _ in range(6))
+    (batch, groups, group), (n, m, dim) = ([draw(each) for _ in range(3)] for each in (few, size))
     heads = groups * group
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
     new = lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float64)  # noqa: E731

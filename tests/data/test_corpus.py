@@ -122,6 +122,28 @@ REFUSED = {
         {"train": "a", "encoding_errors": "ignore"},
         ["data.encoding_errors: wanted one of 'strict', 'replace'"],
     ),
+    "one of several sources": (
+        {"train": ["a", "b"], "sources": [{}]},
+        ["data.sources: wanted at least two tables; got one. Write [data.source]."],
+    ),
+    "a source and sources": (
+        {"train": ["a", "b", "c"], "source": {}, "sources": [{}, {}]},
+        ["data.sources: wanted nothing beside [data.source]; got 2 tables"],
+    ),
+    "all for validation": (
+        {"train": ["a", "b"], "source": {}, "valid": 0.5, "test": 0.5},
+        ["data.valid: wanted shares that leave something to train on; got all of it"],
+    ),
+}
+ACCEPTED: dict[str, dict] = {  # next to what is refused
+    "two sources": {"train": ["a", "b", "c"], "sources": [{}, {}]},
+    "three sources": {"train": ["a", "b", "c", "d"], "sources": [{}, {}, {}]},
+    "the smallest vocabulary": {"train": "a", "target": {"vocab_size": 262}},
+    "much for validation": {"train": ["a", "b"], "source": {}, "valid": 0.5, "test": 0.4},
+    "one file for one field": {"train": "a"},
+    "a table of two columns": {"train": "a.csv", "source": {"column": "a"}, "target": {"column": "b"}},
+    "unequal, not joint": {"train": ["a", "b"], "source": {"tokenizer": "words"}, "shared_vocab": False},
+    "running text": {"train": "a", "context_length": 1},
 }
 
 
@@ -132,6 +154,11 @@ def test_invalid_settings_are_refused(name):
     assert isinstance(problems, list)
     for message in messages:
         assert any(message in str(problem) for problem in problems), list(map(str, problems))
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_what_is_next_to_invalid_settings_is_accepted(name):
+    assert isinstance(read(DataConfig, ACCEPTED[name], "data"), DataConfig)
 
 
 def test_a_configuration_round_trips_through_json(pairs):
@@ -322,9 +349,10 @@ def test_truncated_files_are_refused(tmp_path, pairs):
     folder = prepare(pairs, tmp_path / "out").folder
     for path in folder.iterdir():
         whole = path.read_bytes()
-        path.write_bytes(whole[:-1])
-        with pytest.raises(InvalidData, match=rf"{path.name}: wanted a whole prepared corpus; got"):
-            Prepared.open(folder)
+        for length in {0, 1, len(whole) // 2, len(whole) - 1}:
+            path.write_bytes(whole[:length])
+            with pytest.raises(InvalidData, match=rf"{path.name}: wanted a whole prepared corpus; got"):
+                Prepared.open(folder)
         path.write_bytes(whole)
     Prepared.open(folder)
     (folder / "train.source.ids.npy").unlink()
@@ -334,12 +362,14 @@ def test_truncated_files_are_refused(tmp_path, pairs):
         Prepared.open(tmp_path)
 
 
-def test_every_flipped_bit_is_refused(tmp_path, pairs):
+@pytest.mark.parametrize("most", [20, pytest.param(500, marks=pytest.mark.slow)])
+def test_every_flipped_bit_is_refused(most, tmp_path, pairs):
+    """Of each file so many bits, or all that there are."""
     folder, draw = prepare(pairs, tmp_path / "out").folder, np.random.default_rng(1)
     for path in folder.iterdir():
         whole = path.read_bytes()
         size = len(whole) * 8
-        for place in draw.permutation(size)[:40]:
+        for place in draw.permutation(size)[:most]:
             flipped = bytearray(whole)
             flipped[place // 8] ^= 1 << (place % 8)
             path.write_bytes(flipped)

@@ -14,6 +14,7 @@ from regard.core.errors import InvalidData, MissingExtra
 from regard.data.config import DataConfig, FieldConfig
 from regard.data.corpus import prepare
 from regard.data.example import Example
+from regard.data.from_python import with_python_data
 from regard.data.sources import examples
 from regard.recipe.load import read_recipe
 
@@ -225,6 +226,17 @@ def test_iterables_as_training_and_validation_data(tmp_path):
     assert regard.train(more, tmp_path / "pairs", resume=True, cache=tmp_path / "cache").folder.name == "step-00000006"
     with pytest.raises(regard.CheckpointRefused, match="wanted the data that the run began with"):
         regard.train(more, tmp_path / "pairs", data={"train": PAIRS[:5]}, resume=True, cache=tmp_path / "cache")
+
+
+def test_rows_are_kept_in_a_folder_that_is_made_with_those_above_it(tmp_path):
+    for _ in range(2):  # the second time, the folder and the file are there
+        table = with_python_data(RECIPE["data"], {"valid": PAIRS}, tmp_path / "above" / "cache")
+        (path,) = (tmp_path / "above" / "cache").iterdir()
+        assert table["valid"] == str(path)
+    assert len(path.read_text().splitlines()) == len(PAIRS)
+    (tmp_path / "file").touch()
+    with pytest.raises(regard.InvalidArgument, match="wanted a folder to write to"):
+        with_python_data(RECIPE["data"], {"valid": PAIRS}, tmp_path / "file" / "cache")
 
 
 def test_texts_alone_make_a_language_model(tmp_path):

@@ -1,6 +1,7 @@
 """Edits of attention: the same in a forward pass, in decoding steps, padded and alone, for every architecture."""
 
 import json
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -379,6 +380,8 @@ def test_a_look_under_edits_shows_the_output_that_predict_gives(kind, beam):
     assert float(cross[:, :, 3].max()) == 0.0
     assert regard.look(model, text, edits=[each.as_dict() for each in edits], **options).to_json() == look.to_json()
     assert read_edits(json.loads(look.to_json())["edits"]) == tuple(edits)
+    by_id = [replace(x, token=model.target.encode(x.token)[0]) if isinstance(x, ReplaceToken) else x for x in edits]
+    assert regard.look(model, text, edits=by_id, **options).output == look.output
     with pytest.raises(InvalidArgument, match="attributions: wanted a look without edits"):
         look.attributions()
 

@@ -318,6 +318,9 @@ def test_a_look_with_top_keeps_summaries_only():
             other.weights()
         with pytest.raises(ValueError, match="summary alone"):
             other.summary(3)
+        top = other.as_dict(10**6)["top"]  # the weights are gone, however few
+        assert top["shape"] == [one_.heads, one_.size[0], 2]
+        torch.testing.assert_close(unpacked(top, "<u2", top["weights"]) / 65535, wanted.top_weights, rtol=0, atol=1e-5)
     for few in regard.look(model, given, **output, top=99).maps:  # there are not so many keys
         assert few.summary().top_weights.shape[-1] == few.summary(200).top_weights.shape[-1] == few.size[1]
 

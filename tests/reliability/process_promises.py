@@ -3,20 +3,21 @@
 from reliability.promise import rows
 
 ENGINE, FORGED = "runtime/test_cpu_decoder.py", "inference/test_forged_checkpoints.py"
+LIBRARY = "runtime/test_compiled_library.py"
 TRAINER, DISK = "training/test_trainer.py", "reliability/test_disk_faults.py"
 
 PROCESSES = rows({
     "N1": (
         "A compiled library that is planted, of another owner, linked, or in a folder that others can write to "
         "is never loaded; nor from such a cache of Triton's",
-        f"{ENGINE}::test_a_library_that_others_could_replace_is_not_loaded",
-        f"{ENGINE}::test_a_truncated_or_planted_library_is_compiled_anew",
-        f"{ENGINE}::test_an_empty_or_relative_cache_home_is_not_used",
+        f"{LIBRARY}::test_a_library_that_others_could_replace_is_not_loaded",
+        f"{LIBRARY}::test_a_truncated_or_planted_library_is_compiled_anew",
+        f"{LIBRARY}::test_an_empty_or_relative_cache_home_is_not_used",
         "kernels/test_triton_launch.py::test_a_cache_that_others_could_write_to_is_not_used",
     ),
     "N2": (
         "A compiled library that is truncated or has a flipped bit is noticed and compiled anew",
-        f"{ENGINE}::test_a_truncated_or_planted_library_is_compiled_anew",
+        f"{LIBRARY}::test_a_truncated_or_planted_library_is_compiled_anew",
     ),
     "N3": (
         "Compiled code passes AddressSanitizer and UndefinedBehaviorSanitizer, also with ids and lengths out of range",

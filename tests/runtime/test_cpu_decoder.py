@@ -14,7 +14,6 @@ import pytest
 import torch
 from torch import nn
 
-from regard.core.atomic_io import cache_folder
 from regard.core.sequence import Tokens
 from regard.model import capture
 from regard.model.embedding import Embedding, Projection
@@ -309,26 +308,6 @@ def test_learned_positions_end_with_their_table():
     assert token_ids(decode(made, rows, min_length=LONGEST + 1, max_length=LONGEST + 2)) == wanted
 
 
-@pytest.mark.parametrize(
-    ("compiler", "why"), [("false", "ended with 1"), ("no-such-compiler", "No such file")], ids=["fails", "missing"]
-)
-def test_a_missing_compiler_is_logged_once(monkeypatch, tmp_path, caplog, compiler, why):
-    monkeypatch.setenv("CXX", shutil.which(compiler) or compiler)
-    monkeypatch.setenv("REGARD_CACHE", str(tmp_path))
-    compile.library.cache_clear()
-    try:
-        made, rows = model("transformer"), sources()[:3]
-        outputs = [token_ids(decode(made, rows)) for _ in range(2)]
-        assert caplog.text.count("the compiled CPU engine is unavailable") == 1
-        assert why in caplog.text
-        assert not list(tmp_path.rglob("*.so"))
-        monkeypatch.undo()
-        compile.library.cache_clear()
-        assert token_ids(decode(made, rows)) == outputs[0] == outputs[1]
-    finally:
-        compile.library.cache_clear()
-
-
 @needs_compiler
 @pytest.mark.parametrize("wrong", [VOCABULARY, 100_000, 2**32 - 1, -1])
 @pytest.mark.parametrize("name", ["transformer", "lstm bahdanau", "rnn", "conv"])
@@ -387,84 +366,6 @@ def test_compiled_code_passes_the_sanitizers(tmp_path):
     }
     files = [__file__, str(Path(__file__).with_name("test_search_loop.py"))]
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not slow", "-p", "no:cacheprovider", *files]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1800)
     assert ended.returncode == 0, (ended.stdout + ended.stderr)[-4000:]
     assert list(tmp_path.rglob("*.so"))
-
-
-@pytest.fixture
-def fresh_cache(monkeypatch, tmp_path):
-    """A cache without a compiled library; the folder of compiled libraries."""
-    monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
-    compile.library.cache_clear()
-    yield tmp_path / "cache" / "native"
-    monkeypatch.undo()
-    compile.library.cache_clear()
-
-
-LOADED = """
-import sys
-from regard.runtime.cpu import compile
-library = compile.library()
-sys.exit(3 if library is None else 0 if library.regard_panel_columns() in (16, 64) else 1)
-"""
-
-
-def loaded() -> tuple[int, str]:
-    """The exit code of a process that loads the library, 3 where it does not, and its messages."""
-    ended = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, timeout=120)
-    return ended.returncode, ended.stderr
-
-
-@needs_compiler
-def test_a_truncated_or_planted_library_is_compiled_anew(fresh_cache):
-    assert loaded()[0] == 0
-    (path,) = fresh_cache.glob("*.so")
-    content, inode = path.read_bytes(), path.stat().st_ino
-    assert fresh_cache.stat().st_mode & 0o777 == 0o700
-    assert loaded()[0] == 0
-    assert path.stat().st_ino == inode  # compiled once
-    with path.open("r+b") as file:  # under another name in the cache, this is a SIGBUS
-        file.truncate(len(content) // 2)
-    code, messages = loaded()
-    assert (code, path.read_bytes()) == (0, content)
-    assert "compiled anew" in messages
-    flipped = bytearray(content)
-    flipped[len(content) // 3] ^= 4
-    path.write_bytes(flipped)
-    code, messages = loaded()
-    assert (code, path.read_bytes()) == (0, content)
-    assert "compiled anew" in messages
-    path.unlink()
-    path.symlink_to("/dev/null")
-    assert loaded()[0] == 0
-    assert not path.is_symlink()
-
-
-@needs_compiler
-@pytest.mark.parametrize("change", ["mode", "parent", "link", "owner"])
-def test_a_library_that_others_could_replace_is_not_loaded(fresh_cache, change, monkeypatch, caplog):
-    fresh_cache.mkdir(parents=True)
-    if change == "mode":
-        fresh_cache.chmod(0o777)
-    elif change == "parent":
-        fresh_cache.parent.chmod(0o775)
-    elif change == "link":
-        fresh_cache.rmdir()
-        (fresh_cache.parent / "elsewhere").mkdir()
-        fresh_cache.symlink_to(fresh_cache.parent / "elsewhere")
-    else:
-        monkeypatch.setattr(os, "geteuid", lambda: 4321)  # neither root nor the owner, if the tests run as another user
-        if fresh_cache.stat().st_uid == 0:
-            os.chown(fresh_cache, 1234, -1)
-    assert compile.library() is None
-    assert "others cannot write to" in caplog.text
-    made, rows = model("transformer"), sources()[:3]
-    assert token_ids(decode(made, rows))  # by PyTorch
-
-
-@pytest.mark.parametrize("given", ["", "relative"])
-def test_an_empty_or_relative_cache_home_is_not_used(monkeypatch, given):
-    monkeypatch.delenv("REGARD_CACHE", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", given)
-    assert cache_folder() == Path.home() / ".cache" / "regard"

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from regard.core.sequence import Tokens
-from regard.data.special_tokens import END, SpecialTokens
+from regard.data.special_tokens import END, PAD, SpecialTokens
 from regard.decoding.config import DecodeConfig
 from regard.decoding.interfaces import LogitsProcessor
+from regard.decoding.logits_processors import NoRepeatNgram, SuppressTokens
 from regard.decoding.request import Request, SearchTask
 from regard.decoding.search import search, stream
 from regard.model import capture
@@ -154,6 +155,41 @@ def test_what_python_must_do_is_done_in_python_with_the_same_bits(beams):
         with capture.capture_attention():
             assert decode(made, rows, **options) == compiled
     assert counted.steps == 0
+
+
+class SuppressLater(SuppressTokens):
+    """Its own call: what its parent's class says of a compiled loop is not true of it."""
+
+    def __call__(self, scores, generated) -> None:
+        if int(generated.length.max()) > 0:
+            super().__call__(scores, generated)
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_processors_of_ones_own_are_added_to_those_of_the_loop(beams):
+    """Two lists of suppressed tokens, and two sizes of n-grams."""
+    made, rows, options = model("transformer"), sources(), {"beam_size": beams, "no_repeat_ngram_size": 1}
+    with torch.no_grad():
+        made.decoder.project.bias[PAD] = 6.0  # which is never generated, likely as it is here
+    usual = decode(made, rows, **options)
+    own = [SuppressTokens((usual[0][0].tokens[0],)), NoRepeatNgram(3)]
+    with loops(enabled=True) as counted:
+        compiled = decode(made, rows, processors=own, **options)
+    assert counted.steps > 0
+    with loops(enabled=False):
+        assert compiled == decode(made, rows, processors=own, **options) != usual
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_a_processor_with_another_call_than_its_parents_stays_in_python(beams):
+    made, rows, options = model("transformer"), sources(), {"beam_size": beams}
+    usual = decode(made, rows, **options)
+    first = usual[0][0].tokens[0]
+    with loops(enabled=True) as counted:
+        found = decode(made, rows[:1], processors=[SuppressLater((first,))], **options)
+        assert counted.steps == 0
+        other = decode(made, rows[:1], processors=[SuppressTokens((first,))], **options)
+    assert found[0][0].tokens[:1] == (first,) != other[0][0].tokens[:1]
 
 
 def test_a_stream_takes_one_step_at_a_time():

@@ -26,8 +26,8 @@ from regard.runtime.cuda.encode import GraphedEncoder
 from regard.runtime.cuda.static_decoder import StaticDecoder, _decoders, static_decoder
 from regard.runtime.engines import PyTorchEngine
 from regard.runtime.interfaces import Engine
-from support.models import VOCABULARY, decoder, encoder, memory
-from support.search import STRATEGIES, decode, model, sources, token_ids
+from support.models import SMALL, VOCABULARY, WIDTH, decoder, encoder, memory, words
+from support.search import LONGEST, STRATEGIES, decode, model, sources, token_ids
 
 KINDS = ("transformer", "lstm bahdanau", "conv")
 
@@ -101,6 +101,18 @@ def test_search_results_equal_plain_ones(name, options, request):
         assert token_ids(outputs) == token_ids(wanted)
         for one, other in zip(outputs, wanted, strict=True):
             assert [each.score for each in one] == pytest.approx([each.score for each in other], abs=1e-4)
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_slots_take_steps_past_the_end_of_learned_positions(beams, request):
+    """Those whose sequence has ended, while others go on."""
+    short = replace(SMALL, positions="learned", max_positions=LONGEST)
+    made = model("transformer")
+    made.decoder = TransformerDecoder(short, words(), made.decoder.project, WIDTH).eval()
+    run = partial(decode, made, sources(), beam_size=beams, batch_tokens=13)
+    plain = run()
+    request.getfixturevalue("_as_on_a_gpu")
+    assert token_ids(run()) == token_ids(plain)
 
 
 @pytest.mark.parametrize("options", STRATEGIES, ids=str)

@@ -4,9 +4,15 @@ import pytest
 
 pytest.importorskip("msgspec", reason="needs the extra `serve`")
 
+from regard.core.sequence import Tokens
+from regard.decoding.batch_plan import BatchLimits, plan_requests
+from regard.decoding.config import DecodeConfig
+from regard.decoding.request import Request, SearchTask
 from regard.server.batches import compute
 from regard.server.jobs import Scoring
+from regard.server.searches import limits_of
 from support.predictors import language_model, translator
+from support.search import model
 
 
 def test_tokens_that_were_read_are_those_of_the_input_and_of_a_given_target():
@@ -17,3 +23,18 @@ def test_tokens_that_were_read_are_those_of_the_input_and_of_a_given_target():
     (found,) = compute(model, [Scoring("the red dog", "a cat sat")])
     assert found.read == len(model.encode("the red dog")[0]) + len(found.result.tokens)
     assert len(found.result.tokens) == len(model.score(["the red dog"], ["a cat sat"])[0].tokens) > 1
+
+
+def test_a_search_has_room_for_what_its_requests_need_and_for_nothing_else():
+    def limits(banned=(), prefix=(), **options) -> BatchLimits:
+        task = SearchTask(made, Tokens.of, DecodeConfig(**{"max_length": 60, **options}))
+        (planned,) = plan_requests(task, [Request([5, 6], 2, prefix, banned)])
+        return limits_of(task, planned)
+
+    made = model("transformer")
+    plain = BatchLimits(max_length=64)
+    assert limits() == limits(max_length=64) == limits(max_length=3) == plain  # similar requests share a search
+    assert limits(max_length=65) == plain._replace(max_length=128)
+    assert limits(min_length=1) == plain._replace(min_length=True)
+    assert limits(banned=[[7], [8, 9, 10]]) == plain._replace(banned=(2, 4))
+    assert limits(prefix=(7, 8, 9)) == plain._replace(max_prefix=4)

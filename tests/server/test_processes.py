@@ -243,6 +243,13 @@ def test_a_process_that_never_was_ready_is_not_started_again(tmp_path):
     assert len([*tmp_path.iterdir()]) == 3
 
 
+@pytest.mark.parametrize(("module", "ending"), [("this", "exit code 0"), ("py_compile", "exit code 1")])
+def test_a_process_that_ends_before_it_was_ready_is_an_error(module, ending):
+    """Other programs, which end at once and have said nothing."""
+    with pytest.raises(RegardError, match=f"^it: wanted a process that starts; got {ending}. See the log.$"):
+        asyncio.run(Supervised("it", module, Start(config()), {}).run())
+
+
 def test_a_process_that_does_not_answer_is_ended_and_started_again(tmp_path, caplog):
     """The child says that it is ready, and never answers a ping: see support/crashing_child.py."""
     for number in range(3):
@@ -429,6 +436,7 @@ def test_streams_deadlines_and_cancellation_cross_the_socket(models, tmp_path, m
             gate, _ = slowed(monkeypatch, models["rnn"])
             left = asyncio.ensure_future(EngineClient(remote, "rnn", "c", None).results([work] * 3))
             await until(lambda: side.engine.busy == 3)
+            await until(lambda: remote.stats().jobs == 3)  # the state is sent as it changes
             left.cancel()
             gate.release(1000)
             await until(lambda: side.engine.busy == 0)

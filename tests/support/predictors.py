@@ -39,9 +39,10 @@ def translator(kind: str = "bpe", decoder: str = "transformer", seed: int = 1, e
     return Predictor(_ending(model), _recipe(parts), (words,), words)
 
 
-def language_model(kind: str = "bpe", **data: Any) -> Predictor:
+def language_model(kind: str = "bpe", seed: int = 0, **data: Any) -> Predictor:
     words = tokenizer(kind)
     words = words.for_running_text() if "context_length" in data else words
+    torch.manual_seed(seed)
     model = regard.build({"decoder": PARTS["transformer"], "vocab_size": words.size}).eval()
     return Predictor(_ending(model), _recipe({"decoder": PARTS["transformer"]}, **data), (), words)
 
@@ -49,6 +50,7 @@ def language_model(kind: str = "bpe", **data: Any) -> Predictor:
 def classifier() -> Predictor:
     words, labels = tokenizer(), Labels(["bad", "fine", "good"])
     parts = {"encoder": PARTS["rnn"], "pool": {"kind": "mean"}}
+    torch.manual_seed(0)
     model = regard.build({**parts, "num_labels": labels.size, "source_vocab_size": words.size}).eval()
     recipe = Recipe.of({"data": COPY, "model": {"encoder": PARTS["rnn"], "decoder": PARTS["rnn"]}})
     return Predictor(model, recipe, (words,), labels)
@@ -57,6 +59,7 @@ def classifier() -> Predictor:
 def masked_model() -> Predictor:
     words = tokenizer()
     parts = {"encoder": PARTS["transformer"], "head": "mlm"}
+    torch.manual_seed(0)
     model = regard.build({**parts, "vocab_size": words.size}).eval()
     recipe = Recipe.of({"data": {"train": "x.txt"}, "model": parts, "train": {"mask_probability": 0.15}})
     return Predictor(model, recipe, (), words)

@@ -17,7 +17,7 @@ import pytest
 
 from regard.api.train import train
 from regard.views import progress
-from regard.views.progress import Status, StatusLine, TrainingProgress, tracked
+from regard.views.progress import Status, StatusLine, TrainingProgress, status_line, tracked
 from support.training_runs import table
 
 ESCAPE = "\x1b"
@@ -147,6 +147,17 @@ for item in tracked(range(8), "lines", printing=sys.argv[1] == "printing"):
     time.sleep(0.1)
     print(item)
 """
+
+
+def test_a_block_has_a_status_line_on_a_terminal_unless_it_is_not_to_be_shown(monkeypatch):
+    for options, is_shown in (({}, True), ({"shown": True}, True), ({"shown": False}, False)):
+        with terminal() as (stream, shown, _), monkeypatch.context() as patched:
+            patched.setattr(sys, "stderr", stream)
+            with status_line(lambda: Status("loss without each head"), **options):
+                if is_shown:
+                    wait_for(lambda shown=shown: "loss without each head" in shown())
+            stream.flush()
+            assert bool(shown()) is is_shown
 
 
 def test_lines_are_counted_on_a_terminal_only():

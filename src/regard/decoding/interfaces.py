@@ -72,6 +72,19 @@ class GeneratedTokens:
         return tokens.masked_fill((positions < 0)[:, None], -1)
 
 
+class LoopMasks(NamedTuple):
+    """Tokens that a compiled search loop excludes, beside those before the minimum length and beside a prefix."""
+
+    suppressed: tuple[int, ...] = ()
+    no_repeat_ngram_size: int = 0  # 0: n-grams may be repeated
+    allow_end: bool = False
+
+    def __or__(self, other: "LoopMasks") -> "LoopMasks":
+        """What either of two excludes: a token that repeats an n-gram repeats all shorter ones at its end."""
+        sizes = [each.no_repeat_ngram_size for each in (self, other) if each.no_repeat_ngram_size]
+        return LoopMasks(self.suppressed + other.suppressed, min(sizes, default=0), self.allow_end or other.allow_end)
+
+
 class LogitsProcessor(ABC):
     """Changes the scores of the next token in place, before a strategy chooses.
 
@@ -85,6 +98,16 @@ class LogitsProcessor(ABC):
     recordable: bool = False
     masks_only: bool = False
     per_slot: bool = False
+
+    @property
+    def loop_masks(self) -> LoopMasks | None:
+        """What a compiled search loop does in place of calls; None: it cannot, and the search stays in Python."""
+        return None
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "__call__" in vars(cls) and "loop_masks" not in vars(cls):  # those of its parent are of another call
+            cls.loop_masks = LogitsProcessor.loop_masks  # type: ignore[method-assign]
 
     @abstractmethod
     def __call__(self, scores: Scores, generated: GeneratedTokens) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from regard.core.registry import Registry
 from regard.core.shapes import Bool, Float, Int, Tensor
-from regard.decoding.interfaces import GeneratedTokens, LogitsProcessor, Scores
+from regard.decoding.interfaces import GeneratedTokens, LogitsProcessor, LoopMasks, Scores
 
 if TYPE_CHECKING:
     from regard.decoding.request import Request
@@ -26,6 +26,10 @@ class SuppressTokens(LogitsProcessor):
 
     tokens: Sequence[int]
     recordable = masks_only = True
+
+    @property
+    def loop_masks(self) -> LoopMasks:
+        return LoopMasks(suppressed=tuple(self.tokens))
 
     def __call__(self, scores: Scores, generated: GeneratedTokens) -> None:
         if scores.is_cuda:
@@ -44,6 +48,10 @@ class MinLength(LogitsProcessor):
     def __init__(self, ends: Sequence[int]) -> None:
         self.ends = ends
 
+    @property
+    def loop_masks(self) -> LoopMasks:
+        return LoopMasks()  # the loop has the lengths
+
     def __call__(self, scores: Scores, generated: GeneratedTokens) -> None:
         early = (generated.length < generated.min_length)[:, None]
         self.end_scores = [scores[..., end].clone() for end in self.ends]
@@ -58,6 +66,10 @@ class AllowEnd(LogitsProcessor):
     min_length: MinLength
     recordable = masks_only = True
 
+    @property
+    def loop_masks(self) -> LoopMasks:
+        return LoopMasks(allow_end=True)
+
     def __call__(self, scores: Scores, generated: GeneratedTokens) -> None:
         empty = scores.amax(-1) == -torch.inf
         for end, saved in zip(self.min_length.ends, self.min_length.end_scores, strict=True):
@@ -71,6 +83,10 @@ class SavePrefix(LogitsProcessor):
     tokens: Int[Tensor, "B K 1"]
     active: Bool[Tensor, "B 1 1"]  # whether the prefix has a next token
     scores: Float[Tensor, "B K 1"]
+
+    @property
+    def loop_masks(self) -> LoopMasks:
+        return LoopMasks()  # the loop has the prefixes
 
     def __call__(self, scores: Scores, generated: GeneratedTokens) -> None:
         length, prefix = generated.length[:, None], generated.prefix
@@ -87,6 +103,10 @@ class ForcePrefix(LogitsProcessor):
     saved: SavePrefix
     recordable = masks_only = True
 
+    @property
+    def loop_masks(self) -> LoopMasks:
+        return LoopMasks()
+
     def __call__(self, scores: Scores, generated: GeneratedTokens) -> None:
         active, tokens = self.saved.active, self.saved.tokens
         scores.masked_fill_(active, -torch.inf)
@@ -99,6 +119,10 @@ class NoRepeatNgram(LogitsProcessor):
 
     size: int
     recordable = masks_only = True
+
+    @property
+    def loop_masks(self) -> LoopMasks:
+        return LoopMasks(no_repeat_ngram_size=self.size)
 
     def __call__(self, scores: Scores, generated: GeneratedTokens) -> None:
         if generated.tokens.shape[2] < self.size:

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 
@@ -11,25 +11,9 @@ from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.data.special_tokens import DEFAULT_TOKENS, SpecialTokens
 from regard.decoding.config import DecodeConfig
 from regard.decoding.constrained_beam import RequiredPhrases
-from regard.decoding.interfaces import GeneratedTokens, Hypothesis, LogitsProcessor
-from regard.decoding.logits_processors import (
-    AllowEnd,
-    ForcePrefix,
-    MinLength,
-    NoRepeatNgram,
-    SavePrefix,
-    SuppressTokens,
-)
+from regard.decoding.interfaces import GeneratedTokens, Hypothesis, LogitsProcessor, LoopMasks
 from regard.model.kv_cache import Slots
 from regard.runtime.interfaces import SearchLoop, SearchStrategy
-
-
-class LoopMasks(NamedTuple):
-    """Tokens that a compiled loop excludes, beside those before the minimum length and beside a prefix."""
-
-    suppressed: tuple[int, ...] = ()
-    no_repeat_ngram_size: int = 0
-    allow_end: bool = False
 
 
 @dataclass(eq=False)
@@ -97,18 +81,13 @@ class DecodingStrategy(SearchStrategy):
             normalized,
         )
 
-    def _masks(self) -> "LoopMasks | None":
+    def _masks(self) -> LoopMasks | None:
         """What the processors exclude; None where a compiled loop cannot do the same."""
         masks = LoopMasks()
         for processor in self.processors:
-            if type(processor) is SuppressTokens:
-                masks = masks._replace(suppressed=tuple(processor.tokens))
-            elif type(processor) is NoRepeatNgram:
-                masks = masks._replace(no_repeat_ngram_size=processor.size)
-            elif type(processor) is AllowEnd:
-                masks = masks._replace(allow_end=True)
-            elif type(processor) not in (MinLength, SavePrefix, ForcePrefix):
+            if (own := processor.loop_masks) is None:
                 return None
+            masks |= own
         return masks
 
     def is_end(self, tokens: Int[Tensor, "B ..."], position: Int[Tensor, " B"]) -> Bool[Tensor, "B ..."]:
