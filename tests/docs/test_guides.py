@@ -32,8 +32,17 @@ def test_what_a_command_prints_is_pasted_after_it(tmp_path):
     done = run_guide.run(text, tmp_path)
     assert done == text.replace("old", "2")
     assert run_guide.run(done, tmp_path) == done
-    with pytest.raises(run_guide.GuideFailed, match="ended with 3"):
-        run_guide.run("```sh\nexit 3\n```\n", tmp_path)
+
+
+@pytest.mark.parametrize("code", ["exit 3", "(exit 3) | cat", "cat /dev/null | (exit 3)\necho done", "regard nonsense | cat"])
+def test_a_command_that_fails_anywhere_in_a_pipeline_ends_the_guide(code, tmp_path):
+    with pytest.raises(run_guide.GuideFailed, match="ended with [32]"):
+        run_guide.run(f"```sh\n{code}\n```\n", tmp_path)
+
+
+def test_a_pipeline_may_end_before_its_input_and_a_failure_may_be_expected(tmp_path):
+    text = "```sh\nseq 100000 | head -1\nfalse || echo no\n```\n\n```text\n1\nno\n```\n"
+    assert run_guide.run(text, tmp_path) == text
 
 
 def test_the_options_of_other_libraries_are_given_as_recipe_keys_that_exist():
