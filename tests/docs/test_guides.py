@@ -27,6 +27,18 @@ def test_a_guide_runs_and_its_commands_print_what_is_pasted(path, tmp_path):
     ], "run `python docs/tools/run_guide.py docs/guides/*.md`"
 
 
+@pytest.mark.parametrize("path", GUIDES, ids=lambda path: path.stem)
+def test_a_guide_says_what_it_needs(path):
+    text = path.read_text("utf-8")
+    needs = text.partition("*Needs [Regard](../index.md#install)")[2].partition("*\n")[0]
+    assert needs
+    for code, words in {"import PIL|from PIL": "`images`", "transformers import": "transformers`", "^regard serve": "`serve`",
+                        "^regard convert": "`yaml`"}.items():  # fmt: skip
+        assert (words in needs) or not re.search(code, text, re.M), words
+    for name in run_guide.NAME.findall("".join(block[2] for block in run_guide.BLOCK.finditer(text)))[:1]:
+        assert "is a\nfile: save it under that name" in needs, name
+
+
 def test_what_a_command_prints_is_pasted_after_it(tmp_path):
     text = "```python\n# a.py\nprint(1 + 1)\n```\n\n```sh\npython a.py\n```\n\n```text\nold\n```\n\n```sh\ntrue\n```\n"
     done = run_guide.run(text, tmp_path)
