@@ -62,7 +62,7 @@ def find() -> Finding:
         f"({narrow}), {share(found.fall(wide))} ({wide}) and {share(found.fall(attending))} ({attending}).",
         [["letters right, by length of the word", *lengths]]
         + [[name, *(share(value) for _, value, _ in row)] for name, row in found.right.items()],
-        lines("Accuracy of copied letters, by length of the word", lengths, found.right),
+        lines("Letters copied correctly, by length of the string", lengths, found.right),
     )
 
 

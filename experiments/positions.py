@@ -104,7 +104,7 @@ def find() -> Finding:
             ]
             for kind, row in found.reversed_word.items()
         ],
-        lines("Letters right backwards, by length of the word; trained up to 8", lengths, found.reversed_word),
+        lines("Letters reversed correctly, by length of the string; trained up to 8", lengths, found.reversed_word),
     )
 
 

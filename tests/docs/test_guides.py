@@ -46,7 +46,9 @@ def test_what_a_command_prints_is_pasted_after_it(tmp_path):
     assert run_guide.run(done, tmp_path) == done
 
 
-@pytest.mark.parametrize("code", ["exit 3", "(exit 3) | cat", "cat /dev/null | (exit 3)\necho done", "regard nonsense | cat"])
+@pytest.mark.parametrize(
+    "code", ["exit 3", "(exit 3) | cat", "cat /dev/null | (exit 3)\necho done", "regard nonsense | cat"]
+)
 def test_a_command_that_fails_anywhere_in_a_pipeline_ends_the_guide(code, tmp_path):
     with pytest.raises(run_guide.GuideFailed, match="ended with [32]"):
         run_guide.run(f"```sh\n{code}\n```\n", tmp_path)
