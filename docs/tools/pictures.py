@@ -3,10 +3,10 @@
     python docs/tools/pictures.py                # those that are stale and take seconds, or a browser
     python docs/tools/pictures.py positions      # these, stale or not: a name of `GROUPS`
 
-docs/pictures.json has, for each group, a digest of the files that it was last drawn from: the scripts of an experiment, the
-pages and scripts of the studio. The package beneath is not among them, so that an experiment of minutes does not run for
-every change of a kernel; tests/test_experiments.py checks the direction of each effect instead. A stale picture that is
-not drawn again stays, with a message. The pictures of docs/gallery.md have a tool of their own, gallery.py.
+docs/pictures.json has, for each group, a digest of the files that it was last drawn from: the script of an experiment,
+the pages of the studio. The package beneath is not among them, so that an experiment of minutes does not run for every
+change of a kernel; tests/test_experiments.py checks the direction of each effect instead. A stale picture that is not
+drawn again stays, with a message. The pictures of docs/gallery.md have a tool of their own, gallery.py.
 """
 
 import argparse
@@ -75,7 +75,8 @@ GROUPS = {
         ("tests/support/studio_pictures.py",), "a browser",
     ),
     "look": Group(
-        ("look-text.webp", "look-picture.webp"), ("src/regard/views/page", "docs/tools/look_pictures.py", "docs/gallery.md"),
+        ("look-text.webp", "look-picture.webp"),
+        ("src/regard/views/page", "docs/tools/look_pictures.py", "docs/gallery.md"),
         ("docs/tools/look_pictures.py",), "a browser",
     ),
     "scaling": _experiment("scaling"),

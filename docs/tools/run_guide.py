@@ -18,7 +18,7 @@ BLOCK = re.compile(r"^```(sh|python|toml)\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)
 NAME = re.compile(r"# ([\w./-]+\.(?:py|toml))\n")
 SHELL = r"""set -o pipefail
 # As `set -e`, and for every part of a pipeline; 141 is a part whose reader, such as head, had enough.
-trap 'codes=("${PIPESTATUS[@]}"); for code in "${codes[@]}"; do [[ $code == 0 || $code == 141 ]] || exit $code; done' ERR
+trap 'codes=("${PIPESTATUS[@]}"); for each in "${codes[@]}"; do [[ $each = 0 || $each = 141 ]] || exit $each; done' ERR
 python() { "$GUIDE_PYTHON" "$@"; }
 regard() { "$GUIDE_PYTHON" -m regard "$@"; }
 """

@@ -32,8 +32,8 @@ def test_a_guide_says_what_it_needs(path):
     text = path.read_text("utf-8")
     needs = text.partition("*Needs [Regard](../index.md#install)")[2].partition("*\n")[0]
     assert needs
-    for code, words in {"import PIL|from PIL": "`images`", "transformers import": "transformers`", "^regard serve": "`serve`",
-                        "^regard convert": "`yaml`"}.items():  # fmt: skip
+    signs = {"import PIL|from PIL": "`images`", "transformers import": "transformers`"}
+    for code, words in {**signs, "^regard serve": "`serve`", "^regard convert": "`yaml`"}.items():
         assert (words in needs) or not re.search(code, text, re.M), words
     for name in run_guide.NAME.findall("".join(block[2] for block in run_guide.BLOCK.finditer(text)))[:1]:
         assert "is a\nfile: save it under that name" in needs, name
@@ -50,7 +50,7 @@ def test_what_a_command_prints_is_pasted_after_it(tmp_path):
     "code", ["exit 3", "(exit 3) | cat", "cat /dev/null | (exit 3)\necho done", "regard nonsense | cat"]
 )
 def test_a_command_that_fails_anywhere_in_a_pipeline_ends_the_guide(code, tmp_path):
-    with pytest.raises(run_guide.GuideFailed, match="ended with [32]"):
+    with pytest.raises(run_guide.GuideFailed, match=r"ended with [32]"):
         run_guide.run(f"```sh\n{code}\n```\n", tmp_path)
 
 
