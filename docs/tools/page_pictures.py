@@ -1,7 +1,7 @@
 """Draw again the pictures of the pages whose sources have changed.
 
-    python docs/tools/pictures.py                # those that are stale and take seconds, or a browser
-    python docs/tools/pictures.py positions      # these, stale or not: a name of `GROUPS`
+    python docs/tools/page_pictures.py                # those that are stale and take seconds, or a browser
+    python docs/tools/page_pictures.py positions      # these, stale or not: a name of `GROUPS`
 
 docs/pictures.json has, for each group, a digest of the files that it was last drawn from: the script of an experiment,
 the pages of the studio. The package beneath is not among them, so that an experiment of minutes does not run for every
@@ -126,7 +126,7 @@ def main(names: Sequence[str]) -> None:
         group = GROUPS[name]
         if why := obstacle(group, bool(names)):
             print(f"{', '.join(group.pictures[:2])}: drawn from an older {group.sources[0]}; kept, as this {why}. "
-                  f"To draw anew: python docs/tools/pictures.py {name}", file=sys.stderr)  # fmt: skip
+                  f"To draw anew: python docs/tools/page_pictures.py {name}", file=sys.stderr)  # fmt: skip
             continue
         print(f"drawing {name}")
         draw(group)

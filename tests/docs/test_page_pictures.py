@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import pictures
+import page_pictures as pictures
 
 DOCS = pictures.ROOT / "docs"
 ELSEWHERE = {"packages.svg"}  # docs/tools/package_map.py draws it
@@ -57,7 +57,7 @@ def test_only_what_has_changed_is_drawn_and_what_takes_minutes_is_named(tmp_path
     assert drawn == ["a.svg"]
     told = capsys.readouterr().err
     assert "b.svg: drawn from an older b.py; kept, as this takes minutes" in told
-    assert "python docs/tools/pictures.py slow" in told
+    assert "python docs/tools/page_pictures.py slow" in told
     pictures.main(["slow"])
     pictures.main([])
     assert drawn == ["a.svg", "b.svg"]
