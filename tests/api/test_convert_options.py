@@ -12,7 +12,8 @@ JOEY: dict[str, Any] = {
     "model": {"encoder": {"type": "transformer"}, "decoder": {"type": "transformer"}},
 }
 OPENNMT: dict[str, Any] = {
-    "data": {"corpus": {"path_src": "a", "path_tgt": "b"}}, "encoder_type": "transformer", "decoder_type": "transformer",
+    "data": {"corpus": {"path_src": "a", "path_tgt": "b"}},
+    "encoder_type": "transformer", "decoder_type": "transformer",
     "enc_hid_size": 64, "dec_hid_size": 64,
 }  # fmt: skip
 FAIRSEQ = "fairseq-train data -s de -t en --arch {arch} --optimizer adam {options}\n"
@@ -62,7 +63,8 @@ def converted(folder, name: str, text: str, source: str) -> regard.ConvertedReci
         ({"model.encoder.freeze": True}, "train.freeze", ["encoder.*"]),
         ({"data.dataset_type": "tsv"}, "data.train", "a.tsv"),
         ({"data.dataset_type": "tsv"}, "data.target.column", "en"),
-        ({"model.decoder.type": "recurrent", "model.decoder.init_hidden": "zero"}, "model.decoder.initial_state", "zero"),
+        ({"model.decoder.type": "recurrent", "model.decoder.init_hidden": "zero"},
+         "model.decoder.initial_state", "zero"),
         ({"model.decoder.type": "recurrent"}, "model.decoder.initial_state", "summary"),
         ({"training.scheduling": "warmupinversesquareroot", "training.learning_rate_peak": 0.01},
          "train.learning_rate", 0.01),
