@@ -157,3 +157,12 @@ def test_fairseq_train_decides_where_two_commands_give_an_option(tmp_path):
     found = converted(tmp_path, "a.sh", f"fairseq-preprocess --seed 3 --nwordssrc 500\n{train}", "fairseq")
     assert key_of(found, "train.seed") == 7
     assert key_of(found, "data.source.vocab_size") == 505
+
+
+def test_short_names_and_lists_of_fairseq(tmp_path):
+    text = "fairseq-preprocess --trainpref corpus/train\n" + FAIRSEQ.format(
+        arch="transformer", options="--lr 5e-4 1e-4"
+    )
+    found = converted(tmp_path, "a.sh", text, "fairseq")
+    assert key_of(found, "data.train") == ["corpus/train.de", "corpus/train.en"]
+    assert "one learning rate, the first" in found.notes["lr"]
