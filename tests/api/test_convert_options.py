@@ -166,3 +166,10 @@ def test_short_names_and_lists_of_fairseq(tmp_path):
     found = converted(tmp_path, "a.sh", text, "fairseq")
     assert key_of(found, "data.train") == ["corpus/train.de", "corpus/train.en"]
     assert "one learning rate, the first" in found.notes["lr"]
+
+
+def test_a_reference_to_another_option_of_a_hydra_file_is_left_to_its_default(tmp_path):
+    model = {"_name": "transformer_lm", "decoder_embed_dim": "${model.decoder_input_dim}", "decoder_layers": 3}
+    text = json.dumps({"task": {"_name": "language_modeling", "data": "x"}, "model": model})
+    found = converted(tmp_path, "a.yaml", text, "fairseq")
+    assert (key_of(found, "model.decoder.dim"), key_of(found, "model.decoder.layers")) == (512, 3)
