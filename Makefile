@@ -66,6 +66,7 @@ docs: $(READY)
 	$(VENV)/bin/python docs/tools/package_map.py > docs/packages.svg
 	@PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(VENV)/bin/python -m pip install --quiet --editable '.[dev,docs]'
 	$(VENV)/bin/python docs/tools/gallery.py
+	$(VENV)/bin/python docs/tools/page_pictures.py
 	$(VENV)/bin/python -m sphinx -W --keep-going -q -b html -d build/doctrees docs build/site
 	@echo "The site is in build/site/index.html"
 

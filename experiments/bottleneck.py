@@ -60,9 +60,9 @@ def find() -> Finding:
         verdict(found.fall(narrow) > found.fall(attending) + 0.1, found.fall(wide) > found.fall(attending) + 0.1),
         f"from the shortest words to the longest, the share of right letters falls by {share(found.fall(narrow))} "
         f"({narrow}), {share(found.fall(wide))} ({wide}) and {share(found.fall(attending))} ({attending}).",
-        [["letters right, by length of the word", *lengths]]
+        [["correct letters, by length of the string", *lengths]]
         + [[name, *(share(value) for _, value, _ in row)] for name, row in found.right.items()],
-        lines("Accuracy of copied letters, by length of the word", lengths, found.right),
+        lines("Letters copied correctly, by length of the string", lengths, found.right),
     )
 
 

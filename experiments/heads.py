@@ -116,7 +116,7 @@ def measure(
 def find() -> Finding:
     found = measure()
     four, best = found.heads.index(4), found.accuracy.index(max(found.accuracy))
-    rows = [["heads", "parameters", "neighbors correct", "offset each head attends to most", "words backwards"]]
+    rows = [["heads", "parameters", "correct neighbors", "offset with each head's largest weight", "reversing"]]
     for heads, size, accuracy, attended in zip(
         found.heads, found.parameters, found.accuracy, found.attended, strict=True
     ):
@@ -134,7 +134,7 @@ def find() -> Finding:
             found.heads,
             {
                 "four neighbors at once": found.accuracy,
-                "words backwards": [found.reversed_word.get(n) for n in found.heads],
+                "reversing": [found.reversed_word.get(n) for n in found.heads],
             },
         ),
     )

@@ -1,7 +1,7 @@
 """N × M: must attention hold a number for every query and every key?
 
 Claim   Attention needs much memory: N × M scores and weights are computed and stored for each head.
-Test    The most memory held over the inputs, forwards and backwards, by length: the plain form with every weight, the
+Test    The peak memory beyond the inputs, forward and backward, by length: the plain form with every weight, the
         fused kernel of PyTorch, `regard.attend`, the same while 64 rows of weights of every head are computed exactly,
         and while entropy and largest weights of every row are.
 Refuted if the plain form does not grow with the square of the length; true of that form alone, if the others do not.
@@ -79,17 +79,17 @@ def find() -> Finding:
     last = {method: row[-1] / 2**20 for method, row in found.peak.items()}
     return Finding(
         verdict(square, all(found.growth(method) > 1.8 for method in others)),
-        f"held with every weight, memory grows with the length to the power {found.growth(first):.2f}; fused, with "
+        f"materialized, memory grows with the length to the power {found.growth(first):.2f}; fused, with "
         f"{found.growth('attend'):.2f}. At {found.lengths[-1]:,} tokens that is {last[first]:,.0f} MiB against "
-        f"{last['attend']:,.0f}, and {last['+ 64 rows']:,.0f} with {ROWS} exact rows. N × M numbers are "
+        f"{last['attend']:,.0f}, and {last['+ 64 rows']:,.0f} with {ROWS} exact rows of weights. N × M scores are "
         "still computed, but need not be stored.",
-        [["MiB over the inputs", *(f"{n:,} tokens" for n in found.lengths), "grows with length to the power"]]
+        [["MiB beyond the inputs", *(f"{n:,} tokens" for n in found.lengths), "grows with length to the power"]]
         + [
             [method, *(f"{peak / 2**20:,.1f}" for peak in row), f"{found.growth(method):.2f}"]
             for method, row in found.peak.items()
         ],
         lines(
-            "Most memory held, forwards and backwards, by tokens (MiB)",
+            "Peak memory of forward and backward pass, by tokens (MiB)",
             found.lengths,
             {method: [log10(peak / 2**20) for peak in row] for method, row in found.peak.items()},
             lambda value: f"{10**value:,.0f}",

@@ -89,12 +89,12 @@ def find() -> Finding:
             all(beyond[kind] > beyond["learned"] + 0.1 for kind in ordered if kind != "learned"),
             beyond[best] > 0.9,
         ),
-        f"without positions {share(found.order_invariant['none'])} of shuffled words get the same answer, "
+        f"without positions {share(found.order_invariant['none'])} of shuffled strings give the same output, "
         f"and {share(none)} of "
-        f"letters are right backwards, but {share(found.sorted['none'])} in alphabetical order. With positions it is "
-        f"{share(least)} or more backwards. On words longer than in training, learned positions get "
+        f"letters are correct in reversing, but {share(found.sorted['none'])} in sorting. With positions at least "
+        f"{share(least)} are correct in reversing. On strings longer than in training, learned positions get "
         f"{share(beyond['learned'])} and the best kind ({best}) {share(beyond[best])}.",
-        [["positions", *(f"{n} letters" for n in lengths), "same answer, shuffled", "in alphabetical order"]]
+        [["positions", *(f"{n} letters" for n in lengths), "same output, shuffled", "sorting"]]
         + [
             [
                 kind,
@@ -104,7 +104,7 @@ def find() -> Finding:
             ]
             for kind, row in found.reversed_word.items()
         ],
-        lines("Letters right backwards, by length of the word; trained up to 8", lengths, found.reversed_word),
+        lines("Letters reversed correctly, by length of the string; trained up to 8", lengths, found.reversed_word),
     )
 
 

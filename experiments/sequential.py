@@ -4,7 +4,7 @@ Claim   An RNN goes through a sequence step by step, so its operations that must
         length. Attention and convolutions compute all positions at once: their number depends on the layers alone.
 Test    The longest chain of operations that need each other's results is counted, operation by operation, while
         encoders read sequences of growing length, and while decoders generate. A product of matrices, or one attention,
-        is one operation. Beside it, the time of reading on this machine.
+        is one operation. Beside it, the time of encoding on this machine.
 Refuted if the chain of the Transformer or the convolution grows with the length, or that of the RNN does not.
 
     python experiments/sequential.py
@@ -109,9 +109,9 @@ def find(device: str) -> Finding:
     flat = [name for name, counts in found.reading.items() if counts[0] == counts[-1]]
     rnn, attention = found.milliseconds["RNN"], found.milliseconds["Transformer"]
     rows = [["", *(f"{n} tokens" for n in found.lengths)]]
-    for what, figures in (("reading, chain", found.reading), ("generating, chain", found.generating)):
+    for what, figures in (("encoding, chain", found.reading), ("generating, chain", found.generating)):
         rows += [[f"{name}, {what}", *(f"{count:,}" for count in row)] for name, row in figures.items()]
-    rows += [[f"{name}, reading, ms", *(f"{ms:.2f}" for ms in row)] for name, row in found.milliseconds.items()]
+    rows += [[f"{name}, encoding, ms", *(f"{ms:.2f}" for ms in row)] for name, row in found.milliseconds.items()]
     return Finding(
         verdict(
             found.reading["RNN"][-1] > 10 * found.reading["RNN"][0],
@@ -120,11 +120,11 @@ def find(device: str) -> Finding:
         ),
         f"with {found.lengths[-1] / found.lengths[0]:.0f} times as many tokens the RNN's chain is "
         f"{found.reading['RNN'][-1] / found.reading['RNN'][0]:.0f} times as long, that of {' and '.join(flat)} the "
-        "same. In generating, where each token waits for the last, all of them grow. Reading takes the RNN "
+        "same. In generation, where each token depends on the last, all of them grow. Encoding takes the RNN "
         f"{rnn[-1] / rnn[0]:.0f} times as long, the Transformer {attention[-1] / attention[0]:.1f} times, on {device}.",
         rows,
         lines(
-            "Operations one after another in reading, by tokens",
+            "Sequential operations in encoding, by tokens",
             found.lengths,
             {name: [log10(count) for count in counts] for name, counts in found.reading.items()},
             lambda value: f"{10**value:,.0f}",

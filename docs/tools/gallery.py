@@ -131,7 +131,7 @@ def _command(line: str) -> None:
 
         app(words[1:], standalone_mode=False)
     else:
-        subprocess.run(["bash", "-c", line], check=True, capture_output=True, text=True)
+        subprocess.run(["bash", "-o", "pipefail", "-c", line], check=True, capture_output=True, text=True)
 
 
 def main() -> None:

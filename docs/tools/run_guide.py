@@ -16,7 +16,12 @@ from pathlib import Path
 
 BLOCK = re.compile(r"^```(sh|python|toml)\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.DOTALL | re.MULTILINE)
 NAME = re.compile(r"# ([\w./-]+\.(?:py|toml))\n")
-SHELL = 'set -e\npython() { "$GUIDE_PYTHON" "$@"; }\nregard() { "$GUIDE_PYTHON" -m regard "$@"; }\n'
+SHELL = r"""set -o pipefail
+# As `set -e`, and for every part of a pipeline; 141 is a part whose reader, such as head, had enough.
+trap 'codes=("${PIPESTATUS[@]}"); for each in "${codes[@]}"; do [[ $each = 0 || $each = 141 ]] || exit $each; done' ERR
+python() { "$GUIDE_PYTHON" "$@"; }
+regard() { "$GUIDE_PYTHON" -m regard "$@"; }
+"""
 
 
 class GuideFailed(Exception):

@@ -1,6 +1,7 @@
-"""Run the cells of a lesson, as a notebook would, and write what each of them gave as JSON.
+"""Run the cells of a lesson, as a notebook would.
 
-    python docs/tools/run_lesson.py docs/course/01-bottleneck.md cells.json
+    python docs/tools/run_lesson.py docs/course/01-bottleneck.md              # prints, and saves the pictures here
+    python docs/tools/run_lesson.py docs/course/01-bottleneck.md cells.json   # writes what each cell gave as JSON
 
 A cell is a block of ```python; one of ```python .noeval is shown and not run. All cells share a namespace and an empty
 working folder. A cell's result is what it printed, and its last expression: as SVG if it has one, else by `repr`.
@@ -14,6 +15,7 @@ import os
 import re
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +39,10 @@ def run(code: str, namespace: dict[str, Any], name: str) -> dict[str, str]:
     return {"text": printed.getvalue() + ("" if value is None else f"{value!r}\n")}
 
 
-def main(lesson: Path, out: Path) -> None:
-    sys.path.insert(0, str(lesson.parent.resolve()))
-    text, found = lesson.read_text("utf-8"), []
-    out = out.resolve()
+def results(lesson: Path) -> Iterator[dict[str, str]]:
+    """What each cell gave."""
+    sys.path.insert(0, str(lesson.parent))
+    text = lesson.read_text("utf-8")
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         os.environ["REGARD_CACHE"] = f"{folder}/cache"
@@ -49,10 +51,23 @@ def main(lesson: Path, out: Path) -> None:
         torch.manual_seed(0)
         namespace: dict[str, Any] = {"__name__": "__main__"}
         for number, code in enumerate(cells(text), start=1):
-            found.append(run(code, namespace, f"{lesson.name}, cell {number}"))
+            yield run(code, namespace, f"{lesson.name}, cell {number}")
         os.chdir("/")
-    out.write_text(json.dumps(found))
+
+
+def main(lesson: Path, out: Path | None = None) -> None:
+    folder = Path.cwd()
+    if out is not None:
+        out = out.resolve()
+        out.write_text(json.dumps(list(results(lesson))))
+        return
+    for number, cell in enumerate(results(lesson), start=1):
+        print(cell["text"], end="")
+        if "svg" in cell:
+            picture = folder / f"{lesson.stem}-{number}.svg"
+            picture.write_text(cell["svg"], "utf-8")
+            print(f"[{cell['alt']}: {picture.name}]")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]).resolve(), Path(sys.argv[2]))
+    main(Path(sys.argv[1]).resolve(), *map(Path, sys.argv[2:]))

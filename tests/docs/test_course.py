@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import re
 import subprocess
 import sys
@@ -78,6 +79,16 @@ def test_a_cell_gives_what_it_printed_and_its_last_expression():
     with pytest.raises(AssertionError):
         run_lesson.run("assert False", {}, "cell")
     assert run_lesson.cells("```python\na\n```\n```python .noeval\nb\n```\n```python\nc\n```\n") == ["a\n", "c\n"]
+
+
+def test_a_lesson_run_by_hand_prints_and_saves_its_pictures(tmp_path):
+    picture = "import course\ncourse.Picture(b'<svg/>', 'a picture')"
+    (tmp_path / "lesson.md").write_text(f"```python\nprint('a')\n```\n\n```python\n{picture}\n```\n")
+    command = [sys.executable, ROOT / "docs/tools/run_lesson.py", tmp_path / "lesson.md"]
+    settings = os.environ | {"PYTHONPATH": f"{COURSE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    done = subprocess.run(command, cwd=tmp_path, env=settings, capture_output=True, text=True, check=True)
+    assert done.stdout == "a\n[a picture: lesson-2.svg]\n"
+    assert (tmp_path / "lesson-2.svg").read_text() == "<svg/>"
 
 
 def test_the_table_of_claims_names_lessons_and_tests_that_exist():

@@ -27,13 +27,36 @@ def test_a_guide_runs_and_its_commands_print_what_is_pasted(path, tmp_path):
     ], "run `python docs/tools/run_guide.py docs/guides/*.md`"
 
 
+@pytest.mark.parametrize("path", GUIDES, ids=lambda path: path.stem)
+def test_a_guide_says_what_it_needs(path):
+    text = path.read_text("utf-8")
+    needs = text.partition("*Needs [Regard](../index.md#install)")[2].partition("*\n")[0]
+    assert needs
+    signs = {"import PIL|from PIL": "`images`", "transformers import": "transformers`"}
+    for code, words in {**signs, "^regard serve": "`serve`", "^regard convert": "`yaml`"}.items():
+        assert (words in needs) or not re.search(code, text, re.M), words
+    for name in run_guide.NAME.findall("".join(block[2] for block in run_guide.BLOCK.finditer(text)))[:1]:
+        assert "is a\nfile: save it under that name" in needs, name
+
+
 def test_what_a_command_prints_is_pasted_after_it(tmp_path):
     text = "```python\n# a.py\nprint(1 + 1)\n```\n\n```sh\npython a.py\n```\n\n```text\nold\n```\n\n```sh\ntrue\n```\n"
     done = run_guide.run(text, tmp_path)
     assert done == text.replace("old", "2")
     assert run_guide.run(done, tmp_path) == done
-    with pytest.raises(run_guide.GuideFailed, match="ended with 3"):
-        run_guide.run("```sh\nexit 3\n```\n", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "code", ["exit 3", "(exit 3) | cat", "cat /dev/null | (exit 3)\necho done", "regard nonsense | cat"]
+)
+def test_a_command_that_fails_anywhere_in_a_pipeline_ends_the_guide(code, tmp_path):
+    with pytest.raises(run_guide.GuideFailed, match=r"ended with [32]"):
+        run_guide.run(f"```sh\n{code}\n```\n", tmp_path)
+
+
+def test_a_pipeline_may_end_before_its_input_and_a_failure_may_be_expected(tmp_path):
+    text = "```sh\nseq 100000 | head -1\nfalse || echo no\n```\n\n```text\n1\nno\n```\n"
+    assert run_guide.run(text, tmp_path) == text
 
 
 def test_the_options_of_other_libraries_are_given_as_recipe_keys_that_exist():

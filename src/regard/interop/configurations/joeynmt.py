@@ -217,7 +217,8 @@ def _training(options: Options, hidden: int) -> None:
             "training.batch_type", f"{size} sentences: train.batch_tokens counts tokens; its default of 4,096 holds"
         )
     metric = options.text("training.early_stopping_metric", "ppl") or "ppl"
-    options.put("train.monitor", METRICS.get(metric, "loss"))
+    if "valid" in options.recipe["data"]:  # a metric is measured on validation data only
+        options.put("train.monitor", METRICS.get(metric, "loss"))
     if metric == "acc":
         options.note("training.early_stopping_metric", "acc, the accuracy of tokens: the loss is monitored")
     for name in ("loss", "normalization"):
