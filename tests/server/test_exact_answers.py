@@ -130,4 +130,4 @@ def test_an_answer_does_not_depend_on_what_is_computed_beside_it(member):
 
 @pytest.mark.parametrize("decoder", UNCOMPILED)
 def test_a_decoder_that_is_not_compiled_is_exact_in_searches_of_one(decoder):
-    assert_exact(translator(ENCODERS["gru"], UNCOMPILED[decoder]), TEXTS, slots=1, count=10)
+    assert_exact(translator(ENCODERS["gru"], UNCOMPILED[decoder]), TEXTS, slots=1, count=14)
