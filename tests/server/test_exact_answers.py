@@ -150,4 +150,4 @@ def test_nor_on_which_of_several_searches_computes_it(member, monkeypatch):
 
 @pytest.mark.parametrize("decoder", UNCOMPILED)
 def test_a_decoder_that_is_not_compiled_is_exact_in_searches_of_one(decoder):
-    assert_exact(translator(ENCODERS["gru"], UNCOMPILED[decoder]), TEXTS, slots=1, count=10)
+    assert_exact(translator(ENCODERS["gru"], UNCOMPILED[decoder]), TEXTS, slots=1, count=14)

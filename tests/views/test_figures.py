@@ -1,7 +1,9 @@
 """A look as SVG and PNG, and what of its page needs no browser."""
 
+import io
 import json
 import re
+from base64 import b64decode
 from dataclasses import replace
 from html import unescape
 from xml.etree import ElementTree
@@ -15,7 +17,7 @@ import regard
 from regard.core.sequence import Tokens
 from regard.model.seq2seq import Seq2Seq
 from regard.views import html
-from regard.views.canvas import SHARP
+from regard.views.canvas import SHARP, data_uri
 from regard.views.charts import CELL, RAMP, color
 from regard.views.figures import ENDINGS, MOST, _thumbnails, draw, write_look
 from support.models import decoder, encoder, one, source
@@ -33,6 +35,18 @@ def look():
 @pytest.fixture(scope="module")
 def of_picture():
     return regard.look(Seq2Seq(encoder("vit"), decoder("transformer")), one(source("vit"), 0), output=[5, 6, 7, 3])
+
+
+def test_an_image_in_a_page_is_near_the_original_and_exact_with_an_alpha_channel():
+    rng = np.random.default_rng(0)
+    smooth = np.kron(rng.integers(0, 256, (6, 6, 4), np.uint8), np.ones((12, 12, 1), np.uint8))
+    for mode, form, most in (("RGBA", "png", 0), ("LA", "png", 0), ("RGB", "jpeg", 7.0), ("L", "jpeg", 0.5)):
+        image = Image.fromarray(smooth).convert(mode)
+        head, _, content = data_uri(image).partition(",")
+        assert head == f"data:image/{form};base64"
+        with Image.open(io.BytesIO(b64decode(content))) as shown:
+            error = np.abs(np.asarray(shown, int) - np.asarray(image, int)).mean()
+        assert error <= most
 
 
 def svg(look, tmp_path, **options) -> ElementTree.Element:
