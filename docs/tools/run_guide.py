@@ -52,7 +52,12 @@ def run(text: str, folder: Path) -> str:
                 (folder / name[1]).write_text(code, "utf-8")
             return match[0]
         ended = subprocess.run(
-            ["bash", "-c", SHELL + code], cwd=folder, env=environment, capture_output=True, text=True, check=False
+            ["bash", "-c", f"{SHELL}{code}:\n"],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if ended.returncode:
             raise GuideFailed(f"{code}ended with {ended.returncode}:\n{ended.stdout}{ended.stderr}")
