@@ -29,7 +29,7 @@ def ray_environment() -> Iterator[dict[str, str]]:
     """The environment of programs that use Ray: all of their processes have to end."""
     with TemporaryDirectory(prefix="ray") as folder:  # paths of its sockets must be short
         yield os.environ | {MARK: folder, "RAY_TMPDIR": folder, "RAY_AUTH_MODE": "disabled", "OMP_NUM_THREADS": "1"}
-        end = time.monotonic() + 60
+        end = time.monotonic() + 150  # an agent that starts while its cluster ends waits a minute for it
         while (left := processes(folder)) and time.monotonic() < end:
             time.sleep(0.1)
         for process in left:
