@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from regard.decoding.config import DecodeConfig
 from regard.decoding.request import Request
 from regard.decoding.search import search, stream
 from regard.model.capture import capture_attention
@@ -64,7 +63,7 @@ def test_searches_take_steps_for_the_output_only(name, options, steps, monkeypat
     assert ahead == given.config.max_length + longest - shortest
     monkeypatch.setattr(PyTorchDecoder, "prefill", lambda self, tokens, state: None)
     stepped = dict(search(given, requests()))
-    assert len(steps) - ahead > ahead + shortest - 2
+    assert len(steps) - ahead >= ahead + shortest  # more where a window slides, whose second half is read again
     for index, prompt in enumerate(PROMPTS):
         (one,), (other,) = found[index], stepped[index]
         assert one.tokens == other.tokens
@@ -103,6 +102,5 @@ def test_captured_calls_have_one_query_each(steps):
 
 def test_a_beam_is_searched_step_by_step(steps):
     given = task(language_model("transformer rotary"), beam_size=2)
-    assert isinstance(given.config, DecodeConfig)
     list(search(given, requests()[:1]))
     assert len(steps) >= given.config.max_length + len(PROMPTS[0])
