@@ -201,7 +201,7 @@ def persistent_step(dtype) -> None:
     def linear(outputs, inputs):
         return StepLinear(torch.zeros(2, outputs, inputs, dtype=dtype), torch.zeros(2, outputs, dtype=dtype))
 
-    dim, time = 64, torch.zeros(1, dtype=torch.int64)
+    dim, time, norm = 64, torch.zeros(1, dtype=torch.int64), StepNorm(*torch.ones(2, 64), 1e-5)
     square, norms = linear(dim, dim), torch.ones(2, 3, dim)
     layers = StackedLayers(
         norms, norms, 1e-5, linear(3 * dim, dim), square, square, square, linear(128, dim), linear(dim, 128)
@@ -209,7 +209,7 @@ def persistent_step(dtype) -> None:
     persistent_step_triton._step = Compiled(persistent_step_triton._step)
     persistent_step_triton._programs = lambda device: 132
     persistent_step_triton.step(
-        time, torch.zeros(100, dim, dtype=dtype), 8.0, torch.zeros(50, dim), layers, StepNorm(*torch.ones(2, dim), 1e-5),
+        time, torch.zeros(100, dim, dtype=dtype), 8.0, torch.zeros(50, dim), layers, norm,
         StepLinear(torch.zeros(100, dim, dtype=dtype), torch.zeros(100, dtype=dtype)),
         torch.zeros(2, 1, 20, 1, 2, dim, dtype=dtype), time, torch.zeros(1, 30, 2, 2, dim, dtype=dtype),
         torch.ones(1, 30, dtype=torch.bool), time, 4, relu_,
