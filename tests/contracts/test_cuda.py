@@ -390,12 +390,14 @@ def test_recorded_steps_use_changed_weights(precision):
 @pytest.mark.parametrize(("batch", "beams"), [(1, 1), (5, 3), (90, 1), (90, 3)])
 @torch.inference_mode()
 def test_kernels_equal_plain_steps(batch, beams, norm_first, dtype, monkeypatch):
-    """With few and with many rows, for a dim that is not a power of two."""
+    """With one row, with few and with many, for a dim that is not a power of two."""
     config = replace(models.SMALL, dim=48, heads=3, ffn_dim=80, norm_first=norm_first)
     made = models.without_zeros(TransformerDecoder(config, Embedding(300, 48), Projection(48, 300), 48)).cuda().eval()
     states, mask = torch.randn(batch, 37, 48, device="cuda"), torch.rand(batch, 37, device="cuda") < 0.7
     mask[0] = False  # a row that may attend to nothing
     given, fixed = Memory(states, mask, states[:, 0]), static_decoder(made, dtype)
+    in_one_kernel = (batch, dtype) == (1, torch.bfloat16)
+    assert (step.persistent(fixed.weights.layers, batch * beams) is not None) == in_one_kernel
     found = []
     for kernels in (step._kernels(), None):
         monkeypatch.setattr(step, "_kernels", lambda kernels=kernels: kernels)

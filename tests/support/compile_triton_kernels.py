@@ -26,8 +26,8 @@ from regard.kernels.attention import (
 from regard.kernels.attention.mask import AttentionMask
 from regard.kernels.attention.score_function import DotScoreFunction
 from regard.kernels.attention.spec import AttentionSpec
-from regard.kernels.decode import sampling_triton, step_triton
-from regard.kernels.decode.step import StepLinear, StepNorm
+from regard.kernels.decode import persistent_step_triton, sampling_triton, step_triton
+from regard.kernels.decode.step import StackedLayers, StepLinear, StepNorm
 from regard.kernels.layers import (
     conv_unfold,
     conv_unfold_triton,
@@ -187,11 +187,33 @@ def decoding(dtype) -> None:
         step_triton.self_attention(torch.zeros(4, 3 * dim, dtype=dtype), cache, parents, admitted, time, heads)
         source, mask = torch.zeros(batch, 30, 2, dim, dtype=dtype), torch.ones(batch, 30, dtype=torch.bool)
         step_triton.cross_attention(torch.zeros(4, dim, dtype=dtype), source, mask, heads)
+    persistent_step(dtype)
     scores, flags = torch.zeros(4, 1, 5000, dtype=dtype), torch.zeros(4, dtype=torch.bool)
     sampling_triton.greedy_step(scores, tokens.view(4, 1, 1), *[tokens] * 3, flags, flags, 3, 0)
     sampling_triton.log_sum_exp(scores)
     sampling_triton.top_k(scores, 5)
     sampling_triton.fingerprints(tokens, tokens)
+
+
+def persistent_step(dtype) -> None:
+    """A whole step of one row in one kernel, with all programs of an H200."""
+
+    def linear(outputs, inputs):
+        return StepLinear(torch.zeros(2, outputs, inputs, dtype=dtype), torch.zeros(2, outputs, dtype=dtype))
+
+    dim, time, norm = 64, torch.zeros(1, dtype=torch.int64), StepNorm(*torch.ones(2, 64), 1e-5)
+    square, norms = linear(dim, dim), torch.ones(2, 3, dim)
+    layers = StackedLayers(
+        norms, norms, 1e-5, linear(3 * dim, dim), square, square, square, linear(128, dim), linear(dim, 128)
+    )
+    persistent_step_triton._step = Compiled(persistent_step_triton._step)
+    persistent_step_triton._programs = lambda device: 132
+    persistent_step_triton.step(
+        time, torch.zeros(100, dim, dtype=dtype), 8.0, torch.zeros(50, dim), layers, norm,
+        StepLinear(torch.zeros(100, dim, dtype=dtype), torch.zeros(100, dtype=dtype)),
+        torch.zeros(2, 1, 20, 1, 2, dim, dtype=dtype), time, torch.zeros(1, 30, 2, 2, dim, dtype=dtype),
+        torch.ones(1, 30, dtype=torch.bool), time, 4, relu_,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

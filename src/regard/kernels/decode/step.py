@@ -33,11 +33,47 @@ class StepNorm(NamedTuple):
 
 
 class StepLinear(NamedTuple):
-    weight: Float[Tensor, "out in"]
-    bias: Float[Tensor, " out"]
+    weight: Float[Tensor, "*layers out in"]
+    bias: Float[Tensor, "*layers out"]
 
     def __call__(self, x: Float[Tensor, "*lead in"]) -> Float[Tensor, "*lead out"]:
         return F.linear(x, self.weight, self.bias)
+
+
+class StackedLayers(NamedTuple):
+    """The weights of all layers of a decoder, each kind in one tensor whose first dimension is the layer."""
+
+    norm_weight: Float[Tensor, "layers norms W"]
+    norm_bias: Float[Tensor, "layers norms W"] | None  # None: RMSNorm
+    norm_eps: float
+    qkv_proj: StepLinear
+    out_proj: StepLinear
+    cross_q_proj: StepLinear | None
+    cross_out_proj: StepLinear | None
+    ffn_up: StepLinear
+    ffn_down: StepLinear
+
+    def layer(self, number: int) -> "StepLayer":
+        """The weights of one layer, in the same memory."""
+        bias = self.norm_bias
+        norms = [
+            StepNorm(weight, None if bias is None else bias[number, index], self.norm_eps)
+            for index, weight in enumerate(self.norm_weight[number])
+        ]
+        linears = [each and StepLinear(each.weight[number], each.bias[number]) for each in self[3:]]
+        return StepLayer(norms, *linears)  # type: ignore[arg-type]
+
+
+class StepLayer(NamedTuple):
+    """The weights of a layer, cast and fused."""
+
+    norms: list[StepNorm]  # one per sublayer
+    qkv_proj: StepLinear
+    out_proj: StepLinear
+    cross_q_proj: StepLinear | None
+    cross_out_proj: StepLinear | None
+    ffn_up: StepLinear
+    ffn_down: StepLinear
 
 
 def embed(
@@ -116,6 +152,15 @@ def _attend(
     weights = scores.masked_fill(~visible[:, :, None], -torch.inf).softmax(-1).nan_to_num(0.0)
     context: Tensor = weights.to(value.dtype)[..., None, :] @ value  # (B, K, H, 1, D)
     return context.reshape(batch * beams, width)
+
+
+def persistent(layers: StackedLayers, rows: int) -> ModuleType | None:
+    """The module that computes a whole step in one kernel, if it can for these weights and rows."""
+    if kernels(layers.qkv_proj.weight) is None:
+        return None
+    from regard.kernels.decode import persistent_step_triton
+
+    return persistent_step_triton if persistent_step_triton.supports(layers, rows) else None
 
 
 def kernels(x: Tensor) -> ModuleType | None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import lru_cache, partial
 from itertools import chain
+from types import ModuleType
 from typing import NamedTuple
 from weakref import WeakKeyDictionary, ref
 
@@ -13,7 +14,7 @@ from torch.nn import functional as F
 
 from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.kernels.decode import step
-from regard.kernels.decode.step import StepLinear, StepNorm
+from regard.kernels.decode.step import StackedLayers, StepLinear, StepNorm
 from regard.kernels.layers.residual_norm import norm_gain
 from regard.model.capture import capturing_here
 from regard.model.embedding import Projection
@@ -23,7 +24,6 @@ from regard.model.memory import Memory
 from regard.model.positions import Add
 from regard.model.seq2seq import Seq2Seq
 from regard.model.transformer import TransformerDecoder
-from regard.model.transformer_block import TransformerBlock
 from regard.runtime.cpu.weight_layout import block_norms, block_projections, weight_and_bias
 from regard.runtime.interfaces import EngineDecoder
 from regard.runtime.published_attention import publish, publish_step
@@ -98,22 +98,10 @@ def _identity(parents: Int[Tensor, "B K capacity"]) -> Int[Tensor, "B K capacity
     return own[:, None].expand_as(parents)
 
 
-class StaticLayer(NamedTuple):
-    """Copies of a block's weights, cast and fused."""
-
-    norms: list[StepNorm]  # one per sublayer
-    qkv_proj: StepLinear
-    out_proj: StepLinear
-    cross_q_proj: StepLinear | None
-    cross_out_proj: StepLinear | None
-    ffn_up: StepLinear
-    ffn_down: StepLinear
-
-
 class StaticWeights(NamedTuple):
     """Copies of a decoder's weights; a refresh writes new ones into the same memory."""
 
-    layers: list[StaticLayer]
+    layers: StackedLayers
     source_kv: StepLinear | None  # keys and values of the memory for all layers
     embed_tokens: Float[Tensor, "V W"]
     project: StepLinear
@@ -132,6 +120,7 @@ class StaticDecoder(EngineDecoder):
         self.heads, self.activation = blocks[0].self_attn.heads, blocks[0].ffn.activation
         self.scale, self.norm_first = decoder.embed_tokens.scale, not isinstance(decoder.stack.norm, nn.Identity)
         self.weights, self.fingerprint = self._copy(decoder), WeightFingerprint(decoder)
+        self.layers = [self.weights.layers.layer(number) for number in range(len(blocks))]
         self.attentions = [(ref(block.self_attn), block.cross_attn and ref(block.cross_attn)) for block in blocks]
 
     @torch.inference_mode()
@@ -150,18 +139,27 @@ class StaticDecoder(EngineDecoder):
             weight, bias = weight_and_bias(*parts)
             return StepLinear(F.pad(weight.to(self.dtype), (0, 0, 0, rows)), F.pad(bias.to(self.dtype), (0, rows)))
 
-        def layer(block: TransformerBlock) -> StaticLayer:
-            linears = [linear(*fused) if fused else None for fused in block_projections(block)]
-            return StaticLayer([_norm(norm) for norm in block_norms(block) if norm is not None], *linears)  # type: ignore[arg-type]
+        def stacked(*each: StepLinear) -> StepLinear:
+            return StepLinear(torch.stack([one.weight for one in each]), torch.stack([one.bias for one in each]))
 
         assert isinstance(decoder.project, Projection)
         blocks = list(decoder.stack.layers)
+        norms = [[_norm(norm) for norm in block_norms(block) if norm is not None] for block in blocks]
+        biases = [[norm.bias for norm in each if norm.bias is not None] for each in norms]
+        kinds = zip(*(block_projections(block) for block in blocks), strict=True)  # of each kind, those of all layers
+        linears = [stacked(*(linear(*fused) for fused in each)) if each[0] else None for each in kinds]
+        layers = StackedLayers(
+            torch.stack([torch.stack([norm.weight for norm in each]) for each in norms]),
+            torch.stack([torch.stack(each) for each in biases]) if biases[0] else None,
+            norms[0][0].epsilon,
+            *linears,  # type: ignore[arg-type]
+        )
         crosses = [block.cross_attn for block in blocks if block.cross_attn is not None]
         source_projections = [projection for cross in crosses for projection in (cross.k_proj, cross.v_proj)]
         project = linear(decoder.project, rows=-self.vocab_size % ALIGNMENT)
         tied = decoder.project.weight is decoder.embed_tokens.weight and decoder.project.scale == 1.0
         return StaticWeights(
-            layers=[layer(block) for block in blocks],
+            layers=layers,
             source_kv=linear(*source_projections) if source_projections else None,
             embed_tokens=project.weight if tied else decoder.embed_tokens.weight.to(self.dtype, copy=True),
             project=project,
@@ -170,7 +168,7 @@ class StaticDecoder(EngineDecoder):
         )
 
     def start(self, memory: Memory | None, *, batch: int, capacity: int, beams: int = 1) -> StaticState:
-        layers, device = len(self.weights.layers), self.weights.embed_tokens.device
+        layers, device = len(self.layers), self.weights.embed_tokens.device
         if memory is None:
             source = torch.zeros(batch, 0, layers, 2, self.dim, dtype=self.dtype, device=device)
             mask = torch.zeros(batch, 0, dtype=torch.bool, device=device)
@@ -188,33 +186,61 @@ class StaticDecoder(EngineDecoder):
     def step(self, tokens: Int[Tensor, " rows"], state: DecoderState) -> tuple[Float[Tensor, "rows V"], StaticState]:
         """One step, after `state.reserve()`, which is not part of a recording."""
         assert isinstance(state, StaticState)
+        persistent = step.persistent(self.weights.layers, len(tokens)) if self.norm_first else None
+        logits = self._step_by_parts(tokens, state) if persistent is None else self._step(persistent, tokens, state)
+        return logits[:, : self.vocab_size], state
+
+    def _step(self, kernel: ModuleType, tokens: Int[Tensor, " rows"], state: StaticState) -> Float[Tensor, "rows V"]:
+        """A step in one kernel."""
+        weights = self.weights
+        logits, qkv, queries = kernel.step(
+            tokens, weights.embed_tokens, self.scale, weights.positions, weights.layers, *weights.final_norm,
+            weights.project, state.cache, state.admitted, state.source, state.mask, state.time,
+            self.heads, self.activation,
+        )  # fmt: skip
+        if capturing_here():
+            for number, projected in enumerate(qkv):
+                self._publish_self_attention(number, projected, state)
+                if len(queries):
+                    self._publish_cross_attention(number, queries[number], state)
+        return logits  # type: ignore[no-any-return]
+
+    def _step_by_parts(self, tokens: Int[Tensor, " rows"], state: StaticState) -> Float[Tensor, "rows V"]:
+        """A step in kernels for each of its parts."""
         weights, admitted, time, heads = self.weights, state.admitted, state.time, self.heads
         post_norm, captured = not self.norm_first, capturing_here()
         # In the order of use: before each sublayer and at the end, or after each sublayer.
-        norms = chain([None] * post_norm, *(layer.norms for layer in weights.layers), weights.final_norm)
+        norms = chain([None] * post_norm, *(layer.norms for layer in self.layers), weights.final_norm)
         ops = step.kernels(tokens) or step
         x = ops.embed(tokens, weights.embed_tokens, self.scale, weights.positions, admitted, time)
-        for number, layer in enumerate(weights.layers):
+        for number, layer in enumerate(self.layers):
             projected, x = ops.norm_linear(x, next(norms), layer.qkv_proj, post_norm=post_norm)
             context = ops.self_attention(projected, state.cache[number], state.parents, admitted, time, heads)
             if captured:
-                past, query = state.cache[number, :, : state.steps], projected[:, : self.dim]  # with this step
-                parents = state.parents[..., : state.steps]
-                publish_step(self.attentions[number][0](), query.contiguous(), past, parents, admitted, heads)
+                self._publish_self_attention(number, projected, state)
             x = ops.add_linear(x, context, layer.out_proj)
             if layer.cross_q_proj is not None and layer.cross_out_proj is not None:
                 query, x = ops.norm_linear(x, next(norms), layer.cross_q_proj, post_norm=post_norm)
                 context = ops.cross_attention(query, state.source[:, :, number], state.mask, heads)
-                cross_attn = self.attentions[number][1]
-                if captured and cross_attn is not None:
-                    queries = query.view(len(state.mask), -1, self.dim)
-                    publish(cross_attn(), queries, state.source[:, :, number], state.mask[:, None], heads)
+                if captured:
+                    self._publish_cross_attention(number, query, state)
                 x = ops.add_linear(x, context, layer.cross_out_proj)
             hidden, x = ops.norm_linear(x, next(norms), layer.ffn_up, post_norm=post_norm, activation=self.activation)
             x = ops.add_linear(x, hidden, layer.ffn_down)
         logits, _ = ops.norm_linear(x, next(norms), weights.project, post_norm=post_norm)
         state.time += 1
-        return logits[:, : self.vocab_size], state
+        return logits
+
+    def _publish_self_attention(self, number: int, qkv: Float[Tensor, "rows W3"], state: StaticState) -> None:
+        past, parents = state.cache[number, :, : state.steps], state.parents[..., : state.steps]  # with this step
+        query = qkv[:, : self.dim].contiguous()
+        publish_step(self.attentions[number][0](), query, past, parents, state.admitted, self.heads)
+
+    def _publish_cross_attention(self, number: int, query: Float[Tensor, "rows W"], state: StaticState) -> None:
+        cross_attn = self.attentions[number][1]
+        assert cross_attn is not None
+        queries = query.view(len(state.mask), -1, self.dim)
+        publish(cross_attn(), queries, state.source[:, :, number], state.mask[:, None], self.heads)
 
 
 _decoders: "WeakKeyDictionary[nn.Module, dict[torch.dtype, StaticDecoder]]" = WeakKeyDictionary()

@@ -1,0 +1,81 @@
+"""A decoding step in one kernel against the same step in parts; in Triton's interpreter, which runs one program."""
+
+import os
+from dataclasses import replace
+
+import pytest
+import torch
+
+from regard.core.sequence import Tokens
+from regard.kernels.decode import step
+from regard.model.build import build
+from regard.model.capture import capture_attention
+from regard.runtime.cuda.static_decoder import StaticDecoder
+
+if torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("needs Triton's interpreter; on a GPU contracts/test_cuda.py compares both", allow_module_level=True)
+
+from regard.kernels.decode import persistent_step_triton as persistent
+
+SIZES = {"kind": "transformer", "dim": 24, "layers": 2, "heads": 3, "ffn_dim": 40}
+KINDS = {  # options of the blocks, and whether there is a source
+    "relu": ({}, True),
+    "gelu": ({"activation": "gelu", "norm": "rms"}, True),
+    "silu": ({"activation": "silu"}, False),
+    "gelu_tanh": ({"activation": "gelu_tanh", "positions": "learned", "max_positions": 8}, False),
+}
+
+
+def made(options, source):
+    side = SIZES | options
+    model = build({"decoder": side, "vocab_size": 50} | ({"encoder": side} if source else {}))
+    for weight in model.parameters():  # norms and biases that are neither ones nor zeros
+        torch.nn.init.normal_(weight, std=0.5)
+    memory = model.encode(Tokens.of([[5, 6, 7, 8, 9]])) if source else None
+    if memory is not None:
+        memory = replace(memory, mask=torch.tensor([[True, False, True, True, True]]))
+    return StaticDecoder(model.decoder, torch.float32), memory
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@torch.inference_mode()
+def test_one_kernel_equals_the_parts(kind, monkeypatch):
+    """Over several blocks of keys, and for a sequence that was admitted later."""
+    monkeypatch.setattr(persistent, "KEYS", 2)
+    decoder, memory = made(*KINDS[kind])
+    states = [decoder.start(memory, batch=1, capacity=8) for _ in range(2)]
+    for number in range(6):
+        token = torch.randint(50, (1,))
+        for state in states:
+            state.reserve()
+            if number == 1:
+                state.admitted.copy_(state.time)
+        expected = decoder._step_by_parts(token, states[0])
+        torch.testing.assert_close(decoder._step(persistent, token, states[1]), expected, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(states[1].cache, states[0].cache, atol=1e-4, rtol=1e-4)
+        assert states[1].time == states[0].time == number + 1
+
+
+@torch.inference_mode()
+def test_one_kernel_publishes_the_attention_of_the_parts():
+    decoder, memory = made(*KINDS["relu"])
+    found = []
+    for run in (decoder._step_by_parts, lambda *given: decoder._step(persistent, *given)):
+        state = decoder.start(memory, batch=1, capacity=8)
+        with capture_attention() as calls:
+            for token in (3, 7):
+                state.reserve()
+                run(torch.tensor([token]), state)
+        found.append([call.weights() for call in calls])
+    assert len(found[0]) == 8  # two steps of two layers, self- and cross-attention
+    torch.testing.assert_close(found[1], found[0], atol=1e-4, rtol=1e-4)
+
+
+def test_which_steps_are_one_kernel(monkeypatch):
+    decoder, _ = made(*KINDS["relu"])
+    layers = decoder.weights.layers
+    assert not persistent.supports(layers, 1)  # float32
+    monkeypatch.setattr(persistent, "HALF", (torch.float32,))
+    assert persistent.supports(layers, 1)
+    assert not persistent.supports(layers, 2)
+    assert step.persistent(layers, 1) is None  # on a CPU
