@@ -18,6 +18,7 @@ from regard.interpret.tokens_to_words import TokenSequence
 from regard.model.capture import Pick, picked
 from regard.model.memory import Memory, SourceSpan
 from regard.model.multi_source import source_encoders
+from regard.model.seq2seq import Model
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,17 @@ def record_look(forward: ForwardPass, given: LookInput, selection: MapSelection,
     maps, forward = tuple(recorder.maps), replace(forward, labels=labels)
     predicted = tuple(logits.argmax(-1).tolist()) if isinstance(output, GeneratedText) else None
     return Look(given.title, tuple(read), output, maps, forward, tuple(edits), predicted)
+
+
+def map_names(model: Model, layers: Sequence[int] | None = None) -> list[str]:
+    """The names of the maps that a look at a model has, without one: those of `AttentionMap.by_source` where it has."""
+    chosen, sources = _checked_layers(model, layers), len(source_encoders(model.encoder))
+    names: list[str] = []
+    for site in attention_sites(model).values():
+        if chosen is None or site.layer in chosen:
+            parts = sources > 1 and site.key_side == "source" and site.part != "encoder"
+            names += [f"{site.name} source {i + 1}" for i in range(sources)] if parts else [site.name]
+    return names
 
 
 def _read(source: TokenSequence | Pixels, span: Memory | SourceSpan, words: bool) -> Text | Image:
