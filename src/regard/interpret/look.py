@@ -18,6 +18,7 @@ from regard.interpret.rollout import rollout
 from regard.interpret.summaries import Head, finite, sorted_by
 from regard.interpret.tokens_to_words import CLS_TOKEN
 from regard.model.capture import Pick
+from regard.model.memory import Memory
 
 VERSION = 1  # of the JSON format
 LIMIT = 2_000_000  # weights of a map that is written whole
@@ -96,7 +97,7 @@ class Look:
     maps: tuple[AttentionMap, ...]
     forward: ForwardPass | None = field(repr=False)  # None: calls captured elsewhere
     edits: tuple[Edit, ...] = ()  # with which the model ran
-    predicted: tuple[int, ...] | None = field(default=None, repr=False)  # the most likely token at each position
+    memory: Memory | None = field(default=None, repr=False)  # what the encoder passed on; None without one
 
     @property
     def source(self) -> Text | Image | None:
