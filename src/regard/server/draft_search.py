@@ -1,12 +1,13 @@
 """Greedy search under edits by the compiled decoder, for a draft that is verified afterwards.
 
 Edits of the encoder are in its memory. Of those of the decoder, scaled heads are scaled output projections and masked
-tokens of the source are masked in the memory. Painted rows are left out, and rounding differs from PyTorch's: the
-result is a draft.
+tokens of the source are masked in the memory. Painted rows are left out, and weights are in int8 where the processor
+supports it, since a step takes the time of reading them: the result is a draft.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -15,9 +16,10 @@ from regard.data.special_tokens import SpecialTokens
 from regard.decoding.config import DecodeConfig
 from regard.interpret.edits import Edit, MaskSource, ScaleHead, SwitchHeadOff
 from regard.interpret.sites import attention_sites
-from regard.model.interfaces import AttentionModule
+from regard.model.interfaces import AnyDecoder, AttentionModule
 from regard.model.memory import Memory
 from regard.model.seq2seq import Seq2Seq
+from regard.model.transformer import TransformerDecoder
 from regard.runtime.cpu.decoder import NativeDecoder
 from regard.runtime.engines import COMPILED
 
@@ -61,8 +63,8 @@ def draft_search(
 
     forced   tokens by position
     """
-    decoder = COMPILED.compile_decoder(model.decoder)
-    if not isinstance(decoder, NativeDecoder) or special.start is None:
+    decoder = _compiled(model.decoder)
+    if decoder is None or special.start is None:
         return None
     scaled = decoder.with_scaled_heads(_factors(model, edits))
     state = scaled.start(_masked(memory, edits), batch=1, capacity=config.max_length + 1)
@@ -74,6 +76,21 @@ def draft_search(
         if token in special.ends:
             break
     return tuple(choice.tokens)
+
+
+def _compiled(decoder: AnyDecoder) -> NativeDecoder | None:
+    """The compiled decoder, with weights in int8 where the processor supports it; packed once."""
+    exact = COMPILED.compile_decoder(decoder)
+    if not isinstance(exact, NativeDecoder) or not isinstance(decoder, TransformerDecoder):
+        return None
+    if not exact.library.regard_int8_max_inputs():
+        return exact
+    if decoder not in _packed:
+        _packed[decoder] = NativeDecoder(decoder, exact.library, int8=True)
+    return _packed[decoder]
+
+
+_packed: WeakKeyDictionary[TransformerDecoder, NativeDecoder] = WeakKeyDictionary()
 
 
 def _factors(model: Seq2Seq, edits: Sequence[Edit]) -> dict[AttentionModule, dict[int, float]]:

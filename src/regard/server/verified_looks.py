@@ -2,10 +2,10 @@
 
 Most edits change little of an output. So the output before the edits is a draft: one forward pass under the edits gives
 the choice of greedy search at every position, and where they are the tokens of the draft, it is what greedy search
-would find, as in speculative decoding (https://arxiv.org/abs/2211.17192). At the first position that differs, the draft
-is corrected, continues with the rest of the output before the edits, also where a token was inserted, and is verified
-again. Where that proves too few tokens, the next draft is that of the compiled decoder. The encoder runs once, and not
-at all where no edit changes what it computes.
+would find, as in speculative decoding (https://arxiv.org/abs/2211.17192). Where it differs, the compiled decoder makes
+the next draft, or without one the draft is corrected at the first position that differs and continues with the rest of
+the output before the edits, also where a token was inserted. Where that proves too few tokens at a time, the output is
+searched for token by token. The encoder runs once, and not at all where no edit changes what it computes.
 """
 
 from collections import OrderedDict
@@ -27,7 +27,6 @@ from regard.model.seq2seq import Model, Seq2Seq
 from regard.server.draft_search import GreedyChoice, draft_search
 
 TOKENS = 3  # least tokens that a forward pass must prove: it takes the time of about so many steps of a search
-COMPILED_TOKENS = 12  # the same, of steps of the compiled decoder
 KEPT = 8  # drafts of a model
 LARGEST = 1 << 26  # bytes of queries, keys and values of an encoder's maps that are kept
 
@@ -97,11 +96,9 @@ class _Verification:
             proved = (*ids[:at], chosen)
             if chosen in special.ends:
                 draft = _Draft(proved, longest, searched=draft.searched)
-            elif draft.is_promising(proved, COMPILED_TOKENS):
-                draft.correct(proved)
             elif not draft.searched and (found := self._searched(seen, {**forced, **dict(enumerate(proved))})):
                 draft = _Draft(found, longest, searched=True)
-            elif draft.is_promising(proved, TOKENS):
+            elif draft.is_promising(proved):
                 draft.correct(proved)
             else:
                 return None
@@ -127,9 +124,9 @@ class _Draft:
         self.ahead = 0  # by how many tokens the draft is ahead of the known output
         self.corrected: list[int] = []  # positions
 
-    def is_promising(self, proved: tuple[int, ...], tokens: int) -> bool:
-        """Whether it has not been corrected yet, or was right in so many tokens since, or lacks a token."""
-        return not self.corrected or len(proved) - 1 - self.corrected[-1] >= tokens or self._lacks_last(proved)
+    def is_promising(self, proved: tuple[int, ...]) -> bool:
+        """Whether it has not been corrected yet, or was right in several tokens since, or lacks a token."""
+        return not self.corrected or len(proved) - 1 - self.corrected[-1] >= TOKENS or self._lacks_last(proved)
 
     def correct(self, proved: tuple[int, ...]) -> None:
         """Begin with these tokens, the last of which the draft had not, and continue with the known output."""
