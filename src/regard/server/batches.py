@@ -2,7 +2,8 @@
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
 from typing import NamedTuple
 
 from regard.core.errors import EngineFailed, RegardError
@@ -44,6 +45,9 @@ def compute_each(predictor: Predictor, works: Sequence[BatchedWork]) -> list[Com
 class AsideBatch:
     """A batch that is computed in a thread of its own, which takes turns with the engine's: one at a time.
 
+    The thread stays: PyTorch's own threads and working memory are those of the thread that asks for them, and to set
+    them up for each look takes as long as a look.
+
     jobs    those that are computed; none: there is room for others
     found   their results, when they are there: `wake` is notified
     """
@@ -52,6 +56,8 @@ class AsideBatch:
         self.device, self.wake = device, wake
         self.jobs: Sequence[Job] = ()
         self.found: Sequence[Computed] = ()
+        self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()  # None ends the thread
+        self._thread: threading.Thread | None = None
 
     def begin(self, jobs: Sequence[Job], predictor: Predictor, works: Sequence[BatchedWork]) -> None:
         assert not self.jobs
@@ -64,7 +70,19 @@ class AsideBatch:
                 self.found = found
                 self.wake.notify_all()
 
-        threading.Thread(target=run, name="regard look", daemon=True).start()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="regard look", daemon=True)
+            self._thread.start()
+        self._tasks.put(run)
+
+    def close(self) -> None:
+        """End the thread after what it computes."""
+        self._tasks.put(None)
+
+    def _run(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            task()
+            del task  # which has a model in memory
 
     def take(self) -> tuple[Sequence[Job], Sequence[Computed]]:
         """The jobs and their results, which leave."""

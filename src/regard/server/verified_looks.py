@@ -27,6 +27,7 @@ from regard.model.seq2seq import Model, Seq2Seq
 from regard.server.draft_search import GreedyChoice, draft_search
 
 TOKENS = 3  # least tokens that a forward pass must prove: it takes the time of about so many steps of a search
+SEARCHES = 4  # of the compiled decoder, at most: each draft begins with what the one before it has proved
 KEPT = 8  # drafts of a model
 LARGEST = 1 << 26  # bytes of queries, keys and values of an encoder's maps that are kept
 
@@ -95,9 +96,9 @@ class _Verification:
                 return seen if not any(ended[:-1]) and (ended[-1] or len(ids) == longest) else None
             proved = (*ids[:at], chosen)
             if chosen in special.ends:
-                draft = _Draft(proved, longest, searched=draft.searched)
-            elif not draft.searched and (found := self._searched(seen, {**forced, **dict(enumerate(proved))})):
-                draft = _Draft(found, longest, searched=True)
+                draft = _Draft(proved, longest, searches=draft.searches)
+            elif draft.searches < SEARCHES and (found := self._searched(seen, {**forced, **dict(enumerate(proved))})):
+                draft = _Draft(found, longest, searches=draft.searches + 1)
             elif draft.is_promising(proved):
                 draft.correct(proved)
             else:
@@ -115,12 +116,12 @@ class _Verification:
 class _Draft:
     """An output to verify, made of one that is known.
 
-    searched   whether it was searched for under the edits, and not without them
+    searches   for drafts under the edits so far
     """
 
-    def __init__(self, known: tuple[int, ...], longest: int, *, searched: bool = False) -> None:
+    def __init__(self, known: tuple[int, ...], longest: int, *, searches: int = 0) -> None:
         self.tokens = self.known = known
-        self.longest, self.searched = longest, searched
+        self.longest, self.searches = longest, searches
         self.ahead = 0  # by how many tokens the draft is ahead of the known output
         self.corrected: list[int] = []  # positions
 
