@@ -54,7 +54,7 @@ function range(values) {
 }
 
 function ticks(low, high) {
-  const rough = (high - low) / 4;
+  const rough = (high - low) / 5;
   const unit = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((times) => times * unit).find((each) => each >= rough);
   const found = [];
