@@ -116,6 +116,11 @@ REFUSED = {
     "view of a page": (("a", "--out", "x.html", "--view", "heat"), "view: wanted --out with .*; got x.html"),
     "unknown view": (("a", "--out", "x.svg", "--view", "heet"), "view: wanted one of heat, .*Did you mean 'heat'"),
     "unknown map": (("a", "--map", "decoder 1"), "map: wanted one of decoder 1 cross; got 'decoder 1'"),
+    "unknown map, before the input is read": (
+        ("--file", "none.txt", "--map", "x"),
+        "map: wanted one of decoder 1 cross",
+    ),
+    "map of another layer": (("a", "--layer", "7", "--map", "decoder 1 cross"), "layers: wanted some of 1; got"),
     "map of a page": (("a", "--out", "x.html", "--map", "decoder 1 cross"), "map: wanted --out with .*; got x.html"),
     "map of a table": (("a", "--summary", "--map", "decoder 1 cross"), "map: wanted one look to show; got a table"),
     "several inputs": (("--file", "two.txt", "--out", "x.json"), "out: wanted one input; got several"),

@@ -14,6 +14,7 @@ from regard.core.sequence import Tokens
 from regard.data.special_tokens import END, START
 from regard.inference.predictor import Predictor
 from regard.interpret.maps import MapRecorder
+from regard.interpret.record import map_names
 from regard.interpret.sites import attention_sites
 from regard.interpret.tokens_to_words import TokenSequence
 from regard.kernels.attention import reference
@@ -89,7 +90,7 @@ def reference_weights(model: nn.Module, given: object) -> dict[str, torch.Tensor
 def test_weights_equal_the_reference(name):
     model, given, output = case(name)
     wanted, look = reference_weights(model, given), regard.look(model, given, **output)
-    assert [each.name for each in look.maps] == list(wanted)
+    assert [each.name for each in look.maps] == list(wanted) == map_names(model)
     for each in look.maps:
         weights = each.weights()
         torch.testing.assert_close(weights, wanted[each.name], rtol=0, atol=1e-6)

@@ -11,6 +11,7 @@ import regard
 from regard.core.errors import InvalidArgument
 from regard.core.sequence import MultiSource, Tokens
 from regard.data.synthetic.shapes import questions
+from regard.interpret.record import map_names
 from regard.views.figures import draw
 from regard.views.terminal import look_text
 from support.captioners import IMAGE, TEXT, questioner
@@ -31,6 +32,7 @@ def test_each_source_has_its_own_maps(seen):
     assert (image.grid, np.array_equal(image.pixels, pixels)) == ((8, 8), True)
     assert text.tokens[-1] == "</s>"
     assert look.source is None
+    assert [each.name for each in look.maps] == map_names(model.model)
     for layer in range(1, 1 + len(model.model.decoder.cross_attentions)):
         of_image, of_text = (look[f"decoder {layer} cross source {source}"] for source in (1, 2))
         assert of_image.size == (len(look.output.tokens), 64)

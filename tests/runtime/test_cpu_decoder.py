@@ -123,6 +123,33 @@ def one_weight(module: nn.Module) -> None:
 
 
 @needs_compiler
+@pytest.mark.parametrize("name", COMPILED)
+@torch.inference_mode()
+def test_heads_are_scaled_as_their_outputs_are(name):
+    plain, given, tokens = decoder(name), memory(), torch.tensor([5, 6, 7])
+    compiled, last = ENGINE.compile_decoder(plain), plain.stack.layers[-1]
+    factors = {last.self_attn: {0: 0.0}, last.cross_attn: {0: -2.0, 1: 0.5}}
+
+    def scale(module, result):
+        scaled = torch.tensor([factors.get(module, {}).get(head, 1.0) for head in range(result.out.shape[1])])
+        return result._replace(out=result.out * scaled[:, None, None])
+
+    def logits(engine) -> torch.Tensor:
+        state, steps = engine.start(given, batch=3, capacity=4), []
+        for _ in range(3):
+            step, state = engine.step(tokens, state)
+            steps.append(step.clone())
+        return torch.stack(steps)
+
+    unchanged, scaled = logits(compiled), logits(compiled.with_scaled_heads(factors))
+    with capture.intercepting(scale):
+        torch.testing.assert_close(scaled, logits(plain), rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(scaled, unchanged, atol=1e-3)
+    assert torch.equal(logits(compiled), unchanged)
+    assert torch.equal(logits(compiled.with_scaled_heads({})), unchanged)
+
+
+@needs_compiler
 @pytest.mark.parametrize(
     "change",
     [

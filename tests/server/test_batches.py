@@ -1,6 +1,10 @@
 """Batches of the engine: the results of each work, and the tokens that it has read."""
 
+import threading
+from dataclasses import dataclass
+
 import pytest
+import torch
 
 pytest.importorskip("msgspec", reason="needs the extra `serve`")
 
@@ -8,9 +12,11 @@ from regard.core.sequence import Tokens
 from regard.decoding.batch_plan import BatchLimits, plan_requests
 from regard.decoding.config import DecodeConfig
 from regard.decoding.request import Request, SearchTask
-from regard.server.batches import compute
-from regard.server.jobs import Scoring
+from regard.server import batches
+from regard.server.batches import AsideBatch, compute
+from regard.server.jobs import Job, Scoring
 from regard.server.searches import limits_of
+from regard.server.studio_jobs import LiveLook
 from support.predictors import language_model, translator
 from support.search import model
 
@@ -38,3 +44,46 @@ def test_a_search_has_room_for_what_its_requests_need_and_for_nothing_else():
     assert limits(min_length=1) == plain._replace(min_length=True)
     assert limits(banned=[[7], [8, 9, 10]]) == plain._replace(banned=(2, 4))
     assert limits(prefix=(7, 8, 9)) == plain._replace(max_prefix=4)
+
+
+@dataclass(frozen=True)
+class Thread(LiveLook):
+    """The thread in which it is computed, and how many of PyTorch's threads that has."""
+
+    def compute(self, predictor, works):
+        return [(threading.current_thread(), torch.get_num_threads())]
+
+
+def test_looks_are_computed_in_a_thread_that_stays(monkeypatch):
+    """With as many of PyTorch's threads as the model is large, and no other thread has fewer for it."""
+    model, before, wake = translator(), torch.get_num_threads(), threading.Condition()
+    aside = AsideBatch("cpu", wake)
+
+    def computed() -> tuple[threading.Thread, int]:
+        with wake:
+            aside.begin([Job("", Thread("a dog"), print)], model, [Thread("a dog")])
+            assert wake.wait_for(lambda: aside.found, 60)
+        return aside.take()[1][0].result
+
+    torch.set_num_threads(3)
+    try:
+        (first, threads), again = computed(), computed()
+        assert (again, threads) == ((first, 1), 1)
+        size = sum(weight.numel() for weight in model.model.parameters())
+        monkeypatch.setattr(batches, "PARAMETERS", size // 2)
+        larger, threads = computed()
+        assert (larger is not first, threads) == (True, 2)
+        monkeypatch.setattr(batches, "PARAMETERS", 1)
+        assert computed()[1] == torch.get_num_threads() == 3
+        other: list[int] = []
+        late = threading.Thread(target=lambda: other.append(torch.get_num_threads()))
+        late.start()
+        late.join()
+        assert other == [3]
+    finally:
+        torch.set_num_threads(before)
+    aside.close()
+    first.join(60)
+    larger.join(60)
+    assert not first.is_alive()
+    assert not larger.is_alive()

@@ -1,6 +1,7 @@
 """Looks under edits from a draft are those of a search, and are given only where they are."""
 
 import json
+from itertools import pairwise
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import torch
 pytest.importorskip("msgspec", reason="needs the extra `serve`")
 
 import regard
+from regard.core.errors import InvalidArgument
 from regard.server import verified_looks
 from regard.server.studio_jobs import LiveLook
 from support import page_members
@@ -21,6 +23,12 @@ EDITS = {
     "a source token is replaced": [{"edit": "replace_token", "position": 0, "token": "9"}],
     "an output token is forced": [{"edit": "replace_token", "position": 3, "token": "7", "side": "output"}],
 }
+
+
+def plant(model, text, ids) -> None:
+    """Another draft for an input."""
+    kept = verified_looks._drafts[model.model]
+    kept[text] = kept[text]._replace(ids=tuple(ids))
 
 
 @pytest.fixture(scope="module")
@@ -73,14 +81,14 @@ def test_drafts_are_kept_for_few_inputs_and_are_corrected():
     look = LiveLook("a dog").look(model)
     own = look.forward.labels.tolist()
     wrong = (own[0], (own[1] + 1) % model.target.size, *own[2:])
-    verified_looks._drafts[model.model]["a dog"] = wrong
+    plant(model, "a dog", wrong)
     with torch.inference_mode():
         found = verified_looks.verified_look(model, "a dog", EDITS["nothing changes"], {})
     assert found.output.tokens == look.output.tokens
 
 
-def test_outputs_without_repeated_runs_are_verified_where_nothing_is_repeated(trained):
-    """Most recipes of translation exclude repeated n-grams, which hardly ever changes an output."""
+def test_outputs_without_repeated_runs_are_verified(trained):
+    """Most recipes of translation exclude repeated n-grams."""
     text, options, repeating = DATES[0], {"beam_size": 1, "no_repeat_ngram_size": 5}, translator()
     LiveLook(text, options=options).look(trained)
     for edits in EDITS.values():
@@ -89,10 +97,13 @@ def test_outputs_without_repeated_runs_are_verified_where_nothing_is_repeated(tr
         assert found is None or found.output.tokens == wanted.output.tokens
     assert verified_looks.verified_look(trained, text, EDITS["nothing changes"], options) is not None
     options = {"beam_size": 1, "no_repeat_ngram_size": 2, "max_length": 12}
-    plain, edits = LiveLook("a dog", options=options).look(repeating), EDITS["nothing changes"]
-    assert len(set(regard.look(repeating, "a dog", beam_size=1, max_length=12).output.tokens)) < 12  # there is a loop
-    assert verified_looks.verified_look(repeating, "a dog", edits, options) is None
-    assert LiveLook("a dog", tuple(edits), options=options).look(repeating).output.tokens == plain.output.tokens
+    plain = LiveLook("a dog", options=options).look(repeating)
+    looping = regard.look(repeating, "a dog", beam_size=1, max_length=12).output.tokens
+    assert len({*pairwise(looping)}) < 11  # there is a loop
+    assert looping != plain.output.tokens
+    for name in ("nothing changes", "a head is off"):
+        found = verified_looks.verified_look(repeating, "a dog", EDITS[name], options)
+        assert found.output.tokens == regard.look(repeating, "a dog", edits=EDITS[name], **options).output.tokens
 
 
 @pytest.mark.parametrize("change", ["a token is missing", "another token"])
@@ -100,9 +111,86 @@ def test_a_draft_continues_where_it_agrees_again(trained, monkeypatch, change):
     text, passes, options = "24 June 1937", [], {"beam_size": 1}
     own = LiveLook(text, options=options).look(trained).forward.labels.tolist()  # 1937-06-24
     draft = own[:3] + own[4:] if change == "a token is missing" else [*own[:3], own[6], *own[4:]]
-    verified_looks._drafts[trained.model][text] = tuple(draft)
-    look = verified_looks.look
-    monkeypatch.setattr(verified_looks, "look", lambda *given, **named: passes.append(1) or look(*given, **named))
+    plant(trained, text, draft)
+    monkeypatch.setattr(verified_looks, "draft_search", lambda *given: None)  # as without compiled code
+    look = verified_looks.look_at_output
+    monkeypatch.setattr(verified_looks, "look_at_output", lambda *given: passes.append(1) or look(*given))
     found = verified_looks.verified_look(trained, text, EDITS["nothing changes"], options)
     assert found.forward.labels.tolist() == own
     assert len(passes) == (3 if change == "a token is missing" else 2)
+
+
+STRONG = {
+    "a layer is off": [{"edit": "switch_head_off", "map": "decoder 1 cross"}],
+    "a layer is doubled, a token masked": [
+        {"edit": "scale_head", "map": "decoder 1 self", "factor": 2.0},
+        {"edit": "mask_source", "token": 1},
+    ],
+    "the encoder is off": [{"edit": "scale_head", "map": "encoder", "factor": 0}],
+    "a painted row": [
+        {"edit": "paint_row", "map": "decoder 1 cross", "row": 1, "keys": [0], "weights": [1.0]},
+        {"edit": "scale_head", "map": "decoder 1 cross", "factor": 0.0},
+    ],
+    "a forced token": [
+        {"edit": "replace_token", "position": 4, "token": 9, "side": "output"},
+        {"edit": "scale_head", "map": "decoder cross", "factor": -2.0},
+    ],
+}
+
+
+def counted(monkeypatch, name) -> list[object]:
+    """The results of a function of `verified_looks`."""
+    results, function = [], getattr(verified_looks, name)
+    monkeypatch.setattr(verified_looks, name, lambda *given: results.append(function(*given)) or results[-1])
+    return results
+
+
+@pytest.mark.parametrize("size", [0, 2])
+@pytest.mark.parametrize("name", STRONG)
+def test_a_changed_output_is_that_of_a_search(monkeypatch, name, size):
+    """Random weights: hardly a token stays, so that the compiled decoder makes the draft."""
+    options, drafts, verified = {"beam_size": 1, "max_length": 16, "no_repeat_ngram_size": size}, 0, 0
+    for seed in range(1, 5):
+        model = translator(seed=seed, encoder="transformer")
+        plain = LiveLook("a dog and a cat", options=options).look(model)
+        searches = counted(monkeypatch, "draft_search")
+        found = verified_looks.verified_look(model, "a dog and a cat", STRONG[name], options)
+        wanted = regard.look(model, "a dog and a cat", edits=STRONG[name], **options)
+        monkeypatch.undo()
+        if found is not None:
+            assert found.output.tokens == wanted.output.tokens
+            assert json.loads(found.to_json())["maps"] == json.loads(wanted.to_json())["maps"]
+        changed = wanted.output.tokens != plain.output.tokens
+        drafts, verified = drafts + len(searches), verified + (changed and found is not None)
+    assert drafts >= 1
+    assert verified >= 1
+
+
+@pytest.mark.parametrize(("name", "wanted"), [("a layer is off", 0), ("the encoder is off", 1)])
+def test_the_encoder_runs_once_or_not_at_all(monkeypatch, name, wanted):
+    options, most = {"beam_size": 1, "max_length": 16}, 0
+    for seed in range(1, 5):
+        model, runs = translator(seed=seed, encoder="transformer"), []
+        LiveLook("a dog and a cat", options=options).look(model)
+        passes = counted(monkeypatch, "look_at_output")
+        with model.model.encoder.register_forward_hook(lambda *call, runs=runs: runs.append(1)):
+            verified_looks.verified_look(model, "a dog and a cat", STRONG[name], options)
+        monkeypatch.undo()
+        assert len(runs) == wanted
+        most = max(most, len(passes))
+    assert most > 1
+
+
+def test_edits_beyond_the_output_without_them_are_those_of_a_longer_output(trained):
+    """Positions are those of the edited output, which may be longer than the draft."""
+    text, options = DATES[0], {"beam_size": 1}
+    own = LiveLook(text, options=options).look(trained).forward.labels.tolist()
+    plant(trained, text, own[:3])
+    for edit in (
+        {"edit": "replace_token", "position": 5, "token": "7", "side": "output"},
+        {"edit": "paint_row", "map": "decoder 1 cross", "row": 6, "keys": [0], "weights": [1.0]},
+    ):
+        wanted = regard.look(trained, text, edits=[edit], **options)
+        assert LiveLook(text, (edit,), options=options).look(trained).output == wanted.output
+    with pytest.raises(InvalidArgument, match=r"edit 1\.row: wanted a row of decoder 1 cross; got 99"):
+        LiveLook(text, ({**edit, "row": 99},), options=options).look(trained)

@@ -6,7 +6,6 @@ the animated picture of typing, an output that appears, and an edit. With --png 
 
 import argparse
 import json
-import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 import regard
 from regard.data.synthetic.dates import dates
+from regard.recipe.shipped import find_recipe
 from regard.server.studio_sources import DataSet, StudioSources
 from support.browsers import CHROMIUM, settled
 from support.captioners import captioner
@@ -90,20 +90,12 @@ STATES = {
 
 
 def write_runs(folder: Path) -> dict[str, Path]:
-    """Logs of two runs, as training writes them."""
-    rng, made = random.Random(1), {}
-    for name, speed in (("small", 0.6), ("large", 1.0)):
-        made[name] = folder / name
-        made[name].mkdir()
-        events: list[dict[str, Any]] = []
-        for step in range(10, 1001, 10):
-            loss = 0.3 + 3.4 * 2.718 ** (-speed * step / 250) + rng.gauss(0, 0.03)
-            rate = 1e-3 * min(step / 100, (100 / step) ** 0.5)
-            events.append({"event": "train", "step": step, "loss": loss, "rate": rate})
-            if step % 100 == 0:
-                accuracy = 100 * (1 - 2.718 ** (-speed * step / 300))
-                events.append({"event": "validation", "step": step, "loss": loss + 0.1, "accuracy": accuracy})
-        (made[name] / "log.jsonl").write_text("".join(json.dumps(each) + "\n" for each in events))
+    """Two short runs of the recipe of dates, of different sizes."""
+    made = {"dim 32": folder / "small", "dim 64": folder / "large"}
+    for name, run in made.items():
+        sizes = [f"model.{part}.dim={name.removeprefix('dim ')}" for part in ("encoder", "decoder")]
+        steps = ["train.max_steps=600", "train.warmup_steps=100", "train.validate_every=60", "train.log_every=6"]
+        regard.train(find_recipe("dates"), run, changes=[*sizes, *steps], progress=False)
     return made
 
 
@@ -171,12 +163,12 @@ def animation(browser: Browser, address: str) -> tuple[list[Image.Image], list[i
 
 
 @contextmanager
-def studio() -> Iterator[str]:
+def studio(*, runs: bool) -> Iterator[str]:
     model = regard.load(files("regard.server") / "studio_model" / "dates", device="cpu")
     torch.manual_seed(0)
     models = {"dates": model, "captions": captioner("transformer"), "lines": language_model("bytes")}
     with TemporaryDirectory() as folder:
-        sources = StudioSources(write_data(Path(folder)), write_runs(Path(folder)))
+        sources = StudioSources(write_data(Path(folder)), write_runs(Path(folder)) if runs else {})
         with served(models, studio=sources) as server:
             yield f"http://127.0.0.1:{server.port}/"
 
@@ -197,7 +189,7 @@ def main() -> None:
     parser.add_argument("--png", type=Path)
     given = parser.parse_args()
     wanted = given.names or [*STATES, "animation"]
-    with studio() as address, sync_playwright() as started:
+    with studio(runs="runs" in wanted) as address, sync_playwright() as started:
         browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         for name in wanted:
             if name == "animation":

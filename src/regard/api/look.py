@@ -37,7 +37,7 @@ from regard.interpret.edits import Edit, Edits, read_edits
 from regard.interpret.look import Look
 from regard.interpret.maps import ForwardPass
 from regard.interpret.output_attention import coverage_reranker
-from regard.interpret.record import LookInput, MapSelection, record_look
+from regard.interpret.record import LookInput, MapSelection, record, record_look
 from regard.interpret.tokens_to_words import TokenSequence
 from regard.model.capture import Pick
 from regard.model.eval_mode import evaluating
@@ -93,6 +93,15 @@ def look(
         else:
             forward, given = _of_bare_model(inner, text, output, edited, options)
         return record_look(forward, given, MapSelection(layers, rows, heads, words, top), edited)
+
+
+def look_at_output(
+    model: Predictor, text: object, output: Sequence[int], edits: Sequence[Edit], encoded: Look | None = None
+) -> tuple[Look, Tensor]:
+    """`look` at these token ids, and the logits; an encoder that ran for `encoded` does not run again (`record`)."""
+    with evaluating(model.model):
+        forward, given = _of_predictor(model, text, output, False, edits, {})
+        return record(forward, given, MapSelection(), edits, encoded)
 
 
 def _of_predictor(

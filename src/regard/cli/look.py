@@ -109,6 +109,8 @@ def look(
 
     regard look runs/translation "A dog runs." --edit edits.json
     """
+    from regard.interpret.look import check_map_name
+    from regard.interpret.record import map_names
     from regard.views.figures import MOST_LOOKS, check_file, write_look, write_page
     from regard.views.terminal import look_text
 
@@ -132,6 +134,8 @@ def look(
     check_file(out, view, map_)
     edits = None if edit is None else _edits(edit)
     predictor = regard.load(model, device=device)
+    if map_ is not None:
+        check_map_name(map_, map_names(predictor.model, layer))  # before the work
     if ablate and not summary:
         _ablate(predictor, data or [], column or (), trust_data_paths, as_json)
         return

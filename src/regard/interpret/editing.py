@@ -25,9 +25,12 @@ Numbered = list[tuple[int, AttentionEdit]]  # edits, each with its number from 1
 
 
 class Editor:
-    """An interceptor that applies edits to the attention calls of a model."""
+    """An interceptor that applies edits to the attention calls of a model.
 
-    def __init__(self, model: Model, edits: Sequence[Edit]) -> None:
+    memory   of an encoder that has run under these edits, and does not run again
+    """
+
+    def __init__(self, model: Model, edits: Sequence[Edit], memory: Memory | None = None) -> None:
         self.sites = attention_sites(model)
         numbered = [(n, each) for n, each in enumerate(edits, start=1) if isinstance(each, AttentionEdit)]
         heads = {site: module.heads for module, site in self.sites.items()}
@@ -38,8 +41,12 @@ class Editor:
             for module, site in self.sites.items()
             if (chosen := [(number, edit) for number, edit in numbered if edit.selects(site)])
         }
-        self.spans: Sequence[Int[Tensor, " B"]] = ()  # of the sources of the last memory, where there are several
+        # Of the sources of the last memory, where there are several.
+        self.spans: Sequence[Int[Tensor, " B"]] = [span.lengths for span in memory.spans] if memory else ()
         self.applied: set[int] = set()  # numbers of the edits that changed a call
+        if memory is not None:
+            of_encoder = [self.edits[module] for module in self.edits if self.sites[module].part == "encoder"]
+            self.applied = {number for chosen in of_encoder for number, _ in chosen}
 
     def __call__(self, module: nn.Module | None, result: AttentionResult) -> AttentionResult:
         if not isinstance(module, AttentionModule) or module not in self.edits:
@@ -64,8 +71,10 @@ class Editor:
 
 
 @contextmanager
-def editing(model: Model, edits: Sequence[Edit]) -> Iterator[Editor | None]:
+def editing(model: Model, edits: Sequence[Edit], memory: Memory | None = None) -> Iterator[Editor | None]:
     """Apply edits to the attention of a model inside the block, in this thread only; none: nothing is intercepted.
+
+    memory   of an encoder that has run under these edits, if the block does not run it
 
     Tokens are replaced by `with_replaced_tokens` and `ForceTokens`. Edits are for models in evaluation mode.
     """
@@ -75,11 +84,21 @@ def editing(model: Model, edits: Sequence[Edit]) -> Iterator[Editor | None]:
     if not model.inspectable:
         wanted, remedy = "one model, whose attention can be edited", "Use one member of the ensemble."
         raise InvalidArgument("edits", wanted=wanted, got=type(model).__name__, remedy=remedy)
-    editor = Editor(model, edits)
+    editor = Editor(model, edits, memory)
     several = model.encoder is not None and len(source_encoders(model.encoder)) > 1
     hook = model.encoder.register_forward_hook(editor.note_memory) if model.encoder and several else nullcontext()
     with hook, intercepting(editor):
         yield editor
+
+
+def edits_encoder(model: Model, edits: Sequence[Edit]) -> bool:
+    """Whether an edit changes what the encoder reads, or how it attends: its memory may be another then."""
+    sites = [site for site in attention_sites(model).values() if site.part == "encoder"]
+    return any(
+        (isinstance(edit, ReplaceToken) and edit.side == "source")
+        or (isinstance(edit, AttentionEdit) and any(map(edit.selects, sites)))
+        for edit in edits
+    )
 
 
 def with_replaced_tokens(

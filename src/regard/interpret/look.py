@@ -18,6 +18,7 @@ from regard.interpret.rollout import rollout
 from regard.interpret.summaries import Head, finite, sorted_by
 from regard.interpret.tokens_to_words import CLS_TOKEN
 from regard.model.capture import Pick
+from regard.model.memory import Memory
 
 VERSION = 1  # of the JSON format
 LIMIT = 2_000_000  # weights of a map that is written whole
@@ -96,7 +97,7 @@ class Look:
     maps: tuple[AttentionMap, ...]
     forward: ForwardPass | None = field(repr=False)  # None: calls captured elsewhere
     edits: tuple[Edit, ...] = ()  # with which the model ran
-    predicted: tuple[int, ...] | None = field(default=None, repr=False)  # the most likely token at each position
+    memory: Memory | None = field(default=None, repr=False)  # what the encoder passed on; None without one
 
     @property
     def source(self) -> Text | Image | None:
@@ -112,12 +113,8 @@ class Look:
 
         With several sources: "source 2 encoder 1", and "decoder 1 cross source 2", whose keys are those of one source.
         """
-        for each in self.maps:
-            if each.name == name:
-                return each
-        names = [each.name for each in self.maps]
-        remedy = nearest(name, names) if names else "This look has none."
-        raise InvalidArgument("map", wanted=f"one of {', '.join(names)}", got=repr(name), remedy=remedy)
+        check_map_name(name, [each.name for each in self.maps])
+        return next(each for each in self.maps if each.name == name)
 
     def names(self, of: AttentionMap) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Names of the rows and of the keys of a map."""
@@ -216,6 +213,13 @@ class Look:
 
     def _repr_html_(self) -> str:
         return HTML_RENDERERS["frame"](self.as_dict())
+
+
+def check_map_name(name: str, names: Sequence[str]) -> None:
+    """Refuse a name that is not one of these maps'."""
+    if name not in names:
+        remedy = nearest(name, names) if names else "This look has none."
+        raise InvalidArgument("map", wanted=f"one of {', '.join(names)}", got=repr(name), remedy=remedy)
 
 
 def _scored(output: GeneratedText | Label | None) -> tuple[Sequence[str], Sequence[float] | None]:

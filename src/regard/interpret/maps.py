@@ -7,6 +7,7 @@ grows with the weights that were asked for.
 import base64
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch import nn
 from regard.core.errors import InvalidArgument
 from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.interpret.sites import AttentionSite, attention_sites
-from regard.interpret.summaries import RowSummaries, summarize
+from regard.interpret.summaries import RowSummaries, Tile, summarize
 from regard.interpret.tokens_to_words import TokenGroups
 from regard.kernels.attention import weights as exact
 from regard.kernels.attention.blockwise import BLOCK
@@ -143,18 +144,41 @@ class AttentionMap(AttentionSite):
 
     def as_dict(self, limit: int) -> dict[str, Any]:
         """The map in the format of `Look.to_json`; of more than `limit` weights, with the largest of each row only."""
-        shape = [len(self.shown_heads), len(self.shown_rows), self.size[1]]
-        weights = top = None
-        if self.call is not None and prod(shape) <= limit:
-            weights, summary = {"shape": shape, "data": _as_uint16(self.weights())}, self.summary(0)
-        else:
-            kept = self.row_summaries
-            summary = self.summary(TOP if kept is None else min(TOP, kept.top_weights.shape[-1]))
-            largest = [summary.top_weights, summary.top_keys]
-            for axis, index in enumerate((self.default_heads, self.default_rows)):
-                largest = largest if index is None else [x.index_select(axis, index.cpu()) for x in largest]
-            k, keys = largest[0].shape[-1], largest[1].clamp(min=0).numpy().astype("<u4")
-            top = {"k": k, "shape": [*shape[:2], k], "keys": _in_base64(keys), "weights": _as_uint16(largest[0])}
+        if self.call is not None and prod(self._shape) <= limit:
+            return self._with_weights
+        kept = self.row_summaries
+        summary = self.summary(TOP if kept is None else min(TOP, kept.top_weights.shape[-1]))
+        largest = [summary.top_weights, summary.top_keys]
+        for axis, index in enumerate((self.default_heads, self.default_rows)):
+            largest = largest if index is None else [x.index_select(axis, index.cpu()) for x in largest]
+        k, keys = largest[0].shape[-1], largest[1].clamp(min=0).numpy().astype("<u4")
+        top = {"k": k, "shape": [*self._shape[:2], k], "keys": _in_base64(keys), "weights": _as_uint16(largest[0])}
+        return self._described(None, top, summary)
+
+    @cached_property
+    def _with_weights(self) -> dict[str, Any]:
+        """The map as JSON has it, with every weight; a look that shares it with another writes it once."""
+        weights = self.weights()
+        whole = self.default_rows is None and self.default_heads is None
+        summary = summarize(self.heads, self.size, [self._tile_of(weights)], 0, self.punctuation) if whole else None
+        return self._described({"shape": self._shape, "data": _as_uint16(weights)}, None, summary or self.summary(0))
+
+    def _tile_of(self, weights: Float[Tensor, "H N M"]) -> Tile:
+        """All weights as one tile."""
+        (n, m), rows = self.size, slice(0, self.size[0])
+        if self.row_words is not None or self.key_words is not None:
+            return rows, 0, weights, weights > 0
+        mask = self._captured().spec.visible.tile(rows, 0, m, n, m, weights.device)
+        return rows, 0, weights, None if mask is None else mask.expand(1, self.heads, n, m)[0]
+
+    @property
+    def _shape(self) -> list[int]:
+        """Heads, rows and keys that are shown."""
+        return [len(self.shown_heads), len(self.shown_rows), self.size[1]]
+
+    def _described(
+        self, weights: dict[str, Any] | None, top: dict[str, Any] | None, summary: RowSummaries
+    ) -> dict[str, Any]:
         heads = summary.heads()
         return {
             "name": self.name,
@@ -162,7 +186,7 @@ class AttentionMap(AttentionSite):
             "part": self.part,
             "layer": self.layer,
             "source": self.source,
-            "heads": shape[0],
+            "heads": self._shape[0],
             "query_side": self.query_side,
             "key_side": self.key_side,
             "causal": self.causal,

@@ -18,6 +18,7 @@ from regard.interpret.tokens_to_words import TokenSequence
 from regard.model.capture import Pick, picked
 from regard.model.memory import Memory, SourceSpan
 from regard.model.multi_source import source_encoders
+from regard.model.seq2seq import Model
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,22 @@ class MapSelection:
 
 def record_look(forward: ForwardPass, given: LookInput, selection: MapSelection, edits: Sequence[Edit] = ()) -> Look:
     """Run the forward pass once, with edits of its attention, and make a look of it."""
-    encoder = forward.model.encoder
+    return record(forward, given, selection, edits)[0]
+
+
+def record(
+    forward: ForwardPass,
+    given: LookInput,
+    selection: MapSelection,
+    edits: Sequence[Edit] = (),
+    encoded: Look | None = None,
+) -> tuple[Look, Tensor]:
+    """A look, and the logits of its forward pass.
+
+    encoded   a look at the same sources, with the same selection and the same edits of the encoder, if any: the encoder
+              does not run again, and its memory and maps are those of that look
+    """
+    encoder, memories = forward.model.encoder, list[Memory]()
     sources = [
         source.after(part.cls_tokens) if isinstance(source, TokenSequence) else source
         for part, source in zip(source_encoders(encoder), given.sources, strict=True)
@@ -92,10 +108,14 @@ def record_look(forward: ForwardPass, given: LookInput, selection: MapSelection,
         return selection.finish(recorded, sides.get(recorded.query_side), sides.get(recorded.key_side))
 
     recorder = MapRecorder(forward.model, lambda site: layers is None or site.layer in layers, finish)
-    memories: list[Memory] = []
     hook = nullcontext() if encoder is None else encoder.register_forward_hook(lambda *call: memories.append(call[2]))
-    with hook, editing(forward.model, edits) as editor:
-        logits = recorder.record(forward)
+    running, memory = forward, None if encoded is None else encoded.memory
+    if encoded is not None and memory is not None:
+        running = replace(forward, source=memory)
+        memories.append(memory)
+        recorder.maps += [each for each in encoded.maps if each.part == "encoder"]
+    with hook, editing(forward.model, edits, memory) as editor:
+        logits = recorder.record(running)
     if editor is not None:
         editor.check_applied()
     selection.check(recorder.maps)
@@ -104,8 +124,18 @@ def record_look(forward: ForwardPass, given: LookInput, selection: MapSelection,
     read = [_read(*each, selection.words) for each in zip(sources, spans, strict=True)]
     output, labels = _output(forward, given, logits, selection.words)
     maps, forward = tuple(recorder.maps), replace(forward, labels=labels)
-    predicted = tuple(logits.argmax(-1).tolist()) if isinstance(output, GeneratedText) else None
-    return Look(given.title, tuple(read), output, maps, forward, tuple(edits), predicted)
+    return Look(given.title, tuple(read), output, maps, forward, tuple(edits), memory), logits
+
+
+def map_names(model: Model, layers: Sequence[int] | None = None) -> list[str]:
+    """The names of the maps that a look at a model has, without one: those of `AttentionMap.by_source` where it has."""
+    chosen, sources = _checked_layers(model, layers), len(source_encoders(model.encoder))
+    names: list[str] = []
+    for site in attention_sites(model).values():
+        if chosen is None or site.layer in chosen:
+            parts = sources > 1 and site.key_side == "source" and site.part != "encoder"
+            names += [f"{site.name} source {i + 1}" for i in range(sources)] if parts else [site.name]
+    return names
 
 
 def _read(source: TokenSequence | Pixels, span: Memory | SourceSpan, words: bool) -> Text | Image:

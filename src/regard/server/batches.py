@@ -3,7 +3,10 @@
 import logging
 import threading
 from collections.abc import Sequence
+from queue import SimpleQueue
 from typing import NamedTuple
+
+import torch
 
 from regard.core.errors import EngineFailed, RegardError
 from regard.inference.load import current_device
@@ -12,6 +15,8 @@ from regard.runtime.interfaces import constant_weights
 from regard.server.jobs import BatchedWork, Job, Result, input_tokens
 
 log = logging.getLogger(__name__)
+PARAMETERS = 25_000_000  # of a model, for each of PyTorch's threads that computes its looks
+Tasks = SimpleQueue["Callable[[], None] | None"]  # None ends the thread
 
 
 class Computed(NamedTuple):
@@ -44,6 +49,10 @@ def compute_each(predictor: Predictor, works: Sequence[BatchedWork]) -> list[Com
 class AsideBatch:
     """A batch that is computed in a thread of its own, which takes turns with the engine's: one at a time.
 
+    The thread stays: PyTorch's own threads and working memory belong to the thread that uses them, and to set them up
+    for each look takes as long as a look. A small model has one of PyTorch's threads: more gain nothing there, and wait
+    for each other where a browser runs beside them.
+
     jobs    those that are computed; none: there is room for others
     found   their results, when they are there: `wake` is notified
     """
@@ -52,6 +61,7 @@ class AsideBatch:
         self.device, self.wake = device, wake
         self.jobs: Sequence[Job] = ()
         self.found: Sequence[Computed] = ()
+        self._tasks: dict[int, Tasks] = {}  # of each thread, by how many of PyTorch's it has
 
     def begin(self, jobs: Sequence[Job], predictor: Predictor, works: Sequence[BatchedWork]) -> None:
         assert not self.jobs
@@ -64,7 +74,33 @@ class AsideBatch:
                 self.found = found
                 self.wake.notify_all()
 
+        size = sum(weight.numel() for weight in predictor.model.parameters())
+        threads = max(1, min(torch.get_num_threads(), size // PARAMETERS))
+        if threads not in self._tasks:
+            self._tasks[threads] = self._started(threads)
+        self._tasks[threads].put(run)
+
+    def close(self) -> None:
+        """End the threads after what they compute."""
+        for tasks in self._tasks.values():
+            tasks.put(None)
+
+    def _started(self, threads: int) -> Tasks:
+        """The tasks of a new thread, in which PyTorch uses so many threads."""
+        tasks, ready, before = Tasks(), threading.Event(), torch.get_num_threads()
+
+        def run() -> None:
+            torch.set_num_threads(threads)
+            torch.get_num_threads()  # takes effect in this thread by its first use
+            ready.set()
+            while (task := tasks.get()) is not None:
+                task()
+                del task  # which has a model in memory
+
         threading.Thread(target=run, name="regard look", daemon=True).start()
+        ready.wait()
+        torch.set_num_threads(before)  # that of threads which are started later
+        return tasks
 
     def take(self) -> tuple[Sequence[Job], Sequence[Computed]]:
         """The jobs and their results, which leave."""

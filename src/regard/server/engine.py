@@ -178,6 +178,7 @@ class Engine(ModelHost):
                     self._run()
                 finally:
                     self._rounds.close()
+                    self._aside.close()
         except BaseException as error:
             log.critical("the engine's thread has ended: its jobs end with it", exc_info=error)
             self._crashed(EngineCrashed(error))

@@ -1,41 +1,58 @@
 """Looks under edits, from the output without them.
 
 Most edits change little of an output. So the output before the edits is a draft: one forward pass under the edits gives
-the most likely token at every position, and where they are those of the draft, it is what greedy search would find, as
-in speculative decoding (https://arxiv.org/abs/2211.17192). At the first position that differs, the draft is corrected,
-continues with the rest of the output before the edits, also where a token was inserted, and is verified
-again. Where that proves too few tokens at a time, the output is searched for token by token.
+the choice of greedy search at every position, and where they are the tokens of the draft, it is what greedy search
+would find, as in speculative decoding (https://arxiv.org/abs/2211.17192). Where it differs, the compiled decoder makes
+the next draft, or without one the draft is corrected at the first position that differs and continues with the rest of
+the output before the edits, also where a token was inserted. Where that proves too few tokens at a time, the output is
+searched for token by token. The encoder runs once, and not at all where no edit changes what it computes.
 """
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from regard.api.look import look
+from regard.api.look import look_at_output
+from regard.core.errors import InvalidArgument
+from regard.core.shapes import Float, Tensor
 from regard.data.tokenizer import Tokenizer
 from regard.decoding.config import DecodeConfig
 from regard.inference.predictor import Predictor
-from regard.interpret.edits import ReplaceToken, read_edits
+from regard.interpret.editing import edits_encoder, forced_tokens
+from regard.interpret.edits import Edit, read_edits
 from regard.interpret.look import Look
-from regard.model.seq2seq import Model
+from regard.model.seq2seq import Model, Seq2Seq
+from regard.server.draft_search import GreedyChoice, draft_search
 
-TOKENS = (
-    3  # least tokens that a forward pass must prove on average: it takes the time of about so many steps of a search
-)
-PASSES = 3  # forward passes before that is asked
+TOKENS = 3  # least tokens that a forward pass must prove: it takes the time of about so many steps of a search
+SEARCHES = 4  # of the compiled decoder, at most: each draft begins with what the one before it has proved
 KEPT = 8  # drafts of a model
+LARGEST = 1 << 26  # bytes of queries, keys and values of an encoder's maps that are kept
 
-_drafts: WeakKeyDictionary[Model, "OrderedDict[object, tuple[int, ...]]"] = WeakKeyDictionary()
+
+class _Kept(NamedTuple):
+    ids: tuple[int, ...]  # of the output without edits
+    look: Look | None  # with the maps of the encoder alone; of the last input only
+
+
+_drafts: WeakKeyDictionary[Model, "OrderedDict[object, _Kept]"] = WeakKeyDictionary()
 
 
 def keep_draft(predictor: Predictor, text: object, seen: Look) -> None:
-    """Keep the output of a look without edits as the draft for edits of the same input."""
+    """Keep a look without edits: its output is the draft for edits of the same input, and its encoder ran for them."""
     forward = seen.forward
     if not _hashable(text) or forward is None or forward.targets is None or forward.labels is None:
         return
+    maps = tuple(each for each in seen.maps if each.part == "encoder")
+    calls = [each.call for each in maps if each.call is not None]
+    tensors = [x for call in calls for x in (call.spec.query, call.spec.key, call.value) if x is not None]
     kept = _drafts.setdefault(predictor.model, OrderedDict())
-    kept[text] = tuple(forward.labels.tolist())
+    for other in kept:
+        kept[other] = kept[other]._replace(look=None)
+    small = sum(each.nbytes for each in tensors) <= LARGEST
+    kept[text] = _Kept(_ids(seen), replace(seen, maps=maps) if small else None)
     kept.move_to_end(text)
     while len(kept) > KEPT:
         kept.popitem(last=False)
@@ -45,43 +62,103 @@ def verified_look(
     predictor: Predictor, text: Any, edits: Sequence[Mapping[str, Any]], options: Mapping[str, Any]
 ) -> Look | None:
     """The look under edits that a search would give; None where only a search can tell."""
-    config, target = predictor.decode_config(dict(options)), predictor.target
-    draft = _drafts.get(predictor.model, {}).get(text) if _hashable(text) else None
-    if draft is None or not isinstance(target, Tokenizer) or not predictor.sources or not _is_plain(config):
+    config, target, model = predictor.decode_config(dict(options)), predictor.target, predictor.model.as_seq2seq()
+    kept = _drafts.get(predictor.model, {}).get(text) if _hashable(text) else None
+    if kept is None or not isinstance(target, Tokenizer) or model is None or not predictor.sources:
         return None
-    special, size = target.special_tokens, config.no_repeat_ngram_size
-    forced = {each.position for each in read_edits(edits) if isinstance(each, ReplaceToken) and each.side == "output"}
-    before, ahead = draft, 0  # the output before the edits, and by how many tokens the draft is ahead of it
-    passes, last = 0, -1  # forward passes, and the position of the last correction
-    while True:
-        seen = look(predictor, text, output=draft, edits=edits)
-        assert seen.forward is not None
-        assert seen.forward.labels is not None
-        assert seen.predicted is not None
-        ids, best = seen.forward.labels.tolist(), seen.predicted
-        wrong = [i for i, (own, other) in enumerate(zip(ids, best, strict=True)) if own != other and i not in forced]
-        if not wrong:
-            ends = ids[-1] == special.end or len(ids) == config.max_length
-            return seen if ends and special.end not in ids[:-1] and not _repeats(ids, size) else None
-        at, passes = wrong[0], passes + 1
-        proved = (*ids[:at], best[at])
-        if best[at] in special.suppressed or _repeats(proved, size):
-            return None
-        if passes >= PASSES and at < TOKENS * passes:
-            return None
-        if best[at] == special.end:
-            draft = proved
-            continue
-        place = at - ahead  # where a token is inserted, the one that it seemed to replace follows
-        inserted = last == at - 1 and 0 < place <= len(before) and before[place - 1] == best[at]
-        rest = place if inserted else place + 1
-        draft, ahead, last = (*proved, *before[rest:])[: config.max_length], len(proved) - rest, at
+    if not _is_plain(config) or target.special_tokens.target_prefix:
+        return None
+    try:
+        return _Verification(predictor, text, read_edits(edits), config, model, target).look(kept)
+    except InvalidArgument:  # of a row or token that a draft does not have: a search tells whether the output has it
+        return None
 
 
-def _repeats(ids: Sequence[int], size: int) -> bool:
-    """Whether a run of so many tokens occurs twice, which a search without repeated n-grams avoids; 0: never."""
-    runs = [tuple(ids[first : first + size]) for first in range(len(ids) - size + 1)]
-    return size > 0 and len(set(runs)) < len(runs)
+@dataclass(frozen=True)
+class _Verification:
+    predictor: Predictor
+    text: Any
+    edits: Sequence[Edit]
+    config: DecodeConfig
+    model: Seq2Seq
+    target: Tokenizer
+
+    def look(self, kept: _Kept) -> Look | None:
+        special, longest = self.target.special_tokens, self.config.max_length
+        seen = None if edits_encoder(self.model, self.edits) else kept.look
+        draft, forced = _Draft(kept.ids, longest), forced_tokens(self.edits, self.target)
+        while True:
+            seen, logits = look_at_output(self.predictor, self.text, draft.tokens, self.edits, seen)
+            ids, choice = _ids(seen), GreedyChoice(special, self.config.no_repeat_ngram_size)
+            at, chosen = _first_difference(ids, logits, forced, choice)
+            if at is None:
+                ended = [each in special.ends for each in ids]
+                return seen if not any(ended[:-1]) and (ended[-1] or len(ids) == longest) else None
+            proved = (*ids[:at], chosen)
+            if chosen in special.ends:
+                draft = _Draft(proved, longest, searches=draft.searches)
+            elif draft.searches < SEARCHES and (found := self._searched(seen, {**forced, **dict(enumerate(proved))})):
+                draft = _Draft(found, longest, searches=draft.searches + 1)
+            elif draft.is_promising(proved):
+                draft.correct(proved)
+            else:
+                return None
+
+    def _searched(self, seen: Look, given: Mapping[int, int]) -> tuple[int, ...] | None:
+        """The draft of the compiled decoder, which has these tokens by position."""
+        if seen.memory is None:
+            return None
+        longest = min(self.config.max_length, 2 * len(_ids(seen)) + 32)
+        config = replace(self.config, max_length=longest)
+        return draft_search(self.model, seen.memory, self.edits, given, self.target.special_tokens, config)
+
+
+class _Draft:
+    """An output to verify, made of one that is known.
+
+    searches   for drafts under the edits so far
+    """
+
+    def __init__(self, known: tuple[int, ...], longest: int, *, searches: int = 0) -> None:
+        self.tokens = self.known = known
+        self.longest, self.searches = longest, searches
+        self.ahead = 0  # by how many tokens the draft is ahead of the known output
+        self.corrected: list[int] = []  # positions
+
+    def is_promising(self, proved: tuple[int, ...]) -> bool:
+        """Whether it has not been corrected yet, or was right in several tokens since, or lacks a token."""
+        return not self.corrected or len(proved) - 1 - self.corrected[-1] >= TOKENS or self._lacks_last(proved)
+
+    def correct(self, proved: tuple[int, ...]) -> None:
+        """Begin with these tokens, the last of which the draft had not, and continue with the known output."""
+        place = len(proved) - 1 - self.ahead
+        rest = place if self._lacks_last(proved) else place + 1
+        self.tokens, self.ahead = (*proved, *self.known[rest:])[: self.longest], len(proved) - rest
+        self.corrected.append(len(proved) - 1)
+
+    def _lacks_last(self, proved: tuple[int, ...]) -> bool:
+        """Whether the token before the last was inserted: the one that it seemed to replace follows."""
+        place = len(proved) - 1 - self.ahead
+        follows = self.corrected[-1:] == [len(proved) - 2] and 0 < place <= len(self.known)
+        return follows and self.known[place - 1] == proved[-1]
+
+
+def _first_difference(
+    ids: Sequence[int], logits: Float[Tensor, "T V"], forced: Mapping[int, int], choice: GreedyChoice
+) -> tuple[int | None, int]:
+    """The first position at which greedy search chooses another token, and that token; None: there is none."""
+    for position, (token, likely) in enumerate(zip(ids, logits.argmax(-1).tolist(), strict=True)):
+        best = token if position in forced else choice.best(logits[position], likely)
+        if best != token:
+            return position, best
+        choice.add(token)
+    return None, -1
+
+
+def _ids(seen: Look) -> tuple[int, ...]:
+    assert seen.forward is not None
+    assert seen.forward.labels is not None
+    return tuple(seen.forward.labels.tolist())
 
 
 def _is_plain(config: DecodeConfig) -> bool:

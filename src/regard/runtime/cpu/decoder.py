@@ -1,10 +1,13 @@
 """A Transformer decoder's step in compiled C++ (step.cpp)."""
 
 import ctypes
+from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, replace
 from weakref import ref
 
 import torch
+from torch import nn
 
 from regard.core.shapes import Float, Int, Tensor
 from regard.model.capture import capturing_here
@@ -15,9 +18,12 @@ from regard.model.transformer import TransformerDecoder
 from regard.runtime.cpu.search_loop import MAX_BEAMS, run_loop
 from regard.runtime.cpu.weight_layout import (
     Count,
+    LayerTable,
+    LinearWeights,
     Pointer,
     PositionTable,
     Scratch,
+    StackTable,
     WeightLayout,
     apply_linear,
     call,
@@ -112,6 +118,7 @@ class NativeDecoder(EngineDecoder):
     """The compiled form of a decoder. It copies the weights, and does not keep the decoder alive."""
 
     compiled = True
+    scaled_weights: WeightLayout | None = None  # of `with_scaled_heads`
 
     def __init__(self, decoder: TransformerDecoder, library: ctypes.CDLL, *, int8: bool = False) -> None:
         # Finished sequences step on beyond the last position until the batch ends.
@@ -124,6 +131,25 @@ class NativeDecoder(EngineDecoder):
         crosses = [(cross.k_proj, cross.v_proj) for block in blocks if (cross := block.cross_attn) is not None]
         self.attentions = [(ref(block.self_attn), block.cross_attn and ref(block.cross_attn)) for block in blocks]
         self.source_projections = [self.weights.linear(*pair) for pair in crosses]
+
+    def with_scaled_heads(self, factors: Mapping[nn.Module, Mapping[int, float]]) -> "NativeDecoder":
+        """A decoder in which the outputs of some heads of its attention modules are multiplied.
+
+        It has output projections of its own for these modules, in float32, and shares all other weights.
+        """
+        scaled, count = copy(self), self.table.layer_count
+        scaled.scaled_weights, layers = WeightLayout(self.library), (LayerTable * count)(*self.table.layers[:count])
+        for layer, modules in zip(layers, self.attentions, strict=True):
+            for name, module in zip(("out_proj", "cross_out_proj"), (each and each() for each in modules), strict=True):
+                if module is not None and module in factors:
+                    weight = module.out_proj.weight.detach().clone()
+                    of_heads = weight.view(len(weight), module.heads, -1)
+                    for head, factor in factors[module].items():
+                        of_heads[:, head] *= factor
+                    setattr(layer, name, scaled.scaled_weights.linear(LinearWeights(weight, module.out_proj.bias)))
+        scaled.table = StackTable.from_buffer_copy(self.table)
+        scaled.table.layers = layers
+        return scaled
 
     def start(self, memory: Memory | None, *, batch: int, capacity: int, beams: int = 1) -> NativeState:
         if memory is None:

@@ -11,7 +11,7 @@ export function drawn(kind, attributes = {}, ...children) {
   return element;
 }
 
-// Curves are {name, points: [[step, value]], number}, whose number chooses a class of lines.
+// Curves are {name, points: [[step, value]], number, dash}, whose number chooses a colour; dash 1 and 2 are broken lines.
 export function lineChart(title, curves) {
   const points = curves.flatMap((curve) => curve.points);
   const [first, last] = range(points.map(([step]) => step));
@@ -24,15 +24,17 @@ export function lineChart(title, curves) {
     chart.append(text(LEFT - 6, y(value) + 4, brief(value), "end"));
   }
   for (const step of ticks(first, last)) chart.append(text(x(step), HIGH - 6, brief(step), "middle"));
-  for (const { points: given, number } of curves) {
-    const places = thinned(given).map(([step, value]) => `${x(step).toFixed(1)},${y(value).toFixed(1)}`);
+  for (const curve of curves) {
+    const places = thinned(curve.points).map(([step, value]) => `${x(step).toFixed(1)},${y(value).toFixed(1)}`);
     if (places.length === 1) {
       const [cx, cy] = places[0].split(",");
-      chart.append(drawn("circle", { cx, cy, r: 3, class: `dot line-${number % 8}` }));
-    } else chart.append(drawn("polyline", { points: places.join(" "), class: `curve line-${number % 8}` }));
+      chart.append(drawn("circle", { cx, cy, r: 3, class: `dot ${lineClass(curve)}` }));
+    } else chart.append(drawn("polyline", { points: places.join(" "), class: `curve ${lineClass(curve)}` }));
   }
   return chart;
 }
+
+export const lineClass = ({ number, dash = 0 }) => `line-${number % 8} dash-${dash % 3}`;
 
 function text(x, y, content, anchor) {
   return drawn("text", { x, y, "text-anchor": anchor }, content);
@@ -40,7 +42,7 @@ function text(x, y, content, anchor) {
 
 export function brief(value) {
   const size = Math.abs(value);
-  if (size >= 10000 || (size > 0 && size < 0.001)) return value.toExponential(1).replace("e+", "e");
+  if (size >= 10000 || (size > 0 && size < 0.0001)) return value.toExponential(1).replace("e+", "e");
   return String(Number(value.toPrecision(4)));
 }
 
@@ -52,7 +54,7 @@ function range(values) {
 }
 
 function ticks(low, high) {
-  const rough = (high - low) / 4;
+  const rough = (high - low) / 5;
   const unit = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((times) => times * unit).find((each) => each >= rough);
   const found = [];

@@ -21,9 +21,10 @@ function show(box, studio) {
   const after = make("button", { type: "button", id: "page-after", textContent: "Next page" });
   table.tHead.append(make("tr", {}, make("th", { scope: "col", textContent: "#" }), ...COLUMNS.map((name) => make("th", { scope: "col", textContent: name }))));
   const below = make("div", { hidden: true }, make("div", { className: "wide", tabIndex: 0, role: "region", label: "Examples" }, table), make("p", { className: "controls" }, before, after));
+  const control = (text, part) => make("span", { className: "control" }, make("label", { htmlFor: part.id, textContent: text }), part);
   box.append(
     make("h2", { textContent: view.title }),
-    make("p", { className: "controls" }, make("label", { htmlFor: sort.id, textContent: "Sort by " }), sort, make("label", { htmlFor: order.id, textContent: " in order " }), order),
+    make("p", { className: "controls" }, control("Sort by", sort), control("in order", order)),
     told,
     below,
   );

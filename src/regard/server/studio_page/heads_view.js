@@ -104,7 +104,6 @@ function show(box, studio) {
   }
 
   function card(head, by) {
-    const name = `${head.map}, head ${head.head}`;
     const shown = by && by !== "group" ? by : "entropy";
     const link = make("a", { href: studio.link({ map: head.map, head: head.head }, "type") });
     const map = look?.maps.find((each) => each.name === head.map);
@@ -114,7 +113,7 @@ function show(box, studio) {
       thumb(canvas, map, head.head, false);
       link.append(canvas);
     }
-    link.append(make("span", { textContent: name }), make("small", { textContent: `${shown} ${number(head[shown], shown)}` }));
+    link.append(make("span", {}, `${head.map}, `, make("bdi", { textContent: `head ${head.head}` })), make("small", { textContent: `${shown} ${number(head[shown], shown)}` }));
     return make("li", {}, link);
   }
 

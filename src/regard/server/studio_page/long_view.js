@@ -24,14 +24,15 @@ function show(box, studio) {
   table.tHead.append(make("tr", {}, ...["key", "token", "weight"].map((name) => make("th", { scope: "col", textContent: name }))));
   const keys = make("p", { className: "keys", textContent: "Drag or arrow keys move, the wheel or + and − zoom, 0 shows all, a click or Enter chooses a row. Colours are logarithmic, from 0.00001 to 1; zoomed out, a point is the largest weight below it." });
   const labelled = (text, part) => make("label", { htmlFor: part.id, textContent: text });
+  const control = (text, part) => make("span", { className: "control" }, labelled(text, part), part);
   shownParts.append(
-    make("p", { className: "controls" }, labelled("Map ", map), map, labelled(" Head ", head), head, labelled(" Row ", row), row),
+    make("p", { className: "controls" }, control("Map", map), control("Head", head), control("Row", row)),
     make("div", { id: "long-shown" }, make("div", {}, canvas, keys, place), make("div", {}, table, chart)),
   );
   box.append(
     make("h2", { textContent: view.title }),
     make("p", { className: "field" }, labelled("A long text", field), field),
-    make("p", { className: "controls" }, labelled("or a file ", file), file, open),
+    make("p", { className: "controls" }, control("or a file", file), open),
     told,
     shownParts,
   );
@@ -108,6 +109,7 @@ function show(box, studio) {
     const at = Math.max(0, Math.min(info().rows - 1, Number.parseInt(studio.parameters.row ?? "0", 10) || 0));
     row.max = info().rows - 1;
     if (document.activeElement !== row) row.value = at; // a number that is being typed stays
+    drawn.mark(at);
     rowAsked.abort();
     rowAsked = new AbortController();
     try {

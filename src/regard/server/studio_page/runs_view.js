@@ -1,10 +1,11 @@
 // Training runs: their curves, samples and heads, drawn as they train, several of them together.
 
-import { brief, lineChart } from "./charts.js";
+import { brief, lineChart, lineClass } from "./charts.js";
 import { keepingFocus, make } from "./page/state.js";
 import { makeTask } from "./page/task.js";
 
 const AGAIN = 2000; // milliseconds between two questions
+const DASHES = { training: 0, validation: 1 }; // of curves: others are solid too
 const MEASURES = ["entropy", "evenness", "distance", "confidence", "first", "last", "own", "previous", "punctuation"];
 
 export const view = { route: "runs", title: "Training", show };
@@ -63,12 +64,12 @@ function show(box, studio) {
   function draw() {
     const several = runs.length > 1;
     const known = new Map();
-    for (const run of runs)
+    runs.forEach((run, number) => { // a colour for each run, in all charts
       for (const [panel, curves] of run.panels) {
         if (!known.has(panel)) known.set(panel, []);
-        const of = known.get(panel);
-        for (const [name, points] of curves) of.push({ name: several ? `${run.name} ${name}` : name, points, number: of.length });
+        for (const [name, points] of curves) known.get(panel).push({ name: !several ? name : name === panel ? run.name : `${run.name} ${name}`, points, number, dash: DASHES[name] });
       }
+    });
     const names = [...known.keys()].toSorted((a, b) => order(a) - order(b) || a.localeCompare(b));
     charts.replaceChildren(...names.map((name) => figure(name, known.get(name))));
     const last = Math.max(0, ...runs.flatMap((run) => [...run.panels.values()].flatMap((curves) => [...curves.values()].map((points) => points.at(-1)[0]))));
@@ -81,8 +82,9 @@ function show(box, studio) {
 
   function figure(title, curves) {
     const head = make("thead", {}, make("tr", {}, ...["curve", "step", "last"].map((name) => make("th", { scope: "col", textContent: name }))));
-    const lines = curves.map(({ name, points, number }) => {
-      const key = make("span", { className: `key line-${number % 8}` });
+    const lines = curves.map((curve) => {
+      const { name, points } = curve;
+      const key = make("span", { className: `key ${lineClass(curve)}` });
       key.setAttribute("aria-hidden", "true");
       return make("tr", {}, make("th", { scope: "row" }, key, make("span", { textContent: name })), make("td", { textContent: points.at(-1)[0].toLocaleString("en") }), make("td", { textContent: brief(points.at(-1)[1]) }));
     });

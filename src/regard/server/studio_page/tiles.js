@@ -20,7 +20,7 @@ export function tiledMap(canvas, { info, side, fetchTile, ready, picked, moved, 
   const pen = canvas.getContext("2d", { alpha: false });
   const [rows, keys] = [info.rows, info.keys];
   const stop = new AbortController();
-  let [frame, dark, wanted, closed] = [0, isDark(), [], false];
+  let [frame, dark, wanted, closed, marked] = [0, isDark(), [], false, null];
 
   const levelOf = (cell) => Math.min(info.levels - 1, Math.max(0, Math.ceil(Math.log2(1 / cell) - 1e-9)));
   const needsGrid = (level) => level > 0 && level >= info.grid_level;
@@ -49,10 +49,18 @@ export function tiledMap(canvas, { info, side, fetchTile, ready, picked, moved, 
       if (found?.level !== level) missing.push([level, y, x]);
       if (found) paste(found, level, y, x);
     }
+    if (marked !== null) drawMark(wide);
     const coarsest = info.levels - 1;
     wanted = [...inView(coarsest).map(([y, x]) => [coarsest, y, x]), ...missing].filter(([l, y, x]) => !tiles.has(`${l}/${y}/${x}`));
     fetchNext();
     moved?.(view, level);
+  }
+
+  // A frame around the chosen row, or a line where rows are thin.
+  function drawMark(wide) {
+    const [y, across] = [(marked - view.top) * view.cell, Math.min(wide, (keys - view.left) * view.cell)];
+    Object.assign(pen, { lineWidth: 1.5, strokeStyle: getComputedStyle(canvas).getPropertyValue("--accent") || "#888888" });
+    pen.strokeRect(-2, y, across + (across < wide ? 2 : 4), Math.max(1, view.cell));
   }
 
   function inView(level) {
@@ -141,6 +149,11 @@ export function tiledMap(canvas, { info, side, fetchTile, ready, picked, moved, 
     place({ cell, left: view.left + at.x / view.cell - at.x / cell, top: view.top + at.y / view.cell - at.y / cell });
   }
 
+  function mark(row) {
+    marked = row;
+    schedule();
+  }
+
   const fit = () => place({ cell: least(), left: 0, top: 0 });
   const pan = (x, y) => place({ left: view.left + x / view.cell, top: view.top + y / view.cell });
 
@@ -206,5 +219,5 @@ export function tiledMap(canvas, { info, side, fetchTile, ready, picked, moved, 
   }
 
   fit();
-  return { view, place, zoom, pan, fit, close, settled: () => !loading.size && !wanted.some(([l, y, x]) => !tiles.has(`${l}/${y}/${x}`)) };
+  return { view, place, zoom, pan, fit, mark, close, settled: () => !loading.size && !wanted.some(([l, y, x]) => !tiles.has(`${l}/${y}/${x}`)) };
 }

@@ -42,9 +42,13 @@ export function colour(share, dark = isDark()) {
   return `#${ramp(dark)[place(share)].map((value) => value.toString(16).padStart(2, "0")).join("")}`;
 }
 
+const images = new Map();
+
 // The ramp as pixels of an image.
 export function pixels(dark = isDark(), signed = false) {
-  return Uint32Array.from(ramp(dark, signed), ([red, green, blue]) => 0xff000000 | (blue << 16) | (green << 8) | red);
+  const name = `${dark} ${signed}`;
+  if (!images.has(name)) images.set(name, Uint32Array.from(ramp(dark, signed), ([red, green, blue]) => 0xff000000 | (blue << 16) | (green << 8) | red));
+  return images.get(name);
 }
 
 // Shares, row by row with `wide` of them in each, as an image.

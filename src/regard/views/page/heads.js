@@ -59,7 +59,22 @@ export function showHeads(table, store) {
     }
   }
 
-  const paint = () => lines.forEach(({ canvas, map, head }) => thumb(canvas, map, head, store.state.byRow));
+  // Thumbnails are painted when they come near what is seen of the page: there may be hundreds, and edits change them all.
+  let [near, stale] = [false, false];
+  const paintAll = () => {
+    stale = false;
+    for (const { canvas, map, head } of lines) thumb(canvas, map, head, store.state.byRow);
+  };
+  const paint = () => (near ? paintAll() : (stale = true));
+  const watch = new IntersectionObserver(
+    (entries) => {
+      near = entries.at(-1).isIntersecting;
+      if (near && stale) paintAll();
+    },
+    { rootMargin: "50%" },
+  );
+  watch.observe(table);
+  addEventListener("beforeprint", () => stale && paintAll());
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paint);
   store.listen((state, before) => {
     if (state.look !== before.look) build(state);
@@ -78,6 +93,6 @@ export function thumb(canvas, map, head, byRow) {
   const step = Math.max(1, Math.ceil(Math.max(map.rows, map.keys) / SIZE));
   const [high, wide] = [Math.ceil(map.rows / step), Math.ceil(map.keys / step)];
   const points = map.block(head, byRow, 0, 0, step, high, wide);
-  Object.assign(canvas, { width: wide, height: high });
+  if (canvas.width !== wide || canvas.height !== high) Object.assign(canvas, { width: wide, height: high });
   canvas.getContext("2d").putImageData(imageOf(points, wide), 0, 0);
 }
