@@ -1,6 +1,7 @@
 """Batches: each example once, in an order that depends on seed and epoch alone, with little padding."""
 
 import gc
+import os
 import subprocess
 import sys
 import threading
@@ -121,7 +122,7 @@ def test_the_order_depends_on_nothing_else():
     found = {
         subprocess.run(
             [sys.executable, "-c", program],
-            env={"PYTHONHASHSEED": seed, "LC_ALL": locale, "OMP_NUM_THREADS": seed},
+            env=os.environ | {"PYTHONHASHSEED": seed, "LC_ALL": locale, "OMP_NUM_THREADS": seed},
             capture_output=True,
             text=True,
             check=True,

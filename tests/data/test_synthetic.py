@@ -1,5 +1,6 @@
 """Generated data: correct answers, the same on every machine, and disjoint splits."""
 
+import os
 import re
 import subprocess
 import sys
@@ -47,7 +48,7 @@ def unchecked(program, **environment):
     imports = [f"from regard.data.{module} import {names}" for module, names in modules.items()]
     operations = "copy, reverse, sort = (partial(strings, operation) for operation in ('copy', 'reverse', 'sort'))"
     program = "\n".join(["from functools import partial", *imports, operations, dedent(program)])
-    environment = {"PYTHONUTF8": "1", **environment}
+    environment = os.environ | {"PYTHONUTF8": "1", **environment}
     result = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False
     )

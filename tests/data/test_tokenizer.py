@@ -1,6 +1,7 @@
 """Tokenizers: lossless, no special tokens in texts, reproducible training."""
 
 import json
+import os
 import subprocess
 import sys
 from functools import cache
@@ -148,7 +149,9 @@ print([train_tokenizer(kind, texts, 400).hash for kind in {KINDS}])
 """
     found = set()
     for seed in "123":
-        environment = {"PYTHONHASHSEED": seed, "LC_ALL": "C", "PYTHONUTF8": "1", "RAYON_NUM_THREADS": seed}
+        environment = os.environ | {
+            "PYTHONHASHSEED": seed, "LC_ALL": "C", "PYTHONUTF8": "1", "RAYON_NUM_THREADS": seed,
+        }  # fmt: skip
         run = subprocess.run(
             [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
         )

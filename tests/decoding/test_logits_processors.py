@@ -8,7 +8,7 @@ from regard.core.sequence import Tokens
 from regard.data.special_tokens import END, START
 from regard.decoding.config import DecodeConfig
 from regard.decoding.interfaces import GeneratedTokens, LogitsProcessor
-from regard.decoding.logits_processors import LOGITS_PROCESSORS, BannedPhrases
+from regard.decoding.logits_processors import LOGITS_PROCESSORS, BannedPhrases, NoRepeatNgram, RepetitionPenalty
 from regard.decoding.request import Request, SearchTask
 from regard.decoding.search import search
 from support.search import STRATEGIES, decode, model, sources, token_ids
@@ -100,3 +100,33 @@ def test_a_ban_excludes_its_last_token_after_all_tokens_before_it(generated, exc
     scores = torch.zeros(1, 1, 9)
     bans(scores, so_far)
     assert (scores[0, 0] == -torch.inf).nonzero().flatten().tolist() == ([5, 6] if excluded else [6])
+
+
+SO_FAR = [[[5, 6, 5, 6, 0], [6, 6, 6, 7, 0]], [[5, 5, 0, 0, 0], [7, 8, 0, 0, 0]], [[0] * 5, [0] * 5]]
+LENGTHS = [4, 2, 0]
+
+
+def repeating(hypothesis, size):
+    """The tokens after which the last `size` tokens would occur twice."""
+    ngrams = {tuple(hypothesis[i : i + size]) for i in range(len(hypothesis) - size + 1)}
+    return {token for token in range(9) if (*hypothesis, token)[-size:] in ngrams}
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("beam", [0, 1])
+def test_processors_equal_plain_loops(size, beam):
+    """A hypothesis of each slot at a time: bans of repeated n-grams, and the penalty of tokens that it has."""
+    lengths, none = torch.tensor(LENGTHS), torch.zeros(3, dtype=torch.long)
+    so_far = GeneratedTokens(torch.tensor(SO_FAR), lengths, none, none, none[:, None] - 1)
+    given = torch.randn(3, 2, 9).log_softmax(-1)
+    banned, penalized = given.clone(), given.clone()
+    NoRepeatNgram(size)(banned, so_far)
+    RepetitionPenalty(1.5)(penalized, so_far)
+    for slot, length in enumerate(LENGTHS):
+        hypothesis = SO_FAR[slot][beam][:length]
+        wanted = given[slot, beam].clone()
+        wanted[[*repeating(hypothesis, size)]] = -torch.inf
+        assert torch.equal(banned[slot, beam], wanted)
+        wanted = given[slot, beam].clone()
+        wanted[[*set(hypothesis)]] *= 1.5
+        assert torch.equal(penalized[slot, beam], wanted)

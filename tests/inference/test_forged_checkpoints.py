@@ -71,6 +71,29 @@ def test_a_forged_checkpoint_is_refused(tmp_path, name):
         regard.load(forge(tmp_path / "forged", file, change))
 
 
+WRITERS = {
+    "0.2.0": r"written by a newer version, Regard 0\.2\.0, and this is 0\.1\.0: update Regard",
+    "0.1.0": r"changed, or written by another version",
+    "0.0.99": r"changed, or written by another version",
+    "9.\u202e1": r"changed, or written by another version",
+}
+
+
+@pytest.mark.parametrize("version", WRITERS)
+@pytest.mark.parametrize("place", [("train", "new_key"), ("decode", "new_key"), ("model", "decoder", "kind")])
+def test_a_checkpoint_of_a_newer_version_is_told_from_a_changed_one(tmp_path, monkeypatch, version, place):
+    monkeypatch.setattr("regard.checkpoint.format.__version__", "0.1.0")
+
+    def change(config):
+        config["regard_version"] = version
+        put(config["recipe"], place, "new")
+
+    with pytest.raises(
+        regard.CheckpointRefused, match=rf"config\.json: wanted a recipe; .*{place[-1]}.*{WRITERS[version]}"
+    ):
+        regard.load(forge(tmp_path / "other", "config.json", change))
+
+
 def test_another_tokenizer_is_refused_before_any_weight_is_copied(tmp_path, monkeypatch):
     """One that is valid and as large, in a checkpoint whose hashes agree but for that of the vocabulary."""
     folder = forge(tmp_path / "other", "config.json", lambda config: None)

@@ -5,12 +5,14 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import onnxruntime
 import pytest
 import tokenizers
 import torch
+import torch._higher_order_ops.scan
 
 import regard
 from regard.core.atomic_io import file_lock
@@ -59,6 +61,29 @@ class Session:
             for name, shape in self.shapes.items()
             if name.startswith("past_key_values")
         }
+
+
+def loop(body, carried, steps):
+    """PyTorch's operator `scan`, which compiles its body."""
+    outputs = []
+    for step in steps:
+        carried, out = body(carried, step)
+        outputs.append(out)
+    return carried, tuple(map(torch.stack, zip(*outputs, strict=True)))
+
+
+class Unexported(Session):
+    """A graph that PyTorch executes, in the way that it is exported, without minutes of exporting."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph, self.shapes = graph.eval(), {each.name: each.axes for each in graph.inputs}
+
+    def __call__(self, given, only=None) -> dict[str, torch.Tensor]:
+        with pytest.MonkeyPatch.context() as patch, torch.no_grad():
+            patch.setattr(torch.compiler, "is_exporting", lambda: True)
+            patch.setattr(sys.modules["torch._higher_order_ops.scan"], "scan", loop)
+            outputs = self.graph.run({name: given[name] for name in self.shapes})
+        return {name: outputs[name] for name in only or outputs}
 
 
 def following(outputs) -> dict[str, torch.Tensor]:
@@ -148,11 +173,9 @@ def collated(model, given: list):
     return model.inputs.collate(model.inputs.encode(model.inputs.check("texts", given)))
 
 
-def check_sequence_model(name: str, folder: Path) -> None:
+def check_sequence_model(name: str, model, encoder: Session, decoder: Session) -> None:
     """Logits in every way of passing the tokens, attention weights, and greedy search, token for token."""
-    model, options = PREDICTORS[name][0](), PREDICTORS[name][1]
-    encoder, decoder = pair(folder)
-    seq2seq = model.model
+    seq2seq, options = model.model, PREDICTORS[name][1]
     batches = [collated(model, examples(name)[:count]) for count in (3, 2, 1)]  # with padding, and without
     batches += [Tokens.of([[7]])] if isinstance(batches[0], Tokens) else []
     for source in batches:
@@ -216,7 +239,7 @@ def check_greedy(name: str, model, encoder: Session, decoder: Session) -> None:
 
 
 def test_a_translator_over_lengths_and_batches_and_its_greedy_search(folder):
-    check_sequence_model(FAST, folder / FAST)
+    check_sequence_model(FAST, PREDICTORS[FAST][0](), *pair(folder / FAST))
 
 
 def test_the_example_of_the_guide_needs_neither_regard_nor_torch(folder, tmp_path):
@@ -315,8 +338,16 @@ def test_what_pytorch_cannot_export_is_one_error(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", models.ENCODERS)
 def test_encoders_of_the_family(encoders, name):
-    session, encoder, kind = Session(encoders / f"{name}.onnx"), models.encoder(name), onnx_members.source_kind(name)
-    size = onnx_members.image_size(name)
+    check_encoder(name, Session(encoders / f"{name}.onnx"))
+
+
+@pytest.mark.parametrize("name", models.ENCODERS)
+def test_graphs_of_the_encoders_of_the_family(name):
+    check_encoder(name, Unexported(onnx_members.graph("encoder", name)))
+
+
+def check_encoder(name: str, session: Session) -> None:
+    encoder, kind, size = models.encoder(name), onnx_members.source_kind(name), onnx_members.image_size(name)
     for lengths in ((6, 3, 5), (1,), (1, 9)):
         batch = models.source(name, lengths) if kind != "image" else torch.rand(len(lengths), 3, size, size)
         with torch.no_grad():
@@ -329,18 +360,24 @@ def test_encoders_of_the_family(encoders, name):
         torch.testing.assert_close(got * mask, wanted.states * mask, **TOLERANCE)
 
 
+FAMILY = [*(("decoder", name) for name in models.DECODERS), *(("language model", name) for name in LANGUAGE_MODELS)]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "name"),
-    [*(("decoder", name) for name in models.DECODERS), *(("language model", name) for name in LANGUAGE_MODELS)],
-)
+@pytest.mark.parametrize(("kind", "name"), FAMILY)
 def test_decoders_of_the_family(request, kind, name):
     folder = request.getfixturevalue("decoders" if kind == "decoder" else "language_models")
-    session, decoder = (
-        Session(folder / f"{name}.onnx"),
-        models.decoder(name, models.WIDTH if kind == "decoder" else None),
-    )
-    for batch, length in ((3, 6), (1, 1), (2, 140)):
+    check_decoder(kind, name, Session(folder / f"{name}.onnx"), ((3, 6), (1, 1), (2, 140)))
+
+
+@pytest.mark.parametrize(("kind", "name"), FAMILY)
+def test_graphs_of_the_decoders_of_the_family(kind, name):
+    check_decoder(kind, name, Unexported(onnx_members.graph(kind, name)), ((3, 6), (1, 1)))
+
+
+def check_decoder(kind: str, name: str, session: Session, sizes: Sequence[tuple[int, int]]) -> None:
+    decoder = models.decoder(name, models.WIDTH if kind == "decoder" else None)
+    for batch, length in sizes:
         memory = models.memory(batch) if kind == "decoder" else None
         ids, given, state = torch.randint(models.VOCABULARY, (batch, length)), {}, session.first_state(batch)
         with torch.no_grad():
@@ -354,18 +391,21 @@ def test_decoders_of_the_family(request, kind, name):
             torch.testing.assert_close(in_parts(session, ids, given, state, parts)[0], wanted, **TOLERANCE)
 
 
+WHOLE = [name for name in PREDICTORS if name not in ("int8", "language model", "masked language model", "classifier")]
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_graphs_of_whole_models(name):
+    model = PREDICTORS[name][0]()
+    graphs = predictor_graphs(model, attention=PREDICTORS[name][1].get("attention", False))
+    check_sequence_model(name, model, *map(Unexported, graphs))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [
-        name
-        for name in PREDICTORS
-        if name not in (FAST, "int8", "language model", "masked language model", "classifier")
-    ],
-)
+@pytest.mark.parametrize("name", [name for name in WHOLE if name != FAST])
 def test_whole_models(all_folders, name):
     assert not (all_folders / f"{name}.error").exists(), (all_folders / f"{name}.error").read_text()
-    check_sequence_model(name, all_folders / name)
+    check_sequence_model(name, PREDICTORS[name][0](), *pair(all_folders / name))
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import ctypes
 import os
 import platform
 import shutil
+import subprocess
 import sys
 from dataclasses import replace
 from itertools import pairwise
@@ -194,9 +195,28 @@ def test_every_variant_that_runs_here_predicts_as_torch_does(tmp_path, monkeypat
         compile.library.cache_clear()
 
 
-@needs_compiler
+CROSS, EMULATOR = shutil.which("aarch64-linux-gnu-g++"), shutil.which("qemu-aarch64")
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(not shutil.which("aarch64-linux-gnu-g++"), reason="needs the cross compiler for aarch64")
-def test_it_compiles_for_aarch64(tmp_path):
-    (library,) = build_engine.build("aarch64", tmp_path, "aarch64-linux-gnu-g++")
-    assert library.read_bytes()[18:20] == b"\xb7\x00"  # EM_AARCH64
+@pytest.mark.skipif(not (CROSS and EMULATOR), reason="needs the cross compiler for aarch64 and qemu-aarch64")
+@pytest.mark.parametrize("rows", [1, 7])
+def test_the_engine_for_aarch64_computes_what_torch_does(aarch64, tmp_path, rows):
+    """Its linear layer, called by a small program, both compiled for aarch64 and executed by an emulator."""
+    assert aarch64.read_bytes()[18:20] == b"\xb7\x00"  # EM_AARCH64
+    driver = tmp_path / "driver"
+    source = Path(__file__).parents[1] / "support" / "engine_driver.cpp"
+    subprocess.run([CROSS, "-std=c++17", "-fopenmp", "-Wl,--no-as-needed", source, "-o", driver], check=True)
+    weight, x, bias = torch.randn(40, 24), torch.randn(rows, 24), torch.randn(40)
+    given = b"".join(each.numpy().tobytes() for each in (weight, x, bias))
+    command = [EMULATOR, "-L", "/usr/aarch64-linux-gnu", driver, aarch64, str(rows), "24", "40"]
+    done = subprocess.run(command, input=given, capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stderr.decode()
+    y = torch.frombuffer(bytearray(done.stdout), dtype=torch.float32).view(rows, 40)
+    torch.testing.assert_close(y, x @ weight.T + bias, rtol=1e-5, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def aarch64(tmp_path_factory) -> Path:
+    (library,) = build_engine.build("aarch64", tmp_path_factory.mktemp("aarch64"), CROSS)
+    return library

@@ -1,13 +1,11 @@
 """Signals at any moment of a training command, and a cache that is removed while it is in use."""
 
 import os
-import resource
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -16,6 +14,7 @@ from regard.api.train import train
 from regard.checkpoint import store
 from regard.data.config import DataConfig
 from regard.data.corpus import prepare
+from support.processes import seconds_to_end
 from support.training_runs import LETTERS, same, table, weights
 
 RECIPE = f"""
@@ -47,20 +46,10 @@ MOMENTS = {
 }
 
 
-def processor_seconds(pid: int) -> float:
-    """What a process has used so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_sigterm_at_any_moment_ends_the_command_within_10_seconds(moment, tmp_path):
-    """With a checkpoint of the last update where there was one, from which the run goes on.
-
-    Seconds are those of the processor, as other processes may be at work.
-    """
+    """With a checkpoint of the last update where there was one, from which the run goes on."""
     begins, seconds = MOMENTS[moment]
     (tmp_path / "recipe.toml").write_text(RECIPE)
     command = [sys.executable, "-m", "regard", "train", "recipe.toml", "--out", "run", "--cache", "cache"]
@@ -69,12 +58,8 @@ def test_sigterm_at_any_moment_ends_the_command_within_10_seconds(moment, tmp_pa
             if line.startswith(begins):
                 break
         time.sleep(seconds)
-        used = processor_seconds(process.pid)
-        process.send_signal(signal.SIGTERM)
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        _, errors = process.communicate(timeout=120)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime - used < 10
+        took, errors = seconds_to_end(process, signal.SIGTERM)
+    assert took < 10
     assert "Traceback" not in errors
     assert process.returncode in (128 + signal.SIGTERM, *([] if begins else [-signal.SIGTERM]))
     if begins:

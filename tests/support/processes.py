@@ -57,6 +57,30 @@ def end(processes: list[subprocess.Popen]) -> None:
         process.communicate()
 
 
+def seconds_to_end(process: subprocess.Popen, number: int, limit: float = 120) -> tuple[float, str]:
+    """Send a signal. Returns the seconds until the process has ended, and what it wrote to stderr.
+
+    Seconds in which its main thread could run and had no processor do not count, as others may be at work.
+    """
+    sent, waited = time.monotonic(), _waited(process)
+    process.send_signal(number)
+    last = waited
+    while time.monotonic() < sent + limit:
+        with suppress(subprocess.TimeoutExpired):
+            _, errors = process.communicate(timeout=0.05)
+            return time.monotonic() - sent - (last - waited), errors
+        last = max(last, _waited(process))
+    raise AssertionError(f"signal {number}: wanted an end within {limit} seconds; got none")
+
+
+def _waited(process: subprocess.Popen) -> float:
+    """Seconds that the main thread of a process has waited for a processor; 0 where the kernel does not count them."""
+    try:
+        return int(Path(f"/proc/{process.pid}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError):  # no Linux, or the process has ended
+        return 0.0
+
+
 def done(world: int, jobs: list[dict], folder: Path) -> list[dict[str, dict]]:
     """The results of the jobs at each rank, all within the time limit."""
     processes = started(world, jobs, folder)

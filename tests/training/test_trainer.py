@@ -47,6 +47,7 @@ from regard.training.telemetry.log_file import truncate_log
 from regard.training.trainer import Trainer
 from regard.views.progress import TrainingProgress
 from support.command_line import command
+from support.processes import seconds_to_end
 from support.training_runs import (
     CONV,
     LETTERS,
@@ -1074,8 +1075,8 @@ def test_a_signal_saves_and_ends_the_command(number, tmp_path, cache):
     for line in process.stderr:
         if line.startswith("step 3/"):
             break
-    process.send_signal(number)
-    _, errors = process.communicate(timeout=10)
+    seconds, errors = seconds_to_end(process, number)
+    assert seconds < 10
     assert process.returncode == 128 + number
     assert "Traceback" not in errors
     assert store.verify(store.step_folder(tmp_path / "run", store.steps(tmp_path / "run")[-1]))
@@ -1233,22 +1234,22 @@ def test_nohup_is_obeyed(tmp_path, cache, whole, monkeypatch):
 
 @pytest.mark.parametrize("ema", [None, 0.9])
 def test_a_signal_ends_a_long_validation(ema, tmp_path, cache, monkeypatch):
-    recipe, validation = table(ema_decay=ema), train_module.validation
+    recipe, validation, validated = table(ema_decay=ema), train_module.validation, []
     train(recipe, tmp_path / "whole", cache=cache)
 
     def slow(recipe, data):
         def validate(model):
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(5)
+            validated.append(model)
             return validation(recipe, data)(model)
 
         return validate
 
     monkeypatch.setattr(train_module, "validation", slow)
-    began = time.monotonic()
     with pytest.raises(InterruptedTraining):
         train(recipe, tmp_path / "run", cache=cache)
-    assert time.monotonic() - began < 4.5
+    assert not validated
     assert store.steps(tmp_path / "run") == [4]
     assert regular_steps(tmp_path / "run") == []
     monkeypatch.undo()

@@ -30,7 +30,7 @@ from regard.data.features import cache_features
 from regard.data.from_python import PythonRows, with_python_data
 from regard.data.tokenizer import Tokenizer
 from regard.evaluation.cider_reward import CiderReward
-from regard.inference.load import load
+from regard.inference.load import load, stored_recipe
 from regard.inference.predictor import Predictor
 from regard.model.backbones import BackboneConfig
 from regard.model.build import build
@@ -368,7 +368,7 @@ def _check_resumable(
     content: Mapping[str, bytes], folder: Path, data: Prepared, recipe: Recipe, allow_changed: bool
 ) -> None:
     """A run resumes with the data and the recipe that it began with."""
-    before = Recipe.of(read_config(content, folder)["recipe"])
+    before = stored_recipe(read_config(content, folder), folder)
     if store.document(content, TRAINING_STATE, folder).get("data") != data.key and not allow_changed:
         raise CheckpointRefused(
             f"{folder}: wanted the data that the run began with; got others{_changed(before, recipe, 'data.')}. "

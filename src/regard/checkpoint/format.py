@@ -13,6 +13,7 @@ A run is a folder of numbered checkpoints, with their average in averaged/ if th
 
 import json
 import logging
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from regard.checkpoint import store
 from regard.checkpoint.verify import AVERAGED, check_folder
 from regard.core.errors import CheckpointRefused
 from regard.core.registry import missing_extensions
+from regard.core.version import __version__
 from regard.data.corpus import SETTINGS, Vocabularies, VocabularyType
 from regard.data.tokenizer import Tokenizer
 from regard.data.vocabulary import Labels
@@ -87,6 +89,18 @@ def read_config(content: Mapping[str, bytes], folder: Path) -> dict[str, Any]:
     if missing:
         raise CheckpointRefused("\n".join(f"{folder}/{CONFIG}: {each}" for each in missing))
     return config
+
+
+def writer(config: Mapping[str, Any]) -> str:
+    """A remedy for a config.json with unknown keys: a newer version of Regard wrote it, or it was changed."""
+    written = str(config.get("regard_version"))
+    if re.fullmatch(r"\d{1,9}(\.\d{1,9}){1,3}", written) and _numbers(written) > _numbers(__version__):
+        return f"It was written by a newer version, Regard {written}, and this is {__version__}: update Regard."
+    return "It was changed, or written by another version."
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in version.split(".")]
 
 
 def read_vocabularies(content: Mapping[str, bytes], folder: Path, sources: Sequence[str]) -> Vocabularies:

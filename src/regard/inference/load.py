@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from regard.checkpoint import store
-from regard.checkpoint.format import CONFIG, WEIGHTS, open_checkpoint, read_config, read_vocabularies
-from regard.core.errors import CheckpointRefused, InvalidArgument
+from regard.checkpoint.format import CONFIG, WEIGHTS, open_checkpoint, read_config, read_vocabularies, writer
+from regard.core.errors import CheckpointRefused, InvalidArgument, InvalidRecipe
 from regard.data.corpus import as_running_text
 from regard.decoding.ensemble import Ensemble
 from regard.inference.predictor import Predictor
@@ -39,7 +39,7 @@ def load(path: str | Path | Predictor | Sequence[str | Path], *, device: str = "
     weights = store.tensors(content, WEIGHTS, folder)
     try:
         config = read_config(content, folder)
-        recipe = Recipe.of(config["recipe"])
+        recipe = stored_recipe(config, folder)
         *names, _ = recipe.data.fields
         sources, target = read_vocabularies(content, folder, names)
         target = as_running_text(target, recipe.data.context_length)
@@ -62,6 +62,15 @@ def load(path: str | Path | Predictor | Sequence[str | Path], *, device: str = "
             model = build(config["model"])
     load_weights(model, weights, folder, assign=assign)
     return Predictor(model.to(device).eval(), recipe, sources, target, folder)
+
+
+def stored_recipe(config: Mapping[str, Any], folder: Path) -> Recipe:
+    """The recipe in config.json of a checkpoint. Unknown keys are refused, with the version that wrote them."""
+    try:
+        return Recipe.of(config["recipe"])
+    except InvalidRecipe as error:
+        problem = str(error)[:500].rstrip(".")
+        raise CheckpointRefused(f"{folder}/{CONFIG}: wanted a recipe; got {problem}. {writer(config)}") from None
 
 
 def check_sizes(table: Any, weights: Sequence[int], key: str = "model") -> None:

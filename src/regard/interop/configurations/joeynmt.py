@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from regard.interop.configurations.options import Options, adam, by_option, clipping, vocabulary_size
+from regard.interop.configurations.options import Options, adam, by_option, clipping, peak_of_warmup, vocabulary_size
 
 TOKENIZERS = {"word": "words", "char": "characters", "bpe": "bpe"}
 METRICS = {"ppl": "perplexity", "loss": "loss", "bleu": "bleu", "chrf": "chrf", "acc": "loss"}
@@ -242,7 +242,7 @@ def _schedule(options: Options, hidden: int) -> None:
     patience, decrease = options.whole("training.patience", 5), options.number("training.decrease_factor", 0.5)
     ours = {"noam": "inverse_root", "warmupinversesquareroot": "inverse_root", "plateau": "plateau"}
     if schedule == "noam":
-        rate = factor * (hidden * warmup) ** -0.5  # its largest value, after the warm-up
+        rate = factor * peak_of_warmup(options, "training.learning_rate_warmup", warmup, hidden)
     elif schedule == "warmupinversesquareroot":
         rate = peak
     elif schedule == "plateau":

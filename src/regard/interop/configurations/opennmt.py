@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from regard.core.errors import InvalidArgument
-from regard.interop.configurations.options import Options, adam, by_option, clipping, vocabulary_size
+from regard.interop.configurations.options import Options, adam, by_option, clipping, peak_of_warmup, vocabulary_size
 
 SUBWORDS = {"bpe": "bpe", "sentencepiece": "unigram", "onmt_tokenize": "bpe"}
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "swiglu", "gated-gelu": "geglu"}  # OpenNMT-py gates silu
@@ -252,9 +252,9 @@ def _schedule(options: Options, hidden: int) -> None:
     rate, warmup = options.number("learning_rate", 1.0), options.whole("warmup_steps", 4000)
     method = options.text("decay_method", "none")
     if method == "noam":
-        rate *= (hidden * warmup) ** -0.5  # its largest value, after the warm-up
+        rate *= peak_of_warmup(options, "warmup_steps", warmup, hidden)
     elif method == "rsqrt":
-        rate *= warmup**-0.5
+        rate *= peak_of_warmup(options, "warmup_steps", warmup)
         options.note(
             "decay_method",
             "rsqrt has no warm-up there: the learning rate is constant until warmup_steps; here it rises",

@@ -174,5 +174,15 @@ def adam(
     options.put("train.weight_decay", decay)
 
 
+def peak_of_warmup(options: Options, name: str, warmup: int, dim: int = 1) -> float:
+    """(dim · warmup)^-1/2, the largest factor of a schedule that rises so many steps and falls with their root.
+
+    A dimension below 1 is left to the checks of recipes.
+    """
+    if warmup < 1:
+        raise InvalidArgument(name, wanted="at least 1 step", got=str(warmup), remedy="Correct it in the file.")
+    return float((max(1, dim) * warmup) ** -0.5)
+
+
 def clipping(options: Options, norm: float) -> None:
     options.put("train.clip_norm", norm if norm > 0 else 0.0)
