@@ -42,35 +42,12 @@ void normalize(const Norm& norm, const float* x, float* y, int64_t width, const 
     }
 }
 
-inline float dot(const float* a, const float* b, int64_t width) {
-    return sum_of(width, [&](int64_t i) { return a[i] * b[i]; });
+inline void prefetch(const float* x, int64_t count) {
+    for (int64_t i = 0; i < count; i += 16) __builtin_prefetch(x + i, 0, 2);
 }
 
-// Scaled dot-product attention of one query to positions low to high: `entry(t)` points to the key of position t, whose
-// value lies `to_value` behind it, or is null where t is masked. A query whose positions are all masked gives zeros.
-template <typename Entry>
-inline void attend_one(const float* query, float* context, float* scores, int64_t low, int64_t high, int64_t width,
-                       int64_t to_value, const Entry& entry) {
-    const float scale = 1 / std::sqrt(float(width));
-    float peak = -INFINITY, total = 0;
-    for (int64_t t = low; t < high; ++t) {
-        const float* key = entry(t);
-        scores[t] = key ? scale * dot(query, key, width) : -INFINITY;
-        peak = scores[t] > peak ? scores[t] : peak;
-    }
-    for (int64_t i = 0; i < width; ++i) context[i] = 0;
-    if (peak == -INFINITY) return;
-    for (int64_t t = low; t < high; ++t) {
-        scores[t] = std::exp(scores[t] - peak);
-        total += scores[t];
-    }
-    const float factor = 1 / total;
-    for (int64_t t = low; t < high; ++t) {
-        const float* key = entry(t);
-        if (!key) continue;
-        const float weight = scores[t] * factor;
-        for (int64_t i = 0; i < width; ++i) context[i] += weight * key[to_value + i];
-    }
+inline float dot(const float* a, const float* b, int64_t width) {
+    return sum_of(width, [&](int64_t i) { return a[i] * b[i]; });
 }
 
 // e^x, which the compiler can vectorize: 2^n times a polynomial in the rest, with a relative error of about 1e-7.
@@ -93,26 +70,60 @@ inline float fast_exp(float x) {
     return (p * r * r + r + 1) * power;
 }
 
+// Scores to softmax weights, in place; false where all are masked (−∞), and nothing has changed.
+inline bool softmax(float* scores, int64_t count) {
+    float peak = -INFINITY;
+    for (int64_t t = 0; t < count; ++t) peak = scores[t] > peak ? scores[t] : peak;
+    if (peak == -INFINITY) return false;
+    for (int64_t t = 0; t < count; ++t) scores[t] = scores[t] == -INFINITY ? 0 : fast_exp(scores[t] - peak);
+    const float factor = 1 / sum_of(count, [&](int64_t t) { return scores[t]; });
+    for (int64_t t = 0; t < count; ++t) scores[t] *= factor;
+    return true;
+}
+
+// The sum of rows of values, row(t) each times weights[t]. Its columns in blocks whose sums stay in registers.
+template <typename Row>
+inline void sum_rows(const float* weights, int64_t count, int64_t width, float* out, const Row& row) {
+    int64_t i = 0;
+    for (; i + COLUMNS <= width; i += COLUMNS) {
+        Vector sum[VECTORS] = {};
+        for (int64_t t = 0; t < count; ++t) {
+            if (!(weights[t] != 0)) continue;
+            const Vector* value = reinterpret_cast<const Vector*>(row(t) + i);
+            for (int j = 0; j < VECTORS; ++j) sum[j] += weights[t] * value[j];
+        }
+        std::memcpy(out + i, sum, sizeof sum);
+    }
+    if (i == width) return;
+    for (int64_t j = i; j < width; ++j) out[j] = 0;
+    for (int64_t t = 0; t < count; ++t)
+        if (weights[t] != 0)
+            for (int64_t j = i; j < width; ++j) out[j] += weights[t] * row(t)[j];
+}
+
+// Scaled dot-product attention of one query to positions low to high: `entry(t)` points to the key of position t, whose
+// value lies `to_value` behind it, or is null where t is masked. A query whose positions are all masked gives zeros.
+template <typename Entry>
+inline void attend_one(const float* query, float* context, float* scores, int64_t low, int64_t high, int64_t width,
+                       int64_t to_value, const Entry& entry) {
+    const float scale = 1 / std::sqrt(float(width));
+    for (int64_t t = low; t < high; ++t) {
+        const float* key = entry(t);
+        scores[t] = key ? scale * dot(query, key, width) : -INFINITY;
+    }
+    if (softmax(scores + low, high - low))
+        return sum_rows(scores + low, high - low, width, context, [&](int64_t t) { return entry(low + t) + to_value; });
+    for (int64_t i = 0; i < width; ++i) context[i] = 0;
+}
+
 inline float fast_sigmoid(float x) { return 1 / (1 + fast_exp(-x)); }
 
 inline float fast_tanh(float x) { return 1 - 2 / (1 + fast_exp(2 * x)); }
 
 // The softmax of `count` scores times rows of values; a softmax of nothing but masked ones gives zeros.
 inline void weighted_sum(float* scores, int64_t count, const float* values, int64_t stride, int64_t width, float* out) {
-    float peak = -INFINITY, total = 0;
-    for (int64_t t = 0; t < count; ++t) peak = scores[t] > peak ? scores[t] : peak;
+    if (softmax(scores, count)) return sum_rows(scores, count, width, out, [&](int64_t t) { return values + t * stride; });
     for (int64_t i = 0; i < width; ++i) out[i] = 0;
-    if (peak == -INFINITY) return;
-    for (int64_t t = 0; t < count; ++t) {
-        scores[t] = std::exp(scores[t] - peak);
-        total += scores[t];
-    }
-    const float factor = 1 / total;
-    for (int64_t t = 0; t < count; ++t) {
-        const float weight = scores[t] * factor;
-        if (weight > 0)
-            for (int64_t i = 0; i < width; ++i) out[i] += weight * values[t * stride + i];
-    }
 }
 
 }  // namespace

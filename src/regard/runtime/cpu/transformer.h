@@ -122,6 +122,8 @@ void step(const Stack& stack, const StepArguments& s, Barrier& barrier, int thre
             std::memcpy(cache + (s.time * s.beams + beam) * entry, query + width, entry * sizeof(float));
             if (s.queries) std::memcpy(s.queries + (2 * layer * rows + r) * width, query, width * sizeof(float));
             const int32_t* parents = s.parents + (slot * s.beams + beam) * s.capacity;
+            for (int64_t t = s.admitted[slot]; t < s.time; ++t)  // the caches of all sequences are larger than the processor's
+                prefetch(cache + (t * s.beams + parents[t]) * entry, entry);
             for (int64_t h = 0; h < stack.heads; ++h) {
                 const auto at = [&](int64_t t) { return cache + (t * s.beams + parents[t]) * entry + h * head; };
                 attend_one(query + h * head, scratch.context + r * width + h * head, scores(r), s.admitted[slot],
