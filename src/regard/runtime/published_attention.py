@@ -18,16 +18,18 @@ def publish(
     key_value: Float[Tensor, "B M 2 W"],
     visible: Bool[Tensor, "B rows M"],
     heads: int,
+    kv_heads: int | None = None,
+    bias: Float[Tensor, "1 H 1 M"] | None = None,
 ) -> None:
     """Publish scaled dot-product attention of N queries to the visible ones of M keys, as `MultiHead` does.
 
-    `visible` is of each query, or one row for all.
+    `visible` is of each query, or one row for all; `kv_heads` are as many as heads by default.
     """
-    split = (*key_value.shape[:3], heads, -1)
-    key, value = key_value.reshape(split).permute(2, 0, 3, 1, 4)  # (B, H, M, D) each
+    split = (*key_value.shape[:3], heads if kv_heads is None else kv_heads, -1)
+    key, value = key_value.reshape(split).permute(2, 0, 3, 1, 4)  # (B, G, M, D) each
     query = query.reshape(*query.shape[:2], heads, -1).transpose(1, 2)  # (B, H, N, D)
     mask = AttentionMask(visible[:, None])
-    spec = AttentionSpec(DotScoreFunction(1 / sqrt(query.shape[-1])), query, key, mask)
+    spec = AttentionSpec(DotScoreFunction(1 / sqrt(query.shape[-1])), query, key, mask, bias)
     lse = spec.scores(slice(0, spec.n), 0, spec.m).logsumexp(-1)
     capture.publish(source, spec, lse, (len(query), heads), value)
 
@@ -39,10 +41,17 @@ def publish_step(
     parents: Int[Tensor, "B K M"],
     admitted: Int[Tensor, " B"],
     heads: int,
+    kv_heads: int | None = None,
+    bias: Float[Tensor, "M H"] | None = None,
 ) -> None:
-    """Publish the self-attention of one step: of K hypotheses of each sequence to their ancestors of M steps."""
+    """Publish the self-attention of one step: of K hypotheses of each sequence to their ancestors of M steps.
+
+    bias   of each step, added to the scores
+    """
     batch, steps, beams = cache.shape[:3]
     ancestors = parents[..., None] == torch.arange(beams, device=parents.device)  # (B, K, M, K)
     present = torch.arange(steps, device=parents.device) >= admitted[:, None]  # (B, M)
     visible = (ancestors & present[:, None, :, None]).flatten(2)
-    publish(source, query.view(batch, beams, -1), cache.flatten(1, 2), visible, heads)
+    keys = cache.flatten(1, 2)
+    spread = None if bias is None else bias.T.repeat_interleave(beams, -1)[None, :, None]
+    publish(source, query.view(batch, beams, -1), keys, visible, heads, kv_heads, spread)

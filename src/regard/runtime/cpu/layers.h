@@ -47,15 +47,17 @@ inline float dot(const float* a, const float* b, int64_t width) {
 }
 
 // Scaled dot-product attention of one query to positions low to high: `entry(t)` points to the key of position t, whose
-// value lies `to_value` behind it, or is null where t is masked. A query whose positions are all masked gives zeros.
+// value lies `to_value` behind it, or is null where t is masked. A query whose positions are all masked gives zeros. A bias
+// is added to the scores: that of the last position is the first number, and those before it follow, `stride` apart.
 template <typename Entry>
 inline void attend_one(const float* query, float* context, float* scores, int64_t low, int64_t high, int64_t width,
-                       int64_t to_value, const Entry& entry) {
+                       int64_t to_value, const Entry& entry, const float* bias = nullptr, int64_t stride = 0) {
     const float scale = 1 / std::sqrt(float(width));
     float peak = -INFINITY, total = 0;
     for (int64_t t = low; t < high; ++t) {
         const float* key = entry(t);
         scores[t] = key ? scale * dot(query, key, width) : -INFINITY;
+        if (bias) scores[t] += bias[(high - 1 - t) * stride];
         peak = scores[t] > peak ? scores[t] : peak;
     }
     for (int64_t i = 0; i < width; ++i) context[i] = 0;
