@@ -12,7 +12,7 @@ from regard.inference.pipelines import OutputOptions, SequencePipeline
 from regard.inference.predictor import Predictor
 from regard.inference.stream import StopStrings, TextStream
 from regard.server.jobs import Generation, Job
-from regard.server.searches import RunningJob, alone, limits_of
+from regard.server.searches import RunningJob, alone, exact_in_batches, limits_of
 
 # Settings that only decide the limits of a request: jobs share a search in spite of them.
 PLANNED_ONLY = ("max_length", "max_length_ratio", "min_length", "min_length_ratio", "max_source_length", "batch_tokens")
@@ -26,11 +26,13 @@ class Settings(NamedTuple):
 
     shared   the task of a search that they run in, with all jobs whose settings differ in the limits only
     number   of that task
+    batched  whether jobs share searches: where an output has the bits that it has alone
     """
 
     task: SearchTask
     shared: SearchTask
     number: int
+    batched: bool
 
 
 class PlannedJob(NamedTuple):
@@ -87,7 +89,7 @@ class Planner:
         sizes = self.predictor.inputs.sizes(encoded)
         single = task.config.beam_size == task.config.num_hypotheses == 1
         for index, (job, work, planned) in enumerate(zip(jobs, works, all_planned, strict=True)):
-            request, own = planned.request, job if alone(task, planned) else None
+            request, own = planned.request, None if settings.batched and not alone(task, planned) else job
             text = TextStream(pipeline.tokenizer) if job.on_text is not None or (work.stop and single) else None
             if text is not None and work.echo and request.first is not None:
                 text.pending.append(request.first)
@@ -115,7 +117,7 @@ class Planner:
         task = self.pipeline.task(config, OutputOptions(scores=work.scores))
         shared = replace(task, config=replace(config, **DEFAULTS))
         number = self._numbers.setdefault((shared.config, work.scores), next(self._next))
-        return Settings(task, shared, number)
+        return Settings(task, shared, number, exact_in_batches(task))
 
 
 def _widened(predictor: Predictor, work: Generation) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class _StepArguments(ctypes.Structure):
 class NativeState(DecoderState):
     """A key-value cache shared by the hypotheses of a sequence, with the ancestors of each by number."""
 
-    cache: Float[Tensor, "layers B capacity K 2 W"]
+    cache: Float[Tensor, "layers B capacity K 2 C"]
     parents: Int[Tensor, "B K capacity"]  # at each step, the hypothesis whose cache entry is this one's ancestor
     admitted: Int[Tensor, " B"]  # the step at which each sequence was admitted
     sources: list[Float[Tensor, "B S E"]]  # of each layer: keys and values of the memory
@@ -201,10 +201,11 @@ class NativeDecoder(EngineDecoder):
     def _publish(self, queries: Float[Tensor, "layers 2 rows W"], state: NativeState) -> None:
         """Publish the attention of the last step, layer by layer, to captures in this thread."""
         batch, heads = len(state.mask), (self.table.heads, self.table.kv_heads)
+        scaled = bool(self.table.scaled)
         bias = None if self.biases is None else self.biases.of(state.time)[: state.time].flip(0)
         for layer, (self_attn, cross_attn) in enumerate(self.attentions):
             cache, parents = state.cache[layer, :, : state.time], state.parents[:, :, : state.time]
-            publish_step(self_attn(), queries[layer, 0], cache, parents, state.admitted, *heads, bias)
+            publish_step(self_attn(), queries[layer, 0], cache, parents, state.admitted, *heads, bias, scaled=scaled)
             if cross_attn is not None:
                 source, query = state.sources[layer].view(*state.mask.shape, 2, -1), queries[layer, 1]
-                publish(cross_attn(), query.view(batch, state.beams, -1), source, state.mask.bool()[:, None], *heads)
+                publish(cross_attn(), query.view(batch, state.beams, -1), source, state.mask.bool()[:, None], *heads, scaled=scaled)

@@ -46,18 +46,24 @@ inline float dot(const float* a, const float* b, int64_t width) {
     return sum_of(width, [&](int64_t i) { return a[i] * b[i]; });
 }
 
-// Scaled dot-product attention of one query to positions low to high: `entry(t)` points to the key of position t, whose
-// value lies `to_value` behind it, or is null where t is masked. A query whose positions are all masked gives zeros. A bias
-// is added to the scores: that of the last position is the first number, and those before it follow, `stride` apart.
+struct Scoring {  // of attention: scale · (query · key), plus the bias of a distance where there is one
+    float scale;
+    const float* bias = nullptr;  // of the last position; those before it follow, `stride` apart
+    int64_t stride = 0;
+};
+
+inline float root_scale(int64_t width) { return 1 / std::sqrt(float(width)); }
+
+// Dot-product attention of one query to positions low to high: `entry(t)` points to the key of position t, whose
+// value lies `to_value` behind it, or is null where t is masked. A query whose positions are all masked gives zeros.
 template <typename Entry>
 inline void attend_one(const float* query, float* context, float* scores, int64_t low, int64_t high, int64_t width,
-                       int64_t to_value, const Entry& entry, const float* bias = nullptr, int64_t stride = 0) {
-    const float scale = 1 / std::sqrt(float(width));
+                       int64_t to_value, const Scoring& scoring, const Entry& entry) {
     float peak = -INFINITY, total = 0;
     for (int64_t t = low; t < high; ++t) {
         const float* key = entry(t);
-        scores[t] = key ? scale * dot(query, key, width) : -INFINITY;
-        if (bias) scores[t] += bias[(high - 1 - t) * stride];
+        scores[t] = key ? scoring.scale * dot(query, key, width) : -INFINITY;
+        if (scoring.bias) scores[t] += scoring.bias[(high - 1 - t) * scoring.stride];
         peak = scores[t] > peak ? scores[t] : peak;
     }
     for (int64_t i = 0; i < width; ++i) context[i] = 0;

@@ -4,8 +4,8 @@ from torch import nn
 
 from regard.model.embedding import Embedding
 from regard.model.multihead import MultiHead
-from regard.model.positions import Add
-from regard.model.scores import ScaledDot
+from regard.model.positions import Add, Rotary
+from regard.model.scores import Dot, ScaledDot
 from regard.model.transformer_block import InputLayer, TransformerBlock, TransformerStack
 from regard.runtime.cpu.weight_layout import KINDS
 
@@ -29,7 +29,7 @@ def supported(module: nn.Module) -> bool:
 def decodes(module: nn.Module) -> bool:
     """Whether a module is an evaluating Transformer whose steps the CPU engine implements.
 
-    With scaled dot products; heads of any dim and grouped key heads, norms of queries and keys, absolute or rotary
+    With dot products, scaled or not; heads of any dim and grouped key heads, norms of queries and keys, absolute or rotary
     positions and biases of distances, gated feed-forward layers; without a sliding window.
     """
     stack, input_layer, embedding = (getattr(module, name, None) for name in ("stack", "input_layer", "embed_tokens"))
@@ -66,5 +66,7 @@ def _plain_block(block: TransformerBlock) -> bool:
 
 
 def _compiled_block(block: TransformerBlock) -> bool:
-    scaled = all(isinstance(attention.score, ScaledDot) for attention in _attentions(block))
-    return scaled and block.ffn.activation in KINDS
+    attentions = _attentions(block)
+    dot_products = {type(attention.score) for attention in attentions} in ({ScaledDot}, {Dot})
+    rotary = block.self_attn.rotary
+    return dot_products and (rotary is None or type(rotary) is Rotary) and block.ffn.activation in KINDS

@@ -19,8 +19,10 @@ struct Stack {
     Norm final_norm, input_norm;  // input_norm without weight: none
     const float* embed_tokens;  // (vocabulary, width)
     int64_t vocab_size, layer_count, width, heads, kv_heads, head_dim, ffn_dim, activation, norm_first, has_cross_attn;
+    int64_t scaled;  // whether scores are divided by the root of head_dim
     float embed_scale;
 
+    float scale() const { return scaled ? root_scale(head_dim) : 1; }
     int64_t q_width() const { return heads * head_dim; }
     int64_t kv_width() const { return kv_heads * head_dim; }
     int64_t kv_at(int64_t head) const { return head / (heads / kv_heads) * head_dim; }  // the key and value head of a query head
@@ -165,7 +167,7 @@ void step(const Stack& stack, const StepArguments& s, Barrier& barrier, int thre
                 const float* keys = cache + stack.kv_at(h);
                 const auto at = [&](int64_t t) { return keys + (t * s.beams + parents[t]) * entry; };
                 attend_one(query + h * head, scratch.context + r * q_width + h * head, scores(r), s.admitted[slot],
-                           s.time + 1, head, kv_width, at, s.distance_bias ? s.distance_bias + h : nullptr, heads);
+                           s.time + 1, head, kv_width, {stack.scale(), s.distance_bias ? s.distance_bias + h : nullptr, heads}, at);
             }
         }
     };
@@ -181,7 +183,8 @@ void step(const Stack& stack, const StepArguments& s, Barrier& barrier, int thre
             for (int64_t h = 0; h < heads; ++h) {
                 const float* keys = source + stack.kv_at(h);
                 const auto at = [&](int64_t t) { return mask[t] ? keys + t * entry : nullptr; };
-                attend_one(query + h * head, scratch.context + r * q_width + h * head, scores(r), 0, length, head, kv_width, at);
+                attend_one(query + h * head, scratch.context + r * q_width + h * head, scores(r), 0, length, head, kv_width,
+                           {stack.scale()}, at);
             }
         }
     };
@@ -207,7 +210,7 @@ void encode(const Stack& stack, const EncodeArguments& s, Barrier& barrier, int 
             for (int64_t h = 0; h < stack.heads; ++h) {
                 const auto at = [&](int64_t t) { return scratch.hidden + ((begin + t) * 3 + 1) * width + h * head; };
                 attend_one(query + h * head, scratch.context + r * width + h * head, scratch.scores + r * s.max_length, 0,
-                           end - begin, head, width, at);
+                           end - begin, head, width, {stack.scale()}, at);
             }
         }
     };

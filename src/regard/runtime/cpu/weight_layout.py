@@ -13,6 +13,7 @@ from regard.core.shapes import Float, Tensor
 from regard.kernels.layers.linear import ACTIVATIONS
 from regard.kernels.layers.residual_norm import norm_gain
 from regard.model.embedding import Embedding, Projection
+from regard.model.scores import ScaledDot
 from regard.model.transformer_block import InputLayer, TransformerBlock, TransformerStack
 
 KINDS = {ACTIVATIONS["relu"]: 1, ACTIVATIONS["gelu"]: 2, ACTIVATIONS["gelu_tanh"]: 3, ACTIVATIONS["silu"]: 4}
@@ -47,7 +48,7 @@ class StackTable(ctypes.Structure):
         ("layers", ctypes.POINTER(LayerTable)), ("project", LinearTable),
         *fields(NormTable, "final_norm input_norm"), ("embed_tokens", Pointer),
         *fields(Count, "vocab_size layer_count width heads kv_heads head_dim ffn_dim"),
-        *fields(Count, "activation norm_first has_cross_attn"),
+        *fields(Count, "activation norm_first has_cross_attn scaled"),
         ("embed_scale", ctypes.c_float),
     ]  # fmt: skip
 
@@ -117,7 +118,8 @@ class WeightLayout:
         return StackTable(
             layers, project, self.norm(stack.norm), self.norm(input_layer.norm), self.copy(embedding.weight),
             len(embedding.weight), len(blocks), own.dim, own.heads, own.kv_heads, own.head_dim, ffn_dim,
-            KINDS[ffn.activation], norm_first, blocks[0].cross_attn is not None, embedding.scale,
+            KINDS[ffn.activation], norm_first, blocks[0].cross_attn is not None,
+            isinstance(own.score, ScaledDot), embedding.scale,
         )  # fmt: skip
 
     def scratch(self, rows: int, scores: int) -> tuple[Scratch, Float[Tensor, "rows W"], Float[Tensor, "rows W"]]:
