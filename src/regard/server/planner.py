@@ -36,11 +36,15 @@ class Settings(NamedTuple):
 
 
 class PlannedJob(NamedTuple):
-    """A job as a request, what it shares with others, and the key of the search that it may join."""
+    """A job as a request, what it shares with others, and the key of the search that it may join.
+
+    alone   whether it has a search of its own
+    """
 
     running: RunningJob
     task: SearchTask
     key: Hashable
+    alone: bool
 
 
 class Planner:
@@ -89,13 +93,13 @@ class Planner:
         sizes = self.predictor.inputs.sizes(encoded)
         single = task.config.beam_size == task.config.num_hypotheses == 1
         for index, (job, work, planned) in enumerate(zip(jobs, works, all_planned, strict=True)):
-            request, own = planned.request, None if settings.batched and not alone(task, planned) else job
+            request, single_search = planned.request, alone(task, planned) or not settings.batched
             text = TextStream(pipeline.tokenizer) if job.on_text is not None or (work.stop and single) else None
             if text is not None and work.echo and request.first is not None:
                 text.pending.append(request.first)
             stops = StopStrings(work.stop) if work.stop else NO_STOPS
             running = RunningJob(job, request, planned, index in long, sizes[index], stops, text)
-            yield PlannedJob(running, settings.shared, (settings.number, limits_of(task, planned), own))
+            yield PlannedJob(running, settings.shared, (settings.number, limits_of(task, planned)), single_search)
 
     def settings(self, work: Generation) -> Settings:
         """Refused where an option is wrong."""

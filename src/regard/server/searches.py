@@ -209,14 +209,13 @@ class SearchGroup:
     def of(
         task: SearchTask, pipeline: SequencePipeline, planned: PlannedRequest, slots: int, threads: int = 1
     ) -> "SearchGroup":
-        """A search for requests like this one; for this one alone where it cannot share its search.
+        """A search for requests like this one.
 
         slots     of all searches of these settings, which `threads` of them share where several run at once
         """
-        single = alone(task, planned) or not exact_in_batches(task)
-        search = OnlineSearch(task, limits_of(task, planned), 1 if single else slots)
+        search = OnlineSearch(task, limits_of(task, planned), slots)
         threaded = search.plan.decoder.compiled
-        if threaded and not single:
+        if threaded:
             search.slots = -(-slots // threads)
         return SearchGroup(search, task, pipeline, threaded)
 
