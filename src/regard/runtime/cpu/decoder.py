@@ -107,9 +107,7 @@ class NativeDecoder(EngineDecoder):
     def __init__(self, decoder: TransformerDecoder, library: ctypes.CDLL, *, int8: bool = False) -> None:
         self.library, self.weights, blocks = library, WeightLayout(library, int8=int8), list(decoder.stack.layers)
         project, input_layer, rotary = decoder.project, decoder.input_layer, blocks[0].self_attn.rotary
-        self.table = self.weights.stack(
-            decoder.stack, input_layer, decoder.embed_tokens, self.weights.linear(project)
-        )
+        self.table = self.weights.stack(decoder.stack, input_layer, decoder.embed_tokens, self.weights.linear(project))
         self.vocab_size, encoding = project.weight.shape[0], input_layer.position_encoding
         # Finished sequences step on beyond the last position until the batch ends.
         self.positions = PositionTable(encoding, clamp=True) if isinstance(encoding, Add) else None
@@ -189,7 +187,8 @@ class NativeDecoder(EngineDecoder):
         tokens = tokens.contiguous()
         assert all(each.is_contiguous() for each in (*tensors, state.mask))
         count = state.time + steps - int(state.admitted.min())
-        grown = [each and each.of(count) for each in (self.positions, self.rotations, self.biases)]
+        tables = (self.positions, self.rotations, self.biases)
+        grown = [None if each is None else each.of(count) for each in tables]
         positions = [None if each is None else each.data_ptr() for each in grown]
         arguments = _StepArguments(
             *(each.data_ptr() for each in tensors), ctypes.cast(pointers, Pointer), state.mask.data_ptr(),
@@ -200,12 +199,13 @@ class NativeDecoder(EngineDecoder):
 
     def _publish(self, queries: Float[Tensor, "layers 2 rows W"], state: NativeState) -> None:
         """Publish the attention of the last step, layer by layer, to captures in this thread."""
-        batch, heads = len(state.mask), (self.table.heads, self.table.kv_heads)
+        mask, heads = state.mask.bool()[:, None], (self.table.heads, self.table.kv_heads)
         scaled = bool(self.table.scaled)
         bias = None if self.biases is None else self.biases.of(state.time)[: state.time].flip(0)
         for layer, (self_attn, cross_attn) in enumerate(self.attentions):
             cache, parents = state.cache[layer, :, : state.time], state.parents[:, :, : state.time]
             publish_step(self_attn(), queries[layer, 0], cache, parents, state.admitted, *heads, bias, scaled=scaled)
             if cross_attn is not None:
-                source, query = state.sources[layer].view(*state.mask.shape, 2, -1), queries[layer, 1]
-                publish(cross_attn(), query.view(batch, state.beams, -1), source, state.mask.bool()[:, None], *heads, scaled=scaled)
+                source = state.sources[layer].view(*state.mask.shape, 2, -1)
+                query = queries[layer, 1].view(len(mask), state.beams, -1)
+                publish(cross_attn(), query, source, mask, *heads, scaled=scaled)

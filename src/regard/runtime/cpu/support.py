@@ -18,7 +18,8 @@ def supported(module: nn.Module) -> bool:
     if not decodes(module):
         return False
     stack, input_layer = module.stack, module.input_layer
-    assert isinstance(stack, TransformerStack) and isinstance(input_layer, InputLayer)
+    assert isinstance(stack, TransformerStack)
+    assert isinstance(input_layer, InputLayer)
     return (
         input_layer.relative_bias is None
         and isinstance(input_layer.norm, nn.Identity)
@@ -29,8 +30,8 @@ def supported(module: nn.Module) -> bool:
 def decodes(module: nn.Module) -> bool:
     """Whether a module is an evaluating Transformer whose steps the CPU engine implements.
 
-    With dot products, scaled or not; heads of any dim and grouped key heads, norms of queries and keys, absolute or rotary
-    positions and biases of distances, gated feed-forward layers; without a sliding window.
+    With dot products, scaled or not; heads of any dim and grouped key heads, norms of queries and keys, absolute or
+    rotary positions and biases of distances, gated feed-forward layers; without a sliding window.
     """
     stack, input_layer, embedding = (getattr(module, name, None) for name in ("stack", "input_layer", "embed_tokens"))
     return (

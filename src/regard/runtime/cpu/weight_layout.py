@@ -71,7 +71,8 @@ def block_projections(block: TransformerBlock) -> list[tuple[nn.Linear, ...]]:
 
 def head_norms(block: TransformerBlock) -> list[nn.RMSNorm | None]:
     """The norms of queries and keys of a block, and of the queries of its cross-attention."""
-    return [block.self_attn.q_norm, block.self_attn.k_norm, block.cross_attn and block.cross_attn.q_norm]
+    cross = block.cross_attn
+    return [block.self_attn.q_norm, block.self_attn.k_norm, None if cross is None else cross.q_norm]
 
 
 def block_norms(block: TransformerBlock) -> list[nn.Module | None]:

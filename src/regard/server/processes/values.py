@@ -45,7 +45,7 @@ def packed(value: Any) -> Any:
     """A value with its dataclasses, arrays and errors as extensions of MessagePack."""
     if type(value) in PLAIN_TYPES or isinstance(value, PLAIN):
         return value
-    if isinstance(value, (list, tuple)):  # noqa: UP038  a union is made anew in each call
+    if isinstance(value, (list, tuple)):
         return [packed(each) for each in value]
     if isinstance(value, Mapping):
         return {name: packed(each) for name, each in value.items()}
