@@ -10,8 +10,8 @@ capacity of the first contestant, measured with eight clients that ask again as 
 is started anew for every load. A request that is not answered within --patience is lost, and counts as longer than all
 others; refused ones (status 429) have a column of their own.
 
-Then, in rounds: sentences a second of our server with --clients clients that ask again at once, as a share of
-`model.predict` on the same sentences in bulk; the time to the first piece of a stream, alone, as a multiple of
+Then, in rounds: sentences a second of our server with --clients clients that ask again at once, in requests of one
+sentence and in those of the loads, as a share of `model.predict` on the same sentences in bulk; the time to the first piece of a stream, alone, as a multiple of
 `model.stream`'s; and the seconds from a model in memory to the server's first answer.
 
 With random weights no output ends by itself: each is as long as 1.2 times its source, 12 to 25 tokens for most.
@@ -293,23 +293,26 @@ def _ratio(value: float, base: float, patience: float) -> str:
 
 def throughput(arena: Arena, bulk: Worker, port: int) -> None:
     """Sustained throughput, as a share of the same sentences in bulk without a server."""
-    options, served, shares = arena.options, [], []
-    with arena.loads(arena.single) as workers:
-        for _ in range(options.rounds):
-            alone = options.sentences / bulk.ask("predict")["seconds"]
-            served.append(closed(workers, port, options.clients, options.seconds / 2, options.seconds)["sentences"])
-            shares.append(served[-1] / alone)
-    print(
-        f"\n{options.clients} clients: {median(served):,.1f} sentences a second, {median(shares):.0%} of "
-        f"model.predict in bulk ({min(shares):.0%} to {max(shares):.0%})",
-        flush=True,
-    )
+    options = arena.options
+    for bodies, kind in ((arena.single, "one sentence"), (arena.mixed, "one to four sentences")):
+        served, shares = [], []
+        with arena.loads(bodies) as workers:
+            for _ in range(options.rounds):
+                alone = options.sentences / bulk.ask("predict")["seconds"]
+                found = closed(workers, port, options.clients, options.seconds / 2, options.seconds)
+                served.append(found["sentences"])
+                shares.append(served[-1] / alone)
+        print(
+            f"\n{options.clients} clients, requests of {kind}: {median(served):,.1f} sentences a second, "
+            f"{median(shares):.0%} of model.predict in bulk ({min(shares):.0%} to {max(shares):.0%})",
+            flush=True,
+        )
 
 
 def beside_predict(arena: Arena, ours: Contestant) -> None:
     """Sustained throughput and time to the first token, as shares of the same without a server."""
     options, bulk, firsts = arena.options, arena.in_process(), []
-    with arena.server(ours, "--queue", str(2 * options.clients)) as port:
+    with arena.server(ours, "--queue", str(4 * options.clients)) as port:
         throughput(arena, bulk, port)
         with arena.loads(arena.streams) as workers:
             for _ in range(options.rounds):
@@ -337,7 +340,7 @@ def compare_options(arena: Arena, ours: Contestant) -> None:
     """The throughput alone, with different options of `regard serve`."""
     bulk = arena.in_process()
     for more in arena.options.throughput:
-        with arena.server(ours, "--queue", str(2 * arena.options.clients), *shlex.split(more)) as port:
+        with arena.server(ours, "--queue", str(4 * arena.options.clients), *shlex.split(more)) as port:
             print(f"\nregard serve {more}", end="")
             throughput(arena, bulk, port)
     bulk.close()

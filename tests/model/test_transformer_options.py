@@ -15,7 +15,7 @@ from regard.model.embedding import Embedding, Projection
 from regard.model.transformer import TransformerDecoder, TransformerEncoder
 from regard.model.transformer_block import FeedForward, InputLayer, TransformerBlock, TransformerConfig
 from regard.model.vision import VitConfig
-from regard.runtime.cpu.weight_layout import supported
+from regard.runtime.cpu.support import supported
 from support.models import SMALL, WIDTH, decoder, encoder, source, words
 
 BIASES = {

@@ -29,6 +29,8 @@ from support.search import LONGEST, decode, model, sources, token_ids
 
 COMPILED = ("transformer", "transformer post-norm", "transformer sinusoidal", "transformer learned", "transformer none",
             "transformer rms_offset, no biases")  # fmt: skip
+DECODED = (*COMPILED, "transformer rms swiglu grouped", "transformer like T5", "transformer like Qwen",
+           "transformer like BART", "transformer rotary", "transformer alibi", "transformer relative")  # fmt: skip
 RECURRENT = tuple(name for name in DECODERS if not name.startswith("transformer"))  # convolutional ones among them
 ENGINE = CpuEngine()
 needs_compiler = pytest.mark.skipif(compile.library() is None, reason="no C++ compiler here")
@@ -38,12 +40,12 @@ needs_compiler = pytest.mark.skipif(compile.library() is None, reason="no C++ co
 @pytest.mark.parametrize("name", DECODERS)
 def test_which_decoders_are_supported(name):
     assert (ENGINE.compile_decoder(decoder(name)) is not None) == (
-        name in (*COMPILED, *RECURRENT, "transformer checkpointed")
+        name in (*DECODED, *RECURRENT, "transformer checkpointed")
     )
 
 
 @needs_compiler
-@pytest.mark.parametrize("name", [*COMPILED, *RECURRENT])
+@pytest.mark.parametrize("name", [*DECODED, *RECURRENT])
 @pytest.mark.parametrize("beams", [1, 3])
 @torch.inference_mode()
 def test_compiled_steps_equal_plain_ones(name, beams):
@@ -89,7 +91,7 @@ def test_search_results_equal_plain_ones(monkeypatch, options):
 
 
 @needs_compiler
-@pytest.mark.parametrize("name", [*COMPILED, *RECURRENT])
+@pytest.mark.parametrize("name", [*DECODED, *RECURRENT])
 @pytest.mark.parametrize("beams", [1, 3])
 @torch.inference_mode()
 def test_a_row_does_not_depend_on_the_batch(name, beams):
@@ -203,7 +205,7 @@ def same_memory(made: Seq2Seq, source: Tokens) -> None:
 
 
 @needs_compiler
-@pytest.mark.parametrize("name", [*COMPILED, *RECURRENT])
+@pytest.mark.parametrize("name", [*DECODED, *RECURRENT])
 @torch.inference_mode()
 def test_int8_is_close(name):
     plain = decoder(name)
@@ -234,7 +236,7 @@ def test_int8_leaves_widths_that_four_does_not_divide():
 
 
 def test_unsupported_int8_is_logged_once(caplog):
-    made, rows = model("transformer rotary"), sources()[:3]
+    made, rows = model("transformer additive"), sources()[:3]
     _warn_no_int8.cache_clear()
     assert (
         token_ids(decode(made, rows, quantization="int8"))
@@ -266,7 +268,7 @@ def test_a_search_under_capture_keeps_the_engine_and_every_bit(beams):
 
 @needs_compiler
 @pytest.mark.parametrize("beams", [1, 3])
-@pytest.mark.parametrize("name", ["transformer", "lstm bahdanau", "gru luong input-feeding", "conv"])
+@pytest.mark.parametrize("name", [*DECODED, "lstm bahdanau", "gru luong input-feeding", "conv"])
 @torch.inference_mode()
 def test_captured_weights_equal_those_of_plain_steps(name, beams):
     """Through follow and admit."""

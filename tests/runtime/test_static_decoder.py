@@ -19,7 +19,7 @@ from regard.decoding.request import Request, SearchTask
 from regard.model.seq2seq import Seq2Seq
 from regard.model.transformer import TransformerDecoder
 from regard.runtime import engines
-from regard.runtime.cpu.weight_layout import supported
+from regard.runtime.cpu.support import supported
 from regard.runtime.cuda import buffers, cuda_graphs
 from regard.runtime.cuda.cuda_graphs import rounded
 from regard.runtime.cuda.encode import GraphedEncoder

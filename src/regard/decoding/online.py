@@ -12,8 +12,8 @@ from regard.runtime.cuda.cuda_graphs import autocast, rounded
 from regard.runtime.cuda.host_future import HostFuture
 from regard.runtime.interfaces import Interrupt, LoopBounds
 
-LOOP_MICROSECONDS = 20_000  # after which a compiled loop returns, at the end of its step
-FINISHED_FRACTION = 4  # a compiled loop returns when a quarter of the running requests is finished
+LOOP_MICROSECONDS = 40_000  # after which a compiled loop returns, at the end of its step
+FINISHED_FRACTION = 3  # a compiled loop returns when a third of the running requests is finished
 
 
 class OnlineSearch(SearchBatch):
@@ -78,7 +78,7 @@ class OnlineSearch(SearchBatch):
 
         A finished request has left the search; its hypotheses are those of `search`. Tokens are given of the `watched`
         requests, by default of all. Where none are, steps are several at once. A compiled loop takes as many as it can
-        until a quarter of the requests is finished, some milliseconds have passed, or `interrupt` is set. Of recorded
+        until a third of the requests is finished, some milliseconds have passed, or `interrupt` is set. Of recorded
         steps, the requests are given that were finished before them: a GPU continues while the host reads and answers.
         """
         several = watched is not None and not watched

@@ -4,7 +4,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -41,8 +40,13 @@ class Work(ABC):
     @property
     def size(self) -> int:
         """About the number of tokens that are read, from the length of the texts: known before they are tokenized."""
-        images = sum(image_token_cost(len(each)) for each in self.texts if isinstance(each, np.ndarray))
-        return 1 + images + sum(len(text) // 4 for text in self.texts if isinstance(text, str))
+        size = 1
+        for each in self.texts:
+            if isinstance(each, str):
+                size += len(each) // 4
+            elif isinstance(each, np.ndarray):
+                size += image_token_cost(len(each))
+        return size
 
     def check(self, reads: Sequence[str]) -> None:
         """Refuse a text for an image, of which a model would read the file: no path is ever taken from a request.
@@ -302,10 +306,10 @@ class Job:
     usage: Usage = field(default_factory=Usage)
     served: Any = field(default=None, repr=False)  # the model, until the job has ended
     plan: Any = field(default=None, repr=False)  # kept by the engine while the job waits
+    size: int = field(init=False)
 
-    @cached_property
-    def size(self) -> int:
-        return self.work.size
+    def __post_init__(self) -> None:
+        self.size = self.work.size
 
     def admitted(self) -> None:
         self.usage.queue_seconds = time.monotonic() - self.submitted

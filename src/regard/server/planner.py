@@ -12,7 +12,7 @@ from regard.inference.pipelines import OutputOptions, SequencePipeline
 from regard.inference.predictor import Predictor
 from regard.inference.stream import StopStrings, TextStream
 from regard.server.jobs import Generation, Job
-from regard.server.searches import RunningJob, alone, limits_of
+from regard.server.searches import RunningJob, alone, exact_in_batches, limits_of
 
 # Settings that only decide the limits of a request: jobs share a search in spite of them.
 PLANNED_ONLY = ("max_length", "max_length_ratio", "min_length", "min_length_ratio", "max_source_length", "batch_tokens")
@@ -26,19 +26,25 @@ class Settings(NamedTuple):
 
     shared   the task of a search that they run in, with all jobs whose settings differ in the limits only
     number   of that task
+    batched  whether jobs share searches: where an output has the bits that it has alone
     """
 
     task: SearchTask
     shared: SearchTask
     number: int
+    batched: bool
 
 
 class PlannedJob(NamedTuple):
-    """A job as a request, what it shares with others, and the key of the search that it may join."""
+    """A job as a request, what it shares with others, and the key of the search that it may join.
+
+    alone   whether it has a search of its own
+    """
 
     running: RunningJob
     task: SearchTask
     key: Hashable
+    alone: bool
 
 
 class Planner:
@@ -89,13 +95,13 @@ class Planner:
         for index, (job, work, planned) in enumerate(zip(jobs, works, all_planned, strict=True)):
             if work.echo:
                 planned = planned._replace(request=planned.request._replace(score_prompt=True))
-            request, own = planned.request, job if alone(task, planned) else None
+            request, single_search = planned.request, alone(task, planned) or not settings.batched
             text = TextStream(pipeline.tokenizer) if job.on_text is not None or (work.stop and single) else None
             if text is not None and work.echo and request.first is not None:
                 text.pending.append(request.first)
             stops = StopStrings(work.stop) if work.stop else NO_STOPS
             running = RunningJob(job, request, planned, index in long, sizes[index], stops, text)
-            yield PlannedJob(running, settings.shared, (settings.number, limits_of(task, planned), own))
+            yield PlannedJob(running, settings.shared, (settings.number, limits_of(task, planned)), single_search)
 
     def settings(self, work: Generation) -> Settings:
         """Refused where an option is wrong."""
@@ -117,7 +123,7 @@ class Planner:
         task = self.pipeline.task(config, OutputOptions(scores=work.scores))
         shared = replace(task, config=replace(config, **DEFAULTS))
         number = self._numbers.setdefault((shared.config, work.scores), next(self._next))
-        return Settings(task, shared, number)
+        return Settings(task, shared, number, exact_in_batches(task))
 
 
 def _widened(predictor: Predictor, work: Generation) -> dict[str, Any]:

@@ -15,6 +15,8 @@ from regard.decoding.request_groups import MIN_PART
 from regard.decoding.search import IDLE_FRACTION
 from regard.inference.pipelines import Output, SequencePipeline
 from regard.inference.stream import StopStrings, TextStream, token_texts
+from regard.runtime import engines
+from regard.runtime.interfaces import EngineOptions
 from regard.server.jobs import AttentionPart, Generation, Job
 
 LEAST_LENGTH = 64  # tokens of an output, on a GPU also of a source, that a search has room for: shorter ones share it
@@ -211,14 +213,13 @@ class SearchGroup:
     def of(
         task: SearchTask, pipeline: SequencePipeline, planned: PlannedRequest, slots: int, threads: int = 1
     ) -> "SearchGroup":
-        """A search for requests like this one; for this one alone where it cannot share its search.
+        """A search for requests like this one.
 
         slots     of all searches of these settings, which `threads` of them share where several run at once
         """
-        single = alone(task, planned)
-        search = OnlineSearch(task, limits_of(task, planned), 1 if single else slots)
+        search = OnlineSearch(task, limits_of(task, planned), slots)
         threaded = search.plan.decoder.compiled
-        if threaded and not single:
+        if threaded:
             search.slots = -(-slots // threads)
         return SearchGroup(search, task, pipeline, threaded)
 
@@ -289,6 +290,15 @@ def _before_stop(output: Output, strings: Sequence[str], prompt: int) -> Output:
         finish_reason="end",
         attention=None if output.attention is None else output.attention[:, :, :count],
     )
+
+
+def exact_in_batches(task: SearchTask) -> bool:
+    """Whether an output has the bits that it has alone, or need not: on a GPU, whose sums depend on the batch.
+
+    Steps of the compiled engine do not depend on the batch. Those of PyTorch are rounded by the number of their rows.
+    """
+    options = EngineOptions(task.config.max_length, int8=task.config.quantization == "int8")
+    return task.device.type != "cpu" or engines.decoder_for(task.model, options).compiled
 
 
 def limits_of(task: SearchTask, planned: PlannedRequest) -> BatchLimits:

@@ -66,7 +66,7 @@ class ServedModel:
             if isinstance(planned, Exception):
                 found[job] = planned
             else:
-                found[job] = SearchPlan(self, planned.key, planned.running, planned.task)
+                found[job] = SearchPlan(self, planned.key, planned.running, planned.task, planned.alone)
         return [found[job] for job in jobs]
 
 
@@ -112,10 +112,14 @@ class BatchPlan(JobPlan):
 
 @dataclass(frozen=True, eq=False)
 class SearchPlan(JobPlan):
-    """In a search, token by token."""
+    """In a search, token by token.
+
+    alone   whether it has a search of its own
+    """
 
     running: RunningJob
     task: SearchTask
+    alone: bool
 
     @property
     def rows(self) -> int:
@@ -127,15 +131,23 @@ class SearchPlan(JobPlan):
         """The search that it may enter now; None: there is no room, or a round is being computed.
 
         Of several, the largest that is small, so that few are; the smallest where none is small. Another one is begun
-        where none is small, and fewer than `threads` are there.
+        where none is small, and fewer than `threads` are there. Of searches for one job each there are `slots`.
         """
         groups = self.model.groups
+        if self.alone:
+            if sum(isinstance(key, tuple) and key[0] == self.key for key in groups) >= slots:
+                return None
+            new = groups[self.key, self.running.job] = self._new_group(1, 1)
+            return new
         own = [groups[key] for number in range(threads) if (key := (self.key, number)) in groups]
         small = [group for group in own if group.small]
         free = [group for group in small or own if group.has_room]
         if not small and len(own) < (threads if all(group.threaded for group in own) else 1):
-            new = SearchGroup.of(self.task, self.model.pipeline, self.running.planned, slots, threads)
+            new = self._new_group(slots, threads)
             number = next(number for number in range(threads) if (self.key, number) not in groups)
             groups[self.key, number] = new
             return new
         return (max if small else min)(free, key=lambda group: group.rows, default=None)
+
+    def _new_group(self, slots: int, threads: int) -> SearchGroup:
+        return SearchGroup.of(self.task, self.model.pipeline, self.running.planned, slots, threads)

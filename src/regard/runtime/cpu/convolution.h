@@ -84,7 +84,8 @@ void convolution_step(const Convolution& d, const ConvolutionArguments& s, Barri
             while (length > 0 && !mask[length - 1]) --length;
             for (int64_t h = 0; h < d.heads; ++h) {
                 const auto at = [&](int64_t t) -> const float* { return mask[t] ? source + t * 2 * width + h * head : nullptr; };
-                attend_one(query + h * head, s.context + r * width + h * head, s.scores + r * s.source_length, 0, length, head, width, at);
+                attend_one(query + h * head, s.context + r * width + h * head, s.scores + r * s.source_length, 0, length, head, width,
+                           {root_scale(head)}, at);
             }
         }
         barrier.wait();

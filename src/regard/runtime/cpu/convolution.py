@@ -13,6 +13,7 @@ from regard.model.interfaces import DecoderState
 from regard.model.kv_cache import Slots, beam_rows, sequence_rows, write_rows
 from regard.model.memory import Memory
 from regard.runtime.cpu.search_loop import MAX_BEAMS, run_loop
+from regard.runtime.cpu.support import plain_attention
 from regard.runtime.cpu.weight_layout import (
     Count,
     LinearTable,
@@ -23,7 +24,6 @@ from regard.runtime.cpu.weight_layout import (
     apply_linear,
     call,
     fields,
-    plain_attention,
 )
 from regard.runtime.interfaces import EngineDecoder, LoopBounds, SearchLoop
 from regard.runtime.published_attention import publish

@@ -14,14 +14,16 @@ from regard.model.capture import capturing_here
 from regard.model.interfaces import DecoderState
 from regard.model.kv_cache import Slots, write_rows
 from regard.model.memory import Memory
+from regard.model.positions import Add
 from regard.model.transformer import TransformerDecoder
+from regard.runtime.cpu.position_tables import DistanceTable, PositionTable, RotationTable
 from regard.runtime.cpu.search_loop import MAX_BEAMS, run_loop
 from regard.runtime.cpu.weight_layout import (
     Count,
     LayerTable,
+    LinearTable,
     LinearWeights,
     Pointer,
-    PositionTable,
     Scratch,
     StackTable,
     WeightLayout,
@@ -35,7 +37,8 @@ from regard.runtime.published_attention import publish, publish_step
 
 class _StepArguments(ctypes.Structure):
     _fields_ = [
-        *fields(Pointer, "cache parents admitted sources mask tokens position_table"),
+        *fields(Pointer, "cache parents admitted sources mask tokens"),
+        *fields(Pointer, "position_table rotations distance_bias"),
         *fields(Count, "positions batch beams capacity time source_length"),
         ("scratch", Scratch),
         *fields(Pointer, "logits queries slots"),
@@ -47,7 +50,7 @@ class _StepArguments(ctypes.Structure):
 class NativeState(DecoderState):
     """A key-value cache shared by the hypotheses of a sequence, with the ancestors of each by number."""
 
-    cache: Float[Tensor, "layers B capacity K 2 W"]
+    cache: Float[Tensor, "layers B capacity K 2 C"]
     parents: Int[Tensor, "B K capacity"]  # at each step, the hypothesis whose cache entry is this one's ancestor
     admitted: Int[Tensor, " B"]  # the step at which each sequence was admitted
     sources: list[Float[Tensor, "B S E"]]  # of each layer: keys and values of the memory
@@ -121,16 +124,19 @@ class NativeDecoder(EngineDecoder):
     scaled_weights: WeightLayout | None = None  # of `with_scaled_heads`
 
     def __init__(self, decoder: TransformerDecoder, library: ctypes.CDLL, *, int8: bool = False) -> None:
+        self.library, self.weights, blocks = library, WeightLayout(library, int8=int8), list(decoder.stack.layers)
+        project, input_layer, rotary = decoder.project, decoder.input_layer, blocks[0].self_attn.rotary
+        self.table = self.weights.stack(decoder.stack, input_layer, decoder.embed_tokens, self.weights.linear(project))
+        self.vocab_size, encoding = project.weight.shape[0], input_layer.position_encoding
         # Finished sequences step on beyond the last position until the batch ends.
-        self.library, self.positions = library, PositionTable(decoder.input_layer, clamp=True)
+        self.positions = PositionTable(encoding, clamp=True) if isinstance(encoding, Add) else None
+        self.rotations = None if rotary is None else RotationTable(rotary)
+        self.biases = None if input_layer.relative_bias is None else DistanceTable(input_layer.relative_bias)
         self.decoder, self.int8 = ref(decoder), int8
-        self.weights = WeightLayout(library, int8=int8)
-        self.table = self.weights.stack(decoder.stack, decoder.embed_tokens, self.weights.linear(decoder.project))
-        self.vocab_size = decoder.project.weight.shape[0]
-        blocks = list(decoder.stack.layers)
         crosses = [(cross.k_proj, cross.v_proj) for block in blocks if (cross := block.cross_attn) is not None]
         self.attentions = [(ref(block.self_attn), block.cross_attn and ref(block.cross_attn)) for block in blocks]
         self.source_projections = [self.weights.linear(*pair) for pair in crosses]
+        self.source_norms = [block.cross_attn.k_norm for block in blocks if block.cross_attn is not None]
 
     def with_scaled_heads(self, factors: Mapping[nn.Module, Mapping[int, float]]) -> "NativeDecoder":
         """A decoder in which the outputs of some heads of its attention modules are multiplied.
@@ -155,20 +161,31 @@ class NativeDecoder(EngineDecoder):
         if memory is None:
             sources, mask = [], torch.zeros(batch, 0, dtype=torch.uint8)
         else:
-            sources = [apply_linear(self.library, layer, memory.states) for layer in self.source_projections]
+            pairs = zip(self.source_projections, self.source_norms, strict=True)
+            sources = [self._source(layer, norm, memory.states) for layer, norm in pairs]
             mask = memory.mask.to(torch.uint8)
-        cache = torch.empty(self.table.layer_count, batch, capacity, beams, 2, self.table.width)
+        table = self.table
+        cache = torch.empty(table.layer_count, batch, capacity, beams, 2, table.kv_heads * table.head_dim)
         parents, admitted = (
             torch.zeros(batch, beams, capacity, dtype=torch.int32),
             torch.zeros(batch, dtype=torch.int32),
         )
         return NativeState(cache, parents, admitted, sources, mask)
 
+    def _source(self, layer: LinearTable, norm: nn.RMSNorm | None, states: Float[Tensor, "B S D"]) -> Tensor:
+        """The keys and values of a layer, of each position of the memory."""
+        found = apply_linear(self.library, layer, states)
+        if norm is not None:
+            keys = found[..., : layer.outputs // 2]
+            keys[:] = norm(keys.unflatten(-1, (self.table.kv_heads, -1))).flatten(-2)  # type: ignore[no-untyped-call]
+        return found
+
     def step(self, tokens: Int[Tensor, " rows"], state: DecoderState) -> tuple[Float[Tensor, "rows V"], NativeState]:
         """Logits, which the next step overwrites, and the state."""
         assert isinstance(state, NativeState)
         state.evict()
-        queries = torch.empty(len(self.attentions), 2, len(tokens), self.table.width) if capturing_here() else None
+        width = self.table.heads * self.table.head_dim
+        queries = torch.empty(len(self.attentions), 2, len(tokens), width) if capturing_here() else None
         arguments, logits, _memory = self._arguments(tokens, state, 1, queries)
         call(self.library.regard_step, self.table, arguments)
         state.time += 1
@@ -224,21 +241,26 @@ class NativeDecoder(EngineDecoder):
         tensors = (state.cache, state.parents, state.admitted)
         tokens = tokens.contiguous()
         assert all(each.is_contiguous() for each in (*tensors, state.mask))
-        table = self.positions.of(state.time + steps - int(state.admitted.min()))
-        positions = (None, 0) if table is None else (table.data_ptr(), len(table))
+        count = state.time + steps - int(state.admitted.min())
+        tables = (self.positions, self.rotations, self.biases)
+        grown = [None if each is None else each.of(count) for each in tables]
+        positions = [None if each is None else each.data_ptr() for each in grown]
         arguments = _StepArguments(
             *(each.data_ptr() for each in tensors), ctypes.cast(pointers, Pointer), state.mask.data_ptr(),
-            tokens.data_ptr(), *positions, rows // state.beams, state.beams, capacity, state.time, source_length,
+            tokens.data_ptr(), *positions, count, rows // state.beams, state.beams, capacity, state.time, source_length,
             scratch, logits.data_ptr(), None if queries is None else queries.data_ptr(), None, rows // state.beams,
         )  # fmt: skip
-        return arguments, logits, [tokens, sources, pointers, table, *memory]
+        return arguments, logits, [tokens, sources, pointers, grown, *memory]
 
     def _publish(self, queries: Float[Tensor, "layers 2 rows W"], state: NativeState) -> None:
         """Publish the attention of the last step, layer by layer, to captures in this thread."""
-        batch, heads = len(state.mask), self.table.heads
+        mask, heads = state.mask.bool()[:, None], (self.table.heads, self.table.kv_heads)
+        scaled = bool(self.table.scaled)
+        bias = None if self.biases is None else self.biases.of(state.time)[: state.time].flip(0)
         for layer, (self_attn, cross_attn) in enumerate(self.attentions):
             cache, parents = state.cache[layer, :, : state.time], state.parents[:, :, : state.time]
-            publish_step(self_attn(), queries[layer, 0], cache, parents, state.admitted, heads)
+            publish_step(self_attn(), queries[layer, 0], cache, parents, state.admitted, *heads, bias, scaled=scaled)
             if cross_attn is not None:
-                source, query = state.sources[layer].view(*state.mask.shape, 2, -1), queries[layer, 1]
-                publish(cross_attn(), query.view(batch, state.beams, -1), source, state.mask.bool()[:, None], heads)
+                source = state.sources[layer].view(*state.mask.shape, 2, -1)
+                query = queries[layer, 1].view(len(mask), state.beams, -1)
+                publish(cross_attn(), query, source, mask, *heads, scaled=scaled)

@@ -9,12 +9,13 @@ from torch.nn import functional as F
 from regard.core.sequence import Packing, Tokens
 from regard.model.capture import capturing_here
 from regard.model.memory import Memory
+from regard.model.positions import Add
 from regard.model.transformer import TransformerEncoder
+from regard.runtime.cpu.position_tables import PositionTable
 from regard.runtime.cpu.weight_layout import (
     Count,
     LinearTable,
     Pointer,
-    PositionTable,
     Scratch,
     WeightLayout,
     call,
@@ -36,9 +37,10 @@ class NativeEncoder:
     """The compiled form of an encoder. It copies the weights, and does not keep the encoder alive."""
 
     def __init__(self, encoder: TransformerEncoder, library: ctypes.CDLL, *, int8: bool = False) -> None:
-        self.library, self.positions = library, PositionTable(encoder.input_layer)
+        encoding = encoder.input_layer.position_encoding
+        self.library, self.positions = library, PositionTable(encoding) if isinstance(encoding, Add) else None
         self.weights = WeightLayout(library, int8=int8)
-        self.table = self.weights.stack(encoder.stack, encoder.embed_tokens, LinearTable())
+        self.table = self.weights.stack(encoder.stack, encoder.input_layer, encoder.embed_tokens, LinearTable())
         self.attentions = [ref(block.self_attn) for block in encoder.stack.layers]
 
     def __call__(self, source: Tokens) -> Memory:
@@ -51,7 +53,7 @@ class NativeEncoder:
         scratch, x, normed = self.weights.scratch(rows, max_length)
         size = (len(self.attentions), rows, 3 * self.table.width)
         projections = torch.empty(size) if capturing_here() else None
-        table = self.positions.of(max_length)
+        table = None if self.positions is None else self.positions.of(max_length)
         positions = (None, 0) if table is None else (table.data_ptr(), len(table))
         arguments = _EncodeArguments(
             tokens.data_ptr(), offsets.data_ptr(), sequence.data_ptr(), *positions,

@@ -26,7 +26,7 @@ from regard.runtime.cpu.decoder import NativeDecoder
 from regard.runtime.cpu.encoder import NativeEncoder
 from regard.runtime.cpu.fingerprint import fingerprint
 from regard.runtime.cpu.recurrent import NativeRnnDecoder
-from regard.runtime.cpu.weight_layout import supported
+from regard.runtime.cpu.support import decodes, supported
 from regard.runtime.interfaces import Engine, EngineOptions, weights_are_constant
 
 log = logging.getLogger(__name__)
@@ -125,7 +125,7 @@ def _is_supported(module: nn.Module) -> bool:
         return not module.training and recurrent.is_supported(module)
     if type(module) is ConvDecoder:
         return not module.training and convolution.is_supported(module)
-    return supported(module)
+    return decodes(module) if type(module) is TransformerDecoder else supported(module)
 
 
 @lru_cache(maxsize=1)  # logged once

@@ -101,15 +101,23 @@ inline void sum_rows(const float* weights, int64_t count, int64_t width, float* 
             for (int64_t j = i; j < width; ++j) out[j] += weights[t] * row(t)[j];
 }
 
-// Scaled dot-product attention of one query to positions low to high: `entry(t)` points to the key of position t, whose
+struct Scoring {  // of attention: scale · (query · key), plus the bias of a distance where there is one
+    float scale;
+    const float* bias = nullptr;  // of the last position; those before it follow, `stride` apart
+    int64_t stride = 0;
+};
+
+inline float root_scale(int64_t width) { return 1 / std::sqrt(float(width)); }
+
+// Dot-product attention of one query to positions low to high: `entry(t)` points to the key of position t, whose
 // value lies `to_value` behind it, or is null where t is masked. A query whose positions are all masked gives zeros.
 template <typename Entry>
 inline void attend_one(const float* query, float* context, float* scores, int64_t low, int64_t high, int64_t width,
-                       int64_t to_value, const Entry& entry) {
-    const float scale = 1 / std::sqrt(float(width));
+                       int64_t to_value, const Scoring& scoring, const Entry& entry) {
     for (int64_t t = low; t < high; ++t) {
         const float* key = entry(t);
-        scores[t] = key ? scale * dot(query, key, width) : -INFINITY;
+        scores[t] = key ? scoring.scale * dot(query, key, width) : -INFINITY;
+        if (scoring.bias) scores[t] += scoring.bias[(high - 1 - t) * scoring.stride];
     }
     if (softmax(scores + low, high - low))
         return sum_rows(scores + low, high - low, width, context, [&](int64_t t) { return entry(low + t) + to_value; });

@@ -14,7 +14,7 @@ const char* search(const Stack& d, StepArguments& p, SearchArguments& s, int thr
     const int64_t begin = p.time;
     s.max_steps = std::min(s.max_steps, p.capacity - p.time);
     for (const int32_t slot : search.active)
-        if (p.position_table && p.time + s.max_steps - p.admitted[slot] > p.positions) return "position";
+        if (reads_positions(p) && p.time + s.max_steps - p.admitted[slot] > p.positions) return "position";
     const auto take = [&](Barrier& barrier, int thread, int all) { step(d, p, barrier, thread, all); };
     const auto follow = [&](int64_t place, const int64_t* chosen) {
         static thread_local std::vector<int32_t> old;

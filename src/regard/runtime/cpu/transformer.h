@@ -8,34 +8,44 @@ namespace {
 
 struct Layer {
     Linear qkv_proj, out_proj, cross_q_proj, cross_out_proj, ffn_up, ffn_down;
+    Linear ffn_gate;                  // without inputs: not gated
     Norm norm1, norm2, ffn_norm;
+    Norm q_norm, k_norm, cross_q_norm;  // of heads; without weight: none
 };
 
 struct Stack {
     const Layer* layers;
     Linear project;             // decoders: hidden states to logits
-    Norm final_norm;
+    Norm final_norm, input_norm;  // input_norm without weight: none
     const float* embed_tokens;  // (vocabulary, width)
-    int64_t vocab_size, layer_count, width, heads, ffn_dim, activation, norm_first, has_cross_attn;
+    int64_t vocab_size, layer_count, width, heads, kv_heads, head_dim, ffn_dim, activation, norm_first, has_cross_attn;
+    int64_t scaled;  // whether scores are divided by the root of head_dim
     float embed_scale;
+
+    float scale() const { return scaled ? root_scale(head_dim) : 1; }
+    int64_t q_width() const { return heads * head_dim; }
+    int64_t kv_width() const { return kv_heads * head_dim; }
+    int64_t kv_at(int64_t head) const { return head / (heads / kv_heads) * head_dim; }  // the key and value head of a query head
 };
 
 struct Scratch {  // x is the residual stream, (rows, width)
-    float *x, *normed, *hidden, *context, *scores;
+    float *x, *normed, *hidden, *gate, *context, *scores;
 };
 
 struct StepArguments {
-    float* cache;                 // (layers, batch, capacity, beams, 2, width): keys and values
+    float* cache;                 // (layers, batch, capacity, beams, 2, kv_width): keys and values
     int32_t* parents;             // (batch, beams, capacity): the hypothesis whose entry of each step is an ancestor's
     const int32_t* admitted;      // (batch): the step at which each sequence was admitted
-    const float* const* sources;  // of each layer (batch, source_length, 2, width): keys and values
+    const float* const* sources;  // of each layer (batch, source_length, 2, kv_width): keys and values
     const uint8_t* mask;          // (batch, source_length)
     const int64_t* tokens;        // (batch · beams)
     const float* position_table;  // (positions, width), or null
+    const float* rotations;       // (positions, head_dim): cosines, then sines, of rotary positions; or null
+    const float* distance_bias;   // (positions, heads): added to the score of a key so many positions before; or null
     int64_t positions, batch, beams, capacity, time, source_length;
     Scratch scratch;
     float* logits;                // (batch · beams, vocabulary)
-    float* queries;               // (layers, 2, batch · beams, width) of self- and cross-attention; null unless captured
+    float* queries;               // (layers, 2, batch · beams, q_width) of self- and cross-attention; null unless captured
     const int32_t* slots;         // (places): the sequences that take the step, whose logits are given; null: all
     int64_t places;
 };
@@ -55,7 +65,7 @@ Work work_of(const Stack& stack, int64_t rows) {
     for (int64_t l = 0; l < stack.layer_count; ++l) {
         const Layer& layer = stack.layers[l];
         for (const Linear* each : {&layer.qkv_proj, &layer.out_proj, &layer.cross_q_proj, &layer.cross_out_proj, &layer.ffn_up,
-                                   &layer.ffn_down})
+                                   &layer.ffn_down, &layer.ffn_gate})
             work.add(*each, rows);
     }
     work.add(stack.project, rows);
@@ -65,6 +75,22 @@ Work work_of(const Stack& stack, int64_t rows) {
 void embed(const Stack& stack, int64_t token, const float* position, float* x) {
     const float* row = stack.embed_tokens + token * stack.width;
     for (int64_t i = 0; i < stack.width; ++i) x[i] = row[i] * stack.embed_scale + (position ? position[i] : 0);
+}
+
+// Rotary positions: rotates dimension i of each head with i + head / 2; `rotation` has the cosines and sines of a position.
+void rotate(float* x, int64_t heads, int64_t head, const float* rotation) {
+    const int64_t half = head / 2;
+    for (int64_t h = 0; h < heads; ++h)
+        for (int64_t i = 0; i < half; ++i) {
+            float &first = x[h * head + i], &second = x[h * head + half + i];
+            const float a = first, b = second;
+            first = a * rotation[i] - b * rotation[half + i];
+            second = b * rotation[i] + a * rotation[half + i];
+        }
+}
+
+void normalize_heads(const Norm& norm, float* x, int64_t heads, int64_t head) {
+    if (norm.weight) normalize(norm, x, x, head, Range(heads, 0, 1));
 }
 
 // All layers; `attend(layer)` and `cross(layer)` compute self- and cross-attention of a thread's rows into `context`.
@@ -101,7 +127,14 @@ const float* layers(const Stack& stack, const Scratch& s, int64_t rows, const At
             wait();
             after(layer.cross_out_proj, s.context, layer.norm2);
         }
-        multiply(stack.activation, layer.ffn_up, before(layer.ffn_norm), rows, s.hidden, false, thread, threads);
+        const float* normed = before(layer.ffn_norm);
+        const bool gated = layer.ffn_gate.inputs > 0;
+        multiply(gated ? NONE : stack.activation, layer.ffn_up, normed, rows, s.hidden, false, thread, threads);
+        if (gated) {
+            multiply(stack.activation, layer.ffn_gate, normed, rows, s.gate, false, thread, threads);
+            wait();
+            for (int64_t i = mine.begin * stack.ffn_dim; i < mine.end * stack.ffn_dim; ++i) s.hidden[i] *= s.gate[i];
+        }
         wait();
         after(layer.ffn_down, s.hidden, layer.ffn_norm);
     }
@@ -109,46 +142,59 @@ const float* layers(const Stack& stack, const Scratch& s, int64_t rows, const At
 }
 
 void step(const Stack& stack, const StepArguments& s, Barrier& barrier, int thread, int threads) {
-    const int64_t rows = s.places * s.beams, width = stack.width, head = width / stack.heads, entry = 2 * width;
+    const int64_t rows = s.places * s.beams, width = stack.width, head = stack.head_dim, heads = stack.heads;
+    const int64_t q_width = stack.q_width(), kv_width = stack.kv_width(), entry = 2 * kv_width;
     const Scratch& scratch = s.scratch;
     const Range mine(rows, thread, threads);
     const auto slot_of = [&](int64_t r) { return s.slots ? s.slots[r / s.beams] : r / s.beams; };
+    const auto position_of = [&](int64_t r) { return s.time - s.admitted[slot_of(r)]; };
     const auto scores = [&](int64_t r) { return scratch.scores + r * (s.capacity + s.source_length); };
     const auto attend = [&](int64_t layer) {
         for (int64_t r = mine.begin; r < mine.end; ++r) {
             const int64_t slot = slot_of(r), beam = r % s.beams;
             float* cache = s.cache + ((layer * s.batch + slot) * s.capacity) * s.beams * entry;
-            const float* query = scratch.hidden + r * 3 * width;
-            std::memcpy(cache + (s.time * s.beams + beam) * entry, query + width, entry * sizeof(float));
-            if (s.queries) std::memcpy(s.queries + (2 * layer * rows + r) * width, query, width * sizeof(float));
+            float *query = scratch.hidden + r * (q_width + entry), *key = query + q_width;
+            normalize_heads(stack.layers[layer].q_norm, query, heads, head);
+            normalize_heads(stack.layers[layer].k_norm, key, stack.kv_heads, head);
+            if (s.rotations) {
+                rotate(query, heads, head, s.rotations + position_of(r) * head);
+                rotate(key, stack.kv_heads, head, s.rotations + position_of(r) * head);
+            }
+            std::memcpy(cache + (s.time * s.beams + beam) * entry, key, entry * sizeof(float));
+            if (s.queries) std::memcpy(s.queries + (2 * layer * rows + r) * q_width, query, q_width * sizeof(float));
             const int32_t* parents = s.parents + (slot * s.beams + beam) * s.capacity;
             for (int64_t t = s.admitted[slot]; t < s.time; ++t)  // the caches of all sequences are larger than the processor's
                 prefetch(cache + (t * s.beams + parents[t]) * entry, entry);
-            for (int64_t h = 0; h < stack.heads; ++h) {
-                const auto at = [&](int64_t t) { return cache + (t * s.beams + parents[t]) * entry + h * head; };
-                attend_one(query + h * head, scratch.context + r * width + h * head, scores(r), s.admitted[slot],
-                           s.time + 1, head, width, at);
+            for (int64_t h = 0; h < heads; ++h) {
+                const float* keys = cache + stack.kv_at(h);
+                const auto at = [&](int64_t t) { return keys + (t * s.beams + parents[t]) * entry; };
+                attend_one(query + h * head, scratch.context + r * q_width + h * head, scores(r), s.admitted[slot],
+                           s.time + 1, head, kv_width, {stack.scale(), s.distance_bias ? s.distance_bias + h : nullptr, heads}, at);
             }
         }
     };
     const auto cross = [&](int64_t layer) {
         for (int64_t r = mine.begin; r < mine.end; ++r) {
-            const float* query = scratch.hidden + r * width;
-            if (s.queries) std::memcpy(s.queries + ((2 * layer + 1) * rows + r) * width, query, width * sizeof(float));
+            float* query = scratch.hidden + r * q_width;
+            normalize_heads(stack.layers[layer].cross_q_norm, query, heads, head);
+            if (s.queries) std::memcpy(s.queries + ((2 * layer + 1) * rows + r) * q_width, query, q_width * sizeof(float));
             const float* source = s.sources[layer] + slot_of(r) * s.source_length * entry;
             const uint8_t* mask = s.mask + slot_of(r) * s.source_length;
             int64_t length = s.source_length;  // without padding: sums must not depend on the longest source of a batch
             while (length > 0 && !mask[length - 1]) --length;
-            for (int64_t h = 0; h < stack.heads; ++h) {
-                const auto at = [&](int64_t t) -> const float* { return mask[t] ? source + t * entry + h * head : nullptr; };
-                attend_one(query + h * head, scratch.context + r * width + h * head, scores(r), 0, length, head, width, at);
+            for (int64_t h = 0; h < heads; ++h) {
+                const float* keys = source + stack.kv_at(h);
+                const auto at = [&](int64_t t) { return mask[t] ? keys + t * entry : nullptr; };
+                attend_one(query + h * head, scratch.context + r * q_width + h * head, scores(r), 0, length, head, kv_width,
+                           {stack.scale()}, at);
             }
         }
     };
     for (int64_t r = mine.begin; r < mine.end; ++r) {
-        const float* position = s.position_table ? s.position_table + (s.time - s.admitted[slot_of(r)]) * width : nullptr;
+        const float* position = s.position_table ? s.position_table + position_of(r) * width : nullptr;
         embed(stack, s.tokens[slot_of(r) * s.beams + r % s.beams], position, scratch.x + r * width);
     }
+    if (stack.input_norm.weight) normalize(stack.input_norm, scratch.x, scratch.x, width, mine);
     const float* last = layers(stack, scratch, rows, attend, cross, barrier, thread, threads);
     multiply<NONE>(stack.project, last, rows, s.logits, false, thread, threads);
 }
@@ -166,7 +212,7 @@ void encode(const Stack& stack, const EncodeArguments& s, Barrier& barrier, int 
             for (int64_t h = 0; h < stack.heads; ++h) {
                 const auto at = [&](int64_t t) { return scratch.hidden + ((begin + t) * 3 + 1) * width + h * head; };
                 attend_one(query + h * head, scratch.context + r * width + h * head, scratch.scores + r * s.max_length, 0,
-                           end - begin, head, width, at);
+                           end - begin, head, width, {stack.scale()}, at);
             }
         }
     };
@@ -174,6 +220,8 @@ void encode(const Stack& stack, const EncodeArguments& s, Barrier& barrier, int 
         embed(stack, s.tokens[r], s.position_table ? s.position_table + (r - s.offsets[s.sequence[r]]) * width : nullptr, scratch.x + r * width);
     layers(stack, scratch, s.rows, attend, [](int64_t) {}, barrier, thread, threads);  // a final norm leaves its result in `normed`
 }
+
+bool reads_positions(const StepArguments& s) { return s.position_table || s.rotations || s.distance_bias; }
 
 // The first index of step or encode that is out of range, as text; null if all are in range. Checked here, because ids
 // and lengths come from files and programs, and an unchecked one would read or write other memory.
@@ -187,7 +235,7 @@ const char* out_of_range(const Stack& stack, const StepArguments& s) {
         const int64_t admitted = s.admitted[slot], row = slot * s.beams + r % s.beams;
         if (s.tokens[row] < 0 || s.tokens[row] >= stack.vocab_size) return "token id";
         if (admitted < 0 || admitted > s.time) return "step of admission";
-        if (s.position_table && s.time - admitted >= s.positions) return "position";
+        if (reads_positions(s) && s.time - admitted >= s.positions) return "position";
         for (int64_t t = admitted; t <= s.time; ++t)
             if (s.parents[row * s.capacity + t] < 0 || s.parents[row * s.capacity + t] >= s.beams) return "parent hypothesis";
     }

@@ -13,8 +13,6 @@ from regard.core.shapes import Float, Tensor
 from regard.kernels.layers.linear import ACTIVATIONS
 from regard.kernels.layers.residual_norm import norm_gain
 from regard.model.embedding import Embedding, Projection
-from regard.model.multihead import MultiHead
-from regard.model.positions import Add
 from regard.model.scores import ScaledDot
 from regard.model.transformer_block import InputLayer, TransformerBlock, TransformerStack
 
@@ -40,22 +38,23 @@ class NormTable(ctypes.Structure):
 
 class LayerTable(ctypes.Structure):
     _fields_ = [
-        *fields(LinearTable, "qkv_proj out_proj cross_q_proj cross_out_proj ffn_up ffn_down"),
-        *fields(NormTable, "norm1 norm2 ffn_norm"),
+        *fields(LinearTable, "qkv_proj out_proj cross_q_proj cross_out_proj ffn_up ffn_down ffn_gate"),
+        *fields(NormTable, "norm1 norm2 ffn_norm q_norm k_norm cross_q_norm"),
     ]
 
 
 class StackTable(ctypes.Structure):
     _fields_ = [
-        ("layers", ctypes.POINTER(LayerTable)), ("project", LinearTable), ("final_norm", NormTable),
-        ("embed_tokens", Pointer),
-        *fields(Count, "vocab_size layer_count width heads ffn_dim activation norm_first has_cross_attn"),
+        ("layers", ctypes.POINTER(LayerTable)), ("project", LinearTable),
+        *fields(NormTable, "final_norm input_norm"), ("embed_tokens", Pointer),
+        *fields(Count, "vocab_size layer_count width heads kv_heads head_dim ffn_dim"),
+        *fields(Count, "activation norm_first has_cross_attn scaled"),
         ("embed_scale", ctypes.c_float),
     ]  # fmt: skip
 
 
 class Scratch(ctypes.Structure):
-    _fields_ = fields(Pointer, "x normed hidden context scores")
+    _fields_ = fields(Pointer, "x normed hidden gate context scores")
 
 
 class _LinearArguments(ctypes.Structure):
@@ -68,6 +67,12 @@ def block_projections(block: TransformerBlock) -> list[tuple[nn.Linear, ...]]:
     qkv = self_attn.q_proj, self_attn.k_proj, self_attn.v_proj
     of_cross = [(), ()] if cross is None else [(cross.q_proj,), (cross.out_proj,)]
     return [qkv, (self_attn.out_proj,), *of_cross, (ffn.up,), (ffn.down,)]
+
+
+def head_norms(block: TransformerBlock) -> list[nn.RMSNorm | None]:
+    """The norms of queries and keys of a block, and of the queries of its cross-attention."""
+    cross = block.cross_attn
+    return [block.self_attn.q_norm, block.self_attn.k_norm, None if cross is None else cross.q_norm]
 
 
 def block_norms(block: TransformerBlock) -> list[nn.Module | None]:
@@ -101,25 +106,31 @@ class WeightLayout:
         self.chunks: list[Tensor] = []  # the memory that the tables point to
         self.free = torch.empty(0, dtype=torch.uint8)  # the rest of the last chunk
 
-    def stack(self, stack: TransformerStack, embedding: Embedding, project: LinearTable) -> StackTable:
-        blocks, final_norm = list(stack.layers), stack.norm
+    def stack(
+        self, stack: TransformerStack, input_layer: InputLayer, embedding: Embedding, project: LinearTable
+    ) -> StackTable:
+        blocks = list(stack.layers)
         layers = (LayerTable * len(blocks))(*(self._layer(block) for block in blocks))
-        self_attn, ffn, norm_first = blocks[0].self_attn, blocks[0].ffn, not isinstance(final_norm, nn.Identity)
-        self.dim, self.max_width = self_attn.dim, max(3 * self_attn.dim, ffn.up.out_features)
+        own, ffn, norm_first = blocks[0].self_attn, blocks[0].ffn, not isinstance(stack.norm, nn.Identity)
+        ffn_dim, q_width, kv_width = ffn.up.out_features, own.heads * own.head_dim, own.kv_heads * own.head_dim
+        gate = 0 if ffn.gate is None else ffn_dim
+        self.dim = own.dim
+        self.widths = [own.dim, own.dim, max(q_width + 2 * kv_width, ffn_dim), gate, q_width]  # of `Scratch`
         return StackTable(
-            layers, project, self.norm(final_norm) if norm_first else NormTable(), self.copy(embedding.weight),
-            len(embedding.weight), len(blocks), self_attn.dim, self_attn.heads, ffn.up.out_features,
-            KINDS[ffn.activation], norm_first, blocks[0].cross_attn is not None, embedding.scale,
+            layers, project, self.norm(stack.norm), self.norm(input_layer.norm), self.copy(embedding.weight),
+            len(embedding.weight), len(blocks), own.dim, own.heads, own.kv_heads, own.head_dim, ffn_dim,
+            KINDS[ffn.activation], norm_first, blocks[0].cross_attn is not None,
+            isinstance(own.score, ScaledDot), embedding.scale,
         )  # fmt: skip
 
     def scratch(self, rows: int, scores: int) -> tuple[Scratch, Float[Tensor, "rows W"], Float[Tensor, "rows W"]]:
         """Working memory, with views of the residual stream and of its norm in it; the next call in this thread reuses
         it.
         """
-        dim = self.dim
-        whole = _working_memory(rows * (3 * dim + self.max_width + scores))
-        parts = torch.split(whole, [rows * size for size in (dim, dim, self.max_width, dim, scores)])
-        return Scratch(*(part.data_ptr() for part in parts)), parts[0].view(rows, dim), parts[1].view(rows, dim)
+        sizes = [rows * width for width in (*self.widths, scores)]
+        parts = torch.split(_working_memory(sum(sizes)), sizes)
+        x, normed = (part.view(rows, self.dim) for part in parts[:2])
+        return Scratch(*(part.data_ptr() for part in parts)), x, normed
 
     def linear(self, *layers: nn.Linear | Projection | LinearWeights) -> LinearTable:
         """One linear layer, or several of the same input fused into one."""
@@ -140,8 +151,9 @@ class WeightLayout:
         return LinearTable(packed.data_ptr(), biases.data_ptr(), None, None, None, inputs, outputs)
 
     def _layer(self, block: TransformerBlock) -> LayerTable:
-        linears = [self.linear(*fused) if fused else LinearTable() for fused in block_projections(block)]
-        return LayerTable(*linears, *(NormTable() if x is None else self.norm(x) for x in block_norms(block)))
+        gate = () if block.ffn.gate is None else (block.ffn.gate,)
+        linears = [self.linear(*fused) if fused else LinearTable() for fused in (*block_projections(block), gate)]
+        return LayerTable(*linears, *map(self.norm, (*block_norms(block), *head_norms(block))))
 
     def _int8_linear(self, weight: Tensor, bias: Tensor, padded: int) -> LinearTable:
         """Symmetric int8 weights with one scale per output."""
@@ -155,10 +167,14 @@ class WeightLayout:
         addresses = self.copy(bias), packed.data_ptr(), self.copy(scale), self.copy(offset)
         return LinearTable(None, *addresses, inputs, outputs)
 
-    def norm(self, norm: nn.Module) -> NormTable:
+    def norm(self, norm: nn.Module | None) -> NormTable:
+        """A norm; one that changes nothing has no weight."""
+        if norm is None or isinstance(norm, nn.Identity):
+            return NormTable()
         assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
         bias: Tensor | None = getattr(norm, "bias", None)
-        return NormTable(self.copy(norm_gain(norm)), None if bias is None else self.copy(bias), norm.eps)
+        eps = torch.finfo(torch.float32).eps if norm.eps is None else norm.eps
+        return NormTable(self.copy(norm_gain(norm)), None if bias is None else self.copy(bias), eps)
 
     def copy(self, tensor: Tensor) -> int:
         copy = self._take(tensor.numel(), tensor.dtype)
@@ -193,30 +209,6 @@ def _working_memory(count: int) -> Float[Tensor, " count"]:
     return found[:count]
 
 
-class PositionTable:
-    """Position vectors, grown as needed."""
-
-    def __init__(self, input_layer: InputLayer, *, clamp: bool = False) -> None:
-        self.encoding = input_layer.position_encoding
-        self.clamp = clamp  # whether positions beyond a learned table repeat its last instead of being refused
-        self.table: Tensor | None = None
-
-    def of(self, count: int) -> Float[Tensor, "positions W"] | None:
-        """At least `count` vectors; None without positions. Other threads may replace them: keep a reference."""
-        if self.encoding is None:
-            return None
-        assert isinstance(self.encoding, Add)
-        table = self.table
-        if table is None or len(table) < count:
-            limit, dim = self.encoding.positions.limit, self.encoding.positions.dim
-            if not self.clamp:
-                self.encoding(torch.zeros(1, dim), count - 1)  # raises beyond a learned table
-            positions = torch.arange(2 * count)
-            positions = positions if limit is None else positions.clamp(max=limit - 1)
-            table = self.table = self.encoding.positions(positions).detach().contiguous()
-        return table
-
-
 def call(function: Callable[..., bytes | None], *tables: ctypes.Structure) -> None:
     """Call a function of step.cpp, which checks every index in its arguments; IndexError names what is out of range."""
     if problem := function(*map(ctypes.byref, tables), torch.get_num_threads()):
@@ -233,43 +225,6 @@ def apply_linear(
     return y
 
 
-def supported(module: nn.Module) -> bool:
-    """Whether a module is an evaluating Transformer of plain blocks, which the engines implement.
-
-    Plain: scaled dot products, one key head per query head, absolute or no positions, an ungated feed-forward layer.
-    """
-    stack, input_layer, embedding = (getattr(module, name, None) for name in ("stack", "input_layer", "embed_tokens"))
-    return (
-        isinstance(stack, TransformerStack)
-        and isinstance(input_layer, InputLayer)
-        and isinstance(embedding, Embedding)
-        and not module.training
-        and getattr(module, "window", None) is None
-        and (input_layer.position_encoding is None or isinstance(input_layer.position_encoding, Add))
-        and input_layer.relative_bias is None
-        and input_layer.position_proj is None
-        and input_layer.token_types is None
-        and isinstance(input_layer.norm, nn.Identity)
-        and all(_plain_block(block) for block in stack.layers)
-    )
-
-
 def _pack(pack: Callable[..., None], weight: Tensor, packed: Tensor) -> None:
     flat = weight.contiguous()
     pack(Pointer(flat.data_ptr()), Count(flat.shape[0]), Count(flat.shape[1]), Pointer(packed.data_ptr()))
-
-
-def plain_attention(attention: MultiHead) -> bool:
-    """Whether attention is of scaled dot products, with one key head per query head and without positions."""
-    return (
-        isinstance(attention.score, ScaledDot)
-        and attention.kv_heads == attention.heads
-        and attention.heads * attention.head_dim == attention.dim
-        and attention.rotary is None
-        and attention.q_norm is None
-    )
-
-
-def _plain_block(block: TransformerBlock) -> bool:
-    attentions = [each for each in (block.self_attn, block.cross_attn) if each is not None]
-    return all(map(plain_attention, attentions)) and block.ffn.gate is None and block.ffn.activation in KINDS

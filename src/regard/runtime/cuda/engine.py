@@ -10,7 +10,7 @@ from regard.model.interfaces import Source
 from regard.model.memory import Memory
 from regard.model.seq2seq import Seq2Seq
 from regard.model.transformer import TransformerDecoder, TransformerEncoder
-from regard.runtime.cpu.weight_layout import supported
+from regard.runtime.cpu.support import supported
 from regard.runtime.cuda.cuda_graphs import autocast, recordable
 from regard.runtime.cuda.encode import encode
 from regard.runtime.cuda.static_decoder import DTYPES, StaticDecoder, max_positions, static_decoder
@@ -18,7 +18,7 @@ from regard.runtime.interfaces import Engine, EngineOptions
 
 
 class CudaEngine(Engine):
-    """Supports Transformers of plain blocks (`weight_layout.supported`) on GPUs with Triton."""
+    """Supports Transformers of plain blocks (`support.supported`) on GPUs with Triton."""
 
     def decoder_for(self, model: Seq2Seq, options: EngineOptions) -> StaticDecoder | None:
         decoder = model.decoder

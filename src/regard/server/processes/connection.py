@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import msgspec
@@ -11,6 +11,7 @@ from regard.server.processes.messages import Message, encode
 from regard.server.processes.values import unpacked
 
 HEADER = 4  # bytes before each frame: its length
+READ = 1 << 18  # bytes that are taken at a time
 
 
 class Connection:
@@ -47,14 +48,18 @@ class Connection:
 
     async def messages(self) -> AsyncIterator[Any]:
         """The messages that arrive, until the other side closes the connection or ends."""
+        read, buffer = self._reader.read, bytearray()
         while True:
             try:
-                length = int.from_bytes(await self._reader.readexactly(HEADER), "big")
-                content = await self._reader.readexactly(length)
-            except (asyncio.IncompleteReadError, OSError):
+                data = await read(READ)
+            except OSError:
                 return
-            for message in self._decode(content):
-                yield message
+            if not data:
+                return
+            buffer += data
+            for frame in _frames(buffer):  # all that have arrived, with one wake-up of the event loop
+                for message in self._decode(frame):
+                    yield message
 
     async def flushed(self) -> None:
         """Wait until all that was sent is on its way."""
@@ -66,3 +71,16 @@ class Connection:
 
     def close(self) -> None:
         self._writer.close()
+
+
+def _frames(buffer: bytearray) -> Iterator[bytes]:
+    """The frames that are complete, which leave the buffer."""
+    at, size = 0, len(buffer)
+    while size - at >= HEADER:
+        end = at + HEADER + int.from_bytes(buffer[at : at + HEADER], "big")
+        if end > size:
+            break
+        yield bytes(buffer[at + HEADER : end])
+        at = end
+    if at:
+        del buffer[:at]

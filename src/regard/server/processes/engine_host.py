@@ -143,7 +143,7 @@ class Session:
         """Called in the engine's thread, or in the event loop where a job is refused."""
         job = self.jobs.pop(number, None)
         if job is not None:
-            self.connection.send(Ended(number, packed(result), packed(job.usage)))
+            self.connection.send(Ended(number, packed(result), [*vars(job.usage).values()]))
 
     # ---- questions ----
 

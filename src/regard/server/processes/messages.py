@@ -139,11 +139,11 @@ class Text(Struct, frozen=True, tag=True, array_like=True):
 
 
 class Ended(Struct, frozen=True, tag=True, array_like=True):
-    """A job has ended with a result or an error, and took this (both packed)."""
+    """A job has ended with a result or an error (packed), and took this: the values of its `Usage`, in order."""
 
     job: int
     result: Any
-    usage: Any
+    usage: list[Any] | None
 
 
 class Reply(Struct, frozen=True, tag=True, array_like=True):

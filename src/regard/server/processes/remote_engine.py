@@ -10,7 +10,7 @@ import msgspec
 
 from regard.core.errors import EngineRestarting, RegardError, ServerStopping
 from regard.server.interfaces import EngineStats, InferenceEngine, ModelAdmin, ModelInfo, ModelState
-from regard.server.jobs import Job, Result, Usage
+from regard.server.jobs import Job, Result
 from regard.server.keys import ApiKey, KeyLimiter
 from regard.server.processes.connection import Connection
 from regard.server.processes.messages import (
@@ -164,13 +164,13 @@ class RemoteEngine(InferenceEngine, ModelAdmin, KeyLimiter):
                 if message.ready:
                     self.began.set()
 
-    def _end(self, number: int, result: Result, usage: Usage | None) -> None:
+    def _end(self, number: int, result: Result, usage: list[Any] | None) -> None:
         job = self._jobs.pop(number, None)
         if job is None:  # cancelled
             return
         del self._ids[job]
         if usage is not None:
-            vars(job.usage).update(vars(usage))
+            vars(job.usage).update(zip(vars(job.usage), usage, strict=True))
         job.on_end(result)
 
     def _lost(self) -> None:

@@ -38,13 +38,14 @@ ERRORS: dict[str, type[RegardError]] = {
 }
 OBJECT, ARRAY, TENSOR, ERROR = 1, 2, 3, 4  # extension types
 PLAIN = (str, bytes, int, float, bool, type(None))
+PLAIN_TYPES = frozenset(PLAIN)
 
 
 def packed(value: Any) -> Any:
     """A value with its dataclasses, arrays and errors as extensions of MessagePack."""
-    if isinstance(value, PLAIN):
+    if type(value) in PLAIN_TYPES or isinstance(value, PLAIN):
         return value
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):
         return [packed(each) for each in value]
     if isinstance(value, Mapping):
         return {name: packed(each) for name, each in value.items()}
@@ -54,7 +55,7 @@ def packed(value: Any) -> Any:
         for field, default in _defaults(kind):
             each = getattr(value, field)
             if each is not default:  # most fields of most values are
-                content[field] = packed(each)
+                content[field] = each if type(each) in PLAIN_TYPES else packed(each)
         return Ext(OBJECT, msgspec.msgpack.encode((name, content)))
     if isinstance(value, np.ndarray):
         return Ext(ARRAY, msgspec.msgpack.encode((value.dtype.str, value.shape, value.tobytes())))
@@ -77,7 +78,10 @@ def unpacked(code: int, content: memoryview) -> Any:
     parts = msgspec.msgpack.decode(content, ext_hook=unpacked)
     if code == OBJECT:
         name, found = parts
-        return TYPES[name](**{key: _as_tuple(each) for key, each in found.items()})
+        for key, each in found.items():
+            if type(each) is list:  # fields of dataclasses hold tuples
+                found[key] = _as_tuple(each)
+        return TYPES[name](**found)
     if code == ERROR:
         return _unpacked_error(*parts)
     dtype, shape, data = parts
@@ -86,7 +90,6 @@ def unpacked(code: int, content: memoryview) -> Any:
 
 
 def _as_tuple(value: Any) -> Any:
-    """Fields of dataclasses hold tuples."""
     return tuple(map(_as_tuple, value)) if isinstance(value, list) else value
 
 

@@ -1,0 +1,73 @@
+"""Which Transformers the compiled engines implement."""
+
+from torch import nn
+
+from regard.model.embedding import Embedding
+from regard.model.multihead import MultiHead
+from regard.model.positions import Add, Rotary
+from regard.model.scores import Dot, ScaledDot
+from regard.model.transformer_block import InputLayer, TransformerBlock, TransformerStack
+from regard.runtime.cpu.weight_layout import KINDS
+
+
+def supported(module: nn.Module) -> bool:
+    """Whether a module is an evaluating Transformer of plain blocks, which all engines implement.
+
+    Plain: scaled dot products, one key head per query head, absolute or no positions, an ungated feed-forward layer.
+    """
+    if not decodes(module):
+        return False
+    stack, input_layer = module.stack, module.input_layer
+    assert isinstance(stack, TransformerStack)
+    assert isinstance(input_layer, InputLayer)
+    return (
+        input_layer.relative_bias is None
+        and isinstance(input_layer.norm, nn.Identity)
+        and all(_plain_block(block) for block in stack.layers)
+    )
+
+
+def decodes(module: nn.Module) -> bool:
+    """Whether a module is an evaluating Transformer whose steps the CPU engine implements.
+
+    With dot products, scaled or not; heads of any dim and grouped key heads, norms of queries and keys, absolute or
+    rotary positions and biases of distances, gated feed-forward layers; without a sliding window.
+    """
+    stack, input_layer, embedding = (getattr(module, name, None) for name in ("stack", "input_layer", "embed_tokens"))
+    return (
+        isinstance(stack, TransformerStack)
+        and isinstance(input_layer, InputLayer)
+        and isinstance(embedding, Embedding)
+        and not module.training
+        and getattr(module, "window", None) is None
+        and (input_layer.position_encoding is None or isinstance(input_layer.position_encoding, Add))
+        and input_layer.position_proj is None
+        and input_layer.token_types is None
+        and all(_compiled_block(block) for block in stack.layers)
+    )
+
+
+def plain_attention(attention: MultiHead) -> bool:
+    """Whether attention is of scaled dot products, with one key head per query head and without positions."""
+    return (
+        isinstance(attention.score, ScaledDot)
+        and attention.kv_heads == attention.heads
+        and attention.heads * attention.head_dim == attention.dim
+        and attention.rotary is None
+        and attention.q_norm is None
+    )
+
+
+def _attentions(block: TransformerBlock) -> list[MultiHead]:
+    return [each for each in (block.self_attn, block.cross_attn) if each is not None]
+
+
+def _plain_block(block: TransformerBlock) -> bool:
+    return all(map(plain_attention, _attentions(block))) and block.ffn.gate is None
+
+
+def _compiled_block(block: TransformerBlock) -> bool:
+    attentions = _attentions(block)
+    dot_products = {type(attention.score) for attention in attentions} in ({ScaledDot}, {Dot})
+    rotary = block.self_attn.rotary
+    return dot_products and (rotary is None or type(rotary) is Rotary) and block.ffn.activation in KINDS
