@@ -23,7 +23,7 @@ def simple_commands(code: str) -> Iterator[list[str]]:
     words.whitespace, words.whitespace_split, words.commenters = " \t", True, ""
     command: list[str] = []
     for word in [*words, "\n"]:
-        if set(word) <= set("();|&\n"):
+        if word and set(word) <= set("();|&\n"):
             yield command
             command = []
         else:
@@ -41,7 +41,7 @@ def of_regard(command: list[str]) -> list[str] | None:
 
 
 def unknown(arguments: list[str]) -> str:
-    """What a call of `regard` names that does not exist: nothing if all is well."""
+    """What a call of `regard` names that does not exist, or nothing. The last option may be without its value."""
     command = typer.main.get_command(app)
     context = command.context_class(command)
     while hasattr(command, "get_command") and arguments and not arguments[0].startswith("-"):
@@ -53,7 +53,7 @@ def unknown(arguments: list[str]) -> str:
     try:
         command.make_parser(context).parse_args([word for word in arguments if word not in ("…", "...", ">", "<")])
     except Exception as error:  # a usage error of the click that typer carries
-        return str(error)
+        return "" if str(error) == f"Option '{arguments[-1]}' requires an argument." else str(error)
     return ""
 
 
@@ -63,7 +63,7 @@ def documented() -> Iterator[tuple[str, list[str]]]:
         text = page.read_text("utf-8")
         code = [*SHELL.findall(text), *(each.replace("\n", " ") for each in INLINE.findall(SHELL.sub("", text)))]
         for command in (command for each in code for command in simple_commands(each)):
-            if (arguments := of_regard(command)) is not None:
+            if (arguments := of_regard(command)) is not None and arguments[:1] != ["VERB"]:
                 yield str(page.relative_to(ROOT)), arguments
 
 
