@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,20 @@ def test_every_environment_variable_that_the_source_reads_is_listed():
     assert {"REGARD_CACHE", "REGARD_NATIVE"} <= read
     assert read - INTERNAL - listed == set()
     assert [name for name in listed if name != "REGARD_DATA" and name not in source] == []
+
+
+@pytest.mark.parametrize(
+    ("page", "text", "shown"),
+    [
+        ("log", "[results](../benchmarks/RESULTS.md) [x](data.md)", "results [x](data.md)"),
+        ("guides/serve", "[x](../serve.md#images) [y](../../LICENSE)", "[x](../serve.md#images) y"),
+    ],
+)
+def test_only_links_that_leave_the_pages_are_removed_from_the_site(page, text, shown):
+    namespace = runpy.run_path(str(DOCS / "conf.py"))
+    source = [text]
+    namespace["_without_links_to_the_repository"](None, page, source)
+    assert source == [shown]
 
 
 def test_a_docstring_becomes_a_list_of_arguments_and_plain_text():
