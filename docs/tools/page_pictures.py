@@ -6,9 +6,8 @@
 
 docs/pictures.json has, for each group, a digest of the files that it was last drawn from: the script of an experiment,
 the pages of the studio. The package beneath is not among them, so that an experiment of minutes does not run for every
-change of a kernel; tests/test_experiments.py checks the direction of each effect instead. A picture that cannot be drawn
-here, for want of a browser or of data, is kept, with a message. The pictures of docs/gallery.md have a tool of their own,
-gallery.py.
+change of a kernel; tests/test_experiments.py checks the direction of each effect instead. A picture that cannot be
+drawn here, for want of a browser or of data, is kept, with a message. gallery.py draws those of docs/gallery.md.
 """
 
 import argparse

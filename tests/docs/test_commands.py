@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import typer
@@ -36,7 +37,7 @@ def of_regard(command: list[str]) -> list[str] | None:
         command = command[1:]  # settings of the environment
     if command[:1] == ["regard"]:
         return command[1:]
-    at = next((i for i, pair in enumerate(zip(command, command[1:])) if pair == ("-m", "regard")), None)
+    at = next((i for i, pair in enumerate(pairwise(command)) if pair == ("-m", "regard")), None)
     return None if at is None else command[at + 2 :]
 
 
@@ -86,7 +87,8 @@ def test_every_target_of_make_in_the_pages_exists():
 
 
 def test_a_command_that_does_not_exist_is_found():
-    script = "A=1 regard predict run --beam 4 < x | head; (cd y && regard nonsense) # regard --wrong\npython -m regard look m t --maps a"
+    script = "A=1 regard predict run --beam 4 < x | head; (cd y && regard nonsense) # regard --wrong\n"
+    script += "python -m regard look m t --maps a"
     found = [arguments for command in simple_commands(script) if (arguments := of_regard(command)) is not None]
     assert [each[0] for each in found] == ["predict", "nonsense", "look"]
     assert [unknown(each) for each in found] == ["", "no verb nonsense", "No such option: --maps"]

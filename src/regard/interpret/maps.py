@@ -47,7 +47,7 @@ class AttentionMap(AttentionSite):
     row_words, key_words   the tokens of each word, where rows or keys are words
     punctuation     which keys have neither a letter nor a digit
     default_rows, default_heads   what `weights` returns if it is called without rows or heads
-    part_of         where the keys are those of one source of several: the module, its first key and the one after its last
+    part_of         of a map of one source of several: the module, its first key and the one after its last
     source          the index of the source that the keys belong to
     """
 

@@ -144,7 +144,7 @@ class Add(nn.Module):
         self.positions = positions
 
     def forward(self, x: Float[Tensor, "*lead S W"], start: Start = 0) -> Float[Tensor, "*lead S W"]:
-        """x (..., S, dim) plus the encoding of its positions.
+        """Add the encoding of its positions to x (..., S, dim).
 
         start   the position of the first token, of all sequences or of each; positions of all tokens; or packed offsets
         """
@@ -163,7 +163,7 @@ class Concatenate(nn.Module):
         self.positions = positions
 
     def forward(self, x: Float[Tensor, "*lead S W"], start: Start = 0) -> Float[Tensor, "*lead S V"]:
-        """x (..., S, dim) and the encoding of its positions, along the last axis.
+        """Concatenate x (..., S, dim) and the encoding of its positions.
 
         start   the position of the first token, of all sequences or of each; positions of all tokens; or packed offsets
         """
@@ -194,7 +194,7 @@ class Rotary(Positions):
         return cls(options.head_dim, options.rotary_base)
 
     def forward(self, x: Float[Tensor, "*lead S D"], positions: Int[Tensor, "*#lead S"]) -> Float[Tensor, "*lead S D"]:
-        """x (..., S, dim), rotated by the angles of the `positions` (..., S)."""
+        """Rotate x (..., S, dim) by the angles of the `positions` (..., S)."""
         if x.shape[-1] != self.dim:
             wanted = f"heads of dim {self.dim}, for which these positions were built"
             got = f"dim {x.shape[-1]} in shape {tuple(x.shape)}"
