@@ -58,6 +58,7 @@ format: $(READY)
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
 
+# The site, strictly, with every picture whose sources have changed; ALL=1 draws all of them anew.
 docs: $(READY)
 	$(VENV)/bin/python tests/support/write_module_tables.py
 	$(VENV)/bin/python -m regard.recipe.reference > docs/recipe.md
@@ -65,8 +66,8 @@ docs: $(READY)
 	for page in cli http api; do $(VENV)/bin/python docs/tools/$${page}_reference.py > docs/$$page.md || exit 1; done
 	$(VENV)/bin/python docs/tools/package_map.py > docs/packages.svg
 	@PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(VENV)/bin/python -m pip install --quiet --editable '.[dev,docs]'
-	$(VENV)/bin/python docs/tools/gallery.py
-	$(VENV)/bin/python docs/tools/page_pictures.py
+	$(VENV)/bin/python docs/tools/gallery.py $(if $(ALL),--all)
+	$(VENV)/bin/python docs/tools/page_pictures.py $(if $(ALL),--all)
 	$(VENV)/bin/python -m sphinx -W --keep-going -q -b html -d build/doctrees docs build/site
 	@echo "The site is in build/site/index.html"
 

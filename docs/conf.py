@@ -37,6 +37,7 @@ html_theme, html_title, html_static_path = "furo", "Regard", ["_static"]
 html_css_files, html_favicon = ["site.css"], "_static/favicon.svg"
 html_math_renderer = "mathml"
 html_copy_source = False
+smartquotes = False  # quotes and dashes of docstrings are code more often than not
 html_show_search_summary = False  # summaries would be fetched, which a browser forbids for files
 html_show_sourcelink = False
 pygments_style, pygments_dark_style = "a11y-high-contrast-light", "a11y-high-contrast-dark"
@@ -48,5 +49,6 @@ def setup(app: Any) -> None:
 
 
 def _without_links_to_the_repository(app: Any, page: str, source: list[str]) -> None:
-    """Files outside this folder are not part of the site: their names stay."""
-    source[0] = re.sub(r"\[([^\]]+)\]\(\.\./[^)]+\)", r"\1", source[0])
+    """Files outside this folder are not part of the site: their names stay, without a link."""
+    outside = "../" * (page.count("/") + 1)
+    source[0] = re.sub(rf"\[([^\]]+)\]\({re.escape(outside)}[^)]+\)", r"\1", source[0])

@@ -60,10 +60,16 @@ def _module(path: Path) -> Any:
 
 
 def main(lesson: str, file: str) -> int:
+    """Grade the three exercises of a lesson; the exit status."""
     answers, wrong = _module(Path(file)), 0
     for exercise in (1, 2, 3):
+        answer = getattr(answers, f"exercise_{exercise}", None)
+        if answer is None:
+            wrong += 1
+            print(f"Exercise {lesson}.{exercise}: not yet. There is no exercise_{exercise} in {Path(file).name}.")
+            continue
         try:
-            grade(int(lesson), exercise, getattr(answers, f"exercise_{exercise}"))
+            grade(int(lesson), exercise, answer)
         except Exception as error:  # whatever the answer raises
             wrong += 1
             print(f"Exercise {lesson}.{exercise}: not yet. {type(error).__name__}: {error}")
@@ -71,4 +77,6 @@ def main(lesson: str, file: str) -> int:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3 or sys.argv[1] not in map(str, range(1, 13)) or not Path(sys.argv[2]).is_file():
+        sys.exit("usage: python course.py LESSON ANSWERS.py    (a lesson from 1 to 12, and the file of your answers)")
     sys.exit(main(*sys.argv[1:]))

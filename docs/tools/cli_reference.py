@@ -59,8 +59,10 @@ def _row(param: Any, context: typer.Context) -> str | None:
 
 
 def _text(help: str) -> str:
-    """Options, placeholders in brackets and braces that Markdown would read as HTML or links, as code."""
-    return re.sub(r"(?<![\w`-])(--[a-z][\w-]*)", r"`\1`", help.replace("<", "&lt;").replace("[default", "\\[default"))
+    """Options as code, unless they stand in code; brackets that Markdown would read as HTML or links escaped."""
+    parts = re.split(r"(`[^`]*`)", help.replace("<", "&lt;").replace("[default", "\\[default"))
+    options = re.compile(r"(?<![\w-])(--[a-z][\w-]*)")
+    return "".join(part if part.startswith("`") else options.sub(r"`\1`", part) for part in parts)
 
 
 def _cell(text: str) -> str:

@@ -3,10 +3,13 @@
 - a paragraph whose lines are `name   meaning` becomes a list of definitions;
 - indented text and trees become literal blocks, doctests stay;
 - in all other text only `code` has a meaning: asterisks, bars and underscores are themselves.
+
+The fields of a configuration, which are documented one by one, are added to its docstring.
 """
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 ARGUMENT = re.compile(r"(\*{0,2}[\w.\[\]]+(?:, [\w.]+)*)(?:  +| (?=\w+ {2}))(\S.*)")
@@ -47,6 +50,14 @@ def _definitions(paragraph: Sequence[str]) -> Iterator[str]:
             yield f"    {_escaped(line.strip())}"
 
 
+def field_lines(obj: object) -> list[str]:
+    """`name   meaning (default)` of each documented field of a configuration; nothing for other objects."""
+    if not (isinstance(obj, type) and is_dataclass(obj)):
+        return []
+    documented = [each for each in fields(obj) if "doc" in each.metadata]
+    return [f"{each.name}  {each.metadata['doc']} [default: {each.default!r}]" for each in documented]
+
+
 def _escaped(line: str) -> str:
     parts = re.split(r"(`[^`]*`)", line)
     return "".join(
@@ -56,7 +67,7 @@ def _escaped(line: str) -> str:
 
 def setup(app: Any) -> dict[str, bool]:
     def process(app: Any, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
-        lines[:] = reworked(lines)
+        lines[:] = reworked([*lines, "", *field_lines(obj)])
 
     app.connect("autodoc-process-docstring", process)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,6 +1,7 @@
 """Draw the pictures of docs/gallery.md again: run its blocks in build/gallery, and copy what they drew to docs/gallery.
 
     python docs/tools/gallery.py                    # all; models and pictures that are up to date are kept
+    python docs/tools/gallery.py --all              # all, from nothing: about five minutes of one core
     python docs/tools/gallery.py --only beam-tree   # the pictures whose names contain this, with the models they need
 
 Blocks of ```sh and ```python run in their order, as in a folder of one's own; `regard` commands run in this process, so
@@ -18,6 +19,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +47,12 @@ class Block:
     def names(self) -> tuple[str, ...]:
         """Files and folders of runs that it names."""
         return tuple(dict.fromkeys(NAME.findall(self.text)))
+
+    @property
+    def title(self) -> str:
+        """What it makes: its pictures, the runs that it trains, or the files that it writes."""
+        runs = [name for name in self.names if name.startswith("runs/")]
+        return ", ".join(self.drawn or runs or self.names)
 
 
 def blocks(page: str) -> list[Block]:
@@ -93,7 +101,9 @@ def draw(page: list[Block], work: Path = WORK, pictures: Path = PICTURES, drawin
             for name in block.names:
                 if name.startswith("runs/"):
                     shutil.rmtree(work / name, ignore_errors=True)
+        started = time.perf_counter()
         _run(block, work)
+        print(f"{block.title}: {time.perf_counter() - started:.1f} s", flush=True)
         for name in block.drawn:
             if not (work / name).is_file():
                 raise GalleryFailed(f"no {name} after\n{block.text}")
@@ -137,9 +147,11 @@ def _command(line: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", help="pictures whose names contain this; may be repeated")
-    page = selected(blocks(PAGE.read_text("utf-8")), parser.parse_args().only or ())
-    for name in draw(page):
-        print(name)
+    parser.add_argument("--all", action="store_true", help="train and draw everything anew")
+    options = parser.parse_args()
+    if options.all:
+        shutil.rmtree(WORK, ignore_errors=True)
+    draw(selected(blocks(PAGE.read_text("utf-8")), options.only or ()))
 
 
 if __name__ == "__main__":

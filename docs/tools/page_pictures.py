@@ -1,12 +1,13 @@
 """Draw again the pictures of the pages whose sources have changed.
 
-    python docs/tools/page_pictures.py                # those that are stale and take seconds, or a browser
-    python docs/tools/page_pictures.py positions      # these, stale or not: a name of `GROUPS`
+    python docs/tools/page_pictures.py                # those whose sources have changed
+    python docs/tools/page_pictures.py positions      # these, changed or not: a name of `GROUPS`
+    python docs/tools/page_pictures.py --all          # all of them: about a quarter of an hour of one core
 
 docs/pictures.json has, for each group, a digest of the files that it was last drawn from: the script of an experiment,
 the pages of the studio. The package beneath is not among them, so that an experiment of minutes does not run for every
-change of a kernel; tests/test_experiments.py checks the direction of each effect instead. A stale picture that is not
-drawn again stays, with a message. The pictures of docs/gallery.md have a tool of their own, gallery.py.
+change of a kernel; tests/test_experiments.py checks the direction of each effect instead. A picture that cannot be
+drawn here, for want of a browser or of data, is kept, with a message. gallery.py draws those of docs/gallery.md.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +38,7 @@ class Group:
     pictures: tuple[str, ...]
     sources: tuple[str, ...]
     command: tuple[str, ...]
-    needs: str = ""  # a browser, data or time
+    needs: str = ""  # a browser or data
     experiment: str = ""
 
     def digest(self, root: Path = ROOT) -> str:
@@ -49,8 +51,8 @@ class Group:
         return digest.hexdigest()[:16]
 
 
-def _experiment(name: str, *more: str, needs: str = "") -> Group:
-    command = (f"experiments/{name}.py", "--out", str(RESULTS))
+def _experiment(name: str, *more: str, needs: str = "", options: Sequence[str] = ()) -> Group:
+    command = (f"experiments/{name}.py", "--out", str(RESULTS), *options)
     return Group((f"claims-{name}.svg",), (f"experiments/{name}.py", *more, *CHARTS), command, needs, name)
 
 
@@ -83,21 +85,21 @@ GROUPS = {
     "sequential": _experiment("sequential"),
     "memory": _experiment("memory"),
     "distance": _experiment("distance"),
-    "bottleneck": _experiment("bottleneck", "experiments/letters.py", needs="minutes"),
-    "positions": _experiment("positions", "experiments/letters.py", needs="minutes"),
-    "heads": _experiment("heads", "experiments/letters.py", needs="minutes"),
-    "translation": _experiment("translation", needs="Multi30k"),
+    "bottleneck": _experiment("bottleneck", "experiments/letters.py"),
+    "positions": _experiment("positions", "experiments/letters.py"),
+    "heads": _experiment("heads", "experiments/letters.py"),
+    "translation": _experiment("translation", needs="Multi30k", options=("--minutes", "1.5")),
 }  # fmt: skip
 
 
-def obstacle(group: Group, named: bool) -> str:
-    """Why a group cannot be drawn here and now; nothing if it can."""
+def obstacle(group: Group) -> str:
+    """Why a group cannot be drawn here; nothing if it can."""
     if group.needs == "a browser":
         found = importlib.util.find_spec("playwright") and any(map(shutil.which, BROWSERS))
         return "" if found else "needs Playwright and chromium"
     if group.needs == "Multi30k" and not os.environ.get("REGARD_DATA"):
         return "needs Multi30k in the folder that REGARD_DATA names"
-    return "takes minutes" if group.needs in ("minutes", "Multi30k") and not named else ""
+    return ""
 
 
 def draw(group: Group) -> None:
@@ -124,12 +126,13 @@ def main(names: Sequence[str]) -> None:
     record = json.loads(RECORD.read_text("utf-8")) if RECORD.exists() else {}
     for name in names or stale(record):
         group = GROUPS[name]
-        if why := obstacle(group, bool(names)):
-            print(f"{', '.join(group.pictures[:2])}: drawn from an older {group.sources[0]}; kept, as this {why}. "
-                  f"To draw anew: python docs/tools/page_pictures.py {name}", file=sys.stderr)  # fmt: skip
+        if why := obstacle(group):
+            print(f"{', '.join(group.pictures[:2])}: drawn from an older {group.sources[0]}; kept, as drawing it {why}",
+                  file=sys.stderr)  # fmt: skip
             continue
-        print(f"drawing {name}")
+        started = time.perf_counter()
         draw(group)
+        print(f"{name}: {time.perf_counter() - started:.1f} s", flush=True)
         record[name] = group.digest()
         RECORD.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n", "utf-8")
 
@@ -137,7 +140,8 @@ def main(names: Sequence[str]) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(GROUPS))
-    given = parser.parse_args().names
-    if unknown := sorted({*given} - {*GROUPS}):
+    parser.add_argument("--all", action="store_true", help="all groups, changed or not")
+    given = parser.parse_args()
+    if unknown := sorted({*given.names} - {*GROUPS}):
         parser.error(f"no group {', '.join(unknown)}; there are {', '.join(GROUPS)}")
-    main(given)
+    main([*GROUPS] if given.all else given.names)

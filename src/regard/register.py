@@ -24,42 +24,57 @@ if TYPE_CHECKING:
 
 
 def encoder(name: str, config: "type[EncoderConfig]", make: "Callable[..., Encoder]") -> None:
-    """An encoder, made from (config, embedding), or from (config) if `config.reads` is "image"."""
+    """Register an encoder, for `kind = "name"` in [model.encoder].
+
+    name     as recipes write it
+    config   its configuration, which declares what it supports
+    make     called with (config, embedding), or with (config) if `config.reads` is "image"
+    """
     _part("ENCODERS", name, config, make)
 
 
 def decoder(name: str, config: "type[DecoderConfig]", make: "Callable[..., AnyDecoder]") -> None:
-    """A decoder, made from (config, embedding, projection, memory_dim); memory_dim is None for a language model."""
+    """Register a decoder, for `kind = "name"` in [model.decoder].
+
+    name     as recipes write it
+    config   its configuration
+    make     called with (config, embedding, projection, memory_dim); memory_dim is None for a language model
+    """
     _part("DECODERS", name, config, make)
 
 
 def pool(name: str, config: "type[PoolConfig]", make: "Callable[..., Pool]") -> None:
-    """A pool, made from (config, memory_dim)."""
+    """Register a pool, for `kind = "name"` in [model.pool].
+
+    name     as recipes write it
+    config   its configuration
+    make     called with (config, memory_dim)
+    """
     _part("POOLS", name, config, make)
 
 
 def score(name: str, score: "type[Score]") -> None:
-    """A score function, for `score = "name"` wherever a part has one."""
+    """Register a score function, a subclass of `Score`, for `score = "name"` wherever a part has one."""
     _register("regard.model.scores", "SCORES", name, score)
 
 
 def position(name: str, positions: "type[Positions]") -> None:
-    """A position encoding or position bias, for `positions = "name"`."""
+    """Register a position encoding or position bias, the class `positions`, for `positions = "name"`."""
     _register("regard.model.positions", "POSITIONS", name, positions)
 
 
 def metric(name: str, metric: "Metric") -> None:
-    """A metric, for `regard evaluate --metric name` and `train.monitor`."""
+    """Register a `metric`, for `regard evaluate --metric name` and `train.monitor`."""
     import_module("regard.evaluation.metrics").register_metric(name, metric, _package(metric.statistics))
 
 
 def data_source(name: str, source: type[Any]) -> None:
-    """A subclass of `regard.data.sources.DataSource`, for `[data] reader = "name"`."""
+    """Register a `source`, a subclass of `regard.data.sources.DataSource`, for `[data] reader = "name"`."""
     _register("regard.data.config", "DATA_SOURCES", name, source)
 
 
 def logits_processor(name: str, make: Callable[[], Any]) -> None:
-    """A logits processor, for `[decode] logits_processors = ["name"]`."""
+    """Register a logits processor, for `[decode] logits_processors = ["name"]`; `make()` returns it."""
     _register("regard.decoding.logits_processors", "LOGITS_PROCESSORS", name, make)
 
 

@@ -67,8 +67,26 @@ def test_a_file_of_answers_is_graded(tmp_path, capsys):
     assert course.main("1", str(answers)) == 1
     first, second, _ = capsys.readouterr().out.splitlines()
     assert first == "Exercise 1.1: not yet. AssertionError: the product of 0.5 and 0.25 is 0.125"
-    assert second.startswith("Exercise 1.2: not yet. AttributeError")
+    assert second == "Exercise 1.2: not yet. There is no exercise_2 in answers.py."
     assert course.main("2", str(COURSE / "solutions" / "lesson_02.py")) == 0
+
+
+def test_the_example_of_grading_prints_what_is_pasted(tmp_path, capsys):
+    page = (COURSE / "index.md").read_text("utf-8")
+    (answers,) = re.findall(r"^```python \.noeval\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    (pasted,) = re.findall(r"^```text\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    (tmp_path / "my_answers.py").write_text(answers)
+    assert course.main("1", str(tmp_path / "my_answers.py")) == 1
+    assert capsys.readouterr().out == pasted
+
+
+@pytest.mark.parametrize("arguments", [[], ["1"], ["13", "answers.py"], ["one", "answers.py"], ["1", "none.py"]])
+def test_a_wrong_call_of_the_grader_is_explained(arguments, tmp_path):
+    (tmp_path / "answers.py").touch()
+    command = [sys.executable, COURSE / "course.py", *arguments]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("usage: python course.py LESSON ANSWERS.py"), done.stderr
 
 
 def test_a_cell_gives_what_it_printed_and_its_last_expression():

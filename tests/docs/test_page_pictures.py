@@ -42,7 +42,7 @@ def drawn(tmp_path, monkeypatch) -> list[str]:
         (tmp_path / name).write_text(name)
     groups = {
         "quick": pictures.Group(("a.svg",), ("a.py",), ("a.py",)),
-        "slow": pictures.Group(("b.svg",), ("b.py",), ("b.py",), "minutes"),
+        "translation": pictures.Group(("b.svg",), ("b.py",), ("b.py",), "Multi30k"),
     }
     monkeypatch.setattr(pictures, "GROUPS", groups)
     monkeypatch.setattr(pictures, "ROOT", tmp_path)
@@ -52,13 +52,13 @@ def drawn(tmp_path, monkeypatch) -> list[str]:
     return done
 
 
-def test_only_what_has_changed_is_drawn_and_what_takes_minutes_is_named(tmp_path, drawn, capsys):
+def test_only_what_has_changed_is_drawn_and_what_cannot_be_drawn_is_named(tmp_path, drawn, capsys, monkeypatch):
+    monkeypatch.delenv("REGARD_DATA", raising=False)
     pictures.main([])
     assert drawn == ["a.svg"]
-    told = capsys.readouterr().err
-    assert "b.svg: drawn from an older b.py; kept, as this takes minutes" in told
-    assert "python docs/tools/page_pictures.py slow" in told
-    pictures.main(["slow"])
+    assert "b.svg: drawn from an older b.py; kept, as drawing it needs Multi30k in" in capsys.readouterr().err
+    monkeypatch.setenv("REGARD_DATA", "data")
+    pictures.main([])
     pictures.main([])
     assert drawn == ["a.svg", "b.svg"]
     assert capsys.readouterr().err == ""
@@ -73,12 +73,11 @@ def test_only_what_has_changed_is_drawn_and_what_takes_minutes_is_named(tmp_path
 def test_what_is_missing_here_is_said(monkeypatch):
     monkeypatch.setattr(pictures.shutil, "which", lambda name: None)
     monkeypatch.delenv("REGARD_DATA", raising=False)
-    assert pictures.obstacle(pictures.GROUPS["studio"], True) == "needs Playwright and chromium"
-    assert "REGARD_DATA" in pictures.obstacle(pictures.GROUPS["translation"], True)
-    assert pictures.obstacle(pictures.GROUPS["scaling"], False) == ""
+    assert pictures.obstacle(pictures.GROUPS["studio"]) == "needs Playwright and chromium"
+    assert "REGARD_DATA" in pictures.obstacle(pictures.GROUPS["translation"])
+    assert pictures.obstacle(pictures.GROUPS["scaling"]) == ""
     monkeypatch.setenv("REGARD_DATA", "data")
-    assert pictures.obstacle(pictures.GROUPS["translation"], True) == ""
-    assert pictures.obstacle(pictures.GROUPS["translation"], False) == "takes minutes"
+    assert pictures.obstacle(pictures.GROUPS["translation"]) == ""
 
 
 def test_a_digest_is_of_the_files_of_folders_too(tmp_path):

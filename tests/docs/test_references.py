@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,37 @@ def test_every_public_name_is_on_the_api_page_once():
     assert set(api_reference.REGISTER) == own
 
 
+def public_callables():
+    """Every public function, class and method with the docstring that must explain its arguments."""
+    for name in (name for names in api_reference.GROUPS.values() for name in names):
+        value = getattr(regard, name)
+        if not callable(value):
+            continue
+        own = inspect.getdoc(value) or ""
+        yield name, value, "\n".join([own, *docstrings.field_lines(value)])
+        for each, member in vars(value).items() if inspect.isclass(value) else ():
+            function = getattr(member, "__func__", member)
+            if inspect.isfunction(function) and not each.startswith("_"):
+                yield f"{name}.{each}", function, f"{inspect.getdoc(function) or ''}\n{own}"
+    for name in api_reference.REGISTER:
+        yield f"register.{name}", getattr(regard.register, name), inspect.getdoc(getattr(regard.register, name)) or ""
+
+
+def unexplained(function, text: str) -> list[str]:
+    """The arguments that a docstring does not name."""
+    of_base = {"self", "cls", "args", "kwargs", "message"}  # those of nn.Module and Exception
+    names = [name for name in inspect.signature(function).parameters if name not in of_base]
+    return [name for name in names if not re.search(rf"\b{name}\b", text)]
+
+
+def test_every_public_function_and_class_explains_each_argument():
+    found = list(public_callables())
+    assert len(found) > 150
+    assert [name for name, _, text in found if not text.strip()] == []
+    assert [(name, missing) for name, value, text in found if (missing := unexplained(value, text))] == []
+    assert unexplained(lambda rows, heads: None, "heads   which ones") == ["rows"]
+
+
 def test_the_page_of_exit_codes_names_every_error_with_its_code():
     rows = re.findall(r"^\| (\S.*?) \|.*\| (.*?) \|$", (DOCS / "exit-codes.md").read_text("utf-8"), re.M)
     named = {name: code for code, names in rows for name in re.findall(r"`(\w+)`", names)}
@@ -65,6 +97,20 @@ def test_every_environment_variable_that_the_source_reads_is_listed():
     assert {"REGARD_CACHE", "REGARD_NATIVE"} <= read
     assert read - INTERNAL - listed == set()
     assert [name for name in listed if name != "REGARD_DATA" and name not in source] == []
+
+
+@pytest.mark.parametrize(
+    ("page", "text", "shown"),
+    [
+        ("log", "[results](../benchmarks/RESULTS.md) [x](data.md)", "results [x](data.md)"),
+        ("guides/serve", "[x](../serve.md#images) [y](../../LICENSE)", "[x](../serve.md#images) y"),
+    ],
+)
+def test_only_links_that_leave_the_pages_are_removed_from_the_site(page, text, shown):
+    namespace = runpy.run_path(str(DOCS / "conf.py"))
+    source = [text]
+    namespace["_without_links_to_the_repository"](None, page, source)
+    assert source == [shown]
 
 
 def test_a_docstring_becomes_a_list_of_arguments_and_plain_text():

@@ -77,6 +77,8 @@ def broken(site: Path) -> list[str]:
 def test_every_link_of_the_site_leads_somewhere(site, tmp_path):
     assert len(list(site.rglob("*.html"))) > 20
     assert broken(site) == []
+    assert 'href="../index.html#install"' in (site / "guides" / "translate.html").read_text("utf-8")
+    assert 'href="../claims.html"' in (site / "course" / "01-bottleneck.html").read_text("utf-8")
     (tmp_path / "page.html").write_text("<a href='none.html'>x</a><a href='#none'>y</a><a href='#is'>z</a><p id='is'>")
     assert broken(tmp_path) == ["page.html: none.html", "page.html: #none"]
 

@@ -1,1 +1,1 @@
-"""The verbs, as Python functions: what the command line calls, and what a program may."""
+"""One Python function per verb: `regard.train` is what `regard train` calls."""

@@ -26,8 +26,11 @@ def ablate(
 ) -> tuple[float, list[AblatedHead]]:
     """The loss on data, and the loss with each head's output set to zero in turn; no weight changes.
 
-    `data` names a split of the model's own data, or files like those it was trained on; `columns` are those of a
-    table, by default the recipe's; `trust_data_paths` is that of `regard.evaluate`.
+    model     a run, a checkpoint, or a loaded model
+    data      a split of the model's own data ("valid"), or files like those it was trained on
+    columns   of a file that is a table; default: the recipe's
+    cache     the folder of prepared data; default: $REGARD_CACHE, or ~/.cache/regard
+    trust_data_paths   as of `regard.evaluate`
     """
     model = load(model)
     recipe = model.recipe
@@ -39,7 +42,11 @@ def ablate(
 
 
 def prune(model: str | Path | Predictor, heads: Iterable[tuple[str, int]], out: str | Path) -> Predictor:
-    """Write a checkpoint without these heads, each the name of a map and a number, to a new folder, and load it.
+    """Write a checkpoint without these heads to a new folder, and load it.
+
+    model   a run, a checkpoint, or a loaded model
+    heads   pairs of the name of a map and the number of a head, from 0: [("decoder 1 cross", 2)]
+    out     the folder of the new checkpoint
 
     The columns of the output projection that read a head are set to zero. Shapes stay, so that the checkpoint loads,
     predicts and trains like any other. The state of training is left out.

@@ -30,10 +30,16 @@ def align(
     truncate: bool = False,
     **options: Any,
 ) -> Iterator[Alignment]:
-    """Alignments in order: of each source with its target, or with the model's own output.
+    """Word alignments from cross-attention, in order: of each source with its target, or with the model's own output.
 
-    Words are separated by white space. Each output word is linked with the source word that has its largest weight.
-    Options are those of a search for outputs.
+    model      a run, a checkpoint, or a loaded model
+    sources    texts, whose words are separated by white space
+    targets    their translations; None: the model's outputs
+    heads      the layer, the head and the step whose weights are used; default: the mean over all of them
+    truncate   drop the end of a text that is too long, which is refused otherwise
+    options    keys of [decode], for the search of outputs
+
+    Each output word is linked with the source word that has its largest weight.
     """
     predictor = load(model)
     vocabularies = check(predictor, heads)
@@ -74,6 +80,9 @@ def with_markup(
     **options: Any,
 ) -> Iterator[str]:
     """Translations of texts with inline tags, as <b>these</b>, in order. Tags enclose the words aligned with theirs.
+
+    model, heads, truncate, options   as of `regard.align`
+    texts                             with tags
 
     `regard.inference.markup` documents the subset of HTML, and where a tag goes that no word is aligned with.
     """

@@ -48,8 +48,12 @@ def compare(
 ) -> Comparison:
     """Compare two systems or more: the report of `regard.evaluate`, and the examples whose outputs differ most.
 
-    Arguments are those of `regard.evaluate`; `sentences` is the number of examples. Outputs are kept in temporary
-    files; in memory are the statistics of each example and the sentences.
+    systems     runs, checkpoints or loaded models; or files of outputs, one per line
+    sentences   number of examples that are shown
+    split, data, sources, references, columns   what the systems are evaluated on, as of `regard.evaluate`
+    metrics, resamples, by_length, decode, trust_data_paths, cache, device, progress   as of `regard.evaluate`
+
+    Outputs are kept in temporary files; in memory are the statistics of each example and the sentences.
     """
     if len(systems) < 2:
         wanted, remedy = "two systems or more", "`regard evaluate` evaluates one."

@@ -21,6 +21,7 @@ class ConvertedRecipe:
 
     tables   the tables of the recipe, as `regard.train` takes them
     notes    options that were not taken over, or whose meaning changed, with the reason
+    origin   the toolkit and the file that it was made from
     """
 
     tables: Mapping[str, Any]

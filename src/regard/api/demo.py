@@ -32,10 +32,12 @@ Your own data next, a sentence a line in two files:
 
 
 def demo(seed: int = 1, out: str | Path | None = None) -> None:
-    """Train both models and print their accuracy and attention.
+    """Train an RNN with attention and a Transformer to normalize dates, and print their accuracy and attention.
 
-    Their runs are kept in the folder `out`, by default one of the cache, and a demo that was stopped resumes there. One
-    in the cache that another version of Regard began is begun anew.
+    seed   of all random numbers
+    out    the folder of the runs, by default one of the cache; a demo that was stopped resumes there
+
+    A demo in the cache that another version of Regard began is begun anew.
     """
     began, folder = time.perf_counter(), cache_folder() / f"demo-{seed}" if out is None else Path(out)
     color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")

@@ -71,6 +71,8 @@ def evaluate(
     resamples              of the bootstrap that gives confidence intervals and p-values
     by_length              also by source length: a number of buckets ("4") or their ends ("10,15,20")
     outputs                a file to write the outputs of the one model to, one per line
+    cache                  the folder of prepared data; default: $REGARD_CACHE, or ~/.cache/regard
+    device                 "cpu", "cuda", or "auto": a GPU where there is one
     decode                 overrides keys of the models' [decode]
     trust_data_paths       read the data that a checkpoint names also if you have not trained with them on this machine
     progress               show how many examples are done, on a terminal or in a notebook

@@ -39,6 +39,7 @@ def heads(
     inputs     instead of all of the data: texts, or pairs of a text and its output (None: the model's own)
     limit      only so many inputs
     alignment  files of sources, targets and reference links: adds each cross-attention head's agreement with the links
+    trust_data_paths   as of `regard.evaluate`
     ablate     adds the change of the loss on the data without each head, as `regard.ablate`
     options    of `regard.look`
 

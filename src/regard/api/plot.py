@@ -15,7 +15,9 @@ from regard.views.training_curves import curve_points, panels
 def plot(runs: str | Path | Sequence[str | Path], out: str | Path | None = None, *, width: int = 80) -> str | None:
     """Curves of one run or of several together: loss, each validation metric, and the learning rate, by step.
 
-    out     a file in .svg or .png to draw them in; without one they are returned as text of this width
+    runs    the folder of a run, or several
+    out     a file in .svg or .png to draw them in; without one they are returned as text
+    width   of the text, in columns
     """
     folders = [Path(runs)] if isinstance(runs, str | Path) else [Path(run) for run in runs]
     path = None if out is None else Path(out)

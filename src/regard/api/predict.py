@@ -37,10 +37,12 @@ def predict(
     """Each line with its outputs, best first; one after the other, as the lines arrive. An empty line has an empty one.
 
     model      a run, a checkpoint, or a loaded model
+    lines      inputs, read as they are needed
     beside     arguments of `Predictor.outputs` with one value for each line: prefixes, required, banned_in
     engine     "local": in this process; "ray": with Ray Data, on a cluster. All lines are read first, the outputs are
                the same. Ray's cluster is that of $RAY_ADDRESS or of this machine, else one is started for the call
     replicas   of the model, with the engine "ray" [default: one for each GPU, or for each processor without any]
+    device     "cpu", "cuda", or "auto": a GPU where there is one
     options    other arguments of `Predictor.outputs`
     """
     if engine == "ray":
@@ -73,9 +75,11 @@ def _lists(lines: Iterable[Line]) -> Iterator[list[Line]]:
 def score(
     model: str | Path | Predictor, files: Sequence[Path] = (), *, columns: Sequence[str] = ()
 ) -> Iterator[SequenceScore]:
-    """The log-probabilities of given outputs: parallel files of sources and targets, or one of texts; or stdin.
+    """The log-probabilities of given outputs, one `SequenceScore` for each line.
 
-    A table has sources and targets in `columns`, by default the recipe's.
+    model     a run, a checkpoint, or a loaded model
+    files     parallel files of sources and targets, or one file of texts for a language model; none: stdin
+    columns   of a file that is a table: those of the sources, then of the target; default: the recipe's
     """
     predictor = load(model)
     return score_lines(predictor, pairs(predictor, files, columns))

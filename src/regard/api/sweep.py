@@ -67,13 +67,16 @@ def sweep(
 ) -> list[SweepRun]:
     """Train a recipe with every combination of the values of a grid; the best run first, by `train.monitor`.
 
+    recipe     a TOML file, the name of a built-in recipe, or a mapping with its tables
+    out        the folder of the runs, each in a folder of its own
     grid       values by key: {"train.learning_rate": [1e-3, 5e-4], "model.encoder.layers": [2, 4]}
     ranges     search instead, with Optuna's default sampler: {"train.learning_rate": "1e-4:1e-2:log"}; the values of a
                grid are then choices of the search
     trials     runs of a search; one that diverges counts, and is left out of the results
-    progress   as of `regard.train`
+    changes    of the recipe, for all runs: "train.max_steps=500"
+    cache, on_event, progress   as of `regard.train`
 
-    Each run has a folder of its own in `out`. A sweep that was stopped goes on where it ended when it is called again.
+    A sweep that was stopped goes on where it ended when it is called again.
     """
     grid, ranges = grid or {}, ranges or {}
     if not (grid or ranges) or not all(grid.values()):

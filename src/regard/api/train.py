@@ -73,14 +73,19 @@ def train(
 ) -> Predictor:
     """Train the model of a recipe, with checkpoints in the folder `run`. Returns the best model, ready to predict.
 
+    recipe     a TOML file, the name of a built-in recipe, a mapping with its tables, or a `Recipe`
+    run        the folder of the run: a new or an empty one, or with `resume` that of an earlier run
     data       splits ("train", "valid", "test") as iterables instead of files: of texts, of (source, target) pairs, or
                of mappings whose keys are the recipe's columns; each is read once
     changes    of the recipe: "train.learning_rate=0.001"
     resume     continue from the run's last intact checkpoint
+    cache      the folder of prepared data; default: $REGARD_CACHE, or ~/.cache/regard
+    allow_changed_data   resume although the data are not those that the run began with
     on_event   called with each event of the run: start, update, train, validation, checkpoint, warning, ...
     progress   show the progress on a terminal or in a notebook; elsewhere nothing is shown
 
-    Processes started by torchrun train one model and all return it; rank 0 writes and reports.
+    Processes started by torchrun train one model and all return it; rank 0 writes and reports. Raises `InvalidRecipe`,
+    `InvalidArgument` (a folder that is in use, data that cannot be read), `Diverged` and `TrainingFailed`.
     """
     recipe = _read(recipe, changes, data, cache)
     if not str(run):
@@ -174,7 +179,11 @@ def prepare(
 ) -> Prepared:
     """The tokenized data of a recipe, from the cache if they were prepared before.
 
-    Vocabularies are those given, those of the model that training starts from, or learned from the training data.
+    recipe         a `Recipe`: `Recipe.of(...)` makes one of a file, a name or a mapping
+    cache          the folder of prepared data; default: $REGARD_CACHE, or ~/.cache/regard
+    on_event       called with the warnings of reading the data
+    vocabularies   of the sources and of the target; default: those of the model that training starts from, or learned
+                   from the training data
     """
     _check_trainable(recipe, vocabularies is not None)
     config = locate_data(recipe)

@@ -26,6 +26,7 @@ def view(
     queries   names of the queries of the other calls, as of cross-attention
     names     of the maps; "attention 1", "attention 2", … by default
     batch     which sequence of the batch
+    title     shown above drawings and pages
 
     >>> import regard, torch
     >>> x = torch.randn(1, 3, 8)
@@ -49,6 +50,9 @@ def view(
 
 def page(looks: Look | Sequence[Look], path: str | Path) -> None:
     """Write the looks of `regard.view` and `regard.look`, at several inputs, as one HTML page to choose from.
+
+    looks   one or several
+    path    the file to write
 
     The page keeps the layer and head that are shown when another input is chosen.
     """

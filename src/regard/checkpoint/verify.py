@@ -13,9 +13,10 @@ AVERAGED = "averaged"  # the folder of a run with the average of its last checkp
 def verify(path: str | Path, key: str | Path | None = None) -> Iterator[tuple[Path, int]]:
     """Check every byte of each checkpoint at or in a folder. Yields each intact one and its number of files.
 
-    key   a file: each must have a signature that was made with this key. Without one, hashes prove no author.
+    path   a checkpoint, or a run: all of its checkpoints
+    key    a file: each must have a signature that was made with this key. Without one, hashes prove no author
 
-    Damaged ones raise CheckpointRefused after all were checked; its message has a line for each.
+    Damaged ones raise `CheckpointRefused` after all were checked; its message has a line for each.
     """
     secret, problems = None if key is None else read_key(key), []
     for folder in _checkpoints(Path(path)):
@@ -34,7 +35,10 @@ def verify(path: str | Path, key: str | Path | None = None) -> Iterator[tuple[Pa
 def sign(path: str | Path, key: str | Path) -> Iterator[Path]:
     """Check every byte of each checkpoint at or in a folder and sign it with the key in a file. Yields each one.
 
-    Damaged ones are not signed, and raise CheckpointRefused as `verify` does.
+    path   a checkpoint, or a run: all of its checkpoints
+    key    a file with the secret that signs
+
+    Damaged ones are not signed, and raise `CheckpointRefused` as `verify` does.
     """
     secret = read_key(key)
     for folder, _ in verify(path):

@@ -33,7 +33,10 @@ from regard.core.sanitize import printable
 
 
 class RegardError(Exception):
-    """Base class of every error that Regard raises on purpose."""
+    """Base class of every error that Regard raises on purpose: its `message` is written for users.
+
+    `exit_code` is the status with which the command line ends (docs/exit-codes.md).
+    """
 
     exit_code = 1
 
@@ -42,7 +45,13 @@ class RegardError(Exception):
 
 
 class InvalidArgument(RegardError, ValueError):
-    """An argument that cannot be used."""
+    """An argument that cannot be used.
+
+    argument   its name
+    wanted     what it may be
+    got        what it was
+    remedy     what to do
+    """
 
     exit_code = 2
 

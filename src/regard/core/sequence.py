@@ -13,15 +13,24 @@ from regard.core.shapes import Bool, Float, Int, Shaped, Tensor
 
 @dataclass(frozen=True)
 class Tokens:
-    """A batch of token sequences, padded on the right. The ids of the padding are never used."""
+    """A batch of token sequences, padded on the right. The ids of the padding are never used.
+
+    ids         (B, S)
+    lengths     (B,), tokens of each sequence
+    host_copy   the lengths in host memory, where `lengths` is on a GPU
+    """
 
     ids: Int[Tensor, "B S"]
     lengths: Int[Tensor, " B"]
-    host_copy: Int[Tensor, " B"] | None = None  # the lengths in host memory, where `lengths` is on a GPU
+    host_copy: Int[Tensor, " B"] | None = None
 
     @staticmethod
     def of(rows: Sequence[Sequence[int]], *, device: torch.device | str = "cpu") -> "Tokens":
-        """A batch of lists of different lengths."""
+        """A batch of lists of token ids, which may differ in length.
+
+        rows     the lists, at least one
+        device   of the tensors
+        """
         if not rows:
             raise InvalidArgument("rows", wanted="at least one sequence", got="none", remedy="Give a list of lists.")
         lengths = [len(row) for row in rows]
@@ -30,11 +39,12 @@ class Tokens:
         return Tokens(both[count:].view(count, -1), both[:count], None if both is host else host[:count])
 
     def row(self, i: int) -> list[int]:
-        """One sequence, without padding."""
+        """Sequence `i` as a list of ids, without padding."""
         ids: list[int] = self.ids[i, : int(self.lengths[i])].tolist()
         return ids
 
     def to(self, device: torch.device | str) -> "Tokens":
+        """The batch on another `device`."""
         host_copy = self.lengths if self.lengths.device.type == "cpu" else self.host_copy
         return Tokens(self.ids.to(device, non_blocking=True), self.lengths.to(device, non_blocking=True), host_copy)
 

@@ -1,1 +1,1 @@
-"""From files, or from nothing, to batches of token ids: text, examples, tokens, corpus, batches, generated."""
+"""Data: sources (text, tables, images, datasets, synthetic tasks), tokenizers, prepared corpora and batches."""

@@ -25,10 +25,11 @@ LARGE = 1_000_000  # numbers up to this are not compared with the weights of a c
 def load(path: str | Path | Predictor | Sequence[str | Path], *, device: str = "auto") -> Predictor:
     """The model of a checkpoint, or the best of a run, ready to predict. Every byte that is read is checked first.
 
+    path     the folder of a checkpoint or of a run; several make an ensemble, which predicts with the mean of their
+             probabilities and the first one's recipe. A model that is already loaded is returned as it is
     device   "cpu", "cuda", or "auto": a GPU where there is one
 
-    Several paths make an ensemble, which predicts with the mean of their probabilities and the first one's recipe. A
-    model that is already loaded is returned as it is.
+    Raises `CheckpointRefused` for a checkpoint that is damaged, incomplete or of another model.
     """
     if isinstance(path, Predictor):
         return path

@@ -41,10 +41,15 @@ UNSTREAMABLE = {"beam_size": 1, "num_hypotheses": 1, "beam_groups": 1, "coverage
 
 @dataclass(frozen=True, repr=False)
 class Predictor:
-    """A model with its vocabularies, ready to predict: what `regard.load` returns.
+    """A model with its vocabularies, ready to predict: what `regard.load` and `regard.train` return.
 
-    Options of its methods are those of a recipe's [decode] table (beam_size=5, max_length=100, ...); the recipe's own
-    values are the defaults.
+    model     the module, on its device and in evaluation mode
+    recipe    the recipe that it was trained with; the options of its [decode] table are the defaults of all methods
+    sources   the vocabulary of each source: None for images
+    target    the vocabulary of the target, or the labels of a classifier
+    folder    of its checkpoint, if it has one
+
+    Options of its methods are those of a recipe's [decode] table (beam_size=5, max_length=100, ...).
     """
 
     model: Model
@@ -109,13 +114,17 @@ class Predictor:
     def predict(self, texts: Iterable[InputValue], **options: Any) -> list[str]:
         """The best output for each text, in order: a text or a label; from a language model, the continuation.
 
-        A model of images takes their paths, or uint8 arrays (height, width, 3); one of several sources takes a tuple
-        for each example, or a text with a tab between the sources. Options as in `iter_outputs`.
+        texts      one input each. A model of images takes their paths, or uint8 arrays (height, width, 3); one of
+                   several sources takes a tuple for each example, or a text with a tab between the sources
+        options    keys of [decode], and the arguments of `iter_outputs`
         """
         return [best[0].text for best in self.outputs(texts, **options)]
 
     def outputs(self, texts: Iterable[InputValue], **options: Any) -> list[list[Output]]:
-        """The `num_hypotheses` best outputs for each text, in order, best first. Options as in `iter_outputs`."""
+        """The `num_hypotheses` best outputs for each text, in order, best first.
+
+        texts, options   as in `predict`
+        """
         outputs = dict(self.iter_outputs(texts, **options))
         return [outputs[index] for index in range(len(outputs))]
 
@@ -198,6 +207,14 @@ class Predictor:
     ) -> Iterator[str]:
         """The output for one text, piece by piece as it is generated, by greedy search or sampling.
 
+        text       one input, as in `predict`
+        prefix     how the output begins
+        banned     phrases that it does not contain
+        required   phrases that it contains
+        truncate   drop the end of a text of more than `max_source_length` tokens, which is refused otherwise
+        line       number of the text in its list, from 1: draws of sampling depend on it
+        options    keys of [decode]
+
         The pieces joined are what `predict` gives without a beam; with sampling, what it gives for a text at this line
         of a list.
         """
@@ -213,7 +230,12 @@ class Predictor:
     def score(
         self, texts: Iterable[InputValue], targets: Iterable[str] | None = None, *, batch_tokens: int | None = None
     ) -> list[SequenceScore]:
-        """The log-probability of the target of each text: an output or a label; for a language model, of the text."""
+        """The log-probability of the target of each text: an output or a label; for a language model, of the text.
+
+        texts          one input each, as in `predict`
+        targets        as many outputs or labels; None for a language model
+        batch_tokens   tokens that are scored together at most; default: as of the recipe's [decode]
+        """
         texts = self.inputs.check("texts", texts)
         language_model = not self.recipe.data.source_fields
         if (targets is None) != language_model:
@@ -233,10 +255,15 @@ class Predictor:
         max_source_length: int | None = None,
         batch_tokens: int | None = None,
     ) -> Float[Tensor, "N W"]:
-        """A vector for each text, in float32 on the CPU, whatever is computed beside it.
+        """A vector for each text, (texts, dim) in float32 on the CPU; it does not depend on the other texts.
 
         It is the mean of the encoder's states; of a classifier, the vector from which it predicts the label; of a
         language model, the mean of its decoder's last hidden states, that after the start token among them.
+
+        texts               one input each, as in `predict`
+        truncate            drop the end of a text of more than `max_source_length` tokens, which is refused otherwise
+        max_source_length   default: that of the recipe's [decode]
+        batch_tokens        tokens that are encoded together at most
         """
         config = self.decode_config({"max_source_length": max_source_length, "batch_tokens": batch_tokens})
         encoded, _ = self.encode_inputs("texts", texts, config, truncate=truncate)
@@ -248,7 +275,12 @@ class Predictor:
     ) -> tuple[list[int], Source | None]:
         """The token ids of a text, none for a label or an image; and the encoder's input as a batch of one.
 
-        The batch is None for a language model. `line` is the text's line number, for messages.
+        text       one input, as in `predict`
+        truncate   drop the end of a text that is too long, which is refused otherwise
+        line       the text's line number, for messages
+        options    keys of [decode]
+
+        The batch is None for a language model.
         """
         lines, config = None if line is None else [line], self.decode_config(options)
         encoded, _ = self.encode_inputs("text", [text], config, truncate=truncate, lines=lines)
@@ -264,7 +296,14 @@ class Predictor:
         truncate: bool = False,
         lines: Sequence[int] | None = None,
     ) -> tuple[list[EncodedInput], set[int]]:
-        """The encoded texts, and the indices of those that were truncated."""
+        """The encoded texts, and the indices of those that were truncated.
+
+        name       of the argument, for messages
+        texts      one input each, as in `predict`
+        config     the options of the search; `max_source_length` is the limit
+        truncate   drop the end of a text that is longer, which is refused otherwise
+        lines      line numbers of the texts, for messages
+        """
         encoded = self.inputs.encode(self.inputs.check(name, texts))
         return self.inputs.truncate(encoded, config.max_source_length, truncate=truncate, lines=lines)
 

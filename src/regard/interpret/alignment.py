@@ -59,7 +59,12 @@ ALL_HEADS = AlignmentHeads()
 
 @dataclass(frozen=True)
 class Alignment:
-    """A text, its translation, and for each word of the translation its source word."""
+    """A text, its translation, and for each word of the translation its source word.
+
+    source, output               the texts
+    source_words, output_words   their words
+    origins                      for each output word the index of its source word; None: it is aligned with none
+    """
 
     source: str
     output: str

@@ -86,18 +86,26 @@ class Label:
 
 @dataclass(frozen=True)
 class Look:
-    """What a model attended to while it read one input and generated an output, or was given one.
+    """What a model attended to while it read one input and generated an output, or was given one: `regard.look`.
+
+    title       shown above drawings and pages
+    sources     the tokens of each source, or the image; none for a language model
+    output      the tokens of the output, or the label; None where only attention was captured
+    maps        an `AttentionMap` for each attention module; `look["decoder 1 cross"]` is one of them
+    forward     repeats the forward pass, for attributions; None: the calls were captured elsewhere
+    edits       with which the model ran
+    memory      what the encoder passed on; None without one
 
     Layers count from 1, as in the names of maps; rows, keys and heads count from 0, as in tensors.
     """
 
     title: str
-    sources: tuple[Text | Image, ...]  # none for a language model
+    sources: tuple[Text | Image, ...]
     output: GeneratedText | Label | None
     maps: tuple[AttentionMap, ...]
-    forward: ForwardPass | None = field(repr=False)  # None: calls captured elsewhere
-    edits: tuple[Edit, ...] = ()  # with which the model ran
-    memory: Memory | None = field(default=None, repr=False)  # what the encoder passed on; None without one
+    forward: ForwardPass | None = field(repr=False)
+    edits: tuple[Edit, ...] = ()
+    memory: Memory | None = field(default=None, repr=False)
 
     @property
     def source(self) -> Text | Image | None:
@@ -129,7 +137,10 @@ class Look:
         return names if len(names) == count else tuple(map(str, range(1, count + 1)))
 
     def heads(self, sort: str | None = None) -> list[tuple[AttentionMap, Head]]:
-        """Measures of every head of every map; sorted by one of them in descending order, if given."""
+        """Measures of every head of every map, as pairs of a map and a `Head`.
+
+        sort   the name of a measure, to sort by it in descending order
+        """
         lines = []
         for each in self.maps:
             heads = each.summary(0).heads()
@@ -163,12 +174,18 @@ class Look:
         return {each.name: each.merged(of_tokens[name][..., first:last]) for each, name, first, last in modules}
 
     def difference(self, other: "Look") -> list[TokenDifference]:
-        """The output of this look aligned with that of another, token by token: with and without edits, for example."""
+        """The output of this look aligned with that of the `other`, token by token.
+
+        other   a look at the same input with other edits, for example
+        """
         (tokens, scores), (others, other_scores) = _scored(self.output), _scored(other.output)
         return token_differences(tokens, others, scores, other_scores)
 
     def as_dict(self, *, limit: int = LIMIT) -> dict[str, Any]:
-        """What `to_json` writes, as plain values."""
+        """What `to_json` writes, as plain values.
+
+        limit   weights of a map at most; of a larger map the 16 largest of each row are written
+        """
         return {
             "version": VERSION,
             "title": self.title,
@@ -208,7 +225,10 @@ class Look:
         return json.dumps(self.as_dict(limit=limit), ensure_ascii=False, allow_nan=False)
 
     def to_html(self, *, limit: int = LIMIT) -> str:
-        """As one self-contained page: hover over words, switch layers and heads, sort, pin, zoom, save."""
+        """As one self-contained page: hover over words, switch layers and heads, sort, pin, zoom, save.
+
+        limit   weights of a map at most; of a larger map the page has the 16 largest of each row
+        """
         return HTML_RENDERERS["page"](self.as_dict(limit=limit))
 
     def _repr_html_(self) -> str:

@@ -35,19 +35,33 @@ TOP = 16  # largest weights of each row in the JSON of a map that is too large t
 
 @dataclass(frozen=True, repr=False, eq=False)
 class AttentionMap(AttentionSite):
-    """The attention of one module for one input: heads × rows (queries) × keys."""
+    """The attention of one module for one input: heads × rows (queries) × keys.
+
+    name            "encoder 2", "decoder 1 cross", "pool"
+    kind            "self", "cross", "pool", or "grid" for self-attention over image regions
+    part, layer     the part of the model, and the layer in it, from 1
+    heads           number of heads
+    size            rows and keys: tokens, words or image regions
+    causal          whether a row attends to no later key
+    call            the captured call that weights are computed from; None: only `row_summaries` were kept
+    row_summaries   entropy, distance and largest weights of each row, where they were computed
+    row_words, key_words   the tokens of each word, where rows or keys are words
+    punctuation     which keys have neither a letter nor a digit
+    default_rows, default_heads   what `weights` returns if it is called without rows or heads
+    part_of         of a map of one source of several: the module, its first key and the one after its last
+    source          the index of the source that the keys belong to
+    """
 
     heads: int
-    size: tuple[int, int]  # rows and keys: tokens, words or image regions
+    size: tuple[int, int]
     causal: bool
-    call: AttentionCall | None = None  # None: only `row_summaries` were kept
+    call: AttentionCall | None = None
     row_summaries: RowSummaries | None = None
-    row_words: TokenGroups | None = None  # where rows are words
-    key_words: TokenGroups | None = None  # where keys are words
-    punctuation: Tensor | None = None  # which keys hold neither a letter nor a digit
-    default_rows: Int[Tensor, " rows"] | None = None  # what `weights` returns if it is called without rows or heads
+    row_words: TokenGroups | None = None
+    key_words: TokenGroups | None = None
+    punctuation: Tensor | None = None
+    default_rows: Int[Tensor, " rows"] | None = None
     default_heads: Int[Tensor, " heads"] | None = None
-    # Where the keys are those of one source of several: the module's name, and its first and last key (excluded).
     part_of: tuple[str, int, int] | None = None
 
     def __repr__(self) -> str:
@@ -55,14 +69,16 @@ class AttentionMap(AttentionSite):
 
     @property
     def shown_rows(self) -> list[int]:
+        """The rows that `weights` returns if none are named."""
         return list(range(self.size[0])) if self.default_rows is None else self.default_rows.tolist()
 
     @property
     def shown_heads(self) -> list[int]:
+        """The heads that `weights` returns if none are named."""
         return list(range(self.heads)) if self.default_heads is None else self.default_heads.tolist()
 
     def by_source(self, lengths: Sequence[int]) -> list["AttentionMap"]:
-        """A map for each source, of so many keys each. The weights of all of them sum to one."""
+        """A map for each source, of `lengths[i]` keys each. The weights of all of them sum to one."""
         call, maps, first = self._captured(), [], 0
         assert call.value is not None
         for source, length in enumerate(lengths):
@@ -120,7 +136,10 @@ class AttentionMap(AttentionSite):
         return self._weights(self._call_of(head_index), row_index, norms).float()
 
     def merged(self, of_tokens: Float[Tensor, "H n m"]) -> Float[Tensor, "H N M"]:
-        """Values of pairs of tokens, merged into words as this map's weights are."""
+        """Values of pairs of tokens, merged into words as this map's weights are.
+
+        of_tokens   (heads, tokens of the rows, tokens of the keys); the result is (heads, rows, keys)
+        """
         return self._merged(of_tokens, self.row_words)
 
     @torch.no_grad()

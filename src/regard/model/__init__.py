@@ -1,1 +1,1 @@
-"""The networks: attention and everything that is built from it."""
+"""Models: attention, encoders, decoders, pools, and their interfaces."""

@@ -80,9 +80,11 @@ def attention_weights(
 ) -> Tensor:
     """The exact weights (..., rows, M) of `attend` for these rows and heads, before dropout.
 
-    Arguments are those of `attend`. The value does not matter; if given, it is checked as in `attend`.
-    `rows` and `heads` (the axis before the queries) select; memory grows with the selection.
-    `lse` (..., N) is the log-sum-exp of each row, where it is known; the weights then carry no gradient.
+    query, key, score, mask, causal, window, bias   as of `attend`
+    value   does not matter; if given, it is checked as in `attend`
+    rows    which queries: an index, indices or a slice; None: all. Memory grows with the selection
+    heads   likewise, of the axis before the queries
+    lse     (..., N), the log-sum-exp of each row, where it is known; the weights then carry no gradient
     """
     tensors = {"query": query, "key": key} | ({} if value is None else {"value": value})
     spec, lead, _ = _spec(tensors, score, mask, causal, window, bias)
@@ -104,9 +106,14 @@ def attention_summary(
     on: Tensor | None = None,
     lse: Tensor | None = None,
 ) -> Summary:
-    """Entropy, mean distance, the `top` largest weights and the mass `on` some keys, for every row of weights.
+    """Entropy, mean distance, the largest weights and the mass on some keys, for every row of weights.
 
-    Computed in blocks: memory grows with N + M. `on` (M,) is True at the keys of the mass; other arguments as `attend`.
+    query, key, score, mask, causal, window, bias   as of `attend`
+    top   how many of the largest weights
+    on    (M,), True at the keys whose total weight is wanted
+    lse   (..., N), the log-sum-exp of each row, where it is known
+
+    Computed in blocks: memory grows with N + M. Returns a `Summary`.
     """
     spec, lead, _ = _spec({"query": query, "key": key}, score, mask, causal, window, bias)
     return capture.summary(spec, lead, top, on, _fold_lse(lse, spec, lead))
@@ -115,7 +122,11 @@ def attention_summary(
 def self_attend(
     x: Tensor, *, scaled: bool = False, mask: Tensor | None = None, causal: bool = False, window: Window | None = None
 ) -> Tensor:
-    """Self-attention without parameters, softmax(X Xᵀ) X, of x (..., N, W)."""
+    """Self-attention without parameters, softmax(X Xᵀ) X, of x (..., N, W).
+
+    scaled                 divide the scores by √W
+    mask, causal, window   as of `attend`
+    """
     return attend(x, x, x, score=ScaledDot() if scaled else Dot(), mask=mask, causal=causal, window=window)
 
 

@@ -30,14 +30,20 @@ Pick = int | Sequence[int] | Tensor | slice | None  # rows or heads by index; No
 class AttentionCall:
     """One captured attention call. Its weights are those before dropout.
 
+    source   the module that attended, if it was given
+    spec     score function, queries, keys, mask and bias, with all batch axes folded into (batch, heads)
+    lse      (batch, heads, N), the log-sum-exp of each row
+    lead     the caller's batch axes, heads last
+    value    the values; None where they were not kept
+
     It references the tensors of the call without copying them: compute weights before any of these tensors is changed
     in place (an optimizer step changes the parameters of an additive score, for example).
     """
 
-    source: nn.Module | None  # the module that attended, if it was given
+    source: nn.Module | None
     spec: AttentionSpec
     lse: LogSumExp
-    lead: tuple[int, ...]  # the caller's batch axes, heads last; the spec folds them into (batch, heads)
+    lead: tuple[int, ...]
     value: Values | None = None
 
     @torch.no_grad()

@@ -49,7 +49,10 @@ class Encoder(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, source: Source) -> Memory:
-        """The memory of a batch of sources. States of padding may hold anything finite; the mask excludes them."""
+        """The memory of a batch of `Tokens`, of labels (B,) or of pixels (B, 3, height, width): states (B, S, dim).
+
+        States of padding may hold anything finite; the mask excludes them.
+        """
 
     def forward_packed(self, source: Packed) -> Memory | PackedMemory:
         """As `forward`, for packed sequences. Implemented where the config declares `packable`."""
@@ -112,25 +115,37 @@ class Decoder(nn.Module, ABC, Generic[StateType]):
     ) -> Float[Tensor, "*lead W"]:
         """Hidden states (B, T, W) that `project` turns into the logits of the token after each target.
 
-        With a packing, only of the tokens it names, packed (N, W).
+        targets   token ids (B, T), beginning with the start token
+        memory    what it attends to; None for a language model
+        packing   compute only the tokens that it names, packed (N, W)
         """
 
     def forward(self, targets: Int[Tensor, "B T"], memory: Memory | None = None) -> Float[Tensor, "B T V"]:
-        """Logits of the token after each target."""
+        """Logits (B, T, vocabulary) of the token after each of the `targets` (B, T)."""
         logits: Tensor = self.project(self.hidden(targets, memory))
         return logits
 
     def hidden_packed(self, targets: Packed, memory: Memory | PackedMemory | None) -> Float[Tensor, "N W"]:
-        """As `hidden`, for packed sequences. Implemented where the config declares `packable`."""
+        """As `hidden`, for packed `targets`: (N, W). Implemented where the config declares `packable`."""
         raise NotImplementedError(f"{type(self).__name__} does not take packed sequences")
 
     @abstractmethod
     def start(self, memory: Memory | None, *, batch: int, capacity: int, beams: int = 1) -> StateType:
-        """The state before the first token, for `capacity` tokens and `beams` hypotheses of each sequence."""
+        """The state before the first token.
+
+        memory     that of `batch` sequences; None for a language model
+        batch      sequences
+        capacity   tokens of a hypothesis at most
+        beams      hypotheses of each sequence
+        """
 
     @abstractmethod
     def step(self, tokens: Int[Tensor, " BK"], state: StateType) -> tuple[Float[Tensor, "BK V"], StateType]:
-        """Logits after one more token of every hypothesis (those of a sequence side by side), and the new state."""
+        """One more token of every hypothesis: logits (B · K, vocabulary) and the new state.
+
+        tokens   (B · K,), the hypotheses of a sequence side by side
+        state    the state before it, which is used up
+        """
 
     def prefill(self, tokens: Int[Tensor, "B T"], state: StateType) -> StateType | None:
         """The state after these tokens, read at once instead of step by step, by all hypotheses of a sequence.
@@ -152,7 +167,7 @@ class StatefulDecoder(Decoder[CarriedType]):
     def carry(
         self, targets: Int[Tensor, "B T"], state: CarriedType, weights: list[Float[Tensor, "B _ S"]] | None = None
     ) -> tuple[Float[Tensor, "B T W"], CarriedType]:
-        """Hidden states of the next T tokens of each sequence, and the state after them.
+        """Hidden states (B, T, W) of the next T `targets` of each sequence, and the state after them.
 
         weights   a list to which the attention weights are appended, with their gradient, in parts along T
         """
@@ -170,4 +185,4 @@ class Pool(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, memory: Memory) -> Float[Tensor, "B W"]:
-        """One vector for each sequence."""
+        """One vector (B, dim) for each sequence of a memory."""

@@ -13,7 +13,11 @@ Slots = Int[Tensor, " n"] | slice  # indices, or consecutive slots, which need n
 
 @dataclass(frozen=True)
 class KeyValue:
-    """Projected keys and values of a source, computed once and attended to any number of times."""
+    """Projected keys and values of a source, computed once and attended to any number of times.
+
+    key     (B, kv_heads, M, D)
+    value   (B, kv_heads, M, E)
+    """
 
     key: Float[Tensor, "B G M D"]
     value: Float[Tensor, "B G M E"]
@@ -57,7 +61,11 @@ class LayerMemories:
 
 
 class KeyValueCache:
-    """Keys and values of the positions so far, in tensors allocated once for `capacity` positions."""
+    """Keys and values of the positions so far, in tensors allocated once.
+
+    like       keys and values whose batch size, heads, dims, dtype and device the cache takes over
+    capacity   positions that fit
+    """
 
     def __init__(self, like: KeyValue, capacity: int) -> None:
         """An empty cache for keys and values of this batch, heads, dims, dtype and device."""
@@ -76,6 +84,7 @@ class KeyValueCache:
 
     @property
     def capacity(self) -> int:
+        """Positions that fit."""
         return self._key.shape[2]
 
     @property
@@ -84,7 +93,7 @@ class KeyValueCache:
         return KeyValue(self._key[:, :, : self.length], self._value[:, :, : self.length])
 
     def append(self, new: KeyValue) -> None:
-        """Write the next positions."""
+        """Write the `new` keys and values after those of the positions so far."""
         end = self.length + new.key.shape[2]
         rows = [(*x.shape[:2], x.shape[3]) for x in (new.key, self._key, new.value, self._value)]
         if rows[0] != rows[1] or rows[2] != rows[3]:

@@ -21,12 +21,21 @@ class SourceSpan:
 
 @dataclass(frozen=True)
 class Memory:
-    states: Float[Tensor, "B S W"]  # one per token or image region
-    mask: Bool[Tensor, "B S"]  # False at padding
-    summary: Float[Tensor, "B W"]  # one vector per sequence, from which a decoder without attention starts
-    grid: tuple[int, int] | None = None  # rows and columns of the regions, for images
-    cls_tokens: int = 0  # how many of the first states are learned tokens, not positions of the source
-    # Of several sources, as their encoder returns it; not kept for the slots of a search.
+    """What an encoder hands to a decoder or a pool: states to attend to, whatever the source was.
+
+    states       (B, S, W), one per token or image region
+    mask         (B, S), False at padding
+    summary      (B, W), one vector per sequence, from which a decoder without attention starts
+    grid         rows and columns of the regions, for images
+    cls_tokens   how many of the first states are learned tokens, not positions of the source
+    spans        which states belong to which source, where there are several; not kept for the slots of a search
+    """
+
+    states: Float[Tensor, "B S W"]
+    mask: Bool[Tensor, "B S"]
+    summary: Float[Tensor, "B W"]
+    grid: tuple[int, int] | None = None
+    cls_tokens: int = 0
     spans: tuple[SourceSpan, ...] = ()
 
     def reorder(self, index: Int[Tensor, " beams"]) -> "Memory":
@@ -34,13 +43,13 @@ class Memory:
         return Memory(self.states[index], self.mask[index], self.summary[index], self.grid, self.cls_tokens)
 
     def first(self, count: int) -> "Memory":
-        """A copy of the first sequences."""
+        """A copy of the first `count` sequences."""
         states, mask, summary = (x[:count].clone() for x in (self.states, self.mask, self.summary))
         return Memory(states, mask, summary, self.grid, self.cls_tokens)
 
     @staticmethod
     def joined(parts: "Sequence[Memory]") -> "Memory":
-        """The memories of several batches as that of one, padded to the longest."""
+        """The memories of several batches, `parts`, as that of one, padded to the longest."""
         length, first = max(part.states.shape[1] for part in parts), parts[0]
         padding = [length - part.states.shape[1] for part in parts]
         states = torch.cat([F.pad(part.states, (0, 0, 0, more)) for part, more in zip(parts, padding, strict=True)])
@@ -48,7 +57,7 @@ class Memory:
         return Memory(states, mask, torch.cat([part.summary for part in parts]), first.grid, first.cls_tokens)
 
     def empty(self, batch: int, length: int) -> "Memory":
-        """A memory of this dtype and device in which everything is masked."""
+        """A memory (batch, length) of this dtype and device in which everything is masked."""
         new = self.states.new_zeros
         mask = new(batch, length, dtype=torch.bool)
         summary = self.summary.new_zeros(batch, self.summary.shape[1])

@@ -92,6 +92,7 @@ class MultiHead(AttentionModule):
 
     @property
     def output_weight(self) -> Float[Tensor, "W HE"]:
+        """The weight (dim, heads × head_dim) of the output projection."""
         weight: Tensor = self.out_proj.weight
         return weight
 
@@ -137,7 +138,12 @@ class MultiHead(AttentionModule):
     ) -> Float[Tensor, "N W"]:
         """Self-attention within packed sequences, or attention to the source sequence of the same index.
 
-        For scores that declare `packable`. `window`: attend to so many keys before the query's position.
+        x, offsets               (tokens, dim) of all sequences, and where each begins
+        source, source_offsets   (source tokens, source_dim), likewise; None: self-attention
+        causal                   mask keys after the query's position
+        window                   attend to so many keys before the query's position
+
+        For scores that declare `packable`.
         """
         score_function = self.score.score_function(self.head_dim)
         if not (self.score.packable and varlen.supports(score_function)):
@@ -177,7 +183,11 @@ class MultiHead(AttentionModule):
     def attend_memory(
         self, x: Tensor, memory: KeyValue, *, mask: Tensor | None = None, packing: Packing | None = None
     ) -> Tensor:
-        """Attend from x to projected keys and values. Else as `forward`."""
+        """Attend from x (B, N, dim) to keys and values that `project_memory` computed.
+
+        memory          projected keys and values
+        mask, packing   as of `forward`
+        """
         if packing is None:
             self._check_input("x", x, self.dim)
         return self._attend(self._query(x, packing), memory, mask, packing=packing)
@@ -198,9 +208,11 @@ class MultiHead(AttentionModule):
     ) -> Tensor:
         """Causal self-attention of the next N positions, usually one, which are appended to the cache.
 
-        `position` is that of the first, by default the number of cached ones. For N hypotheses at one `position` (of
-        all sequences, or of each), the mask `visible` (B, N, cached + N) selects what each attends to, instead of
-        causality.
+        x          (B, N, dim), the new positions
+        cache      keys and values of the positions before them
+        window, bias   as of `forward`
+        position   of the first new one, of all sequences or of each; default: the number of cached ones
+        visible    (B, N, cached + N), for N hypotheses at one `position`: what each attends to, instead of causality
         """
         length, positions = cache.length, None
         if self.rotary is not None and visible is None and (position is None or isinstance(position, int)):

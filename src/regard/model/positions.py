@@ -53,7 +53,7 @@ class PositionEncoding(Positions, ABC):
 
     @classmethod
     def build(cls, options: PositionOptions) -> "PositionEncoding":
-        """An encoding of the model's dim; `max_positions` is the limit of those that have one."""
+        """An encoding of the model's dim, `options.dim`; kinds with a last position read `options.max_positions`."""
         return cls(options.dim)
 
     @abstractmethod
@@ -69,7 +69,7 @@ class PositionBias(Positions, ABC):
 
     @classmethod
     def build(cls, options: PositionOptions) -> "PositionBias":
-        """A bias for each head."""
+        """A bias for each of `options.heads` heads."""
         return cls(options.heads)
 
     @abstractmethod
@@ -78,7 +78,11 @@ class PositionBias(Positions, ABC):
 
 
 class Sinusoidal(PositionEncoding):
-    """Sines and cosines of wavelengths from 2π to 2π · base, without parameters (https://arxiv.org/abs/1706.03762)."""
+    """Sines and cosines of wavelengths from 2π to 2π · base, without parameters (https://arxiv.org/abs/1706.03762).
+
+    dim    of a vector, an even number: the first half are sines
+    base   of the wavelengths
+    """
 
     multiple_of = 2
 
@@ -93,7 +97,12 @@ class Sinusoidal(PositionEncoding):
 
 
 class Learned(PositionEncoding):
-    """A learned vector for each position below `limit`, after `offset` unused rows of the table."""
+    """A learned vector for each position.
+
+    dim      of a vector
+    limit    number of positions
+    offset   unused rows of the table before the first
+    """
 
     limited = True
     limit: int
@@ -105,6 +114,7 @@ class Learned(PositionEncoding):
 
     @classmethod
     def build(cls, options: PositionOptions) -> PositionEncoding:
+        """An encoding with the dim, `max_positions` and `position_offset` of `options`."""
         return cls(options.dim, options.max_positions, options.position_offset)
 
     def forward(self, positions: Int[Tensor, "*lead S"]) -> Float[Tensor, "*lead S W"]:
@@ -134,6 +144,10 @@ class Add(nn.Module):
         self.positions = positions
 
     def forward(self, x: Float[Tensor, "*lead S W"], start: Start = 0) -> Float[Tensor, "*lead S W"]:
+        """Add the encoding of its positions to x (..., S, dim).
+
+        start   the position of the first token, of all sequences or of each; positions of all tokens; or packed offsets
+        """
         if x.shape[-1] != self.positions.dim:
             wanted = f"dim {self.positions.dim}, that of the positions added to it"
             remedy = "Build the positions with the dim of the input, or use Concatenate."
@@ -149,12 +163,19 @@ class Concatenate(nn.Module):
         self.positions = positions
 
     def forward(self, x: Float[Tensor, "*lead S W"], start: Start = 0) -> Float[Tensor, "*lead S V"]:
+        """Concatenate x (..., S, dim) and the encoding of its positions.
+
+        start   the position of the first token, of all sequences or of each; positions of all tokens; or packed offsets
+        """
         encoded = _encode(self.positions, x, start)
         return torch.cat((x, encoded.expand(*x.shape[:-1], -1)), -1)
 
 
 class Rotary(Positions):
     """Rotary position embedding: rotates pairs of a head's dimensions by angles proportional to the position.
+
+    dim    of a head, an even number
+    base   of the wavelengths
 
     Dot products then depend on the distance alone. Dimension i is paired with i + dim / 2
     (https://arxiv.org/abs/2104.09864).
@@ -169,10 +190,11 @@ class Rotary(Positions):
 
     @classmethod
     def build(cls, options: PositionOptions) -> "Rotary":
-        """A rotation of heads."""
+        """A rotation for heads of `options.head_dim`, with `options.rotary_base`."""
         return cls(options.head_dim, options.rotary_base)
 
     def forward(self, x: Float[Tensor, "*lead S D"], positions: Int[Tensor, "*#lead S"]) -> Float[Tensor, "*lead S D"]:
+        """Rotate x (..., S, dim) by the angles of the `positions` (..., S)."""
         if x.shape[-1] != self.dim:
             wanted = f"heads of dim {self.dim}, for which these positions were built"
             got = f"dim {x.shape[-1]} in shape {tuple(x.shape)}"
@@ -184,7 +206,10 @@ class Rotary(Positions):
 
 
 class Alibi(PositionBias):
-    """ALiBi: a penalty linear in the distance, with a slope per head (https://arxiv.org/abs/2108.12409)."""
+    """ALiBi: a penalty linear in the distance, with a slope per head (https://arxiv.org/abs/2108.12409).
+
+    heads   number of heads
+    """
 
     slopes: Tensor
 
@@ -205,8 +230,10 @@ class Alibi(PositionBias):
 class RelativeBias(PositionBias):
     """A learned bias for each head and each bucket of distances, as in T5 (https://arxiv.org/abs/1910.10683).
 
-    Half of the buckets hold one distance each; the rest grow logarithmically up to `max_distance`, beyond which all
-    distances share one. `bidirectional` gives half of the buckets to keys after the query.
+    heads           number of heads
+    buckets         half of them hold one distance each; the rest grow logarithmically
+    max_distance    beyond which all distances share one bucket
+    bidirectional   give half of the buckets to keys after the query
     """
 
     def __init__(self, heads: int, *, buckets: int = 32, max_distance: int = 128, bidirectional: bool = True) -> None:
@@ -222,6 +249,7 @@ class RelativeBias(PositionBias):
 
     @classmethod
     def build(cls, options: PositionOptions) -> PositionBias:
+        """A bias with the heads, buckets and largest distance of `options`."""
         buckets, max_distance = options.relative_buckets, options.relative_max_distance
         return cls(options.heads, buckets=buckets, max_distance=max_distance, bidirectional=options.bidirectional)
 

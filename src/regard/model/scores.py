@@ -32,7 +32,12 @@ class Score(nn.Module):
 
     @classmethod
     def build(cls, query_dim: int, key_dim: int, heads: int | None = None, kv_heads: int | None = None) -> "Score":
-        """A score for these dims, with parameters per head where `heads` is given; called for a name in `SCORES`."""
+        """A score for these dims; called for a name in `SCORES`.
+
+        query_dim, key_dim   of the queries and of the keys
+        heads                number of heads that have parameters of their own; None: one set for all
+        kv_heads             heads of keys, where query heads share them
+        """
         if cls.equal_dims and query_dim != key_dim:
             wanted = f"queries and keys of one dim for {cls.__name__}"
             remedy = "Make them equal, or use 'bilinear', 'reduced_rank' or 'additive'."
@@ -40,11 +45,11 @@ class Score(nn.Module):
         return cls()
 
     def queries(self, query: Float[Tensor, "... N Q"]) -> Float[Tensor, "... N D"]:
-        """The projected queries."""
+        """The projected queries (..., N, D) of `query` (..., N, query_dim)."""
         return query
 
     def keys(self, key: Float[Tensor, "... M K"]) -> Float[Tensor, "... M D"]:
-        """The projected keys."""
+        """The projected keys (..., M, D) of `key` (..., M, key_dim)."""
         return key
 
     def score_function(self, dim: int) -> ScoreFunction:
@@ -59,12 +64,15 @@ class ProjectedKeys:
     score: Score
 
     def queries(self, query: Float[Tensor, "... N Q"]) -> Float[Tensor, "... N D"]:
+        """The projected queries of `query`, by the score."""
         return self.score.queries(query)
 
     def keys(self, key: Float[Tensor, "... M D"]) -> Float[Tensor, "... M D"]:
+        """The given `key`, which is projected already."""
         return key
 
     def score_function(self, dim: int) -> ScoreFunction:
+        """That of the score, for queries and keys of this `dim`."""
         return self.score.score_function(dim)
 
 
@@ -87,7 +95,10 @@ class ScaledDot(Score):
 
 
 class Bilinear(Score):
-    """qᵀ W k, the multiplicative score; W is applied to the keys (https://arxiv.org/abs/1508.04025)."""
+    """qᵀ W k, the multiplicative score; W is applied to the keys (https://arxiv.org/abs/1508.04025).
+
+    query_dim, key_dim, heads, kv_heads   as of `Score.build`
+    """
 
     packable = linear_queries = True
 
@@ -97,6 +108,7 @@ class Bilinear(Score):
 
     @classmethod
     def build(cls, query_dim: int, key_dim: int, heads: int | None = None, kv_heads: int | None = None) -> Score:
+        """As `Score.build` of query_dim, key_dim, heads, kv_heads."""
         return cls(query_dim, key_dim, heads=heads, kv_heads=kv_heads)
 
     def keys(self, key: Float[Tensor, "... M K"]) -> Float[Tensor, "... M D"]:
@@ -123,16 +135,25 @@ class ProjectedScore(Score):
 
 
 class ReducedRank(ProjectedScore):
-    """(Uq)·(Vk), the bilinear score with W = UᵀV of rank `dim`."""
+    """(Uq)·(Vk), the bilinear score with W = UᵀV of rank `dim`.
+
+    query_dim, key_dim, heads, kv_heads   as of `Score.build`
+    dim                                   of the projected queries and keys
+    """
 
     @classmethod
     def build(cls, query_dim: int, key_dim: int, heads: int | None = None, kv_heads: int | None = None) -> Score:
+        """As `Score.build` of query_dim, key_dim, heads, kv_heads; the rank is a quarter of the smaller dim."""
         rank = max(1, min(query_dim, key_dim) // 4)
         return cls(query_dim, key_dim, rank, heads=heads, kv_heads=kv_heads)
 
 
 class Additive(ProjectedScore):
-    """w · tanh(Uq + Vk + b), a perceptron with one hidden layer (https://arxiv.org/abs/1409.0473)."""
+    """w · tanh(Uq + Vk + b), a perceptron with one hidden layer (https://arxiv.org/abs/1409.0473).
+
+    query_dim, key_dim, heads, kv_heads   as of `Score.build`
+    dim                                   of the hidden layer
+    """
 
     def __init__(
         self, query_dim: int, key_dim: int, dim: int, *, heads: int | None = None, kv_heads: int | None = None
@@ -143,6 +164,7 @@ class Additive(ProjectedScore):
 
     @classmethod
     def build(cls, query_dim: int, key_dim: int, heads: int | None = None, kv_heads: int | None = None) -> Score:
+        """As `Score.build` of query_dim, key_dim, heads, kv_heads; the hidden layer has query_dim units."""
         return cls(query_dim, key_dim, query_dim, heads=heads, kv_heads=kv_heads)
 
     def keys(self, key: Float[Tensor, "... M K"]) -> Float[Tensor, "... M D"]:
@@ -158,9 +180,11 @@ class Uniform(Score):
     content_based, linear_queries = False, True
 
     def queries(self, query: Float[Tensor, "... N Q"]) -> Float[Tensor, "... N 1"]:
+        """One zero per query: the `query` itself does not matter."""
         return query.new_zeros(*query.shape[:-1], 1)
 
     def keys(self, key: Float[Tensor, "... M K"]) -> Float[Tensor, "... M 1"]:
+        """One zero per key: the `key` itself does not matter."""
         return key.new_zeros(*key.shape[:-1], 1)
 
 

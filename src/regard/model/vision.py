@@ -24,6 +24,10 @@ from regard.model.transformer_block import ClsToken, InputLayer, PaddedInputs, T
 class SelfAttention2d(nn.Module):
     """Self-attention over the positions of a feature map, as a residual block for any CNN.
 
+    channels   of the feature map
+    heads      number of heads; must divide `channels` unless `head_dim` is given
+    head_dim   dim of one head
+
     The 1×1 convolutions of https://arxiv.org/abs/1805.08318 are linear maps at every position, so this is multi-head
     attention over the flattened grid. Its output is scaled by a gate that starts at zero: inserted into a trained
     network, the block is the identity at first.
@@ -36,6 +40,7 @@ class SelfAttention2d(nn.Module):
         self.gate = nn.Parameter(torch.zeros(()))
 
     def forward(self, x: Float[Tensor, "B C Y X"]) -> Float[Tensor, "B C Y X"]:
+        """The feature map x (B, channels, height, width) plus its gated self-attention."""
         positions = x.flatten(2).mT  # (B, Y·X, C)
         attended: Tensor = self.attn(positions)
         return x + self.gate * attended.mT.reshape(x.shape)

@@ -1,1 +1,1 @@
-"""Serving: an engine that answers requests in continuous batches."""
+"""The HTTP server: its API, the engine with continuous batching, and the studio."""

@@ -42,6 +42,7 @@ def serve(
     """Serve models over HTTP until SIGTERM or SIGINT: then no request is taken any more, and those in flight end first.
 
     models          a run or checkpoint, or several by name
+    host, port      where to listen; "0.0.0.0" is every network interface, port 0 any free port
     device          "cpu", "cuda", "cuda:1", or "auto": a GPU where there is one; several: each holds a replica of every
                     model; or the devices of each model, by its name
     keys            API keys, one of which each request must name: a file of them, or its lines (`KEY name=web admin`);

@@ -1,1 +1,1 @@
-"""Learning: from data to weights."""
+"""Training: the loop, losses, optimizers, schedules, distributed processes, run state."""

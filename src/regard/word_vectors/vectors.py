@@ -26,6 +26,9 @@ from regard.word_vectors.similarity import WordSimilarity, normalized, read_vect
 class WordVectors:
     """A vector for each word.
 
+    words     as many as vectors, each once
+    vectors   (words, dim)
+
     >>> vectors = WordVectors(["red", "pink", "king"], torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]]))
     >>> [word for word, cosine in vectors.nearest("red", 2)]
     ['pink', 'king']
@@ -60,6 +63,7 @@ class WordVectors:
 
     @property
     def dim(self) -> int:
+        """Dimension of the vectors."""
         return self.vectors.shape[1]
 
     @cached_property
@@ -72,11 +76,15 @@ class WordVectors:
         return self._similarity.row(word)
 
     def similarity(self, a: str, b: str) -> float:
-        """The cosine of two words."""
+        """The cosine of the vectors of the words `a` and `b`."""
         return float(self.units[self.row(a)] @ self.units[self.row(b)])
 
     def nearest(self, to: str | Float[Tensor, "_"], count: int = 10) -> list[tuple[str, float]]:
-        """The words of largest cosine with a word (without itself) or with a vector."""
+        """The words of largest cosine, with their cosines, in descending order.
+
+        to      a word, which is not among the results, or a vector
+        count   of the results
+        """
         if isinstance(to, str):
             return self._similarity.nearest(to, count)
         if to.shape != (self.dim,):
@@ -85,7 +93,9 @@ class WordVectors:
         return self._similarity.greatest(normalized(to.detach().float().cpu().numpy()), set(), count)
 
     def analogy(self, a: str, b: str, c: str, count: int = 1) -> list[tuple[str, float]]:
-        """`a` is to `b` as `c` is to what? By 3CosAdd, never one of the three (https://aclanthology.org/W14-1618)."""
+        """`a` is to `b` as `c` is to what? The `count` best words by 3CosAdd, never one of the three
+        (https://aclanthology.org/W14-1618).
+        """
         return self._similarity.analogy(a, b, c, count)
 
     @cached_property
@@ -114,7 +124,7 @@ class WordVectors:
         return len(known)
 
     def save(self, path: str | Path) -> None:
-        """Write word2vec's text format, atomically."""
+        """Write word2vec's text format to the file `path`, atomically."""
         for word in self.words:
             if word.split() != [word] or not is_encodable(word):
                 wanted = "words of UTF-8 text without spaces, which end a word in this format"
@@ -127,7 +137,7 @@ class WordVectors:
 
     @staticmethod
     def load(path: str | Path) -> "WordVectors":
-        """Read word2vec's text format."""
+        """Read word2vec's text format from the file `path`."""
         words, matrix = read_vectors(Path(path))
         return WordVectors(words, torch.from_numpy(matrix.copy()))
 

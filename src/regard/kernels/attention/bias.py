@@ -21,7 +21,7 @@ class DistanceBias:
 
     @staticmethod
     def distances(n: int, m: int, device: torch.device | None = None) -> Tensor:
-        """The signed distances, key minus query, that `values` holds a number for."""
+        """The signed distances, key minus query, of n queries and m keys, (n + m − 1,), on a device."""
         return torch.arange(1 - m, max(n, 1 - m), device=device)  # (L,)
 
 

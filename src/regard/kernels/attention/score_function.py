@@ -34,15 +34,18 @@ class ScoreFunction(ABC):
     def scores(self, query: QueryRows, key: KeyBlock) -> ScoreTile:
         """The scores, written so that autograd can differentiate them.
 
-        Queries and keys are float32 or wider; cast the weight to their dtype.
+        `query` and `key` are float32 or wider; cast the weight to their dtype.
         """
 
     def blocked_scores(self, query: QueryRows, key: KeyBlock) -> ScoreTile:
-        """As `scores`, in bounded memory. The result is a tensor of its own: the caller overwrites it."""
+        """As `scores` of `query` and `key`, in bounded memory.
+
+        The result is a tensor of its own: the caller overwrites it.
+        """
         return self.scores(query, key)
 
     def gradients(self, d_scores: ScoreTile, query: QueryRows, key: KeyBlock) -> Gradients:
-        """Gradients of the query, the key and the weight, given those of the scores."""
+        """Gradients of `query`, `key` and the weight (None without one), given those of the scores, `d_scores`."""
         inputs = [query, key] if self.weight is None else [query, key, self.weight.to(query.dtype)]
         with torch.enable_grad():
             leaves = [x.detach().requires_grad_() for x in inputs]

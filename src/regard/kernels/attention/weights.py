@@ -25,13 +25,20 @@ MAX_DIM, MAX_TOP = 256, 64  # head dim, and largest weights of a row, that fit i
 
 @dataclass(frozen=True)
 class Summary:
-    """Statistics of each row of weights."""
+    """Statistics of each row of weights (..., N, M).
 
-    entropy: Float[Tensor, "*lead N"]  # in nats: 0 for one key, log M for equal weights
-    distance: Float[Tensor, "*lead N"]  # the weighted mean of |key position − query position|
-    top_weights: Float[Tensor, "*lead N top"]  # the largest weights, in descending order
-    top_keys: Int[Tensor, "*lead N top"]  # and their keys; -1 beside a weight of zero
-    mass: Float[Tensor, "*lead N"] | None  # the total weight of the keys `on`
+    entropy       (..., N), in nats: 0 for one key, log M for equal weights
+    distance      (..., N), the weighted mean of |key position − query position|
+    top_weights   (..., N, top), the largest weights, in descending order
+    top_keys      (..., N, top), their keys; -1 beside a weight of zero
+    mass          (..., N), the total weight of the keys `on`; None if none were given
+    """
+
+    entropy: Float[Tensor, "*lead N"]
+    distance: Float[Tensor, "*lead N"]
+    top_weights: Float[Tensor, "*lead N top"]
+    top_keys: Int[Tensor, "*lead N top"]
+    mass: Float[Tensor, "*lead N"] | None
 
 
 def weights(spec: AttentionSpec, rows: RowRange, lse: LogSumExp | None = None) -> Float[Tensor, "B H R M"]:
