@@ -182,6 +182,18 @@ def test_an_imported_model_is_looked_at_scored_and_fine_tuned(folders, tmp_path)
     assert tuned.target.special_tokens == model.target.special_tokens
 
 
+@pytest.mark.parametrize(("kind", "files"), [("bart", '"SOURCES", "TARGETS"'), ("gpt2", '"TEXTS"')])
+def test_the_recipe_names_the_files_to_learn_from(kind, files, folders, tmp_path):
+    out = regard.import_model(folders[kind][0], tmp_path / "model")
+    assert f"'data.train=[{files}]'" in (out / "recipe.toml").read_text()
+
+
+def test_an_imported_model_has_no_data_to_evaluate_on(folders, tmp_path):
+    out = regard.import_model(folders["gpt2"][0], tmp_path / "model")
+    with pytest.raises(InvalidArgument, match=r"split: wanted new data.*got 'test'\. Name files with --data"):
+        regard.evaluate([out], device="cpu")
+
+
 def test_a_vocabulary_larger_than_the_embedding_is_refused(folders, tmp_path):
     folder, _ = folders["gpt2"]
     for file in folder.iterdir():

@@ -260,9 +260,10 @@ def _split(recipe: Recipe, split: str) -> Split:
     for known in recipe.data.splits:
         if known == split:
             return known
-    raise InvalidArgument(
-        "split", wanted=f"one of {', '.join(recipe.data.splits)}", got=repr(split), remedy="Or add it to [data]."
-    )
+    wanted, remedy = f"one of {', '.join(recipe.data.splits)}", "Or add it to [data]."
+    if not recipe.data.splits:  # an imported model
+        wanted, remedy = "new data: this model has none of its own", "Name files with --data."
+    raise InvalidArgument("split", wanted=wanted, got=repr(split), remedy=remedy)
 
 
 def _predict(model: Predictor, rows: Iterator[Row]) -> Iterator[tuple[Row, str]]:

@@ -23,7 +23,7 @@ from regard.model.interfaces import DecoderState
 from regard.model.memory import Memory
 from regard.runtime import engines
 from regard.runtime.cuda.cuda_graphs import autocast, rounded
-from regard.runtime.interfaces import EngineOptions
+from regard.runtime.interfaces import LEAST_PROMPT, EngineOptions
 
 SOURCE_MULTIPLE = 32  # static buffers hold sources of a multiple of so many positions
 log = logging.getLogger(__name__)
@@ -106,6 +106,7 @@ class BatchLimits(NamedTuple):
     min_length: bool = False  # whether an output has a smallest length
     source: int = 0  # positions of a source beyond those of the first requests
     queued: bool = False  # whether requests are admitted after the first step
+    ragged: bool = False  # whether prompts have different lengths
 
     @staticmethod
     def of(requests: Sequence[PlannedRequest], slots: int) -> "BatchLimits":
@@ -118,6 +119,7 @@ class BatchLimits(NamedTuple):
             (max(map(len, bans)), max((len(run) for each in bans for run, _ in each), default=0)),
             any(each.min_length for each in requests),
             queued=slots < len(requests),
+            ragged=len({each.request.given for each in requests}) > 1,
         )
 
 
@@ -159,8 +161,10 @@ class BatchPlan:
             and all(each.recordable for each in self.processors)
         )
         self.slots = rounded(slots, up=not limits.queued) if self.static else slots
-        # Where requests are admitted later, steps exceed any output's length; the older half of the cache is dropped.
-        self.capacity = 2 * limits.max_length if limits.queued else limits.max_length
+        # Where requests are admitted later, or begin after prompts of different lengths, steps exceed any output's
+        # length; the older half of the cache is dropped.
+        later = limits.queued or (limits.ragged and limits.max_prefix >= LEAST_PROMPT and not self.static)
+        self.capacity = 2 * limits.max_length if later else limits.max_length
 
     def sizes(self, memory: Memory | None) -> BufferSizes:
         """Sizes for sources like these; static buffers have few different sizes, so that they can be used again."""

@@ -49,6 +49,9 @@ class BeamSearch(DecodingStrategy):
         self.ended_score[slots] = -torch.inf
         self.done[slots] = False
 
+    def prompts(self, count: int) -> Int[Tensor, "B T"] | None:
+        return None if self.trace is not None else super().prompts(count)
+
     def loop(self) -> SearchLoop | None:
         loop = self.common_loop(self.log_p, normalized=True)
         if loop is None or self.groups > 1 or self.trace is not None:

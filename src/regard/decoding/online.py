@@ -30,7 +30,7 @@ class OnlineSearch(SearchBatch):
     requests: dict[int, PlannedRequest]
 
     def __init__(self, task: SearchTask, limits: BatchLimits, slots: int) -> None:
-        self.task, self.slots, self.requests = task, slots, {}
+        self.task, self.slots, self.requests, self.read = task, slots, {}, {}
         self.plan = BatchPlan(task, limits._replace(queued=True), slots)
         self.queue = EncodeQueue(self.plan, self.requests, each_alone=self.plan.device.type == "cpu")
         self.occupants, self.step, self.done = [], 0, None
@@ -132,6 +132,7 @@ class OnlineSearch(SearchBatch):
     def _leave(self, slot: int) -> int:
         number = self._release(slot)
         del self.requests[number]
+        self.read.pop(number, None)
         if not self.requests:
             self._return_buffers()
         return number

@@ -32,6 +32,7 @@ class Request(NamedTuple):
     late: Sequence[tuple[Sequence[int], int]] = ()  # runs that are banned once the output has so many tokens
     given: int = 0  # tokens of the prefix that are a prompt: no part of the output, and free of its constraints
     first: int | None = None  # the token before its first; None: that of the task
+    score_prompt: bool = False  # whether the log-probabilities of the prompt's tokens are wanted
 
     @property
     def bans(self) -> list[tuple[Sequence[int], int]]:

@@ -27,7 +27,7 @@ from regard.runtime import engines
 from regard.runtime.cuda.buffers import DecodeBuffers, buffer_pool
 from regard.runtime.cuda.cuda_graphs import autocast, rounded
 from regard.runtime.cuda.host_future import HostFuture
-from regard.runtime.interfaces import LoopBounds
+from regard.runtime.interfaces import LEAST_PROMPT, LoopBounds
 
 IDLE_FRACTION = 8  # requests are admitted when an eighth of the slots is free
 STEPS_AHEAD = 4  # recorded steps between two checks for finished slots
@@ -98,6 +98,7 @@ class SearchBatch:
     done: HostFuture | None  # the finished slots before the last steps
 
     requests: Requests
+    read: dict[int, int]  # tokens of the prompt of each request that were read at once
     streams: bool = False  # whether every token is read as soon as it is generated
 
     def __init__(self, task: SearchTask, requests: Sequence[PlannedRequest], slots: int) -> None:
@@ -120,8 +121,9 @@ class SearchBatch:
         """The tokens of the only request."""
         self.streams, prompt = True, self.requests[0].request.given
         done = bool(self._first_steps(wait=True))
-        yield from self.buffers.strategy.generated.tokens[0, 0, : self.step - 1].tolist()  # of a prompt
-        for number in count(self.step - 1):
+        read = self.read.get(0, 0)
+        yield from self.buffers.strategy.generated.tokens[0, 0, :read].tolist()
+        for number in count(read):
             token = int(self.buffers.tokens[0, 0])
             if number < prompt or not self.task.is_end(token):
                 yield token
@@ -184,6 +186,30 @@ class SearchBatch:
             self.buffers.state = state
         else:
             self.buffers.admit(rows, state)
+        self._read_prompts(slots, admitted, empty=empty)
+
+    def _read_prompts(self, slots: list[int], admitted: list[int], *, empty: bool) -> None:
+        """Read the prompts of admitted requests in forward passes instead of steps.
+
+        All slots at once as far as the shortest, where all begin now and lengths are similar. Else, and where outputs
+        do not depend on what runs beside them, one by one, the longest first: it decides the size of the past.
+        """
+        given = [self._prompt(index) for index in admitted]
+        shortest, alike = min(given), max(given) - min(given) < LEAST_PROMPT
+        together = alike and not (self.plan.decoder.compiled or self.queue.each_alone)
+        with autocast(self.plan.half):
+            if empty and (together or len(slots) == 1):
+                if shortest >= (2 if together else LEAST_PROMPT) and self.buffers.prefill(shortest):
+                    self.read |= dict.fromkeys(admitted, shortest)
+                return
+            for count, slot, index in sorted(zip(given, slots, admitted, strict=True), reverse=True):
+                if count >= LEAST_PROMPT and self.buffers.prefill_slot(slot, count):
+                    self.read[index] = count
+
+    def _prompt(self, index: int) -> int:
+        """Tokens of a request's prompt that may be read at once."""
+        request = self.requests[index].request
+        return 0 if request.source is not None or request.score_prompt else request.given
 
     def _first_steps(self, *, wait: bool) -> Finished:
         """As `_advance`, from the beginning.
@@ -207,20 +233,12 @@ class SearchBatch:
         plan = self.plan
         self.occupants, self.queue = [None] * plan.slots, EncodeQueue(plan, self.requests)
         self.step = 0  # steps taken
-        self.done = None
+        self.done, self.read = None, {}
         self.queue.encode()
         self.sizes = plan.sizes(self.queue.memory)
         self.pool_key = plan.pool_key(self.sizes)
         self.buffers = self._pooled_buffers() or self._new_buffers()
         self._admit(list(range(len(self.queue.encoded))))
-        self._read_prompts()
-
-    def _read_prompts(self) -> None:
-        """Read the prompts of all slots at once, as far as the shortest; what is left of longer ones, step by step."""
-        given = [self.requests[index].request.given for index, _ in filter(None, self.occupants)]
-        with autocast(self.plan.half):
-            if min(given) > 1 and self.buffers.prefill(min(given)):
-                self.step = min(given)
 
     def _pooled_buffers(self) -> DecodeBuffers[DecodingStrategy] | None:
         """Buffers of as many slots that an earlier search has returned."""

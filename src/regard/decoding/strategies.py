@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
@@ -35,6 +35,7 @@ class DecodingStrategy(SearchStrategy):
     required: RequiredPhrases | None = None
     prompted: bool = True
     per_slot: ClassVar[tuple[str, ...]]
+    log_p: Float[Tensor, "B K T"] = field(init=False)  # of each token; of width 0 where it is not wanted
 
     def __post_init__(self) -> None:
         self.masks_only = all(each.masks_only for each in self.processors)
@@ -55,10 +56,11 @@ class DecodingStrategy(SearchStrategy):
             return None  # these follow every step
         return self.generated.prefix[:, :count]
 
-    def skip(self, prompts: Int[Tensor, "B T"]) -> None:
+    def skip(self, slots: Slots, prompts: Int[Tensor, "n T"]) -> None:
         count = prompts.shape[1]
-        self.generated.tokens[:, :, :count] = prompts[:, None]
-        self.generated.length += count
+        self.generated.tokens[slots, :, :count] = prompts[:, None]
+        self.log_p[slots, :, :count] = 0.0
+        self.generated.length[slots] = count
 
     def common_loop(self, log_p: Float[Tensor, "B K T"] | None, *, normalized: bool) -> SearchLoop | None:
         """The part of `loop` that strategies share; None where phrases are required or a processor needs Python."""

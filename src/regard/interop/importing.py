@@ -31,7 +31,7 @@ TEXT = {"tokenizer": "pretrained"}
 RECIPE = "recipe.toml"
 RECIPE_HEAD = """\
 # Continues the training of the model in this folder:
-# regard train this/folder/recipe.toml --set 'data.train=["SOURCES", "TARGETS"]' --out runs/mine
+# regard train this/folder/recipe.toml --set 'data.train=[{}]' --out runs/mine
 """
 FINE_TUNING = {"init_from": ".", "learning_rate": 2e-5, "warmup_steps": 100, "max_steps": 1000}
 
@@ -97,7 +97,8 @@ class ImportedModel:
         }
         decode = _changed(tables["decode"], DecodeConfig())
         recipe = {"data": data, "model": tables["model"], "train": FINE_TUNING, "decode": decode}
-        return RECIPE_HEAD + "\n".join(toml_lines(recipe))
+        files = '"SOURCES", "TARGETS"' if data.get("source") is not None else '"TEXTS"'
+        return RECIPE_HEAD.format(files) + "\n".join(toml_lines(recipe))
 
     def _writer(self, dtype: torch.dtype | None) -> Callable[[Path], None]:
         pretrained = self.pretrained

@@ -1,9 +1,8 @@
 """SentencePiece models (https://arxiv.org/abs/1808.06226): their protobuf files read, and made into tokenizers.
 
 The protobuf wire format is read here (https://protobuf.dev/programming-guides/encoding), without its library. A model
-becomes a `tokenizers.Tokenizer` that encodes as SentencePiece does, with four differences, as in Hugging Face's
-tokenizers. The name of a control symbol inside a text is that symbol. Hangul that is decomposed into letters stays so,
-as does a decomposed letter with one mark more than any composed one, as in vocalized Arabic.
+becomes a `tokenizers.Tokenizer` that encodes as SentencePiece does, with two differences, as in Hugging Face's
+tokenizers. The name of a control symbol inside a text is that symbol.
 Of two segmentations with equal scores, such as "ww" + "w" and "w" + "ww" of a Unigram model, either may be chosen:
 SentencePiece adds in float32, where the rounding of the text before them decides.
 """
@@ -28,6 +27,7 @@ from regard.data.spelling import HIDDEN
 LARGEST = 1 << 28  # bytes of a file
 MOST = 2_000_000  # pieces
 SPACE = "▁"
+SEPARATOR = "\ufdd0"  # a code point that no text has, which divides grapheme clusters during normalization
 SYMBOL_SCORE = 0.5  # of a symbol that the user defined, in a Unigram model: measured with SentencePiece 0.2.2
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
@@ -233,7 +233,7 @@ def _bpe(model: SentencePieceModel, names: Sequence[str]) -> models.BPE:
 def _normalizer(model: SentencePieceModel) -> normalizers.Normalizer:
     steps: list[normalizers.Normalizer] = []
     if model.charsmap:
-        steps = [*_before_precompiled(model.charsmap), normalizers.Precompiled(model.charsmap)]
+        steps = _charsmap_steps(model.charsmap)
     space = SPACE if model.escape_whitespaces else " "
     if model.remove_extra_whitespaces:
         steps += [normalizers.Replace(Regex(r"\A +"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
@@ -246,15 +246,35 @@ def _normalizer(model: SentencePieceModel) -> normalizers.Normalizer:
     return normalizers.Sequence(steps)
 
 
-def _before_precompiled(charsmap: bytes) -> list[normalizers.Normalizer]:
-    """What makes up for two limits of `Precompiled`.
+def _charsmap_steps(charsmap: bytes) -> list[normalizers.Normalizer]:
+    """Compiled rules, of which SentencePiece applies the longest that matches at each position of a text.
 
-    It looks up grapheme clusters of less than six bytes, and else single characters: vowel signs of Brahmic scripts and
-    kana with a voicing mark are larger. Of a cluster it applies the rule of the shortest prefix and drops the rest: the
-    second mark of a letter, as in Vietnamese and Greek, and each mark of a capital letter where rules fold case.
+    `Precompiled` does so for single characters. It looks up grapheme clusters of less than six bytes at once, applies
+    the rule of the shortest prefix and drops the rest. So rules of larger clusters are applied before it: vowel signs
+    of Brahmic scripts, kana with a voicing mark, second marks of a letter as in Vietnamese and Greek. Then SEPARATOR
+    divides clusters with further marks. Decomposed Hangul, whose rules are thousands, is composed after it.
     """
+    single = [character for character in _changed() if rule(charsmap, character) is not None]
+    hangul = rule(charsmap, "\u1100\u1161") == "\uac00"
+    ends = f"(?<=[{''.join(single)}])" if single else "(?!)"
+    return [
+        *_before_precompiled(charsmap),
+        normalizers.Replace(Regex(ends + r"(?=\p{M})"), SEPARATOR),
+        normalizers.Replace(Regex("(?<=\\p{M})(?=\\p{M})|(?<=[\uac00-\ud7a3])(?=[\u11a8-\u11c2])"), SEPARATOR),
+        normalizers.Precompiled(charsmap),
+        *([normalizers.Replace(Regex(r"(?<=\P{M})(?=\p{M})"), SEPARATOR), normalizers.NFC()] if hangul else []),
+        normalizers.Replace(SEPARATOR, ""),
+    ]
+
+
+def _before_precompiled(charsmap: bytes) -> list[normalizers.Normalizer]:
+    """The rules of larger clusters, the longest first; where rules fold case, also of capital letters with marks."""
     capitals = {parts[0]: text for parts in _decomposed() if (text := rule(charsmap, parts[0])) and parts[0].isalpha()}
     unfolded, composed = dict[str, str](), dict[str, str]()
+    for capital, small in capitals.items():  # a mark that composes with the small letter only
+        for parts in _decomposed():
+            if parts[0] == small and len(parts) == 2 and rule(charsmap, capital + parts[1]) is None:
+                unfolded[capital + parts[1]] = small + SEPARATOR + parts[1]
     for parts in _decomposed():
         text = rule(charsmap, parts)
         if text is None:
@@ -276,3 +296,16 @@ def _decomposed() -> tuple[str, ...]:
     """Every character that consists of others, decomposed; without Hangul, of which there are thousands."""
     found = (unicodedata.normalize("NFD", chr(code)) for code in range(0x20000) if unicodedata.decomposition(chr(code)))
     return tuple(dict.fromkeys(parts for parts in found if len(parts) > 1))
+
+
+@cache
+def _changed() -> tuple[str, ...]:
+    """Characters that may have a rule of their own: those that compatibility normalization or case folding changes,
+    white space, controls, and the escape character.
+    """
+    characters = (chr(code) for code in range(0x30000) if not 0xD800 <= code < 0xE000)
+    return tuple(
+        each
+        for each in characters
+        if each == SPACE or not each.isprintable() or unicodedata.normalize("NFKC", each.casefold()) != each
+    )

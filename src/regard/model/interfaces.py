@@ -72,7 +72,10 @@ class DecoderState(ABC):
 
     @abstractmethod
     def admit(self: StateType, slots: Slots, fresh: StateType) -> StateType:
-        """The state with the sequences of `fresh`, which has not stepped yet, in these slots."""
+        """The state with the sequences of `fresh` in these slots.
+
+        It has not stepped yet, or has one hypothesis for each sequence and has read a prompt by `Decoder.prefill`.
+        """
 
 
 class CarriedState(DecoderState):
@@ -130,9 +133,9 @@ class Decoder(nn.Module, ABC, Generic[StateType]):
         """Logits after one more token of every hypothesis (those of a sequence side by side), and the new state."""
 
     def prefill(self, tokens: Int[Tensor, "B T"], state: StateType) -> StateType | None:
-        """The state after these tokens, read at once instead of step by step; of one hypothesis for each sequence.
+        """The state after these tokens, read at once instead of step by step, by all hypotheses of a sequence.
 
-        None where the decoder, or this state, takes steps only; the state has not changed then.
+        `state` has not stepped yet. None where the decoder takes steps only; the state has not changed then.
         """
         return None
 
@@ -153,9 +156,6 @@ class StatefulDecoder(Decoder[CarriedType]):
 
         weights   a list to which the attention weights are appended, with their gradient, in parts along T
         """
-
-    def prefill(self, tokens: Int[Tensor, "B T"], state: CarriedType) -> CarriedType:
-        return self.carry(tokens, state)[1]
 
 
 # A decoder whose kind of state is not known. Search and training hold one and hand its own states back to it.

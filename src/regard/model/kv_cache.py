@@ -26,6 +26,11 @@ class KeyValue:
             raise InvalidArgument("index", wanted=wanted, got=got, remedy=remedy)
         return KeyValue(self.key.index_select(0, index), self.value.index_select(0, index))
 
+    def last(self, count: int) -> "KeyValue":
+        """Views of the last positions."""
+        first = self.key.shape[2] - count
+        return KeyValue(self.key[:, :, first:], self.value[:, :, first:])
+
     def write(self, rows: Slots, other: "KeyValue") -> "KeyValue":
         """Replace these rows by those of `other`, in place unless `other` is longer."""
         longer = other.key.shape[2] - self.key.shape[2]
@@ -95,6 +100,18 @@ class KeyValueCache:
             raise InvalidArgument("cache", wanted=wanted, got="keys or values that require gradient", remedy=remedy)
         self._key[:, :, self.length : end], self._value[:, :, self.length : end] = new.key, new.value
         self.length = end
+
+    def write(self, rows: Slots, new: KeyValue, stride: int) -> None:
+        """Overwrite the last positions of these rows, one in `stride`; others between them are left as they are."""
+        start = self.length - new.key.shape[2] * stride
+        self._key[rows, :, start : self.length : stride] = new.key
+        self._value[rows, :, start : self.length : stride] = new.value
+
+    def insert_empty(self, count: int) -> None:
+        """Insert `count` positions before the first, with any content."""
+        for tensor in (self._key, self._value):
+            tensor[:, :, count : count + self.length] = tensor[:, :, : self.length].clone()
+        self.length += count
 
     def drop_oldest(self, count: int) -> None:
         """Discard the first `count` positions."""

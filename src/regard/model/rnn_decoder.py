@@ -178,6 +178,10 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
             out = torch.cat(outputs, 1) if outputs else embedded.new_zeros(*targets.shape, self.dim)
         return out, state
 
+    def prefill(self, tokens: Int[Tensor, "B T"], state: RnnState) -> RnnState:
+        one = self.carry(tokens, state.first_hypotheses())[1]
+        return one if state.beams == 1 else state.admit(slice(len(tokens)), one)
+
     def start(self, memory: Memory | None, *, batch: int, capacity: int = 0, beams: int = 1) -> RnnState:
         """The state before the first token. Its size does not depend on `capacity`."""
         weight, source = self.project.weight, None

@@ -46,8 +46,16 @@ class RnnState(CarriedState):
         if memory is not None and fresh.memory is not None:
             keys, values = (write_rows(x, slots, new) for x, new in zip(memory[:2], fresh.memory[:2], strict=True))
             memory = RnnMemory(keys, values, write_masks(memory.mask, slots, fresh.memory.mask))
-        hidden = tuple(h.index_copy(1, rows, new) for h, new in zip(self.hidden, fresh.hidden, strict=True))
-        return replace(self, hidden=hidden, context=self.context.index_copy(0, rows, fresh.context), memory=memory)
+        copies = self.beams // fresh.beams  # of the only hypothesis, after a prompt
+        new_hidden = (new.repeat_interleave(copies, 1) for new in fresh.hidden)
+        hidden = tuple(h.index_copy(1, rows, new) for h, new in zip(self.hidden, new_hidden, strict=True))
+        context = self.context.index_copy(0, rows, fresh.context.repeat_interleave(copies, 0))
+        return replace(self, hidden=hidden, context=context, memory=memory)
+
+    def first_hypotheses(self) -> "RnnState":
+        """The state of the first hypothesis of each sequence alone."""
+        hidden = tuple(h[:, :: self.beams].contiguous() for h in self.hidden)
+        return replace(self, hidden=hidden, context=self.context[:: self.beams], beams=1)
 
     def widened(self) -> "RnnState":
         """The same state, half-precision tensors in float32."""

@@ -106,11 +106,27 @@ class TransformerState(DecoderState):
             self.visible[:, :, : cache.length] = True
         if self.entered is None:
             self.entered = cache.filled.key.new_zeros(len(cache), dtype=torch.int64)
-        self.visible[slots] = False
-        self.entered[slots] = self.time
+        self.entered[slots] = self.time - fresh.time
+        self._write_past(slots, fresh)
         if self.memory is not None and fresh.memory is not None:
             self.memory = self.memory.write(slots, fresh.memory)
         return self
+
+    def _write_past(self, slots: Slots, fresh: "TransformerState") -> None:
+        """Make what `fresh` has read, with one hypothesis each, the past of all hypotheses in these slots."""
+        assert self.visible is not None
+        steps = min(fresh.length, self.caches[0].capacity // self.beams // 2) if self.slides else fresh.length
+        if (missing := (steps - self.length) * self.beams) > 0:
+            for cache in self.caches:
+                cache.insert_empty(missing)
+            self.visible = torch.cat((torch.zeros_like(self.visible[:, :, :missing]), self.visible), -1)
+            self.visible = self.visible[:, :, : self.caches[0].capacity]
+        self.visible[slots] = False
+        if steps:
+            for mine, other in zip(self.caches, fresh.caches, strict=True):
+                mine.write(slots, other.filled.last(steps), self.beams)
+            end = self.caches[0].length
+            self.visible[slots, :, end - steps * self.beams : end : self.beams] = True
 
     def make_room(self) -> None:
         """Drop the older half of a full cache, if it slides or sequences were admitted: none is longer than half."""
@@ -193,9 +209,16 @@ class TransformerDecoder(Decoder[TransformerState]):
         return logits, state
 
     def prefill(self, tokens: Int[Tensor, "B T"], state: TransformerState) -> TransformerState | None:
-        cache, end = state.caches[0], state.time + tokens.shape[1]
-        if state.visible is not None or not (state.slides or end <= cache.capacity):
+        assert state.time == 0
+        cache, end = state.caches[0], tokens.shape[1]
+        if not (state.slides or end * state.beams <= cache.capacity):
             return None
+        if state.visible is not None:
+            one = self.prefill(tokens, replace(self.start(None, batch=len(tokens), capacity=end), memory=state.memory))
+            if one is not None:
+                state._write_past(slice(len(tokens)), one)
+                state.time = end
+            return None if one is None else state
         while state.time < end:  # in parts, where the cache slides
             state.make_room()
             seen, part = cache.length, tokens[:, : cache.capacity - cache.length]

@@ -23,6 +23,7 @@ from regard.model.kv_cache import Slots
 from regard.model.memory import Memory
 from regard.model.seq2seq import Seq2Seq
 
+LEAST_PROMPT = 16  # tokens of a prompt that is read by itself: a step of the batch reads a token of every shorter one
 _constant = threading.local()
 
 
@@ -134,6 +135,7 @@ class EngineDecoder(ABC):
 
     compiled: bool = False  # steps run without Python's lock, so that several threads can search at once
     static: bool = False  # every step is the same kernels on the same memory, so that a CUDA graph can record it
+    admits: bool = True  # sequences can be admitted into a state that has stepped
 
     @abstractmethod
     def start(self, memory: Memory | None, *, batch: int, capacity: int, beams: int = 1) -> DecoderState:
@@ -144,7 +146,7 @@ class EngineDecoder(ABC):
         """Logits after one more token of every hypothesis, and the new state. The next step may overwrite both."""
 
     def prefill(self, tokens: Int[Tensor, "B T"], state: DecoderState) -> DecoderState | None:
-        """The state after these tokens, read at once; of one hypothesis for each sequence.
+        """The state after these tokens, read at once by all hypotheses of a sequence. `state` has not stepped yet.
 
         It equals that after as many steps, up to rounding. None: not supported here, and nothing has changed.
         """
@@ -210,8 +212,8 @@ class SearchStrategy(ABC):
         """The first `count` tokens of every slot's prompt; None where a search must take a step for each."""
         return None
 
-    def skip(self, prompts: Int[Tensor, "B T"]) -> None:
-        """Take these tokens, which `prompts` gave, as generated, in place of a step for each."""
+    def skip(self, slots: Slots, prompts: Int[Tensor, "n T"]) -> None:
+        """Take these tokens, which `prompts` gave, as generated in these slots, in place of a step for each."""
         raise NotImplementedError
 
     def loop(self) -> SearchLoop | None:

@@ -37,6 +37,8 @@ class SlidingWindowDecoder(EngineDecoder):
     over the tokens since the window began. A token is read twice at most.
     """
 
+    admits = False
+
     def __init__(self, decoder: EngineDecoder, window: int) -> None:
         assert not decoder.static
         self.decoder, self.window = decoder, window
@@ -73,7 +75,7 @@ class SlidingWindowDecoder(EngineDecoder):
             length = half + 1 + (length - self.window - 1) % (self.window - half)
         read = tokens[:, -length:]
         inner = self.decoder.prefill(read, state.inner)
-        return None if inner is None else SlidingWindowState(inner, read[:, None])
+        return None if inner is None else SlidingWindowState(inner, read[:, None].repeat(1, state.tokens.shape[1], 1))
 
     def refresh(self, model: Seq2Seq) -> bool:
         return self.decoder.refresh(model)

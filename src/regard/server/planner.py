@@ -93,6 +93,8 @@ class Planner:
         sizes = self.predictor.inputs.sizes(encoded)
         single = task.config.beam_size == task.config.num_hypotheses == 1
         for index, (job, work, planned) in enumerate(zip(jobs, works, all_planned, strict=True)):
+            if work.echo:
+                planned = planned._replace(request=planned.request._replace(score_prompt=True))
             request, single_search = planned.request, alone(task, planned) or not settings.batched
             text = TextStream(pipeline.tokenizer) if job.on_text is not None or (work.stop and single) else None
             if text is not None and work.echo and request.first is not None:

@@ -48,12 +48,14 @@ class Round:
     """What one round of a search has given.
 
     numbers    of the jobs that entered, or why they did not
+    read       tokens of their prompts that were read at once
     tokens     of the jobs that are watched; `finished` are those that have ended: as of `OnlineSearch.advance`
     failure    by which the search has ended
     steps      before the first and after the last, and the times of both
     """
 
     numbers: Sequence[int] | Exception = ()
+    read: dict[int, int] = field(default_factory=dict)
     tokens: dict[int, int] = field(default_factory=dict)
     finished: list[tuple[int, list[Hypothesis]]] = field(default_factory=list)
     failure: Exception | None = None
@@ -133,6 +135,7 @@ class SearchGroup:
         try:
             if self.admitted:
                 found.numbers = self.search.admit([each.planned for each in self.admitted])
+                found.read = {number: self.search.read.get(number, 0) for number in found.numbers}
                 entered = zip(found.numbers, self.admitted, strict=True)
                 watched |= {number for number, each in entered if each.text is not None}
         except Exception as error:  # whatever a model raises must not end the engine
@@ -155,7 +158,8 @@ class SearchGroup:
             for number, each in zip(found.numbers, entered, strict=True):
                 each.number = number
                 self.running[number] = each
-                self.beginning.append((found.steps[0] + 1 + len(each.request.prefix), each.job))
+                each.tokens = found.read.get(number, 0)
+                self.beginning.append((found.steps[0] + 1 + len(each.request.prefix) - each.tokens, each.job))
                 if each.text is not None:
                     self.watched.add(number)
         if found.failure is None:

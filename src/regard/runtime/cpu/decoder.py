@@ -26,7 +26,7 @@ from regard.runtime.cpu.weight_layout import (
     call,
     fields,
 )
-from regard.runtime.interfaces import EngineDecoder, LoopBounds, SearchLoop
+from regard.runtime.interfaces import LEAST_PROMPT, EngineDecoder, LoopBounds, SearchLoop
 from regard.runtime.published_attention import publish, publish_step
 
 
@@ -72,7 +72,7 @@ class NativeState(DecoderState):
         return self
 
     def admit(self, slots: Slots, fresh: "NativeState") -> "NativeState":
-        self.admitted[slots] = self.time
+        self._write_past(slots, fresh)
         length, pairs = fresh.mask.shape[1], zip(self.sources, fresh.sources, strict=True)
         if length > self.mask.shape[1]:
             self.sources = [write_rows(mine, slots, new) for mine, new in pairs]
@@ -81,6 +81,19 @@ class NativeState(DecoderState):
                 mine[slots, :length] = new  # what is behind is masked
         self.mask = write_rows(self.mask, slots, fresh.mask)
         return self
+
+    def _write_past(self, slots: Slots, fresh: "NativeState") -> None:
+        """Make what `fresh` has read, with one hypothesis each, the past of all hypotheses in these slots."""
+        if (missing := fresh.time - self.time) > 0:
+            for past in (self.cache, self.parents):
+                past[:, :, missing : missing + self.time] = past[:, :, : self.time].clone()
+            self.admitted += missing
+            self.time += missing
+        first = self.time - fresh.time
+        self.admitted[slots] = first
+        if fresh.time:
+            self.cache[:, slots, first : self.time, 0] = fresh.cache[:, :, : fresh.time, 0]
+            self.parents[slots, :, first : self.time] = 0
 
     def evict(self) -> None:
         """Move what is left of a full cache to its beginning, under continuous batching.
@@ -113,6 +126,7 @@ class NativeDecoder(EngineDecoder):
         self.positions = PositionTable(encoding, clamp=True) if isinstance(encoding, Add) else None
         self.rotations = None if rotary is None else RotationTable(rotary)
         self.biases = None if input_layer.relative_bias is None else DistanceTable(input_layer.relative_bias)
+        self.decoder, self.int8 = ref(decoder), int8
         crosses = [(cross.k_proj, cross.v_proj) for block in blocks if (cross := block.cross_attn) is not None]
         self.attentions = [(ref(block.self_attn), block.cross_attn and ref(block.cross_attn)) for block in blocks]
         self.source_projections = [self.weights.linear(*pair) for pair in crosses]
@@ -153,6 +167,22 @@ class NativeDecoder(EngineDecoder):
         if queries is not None:
             self._publish(queries, state)
         return logits, state
+
+    def prefill(self, tokens: Int[Tensor, "B T"], state: DecoderState) -> NativeState | None:
+        """The keys and values of a forward pass by PyTorch, sequence by sequence: none depends on another's."""
+        assert isinstance(state, NativeState)
+        decoder, length = self.decoder(), tokens.shape[1]
+        fits = LEAST_PROMPT <= length <= state.cache.shape[2]
+        if decoder is None or self.int8 or state.sources or not fits or capturing_here():
+            return None
+        for row, prompt in enumerate(tokens.split(1)):
+            filled = decoder.prefill(prompt, decoder.start(None, batch=1, capacity=length))
+            assert filled is not None
+            for layer, cache in zip(state.cache, filled.caches, strict=True):
+                for part, x in enumerate((cache.filled.key, cache.filled.value)):
+                    layer[row, :length, 0, part] = x[0].transpose(0, 1).flatten(1)
+        state.time = length
+        return state
 
     def search(
         self, tokens: Int[Tensor, "B K"], state: DecoderState, loop: SearchLoop, bounds: LoopBounds

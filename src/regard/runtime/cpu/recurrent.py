@@ -69,6 +69,7 @@ class NativeRnnDecoder(EngineDecoder):
 
     def __init__(self, decoder: RnnDecoder, library: ctypes.CDLL, *, int8: bool = False) -> None:
         self.library, self.weights, self.decoder = library, WeightLayout(library, int8=int8), ref(decoder)
+        self.int8 = int8
         self.feeds_output = decoder.attention == "luong" and decoder.feed_dim > 0
         layout, embedding, score = self.weights, decoder.embed_tokens, decoder.score
         layers = [
@@ -126,6 +127,13 @@ class NativeRnnDecoder(EngineDecoder):
         if before is not None:
             self._publish(before if self.table.attention == ATTENTIONS["bahdanau"] else state.hidden[0][-1], state)
         return logits, state
+
+    def prefill(self, tokens: Int[Tensor, "B T"], state: DecoderState) -> RnnState | None:
+        assert isinstance(state, RnnState)
+        decoder = self.decoder()
+        if decoder is None or self.int8 or state.memory is not None or capturing_here():
+            return None
+        return decoder.prefill(tokens, state)
 
     def search(
         self, tokens: Int[Tensor, "B K"], state: DecoderState, loop: SearchLoop, bounds: LoopBounds

@@ -51,16 +51,30 @@ class DecodeBuffers(Generic[StrategyType]):
         """Read the first `count` tokens of every prompt at once; False: nothing has changed, take steps."""
         assert self.decoder is not None
         assert self.state is not None
-        if self.static or self.tokens.shape[1] > 1:
-            return False
-        prompts = self.strategy.prompts(count)
+        prompts = None if self.static else self.strategy.prompts(count)
         if prompts is None:
             return False
-        state = self.decoder.prefill(torch.cat((self.tokens, prompts[:, :-1]), 1), self.state)
+        state = self.decoder.prefill(torch.cat((self.tokens[:, :1], prompts[:, :-1]), 1), self.state)
         if state is None:
             return False
-        self.state, self.tokens = state, prompts[:, -1:]
-        self.strategy.skip(prompts)
+        self.state, self.tokens = state, prompts[:, -1:].repeat(1, self.tokens.shape[1])
+        self.strategy.skip(slice(len(prompts)), prompts)
+        return True
+
+    def prefill_slot(self, slot: int, count: int) -> bool:
+        """As `prefill`, of one slot, whose sequence was admitted last and has not stepped."""
+        assert self.decoder is not None
+        prompts = None if self.static or not self.decoder.admits else self.strategy.prompts(count)
+        if prompts is None:
+            return False
+        slots = torch.tensor([slot], device=self.tokens.device)
+        fresh, prompt = self.decoder.start(None, batch=1, capacity=count), prompts[slots]
+        filled = self.decoder.prefill(torch.cat((self.tokens[slots, :1], prompt[:, :-1]), 1), fresh)
+        if filled is None:
+            return False
+        self.admit(slots, filled)
+        self.tokens[slots] = prompt[:, -1:]
+        self.strategy.skip(slots, prompt)
         return True
 
     def steps_until(self, bounds: LoopBounds) -> int:
