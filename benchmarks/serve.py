@@ -11,8 +11,8 @@ is started anew for every load. A request that is not answered within --patience
 others; refused ones (status 429) have a column of their own.
 
 Then, in rounds: sentences a second of our server with --clients clients that ask again at once, in requests of one
-sentence and in those of the loads, as a share of `model.predict` on the same sentences in bulk; the time to the first piece of a stream, alone, as a multiple of
-`model.stream`'s; and the seconds from a model in memory to the server's first answer.
+sentence and in those of the loads, as a share of `model.predict` on the same sentences in bulk; the time to the first
+piece of a stream, alone, as a multiple of `model.stream`'s; and the seconds from a model in memory to the first answer.
 
 With random weights no output ends by itself: each is as long as 1.2 times its source, 12 to 25 tokens for most.
 Sentences are Multi30k's (from $REGARD_DATA or --data), or made of generated words. A contestant whose library is not

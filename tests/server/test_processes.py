@@ -51,7 +51,7 @@ from regard.server.keys import KeyBudgets, read_keys
 from regard.server.loader import ModelLoader
 from regard.server.problems import RequestRefused, status_of
 from regard.server.processes.child import Child
-from regard.server.processes.connection import Connection
+from regard.server.processes.connection import Connection, _frames
 from regard.server.processes.engine_host import EngineHost
 from regard.server.processes.messages import (
     Ended,
@@ -111,6 +111,18 @@ def crossed(value):
 def test_values_arrive_as_they_were_sent(value):
     assert crossed(value) == value
     assert type(crossed(value)) is type(value)
+
+
+@pytest.mark.parametrize("piece", [1, 3, 4, 7, 1000])
+def test_frames_arrive_in_pieces_of_any_size(piece):
+    contents = [b"", b"a", b"bc" * 40, b"\x00\x00\x00\x01"]
+    sent = b"".join(len(each).to_bytes(4, "big") + each for each in contents)
+    found, buffer = [], bytearray()
+    for first in range(0, len(sent), piece):
+        buffer += sent[first : first + piece]
+        found += _frames(buffer)
+    assert found == contents
+    assert not buffer
 
 
 def test_arrays_and_tensors_arrive_as_they_were_sent():

@@ -79,25 +79,30 @@ class OnlineSearch(SearchBatch):
         A finished request has left the search; its hypotheses are those of `search`. Tokens are given of the `watched`
         requests, by default of all. Where none are, steps are several at once. A compiled loop takes as many as it can
         until a third of the requests is finished, some milliseconds have passed, or `interrupt` is set. Of recorded
-        steps, the requests are given that were finished before them: a GPU continues while the host reads and answers.
+        steps, the requests are given that were finished before them: a GPU computes while the host answers.
         """
         several = watched is not None and not watched
-        ahead, done, before = self.ahead and several, self.done, self.step
+        if self.ahead and several:
+            return {}, self._advance_ahead()
         with autocast(self.plan.half):
-            if ahead:
-                self.buffers.steps(STEPS_AHEAD)
-                self.step += STEPS_AHEAD
-            else:
-                self.step += self.buffers.steps_until(self._bounds() if several else LoopBounds(1, self.slots))
-        self.done = HostFuture(self.buffers.strategy.done) if ahead else None
-        if ahead:
-            return {}, [] if done is None else self._left(done(), before)
-        last: dict[int, int] = {}
+            self.step += self.buffers.steps_until(self._bounds() if several else LoopBounds(1, self.slots))
+        self.done, last = None, dict[int, int]()
         if watched or watched is None:
             tokens = self.buffers.tokens[:, 0].tolist()
             numbers = [(slot, occupant[0]) for slot, occupant in enumerate(self.occupants) if occupant is not None]
             last = {number: tokens[slot] for slot, number in numbers if watched is None or number in watched}
         return last, self._left(self.buffers.strategy.done.tolist(), self.step)
+
+    def _advance_ahead(self) -> Finished:
+        """Read what the steps before have finished, then begin more: a copy behind these would wait for them."""
+        finished = [] if self.done is None else self._left(self.done(), self.step)
+        self.done = None
+        if self.requests:
+            with autocast(self.plan.half):
+                self.buffers.steps(STEPS_AHEAD)
+            self.step += STEPS_AHEAD
+            self.done = HostFuture(self.buffers.strategy.done)
+        return finished
 
     def _bounds(self) -> LoopBounds:
         """Of steps that nobody waits for one by one."""

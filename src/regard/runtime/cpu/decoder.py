@@ -200,8 +200,8 @@ class NativeDecoder(EngineDecoder):
         fits = LEAST_PROMPT <= length <= state.cache.shape[2]
         if decoder is None or self.int8 or state.sources or not fits or capturing_here():
             return None
-        for row, prompt in enumerate(tokens.split(1)):
-            filled = decoder.prefill(prompt, decoder.start(None, batch=1, capacity=length))
+        for row in range(len(tokens)):
+            filled = decoder.prefill(tokens[row : row + 1], decoder.start(None, batch=1, capacity=length))
             assert filled is not None
             for layer, cache in zip(state.cache, filled.caches, strict=True):
                 for part, x in enumerate((cache.filled.key, cache.filled.value)):
