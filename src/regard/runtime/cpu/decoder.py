@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from weakref import ref
 
 import torch
-from torch import nn
 
 from regard.core.shapes import Float, Int, Tensor
 from regard.model.capture import capturing_here
-from regard.model.interfaces import DecoderState
+from regard.model.interfaces import AttentionModule, DecoderState
 from regard.model.kv_cache import Slots, write_rows
 from regard.model.memory import Memory
 from regard.model.transformer import TransformerDecoder
@@ -118,7 +117,7 @@ class NativeDecoder(EngineDecoder):
         self.attentions = [(ref(block.self_attn), block.cross_attn and ref(block.cross_attn)) for block in blocks]
         self.source_projections = [self.weights.linear(*pair) for pair in crosses]
 
-    def with_scaled_heads(self, factors: Mapping[nn.Module, Mapping[int, float]]) -> "NativeDecoder":
+    def with_scaled_heads(self, factors: Mapping[AttentionModule, Mapping[int, float]]) -> "NativeDecoder":
         """A decoder in which the outputs of some heads of its attention modules are multiplied.
 
         It has output projections of its own for these modules, in float32, and shares all other weights.
@@ -126,7 +125,8 @@ class NativeDecoder(EngineDecoder):
         scaled, count = copy(self), self.table.layer_count
         scaled.scaled_weights, layers = WeightLayout(self.library), (LayerTable * count)(*self.table.layers[:count])
         for layer, modules in zip(layers, self.attentions, strict=True):
-            for name, module in zip(("out_proj", "cross_out_proj"), (each and each() for each in modules), strict=True):
+            for name, reference in zip(("out_proj", "cross_out_proj"), modules, strict=True):
+                module = None if reference is None else reference()
                 if module is not None and module in factors:
                     weight = module.out_proj.weight.detach().clone()
                     of_heads = weight.view(len(weight), module.heads, -1)
