@@ -14,7 +14,7 @@ from regard.data.synthetic.shapes import shapes
 from regard.server import long_inputs
 from regard.server.studio_sources import DataSet, StudioSources
 from regard.training.telemetry.log_file import truncate_log
-from support.browsers import HOSTILE, browser as launched, fixed, settled, strict_pages, violations
+from support.browsers import HOSTILE, browser as launched, fixed, settled, strict_pages, until, violations
 from support.captioners import captioner
 from support.keyboard import Keyboard
 from support.predictors import language_model, translator
@@ -171,6 +171,16 @@ def test_runs_are_drawn_as_they_train(opened, expect, runs):
     loss = {row[0]: row[1:] for row in rows(page, "#charts figure:nth-of-type(1) table")}
     assert loss["one training"] == ["80", f"{4 - 8 / 3:.4g}"]
     assert loss["<b>two</b> training"] == ["80", f"{4.5 - 8 / 3:.4g}"]
+    lines = page.locator("#charts figure:nth-of-type(1) .curve").evaluate_all(
+        "(all) => all.map((each) => each.classList.value)"
+    )
+    assert lines == [f"curve line-{run} dash-{dash}" for run in (0, 1) for dash in (0, 1)][: len(lines)]
+    rates = page.locator("#charts figure:nth-of-type(3)")
+    assert rates.locator(".key").evaluate_all("(all) => all.map((each) => each.className)") == [
+        "key line-0 dash-0",
+        "key line-1 dash-0",
+    ]
+    assert [row[0] for row in rows(page, "#charts figure:nth-of-type(3) table")] == ["one", "<b>two</b>"]
     assert rows(page, "#samples table") == [["a cat", HOSTILE[0], "eine Katze"]]
     assert rows(page, "#run-heads table")[1] == ["decoder 1 cross, head 1", "80", "2.8"]
     log(runs["one"], {"event": "train", "step": 90, "loss": 0.25, "rate": 1e-4})
@@ -178,6 +188,17 @@ def test_runs_are_drawn_as_they_train(opened, expect, runs):
     truncate_log(runs["one"], 80)  # the run is resumed from its checkpoint
     expect(page.locator("#charts figure:nth-of-type(1) tbody tr").first).to_contain_text("801.333")
     assert page.evaluate("window.hacked") is None
+
+
+# Whether the chosen row is framed in the accent's color, which is red rather than blue, and what is above it is not.
+MARKED = """([row, rows]) => {
+    const canvas = document.getElementById("long-canvas");
+    const cell = Math.min(canvas.clientWidth / rows, canvas.clientHeight / rows, 1);
+    const copy = new OffscreenCanvas(1, 11).getContext("2d", { willReadFrequently: true });
+    copy.drawImage(canvas, 40, Math.round(row * cell) - 10, 1, 11, 0, 0, 1, 11);
+    const { data } = copy.getImageData(0, 0, 1, 11);
+    return data[40] - data[42] > 60 && data[0] - data[2] < 60;
+}"""
 
 
 def test_a_long_map_is_zoomed_and_its_rows_are_exact(opened, expect):
@@ -197,6 +218,7 @@ def test_a_long_map_is_zoomed_and_its_rows_are_exact(opened, expect):
     entropies = of.summary(0).entropy[1]
     expect(page.locator("#long-entropy h3")).to_contain_text(f"mean {float(entropies.mean()):.3f} nats")
     canvas = page.locator("#long-canvas")
+    until(page, MARKED, [300, tokens])
     canvas.focus()
     expect(page.locator("#long-place")).to_contain_text("1 pixels for each weight")
     for _ in range(4):

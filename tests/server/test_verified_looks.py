@@ -194,3 +194,21 @@ def test_edits_beyond_the_output_without_them_are_those_of_a_longer_output(train
         assert LiveLook(text, (edit,), options=options).look(trained).output == wanted.output
     with pytest.raises(InvalidArgument, match=r"edit 1\.row: wanted a row of decoder 1 cross; got 99"):
         LiveLook(text, ({**edit, "row": 99},), options=options).look(trained)
+
+
+def test_after_a_change_the_compiled_decoder_makes_the_first_draft(monkeypatch):
+    """Random weights, and a layer that is off: then one forward pass under other edits of the decoder is enough."""
+    options, counts = {"beam_size": 1, "max_length": 16}, []
+    for seed in range(1, 9):
+        model = translator(seed=seed, encoder="transformer")
+        plain = LiveLook("a dog and a cat", options=options).look(model)
+        found = verified_looks.verified_look(model, "a dog and a cat", STRONG["a layer is off"], options)
+        if found is None or found.output.tokens == plain.output.tokens:
+            continue
+        passes = counted(monkeypatch, "look_at_output")
+        edits = [*STRONG["a layer is off"], {"edit": "scale_head", "map": "decoder 1 self", "head": 0, "factor": 0.9}]
+        found = verified_looks.verified_look(model, "a dog and a cat", edits, options)
+        monkeypatch.undo()
+        assert found.output.tokens == regard.look(model, "a dog and a cat", edits=edits, **options).output.tokens
+        counts.append(len(passes))
+    assert min(counts) == 1

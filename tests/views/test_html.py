@@ -14,7 +14,7 @@ from regard.core.sequence import MultiSource, Tokens
 from regard.interpret.look import Look
 from regard.model.seq2seq import Seq2Seq
 from regard.views.html import page as made
-from support.browsers import HOSTILE, browser as launched
+from support.browsers import HOSTILE, browser as launched, until
 from support.models import decoder, encoder, one, source
 from support.predictors import language_model, translator
 
@@ -233,6 +233,30 @@ def test_heads_are_sorted_and_chosen(show, text):
     assert page.locator("#map option:checked").text_content() == "decoder 1 cross"
     assert page.locator("#head option:checked").text_content() == "head 1"
     assert page.locator("[aria-pressed='true']").all_text_contents() == ["decoder 1 cross, head 1"]
+
+
+# The number of colors in each thumbnail; read from a copy, since a canvas that is read often is kept elsewhere.
+COLORS = """() => [...document.querySelectorAll("#heads canvas")].map((canvas) => {
+    const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d", { willReadFrequently: true });
+    copy.drawImage(canvas, 0, 0);
+    return new Set(new Uint32Array(copy.getImageData(0, 0, canvas.width, canvas.height).data.buffer)).size;
+})"""
+
+
+def test_thumbnails_of_heads_are_painted_where_they_are_seen_and_for_print(show, text):
+    page = show(text.to_html(), color_scheme="light")
+    page.set_viewport_size({"width": 1100, "height": 200})
+    page.reload()
+    page.locator("#told").wait_for()
+    assert set(page.evaluate(COLORS)) == {1}  # far below: nothing but transparent points
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert min(page.evaluate(COLORS)) > 3
+    page.reload()
+    page.locator("#heads").scroll_into_view_if_needed()
+    until(page, f"() => Math.min(...({COLORS})()) > 3")
+    before = page.evaluate("document.querySelector('#heads canvas').toDataURL()")
+    page.emulate_media(color_scheme="dark")
+    until(page, "(before) => document.querySelector('#heads canvas').toDataURL() !== before", before)
 
 
 def test_a_long_map_is_drawn_in_tiles(show):

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from regard.server.jobs import BatchedWork, Job, Result, input_tokens
 
 log = logging.getLogger(__name__)
 PARAMETERS = 25_000_000  # of a model, for each of PyTorch's threads that computes its looks
-Tasks = SimpleQueue["Callable[[], None] | None"]  # None ends the thread
+Tasks = SimpleQueue[Callable[[], None] | None]  # None ends the thread
 
 
 class Computed(NamedTuple):

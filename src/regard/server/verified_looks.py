@@ -3,9 +3,10 @@
 Most edits change little of an output. So the output before the edits is a draft: one forward pass under the edits gives
 the choice of greedy search at every position, and where they are the tokens of the draft, it is what greedy search
 would find, as in speculative decoding (https://arxiv.org/abs/2211.17192). Where it differs, the compiled decoder makes
-the next draft, or without one the draft is corrected at the first position that differs and continues with the rest of
-the output before the edits, also where a token was inserted. Where that proves too few tokens at a time, the output is
-searched for token by token. The encoder runs once, and not at all where no edit changes what it computes.
+the next draft, and where the edits before have changed the output, the first one, too. Without a compiled decoder, the
+draft is corrected at the first position that differs and continues with the rest of the output before the edits, also
+where a token was inserted. Where that proves too few tokens at a time, the output is searched for token by token. The
+encoder runs once, and not at all where no edit changes what it computes.
 """
 
 from collections import OrderedDict
@@ -35,6 +36,7 @@ LARGEST = 1 << 26  # bytes of queries, keys and values of an encoder's maps that
 class _Kept(NamedTuple):
     ids: tuple[int, ...]  # of the output without edits
     look: Look | None  # with the maps of the encoder alone; of the last input only
+    changes: bool = False  # whether the last edits changed the output: the next ones probably do, too
 
 
 _drafts: WeakKeyDictionary[Model, "OrderedDict[object, _Kept]"] = WeakKeyDictionary()
@@ -69,9 +71,11 @@ def verified_look(
     if not _is_plain(config) or target.special_tokens.target_prefix:
         return None
     try:
-        return _Verification(predictor, text, read_edits(edits), config, model, target).look(kept)
+        found = _Verification(predictor, text, read_edits(edits), config, model, target).look(kept)
     except InvalidArgument:  # of a row or token that a draft does not have: a search tells whether the output has it
         return None
+    _drafts[predictor.model][text] = kept._replace(changes=found is None or _ids(found) != kept.ids)
+    return found
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,8 @@ class _Verification:
         special, longest = self.target.special_tokens, self.config.max_length
         seen = None if edits_encoder(self.model, self.edits) else kept.look
         draft, forced = _Draft(kept.ids, longest), forced_tokens(self.edits, self.target)
+        if kept.changes and seen is not None and (found := self._searched(seen, forced)):
+            draft = _Draft(found, longest, searches=1)
         while True:
             seen, logits = look_at_output(self.predictor, self.text, draft.tokens, self.edits, seen)
             ids, choice = _ids(seen), GreedyChoice(special, self.config.no_repeat_ngram_size)

@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from weakref import ref
 
 import torch
-from torch import nn
 
 from regard.core.shapes import Float, Int, Tensor
 from regard.model.capture import capturing_here
-from regard.model.interfaces import DecoderState
+from regard.model.interfaces import AttentionModule, DecoderState
 from regard.model.kv_cache import Slots, write_rows
 from regard.model.memory import Memory
 from regard.model.positions import Add
@@ -138,7 +137,7 @@ class NativeDecoder(EngineDecoder):
         self.source_projections = [self.weights.linear(*pair) for pair in crosses]
         self.source_norms = [block.cross_attn.k_norm for block in blocks if block.cross_attn is not None]
 
-    def with_scaled_heads(self, factors: Mapping[nn.Module, Mapping[int, float]]) -> "NativeDecoder":
+    def with_scaled_heads(self, factors: Mapping[AttentionModule, Mapping[int, float]]) -> "NativeDecoder":
         """A decoder in which the outputs of some heads of its attention modules are multiplied.
 
         It has output projections of its own for these modules, in float32, and shares all other weights.
@@ -146,7 +145,8 @@ class NativeDecoder(EngineDecoder):
         scaled, count = copy(self), self.table.layer_count
         scaled.scaled_weights, layers = WeightLayout(self.library), (LayerTable * count)(*self.table.layers[:count])
         for layer, modules in zip(layers, self.attentions, strict=True):
-            for name, module in zip(("out_proj", "cross_out_proj"), (each and each() for each in modules), strict=True):
+            for name, reference in zip(("out_proj", "cross_out_proj"), modules, strict=True):
+                module = None if reference is None else reference()
                 if module is not None and module in factors:
                     weight = module.out_proj.weight.detach().clone()
                     of_heads = weight.view(len(weight), module.heads, -1)
