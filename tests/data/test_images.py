@@ -28,7 +28,7 @@ from regard.data.batching import batches
 from regard.data.config import DataConfig, FieldConfig
 from regard.data.corpus import Prepared, prepare
 from regard.data.example import SPLITS
-from regard.data.image_store import LARGEST
+from regard.data.image_store import LARGEST, stem
 from regard.data.images import MAX_PIXELS, image_token_cost, load_image, normalize, read_image
 from regard.data.sources import examples
 from regard.data.synthetic.sampling import SIZES
@@ -725,3 +725,8 @@ def test_only_regular_files_of_some_size_are_read(name, tmp_path):
         }
         with pytest.raises(InvalidData, match=rf"a\.jpg: {message}"):
             prepare(DataConfig(train=str(tmp_path / "t.tsv"), **fields), tmp_path / "out")
+
+
+def test_only_an_image_extension_is_no_part_of_a_name():
+    names = {"a.b.jpg": "a.b", "x.TIFF": "x", "photo.raw": "photo.raw", ".jpg": ".jpg", "a": "a", "": ""}
+    assert {name: stem(name) for name in names} == names

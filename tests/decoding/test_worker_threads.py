@@ -13,6 +13,7 @@ from regard.decoding.request import Request, SearchTask
 from regard.decoding.search import SearchBatch, search
 from regard.decoding.worker_threads import run_in_threads
 from regard.model import capture
+from regard.runtime import engines
 from regard.runtime.cpu import compile
 from support.predictors import translator
 from support.search import LONGEST, model, sources
@@ -59,6 +60,16 @@ def test_compiled_decoders_use_all_threads_by_default(used):
         assert any(name.startswith("regard-worker") for name in used)
     finally:
         torch.set_num_threads(threads)
+
+
+def test_the_engine_is_asked_for_the_longest_output(monkeypatch):
+    """Where it would slide over its window, steps are not compiled, and threads gain nothing."""
+    asked, decoder_for = [], engines.decoder_for
+    monkeypatch.setattr(engines, "decoder_for", lambda *given: (asked.append(given[1]), decoder_for(*given))[1])
+    config = DecodeConfig(max_length=LONGEST, max_length_ratio=1.0)
+    dict(search(SearchTask(model("transformer"), Tokens.of, config), [Request(row, len(row)) for row in ROWS]))
+    lengths = [Request(row, len(row)).max_length(config) for row in ROWS]
+    assert asked[0].max_length == max(lengths) > min(lengths)
 
 
 def test_a_capture_sees_the_search_of_its_own_thread(used):

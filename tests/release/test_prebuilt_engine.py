@@ -105,6 +105,22 @@ def pointer(tensor: torch.Tensor) -> ctypes.c_void_p:
     return ctypes.c_void_p(tensor.data_ptr())
 
 
+OPENMP_OF_ONE = """
+import ctypes
+from regard.runtime.cpu.prebuilt import share_openmp
+ctypes.CDLL("libgomp.so.1")  # its symbols are for itself, as those of PyTorch's for aarch64 are
+print(hasattr(ctypes.CDLL(None), "omp_get_thread_num"))
+share_openmp()
+print(hasattr(ctypes.CDLL(None), "omp_get_thread_num"))
+"""
+
+
+@needs_compiler
+def test_the_openmp_that_is_loaded_is_found_by_libraries_after_it():
+    done = subprocess.run([sys.executable, "-c", OPENMP_OF_ONE], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True"]
+
+
 @needs_compiler
 @pytest.mark.parametrize("damage", ["truncated", "changed", "link"])
 def test_a_damaged_library_is_not_loaded(package, damage, caplog):

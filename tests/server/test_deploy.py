@@ -72,7 +72,7 @@ def test_the_container_runs_without_privileges_and_writes_nowhere_but_tmp():
 
 def test_the_container_installs_the_wheel_with_extras_that_there_are():
     (install,) = [rest for name, rest in instructions() if name == "RUN"]
-    extras = re.search(r"regard\[([a-z0-9,]+)\] @ file://\$\(\{ ls /wheels/regard-", install)[1].split(",")
+    extras = re.search(r"regard\[([a-z0-9,]+)\] @ file://\$1\"", install)[1].split(",")
     assert {"serve", "http"} <= {*extras}
     for extra in extras:
         assert re.search(rf"^{extra} = \[", PROJECT.read_text(), re.MULTILINE), extra
@@ -99,7 +99,7 @@ def test_the_image_keeps_its_health_check():
 )
 def test_the_container_installs_the_wheel_with_the_engine_where_there_is_one(tmp_path, names, chosen):
     (install,) = [rest for name, rest in instructions() if name == "RUN"]
-    command = re.search(r"\$\((\{ ls /wheels/.*)\)\"", install)[1].replace("/wheels", str(tmp_path))
+    command = install.partition("&& python -m venv")[0].replace("/wheels", str(tmp_path)) + ' && echo "$1"'
     for name in names:
         (tmp_path / f"regard-1.0-{name.replace('MACHINE', platform.machine())}.whl").touch()
     found = subprocess.check_output(["sh", "-c", command], text=True).split()

@@ -7,6 +7,7 @@ which is loaded before: a machine without a compiler may have no other.
 
 import ctypes
 import logging
+import os
 import platform
 from pathlib import Path
 
@@ -30,6 +31,7 @@ def prebuilt_library() -> ctypes.CDLL | None:
         return None
     import torch  # noqa: F401  # its OpenMP runtime
 
+    share_openmp()
     try:
         return ctypes.CDLL(str(_private(path)))
     except (OSError, InvalidArgument) as error:
@@ -49,6 +51,19 @@ def processor_features() -> frozenset[str]:
     except OSError:
         return frozenset()
     return frozenset(next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), ()))
+
+
+def share_openmp() -> None:
+    """Let libraries that are loaded from now on find the OpenMP runtime that PyTorch has loaded.
+
+    PyTorch's builds for x86-64 load it for everybody, those for aarch64 for themselves.
+    """
+    try:
+        mapped = {line.split()[-1] for line in Path("/proc/self/maps").read_text("utf-8", "replace").splitlines()}
+    except OSError:
+        return
+    for path in sorted(path for path in mapped if Path(path).name.startswith("libgomp")):
+        ctypes.CDLL(path, mode=os.RTLD_GLOBAL | os.RTLD_NOLOAD)
 
 
 def _private(path: Path) -> Path:
