@@ -5,6 +5,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 READY := $(VENV)/.ready
+SPHINX := $(VENV)/.sphinx
 PIP = $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
 # One file each in experiments/; the last needs Multi30k in $REGARD_DATA.
 EXPERIMENTS := bottleneck scaling positions sequential memory distance heads $(if $(REGARD_DATA),translation)
@@ -59,13 +60,12 @@ format: $(READY)
 	$(VENV)/bin/ruff check --fix .
 
 # The site, strictly, with every picture whose sources have changed; ALL=1 draws all of them anew.
-docs: $(READY)
+docs: $(SPHINX)
 	$(VENV)/bin/python tests/support/write_module_tables.py
 	$(VENV)/bin/python -m regard.recipe.reference > docs/recipe.md
 	PYTHONPATH=tests $(VENV)/bin/python -m reliability.promises
 	for page in cli http api; do $(VENV)/bin/python docs/tools/$${page}_reference.py > docs/$$page.md || exit 1; done
 	$(VENV)/bin/python docs/tools/package_map.py > docs/packages.svg
-	@PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(VENV)/bin/python -m pip install --quiet --editable '.[dev,docs]'
 	$(VENV)/bin/python docs/tools/gallery.py $(if $(ALL),--all)
 	$(VENV)/bin/python docs/tools/page_pictures.py $(if $(ALL),--all)
 	$(VENV)/bin/python -m sphinx -W --keep-going -q -b html -d build/doctrees docs build/site
@@ -92,6 +92,11 @@ $(READY): pyproject.toml constraints.txt locks/dev.txt
 	@$(PIP) check
 	@touch $(READY)
 	@echo "Ready."
+
+# The packages of the site, beside those of development.
+$(SPHINX): $(READY)
+	@PIP_CONSTRAINT=constraints.txt $(PIP) install --editable '.[dev,docs]'
+	@touch $(SPHINX)
 
 dist: $(READY)
 	$(VENV)/bin/python -m hatchling build -t sdist -t wheel -d dist

@@ -27,6 +27,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PAGE, PICTURES, WORK = ROOT / "docs" / "gallery.md", ROOT / "docs" / "gallery", ROOT / "build" / "gallery"
 BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```$((?:\n*!\[[^\]]*\]\(gallery/[\w.-]+\))*)", re.DOTALL | re.MULTILINE)
+CONTINUED = re.compile(r"\s*\\\n\s*")  # a command that goes on in the next line
 DRAWN = re.compile(r"!\[([^\]]*)\]\(gallery/([\w.-]+)\)")
 NAME = re.compile(r"\bruns/[\w-]+|[\w-]+\.(?:toml|tsv|txt|vectors)\b")
 
@@ -56,9 +57,10 @@ class Block:
 
 
 def blocks(page: str) -> list[Block]:
-    """All blocks of the page that run."""
+    """All blocks of the page that run, each command in one line."""
     return [
-        Block(match[1], match[2], tuple(name for _, name in DRAWN.findall(match[3]))) for match in BLOCK.finditer(page)
+        Block(match[1], CONTINUED.sub(" ", match[2]), tuple(name for _, name in DRAWN.findall(match[3])))
+        for match in BLOCK.finditer(page)
     ]
 
 

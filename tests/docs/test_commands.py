@@ -1,11 +1,17 @@
-"""Commands of the pages: verbs and options that exist, `make` targets too; and those of the README, run small."""
+"""Commands of the pages: verbs, options and `make` targets that exist; those of the README run, small."""
 
+import gzip
+import os
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
 import typer
 
 from regard.cli import app
@@ -92,3 +98,49 @@ def test_a_command_that_does_not_exist_is_found():
     found = [arguments for command in simple_commands(script) if (arguments := of_regard(command)) is not None]
     assert [each[0] for each in found] == ["predict", "nonsense", "look"]
     assert [unknown(each) for each in found] == ["", "no verb nonsense", "No such option: --maps"]
+
+
+# Of the README: what makes a command small enough for a test.
+SMALL = {
+    "dates": "train.max_steps=4 train.warmup_steps=2 train.validate_every=4 train.device=cpu",
+    "my.toml": "train.max_steps=4 train.warmup_steps=2 train.validate_every=4 train.device=cpu model.encoder.dim=32 "
+    "model.encoder.layers=1 model.encoder.heads=2 model.encoder.ffn_dim=64 model.decoder.dim=32 model.decoder.layers=1 "
+    "model.decoder.heads=2 model.decoder.ffn_dim=64 data.source.vocab_size=300 data.target.vocab_size=300",
+}
+ELSEWHERE = {"studio", "serve", "import"}  # they run until they are stopped, or need a network
+
+
+def write_parallel_text(folder: Path) -> None:
+    """The files that the recipe `translation` names, small."""
+    folder.mkdir()
+    pairs = {"en": "a dog runs\ntwo men talk\n" * 20, "de": "ein Hund rennt\nzwei Männer reden\n" * 20}
+    for split in ("train", "val", "test_2016_flickr"):
+        for side, text in pairs.items():
+            (folder / f"{split}.{side}.gz").write_bytes(gzip.compress(text.encode()))
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_readme_run(tmp_path):
+    write_parallel_text(tmp_path / "multi30k")
+    shutil.copyfile(ROOT / "tests/interop/configurations/opennmt_transformer.yaml", tmp_path / "train.yaml")
+    (tmp_path / "sentences.txt").write_text("a dog runs\ntwo men talk\n")
+    settings = os.environ | {"REGARD_CACHE": str(tmp_path / ".cache"), "TESTED_PYTHON": sys.executable}
+    done = []
+    for code in SHELL.findall((ROOT / "README.md").read_text("utf-8")):
+        for line in (line for line in COMMENT.sub("", code).splitlines() if line.startswith("regard ")):
+            verb, first = line.split()[1:3]
+            if verb in ELSEWHERE:
+                continue
+            line = line.replace("> my.toml", "> converted.toml") if verb == "convert" else line
+            small = [f"--set {change}" for change in SMALL[first].split()] if verb == "train" else []
+            script = 'regard() { "$TESTED_PYTHON" -m regard "$@"; }\n' + " ".join([line.strip(), *small])
+            ended = subprocess.run(
+                ["bash", "-ec", script], cwd=tmp_path, env=settings, capture_output=True, text=True, check=False
+            )
+            assert ended.returncode == 0, f"{script}\n{ended.stdout}{ended.stderr}"
+            done.append(verb)
+    assert done == [
+        "train", "look", "recipes", "convert", "train", "evaluate", "predict", "look", "export",
+    ]  # fmt: skip
+    assert (tmp_path / "look.html").stat().st_size > 10_000
+    assert (tmp_path / "mine" / "config.json").exists()

@@ -33,6 +33,12 @@ def test_every_picture_has_its_own_background():
         assert first.get("fill") in ("#ffffff", "#fff", "white"), name
 
 
+def test_a_command_may_go_on_in_the_next_line():
+    (block,) = gallery.blocks("```sh\nregard train a \\\n    --out runs/a\nls\n```\n")
+    assert block.text == "regard train a --out runs/a\nls\n"
+    assert block.title == "runs/a"
+
+
 def drawn_by(page: str, work: Path, drawing: str = "one") -> list[str]:
     (work / "pictures").mkdir(exist_ok=True)
     return gallery.draw(gallery.blocks(page), work / "work", work / "pictures", drawing)

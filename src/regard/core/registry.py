@@ -89,12 +89,14 @@ def extensions(names: Iterable[tuple[Registry[Any], str]]) -> list[dict[str, str
 
 
 def missing_extensions(extensions: Iterable[Mapping[str, str | None]]) -> Iterator[str]:
-    """A sentence for each of these, as `extensions` returned them, that is not registered here."""
+    """A sentence for each of these, as `extensions` returned them, that is not registered here; none twice."""
+    found = {}
     for each in extensions:
         if each["name"] not in _registries[str(each["kind"])]:
             module = each["package"] or "the module that registers it"
             got = "no registration of that name"
-            yield f"wanted the {each['kind']} {each['name']!r}; got {got}. Import {module} first."
+            found[f"wanted the {each['kind']} {each['name']!r}; got {got}. Import {module} first."] = each
+    yield from found
 
 
 def load_plugins() -> None:
