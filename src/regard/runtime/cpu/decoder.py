@@ -12,6 +12,7 @@ from regard.model.interfaces import DecoderState
 from regard.model.kv_cache import Slots, write_rows
 from regard.model.memory import Memory
 from regard.model.transformer import TransformerDecoder
+from regard.runtime.cpu.candidate_projection import CandidateProjection
 from regard.runtime.cpu.search_loop import MAX_BEAMS, run_loop
 from regard.runtime.cpu.weight_layout import (
     Count,
@@ -23,7 +24,7 @@ from regard.runtime.cpu.weight_layout import (
     call,
     fields,
 )
-from regard.runtime.interfaces import EngineDecoder, LoopBounds, SearchLoop
+from regard.runtime.interfaces import Candidates, EngineDecoder, LoopBounds, SearchLoop
 from regard.runtime.published_attention import publish, publish_step
 
 
@@ -106,6 +107,7 @@ class NativeDecoder(EngineDecoder):
         self.weights = WeightLayout(library, int8=int8)
         self.table = self.weights.stack(decoder.stack, decoder.embed_tokens, self.weights.linear(decoder.project))
         self.vocab_size = decoder.project.weight.shape[0]
+        self.projection = CandidateProjection(decoder.project, library, int8=int8)
         blocks = list(decoder.stack.layers)
         crosses = [(cross.k_proj, cross.v_proj) for block in blocks if (cross := block.cross_attn) is not None]
         self.attentions = [(ref(block.self_attn), block.cross_attn and ref(block.cross_attn)) for block in blocks]
@@ -137,7 +139,12 @@ class NativeDecoder(EngineDecoder):
         return logits, state
 
     def search(
-        self, tokens: Int[Tensor, "B K"], state: DecoderState, loop: SearchLoop, bounds: LoopBounds
+        self,
+        tokens: Int[Tensor, "B K"],
+        state: DecoderState,
+        loop: SearchLoop,
+        bounds: LoopBounds,
+        candidates: Candidates | None = None,
     ) -> tuple[int, NativeState] | None:
         assert isinstance(state, NativeState)
         if state.beams > MAX_BEAMS or capturing_here():
@@ -146,7 +153,7 @@ class NativeDecoder(EngineDecoder):
         bounds = replace(bounds, steps=max(1, min(bounds.steps, state.cache.shape[2] - state.time)))
         arguments, _, _memory = self._arguments(tokens.flatten(), state, bounds.steps)
         function = self.library.regard_search
-        taken = run_loop(function, self.table, arguments, tokens, loop, vocab_size=self.vocab_size, bounds=bounds)
+        taken = run_loop(function, self.table, arguments, tokens, loop, bounds, self.projection, candidates)
         state.time += taken
         return taken, state
 

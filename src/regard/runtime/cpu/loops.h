@@ -74,7 +74,7 @@ const char* search(const Convolution& d, ConvolutionArguments& p, SearchArgument
 template <typename Decoder, typename Arguments>
 const char* checked_search(const Decoder& d, Arguments p, SearchArguments& s, int threads) {
     if (s.batch != p.batch || s.beams != p.beams || s.vocab_size != d.project.outputs) return "batch, beams or vocabulary";
-    if (s.vocab_size > d.vocab_size) return "vocabulary";  // every token is embedded
+    if (s.token_count > d.vocab_size) return "vocabulary";  // every token is embedded
     if (const char* problem = out_of_range(s)) return problem;
     const Search search(s);
     p.slots = search.active.data();
