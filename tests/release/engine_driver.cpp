@@ -77,7 +77,7 @@ void run(bool int8, int64_t beams) {
     const StepArguments step{cache.data(), parents.data(), admitted.data(), sources.data(), mask.data(), last.data(),
                              numbers.some(CAPACITY * WIDTH, 1)->data(), CAPACITY, BATCH, beams, CAPACITY, 0, SOURCE,
                              {x.data(), normed.data(), hidden.data(), context.data(), scores.data()}, logits.data(), nullptr,
-                             nullptr, BATCH};
+                             nullptr, rows};
     SearchArguments search{};
     search.tokens = tokens.data(), search.log_p = log_p.data(), search.length = length.data(), search.limit = limit.data();
     search.min_length = search.prompt = zeros.data(), search.prefix = prefix.data(), search.done = done.data();

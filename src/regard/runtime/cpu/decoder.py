@@ -33,8 +33,8 @@ class _StepArguments(ctypes.Structure):
         *fields(Pointer, "cache parents admitted sources mask tokens position_table"),
         *fields(Count, "positions batch beams capacity time source_length"),
         ("scratch", Scratch),
-        *fields(Pointer, "logits queries slots"),
-        ("places", Count),
+        *fields(Pointer, "logits queries rows"),
+        ("row_count", Count),
     ]
 
 
@@ -180,7 +180,7 @@ class NativeDecoder(EngineDecoder):
         arguments = _StepArguments(
             *(each.data_ptr() for each in tensors), ctypes.cast(pointers, Pointer), state.mask.data_ptr(),
             tokens.data_ptr(), *positions, rows // state.beams, state.beams, capacity, state.time, source_length,
-            scratch, logits.data_ptr(), None if queries is None else queries.data_ptr(), None, rows // state.beams,
+            scratch, logits.data_ptr(), None if queries is None else queries.data_ptr(), None, rows,
         )  # fmt: skip
         return arguments, logits, [tokens, sources, pointers, table, *memory]
 

@@ -55,7 +55,19 @@ class Search {
         log_p_rows.resize(s.batch * s.beams * s.positions);
     }
 
-    int64_t rows() const { return int64_t(active.size()) * s.beams; }
+    int64_t rows() const { return int64_t(live.size()); }
+
+    // The hypotheses that take the next step: those of active slots, without `dead` ones that have no probability, as all but
+    // the first have before the first token.
+    void list(bool dead) {
+        live.clear();
+        for (const int32_t slot : active)
+            for (int64_t beam = 0; beam < s.beams; ++beam) {
+                const int64_t row = slot * s.beams + beam;
+                if (dead || !s.beam_search || s.total[row] > -INFINITY) live.push_back(int32_t(row));
+                else std::fill_n(of_rows.data() + row * size, size, Candidate{-INFINITY, -INFINITY, beam, 0});
+            }
+    }
 
     // Whether the loop ends here though steps are left: time is over, or another thread wants it.
     bool interrupted() const {
@@ -68,7 +80,7 @@ class Search {
     // What a row of logits decides: the token of greedy search, the best candidates of a beam's hypothesis.
     void choose_in_rows(float* logits, const Range& rows) {
         for (int64_t r = rows.begin; r < rows.end; ++r) {
-            const int64_t slot = active[r / s.beams], beam = r % s.beams;
+            const int64_t slot = live[r] / s.beams, beam = live[r] % s.beams;
             float* row = logits + r * s.vocab_size;
             if (s.candidates)
                 for (int64_t i = 0; i < s.vocab_size; ++i) row[i] += s.candidate_bias[slot * s.vocab_size + i];
@@ -98,6 +110,7 @@ class Search {
     const int64_t* parents_of(int64_t place) const { return parents.data() + active[place] * s.beams; }
 
     std::vector<int32_t> active;  // the slots that are not done
+    std::vector<int32_t> live;    // slot · beams + beam of the hypotheses that take a step
 
   private:
     using Saved = std::vector<std::pair<int64_t, float>>;  // columns and their logits
@@ -361,7 +374,7 @@ void search_loop(Search& search, SearchArguments& s, float* logits, int threads,
     parallel(threads, [&](Barrier& barrier, int thread, int all) {
         while (!search.ends()) {
             const int64_t rows = search.rows();
-            const Range mine(rows / s.beams, thread, all);
+            const Range mine(int64_t(search.active.size()), thread, all);
             step(barrier, thread, all);
             barrier.wait();
             search.choose_in_rows(logits, Range(rows, thread, all));
