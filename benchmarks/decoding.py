@@ -4,8 +4,8 @@
     .venv/bin/python benchmarks/decoding.py --data /path/to/data --run runs/transformer --quick
     .venv/bin/python benchmarks/decoding.py --data /path/to/data --random --only marian ctranslate2 regard
 
---run is a run or checkpoint of Regard that Marian's architecture can hold: the recipe `translation` with 3 layers and
-`norm_first = false` in encoder and decoder. --rnn is one that Joey NMT's can hold: kind `rnn`, cell `gru`, one layer,
+--run is a run or checkpoint of Regard that Marian's architecture can hold: the recipe `translation` with
+`norm_first = false` in encoder and decoder; with `--only ctranslate2 regard`, also as it is. --rnn is one that Joey NMT's can hold: kind `rnn`, cell `gru`, one layer,
 the decoder with `attention = "luong"` and score `additive` or `bilinear`. Both with one vocabulary
 (`shared_vocab = true`) and `tie_embeddings = "all"`.
 
@@ -88,7 +88,7 @@ TRANSFORMERS = (
 RECURRENT = (Row("joey", "Joey NMT"), Row("regard", "Regard"))
 
 
-def export(run: Path, folder: Path) -> Tokenizer:
+def export(run: Path, folder: Path, peers: set[str]) -> Tokenizer:
     """A model of Regard as numbers that every environment can read; ends with a clear word if peers cannot hold it."""
     try:
         found = regard.load(run)
@@ -102,8 +102,9 @@ def export(run: Path, folder: Path) -> Tokenizer:
     if kinds == {"transformer"}:
         sides = TransformerConfig(**encoder), TransformerConfig(**decoder)
         fits = all(
-            (side.norm, side.norm_first, side.activation, side.positions, side.score, side.kv_heads)
-            == ("layer", False, "relu", "sinusoidal", "scaled_dot", None)
+            (side.norm, side.activation, side.positions, side.score, side.kv_heads)
+            == ("layer", "relu", "sinusoidal", "scaled_dot", None)
+            and not (side.norm_first and peers & {"marian", "joey"})
             and (side.dim, side.layers, side.heads, side.ffn_dim)
             == (sides[0].dim, sides[0].layers, sides[0].heads, sides[0].ffn_dim)
             for side in sides
@@ -250,7 +251,8 @@ def contest(title: str, run: Path | None, rows: Sequence[Row], options: argparse
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         if run is None:
             random_model(Path(folder) / "random", _lines(options.data, "train"), layers=3, norm_first=False)
-        tokenizer = export(run or Path(folder) / "random", Path(folder))
+        peers = {row.key.split("-")[0] for row in rows}
+        tokenizer = export(run or Path(folder) / "random", Path(folder), peers)
         lines = _lines(options.data, "test_2016_flickr")[: options.sentences]
         sentences = sorted(tokenizer.encode_batch(lines), key=len, reverse=True)
         all_of_them = Contest(rows, Path(folder), options.threads, RATIO if run is None else None, stack)

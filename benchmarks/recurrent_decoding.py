@@ -1,6 +1,7 @@
-"""Whole searches with recurrent and convolutional decoders on a CPU: the compiled engine against PyTorch's own modules.
+"""Whole searches with decoders of every kind on a CPU: the compiled engine against PyTorch's own modules.
 
     python benchmarks/recurrent_decoding.py --threads 1 --rounds 5
+    REGARD_NATIVE=avx2 python benchmarks/recurrent_decoding.py --only Transformer    # the variant for AVX2
 
 Models of dim 256 with random weights and a vocabulary of 8,000; sources and outputs of 20 tokens. Both run in turn in
 each round; a figure is the median over rounds of the engine's speed as a multiple of PyTorch's.
@@ -33,6 +34,7 @@ DECODERS = {
     },
     "GRU without attention": {"kind": "rnn", "attention": "none"},
     "convolution": {"kind": "conv"},
+    "Transformer, 3 layers": {"kind": "transformer", "layers": 3, "heads": 4, "ffn_dim": 1024},
 }  # fmt: skip
 
 
@@ -50,12 +52,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", default="", help="decoders whose names contain this")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(1)
     print(f"{options.threads} threads, torch {torch.__version__}\n")
     print("| decoder | greedy 1 | greedy 64 | beam 5, 1 | beam 5, 64 |\n|---|---|---|---|---|")
-    for name, table in DECODERS.items():
+    chosen = {name: table for name, table in DECODERS.items() if options.only in name}
+    for name, table in chosen.items():
         encoder = {"kind": "bag", "dim": 256}
         model = build({"encoder": encoder, "decoder": table | {"dim": 256}, "vocab_size": VOCABULARY}).eval()
         with torch.no_grad():

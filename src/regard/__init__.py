@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from regard.api.look import look as look
     from regard.api.plot import plot as plot
     from regard.api.predict import predict as predict, score as score
+    from regard.api.shortlist import shortlist as shortlist
     from regard.api.sweep import sweep as sweep
     from regard.api.train import prepare as prepare, train as train
     from regard.api.view import page as page, view as view
@@ -102,6 +103,7 @@ _HOMES = {
     "regard.api.look": ("look",),
     "regard.api.plot": ("plot",),
     "regard.api.predict": ("predict", "score"),
+    "regard.api.shortlist": ("shortlist",),
     "regard.api.sweep": ("sweep",),
     "regard.api.train": ("prepare", "train"),
     "regard.api.view": ("page", "view"),

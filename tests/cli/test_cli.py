@@ -70,6 +70,7 @@ def test_the_command_line_is_frozen():
             "--step", "--targets", "--truncate",
         ],
         "score": ["--column", "--device", "--json"],
+        "shortlist": ["--candidates", "--column", "--data", "--frequent", "--max-examples", "--trust-data-paths"],
         "verify": ["--key"],
         "sign": ["--key"],
         "import": ["--dtype", "--out"],

@@ -57,6 +57,7 @@ VALID = {  # the arguments with which each verb works
     "look": [MODEL, "abc"],
     "align": [MODEL, "--sources", TEXT],
     "score": [MODEL, PAIRS],
+    "shortlist": ["nowhere", "--data", PAIRS],  # as below
     "verify": [MODEL],
     "sign": ["nowhere", "--key", "binary"],  # the checkpoint above is not to be changed
     "serve": ["nowhere", "--port", "0"],  # a model that is there would be served until a signal ends it

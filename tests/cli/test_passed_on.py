@@ -56,6 +56,11 @@ CALLS = {
     ),
     "convert c --from fairseq": ("convert", {"path": Path("c"), "source": "fairseq"}),
     "plot one two --out o": ("plot", {"runs": [Path("one"), Path("two")], "out": Path("o")}),
+    "shortlist m --candidates 2 --frequent 3 --data d --column c --max-examples 4 --trust-data-paths": (
+        "shortlist",
+        {"model": Path("m"), "candidates": 2, "frequent": 3, "data": ["d"], "columns": ["c"], "max_examples": 4,
+         "trust_data_paths": True},
+    ),
     "verify m --key k": ("verify", {"path": Path("m"), "key": Path("k")}),
     "sign m --key k": ("sign", {"path": Path("m"), "key": Path("k")}),
 }  # fmt: skip

@@ -16,7 +16,7 @@ import torch
 import build_engine
 import regard
 from regard.runtime.cpu import build_flags, compile, prebuilt
-from regard.runtime.cpu.build_flags import VARIANTS
+from regard.runtime.cpu.build_flags import FLAGS, FOLDER, VARIANTS
 from regard.runtime.cpu.weight_layout import LinearWeights, WeightLayout, apply_linear
 
 AVX2 = {"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "sse4_1", "sse4_2", "ssse3", "popcnt"}
@@ -39,6 +39,7 @@ needs_compiler = pytest.mark.skipif(
         ("x86_64", AVX512 | {"avx512_vnni", "amx_tile"}, "avx512vnni"),
         ("x86_64", AVX2 | {"avx512_vnni"}, "avx2"),
         ("aarch64", {"asimd"}, "aarch64"),
+        ("aarch64", {"asimd", "asimddp"}, "aarch64dotprod"),
     ],
 )
 def test_the_fastest_variant_that_the_processor_supports_is_chosen(machine, features, name):
@@ -196,7 +197,7 @@ def test_every_variant_that_runs_here_predicts_as_torch_does(tmp_path, monkeypat
 
     products = []
     texts, scores, _ = outputs("0", frozenset())
-    widths = {"x86_64": 16, "avx2": 16, "avx512": 64, "avx512vnni": 64, "aarch64": 16}
+    widths = {"x86_64": 16, "avx2": 16, "avx512": 64, "avx512vnni": 64, "aarch64": 16, "aarch64dotprod": 16}
     try:
         for variant in VARIANTS[platform.machine()]:
             if variant.needs <= features:
@@ -204,28 +205,73 @@ def test_every_variant_that_runs_here_predicts_as_torch_does(tmp_path, monkeypat
                 assert (by_engine[0], by_engine[2]) == (texts, widths[variant.name]), variant
                 torch.testing.assert_close(by_engine[1], scores, rtol=1e-4, atol=1e-4)
                 quantized, product = int8_product()
-                assert quantized == (variant.name in ("avx2", "avx512", "avx512vnni"))
+                assert quantized == (variant.name != "x86_64")
                 products += [product] if quantized else []
         assert all(torch.equal(product, products[0]) for product in products)
     finally:
         compile.library.cache_clear()
 
 
-CROSS, EMULATOR = shutil.which("aarch64-linux-gnu-g++"), shutil.which("qemu-aarch64")
+CROSS = "aarch64-linux-gnu-g++"
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which(CROSS), reason="needs the cross compiler for aarch64")
+def test_it_compiles_for_aarch64(tmp_path):
+    libraries = build_engine.build("aarch64", tmp_path, CROSS)
+    assert len(libraries) == len(VARIANTS["aarch64"])
+    assert all(library.read_bytes()[18:20] == b"\xb7\x00" for library in libraries)  # EM_AARCH64
+
+
+def driven(folder: Path, compiler: str, flags: tuple[str, ...], emulator: tuple[str, ...] = ()) -> dict[str, list]:
+    """The outputs of engine_driver.cpp by the name of their search: tokens, and their log-probabilities."""
+    program, engine = folder / "driver", f'-DENGINE="{FOLDER / "step.cpp"}"'
+    shared = [flag for flag in FLAGS if flag not in ("-shared", "-fPIC", "-fopenmp", "-O3")]
+    source = str(Path(__file__).with_name("engine_driver.cpp"))
+    subprocess.run([compiler, *shared, "-O2", "-static", *flags, engine, source, "-o", str(program)], check=True)
+    done = subprocess.run([*emulator, str(program)], check=True, capture_output=True, text=True)
+    found = {}
+    for line in done.stdout.splitlines():
+        name, _, output = line.partition(":")
+        values = output.split()
+        found[name] = [list(map(int, values[::2])), list(map(float, values[1::2]))]
+    return found
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.skipif(
+    platform.machine() != "x86_64" or not shutil.which(CROSS) or not shutil.which("qemu-aarch64"),
+    reason="needs an emulator of aarch64",
+)
+def test_the_code_for_aarch64_searches_as_that_for_x86(tmp_path):
+    """With NEON, in float32 and int8, under an emulator; the tests above hold the code for x86 to PyTorch."""
+    wanted = driven(tmp_path, "g++", ("-march=x86-64-v3",))
+    assert len(wanted) == 2 * (3 + 4 * 3)  # float32 and int8; greedy, and four of a beam for each sequence
+    for variant in VARIANTS["aarch64"]:
+        found = driven(tmp_path, CROSS, variant.flags, ("qemu-aarch64",))
+        assert found.keys() == wanted.keys()
+        for name, (tokens, log_p) in found.items():
+            assert tokens == wanted[name][0], (variant.name, name)
+            assert log_p == pytest.approx(wanted[name][1], abs=1e-5), (variant.name, name)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not (CROSS and EMULATOR), reason="needs the cross compiler for aarch64 and qemu-aarch64")
+@pytest.mark.skipif(
+    not (shutil.which(CROSS) and shutil.which("qemu-aarch64")),
+    reason="needs the cross compiler for aarch64 and qemu-aarch64",
+)
 @pytest.mark.parametrize("rows", [1, 7])
 def test_the_engine_for_aarch64_computes_what_torch_does(aarch64, tmp_path, rows):
     """Its linear layer, called by a small program, both compiled for aarch64 and executed by an emulator."""
     assert aarch64.read_bytes()[18:20] == b"\xb7\x00"  # EM_AARCH64
     driver = tmp_path / "driver"
-    source = Path(__file__).parents[1] / "support" / "engine_driver.cpp"
+    source = Path(__file__).parents[1] / "support" / "linear_driver.cpp"
     subprocess.run([CROSS, "-std=c++17", "-fopenmp", "-Wl,--no-as-needed", source, "-o", driver], check=True)
     weight, x, bias = torch.randn(40, 24), torch.randn(rows, 24), torch.randn(40)
     given = b"".join(each.numpy().tobytes() for each in (weight, x, bias))
-    command = [EMULATOR, "-L", "/usr/aarch64-linux-gnu", driver, aarch64, str(rows), "24", "40"]
+    command = ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu", driver, aarch64, str(rows), "24", "40"]
     done = subprocess.run(command, input=given, capture_output=True, timeout=120)
     assert done.returncode == 0, done.stderr.decode()
     y = torch.frombuffer(bytearray(done.stdout), dtype=torch.float32).view(rows, 40)
@@ -234,5 +280,5 @@ def test_the_engine_for_aarch64_computes_what_torch_does(aarch64, tmp_path, rows
 
 @pytest.fixture(scope="module")
 def aarch64(tmp_path_factory) -> Path:
-    (library,) = build_engine.build("aarch64", tmp_path_factory.mktemp("aarch64"), CROSS)
+    library, *_ = build_engine.build("aarch64", tmp_path_factory.mktemp("aarch64"), CROSS)
     return library

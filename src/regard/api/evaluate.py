@@ -355,6 +355,7 @@ def validation(recipe: Recipe, data: Prepared) -> Callable[[Model], Validation]:
     """The validation of a training run: the loss, and outputs if the monitored metric or samples need them."""
     rows = [] if not recipe.data.source_fields else list(rows_of(recipe, "valid"))
     metric = recipe.train.monitor
+    recipe = replace(recipe, decode=replace(recipe.decode, shortlist=False))  # it is learned after training
 
     def validate(model: Model) -> Validation:
         assert data.valid is not None

@@ -5,6 +5,7 @@
                            its size and its special tokens
     model.safetensors      the weights
     tokenizer.json         the vocabulary (and source_tokenizer.json, where the source has one of its own)
+    shortlist.safetensors  the vocabulary shortlist, where one was learned
     training.json          the progress of the run; training.safetensors the optimizer state and the like
     README.md              the model card
 
@@ -33,7 +34,7 @@ FORMAT = 1
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 TOKENIZER, SOURCE_TOKENIZER = "tokenizer.json", "source_tokenizer.json"
 TRAINING_STATE, TRAINING_TENSORS = store.TRAINING_STATE, "training.safetensors"
-CARD = "README.md"
+CARD, SHORTLIST = "README.md", "shortlist.safetensors"
 KINDS: dict[str, type[Labels] | type[Tokenizer]] = {"labels": Labels, "tokenizer": Tokenizer}
 log = logging.getLogger(__name__)
 

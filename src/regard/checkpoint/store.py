@@ -12,6 +12,7 @@ import shutil
 import stat
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,7 @@ _DISPLACED = re.compile(r"\.step-(\d{8})\.tmp")
 def write(
     folder: Path,
     texts: Mapping[str, str],
-    tensors: Mapping[str, "Mapping[str, Tensor] | Callable[[Path], None]"],
+    tensors: Mapping[str, "Mapping[str, Tensor] | Callable[[Path], object]"],
 ) -> None:
     """Write a checkpoint of these files, replacing any other there; `texts` as they are, `tensors` as safetensors.
 
@@ -56,6 +57,16 @@ def write(
                 raise OSError(str(error)) from None
         files = {path.name: _file_entry(path) for path in sorted(beside.iterdir())}
         (beside / MANIFEST).write_bytes(_manifest(files))
+
+
+def add(folder: Path, name: str, tensors: "Mapping[str, Tensor]") -> None:
+    """Add a file of tensors to a checkpoint, or replace it, atomically; its other files are checked, and stay.
+
+    A signature is removed: it was that of another manifest.
+    """
+    verify(folder)
+    others = {each: partial(shutil.copyfile, folder / each) for each in _listed(folder) if each != name}
+    write(folder, {}, {**others, name: tensors})
 
 
 def read(folder: Path, *, skip: Collection[str] = ()) -> dict[str, bytes]:

@@ -1,4 +1,4 @@
-"""`regard evaluate`, `compare`, `score`, `verify` and `sign`."""
+"""`regard evaluate`, `compare`, `score`, `shortlist`, `verify` and `sign`."""
 
 import json
 import sys
@@ -209,6 +209,39 @@ def verify(
     signed = "" if key is None else ", signed"
     for folder, files in regard.verify(path, key):
         print(f"{folder}: {counted(files, 'file')}, as saved{signed}")
+
+
+def shortlist(
+    model: ModelFolder,
+    candidates: Annotated[
+        int, option("N", "Output tokens of each source token: its most likely translations.", least=1)
+    ] = 50,
+    frequent: Annotated[
+        int, option("N", "Output tokens that every output may have: the most frequent.", least=1)
+    ] = 100,
+    data: Annotated[
+        list[str] | None,
+        option("FILE", "Learn from other data: a table, or one option each for a file of sources and one of targets."),
+    ] = None,
+    column: Column = None,
+    max_examples: Annotated[int, option("N", "Learn from at most so many examples, the first.", least=1)] = 200_000,
+    trust_data_paths: TrustDataPaths = False,
+) -> None:
+    """Learn a vocabulary shortlist from a translation model's training data, and add it to its checkpoint.
+
+    With `--set shortlist=true`, searches on a CPU generate likely translations (by IBM model 1) of the source's tokens
+    and frequent tokens only.
+
+    Examples: regard shortlist runs/translation
+
+    regard predict runs/translation test.en --set shortlist=true
+    """
+    chosen = {"candidates": candidates, "frequent": frequent, "max_examples": max_examples}
+    folder, learned = regard.shortlist(
+        model, data=data or ("train",), columns=column or (), trust_data_paths=trust_data_paths, **chosen
+    )
+    known = int((learned.likely >= 0).any(1).sum())
+    print(f"{folder}: {len(learned.frequent):,} frequent tokens, and candidates of {known:,} source tokens")
 
 
 def sign(

@@ -24,6 +24,7 @@ from regard.model.memory import Memory
 from regard.runtime import engines
 from regard.runtime.cuda.cuda_graphs import autocast, rounded
 from regard.runtime.interfaces import LEAST_PROMPT, EngineOptions
+from regard.runtime.shortlist import ShortlistDecoder, ShortlistState
 
 SOURCE_MULTIPLE = 32  # static buffers hold sources of a multiple of so many positions
 log = logging.getLogger(__name__)
@@ -150,6 +151,8 @@ class BatchPlan:
             _warn_float32()
         options = EngineOptions(limits.max_length, task.window, self.half, config.quantization == "int8")
         self.decoder = engines.decoder_for(task.model, options)
+        if task.shortlist is not None:
+            self.decoder = ShortlistDecoder(self.decoder)
         self.static = self.decoder.static
         registered = [logits_processors.LOGITS_PROCESSORS[name]() for name in config.logits_processors or ()]
         self.processors = [*registered, *task.logits_processors]
@@ -185,10 +188,16 @@ class BatchPlan:
         own = (self.limits.min_length, self.limits.max_prefix > 0)
         return sizes, own, config, task.special_tokens, task.ends, task.scored, task.rerank is None
 
-    def start(self, memory: Memory | None, batch: int, capacity: int) -> DecoderState:
-        """The decoder's state before the first token."""
+    def start(
+        self, memory: Memory | None, batch: int, capacity: int, requests: Sequence[PlannedRequest] = ()
+    ) -> DecoderState:
+        """The decoder's state before the first token; with a shortlist, of these requests."""
         with autocast(self.half):
-            return self.decoder.start(memory, batch=batch, capacity=capacity, beams=self.beams)
+            state = self.decoder.start(memory, batch=batch, capacity=capacity, beams=self.beams)
+        if self.task.shortlist is None:
+            return state
+        special = self.task.special_tokens
+        return ShortlistState.of(state, self.task.shortlist.allowed([each.request for each in requests], special))
 
     def build_strategy(self, sizes: BufferSizes) -> DecodingStrategy:
         """A strategy whose slots are all empty."""

@@ -67,6 +67,11 @@ class DecodeConfig(Config):
     quantization: Literal["int8"] | None = doc(
         None, "store weights in int8, where processor and decoder support it: faster, slightly different outputs"
     )
+    shortlist: bool = doc(
+        False,
+        "on a CPU, generate only likely translations of the source's tokens, and frequent tokens: faster, slightly "
+        "different outputs; `regard shortlist` learns them",
+    )
     max_source_length: Count = doc(1000, "largest number of source tokens")
     batch_tokens: Count | Literal["auto"] = doc(
         "auto",

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
@@ -17,6 +17,9 @@ from regard.decoding.trace import BeamTrace
 from regard.model.interfaces import Source
 from regard.model.positions import Learned
 from regard.model.seq2seq import Seq2Seq
+
+if TYPE_CHECKING:
+    from regard.decoding.shortlist import Shortlist
 
 Constraint = tuple[PhraseAutomaton, AutomatonState]  # of the required phrases, and its state after the prefix
 
@@ -98,6 +101,7 @@ class SearchTask:
     context_length: int | None = None  # of the training sequences of a language model; None: not known
     numbers: Sequence[int] | None = None  # of the requests, on which their random draws depend; None: 0, 1, ...
     trace: BeamTrace | None = None  # records the beam search of one request
+    shortlist: "Shortlist | None" = None  # where config.shortlist
     workers: int | None = None  # threads that search at once on a CPU; None: as many as useful
 
     def is_end(self, token: int) -> bool:

@@ -371,8 +371,10 @@ class EncodeQueue:
 
     def state_of(self, count: int, capacity: int) -> DecoderState:
         """The decoder's state of the first `count` encoded requests, which leave the queue."""
-        total, self.encoded = len(self.encoded), self.encoded[count:]
-        state = self.plan.start(self.memory, total, capacity) if self.state is None else self.state
+        total, waiting, self.encoded = len(self.encoded), self.encoded, self.encoded[count:]
+        state = self.state
+        if state is None:
+            state = self.plan.start(self.memory, total, capacity, [self.requests[index] for index in waiting])
         self.memory = self.state = None
         if self.encoded:
             first, rest = torch.arange(total, device=self.plan.device).tensor_split([count])

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 
 from regard.checkpoint import store
-from regard.checkpoint.format import CONFIG, WEIGHTS, open_checkpoint, read_config, read_vocabularies, writer
+from regard.checkpoint.format import CONFIG, SHORTLIST, WEIGHTS, open_checkpoint, read_config, read_vocabularies, writer
 from regard.core.errors import CheckpointRefused, InvalidArgument, InvalidRecipe
-from regard.data.corpus import as_running_text
+from regard.data.corpus import SourceVocabularies, VocabularyType, as_running_text
 from regard.decoding.ensemble import Ensemble
+from regard.decoding.shortlist import Shortlist
 from regard.inference.predictor import Predictor
 from regard.model.build import build
 from regard.model.uninitialized import only_parameters, uninitialized
@@ -62,7 +63,21 @@ def load(path: str | Path | Predictor | Sequence[str | Path], *, device: str = "
         with uninitialized():
             model = build(config["model"])
     load_weights(model, weights, folder, assign=assign)
-    return Predictor(model.to(device).eval(), recipe, sources, target, folder)
+    shortlist = _shortlist(content, folder, sources, target)
+    return Predictor(model.to(device).eval(), recipe, sources, target, folder, shortlist)
+
+
+def _shortlist(
+    content: Mapping[str, bytes], folder: Path, sources: SourceVocabularies, target: VocabularyType
+) -> Shortlist | None:
+    """The vocabulary shortlist of a checkpoint; refused if it is not one of its vocabularies."""
+    if SHORTLIST not in content:
+        return None
+    size = 0 if len(sources) != 1 or sources[0] is None else sources[0].size
+    try:
+        return Shortlist.of(store.tensors(content, SHORTLIST, folder), size, target.size)
+    except ValueError as error:
+        raise CheckpointRefused(f"{folder / SHORTLIST}: {error}. Learn it again: regard shortlist.") from None
 
 
 def stored_recipe(config: Mapping[str, Any], folder: Path) -> Recipe:

@@ -18,6 +18,7 @@ from regard.decoding.batch_plan import forward_batch_tokens
 from regard.decoding.config import DecodeConfig
 from regard.decoding.interfaces import FinishReason, Hypothesis, finish_reason
 from regard.decoding.request import Request, SearchTask
+from regard.decoding.shortlist import Shortlist
 from regard.decoding.trace import BeamTrace
 from regard.inference import phrases
 from regard.inference.inputs import EncodedInput, InputEncoder, check_list
@@ -149,12 +150,14 @@ class SequencePipeline(Pipeline):
     """Search and teacher forcing with a model that generates sequences. A language model continues its inputs.
 
     context_length   of the training sequences of running text, where the end token is the line break and ends no output
+    shortlist        of its checkpoint, for searches with config.shortlist
     """
 
     model: Seq2Seq
     tokenizer: Tokenizer
     inputs: InputEncoder
     context_length: int | None
+    shortlist: Shortlist | None = None
 
     @property
     def running(self) -> bool:
@@ -262,7 +265,21 @@ class SequencePipeline(Pipeline):
             numbers=None if lines is None else [line - 1 for line in lines],
             trace=options.trace,
             workers=options.workers,
+            shortlist=self._shortlist() if config.shortlist else None,
         )
+
+    def _shortlist(self) -> Shortlist:
+        """Refused where the checkpoint has none, and on a GPU, whose searches are recorded for all tokens."""
+        if self.shortlist is None:
+            wanted, remedy = (
+                "a checkpoint with a shortlist",
+                "Learn one: regard shortlist RUN. Or set shortlist = false.",
+            )
+            raise InvalidArgument("shortlist", wanted=wanted, got="one without", remedy=remedy)
+        if (device := next(self.model.parameters()).device.type) != "cpu":
+            remedy = "Set shortlist = false, or --device cpu."
+            raise InvalidArgument("shortlist", wanted="a model on a CPU", got=device, remedy=remedy)
+        return self.shortlist
 
     def requests(self, encoded: EncodedInputs, options: OutputOptions) -> list[Request]:
         """One request for each input."""

@@ -14,6 +14,7 @@ from regard.data.tokenizer import Tokenizer
 from regard.data.vocabulary import Labels
 from regard.decoding.batch_plan import forward_batch_tokens
 from regard.decoding.config import DecodeConfig
+from regard.decoding.shortlist import Shortlist
 from regard.decoding.trace import BeamTrace
 from regard.inference.embed import embed
 from regard.inference.inputs import (
@@ -57,6 +58,7 @@ class Predictor:
     sources: SourceVocabularies
     target: VocabularyType
     folder: Path | None = None  # the checkpoint it was loaded from
+    shortlist: Shortlist | None = None  # of its checkpoint
 
     @property
     def source(self) -> VocabularyType | None:
@@ -101,7 +103,7 @@ class Predictor:
     def _pipeline(self, inputs: InputEncoder) -> Pipeline:
         generator, classifier = self.model.as_seq2seq(), self.model.as_classifier()
         if generator is not None and isinstance(self.target, Tokenizer):
-            return SequencePipeline(generator, self.target, inputs, self.recipe.data.context_length)
+            return SequencePipeline(generator, self.target, inputs, self.recipe.data.context_length, self.shortlist)
         if classifier is not None and isinstance(self.target, Labels):
             return LabelPipeline(classifier, self.target, inputs)
         wanted, got = "one that gives sequences or labels", type(self.model).__name__
@@ -181,6 +183,9 @@ class Predictor:
     def _edited_outputs(
         self, encoded: Sequence[EncodedInput], config: DecodeConfig, options: OutputOptions, edits: Sequence[Edit]
     ) -> Iterator[tuple[int, list[Output]]]:
+        if config.shortlist:
+            remedy = "Set shortlist = false."
+            raise InvalidArgument("shortlist", wanted="false beside edits", got="true", remedy=remedy)
         inputs, target = EditedInput(self.inputs, edits, self.model, self.sources), self.target
         if isinstance(target, Tokenizer):
             options = options._replace(forced=forced_tokens(edits, target))

@@ -15,7 +15,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, Protocol
+
+import torch
 
 from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.model.interfaces import DecoderState, Source
@@ -114,6 +117,33 @@ class LoopBounds:
     interrupt: Interrupt | None = None
 
 
+class Candidates:
+    """The output tokens that each sequence of a batch may have: those of a vocabulary shortlist.
+
+    The others have logits of −∞. What a compiled loop needs is computed once: all of them hardly change.
+    """
+
+    def __init__(self, allowed: Bool[Tensor, "B V"]) -> None:
+        self.allowed = allowed
+
+    @cached_property
+    def tokens(self) -> Int[Tensor, " U"]:
+        """The candidates of any sequence, in ascending order."""
+        return self.allowed.any(0).nonzero()[:, 0]
+
+    @cached_property
+    def column(self) -> Int[Tensor, " V"]:
+        """The place of each token among `tokens`; -1: it is none of them."""
+        column = torch.full((self.allowed.shape[1],), -1, dtype=torch.int32)
+        column[self.tokens] = torch.arange(len(self.tokens), dtype=torch.int32)
+        return column
+
+    @cached_property
+    def bias(self) -> Float[Tensor, "B U"]:
+        """−∞ where one of `tokens` is no candidate of a sequence, else 0."""
+        return torch.zeros(len(self.allowed), len(self.tokens)).masked_fill_(~self.allowed[:, self.tokens], -torch.inf)
+
+
 @dataclass(frozen=True)
 class GreedyTensors:
     ended: Bool[Tensor, "B 1"]
@@ -153,12 +183,18 @@ class EngineDecoder(ABC):
         return None
 
     def search(
-        self, tokens: Int[Tensor, "B K"], state: DecoderState, loop: SearchLoop, bounds: LoopBounds
+        self,
+        tokens: Int[Tensor, "B K"],
+        state: DecoderState,
+        loop: SearchLoop,
+        bounds: LoopBounds,
+        candidates: Candidates | None = None,
     ) -> tuple[int, DecoderState] | None:
         """Take steps within these bounds, at least one; the number of steps, and the new state.
 
         Overwrites `tokens`, the last ones, and the tensors of the loop. The result is that of `step` and the strategy's
-        `advance`, token for token and bit for bit. None: not supported here, and nothing has changed.
+        `advance`, token for token and bit for bit; with `candidates`, whose logits alone are computed, up to rounding.
+        None: not supported here, and nothing has changed.
         """
         return None
 

@@ -40,7 +40,10 @@ VARIANTS = {  # of each machine, the fastest first; the last one runs everywhere
         Variant("avx2", ("-march=x86-64-v3",), _AVX2),
         Variant("x86_64", ("-march=x86-64",)),
     ),
-    "aarch64": (Variant("aarch64", ("-march=armv8-a",)),),
+    "aarch64": (
+        Variant("aarch64dotprod", ("-march=armv8.2-a+dotprod",), frozenset({"asimddp"})),
+        Variant("aarch64", ("-march=armv8-a",)),
+    ),
 }
 
 

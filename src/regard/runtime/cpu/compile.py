@@ -14,12 +14,13 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
 from regard.core.atomic_io import atomic_file, cache_folder, private_folder
 from regard.core.errors import InvalidArgument
-from regard.runtime.cpu.build_flags import FLAGS, source_key, sources
+from regard.runtime.cpu.build_flags import FLAGS, VARIANTS, source_key, sources
 from regard.runtime.cpu.hashed_file import content_hash, intact
 from regard.runtime.cpu.prebuilt import prebuilt_library
 
@@ -30,12 +31,17 @@ log = logging.getLogger(__name__)
 def library() -> ctypes.CDLL | None:
     """The compiled code; None where REGARD_NATIVE=0, or it is not in the package and cannot be compiled.
 
-    REGARD_NATIVE=compile compiles it for this very processor even where the package contains it.
+    REGARD_NATIVE=compile compiles it for this very processor even where the package contains it; the name of a variant
+    (avx2, ...) compiles that one.
     """
     wanted = os.environ.get("REGARD_NATIVE")
     if wanted == "0":
         return None
-    loaded = (prebuilt_library() if wanted != "compile" else None) or _compiled_library()
+    variants = {variant.name: variant for variant in VARIANTS.get(platform.machine(), ())}
+    if wanted in variants:
+        loaded = _compiled_library(variants[wanted].flags)
+    else:
+        loaded = (prebuilt_library() if wanted != "compile" else None) or _compiled_library()
     if loaded is None:
         return None
     loaded.regard_panel_columns.restype = loaded.regard_int8_max_inputs.restype = ctypes.c_int64
@@ -47,17 +53,18 @@ def library() -> ctypes.CDLL | None:
     return loaded
 
 
-def _compiled_library() -> ctypes.CDLL | None:
+def _compiled_library(flags: Sequence[str] | None = None) -> ctypes.CDLL | None:
+    """With these flags of a variant; by default for this processor."""
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
         return _unavailable("there is no C++ compiler (g++ or clang++)")
-    tune = "-mcpu=native" if platform.machine() in ("aarch64", "arm64") else "-march=native"
-    key = hashlib.sha256(b"\0".join([" ".join((source_key(), compiler, tune)).encode(), _processor()]))
+    tune = flags or ["-mcpu=native" if platform.machine() in ("aarch64", "arm64") else "-march=native"]
+    key = hashlib.sha256(b"\0".join([" ".join((source_key(), compiler, *tune)).encode(), _processor()]))
     folder, prefix = cache_folder() / "native", f"step-{key.hexdigest()[:16]}"
     try:
         private_folder(folder)
         path = intact(folder, prefix, remove=True) or _compile(
-            [compiler, *FLAGS, tune, *map(str, sources())], folder, prefix
+            [compiler, *FLAGS, *tune, *map(str, sources())], folder, prefix
         )
         return ctypes.CDLL(str(path))
     except (OSError, InvalidArgument, subprocess.SubprocessError) as error:

@@ -12,6 +12,7 @@ from regard.model.convolution import ConvDecoder
 from regard.model.interfaces import DecoderState
 from regard.model.kv_cache import Slots, beam_rows, sequence_rows, write_rows
 from regard.model.memory import Memory
+from regard.runtime.cpu.candidate_projection import CandidateProjection
 from regard.runtime.cpu.search_loop import MAX_BEAMS, run_loop
 from regard.runtime.cpu.support import plain_attention
 from regard.runtime.cpu.weight_layout import (
@@ -25,7 +26,7 @@ from regard.runtime.cpu.weight_layout import (
     call,
     fields,
 )
-from regard.runtime.interfaces import EngineDecoder, LoopBounds, SearchLoop
+from regard.runtime.interfaces import Candidates, EngineDecoder, LoopBounds, SearchLoop
 from regard.runtime.published_attention import publish
 
 
@@ -114,6 +115,7 @@ class NativeConvDecoder(EngineDecoder):
         self.source_projections = [layout.linear(cross.k_proj, cross.v_proj) for cross in crosses]
         self.attentions = [ref(cross) for cross in crosses]
         self.vocab_size = decoder.project.weight.shape[0]
+        self.projection = CandidateProjection(decoder.project, library, int8=int8)
 
     def start(self, memory: Memory | None, *, batch: int, capacity: int = 0, beams: int = 1) -> NativeConvState:
         sources, mask = list[Tensor](), torch.zeros(batch, 0, dtype=torch.uint8)
@@ -140,7 +142,12 @@ class NativeConvDecoder(EngineDecoder):
         return logits, state
 
     def search(
-        self, tokens: Int[Tensor, "B K"], state: DecoderState, loop: SearchLoop, bounds: LoopBounds
+        self,
+        tokens: Int[Tensor, "B K"],
+        state: DecoderState,
+        loop: SearchLoop,
+        bounds: LoopBounds,
+        candidates: Candidates | None = None,
     ) -> tuple[int, NativeConvState] | None:
         assert isinstance(state, NativeConvState)
         if state.beams > MAX_BEAMS or capturing_here():
@@ -148,7 +155,7 @@ class NativeConvDecoder(EngineDecoder):
         state = _contiguous(state)
         arguments, _, _memory = self._arguments(tokens.flatten(), state)
         function = self.library.regard_convolution_search
-        taken = run_loop(function, self.table, arguments, tokens, loop, vocab_size=self.vocab_size, bounds=bounds)
+        taken = run_loop(function, self.table, arguments, tokens, loop, bounds, self.projection, candidates)
         return taken, state
 
     def _arguments(

@@ -15,6 +15,7 @@ from regard.model.kv_cache import Slots, write_rows
 from regard.model.memory import Memory
 from regard.model.positions import Add
 from regard.model.transformer import TransformerDecoder
+from regard.runtime.cpu.candidate_projection import CandidateProjection
 from regard.runtime.cpu.position_tables import DistanceTable, PositionTable, RotationTable
 from regard.runtime.cpu.search_loop import MAX_BEAMS, run_loop
 from regard.runtime.cpu.weight_layout import (
@@ -30,7 +31,7 @@ from regard.runtime.cpu.weight_layout import (
     call,
     fields,
 )
-from regard.runtime.interfaces import LEAST_PROMPT, EngineDecoder, LoopBounds, SearchLoop
+from regard.runtime.interfaces import LEAST_PROMPT, Candidates, EngineDecoder, LoopBounds, SearchLoop
 from regard.runtime.published_attention import publish, publish_step
 
 
@@ -40,8 +41,8 @@ class _StepArguments(ctypes.Structure):
         *fields(Pointer, "position_table rotations distance_bias"),
         *fields(Count, "positions batch beams capacity time source_length"),
         ("scratch", Scratch),
-        *fields(Pointer, "logits queries slots"),
-        ("places", Count),
+        *fields(Pointer, "logits queries rows"),
+        ("row_count", Count),
     ]
 
 
@@ -132,6 +133,7 @@ class NativeDecoder(EngineDecoder):
         self.rotations = None if rotary is None else RotationTable(rotary)
         self.biases = None if input_layer.relative_bias is None else DistanceTable(input_layer.relative_bias)
         self.decoder, self.int8 = ref(decoder), int8
+        self.projection = CandidateProjection(decoder.project, library, int8=int8)
         crosses = [(cross.k_proj, cross.v_proj) for block in blocks if (cross := block.cross_attn) is not None]
         self.attentions = [(ref(block.self_attn), block.cross_attn and ref(block.cross_attn)) for block in blocks]
         self.source_projections = [self.weights.linear(*pair) for pair in crosses]
@@ -210,7 +212,12 @@ class NativeDecoder(EngineDecoder):
         return state
 
     def search(
-        self, tokens: Int[Tensor, "B K"], state: DecoderState, loop: SearchLoop, bounds: LoopBounds
+        self,
+        tokens: Int[Tensor, "B K"],
+        state: DecoderState,
+        loop: SearchLoop,
+        bounds: LoopBounds,
+        candidates: Candidates | None = None,
     ) -> tuple[int, NativeState] | None:
         assert isinstance(state, NativeState)
         if state.beams > MAX_BEAMS or capturing_here():
@@ -219,7 +226,7 @@ class NativeDecoder(EngineDecoder):
         bounds = replace(bounds, steps=max(1, min(bounds.steps, state.cache.shape[2] - state.time)))
         arguments, _, _memory = self._arguments(tokens.flatten(), state, bounds.steps)
         function = self.library.regard_search
-        taken = run_loop(function, self.table, arguments, tokens, loop, vocab_size=self.vocab_size, bounds=bounds)
+        taken = run_loop(function, self.table, arguments, tokens, loop, bounds, self.projection, candidates)
         state.time += taken
         return taken, state
 
@@ -248,7 +255,7 @@ class NativeDecoder(EngineDecoder):
         arguments = _StepArguments(
             *(each.data_ptr() for each in tensors), ctypes.cast(pointers, Pointer), state.mask.data_ptr(),
             tokens.data_ptr(), *positions, count, rows // state.beams, state.beams, capacity, state.time, source_length,
-            scratch, logits.data_ptr(), None if queries is None else queries.data_ptr(), None, rows // state.beams,
+            scratch, logits.data_ptr(), None if queries is None else queries.data_ptr(), None, rows,
         )  # fmt: skip
         return arguments, logits, [tokens, sources, pointers, grown, *memory]
 

@@ -7,8 +7,10 @@
 #include <cstring>
 #include <type_traits>
 #include <vector>
-#ifdef __AVX2__
+#if defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #include "threads.h"
@@ -18,7 +20,9 @@ namespace {
 #if defined(__AVX512F__)
 constexpr int LANES = 16, VECTORS = 4, ROWS = 6;
 #elif defined(__AVX2__)
-constexpr int LANES = 8, VECTORS = 2, ROWS = 4;
+constexpr int LANES = 8, VECTORS = 2, ROWS = 6;
+#elif defined(__aarch64__)
+constexpr int LANES = 4, VECTORS = 4, ROWS = 6;
 #else
 constexpr int LANES = 4, VECTORS = 4, ROWS = 4;
 #endif
@@ -101,7 +105,7 @@ inline void float_tile(const float* x, int64_t inputs, const float* w, const flo
     }
 }
 
-#ifdef __AVX2__
+#if defined(__AVX2__) || defined(__aarch64__)
 #define REGARD_INT8
 // The same in int8: rows are quantized on the fly. Every variant computes the same integers, so that all have equal results.
 constexpr int64_t MAX_INPUTS = 1 << 16;  // of a layer: the sum of 255 · 127 for each fits 32 bits
@@ -142,7 +146,7 @@ inline void scaled(IntVector sum, const int32_t* offset, float scale, const floa
     const __m512i whole = _mm512_sub_epi32(sum, _mm512_loadu_si512(offset));
     _mm512_storeu_ps(y, _mm512_mul_ps(_mm512_cvtepi32_ps(whole), _mm512_mul_ps(_mm512_set1_ps(scale), _mm512_loadu_ps(scales))));
 }
-#else
+#elif defined(__AVX2__)
 typedef __m256i IntVector;
 typedef int8_t Quantized;
 
@@ -185,10 +189,50 @@ inline IntVector add_products(IntVector sum, IntVector x, IntVector w) {
 inline void scaled(IntVector sum, const int32_t*, float scale, const float* scales, float* y) {
     _mm256_storeu_ps(y, _mm256_mul_ps(_mm256_cvtepi32_ps(sum), _mm256_mul_ps(_mm256_set1_ps(scale), _mm256_loadu_ps(scales))));
 }
+#else
+typedef int32x4_t IntVector;
+typedef int8_t Quantized;
+
+inline float quantize(const float* x, int64_t inputs, Quantized* q) {
+    float32x4_t peaks = vdupq_n_f32(0);
+    int64_t k = 0;
+    for (; k + 4 <= inputs; k += 4) peaks = vmaxq_f32(peaks, vabsq_f32(vld1q_f32(x + k)));
+    float peak = vmaxvq_f32(peaks);
+    for (; k < inputs; ++k) peak = std::fabs(x[k]) > peak ? std::fabs(x[k]) : peak;
+    const float scale = peak > 0 ? 127 / peak : 0;
+    const auto whole = [&](int64_t at) { return vqmovn_s32(vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + at), scale))); };
+    for (k = 0; k + 8 <= inputs; k += 8) vst1_s8(q + k, vqmovn_s16(vcombine_s16(whole(k), whole(k + 4))));
+    for (; k < inputs; ++k) q[k] = Quantized(std::lrintf(x[k] * scale));
+    return peak / 127;
+}
+
+inline IntVector load_weights(const int8_t* w) { return vreinterpretq_s32_s8(vld1q_s8(w)); }
+
+inline IntVector broadcast(const Quantized* four) {
+    int32_t all;
+    std::memcpy(&all, four, 4);
+    return vdupq_n_s32(all);
+}
+
+inline IntVector add_products(IntVector sum, IntVector x, IntVector w) {
+    const int8x16_t a = vreinterpretq_s8_s32(x), b = vreinterpretq_s8_s32(w);
+#ifdef __ARM_FEATURE_DOTPROD
+    return vdotq_s32(sum, a, b);
+#else
+    const int16x8_t low = vmull_s8(vget_low_s8(a), vget_low_s8(b)), high = vmull_high_s8(a, b);
+    return vaddq_s32(sum, vpaddq_s32(vpaddlq_s16(low), vpaddlq_s16(high)));
+#endif
+}
+
+inline void scaled(IntVector sum, const int32_t*, float scale, const float* scales, float* y) {
+    vst1q_f32(y, vmulq_f32(vcvtq_f32_s32(sum), vmulq_f32(vdupq_n_f32(scale), vld1q_f32(scales))));
+}
 #endif
 constexpr int INT_LANES = sizeof(IntVector) / 4, INT_VECTORS = COLUMNS / INT_LANES;
 #if defined(__AVX512F__) && !defined(__AVX512VNNI__)
 constexpr int INT8_ROWS = 2;  // whose sums fit the registers
+#elif defined(__AVX2__) && !defined(__AVX512F__) || defined(__aarch64__)
+constexpr int INT8_ROWS = 4;
 #else
 constexpr int INT8_ROWS = ROWS;
 #endif

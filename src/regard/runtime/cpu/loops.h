@@ -9,6 +9,20 @@
 
 namespace {
 
+// Makes the next step one of active slots.
+void take_part(StepArguments& p, Search& search, bool dead = true) {
+    search.list(dead);
+    p.rows = search.live.data();
+    p.row_count = search.rows();
+}
+
+template <typename Arguments>  // with a row for each hypothesis
+void take_part(Arguments& p, Search& search) {
+    search.list(true);
+    p.slots = search.active.data();
+    p.places = int64_t(search.active.size());
+}
+
 const char* search(const Stack& d, StepArguments& p, SearchArguments& s, int threads) {
     Search search(s);
     const int64_t begin = p.time;
@@ -18,7 +32,7 @@ const char* search(const Stack& d, StepArguments& p, SearchArguments& s, int thr
     const auto take = [&](Barrier& barrier, int thread, int all) { step(d, p, barrier, thread, all); };
     const auto follow = [&](int64_t place, const int64_t* chosen) {
         static thread_local std::vector<int32_t> old;
-        const int64_t slot = p.slots[place], first = p.admitted[slot], count = p.time + 1 - first;
+        const int64_t slot = search.active[place], first = p.admitted[slot], count = p.time + 1 - first;
         int32_t* parents = p.parents + slot * p.beams * p.capacity + first;
         if (int64_t(old.size()) < p.beams * count) old.resize(p.beams * p.capacity);
         for (int64_t beam = 0; beam < p.beams; ++beam) std::copy_n(parents + beam * p.capacity, count, old.data() + beam * count);
@@ -26,11 +40,11 @@ const char* search(const Stack& d, StepArguments& p, SearchArguments& s, int thr
             std::copy_n(old.data() + chosen[beam] * count, count, parents + beam * p.capacity);
     };
     const auto next = [&] {
-        p.slots = search.active.data();
-        p.places = int64_t(search.active.size());
+        take_part(p, search, false);
         p.time = begin + s.taken;
-        for (int64_t r = 0; r < p.places * p.beams && p.time < p.capacity; ++r)
-            p.parents[(p.slots[r / p.beams] * p.beams + r % p.beams) * p.capacity + p.time] = int32_t(r % p.beams);
+        for (const int32_t slot : search.active)
+            for (int64_t beam = 0; beam < p.beams && p.time < p.capacity; ++beam)
+                p.parents[(slot * p.beams + beam) * p.capacity + p.time] = int32_t(beam);
     };
     search_loop(search, s, p.logits, threads, take, follow, [](int64_t, int64_t) {}, next);
     return nullptr;
@@ -44,10 +58,7 @@ void search_rows(const Decoder& d, Arguments& p, RowStates& states, SearchArgume
     const auto take = [&](Barrier& barrier, int thread, int all) { step(d, p, barrier, thread, all); };
     const auto follow = [&](int64_t place, const int64_t* parents) { states.follow(place, parents); };
     const auto move = [&](int64_t from, int64_t to) { states.move(from, to); };
-    const auto next = [&] {
-        p.slots = search.active.data();
-        p.places = int64_t(search.active.size());
-    };
+    const auto next = [&] { take_part(p, search); };
     search_loop(search, s, p.logits, threads, take, follow, move, next);
     states.scatter(search.active);
 }
@@ -74,14 +85,13 @@ const char* search(const Convolution& d, ConvolutionArguments& p, SearchArgument
 template <typename Decoder, typename Arguments>
 const char* checked_search(const Decoder& d, Arguments p, SearchArguments& s, int threads) {
     if (s.batch != p.batch || s.beams != p.beams || s.vocab_size != d.project.outputs) return "batch, beams or vocabulary";
-    if (s.vocab_size > d.vocab_size) return "vocabulary";  // every token is embedded
+    if (s.token_count > d.vocab_size) return "vocabulary";  // every token is embedded
     if (const char* problem = out_of_range(s)) return problem;
-    const Search search(s);
-    p.slots = search.active.data();
-    p.places = int64_t(search.active.size());
+    Search search(s);
+    take_part(p, search);
     p.tokens = s.last;
     if (const char* problem = out_of_range(d, p)) return problem;
-    return ::search(d, p, s, work_of(d, p.places * p.beams).threads(threads));
+    return ::search(d, p, s, work_of(d, search.rows()).threads(threads));
 }
 
 }  // namespace

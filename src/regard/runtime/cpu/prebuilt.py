@@ -50,7 +50,8 @@ def processor_features() -> frozenset[str]:
         lines = Path("/proc/cpuinfo").read_text("utf-8", errors="replace").splitlines()
     except OSError:
         return frozenset()
-    return frozenset(next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), ()))
+    named = (line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features")))  # x86, ARM
+    return frozenset(next(named, ()))
 
 
 def share_openmp() -> None:

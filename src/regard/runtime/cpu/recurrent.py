@@ -14,6 +14,7 @@ from regard.model.memory import Memory
 from regard.model.rnn_decoder import RnnDecoder
 from regard.model.rnn_state import RnnMemory, RnnState
 from regard.model.scores import Additive, Bilinear, Dot, ReducedRank, ScaledDot, Score, Uniform
+from regard.runtime.cpu.candidate_projection import CandidateProjection
 from regard.runtime.cpu.search_loop import MAX_BEAMS, run_loop
 from regard.runtime.cpu.weight_layout import (
     Count,
@@ -25,7 +26,7 @@ from regard.runtime.cpu.weight_layout import (
     call,
     fields,
 )
-from regard.runtime.interfaces import EngineDecoder, LoopBounds, SearchLoop
+from regard.runtime.interfaces import Candidates, EngineDecoder, LoopBounds, SearchLoop
 
 CELLS = {"elman": 0, "gru": 1, "lstm": 2}
 ATTENTIONS = {"none": 0, "bahdanau": 1, "luong": 2}
@@ -98,6 +99,7 @@ class NativeRnnDecoder(EngineDecoder):
             ATTENTIONS[decoder.attention], embedding.scale, scale,
         )  # fmt: skip
         self.states_per_layer, self.vocab_size = decoder.states_per_layer, decoder.project.weight.shape[0]
+        self.projection = CandidateProjection(decoder.project, library, int8=int8)
         self.gates = {"elman": 1, "gru": 3, "lstm": 4}[decoder.cell] * decoder.dim
 
     def start(self, memory: Memory | None, *, batch: int, capacity: int = 0, beams: int = 1) -> RnnState:
@@ -136,7 +138,12 @@ class NativeRnnDecoder(EngineDecoder):
         return decoder.prefill(tokens, state)
 
     def search(
-        self, tokens: Int[Tensor, "B K"], state: DecoderState, loop: SearchLoop, bounds: LoopBounds
+        self,
+        tokens: Int[Tensor, "B K"],
+        state: DecoderState,
+        loop: SearchLoop,
+        bounds: LoopBounds,
+        candidates: Candidates | None = None,
     ) -> tuple[int, RnnState] | None:
         assert isinstance(state, RnnState)
         if state.beams > MAX_BEAMS or capturing_here():
@@ -144,7 +151,7 @@ class NativeRnnDecoder(EngineDecoder):
         state = _contiguous(state)
         arguments, _, _memory = self._arguments(tokens.flatten(), state)
         function = self.library.regard_recurrent_search
-        taken = run_loop(function, self.table, arguments, tokens, loop, vocab_size=self.vocab_size, bounds=bounds)
+        taken = run_loop(function, self.table, arguments, tokens, loop, bounds, self.projection, candidates)
         return taken, state
 
     def _arguments(

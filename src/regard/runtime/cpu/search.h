@@ -27,8 +27,11 @@ struct SearchArguments {  // tensors of a strategy: (batch, ...), of hypotheses 
     int64_t *ended_tokens, *ended_length;
     const float* penalty;   // (penalties): what a score is divided by, of each length
     const int64_t *suppressed, *ends;
+    const int64_t* candidates;     // (vocab_size): the token of each logit, in ascending order; null: its own number
+    const int32_t* column;         // (token_count): the logit of each token; -1: none
+    const float* candidate_bias;   // (batch, vocab_size): −∞ where a token is no candidate of the slot, else 0; null with candidates
     const int32_t* interrupt;  // not 0: the loop ends after this step, as another thread wants; null: none does
-    int64_t batch, beams, vocab_size, positions, prefix_positions, suppressed_count, end_count, penalties;
+    int64_t batch, beams, vocab_size, token_count, positions, prefix_positions, suppressed_count, end_count, penalties;
     int64_t forced;         // tokens that every output begins with, which have no log-probability
     int64_t no_repeat;      // n-grams of this size do not occur twice; 0: no constraint
     int64_t allow_end;      // whether an output may end before its minimum length where no other token is left
@@ -52,7 +55,19 @@ class Search {
         log_p_rows.resize(s.batch * s.beams * s.positions);
     }
 
-    int64_t rows() const { return int64_t(active.size()) * s.beams; }
+    int64_t rows() const { return int64_t(live.size()); }
+
+    // The hypotheses that take the next step: those of active slots, without `dead` ones that have no probability, as all but
+    // the first have before the first token.
+    void list(bool dead) {
+        live.clear();
+        for (const int32_t slot : active)
+            for (int64_t beam = 0; beam < s.beams; ++beam) {
+                const int64_t row = slot * s.beams + beam;
+                if (dead || !s.beam_search || s.total[row] > -INFINITY) live.push_back(int32_t(row));
+                else std::fill_n(of_rows.data() + row * size, size, Candidate{-INFINITY, -INFINITY, beam, 0});
+            }
+    }
 
     // Whether the loop ends here though steps are left: time is over, or another thread wants it.
     bool interrupted() const {
@@ -65,8 +80,10 @@ class Search {
     // What a row of logits decides: the token of greedy search, the best candidates of a beam's hypothesis.
     void choose_in_rows(float* logits, const Range& rows) {
         for (int64_t r = rows.begin; r < rows.end; ++r) {
-            const int64_t slot = active[r / s.beams], beam = r % s.beams;
+            const int64_t slot = live[r] / s.beams, beam = live[r] % s.beams;
             float* row = logits + r * s.vocab_size;
+            if (s.candidates)
+                for (int64_t i = 0; i < s.vocab_size; ++i) row[i] += s.candidate_bias[slot * s.vocab_size + i];
             const Normalizer log_p = s.normalized ? normalizer(row, s.vocab_size) : Normalizer{0, 0};
             if (s.beam_search) extend(row, log_p, slot, beam);
             else greedy(row, log_p, slot);
@@ -93,12 +110,16 @@ class Search {
     const int64_t* parents_of(int64_t place) const { return parents.data() + active[place] * s.beams; }
 
     std::vector<int32_t> active;  // the slots that are not done
+    std::vector<int32_t> live;    // slot · beams + beam of the hypotheses that take a step
 
   private:
-    using Saved = std::vector<std::pair<int64_t, float>>;  // tokens and their logits
+    using Saved = std::vector<std::pair<int64_t, float>>;  // columns and their logits
 
     int64_t* tokens_of(int64_t slot, int64_t beam) const { return s.tokens + (slot * s.beams + beam) * s.positions; }
     float* log_p_of(int64_t slot, int64_t beam) const { return s.log_p + (slot * s.beams + beam) * s.positions; }
+
+    int64_t column_of(int64_t token) const { return s.candidates ? s.column[token] : token; }
+    int64_t token_of(int64_t column) const { return s.candidates ? s.candidates[column] : column; }
 
     bool is_end(int64_t token, int64_t slot, int64_t position) const {
         return position >= s.prompt[slot] && std::find(s.ends, s.ends + s.end_count, token) != s.ends + s.end_count;
@@ -114,8 +135,10 @@ class Search {
         static thread_local Saved saved;
         const int64_t length = s.length[slot], n = s.no_repeat;
         const auto set = [&](int64_t token) {
-            saved.emplace_back(token, row[token]);
-            row[token] = -INFINITY;
+            const int64_t at = column_of(token);
+            if (at < 0) return;
+            saved.emplace_back(at, row[at]);
+            row[at] = -INFINITY;
         };
         saved.clear();
         for (int64_t i = 0; i < s.suppressed_count; ++i) set(s.suppressed[i]);
@@ -125,7 +148,7 @@ class Search {
         for (int64_t i = 0; n && i + n <= length; ++i)
             if (std::equal(generated + i, generated + i + n - 1, generated + length - n + 1)) set(generated[i + n - 1]);
         if (early && s.allow_end && peak_of(row, s.vocab_size) == -INFINITY)
-            for (int64_t i = 0; i < s.end_count; ++i) row[s.ends[i]] = saved[first_end + i].second;
+            for (int64_t i = 0; i < s.end_count; ++i) row[saved[first_end + i].first] = saved[first_end + i].second;
         return saved;
     }
 
@@ -137,8 +160,9 @@ class Search {
             else if (s.normalized) token = argmax(s.vocab_size, [&](int64_t i) { return log_p(row[i]); });
             else token = argmax(s.vocab_size, [&](int64_t i) { return row[i]; });
             for (size_t i = saved.size(); i > 0; --i) row[saved[i - 1].first] = saved[i - 1].second;
+            token = token_of(token);
         }
-        if (s.log_p) log_p_of(slot, 0)[length] = length < s.forced ? 0 : log_p(row[token]);
+        if (s.log_p) log_p_of(slot, 0)[length] = length < s.forced ? 0 : log_p(row[column_of(token)]);
         s.last[slot] = generated[length] = token;
         s.ended[slot] = is_end(token, slot, length);
         ++length;
@@ -151,13 +175,15 @@ class Search {
         Candidate* best = of_rows.data() + (slot * s.beams + beam) * size;
         std::fill(best, best + size, Candidate{-INFINITY, -INFINITY, beam, 0});
         if (token >= 0) {
-            best[0] = {log_p(row[token]) + total, 0, beam, token};
+            best[0] = {log_p(row[column_of(token)]) + total, 0, beam, column_of(token)};
         } else if (total > -INFINITY) {
             exclude(row, slot, tokens_of(slot, beam));
             insert_largest(s.vocab_size, [&](int64_t i) { return log_p(row[i]) + total; }, best, size, beam);
         }
-        for (int64_t i = 0; i < size; ++i)
+        for (int64_t i = 0; i < size; ++i) {  // whose tokens are columns until here
             if (best[i].value > -INFINITY) best[i].gained = log_p(row[best[i].token]);
+            best[i].token = token_of(best[i].token);
+        }
     }
 
     void select(int64_t slot) {
@@ -244,16 +270,30 @@ class Search {
     std::vector<float> log_p_rows;
 };
 
+const char* candidates_out_of_range(const SearchArguments& s) {
+    if (!s.candidates) return s.token_count == s.vocab_size ? nullptr : "vocabulary";
+    for (int64_t i = 0; i < s.vocab_size; ++i) {
+        const int64_t token = s.candidates[i];
+        if (token < 0 || token >= s.token_count || s.column[token] != i) return "candidate";
+    }
+    for (int64_t token = 0; token < s.token_count; ++token)
+        if (s.column[token] < -1 || s.column[token] >= s.vocab_size) return "column of a token";
+    return nullptr;
+}
+
 // What is out of range in the arguments, as text; null if nothing is.
 const char* out_of_range(const SearchArguments& s) {
     if (s.batch < 1 || s.beams < 1 || s.vocab_size < 1 || (!s.beam_search && s.beams != 1)) return "batch, beams or vocabulary";
     if (s.microseconds < 0) return "time of a loop";
+    if (const char* problem = candidates_out_of_range(s)) return problem;
+    const auto is_token = [&](int64_t token) { return token >= 0 && token < s.token_count; };
+    const auto is_candidate = [&](int64_t token) { return is_token(token) && (!s.candidates || s.column[token] >= 0); };
     for (int64_t i = 0; i < s.suppressed_count; ++i)
-        if (s.suppressed[i] < 0 || s.suppressed[i] >= s.vocab_size) return "suppressed token";
+        if (!is_token(s.suppressed[i])) return "suppressed token";
     for (int64_t i = 0; i < s.end_count; ++i)
-        if (s.ends[i] < 0 || s.ends[i] >= s.vocab_size) return "end token";
+        if (!is_candidate(s.ends[i])) return "end token";
     for (int64_t i = 0; i < s.batch * s.prefix_positions; ++i)
-        if (s.prefix[i] < -1 || s.prefix[i] >= s.vocab_size) return "token of a prefix";
+        if (s.prefix[i] != -1 && !s.done[i / s.prefix_positions] && !is_candidate(s.prefix[i])) return "token of a prefix";
     for (int64_t slot = 0; slot < s.batch; ++slot) {
         if (s.done[slot]) continue;
         if (s.length[slot] < 0 || s.prompt[slot] < 0 || s.length[slot] >= s.positions) return "length of an output";
@@ -261,7 +301,7 @@ const char* out_of_range(const SearchArguments& s) {
         if (s.beam_search && s.limit[slot] >= s.penalties) return "limit of an output";
         for (int64_t i = 0; s.no_repeat && i < s.beams * s.positions; ++i) {
             const int64_t token = s.tokens[slot * s.beams * s.positions + i];
-            if (i % s.positions < s.length[slot] && (token < 0 || token >= s.vocab_size)) return "generated token";
+            if (i % s.positions < s.length[slot] && !is_token(token)) return "generated token";
         }
     }
     return nullptr;
@@ -334,7 +374,7 @@ void search_loop(Search& search, SearchArguments& s, float* logits, int threads,
     parallel(threads, [&](Barrier& barrier, int thread, int all) {
         while (!search.ends()) {
             const int64_t rows = search.rows();
-            const Range mine(rows / s.beams, thread, all);
+            const Range mine(int64_t(search.active.size()), thread, all);
             step(barrier, thread, all);
             barrier.wait();
             search.choose_in_rows(logits, Range(rows, thread, all));

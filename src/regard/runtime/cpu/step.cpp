@@ -52,7 +52,7 @@ void regard_pack_int8(const int8_t* weight, int64_t outputs, int64_t inputs, int
 // Null, or what is out of range: nothing is computed then.
 const char* regard_step(const Stack* decoder, const StepArguments* arguments, int threads) {
     if (const char* problem = out_of_range(*decoder, *arguments)) return problem;
-    parallel(work_of(*decoder, arguments->places * arguments->beams).threads(threads),
+    parallel(work_of(*decoder, arguments->row_count).threads(threads),
              [&](Barrier& barrier, int thread, int all) { step(*decoder, *arguments, barrier, thread, all); });
     return nullptr;
 }

@@ -46,8 +46,10 @@ struct StepArguments {
     Scratch scratch;
     float* logits;                // (batch · beams, vocabulary)
     float* queries;               // (layers, 2, batch · beams, q_width) of self- and cross-attention; null unless captured
-    const int32_t* slots;         // (places): the sequences that take the step, whose logits are given; null: all
-    int64_t places;
+    const int32_t* rows;          // (row_count): slot · beams + beam of those that take the step, whose logits are given; null: all
+    int64_t row_count;
+
+    int64_t row(int64_t r) const { return rows ? rows[r] : r; }
 };
 
 struct EncodeArguments {  // packed sequences
@@ -142,16 +144,16 @@ const float* layers(const Stack& stack, const Scratch& s, int64_t rows, const At
 }
 
 void step(const Stack& stack, const StepArguments& s, Barrier& barrier, int thread, int threads) {
-    const int64_t rows = s.places * s.beams, width = stack.width, head = stack.head_dim, heads = stack.heads;
+    const int64_t rows = s.row_count, width = stack.width, head = stack.head_dim, heads = stack.heads;
     const int64_t q_width = stack.q_width(), kv_width = stack.kv_width(), entry = 2 * kv_width;
     const Scratch& scratch = s.scratch;
     const Range mine(rows, thread, threads);
-    const auto slot_of = [&](int64_t r) { return s.slots ? s.slots[r / s.beams] : r / s.beams; };
+    const auto slot_of = [&](int64_t r) { return s.row(r) / s.beams; };
     const auto position_of = [&](int64_t r) { return s.time - s.admitted[slot_of(r)]; };
     const auto scores = [&](int64_t r) { return scratch.scores + r * (s.capacity + s.source_length); };
     const auto attend = [&](int64_t layer) {
         for (int64_t r = mine.begin; r < mine.end; ++r) {
-            const int64_t slot = slot_of(r), beam = r % s.beams;
+            const int64_t slot = slot_of(r), beam = s.row(r) % s.beams;
             float* cache = s.cache + ((layer * s.batch + slot) * s.capacity) * s.beams * entry;
             float *query = scratch.hidden + r * (q_width + entry), *key = query + q_width;
             normalize_heads(stack.layers[layer].q_norm, query, heads, head);
@@ -192,7 +194,7 @@ void step(const Stack& stack, const StepArguments& s, Barrier& barrier, int thre
     };
     for (int64_t r = mine.begin; r < mine.end; ++r) {
         const float* position = s.position_table ? s.position_table + position_of(r) * width : nullptr;
-        embed(stack, s.tokens[slot_of(r) * s.beams + r % s.beams], position, scratch.x + r * width);
+        embed(stack, s.tokens[s.row(r)], position, scratch.x + r * width);
     }
     if (stack.input_norm.weight) normalize(stack.input_norm, scratch.x, scratch.x, width, mine);
     const float* last = layers(stack, scratch, rows, attend, cross, barrier, thread, threads);
@@ -226,13 +228,13 @@ bool reads_positions(const StepArguments& s) { return s.position_table || s.rota
 // The first index of step or encode that is out of range, as text; null if all are in range. Checked here, because ids
 // and lengths come from files and programs, and an unchecked one would read or write other memory.
 const char* out_of_range(const Stack& stack, const StepArguments& s) {
-    if (s.batch < 0 || s.beams < 1 || s.source_length < 0 || s.places < 0) return "batch, beams or source length";
+    if (s.batch < 0 || s.beams < 1 || s.source_length < 0 || s.row_count < 0) return "batch, beams or source length";
     if (s.time < 0 || s.time >= s.capacity) return "step beyond the cache";
-    if (!s.slots && s.places != s.batch) return "sequence";
-    for (int64_t r = 0; r < s.places * s.beams; ++r) {
-        const int64_t slot = s.slots ? s.slots[r / s.beams] : r / s.beams;
-        if (slot < 0 || slot >= s.batch) return "sequence";
-        const int64_t admitted = s.admitted[slot], row = slot * s.beams + r % s.beams;
+    if (s.row_count > s.batch * s.beams || (!s.rows && s.row_count != s.batch * s.beams)) return "sequence";
+    for (int64_t r = 0; r < s.row_count; ++r) {
+        const int64_t row = s.row(r), slot = row / s.beams;
+        if (row < 0 || slot >= s.batch) return "sequence";
+        const int64_t admitted = s.admitted[slot];
         if (s.tokens[row] < 0 || s.tokens[row] >= stack.vocab_size) return "token id";
         if (admitted < 0 || admitted > s.time) return "step of admission";
         if (reads_positions(s) && s.time - admitted >= s.positions) return "position";

@@ -100,8 +100,8 @@ def weight_and_bias(
 class WeightLayout:
     """The packed weights of an encoder or a decoder, and the memory they are in."""
 
-    def __init__(self, library: ctypes.CDLL, *, int8: bool = False) -> None:
-        self.library = library
+    def __init__(self, library: ctypes.CDLL, *, int8: bool = False, chunk: int = CHUNK) -> None:
+        self.library, self.chunk = library, chunk
         self.int8_max_inputs = library.regard_int8_max_inputs() if int8 else 0  # of a layer with int8 weights
         self.chunks: list[Tensor] = []  # the memory that the tables point to
         self.free = torch.empty(0, dtype=torch.uint8)  # the rest of the last chunk
@@ -188,7 +188,7 @@ class WeightLayout:
         """Memory behind the last that was given out: step.cpp reads weights in this order."""
         size = -(-count * dtype.itemsize // ALIGNMENT) * ALIGNMENT
         if len(self.free) < size:
-            self.free = torch.empty(max(size, CHUNK), dtype=torch.uint8)
+            self.free = torch.empty(max(size, self.chunk), dtype=torch.uint8)
             self.chunks.append(self.free)
             self.library.regard_use_huge_pages(Pointer(self.free.data_ptr()), Count(len(self.free)))
         block, self.free = self.free[:size], self.free[size:]
