@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from weakref import ref
 
 import torch
+from torch import nn
 
 from regard.core.shapes import Float, Int, Tensor
 from regard.model.capture import capturing_here

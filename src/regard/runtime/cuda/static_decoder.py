@@ -193,6 +193,7 @@ class StaticDecoder(EngineDecoder):
     def _step(self, kernel: ModuleType, tokens: Int[Tensor, " rows"], state: StaticState) -> Float[Tensor, "rows V"]:
         """A step in one kernel."""
         weights = self.weights
+        logits: Tensor
         logits, qkv, queries = kernel.step(
             tokens, weights.embed_tokens, self.scale, weights.positions, weights.layers, *weights.final_norm,
             weights.project, state.cache, state.admitted, state.source, state.mask, state.time,
@@ -203,7 +204,7 @@ class StaticDecoder(EngineDecoder):
                 self._publish_self_attention(number, projected, state)
                 if len(queries):
                     self._publish_cross_attention(number, queries[number], state)
-        return logits  # type: ignore[no-any-return]
+        return logits
 
     def _step_by_parts(self, tokens: Int[Tensor, " rows"], state: StaticState) -> Float[Tensor, "rows V"]:
         """A step in kernels for each of its parts."""
@@ -227,7 +228,7 @@ class StaticDecoder(EngineDecoder):
                 x = ops.add_linear(x, context, layer.cross_out_proj)
             hidden, x = ops.norm_linear(x, next(norms), layer.ffn_up, post_norm=post_norm, activation=self.activation)
             x = ops.add_linear(x, hidden, layer.ffn_down)
-        logits, _ = ops.norm_linear(x, next(norms), weights.project, post_norm=post_norm)
+        logits: Tensor = ops.norm_linear(x, next(norms), weights.project, post_norm=post_norm)[0]
         state.time += 1
         return logits
 
