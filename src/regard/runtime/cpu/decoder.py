@@ -157,7 +157,7 @@ class NativeDecoder(EngineDecoder):
         fits = LEAST_PROMPT <= length <= state.cache.shape[2]
         if decoder is None or self.int8 or state.sources or not fits or capturing_here():
             return None
-        for row, prompt in enumerate(tokens.split(1)):
+        for row, prompt in enumerate(tokens[:, None].unbind()):
             filled = decoder.prefill(prompt, decoder.start(None, batch=1, capacity=length))
             assert filled is not None
             for layer, cache in zip(state.cache, filled.caches, strict=True):
