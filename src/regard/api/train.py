@@ -380,24 +380,16 @@ def _check_resumable(
     before = stored_recipe(read_config(content, folder), folder)
     if store.document(content, TRAINING_STATE, folder).get("data") != data.key and not allow_changed:
         raise CheckpointRefused(
-            f"{folder}: wanted the data that the run began with; got others{_changed(before, recipe, 'data.')}. "
+            f"{folder}: wanted the data that the run began with; got others{recipe.changes_since(before, 'data.')}. "
             "Put them back, or allow it with --allow-changed-data."
         )
     same = replace(recipe.train, **{key: getattr(before.train, key) for key in RESUMABLE})
     if before.model != recipe.model or before.train != same or before.data.augment != recipe.data.augment:
-        changed = _changed(before, replace(recipe, train=same), "model.", "train.", "data.source")
+        changed = replace(recipe, train=same).changes_since(before, "model.", "train.", "data.source")
         raise CheckpointRefused(
             f"{folder}: wanted the recipe that the run began with; got another{changed}. "
             f"On resuming, only {', '.join(sorted(RESUMABLE))} of [train] may change."
         )
-
-
-def _changed(before: Recipe, now: Recipe, *tables: str) -> str:
-    """The keys of these tables whose values differ, in parentheses."""
-    old, new = ({key: value for key, value in each.settings() if key.startswith(tables)} for each in (before, now))
-    keys = [key for key in dict.fromkeys((*old, *new)) if old.get(key) != new.get(key)]
-    changes = "; ".join(f"{key} = {new.get(key)!r}, which was {old.get(key)!r}" for key in keys)
-    return changes and f" ({changes})"
 
 
 def _progress(on_event: EventHandler) -> PrepareProgress:

@@ -78,6 +78,13 @@ class Recipe:
         """Every key with a value, by its full name: ("train.learning_rate", 0.001)."""
         return settings({key: table for key, table in self.as_dict().items() if key != "paths"})
 
+    def changes_since(self, before: "Recipe", *tables: str) -> str:
+        """The keys of these tables whose values differ from those of an earlier recipe, in parentheses."""
+        old, new = ({key: value for key, value in each.settings() if key.startswith(tables)} for each in (before, self))
+        keys = [key for key in dict.fromkeys((*old, *new)) if old.get(key) != new.get(key)]
+        changes = "; ".join(f"{key} = {new.get(key)!r}, which was {old.get(key)!r}" for key in keys)
+        return changes and f" ({changes})"
+
     def extensions(self) -> list[dict[str, str | None]]:
         """The names in the recipe that were registered at run time, with the packages that registered them."""
         names = (registered_names(table) for table in (self.data, self.train, self.decode))
