@@ -94,7 +94,7 @@ def write_runs(folder: Path) -> dict[str, Path]:
     made = {"dim 32": folder / "small", "dim 64": folder / "large"}
     for name, run in made.items():
         sizes = [f"model.{part}.dim={name.removeprefix('dim ')}" for part in ("encoder", "decoder")]
-        steps = ["train.max_steps=600", "train.warmup_steps=100", "train.validate_every=60", "train.log_every=6"]
+        steps = ["train.max_steps=300", "train.warmup_steps=60", "train.validate_every=30", "train.log_every=3"]
         regard.train(find_recipe("dates"), run, changes=[*sizes, *steps], progress=False)
     return made
 
