@@ -174,6 +174,20 @@ def test_stopped_after_the_last_update_a_run_of_epochs_ends_the_same(tmp_path, c
     assert same(weights_of(longer.model), weights_of(both.model))
 
 
+@pytest.mark.parametrize("log_every", [1, 1000])
+def test_the_throughput_of_each_line_is_of_its_own_time(log_every, tmp_path, cache):
+    """Also of the last line of a run of epochs, which ends before the next is due: no line took longer than the run."""
+    recipe = table(max_steps=None, max_epochs=1, batch_tokens=512, validate_every=1000, log_every=log_every)
+    events, began = [], time.perf_counter()
+    train(recipe, tmp_path, cache=cache, on_event=events.append)
+    took = time.perf_counter() - began
+    lines = [event for event in events if event["event"] == "train"]
+    assert (len(lines) == 1) == (log_every == 1000)
+    state = json.loads((store.step_folder(tmp_path, store.steps(tmp_path)[-1]) / "training.json").read_text())
+    fewest = state["tokens"] / len(lines) / 4  # of a line: batches differ in size
+    assert all(line["tokens_per_second"] > fewest / took for line in lines)
+
+
 def test_steps_or_epochs_whichever_comes_first(tmp_path, cache):
     assert TrainConfig().max_steps == 10_000
     assert TrainConfig(max_epochs=3).max_steps is None
