@@ -5,9 +5,11 @@
     .venv/bin/python benchmarks/decoding.py --data /path/to/data --random --only marian ctranslate2 regard
 
 --run is a run or checkpoint of Regard that Marian's architecture can hold: the recipe `translation` with
-`norm_first = false` in encoder and decoder; with `--only ctranslate2 regard`, also as it is. --rnn is one that Joey
-NMT's can hold: kind `rnn`, cell `gru`, one layer, the decoder with `attention = "luong"`
-and score `additive` or `bilinear`. Both with one vocabulary (`shared_vocab = true`) and `tie_embeddings = "all"`.
+`norm_first = false` in encoder and decoder; with `--only ctranslate2 regard`, also as it is.
+
+--rnn is one that Joey NMT's can hold: kind `rnn`, cell `gru`, one layer,
+the decoder with `attention = "luong"` and score `additive` or `bilinear`. Both with one vocabulary
+(`shared_vocab = true`) and `tie_embeddings = "all"`.
 
 --random is a Transformer of these sizes with random weights, whose outputs do not end by themselves: each has as many
 tokens as 1.2 times the longest source of its batch. --only leaves others out.
