@@ -69,17 +69,17 @@ def test_looks_are_computed_in_a_thread_that_stays(monkeypatch):
     try:
         (first, threads), again = computed(), computed()
         assert (again, threads) == ((first, 1), 1)
+        other: list[int] = []
+        late = threading.Thread(target=lambda: other.append(torch.get_num_threads()))
+        late.start()
+        late.join()
+        assert other == [3]
         size = sum(weight.numel() for weight in model.model.parameters())
         monkeypatch.setattr(batches, "PARAMETERS", size // 2)
         larger, threads = computed()
         assert (larger is not first, threads) == (True, 2)
         monkeypatch.setattr(batches, "PARAMETERS", 1)
         assert computed()[1] == torch.get_num_threads() == 3
-        other: list[int] = []
-        late = threading.Thread(target=lambda: other.append(torch.get_num_threads()))
-        late.start()
-        late.join()
-        assert other == [3]
     finally:
         torch.set_num_threads(before)
     aside.close()
