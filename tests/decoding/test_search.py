@@ -10,6 +10,8 @@ from torch import nn
 from regard.core.errors import InvalidArgument
 from regard.core.sequence import Tokens
 from regard.data.special_tokens import END, MASK, PAD, START, UNKNOWN
+from regard.decoding import batch_plan, search as searching
+from regard.decoding.batch_plan import BatchPlan
 from regard.decoding.config import DecodeConfig
 from regard.decoding.interfaces import LogitsProcessor
 from regard.decoding.request import Request, SearchTask
@@ -18,6 +20,8 @@ from regard.decoding.search import search
 from regard.decoding.topk import topk, topk_sums
 from regard.model.interfaces import Decoder, DecoderState
 from regard.model.seq2seq import Seq2Seq
+from regard.runtime import engines
+from regard.runtime.engines import PyTorchEngine
 from support.hugging_face import twin
 from support.models import DECODERS, VOCABULARY
 from support.search import LONGEST, STRATEGIES, decode, model, sources, token_ids
@@ -400,3 +404,27 @@ def test_beams_of_a_language_model_equal_hugging_face(penalty):
             ended += one.ended
     assert ended < 40
     assert ended or penalty == 1.0  # a mean favors long outputs
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_steps_in_half_precision_are_under_autocast(beam, monkeypatch):
+    """As on a GPU, where PyTorch executes the decoder: keys and values are in bfloat16, and so must queries be."""
+
+    def autocast(half):
+        assert half
+        return torch.autocast("cpu", torch.bfloat16, cache_enabled=False)
+
+    class HalfPlan(BatchPlan):
+        def __init__(self, *given):
+            super().__init__(*given)
+            self.half = True
+
+    for module in (searching, batch_plan, engines):
+        monkeypatch.setattr(module, "autocast", autocast)
+    monkeypatch.setattr(searching, "BatchPlan", HalfPlan)
+    monkeypatch.setattr(engines, "ENGINES", (PyTorchEngine(),))
+    made, dtypes = model("transformer"), set()
+    made.decoder.project.register_forward_hook(lambda module, given, out: dtypes.add(out.dtype))
+    found = decode(made, sources(), beam_size=beam, max_length=5)
+    assert dtypes == {torch.bfloat16}
+    assert all(hypotheses for hypotheses in found)

@@ -142,7 +142,8 @@ class SearchBatch:
         last = max(step + self.requests[index].max_length for index, step in filter(None, self.occupants))
         count, done = max(0, last - self.step), self.done
         if wait and count:
-            self.step += self.buffers.steps_until(LoopBounds(1 if self.streams else count, self._wanted()))
+            with autocast(self.plan.half):
+                self.step += self.buffers.steps_until(LoopBounds(1 if self.streams else count, self._wanted()))
             return self._finished(self.buffers.strategy.done.tolist())
         count = min(STEPS_AHEAD, count)
         if count:
