@@ -25,16 +25,17 @@ def shortlist(
     *,
     candidates: int = 50,
     frequent: int = 100,
-    data: str | Path | Sequence[str | Path] = ("train",),
+    data: str | Path | Sequence[str | Path] | None = None,
     columns: Sequence[str] = (),
     max_examples: int = 200_000,
     trust_data_paths: bool = False,
 ) -> tuple[Path, Shortlist]:
     """Learn a shortlist and add it to the checkpoint of a run, or to a checkpoint; decode.shortlist uses it.
 
+    model              a run, whose best checkpoint gets the shortlist, or a checkpoint
     candidates         output tokens of each source token: its most likely translations (IBM model 1)
     frequent           output tokens that every output may have: the most frequent
-    data               a split of the model's own data, or files of sources and targets
+    data               files of sources and targets, or a split of the model's own data; default: its training data
     columns            of a table, of the source and the target
     max_examples       examples to learn from, the first ones: all their pairs of tokens are in memory
     trust_data_paths   that of `regard.evaluate`
@@ -50,7 +51,7 @@ def shortlist(
     if not isinstance(source, Tokenizer) or not isinstance(target, Tokenizer):
         wanted, remedy = "a model from one text to another", "Others have no source tokens to translate."
         raise InvalidArgument("model", wanted=wanted, got=str(model), remedy=remedy)
-    config, split = data_of(recipe, as_paths(data), columns, trust_data_paths=trust_data_paths)
+    config, split = data_of(recipe, as_paths(data or "train"), columns, trust_data_paths=trust_data_paths)
 
     def pairs() -> Iterator[tuple[list[int], list[int]]]:
         remaining = islice(examples(config, split), max_examples)

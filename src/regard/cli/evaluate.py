@@ -238,7 +238,7 @@ def shortlist(
     """
     chosen = {"candidates": candidates, "frequent": frequent, "max_examples": max_examples}
     folder, learned = regard.shortlist(
-        model, data=data or ("train",), columns=column or (), trust_data_paths=trust_data_paths, **chosen
+        model, data=data, columns=column or (), trust_data_paths=trust_data_paths, **chosen
     )
     known = int((learned.likely >= 0).any(1).sum())
     print(f"{folder}: {len(learned.frequent):,} frequent tokens, and candidates of {known:,} source tokens")

@@ -44,11 +44,12 @@ UNSTREAMABLE = {"beam_size": 1, "num_hypotheses": 1, "beam_groups": 1, "coverage
 class Predictor:
     """A model with its vocabularies, ready to predict: what `regard.load` and `regard.train` return.
 
-    model     the module, on its device and in evaluation mode
-    recipe    the recipe that it was trained with; the options of its [decode] table are the defaults of all methods
-    sources   the vocabulary of each source: None for images
-    target    the vocabulary of the target, or the labels of a classifier
-    folder    of its checkpoint, if it has one
+    model       the module, on its device and in evaluation mode
+    recipe      the recipe that it was trained with; the options of its [decode] table are the defaults of all methods
+    sources     the vocabulary of each source: None for images
+    target      the vocabulary of the target, or the labels of a classifier
+    folder      of its checkpoint, if it has one
+    shortlist   the vocabulary shortlist of its checkpoint, if it has one (`regard.shortlist`)
 
     Options of its methods are those of a recipe's [decode] table (beam_size=5, max_length=100, ...).
     """
@@ -58,7 +59,7 @@ class Predictor:
     sources: SourceVocabularies
     target: VocabularyType
     folder: Path | None = None  # the checkpoint it was loaded from
-    shortlist: Shortlist | None = None  # of its checkpoint
+    shortlist: Shortlist | None = None
 
     @property
     def source(self) -> VocabularyType | None:

@@ -31,7 +31,7 @@ class KeyValue:
         return KeyValue(self.key.index_select(0, index), self.value.index_select(0, index))
 
     def last(self, count: int) -> "KeyValue":
-        """Views of the last positions."""
+        """Views of the last `count` positions."""
         first = self.key.shape[2] - count
         return KeyValue(self.key[:, :, first:], self.value[:, :, first:])
 
@@ -111,7 +111,7 @@ class KeyValueCache:
         self.length = end
 
     def write(self, rows: Slots, new: KeyValue, stride: int) -> None:
-        """Overwrite the last positions of these rows, one in `stride`; others between them are left as they are."""
+        """Overwrite the last positions of these rows by `new`, one in `stride`; others between them stay."""
         start = self.length - new.key.shape[2] * stride
         self._key[rows, :, start : self.length : stride] = new.key
         self._value[rows, :, start : self.length : stride] = new.value
