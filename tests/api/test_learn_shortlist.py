@@ -84,12 +84,15 @@ def test_arguments_are_checked(run):
         learn(run, candidates=0)
 
 
-def test_a_signature_is_removed(run, tmp_path):
+def test_a_signature_is_removed_with_a_warning(run, tmp_path, caplog):
     key = tmp_path / "key"
     key.write_bytes(bytes(range(32)))
     key.chmod(0o600)
     assert list(regard.sign(run, key)) == [run]
     learn(run)
+    assert caplog.messages == [
+        f"{run}: its signature is removed, which was that of other content: regard sign signs it again"
+    ]
     with pytest.raises(regard.CheckpointRefused, match="got none"):
         list(regard.verify(run, key))
     assert list(regard.verify(run))

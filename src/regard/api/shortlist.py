@@ -1,5 +1,6 @@
 """`regard.shortlist`: learns the vocabulary shortlist of a translation model, and adds it to its checkpoint."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -16,6 +17,8 @@ from regard.data.sources import examples
 from regard.data.tokenizer import Tokenizer
 from regard.decoding.shortlist import Shortlist
 from regard.inference.load import load
+
+log = logging.getLogger(__name__)
 
 CHUNK = 1024  # examples that are tokenized at once
 
@@ -65,5 +68,7 @@ def shortlist(
     lexicon = learn_lexicon(pairs(), sizes)
     likely, most = lexicon.likely(sizes[0], candidates), lexicon.frequent(frequent)
     learned = Shortlist.of({"likely": torch.from_numpy(likely), "frequent": torch.from_numpy(most)}, *sizes)
+    if (folder / store.SIGNATURE).exists():
+        log.warning("%s: its signature is removed, which was that of other content: regard sign signs it again", folder)
     store.add(folder, SHORTLIST, learned.tensors)
     return folder, learned

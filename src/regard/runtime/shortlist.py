@@ -65,6 +65,7 @@ class ShortlistDecoder(EngineDecoder):
         candidates: Candidates | None = None,
     ) -> tuple[int, DecoderState] | None:
         assert isinstance(state, ShortlistState)
+        assert candidates is None  # they are those of the state
         found = self.decoder.search(tokens, state.state, loop, bounds, state.candidates)
         return None if found is None else (found[0], ShortlistState(found[1], state.candidates))
 
