@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 import regard
-from regard.core.errors import InvalidArgument
+from regard.core.errors import InvalidArgument, InvalidRecipe
 from regard.core.sequence import Tokens
 from regard.data.train_tokenizer import train_tokenizer
 from regard.data.vocabulary import Labels
@@ -201,6 +201,23 @@ def test_an_exported_model_is_imported_with_the_same_weights(name, exported):
         else:
             targets = torch.tensor([[1, 8, 9, 10]])
             torch.testing.assert_close(again(given, targets), model.model(given, targets), atol=1e-5, rtol=1e-5)
+
+
+def test_texts_may_be_as_long_as_the_model_was_made_for(tmp_path):
+    """Of an imported model; max_position_embeddings of an exported one says it again."""
+    folder = regard.export(made(MODELS["rotary language model"][0]), "huggingface", tmp_path / "first")
+    config = json.loads((folder / "config.json").read_text())
+    assert config["max_position_embeddings"] == 1000
+    (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 1200}))
+    model = regard.from_pretrained(folder, device="cpu")
+    assert regard.look(model, "the " * 1100, output="").maps[0].weights(rows=-1).shape[-1] > 1100
+    with pytest.raises(InvalidArgument, match="wanted at most 1200 tokens"):
+        model.predict(["the " * 1300])
+    again = regard.export(model, "huggingface", tmp_path / "second")
+    assert json.loads((again / "config.json").read_text())["max_position_embeddings"] == 1200
+    (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": "1200"}))
+    with pytest.raises(InvalidRecipe, match=r"config\.json: max_position_embeddings: wanted .*; got '1200'"):
+        regard.from_pretrained(folder)
 
 
 def test_what_cannot_be_expressed_is_refused_part_by_part(tmp_path):

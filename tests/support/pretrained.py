@@ -37,6 +37,8 @@ CASES = {
     "marian-untied": ("MarianMTModel", "MarianConfig", {**SEQ2SEQ, "share_encoder_decoder_embeddings": False,
                       "tie_word_embeddings": False}),
     "pegasus": ("PegasusForConditionalGeneration", "PegasusConfig", {**SEQ2SEQ, "scale_embedding": True}),
+    "pegasus-larger": ("PegasusForConditionalGeneration", "PegasusConfig", {**SEQ2SEQ, "d_model": 30, "encoder_layers": 3,
+                       "decoder_attention_heads": 5, "decoder_ffn_dim": 36, "activation_function": "relu"}),
     "bart": ("BartForConditionalGeneration", "BartConfig", SEQ2SEQ),
     "bart-larger": ("BartForConditionalGeneration", "BartConfig", {**SEQ2SEQ, "d_model": 36, "encoder_layers": 3,
                     "scale_embedding": True, "activation_function": "relu"}),

@@ -56,6 +56,7 @@ class HuggingFaceTarget(FolderTarget):
         tokens = _tokens(model)
         described = {
             **expression.config,
+            **_longest_text(model, expression),
             **rows,
             **tokens,
             **_labels(model),
@@ -73,6 +74,13 @@ class HuggingFaceTarget(FolderTarget):
         if model.image_size is not None:
             _write_json(folder / images.FILE, images.preprocessor_config(model.recipe.data.source_fields[0]))
         (folder / "README.md").write_text(hub_card(model, expression.architecture.model_type, options.report), "utf-8")
+
+
+def _longest_text(model: Predictor, expression: Expression) -> dict[str, int]:
+    """The largest number of tokens that are read, where no table of positions tells it."""
+    if "rope_parameters" not in expression.config:
+        return {}
+    return {"max_position_embeddings": max(model.recipe.decode.max_source_length, model.recipe.data.context_length or 0)}
 
 
 def _model_config(model: Predictor) -> ModelConfig | str:

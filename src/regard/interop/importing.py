@@ -65,8 +65,12 @@ class ImportedModel:
             if data["target"] == TEXT and self.sources[0] is not self.target:
                 data["shared_vocab"] = False
         table = {key: value for key, value in pretrained.table.items() if key not in SIZES}
+        decode = dict(self.generation.decode)
+        longest = pretrained.architecture.longest_text(pretrained.keys)
+        if longest is not None and longest > DecodeConfig().max_source_length:
+            decode["max_source_length"] = longest
         try:
-            return Recipe.of({"data": data, "model": table, "decode": dict(self.generation.decode)})
+            return Recipe.of({"data": data, "model": table, "decode": decode})
         except InvalidRecipe as error:
             raise InvalidRecipe([_in_file(problem, folder) for problem in error.problems]) from None
 
@@ -98,7 +102,7 @@ class ImportedModel:
         decode = _changed(tables["decode"], DecodeConfig())
         recipe = {"data": data, "model": tables["model"], "train": FINE_TUNING, "decode": decode}
         files = '"SOURCES", "TARGETS"' if data.get("source") is not None else '"TEXTS"'
-        return RECIPE_HEAD.format(files) + "\n".join(toml_lines(recipe))
+        return RECIPE_HEAD.format(files) + "\n".join(toml_lines(recipe)) + "\n"
 
     def _writer(self, dtype: torch.dtype | None) -> Callable[[Path], None]:
         pretrained = self.pretrained

@@ -96,6 +96,10 @@ class Architecture(ABC, Generic[Keys]):
         """What prevents the import of a model with these keys, each valid on its own."""
         return iter(())
 
+    def longest_text(self, keys: Keys) -> int | None:
+        """The number of tokens that the model was made for; None where config.json does not say."""
+        return None
+
     def decoder_start(self, keys: Keys) -> int | None:
         """The token before an output's first."""
         return keys.bos_token_id if keys.decoder_start_token_id is None else keys.decoder_start_token_id

@@ -128,6 +128,9 @@ class Bert(EncoderArchitecture[BertKeys]):
     unused = frozenset({"directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers",
                         "pooler_size_per_head", "pooler_type"})  # fmt: skip
 
+    def longest_text(self, keys: BertKeys) -> int | None:
+        return keys.max_position_embeddings
+
     def offset(self, keys: BertKeys) -> int:
         """Rows of the position table before the first that is used."""
         return 0
@@ -252,6 +255,9 @@ class DistilBert(EncoderArchitecture[DistilBertKeys]):
     # Sinusoidal tables are in the file like learned ones.
     unused = frozenset({"sinusoidal_pos_embds", "qa_dropout", "seq_classif_dropout"})
     fixed = {"tie_weights_": True}
+
+    def longest_text(self, keys: DistilBertKeys) -> int | None:
+        return keys.max_position_embeddings
 
     def encoder(self, keys: DistilBertKeys) -> dict[str, Any]:
         return {

@@ -42,6 +42,7 @@ class LlamaKeys(SharedKeys):
     attention_bias: bool = doc(False, "biases in attention")
     mlp_bias: bool = doc(False, "biases in feed-forward networks")
     attention_dropout: Probability = doc(0.0, "of attention weights")
+    max_position_embeddings: Annotated[int, Range(1.0, 1e7)] | None = doc(None, "longest text it was made for")
     sliding_window: Count | None = doc(None, "positions that a position attends to")
     use_sliding_window: bool = doc(False, "whether there is a sliding window (Qwen)")
     max_window_layers: Annotated[int, Range(0.0)] = doc(28, "blocks before those with a window (Qwen)")
@@ -86,7 +87,7 @@ class Llama(Architecture[LlamaKeys]):
     keys = LlamaKeys
     classes = {"LlamaForCausalLM": "generation"}
     ignored = (r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",)
-    unused = frozenset({"max_position_embeddings", "max_sequence_length", "pretraining_tp"})
+    unused = frozenset({"max_sequence_length", "pretraining_tp"})
     fixed = {"rope_interleaved": False, "use_mrope": False}
     norm: ClassVar[str] = "rms"
     scaled: ClassVar[bool] = False  # embeddings by the square root of their dimension
@@ -110,6 +111,9 @@ class Llama(Architecture[LlamaKeys]):
         if self._activation(keys) not in ("swiglu", "geglu"):
             wanted = "'silu' or 'gelu_pytorch_tanh'"
             yield Problem("hidden_act", wanted, repr(keys.hidden_act), "Use another model.")
+
+    def longest_text(self, keys: LlamaKeys) -> int | None:
+        return keys.max_position_embeddings
 
     def _activation(self, keys: LlamaKeys) -> str:
         given = keys.hidden_activation or keys.hidden_act

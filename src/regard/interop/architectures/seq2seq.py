@@ -62,6 +62,9 @@ class Seq2SeqArchitecture(Architecture[Seq2SeqKeys]):
     fixed = {"is_decoder": False, "add_cross_attention": False, "add_bias_logits": False,
              "do_blenderbot_90_layernorm": False}  # fmt: skip
 
+    def longest_text(self, keys: Seq2SeqKeys) -> int | None:
+        return keys.max_position_embeddings
+
     def table(self, keys: Seq2SeqKeys, head: str, tensors: TensorFolder | None) -> dict[str, Any]:
         shares = keys.share_encoder_decoder_embeddings or not self.separates
         embeddings = (SHARED, DECODER, ENCODER) if shares else (DECODER,)
