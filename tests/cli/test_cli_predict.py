@@ -97,3 +97,20 @@ def test_outputs_of_running_text_have_lines(language_model):
     assert command(*arguments).stdout == f"{wanted}\n"
     assert command(*arguments, "--stream").stdout == f"{wanted}\n"
     assert json.loads(command(*arguments, "--json").stdout)["output"] == wanted
+
+
+def test_an_ensemble_averages_probabilities(language_model, tmp_path):
+    """Two runs that differ in their seed; the scores are those of `regard.load` of both."""
+    run, prompt = language_model / "run", language_model / "prompt"
+    other = regard.load(run).recipe.as_dict()
+    other["train"]["seed"] = 2
+    regard.train(other, tmp_path / "other")
+    arguments = ("predict", run, prompt, "--max-length", "5", "--json")
+    together = command(*arguments, "--ensemble", tmp_path / "other")
+    assert together.returncode == 0, together.stderr
+    score = json.loads(together.stdout)["outputs"][0]["score"]
+    ((wanted,),) = regard.load([run, tmp_path / "other"]).outputs(["a"], max_length=5, scores=True)
+    assert score == pytest.approx(wanted.score, abs=1e-5)
+    assert score != pytest.approx(json.loads(command(*arguments).stdout)["outputs"][0]["score"], abs=1e-3)
+    refused = command(*arguments, "--ensemble", tmp_path / "other", "--engine", "ray")
+    assert (refused.returncode, "--ensemble: wanted nothing with --engine ray" in refused.stderr) == (2, True)

@@ -46,6 +46,9 @@ def predict(
         argument("FILE", "Texts or paths of images, one per line, or tables [default: stdin]; or images themselves."),
     ] = None,
     column: InputColumn = None,
+    ensemble: Annotated[
+        list[Path] | None, option("MODEL", "Another model, to average probabilities with; may be repeated.")
+    ] = None,
     beam: Beam = None,
     n_best: Annotated[int | None, option("N", "Outputs for each line, best first, one per line.", least=1)] = None,
     sample: Annotated[bool, flag("--sample", "Sample tokens instead of searching.")] = False,
@@ -101,6 +104,8 @@ def predict(
 
     regard predict runs/translation source.txt --beam 5 --n-best 3 --scores
 
+    regard predict runs/seed-1 --ensemble runs/seed-2 --ensemble runs/seed-3 source.txt
+
     regard predict runs/classification reviews.txt --probabilities
 
     regard predict runs/shapes-classification photos/*.png --probabilities
@@ -112,8 +117,8 @@ def predict(
     if engine == "local":
         _check_none({"--replicas": replicas}, "without --engine ray")
     else:
-        _check_none({"--stream": stream, "--markup": markup}, f"with --engine {engine}")
-    predictor = _loaded(model, device if engine == "local" else "cpu")
+        _check_none({"--stream": stream, "--markup": markup, "--ensemble": ensemble}, f"with --engine {engine}")
+    predictor = _loaded([model, *ensemble] if ensemble else model, device if engine == "local" else "cpu")
     lines = _inputs(predictor, files or (), column or (), errors)
     options = decode_options(set_, beam_size=beam, num_hypotheses=n_best, sample=sample or None, max_length=max_length)
     # Running text has several lines; other outputs are one line each, as the inputs are.
@@ -178,8 +183,8 @@ def predict(
     _warn_repetitive(repetitive)
 
 
-def _loaded(model: Path, device: str) -> "Predictor":
-    """The model. PyTorch's modules and the model live as long as this process: collections need not visit them."""
+def _loaded(model: Path | Sequence[Path], device: str) -> "Predictor":
+    """The model, or the ensemble. PyTorch's modules and the model live as long as this process: collections need not visit them."""
     gc.disable()
     try:
         return regard.load(model, device=device)
