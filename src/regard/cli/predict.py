@@ -184,7 +184,10 @@ def predict(
 
 
 def _loaded(model: Path | Sequence[Path], device: str) -> "Predictor":
-    """The model, or the ensemble. PyTorch's modules and the model live as long as this process: collections need not visit them."""
+    """The model, or an ensemble.
+
+    PyTorch's modules and the model live as long as this process: collections need not visit them.
+    """
     gc.disable()
     try:
         return regard.load(model, device=device)

@@ -80,7 +80,8 @@ def _longest_text(model: Predictor, expression: Expression) -> dict[str, int]:
     """The largest number of tokens that are read, where no table of positions tells it."""
     if "rope_parameters" not in expression.config:
         return {}
-    return {"max_position_embeddings": max(model.recipe.decode.max_source_length, model.recipe.data.context_length or 0)}
+    recipe = model.recipe
+    return {"max_position_embeddings": max(recipe.decode.max_source_length, recipe.data.context_length or 0)}
 
 
 def _model_config(model: Predictor) -> ModelConfig | str:
