@@ -1,5 +1,6 @@
 """API keys: their file, rates, concurrency, administrators; never the key itself in log or metrics."""
 
+import asyncio
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +10,8 @@ import pytest
 pytest.importorskip("starlette", reason="needs the extra `serve`")
 
 from regard.core.errors import InvalidData
+from regard.server.app import Server
+from regard.server.engine import Engine, EngineLimits
 from regard.server.keys import KeyBudgets, KeyRing, read_key_file, read_keys
 from regard.server.problems import RequestRefused
 from support.predictors import translator
@@ -137,4 +140,28 @@ def test_a_stream_counts_until_it_ends(monkeypatch):
         threading.Timer(0.1, gate.release, [100_000]).start()
         answer.read()
         connection.close()
-        assert running.ask("/models", **bearer("k"))[0] in (200, 429)
+        assert running.ask("/models", **bearer("k"))[0] == 200
+
+
+def test_a_request_has_left_when_its_answer_is_sent():
+    """A client that has the answer may ask again at once, also another front end."""
+    order = []
+
+    class Watched(KeyBudgets):
+        def leave(self, key):
+            order.append("leave")
+            super().leave(key)
+
+    async def receive():
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message):
+        order.append(message["type"])
+
+    engine = Engine(EngineLimits())
+    app = Server(engine, keys=(keys := read_keys(["k concurrent=1"])))
+    app.limiter = Watched(keys)
+    scope = {"type": "http", "method": "GET", "path": "/models", "query_string": b"", "client": ("127.0.0.1", 1),
+             "headers": [(b"authorization", b"Bearer k")]}  # fmt: skip
+    asyncio.run(app(scope, receive, send))
+    assert order == ["http.response.start", "leave", "http.response.body"]

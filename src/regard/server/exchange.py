@@ -85,12 +85,17 @@ class Exchange:
             await self._run()
         finally:
             self.server.service.large_bodies -= self.large
-            if self.entered is not None:
-                self.server.limiter.leave(self.entered)
+            self._leave()
             try:
                 self._count(time.monotonic() - self.began)
             finally:
                 self.server.open -= 1  # last: a server that drains ends when no request is open, with all lines logged
+
+    def _leave(self) -> None:
+        """Count the request no longer among those of its key."""
+        if self.entered is not None:
+            self.server.limiter.leave(self.entered)
+            self.entered = None
 
     def _count(self, seconds: float) -> None:
         """Add to the metrics, and write a line of the log. A client that got a part of a stream has disconnected."""
@@ -163,10 +168,9 @@ class Exchange:
             if whole and self.connection is not None and self.scope["method"] != "HEAD":
                 self.connection.join_next_writes(self.scope)
         if message["type"] == "http.response.body" and not message.get("more_body", False):
-            self.complete = True
-            self._add_to_metrics(
-                time.monotonic() - self.began
-            )  # before the client has the answer, and may ask for them
+            self.complete = True  # all is counted before the client has the answer, and may ask again
+            self._add_to_metrics(time.monotonic() - self.began)
+            self._leave()
         await self._send(message)
 
     async def _answer(self) -> Response | None:

@@ -33,11 +33,12 @@ class Connection:
         if not self._scheduled:  # where two threads see this, the second call finds nothing to send
             self._scheduled = True
             try:
-                self._loop.call_soon_threadsafe(self._flush)
+                self._loop.call_soon_threadsafe(self.flush)
             except RuntimeError:  # the event loop is closed, and the connection with it
                 self._waiting.clear()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Send what waits to be sent, now. Called in the event loop."""
         self._scheduled = False  # before the messages are taken: one that comes now is sent by the next call
         messages = []
         while self._waiting:
@@ -63,7 +64,7 @@ class Connection:
 
     async def flushed(self) -> None:
         """Wait until all that was sent is on its way."""
-        self._flush()
+        self.flush()
         try:
             await self._writer.drain()
         except OSError:  # the other side has gone

@@ -126,6 +126,7 @@ class RemoteEngine(InferenceEngine, ModelAdmin, KeyLimiter):
     def leave(self, key: ApiKey) -> None:
         if self._connection is not None:
             self._connection.send(Leave(key.name))
+            self._connection.flush()  # before the client has the answer, and may ask another front end
 
     async def _ask(self, question: Enter | Reload | AskStates) -> Any:
         connection = self._connected()
