@@ -140,8 +140,15 @@ def _decoded(body: bytes, wanted: Any) -> Any:
     try:
         return msgspec.json.decode(body, type=wanted)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        message = f"body: wanted a request of this route; got {error}. See the documentation of the API."
+        message = f"body: wanted a request of this route; got {error}. {_remedy(wanted)}"
         raise RequestRefused(HTTPStatus.BAD_REQUEST, message) from None
+
+
+def _remedy(wanted: Any) -> str:
+    """Where the fields of a request are described, and those that it must have."""
+    is_struct = isinstance(wanted, type) and issubclass(wanted, msgspec.Struct)
+    needed = [field.encode_name for field in msgspec.structs.fields(wanted) if field.required] if is_struct else []
+    return (f"It needs {' and '.join(needed)}; see" if needed else "See") + " /openapi.json."
 
 
 def nested_deeper(body: bytes, depth: int) -> bool:
