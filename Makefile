@@ -19,7 +19,8 @@ QUICK := $(addprefix tests/, core data/test_text.py data/test_batching.py model/
 	views/test_figures.py test_package.py::test_importing_loads_nothing_heavy \
 	test_package.py::test_the_architecture_page_names_every_module test_package.py::test_links_in_the_docs_exist)
 
-GUARD := $(addprefix tests/, api checkpoint cli data inference interop/test_architectures.py interop/test_import_memory.py \
+GUARD := $(addprefix tests/, api checkpoint cli data docs/test_topic_commands.py inference \
+	interop/test_architectures.py interop/test_import_memory.py \
 	interpret release reliability runtime training)
 
 .PHONY: demo quick test slow guard reliability mutants check format docs bench experiments lock dist engine-wheel \

@@ -1,50 +1,22 @@
 """Commands of the pages: verbs, options and `make` targets that exist; those of the README run, small."""
 
-import gzip
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import typer
 
 from regard.cli import app
+from support.page_commands import COMMENT, SHELL, SMALL, of_regard, simple_commands, write_parallel_text
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
-SHELL = re.compile(r"^```(?:sh|bash|console)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 INLINE = re.compile(r"`(regard [^`]+)`")
-COMMENT = re.compile(r"(?:^|\s)#.*$", re.MULTILINE)
-
-
-def simple_commands(code: str) -> Iterator[list[str]]:
-    """The simple commands of a shell script, as words; what stands in quotes is one word."""
-    text = COMMENT.sub("", code).replace("\\\n", " ")
-    words = shlex.shlex(text, posix=True, punctuation_chars="();<>|&\n")
-    words.whitespace, words.whitespace_split, words.commenters = " \t", True, ""
-    command: list[str] = []
-    for word in [*words, "\n"]:
-        if word and set(word) <= set("();|&\n"):
-            yield command
-            command = []
-        else:
-            command.append(word)
-
-
-def of_regard(command: list[str]) -> list[str] | None:
-    """The arguments of a call of `regard`; None where the command is another."""
-    while command and "=" in command[0]:
-        command = command[1:]  # settings of the environment
-    if command[:1] == ["regard"]:
-        return command[1:]
-    at = next((i for i, pair in enumerate(pairwise(command)) if pair == ("-m", "regard")), None)
-    return None if at is None else command[at + 2 :]
 
 
 def unknown(arguments: list[str]) -> str:
@@ -100,23 +72,7 @@ def test_a_command_that_does_not_exist_is_found():
     assert [unknown(each) for each in found] == ["", "no verb nonsense", "No such option: --maps"]
 
 
-# Of the README: what makes a command small enough for a test.
-SMALL = {
-    "dates": "train.max_steps=4 train.warmup_steps=2 train.validate_every=4 train.device=cpu",
-    "my.toml": "train.max_steps=4 train.warmup_steps=2 train.validate_every=4 train.device=cpu model.encoder.dim=32 "
-    "model.encoder.layers=1 model.encoder.heads=2 model.encoder.ffn_dim=64 model.decoder.dim=32 model.decoder.layers=1 "
-    "model.decoder.heads=2 model.decoder.ffn_dim=64 data.source.vocab_size=300 data.target.vocab_size=300",
-}
 ELSEWHERE = {"studio", "serve", "import"}  # they run until they are stopped, or need a network
-
-
-def write_parallel_text(folder: Path) -> None:
-    """The files that the recipe `translation` names, small."""
-    folder.mkdir()
-    pairs = {"en": "a dog runs\ntwo men talk\n" * 20, "de": "ein Hund rennt\nzwei Männer reden\n" * 20}
-    for split in ("train", "val", "test_2016_flickr"):
-        for side, text in pairs.items():
-            (folder / f"{split}.{side}.gz").write_bytes(gzip.compress(text.encode()))
 
 
 @pytest.mark.slow
