@@ -74,7 +74,9 @@ def draft_search(
     return None if found is None else tuple(loop.tokens[0, 0, : int(loop.length)].tolist())
 
 
-def _greedy_loop(forced: Mapping[int, int], special: SpecialTokens, longest: int, no_repeat_ngram_size: int) -> SearchLoop:
+def _greedy_loop(
+    forced: Mapping[int, int], special: SpecialTokens, longest: int, no_repeat_ngram_size: int
+) -> SearchLoop:
     """Greedy search for one output, with the choices of `GreedyChoice` where no token is forced."""
     zero, prefix = torch.zeros(1, dtype=torch.int64), torch.full((1, longest), -1)  # −1: any token
     for position, token in forced.items():

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from regard.api.look import look_at_output
+from regard.api.look import look_at_output, look_at_sources
 from regard.core.errors import InvalidArgument
 from regard.core.shapes import Float, Tensor
 from regard.data.tokenizer import Tokenizer
@@ -91,8 +91,10 @@ class _Verification:
         special, longest = self.target.special_tokens, self.config.max_length
         seen = None if edits_encoder(self.model, self.edits) else kept.look
         draft, forced = _Draft(kept.ids, longest), forced_tokens(self.edits, self.target)
-        if kept.changes and seen is not None and (found := self._searched(seen, forced)):
-            draft = _Draft(found, longest, searches=1)
+        if kept.changes:
+            seen = seen or look_at_sources(self.predictor, self.text, kept.ids, self.edits)
+            if found := self._searched(seen, forced):
+                draft = _Draft(found, longest, searches=1)
         while True:
             seen, logits = look_at_output(self.predictor, self.text, draft.tokens, self.edits, seen)
             ids, choice = _ids(seen), GreedyChoice(special, self.config.no_repeat_ngram_size)
