@@ -36,7 +36,7 @@ LARGEST = 1 << 26  # bytes of queries, keys and values of an encoder's maps that
 class _Kept(NamedTuple):
     ids: tuple[int, ...]  # of the output without edits
     look: Look | None  # with the maps of the encoder alone; of the last input only
-    changes: bool = False  # whether the last edits changed the output: the next ones probably do, too
+    changes: bool = False  # whether edits have changed the output: the next ones probably do, too
 
 
 _drafts: WeakKeyDictionary[Model, "OrderedDict[object, _Kept]"] = WeakKeyDictionary()
@@ -74,7 +74,8 @@ def verified_look(
         found = _Verification(predictor, text, read_edits(edits), config, model, target).look(kept)
     except InvalidArgument:  # of a row or token that a draft does not have: a search tells whether the output has it
         return None
-    _drafts[predictor.model][text] = kept._replace(changes=found is None or _ids(found) != kept.ids)
+    changes = kept.changes or found is None or _ids(found) != kept.ids
+    _drafts[predictor.model][text] = kept._replace(changes=changes)
     return found
 
 
