@@ -4,7 +4,8 @@
 
 The model of dates that the package has, and a model of the sizes of the recipe `translation`, untrained unless a run is
 given, each read an input of 50 tokens. An edit switches a head off, each time another one: its time is from the event
-to the first frame after the output, its score and all maps are drawn anew. An undone edit is one whose result was shown
+to the first frame after the output, its score and the map are drawn anew; the table of heads, which is below the fold,
+follows in the next frame. An undone edit is one whose result was shown
 before. Server and browser share the processor. The exported page, which has no server, is measured alike.
 """
 

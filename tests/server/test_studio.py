@@ -247,6 +247,20 @@ def test_edits_of_the_address_are_those_of_a_look(opened, expect):
     assert scope["look"].output == look.output
 
 
+def test_numbers_of_heads_below_the_fold_follow_an_edit(opened, expect):
+    """After the frame that shows the edit's result: until then the table says that it is busy."""
+    low = {"width": 1200, "height": 300}
+    page = opened(address(model="en-de", input=TEXT, map="decoder 1 self", head=0), viewport=low)
+    plain = regard.look(MODELS["en-de"], TEXT, beam_size=1)
+    page.get_by_role("button", name="Switch off").click()
+    look = regard.look(MODELS["en-de"], TEXT, edits=edits_of_address(settled(page)), beam_size=1)
+    expect(page.locator("#heads:not([aria-busy])")).to_have_count(1)
+    entropies = [head.entropy for _, head in look.heads()]
+    assert entropies != pytest.approx([head.entropy for _, head in plain.heads()], abs=1e-3)
+    shown = page.locator("#heads tbody td:nth-child(2)").all_text_contents()
+    assert [number(text) for text in shown] == pytest.approx(entropies, abs=6e-4)
+
+
 def test_what_was_kept_of_a_replaced_model_is_not_compared_with_its_successor(browser, expect):
     first, second = MODELS["en-de"], translator(seed=2).with_decode(**SHORT)
     unedited = regard.look(second, TEXT, beam_size=1).output.text
@@ -462,6 +476,12 @@ def test_the_search_is_chosen(opened):
 
 # ---- the beam tree
 
+CUT = """() => [...document.querySelectorAll(".node")].filter((node) => {
+  const [name, number] = [...node.children].map((each) => each.getBoundingClientRect());
+  const { left, right } = node.getBoundingClientRect();
+  return name.left < left || number.right > right;
+}).map((node) => node.textContent)"""  # nodes whose token or probability is not inside
+
 
 def test_the_beam_is_a_tree_whose_nodes_force_their_prefix(opened, expect):
     model = MODELS["en-de"]
@@ -472,6 +492,7 @@ def test_the_beam_is_a_tree_whose_nodes_force_their_prefix(opened, expect):
     assert scores == pytest.approx([each.score for each in outputs], abs=6e-4)
     assert page.locator(".node.alive.ended").count() == 3
     assert page.locator(".node.dead").count() > 0
+    assert page.evaluate(CUT) == []
     second = page.locator(".node[aria-label$='depth 2']")
     token = second.last.locator("span").text_content()
     second.last.click()

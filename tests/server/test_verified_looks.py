@@ -212,3 +212,33 @@ def test_after_a_change_the_compiled_decoder_makes_the_first_draft(monkeypatch):
         assert found.output.tokens == regard.look(model, "a dog and a cat", edits=edits, **options).output.tokens
         counts.append(len(passes))
     assert min(counts) == 1
+
+
+@pytest.mark.parametrize("row", [1, 99])
+def test_after_a_change_the_encoder_runs_before_the_first_draft(monkeypatch, row):
+    """Under edits of the encoder, too; one of a row that it does not have is refused as a search refuses it."""
+    options, counts, text = {"beam_size": 1, "max_length": 16}, [], "a dog and a cat"
+    edits = [
+        {"edit": "scale_head", "map": "encoder", "factor": -2.0},
+        {"edit": "paint_row", "map": "encoder 1", "row": row, "keys": [0], "weights": [1.0]},
+    ]
+    for seed in range(1, 9):
+        model, runs = translator(seed=seed, encoder="transformer"), []
+        plain = LiveLook(text, options=options).look(model)
+        kept = verified_looks._drafts[model.model]
+        kept[text] = kept[text]._replace(changes=True)
+        passes = counted(monkeypatch, "look_at_output")
+        with model.model.encoder.register_forward_hook(lambda *call, runs=runs: runs.append(1)):
+            found = verified_looks.verified_look(model, text, edits, options)
+        monkeypatch.undo()
+        assert len(runs) == 1
+        if row == 99:
+            assert found is None
+            with pytest.raises(InvalidArgument, match=r"edit 2\.row: wanted a row of encoder 1; got 99"):
+                regard.look(model, text, edits=edits, **options)
+        elif found is not None:
+            wanted = regard.look(model, text, edits=edits, **options)
+            assert found.output.tokens == wanted.output.tokens
+            assert json.loads(found.to_json())["maps"] == json.loads(wanted.to_json())["maps"]
+            counts += [len(passes)] if wanted.output.tokens != plain.output.tokens else []
+    assert row == 99 or min(counts) == 1

@@ -37,7 +37,7 @@ from regard.interpret.edits import Edit, Edits, read_edits
 from regard.interpret.look import Look
 from regard.interpret.maps import ForwardPass
 from regard.interpret.output_attention import coverage_reranker
-from regard.interpret.record import LookInput, MapSelection, record, record_look
+from regard.interpret.record import LookInput, MapSelection, record, record_encoder, record_look
 from regard.interpret.tokens_to_words import TokenSequence
 from regard.model.capture import Pick
 from regard.model.eval_mode import evaluating
@@ -102,6 +102,13 @@ def look_at_output(
     with evaluating(model.model):
         forward, given = _of_predictor(model, text, output, False, edits, {})
         return record(forward, given, MapSelection(), edits, encoded)
+
+
+def look_at_sources(model: Predictor, text: object, output: Sequence[int], edits: Sequence[Edit]) -> Look:
+    """What the encoder attends to under edits, for `look_at_output`; `output` is any that the edits are of."""
+    with evaluating(model.model):
+        forward, given = _of_predictor(model, text, output, False, edits, {})
+        return record_encoder(forward, given, MapSelection(), edits)
 
 
 def _of_predictor(

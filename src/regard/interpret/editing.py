@@ -14,7 +14,7 @@ from regard.data.tokenizer import Tokenizer
 from regard.decoding.interfaces import GeneratedTokens, LogitsProcessor, Scores
 from regard.interpret.edited_call import EditedCall
 from regard.interpret.edits import AttentionEdit, Edit, PaintRow, ReplaceToken
-from regard.interpret.sites import attention_sites
+from regard.interpret.sites import ModelPart, attention_sites
 from regard.model.capture import AttentionResult, intercepting, query_position
 from regard.model.interfaces import AttentionModule, Source
 from regard.model.memory import Memory
@@ -57,9 +57,10 @@ class Editor:
                 self.applied.add(number)
         return call.result()
 
-    def check_applied(self) -> None:
-        """Refuse edits of rows that no call had."""
-        edits = {number: edit for each in self.edits.values() for number, edit in each}
+    def check_applied(self, part: ModelPart | None = None) -> None:
+        """Refuse edits of rows that no call had; only those of a part of the model, where no other has run."""
+        chosen = [each for module, each in self.edits.items() if part in (None, self.sites[module].part)]
+        edits = {number: edit for each in chosen for number, edit in each}
         for number, edit in edits.items():
             if number not in self.applied and isinstance(edit, PaintRow):
                 wanted, remedy = f"a row of {edit.map}", "They count from 0; the output may be shorter than before."

@@ -15,7 +15,8 @@ from regard.interpret.look import GeneratedText, Image, Label, Look, Text
 from regard.interpret.maps import AttentionMap, ForwardPass, MapRecorder, log_probabilities
 from regard.interpret.sites import attention_sites
 from regard.interpret.tokens_to_words import TokenSequence
-from regard.model.capture import Pick, picked
+from regard.model.capture import Pick, capture_attention, picked
+from regard.model.eval_mode import evaluating
 from regard.model.memory import Memory, SourceSpan
 from regard.model.multi_source import source_encoders
 from regard.model.seq2seq import Model
@@ -88,12 +89,60 @@ def record(
     encoded   a look at the same sources, with the same selection and the same edits of the encoder, if any: the encoder
               does not run again, and its memory and maps are those of that look
     """
-    encoder, memories = forward.model.encoder, list[Memory]()
-    sources = [
+    sources, memories = _named_sources(forward.model, given), list[Memory]()
+    recorder = _recorder(forward.model, given, selection, sources, memories)
+    encoder, running, memory = forward.model.encoder, forward, None if encoded is None else encoded.memory
+    hook = nullcontext() if encoder is None else encoder.register_forward_hook(lambda *call: memories.append(call[2]))
+    if encoded is not None and memory is not None:
+        running = replace(forward, source=memory)
+        memories.append(memory)
+        recorder.maps += [each for each in encoded.maps if each.part == "encoder"]
+    with hook, editing(forward.model, edits, memory) as editor:
+        logits = recorder.record(running)
+    if editor is not None:
+        editor.check_applied()
+    selection.check(recorder.maps)
+    memory = memories[-1] if memories else None
+    output, labels = _output(forward, given, logits, selection.words)
+    maps, forward = tuple(recorder.maps), replace(forward, labels=labels)
+    read = _read_sources(sources, memory, selection.words)
+    return Look(given.title, read, output, maps, forward, tuple(edits), memory), logits
+
+
+def record_encoder(forward: ForwardPass, given: LookInput, selection: MapSelection, edits: Sequence[Edit] = ()) -> Look:
+    """Run the encoder alone: a look at the sources without an output, for `record` as `encoded`."""
+    model = forward.model
+    sources = _named_sources(model, given)
+    recorder = _recorder(model, given, selection, sources, [])
+    with torch.no_grad(), evaluating(model), editing(model, edits) as editor, capture_attention(recorder):
+        memory = model.encode(forward.source)
+        recorder.close()
+    if editor is not None:
+        editor.check_applied("encoder")
+    read = _read_sources(sources, memory, selection.words)
+    return Look(given.title, read, None, tuple(recorder.maps), forward, tuple(edits), memory)
+
+
+def _named_sources(model: Model, given: LookInput) -> list[TokenSequence | Pixels]:
+    """The sources as an encoder reads them, behind its learned states."""
+    return [
         source.after(part.cls_tokens) if isinstance(source, TokenSequence) else source
-        for part, source in zip(source_encoders(encoder), given.sources, strict=True)
+        for part, source in zip(source_encoders(model.encoder), given.sources, strict=True)
     ]
-    layers = _checked_layers(forward.model, selection.layers)
+
+
+def _recorder(
+    model: Model,
+    given: LookInput,
+    selection: MapSelection,
+    sources: Sequence[TokenSequence | Pixels],
+    memories: Sequence[Memory],
+) -> MapRecorder:
+    """Records what is selected.
+
+    memories   of the encoder, as they are computed; with several sources, a map is divided by the last of them
+    """
+    layers = _checked_layers(model, selection.layers)
 
     def finish(recorded: AttentionMap) -> list[AttentionMap]:
         of_memory = recorded.key_side == "source" and recorded.part != "encoder"
@@ -107,24 +156,7 @@ def record(
         sides = {"source": source if isinstance(source, TokenSequence) else None, "output": output}
         return selection.finish(recorded, sides.get(recorded.query_side), sides.get(recorded.key_side))
 
-    recorder = MapRecorder(forward.model, lambda site: layers is None or site.layer in layers, finish)
-    hook = nullcontext() if encoder is None else encoder.register_forward_hook(lambda *call: memories.append(call[2]))
-    running, memory = forward, None if encoded is None else encoded.memory
-    if encoded is not None and memory is not None:
-        running = replace(forward, source=memory)
-        memories.append(memory)
-        recorder.maps += [each for each in encoded.maps if each.part == "encoder"]
-    with hook, editing(forward.model, edits, memory) as editor:
-        logits = recorder.record(running)
-    if editor is not None:
-        editor.check_applied()
-    selection.check(recorder.maps)
-    memory = memories[-1] if memories else None
-    spans: Sequence[Memory | SourceSpan] = () if memory is None else memory.spans or [memory]
-    read = [_read(*each, selection.words) for each in zip(sources, spans, strict=True)]
-    output, labels = _output(forward, given, logits, selection.words)
-    maps, forward = tuple(recorder.maps), replace(forward, labels=labels)
-    return Look(given.title, tuple(read), output, maps, forward, tuple(edits), memory), logits
+    return MapRecorder(model, lambda site: layers is None or site.layer in layers, finish)
 
 
 def map_names(model: Model, layers: Sequence[int] | None = None) -> list[str]:
@@ -136,6 +168,13 @@ def map_names(model: Model, layers: Sequence[int] | None = None) -> list[str]:
             parts = sources > 1 and site.key_side == "source" and site.part != "encoder"
             names += [f"{site.name} source {i + 1}" for i in range(sources)] if parts else [site.name]
     return names
+
+
+def _read_sources(
+    sources: Sequence[TokenSequence | Pixels], memory: Memory | None, words: bool
+) -> tuple[Text | Image, ...]:
+    spans: Sequence[Memory | SourceSpan] = () if memory is None else memory.spans or [memory]
+    return tuple(_read(*each, words) for each in zip(sources, spans, strict=True))
 
 
 def _read(source: TokenSequence | Pixels, span: Memory | SourceSpan, words: bool) -> Text | Image:

@@ -35,11 +35,12 @@ class AttentionSite:
 
 def attention_sites(model: nn.Module) -> dict[AttentionModule, AttentionSite]:
     """All attention modules of a model, in the order of its `named_modules`."""
-    decoders = [module for module in model.modules() if isinstance(module, Decoder)]
+    modules = list(model.named_modules())
+    decoders = [module for _, module in modules if isinstance(module, Decoder)]
     cross_attentions = {module for decoder in decoders for module in decoder.cross_attentions}
     counts: dict[tuple[ModelPart, AttentionKind, int], int] = {}
     sites: dict[AttentionModule, AttentionSite] = {}
-    for path, module in model.named_modules():
+    for path, module in modules:
         if not isinstance(module, AttentionModule):
             continue
         if isinstance(module, Decoder) and module not in cross_attentions:  # a recurrent one without attention

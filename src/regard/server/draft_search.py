@@ -22,6 +22,7 @@ from regard.model.seq2seq import Seq2Seq
 from regard.model.transformer import TransformerDecoder
 from regard.runtime.cpu.decoder import NativeDecoder
 from regard.runtime.engines import COMPILED
+from regard.runtime.interfaces import GreedyTensors, LoopBounds, SearchLoop
 
 
 class GreedyChoice:
@@ -66,16 +67,28 @@ def draft_search(
     decoder = _compiled(model.decoder)
     if decoder is None or special.start is None:
         return None
-    scaled = decoder.with_scaled_heads(_factors(model, edits))
-    state = scaled.start(_masked(memory, edits), batch=1, capacity=config.max_length + 1)
-    choice, token = GreedyChoice(special, config.no_repeat_ngram_size), special.start
-    for position in range(config.max_length):
-        logits, state = scaled.step(torch.tensor([token]), state)
-        token = forced[position] if position in forced else choice.best(logits[0], int(logits[0].argmax()))
-        choice.add(token)
-        if token in special.ends:
-            break
-    return tuple(choice.tokens)
+    scaled, longest = decoder.with_scaled_heads(_factors(model, edits)), config.max_length
+    state = scaled.start(_masked(memory, edits), batch=1, capacity=longest + 1)
+    loop = _greedy_loop(forced, special, longest, config.no_repeat_ngram_size)
+    found = scaled.search(torch.tensor([[special.start]]), state, loop, LoopBounds(steps=longest, stop=1))
+    return None if found is None else tuple(loop.tokens[0, 0, : int(loop.length)].tolist())
+
+
+def _greedy_loop(
+    forced: Mapping[int, int], special: SpecialTokens, longest: int, no_repeat_ngram_size: int
+) -> SearchLoop:
+    """Greedy search for one output, with the choices of `GreedyChoice` where no token is forced."""
+    zero, prefix = torch.zeros(1, dtype=torch.int64), torch.full((1, longest), -1)  # −1: any token
+    for position, token in forced.items():
+        if position < longest:
+            prefix[0, position] = token
+    ended = torch.zeros(1, 1, dtype=torch.bool)
+    return SearchLoop(
+        torch.zeros(1, 1, longest, dtype=torch.int64), log_p=None, length=zero.clone(), limit=torch.tensor([longest]),
+        min_length=zero, prompt=zero, prefix=prefix, done=ended[0].clone(), suppressed=special.suppressed,
+        ends=special.ends, forced=0, no_repeat_ngram_size=no_repeat_ngram_size, allow_end=False, normalized=False,
+        greedy=GreedyTensors(ended),
+    )  # fmt: skip
 
 
 def _compiled(decoder: AnyDecoder) -> NativeDecoder | None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from regard.api.look import look_at_output
+from regard.api.look import look_at_output, look_at_sources
 from regard.core.errors import InvalidArgument
 from regard.core.shapes import Float, Tensor
 from regard.data.tokenizer import Tokenizer
@@ -36,7 +36,7 @@ LARGEST = 1 << 26  # bytes of queries, keys and values of an encoder's maps that
 class _Kept(NamedTuple):
     ids: tuple[int, ...]  # of the output without edits
     look: Look | None  # with the maps of the encoder alone; of the last input only
-    changes: bool = False  # whether the last edits changed the output: the next ones probably do, too
+    changes: bool = False  # whether edits have changed the output: the next ones probably do, too
 
 
 _drafts: WeakKeyDictionary[Model, "OrderedDict[object, _Kept]"] = WeakKeyDictionary()
@@ -74,7 +74,8 @@ def verified_look(
         found = _Verification(predictor, text, read_edits(edits), config, model, target).look(kept)
     except InvalidArgument:  # of a row or token that a draft does not have: a search tells whether the output has it
         return None
-    _drafts[predictor.model][text] = kept._replace(changes=found is None or _ids(found) != kept.ids)
+    changes = kept.changes or found is None or _ids(found) != kept.ids
+    _drafts[predictor.model][text] = kept._replace(changes=changes)
     return found
 
 
@@ -91,8 +92,10 @@ class _Verification:
         special, longest = self.target.special_tokens, self.config.max_length
         seen = None if edits_encoder(self.model, self.edits) else kept.look
         draft, forced = _Draft(kept.ids, longest), forced_tokens(self.edits, self.target)
-        if kept.changes and seen is not None and (found := self._searched(seen, forced)):
-            draft = _Draft(found, longest, searches=1)
+        if kept.changes:
+            seen = seen or look_at_sources(self.predictor, self.text, kept.ids, self.edits)
+            if found := self._searched(seen, forced):
+                draft = _Draft(found, longest, searches=1)
         while True:
             seen, logits = look_at_output(self.predictor, self.text, draft.tokens, self.edits, seen)
             ids, choice = _ids(seen), GreedyChoice(special, self.config.no_repeat_ngram_size)

@@ -6,7 +6,9 @@ import { inputOf, inputText, showInputs } from "./inputs.js";
 import { make } from "./state.js";
 import { makeTask } from "./task.js";
 
-const [ACROSS, DOWN] = [92, 38]; // pixels from one node to the next
+const [GAP, DOWN] = [18, 38]; // pixels between two nodes of a path, and from one line to the next
+const [NARROW, WIDE] = [74, 152]; // least and most pixels of a node; all nodes of a depth are as wide as the widest
+const [LETTER, NUMBER] = [10, 62]; // about the pixels of a letter of a token, and of its probability with the space around it
 const SVG = "http://www.w3.org/2000/svg";
 const PAUSE = 150;
 
@@ -131,14 +133,17 @@ function drawTree(box, { nodes }, withPruned, count, choose) {
   visible.sort((a, b) => best(b) - best(a) || nodes[b].total - nodes[a].total);
   const { places, lines } = layout(nodes, visible);
   const depth = Math.max(0, ...[...places.values()].map((each) => each.depth)) + 1;
+  const widths = Array(depth).fill(NARROW);
+  for (const [node, { depth: x }] of places) widths[x] = Math.max(widths[x], Math.min(WIDE, LETTER * shown(nodes[node].token).length + NUMBER));
+  const left = widths.reduce((all, width) => [...all, all.at(-1) + width + GAP], [0]);
   const lineArt = document.createElementNS(SVG, "svg");
-  for (const [name, value] of Object.entries({ width: depth * ACROSS, height: lines * DOWN, "aria-hidden": "true" })) lineArt.setAttribute(name, value);
+  for (const [name, value] of Object.entries({ width: left[depth], height: lines * DOWN, "aria-hidden": "true" })) lineArt.setAttribute(name, value);
   const buttons = [];
   for (const [node, { depth: x, line: y }] of [...places].sort((a, b) => a[1].line - b[1].line || a[1].depth - b[1].depth)) {
     const { token, log_probability, total, score, alive, kept, parent } = nodes[node];
     if (parent >= 0) {
       const from = places.get(parent);
-      const [x1, y1, x2, y2] = [from.depth * ACROSS + ACROSS - 18, from.line * DOWN + DOWN / 2, x * ACROSS + 2, y * DOWN + DOWN / 2];
+      const [x1, y1, x2, y2] = [left[from.depth] + widths[from.depth], from.line * DOWN + DOWN / 2, left[x] + 2, y * DOWN + DOWN / 2];
       const curve = document.createElementNS(SVG, "path");
       curve.setAttribute("d", `M${x1} ${y1} C${x1 + 14} ${y1} ${x2 - 14} ${y2} ${x2} ${y2}`);
       curve.setAttribute("class", alive ? "alive" : "dead");
@@ -147,7 +152,7 @@ function drawTree(box, { nodes }, withPruned, count, choose) {
     const state = score !== null ? (alive ? "output" : "ended, given up") : alive ? "alive" : kept ? "given up" : "pruned";
     const label = `${shown(token)}, ${percent(Math.exp(log_probability))}, total ${fixed(total)}${score === null ? "" : `, score ${fixed(score)}`}, ${state}, depth ${x + 1}`;
     const button = make("button", { type: "button", className: `node ${alive ? "alive" : "dead"}${score === null ? "" : " ended"}`, tabIndex: -1, label, title: label }, make("span", { textContent: shown(token) }), make("small", { textContent: score === null ? percent(Math.exp(log_probability)) : fixed(score, 2) }));
-    Object.assign(button.style, { left: `${x * ACROSS}px`, top: `${y * DOWN}px` });
+    Object.assign(button.style, { left: `${left[x]}px`, top: `${y * DOWN}px`, ...(score === null ? { width: `${widths[x]}px` } : {}) });
     button.addEventListener("click", () => choose(node));
     button.addEventListener("keydown", (event) => move(event, { x, y }));
     buttons.push({ button, x, y });
@@ -156,7 +161,7 @@ function drawTree(box, { nodes }, withPruned, count, choose) {
   if (first) first.button.tabIndex = 0;
   const held = box.contains(document.activeElement);
   const canvas = make("div", { className: "tree" }, lineArt, ...buttons.map(({ button }) => button));
-  Object.assign(canvas.style, { width: `${(depth + 1) * ACROSS}px`, height: `${lines * DOWN}px` });
+  Object.assign(canvas.style, { width: `${left[depth] + NARROW}px`, height: `${lines * DOWN}px` });
   box.replaceChildren(canvas);
   const focus = () => (first?.button ?? box).focus();
   if (held) focus();

@@ -19,8 +19,8 @@ function sourceNames(source) {
 function readMap(told, sides, input) {
   const side = (name) => (name === "output" ? (told.kind === "self" ? sides.read : sides.tokens) : sides[name]) ?? [];
   const [heads, rows, across] = (told.weights ?? told.top).shape;
-  const dense = told.weights && unpacked(told.weights.data, Uint16Array);
-  const weights = dense ?? unpacked(told.top.weights, Uint16Array);
+  const dense = Boolean(told.weights);
+  const read = once(() => unpacked(told.weights?.data ?? told.top.weights, Uint16Array)); // of most maps, not before it is chosen
   const where = dense ? null : unpacked(told.top.keys, Uint32Array);
   const keys = dense ? across : where.reduce((most, key) => Math.max(most, key + 1), side(told.key_side).length);
   const which = told.rows ?? Array.from({ length: rows }, (_, i) => i);
@@ -31,7 +31,7 @@ function readMap(told, sides, input) {
     heads,
     rows,
     keys,
-    whole: dense !== null, // false: only the largest weights of each row
+    whole: dense, // false: only the largest weights of each row
     rowNames: which.map((row) => asks[row] ?? String(row + 1)),
     keyNames: side(told.key_side).length === keys ? side(told.key_side) : Array.from({ length: keys }, (_, i) => String(i + 1)),
     numbers: told.summary.map((each) => each.head),
@@ -40,6 +40,7 @@ function readMap(told, sides, input) {
   // Calls visit(key, weight) once for each known key from `low` to `high`.
   found.visit = (head, row, low, high, visit) => {
     if (dense) return visitDense(head, row, low, high, visit);
+    const weights = read();
     const sums = head === MEAN && heads > 1 ? new Map() : null;
     const [first, last] = head === MEAN ? [0, heads - 1] : [head, head];
     for (let each = first; each <= last; each++) {
@@ -55,6 +56,7 @@ function readMap(told, sides, input) {
   };
 
   function visitDense(head, row, low, high, visit) {
+    const weights = read();
     for (let key = low; key < high; key++) {
       if (head !== MEAN) visit(key, weights[(head * rows + row) * across + key] / 65535);
       else {
@@ -105,6 +107,11 @@ function readMap(told, sides, input) {
     return weight / ((byRow ? most.rows[row] : most.all) || 1);
   };
   return found;
+}
+
+function once(compute) {
+  let result = null;
+  return () => (result ??= compute());
 }
 
 function unpacked(text, Kind) {

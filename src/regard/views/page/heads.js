@@ -6,7 +6,7 @@ import { make } from "./state.js";
 const SIZE = 48; // points of a thumbnail
 
 export function showHeads(table, store) {
-  let [lines, headings, sort, up] = [[], [], null, false];
+  let [lines, headings, sort, up, near] = [[], [], null, false, false];
 
   // Another look at the same heads keeps the elements of their lines.
   function build({ look }) {
@@ -16,8 +16,31 @@ export function showHeads(table, store) {
     const same = next.length === lines.length && next.every((line, i) => nameOf(line) === nameOf(lines[i]));
     if (same) next.forEach((line, i) => Object.assign(lines[i], line));
     else lines = next.map((line) => buildLine(line, measures));
-    for (const { summary, cells } of lines) measures.forEach((name, i) => (cells[i].textContent = shownNumber(summary[name])));
-    if (!same || sort !== null) order();
+    if (same && !near) fillLater();
+    else fill();
+    if (!same) order();
+  }
+
+  function fill() {
+    table.removeAttribute("aria-busy");
+    for (const { summary, cells } of lines)
+      for (const cell of cells) {
+        const text = shownNumber(summary[cell.name]);
+        if (text !== cell.text) cell.element.textContent = cell.text = text;
+      }
+    if (sort !== null) order();
+  }
+
+  // A table that is not seen is filled after the frame that shows the rest: to lay out its cells takes longer than that.
+  let filling = 0;
+  function fillLater() {
+    table.setAttribute("aria-busy", "true");
+    filling ||= requestAnimationFrame(() =>
+      setTimeout(() => {
+        filling = 0;
+        fill();
+      }),
+    );
   }
 
   function buildHeadings(measures) {
@@ -39,8 +62,8 @@ export function showHeads(table, store) {
     line.canvas.setAttribute("aria-hidden", "true");
     line.button = make("button", { type: "button" }, line.canvas, make("span", { textContent: nameOf(line) }));
     line.button.addEventListener("click", () => store.change({ map: line.map, head: line.head }));
-    line.cells = measures.map(() => make("td"));
-    line.row = make("tr", {}, make("th", { scope: "row" }, line.button), ...line.cells);
+    line.cells = measures.map((name) => ({ name, text: null, element: make("td") }));
+    line.row = make("tr", {}, make("th", { scope: "row" }, line.button), ...line.cells.map(({ element }) => element));
     return line;
   }
 
@@ -60,7 +83,7 @@ export function showHeads(table, store) {
   }
 
   // Thumbnails are painted when they come near what is seen of the page: there may be hundreds, and edits change them all.
-  let [near, stale] = [false, false];
+  let stale = false;
   const paintAll = () => {
     stale = false;
     for (const { canvas, map, head } of lines) thumb(canvas, map, head, store.state.byRow);
@@ -74,7 +97,10 @@ export function showHeads(table, store) {
     { rootMargin: "50%" },
   );
   watch.observe(table);
-  addEventListener("beforeprint", () => stale && paintAll());
+  addEventListener("beforeprint", () => {
+    if (stale) paintAll();
+    fill();
+  });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paint);
   store.listen((state, before) => {
     if (state.look !== before.look) build(state);

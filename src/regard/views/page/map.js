@@ -28,7 +28,7 @@ export function showMap(box, store) {
   }
 
   function measure({ map }) {
-    readStyle();
+    if (!style.width) readStyle();
     pen.font = style.font;
     const widest = (names) => Math.min(120, names.slice(0, 2000).reduce((most, name) => Math.max(most, pen.measureText(shown(name)).width), 8));
     view.margins = { left: Math.ceil(widest(map.rowNames)) + 10, top: Math.ceil(widest(map.keyNames) * 0.87) + 16 };
@@ -260,13 +260,16 @@ export function showMap(box, store) {
       schedule();
     }
   });
-  const drawAgain = () => {
+  const styleChanged = () => {
     readStyle();
-    place(store.state.map);
-    schedule();
+    if (fitted) fitAgain();
+    else {
+      place(store.state.map);
+      schedule();
+    }
   };
-  new ResizeObserver(() => box.clientWidth !== style.width && (fitted ? fitAgain() : drawAgain())).observe(box);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAgain);
+  new ResizeObserver(() => box.clientWidth !== style.width && styleChanged()).observe(box);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", styleChanged);
   return { view, zoom, fit: fitAgain };
 }
 
