@@ -125,8 +125,8 @@ PROCESSES = rows({
     ),
     "N18": (
         "Dependencies are locked by hash, their licences checked, every pinned version is scanned for known "
-        "vulnerabilities (`make audit`, which needs the network: the tests scan with a service of their own), the wheel "
-        "is reproducible and has a bill of materials",
+        "vulnerabilities (`make audit`, which needs the network: the tests scan with a service of their own), the "
+        "wheel is reproducible and has a bill of materials",
         "release/test_lock.py::test_every_pinned_package_is_locked_with_its_hashes",
         "test_package.py::test_the_licence_of_every_extra_is_named",
         "release/test_release_files.py::test_licences_that_are_not_permissive_are_reported",
