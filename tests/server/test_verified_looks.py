@@ -132,6 +132,24 @@ def test_a_draft_is_given_up_that_was_right_in_too_few_tokens_since_its_correcti
     assert (found and found.forward.labels.tolist()) == (own if apart == verified_looks.TOKENS else None)
 
 
+def test_the_compiled_decoder_is_asked_four_times_at_most(trained, monkeypatch):
+    text, options, calls = "24 June 1937", {"beam_size": 1}, []
+    own = LiveLook(text, options=options).look(trained).forward.labels.tolist()  # 1937-06-24
+
+    def wrong_at(place):
+        return *own[:place], own[-2] if own[place] != own[-2] else own[0], *own[place + 1 :]
+
+    def draft(model, memory, edits, given, special, config):
+        calls.append(len(given))
+        return wrong_at(len(given))
+
+    plant(trained, text, wrong_at(0))
+    monkeypatch.setattr(verified_looks, "draft_search", draft)
+    found = verified_looks.verified_look(trained, text, EDITS["nothing changes"], options)
+    assert found.forward.labels.tolist() == own
+    assert calls == [1, 2, 3, 4]
+
+
 STRONG = {
     "a layer is off": [{"edit": "switch_head_off", "map": "decoder 1 cross"}],
     "a layer is doubled, a token masked": [
