@@ -413,3 +413,5 @@ def test_a_block_of_another_kind_leaves_its_stack_to_pytorch():
             assert not compiled(module)
             block.self_attn.score = score
         assert compiled(module)
+    coder.stack.layers[-1].self_attn.kv_heads = 1  # grouped heads, which compiled encoders do not have
+    assert (decodes(coder), supported(coder)) == (True, False)
