@@ -126,3 +126,15 @@ def test_preprocessing_that_we_do_not_do_is_refused(key, value, tmp_path):
     (tmp_path / "preprocessor_config.json").write_text(json.dumps({key: value}))
     with pytest.raises(RegardError, match=rf"preprocessor_config\.json: {key}: wanted"):
         image_field(tmp_path, {"image_size": 224})
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"size": {"height": 224, "width": 224}}, {"size": 224}, {"size": {"height": 64, "width": 64}}]
+)
+def test_the_size_of_images_is_that_of_the_model_or_left_out(given, tmp_path):
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(given))
+    if "64" in str(given):
+        with pytest.raises(RegardError, match="size: wanted 224"):
+            image_field(tmp_path, {"image_size": 224})
+    else:
+        assert "image_crop_from" not in image_field(tmp_path, {"image_size": 224})
