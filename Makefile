@@ -112,8 +112,9 @@ reproducible: $(READY)
 licences: $(READY)
 	$(VENV)/bin/python tools/licences.py
 
-# Known vulnerabilities of the locked versions. Asks a service on the network, which is why no other target needs it.
+# Known vulnerabilities of the pinned versions. Asks a service on the network, which is why no other target needs it.
 audit: $(READY)
+	$(VENV)/bin/python tools/vulnerabilities.py
 	$(VENV)/bin/python -m venv $(VENV)/audit
 	$(VENV)/audit/bin/python -m pip install --quiet pip-audit
 	$(VENV)/audit/bin/pip-audit --no-deps --disable-pip --require-hashes --requirement locks/dev.txt --requirement locks/extras.txt

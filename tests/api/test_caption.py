@@ -301,3 +301,8 @@ def test_models_of_texts_caption_nothing(photos):
 
     with pytest.raises(InvalidArgument, match="model: wanted a model from images to texts"):
         next(caption(translator(), [photos]))
+
+
+def test_the_name_of_a_drawing_has_at_most_60_characters_of_its_image():
+    assert file_name(Path("a" * 59 + " dog.jpg"), 3) == "0003-" + "a" * 59
+    assert file_name(Path("a" * 60 + "b.jpg"), 3) == "0003-" + "a" * 60

@@ -95,6 +95,12 @@ def test_the_command_line_is_frozen():
     }  # fmt: skip
 
 
+def test_no_flag_is_set_by_default():
+    for name, verb in typer.main.get_command(app).commands.items():
+        for one in getattr(verb, "commands", {name: verb}).values():
+            assert [each.opts for each in one.params if getattr(each, "is_flag", False) and each.default] == [], name
+
+
 def test_every_verb_is_a_python_function():
     """`regard X` calls `regard.X`; `recipes` and `data` list files, and the verbs of `words` are methods of vectors."""
     for verb in typer.main.get_command(app).commands.keys() - {"recipes", "data", "words"}:

@@ -428,3 +428,17 @@ def test_steps_in_half_precision_are_under_autocast(beam, monkeypatch):
     found = decode(made, sources(), beam_size=beam, max_length=5)
     assert dtypes == {torch.bfloat16}
     assert all(hypotheses for hypotheses in found)
+
+
+def test_a_batch_shrinks_to_the_requests_that_are_running(monkeypatch):
+    """A step computes nothing for requests that have ended, once they are half of the batch."""
+    kept, keep = [], searching.SearchBatch._keep
+
+    def watched(self, slots):
+        keep(self, slots)
+        kept.append((len(self.occupants), sum(each is not None for each in self.occupants)))
+
+    monkeypatch.setattr(searching.SearchBatch, "_keep", watched)
+    assert len(decode(model("transformer"), sources(), sample=True, seed=3)) == 11
+    assert kept
+    assert [running for _, running in kept] == [slots for slots, _ in kept]

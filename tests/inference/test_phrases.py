@@ -130,7 +130,8 @@ def test_outputs_with_their_attention(decoder):
         language_model().outputs(["the"], attention=True)
 
 
-def test_a_second_search_draws_the_numbers_of_its_line(monkeypatch):
+@pytest.mark.parametrize("lines", [None, [5, 9, 12]])
+def test_a_second_search_draws_the_numbers_of_its_line(monkeypatch, lines):
     """A sample that is drawn again because of a ban does not depend on where in the batch its input was."""
     right, drawn, yielded = phrases.decoding.search, [], []
 
@@ -148,6 +149,7 @@ def test_a_second_search_draws_the_numbers_of_its_line(monkeypatch):
     monkeypatch.setattr(phrases.decoding, "search", watched)
     monkeypatch.setattr(phrases, "without_other_spellings", twice)
     model = translator("words")
-    assert len(model.outputs(TEXTS[:3], sample=True, banned=["cat"], max_length=4)) == 3
-    assert sorted(drawn[0]) == [0, 1, 2]
+    found = model.iter_outputs(TEXTS[:3], lines=lines, sample=True, banned=["cat"], max_length=4)
+    assert sorted(index for index, _ in found) == [0, 1, 2]
+    assert sorted(drawn[0]) == ([0, 1, 2] if lines is None else [4, 8, 11])
     assert [numbers for (numbers,) in drawn[1:]] == yielded

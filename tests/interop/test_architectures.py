@@ -12,12 +12,13 @@ from regard.data.special_tokens import SpecialTokens
 from regard.decoding.config import DecodeConfig
 from regard.decoding.request import Request, SearchTask
 from regard.decoding.search import search
+from regard.interop.architectures.table import ARCHITECTURES
 from regard.interop.express import Expression, express_as
 from regard.interop.generation import read_generation
 from regard.interop.pretrained import PretrainedFolder
 from support.pretrained import CASES, IMAGES, SOURCE, TARGETS, assert_same_logits, logits, ours_of, random_theirs
 
-pytest.importorskip("transformers")
+AutoConfig = pytest.importorskip("transformers").AutoConfig
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +34,15 @@ def saved(tmp_path_factory):
         return made[name]
 
     return of
+
+
+@pytest.mark.parametrize("name", sorted(ARCHITECTURES.keys() - {"vision-encoder-decoder"}))
+def test_what_a_file_leaves_out_is_read_as_they_do(name):
+    theirs, ours = AutoConfig.for_model(name).to_dict(), ARCHITECTURES[name].keys()
+    theirs["sliding_window"] = theirs.get("sliding_window") or ours.__dict__.get("sliding_window")  # None: not used
+    shared = {key: value for key, value in vars(ours).items() if value is not None and key in theirs}
+    assert len(shared) > 8
+    assert shared == {key: theirs[key] for key in shared}
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -8,8 +8,10 @@ import pytest
 from regard.core.errors import RegardError
 from regard.decoding.config import DecodeConfig
 from regard.interop.generation import read_generation
+from regard.interop.huggingface import generation_config
 from regard.interop.images import image_field, preprocessor_config
 from regard.recipe.recipe import Recipe
+from support.predictors import translator
 
 READ = {
     "beam": ({"num_beams": 4, "length_penalty": 0.6, "max_length": 60, "min_length": 5},
@@ -36,6 +38,17 @@ def test_options_become_a_decode_table(name, tmp_path):
     DecodeConfig(**decode)
     (tmp_path / "generation_config.json").unlink()
     assert read_generation(tmp_path, given, has_source=True).decode == decode  # old files have them in config.json
+
+
+@pytest.mark.parametrize("name", READ)
+def test_an_exported_decode_table_is_read_back_and_valid_for_them(name, tmp_path):
+    wanted = {"max_length": 40, **READ[name][1]}
+    written = generation_config(translator().with_decode(**wanted), {})
+    (tmp_path / "generation_config.json").write_text(json.dumps(written))
+    read = DecodeConfig(**read_generation(tmp_path, {}, has_source=True).decode)
+    assert read == DecodeConfig(**wanted)
+    theirs = pytest.importorskip("transformers").GenerationConfig
+    theirs.from_dict(written).validate(strict=True)
 
 
 @pytest.mark.parametrize(("given", "ends"), [([2, 7, 2], (2, 7)), (5, (5,)), (None, ())])
@@ -113,3 +126,15 @@ def test_preprocessing_that_we_do_not_do_is_refused(key, value, tmp_path):
     (tmp_path / "preprocessor_config.json").write_text(json.dumps({key: value}))
     with pytest.raises(RegardError, match=rf"preprocessor_config\.json: {key}: wanted"):
         image_field(tmp_path, {"image_size": 224})
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"size": {"height": 224, "width": 224}}, {"size": 224}, {"size": {"height": 64, "width": 64}}]
+)
+def test_the_size_of_images_is_that_of_the_model_or_left_out(given, tmp_path):
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(given))
+    if "64" in str(given):
+        with pytest.raises(RegardError, match="size: wanted 224"):
+            image_field(tmp_path, {"image_size": 224})
+    else:
+        assert "image_crop_from" not in image_field(tmp_path, {"image_size": 224})

@@ -336,6 +336,17 @@ def test_layers_heads_and_rows_select_parts_of_the_maps():
     assert [head.head for _, head in look.heads()] == [1, 1, 1]
 
 
+@pytest.mark.parametrize("part", [{"heads": [1]}, {"heads": [1, 0]}, {"rows": [0, 2]}, {"heads": [0], "rows": [1]}])
+def test_the_summaries_of_a_part_are_those_of_the_whole_map(part):
+    model, given, output = case("transformer → transformer")
+    whole = json.loads(regard.look(model, given, **output).to_json())["maps"]
+    shown = json.loads(regard.look(model, given, **output, **part).to_json())["maps"]
+    for one_, other in zip(whole, shown, strict=True):
+        wanted = [one_["summary"][head] for head in part.get("heads", range(one_["heads"]))]
+        for head, measures in zip(wanted, other["summary"], strict=True):
+            assert measures == pytest.approx(head, abs=1e-6)
+
+
 REFUSED = {
     "layers": ({"layers": [3]}, r"layers: wanted some of 1, 2; got \[3\]"),
     "rows": ({"rows": [9]}, r"rows: wanted whole numbers from -6 to 5; got \[9\]"),

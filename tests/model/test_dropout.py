@@ -2,8 +2,11 @@
 
 import pytest
 import torch
+from torch import nn
 
 import regard
+from regard.kernels.layers import residual_norm
+from regard.kernels.layers.dropout import Dropout
 from regard.kernels.recurrent import rnn
 from regard.model.embedding import Embedding
 
@@ -90,3 +93,25 @@ def test_dropout_without_effect_is_refused():
         language_model(layers=1, layer_dropout=0.5)
     with pytest.raises(regard.InvalidRecipe, match=r"model\.embedding_dropout: wanted nothing here"):
         regard.build({"encoder": {"kind": "cnn"}, "pool": {"kind": "mean"}, "num_labels": 2, "embedding_dropout": 0.1})
+
+
+def test_the_fused_residual_draws_a_seed_for_each_call(monkeypatch):
+    """What a GPU's kernel is given, recorded on a CPU; without dropout, nothing is drawn."""
+    seeds = list[int]()
+
+    class Recorded:
+        @staticmethod
+        def apply(x, added, weight, bias, seed, eps, dropped, dtype):
+            seeds.extend(seed.tolist() if dropped else [])
+            return x, x
+
+    monkeypatch.setattr(residual_norm, "_AddNorm", Recorded)
+    monkeypatch.setattr(residual_norm.triton_launch, "can_launch", lambda *tensors: True)
+    given, norm = residual_norm.PendingResidual(torch.ones(2, 4), torch.ones(2, 4)), nn.LayerNorm(4)
+    torch.manual_seed(5)
+    wanted = [int(torch.randint(2**62, (1,))) for _ in range(3)]
+    torch.manual_seed(5)
+    for dropout in (Dropout(0.5), Dropout(0.0), Dropout(0.5).eval(), Dropout(0.5), Dropout(0.1)):
+        residual_norm.add_norm(given, dropout, norm)
+    assert seeds == wanted
+    assert len({*wanted}) == 3

@@ -1,9 +1,10 @@
-"""The representation of a model: its parts and their parameters."""
+"""The representation of a model: its parts and their parameters; dropout of a classifier; an empty memory."""
 
 import pytest
 import torch
 
 import regard
+from regard.core.sequence import Tokens
 
 TRANSFORMER = {
     "kind": "transformer",
@@ -42,3 +43,20 @@ def test_the_dropout_of_a_classifier_is_that_of_its_pooled_states(dropout):
     assert 0.4 * (dropout > 0) <= (dropped == 0).float().mean() <= 0.6 * (dropout > 0)
     kept = dropped != 0
     torch.testing.assert_close(dropped[kept], whole[kept] / (1 - dropout))
+
+
+@torch.no_grad()
+def test_an_empty_memory_is_wholly_masked():
+    """A search begins with one and writes requests into its slots: what is not written must have no effect."""
+    model = regard.build({"encoder": TRANSFORMER, "decoder": TRANSFORMER, "vocab_size": 31}).eval()
+    one, other = (model.encoder(Tokens.of([ids])) for ids in ([5, 6, 7], [8, 9]))
+    empty = one.empty(4, 6)
+    assert (empty.states.shape, empty.mask.shape, empty.summary.shape) == ((4, 6, 16), (4, 6), (4, 16))
+    assert not empty.mask.any()
+    assert not empty.states.any()
+    targets = torch.tensor([[1, 2, 3]])
+    padded = type(one)(
+        torch.cat((one.states, empty.states[:1]), 1), torch.cat((one.mask, empty.mask[:1]), 1), one.summary
+    )
+    torch.testing.assert_close(model.decoder(targets, padded), model.decoder(targets, one))
+    assert not torch.allclose(model.decoder(targets, other), model.decoder(targets, one))

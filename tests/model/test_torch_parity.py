@@ -3,7 +3,9 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
+import regard
 from regard.core.sequence import Tokens
 from regard.model.embedding import Embedding, Projection
 from regard.model.memory import Memory
@@ -104,3 +106,9 @@ def test_recurrent_encoder(cell, bidirectional):
         torch.testing.assert_close(memory.states[i, : len(row)], states[0])
         last = hidden[0] if cell == "lstm" else hidden
         torch.testing.assert_close(memory.summary[i], last[-2:, 0].flatten() if bidirectional else last[-1, 0])
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3])
+def test_attention_of_few_dimensions(dim):
+    query, key, value = torch.randn(2, 3, dim), torch.randn(2, 5, dim), torch.randn(2, 5, 4)
+    torch.testing.assert_close(regard.attend(query, key, value), F.scaled_dot_product_attention(query, key, value))

@@ -1,8 +1,10 @@
 """A checkpoint of somebody else does not choose which files are read; one's own run is evaluated without a flag."""
 
+import ast
 import json
 import logging
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -43,6 +45,25 @@ def test_paths_of_a_foreign_checkpoint_are_refused(tmp_path, private, caplog):
     assert regard.evaluate(foreign, resamples=2, trust_data_paths=True).systems
     assert f"reading data that the checkpoint names: {private}" in caplog.text
     assert regard.evaluate(foreign, data=[private], resamples=2).systems  # the user names it
+
+
+def test_nothing_trusts_paths_unless_told():
+    """Every function of the package that has the argument, and every class that has the field."""
+    defaults = list[tuple[str, str]]()
+    for path in sorted(Path(regard.__path__[0]).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.arguments):
+                positional, named = [*node.posonlyargs, *node.args], zip(node.kwonlyargs, node.kw_defaults, strict=True)
+                given = [*zip(positional[len(positional) - len(node.defaults) :], node.defaults, strict=True), *named]
+            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                given = [(ast.arg(node.target.id), node.value)]
+            else:
+                continue
+            found = [value for argument, value in given if argument.arg == "trust_data_paths" and value is not None]
+            defaults += [(f"{path.parent.name}/{path.name}", ast.unparse(value)) for value in found]
+    files = {file for file, _ in defaults}
+    assert {"api/shortlist.py", "api/look.py", "cli/evaluate.py", "server/studio_sources.py"} <= files
+    assert [each for each in defaults if each[1] != "False"] == []
 
 
 def test_a_foreign_checkpoint_fetches_nothing(tmp_path, private):

@@ -124,10 +124,15 @@ PROCESSES = rows({
         "cli/test_fuzz.py::test_hostile_input_gives_a_message",
     ),
     "N18": (
-        "Dependencies are locked by hash, their licences checked, the wheel reproducible and with a bill of materials",
+        "Dependencies are locked by hash, their licences checked, every pinned version is scanned for known "
+        "vulnerabilities (`make audit`, which needs the network: the tests scan with a service of their own), the "
+        "wheel is reproducible and has a bill of materials",
         "release/test_lock.py::test_every_pinned_package_is_locked_with_its_hashes",
         "test_package.py::test_the_licence_of_every_extra_is_named",
         "release/test_release_files.py::test_licences_that_are_not_permissive_are_reported",
+        "release/test_vulnerabilities.py::test_every_pinned_version_is_scanned_by_make_audit_and_by_ci",
+        "release/test_vulnerabilities.py::test_a_vulnerable_version_is_named_with_those_that_mend_it",
+        "release/test_vulnerabilities.py::test_what_could_not_be_looked_up_is_no_success",
         "release/test_wheel.py::test_two_builds_are_equal",
         "release/test_wheel.py::test_the_bill_of_materials_names_every_requirement",
     ),

@@ -18,12 +18,14 @@ from regard.core.sequence import Tokens
 from regard.model import capture
 from regard.model.embedding import Embedding, Projection
 from regard.model.memory import Memory
+from regard.model.scores import Additive
 from regard.model.seq2seq import Seq2Seq
 from regard.model.transformer import TransformerDecoder, TransformerEncoder
 from regard.runtime import engines
 from regard.runtime.cpu import compile
 from regard.runtime.cpu.decoder import NativeDecoder
 from regard.runtime.cpu.engine import CpuEngine, _warn_no_int8
+from regard.runtime.cpu.support import decodes, supported
 from support.models import DECODERS, SMALL, TEXT_ENCODERS, VOCABULARY, WIDTH, decoder, encoder, memory, words
 from support.search import LONGEST, decode, model, sources, token_ids
 
@@ -398,3 +400,18 @@ def test_compiled_code_passes_the_sanitizers(tmp_path):
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1800)
     assert ended.returncode == 0, (ended.stdout + ended.stderr)[-4000:]
     assert list(tmp_path.rglob("*.so"))
+
+
+def test_a_block_of_another_kind_leaves_its_stack_to_pytorch():
+    made, coder = decoder("transformer"), encoder("transformer")
+    for module, compiled in ((made.eval(), decodes), (coder.eval(), supported)):
+        first, last = module.stack.layers[0], module.stack.layers[-1]
+        assert first is not last
+        assert compiled(module)
+        for block in (first, last):
+            score, block.self_attn.score = block.self_attn.score, Additive(8, 8, 4)
+            assert not compiled(module)
+            block.self_attn.score = score
+        assert compiled(module)
+    coder.stack.layers[-1].self_attn.kv_heads = 1  # grouped heads, which compiled encoders do not have
+    assert (decodes(coder), supported(coder)) == (True, False)

@@ -79,6 +79,21 @@ def test_every_tile_of_every_level_has_the_largest_weights(server, look):
     assert overview["largest"] == pytest.approx(float(weights.max()), abs=1e-6)
 
 
+def test_few_weights_are_in_memory_at_once(look, monkeypatch):
+    each, tiles = look["decoder 2 self"], list[torch.Tensor]()
+    (n, m), tile, weights = each.size, type(each).tile, each.weights(heads=[1])[0]
+    monkeypatch.setattr(long_inputs, "TOGETHER", 512)
+    monkeypatch.setattr(type(each), "tile", lambda *given: tiles.append(tile(*given)) or tiles[-1])
+    torch.testing.assert_close(long_inputs.pooled(each, 1, (0, n), (0, m), 1), pooled(weights, 1))
+    assert sum(map(torch.numel, tiles)) == n * m
+    shape = pooled(weights, 2).shape
+    grid = long_inputs._Grid(2, torch.zeros(shape), torch.zeros(shape[0]))
+    long_inputs._fill(grid, each, 1, n)
+    torch.testing.assert_close(grid.points, pooled(weights, 2))
+    assert sum(map(torch.numel, tiles)) == 2 * n * m
+    assert max(map(torch.numel, tiles)) <= 512
+
+
 def test_inputs_may_be_longer_than_the_recipe_allows(server):
     text = TEXT * 10
     assert len(text) > MODELS["lines"].recipe.decode.max_source_length

@@ -56,6 +56,15 @@ def test_what_cannot_be_classified_is_refused(server, asked, argument, detail):
     assert detail in answer["detail"]
 
 
+def test_keys_without_a_value_are_left_out(server):
+    _, _, answer = server.ask("/classify", {"model": "labels", "input": "a dog"})
+    assert [*answer["results"][0]] == ["labels"]
+    _, _, answer = server.ask("/predict", {"model": "rnn", "input": "a dog"})
+    assert [*answer["results"][0]["outputs"][0]] == ["text", "finish_reason"]
+    _, _, problem = server.ask("/predict", {"model": "missing", "input": "a dog"})
+    assert "type" not in problem
+
+
 def test_a_long_input_is_truncated_where_that_is_asked_for(server):
     asked = {"model": "labels", "input": "x " * 5000, "truncate": True}
     (result,) = server.ask("/classify", asked)[2]["results"]

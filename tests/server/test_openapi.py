@@ -73,6 +73,27 @@ def test_every_route_is_described(servers):
     assert document["components"]["schemas"]["PredictRequest"]["properties"]["beam_size"]["description"]
 
 
+def bodies(document: dict) -> dict[str, dict]:
+    """The tables that requests may have, by name: those of their bodies, and what these refer to."""
+    found, schemas = {}, document["components"]["schemas"]
+    content = [each.get("requestBody", {}).get("content", {}) for *_, each in operations(document)]
+    waiting = [content["application/json"] for content in content if "application/json" in content]
+    while waiting:
+        names = {*re.findall(r'"\$ref": "#/components/schemas/([^"]+)"', json.dumps(waiting.pop()))} - found.keys()
+        found |= {name: schemas[name] for name in names}
+        waiting += [schemas[name] for name in names]
+    return {name: schema for name, schema in found.items() if "properties" in schema}
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_a_request_has_no_unknown_keys(servers, name):
+    """A misspelt option is an error, wherever it is. LibreTranslate, which two routes follow, ignores unknown keys."""
+    found = bodies(servers(name).ask("/openapi.json")[2])
+    assert len(found) > 8
+    lenient = {each for each, schema in found.items() if schema.get("additionalProperties") is not False}
+    assert lenient == {"TranslateRequest", "DetectRequest"}
+
+
 def test_every_reference_leads_somewhere(servers):
     document = servers("one").ask("/openapi.json")[2]
     references = set(re.findall(r'"\$ref": "#/components/schemas/([^"]+)"', json.dumps(document)))

@@ -120,6 +120,36 @@ def test_a_draft_continues_where_it_agrees_again(trained, monkeypatch, change):
     assert len(passes) == (3 if change == "a token is missing" else 2)
 
 
+@pytest.mark.parametrize("apart", [verified_looks.TOKENS - 1, verified_looks.TOKENS])
+def test_a_draft_is_given_up_that_was_right_in_too_few_tokens_since_its_correction(trained, monkeypatch, apart):
+    text, options = "24 June 1937", {"beam_size": 1}
+    own = LiveLook(text, options=options).look(trained).forward.labels.tolist()  # 1937-06-24
+    wrong = [own[9] if place in (2, 2 + apart) else token for place, token in enumerate(own)]
+    assert sum(one != other for one, other in zip(own, wrong, strict=True)) == 2
+    plant(trained, text, wrong)
+    monkeypatch.setattr(verified_looks, "draft_search", lambda *given: None)  # as without compiled code
+    found = verified_looks.verified_look(trained, text, EDITS["nothing changes"], options)
+    assert (found and found.forward.labels.tolist()) == (own if apart == verified_looks.TOKENS else None)
+
+
+def test_the_compiled_decoder_is_asked_four_times_at_most(trained, monkeypatch):
+    text, options, calls = "24 June 1937", {"beam_size": 1}, []
+    own = LiveLook(text, options=options).look(trained).forward.labels.tolist()  # 1937-06-24
+
+    def wrong_at(place):
+        return *own[:place], own[-2] if own[place] != own[-2] else own[0], *own[place + 1 :]
+
+    def draft(model, memory, edits, given, special, config):
+        calls.append(len(given))
+        return wrong_at(len(given))
+
+    plant(trained, text, wrong_at(0))
+    monkeypatch.setattr(verified_looks, "draft_search", draft)
+    found = verified_looks.verified_look(trained, text, EDITS["nothing changes"], options)
+    assert found.forward.labels.tolist() == own
+    assert calls == [1, 2, 3, 4]
+
+
 STRONG = {
     "a layer is off": [{"edit": "switch_head_off", "map": "decoder 1 cross"}],
     "a layer is doubled, a token masked": [

@@ -70,6 +70,7 @@ def seconds_to_end(process: subprocess.Popen, number: int, limit: float = 120) -
             _, errors = process.communicate(timeout=0.05)
             return time.monotonic() - sent - (last - waited), errors
         last = max(last, _waited(process))
+    end([process])  # a test that fails leaves none behind
     raise AssertionError(f"signal {number}: wanted an end within {limit} seconds; got none")
 
 

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -1085,7 +1086,9 @@ def test_a_signal_saves_and_ends_the_command(number, tmp_path, cache):
         "--cache",
         str(cache),
     ]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    # A command in the background of a script ignores SIGINT, and one under nohup SIGHUP, which training obeys.
+    default = partial(signal.signal, number, signal.SIG_DFL)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=default)
     for line in process.stderr:
         if line.startswith("step 3/"):
             break

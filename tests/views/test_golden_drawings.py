@@ -138,3 +138,12 @@ if __name__ == "__main__":
     for name, drawn in DRAWINGS.items():
         (GOLDEN / name).write_text(drawn(), "utf-8")
     (GOLDEN / "overlay.svg").write_text(without_pixels(overlay().decode()), "utf-8")
+
+
+def test_grids_are_side_by_side_where_they_fit():
+    weights = torch.tensor([[0.5, 0.5], [0.2, 0.8], [0.9, 0.1]])
+    names, title = ("one", "two", "red"), "one 50%"
+    fits = 3 * len(title) + 2 * 2  # two columns between grids
+    for width, across in ((fits, 3), (fits - 1, 2), (2 * len(title) + 2, 2), (2 * len(title) + 1, 1), (1, 1)):
+        first = terminal.grid_maps(weights, names, (1, 2), width=width).splitlines()[0]
+        assert sum(name in first for name in names) == across, width

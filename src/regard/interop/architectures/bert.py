@@ -197,6 +197,7 @@ class Bert(EncoderArchitecture[BertKeys]):
 @dataclass(frozen=True)
 class RobertaKeys(BertKeys):
     pad_token_id: Annotated[int, Range(0.0, 1e6)] = doc(1, "padding, whose position comes before all others")
+    vocab_size: Count = doc(50265, "rows of the embedding")
 
 
 class Roberta(Bert):

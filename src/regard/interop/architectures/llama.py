@@ -73,6 +73,9 @@ class Qwen3Keys(Qwen2Keys):
 
 @dataclass(frozen=True)
 class GemmaKeys(LlamaKeys):
+    hidden_size: Count = doc(3072, "dimension of the hidden states")
+    num_hidden_layers: Count = doc(28, "blocks")
+    num_attention_heads: Count = doc(16, "attention heads")
     intermediate_size: Count = doc(24576, "hidden dimension of the feed-forward networks")
     head_dim: Count | None = doc(256, "dimension of a head")
     hidden_act: Literal["silu", "swish", "gelu", "gelu_pytorch_tanh"] = doc("gelu_pytorch_tanh", "of the gate")

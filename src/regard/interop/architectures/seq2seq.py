@@ -50,10 +50,15 @@ class Seq2SeqKeys(SharedKeys):
     force_bos_token_to_be_generated: bool = doc(False, "forced_bos_token_id = bos_token_id, in old files")
 
 
+@dataclass(frozen=True)
+class MarianKeys(Seq2SeqKeys):
+    vocab_size: Count = doc(58101, "rows of the embedding")
+
+
 class Seq2SeqArchitecture(Architecture[Seq2SeqKeys]):
     """Transformer encoder and decoder with biases everywhere and a bias of the logits."""
 
-    keys = Seq2SeqKeys
+    keys: type[Seq2SeqKeys] = Seq2SeqKeys
     options: ClassVar[dict[str, Any]]  # of both sides
     learned: ClassVar[bool] = False  # positions with two unused rows; otherwise sinusoidal
     separates: ClassVar[bool] = False  # whether encoder and decoder may have an embedding each
@@ -173,6 +178,7 @@ class Marian(Seq2SeqArchitecture):
     """Marian NMT, as in opus-mt (https://aclanthology.org/P18-4020): post-norm, sinusoidal positions."""
 
     model_type = "marian"
+    keys = MarianKeys
     classes = {"MarianMTModel": "generation"}
     options = {"norm_first": False, "positions": "sinusoidal"}
     separates = True
