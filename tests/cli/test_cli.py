@@ -55,7 +55,7 @@ def test_the_command_line_is_frozen():
             "--trust-data-paths",
         ],
         "predict": [
-            "--attention", "--beam", "--column", "--constraints", "--device", "--engine", "--errors", "--json",
+            "--attention", "--beam", "--column", "--constraints", "--device", "--engine", "--ensemble", "--errors", "--json",
             "--markup", "--max-length", "--n-best", "--out", "--prefix", "--probabilities", "--replicas", "--sample",
             "--scores", "--set", "--stream", "--truncate", "--workers",
         ],
