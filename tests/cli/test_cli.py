@@ -55,9 +55,9 @@ def test_the_command_line_is_frozen():
             "--trust-data-paths",
         ],
         "predict": [
-            "--attention", "--beam", "--column", "--constraints", "--device", "--engine", "--ensemble", "--errors", "--json",
-            "--markup", "--max-length", "--n-best", "--out", "--prefix", "--probabilities", "--replicas", "--sample",
-            "--scores", "--set", "--stream", "--truncate", "--workers",
+            "--attention", "--beam", "--column", "--constraints", "--device", "--engine", "--ensemble", "--errors",
+            "--json", "--markup", "--max-length", "--n-best", "--out", "--prefix", "--probabilities", "--replicas",
+            "--sample", "--scores", "--set", "--stream", "--truncate", "--workers",
         ],
         "caption": ["--beam", "--device", "--draw", "--json", "--max-length", "--scores", "--set"],
         "look": [
