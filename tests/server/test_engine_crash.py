@@ -118,7 +118,7 @@ def ask(port: int, **options) -> tuple[int, dict]:
 
 def crash(folder: Path, port: int) -> list[tuple[int, dict]]:
     """The answers to requests that a fault of the engine meets."""
-    long = {"min_length": 200, "max_length": 200}
+    long = {"input": ["abc"] * 60, "min_length": 200, "max_length": 200}  # not answered before the fault is planted
     with ThreadPoolExecutor() as pool:
         asked = [pool.submit(ask, port, **long) for _ in range(3)]
         (folder / "fault").touch()
