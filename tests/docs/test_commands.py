@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from regard.cli import app
-from support.page_commands import COMMENT, SHELL, SMALL, of_regard, simple_commands, write_parallel_text
+from support.page_commands import COMMENT, ELSEWHERE, SHELL, SMALL, of_regard, simple_commands, write_parallel_text
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
@@ -70,9 +70,6 @@ def test_a_command_that_does_not_exist_is_found():
     found = [arguments for command in simple_commands(script) if (arguments := of_regard(command)) is not None]
     assert [each[0] for each in found] == ["predict", "nonsense", "look"]
     assert [unknown(each) for each in found] == ["", "no verb nonsense", "No such option: --maps"]
-
-
-ELSEWHERE = {"studio", "serve", "import"}  # they run until they are stopped, or need a network
 
 
 @pytest.mark.slow

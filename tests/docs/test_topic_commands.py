@@ -12,7 +12,7 @@ from PIL import Image
 import regard
 from regard.data.synthetic import sampling
 from support.command_line import command, process
-from support.page_commands import COMMENT, SHELL, SMALL, of_regard, simple_commands, write_parallel_text
+from support.page_commands import COMMENT, ELSEWHERE, SHELL, SMALL, of_regard, simple_commands, write_parallel_text
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow
@@ -21,11 +21,6 @@ PART = {"kind": "transformer", **SIZES}
 VIT = {"kind": "vit", "patch_size": 16, "transformer": {**SIZES, "positions": "learned", "max_positions": 16}}
 TRAIN = {"max_steps": 4, "warmup_steps": 2, "validate_every": 4, "batch_tokens": 256, "device": "cpu"}
 PAGES = ("data", "decoding", "evaluation", "interop", "interpret", "serve", "training")
-ELSEWHERE = {
-    "serve",
-    "studio",
-    "import",
-}  # a server runs until it is stopped: test_the_requests_to_a_server_run
 EDITS = [{"edit": "switch_head_off", "map": "decoder 1 cross", "head": 0}]
 NAMES = ("en-de", "de-en", "captions", "pets")  # of the models that are served
 CHANGES = {  # for `regard train`, by the recipe that a page names

@@ -113,6 +113,7 @@ def test_a_stream_is_greedy_where_the_recipe_has_a_beam():
         ("/predict", b'{"input": "\xff"}', 400, "body: wanted a request of this route"),
         ("/predict", {"input": 3, "model": "rnn"}, 400, "Expected `str | object | array`, got `int`"),
         ("/predict", {"model": "rnn"}, 400, "missing required field `input`"),
+        ("/predict", {"text": "x"}, 400, "unknown field `text`. It needs input; see /openapi.json."),
         ("/predict", {"input": "x", "model": "rnn", "beam": 3}, 400, "unknown field `beam`"),
         ("/predict", {"input": "x", "model": "rnn", "beam_size": 0}, 400, "decode.beam_size: wanted"),
         ("/predict", {"input": "x", "model": "rnn", "quantization": "int8"}, 400, "unknown field `quantization`"),

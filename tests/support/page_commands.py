@@ -9,6 +9,7 @@ from pathlib import Path
 
 SHELL = re.compile(r"^```(?:sh|bash|console)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 COMMENT = re.compile(r"(?:^|\s)#.*$", re.MULTILINE)
+ELSEWHERE = {"studio", "serve", "import"}  # verbs that run until they are stopped, or need a network
 # What makes `regard train` of a recipe small enough for a test.
 SMALL = {
     "dates": "train.max_steps=4 train.warmup_steps=2 train.validate_every=4 train.device=cpu",

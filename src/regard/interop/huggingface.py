@@ -56,7 +56,7 @@ class HuggingFaceTarget(FolderTarget):
         tokens = _tokens(model)
         described = {
             **expression.config,
-            **_longest_text(model, expression),
+            **_max_positions(model, expression),
             **rows,
             **tokens,
             **_labels(model),
@@ -76,7 +76,7 @@ class HuggingFaceTarget(FolderTarget):
         (folder / "README.md").write_text(hub_card(model, expression.architecture.model_type, options.report), "utf-8")
 
 
-def _longest_text(model: Predictor, expression: Expression) -> dict[str, int]:
+def _max_positions(model: Predictor, expression: Expression) -> dict[str, int]:
     """The largest number of tokens that are read, where no table of positions tells it."""
     if "rope_parameters" not in expression.config:
         return {}

@@ -66,7 +66,7 @@ class ImportedModel:
                 data["shared_vocab"] = False
         table = {key: value for key, value in pretrained.table.items() if key not in SIZES}
         decode = dict(self.generation.decode)
-        longest = pretrained.architecture.longest_text(pretrained.keys)
+        longest = pretrained.architecture.max_source_length(pretrained.keys)
         if longest is not None and longest > DecodeConfig().max_source_length:
             decode["max_source_length"] = longest
         try:

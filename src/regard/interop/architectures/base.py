@@ -96,7 +96,7 @@ class Architecture(ABC, Generic[Keys]):
         """What prevents the import of a model with these keys, each valid on its own."""
         return iter(())
 
-    def longest_text(self, keys: Keys) -> int | None:
+    def max_source_length(self, keys: Keys) -> int | None:
         """The number of tokens that the model was made for; None where config.json does not say."""
         return None
 

@@ -128,7 +128,7 @@ class Bert(EncoderArchitecture[BertKeys]):
     unused = frozenset({"directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers",
                         "pooler_size_per_head", "pooler_type"})  # fmt: skip
 
-    def longest_text(self, keys: BertKeys) -> int | None:
+    def max_source_length(self, keys: BertKeys) -> int | None:
         return keys.max_position_embeddings
 
     def offset(self, keys: BertKeys) -> int:
@@ -257,7 +257,7 @@ class DistilBert(EncoderArchitecture[DistilBertKeys]):
     unused = frozenset({"sinusoidal_pos_embds", "qa_dropout", "seq_classif_dropout"})
     fixed = {"tie_weights_": True}
 
-    def longest_text(self, keys: DistilBertKeys) -> int | None:
+    def max_source_length(self, keys: DistilBertKeys) -> int | None:
         return keys.max_position_embeddings
 
     def encoder(self, keys: DistilBertKeys) -> dict[str, Any]:

@@ -53,7 +53,7 @@ class Gpt2(Architecture[Gpt2Keys]):
     fixed = {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False,
              "is_decoder": False}  # fmt: skip
 
-    def longest_text(self, keys: Gpt2Keys) -> int | None:
+    def max_source_length(self, keys: Gpt2Keys) -> int | None:
         return keys.n_positions
 
     def table(self, keys: Gpt2Keys, head: str, tensors: TensorFolder | None) -> dict[str, Any]:

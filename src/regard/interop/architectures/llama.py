@@ -115,7 +115,7 @@ class Llama(Architecture[LlamaKeys]):
             wanted = "'silu' or 'gelu_pytorch_tanh'"
             yield Problem("hidden_act", wanted, repr(keys.hidden_act), "Use another model.")
 
-    def longest_text(self, keys: LlamaKeys) -> int | None:
+    def max_source_length(self, keys: LlamaKeys) -> int | None:
         return keys.max_position_embeddings
 
     def _activation(self, keys: LlamaKeys) -> str:

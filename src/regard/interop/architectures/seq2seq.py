@@ -67,7 +67,7 @@ class Seq2SeqArchitecture(Architecture[Seq2SeqKeys]):
     fixed = {"is_decoder": False, "add_cross_attention": False, "add_bias_logits": False,
              "do_blenderbot_90_layernorm": False}  # fmt: skip
 
-    def longest_text(self, keys: Seq2SeqKeys) -> int | None:
+    def max_source_length(self, keys: Seq2SeqKeys) -> int | None:
         return keys.max_position_embeddings
 
     def table(self, keys: Seq2SeqKeys, head: str, tensors: TensorFolder | None) -> dict[str, Any]:
