@@ -229,7 +229,7 @@ def test_edits_of_the_address_are_those_of_a_look(opened, expect):
     expect(page.locator("#edits li")).to_have_count(3)
     expect(page.locator("#said")).to_have_text(look.output.text)
     expect(page.locator("#unedited")).to_contain_text(plain.output.text)
-    shown = [float(text.removesuffix(" %")) / 100 for text in page.locator("#asked small").all_text_contents()]
+    shown = shares(page.locator("#asked small"))
     weights = look["decoder 2 cross"].weights()[0, 0].tolist()
     assert shown == pytest.approx(weights, abs=0.0052)
     assert weights[1] == pytest.approx(0.9)
@@ -259,6 +259,41 @@ def test_numbers_of_heads_below_the_fold_follow_an_edit(opened, expect):
     assert entropies != pytest.approx([head.entropy for _, head in plain.heads()], abs=1e-3)
     shown = page.locator("#heads tbody td:nth-child(2)").all_text_contents()
     assert [number(text) for text in shown] == pytest.approx(entropies, abs=6e-4)
+
+
+def shares(numbers: object) -> list[float]:
+    """Percentages of the page."""
+    return [float(text.removesuffix(" %")) / 100 for text in numbers.all_text_contents()]
+
+
+def test_the_output_and_the_shown_map_are_drawn_before_the_other_maps(opened, expect):
+    """Until those have arrived the page is busy, and one that is chosen in the meantime follows."""
+    edit = [{"edit": "mask_source", "token": 3}]
+    page, model = opened(address(model="en-de", input=TEXT, map="decoder 1 cross", head=0, row=0)), MODELS["en-de"]
+    look, plain = (regard.look(model, TEXT, edits=edits, beam_size=1) for edits in (edit, None))
+    rows = {name: look[name].weights()[0, 0].tolist() for name in ("decoder 1 cross", "decoder 2 cross")}
+    assert all(row[3] == 0 != plain[name].weights()[0, 0, 3] for name, row in rows.items())
+    held: list = []
+
+    def hold(route: object) -> None:
+        others = "decoder 2 self" in route.request.post_data_json.get("maps", [])
+        held.append(route) if others else route.continue_()
+
+    page.route("**/studio/look", hold)
+    page.get_by_role("button", name="Source token 3:").click()
+    page.get_by_role("button", name="Mask").click()
+    expect(page.locator("#unedited")).to_have_count(1)
+    shown = page.locator("#asked small")
+    expect(page.locator("#said")).to_have_text(look.output.text)
+    assert shares(shown) == pytest.approx(rows["decoder 1 cross"], abs=0.0052)
+    assert page.locator("main[aria-busy] #heads[aria-busy]").count() == 1
+    page.locator("#map").select_option("decoder 2 cross")
+    for _ in range(100):
+        page.wait_for_timeout(0 if held else 50)  # the other maps are asked for after the next frame
+    (route,) = held
+    route.continue_()
+    settled(page)
+    assert shares(shown) == pytest.approx(rows["decoder 2 cross"], abs=0.0052)
 
 
 def test_what_was_kept_of_a_replaced_model_is_not_compared_with_its_successor(browser, expect):

@@ -30,7 +30,7 @@ from regard.server.draft_search import GreedyChoice, draft_search
 TOKENS = 3  # least tokens that a forward pass must prove: it takes the time of about so many steps of a search
 SEARCHES = 4  # of the compiled decoder, at most: each draft begins with what the one before it has proved
 KEPT = 8  # drafts of a model
-LARGEST = 1 << 26  # bytes of queries, keys and values of an encoder's maps that are kept
+LARGEST = 1 << 26  # bytes of queries, keys and values of the maps of a look that is kept
 
 
 class _Kept(NamedTuple):
@@ -47,17 +47,21 @@ def keep_draft(predictor: Predictor, text: object, seen: Look) -> None:
     forward = seen.forward
     if not _hashable(text) or forward is None or forward.targets is None or forward.labels is None:
         return
-    maps = tuple(each for each in seen.maps if each.part == "encoder")
-    calls = [each.call for each in maps if each.call is not None]
-    tensors = [x for call in calls for x in (call.spec.query, call.spec.key, call.value) if x is not None]
+    encoded = replace(seen, maps=tuple(each for each in seen.maps if each.part == "encoder"))
     kept = _drafts.setdefault(predictor.model, OrderedDict())
     for other in kept:
         kept[other] = kept[other]._replace(look=None)
-    small = sum(each.nbytes for each in tensors) <= LARGEST
-    kept[text] = _Kept(_ids(seen), replace(seen, maps=maps) if small else None)
+    kept[text] = _Kept(_ids(seen), encoded if is_small(encoded) else None)
     kept.move_to_end(text)
     while len(kept) > KEPT:
         kept.popitem(last=False)
+
+
+def is_small(seen: Look) -> bool:
+    """Whether a look may be kept for the next request."""
+    calls = [each.call for each in seen.maps if each.call is not None]
+    tensors = [x for call in calls for x in (call.spec.query, call.spec.key, call.value) if x is not None]
+    return sum(each.nbytes for each in tensors) <= LARGEST
 
 
 def verified_look(

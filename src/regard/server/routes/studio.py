@@ -30,7 +30,9 @@ from regard.views.html import PAGE_END, STUDIO_TAG, document_start, studio_frame
 PAGE = ("regard.server", "studio_page")
 SHARED = ("regard.views", "page")  # the modules of the static page of a look
 SEARCH = ("beam_size", "sample", "temperature", "top_k", "top_p", "seed")  # keys of [decode] of a look's request
-WATCH_SECONDS = 0.1  # from one look at an unfinished output to the next: a fast model is not slowed down by looks
+WATCH_SECONDS = (
+    0.1  # from one look at an unfinished output to the next, at least; looks take a third of the time at most
+)
 
 
 class StudioModel(ModelInfo, frozen=True):
@@ -50,6 +52,8 @@ class LiveLookRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     edits     as `regard look --edit` reads them
     output    a text or a label to look at, or token ids, instead of the model's own output
     words     merge tokens into words
+    maps      the names of the maps that are wanted; by default all. A second request for the others is answered from
+              the same computation
 
     The others are keys of [decode], for the search for an output; by default the recipe's.
     """
@@ -59,6 +63,7 @@ class LiveLookRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     edits: list[dict[str, Any]] = []
     output: str | list[int] | None = None
     words: bool = False
+    maps: list[str] | None = None
     beam_size: int | None = None
     sample: bool | None = None
     temperature: float | None = None
@@ -220,7 +225,7 @@ class StudioRoutes:
             raise InvalidArgument("model", wanted=wanted, got=model.name, remedy=remedy)
         search = Generation(work.input, streamable(dict(work.options)))
         client = self.service.engine_client(call, model)
-        return await EventStream.begin(_watched(client, search, replace(work, options={})))
+        return await EventStream.begin(_watched(client, search, replace(work, options={}, maps=None)))
 
     async def beam(self, call: Call) -> Response:
         asked = decoded(call.body, BeamTreeRequest)
@@ -240,7 +245,8 @@ class StudioRoutes:
         model, value = await self._read(asked.model, asked.input)
         options = {name: given for name in SEARCH if (given := getattr(asked, name)) is not None}
         output = tuple(asked.output) if isinstance(asked.output, list) else asked.output
-        return model, LiveLook(value, tuple(asked.edits), output, options, asked.words)
+        maps = None if asked.maps is None else tuple(asked.maps)
+        return model, LiveLook(value, tuple(asked.edits), output, options, asked.words, maps)
 
     async def _read(self, name: str | None, parts: list[str]) -> tuple[ModelInfo, InputValue]:
         model = self.service.model(name)
@@ -265,23 +271,28 @@ def _index() -> bytes:
 async def _watched(client: EngineClient, search: Generation, look: LiveLook) -> Events:
     """A look at the tokens so far, each when the one before it is complete; at last one at the whole output."""
     tokens: list[int] = []
-    pending: asyncio.Task[list[bytes]] | None = None
-    began = time.monotonic()
+    pending: asyncio.Task[tuple[bytes, float]] | None = None
+    next_look = time.monotonic() + WATCH_SECONDS
+
+    async def timed(part: LiveLook) -> tuple[bytes, float]:
+        began = time.monotonic()
+        (seen,) = await client.results([part])
+        return seen, time.monotonic() - began
+
     async with aclosing(client.tokens(search)) as items:
         try:
             async for item in items:
                 if pending is not None and pending.done():
-                    yield _look_event(pending.result()[0], last=False)
-                    pending = None
+                    seen, seconds = pending.result()
+                    yield _look_event(seen, last=False)
+                    pending, next_look = None, time.monotonic() + max(WATCH_SECONDS - seconds, 2 * seconds)
                 if not isinstance(item, int):
                     (whole,) = await client.results([replace(look, output=item[0].token_ids)])
                     yield _look_event(whole, last=True)
                     continue
                 tokens.append(item)
-                if pending is None and time.monotonic() >= began + WATCH_SECONDS:
-                    began = time.monotonic()
-                    part = replace(look, output=tuple(tokens))
-                    pending = asyncio.ensure_future(client.results([part]))
+                if pending is None and time.monotonic() >= next_look:
+                    pending = asyncio.ensure_future(timed(replace(look, output=tuple(tokens))))
         finally:
             if pending is not None:
                 pending.cancel()

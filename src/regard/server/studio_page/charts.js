@@ -49,8 +49,9 @@ export function brief(value) {
 function range(values) {
   let [low, high] = [Infinity, -Infinity];
   for (const value of values) [low, high] = [Math.min(low, value), Math.max(high, value)];
-  if (!(low < high)) return Number.isFinite(low) ? [low - 0.5, low + 0.5] : [0, 1];
-  return [low, high];
+  if (!Number.isFinite(low)) return [0, 1];
+  const around = Math.abs(low) / 2 || 0.5; // a single value is in the middle
+  return low < high ? [low, high] : [low - around, low + around];
 }
 
 function ticks(low, high) {

@@ -103,6 +103,7 @@ export function showHeads(table, store) {
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paint);
   store.listen((state, before) => {
+    if (state.look.incomplete) return table.setAttribute("aria-busy", "true"); // most of its maps are those before
     if (state.look !== before.look) build(state);
     if (state.look !== before.look || state.byRow !== before.byRow) paint();
     for (const line of lines) {

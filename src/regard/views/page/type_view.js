@@ -48,17 +48,34 @@ function show(box, studio) {
       const list = edits();
       const before = kept(plain);
       if (!list.length) return before ? draw(before, null) : watch(plain, signal);
-      const found = async (asked) => kept(asked) ?? keep(asked, readLook(await studio.ask("studio/look", asked, signal)));
+      const whole = async (asked) => readLook(await studio.ask("studio/look", asked, signal));
+      const look = (asked) => (asked.edits && store && kept(plain) ? lookInParts(asked, kept(plain), signal) : whole(asked));
+      const found = async (asked) => kept(asked) ?? keep(asked, await look(asked));
       const both = () => Promise.all([request(list), plain].map(found));
       try {
-        let [look, unedited] = await both();
-        if (forgetOutdated()) [look, unedited] = await both(); // one of them was of another version of the model
-        draw(look, unedited.output);
+        let [edited, unedited] = await both();
+        if (forgetOutdated()) [edited, unedited] = await both(); // one of them was of another version of the model
+        draw(edited, unedited.output);
       } catch (error) {
         if (!signal.aborted && !store) refused();
         throw error;
       }
     });
+
+  // The look under edits. Its output and the map that is shown are drawn before the other maps are asked for.
+  async function lookInParts(asked, unedited, signal) {
+    const { look, map } = store.state;
+    const names = look.maps.map(({ name }) => name);
+    const ask = (maps) => studio.ask("studio/look", { ...asked, maps }, signal);
+    const told = await ask([map.name]);
+    const first = readLook(told);
+    if (first.maps.length === names.length) return first; // a page without a server has all of them at once
+    draw({ ...first, maps: look.maps.map((each) => (each.name === map.name ? first.maps[0] : each)), incomplete: true }, unedited.output);
+    await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+    signal.throwIfAborted();
+    const { maps } = await ask(names.filter((name) => name !== map.name));
+    return readLook({ ...told, maps: names.map((name) => [...told.maps, ...maps].find((each) => each.name === name)) });
+  }
 
   // Edits of an address that the model does not take: without a look there is no list to remove them from.
   function refused() {
@@ -108,6 +125,8 @@ function show(box, studio) {
   }
 
   function draw(look, before) {
+    const { incomplete, output } = store?.state.look ?? {};
+    if (incomplete && output === look.output) return follow(look); // the rest of a look of which a part is shown
     const difference = before && "tokens" in before ? tokenDifferences(before.tokens, look.output.tokens, before.scores, look.output.scores) : null;
     follow(look);
     const choose = store && model.generates ? (position) => tokens.chooseOutput(position) : null;

@@ -1,0 +1,87 @@
+"""A look of the studio in parts: the maps that a request leaves out come later, from the same computation."""
+
+import pytest
+
+pytest.importorskip("uvicorn", reason="needs the extra `serve`")
+
+import regard
+from regard.data.images import load_image
+from regard.data.synthetic.shapes import shapes
+from regard.server import studio_jobs
+from regard.server.studio_jobs import LiveLook
+from support.captioners import captioner
+from support.predictors import translator
+from support.servers import served
+
+TEXT = "the red dog sat"
+EDITS = [{"edit": "switch_head_off", "map": "decoder 1 cross", "head": 0}]
+
+
+@pytest.fixture
+def computed(monkeypatch):
+    """One for each look that was computed."""
+    made, compute = [], LiveLook._computed
+    monkeypatch.setattr(LiveLook, "_computed", lambda *given: made.append(1) or compute(*given))
+    return made
+
+
+def test_the_parts_are_those_of_one_look(computed):
+    model = translator().with_decode(max_length=8)
+    look = regard.look(model, TEXT, edits=EDITS, beam_size=1)
+    asked = {"input": [TEXT], "edits": EDITS, "beam_size": 1}
+    with served({"en-de": model}) as server:
+        whole = server.ask("/studio/look", asked)[2]
+        assert [each["name"] for each in whole["maps"]] == [each.name for each in look.maps]
+        assert whole["output"]["tokens"] == list(look.output.tokens)
+        for chosen in (slice(2, 3), slice(3, None), slice(0, 0)):
+            wanted = whole["maps"][chosen]
+            names = [each["name"] for each in wanted]
+            assert server.ask("/studio/look", asked | {"maps": names})[2] == whole | {"maps": wanted}
+        assert len(computed) == 1
+        status, _, problem = server.ask("/studio/look", asked | {"maps": ["decoder 1 cros"]})
+    assert status == 400
+    assert "decoder 1 cross" in problem["detail"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"input": "a cat"},
+        {"edits": ({**EDITS[0], "head": 1},)},
+        {"output": "ein Hund"},
+        {"options": {"beam_size": 2}},
+        {"words": True},
+    ],
+    ids=lambda other: next(iter(other)),
+)
+def test_anything_else_is_another_look(computed, other):
+    model, asked = translator(), {"input": TEXT, "edits": tuple(EDITS), "options": {}}
+    looks = [LiveLook(**given).look(model) for given in (asked, asked, asked | other)]
+    assert looks[0] is looks[1]
+    assert len(computed) == 2
+
+
+def test_samples_without_a_seed_are_drawn_anew(computed):
+    model = translator()
+    for options in ({"sample": True}, {"sample": True, "seed": 7}):
+        computed.clear()
+        for _ in range(3):
+            LiveLook(TEXT, options=options).look(model)
+        assert len(computed) == (1 if "seed" in options else 3)
+
+
+def test_pictures_are_told_apart(computed):
+    model = captioner("transformer")
+    first, second = (load_image(each.sources[0], 64) for each in shapes("valid", 0, 2))
+    looks = [LiveLook(given).look(model) for given in (first, first.copy(), second)]
+    assert looks[0] is looks[1]
+    assert len(computed) == 2
+
+
+def test_a_look_that_is_too_large_is_not_kept(computed, monkeypatch):
+    model = translator()
+    monkeypatch.setattr("regard.server.verified_looks.LARGEST", 0)
+    for _ in range(2):
+        LiveLook(TEXT).look(model)
+    assert len(computed) == 2
+    assert model.model not in studio_jobs._last_looks
