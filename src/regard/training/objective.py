@@ -176,7 +176,7 @@ class Objective:
 def repeat_batch(side: BatchSide) -> BatchSide:
     """Tokens, features or a tensor, concatenated with itself along the batch."""
     if isinstance(side, Tensor):
-        return cast(BatchSide, torch.cat((side, side)))
+        return cast(BatchSide, side.repeat(2, *[1] * (side.ndim - 1)))  # torch.cat refuses float16 under CPU autocast
     if isinstance(side, MultiSource):
         return replace(side, parts=tuple(map(repeat_batch, side.parts)))
     return replace(side, **{name: repeat_batch(part) for name, part in vars(side).items() if part is not None})
