@@ -1,5 +1,6 @@
 """Ensembles predict with the mean of their members' probabilities, whatever their architectures."""
 
+from dataclasses import replace
 from math import exp
 
 import pytest
@@ -8,7 +9,8 @@ import torch
 import regard
 from regard.core.sequence import Tokens
 from regard.data.special_tokens import END, START
-from regard.decoding.ensemble import Ensemble
+from regard.decoding.ensemble import ClassifierEnsemble, Ensemble
+from regard.inference.load import _ensemble
 from regard.model.seq2seq import Seq2Seq
 from regard.recipe.recipe import Recipe
 from support.models import decoder
@@ -72,7 +74,7 @@ def test_several_runs_are_loaded_as_an_ensemble(tmp_path):
         assert [exp(x) for x in score.log_probabilities] == pytest.approx(wanted, abs=1e-5)
     alone = regard.load([made[0], made[0]])
     assert alone.predict(texts) == one.predict(texts)
-    with pytest.raises(ValueError, match="path: wanted models that give sequences; got none"):
+    with pytest.raises(ValueError, match="path: wanted models that all give sequences, or all labels; got none"):
         regard.load([])
     table["data"] |= {"target": {"tokenizer": "characters"}, "shared_vocab": False}
     stranger = regard.train(Recipe.of(table), tmp_path / "stranger", cache=tmp_path / "cache").folder
@@ -80,7 +82,47 @@ def test_several_runs_are_loaded_as_an_ensemble(tmp_path):
         regard.load([made[0], stranger])
 
 
+def classifier(kind: str, folder, labels=("up", "down")):
+    table = {
+        "data": {"source": {"tokenizer": "characters"}, "target": {"kind": "label"}},
+        "model": {"encoder": {"kind": kind, "dim": 16}, "pool": {"kind": "attention" if kind == "rnn" else "mean"}},
+        "train": {"max_steps": 20, "warmup_steps": 1, "validate_every": 20, "log_samples": 0, "learning_rate": 1e-2},
+    }
+    rows = [(text, label) for text, label in zip(("abc", "cab", "bcaa"), (*labels, labels[0]), strict=True)]
+    return regard.train(table, folder / f"{kind}-{labels[0]}", data={"train": rows}, cache=folder / "cache").folder
+
+
+def test_classifiers_are_loaded_as_an_ensemble(tmp_path):
+    """Of different architecture, with the same labels."""
+    made, texts = [classifier(kind, tmp_path) for kind in ("rnn", "conv")], ["abc", "ca", "b"]
+    one, other, both = regard.load(made[0]), regard.load(made[1]), regard.load(made)
+
+    def probabilities(model) -> list[dict[str, float]]:
+        return [each[0].probabilities for each in model.outputs(texts)]
+
+    of_one, of_other = probabilities(one), probabilities(other)
+    assert any(abs(a["up"] - b["up"]) > 1e-2 for a, b in zip(of_one, of_other, strict=True))
+    for a, b, mean in zip(of_one, of_other, probabilities(both), strict=True):
+        assert mean == pytest.approx({label: (a[label] + b[label]) / 2 for label in a}, abs=1e-5)
+    assert both.predict(texts) == [max(each, key=each.get) for each in probabilities(both)]
+    scored = [exp(each.log_probabilities[0]) for each in both.score(texts, ["up"] * 3)]
+    assert scored == pytest.approx([each["up"] for each in probabilities(both)], abs=1e-5)
+    assert regard.load([made[0], made[0]]).predict(texts) == one.predict(texts)
+    with pytest.raises(ValueError, match=r"model: wanted .*; got ClassifierEnsemble"):
+        regard.look(both, "abc")
+    with pytest.raises(ValueError, match="wanted one model; got an ensemble"):
+        both.embed(texts)
+    with pytest.raises(ValueError, match=r"wanted the vocabularies of .*; got others"):
+        regard.load([made[0], classifier("rnn", tmp_path, labels=("left", "right"))])
+    with pytest.raises(
+        ValueError, match="wanted models that all give sequences, or all labels; got Classifier, Seq2Seq"
+    ):
+        _ensemble([one, replace(one, model=model("rnn"))])
+
+
 def test_incompatible_members_are_refused():
+    with pytest.raises(ValueError, match="models that give labels; got Seq2Seq"):
+        ClassifierEnsemble([model("rnn")])
     with pytest.raises(ValueError, match=r"a source for all or none; got .* 1 of 2"):
         Ensemble([model("rnn"), Seq2Seq(None, decoder("rnn", None))])
     with pytest.raises(ValueError, match="models that give sequences; got none"):

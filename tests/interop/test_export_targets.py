@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 import regard
 from regard.cli import app
 from regard.core.errors import InvalidArgument
+from regard.interop.huggingface import _model_config
 from regard.interop.interfaces import TARGETS, export_target
 from support.captioners import captioner
 from support.predictors import language_model
@@ -23,6 +24,7 @@ MODELS = {
     "running text": lambda: language_model(context_length=32),
     "captioner": lambda: captioner("transformer"),
     "ensemble": lambda: regard.load([GOLDEN / "transformer"] * 2),
+    "ensemble of classifiers": lambda: regard.load([GOLDEN / "classifier"] * 2),
 }
 OPTIONAL = ("ctranslate2", "onnx", "onnxscript", "onnxruntime", "transformers", "huggingface_hub", "sentencepiece")
 
@@ -45,6 +47,15 @@ def test_a_format_writes_a_model_or_says_what_it_cannot_express(name, tmp_path):
                 refused.value
             )
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["ensemble", "ensemble of classifiers"])
+def test_no_format_writes_an_ensemble(name):
+    model = MODELS[name]()
+    found = regard.export_obstacles(model)
+    assert set(found) == set(TARGETS)
+    assert all(found.values()), found
+    assert _model_config(model) == "an ensemble is several models: export one of them"  # whatever its members are
 
 
 @pytest.mark.slow

@@ -26,6 +26,7 @@ from regard.runtime.cpu import compile
 from regard.runtime.cpu.decoder import NativeDecoder
 from regard.runtime.cpu.engine import CpuEngine, _warn_no_int8
 from regard.runtime.cpu.support import decodes, supported
+from regard.runtime.interfaces import EngineOptions
 from support.models import DECODERS, SMALL, TEXT_ENCODERS, VOCABULARY, WIDTH, decoder, encoder, memory, words
 from support.search import LONGEST, decode, model, sources, token_ids
 
@@ -36,6 +37,17 @@ DECODED = (*COMPILED, "transformer rms swiglu grouped", "transformer like T5", "
 RECURRENT = tuple(name for name in DECODERS if not name.startswith("transformer"))  # convolutional ones among them
 ENGINE = CpuEngine()
 needs_compiler = pytest.mark.skipif(compile.library() is None, reason="no C++ compiler here")
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", ["transformer", "lstm bahdanau", "conv"])
+def test_under_autocast_pytorch_decodes(name):
+    """States are bfloat16 there: compiled code, which reads float32, would write beyond the end of its tensors."""
+    made, options = model(name), EngineOptions(LONGEST, None, False, False)
+    assert not isinstance(engines.decoder_for(made, options), engines.PyTorchDecoder)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert isinstance(engines.decoder_for(made, options), engines.PyTorchDecoder)
+        assert len(decode(made, sources(), beam_size=2)) == len(sources())
 
 
 @needs_compiler

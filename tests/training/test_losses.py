@@ -7,7 +7,7 @@ import torch
 
 import regard
 from measure import peak_bytes
-from regard.core.sequence import Tokens
+from regard.core.sequence import FeatureGrids, Tokens
 from regard.data.batching import Batch
 from regard.model.embedding import Embedding, Projection
 from regard.model.rnn_decoder import RnnDecoder, RnnDecoderConfig
@@ -16,7 +16,7 @@ from regard.recipe.recipe import Recipe
 from regard.training import losses
 from regard.training.config import TrainConfig
 from regard.training.losses import doubly_stochastic_penalty, logit_loss, plain_token_loss, token_loss
-from regard.training.objective import Objective, no_dropout
+from regard.training.objective import Objective, no_dropout, repeat_batch
 from support.models import VOCABULARY, WIDTH, encoder, memory, one, source, words
 
 
@@ -70,6 +70,14 @@ def test_r_drop_adds_the_mean_of_both_divergences():
     torch.testing.assert_close(plain_token_loss(states, project, gold, r_drop=3.0).loss, wanted)
     twins = states.detach()[::2].repeat_interleave(2, 0)
     torch.testing.assert_close(token_loss(twins, project, gold, r_drop=3.0).loss, token_loss(twins, project, gold).loss)
+
+
+def test_r_drop_repeats_cached_features_under_autocast():
+    """Features of images are cached in float16, which not every operation takes under CPU autocast."""
+    grid = FeatureGrids(torch.arange(12.0, dtype=torch.float16).view(2, 1, 2, 3))
+    with torch.autocast("cpu", torch.bfloat16):
+        repeated = repeat_batch(grid).states
+    assert torch.equal(repeated, torch.cat((grid.states, grid.states)))
 
 
 def test_frozen_parts_get_no_gradient():

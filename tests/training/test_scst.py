@@ -117,6 +117,96 @@ def test_of_several_samples_the_others_are_the_baseline(tmp_path, few):
         recipe(reward_samples=3)
 
 
+def sampled_batch(folder, decoder: str = "transformer", dropout: float = 0.0):
+    """A model, a batch, and outputs that it sampled with made-up advantages of both signs."""
+    given = recipe(decoder, reward="cider").as_dict()
+    given["model"]["decoder"]["dropout"] = dropout
+    sampler, data, model = critic(Recipe.of(given), folder)
+    (batch,) = batches(data.train, budget=1000, seed=1, epoch=0)
+    sampled, _ = sampler(model, batch, 7)
+    advantages = torch.linspace(-1.0, 2.0, len(sampled.ids))
+    return model, batch, sampled, advantages, lambda model, batch, step: (sampled, advantages)
+
+
+def test_the_rewarded_distribution_has_the_temperature_of_the_samples(tmp_path, few):
+    model, batch, sampled, advantages, given = sampled_batch(tmp_path)
+    cold = Objective(sampler=given, reward_temperature=0.5)(model.eval(), batch).loss
+    logits = model(batch.source, sampled.ids[:, :-1]) / 0.5
+    log_p = logits.log_softmax(-1).gather(2, sampled.ids[:, 1:, None])[..., 0].masked_fill(~sampled.mask[:, 1:], 0.0)
+    torch.testing.assert_close(cold, -(log_p.sum(1) * advantages).sum(), atol=1e-3, rtol=1e-4)
+    sampler, _, _ = critic(recipe("transformer", reward="cider"), tmp_path)
+    sampler.temperature = 1e-4  # only the most likely token is left
+    outputs, worth = sampler(model, batch, 7)
+    assert worth.abs().max() < 1e-6  # greedy outputs, as the baseline
+    sampler.temperature = 1.0
+    assert not torch.equal(outputs.ids, sampler(model, batch, 7)[0].ids)
+
+
+def test_the_loss_of_the_targets_is_added_with_its_weight(tmp_path, few):
+    model, batch, _, _, given = sampled_batch(tmp_path)
+    model.eval()
+    reward = Objective(sampler=given)(model, batch)
+    targets = Objective(label_smoothing=0.1)(model, batch)
+    both = Objective(sampler=given, label_smoothing=0.1, reward_likelihood=0.3)(model, batch)
+    mean = both.loss / both.predictions  # what an update divides by
+    wanted = reward.loss / reward.predictions + 0.3 * targets.loss / targets.predictions
+    torch.testing.assert_close(mean, wanted, atol=1e-5, rtol=1e-4)
+    assert (both.nll, both.predictions) == (reward.nll, reward.predictions)
+
+
+def test_with_dropout_the_gradient_is_weighted_by_the_ratio_of_probabilities(tmp_path, few):
+    model, batch, sampled, advantages, given = sampled_batch(tmp_path, dropout=0.5)
+    mask = sampled.mask[:, 1:]
+
+    def nll() -> torch.Tensor:
+        log_p = model(batch.source, sampled.ids[:, :-1]).log_softmax(-1)
+        return -log_p.gather(2, sampled.ids[:, 1:, None])[..., 0][mask]
+
+    model.eval()
+    without = nll().detach()
+    objective = Objective(sampler=given, reward_dropout=True)
+    loss = objective(model, batch)  # nothing is dropped: every ratio is 1
+    each = advantages[:, None].expand_as(mask)[mask]
+    torch.testing.assert_close(loss.loss, (without * each).sum(), atol=1e-3, rtol=1e-4)
+    model.train()
+    dropped = objective(model, batch)
+    assert abs(dropped.nll - without.sum()) > 0.01 * without.sum()  # dropout is on
+    # Its packed rows draw other masks than padded ones, so the ratio is compared where it is known: from the loss.
+    model.eval()
+    shifted = model.decoder.project.weight.clone()
+    with torch.no_grad():
+        losses = []
+        for scale in (1.0, 3.0):  # as if dropout had made the model more certain
+            model.decoder.project.weight.copy_(shifted * scale)
+            losses.append(nll())
+    ratio = (losses[0] - losses[1]).exp()
+    assert ratio.max() > 2.0
+    assert ratio.min() < 1.0
+    calls = iter([1.0, 3.0])
+
+    def encode(source, encode=model.encode):
+        with torch.no_grad():
+            model.decoder.project.weight.copy_(shifted * next(calls))
+        return encode(source)
+
+    model.encode = encode
+    wanted = (losses[1] * each * ratio.clamp(max=2.0)).sum()
+    torch.testing.assert_close(objective(model, batch).loss, wanted, atol=1e-2, rtol=1e-3)
+
+
+def test_outputs_are_sampled_without_autocast(tmp_path, few):
+    """The steps of a search are recorded as CUDA graphs without autocast only, and are much slower otherwise."""
+    sampler, data, model = critic(recipe("transformer", reward="cider"), tmp_path)
+    (batch,) = batches(data.train, budget=1000, seed=1, epoch=0)
+    seen, encode = list[bool](), model.encode
+    model.encode = lambda source: seen.append(torch.is_autocast_enabled("cpu")) or encode(source)
+    with torch.autocast("cpu", torch.bfloat16):
+        ids = sampler(model, batch, 7)[0].ids
+    assert seen
+    assert not any(seen)
+    assert torch.equal(ids, sampler(model, batch, 7)[0].ids)
+
+
 def test_outputs_of_higher_reward_become_more_probable(tmp_path, few):
     _, data, model = critic(recipe(), tmp_path)
     (batch,) = batches(data.train, budget=1000, seed=1, epoch=0)
@@ -199,6 +289,22 @@ def test_training_in_bfloat16(tmp_path):
     weights = zip(first.model.named_parameters(), second.model.parameters(), strict=True)
     still = [name for (name, one), other in weights if torch.equal(one, other)]
     assert not still
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"reward_temperature": 0.5}, "train.reward_temperature: wanted 1.0 without reward; got 0.5"),
+        ({"reward_likelihood": 0.1}, "train.reward_likelihood: wanted 0.0 without reward; got 0.1"),
+        ({"reward_dropout": True}, "train.reward_dropout: wanted False without reward; got True"),
+        ({"reward": "cider", "reward_temperature": 0.0}, "train.reward_temperature: wanted a number above 0"),
+        ({"reward": "cider", "r_drop": 1.0}, "train.r_drop: wanted nothing with reward"),
+    ],
+)
+def test_settings_of_a_reward_that_do_not_fit_are_refused(settings, message):
+    with pytest.raises(InvalidRecipe, match=message):
+        recipe(**settings)
+    recipe(reward="cider", reward_likelihood=0.1, r_drop=1.0)  # R-Drop of the targets' loss
 
 
 WRONG = {

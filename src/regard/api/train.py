@@ -157,8 +157,7 @@ def _train(
     decoder = recipe.model.decoder
     if decoder is not None and decoder.config.carries_state and (message := batches.padding_warning()) is not None:
         _warn(on_event, message)
-    start = {"model": repr(model), "steps": batches.total_steps, "device": str(trainer.device)}
-    on_event({"event": "start", **start})
+    on_event({"event": "start", "model": repr(model), "steps": batches.total_steps, "device": str(trainer.device)})
     average = run / AVERAGED
     if not trainer.done:
         if group.is_main:
@@ -326,6 +325,7 @@ def _sampler(recipe: Recipe, data: Prepared, group: ProcessGroup) -> SelfCritica
         max_length=recipe.decode.max_length,
         seed=recipe.train.seed,
         samples=recipe.train.reward_samples,
+        temperature=recipe.train.reward_temperature,
         special_tokens=data.special_tokens,
         process_group=group,
     )

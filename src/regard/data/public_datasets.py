@@ -90,7 +90,7 @@ DATASETS: dict[str, PublicDataset] = {
         "Flickr8k, 8,000 photographs with five captions each",
         "https://hockenmaier.cs.illinois.edu/8k-pictures.html",
         "non-commercial research and education",
-        ("captions-rnn", "captions-rnn-attention", "captions-transformer", "captions-vit"),
+        ("captions-rnn", "captions-rnn-attention", "captions-transformer", "captions-self-critical", "captions-vit"),
         how="Name Flickr8k.token.txt, the lists of the splits' images and the folder of the images in data.train, "
         "data.valid, data.test and data.images.",
     ),

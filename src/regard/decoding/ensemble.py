@@ -1,4 +1,4 @@
-"""Ensembles: several models that predict each token with the mean of their probabilities."""
+"""Ensembles: several models that predict each token, or the label, with the mean of their probabilities."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from regard.model.interfaces import AnyDecoder, Decoder, DecoderState, Encoder, 
 from regard.model.kv_cache import Slots
 from regard.model.memory import Memory
 from regard.model.module_list import TypedModuleList
-from regard.model.seq2seq import Model, Seq2Seq
+from regard.model.seq2seq import Classifier, Model, Seq2Seq
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,29 @@ class Ensemble(Seq2Seq):
         super().__init__(
             EnsembleEncoder(encoders) if encoders else None, EnsembleDecoder([model.decoder for model in members])
         )
+
+
+class ClassifierEnsemble(Classifier):
+    """Classifiers of any architecture with the same labels, as one."""
+
+    encoder: EnsembleEncoder
+    inspectable = False
+
+    def __init__(self, models: Sequence[Model]) -> None:
+        members = [member for model in models if (member := model.as_classifier()) is not None]
+        if not models or len(members) < len(models):
+            got = ", ".join(type(model).__name__ for model in models) or "none"
+            raise InvalidArgument("models", wanted="models that give labels", got=got, remedy="Leave others out.")
+        Model.__init__(self)  # each member has its own pool and linear layer
+        self.encoder = EnsembleEncoder([member.encoder for member in members])
+        self.members = TypedModuleList[Classifier](members)
+
+    @property
+    def output_weights(self) -> tuple[Tensor, ...]:
+        return tuple(weight for member in self.members for weight in member.output_weights)
+
+    def forward(self, source: Source) -> Float[Tensor, "B labels"]:
+        return _mean([member(source) for member in self.members])
 
 
 def _mean(logits: Sequence[Float[Tensor, "*shape V"]]) -> Float[Tensor, "*shape V"]:

@@ -100,9 +100,10 @@ class TfIdfVector:
     def similarity(self, reference: "TfIdfVector") -> float:
         """0 to 10: mean cosine over the orders, weights clipped at the reference's, with a Gaussian length penalty."""
         shared = [0.0] * MAX_ORDER
+        find = reference.weights.get
         for ngram, weight in self.weights.items():
-            other = reference.weights.get(ngram, 0.0)
-            shared[len(ngram) - 1] += min(weight, other) * other
+            if other := find(ngram):
+                shared[len(ngram) - 1] += min(weight, other) * other
         cosine = sum(s / (a * b) for s, a, b in zip(shared, self.norms, reference.norms, strict=True) if a and b)
         return 10 * exp(-((self.bigrams - reference.bigrams) ** 2) / (2 * SIGMA**2)) * cosine / MAX_ORDER
 

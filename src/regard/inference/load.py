@@ -12,7 +12,7 @@ from regard.checkpoint import store
 from regard.checkpoint.format import CONFIG, SHORTLIST, WEIGHTS, open_checkpoint, read_config, read_vocabularies, writer
 from regard.core.errors import CheckpointRefused, InvalidArgument, InvalidRecipe
 from regard.data.corpus import SourceVocabularies, VocabularyType, as_running_text
-from regard.decoding.ensemble import Ensemble
+from regard.decoding.ensemble import ClassifierEnsemble, Ensemble
 from regard.decoding.shortlist import Shortlist
 from regard.inference.predictor import Predictor
 from regard.model.build import build
@@ -127,17 +127,19 @@ def current_device(name: str) -> AbstractContextManager[Any]:
 
 
 def _ensemble(members: Sequence[Predictor]) -> Predictor:
-    """Refused unless all members have the same vocabularies."""
-    models = [model for member in members if (model := member.model.as_seq2seq()) is not None]
-    if not members or len(models) < len(members):
-        got = ", ".join(type(member.model).__name__ for member in members) or "none"
-        raise InvalidArgument("path", wanted="models that give sequences", got=got, remedy="Leave others out.")
+    """Refused unless all members have the same vocabularies, and all give sequences or all labels."""
+    models = [member.model for member in members]
+    labels = [model.as_classifier() is not None for model in models]
+    if not members or not (all(labels) or all(model.as_seq2seq() is not None for model in models)):
+        got = ", ".join(type(model).__name__ for model in models) or "none"
+        wanted = "models that all give sequences, or all labels"
+        raise InvalidArgument("path", wanted=wanted, got=got, remedy="Leave others out.")
     first = members[0]
     for other in members[1:]:
         if _vocabulary_key(other) != _vocabulary_key(first):
             wanted, remedy = f"the vocabularies of {first.folder}", "Train them on the same prepared data."
             raise InvalidArgument(str(other.folder), wanted=wanted, got="others", remedy=remedy)
-    return replace(first, model=Ensemble(models))
+    return replace(first, model=ClassifierEnsemble(models) if all(labels) else Ensemble(models))
 
 
 def _vocabulary_key(predictor: Predictor) -> tuple[bool, *tuple[str | None, ...]]:

@@ -10,7 +10,7 @@ import torch
 from regard.core.shapes import Tensor
 from regard.data.spelling import HIDDEN
 from regard.data.tokenizer import Tokenizer
-from regard.decoding.ensemble import Ensemble
+from regard.decoding.ensemble import ClassifierEnsemble, Ensemble
 from regard.inference.predictor import Predictor
 from regard.interop import images
 from regard.interop.express import Expression, express, lost_bias, unequal_copies
@@ -86,7 +86,7 @@ def _max_positions(model: Predictor, expression: Expression) -> dict[str, int]:
 
 def _model_config(model: Predictor) -> ModelConfig | str:
     """The sized configuration of a model, or why there is none."""
-    if isinstance(model.model, Ensemble):
+    if isinstance(model.model, Ensemble | ClassifierEnsemble):
         return "an ensemble is several models: export one of them"
     config = parse_model(model.recipe.with_sizes(model.sources, model.target))
     assert isinstance(config, ModelConfig)

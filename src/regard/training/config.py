@@ -72,6 +72,21 @@ class TrainConfig(Config):
         "outputs sampled for each source, for reward; with several, the baseline of each is the mean reward of the "
         "others instead of the greedy output's (https://arxiv.org/abs/2003.09971)",
     )
+    reward_temperature: Positive = doc(
+        1.0,
+        "softmax temperature of the outputs that are sampled and made more or less probable, for reward; below 1 these "
+        "are nearer to the outputs of a search",
+    )
+    reward_likelihood: Positive = doc(
+        0.0,
+        "weight of the targets' loss beside the reward, with label_smoothing and r_drop as without a reward "
+        "(https://arxiv.org/abs/1609.08144)",
+    )
+    reward_dropout: bool = doc(
+        False,
+        "dropout in the forward pass whose gradient is taken, for reward; outputs are sampled without it, and the "
+        "ratio of their tokens' probabilities with and without it, at most 2, weights the gradient",
+    )
     precision: Literal["float32", "bfloat16"] = doc(
         "float32", "precision of forward and backward passes; weights stay in float32"
     )
@@ -122,18 +137,25 @@ class TrainConfig(Config):
         if self.ema_decay is not None and averaged > 1:
             wanted = "1 with ema_decay, which averages already"
             yield Problem("average_checkpoints", wanted, str(averaged), "Choose one of the two.")
-        if self.reward is None and self.reward_samples > 1:
-            yield Problem("reward_samples", "1 without reward", str(self.reward_samples), "Leave it out.")
+        if self.reward is None:
+            for name in ("reward_samples", "reward_temperature", "reward_likelihood", "reward_dropout"):
+                value, default = getattr(self, name), TrainConfig.__dataclass_fields__[name].default
+                if value != default:
+                    yield Problem(name, f"{default} without reward", str(value), "Leave it out.")
+        if self.reward_temperature == 0:
+            yield Problem("reward_temperature", "a number above 0", "0.0", "1.0 samples from the model as it is.")
         if self.unfreeze_after is not None and self.freeze is None:
             yield Problem("unfreeze_after", "nothing without freeze", str(self.unfreeze_after), "Leave it out.")
+        # The loss of the targets, where there is none beside the reward.
+        of_targets = () if self.reward_likelihood else ("reward",)
         exclusive = {  # each computes a batch or its loss in its own way, or stores weights differently
             "cuda_graphs": ("accumulate_steps", "carry_state", "scheduled_sampling", "reward"),
             "packed": ("carry_state", "scheduled_sampling", "reward", "doubly_stochastic"),
             "mixed_lengths": ("packed",),
             "reward": ("scheduled_sampling",),
             "carry_state": ("scheduled_sampling", "evaluation_overlap"),
-            "r_drop": ("carry_state", "scheduled_sampling", "reward", "doubly_stochastic"),
-            "doubly_stochastic": ("scheduled_sampling", "reward"),
+            "r_drop": ("carry_state", "scheduled_sampling", "doubly_stochastic", *of_targets),
+            "doubly_stochastic": ("scheduled_sampling", *of_targets),
             "fsdp": ("scheduled_sampling", "reward", "cuda_graphs", "unfreeze_after", "optimizer"),
         }
         for name, others in exclusive.items():

@@ -22,6 +22,7 @@ from regard.training.losses import Losses, doubly_stochastic_penalty, logit_loss
 
 # Samples outputs for each source of a batch, as many for each, at a given update: the tokens, and their advantages.
 Sampler = Callable[[Seq2Seq, Batch, int], tuple[Tokens, Float[Tensor, " B"]]]
+MAX_IMPORTANCE = 2.0  # of a sampled token, in self-critical training with dropout
 BatchSide = TypeVar("BatchSide", bound=Tokens | Tensor | FeatureGrids | MultiSource)
 
 
@@ -43,6 +44,9 @@ class Objective:
     scheduled_sampling: ScheduledSampling | None = None
     r_drop: float = 0.0
     doubly_stochastic: float = 0.0
+    reward_temperature: float = 1.0
+    reward_likelihood: float = 0.0
+    reward_dropout: bool = False
     sampler: Sampler | None = None  # self-critical training: sampled outputs take the place of the targets
     special_tokens: SpecialTokens = DEFAULT_TOKENS  # of the targets
 
@@ -115,20 +119,40 @@ class Objective:
         return BatchLoss(*self._loss(states, gold, partial(token_loss, project=decoder.project)), batch.tokens)
 
     def _self_critical(self, model: Seq2Seq, batch: Batch, step: int, sampler: Sampler) -> BatchLoss:
-        """REINFORCE: the log-probability of each sampled output, weighted by its advantage; `nll` is of the samples."""
+        """REINFORCE: the log-probability of each sampled output, weighted by its advantage; `nll` is of the samples.
+
+        Log-probabilities must be those that the samples were drawn from, which are without dropout. Those with dropout
+        are of another distribution: truncated importance weights (https://doi.org/10.1198/106186008X320456) correct it.
+        """
         targets, advantages = sampler(model, batch, step)
-        inputs, sampled, mask = shift_targets(targets)
-        decoder = model.decoder
-        assert not isinstance(batch.source, Packed)
-        packing = Packing.of(mask, int((targets.host_lengths - 1).sum()))
-        rows = torch.arange(len(batch.rows), device=inputs.device).repeat_interleave(len(inputs) // len(batch.rows))
-        with no_dropout(model):  # the log-probabilities must be those that the samples were drawn from
-            memory = model.encode(batch.source)
-            assert memory is not None
-            logits = decoder.project(decoder.hidden(inputs, memory.reorder(rows), packing)).float()
-        losses = F.cross_entropy(logits, sampled.flatten()[packing.indices], reduction="none")
-        loss = (losses * advantages[packing.indices // packing.length]).sum()
+        packing = Packing.of(targets.mask[:, 1:], int((targets.host_lengths - 1).sum()))
+        weights = advantages[packing.indices // packing.length]
+        if self.reward_dropout:
+            with no_dropout(model), torch.no_grad():
+                drawn_from = self._sample_nll(model, batch, targets, packing)
+            losses = self._sample_nll(model, batch, targets, packing)
+            weights = weights * (drawn_from - losses.detach()).exp().clamp(max=MAX_IMPORTANCE)
+        else:
+            with no_dropout(model):
+                losses = self._sample_nll(model, batch, targets, packing)
+        loss = (losses * weights).sum()
+        if self.reward_likelihood:
+            gold = self._next_tokens(model, batch, step, None)
+            loss = loss + self.reward_likelihood * gold.loss * (len(losses) / gold.predictions)
         return BatchLoss(loss, losses.detach().sum(), len(losses))
+
+    def _sample_nll(
+        self, model: Seq2Seq, batch: Batch, targets: Tokens, packing: Packing
+    ) -> Float[Tensor, " predictions"]:
+        """The negative log-likelihood of each token of sampled outputs, as many for each source of the batch."""
+        inputs, sampled, _ = shift_targets(targets)
+        assert not isinstance(batch.source, Packed)
+        rows = torch.arange(len(batch.rows), device=inputs.device).repeat_interleave(len(inputs) // len(batch.rows))
+        memory = model.encode(batch.source)
+        assert memory is not None
+        logits = model.decoder.project(model.decoder.hidden(inputs, memory.reorder(rows), packing)).float()
+        gold = sampled.flatten()[packing.indices]
+        return F.cross_entropy(logits / self.reward_temperature, gold, reduction="none")
 
     def _masked_tokens(self, model: MaskedLanguageModel, tokens: Tokens) -> BatchLoss:
         inputs, masked = mask_tokens(tokens, self.mask_probability, len(model.project.weight), self.special_tokens)
@@ -152,7 +176,7 @@ class Objective:
 def repeat_batch(side: BatchSide) -> BatchSide:
     """Tokens, features or a tensor, concatenated with itself along the batch."""
     if isinstance(side, Tensor):
-        return cast(BatchSide, torch.cat((side, side)))
+        return cast(BatchSide, side.repeat(2, *[1] * (side.ndim - 1)))  # torch.cat refuses float16 under CPU autocast
     if isinstance(side, MultiSource):
         return replace(side, parts=tuple(map(repeat_batch, side.parts)))
     return replace(side, **{name: repeat_batch(part) for name, part in vars(side).items() if part is not None})

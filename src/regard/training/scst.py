@@ -30,7 +30,8 @@ Reward = Callable[[int, Hypothesis], float]  # of an output for this row of the 
 class SelfCriticalSampler:
     """Samples outputs for each source of a batch; the advantage of each is its reward less a baseline.
 
-    samples   outputs of each source: of one, the baseline is the greedy output's reward, of several the others' mean
+    samples       of each source; of one, the baseline is the reward of the greedy output, of several the others' mean
+    temperature   of the softmax that tokens are sampled from
     """
 
     def __init__(
@@ -40,26 +41,28 @@ class SelfCriticalSampler:
         max_length: int,
         seed: int,
         samples: int = 1,
+        temperature: float = 1.0,
         special_tokens: SpecialTokens = DEFAULT_TOKENS,
         process_group: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
         self.reward, self.seed, self.process_group = reward, seed, process_group
-        self.samples, self.special_tokens = samples, special_tokens
+        self.samples, self.temperature, self.special_tokens = samples, temperature, special_tokens
         self.greedy = DecodeConfig(max_length=max_length)
 
     def __call__(self, model: Seq2Seq, batch: Batch, step: int) -> tuple[Tokens, Float[Tensor, " B"]]:
         """The sampled outputs from the start token to the end token, and their advantages; of a source, in a row."""
         seed = self.seed * STEPS + step * self.process_group.world_size + self.process_group.rank
-        was_training = model.training
+        was_training, device = model.training, next(model.parameters()).device
         model.eval()
-        with torch.inference_mode():
+        # Without autocast, because CUDA graphs of the steps are recorded without it.
+        with torch.inference_mode(), torch.autocast(device.type, enabled=False):
             assert not isinstance(batch.source, Packed)
             memory = model.encode(batch.source)
             assert memory is not None
-            device = memory.states.device
             baselines = self._decode(model, memory, self.greedy) if self.samples == 1 else []
             repeated = memory.reorder(repeated_rows(len(batch.rows), self.samples, device))
-            outputs = self._decode(model, repeated, replace(self.greedy, sample=True, seed=seed))
+            sampling = replace(self.greedy, sample=True, seed=seed, temperature=self.temperature)
+            outputs = self._decode(model, repeated, sampling)
         model.train(was_training)
         rows = batch.rows.tolist()
         of_outputs = [row for row in rows for _ in range(self.samples)]

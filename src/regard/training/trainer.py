@@ -61,8 +61,11 @@ class Trainer:
             config.scheduled_sampling,
             config.r_drop,
             config.doubly_stochastic,
-            sampler,
-            special_tokens,
+            sampler=sampler,
+            special_tokens=special_tokens,
+            reward_temperature=config.reward_temperature,
+            reward_likelihood=config.reward_likelihood,
+            reward_dropout=config.reward_dropout,
         )
         self.updater = Updater(model, objective, config, process_group, epoch_batches.device, on_event)
         self.device = self.updater.device

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from regard.core.errors import MissingExtra
+from regard.decoding.ensemble import ClassifierEnsemble
 from regard.inference.predictor import Predictor
 from regard.interop.interfaces import ExportOptions, FolderTarget
 from regard.interop.onnx.decoder_graphs import DECODER_GRAPHS, MemoryInputs
@@ -25,6 +26,8 @@ class OnnxTarget(FolderTarget):
         seq2seq = model.model.as_seq2seq()
         if seq2seq is not None and type(seq2seq.decoder) not in DECODER_GRAPHS:
             return [f"decoder: {type(seq2seq.decoder).__name__} has no graph in terms of ONNX"]
+        if isinstance(model.model, ClassifierEnsemble):
+            return ["model: an ensemble is several models, each of which can be exported"]
         return []
 
     def write(self, model: Predictor, folder: Path, options: ExportOptions) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from regard.core.atomic_io import atomic_file, check_writable
 from regard.core.errors import InvalidArgument
 from regard.data.tokenizer import Tokenizer
+from regard.decoding.ensemble import ClassifierEnsemble
 from regard.inference.predictor import Predictor
 from regard.interop.interfaces import ExportOptions, ExportTarget
 from regard.interop.onnx.decoder_graphs import DECODER_GRAPHS, RnnGraph
@@ -38,6 +39,8 @@ class PageTarget(ExportTarget):
             found.append(f"decoder: {type(seq2seq.decoder).__name__} has no graph of operators")
         if seq2seq is None and inner.as_classifier() is None:
             found.append("head: neither sequences nor labels are generated")
+        if isinstance(inner, ClassifierEnsemble):
+            found.append("model: an ensemble is several models, each of which can be exported")
         texts = {f"source {i}": each for i, each in enumerate(model.sources, start=1)} | {"target": model.target}
         for side, vocabulary in texts.items():
             if isinstance(vocabulary, Tokenizer) and (obstacle := tokenizer_obstacle(vocabulary)):

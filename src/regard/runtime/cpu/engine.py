@@ -45,6 +45,8 @@ class CpuEngine(Engine):
         )
 
     def decoder_for(self, model: Seq2Seq, options: EngineOptions) -> CompiledDecoder | None:
+        if torch.is_autocast_enabled("cpu"):  # states are bfloat16 then, and compiled code reads float32
+            return None
         native = self.compile_decoder(model.decoder, int8=options.int8)
         if options.int8 and (native is None or not native.weights.int8_max_inputs):
             _warn_no_int8()
