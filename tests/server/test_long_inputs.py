@@ -57,12 +57,19 @@ def test_every_tile_of_every_level_has_the_largest_weights(server, look):
     assert (each["name"], each["rows"], each["levels"], each["grid_level"]) == ("decoder 2 self", n, 4, 2)
     of = {"model": "lines", "map": each["name"], "head": 1}
     path = f"/studio/long/{opened['id']}"
-    steps, complete = 0, False
+    weights = look["decoder 2 self"].weights(heads=[1])[0]
+    coarsest, first = pooled(weights, 3).numpy(), f"{path}/tile?{urlencode({**of, 'level': 3, 'row': 0, 'column': 0})}"
+    assert server.ask(first)[0] == 400  # nothing is known
+    steps, complete, known = 0, False, list[int]()
     while not complete:
         overview = server.ask(f"{path}/overview?{urlencode(of)}")[2]
         steps, complete = steps + 1, overview["complete"]
+        rows = bytes_of(server, first).reshape(-1, min(SIDE, coarsest.shape[1]))
+        known.append(len(rows))
+        assert len(rows) == min(SIDE, len(coarsest) if complete else overview["rows"] >> 3)
+        np.testing.assert_allclose(rows, coarsest[: len(rows), :SIDE], rtol=0, atol=1e-6)
     assert steps > 3  # in strips, between which other requests are answered
-    weights = look["decoder 2 self"].weights(heads=[1])[0]
+    assert known[0] < known[-1]
     for level in range(each["levels"]):
         wanted = pooled(weights, level).numpy()
         found = np.zeros_like(wanted)

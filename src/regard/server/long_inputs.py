@@ -192,7 +192,10 @@ class LongWork(BatchedWork):
 
 @dataclass(frozen=True)
 class TileOfMap(LongWork):
-    """The points of a tile, as little-endian float32, row by row; tiles at the end are smaller than SIDE."""
+    """The points of a tile, as little-endian float32, row by row; tiles at the end are smaller than SIDE.
+
+    Of a level that comes from a grid which is not complete yet, the rows that are known.
+    """
 
     level: int
     row: int  # of tiles
@@ -212,10 +215,11 @@ class TileOfMap(LongWork):
         if self.level < start or (self.level == start == 0):
             return pooled(each, self.head, (first, min(first + side, n)), (low, min(low + side, m)), self.level)
         grid = opened.grids.get((each.name, self.head))
-        if grid is None or grid.done < n:
-            raise InvalidArgument("tile", wanted="a grid that is computed", got="a part", remedy="Ask for it first.")
+        if grid is None:
+            raise InvalidArgument("tile", wanted="a grid that is computed", got="none", remedy="Ask for it first.")
         y, x = first >> start, low >> start
-        return max_pool(grid.points[y : y + (side >> start), x : x + (side >> start)], self.level - start)
+        tile = max_pool(grid.points[y : y + (side >> start), x : x + (side >> start)], self.level - start)
+        return tile if grid.done >= n else tile[: max(0, (grid.done >> self.level) - self.row * SIDE)]
 
 
 @dataclass(frozen=True)

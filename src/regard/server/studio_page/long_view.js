@@ -100,6 +100,7 @@ function show(box, studio) {
         return;
       }
       chart.replaceChildren(make("p", { className: "quiet", textContent: `Overview: ${Math.floor((100 * found.rows) / info().rows)} %` }));
+      await drawn?.grow();
     }
   }
 

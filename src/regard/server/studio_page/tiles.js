@@ -1,7 +1,8 @@
 // A map that is too large to be sent: a canvas that shows tiles of it at any zoom, fetched as they come into view.
 //
 // Level 0 has a point for each weight; a point of level L is the largest of 2^L × 2^L weights. While a tile is fetched, the part
-// of a coarser one that covers it is shown, so that a frame only ever draws images that are there.
+// of a coarser one that covers it is shown, so that a frame only ever draws images that are there. The coarsest tiles are
+// computed row by row: until they are complete, `grow` shows the rows that are known.
 
 import { imageOf, isDark } from "./page/colours.js";
 
@@ -51,7 +52,7 @@ export function tiledMap(canvas, { info, side, fetchTile, ready, picked, moved, 
     }
     if (marked !== null) drawMark(wide);
     const coarsest = info.levels - 1;
-    wanted = [...inView(coarsest).map(([y, x]) => [coarsest, y, x]), ...missing].filter(([l, y, x]) => !tiles.has(`${l}/${y}/${x}`));
+    wanted = [...inView(coarsest).map(([y, x]) => [coarsest, y, x]), ...missing].filter(([l, y, x]) => !isComplete(`${l}/${y}/${x}`));
     fetchNext();
     moved?.(view, level);
   }
@@ -100,7 +101,7 @@ export function tiledMap(canvas, { info, side, fetchTile, ready, picked, moved, 
     for (const [level, y, x] of wanted) {
       if (loading.size >= TOGETHER) return;
       const name = `${level}/${y}/${x}`;
-      if (loading.has(name) || tiles.has(name)) continue;
+      if (loading.has(name) || isComplete(name)) continue;
       const task = load(name, level, y, x).finally(() => {
         loading.delete(name);
         if (!closed) schedule();
@@ -112,11 +113,7 @@ export function tiledMap(canvas, { info, side, fetchTile, ready, picked, moved, 
   async function load(name, level, y, x) {
     try {
       if (needsGrid(level)) await ready;
-      const points = await fetchTile(level, y, x, stop.signal);
-      const wide = Math.min(side, Math.ceil(keys / 2 ** level) - x * side);
-      const tile = { level, y, x, wide, points, image: null };
-      tile.image = painted(tile);
-      tiles.set(name, tile);
+      keep(name, level, y, x, await fetchTile(level, y, x, stop.signal), true);
       while (tiles.size > MOST) tiles.delete(tiles.keys().next().value);
     } catch (error) {
       if (error.name !== "AbortError") {
@@ -125,6 +122,27 @@ export function tiledMap(canvas, { info, side, fetchTile, ready, picked, moved, 
         close();
       }
     }
+  }
+
+  const isComplete = (name) => Boolean(tiles.get(name)?.complete);
+
+  function keep(name, level, y, x, points, complete) {
+    const wide = Math.min(side, Math.ceil(keys / 2 ** level) - x * side);
+    const tile = { level, y, x, wide, points, complete, image: null };
+    if (points.length) tile.image = painted(tile);
+    if (tile.image) tiles.set(name, tile);
+  }
+
+  // The rows of the coarsest tiles that are known by now.
+  async function grow() {
+    const level = info.levels - 1;
+    for (const [y, x] of inView(level)) {
+      const name = `${level}/${y}/${x}`;
+      if (closed || isComplete(name)) continue;
+      const points = await fetchTile(level, y, x, stop.signal);
+      if (!isComplete(name)) keep(name, level, y, x, points, false);
+    }
+    if (!closed) schedule();
   }
 
   function painted({ points, wide }) {
@@ -219,5 +237,5 @@ export function tiledMap(canvas, { info, side, fetchTile, ready, picked, moved, 
   }
 
   fit();
-  return { view, place, zoom, pan, fit, mark, close, settled: () => !loading.size && !wanted.some(([l, y, x]) => !tiles.has(`${l}/${y}/${x}`)) };
+  return { view, place, zoom, pan, fit, mark, grow, close, settled: () => !loading.size && !wanted.some(([l, y, x]) => !isComplete(`${l}/${y}/${x}`)) };
 }
