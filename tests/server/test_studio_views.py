@@ -17,6 +17,7 @@ from regard.training.telemetry.log_file import truncate_log
 from support.browsers import HOSTILE, browser as launched, fixed, settled, strict_pages, until, violations
 from support.captioners import captioner
 from support.keyboard import Keyboard
+from support.page_blocks import run_by
 from support.predictors import language_model, translator
 from support.servers import Running, served
 
@@ -94,6 +95,17 @@ def rows(page: object, table: str) -> list[list[str]]:
     return page.locator(f"{table} tbody tr").evaluate_all(
         "rows => rows.map(row => [...row.cells].map(cell => cell.textContent))"
     )
+
+
+def test_a_view_of_the_docs_is_shown(opened, expect):
+    """The module of docs/studio.md in the place of the view of heads, whose route it has."""
+    (block,) = run_by("view")
+    page = opened("heads", model="en-de", sort="entropy")
+    page.route("**/heads_view.js", lambda route: route.fulfill(body=block.code, content_type="text/javascript"))
+    page.reload()
+    expect(page.locator("main p").filter(has_text="en-de: entropy")).to_be_visible()
+    page.goto(re.sub(r"&?sort=entropy", "", page.url))  # the view is told that the address has changed
+    expect(page.locator("main p").filter(has_text="en-de: not sorted")).to_be_visible()
 
 
 def test_examples_are_browsed_and_one_click_leads_to_a_look(opened, expect, server):
