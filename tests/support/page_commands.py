@@ -30,7 +30,7 @@ NOT_RUN = {
     "python tests/support/write_studio_model.py": "writes a model into the package, whose hash a test checks",
     "regard demo": "tests/cli/test_cli.py runs it, for minutes",
     "regard data multi30k --fetch": "needs the network",
-    "--engine ray": "tests/inference/test_predict_ray.py predicts with Ray",
+    "--engine ray": "tests/api/test_predict_ray.py predicts with Ray",
     "regard train masked-language-model": "needs the texts of SST-2; bfloat16 is slow on a CPU",
     "regard train classification-pretrained": "needs SST-2 and the model before it",
     "regard train word-language-model": "needs WikiText-2 and, for CUDA graphs, a GPU",
