@@ -13,6 +13,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 import pytest
 from PIL import Image
@@ -172,6 +173,7 @@ class Session:
 
     def __init__(self) -> None:
         self.ran, self.said = 0, None  # said: what `echo` gives to the next command
+        self.updates = 4
 
     def run(self, block: Block) -> None:
         code = block.code.replace("$ regard", "regard")
@@ -209,7 +211,7 @@ class Session:
         start = process if verb == "export" else command  # PyTorch exports no type checks, which tests have
         done = start(*arguments, text=text)
         assert done.returncode == 0, f"{' '.join(arguments)}\n{done.stdout}{done.stderr}"
-        if "--out" in arguments:
+        if "--out" in arguments and "--dry-run" not in arguments:
             assert Path(arguments[arguments.index("--out") + 1]).exists(), " ".join(arguments)
         if written is not None and verb != "convert":  # whose recipe names files that are not here
             Path(written).write_text(done.stdout, "utf-8")
@@ -221,7 +223,8 @@ class Session:
 
     def torchrun(self, words: list[str]) -> None:
         """With two processes: of one machine, or of two that are this one."""
-        line = " ".join([*words, *_changes(CHANGES["my.toml"])])
+        self.updates = self.updates + 4 if "--resume" in words else 4  # a resumed run goes on
+        line = " ".join([*words, *_changes(CHANGES["my.toml"]), "--set", f"train.max_steps={self.updates}"])
         several = "--nnodes 4" in line
         line = re.sub(r"--nproc-per-node 8", f"--nproc-per-node {1 if several else 2}", line)
         line = line.replace("--nnodes 4", "--nnodes 2").replace("first-machine:29500", f"localhost:{free_ports(1)[0]}")
@@ -237,8 +240,8 @@ class Session:
         ]
         said = [machine.communicate(timeout=2 * WAIT)[0] for machine in machines]
         assert [machine.returncode for machine in machines] == [0] * len(machines), f"{line}\n{said}"
-        events = [json.loads(each) for each in (out / "log.jsonl").read_text("utf-8").splitlines()]
-        assert "--resume" in words or any(event.get("processes") == 2 for event in events), events
+        saved = json.loads((out / f"step-{self.updates:08}" / "training.json").read_text("utf-8"))
+        assert saved["environment"]["processes"] == 2, line
 
     def python(self, words: list[str]) -> None:
         done = subprocess.run([sys.executable, *words[1:]], capture_output=True, text=True, check=False)
@@ -274,27 +277,27 @@ def started(words: list[str]) -> Iterator[str]:
         del arguments[at : at + 2]
     arguments += ["--port", "0", *(["--no-open"] if arguments[0] == "studio" else [])]
     environment = os.environ | dict(word.split("=", 1) for word in words[: words.index("regard")])
-    running = subprocess.Popen(
-        [sys.executable, "-m", "regard", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=environment,
-    )
-    said = ""
-    try:
-        for line in running.stdout:
-            said += line
-            if address := re.search(r"http://127\.0\.0\.1:\d+", line):
-                yield address[0]
-                break
-        else:
-            raise AssertionError(f"{' '.join(words)}\n{said}")
-        running.send_signal(signal.SIGTERM)
-        assert running.wait(WAIT) == 0, said
-    finally:
-        running.kill()
-        running.communicate()
+    with NamedTemporaryFile("w+", encoding="utf-8") as said:  # a pipe that nothing reads would fill
+        running = subprocess.Popen(
+            [sys.executable, "-m", "regard", *arguments], stdout=said, stderr=subprocess.STDOUT, env=environment
+        )
+        try:
+            yield _address(running, Path(said.name))
+            running.send_signal(signal.SIGTERM)
+            assert running.wait(WAIT) == 0, Path(said.name).read_text("utf-8")
+        finally:
+            running.kill()
+            running.wait()
+
+
+def _address(running: subprocess.Popen, output: Path) -> str:
+    """That of a server, as it prints it."""
+    end = time.monotonic() + WAIT
+    while time.monotonic() < end and running.poll() is None:
+        if found := re.search(r"http://127\.0\.0\.1:\d+(?=\s)", output.read_text("utf-8")):
+            return found[0]
+        time.sleep(0.05)
+    raise AssertionError(f"{running.args} did not start:\n{output.read_text('utf-8')}")
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -355,6 +358,7 @@ def test_the_requests_to_a_server_run(folder, tmp_path):
 def test_the_request_to_the_studio_runs(folder, monkeypatch):
     pytest.importorskip("uvicorn", reason="needs the extra `serve`")
     monkeypatch.chdir(folder)
+    monkeypatch.setenv("REGARD_CACHE", str(folder / ".cache"))
     lines = [
         line
         for block in run_by("commands")
@@ -367,6 +371,7 @@ def test_the_request_to_the_studio_runs(folder, monkeypatch):
         for line in lines:
             end = time.monotonic() + WAIT
             while not (answer := json.loads(_ask(line.replace("localhost:8700", address), folder)))["examples"]:
+                assert answer["data"]["error"] is None, answer
                 assert time.monotonic() < end, answer
                 time.sleep(0.1)
 
