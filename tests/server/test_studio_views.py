@@ -3,6 +3,8 @@
 import json
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
@@ -98,10 +100,14 @@ def rows(page: object, table: str) -> list[list[str]]:
 
 
 def test_a_view_of_the_docs_is_shown(opened, expect):
-    """The module of docs/studio.md in the place of the view of heads, whose route it has."""
+    """The module of docs/studio.md, listed in views.js in the place of the view of heads, whose route it has."""
     (block,) = run_by("view")
+    views = (Path(regard.__file__).parent / "server/studio_page/views.js").read_text("utf-8")
+    assert views.count("./heads_view.js") == 1
     page = opened("heads", model="en-de", sort="entropy")
-    page.route("**/heads_view.js", lambda route: route.fulfill(body=block.code, content_type="text/javascript"))
+    for name, body in (("views", views.replace("./heads_view.js", "./own_view.js")), ("own_view", block.code)):
+        answer = partial(lambda body, route: route.fulfill(body=body, content_type="text/javascript"), body)
+        page.route(f"**/{name}.js", answer)
     page.reload()
     expect(page.locator("main p").filter(has_text="en-de: entropy")).to_be_visible()
     page.goto(re.sub(r"&?sort=entropy", "", page.url))  # the view is told that the address has changed
