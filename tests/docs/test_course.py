@@ -98,6 +98,8 @@ def test_a_cell_that_grades_takes_a_solution(block, capsys):
     lesson, exercise = map(int, re.findall(r"grade\((\d+), (\d+), ", block.code)[0])
     code, answers = re.subn(r"def (exercise_\d)\(.*\): \.\.\.", r"\1 = solution", block.code)
     assert answers == 1
+    assert lesson == int(Path(block.page).name[:2])
+    assert f"def exercise_{exercise}(" in block.code
     exec(compile(code, block.page, "exec"), {"solution": solution(lesson, exercise)})
     assert capsys.readouterr().out == f"Exercise {lesson}.{exercise}: correct.\n"
 
