@@ -17,7 +17,6 @@ exclude_patterns = ["tools", "gallery", "course/solutions", "course/graders"]
 # Markdown
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_heading_anchors = 4
-suppress_warnings = ["myst.header", "misc.highlighting_failure"]  # pages that begin below #; lexers behind TOML 1.1
 
 # API pages
 default_role = "code"

@@ -15,15 +15,17 @@ from packaging.requirements import Requirement
 import regard
 from regard.recipe.recipe import Recipe
 from regard.views.terminal import heat_map
+from support.page_blocks import PAGES, run_by
 
 ROOT = Path(__file__).parent.parent
-EXTEND = "docs/extend.md"  # tests/model/test_extend.py runs it in a process of its own, as it registers parts
-GALLERY = "docs/gallery.md"  # docs/tools/gallery.py runs it: it trains models
-PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md"))]
 
 
-def blocks(page: str, language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+def pages(name: str) -> dict[str, list[str]]:
+    """The blocks that a test runs, by their page."""
+    found: dict[str, list[str]] = {}
+    for block in run_by(name):
+        found.setdefault(block.page, []).append(block.code)
+    return found
 
 
 def python(program: str) -> subprocess.CompletedProcess:
@@ -89,26 +91,22 @@ def test_heat_map():
         heat_map(weights, ["x"], ["a", "b", "c"])
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python") and page not in (EXTEND, GALLERY)])
+@pytest.mark.parametrize("page", pages("python"))
 def test_python_in_the_docs_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
-    lines = [
-        block for block in blocks(page, "python") if not re.match(r"# \w+\.py", block)
-    ]  # files have their own test
-    exec(compile("\n".join(lines), page, "exec"), {})
+    exec(compile("\n".join(pages("python")[page]), page, "exec"), {})
 
 
 def test_the_pages_with_code_are_found():
-    with_code = {page for page in PAGES if blocks(page, "python")}
-    assert {"README.md", "docs/training.md", "docs/decoding.md", "docs/interpret.md", EXTEND} <= with_code
+    assert {"README.md", "docs/training.md", "docs/decoding.md", "docs/interpret.md"} <= {*pages("python")}
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page != EXTEND and blocks(page, "toml")])
+@pytest.mark.parametrize("page", pages("recipe"))
 def test_recipes_in_the_docs_are_valid(page):
     """A block may be a part of a recipe: the tables it lacks are those of a small one."""
     field, part = {"tokenizer": "bytes"}, {"kind": "rnn"}
-    for block in blocks(page, "toml"):
+    for block in pages("recipe")[page]:
         table = tomllib.loads(block)
         missing = {
             "data": {"synthetic": "copy", "source": field, "target": field},
@@ -139,7 +137,8 @@ def test_the_glossary_names_modules_that_exist():
 
 @pytest.mark.parametrize("page", PAGES)
 def test_links_in_the_docs_exist(page):
-    links = re.findall(r"\]\((?!https?:|#)([^)#]+)", (ROOT / page).read_text())
+    text = re.sub(r"^```.*?^```$", "", (ROOT / page).read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    links = re.findall(r"\]\((?!https?:|#)([^)#]+)", text)
     assert [link for link in links if not (ROOT / page).parent.joinpath(link).exists()] == []
 
 

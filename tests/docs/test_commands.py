@@ -1,18 +1,13 @@
-"""Commands of the pages: verbs, options and `make` targets that exist; those of the README run, small."""
+"""Commands of the pages, also in their text: verbs, options and `make` targets exist."""
 
-import os
 import re
-import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 import typer
 
 from regard.cli import app
-from support.page_commands import COMMENT, ELSEWHERE, SHELL, SMALL, of_regard, simple_commands, write_parallel_text
+from support.page_commands import SHELL, of_regard, simple_commands
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
@@ -70,30 +65,3 @@ def test_a_command_that_does_not_exist_is_found():
     found = [arguments for command in simple_commands(script) if (arguments := of_regard(command)) is not None]
     assert [each[0] for each in found] == ["predict", "nonsense", "look"]
     assert [unknown(each) for each in found] == ["", "no verb nonsense", "No such option: --maps"]
-
-
-@pytest.mark.slow
-def test_the_commands_of_the_readme_run(tmp_path):
-    write_parallel_text(tmp_path / "multi30k")
-    shutil.copyfile(ROOT / "tests/interop/configurations/opennmt_transformer.yaml", tmp_path / "train.yaml")
-    (tmp_path / "sentences.txt").write_text("a dog runs\ntwo men talk\n")
-    settings = os.environ | {"REGARD_CACHE": str(tmp_path / ".cache"), "TESTED_PYTHON": sys.executable}
-    done = []
-    for code in SHELL.findall((ROOT / "README.md").read_text("utf-8")):
-        for line in (line for line in COMMENT.sub("", code).splitlines() if line.startswith("regard ")):
-            verb, first = line.split()[1:3]
-            if verb in ELSEWHERE:
-                continue
-            line = line.replace("> my.toml", "> converted.toml") if verb == "convert" else line
-            small = [f"--set {change}" for change in SMALL[first].split()] if verb == "train" else []
-            script = 'regard() { "$TESTED_PYTHON" -m regard "$@"; }\n' + " ".join([line.strip(), *small])
-            ended = subprocess.run(
-                ["bash", "-ec", script], cwd=tmp_path, env=settings, capture_output=True, text=True, check=False
-            )
-            assert ended.returncode == 0, f"{script}\n{ended.stdout}{ended.stderr}"
-            done.append(verb)
-    assert done == [
-        "train", "look", "recipes", "convert", "train", "evaluate", "predict", "look", "export",
-    ]  # fmt: skip
-    assert (tmp_path / "look.html").stat().st_size > 10_000
-    assert (tmp_path / "mine" / "config.json").exists()

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import wrong_answers
 
 import course
 import run_lesson
+from support.page_blocks import blocks, run_by
 
 ROOT = Path(__file__).parents[2]
 COURSE = ROOT / "docs" / "course"
@@ -71,13 +73,35 @@ def test_a_file_of_answers_is_graded(tmp_path, capsys):
     assert course.main("2", str(COURSE / "solutions" / "lesson_02.py")) == 0
 
 
-def test_the_example_of_grading_prints_what_is_pasted(tmp_path, capsys):
-    page = (COURSE / "index.md").read_text("utf-8")
-    (answers,) = re.findall(r"^```python \.noeval\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
-    (pasted,) = re.findall(r"^```text\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
-    (tmp_path / "my_answers.py").write_text(answers)
-    assert course.main("1", str(tmp_path / "my_answers.py")) == 1
-    assert capsys.readouterr().out == pasted
+@pytest.mark.slow
+def test_the_commands_of_the_course_run(tmp_path):
+    """In a copy of the folders, with the file of answers that the page shows."""
+    run, grade = (block.code for block in run_by("course") if block.language == "sh")
+    (answers,) = (block for block in run_by("course") if block.file)
+    (pasted,) = (block.code for block in blocks() if block.page == answers.page and block.language == "text")
+    for name in ("course", "tools"):
+        shutil.copytree(ROOT / "docs" / name, tmp_path / "docs" / name)
+    (tmp_path / "docs/course" / answers.file).write_text(answers.code)
+    start = f'python() {{ "{sys.executable}" "$@"; }}\n'
+    done = subprocess.run(["bash", "-ec", start + run], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "with attention" in done.stdout
+    pictures = sorted(path.name for path in (tmp_path / "docs/course").glob("*.svg"))
+    assert pictures == ["01-bottleneck-2.svg", "01-bottleneck-3.svg", "01-bottleneck-4.svg"]
+    folder = tmp_path / "docs" / "course"
+    graded = subprocess.run(["bash", "-c", start + grade], cwd=folder, capture_output=True, text=True, check=False)
+    assert (graded.returncode, graded.stdout) == (1, pasted), graded.stderr
+
+
+@pytest.mark.parametrize("block", run_by("grading"), ids=lambda block: Path(block.page).stem)
+def test_a_cell_that_grades_takes_a_solution(block, capsys):
+    lesson, exercise = map(int, re.findall(r"grade\((\d+), (\d+), ", block.code)[0])
+    code, answers = re.subn(r"def (exercise_\d)\(.*\): \.\.\.", r"\1 = solution", block.code)
+    assert answers == 1
+    assert lesson == int(Path(block.page).name[:2])
+    assert f"def exercise_{exercise}(" in block.code
+    exec(compile(code, block.page, "exec"), {"solution": solution(lesson, exercise)})
+    assert capsys.readouterr().out == f"Exercise {lesson}.{exercise}: correct.\n"
 
 
 @pytest.mark.parametrize("arguments", [[], ["1"], ["13", "answers.py"], ["one", "answers.py"], ["1", "none.py"]])

@@ -91,10 +91,10 @@ def test_the_page_of_exit_codes_names_every_error_with_its_code():
 
 
 def test_every_environment_variable_that_the_source_reads_is_listed():
-    source = "\n".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
+    source = "\n".join(path.read_text() for path in (ROOT / "hatch_build.py", *(ROOT / "src").rglob("*.py")))
     read = set(re.findall(r"environ(?:\.get\(|\[)[\"']([A-Z_]+)[\"']", source)) | {"REGARD_API_KEYS"}
     listed = set(re.findall(r"`([A-Z_]{3,})`", (DOCS / "environment.md").read_text("utf-8")))
-    assert {"REGARD_CACHE", "REGARD_NATIVE"} <= read
+    assert {"REGARD_CACHE", "REGARD_NATIVE", "REGARD_ENGINE"} <= read
     assert read - INTERNAL - listed == set()
     assert [name for name in listed if name != "REGARD_DATA" and name not in source] == []
 

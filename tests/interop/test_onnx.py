@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -27,6 +26,7 @@ from regard.model.capture import capture_attention
 from regard.model.interfaces import CarriedState
 from support import models, onnx_members, predictors
 from support.onnx_members import PREDICTORS
+from support.page_blocks import run_by
 
 ROOT = Path(__file__).parents[2]
 TEXTS = ["the cat sat", "a catalogue of category words, and the dog", "x"]
@@ -243,9 +243,7 @@ def test_a_translator_over_lengths_and_batches_and_its_greedy_search(folder):
 
 
 def test_the_example_of_the_guide_needs_neither_regard_nor_torch(folder, tmp_path):
-    (program,) = re.findall(
-        r"```python\n(# translate.py.*?)```", (ROOT / "docs/interop.md").read_text("utf-8"), re.DOTALL
-    )
+    (program,) = (block.code for block in run_by("onnx"))
     ending = "assert not {'regard', 'torch', 'transformers'} & set(sys.modules)\n"
     (tmp_path / "translate.py").write_text(program + ending)
     command = [sys.executable, str(tmp_path / "translate.py"), str(folder / FAST), *TEXTS]

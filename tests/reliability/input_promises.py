@@ -8,35 +8,35 @@ REFUSED = f"{IMAGES}::test_unreadable_files_are_refused_by_name"
 
 INPUTS = rows({
     "B1": (
-        "An empty file is refused as data, and gives no line as input",
+        "An empty file is refused as training data; as input it gives no output line",
         f"{CORPUS}::test_empty_files_are_refused", LINES,
     ),
     "B2": (
-        "Empty lines stay: as many lines come out as went in",
+        "Empty lines are kept: there are as many output lines as input lines",
         "cli/test_cli.py::test_predict_answers_line_for_line", LINES, EXACT,
     ),
     "B3": (
-        "A line of 1 MB is read; one without end is refused before it fills the memory",
+        "A line of 1 MB is read; a line without an end is refused before it fills the memory",
         LINES, EXACT,
         f"{TEXT}::test_a_line_of_any_length_is_refused_before_it_fills_the_memory",
         "cli/test_cli.py::test_a_line_that_is_too_long_is_named",
     ),
     "B4": (
-        "Invalid UTF-8 is refused with line and byte offset, or replaced where that is asked for",
+        "Invalid UTF-8 is refused with its line and byte offset, or replaced if an option says so",
         f"{TEXT}::test_invalid_utf8_is_refused_with_its_position",
         f"{CORPUS}::test_invalid_utf8_is_refused_or_replaced",
         "cli/test_cli.py::test_invalid_utf8_is_named",
     ),
-    "B5": ("NUL characters are text", LINES, EXACT),
+    "B5": ("NUL characters are read as text", LINES, EXACT),
     "B6": (
-        "A byte order mark at the beginning of a file is no text",
+        "A byte order mark at the beginning of a file is not part of the text",
         LINES, "word_vectors/test_vector_files.py::test_a_byte_order_mark_is_no_part_of_the_header",
     ),
     "B7": (
-        "CRLF and a lone CR end lines as LF does, also between two reads",
+        "CRLF and a single CR end a line as LF does, also where CR and LF fall into two reads",
         LINES, f"{TEXT}::test_a_line_break_may_fall_between_two_reads",
     ),
-    "B8": ("U+2028, NEL and other breaks of Unicode never split a line", LINES, EXACT),
+    "B8": ("U+2028, NEL and other Unicode line separators do not split a line", LINES, EXACT),
     "B9": (
         "Composed and decomposed characters (NFC, NFD) are kept as they are",
         LINES, EXACT, "data/test_tokenizer.py::test_unusual_texts_round_trip",
@@ -57,12 +57,12 @@ INPUTS = rows({
         "cli/test_cli.py::test_a_file_beside_the_input_has_as_many_lines",
     ),
     "B13": (
-        "A query that may look at nothing gets zeros, and no NaN",
+        "A query for which every key is masked gets zeros, not NaN",
         "contracts/test_attention_contracts.py::test_masked_rows_give_zeros",
         "contracts/test_traps.py::test_of_nothing_comes_nothing",
     ),
     "B14": (
-        "Sources and targets of no token are encoded, trained on and decoded",
+        "Sources and targets without any token are encoded, trained on and decoded",
         "contracts/test_models.py::test_an_empty_sequence_has_an_empty_memory",
         "kernels/test_rnn.py::test_empty_targets_and_empty_memory",
         "runtime/test_cpu_decoder.py::test_compiled_encoders_with_post_norm_and_empty_sources",
@@ -73,43 +73,44 @@ INPUTS = rows({
         f"{IMAGES}::test_a_truncated_file_is_refused_unless_all_pixels_are_there", REFUSED,
     ),
     "B16": (
-        "A decompression bomb is refused, also of a size of which Pillow only warns",
+        "A decompression bomb is refused, also where Pillow would only warn",
         REFUSED, f"{IMAGES}::test_a_decompression_bomb_is_refused_where_warnings_are_errors",
         "data/test_caption_datasets.py::test_a_member_that_unpacks_to_too_much_is_refused",
     ),
     "B17": ("CMYK images have the right colours", f"{IMAGES}::test_cmyk"),
-    "B18": ("Images of 16 bits are scaled, not cut off", f"{IMAGES}::test_sixteen_bits_are_scaled"),
+    "B18": ("Images with 16 bits per channel are scaled to 8, not clipped", f"{IMAGES}::test_sixteen_bits_are_scaled"),
     "B19": (
-        "Transparent pixels become white, and palettes colours",
+        "Transparent pixels become white, and palette images are converted to colours",
         f"{IMAGES}::test_transparent_pixels_become_white", f"{IMAGES}::test_palettes",
     ),
-    "B20": ("All 8 orientations of EXIF are applied", f"{IMAGES}::test_exif_orientation_is_applied"),
-    "B21": ("Of an animation the first frame is read", f"{IMAGES}::test_the_first_frame_of_an_animation_is_read"),
+    "B20": ("All eight EXIF orientations are applied", f"{IMAGES}::test_exif_orientation_is_applied"),
+    "B21": ("The first frame of an animation is read", f"{IMAGES}::test_the_first_frame_of_an_animation_is_read"),
     "B22": (
-        "A wrong extension is no obstacle; EPS and files of no bytes are refused",
+        "Images are recognized by their content, whatever their extension; EPS and empty files are refused",
         f"{IMAGES}::test_the_format_is_recognized_by_content", REFUSED,
         f"{IMAGES}::test_only_regular_files_of_some_size_are_read",
     ),
     "B23": (
-        "A body of 100 MB is refused without being kept",
+        "A request body of 100 MB is refused without being held in memory",
         "server/test_transport.py::test_a_large_body_is_refused_without_being_kept",
         "server/test_transport.py::test_the_rest_of_a_refused_body_is_not_taken_for_headers",
         "server/test_bulk.py::test_a_line_of_100_megabytes_is_not_kept",
     ),
     "B24": (
-        "JSON nested 150,000 deep is refused",
+        "JSON nested 150,000 levels deep is refused",
         "server/test_transport.py::test_deeply_nested_json_is_refused",
         "server/test_http.py::test_bad_requests_are_problems",
         "inference/test_forged_checkpoints.py::test_deep_json_is_refused",
     ),
     "B25": (
-        "No path and no URL is taken from a request",
+        "No file path and no URL is accepted in a request",
         "server/test_reload.py::test_no_path_is_taken_from_a_request",
         "server/test_http.py::test_bad_requests_are_problems",
         "server/test_studio.py::test_no_file_is_read_for_a_request",
     ),
     "B26": (
-        "20 strings of markup and script stay text as tokens, names and captions, under a strict content policy",
+        "20 strings of markup and script are shown as plain text in tokens, names and captions, under a "
+        "strict content security policy",
         "views/test_html.py::test_hostile_tokens_stay_inert",
         "views/test_html.py::test_each_hostile_string_stays_inert_as_token_file_name_and_caption",
         "views/test_html.py::test_nothing_else_may_run",

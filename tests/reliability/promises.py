@@ -25,13 +25,14 @@ PROMISES = (*TRAINING, *INPUTS, *SERVER, *SUPPLY_CHAIN, *PROCESSES)
 PAGE = TESTS.parent / "docs" / "reliability.md"
 HEAD = """# Reliability
 
-{count} faults and bad inputs that Regard survives, each with the tests that hold the promise (under `tests/`). A
-refusal is a `RegardError`: one line that names the file, what was wanted, what came and the remedy, and an exit code (1
-failure, 2 usage or bad input, 3 diverged, 4 checkpoint refused, 128 + its number for a signal); never a traceback, and
-no partial output that is taken for a success.
+Regard survives {count} kinds of faults and bad inputs. Each is listed with the tests (under `tests/`) that prove it.
+An input that cannot be used is refused with a `RegardError`: one line that names the file, what was expected, what
+was found and the remedy, and an exit code (1 failure, 2 usage or bad input, 3 diverged, 4 checkpoint refused, 128 +
+its number after a signal). There is never a traceback, and no partial output that could be taken for a complete one.
 
-`make reliability` runs these tests, also the slow ones, and prints how many promises hold and which do not. Tests that
-were skipped, as those that need a GPU are without one, are named; a promise of which all were skipped does not count.
+`make reliability` runs these tests, also the slow ones, and prints how many promises hold and which do not. Tests
+that were skipped, such as those that need a GPU on a machine without one, are named; a promise all of whose tests
+were skipped is not counted.
 
 This page is written from `tests/reliability/promises.py` by `make docs`.
 """

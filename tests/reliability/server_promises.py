@@ -5,7 +5,8 @@ from reliability.promise import Promise
 SERVER = (
     Promise(
         "S1",
-        "Overload at ten times capacity: 429 or 503 with Retry-After, no other 5xx, memory flat",
+        "At ten times its capacity, the server answers 429 or 503 with Retry-After and no other 5xx, and its "
+        "memory stays constant",
         (
             "reliability/test_served_process.py::test_overload_is_refused_and_memory_stays_flat",
             "server/test_http.py::test_overload_gives_429_and_nothing_else",
@@ -23,7 +24,7 @@ SERVER = (
     ),
     Promise(
         "S3",
-        "A disconnect frees its slot at the next step",
+        "When a client disconnects, its slot is free at the next step",
         (
             "server/test_http.py::test_a_disconnected_client_frees_its_slot",
             "server/test_engine.py::test_a_cancelled_job_frees_its_slot_at_the_next_step",
@@ -33,7 +34,7 @@ SERVER = (
     ),
     Promise(
         "S4",
-        "Slow loris: headers and bodies that never end are timed out",
+        "Headers and bodies that never end (Slowloris) are ended by a timeout",
         (
             "server/test_transport.py::test_slow_headers_and_bodies_are_timed_out",
             "server/test_transport.py::test_headers_without_end_are_bounded",
@@ -41,7 +42,7 @@ SERVER = (
     ),
     Promise(
         "S5",
-        "A slow reader stalls nobody and is bounded in memory",
+        "A client that reads slowly delays no other request, and the memory for its answer is bounded",
         (
             "server/test_http.py::test_a_slow_reader_stalls_nobody",
             "reliability/test_served_process.py::test_readers_that_never_read_stall_nobody",
@@ -58,7 +59,7 @@ SERVER = (
     ),
     Promise(
         "S7",
-        "SIGTERM drains: all in flight is answered, new requests are refused, exit 0",
+        "After SIGTERM, running requests are answered, new ones are refused, and the exit code is 0",
         (
             "server/test_serve.py::test_a_server_answers_and_drains",
             "server/test_engine.py::test_stopping_finishes_what_is_in_flight_and_refuses_the_rest",
@@ -67,12 +68,12 @@ SERVER = (
     ),
     Promise(
         "S8",
-        "Live and ready are two things",
+        "Liveness and readiness are reported separately",
         ("server/test_http.py::test_a_server_that_stops_is_live_and_not_ready",),
     ),
     Promise(
         "S9",
-        "A killed worker or engine recovers; the requests that it held get a clear 503",
+        "A worker or engine process that is killed is started again; its requests get a 503 that says why",
         (
             "server/test_workers.py::test_a_killed_worker_is_started_again_and_its_counts_stay",
             "server/test_workers.py::test_a_killed_engine_is_started_again_and_its_requests_are_told",
@@ -80,7 +81,7 @@ SERVER = (
     ),
     Promise(
         "S10",
-        "Metrics equal the client's counts",
+        "The counts in the metrics equal those of the client",
         (
             "server/test_server_metrics.py::test_metrics_are_what_a_client_counted",
             "server/test_server_metrics.py::test_cancellations_and_deadlines_are_counted",

@@ -3,6 +3,8 @@
 import json
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
@@ -17,6 +19,7 @@ from regard.training.telemetry.log_file import truncate_log
 from support.browsers import HOSTILE, browser as launched, fixed, settled, strict_pages, until, violations
 from support.captioners import captioner
 from support.keyboard import Keyboard
+from support.page_blocks import run_by
 from support.predictors import language_model, translator
 from support.servers import Running, served
 
@@ -94,6 +97,21 @@ def rows(page: object, table: str) -> list[list[str]]:
     return page.locator(f"{table} tbody tr").evaluate_all(
         "rows => rows.map(row => [...row.cells].map(cell => cell.textContent))"
     )
+
+
+def test_a_view_of_the_docs_is_shown(opened, expect):
+    """The module of docs/studio.md, listed in views.js in the place of the view of heads, whose route it has."""
+    (block,) = run_by("view")
+    views = (Path(regard.__file__).parent / "server/studio_page/views.js").read_text("utf-8")
+    assert views.count("./heads_view.js") == 1
+    page = opened("heads", model="en-de", sort="entropy")
+    for name, body in (("views", views.replace("./heads_view.js", "./own_view.js")), ("own_view", block.code)):
+        answer = partial(lambda body, route: route.fulfill(body=body, content_type="text/javascript"), body)
+        page.route(f"**/{name}.js", answer)
+    page.reload()
+    expect(page.locator("main p").filter(has_text="en-de: entropy")).to_be_visible()
+    page.goto(re.sub(r"&?sort=entropy", "", page.url))  # the view is told that the address has changed
+    expect(page.locator("main p").filter(has_text="en-de: not sorted")).to_be_visible()
 
 
 def test_examples_are_browsed_and_one_click_leads_to_a_look(opened, expect, server):

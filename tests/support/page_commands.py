@@ -9,7 +9,36 @@ from pathlib import Path
 
 SHELL = re.compile(r"^```(?:sh|bash|console)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 COMMENT = re.compile(r"(?:^|\s)#.*$", re.MULTILINE)
-ELSEWHERE = {"studio", "serve", "import"}  # verbs that run until they are stopped, or need a network
+SERVERS = {"studio", "serve"}  # verbs that run until they are stopped
+# Commands that no test runs as they stand, by their beginning or a word of theirs, and why.
+NOT_RUN = {
+    "pip install": "installs packages; the workflow of releases installs the wheel with tools/install_test.py",
+    "python3 -m venv": "sets up an environment for `pip install`",
+    "source regard-env/bin/activate": "sets up an environment for `pip install`",
+    "make demo": "tests/cli/test_cli.py runs `regard demo`",
+    "make quick": "runs tests",
+    "make test": "runs tests",
+    "make docs": "a step of its own in CI",
+    "make experiments": "tests/test_experiments.py runs each experiment, small",
+    "REGARD_DATA=/path/to/data make experiments": "tests/test_experiments.py runs each experiment, small",
+    "python experiments/": "tests/test_experiments.py runs each experiment, small",
+    ".venv/bin/python experiments/": "tests/test_experiments.py runs each experiment, small",
+    "make engine-wheel": "tests/release/test_prebuilt_engine.py builds this wheel",
+    "podman": "needs a container engine; tests/server/test_deploy.py checks deploy/Containerfile",
+    "kubectl": "needs a cluster; tests/server/test_deploy.py checks deploy/kubernetes.yaml",
+    "kill -HUP PID": "tests/server/test_reload.py sends SIGHUP to a server",
+    "python tests/support/write_studio_model.py": "writes a model into the package, whose hash a test checks",
+    "regard demo": "tests/cli/test_cli.py runs it, for minutes",
+    "regard data multi30k --fetch": "needs the network",
+    "--engine ray": "tests/api/test_predict_ray.py predicts with Ray",
+    "regard train masked-language-model": "needs the texts of SST-2; bfloat16 is slow on a CPU",
+    "regard train classification-pretrained": "needs SST-2 and the model before it",
+    "regard train word-language-model": "needs WikiText-2 and, for CUDA graphs, a GPU",
+    "regard evaluate runs/wikitext2": "needs WikiText-2",
+    "regard train spelling --out": "needs, for CUDA graphs, a GPU",
+    "regard evaluate runs/spelling": "needs the model before it",
+    "regard train spelling-rnn": "takes half an hour; docs/guides/spelling.md trains such a model, small",
+}
 # What makes `regard train` of a recipe small enough for a test.
 SMALL = {
     "dates": "train.max_steps=4 train.warmup_steps=2 train.validate_every=4 train.device=cpu",
@@ -41,6 +70,24 @@ def of_regard(command: list[str]) -> list[str] | None:
         return command[1:]
     at = next((i for i, pair in enumerate(pairwise(command)) if pair == ("-m", "regard")), None)
     return None if at is None else command[at + 2 :]
+
+
+def reason_not_to_run(command: list[str]) -> str:
+    """Why no test runs a command; nothing if one does."""
+    text = " ".join(command)
+    return next((why for part, why in NOT_RUN.items() if text.startswith(part) or f" {part} " in f"{text} "), "")
+
+
+def runner(command: list[str]) -> str:
+    """What runs a simple command of a page in tests/docs/test_topic_commands.py; nothing if nothing does."""
+    arguments = of_regard(command)
+    if reason_not_to_run(command):
+        return "none"
+    if command[0] == "torchrun":
+        return "torchrun"
+    if arguments is not None:
+        return "server" if arguments[:1] and arguments[0] in SERVERS else "regard"
+    return {"curl": "request", "jq": "request", "echo": "echo", "python": "python"}.get(command[0], "")
 
 
 def write_parallel_text(folder: Path) -> None:
