@@ -52,6 +52,7 @@ CHANGES = {  # for `regard train`, by the recipe that a page names
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 NEEDED = {"docs/cli.md": ("ctranslate2", "onnx", "optuna", "sacrebleu", "uvicorn", "yaml")}
 WITHOUT = {"docs/claims.md"}  # pages of which no command runs here: see NOT_RUN of support/page_commands.py
+README_VERBS = ["train", "look", "recipes", "convert", "train", "evaluate", "predict", "look", "import", "export"]
 HERE = (  # what a page names of other machines and long runs, and what stands for it on this one
     ("hf:Helsinki-NLP/opus-mt-en-de", "theirs"),  # a folder of transformers
     ("/shared/", ""),
@@ -172,7 +173,7 @@ class Session:
     """Runs the commands of a page one after the other, as a reader would, in the current folder."""
 
     def __init__(self) -> None:
-        self.ran, self.said = 0, None  # said: what `echo` gives to the next command
+        self.ran, self.verbs, self.said = 0, list[str](), None  # said: what `echo` gives to the next command
         self.updates = 4
 
     def run(self, block: Block) -> None:
@@ -196,6 +197,7 @@ class Session:
         arguments = of_regard(words)
         assert arguments is not None
         verb = arguments[0]
+        self.verbs.append(verb)
         if verb in ("train", "export", "import", "sweep") and "--out" in arguments and "--resume" not in arguments:
             out = Path(arguments[arguments.index("--out") + 1])  # pages use a name again
             shutil.rmtree(out, ignore_errors=True)
@@ -315,6 +317,10 @@ def test_the_commands_of_a_page_run(page, folder, monkeypatch, tmp_path):
         if block.page == page:
             session.run(block)
     assert session.ran or page in WITHOUT, f"{page} has no command that runs"
+    if page == "README.md":
+        assert session.verbs == README_VERBS
+        assert Path("look.html").stat().st_size > 10_000
+        assert Path("mine/config.json").exists()
 
 
 def _redirected(arguments: list[str], sign: str) -> str | None:
