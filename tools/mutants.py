@@ -3,10 +3,10 @@
     python tools/mutants.py --count 100 --seed 1 [--only decoding] [--minutes 7] [--again]
 
 Each fault is planted in a copy of the tree. The test files whose imports reach the changed module run, nearest first,
-up to the first failure or until --seconds have passed; a failing test counts if it passes without the fault. Results
-are kept in .mutants/, so that a run that was stopped, or ended by --minutes, goes on. --again tries once more what
-survived, which is how new tests are seen to catch it. The report is docs/mutants.md; tools/equivalent_mutants.toml
-holds the faults that change nothing that can be observed, each with its reason.
+up to the first failure or until --seconds have passed; a test that fails, or ends the process, counts if it passes
+without the fault. Results are kept in .mutants/, so that a run that was stopped, or ended by --minutes, goes on.
+--again tries once more what survived, which is how new tests are seen to catch it. The report is docs/mutants.md;
+tools/equivalent_mutants.toml holds the faults that change nothing that can be observed, each with its reason.
 """
 
 import argparse
@@ -59,8 +59,9 @@ class Limits:
     Times are those of the processor, as other processes may be at work, and of processes that tests have started.
     """
 
-    def __init__(self, seconds: float, limit: int) -> None:
+    def __init__(self, seconds: float, limit: int, running: Path) -> None:
         self.deadline, self.limit, self.failed = sum(os.times()[:4]) + seconds, limit, list[str]()
+        self.running = running  # the file with the name of the test that is running
         signal.signal(signal.SIGPROF, self._fail)
 
     def _fail(self, *_: object) -> None:
@@ -75,6 +76,9 @@ class Limits:
             signal.setitimer(signal.ITIMER_PROF, 0)
 
     pytest_runtest_call = pytest_runtest_setup
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self.running.write_text(nodeid)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport | pytest.CollectReport) -> None:
         self.failed += [report.nodeid] * report.failed
@@ -117,11 +121,12 @@ class Tree:
 
     def failed(self, tests: list[str], seconds: float) -> list[str]:
         """The tests that fail, or the files that cannot be collected. Runs in a forked process."""
-        told = self.folder / ".failed"
-        told.unlink(missing_ok=True)
+        told, running = self.folder / ".failed", self.folder / ".running"
+        for each in (told, running):
+            each.unlink(missing_ok=True)
         child = os.fork()
         if not child:
-            self._run(tests, seconds, told)
+            self._run(tests, seconds, told, running)
         end = time.monotonic() + 4 * (self.options.seconds + self.options.limit)
         while os.waitpid(child, os.WNOHANG) == (0, 0):
             if time.monotonic() > end:  # it waits for something, or is in a loop that no signal ends
@@ -129,11 +134,13 @@ class Tree:
                 os.waitpid(child, 0)
                 return []
             time.sleep(0.05)
+        if not told.exists() and running.exists():  # the process crashed
+            return [running.read_text()]
         if not told.exists():
             raise RuntimeError(f"pytest did not run:\n{(self.folder / '.output').read_text()}")
         return told.read_text().splitlines()
 
-    def _run(self, tests: list[str], seconds: float, told: Path) -> None:
+    def _run(self, tests: list[str], seconds: float, told: Path, running: Path) -> None:
         try:
             os.setsid()
             os.chdir(self.folder)
@@ -143,7 +150,7 @@ class Tree:
             output = os.open(self.folder / ".output", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             os.dup2(output, 1)
             os.dup2(output, 2)
-            limits = Limits(seconds, self.options.limit)
+            limits = Limits(seconds, self.options.limit, running)
             arguments = ["-q", "-m", "not slow", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header"]
             code = 0
             with suppress(ExceptionGroup, Warning):  # of what a run that ended early has left open

@@ -10,6 +10,7 @@ import torch
 import regard
 from golden.write import HERE
 from regard.api.align import align, choose, with_markup
+from regard.api.heads import best_agreements
 from regard.data.special_tokens import END
 from regard.data.tokenizer import Tokenizer
 from regard.evaluation.alignment_error import Agreement, read_links
@@ -254,3 +255,18 @@ def test_the_command_carries_markup(tmp_path):
     assert "<b>" in lines[0]
     both = command("predict", GOLDEN / "rnn", tmp_path / "in", "--markup", "--scores")
     assert (both.returncode, "scores: wanted nothing beside --markup" in both.stderr) == (2, True)
+
+
+def test_the_agreement_of_a_head_is_that_of_its_better_step():
+    """Means of heads have none, nor have heads where no link is sure."""
+    good, bad, none = Agreement(4, 4, 3, 3), Agreement(4, 4, 1, 2), Agreement(4, 0, 0, 2)
+    agreements = {
+        AlignmentHeads(1, 1, "output"): bad,
+        AlignmentHeads(1, 1, "input"): good,
+        AlignmentHeads(2, 3, "output"): bad,
+        AlignmentHeads(2, 1, "output"): none,
+        AlignmentHeads(2, None, "output"): good,
+        AlignmentHeads(None, None, "input"): good,
+    }
+    found = best_agreements(agreements)
+    assert found == {("decoder 1 cross", 1): 1 - good.error_rate, ("decoder 2 cross", 3): 1 - bad.error_rate}

@@ -155,6 +155,25 @@ def test_reordered_state_equals_reordered_prefixes(name, has_memory):
         torch.testing.assert_close(logits, wanted, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("beams", [1, 2, 3])
+@pytest.mark.parametrize(("name", "has_memory"), WITH_AND_WITHOUT)
+@torch.no_grad()
+def test_hypotheses_that_follow_others_equal_forward(name, has_memory, beams):
+    module, given = decoder(name, WIDTH if has_memory else None), memory() if has_memory else None
+    generator, rows = torch.Generator().manual_seed(2), torch.arange(3).repeat_interleave(beams)
+    state = module.start(given, batch=3, capacity=5, beams=beams)
+    prefixes = torch.zeros(3, beams, 0, dtype=torch.int64)
+    for _ in range(5):
+        tokens = torch.randint(VOCABULARY, (3, beams, 1), generator=generator)
+        prefixes = torch.cat((prefixes, tokens), 2)
+        logits, state = module.step(tokens.flatten(), state)
+        wanted = module(prefixes.flatten(0, 1), None if given is None else given.reorder(rows))[:, -1]
+        torch.testing.assert_close(logits, wanted, atol=1e-5, rtol=1e-4)
+        parents = torch.randint(beams, (3, beams), generator=generator)
+        state = state.follow(parents)
+        prefixes = prefixes.gather(1, parents[..., None].expand_as(prefixes))
+
+
 @pytest.mark.parametrize("name", DECODERS)
 def test_gradient_reaches_every_parameter_of_a_decoder(name):
     module = decoder(name).train()

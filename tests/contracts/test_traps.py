@@ -1,5 +1,7 @@
 """Traps that attention code falls into without a word: strides, shared memory, changed tensors, precision."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -162,3 +164,32 @@ def test_of_nothing_comes_nothing(shape):
     )
     assert torch.equal(regard.attend(query, key, value), torch.zeros(batch, heads, n, 6))
     assert regard.attention_weights(query, key).shape == shape
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(("choice", "kernel"), [(0, "efficient"), (1, "flash"), (3, "cudnn")])
+def test_on_a_gpu_the_kernel_is_the_one_that_pytorch_chooses_unless_there_is_a_mask(
+    monkeypatch, choice, kernel, masked
+):
+    """Which kernel is called, on tensors without content; each returns what PyTorch's returns."""
+    called, asked = [], []
+
+    class Kernels:
+        def __getattr__(self, name):
+            def call(q, *_, **__):
+                called.append(name)
+                wide = "cudnn" in name, -q.shape[2] % 32 if "efficient" in name else 0
+                lse = q.new_empty(*q.shape[:2], q.shape[2] + wide[1], *([1] if wide[0] else []))
+                return torch.empty_like(q), lse, None
+
+            return SimpleNamespace(default=call)
+
+    monkeypatch.setattr(sdpa, "aten", Kernels())
+    monkeypatch.setattr(torch, "_fused_sdp_choice", lambda *given, **_: asked.append(given) or choice)
+    q, k, v = (torch.empty(2, heads, 5, 8, device="meta") for heads in (4, 2, 2))
+    mask = torch.empty(2, 1, 5, 5, device="meta") if masked else None
+    out, lse = sdpa._forward(q, k, v, mask, False, 0.5, 0.0)
+    assert called == [f"_scaled_dot_product_{'efficient' if masked else kernel}_attention"]
+    assert len(asked) == (not masked)
+    assert out.shape == q.shape
+    assert lse.shape == q.shape[:3]

@@ -13,6 +13,7 @@ import docstrings
 import package_map
 import regard
 from regard.core import errors
+from support.write_python_interface import FILE, interface, public_callables
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -46,20 +47,10 @@ def test_every_public_name_is_on_the_api_page_once():
     assert set(api_reference.REGISTER) == own
 
 
-def public_callables():
-    """Every public function, class and method with the docstring that must explain its arguments."""
-    for name in (name for names in api_reference.GROUPS.values() for name in names):
-        value = getattr(regard, name)
-        if not callable(value):
-            continue
-        own = inspect.getdoc(value) or ""
-        yield name, value, "\n".join([own, *docstrings.field_lines(value)])
-        for each, member in vars(value).items() if inspect.isclass(value) else ():
-            function = getattr(member, "__func__", member)
-            if inspect.isfunction(function) and not each.startswith("_"):
-                yield f"{name}.{each}", function, f"{inspect.getdoc(function) or ''}\n{own}"
-    for name in api_reference.REGISTER:
-        yield f"register.{name}", getattr(regard.register, name), inspect.getdoc(getattr(regard.register, name)) or ""
+def test_the_python_interface_is_frozen():
+    """Arguments, their order and their defaults. A change here is a change for users: make it on purpose."""
+    how = "python tests/support/write_python_interface.py"
+    assert FILE.read_text("utf-8").splitlines() == interface().splitlines(), how
 
 
 def unexplained(function, text: str) -> list[str]:

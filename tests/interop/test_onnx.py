@@ -12,6 +12,7 @@ import pytest
 import tokenizers
 import torch
 import torch._higher_order_ops.scan
+from PIL.Image import Resampling
 
 import regard
 from regard.core.atomic_io import file_lock
@@ -19,7 +20,7 @@ from regard.core.errors import InvalidArgument, MissingExtra
 from regard.core.sequence import MultiSource, Tokens
 from regard.data.synthetic.shapes import shapes
 from regard.inference.pipelines import OutputOptions
-from regard.interop.onnx.files import generation_config, write_tokenizers
+from regard.interop.onnx.files import RESAMPLING, generation_config, write_tokenizers
 from regard.interop.onnx.graph import Graph, GraphInput, write_graph
 from regard.interop.onnx.target import OnnxTarget, predictor_graphs
 from regard.model.capture import capture_attention
@@ -288,6 +289,10 @@ def test_the_tokenizer_begins_a_prompt_as_our_search_does(tmp_path, data):
     assert written.encode("a dog").ids == [start, *model.target.encode("a dog")]
     assert settings["add_bos_token"] is True
     assert written.token_to_id(settings["bos_token"]) == start == generation_config(model)["decoder_start_token_id"]
+
+
+def test_filters_have_the_numbers_of_pillow():
+    assert {name: Resampling[name.upper()] for name in RESAMPLING} == RESAMPLING
 
 
 def test_what_cannot_be_exported_is_said():

@@ -7,6 +7,7 @@ import io
 import math
 import os
 import random
+import struct
 import unicodedata
 from functools import cache
 from pathlib import Path
@@ -156,6 +157,19 @@ def test_only_ties_of_repeated_letters_are_decided_otherwise(tmp_path):
     assert wrong_lines(unigram, tmp_path, lines) == []
     assert 0 < len(wrong_lines(unigram, tmp_path, lines, ties=True)) < 200
     assert wrong_lines(bpe, tmp_path, lines, ties=True) == []
+
+
+def test_a_piece_that_no_merges_lead_to_is_no_token(tmp_path):
+    """A word that is a piece, of which the pair in the middle is merged first."""
+    pieces = {"ა": -50.0, "ბ": -50.0, "გ": -50.0, "დ": -50.0}
+    pieces |= {"ბგ": -0.1, "▁ა": -0.3, "▁აბ": -0.4, "გდ": -0.2, "▁აბგდ": -0.5}
+    content = trained("bpe", "plain")
+    for text, score in pieces.items():
+        own = b"\x0a" + bytes([len(text.encode())]) + text.encode() + b"\x15" + struct.pack("<f", score)
+        content += b"\x0a" + bytes([len(own)]) + own
+    theirs = spm.SentencePieceProcessor(model_proto=content)
+    assert theirs.encode("აბგდ", out_type=str) == ["▁ა", "ბგ", "დ"]
+    assert wrong_lines(content, tmp_path, ["აბგდ", "აბ გდ აბგდ", "the აბგ cat"], ties=True) == []
 
 
 @pytest.mark.parametrize("options", ["plain", "case folding"])

@@ -1,6 +1,7 @@
 """Measured properties of heads: against loops over all weights, and of heads whose properties are known."""
 
 import json
+from itertools import pairwise
 from math import log2, sqrt
 
 import pytest
@@ -10,6 +11,7 @@ from torch.nn import functional as F
 import regard
 from measure import peak_bytes
 from regard.core.sequence import Tokens
+from regard.interpret import head_properties
 from regard.interpret.head_properties import COLUMNS, HeadMeter, HeadReport
 from regard.interpret.head_similarity import grouped
 from regard.interpret.look import Look
@@ -167,6 +169,20 @@ def test_copying_from_a_source_is_measured_where_its_tokens_are_those_of_the_out
         for row, token in zip(logits, tokens, strict=True):
             ranks.append(float((row < row[token]).sum() - (row > row[token]).sum()) / (len(row) - 1))
     assert shared[0].copying == pytest.approx(sum(ranks) / len(ranks), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("in_all", "of_one", "wanted"),
+    [(512, 128, [4] * 5), (512, 1, [1] * 5), (512, 3, [3] * 5), (6, 4, [4, 2, 0, 0, 0]), (9, 4, [4, 4, 1, 0, 0])],
+)
+def test_copying_is_measured_of_so_many_tokens_at_most(monkeypatch, in_all, of_one, wanted):
+    monkeypatch.setattr(head_properties, "COPIED", in_all)
+    monkeypatch.setattr(head_properties, "COPIED_OF_ONE", of_one)
+    model, meter, counts = known_heads(), HeadMeter(), [0]
+    for _ in wanted:
+        meter.add(regard.look(model, None, output=IDS[:4]))
+        counts.append(next(iter(meter._maps.values())).copied)
+    assert [after - before for before, after in pairwise(counts)] == wanted
 
 
 def test_heads_are_grouped_by_mean_distance():

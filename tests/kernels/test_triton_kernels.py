@@ -199,6 +199,25 @@ def test_weights_and_summaries_equal_the_reference(mask, dtype):
 
 
 @torch.no_grad()
+def test_weights_and_summaries_come_from_the_kernels_where_these_can_be_launched(monkeypatch):
+    """Rows with more of the largest weights than fit into registers do not."""
+    spec = AttentionSpec(DotScoreFunction(0.7), new(2, 2, 5, 7), new(2, 1, 9, 7), AttentionMask())
+    lse = reference.scores(spec).logsumexp(-1)
+    wanted = [weights.summarize(spec, top=top, lse=lse) for top in (3, 4)], weights.weights(spec, slice(1, 4), lse)
+    asked, kernels = [], {name: getattr(weights, name) for name in ("triton_summary", "triton_weights")}
+    for name in kernels:
+        monkeypatch.setattr(weights, name, lambda *given, name=name: (asked.append(name), kernels[name](*given))[1])
+    monkeypatch.setattr(weights, "triton_supports", lambda spec: True)
+    monkeypatch.setattr(weights, "MAX_TOP", 3)
+    found = [weights.summarize(spec, top=top, lse=lse) for top in (3, 4)], weights.weights(spec, slice(1, 4), lse)
+    assert asked == ["triton_summary", "triton_weights"]
+    for ours, plain in zip(found[0], wanted[0], strict=True):
+        for name in ("entropy", "distance", "top_weights", "top_keys"):
+            torch.testing.assert_close(getattr(ours, name), getattr(plain, name), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(found[1], wanted[1], atol=1e-6, rtol=1e-5)
+
+
+@torch.no_grad()
 def test_of_equal_weights_the_first_keys_come_first():
     query, key = torch.ones(1, 1, 3, 2, device=DEVICE), torch.ones(1, 1, 40, 2, device=DEVICE)
     key[:, :, 30] = 2.0

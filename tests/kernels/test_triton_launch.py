@@ -9,6 +9,9 @@ import torch
 
 import regard
 from regard.kernels import triton_launch
+from regard.kernels.attention import additive, varlen, weights
+from regard.kernels.layers import conv_unfold, linear, residual_norm
+from regard.kernels.recurrent import rnn_cuda
 
 FIRST, SECOND = torch.device("cuda:0"), torch.device("cuda:1")
 
@@ -126,3 +129,22 @@ def test_a_cache_that_others_could_write_to_is_not_used(monkeypatch, tmp_path, c
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     assert not triton_launch.available(FIRST)
     assert "others cannot write to" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        (additive, "ROWS KEYS OWN COLUMNS TILE WIDTH"),
+        (weights, "ROWS KEYS WARPS MAX_TOP"),
+        (varlen, "LOOP_STEP"),
+        (rnn_cuda, "BLOCK"),
+        (conv_unfold, "ROWS COLUMNS"),
+        (linear, "ROWS COLUMNS"),
+        (residual_norm, "TILE BACKWARD_TILE MAX_WIDTH"),
+    ],
+    ids=lambda each: getattr(each, "__name__", "").rpartition(".")[2],
+)
+def test_sizes_of_tiles_are_powers_of_two(module, names):
+    """Which Triton demands of a range, and its interpreter, in which tests run, does not."""
+    sizes = {name: getattr(module, name) for name in names.split()}
+    assert {name: size.bit_count() for name, size in sizes.items()} == dict.fromkeys(sizes, 1)

@@ -1,8 +1,11 @@
 """Dropout of recurrent decoders and of embeddings: what it zeroes, what it scales, and that evaluation has none."""
 
+from collections import Counter
+
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import regard
 from regard.kernels.layers import residual_norm
@@ -115,3 +118,29 @@ def test_the_fused_residual_draws_a_seed_for_each_call(monkeypatch):
         residual_norm.add_norm(given, dropout, norm)
     assert seeds == wanted
     assert len({*wanted}) == 3
+
+
+class Operators(TorchDispatchMode):
+    """Counts the operators that are executed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts = Counter[str]()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.counts[function.overloadpacket.__name__] += 1
+        return function(*args, **kwargs or {})
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["one dtype", "two dtypes"])
+def test_a_residual_is_added_in_one_pass_where_dtypes_are_equal(dtype):
+    x, change, dropout = torch.randn(50, 8), torch.randn(50, 8).to(dtype), Dropout(0.5)
+    torch.manual_seed(3)
+    dropped = dropout(change)
+    torch.manual_seed(3)
+    with Operators() as executed:
+        found = dropout.onto(x, change)
+    torch.testing.assert_close(found, x + dropped)
+    assert 0.3 < (found == x).float().mean() < 0.7
+    one_pass = dtype == torch.float32
+    assert (executed.counts["addcmul"], executed.counts["add"]) == ((1, 0) if one_pass else (0, 1))

@@ -116,6 +116,20 @@ def test_cached_steps_equal_the_whole_with_a_bias_of_distance(kind):
     torch.testing.assert_close(torch.cat(steps, 1), whole)
 
 
+@pytest.mark.parametrize("positions", ["one of all", "one of each"])
+@pytest.mark.parametrize("name", LAYERS)
+@torch.no_grad()
+def test_hypotheses_at_one_position_attend_to_the_past_and_to_themselves(name, positions):
+    module, past, next_ones = layer(name), torch.randn(BATCH, N, WIDTH), torch.randn(BATCH, 3, WIDTH)
+    cache = module.empty_cache(past, capacity=N + 3)
+    module.step(past, cache)
+    visible = torch.cat((torch.ones(3, N, dtype=torch.bool), torch.eye(3, dtype=torch.bool)), 1).expand(BATCH, -1, -1)
+    position = N if positions == "one of all" else torch.full((BATCH,), N)
+    found = module.step(next_ones, cache, visible=visible, position=position)
+    alone = [module(torch.cat((past, each), 1), causal=True)[:, -1:] for each in next_ones.split(1, dim=1)]
+    torch.testing.assert_close(found, torch.cat(alone, 1))
+
+
 @pytest.mark.parametrize("name", LAYERS)
 @torch.no_grad()
 def test_reordered_cache_equals_reordered_prefixes(name):

@@ -1,5 +1,7 @@
 """The static decoder and decode buffers, as recorded on a GPU; here every step is launched, on a CPU."""
 
+import ctypes
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -16,11 +18,12 @@ from regard.decoding.config import DecodeConfig
 from regard.decoding.greedy import GreedySearch
 from regard.decoding.interfaces import GeneratedTokens
 from regard.decoding.request import Request, SearchTask
+from regard.kernels.decode import step as step_kernels
 from regard.model.seq2seq import Seq2Seq
 from regard.model.transformer import TransformerDecoder
 from regard.runtime import engines
 from regard.runtime.cpu.support import supported
-from regard.runtime.cuda import buffers, cuda_graphs
+from regard.runtime.cuda import buffers, cuda_graphs, static_decoder as static_decoders
 from regard.runtime.cuda.cuda_graphs import rounded
 from regard.runtime.cuda.encode import GraphedEncoder
 from regard.runtime.cuda.static_decoder import StaticDecoder, _decoders, static_decoder
@@ -277,3 +280,32 @@ def test_a_finished_slot_does_not_change(strategy):
         for row in searched.done.nonzero()[:, 0].tolist():
             first.setdefault(row, searched.hypotheses(torch.tensor([row]))[0])
     assert searched.hypotheses(torch.arange(rows)) == [first[row] for row in range(rows)]
+
+
+def test_a_gpu_reads_every_word_of_every_weight_for_the_fingerprints(monkeypatch):
+    """Their addresses and sizes, as its kernel is given them; a change of any last number is noticed."""
+    module, given = decoder("transformer"), []
+
+    class Kernels:
+        @staticmethod
+        def fingerprints(addresses, sizes):
+            given.append((addresses.tolist(), sizes.tolist()))
+            pairs = zip(*given[-1], strict=True)
+            read = [(ctypes.c_uint32 * size).from_address(address) for address, size in pairs]
+            return torch.tensor([sum(each) for each in read])
+
+    monkeypatch.setattr(step_kernels, "kernels", lambda weight: Kernels)
+    monkeypatch.setattr(static_decoders, "_fingerprint_stream", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    tensors = static_decoders.weights(module)
+    wanted = [each.data_ptr() for each in tensors], [each.numel() for each in tensors]
+    with monkeypatch.context() as unread:  # sizes before anything is read by them
+        unread.setattr(Kernels, "fingerprints", lambda addresses, sizes: given.append(sizes.tolist()) or sizes)
+        static_decoders.WeightFingerprint(module)
+    assert given.pop() == wanted[1]
+    fingerprint = static_decoders.WeightFingerprint(module)
+    assert given == [wanted]
+    for weight in tensors:
+        weight.data.view(-1)[-1] += 1
+        assert fingerprint.changed(module)
+        assert not fingerprint.changed(module)

@@ -1,6 +1,7 @@
 """Models behind Ray Serve, with the real one: replicas, streams, clients that leave, a queue that is full."""
 
 import http.client
+import inspect
 import json
 import re
 import socket
@@ -129,6 +130,13 @@ def test_a_full_queue_is_refused_by_the_engine(port):
         connection.close()
     assert {status for status, _, _ in answers} == {429, 504}
     assert all(int(headers["retry-after"]) >= 1 for status, headers, _ in answers if status == 429)
+
+
+def test_arguments_shared_with_serve_have_its_defaults():
+    own, serves = (inspect.signature(each).parameters for each in (deployment, regard.serve))
+    shared = [name for name in own if name in serves]
+    assert {"device", "keys", "slots", "queue", "max_body", "max_inputs", "drain_seconds", "cors"} < {*shared}
+    assert [own[name].default for name in shared] == [serves[name].default for name in shared]
 
 
 def test_arguments_that_contradict_each_other_are_refused():

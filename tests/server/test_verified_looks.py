@@ -25,10 +25,10 @@ EDITS = {
 }
 
 
-def plant(model, text, ids) -> None:
-    """Another draft for an input."""
+def plant(model, text, ids, *, changes: bool = False) -> None:
+    """Another draft for an input, and whether edits have changed its output before."""
     kept = verified_looks._drafts[model.model]
-    kept[text] = kept[text]._replace(ids=tuple(ids))
+    kept[text] = kept[text]._replace(ids=tuple(ids), changes=changes)
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +132,8 @@ def test_a_draft_is_given_up_that_was_right_in_too_few_tokens_since_its_correcti
     assert (found and found.forward.labels.tolist()) == (own if apart == verified_looks.TOKENS else None)
 
 
-def test_the_compiled_decoder_is_asked_four_times_at_most(trained, monkeypatch):
+@pytest.mark.parametrize("changes", [False, True], ids=["after a draft", "for the first draft, too"])
+def test_the_compiled_decoder_is_asked_four_times_at_most(trained, monkeypatch, changes):
     text, options, calls = "24 June 1937", {"beam_size": 1}, []
     own = LiveLook(text, options=options).look(trained).forward.labels.tolist()  # 1937-06-24
 
@@ -143,11 +144,11 @@ def test_the_compiled_decoder_is_asked_four_times_at_most(trained, monkeypatch):
         calls.append(len(given))
         return wrong_at(len(given))
 
-    plant(trained, text, wrong_at(0))
+    plant(trained, text, wrong_at(0), changes=changes)
     monkeypatch.setattr(verified_looks, "draft_search", draft)
     found = verified_looks.verified_look(trained, text, EDITS["nothing changes"], options)
     assert found.forward.labels.tolist() == own
-    assert calls == [1, 2, 3, 4]
+    assert calls == ([0, 1, 2, 3] if changes else [1, 2, 3, 4])
 
 
 STRONG = {

@@ -319,3 +319,14 @@ def test_unusable_sentences_and_settings_are_refused():
         train_word2vec([])
     with pytest.raises(regard.InvalidRecipe, match="window: wanted a whole number of at least 1; got 0"):
         Word2VecConfig(window=0)
+
+
+@pytest.mark.parametrize(
+    "given", [["dim=3", "min_count=1"], Word2VecConfig(dim=3, min_count=1)], ids=["changes", "whole"]
+)
+def test_settings_are_changes_of_the_defaults_or_a_whole_configuration(given, tmp_path):
+    (tmp_path / "text").write_text("a b c a\nb c\n")
+    vectors = regard.train_word_vectors(tmp_path / "text", tmp_path / "out", given, device="cpu")
+    read = WordVectors.load(tmp_path / "out")
+    assert sorted(read.words) == sorted(vectors.words) == ["a", "b", "c"]
+    assert read.vectors.shape == (3, 3)
