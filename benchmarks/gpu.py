@@ -39,6 +39,7 @@ from torch.nn import functional as F
 import kernels
 import regard
 from convolutions import DILATIONS, WIDTH, PlainConvolutions
+from measure import write_section
 from regard.core.sequence import Packed, Tokens, pin_memory
 from regard.data.arrays import LabelColumn
 from regard.data.batching import Batch, PackedCapacity, pack_batch
@@ -436,7 +437,6 @@ def main() -> None:
         parser.error("this measures a GPU, and there is none.")
     card = Card()
     lines = [
-        "# Speed on one GPU\n",
         f"`python benchmarks/gpu.py`, {date.today()}: {torch.cuda.get_device_name()}, "
         f"Python {platform.python_version()}, torch {torch.__version__}, transformers {transformers.__version__}, "
         f"Regard {regard.__version__}; copies {card.bandwidth / 1e12:.1f} TB/s, "
@@ -447,7 +447,7 @@ def main() -> None:
         part = partial(training, profiled=options.profile) if name == "training" else PARTS[name]
         lines += [*part(card, options.rounds, options.vocabulary), ""]
         if options.out:
-            options.out.write_text("\n".join(lines), "utf-8")
+            write_section(options.out, "Speed on one GPU", "\n".join(lines))
     print("\n".join(lines))
 
 

@@ -3,6 +3,7 @@
 import gc
 import time
 from collections.abc import Callable
+from pathlib import Path
 from statistics import median
 
 import torch
@@ -49,3 +50,12 @@ def grad_run(function: Callable[..., torch.Tensor], inputs: list[torch.Tensor]) 
         torch.autograd.grad(out, inputs, torch.ones_like(out))
 
     return run
+
+
+def write_section(path: Path, title: str, text: str) -> None:
+    """Put a text under a title of a Markdown file, in place of what stands there."""
+    old = path.read_text("utf-8") if path.exists() else ""
+    before, _, rest = f"\n{old}".partition(f"\n# {title}\n")
+    _, next_title, after = rest.partition("\n# ")
+    parts = [before.strip("\n"), f"# {title}\n\n{text.strip()}", next_title.strip("\n") + after]
+    path.write_text("\n\n".join(part.rstrip() for part in parts if part) + "\n", "utf-8")
