@@ -47,6 +47,6 @@ def test_outputs_name_the_reason(beam_size):
 
 def test_recipes_of_captions_and_translations_prevent_loops():
     paths = [path for path in shipped_recipes() if path.stem.startswith(("captions", "translation"))]
-    assert len(paths) == 6
+    assert len(paths) == 7
     for path in paths:
         assert read_recipe(path).decode.no_repeat_ngram_size, path
