@@ -36,7 +36,7 @@ import transformers
 from torch import nn
 from torch.nn import functional as F
 
-import kernels
+import gpu_kernels
 import regard
 from convolutions import DILATIONS, WIDTH, PlainConvolutions
 from measure import write_section
@@ -412,7 +412,7 @@ def profile(run: Run) -> str:
 
 def own_kernels(card: Card, rounds: int, vocabulary: int) -> list[str]:
     lines = []
-    for line in kernels.table(4 * rounds):
+    for line in gpu_kernels.table(4 * rounds):
         print(line, flush=True)
         lines.append(line)
     return lines

@@ -1,6 +1,6 @@
 """The kernels of their own on a GPU, each beside what PyTorch does without them: time, memory, and how right it is.
 
-    .venv/bin/python benchmarks/kernels.py
+    .venv/bin/python benchmarks/gpu_kernels.py
 
 Additive attention: 4 × 1024 queries and keys, width 512, bfloat16, forwards and backwards. Rows and summaries: one
 sentence of 32,768 tokens, eight heads of 64. Times are of one run, the median of rounds of four in a row between
