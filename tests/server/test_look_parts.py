@@ -1,5 +1,8 @@
 """A look of the studio in parts: the maps that a request leaves out come later, from the same computation."""
 
+import asyncio
+from types import SimpleNamespace
+
 import pytest
 
 pytest.importorskip("uvicorn", reason="needs the extra `serve`")
@@ -8,6 +11,7 @@ import regard
 from regard.data.images import load_image
 from regard.data.synthetic.shapes import shapes
 from regard.server import studio_jobs
+from regard.server.routes import studio
 from regard.server.studio_jobs import LiveLook
 from support.captioners import captioner
 from support.predictors import translator
@@ -38,6 +42,9 @@ def test_the_parts_are_those_of_one_look(computed):
             names = [each["name"] for each in wanted]
             assert server.ask("/studio/look", asked | {"maps": names})[2] == whole | {"maps": wanted}
         assert len(computed) == 1
+        for other in ("alternatives", "export", "watch"):  # which give no maps, or all of them
+            more = {"position": 0} if other == "alternatives" else {}
+            assert server.ask(f"/studio/{other}", asked | more | {"maps": []})[0] in (400, 422)
         status, _, problem = server.ask("/studio/look", asked | {"maps": ["decoder 1 cros"]})
     assert status == 400
     assert "decoder 1 cross" in problem["detail"]
@@ -85,3 +92,32 @@ def test_a_look_that_is_too_large_is_not_kept(computed, monkeypatch):
         LiveLook(TEXT).look(model)
     assert len(computed) == 2
     assert model.model not in studio_jobs._last_looks
+
+
+@pytest.mark.parametrize(("seconds", "most"), [(0.01, 0.09), (0.3, 0.6)])
+def test_looks_at_an_unfinished_output_leave_time_for_the_search(monkeypatch, seconds, most):
+    """By a clock that only the search, of 10 ms a token, and the looks move."""
+    clock, ended, pauses = SimpleNamespace(now=0.0), [], []
+    monkeypatch.setattr(studio, "time", SimpleNamespace(monotonic=lambda: clock.now))
+
+    class Client:
+        async def tokens(self, search):
+            for token in range(400):
+                clock.now += 0.01
+                await asyncio.sleep(0)
+                yield token
+            yield [SimpleNamespace(token_ids=(1, 2))]
+
+        async def results(self, works):
+            pauses.extend(clock.now - each for each in ended[-1:])
+            clock.now += seconds
+            ended.append(clock.now)
+            return [b"{}"]
+
+    async def watched():
+        return [event async for event in studio._watched(Client(), None, LiveLook(TEXT))]
+
+    events = asyncio.run(watched())
+    assert len(events) == len(ended) > 4
+    assert events[-1].startswith(b'data: {"last": true')
+    assert pauses[:-1] == pytest.approx([most] * (len(pauses) - 1), abs=0.031)  # up to three tokens until it is noticed

@@ -30,9 +30,7 @@ from regard.views.html import PAGE_END, STUDIO_TAG, document_start, studio_frame
 PAGE = ("regard.server", "studio_page")
 SHARED = ("regard.views", "page")  # the modules of the static page of a look
 SEARCH = ("beam_size", "sample", "temperature", "top_k", "top_p", "seed")  # keys of [decode] of a look's request
-WATCH_SECONDS = (
-    0.1  # from one look at an unfinished output to the next, at least; looks take a third of the time at most
-)
+WATCH_SECONDS = 0.1  # from one look at an unfinished output to the next, at least
 
 
 class StudioModel(ModelInfo, frozen=True):
@@ -52,8 +50,6 @@ class LiveLookRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     edits     as `regard look --edit` reads them
     output    a text or a label to look at, or token ids, instead of the model's own output
     words     merge tokens into words
-    maps      the names of the maps that are wanted; by default all. A second request for the others is answered from
-              the same computation
 
     The others are keys of [decode], for the search for an output; by default the recipe's.
     """
@@ -63,13 +59,22 @@ class LiveLookRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     edits: list[dict[str, Any]] = []
     output: str | list[int] | None = None
     words: bool = False
-    maps: list[str] | None = None
     beam_size: int | None = None
     sample: bool | None = None
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
     seed: int | None = None
+
+
+class PartialLookRequest(LiveLookRequest, kw_only=True):
+    """A look of which some maps may be left out.
+
+    maps   the names of those that are wanted; by default all. A second request for the others is answered from the same
+           computation
+    """
+
+    maps: list[str] | None = None
 
 
 class AlternativesRequest(LiveLookRequest, kw_only=True):
@@ -155,7 +160,7 @@ class StudioRoutes:
                 "/studio/look",
                 self.look,
                 "A look as `regard.look` makes it, as JSON",
-                LiveLookRequest,
+                PartialLookRequest,
                 takes_images=True,
             ),
             Route(
@@ -209,8 +214,10 @@ class StudioRoutes:
         return json_answer(StudioModels(named))
 
     async def look(self, call: Call) -> Response:
-        model, work = await self._look(decoded(call.body, LiveLookRequest))
-        (look,) = await self.service.engine_client(call, model).results([work])
+        asked = decoded(call.body, PartialLookRequest)
+        model, work = await self._look(asked)
+        part = replace(work, maps=None if asked.maps is None else tuple(asked.maps))
+        (look,) = await self.service.engine_client(call, model).results([part])
         return Response(look, media_type=JSON)
 
     async def export(self, call: Call) -> Response:
@@ -225,7 +232,7 @@ class StudioRoutes:
             raise InvalidArgument("model", wanted=wanted, got=model.name, remedy=remedy)
         search = Generation(work.input, streamable(dict(work.options)))
         client = self.service.engine_client(call, model)
-        return await EventStream.begin(_watched(client, search, replace(work, options={}, maps=None)))
+        return await EventStream.begin(_watched(client, search, replace(work, options={})))
 
     async def beam(self, call: Call) -> Response:
         asked = decoded(call.body, BeamTreeRequest)
@@ -245,8 +252,7 @@ class StudioRoutes:
         model, value = await self._read(asked.model, asked.input)
         options = {name: given for name in SEARCH if (given := getattr(asked, name)) is not None}
         output = tuple(asked.output) if isinstance(asked.output, list) else asked.output
-        maps = None if asked.maps is None else tuple(asked.maps)
-        return model, LiveLook(value, tuple(asked.edits), output, options, asked.words, maps)
+        return model, LiveLook(value, tuple(asked.edits), output, options, asked.words)
 
     async def _read(self, name: str | None, parts: list[str]) -> tuple[ModelInfo, InputValue]:
         model = self.service.model(name)
@@ -269,7 +275,10 @@ def _index() -> bytes:
 
 
 async def _watched(client: EngineClient, search: Generation, look: LiveLook) -> Events:
-    """A look at the tokens so far, each when the one before it is complete; at last one at the whole output."""
+    """A look at the tokens so far, each when the one before it is complete; at last one at the whole output.
+
+    After each there is a pause of twice its time: on a loaded machine, looks do not hold up the search.
+    """
     tokens: list[int] = []
     pending: asyncio.Task[tuple[bytes, float]] | None = None
     next_look = time.monotonic() + WATCH_SECONDS

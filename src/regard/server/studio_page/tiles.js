@@ -127,10 +127,9 @@ export function tiledMap(canvas, { info, side, fetchTile, ready, picked, moved, 
   const isComplete = (name) => Boolean(tiles.get(name)?.complete);
 
   function keep(name, level, y, x, points, complete) {
+    if (!points.length) return; // none of its rows is known yet
     const wide = Math.min(side, Math.ceil(keys / 2 ** level) - x * side);
-    const tile = { level, y, x, wide, points, complete, image: null };
-    if (points.length) tile.image = painted(tile);
-    if (tile.image) tiles.set(name, tile);
+    tiles.set(name, { level, y, x, wide, points, complete, image: painted({ points, wide }) });
   }
 
   // The rows of the coarsest tiles that are known by now.
