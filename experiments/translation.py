@@ -9,7 +9,7 @@ Refuted if attention does not raise an RNN's BLEU, or not most in long sentences
     python experiments/translation.py --data FOLDER --minutes 2
 
 FOLDER (or $REGARD_DATA) holds multi30k/train.en.gz, train.de.gz, test_2016_flickr.en.gz and test_2016_flickr.de.gz, one
-sentence a line. Minutes on a CPU are far from a finished training: docs/log.md has the same four at full size.
+sentence a line. Minutes on a CPU are far from a finished training: docs/log/quality.md has the same four at full size.
 """
 
 import argparse

@@ -1,5 +1,6 @@
 """The course: every lesson runs, the grader takes our solutions and refuses a plausible mistake in each exercise."""
 
+import ast
 import importlib.util
 import json
 import os
@@ -61,6 +62,18 @@ def test_the_grader_takes_the_solution_and_refuses_a_mistake(lesson, exercise, c
     assert capsys.readouterr().out == f"Exercise {lesson}.{exercise}: correct.\n"
     with pytest.raises((AssertionError, RuntimeError)):
         course.grade(lesson, exercise, wrong_answers.WRONG[lesson, exercise])
+
+
+def test_every_refusal_of_a_grader_has_a_reason():
+    """A learner sees the message of the assertion, and nothing else."""
+    found = [
+        (path.name, node.lineno, node.msg is not None)
+        for path in sorted((COURSE / "graders").glob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Assert)
+    ]
+    assert len(found) > 60
+    assert [(name, line) for name, line, explained in found if not explained] == []
 
 
 def test_a_file_of_answers_is_graded(tmp_path, capsys):

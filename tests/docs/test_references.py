@@ -93,7 +93,7 @@ def test_every_environment_variable_that_the_source_reads_is_listed():
 @pytest.mark.parametrize(
     ("page", "text", "shown"),
     [
-        ("log", "[results](../benchmarks/RESULTS.md) [x](data.md)", "results [x](data.md)"),
+        ("benchmarks", "[results](../benchmarks/RESULTS.md) [x](data.md)", "results [x](data.md)"),
         ("guides/serve", "[x](../serve.md#images) [y](../../LICENSE)", "[x](../serve.md#images) y"),
     ],
 )

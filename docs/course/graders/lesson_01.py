@@ -12,8 +12,8 @@ def check_1(answer):
 def check_2(answer):
     assert answer(4, 2, 1, 4) is True, "16 strings, 16 vectors"
     assert answer(5, 2, 1, 4) is False, "32 strings, 16 vectors"
-    assert answer(1000, 26, 100, 32) is False
-    assert answer(100, 26, 100, 32) is True
+    assert answer(1000, 26, 100, 32) is False, "26¹⁰⁰⁰ strings, 2³²⁰⁰ vectors"
+    assert answer(100, 26, 100, 32) is True, "26¹⁰⁰ strings, 2³²⁰⁰ vectors"
 
 
 def check_3(answer):

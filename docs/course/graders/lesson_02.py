@@ -13,7 +13,7 @@ def check_1(answer):
 
 def check_2(answer):
     scores = torch.tensor([[1.0, 2.0, 3.0], [-5.0, 0.0, 5.0]])
-    assert torch.allclose(answer(scores), scores.softmax(-1), atol=1e-6)
+    assert torch.allclose(answer(scores), scores.softmax(-1), atol=1e-6), "not the softmax over the last axis"
     large = answer(torch.tensor([[10_000.0, 10_000.0, 0.0]]))
     assert torch.allclose(large, torch.tensor([[0.5, 0.5, 0.0]])), "subtract the largest score first"
 

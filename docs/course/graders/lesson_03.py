@@ -9,8 +9,12 @@ def check_1(answer):
     q, k, U, V, w = torch.randn(3, 4), torch.randn(5, 6), torch.randn(7, 4), torch.randn(7, 6), torch.randn(7)
     found = answer(q, k, U, V, w)
     assert found.shape == (3, 5), f"wanted a score for each pair, (3, 5); got {tuple(found.shape)}"
-    assert torch.allclose(found[1, 2], w @ torch.tanh(U @ q[1] + V @ k[2]), atol=1e-5)
-    assert torch.allclose(found[2, 0], w @ torch.tanh(U @ q[2] + V @ k[0]), atol=1e-5)
+    assert torch.allclose(found[1, 2], w @ torch.tanh(U @ q[1] + V @ k[2]), atol=1e-5), (
+        "row 1, column 2 is w · tanh(U q₁ + V k₂)"
+    )
+    assert torch.allclose(found[2, 0], w @ torch.tanh(U @ q[2] + V @ k[0]), atol=1e-5), (
+        "row 2, column 0 is w · tanh(U q₂ + V k₀)"
+    )
 
 
 def check_2(answer):

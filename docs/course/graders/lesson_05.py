@@ -20,4 +20,4 @@ def check_2(answer):
 def check_3(answer):
     bias = answer(4, 0.5)
     assert torch.isinf(bias[0, 1:]).all(), "later keys have -inf"
-    assert bias[3].tolist() == [-1.5, -1.0, -0.5, 0.0]
+    assert bias[3].tolist() == [-1.5, -1.0, -0.5, 0.0], "the last of 4 rows with slope 0.5 is [-1.5, -1, -0.5, 0]"

@@ -23,4 +23,6 @@ def check_3(answer):
         for name, matrix in zip(("q_proj", "k_proj", "v_proj", "out_proj"), matrices, strict=True):
             getattr(layer, name).weight.copy_(matrix.T)
         wanted = layer(X[None])[0]
-    assert torch.allclose(answer(X, *matrices, 2), wanted, atol=1e-3), "scale by the dimension of a head"
+    assert torch.allclose(answer(X, *matrices, 2), wanted, atol=1e-3), (
+        "divide scores by the square root of a head's dimension"
+    )

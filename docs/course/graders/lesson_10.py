@@ -4,8 +4,8 @@ import torch
 
 
 def check_1(answer):
-    assert answer(3, [1, 2, 4]) == 15
-    assert answer(2, [1]) == 2
+    assert answer(3, [1, 2, 4]) == 15, "kernel 3 and dilations 1, 2, 4 read 15 positions"
+    assert answer(2, [1]) == 2, "kernel 2 and dilation 1 read 2 positions"
     assert answer(1, [1, 2]) == 1, "a kernel of one reads the present only"
 
 
