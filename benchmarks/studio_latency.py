@@ -6,7 +6,9 @@ The model of dates that the package has, and a model of the sizes of the recipe 
 given, each read an input of 50 tokens. An edit switches a head off, each time another one. Its time is from the event
 to the first frame after the output, its score and the map that is shown are drawn anew. The other maps and the table of
 heads, which is below the fold, follow: the time of "all maps" includes them. An undone edit is one whose result was
-shown before. Server and browser share the processor. The exported page, which has no server, is measured alike.
+shown before. "After pointing" is the time of an edit whose button is pressed by a pointer that has been over it for a
+while (--rest milliseconds): the studio computes such an edit before it is made. Server and browser share the processor.
+The exported page, which has no server, is measured alike.
 """
 
 import argparse
@@ -43,7 +45,7 @@ CHOOSE = """(number) => {
   const heads = [...document.querySelectorAll("#heads tbody button")];
   heads[number % heads.length].click();
 }"""
-PRESS = """async (name) => {
+PRESS = """async ([name, pointer]) => {
   const [view, output, heads] = ["view", "output", "heads"].map((id) => document.getElementById(id));
   const changed = (element, what) => new Promise((done) => {
     const seen = new MutationObserver(() => (seen.disconnect(), done()));
@@ -51,15 +53,22 @@ PRESS = """async (name) => {
   });
   const frame = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
   const button = [...document.querySelectorAll("#edit button")].find((each) => each.textContent === name);
-  const begin = performance.now();
   const drawn = changed(output, { childList: true });
+  const pressed = new Promise((done) => {
+    button.addEventListener("pointerdown", () => done(performance.now()), { once: true });
+  });
+  const measured = async (begin) => {
+    await drawn;
+    await frame();
+    const first = performance.now() - begin;
+    for (const each of [view, heads]) while (each.hasAttribute("aria-busy")) await changed(each, { attributes: true });
+    await frame();
+    return [first, performance.now() - begin];
+  };
+  if (pointer) return void (window.measured = pressed.then(measured));
+  const begin = performance.now();
   button.click();
-  await drawn;
-  await frame();
-  const first = performance.now() - begin;
-  for (const each of [view, heads]) while (each.hasAttribute("aria-busy")) await changed(each, { attributes: true });
-  await frame();
-  return [first, performance.now() - begin];
+  return measured(begin);
 }"""
 PAINT = """() => new Promise((done) => {
   const found = () => performance.getEntriesByName("first-contentful-paint")[0]?.startTime;
@@ -80,23 +89,33 @@ def untrained() -> Predictor:
 WARM = 3  # edits that are not counted
 
 
-def measure(page: Page, name: str, address: str, rounds: int) -> None:
-    """Print the time of edits and of undoing them, and how many of the edits changed the output."""
+def measure(page: Page, name: str, address: str, rounds: int, rest: int) -> None:
+    """Print the times of edits, and of undoing them, and how many of the edits changed the output."""
     page.goto(address)
     page.wait_for_selector("main:not([aria-busy]) #edit button")
-    made, complete, undone, changed = [], [], [], 0
+    made, complete, undone, pointed, changed = [], [], [], [], 0
     for number in range(WARM + rounds):
         page.evaluate(CHOOSE, 7 * number)  # heads of all layers in turn
-        first, last = page.evaluate(PRESS, "Switch off")
+        first, last = page.evaluate(PRESS, ["Switch off", False])
         made.append(first)
         complete.append(last)
         changed += number >= WARM and page.locator("#output-tokens :is(.new, .gone)").count() > 0
-        undone.append(page.evaluate(PRESS, "Undo")[0])
+        undone.append(page.evaluate(PRESS, ["Undo", False])[0])
+        page.evaluate(CHOOSE, 7 * number + 3)  # an edit that was not made before
+        page.mouse.move(0, 0)
+        page.evaluate(PRESS, ["Switch off", True])
+        button = page.get_by_role("button", name="Switch off")
+        button.hover()
+        page.wait_for_timeout(rest)
+        button.click()
+        pointed.append(page.evaluate("window.measured")[0])
+        page.evaluate(PRESS, ["Undo", False])
     tokens = [page.locator(f"#{which}-tokens li").count() for which in ("source", "output")]
     told(f"edit, {name}", made[WARM:])
     print(f"  {changed} of {rounds} changed the output; source {tokens[0]} tokens, output {tokens[1]}")
     told(f"edit, all maps, {name}", complete[WARM:])
     told(f"edit undone, {name}", undone[WARM:])
+    told(f"edit after pointing, {name}", pointed[WARM:])
 
 
 def told(name: str, times: list[float]) -> None:
@@ -127,6 +146,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--translation", help="a run or checkpoint, instead of the untrained model")
     parser.add_argument("--text", help="its input")
+    parser.add_argument(
+        "--rest", type=int, default=150, help="milliseconds of the pointer over a button before it presses"
+    )
     parser.add_argument("--browser", default=shutil.which("chromium"))
     parser.add_argument("--exported", action=argparse.BooleanOptionalAction, default=True, help="the exported page too")
     given = parser.parse_args()
@@ -153,10 +175,10 @@ def main() -> None:
         page = browser.new_page(viewport={"width": 1280, "height": 960})
         for name, text in inputs.items():
             query = urlencode({"model": name, "input": text, "map": "decoder 2 cross", "head": 0})
-            measure(page, name, f"{address}#/type?{query}", given.rounds)
+            measure(page, name, f"{address}#/type?{query}", given.rounds, given.rest)
         if given.exported:
             query = urlencode({"input": inputs["dates"], "map": "decoder 2 cross", "head": 0})
-            measure(page, "dates, exported page", f"{places['exported page']}#/type?{query}", given.rounds)
+            measure(page, "dates, exported page", f"{places['exported page']}#/type?{query}", given.rounds, given.rest)
         browser.close()
 
 

@@ -74,6 +74,11 @@ def test_several_runs_are_loaded_as_an_ensemble(tmp_path):
         assert [exp(x) for x in score.log_probabilities] == pytest.approx(wanted, abs=1e-5)
     alone = regard.load([made[0], made[0]])
     assert alone.predict(texts) == one.predict(texts)
+    new = tmp_path / "new.tsv"
+    new.write_text("source\ttarget\n" + "".join(f"{each}\t{goal}\n" for each, goal in zip(texts, targets, strict=True)))
+    loss = regard.evaluate(both, data=new, metrics=["loss"], cache=tmp_path / "cache")["loss"].value
+    scores = [x for score in both.score(texts, targets) for x in score.log_probabilities]
+    assert loss == pytest.approx(-sum(scores) / len(scores), abs=1e-5)
     with pytest.raises(ValueError, match="path: wanted models that all give sequences, or all labels; got none"):
         regard.load([])
     table["data"] |= {"target": {"tokenizer": "characters"}, "shared_vocab": False}

@@ -25,6 +25,7 @@ from regard.data.images import load_image, webp
 from regard.data.synthetic.shapes import questions, shapes
 from regard.data.vocabulary import Labels
 from regard.server.routes import studio
+from regard.server.studio_jobs import LiveLook
 from support.browsers import HOSTILE, browser as launched, number, settled, strict_pages, violations
 from support.captioners import DECODERS, captioner, questioner
 from support.predictors import classifier, language_model, translator
@@ -294,6 +295,49 @@ def test_the_output_and_the_shown_map_are_drawn_before_the_other_maps(opened, ex
     route.continue_()
     settled(page)
     assert shares(shown) == pytest.approx(rows["decoder 2 cross"], abs=0.0052)
+
+
+def test_a_likely_edit_is_computed_before_it_is_made(browser, expect, monkeypatch):
+    """When the pointer is over a button, or it has the focus; while a slider moves; not for what is known already."""
+    model, computed = MODELS["en-de"], []
+    compute = LiveLook._computed
+    monkeypatch.setattr(LiveLook, "_computed", lambda *given: computed.append(list(given[0].edits)) or compute(*given))
+    off = {"edit": "switch_head_off", "map": "decoder 1 cross", "head": 0}
+    with served({"en-de": model}) as running, strict_pages(browser) as open_page:
+        place = address(model="en-de", input=TEXT, map="decoder 1 cross", head=0)
+        page = settled(open_page(f"http://127.0.0.1:{running.port}/{place}"))
+        button, plain = page.get_by_role("button", name="Switch off"), page.locator("#said").text_content()
+
+        def made(act: Callable) -> list:
+            """The edits of the looks that were computed for an action, after the page's next request has its answer."""
+            computed.clear()
+            with page.expect_response("**/studio/look"):
+                act()
+            return [*computed]
+
+        assert made(button.hover) == [[off]]
+        assert edits_of_address(page) == []
+        assert page.locator("#said").text_content() == plain
+        assert made(button.click) == []  # nor for the other maps
+        look = regard.look(model, TEXT, edits=[off], beam_size=1)
+        expect(settled(page).locator("#said")).to_have_text(look.output.text)
+        assert edits_of_address(page) == [off]
+        page.get_by_role("button", name="Undo").click()
+        settled(page)
+        asked: list = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.locator("#heads-title").hover()
+        button.hover()  # the look is known
+        page.wait_for_timeout(200)
+        assert asked == []
+        page.locator("#edit-factor").focus()
+        half = {"edit": "scale_head", "map": "decoder 1 cross", "head": 0, "factor": 0.5}
+        move = "e => { e.value = 0.5; e.dispatchEvent(new Event('input')); }"
+        assert made(lambda: page.locator("#edit-factor").evaluate(move)) == [[half]]
+        assert made(lambda: page.locator("#edit-factor").dispatch_event("change")) == []
+        assert edits_of_address(settled(page)) == [half]
+        chosen = page.get_by_role("button", name="Source token 1")
+        assert made(chosen.click) == [[half, {"edit": "mask_source", "token": 1}]]  # the tool for it gets the focus
 
 
 def test_what_was_kept_of_a_replaced_model_is_not_compared_with_its_successor(browser, expect):

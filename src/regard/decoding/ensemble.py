@@ -55,6 +55,7 @@ class EnsembleDecoder(Decoder[EnsembleState]):
     """A decoder whose logits are the logarithm of its members' mean probability."""
 
     cross_attentions = ()  # the members' attention weights are not comparable
+    has_hidden = False
 
     def __init__(self, members: Sequence[AnyDecoder]) -> None:
         super().__init__()

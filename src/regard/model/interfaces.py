@@ -103,6 +103,7 @@ class Decoder(nn.Module, ABC, Generic[StateType]):
     embed_tokens: Embedding
     project: Projection  # hidden states to logits; the loss applies it in chunks
     extrapolates: bool = False  # whether it is made for longer sequences than those of training
+    has_hidden: bool = True  # whether logits are `project(hidden(…))`; an ensemble has logits only
 
     @property
     @abstractmethod

@@ -104,6 +104,10 @@ class Objective:
             source = None if source is None else repeat_batch(source)
             packing = None if packing is None else Packing.of(repeat_batch(mask), 2 * batch.tokens)
             states = decoder.hidden(repeat_batch(inputs), model.encode(source), packing)
+        elif not decoder.has_hidden:
+            logits = decoder(inputs, model.encode(source)).flatten(0, 1)
+            logits = logits if packing is None else logits[packing.indices]
+            return BatchLoss(*logit_loss(logits, gold, label_smoothing=self.label_smoothing), len(gold))
         else:
             states = decoder.hidden(inputs, model.encode(source), packing)
         states = states.flatten(0, 1) if packing is None else states

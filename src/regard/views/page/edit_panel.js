@@ -4,12 +4,19 @@ import { MEAN, headName, shown } from "./data.js";
 import { isDisabled, keepingFocus, make, setDisabled } from "./state.js";
 import { findEdit, readEdits, told, withEdit, writeEdits } from "./edits.js";
 import { headKey, showPainter } from "./paint.js";
+import { beforePress } from "./prepare.js";
 
-export function showEditPanel(box, store, studio) {
+// `prepare(list)` is called with edits that are likely to come next.
+export function showEditPanel(box, store, studio, prepare) {
   const edits = () => readEdits(studio.parameters.edits);
   const history = { past: [], future: [], now: studio.parameters.edits ?? "" };
   const change = (list) => studio.go({ edits: writeEdits(list) });
   const add = (edit, remove) => change(withEdit(edits(), edit, remove));
+  // Makes a button add an edit, or remove it; `target()` is [edit, remove].
+  const addOnPress = (button, target) => {
+    button.addEventListener("click", () => add(...target()));
+    beforePress(button, () => prepare(withEdit(edits(), ...target())));
+  };
   const target = make("p", { className: "quiet", id: "edit-target" });
   const list = make("ol", { id: "edits", className: "edits" });
   const none = make("p", { className: "quiet", textContent: "None: this is the model as it is." });
@@ -34,15 +41,14 @@ export function showEditPanel(box, store, studio) {
   const factor = make("input", { type: "range", min: 0, max: 2, step: 0.05, id: "edit-factor" });
   const factorShown = make("output", { htmlFor: "edit-factor" });
   const ofHead = () => ({ map: moduleName(store.state.map), ...headKey(store.state) });
-  factor.addEventListener("input", () => (factorShown.textContent = `× ${Number(factor.value).toFixed(2)}`));
-  factor.addEventListener("change", () => {
-    const value = Number(factor.value);
-    add(value === 0 ? { edit: "switch_head_off", ...ofHead() } : { edit: "scale_head", ...ofHead(), factor: value }, value === 1);
+  const scaled = (value) => [value === 0 ? { edit: "switch_head_off", ...ofHead() } : { edit: "scale_head", ...ofHead(), factor: value }, value === 1];
+  factor.addEventListener("input", () => {
+    factorShown.textContent = `× ${Number(factor.value).toFixed(2)}`;
+    prepare(withEdit(edits(), ...scaled(Number(factor.value)))); // where the slider may be let go
   });
-  const off = button("Switch off", () => {
-    const edit = { edit: "switch_head_off", ...ofHead() };
-    add(edit, off.getAttribute("aria-pressed") === "true");
-  });
+  factor.addEventListener("change", () => add(...scaled(Number(factor.value))));
+  const off = make("button", { type: "button", textContent: "Switch off" });
+  addOnPress(off, () => [{ edit: "switch_head_off", ...ofHead() }, off.getAttribute("aria-pressed") === "true"]);
 
   // ---- the row
   const painter = make("div", { id: "painter", className: "painter", role: "group", label: "Weights of the row, to paint" });
@@ -105,6 +111,7 @@ export function showEditPanel(box, store, studio) {
   };
 
   return {
+    addOnPress,
     add,
     edits,
     update() {

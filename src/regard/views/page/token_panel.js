@@ -45,7 +45,7 @@ export function showTokenPanel(box, panel, alternatives) {
     const isMasked = () => Boolean(findEdit(edits, "mask_source", target()));
     const mask = make("button", { type: "button", className: "mask-region" });
     const told = () => (mask.textContent = isMasked() ? "Unmask region" : "Mask region");
-    mask.addEventListener("click", () => panel.add({ edit: "mask_source", ...target() }, isMasked()));
+    panel.addOnPress(mask, () => [{ edit: "mask_source", ...target() }, isMasked()]);
     const fields = ["Row", "Column"].map((name, axis) => {
       const field = make("input", { type: "number", min: 1, max: source.grid[axis], step: 1, value: place[axis], id: `region-${name.toLowerCase()}-${number}` });
       field.addEventListener("input", () => {
@@ -89,7 +89,7 @@ export function showTokenPanel(box, panel, alternatives) {
     const target = { ...(source ? { source } : {}), token: position };
     const masked = Boolean(findEdit(panel.edits(), "mask_source", target));
     const mask = make("button", { type: "button", textContent: masked ? "Unmask" : "Mask" });
-    mask.addEventListener("click", () => panel.add({ edit: "mask_source", ...target }, masked));
+    panel.addOnPress(mask, () => [{ edit: "mask_source", ...target }, masked]);
     return mask;
   }
 
@@ -116,7 +116,7 @@ export function showTokenPanel(box, panel, alternatives) {
     bar.style.width = `${100 * share}%`;
     const button = make("button", { type: "button", label: `Force ${shown(token)}, ${percent(share)}` }, make("span", { className: "name", textContent: shown(token) }), make("span", { className: "track" }, bar), make("span", { className: "number", textContent: percent(share) }));
     button.setAttribute("aria-pressed", String(look.output.tokens[position] === token));
-    button.addEventListener("click", () => panel.add({ edit: "replace_token", side: "output", position, token: id }));
+    panel.addOnPress(button, () => [{ edit: "replace_token", side: "output", position, token: id }]);
     return make("li", {}, button);
   }
 

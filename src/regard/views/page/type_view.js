@@ -6,6 +6,7 @@ import { showEditPanel } from "./edit_panel.js";
 import { inputOf, inputText, showInputs } from "./inputs.js";
 import { showLook } from "./look.js";
 import { showOutput } from "./output.js";
+import { makePreparation } from "./prepare.js";
 import { showSavePanel } from "./save_panel.js";
 import { searchOptions, showSearchOptions } from "./search_options.js";
 import { make } from "./state.js";
@@ -61,6 +62,15 @@ function show(box, studio) {
         throw error;
       }
     });
+
+  const prepareLook = makePreparation((asked) => studio.ask("studio/look", { ...asked, maps: [] }));
+
+  // Has the server compute the look of a likely edit. A page without a server would be blocked by it, and a sample without
+  // a seed would be drawn anew.
+  function prepare(list) {
+    const asked = request(list);
+    if (studio.replacements && list.length && !(asked.sample && asked.seed === undefined) && !kept(asked)) prepareLook(asked);
+  }
 
   // The look under edits. Its output and the map that is shown are drawn before the other maps are asked for.
   async function lookInParts(asked, unedited, signal) {
@@ -148,7 +158,7 @@ function show(box, studio) {
     if (store) return store.replace(look);
     store = showLook(parts.look, look);
     choose(look);
-    panel = showEditPanel(parts.edit, store, studio);
+    panel = showEditPanel(parts.edit, store, studio, prepare);
     tokens = showTokenPanel(parts.tokens, panel, (position) => studio.ask("studio/alternatives", { ...request(edits()), position }));
     store.listen(({ map, head, row }) => studio.go({ map: map.name, head: map.heads > 1 ? head : null, row: row || null }, { silent: true }));
   }
