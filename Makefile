@@ -9,6 +9,8 @@ SPHINX := $(VENV)/.sphinx
 PIP = $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
 # One file each in experiments/; the last needs Multi30k in $REGARD_DATA.
 EXPERIMENTS := bottleneck scaling positions sequential memory distance heads $(if $(REGARD_DATA),translation)
+# With bytecode, whatever the environment says: tests start many processes, and each would compile the package.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(VENV)/bin/python -m pytest -q
 PARALLEL := -n auto --maxprocesses 8 --dist worksteal
 
 # Fast tests of every package, about 60 s of processor time; `make test` runs all tests.
@@ -30,17 +32,17 @@ demo: $(READY)
 	$(VENV)/bin/regard demo
 
 quick: check
-	$(VENV)/bin/python -m pytest -q -m "not slow" $(PARALLEL) $(QUICK)
+	$(PYTEST) -m "not slow" $(PARALLEL) $(QUICK)
 
 test: $(READY)
-	$(VENV)/bin/python -m pytest -q -m "not slow" $(PARALLEL)
+	$(PYTEST) -m "not slow" $(PARALLEL)
 
 slow: $(READY)
-	$(VENV)/bin/python -m pytest -q -m slow $(PARALLEL)
+	$(PYTEST) -m slow $(PARALLEL)
 
 # Those of the slow tests that guard data, checkpoints and what is released.
 guard: $(READY)
-	$(VENV)/bin/python -m pytest -q -m slow $(PARALLEL) $(GUARD)
+	$(PYTEST) -m slow $(PARALLEL) $(GUARD)
 
 # Every promise of docs/reliability.md, with its slow tests: "80 of 80 hold". RELIABILITY="F2 N11" checks some.
 reliability: $(READY)
@@ -107,7 +109,7 @@ engine-wheel: $(READY)
 
 # Two builds, in different folders, must have the same bytes.
 reproducible: $(READY)
-	$(VENV)/bin/python -m pytest -q tests/release/test_wheel.py -k two_builds_are_equal
+	$(PYTEST) tests/release/test_wheel.py -k two_builds_are_equal
 
 licences: $(READY)
 	$(VENV)/bin/python tools/licences.py

@@ -5,11 +5,12 @@ import socket
 import sys
 
 import pytest
-from jaxtyping import install_import_hook
+
+from support.shape_checks import check_calls
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # one of several: a thread each, also in the processes that tests start
     os.environ["OMP_NUM_THREADS"] = "1"
-install_import_hook("regard", "beartype.beartype")
+check_calls("regard")
 
 import torch  # noqa: E402  after the hook
 

@@ -49,7 +49,8 @@ def test_every_contract_has_a_planted_fault():
     named = {
         f for name, f in vars(contracts).items() if callable(f) and getattr(f, "__module__", "") == contracts.__name__
     }
-    helpers = {contracts.close, contracts.gradients, contracts.captured_weights}
+    helpers = {contracts.close, contracts.gradients, contracts.captured_weights, contracts.definition}
+    helpers |= {contracts.Definition, contracts._definition}
     assert named - helpers == {contract for contract, _, _ in PLANTED}
 
 

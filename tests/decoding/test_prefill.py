@@ -80,21 +80,19 @@ def test_a_prompt_is_admitted_beside_others(name, compiled, beams):
         pytest.skip("PyTorch executes this decoder, or there is no C++ compiler here")
     texts = torch.randint(5, VOCABULARY, (4, 60), generator=torch.Generator().manual_seed(1))
 
-    def start(row=None):  # of two sequences, or of one
-        return made.start(None, batch=1 if row is not None else 2, capacity=2 * 40, beams=beams)
+    def start(batch):
+        return made.start(None, batch=batch, capacity=2 * 40, beams=beams)
 
     def step(state, columns):
         logits, state = made.step(torch.tensor(columns).repeat_interleave(beams), state)
         return logits.clone().view(len(columns), beams, -1), state
 
-    alone = []
-    for row in texts:
-        state, rows = start(0), []
-        for token in row[:40].tolist():
-            logits, state = step(state, [token])
-            rows.append(logits[0])
-        alone.append(rows)
-    state, read = start(), [0, 0]  # tokens of the sequences in both slots
+    state, rows = start(4), []
+    for column in texts[:, :40].T.tolist():
+        logits, state = step(state, column)
+        rows.append(logits)
+    wanted = torch.stack(rows, 1)  # of each text, read from its start
+    state, read = start(2), [0, 0]  # tokens of the sequences in both slots
     slots = [0, 1]
     for moment in range(45):
         if moment in (3, 35):  # the prompts are longer and shorter than the steps so far
@@ -109,7 +107,7 @@ def test_a_prompt_is_admitted_beside_others(name, compiled, beams):
         logits, state = step(state, columns)
         for own, slot, count in zip(logits, slots, read, strict=True):
             if count < 40:  # a finished sequence steps on, and is not looked at
-                torch.testing.assert_close(own, alone[slot][count], atol=1e-5, rtol=1e-5)
+                torch.testing.assert_close(own, wanted[slot][count], atol=1e-5, rtol=1e-5)
         read = [count + 1 for count in read]
     assert slots == [0, 3]
     assert read[0] > 40

@@ -128,14 +128,16 @@ def test_scores_equal_teacher_forced_log_probabilities(name):
 @pytest.mark.parametrize("name", ["transformer", "gru luong input-feeding", "conv"])
 def test_a_beam_wide_enough_finds_the_best_of_all(name):
     made, row = model(name), [5, 6, 7]
-    memory, best = made.encode(Tokens.of([row])), (-torch.inf, ())
+    best = (-torch.inf, ())
     words = [token for token in range(VOCABULARY) if token not in (PAD, START, MASK, END)]
     with torch.no_grad():
         for length in range(4):
-            for tokens in product(words, repeat=length):
-                whole = torch.tensor([[START, *tokens, *[END] * (length < 3)]])  # three tokens at most, with the end
-                log_p = made.decoder(whole[:, :-1], memory).log_softmax(-1).gather(-1, whole[:, 1:, None]).sum()
-                best = max(best, (float(log_p), tokens))
+            all_tokens = list(product(words, repeat=length))
+            end = [END] * (length < 3)  # three tokens at most, with the end
+            whole = torch.tensor([[START, *tokens, *end] for tokens in all_tokens])
+            memory = made.encode(Tokens.of([row] * len(whole)))
+            log_p = made.decoder(whole[:, :-1], memory).log_softmax(-1).gather(-1, whole[:, 1:, None]).sum((1, 2))
+            best = max(best, *zip(log_p.tolist(), all_tokens, strict=True))
     hit = decode(made, [row], beam_size=len(words) ** 3, length_penalty=0.0, max_length=3, batch_tokens=64)[0][0]
     assert (hit.score, hit.tokens) == (pytest.approx(best[0], abs=1e-4), best[1])
 

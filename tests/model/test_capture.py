@@ -206,9 +206,9 @@ def test_attending_costs_memory_that_grows_with_length_alone(keywords):
 
 
 def test_additive_attention_never_holds_the_cube():
-    """Batch 2, 512 × 512, width 256: under a twentieth of what the written-out form holds."""
+    """Batch 2, 256 × 256, width 256: under a twentieth of what the written-out form holds."""
     score = regard.Additive(256, 256, 256)
-    inputs = [torch.randn(2, 512, 256, requires_grad=True) for _ in range(3)]
+    inputs = [torch.randn(2, 256, 256, requires_grad=True) for _ in range(3)]
 
     def naive(query, key, value):
         hidden = score.queries(query)[:, :, None] + score.keys(key)[:, None]
