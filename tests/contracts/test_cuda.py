@@ -5,7 +5,7 @@ import subprocess
 import sys
 from copy import deepcopy
 from dataclasses import replace
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from regard.data.augmentation import DRAWS, augment
 from regard.data.batching import Batch, PackedCapacity, pack_batch
 from regard.data.special_tokens import DEFAULT_TOKENS, END
 from regard.decoding import search
+from regard.decoding.beam import BeamSearch
 from regard.decoding.config import DecodeConfig
 from regard.decoding.request import Request, SearchTask
 from regard.kernels.attention import reference, small_kv
@@ -298,6 +299,36 @@ def test_recorded_steps_equal_launched_ones(name, options, monkeypatch):
             patch.setattr(engines, "ENGINES", (engines.PyTorchEngine(),))
             assert token_ids(outputs(made, rows, **options, **more)) == token_ids(recorded[0])
     assert replays
+
+
+BEAMS = (
+    {"beam_size": 5, "num_hypotheses": 5},
+    {"beam_size": 3, "early_stopping": True, "min_length": 3, "length_penalty": 0.0},
+    {"beam_size": 4, "early_stopping": "never", "length_penalty": 0.6, "no_repeat_ngram_size": 2},
+)
+
+
+@pytest.mark.parametrize("more", [{}, {"batch_tokens": 13}], ids=str)
+@pytest.mark.parametrize("options", BEAMS, ids=str)
+def test_beam_steps_in_one_kernel_equal_those_in_parts(options, more, monkeypatch):
+    """In one batch and with continuous batching, launched and recorded."""
+    made, rows = model("transformer").cuda(), sources()
+    with torch.no_grad():
+        made.decoder.project.bias[END] += 1.0
+    asked, right = [], BeamSearch._fusible
+    monkeypatch.setattr(BeamSearch, "_fusible", lambda *given: asked.append(right(*given)) or asked[-1])
+    found = [outputs(made, rows, **options, **more) for _ in range(3)]
+    assert asked
+    assert all(asked)
+    monkeypatch.setattr(BeamSearch, "_fusible", lambda *given: False)
+    monkeypatch.setattr(search, "buffer_pool", lambda decoder: buffers.BufferPool())
+    wanted = outputs(made, rows, **options, **more)
+    for one in found:
+        assert token_ids(one) == token_ids(wanted)
+        for mine, other in zip(chain(*one), chain(*wanted), strict=True):
+            assert mine.end == other.end
+            assert mine.score == pytest.approx(other.score, abs=1e-5)
+            assert mine.log_probabilities == pytest.approx(other.log_probabilities, abs=1e-5)
 
 
 ENDINGS = (

@@ -26,7 +26,7 @@ from regard.kernels.attention import (
 from regard.kernels.attention.mask import AttentionMask
 from regard.kernels.attention.score_function import DotScoreFunction
 from regard.kernels.attention.spec import AttentionSpec
-from regard.kernels.decode import persistent_step_triton, sampling_triton, step_triton
+from regard.kernels.decode import beam_step_triton, persistent_step_triton, sampling_triton, step_triton
 from regard.kernels.decode.step import StackedLayers, StepLinear, StepNorm
 from regard.kernels.layers import (
     conv_unfold,
@@ -68,7 +68,7 @@ class Compiled:
 made: list = []
 DECODING_KERNELS = {
     "_embed", "_add_norm", "_norm_linear", "_add_linear", "_self_attention", "_cross_attention",
-    "_cross_attention_beams", "_greedy_step", "_log_sum_exp", "_top_k", "_fingerprints",
+    "_cross_attention_beams", "_greedy_step", "_log_sum_exp", "_top_k", "_fingerprints", "_beam_step", "_follow",
 }  # fmt: skip
 
 
@@ -170,7 +170,7 @@ def recurrences(dtype) -> None:
 @torch.inference_mode()
 def decoding(dtype) -> None:
     """Every part of a step, with one and with two hypotheses, with few rows and with many."""
-    for module in (sampling_triton, step_triton):
+    for module in (beam_step_triton, sampling_triton, step_triton):
         module.launch_options = lambda: {"EARLY": True, "launch_pdl": True}
         for name in DECODING_KERNELS & vars(module).keys():
             setattr(module, name, Compiled(getattr(module, name)))
@@ -193,6 +193,16 @@ def decoding(dtype) -> None:
     sampling_triton.log_sum_exp(scores)
     sampling_triton.top_k(scores, 5)
     sampling_triton.fingerprints(tokens, tokens)
+    beam_step(torch.zeros(2, 8, 16), tokens[:2], time)
+
+
+def beam_step(logits, numbers, time) -> None:
+    """Of as many hypotheses as the kernel is for."""
+    total, history = logits[:, :, 0], logits.long()
+    ended = history, logits, history[:, :, 0], total
+    state = total, history, logits, numbers, numbers, numbers, numbers.bool(), *ended, logits[0, 0]
+    beam_step_triton.beam_step(logits, history, total, *state, 3, False)
+    beam_step_triton.follow(history.int(), history[:, :, 0], time)
 
 
 def persistent_step(dtype) -> None:

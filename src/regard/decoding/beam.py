@@ -38,6 +38,8 @@ class BeamSearch(DecodingStrategy):
         self.ended_tokens, self.ended_log_p = torch.zeros_like(tokens), torch.zeros_like(self.log_p)
         self.ended_length = tokens.new_zeros(tokens.shape[:2])
         self.ended_score = torch.full_like(self.total, -torch.inf)
+        lengths = torch.arange(tokens.shape[2] + 1, device=tokens.device)
+        self.penalties = lengths.clamp(min=1).float() ** self.config.length_penalty
 
     def set_seed(self, seed: int) -> None:
         """Beam search is deterministic."""
@@ -63,6 +65,8 @@ class BeamSearch(DecodingStrategy):
         return replace(loop, beam=BeamTensors(self.total, *ended, penalty, early))
 
     def advance(self, logits: Float[Tensor, "B K V"]) -> tuple[Int[Tensor, "B K"], Int[Tensor, "B K"]]:
+        if self._fusible(logits):
+            return self._fused_step(logits)
         generated, beams = self.generated, logits.shape[1]
         active = [] if self.required is None else self.required.begin_step()
         if self.required is None and self.groups == 1 and self.masks_only and kernels(logits) is not None:
@@ -120,15 +124,41 @@ class BeamSearch(DecodingStrategy):
         gained = log_p.flatten(1).gather(1, (parents * logits.shape[2] + tokens).flatten(1)).view_as(values)
         return values, ranks, parents, tokens, gained
 
-    def _fused_candidates(self, logits: Float[Tensor, "B K V"]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """As `_candidates`, for one group and processors that only mask: only the best tokens are normalized."""
-        _, beams, vocabulary = logits.shape
-        gpu, count = kernels(logits), min(self._count(beams), vocabulary)
+    def _fusible(self, logits: Float[Tensor, "B K V"]) -> bool:
+        """Whether one kernel does what is left of a step after the largest logits are known."""
+        special, beams, gpu = self.special_tokens, logits.shape[1], kernels(logits)
+        plain = self.required is None and self.groups == 1 and self.masks_only and self.trace is None
+        count = self._count(beams)
+        few = gpu is not None and beams * count <= gpu.MAX_CANDIDATES and count <= logits.shape[2]
+        return plain and few and not special.other_ends and not special.target_prefix
+
+    def _fused_step(self, logits: Float[Tensor, "B K V"]) -> tuple[Int[Tensor, "B K"], Int[Tensor, "B K"]]:
+        """As `advance`, by that kernel, which updates all tensors in place."""
+        generated, early, gpu = self.generated, self.config.early_stopping, kernels(logits)
+        assert gpu is not None
+        best, vocabulary, normalizer = self._largest(logits)
+        early = False if early == "never" and self.config.length_penalty <= 0.0 else early
+        result: tuple[Tensor, Tensor] = gpu.beam_step(
+            best, vocabulary, normalizer, self.total, generated.tokens, self.log_p, generated.length, generated.prompt,
+            self.limit, self.done, self.ended_tokens, self.ended_log_p, self.ended_length, self.ended_score,
+            self.penalties, self.special_tokens.end if self.ends else -1, early,
+        )  # fmt: skip
+        return result
+
+    def _largest(self, logits: Float[Tensor, "B K V"]) -> tuple[Tensor, Tensor, Tensor]:
+        """The largest logits of each hypothesis, their tokens, and the log-sum-exp of all."""
+        gpu = kernels(logits)
         assert gpu is not None
         normalizer: Tensor = gpu.log_sum_exp(logits)
         for processor in self.processors:
             processor(logits, self.generated)
-        best, best_tokens = gpu.top_k(logits, count)
+        return *gpu.top_k(logits, min(self._count(logits.shape[1]), logits.shape[2])), normalizer
+
+    def _fused_candidates(self, logits: Float[Tensor, "B K V"]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """As `_candidates`, for one group and processors that only mask: only the best tokens are normalized."""
+        _, beams, vocabulary = logits.shape
+        best, best_tokens, normalizer = self._largest(logits)
+        count = best.shape[2]
         log_p = best - normalizer[..., None]
         values, index = (log_p + self.total[..., None]).flatten(1).topk(min(self._count(beams), beams * vocabulary))
         tokens, gained = (x.flatten(1).gather(1, index)[:, None] for x in (best_tokens, log_p))

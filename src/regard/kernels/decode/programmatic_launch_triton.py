@@ -14,7 +14,8 @@ from regard.kernels.jit_triton import jit
 
 def launch_options() -> dict[str, bool]:
     """Keyword arguments of a launch on the current device."""
-    return {"EARLY": True, "launch_pdl": True} if _supported(torch.cuda.current_device()) else {"EARLY": False}
+    early = torch.cuda.is_available() and _supported(torch.cuda.current_device())  # not in Triton's interpreter
+    return {"EARLY": True, "launch_pdl": True} if early else {"EARLY": False}
 
 
 @lru_cache(maxsize=16)

@@ -12,6 +12,11 @@ import triton.language as tl
 from torch.nn import functional as F
 
 from regard.core.shapes import Tensor
+from regard.kernels.decode.beam_step_triton import (
+    MAX_CANDIDATES as MAX_CANDIDATES,
+    beam_step as beam_step,
+    follow as follow,
+)
 from regard.kernels.decode.programmatic_launch_triton import launch_dependents, launch_options, wait
 from regard.kernels.decode.sampling_triton import (
     fingerprints as fingerprints,

@@ -53,7 +53,10 @@ class StaticState(DecoderState):
         return replace(self, cache=self.cache[:, index], time=self.time.clone(), **rows)
 
     def follow(self, parents: Int[Tensor, "B K"]) -> "StaticState":
-        if self.parents.shape[1] > 1:
+        triton = step.kernels(parents)
+        if self.parents.shape[1] > 1 and triton is not None:
+            triton.follow(self.parents, parents.contiguous(), self.time)
+        elif self.parents.shape[1] > 1:
             past = torch.arange(self.parents.shape[2], device=parents.device) < self.time
             moved = self.parents.gather(1, parents[..., None].expand_as(self.parents))
             torch.where(past, moved, self.parents, out=self.parents)
