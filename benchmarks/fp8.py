@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -158,33 +159,23 @@ def trained(given: Model, precision: str) -> Run:
 
 
 def updates(rounds: int) -> None:
-    print("| model | bfloat16, tokens/s | float8, tokens/s | × | GiB | GiB |\n|---|---|---|---|---|---|")
-    for make in (*(lambda one=one: language_model(*one) for one in LANGUAGE_MODELS), translator):
+    print("| model | bfloat16, tokens/s | float8, tokens/s | × |\n|---|---|---|---|")
+    for make in (*(partial(language_model, *one) for one in LANGUAGE_MODELS), translator):
         given = make()
-        tokens, runs, memory = sum(batch.tokens for batch in given.batches), {}, {}
-        for precision in ("bfloat16", "float8"):
-            before = torch.cuda.memory_allocated()
-            torch.cuda.reset_peak_memory_stats()
-            runs[precision] = trained(given, precision)
-            for _ in range(3):
-                runs[precision]()
-            torch.cuda.synchronize()
-            memory[precision] = (torch.cuda.max_memory_reserved() - before) / 2**30
+        tokens = sum(batch.tokens for batch in given.batches)
+        runs = {precision: trained(given, precision) for precision in ("bfloat16", "float8")}
         times: dict[str, list[float]] = {name: [] for name in runs}
-        for _ in range(rounds):
+        for number in range(rounds + 1):
             for name, run in runs.items():
                 torch.cuda.synchronize()
                 begin = time.perf_counter()
-                run()
-                run()
+                for _ in range(2):
+                    run()
                 torch.cuda.synchronize()
-                times[name].append((time.perf_counter() - begin) / 2)
-        rate = {name: tokens / median(each) for name, each in times.items()}
-        print(
-            f"| {given.name} | {rate['bfloat16']:,.0f} | {rate['float8']:,.0f} "
-            f"| {rate['float8'] / rate['bfloat16']:.2f} | {memory['bfloat16']:.1f} | {memory['float8']:.1f} |",
-            flush=True,
-        )
+                if number:  # the first records
+                    times[name].append((time.perf_counter() - begin) / 2)
+        half, low = (tokens / median(each) for each in times.values())
+        print(f"| {given.name} | {half:,.0f} | {low:,.0f} | {low / half:.2f} |", flush=True)
         del runs, run
         gc.collect()
         torch.cuda.empty_cache()
