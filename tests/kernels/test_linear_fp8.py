@@ -18,7 +18,7 @@ from regard.data.corpus import Corpus
 from regard.kernels.layers import linear as plain, linear_fp8
 from regard.kernels.layers.linear import ACTIVATIONS, activation_backward, linear
 from regard.kernels.layers.linear_fp8 import E4M3, E5M2, MULTIPLE, quantize
-from regard.model.transformer_block import TransformerBlock
+from regard.model.transformer_block import use_fp8
 from regard.recipe.recipe import Recipe
 from regard.training.config import TrainConfig
 from regard.training.epoch_batches import EpochBatches
@@ -145,8 +145,7 @@ def blocks(**options: bool) -> torch.nn.Module:
     torch.manual_seed(0)
     part = {"kind": "transformer", "dim": 32, "layers": 2, "heads": 2, "ffn_dim": 64, "dropout": 0.0, **options}
     model = regard.build({"encoder": part, "decoder": part, "vocab_size": 32}).to(DEVICE).train()
-    for block in (module for module in model.modules() if isinstance(module, TransformerBlock)):
-        block.use_fp8()
+    use_fp8(model)
     return model
 
 

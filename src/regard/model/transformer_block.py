@@ -309,18 +309,20 @@ class TransformerBlock(nn.Module):
         """The norm of the last sublayer: norm3 after cross-attention, else norm2."""
         return self.norm2 if self.norm3 is None else self.norm3
 
-    def use_fp8(self) -> None:
-        """Compute the products of linear layers in float8 wherever gradients are computed."""
-        for part in (self.self_attn, self.cross_attn, self.ffn):
-            if part is not None:
-                part.linear = linear_fp8
-
     def forward(self, x: PendingResidual, inputs: BlockInputs) -> PendingResidual:
         x = self.residual(x, self.norm1, self.dropout, partial(inputs.attend_self, self.self_attn))
         if inputs.memory is not None:
             assert self.cross_attn is not None
             x = self.residual(x, self.norm2, self.dropout, partial(inputs.attend_memory, self.cross_attn))
         return self.residual(x, self.ffn_norm, self.dropout, self.ffn)
+
+
+def use_fp8(model: nn.Module) -> None:
+    """Compute the products of the linear layers of its blocks in float8 wherever gradients are computed."""
+    for block in (module for module in model.modules() if isinstance(module, TransformerBlock)):
+        for part in (block.self_attn, block.cross_attn, block.ffn):
+            if part is not None:
+                part.linear = linear_fp8
 
 
 class InputLayer(nn.Module):

@@ -10,7 +10,7 @@ from regard.core.shapes import Float, Tensor
 from regard.data.batching import Batch
 from regard.model.interfaces import CarriedState
 from regard.model.seq2seq import Model
-from regard.model.transformer_block import TransformerBlock
+from regard.model.transformer_block import use_fp8
 from regard.runtime.cuda.graphed_update import GraphedUpdate
 from regard.runtime.cuda.host_future import HostFuture
 from regard.training.config import TrainConfig
@@ -41,8 +41,7 @@ class Updater:
         self.buckets = None if process_group.single or config.fsdp else GradientBuckets(model, process_group)
         self.device = next(model.parameters()).device
         if config.precision == "float8":
-            for block in (module for module in model.modules() if isinstance(module, TransformerBlock)):
-                block.use_fp8()
+            use_fp8(model)
         self.optimizer = Optimizer(model, config)
         self.graphs = None
         if config.cuda_graphs:
