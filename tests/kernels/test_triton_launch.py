@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
+from threading import Event, Timer, current_thread, main_thread
 
 import pytest
 import torch
@@ -52,6 +54,34 @@ def test_a_working_probe_runs_once(monkeypatch, caplog):
     assert triton_launch.available(FIRST)
     assert tried == [FIRST]
     assert caplog.messages == []
+
+
+def test_a_model_for_a_gpu_is_loaded_while_another_thread_probes(monkeypatch):
+    """And who needs the answer meanwhile waits for it: no two probes run at once."""
+    entered, released, events = Event(), Event(), list[str]()
+
+    def slow(device: torch.device) -> None:
+        events.append(f"begin {device} {current_thread() is main_thread()}")
+        entered.set()
+        assert released.wait(60)
+        events.append("end")
+
+    monkeypatch.setattr(triton_launch, "_try", slow)
+    triton_launch.prepare("cpu")
+    triton_launch.prepare("cuda")
+    assert entered.wait(60)
+    Timer(0.2, released.set).start()
+    assert triton_launch.available(FIRST)
+    assert events == ["begin cuda:0 False", "end", "begin cuda:0 True", "end"]
+    triton_launch.prepare("cuda:0")
+    assert triton_launch.available(FIRST)
+    assert len(events) == 4
+
+
+def test_loading_a_model_prepares_its_device(monkeypatch):
+    monkeypatch.setattr(triton_launch, "prepare", (prepared := []).append)
+    regard.load(Path(__file__).parents[1] / "golden" / "0.1.0" / "classifier", device="cpu")
+    assert prepared == ["cpu"]
 
 
 @pytest.mark.parametrize("without", ["disabled", "no Triton", "no Linux"])

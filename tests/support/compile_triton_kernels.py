@@ -32,6 +32,9 @@ from regard.kernels.layers import (
     conv_unfold,
     conv_unfold_triton,
     cross_entropy_triton,
+    linear,
+    linear_fp8,
+    linear_fp8_triton,
     linear_triton,
     residual_norm,
     residual_norm_triton,
@@ -100,6 +103,7 @@ def main() -> None:
     for module, names in (
         (residual_norm_triton, ("add_norm", "add_norm_backward")),
         (linear_triton, ("activation_backward",)),
+        (linear_fp8_triton, ("largest_magnitude", "cast_transpose")),
         (cross_entropy_triton, ("cross_entropy", "r_drop_cross_entropy")),
         (varlen_triton, ("short_attention", "d_short_attention")),
         (conv_unfold_triton, ("unfold", "unfold_backward")),
@@ -140,6 +144,9 @@ def training(dtype, dropout) -> None:
     ends, ctx = SequenceOffsets.of([5, 3]), Context()
     varlen._Short.forward(ctx, False, varlen.HeadLayout(4, 2, 5, 1.0, True, dropout), ends, ends, seed, low, None)
     varlen._Short.backward(ctx, low[:, :20])
+    linear.activation_backward(low, low, "gelu", magnitude=True)
+    for float8 in (linear_fp8.E4M3, linear_fp8.E5M2):
+        linear_fp8._cast_transpose(low, float8, linear_fp8.largest_magnitude(low))
     for r_drop in (0.0, 1.0):
         losses._on_gpu(low, low[:6], low[0, :6], torch.zeros(8, dtype=torch.int64), 0.1, r_drop, 4, (True,) * 3)
 

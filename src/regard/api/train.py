@@ -32,6 +32,7 @@ from regard.data.tokenizer import Tokenizer
 from regard.evaluation.cider_reward import CiderReward
 from regard.inference.load import load, stored_recipe
 from regard.inference.predictor import Predictor
+from regard.kernels.layers.linear_fp8 import unsupported_device
 from regard.model.backbones import BackboneConfig
 from regard.model.build import build
 from regard.model.multi_source import source_encoders
@@ -303,10 +304,16 @@ def backbones_of(recipe: Recipe) -> dict[int, BackboneConfig]:
 
 def device_of(recipe: Recipe) -> str:
     device = recipe.train.device
+    problems = []
     if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cuda" and not torch.cuda.is_available():
-        raise InvalidRecipe([Problem("train.device", "a GPU that PyTorch can use", "none", "Set it to 'cpu'.")])
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    elif device == "cuda" and not torch.cuda.is_available():
+        problems.append(Problem("train.device", "a GPU that PyTorch can use", "none", "Set it to 'cpu'."))
+    if recipe.train.precision == "float8" and (got := unsupported_device(device)) is not None:
+        wanted = "'float32' or 'bfloat16' without a GPU that multiplies in float8 (NVIDIA Hopper or newer)"
+        problems.append(Problem("train.precision", wanted, f"'float8' on {got}", "Set it to 'bfloat16'."))
+    if problems:
+        raise InvalidRecipe(problems)
     return device
 
 

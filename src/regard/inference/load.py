@@ -15,6 +15,7 @@ from regard.data.corpus import SourceVocabularies, VocabularyType, as_running_te
 from regard.decoding.ensemble import ClassifierEnsemble, Ensemble
 from regard.decoding.shortlist import Shortlist
 from regard.inference.predictor import Predictor
+from regard.kernels import triton_launch
 from regard.model.build import build
 from regard.model.uninitialized import only_parameters, uninitialized
 from regard.model.weights import check_weights, load_weights, weights_of
@@ -37,6 +38,7 @@ def load(path: str | Path | Predictor | Sequence[str | Path], *, device: str = "
     if not isinstance(path, str | Path):
         return _ensemble([load(each, device=device) for each in path])
     device = pick_device(device)
+    triton_launch.prepare(device)
     folder, content = open_checkpoint(Path(path))
     weights = store.tensors(content, WEIGHTS, folder)
     try:

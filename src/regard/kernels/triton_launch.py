@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Lock, Thread
 
 import torch
 
@@ -23,6 +24,7 @@ HALF = (torch.float16, torch.bfloat16)
 DTYPES = (torch.float32, *HALF)
 SHARED = 227 << 10  # bytes of shared memory of an H200's thread block
 UNBOUNDED = 2**30  # a window that reaches every key
+_probing = Lock()  # a second call waits for the first, and is then short
 MIN_CAPABILITY = (8, 0)  # of the GPUs Triton supports; on some older ones its compiler ends the process
 
 
@@ -36,11 +38,24 @@ def available(device: torch.device) -> bool:
     if not installed or os.environ.get("REGARD_TRITON") == "0":
         return False
     try:
-        _try(device)
+        with _probing:
+            _try(device)
     except Exception as error:  # of Triton, of a tool it runs, or of the driver
         _warn(str(error).partition("\n")[0].rstrip(".") or type(error).__name__)
         return False
     return True
+
+
+def prepare(name: str) -> None:
+    """Call `available` in a thread of its own, while this one does something else, such as reading weights.
+
+    The first call takes most of a second: it imports Triton, which then hashes its own files to know what is cached.
+    """
+    device = torch.device(name)
+    if device.type == "cuda":
+        current = torch.cuda.current_device() if torch.cuda.is_initialized() else 0  # type: ignore[no-untyped-call]
+        indexed = torch.device("cuda", current if device.index is None else device.index)
+        Thread(target=available, args=(indexed,), name="prepare Triton").start()
 
 
 def _try(device: torch.device) -> None:

@@ -6,6 +6,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from regard.core.config import Config, Count, Probability, doc
 from regard.core.errors import Problem
+from regard.kernels.layers.linear_fp8 import MULTIPLE
 from regard.model.part_config import DecoderConfig, EncoderConfig, PoolConfig, Reads
 
 ConfigType = TypeVar("ConfigType", bound=Config)
@@ -116,6 +117,21 @@ class ModelConfig:
         unshardable = (f"model.{role}.kind = {part.kind!r}" for role, part in self.parts() if not part.config.shardable)
         has_blocks = any(part.config.has_blocks for _, part in self.parts())
         return next(unshardable, None if has_blocks else self._kinds())
+
+    def float8_problems(self) -> Iterator[Problem]:
+        """What prevents the linear layers of its Transformer blocks from multiplying in float8."""
+        parts = [(role, part.config, part.config.block_dims()) for role, part in self.parts()]
+        if not any(dims for _, _, dims in parts):
+            yield Problem("train.precision", f"'bfloat16' with {self._kinds()}", "'float8'", "It has no such layers.")
+        attended = self.decoder is not None and bool(self.decoder.config.block_dims())
+        for role, config, dims in parts:
+            if attended and role != "decoder" and config.states_dim == self.memory_dim:
+                dims = {"dim": config.states_dim} | dims  # cross-attention projects its states
+            for key, dim in dims.items():
+                if dim % MULTIPLE:
+                    wanted = f"a multiple of {MULTIPLE} with train.precision = 'float8'"
+                    got = f"{dim} in all" if key.endswith("heads") else str(dim)
+                    yield Problem(f"model.{role}.{key}", wanted, got, "Change one of the two.")
 
     def image_conflicts(self, encoder: int, size: int) -> Iterator[Problem]:
         """What prevents this encoder from reading images of this height and width."""

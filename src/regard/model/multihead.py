@@ -11,7 +11,7 @@ from regard.kernels.attention.bias import Bias
 from regard.kernels.attention.score_function import DotScoreFunction
 from regard.kernels.attention.spec import AttentionSpec
 from regard.kernels.attention.varlen import HeadLayout, PackedAttentionSpec
-from regard.kernels.layers.linear import linear
+from regard.kernels.layers.linear import Linear, linear
 from regard.model.attention import (
     Window,
     attend_packed,
@@ -85,6 +85,7 @@ class MultiHead(AttentionModule):
         self.q_norm = nn.RMSNorm(head_dim, norm_eps) if qk_norm else None
         self.k_norm = nn.RMSNorm(head_dim, norm_eps) if qk_norm else None
         self.rotary = rotary
+        self.linear: Linear = linear
         for projection in (self.q_proj, self.k_proj, self.v_proj, self.out_proj):
             nn.init.xavier_uniform_(projection.weight)
             if projection.bias is not None:
@@ -116,7 +117,7 @@ class MultiHead(AttentionModule):
         if packing is None:
             self._check_input("x", x, self.dim)
         if source is None:
-            query, key, value = _project(x, self.q_proj, self.k_proj, self.v_proj, packing=packing)
+            query, key, value = self._project(x, self.q_proj, self.k_proj, self.v_proj, packing=packing)
             memory = self._key_value(key, value)
         elif self.rotary is None:
             query, memory = self._query(x, packing), self.project_memory(source)
@@ -157,16 +158,16 @@ class MultiHead(AttentionModule):
         source = x if source is None else source
         if self.rotary is None and self.q_norm is None and type(self.score) in (Dot, ScaledDot):
             joined = x is source  # queries, keys and values in one product
-            query = _fused_product(x, self.q_proj, *((self.k_proj, self.v_proj) if joined else ()))
-            kv = None if joined else _fused_product(source, self.k_proj, self.v_proj)
+            query = self._fused_product(x, self.q_proj, *((self.k_proj, self.v_proj) if joined else ()))
+            kv = None if joined else self._fused_product(source, self.k_proj, self.v_proj)
         else:
             query, kv = self._packed_query_kv(x, source, offsets.positions)
         spec = PackedAttentionSpec(layout, query, kv, offsets, offsets if source_offsets is None else source_offsets)
-        return linear(attend_packed(spec, self), self.out_proj.weight, self.out_proj.bias)
+        return self.linear(attend_packed(spec, self), self.out_proj.weight, self.out_proj.bias)
 
     def _packed_query_kv(self, x: Tensor, source: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Queries (N, H · D), and keys and values side by side (M, 2 · G · D), after norm, rotation and score."""
-        query, (key, value) = self.q_proj(x), _project(source, self.k_proj, self.v_proj)
+        query, (key, value) = self._fused_product(x, self.q_proj), self._project(source, self.k_proj, self.v_proj)
         query, key = _split(query[None], self.heads), _split(key[None], self.kv_heads)  # (1, H, N, D)
         query, key = _normalized(query, self.q_norm), _normalized(key, self.k_norm)
         if self.rotary is not None:
@@ -178,7 +179,7 @@ class MultiHead(AttentionModule):
         """The keys and values of a source (B, M, source_dim), or with a packing of its tokens (tokens, source_dim)."""
         if packing is None:
             self._check_input("source", source, self.source_dim)
-        return self._key_value(*_project(source, self.k_proj, self.v_proj, packing=packing))
+        return self._key_value(*self._project(source, self.k_proj, self.v_proj, packing=packing))
 
     def attend_memory(
         self, x: Tensor, memory: KeyValue, *, mask: Tensor | None = None, packing: Packing | None = None
@@ -231,7 +232,7 @@ class MultiHead(AttentionModule):
 
     def _query(self, x: Tensor, packing: Packing | None) -> Tensor:
         """Projected queries (B, N, H · D)."""
-        query: Tensor = self.q_proj(x)
+        query = self._fused_product(x, self.q_proj)
         return query if packing is None else packing.unpack(query)
 
     def _key_value(self, key: Tensor, value: Tensor, positions: Tensor | None = None) -> KeyValue:
@@ -275,7 +276,21 @@ class MultiHead(AttentionModule):
         dropout = self.dropout if self.training else 0.0
         heads = attend_spec(spec, memory.value, dropout, self, shape[:2])  # (B, H, N, D)
         joined = heads.transpose(1, 2).flatten(2)  # (B, N, H · D)
-        return linear(joined if packing is None else packing.pack(joined), self.out_proj.weight, self.out_proj.bias)
+        joined = joined if packing is None else packing.pack(joined)
+        return self.linear(joined, self.out_proj.weight, self.out_proj.bias)
+
+    def _project(self, x: Tensor, *projections: nn.Linear, packing: Packing | None = None) -> tuple[Tensor, ...]:
+        """Several projections of one input, computed as one product; padded where the input is packed."""
+        projected, dims = self._fused_product(x, *projections), [projection.out_features for projection in projections]
+        return torch.split(projected if packing is None else packing.unpack(projected), dims, -1)
+
+    def _fused_product(self, x: Tensor, *projections: nn.Linear) -> Tensor:
+        """Several projections of one input side by side."""
+        if len(projections) == 1:
+            return self.linear(x, projections[0].weight, projections[0].bias)
+        weight = torch.cat([projection.weight for projection in projections])
+        biased = projections[0].bias is not None
+        return self.linear(x, weight, torch.cat([projection.bias for projection in projections]) if biased else None)
 
     def _check_input(self, argument: str, x: Tensor, dim: int) -> None:
         weight = self.out_proj.weight
@@ -291,21 +306,6 @@ class MultiHead(AttentionModule):
     def extra_repr(self) -> str:
         grouped = "" if self.kv_heads == self.heads else f", kv_heads={self.kv_heads}"
         return f"dim={self.dim}, heads={self.heads}{grouped}, head_dim={self.head_dim}"
-
-
-def _project(x: Tensor, *projections: nn.Linear, packing: Packing | None = None) -> tuple[Tensor, ...]:
-    """Several projections of one input, computed as one product; padded where the input is packed."""
-    projected, dims = _fused_product(x, *projections), [projection.out_features for projection in projections]
-    return torch.split(projected if packing is None else packing.unpack(projected), dims, -1)
-
-
-def _fused_product(x: Tensor, *projections: nn.Linear) -> Tensor:
-    """Several projections of one input side by side."""
-    if len(projections) == 1:
-        return linear(x, projections[0].weight, projections[0].bias)
-    weight = torch.cat([projection.weight for projection in projections])
-    biased = projections[0].bias is not None
-    return linear(x, weight, torch.cat([projection.bias for projection in projections]) if biased else None)
 
 
 def _positions(

@@ -36,6 +36,10 @@ class PartConfig(Config):
         dim: int = self.dim  # type: ignore[attr-defined]
         return dim
 
+    def block_dims(self) -> dict[str, int]:
+        """The dimensions of the linear layers of its Transformer blocks, by the keys that give them."""
+        return {}
+
     def not_packable(self) -> str | None:
         """The setting, as "positions = 'alibi'", with which a packable part takes no packed sequences."""
         return None

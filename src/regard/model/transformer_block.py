@@ -16,7 +16,8 @@ from regard.core.sequence import Packing, SequenceOffsets
 from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.kernels.attention.bias import Bias, DistanceBias
 from regard.kernels.layers.dropout import Dropout
-from regard.kernels.layers.linear import ACTIVATIONS, linear
+from regard.kernels.layers.linear import ACTIVATIONS, Linear, linear
+from regard.kernels.layers.linear_fp8 import linear_fp8
 from regard.kernels.layers.residual_norm import OffsetRMSNorm, PendingResidual, add_norm
 from regard.model.attention import Window
 from regard.model.kv_cache import KeyValue, KeyValueCache
@@ -126,6 +127,11 @@ class TransformerConfig(EncoderConfig, DecoderConfig):
             self.rotary_base, self.relative_buckets, self.relative_max_distance,
         )  # fmt: skip
 
+    def block_dims(self) -> dict[str, int]:
+        kv_heads = self.heads if self.kv_heads is None else self.kv_heads
+        attention = {"heads": self.heads * self.dim_per_head, "kv_heads": kv_heads * self.dim_per_head}
+        return {"dim": self.dim, "ffn_dim": self.ffn_dim, **attention}
+
     def not_packable(self) -> str | None:
         if not POSITIONS[self.positions].packable:
             return f"positions = {self.positions!r}"
@@ -175,14 +181,15 @@ class FeedForward(nn.Module):
         self.up = inner()
         self.down = nn.Linear(config.ffn_dim, config.dim, config.ffn_bias)
         self.dropout = Dropout(config.ffn_dropout)
+        self.linear: Linear = linear
 
     def forward(self, x: Float[Tensor, "*lead W"]) -> Float[Tensor, "*lead W"]:
         if self.gate is None:
-            hidden = linear(x, self.up.weight, self.up.bias, self.kind)
+            hidden = self.linear(x, self.up.weight, self.up.bias, self.kind)
         else:
-            gate = linear(x, self.gate.weight, self.gate.bias, self.kind)
-            hidden = gate * linear(x, self.up.weight, self.up.bias)
-        return linear(self.dropout(hidden), self.down.weight, self.down.bias)
+            gate = self.linear(x, self.gate.weight, self.gate.bias, self.kind)
+            hidden = gate * self.linear(x, self.up.weight, self.up.bias)
+        return self.linear(self.dropout(hidden), self.down.weight, self.down.bias)
 
 
 class PaddedInputs(NamedTuple):
@@ -308,6 +315,14 @@ class TransformerBlock(nn.Module):
             assert self.cross_attn is not None
             x = self.residual(x, self.norm2, self.dropout, partial(inputs.attend_memory, self.cross_attn))
         return self.residual(x, self.ffn_norm, self.dropout, self.ffn)
+
+
+def use_fp8(model: nn.Module) -> None:
+    """Compute the products of the linear layers of its blocks in float8 wherever gradients are computed."""
+    for block in (module for module in model.modules() if isinstance(module, TransformerBlock)):
+        for part in (block.self_attn, block.cross_attn, block.ffn):
+            if part is not None:
+                part.linear = linear_fp8
 
 
 class InputLayer(nn.Module):

@@ -88,6 +88,9 @@ class _GridTransformerConfig(EncoderConfig):
     def states_dim(self) -> int:
         return self.blocks.dim
 
+    def block_dims(self) -> dict[str, int]:
+        return {f"transformer.{key}": dim for key, dim in self.blocks.block_dims().items()}
+
     @property
     def cls_tokens(self) -> int:
         return self.blocks.cls_tokens

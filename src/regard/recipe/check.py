@@ -64,6 +64,8 @@ def training_problems(train: TrainConfig, data: DataConfig, model: ModelConfig) 
         yield Problem(
             "train.fsdp", f"false with {reason}", "true", "Leave it out: every process then has the whole model."
         )
+    if train.precision == "float8":
+        yield from model.float8_problems()
     yield from _monitor_problems(train, model)
     if train.reward is not None and (model.decoder is None or not model.encoders):
         wanted = "nothing unless a source becomes a text"

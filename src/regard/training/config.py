@@ -87,8 +87,10 @@ class TrainConfig(Config):
         "dropout in the forward pass whose gradient is taken, for reward; outputs are sampled without it, and the "
         "ratio of their tokens' probabilities with and without it, at most 2, weights the gradient",
     )
-    precision: Literal["float32", "bfloat16"] = doc(
-        "float32", "precision of forward and backward passes; weights stay in float32"
+    precision: Literal["float32", "bfloat16", "float8"] = doc(
+        "float32",
+        "precision of forward and backward passes; weights stay in float32. float8: as bfloat16, with the products of "
+        "Transformer blocks in 8-bit floating point, on Hopper GPUs and newer ones",
     )
     packed: bool = doc(
         False,
@@ -146,6 +148,9 @@ class TrainConfig(Config):
             yield Problem("reward_temperature", "a number above 0", "0.0", "1.0 samples from the model as it is.")
         if self.unfreeze_after is not None and self.freeze is None:
             yield Problem("unfreeze_after", "nothing without freeze", str(self.unfreeze_after), "Leave it out.")
+        for other in ("fsdp", "reward") if self.precision == "float8" else ():
+            if getattr(self, other):
+                yield Problem("precision", f"'bfloat16' with {other}", "'float8'", "Choose one of the two.")
         # The loss of the targets, where there is none beside the reward.
         of_targets = () if self.reward_likelihood else ("reward",)
         exclusive = {  # each computes a batch or its loss in its own way, or stores weights differently

@@ -16,6 +16,7 @@ from regard.model.embedding import Embedding
 from regard.model.seq2seq import Model
 from regard.runtime.cuda.host_future import HostFuture
 from regard.training.config import TrainConfig
+from regard.training.muon import Muon
 
 
 def freeze(model: nn.Module, patterns: tuple[str, ...]) -> None:
@@ -62,7 +63,7 @@ class Optimizer:
         if groups:
             self.adamw = torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=config.eps, fused=True)
         if matrices:
-            self.muon = torch.optim.Muon(matrices, lr=0.0, weight_decay=decay, adjust_lr_fn="match_rms_adamw")
+            self.muon = Muon(matrices, lr=0.0, weight_decay=decay, adjust_lr_fn="match_rms_adamw")
         self.parts = [part for part in (self.adamw, self.muon) if part is not None]
 
     def set_learning_rate(self, rate: float) -> None:
@@ -77,12 +78,14 @@ class Optimizer:
     def step_if_finite(self, losses: Float[Tensor, " N"], norm: Float[Tensor, ""]) -> HostFuture:
         """Update the weights if losses and gradient norm are finite; these, copied to the host asynchronously.
 
-        On a GPU fused AdamW makes this decision on the device, so the host does not wait; Muon makes it wait.
+        On a GPU the optimizers make this decision on the device, so the host does not wait.
         """
         values = torch.cat((losses, norm.to(losses)[None]))
         future = HostFuture(values)
-        if norm.is_cuda and self.muon is None:
-            self.adamw.found_inf = (~values.isfinite().all()).float()  # type: ignore[union-attr]
+        if norm.is_cuda:
+            found_inf = (~values.isfinite().all()).float()
+            for part in self.parts:
+                part.found_inf = found_inf  # type: ignore[union-attr]
             self.step()
         elif all(map(isfinite, future())):
             self.step()

@@ -10,6 +10,7 @@ from regard.core.shapes import Float, Tensor
 from regard.data.batching import Batch
 from regard.model.interfaces import CarriedState
 from regard.model.seq2seq import Model
+from regard.model.transformer_block import use_fp8
 from regard.runtime.cuda.graphed_update import GraphedUpdate
 from regard.runtime.cuda.host_future import HostFuture
 from regard.training.config import TrainConfig
@@ -39,6 +40,8 @@ class Updater:
         self.sharded = None if process_group.single or not config.fsdp else self._shard(device)
         self.buckets = None if process_group.single or config.fsdp else GradientBuckets(model, process_group)
         self.device = next(model.parameters()).device
+        if config.precision == "float8":
+            use_fp8(model)
         self.optimizer = Optimizer(model, config)
         self.graphs = None
         if config.cuda_graphs:
@@ -81,7 +84,7 @@ class Updater:
     ) -> tuple[Float[Tensor, "2"], int, CarriedState | None]:
         """Add the gradient of a batch to the weights'; its loss and nll, predictions, and the state to carry."""
         batch = batch.to(self.device)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"):
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision != "float32"):
             if self.sharded is None:
                 loss, nll, count, carried = self.objective(self.model, batch, step=step, carried=carried)
             else:

@@ -23,6 +23,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 KINDS = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3}  # activations whose derivative the kernel implements
 ROWS, COLUMNS = 32, 128  # of a tile
+Linear = Callable[..., Tensor]  # a function with the arguments of `linear`
 
 
 def linear(
@@ -65,16 +66,20 @@ class _Linear(torch.autograd.Function):
         refuse_second_derivative()
         flat, weight, preactivation = ctx.saved_tensors
         shape, dtype, activation = ctx.constants
-        d_out, d_bias = activation_backward(d_out.reshape(-1, len(weight)).contiguous(), preactivation, activation)
+        d_out, d_bias, _ = activation_backward(d_out.reshape(-1, len(weight)).contiguous(), preactivation, activation)
         d_x = (d_out @ weight).view(shape).to(dtype) if ctx.needs_input_grad[0] else None
         d_weight = matmul_float32(d_out.mT, flat) if ctx.needs_input_grad[1] else None
         return d_x, d_weight, d_bias, None, None
 
 
 def activation_backward(
-    d_out: Float[Tensor, "N Y"], preactivation: Float[Tensor, "N Y"] | None, activation: str | None
-) -> tuple[Float[Tensor, "N Y"], Float[Tensor, " Y"]]:
-    """The gradient before the activation, and its sum over rows. For a ReLU, `preactivation` may be its output."""
+    d_out: Float[Tensor, "N Y"], preactivation: Float[Tensor, "N Y"] | None, activation: str | None,
+    *, magnitude: bool = False,
+) -> tuple[Float[Tensor, "N Y"], Float[Tensor, " Y"], Float[Tensor, ""] | None]:  # fmt: skip
+    """The gradient before the activation, its sum over rows, and where `magnitude` is set its largest magnitude.
+
+    For a ReLU, `preactivation` may be its output.
+    """
     from regard.kernels.layers.linear_triton import activation_backward
 
     count, width = d_out.shape
@@ -83,13 +88,15 @@ def activation_backward(
     each = -(-count // splits)
     each += -each % ROWS
     splits = -(-count // each)
+    grid = -(-width // COLUMNS), splits
     sums = d_out.new_empty(splits, width, dtype=torch.float32)
+    maxima = d_out.new_empty(grid if magnitude else 1, dtype=torch.float32)
     with triton_launch.on_device_of(d_out):
-        activation_backward[(-(-width // COLUMNS), splits)](
-            d_out, d_out if preactivation is None else preactivation, d_preactivation, sums, count, width, each,
-            KIND=KINDS[activation], R=ROWS, C=COLUMNS, UNROLL=unroll,
+        activation_backward[grid](
+            d_out, d_out if preactivation is None else preactivation, d_preactivation, sums, maxima, count, width, each,
+            KIND=KINDS[activation], MAGNITUDE=magnitude, R=ROWS, C=COLUMNS, UNROLL=unroll,
         )  # fmt: skip
-    return d_preactivation, sums.sum(0)
+    return d_preactivation, sums.sum(0), maxima.amax() if magnitude else None
 
 
 def matmul_float32(x: Float[Tensor, "*lead X N"], y: Float[Tensor, "*lead N Y"]) -> Float[Tensor, "*lead X Y"]:
