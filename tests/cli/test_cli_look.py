@@ -2,6 +2,8 @@
 
 import json
 import logging
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -294,3 +296,21 @@ def test_the_command_line_reads_edits(tmp_path):
         done = command(*call, tmp_path / file)
         assert done.returncode == 2
         assert message in done.stderr
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_each_aligned_line_is_written_at_once(options, monkeypatch, tmp_path):
+    """A program that reads them from a pipe does not wait for the last one."""
+    right, sizes = regard.align, []
+
+    def aligned(*given, **settings):
+        for each in right(*given, **settings):
+            yield each
+            sizes.append(os.fstat(sys.stdout.fileno()).st_size)
+
+    monkeypatch.setattr(regard, "align", aligned)
+    (tmp_path / "texts").write_text("1 May 2003\n2 May 2003\n3 May 2003\n")
+    done = command("align", GOLDEN / "rnn", "--sources", tmp_path / "texts", *options)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines(keepends=True)
+    assert sizes == [len("".join(lines[:count]).encode()) for count in (1, 2, 3)]
