@@ -2,6 +2,7 @@
 
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -315,7 +316,12 @@ def batch(length: int, shorter: int = 0) -> Batch:
 
 def test_batches_of_few_shapes_without_padding_are_recorded(monkeypatch):
     replayed, warned, module = [], [], nn.Linear(1, 1)
-    monkeypatch.setattr(cuda_graphs, "capture", lambda work, **_: lambda: (replayed.append(1), work()))
+
+    def capture(work, *, release_cache):
+        assert release_cache  # what updates have left there before may be as large as the recording
+        return lambda: (replayed.append(1), work())
+
+    monkeypatch.setattr(cuda_graphs, "capture", capture)
     update = GraphedUpdate(module, warned.append)
     assert warned == [
         "train.cuda_graphs: wanted a GPU; got none. Every kernel is launched by itself, to the same result."
@@ -359,3 +365,23 @@ def test_training_ends_where_an_update_cannot_be_recorded(monkeypatch, error, wa
         update(batch(3), lambda given: torch.zeros(2))
     with pytest.raises(wanted, match=message):
         update(batch(3), lambda given: torch.zeros(2))
+
+
+class Stepping(SimpleNamespace):
+    """A strategy whose prompts are never asked for."""
+
+    def prompts(self, count):
+        raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("static", "admits", "slots"), [(True, True, True), (True, False, True), (False, False, False)]
+)
+def test_prompts_are_read_step_by_step_where_steps_are_recorded(static, admits, slots):
+    """And in one slot, where a decoder cannot admit what was read elsewhere."""
+    kept = object.__new__(buffers.DecodeBuffers)
+    kept.static, kept.strategy, kept.state = static, Stepping(), object()
+    kept.decoder = SimpleNamespace(admits=admits)
+    assert not kept.prefill_slot(0, 3)
+    if slots:
+        assert not kept.prefill(3)

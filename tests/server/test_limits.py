@@ -57,7 +57,9 @@ def ask(app: Server, path: str, body: object = None, *headers: tuple[str, str], 
     }  # fmt: skip
     asyncio.run(app(scope, receive, send))
     content = b"".join(message.get("body", b"") for message in sent[1:])
-    return sent[0]["status"], {name.decode(): value.decode() for name, value in sent[0]["headers"]}, content.decode()
+    found = [(name.decode(), value.decode()) for name, value in sent[0]["headers"]]
+    assert len(dict(found)) == len(found), "a header twice"
+    return sent[0]["status"], dict(found), content.decode()
 
 
 def padded(asked: dict, size: int) -> bytes:
@@ -182,3 +184,29 @@ def test_rates_of_keys():
     assert [(key.name, key.concurrent, key.admin) for key in keys] == [
         ("key-1", None, False), ("key-2", None, False), ("key-3", 2, False)
     ]  # fmt: skip
+
+
+def test_routes_without_a_key_show_nothing_of_a_model(app):
+    """Health, and the files of pages, which are the same on every server."""
+    assert {route.path for route in app.table.routes if not route.needs_key} == {
+        "/", "/docs", "/docs/{file}", "/health", "/health/live", "/health/ready", "/studio/page/{file}",
+        "/studio/{file}", "/v2", "/v2/health/live", "/v2/health/ready",
+    }  # fmt: skip
+
+
+def test_routes_that_take_an_input_take_large_ones(app):
+    """Images; other bodies, of texts, are as large as a text may be."""
+    native = {"/predict", "/caption", "/classify", "/embed", "/score", "/look"}
+    studio = {f"/studio/{name}" for name in ("look", "watch", "export", "beam", "alternatives")}
+    assert {route.path for route in app.table.routes if route.takes_images} == native | studio
+    assert {route.path for route in app.table.routes if "multipart/form-data" in route.accepts} == native
+    lines = {route.path for route in app.table.routes if "application/x-ndjson" in route.accepts}
+    assert lines == native - {"/look"}
+
+
+@pytest.mark.parametrize("path", ["/", "/docs", "/openapi.json", "/health/live", "/none"])
+def test_a_page_has_its_own_policy_in_place_of_the_one_of_every_answer(app, path):
+    _, headers, _ = ask(app, path)
+    own = path in ("/", "/docs")
+    assert ("script-src" in headers["content-security-policy"]) is own
+    assert headers["x-content-type-options"] == "nosniff"

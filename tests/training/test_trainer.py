@@ -671,12 +671,20 @@ def test_an_update_may_be_settled_when_the_next_has_begun(log_every, tmp_path, c
         assert ends[0]["training.json"] == ends[1]["training.json"]
 
 
-def test_out_of_memory_names_the_batch_and_changes_nothing(tmp_path, cache, monkeypatch):
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried 3.00 GiB"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 3000000000 bytes."),
+    ],
+    ids=["GPU", "CPU"],
+)
+def test_out_of_memory_names_the_batch_and_changes_nothing(error, tmp_path, cache, monkeypatch):
     made = trainer(read_recipe(table()), cache, tmp_path)
     before = {name: p.clone() for name, p in made.model.named_parameters()}
 
     def greedy(*arguments, **options):
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3.00 GiB")
+        raise error
 
     monkeypatch.setattr(Objective, "__call__", greedy)
     with pytest.raises(
@@ -685,6 +693,15 @@ def test_out_of_memory_names_the_batch_and_changes_nothing(tmp_path, cache, monk
         made.fit()
     assert made.state.step == 0
     assert same(before, dict(made.model.named_parameters()))
+
+
+def test_another_error_of_an_update_is_told_as_it_is(tmp_path, cache, monkeypatch):
+    def wrong(*arguments, **options):
+        raise RuntimeError("shapes do not fit")
+
+    monkeypatch.setattr(Objective, "__call__", wrong)
+    with pytest.raises(RuntimeError, match=r"^shapes do not fit$"):
+        trainer(read_recipe(table()), cache, tmp_path).fit()
 
 
 def test_a_full_disk_ends_the_run_and_keeps_the_last_checkpoint(tmp_path, cache, whole, monkeypatch):
