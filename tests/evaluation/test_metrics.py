@@ -451,3 +451,21 @@ def test_a_registered_metric_is_evaluated_and_can_be_monitored(monkeypatch):
             register_metric("words", Metric("again", wordy))
     finally:
         HIGHER_IS_BETTER.unregister("words")
+
+
+@pytest.mark.parametrize("name", [name for name, metric in METRICS.items() if metric.statistics is not None])
+def test_the_direction_of_each_metric_is_that_of_better_outputs(name):
+    if name == "ter":
+        pytest.importorskip("sacrebleu", reason="needs the extra `ter`")
+    if "text" in METRICS[name].tasks:
+        references = [["the cat sat on the red mat"], ["a dog ran over the green hill today"]]
+        right, wrong = [one for (one,) in references], ["a mat", "some birds sing in a high tree at night and day"]
+    else:
+        references, right, wrong = [["good"], ["bad"], ["good"]], ["good", "bad", "good"], ["bad", "good", "bad"]
+    better, worse = score(name, right, references), score(name, wrong, references)
+    assert better != worse
+    assert (better > worse) is METRICS[name].higher_is_better is HIGHER_IS_BETTER[name]
+
+
+def test_lower_losses_are_better():
+    assert [HIGHER_IS_BETTER[name] for name in ("loss", "perplexity")] == [False, False]

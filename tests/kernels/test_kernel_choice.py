@@ -272,3 +272,32 @@ def test_arguments_of_masks():
 def test_rows_of_one_call_of_pytorch(n, m, mask, rows):
     """A mask that differs by row is materialized in blocks."""
     assert min(n, sdpa._rows(dots(n, m, 4, visible=mask))) == rows
+
+
+def test_the_memory_efficient_kernel_gives_all_gradients(monkeypatch):
+    """Of queries, keys and values, and none of the mask; those of grouped keys are summed. Without memory of a GPU."""
+    asked = []
+
+    def backward(d_out, q, k, v, mask, out, lse, seed, offset, dropout, wanted, causal, *, scale):
+        asked.append((mask, lse.shape, dropout, causal, scale))
+        return [x if want else None for x, want in zip((q, k, v, mask), wanted, strict=True)]
+
+    kernel = SimpleNamespace(default=backward)
+    fake = SimpleNamespace(_scaled_dot_product_efficient_attention_backward=kernel)
+    monkeypatch.setattr(sdpa, "aten", fake)
+    q, k, v = (torch.zeros(2, heads, 5, 8, device="meta") for heads in (4, 2, 2))
+    out, lse = torch.zeros_like(q), torch.zeros(2, 4, 5, device="meta")
+    d_q, d_k, d_v = sdpa._backward(torch.zeros_like(q), q, k, v, out, lse, None, 0.5)
+    assert [each.shape for each in (d_q, d_k, d_v)] == [q.shape, k.shape, v.shape]
+    assert asked == [(None, (2, 4, 32), 0.0, False, 0.5)]  # rows of the log-sum-exp are a multiple of 32
+
+
+@pytest.mark.parametrize(("m", "stride"), [(5, 16), (16, 16), (17, 32)])
+def test_masks_of_the_memory_efficient_kernel_are_aligned(m, stride):
+    q, k = torch.zeros(2, 3, 4, 8), torch.zeros(2, 3, m, 8)
+    mask = torch.arange(4.0 * m).view(1, 1, 4, m)
+    found = sdpa._aligned(mask, q, k)
+    assert found.shape == (2, 3, 4, m)
+    assert found.stride()[-2:] == (stride, 1)
+    assert torch.equal(found, mask.expand(2, 3, 4, m))
+    assert sdpa._aligned(None, q, k) is None

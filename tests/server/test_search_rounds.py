@@ -224,4 +224,8 @@ def test_the_first_token_has_the_time_of_its_step():
 def test_searches_at_once(monkeypatch, device, cores, slots, given, threads):
     monkeypatch.setattr(search_rounds, "pick_device", lambda name: name)
     monkeypatch.setattr(search_rounds.torch, "get_num_threads", lambda: cores)
-    assert SearchRounds(device, slots, threading.Condition(), given).threads == threads
+    rounds = SearchRounds(device, slots, threading.Condition(), given)
+    assert rounds.threads == threads
+    for computed in range(threads + 1):
+        rounds._computed = dict.fromkeys(range(computed))
+        assert (rounds.active, rounds.busy) == (computed > 0, computed == threads)
