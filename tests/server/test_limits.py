@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 import pytest
 
@@ -12,6 +13,7 @@ pytest.importorskip("uvicorn", reason="needs the extra `serve`")
 from regard.server import exchange
 from regard.server.app import Server
 from regard.server.engine import Engine, EngineLimits
+from regard.server.http_server import fastest_loop
 from regard.server.keys import read_keys
 from regard.server.service import HttpLimits
 from support.predictors import translator
@@ -210,3 +212,22 @@ def test_a_page_has_its_own_policy_in_place_of_the_one_of_every_answer(app, path
     own = path in ("/", "/docs")
     assert ("script-src" in headers["content-security-policy"]) is own
     assert headers["x-content-type-options"] == "nosniff"
+
+
+def test_the_event_loop_is_the_fastest_that_is_installed():
+    if find_spec("uvloop") is None:
+        assert fastest_loop() is None
+    else:
+        loop = fastest_loop()()
+        assert type(loop).__module__ == "uvloop"
+        loop.close()
+
+
+@pytest.mark.parametrize(("size", "refused"), [(BODY, False), (BODY + 1, True)])
+def test_bytes_of_the_texts_of_a_request(app, monkeypatch, size, refused):
+    """Beside images, for which a body may be larger, texts are as large as without them."""
+    monkeypatch.setattr(app.service, "body_limit", lambda route: 4 * BODY)
+    asked = {"input": ["ä" * (BODY // 4), "a" * (size - BODY // 2)], "max_length": 2, "truncate": True}
+    status, _, content = ask(app, "/predict", json.dumps(asked, ensure_ascii=False).encode())
+    assert status == (413 if refused else 200), content
+    assert ("input: wanted texts of at most 400 bytes; got 401" in content) is refused
