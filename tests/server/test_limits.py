@@ -5,16 +5,22 @@ import json
 import time
 from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("uvicorn", reason="needs the extra `serve`")
 
-from regard.server import exchange
+from regard.data import images
+from regard.decoding.online import LOOP_MICROSECONDS
+from regard.inference import ray_data
+from regard.server import exchange, inspection, protocol, service, wire
 from regard.server.app import Server
 from regard.server.engine import Engine, EngineLimits
 from regard.server.http_server import fastest_loop
 from regard.server.keys import read_keys
+from regard.server.processes.supervised import Backoff
+from regard.server.routes import look
 from regard.server.service import HttpLimits
 from support.predictors import translator
 
@@ -231,3 +237,38 @@ def test_bytes_of_the_texts_of_a_request(app, monkeypatch, size, refused):
     status, _, content = ask(app, "/predict", json.dumps(asked, ensure_ascii=False).encode())
     assert status == (413 if refused else 200), content
     assert ("input: wanted texts of at most 400 bytes; got 401" in content) is refused
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        f"at most {images.MAX_PIXELS:,} pixels",
+        f"`--max-image-body` bytes ({HttpLimits.image_body >> 20} MiB)",
+        f"JSON has at most {look.MAX_JSON_WEIGHTS:,} weights",
+        f"At most {wire.MAX_ATTENTION:,} weights for an input",
+        f"most {inspection.MAX_WEIGHTS:,} weights, {inspection.MAX_WEIGHTS * 4 >> 20} MiB",
+        f"have at most {exchange.HEADER_BYTES >> 10} KiB, bodies must arrive within {HttpLimits.body_seconds:.0f} s",
+        f"Headers must arrive within {protocol.HEADER_SECONDS:.0f} s",
+        f"connection is closed after {exchange.REQUESTS} requests",
+        f"JSON is nested at most {service.DEPTH} deep",
+        f"started after pauses of up to {Backoff.MOST:.0f} seconds",
+        f"{['', 'one', 'two', 'three', 'four'][ray_data.ATTEMPTS]} times at most",
+        f"a request waits for at most {LOOP_MICROSECONDS // 1000} ms",
+    ],
+)
+def test_limits_are_those_of_the_page_about_serving(sentence):
+    page = Path(__file__).parents[2] / "docs" / "serve.md"
+    assert sentence in " ".join(page.read_text("utf-8").split())
+
+
+def test_limits_that_are_powers_of_two_are_so_exactly():
+    """A page shows some of them in MiB."""
+    exact = [
+        inspection.MAX_WEIGHTS,
+        look.MAX_JSON_WEIGHTS,
+        wire.MAX_ATTENTION,
+        exchange.HEADER_BYTES,
+        images.MAX_PIXELS,
+    ]
+    assert exact == [2**22, 2**18, 2**18, 2**15, 2**26]
+    assert (HttpLimits.body, HttpLimits.image_body) == (2**20, 2**24)
