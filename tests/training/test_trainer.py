@@ -189,6 +189,13 @@ def test_the_throughput_of_each_line_is_of_its_own_time(log_every, tmp_path, cac
     assert all(line["tokens_per_second"] > fewest / took for line in lines)
 
 
+def test_a_line_of_the_log_has_the_rate_of_its_last_update(tmp_path, cache):
+    train(table(RNN, RNN, max_steps=6, learning_rate=0.01, lr_schedule="linear"), tmp_path, cache=cache)
+    lines = [line for line in log(tmp_path) if line["event"] == "train"]
+    assert [line["step"] for line in lines] == [2, 4, 6]
+    assert [line["rate"] for line in lines] == pytest.approx([0.005, 0.01, 0.0])  # warmed up in four steps
+
+
 def test_steps_or_epochs_whichever_comes_first(tmp_path, cache):
     assert TrainConfig().max_steps == 10_000
     assert TrainConfig(max_epochs=3).max_steps is None
