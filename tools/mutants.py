@@ -4,9 +4,10 @@
 
 Each fault is planted in a copy of the tree. The test files whose imports reach the changed module run, nearest first,
 up to the first failure or until --seconds have passed; a test that fails, or ends the process, counts if it passes
-without the fault. Results are kept in .mutants/, so that a run that was stopped, or ended by --minutes, goes on.
---again tries once more what survived, which is how new tests are seen to catch it. The report is docs/mutants.md;
-tools/equivalent_mutants.toml holds the faults that change nothing that can be observed, each with its reason.
+without the fault. Results are kept in .mutants/SEED.jsonl as they come, so that a run that was stopped, or ended by
+--minutes, goes on, also on another machine. --again tries once more what survived, which is how new tests are seen to
+catch it. The report is .mutants/SEED.md, and docs/mutants.md is about the samples so far; tools/equivalent_mutants.toml
+holds the faults that change nothing that can be observed, each with its reason.
 """
 
 import argparse
@@ -27,6 +28,8 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import suppress
+from fnmatch import fnmatch
+from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -34,18 +37,18 @@ import pytest
 
 from small_faults import ROOT, Mutant, mutants, nearest_tests, needs
 
-PAGE = ROOT / "docs" / "mutants.md"
 EQUIVALENT = ROOT / "tools" / "equivalent_mutants.toml"
 FIRST = 4  # test files that run before others are imported
-TOGETHER = 8  # tests that are tried without a fault
+TOGETHER = 4  # tests that are tried without a fault
+WAITING = 3  # a test that waits for this many times the processor time that it may take has failed
 PRELOADED = ("torch", "numpy", "tokenizers", "safetensors.torch", "beartype")  # saves seconds a fault
 HEAD = """# Mutants
 
 Small faults (a comparison, a constant, a condition, an operator, the order of two arguments, a returned value) planted
 at random places of `src/regard`, one at a time. The test files whose imports reach the changed module run, the nearest
 {options.tests} of them and for {options.seconds} s of processor time at most, without tests marked slow. A fault that
-no test noticed by then counts as survived. It is caught by a test that fails, or takes longer than {options.limit} s,
-with the fault only.
+no test noticed by then counts as survived. It is caught by a test that fails, takes longer than {options.limit} s
+or ends the process, with the fault only.
 
 `python tools/mutants.py --count {count} --seed {options.seed}{only}`
 
@@ -86,8 +89,22 @@ class Limits:
     pytest_collectreport = pytest_runtest_logreport
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        self.running.write_text(nodeid)
         if sum(os.times()[:4]) > self.deadline:
             pytest.exit("time is up", 0)
+
+
+def repository_files() -> Iterator[Path]:
+    """The files that git does not ignore, under ROOT. A copy of the tree may be no repository: .gitignore says it."""
+    if (ROOT / ".git").exists():
+        listed = subprocess.check_output(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, text=True)
+        yield from (Path(name) for name in listed.splitlines() if (ROOT / name).is_file())
+        return
+    patterns = [line.strip("/") for line in (ROOT / ".gitignore").read_text("utf-8").split()]
+    for folder, folders, files in os.walk(ROOT):
+        kept = [name for name in (*folders, *files) if not any(fnmatch(name, pattern) for pattern in patterns)]
+        folders[:] = [name for name in folders if name in kept]
+        yield from ((Path(folder) / name).relative_to(ROOT) for name in files if name in kept)
 
 
 class Tree:
@@ -95,15 +112,17 @@ class Tree:
 
     def __init__(self, folder: Path, options: argparse.Namespace) -> None:
         self.folder, self.options = folder, options
-        listed = subprocess.check_output(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, text=True)
-        for name in listed.splitlines():
-            if (ROOT / name).is_file():
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(ROOT / name, folder / name)
+        for name in repository_files():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
 
     def result(self, mutant: Mutant, flaky: frozenset[str]) -> dict[str, object]:
-        """Whether a test fails with a fault: caught (and by which test), or survived. Flaky ones do not count."""
-        tests, seconds = nearest_tests(mutant, self.options.tests), float(self.options.seconds)
+        """Whether a test fails with a fault: caught (and by which test), or survived.
+
+        Flaky ones, tests and files that pytest cannot import, do not count.
+        """
+        nearest = [each for each in nearest_tests(mutant, self.options.tests + len(flaky)) if each not in flaky]
+        tests, seconds = nearest[: self.options.tests], float(self.options.seconds)
         place, (old, new) = self.folder / "src" / "regard" / mutant.path, mutant.text()
         for some in (tests[:FIRST], tests[FIRST:]):
             before = sum(os.times()[2:4])
@@ -129,10 +148,11 @@ class Tree:
             self._run(tests, seconds, told, running)
         end = time.monotonic() + 4 * (self.options.seconds + self.options.limit)
         while os.waitpid(child, os.WNOHANG) == (0, 0):
-            if time.monotonic() > end:  # it waits for something, or is in a loop that no signal ends
+            waited = time.time() - running.stat().st_mtime if running.exists() else 0.0
+            if waited > WAITING * self.options.limit or time.monotonic() > end:  # or is in a loop that no signal ends
                 os.killpg(child, signal.SIGKILL)
                 os.waitpid(child, 0)
-                return []
+                return [running.read_text()] if waited > WAITING * self.options.limit else []
             time.sleep(0.05)
         if not told.exists() and running.exists():  # the process crashed
             return [running.read_text()]
@@ -165,7 +185,7 @@ class Tree:
 
 
 def page(done: list[dict], options: argparse.Namespace) -> str:
-    """docs/mutants.md."""
+    """The report."""
     reasons = tomllib.loads(EQUIVALENT.read_text("utf-8"))
     counts = Counter(each["result"] for each in done)
     equivalent = [each for each in done if each["result"] == "survived" and each["id"] in reasons]
@@ -210,8 +230,11 @@ def result(mutant: Mutant, flaky: frozenset[str]) -> dict[str, object]:
 
 
 def failing(tests: list[str]) -> list[str]:
-    """Those that fail without a fault. Some are no tests: pytest could not begin."""
-    return tree.failed([each for each in tests if (ROOT / each.partition("::")[0]).exists()], 1e9)
+    """Those that fail without a fault, and what else fails in their files. Some are no tests: pytest did not begin."""
+    known = [each for each in tests if (ROOT / each.partition("::")[0]).exists()]
+    found = tree.failed(["--continue-on-collection-errors", *known], 1e9) if known else []
+    files = sorted({each.partition("::")[0] for each in found} - {*found})
+    return found + (tree.failed(files, tree.options.seconds) if files else [])
 
 
 def new_results(waiting: list[Mutant], options: argparse.Namespace) -> Iterator[dict]:
@@ -225,20 +248,24 @@ def new_results(waiting: list[Mutant], options: argparse.Namespace) -> Iterator[
         tempfile.TemporaryDirectory() as folder,
         ProcessPoolExecutor(options.jobs, get_context("fork"), start_worker, (folder, options)) as pool,
     ):
-        running: set[Future] = set()
+        running, checks = set[Future](), dict[Future, set[str]]()
         flaky, passing, pending = frozenset[str](), set[str](), list[dict]()
         by_id = {mutant.id: mutant for mutant in waiting}
-        while running or pending or (waiting and time.monotonic() < end):
-            while waiting and len(running) < options.jobs and time.monotonic() < end:
+        while running or checks or pending or (waiting and time.monotonic() < end):
+            while waiting and len(running) + len(checks) < options.jobs and time.monotonic() < end:
                 running.add(pool.submit(result, waiting.pop(0), flaky))
-            finished, running = wait(running, return_when=FIRST_COMPLETED)
-            pending += [each.result() for each in finished]
-            new = sorted({each["by"] for each in pending if "by" in each} - passing)
-            if len(new) >= TOGETHER or not (running or (waiting and time.monotonic() < end)):
-                flaky |= {*pool.submit(failing, new).result()} if new else set()
-                passing |= {*new} - flaky
+            for each in wait({*running, *checks}, return_when=FIRST_COMPLETED).done:
+                if each in checks:
+                    flaky |= {*each.result()}
+                    passing |= checks.pop(each) - flaky
+                else:
+                    running.remove(each)
+                    pending.append(each.result())
+            new = {each["by"] for each in pending if "by" in each} - passing - flaky - {*chain(*checks.values())}
+            if len(new) >= TOGETHER or (new and not running):
+                checks[pool.submit(failing, sorted(new))] = new
             ready = [each for each in pending if each.get("by") in {None, *passing}]
-            waiting += [by_id[each["id"]] for each in pending if each.get("by") in flaky]
+            waiting[:0] = [by_id[each["id"]] for each in pending if each.get("by") in flaky]
             pending = [each for each in pending if each.get("by") not in {None, *passing, *flaky}]
             yield from ready
 
@@ -273,7 +300,7 @@ def main() -> None:
             file.write(json.dumps(each) + "\n")
         print(f"{each['result']}: {each['path']}:{each['line']} {each.get('by', '')}", flush=True)
     written = page([known[mutant.id] for mutant in chosen if mutant.id in known], options)
-    PAGE.write_text(written, "utf-8")
+    kept.with_suffix(".md").write_text(written, "utf-8")
     print(written.partition("\n## ")[0].strip().splitlines()[-1])
 
 

@@ -3,6 +3,7 @@
 import json
 import random
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -126,3 +127,30 @@ def test_a_cluster_writes_the_bytes_of_one_process(tmp_path, monkeypatch):
     assert "lines 129 to 192: wanted outputs; got only replicas that were killed" in results[1]["messages"]
     assert "device: wanted auto, cpu, or cuda where the Ray cluster has a GPU" in results[2]["messages"]
     assert not [number for number in (1, 2) if (tmp_path / f"out-{number}").exists()]
+
+
+def test_a_chunk_is_tried_so_often():
+    attempts = ray_data.Attempts(3)
+    assert [attempts.begin(chunk) for chunk in (1, 1, 5, 1, 1, 5)] == [True, True, True, True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("device", "cluster", "wanted"),
+    [
+        ("auto", {"CPU": 5.0, "GPU": 2.0}, ("cuda", 2)),
+        ("auto", {"CPU": 5.0}, ("cpu", 5)),
+        ("cpu", {"CPU": 5.0, "GPU": 2.0}, ("cpu", 5)),
+        ("cuda", {"CPU": 5.0, "GPU": 1.0}, ("cuda", 1)),
+        ("cpu", {"CPU": 1.0}, ("cpu", 1)),
+        ("cpu", {}, ("cpu", 1)),
+        ("cuda", {"CPU": 5.0}, None),
+        ("mps", {"CPU": 5.0}, None),
+    ],
+)
+def test_replicas_that_a_cluster_has_room_for(device, cluster, wanted):
+    ray = SimpleNamespace(cluster_resources=lambda: cluster)
+    if wanted is None:
+        with pytest.raises(InvalidArgument, match="device: wanted auto, cpu, or cuda where the Ray cluster has a GPU"):
+            ray_data._resources(ray, device)
+    else:
+        assert ray_data._resources(ray, device) == wanted

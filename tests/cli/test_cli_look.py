@@ -2,6 +2,9 @@
 
 import json
 import logging
+import os
+import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -294,3 +297,42 @@ def test_the_command_line_reads_edits(tmp_path):
         done = command(*call, tmp_path / file)
         assert done.returncode == 2
         assert message in done.stderr
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_each_aligned_line_is_written_at_once(options, monkeypatch, tmp_path):
+    """A program that reads them from a pipe does not wait for the last one."""
+    right, sizes = regard.align, []
+
+    def aligned(*given, **settings):
+        for each in right(*given, **settings):
+            yield each
+            sizes.append(os.fstat(sys.stdout.fileno()).st_size)
+
+    monkeypatch.setattr(regard, "align", aligned)
+    (tmp_path / "texts").write_text("1 May 2003\n2 May 2003\n3 May 2003\n")
+    done = command("align", GOLDEN / "rnn", "--sources", tmp_path / "texts", *options)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines(keepends=True)
+    assert sizes == [len("".join(lines[:count]).encode()) for count in (1, 2, 3)]
+
+
+def test_colors_from_dark_to_light(monkeypatch):
+    """With 256 colors, one for each tenth; a number is white on a dark ground and black on a light one."""
+    weights = torch.arange(11.0)[None] / 10
+    monkeypatch.delenv("COLORTERM", raising=False)
+    drawn = heat_map(weights, ["x"], [str(i) for i in range(11)], color=True)
+    cells = re.findall(r"\x1b\[48;5;(\d+)m\x1b\[38;5;(\d+)m", drawn)
+    assert [int(ground) for ground, _ in cells] == [16, 53, 54, 60, 24, 30, 36, 71, 112, 184, 226]
+    assert [int(letters) for _, letters in cells] == [*[231] * 6, *[16] * 5]
+    monkeypatch.setenv("COLORTERM", "24bit")
+    drawn = heat_map(weights[:, ::2], ["x"], [str(i) for i in range(6)], color=True)
+    ramp = [
+        (0, 0, 4),
+        (68, 1, 84),
+        (59, 82, 139),
+        (33, 145, 140),
+        (94, 201, 98),
+        (253, 231, 37),
+    ]  # of viridis, in black
+    assert re.findall(r"48;2;(\d+);(\d+);(\d+)m", drawn) == [tuple(map(str, each)) for each in ramp]

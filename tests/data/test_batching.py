@@ -17,7 +17,17 @@ from regard.core.errors import InvalidArgument, RegardError
 from regard.core.sequence import Tokens
 from regard.data import batching as module
 from regard.data.arrays import LabelColumn, RunningTextColumn, TextColumn
-from regard.data.batching import Batch, batches, evaluation_batches, permute, plan, shift_contexts, stateful_batches
+from regard.data.batching import (
+    Batch,
+    _splitmix,
+    batches,
+    evaluation_batches,
+    permute,
+    plan,
+    shift_contexts,
+    stateful_batches,
+    uniform_draws,
+)  # fmt: skip
 from regard.data.corpus import Corpus
 from regard.data.prefetch import THREAD, arriving, prefetch
 
@@ -356,3 +366,15 @@ def test_pools_have_orders_of_their_own(monkeypatch):
     pools = [[each % 64 for each in found if each // 64 == number] for number in range(4)]
     assert {len(each) for each in pools} == {len(found) // 4}
     assert len({tuple(each) for each in pools}) == 4
+
+
+def test_random_orders_and_draws_are_those_of_earlier_versions():
+    """A run that is resumed, and one with the same seed, read the same examples in the same order."""
+    gamma = np.uint64(0x9E3779B97F4A7C15)
+    published = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F, 0xF88BB8A8724C81EC]  # SplitMix64, seed 0
+    with np.errstate(over="ignore"):
+        assert _splitmix(np.arange(4, dtype=np.uint64) * gamma).tolist() == published
+    assert permute(np.arange(10), 10, (1, 2)).tolist() == [7, 1, 2, 5, 3, 8, 4, 6, 0, 9]
+    assert permute(np.array([0, 99_999]), 100_000, (0, 0)).tolist() == [61735, 47013]
+    drawn = [[0.17586135315297846, 0.8836750693145726], [0.3842804482611003, 0.4554489376419957]]
+    assert uniform_draws(np.array([0, 5]), 2, (3,)).tolist() == drawn

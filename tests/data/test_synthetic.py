@@ -1,11 +1,13 @@
 """Generated data: correct answers, the same on every machine, and disjoint splits."""
 
+import hashlib
 import os
 import re
 import subprocess
 import sys
 from datetime import date
 from functools import partial
+from itertools import islice
 from textwrap import dedent
 
 import pytest
@@ -14,9 +16,10 @@ from regard.core.errors import MissingExtra
 from regard.data.example import SPLITS
 from regard.data.synthetic.dates import LANGUAGES, dates
 from regard.data.synthetic.sampling import SIZES
+from regard.data.synthetic.scenes import Scene
 from regard.data.synthetic.spelling import pronunciations, spelling
 from regard.data.synthetic.strings import strings
-from regard.data.synthetic.tasks import TASKS
+from regard.data.synthetic.tasks import TASKS, version
 
 copy, reverse, sort = (partial(strings, operation) for operation in ("copy", "reverse", "sort"))
 DRAWN = [dates, copy, reverse, sort]
@@ -62,6 +65,30 @@ def test_examples_depend_on_the_seed_alone():
         unchecked(program, PYTHONHASHSEED=seed, LC_ALL=locale) for seed, locale in (("1", "C"), ("2", "de_DE.UTF-8"))
     }
     assert len(found) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "digest"),
+    {
+        "dates": "3acb62766b8062cf",
+        "copy": "6438792ebdc0be10",
+        "reverse": "369071184cf050c7",
+        "sort": "d827a48e7fb84ce5",
+        "shapes": "2d752e62aa4ede44",
+        "red-shapes": "db996e9aacdf2801",
+        "operations": "1e9280326b594e57",
+        "questions": "016a43bdc5817711",
+    }.items(),
+)
+def test_the_same_seed_gives_the_same_data_as_in_earlier_versions(name, digest):
+    """Corpora are kept under the version of the task: `tasks.VERSION` is raised where one of these changes."""
+    hashed = hashlib.sha256()
+    for split in SPLITS:
+        for example in islice(TASKS[name].generate(split, 3), 40):
+            sources = example.source if isinstance(example.source, tuple) else (example.source,)
+            for part in (*sources, example.target):
+                hashed.update((part.draw().tobytes() if isinstance(part, Scene) else str(part).encode()) + b"\0")
+    assert (hashed.hexdigest()[:16], version(name)) == (digest, "1")
 
 
 def test_answers_are_correct():

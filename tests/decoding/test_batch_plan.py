@@ -1,13 +1,22 @@
 """How many tokens a batch of a search has, and the sizes of its buffers."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
 
+from regard.core.sequence import Tokens
 from regard.decoding import batch_plan
-from regard.decoding.batch_plan import BatchLimits, BatchPlan, forward_batch_tokens, search_batch_tokens
+from regard.decoding.batch_plan import BatchLimits, BatchPlan, BufferSizes, forward_batch_tokens, search_batch_tokens
 from regard.decoding.config import DecodeConfig
+from regard.decoding.interfaces import LogitsProcessor
+from regard.decoding.request import SearchTask
+from regard.decoding.trace import BeamTrace
+from regard.model.capture import capture_attention
 from regard.model.memory import Memory
+from support.search import model
 
 
 class OnGpu(nn.Module):
@@ -72,3 +81,68 @@ def test_static_buffers_have_few_sizes(positions, source, max_length, prefix, wa
     assert plan.sizes(memory) == wanted
     plan.static = False
     assert plan.sizes(memory) == (0, max_length, max_length + 1, max(1, prefix))
+
+
+class Recordable(LogitsProcessor):
+    recordable = True
+
+    def __call__(self, scores, generated):
+        return scores
+
+
+class Unrecordable(Recordable):
+    recordable = False
+
+
+@pytest.mark.parametrize(
+    ("static", "limits", "changes", "wanted"),
+    [
+        (True, {}, {}, (True, 6, 9)),
+        (False, {}, {}, (False, 5, 9)),
+        (True, {"queued": True}, {}, (True, 4, 18)),  # slots are emptied and filled again: not more than were asked for
+        (False, {"queued": True}, {}, (False, 5, 18)),
+        (True, {"constrained": True}, {}, (False, 6, 9)),
+        (True, {"ragged": True, "max_prefix": 16}, {}, (True, 6, 9)),
+        (False, {"ragged": True, "max_prefix": 16}, {}, (False, 5, 18)),
+        (False, {"ragged": True, "max_prefix": 15}, {}, (False, 5, 9)),
+        (False, {"ragged": False, "max_prefix": 16}, {}, (False, 5, 9)),
+        (True, {}, {"trace": BeamTrace()}, (False, 6, 9)),
+        (True, {}, {"logits_processors": (Recordable(),)}, (True, 6, 9)),
+        (True, {}, {"logits_processors": (Recordable(), Unrecordable())}, (False, 6, 9)),
+    ],
+)
+def test_what_is_decided_before_the_first_step(monkeypatch, static, limits, changes, wanted):
+    """Whether steps are recorded, how many slots there are, and the steps that the decoder's state has room for."""
+    monkeypatch.setattr(batch_plan.engines, "decoder_for", lambda model, options: SimpleNamespace(static=static))
+    task = replace(SearchTask(model("transformer"), Tokens.of, DecodeConfig()), **changes)
+    plan = BatchPlan(task, BatchLimits(9, **limits), 5)
+    assert (plan.recorded, plan.slots, plan.capacity) == wanted
+
+
+def test_steps_whose_attention_is_captured_are_not_recorded(monkeypatch):
+    monkeypatch.setattr(batch_plan.engines, "decoder_for", lambda model, options: SimpleNamespace(static=True))
+    task = SearchTask(model("transformer"), Tokens.of, DecodeConfig())
+    with capture_attention(lambda *_: None):
+        assert not BatchPlan(task, BatchLimits(9), 5).recorded
+
+
+def test_buffers_are_for_other_searches_of_the_same_kind_only(monkeypatch):
+    """Under the same key where only the seed of samples differs; under none where they hold phrases or processors."""
+    monkeypatch.setattr(batch_plan.engines, "decoder_for", lambda model, options: SimpleNamespace(static=True))
+    made = model("transformer")
+
+    def key(options=None, limits=None, source=32, **changes):
+        task = replace(SearchTask(made, Tokens.of, DecodeConfig(**(options or {}))), **changes)
+        return BatchPlan(task, BatchLimits(9, **(limits or {})), 5).pool_key(BufferSizes(source, 8, 9, 1))
+
+    assert key() == key() is not None
+    assert key({"sample": True, "seed": 1}) == key({"sample": True, "seed": 2})
+    different = [
+        key(), key({"beam_size": 2}), key(source=64), key(limits={"min_length": True}), key(ends=False),
+        key(limits={"max_prefix": 1}), key(scored=True), key(rerank=lambda *_: None), key({"sample": True}),
+    ]  # fmt: skip
+    assert len({*different}) == len(different)
+    assert key(limits={"max_prefix": 1}) == key(limits={"max_prefix": 2})
+    assert key(limits={"banned": (1, 1)}) is None
+    assert key(logits_processors=(Recordable(),)) is None
+    assert key(limits={"constrained": True}) is None

@@ -15,7 +15,7 @@ from regard.decoding.batch_plan import BatchPlan
 from regard.decoding.config import DecodeConfig
 from regard.decoding.interfaces import LogitsProcessor
 from regard.decoding.request import Request, SearchTask
-from regard.decoding.sampling import filtered, sample, seed_offset, uniform
+from regard.decoding.sampling import _mixed, filtered, sample, seed_offset, uniform
 from regard.decoding.search import search
 from regard.decoding.topk import topk, topk_sums
 from regard.model.interfaces import Decoder, DecoderState
@@ -444,3 +444,26 @@ def test_a_batch_shrinks_to_the_requests_that_are_running(monkeypatch):
     assert len(decode(model("transformer"), sources(), sample=True, seed=3)) == 11
     assert kept
     assert [running for _, running in kept] == [slots for slots, _ in kept]
+
+
+def test_random_numbers_are_those_of_splitmix():
+    """Outputs depend on them: those of a seed stay the same. The numbers of SplitMix64 for seed 0 are its authors'."""
+    gamma, wrap = 0x9E3779B97F4A7C15, lambda number: (number + 2**63) % 2**64 - 2**63
+    published = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F, 0xF88BB8A8724C81EC]
+    states = torch.tensor([wrap(gamma * (i + 1)) for i in range(4)])
+    assert _mixed(states).tolist() == [wrap(number) for number in published]
+
+    def mixed(x: int) -> int:
+        x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+        x = (x ^ (x >> 27)) * 0x94D049BB133111EB % 2**64
+        return x ^ (x >> 31)
+
+    streams, steps, offset = [0, 1, 7, 2**40], [0, 3, 1, 12345], seed_offset(-5)
+    wanted = [
+        (mixed((stream * gamma + mixed((step + offset) % 2**64)) % 2**64) >> 11) / 2**53
+        for stream, step in zip(streams, steps, strict=True)
+    ]
+    assert uniform(offset, torch.tensor(streams), torch.tensor(steps)).tolist() == wanted
+    assert [seed_offset(seed) for seed in (0, 1, 2, -1)] == [
+        0, 2862933555777941757, 5725867111555883514, -2862933555777941757
+    ]  # fmt: skip

@@ -11,7 +11,7 @@ from regard.data.special_tokens import DEFAULT_TOKENS, END, MASK, PAD, START
 from regard.decoding.config import DecodeConfig
 from regard.decoding.request import Request, SearchTask
 from regard.decoding.search import search
-from regard.decoding.shortlist import Shortlist
+from regard.decoding.shortlist import Shortlist, _source_tokens
 from regard.model.seq2seq import Seq2Seq
 from regard.runtime import engines
 from regard.runtime.cpu import compile
@@ -116,3 +116,12 @@ def test_a_compiled_loop_computes_the_logits_of_candidates_only(options, monkeyp
 def test_a_source_that_is_no_text_is_refused():
     with pytest.raises(InvalidArgument, match="a model of one text"):
         shortlist().allowed([Request("dog.jpg", 1)], DEFAULT_TOKENS)
+
+
+def test_sources_are_tokens_that_the_shortlist_was_learned_for():
+    """Of five tokens: others have no candidates, and would be given those of other tokens."""
+    for right in ([3, 4], (0,), []):
+        assert _source_tokens(right, 5).tolist() == [*right]
+    for wrong in ([5], [3, 5], [-1], [1.0], [[3]], ["a"], "ab", torch.tensor([1]), {1: 2}, None):
+        with pytest.raises(InvalidArgument, match="shortlist: wanted a model of one text as its source"):
+            _source_tokens(wrong, 5)

@@ -2,15 +2,19 @@
 
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from regard.core.errors import InvalidArgument
 from regard.core.sequence import Tokens
+from regard.decoding import request_groups
+from regard.decoding.batch_plan import PlannedRequest
 from regard.decoding.config import DecodeConfig
 from regard.decoding.request import Request, SearchTask
 from regard.decoding.search import SearchBatch, search
+from regard.decoding.trace import BeamTrace
 from regard.decoding.worker_threads import run_in_threads
 from regard.model import capture
 from regard.runtime import engines
@@ -129,3 +133,37 @@ def test_an_error_in_a_worker_is_raised_here():
 def test_fewer_than_one_worker_is_refused(wrong):
     with pytest.raises(InvalidArgument, match="workers"):
         translator().predict(["a"], workers=wrong)
+
+
+@pytest.mark.parametrize(
+    ("changes", "count", "compiled", "threads"),
+    [
+        ({}, 16, True, 4),  # those of PyTorch
+        ({}, 15, True, 1),  # less than eight for each of two
+        ({}, 16, False, 1),  # PyTorch uses them itself
+        ({"workers": 3}, 16, False, 3),
+        ({"workers": 3}, 15, True, 1),
+        ({"logits_processors": (object(),)}, 16, True, 1),
+        ({"trace": BeamTrace()}, 16, True, 1),
+        ({"device": "cuda"}, 16, True, 1),
+        ({"device": "cuda", "workers": 1}, 16, True, 1),
+        ({"device": "cuda", "workers": 2}, 16, True, None),
+    ],
+)
+def test_threads_that_search_at_once(monkeypatch, changes, count, compiled, threads):
+    settings = {"device": "cpu", "workers": None, "logits_processors": (), "trace": None} | changes
+    task = object.__new__(SearchTask)
+    settings |= {"window": None, "config": DecodeConfig(), "model": None, "device": torch.device(settings["device"])}
+    vars(task).update(settings)
+    monkeypatch.setattr(request_groups.torch, "get_num_threads", lambda: 4)
+    monkeypatch.setattr(
+        request_groups.engines, "decoder_for", lambda model, options: SimpleNamespace(compiled=compiled)
+    )
+    planned = [PlannedRequest(Request([3], 1), number, 1, [], 0, 9, None) for number in range(count)]
+    if threads is None:
+        with pytest.raises(InvalidArgument, match="workers: wanted 1 for a model on a GPU"):
+            request_groups.search_workers(task, planned)
+        return
+    assert request_groups.search_workers(task, planned) == threads
+    with capture.capture_attention(lambda call: None):
+        assert request_groups.search_workers(task, planned) == 1

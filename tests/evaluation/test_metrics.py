@@ -17,7 +17,7 @@ from regard.core.version import __version__
 from regard.evaluation.bootstrap import bootstrap, confidence_interval, p_value, resample_counts
 from regard.evaluation.metrics import METRICS, Metric, check_metrics, new_statistics, register_metric, score
 from regard.evaluation.report import collect, length_buckets, report
-from regard.evaluation.report_text import report_text
+from regard.evaluation.report_text import MISSING, format_value, report_text
 from regard.evaluation.statistics import Statistics, edit_distance, per_example
 from regard.training.config import TrainConfig
 
@@ -402,6 +402,33 @@ def test_the_metrics_are_those_of_the_table_that_training_reads():
     }
 
 
+def test_how_each_metric_is_shown():
+    """Fractions in percent; losses and metrics of captions, which are small, with four decimals."""
+    hundredths = ("perplexity", "bleu", "bleu_lower", "chrf", "ter")
+    percentages = (
+        "accuracy", "error_rate", "character_error_rate", "f1", "f1_micro", "precision", "recall",
+    )  # fmt: skip
+    shown = {name: format_value(name, 0.256781) for name in METRICS}
+    wanted = dict.fromkeys(METRICS, "0.2568") | dict.fromkeys(hundredths, "0.26") | dict.fromkeys(percentages, "25.68%")
+    assert shown == wanted
+    assert [format_value("bleu", value, "+") for value in (1.0, -1.0, None)] == ["+1.00", "-1.00", MISSING]
+
+
+@pytest.mark.parametrize(
+    ("task", "others"),
+    {
+        "text": {"f1", "f1_micro", "precision", "recall"},
+        "label": {
+            "perplexity", "bleu", "bleu_lower", "chrf", "ter", "bleu1", "bleu2", "bleu3", "bleu4", "rouge_l", "meteor",
+            "cider", "error_rate", "character_error_rate",
+        },
+        "language": METRICS.keys() - {"loss", "perplexity"},
+    }.items(),
+)  # fmt: skip
+def test_the_metrics_of_each_task(task, others):
+    assert {name for name, metric in METRICS.items() if task not in metric.tasks} == others
+
+
 def test_as_many_outputs_as_references():
     with pytest.raises(InvalidArgument, match="got 2 and 1"):
         score("bleu", ["a", "b"], [["a"]])
@@ -424,3 +451,21 @@ def test_a_registered_metric_is_evaluated_and_can_be_monitored(monkeypatch):
             register_metric("words", Metric("again", wordy))
     finally:
         HIGHER_IS_BETTER.unregister("words")
+
+
+@pytest.mark.parametrize("name", [name for name, metric in METRICS.items() if metric.statistics is not None])
+def test_the_direction_of_each_metric_is_that_of_better_outputs(name):
+    if name == "ter":
+        pytest.importorskip("sacrebleu", reason="needs the extra `ter`")
+    if "text" in METRICS[name].tasks:
+        references = [["the cat sat on the red mat"], ["a dog ran over the green hill today"]]
+        right, wrong = [one for (one,) in references], ["a mat", "some birds sing in a high tree at night and day"]
+    else:
+        references, right, wrong = [["good"], ["bad"], ["good"]], ["good", "bad", "good"], ["bad", "good", "bad"]
+    better, worse = score(name, right, references), score(name, wrong, references)
+    assert better != worse
+    assert (better > worse) is METRICS[name].higher_is_better is HIGHER_IS_BETTER[name]
+
+
+def test_lower_losses_are_better():
+    assert [HIGHER_IS_BETTER[name] for name in ("loss", "perplexity")] == [False, False]

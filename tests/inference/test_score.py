@@ -6,9 +6,10 @@ from math import exp
 import pytest
 import torch
 
+from regard.core.errors import InvalidData
 from regard.core.sequence import Tokens
 from regard.data.special_tokens import END, START
-from regard.inference.score import CHUNK, score_lines
+from regard.inference.score import CHUNK, pairs, score_lines
 from support.predictors import classifier, language_model, translator
 
 TEXTS = ["the cat sat", "a dog", "", "the red car and the dog; a dogma", "mat"]
@@ -107,3 +108,15 @@ def test_the_training_mode_is_restored():
     model.model.train()
     assert replace(model).score(["a"], ["b"]) == model.score(["a"], ["b"])
     assert model.model.training
+
+
+def test_an_unknown_label_is_named_with_its_file_and_line(tmp_path):
+    """Of two files, that of the labels; of a table, the table."""
+    texts, labels, table = (tmp_path / name for name in ("texts", "labels", "pairs.tsv"))
+    texts.write_text("the cat\na dog\n")
+    labels.write_text("good\ngod\n")
+    names = classifier().recipe.data.table_columns()
+    table.write_text("\t".join(names) + "\nthe cat\tgood\na dog\tgod\n")
+    for files, where in (([texts, labels], "labels, line 2"), ([table], "pairs.tsv, line 3")):
+        with pytest.raises(InvalidData, match=rf"{where}: wanted a label .*got 'god'. Did you mean 'good'\?"):
+            [*pairs(classifier(), files)]

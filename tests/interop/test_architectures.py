@@ -1,12 +1,13 @@
 """Models of transformers as ours: the same logits, every weight used once, and the same bits back."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from regard.core.errors import RegardError
+from regard.core.errors import InvalidData, RegardError
 from regard.core.sequence import Tokens
 from regard.data.special_tokens import SpecialTokens
 from regard.decoding.config import DecodeConfig
@@ -204,3 +205,21 @@ def test_what_cannot_be_computed_is_refused_by_name(name, saved, tmp_path):
     (tmp_path / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
     with pytest.raises(RegardError, match=rf"config\.json.*{message}"):
         ours_of(tmp_path)
+
+
+@pytest.mark.parametrize("name", sorted(ARCHITECTURES))
+def test_a_configuration_without_a_class_is_read_where_there_is_one_head(name):
+    """Of some checkpoints, config.json names no class."""
+    architecture, where = ARCHITECTURES[name], Path("config.json")
+    for given, head in architecture.classes.items():
+        assert architecture.head({"architectures": [given]}, where) == head
+    heads = {*architecture.classes.values()}
+    for config in ({}, {"architectures": None}, {"architectures": []}):
+        if len(heads) == 1:
+            assert architecture.head(config, where) in heads
+        else:
+            with pytest.raises(InvalidData, match="architectures: wanted one of"):
+                architecture.head(config, where)
+    for wrong in (["Other"], "Other", [3], {"name": next(iter(architecture.classes))}):
+        with pytest.raises(InvalidData, match="architectures: wanted one of"):
+            architecture.head({"architectures": wrong}, where)

@@ -20,7 +20,7 @@ from regard.core.errors import InvalidArgument, MissingExtra
 from regard.core.sequence import MultiSource, Tokens
 from regard.data.synthetic.shapes import shapes
 from regard.inference.pipelines import OutputOptions
-from regard.interop.onnx.files import RESAMPLING, generation_config, write_tokenizers
+from regard.interop.onnx.files import RESAMPLING, config, generation_config, write_tokenizers
 from regard.interop.onnx.graph import Graph, GraphInput, write_graph
 from regard.interop.onnx.target import OnnxTarget, predictor_graphs
 from regard.model.capture import capture_attention
@@ -486,3 +486,38 @@ def test_int8_is_near(all_folders):
         wanted = model.model(source, ids).log_softmax(-1)
     logits, _ = in_parts(decoder, ids, given, decoder.first_state(3), [6])
     assert (logits.log_softmax(-1) - wanted).abs().mean() < 0.1 * wanted.std()
+
+
+WITHOUT_CACHE = ("regard", None)  # no model of transformers has such a state
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    {
+        "rnn to transformer": ("t5", "T5ForConditionalGeneration"),
+        "transformer to rnn": WITHOUT_CACHE,
+        "transformer to conv": WITHOUT_CACHE,
+        "transformer, cls_token": ("t5", "T5ForConditionalGeneration"),
+        "bag to rnn without attention": WITHOUT_CACHE,
+        "several sources": WITHOUT_CACHE,
+        "captioner": ("vision-encoder-decoder", "VisionEncoderDecoderModel"),
+        "captioner, rnn": WITHOUT_CACHE,
+        "language model": ("gemma", "GemmaForCausalLM"),
+        "masked language model": ("bert", "BertForMaskedLM"),
+        "classifier": ("bert", "BertForSequenceClassification"),
+    }.items(),
+)
+@torch.inference_mode()
+def test_programs_take_each_model_for_one_that_they_know(name, wanted):
+    """transformers.js and Optimum choose their code by these two, and the shape of a cache by its numbers."""
+    model = PREDICTORS[name][0]()
+    found = config(model, predictor_graphs(model, attention=False))
+    assert (found["model_type"], *found.get("architectures", [None])) == wanted
+    numbers = {
+        "t5": {"num_layers": 1, "num_decoder_layers": 1, "num_heads": 2, "d_kv": 8, "is_encoder_decoder": True},
+        "gemma": {"num_hidden_layers": 2, "num_key_value_heads": 2, "head_dim": 8, "is_encoder_decoder": False},
+        "regard": {"decoder_start_token_id": 1, "pad_token_id": 0, "eos_token_id": 2, "is_encoder_decoder": True},
+        "bert": {},
+        "vision-encoder-decoder": {"encoder": {"model_type": "vit"}},
+    }[found["model_type"]]
+    assert {key: found[key] for key in numbers} == numbers

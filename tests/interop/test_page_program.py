@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from regard.interop.onnx.target import predictor_graphs
-from regard.interop.page.program import _fused, _Node
+from regard.interop.page.program import _as_json, _fused, _Node, _plain
 from regard.interop.page.target import marked
 from regard.interpret.sites import attention_sites
 from support.onnx_members import PREDICTORS
@@ -40,3 +40,17 @@ def test_the_sites_without_later_keys_are_those_of_a_decoder_over_its_own_output
         graph.run({each.name: each.example() for each in graph.inputs})
     found = {name for graph in graphs for name in graph.causal}
     assert found == {each.name for each in sites.values() if each.part == "decoder" and each.kind == "self"}
+
+
+def test_constants_are_json_that_javascript_reads_as_the_same_numbers():
+    """Integers are 32 bits there: "to the end" in a slice is the largest of them. JSON has no infinities."""
+    assert _as_json(np.array([[1, -2, 2**63 - 1, -(2**63)]])) == {
+        "type": "i", "shape": [1, 4], "values": [1, -2, 2**31 - 1, 1 - 2**31]
+    }  # fmt: skip
+    numbers = _as_json(np.array([0.5, np.inf, -np.inf, np.nan], dtype=np.float32))
+    assert numbers == {"type": "f", "shape": [4], "values": [0.5, "Infinity", "-Infinity", "NaN"]}
+    assert _as_json(np.array([True, False])) == {"type": "b", "shape": [2], "values": [1, 0]}
+
+
+def test_attributes_are_plain_values():
+    assert [_plain(each) for each in (b"linear", (1, 2), [3], 4, 0.5)] == ["linear", [1, 2], [3], 4, 0.5]

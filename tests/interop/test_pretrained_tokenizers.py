@@ -345,6 +345,16 @@ def test_bart_and_roberta(tmp_path, name):
     assert as_source(source, "the <mask> sat") == theirs("the <mask> sat").input_ids
 
 
+def test_a_mask_takes_the_space_before_it(tmp_path):
+    """As in the tokenizer that RoBERTa was trained with, and unlike other special tokens."""
+    folder = write(tmp_path / "files", **byte_level(["<s>", "<pad>", "</s>", "<unk>", "<mask>"]))
+    config = {"model_type": "roberta", "eos_token_id": 2, "bos_token_id": 0, "pad_token_id": 1}
+    source, _ = read_tokenizers(folder, config, ROWS)
+    assert source.encode("the <mask> sat") == [*source.encode("the"), 4, *source.encode(" sat")]
+    assert source.encode("the <unk> sat") == [*source.encode("the "), 3, *source.encode(" sat")]
+    assert source.encode("the ") != source.encode("the")
+
+
 WRONG = {
     "an id beyond the embedding": ({"decoder_start_token_id": 5000}, "config.json: decoder_start_token_id: wanted"),
     "a text": ({"eos_token_id": "1"}, "config.json: eos_token_id: wanted the id of a token"),

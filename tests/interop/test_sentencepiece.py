@@ -17,7 +17,7 @@ import pytest
 from regard.core.errors import InvalidData
 from regard.data.special_tokens import SpecialTokens
 from regard.data.tokenizer import Tokenizer
-from regard.interop.sentencepiece import read_sentencepiece, to_tokenizer
+from regard.interop.sentencepiece import _fields, read_sentencepiece, to_tokenizer
 
 spm = pytest.importorskip("sentencepiece")
 
@@ -260,3 +260,17 @@ def test_hostile_files_are_refused(tmp_path):
             read(tmp_path, bytes(damaged))
         except InvalidData:
             continue
+
+
+def test_fields_of_every_kind():
+    """A varint of two bytes, eight bytes, a text and four bytes; then what ends too early or is of no such kind."""
+    message = b"\x08\xac\x02" + b"\x11" + bytes(range(8)) + b"\x1a\x02ab" + b"\x25" + bytes(4) + b"\x28\x00"
+    assert [*_fields(message)] == [(1, 300), (2, bytes(range(8))), (3, b"ab"), (4, bytes(4)), (5, 0)]
+    for wrong, got in {
+        b"\x11" + bytes(7): "a field of 8 bytes where 7 are left",
+        b"\x25" + bytes(3): "a field of 4 bytes where 3 are left",
+        b"\x1a\x03ab": "a field of 3 bytes where 2 are left",
+        b"\x0b": "a field of wire type 3 at byte 1",
+    }.items():
+        with pytest.raises(ValueError, match=got):
+            [*_fields(wrong)]

@@ -10,7 +10,7 @@ from torch import nn
 
 import regard
 from regard.core.errors import InvalidArgument, InvalidRecipe
-from regard.core.sequence import MultiSource
+from regard.core.sequence import MultiSource, Tokens
 from regard.data.special_tokens import START
 from regard.inference.predictor import Predictor
 from regard.interpret.editing import editing
@@ -429,3 +429,13 @@ def test_edits_of_captions_of_several_sources_and_of_labels():
     assert (best.text, best.score) == (replaced.output.label, pytest.approx(replaced.output.score, abs=1e-5))
     with pytest.raises(InvalidArgument, match=r"edit 1.side: wanted 'source'"):
         labelled.predict([text], edits=[ReplaceToken(position=0, token="a", side="output")])
+
+
+def test_a_model_without_vocabularies_is_looked_at_under_edits():
+    """Its tokens are named by their ids, also those that an edit puts in place of others."""
+    model = made("rnn").model
+    look = regard.look(model, Tokens.of([[7, 8, 9, 2]]), edits=[ReplaceToken(position=1, token=5)], max_length=4)
+    assert look.sources[0].tokens == ("7", "5", "9", "2")
+    wanted = regard.look(model, Tokens.of([[7, 5, 9, 2]]), max_length=4)
+    assert look.output.tokens == wanted.output.tokens
+    torch.testing.assert_close(look["decoder 1 cross"].weights(), wanted["decoder 1 cross"].weights())

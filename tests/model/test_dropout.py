@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import regard
 from regard.kernels.layers import residual_norm
-from regard.kernels.layers.dropout import Dropout
+from regard.kernels.layers.dropout import Dropout, dropped_outcomes
 from regard.kernels.recurrent import rnn
 from regard.model.embedding import Embedding
 
@@ -144,3 +144,11 @@ def test_a_residual_is_added_in_one_pass_where_dtypes_are_equal(dtype):
     assert 0.3 < (found == x).float().mean() < 0.7
     one_pass = dtype == torch.float32
     assert (executed.counts["addcmul"], executed.counts["add"]) == ((1, 0) if one_pass else (0, 1))
+
+
+@pytest.mark.parametrize(
+    ("probability", "outcomes"), [(0.0, 0), (0.1, 6554), (0.5, 32768), (0.99999, 65535), (1.0, 65535)]
+)
+def test_probabilities_are_counts_of_outcomes(probability, outcomes):
+    """One of the 65,536 is always kept: what is kept is divided by its probability."""
+    assert dropped_outcomes(probability) == outcomes

@@ -38,6 +38,8 @@ def test_the_page_names_what_an_installation_brings():
         assert found <= brought([package]), package
     assert f"and {len(with_them)} more packages" in PAGE
     assert len(with_them) <= 27
+    fewest = brought(["numpy", "safetensors", "snowballstemmer", "tokenizers"]) - brought(["torch"])
+    assert f"So {len(fewest)} packages" in PAGE
 
 
 def test_the_page_lists_every_extra():

@@ -8,11 +8,34 @@ from pathlib import Path
 
 import pytest
 
-from regard.core.atomic_io import cache_folder
+from regard.core.atomic_io import cache_folder, private_folder
+from regard.core.errors import InvalidArgument
 from regard.runtime.cpu import compile
 from support.search import decode, model, sources, token_ids
 
 needs_compiler = pytest.mark.skipif(compile.library() is None, reason="no C++ compiler here")
+
+
+@pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="no C++ compiler here")
+def test_where_there_is_a_compiler_there_is_the_library():
+    """Tests of the compiled engine are skipped where it is not: a fault that prevents it would be skipped with them."""
+    assert compile.library() is not None
+
+
+def test_a_private_folder_is_made_and_found_again(tmp_path):
+    folder = tmp_path / "above" / "own"
+    for _ in range(2):
+        private_folder(folder)
+        assert folder.stat().st_mode & 0o777 == 0o700
+    (tmp_path / "link").symlink_to(folder)
+    for wrong, got in (
+        (tmp_path / "link", "got a link"),
+        (Path("own"), "got a relative path"),
+        (tmp_path / "file", "wanted a folder"),
+    ):
+        (tmp_path / "file").touch()
+        with pytest.raises(InvalidArgument, match=got):
+            private_folder(wrong)
 
 
 @pytest.mark.parametrize(

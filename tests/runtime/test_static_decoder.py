@@ -66,6 +66,38 @@ def test_static_steps_equal_plain_ones(name, beams):
         step(2)
 
 
+@pytest.mark.parametrize("beams", [1, 2, 3])
+@torch.inference_mode()
+def test_a_restarted_state_is_a_new_one(beams):
+    """Nothing of the search before: neither its steps, nor which hypothesis followed which, nor when slots began."""
+    module, given = decoder("transformer"), memory()
+    fixed = static_decoder(module, torch.float32)
+    used, new = (fixed.start(given, batch=3, capacity=8, beams=beams) for _ in range(2))
+    for _ in range(5):
+        assert used.reserve()
+        fixed.step(torch.arange(3 * beams), used)
+        used.follow(torch.arange(beams).roll(1).expand(3, beams))
+    used.admit(torch.tensor([1]), fixed.start(given.reorder(torch.tensor([1])), batch=1, capacity=0, beams=beams))
+    used.restart()
+    assert (used.steps, used.time.tolist(), used.admitted.tolist()) == (0, [0], [0, 0, 0])
+    assert torch.equal(used.parents, new.parents)
+    for tokens in torch.arange(2 * 3 * beams).view(2, -1):
+        assert used.reserve()
+        assert new.reserve()
+        torch.testing.assert_close(fixed.step(tokens, used)[0], fixed.step(tokens, new)[0])
+
+
+@torch.inference_mode()
+def test_steps_are_reserved_where_there_is_room_for_all_of_them():
+    state = static_decoder(decoder("transformer"), torch.float32).start(memory(), batch=3, capacity=8)
+    assert [state.reserve(count) for count in (3, 5, 1)] == [True, True, True]
+    assert (state.steps, int(state.time)) == (5, -4)  # the older half was dropped for the last one
+    assert not state.reserve(4)
+    assert state.steps == 5
+    assert state.reserve(3)
+    assert state.steps == 8
+
+
 @pytest.fixture
 def _as_on_a_gpu(monkeypatch):
     class StaticEngine(Engine):

@@ -13,6 +13,7 @@ pytest.importorskip("uvicorn", reason="needs the extra `serve`")
 from support.captioners import captioner
 from support.predictors import classifier, language_model, translator
 from support.servers import Running, served
+from support.write_http_interface import FILE, interface
 
 SERVERS: dict[str, dict] = {
     "one": {"en-de": translator(decoder="rnn")},
@@ -83,6 +84,12 @@ def bodies(document: dict) -> dict[str, dict]:
         found |= {name: schemas[name] for name in names}
         waiting += [schemas[name] for name in names]
     return {name: schema for name, schema in found.items() if "properties" in schema}
+
+
+def test_the_http_interface_is_frozen():
+    """Clients rely on every route, key and default: a change is made on purpose, and seen in this file."""
+    how = "python tests/support/write_http_interface.py"
+    assert interface() == FILE.read_text("utf-8"), f"{how} writes the new one"
 
 
 @pytest.mark.parametrize("name", SERVERS)

@@ -10,7 +10,7 @@ import pytest
 from regard.core.errors import DeadlineExceeded, EngineCrashed, EngineFailed, ServerStopping
 from regard.decoding.online import LOOP_MICROSECONDS
 from regard.runtime.cpu import compile
-from regard.server import searches
+from regard.server import search_rounds, searches
 from regard.server.engine import Engine, EngineLimits
 from regard.server.jobs import Generation, Job
 from regard.server.search_rounds import SearchRounds
@@ -206,3 +206,26 @@ def test_the_first_token_has_the_time_of_its_step():
     found = Round(steps=(10, 14), times=(100.0, 108.0))
     assert [found.time_of(step) for step in (10, 11, 14)] == [100.0, 102.0, 108.0]
     assert Round(steps=(3, 3), times=(1.0, 2.0)).time_of(3) == 2.0
+
+
+@pytest.mark.parametrize(
+    ("device", "cores", "slots", "given", "threads"),
+    [
+        ("cpu", 4, 64, None, 4),
+        ("cpu", 4, 47, None, 2),  # 16 slots for each
+        ("cpu", 4, 48, None, 3),
+        ("cpu", 4, 15, None, 1),
+        ("cpu", 1, 64, None, 1),
+        ("cpu", 4, 64, 2, 2),
+        ("cuda", 4, 64, None, 1),  # whose kernels are launched by one thread
+        ("cuda", 4, 64, 2, 2),
+    ],
+)
+def test_searches_at_once(monkeypatch, device, cores, slots, given, threads):
+    monkeypatch.setattr(search_rounds, "pick_device", lambda name: name)
+    monkeypatch.setattr(search_rounds.torch, "get_num_threads", lambda: cores)
+    rounds = SearchRounds(device, slots, threading.Condition(), given)
+    assert rounds.threads == threads
+    for computed in range(threads + 1):
+        rounds._computed = dict.fromkeys(range(computed))
+        assert (rounds.active, rounds.busy) == (computed > 0, computed == threads)

@@ -8,6 +8,7 @@ import threading
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -18,6 +19,7 @@ pytest.importorskip("python_multipart", reason="needs the extra `serve`")
 
 import regard
 from regard.data.images import MAX_PIXELS
+from regard.server import forms
 from regard.server.jobs import AttentionPart, Generation, Inspection, Scoring
 from regard.server.loader import _warm_up
 from regard.server.processes.values import packed, unpacked
@@ -383,3 +385,22 @@ def test_images_cross_processes_as_they_are():
         assert (arrived == image).all()
         assert (found.size, found.attention) == (work.size, work.attention)
         found.check(("image",) if isinstance(given, np.ndarray) else ("image", "text"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "wanted"),
+    [
+        (str, True),
+        (str | None, True),
+        (list[str] | str, True),
+        (Literal["a", "b"], True),
+        (Literal["never", True], True),
+        (int | None, False),
+        (float, False),
+        (bool, False),
+        (list[str], False),
+    ],
+)
+def test_fields_of_a_form_are_texts_or_json(kind, wanted):
+    """A text is taken as it is where a key may have one: "12" is no number there."""
+    assert forms._takes_text(kind) is wanted

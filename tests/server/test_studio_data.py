@@ -14,6 +14,7 @@ from regard.data.synthetic.shapes import shapes
 from regard.evaluation.metrics import score
 from regard.interpret.editing import editing
 from regard.interpret.edits import SwitchHeadOff
+from regard.server import studio
 from regard.server.studio_data import DataSet
 from regard.server.studio_sources import StudioSources
 from support.captioners import captioner
@@ -178,6 +179,15 @@ def test_alignment_needs_three_files_and_data():
             regard.InvalidArgument, match="alignment: wanted files of sources, targets and reference links"
         ):
             regard.studio(**given)
+
+
+def test_alignment_of_three_files_is_shown_with_the_data(monkeypatch):
+    shown = []
+    monkeypatch.setattr(studio, "serve", lambda models, **options: shown.append(options["studio"].data))
+    regard.studio(data=["test"], alignment=["a", "b", "c"], open_browser=False)
+    regard.studio(data=["test"], open_browser=False)
+    regard.studio(open_browser=False)
+    assert shown == [DataSet(("test",), alignment=("a", "b", "c")), DataSet(("test",)), None]
 
 
 def test_without_data(tmp_path):

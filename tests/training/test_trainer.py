@@ -189,6 +189,13 @@ def test_the_throughput_of_each_line_is_of_its_own_time(log_every, tmp_path, cac
     assert all(line["tokens_per_second"] > fewest / took for line in lines)
 
 
+def test_a_line_of_the_log_has_the_rate_of_its_last_update(tmp_path, cache):
+    train(table(RNN, RNN, max_steps=6, learning_rate=0.01, lr_schedule="linear"), tmp_path, cache=cache)
+    lines = [line for line in log(tmp_path) if line["event"] == "train"]
+    assert [line["step"] for line in lines] == [2, 4, 6]
+    assert [line["rate"] for line in lines] == pytest.approx([0.005, 0.01, 0.0])  # warmed up in four steps
+
+
 def test_steps_or_epochs_whichever_comes_first(tmp_path, cache):
     assert TrainConfig().max_steps == 10_000
     assert TrainConfig(max_epochs=3).max_steps is None
@@ -671,12 +678,20 @@ def test_an_update_may_be_settled_when_the_next_has_begun(log_every, tmp_path, c
         assert ends[0]["training.json"] == ends[1]["training.json"]
 
 
-def test_out_of_memory_names_the_batch_and_changes_nothing(tmp_path, cache, monkeypatch):
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried 3.00 GiB"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 3000000000 bytes."),
+    ],
+    ids=["GPU", "CPU"],
+)
+def test_out_of_memory_names_the_batch_and_changes_nothing(error, tmp_path, cache, monkeypatch):
     made = trainer(read_recipe(table()), cache, tmp_path)
     before = {name: p.clone() for name, p in made.model.named_parameters()}
 
     def greedy(*arguments, **options):
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3.00 GiB")
+        raise error
 
     monkeypatch.setattr(Objective, "__call__", greedy)
     with pytest.raises(
@@ -685,6 +700,15 @@ def test_out_of_memory_names_the_batch_and_changes_nothing(tmp_path, cache, monk
         made.fit()
     assert made.state.step == 0
     assert same(before, dict(made.model.named_parameters()))
+
+
+def test_another_error_of_an_update_is_told_as_it_is(tmp_path, cache, monkeypatch):
+    def wrong(*arguments, **options):
+        raise RuntimeError("shapes do not fit")
+
+    monkeypatch.setattr(Objective, "__call__", wrong)
+    with pytest.raises(RuntimeError, match=r"^shapes do not fit$"):
+        trainer(read_recipe(table()), cache, tmp_path).fit()
 
 
 def test_a_full_disk_ends_the_run_and_keeps_the_last_checkpoint(tmp_path, cache, whole, monkeypatch):

@@ -17,7 +17,7 @@ import regard
 from regard.core.sequence import Tokens
 from regard.model.seq2seq import Seq2Seq
 from regard.views import html
-from regard.views.canvas import SHARP, data_uri
+from regard.views.canvas import SHARP, PngCanvas, data_uri, mixed, shortened
 from regard.views.charts import CELL, RAMP, color
 from regard.views.figures import ENDINGS, MOST, _thumbnails, draw, write_look
 from support.models import decoder, encoder, one, source
@@ -208,3 +208,48 @@ def test_a_notebook_frames_the_page(look):
 def test_a_name_that_is_no_text_is_written_all_the_same(look, ending, tmp_path):
     write_look(replace(look, title="dog\udcff.png"), tmp_path / f"look{ending}")
     assert (tmp_path / f"look{ending}").stat().st_size > 1000
+
+
+def test_a_png_has_boxes_lines_and_images_where_they_were_drawn():
+    """Twice as large as in an SVG; a box of no width is a line."""
+    canvas = PngCanvas(20, 10, scale=2)
+    canvas.box((1, 2), (3, 4), "#ff0000")
+    canvas.box((6, 1), (0, 2), "#0000ff")
+    canvas.line((10, 1), (15, 1), 1, "#00ff00")
+    image = Image.new("RGBA", (4, 4), (9, 9, 9, 255))
+    image.putpixel((0, 0), (0, 0, 0, 0))
+    canvas.image((16, 5), (2, 2), image)
+    pixels = np.asarray(canvas.sheet)
+    assert pixels.shape == (20, 40, 3)
+
+    def place(color):
+        """The first and last row and column of a color, and how many pixels have it."""
+        rows, columns = np.nonzero((pixels == color).all(-1))
+        return rows.min(), rows.max(), columns.min(), columns.max(), len(rows)
+
+    assert place((255, 0, 0)) == (4, 11, 2, 7, 48)
+    assert place((0, 0, 255)) == (2, 5, 12, 12, 4)
+    assert place((9, 9, 9)) == (10, 13, 32, 35, 15)  # where it is transparent, the sheet is white
+    first, last, left, right, count = place((0, 255, 0))
+    assert (last - first + 1, left, right) == (2, 20, 30)
+    assert count == 22
+
+
+def test_slanted_text_ascends_from_its_place():
+    canvas = PngCanvas(60, 60, scale=1)
+    canvas.slanted((10, 50), "mmmm")
+    rows, columns = np.nonzero((np.asarray(canvas.sheet) < 128).all(-1))
+    assert rows.max() <= 52
+    assert columns.min() >= 4
+    assert rows.min() < 50 - 1.2 * (columns.max() - 10) + 8  # at 60 degrees
+
+
+@pytest.mark.parametrize(
+    ("name", "most", "wanted"), [("abcd", 4, "abcd"), ("abcde", 4, "abc…"), ("", 1, ""), ("ab", 1, "…")]
+)
+def test_shortened_names(name, most, wanted):
+    assert shortened(name, most) == wanted
+
+
+def test_colors_between_two():
+    assert [mixed((0, 10, 255), (255, 20, 0), share) for share in (0.0, 0.5, 1.0)] == ["#000aff", "#800f80", "#ff1400"]

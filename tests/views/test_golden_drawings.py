@@ -4,7 +4,8 @@ After a change that is meant: PYTHONPATH=tests python -m views.test_golden_drawi
 """
 
 import math
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from regard.interpret.look import Look, Text
 from regard.interpret.maps import AttentionMap
 from regard.views import caption_overlay, charts, terminal
 from regard.views.canvas import SvgCanvas
-from regard.views.comparison import comparison_figure, comparison_page, comparison_text
+from regard.views.comparison import _points, comparison_figure, comparison_page, comparison_text
 from regard.views.curves import curves_text, draw_curves
 from regard.views.figures import heads, heat, lines
 from regard.views.training_curves import curve_points, panels
@@ -147,3 +148,26 @@ def test_grids_are_side_by_side_where_they_fit():
     for width, across in ((fits, 3), (fits - 1, 2), (2 * len(title) + 2, 2), (2 * len(title) + 1, 1), (1, 1)):
         first = terminal.grid_maps(weights, names, (1, 2), width=width).splitlines()[0]
         assert sum(name in first for name in names) == across, width
+
+
+def test_lengths_without_an_interval_have_no_point():
+    """Where a group has too few examples to be resampled, or a system no such metric."""
+    results = [MetricResult(3.0, 1.0, 4.0), MetricResult(3.0), None, MetricResult(2.0, 2.0, 2.0)]
+    groups = [LengthGroup(1, 2, 5, {} if one is None else {"bleu": one}) for one in results]
+    assert _points(System("s", {}, [], groups), "bleu") == [(1.0, 3.0, 4.0), None, None, (2.0, 2.0, 2.0)]
+
+
+@pytest.mark.parametrize(("letters", "shown"), [(40, "a" * 40), (41, "a" * 39 + "…")])
+def test_names_of_curves_are_shortened(letters, shown):
+    drawn = draw_curves({"loss": {"a" * letters: [(1.0, 2.0), (2.0, 1.0)]}}, SvgCanvas).decode()
+    assert f">{shown}<" in drawn
+
+
+@pytest.mark.parametrize("draw", [lines, heat])
+def test_a_drawing_is_as_wide_as_its_title(draw):
+    """Which may be wider than the map below it."""
+    of = FixedMap("decoder 1 cross" + " and more" * 30, "cross", "decoder", 1, 2, (4, 3), False)
+    drawn = draw(replace(look(), maps=(of,)), of, ".svg").decode()
+    wide = float(re.search(r'width="([\d.]+)"', drawn)[1])
+    title = re.search(r">(decoder 1 cross[^<]*)<", drawn)[1]
+    assert wide >= charts.EDGE + charts.text_width([title]) - 1

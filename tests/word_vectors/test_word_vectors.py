@@ -330,3 +330,14 @@ def test_settings_are_changes_of_the_defaults_or_a_whole_configuration(given, tm
     read = WordVectors.load(tmp_path / "out")
     assert sorted(read.words) == sorted(vectors.words) == ["a", "b", "c"]
     assert read.vectors.shape == (3, 3)
+
+
+def test_progress_is_told_for_every_hundredth_batch():
+    """With the number of the epoch, the share that is done, and the rate, which falls to the smallest one."""
+    told, config = [], Word2VecConfig(
+        dim=4, epochs=2, block=8, batch=8, sample=0.0, learning_rate=0.5, min_learning_rate=0.2
+    )  # fmt: skip
+    train_word2vec(planted(), config, progress=told.append)  # 12,000 words in 188 batches of 64
+    assert [now.epoch for now in told] == [0, 0, 1, 1]
+    assert [now.done for now in told] == [pytest.approx(done) for done in (0.0, 6400 / 24000, 0.5, 0.5 + 6400 / 24000)]
+    assert [now.rate for now in told] == [pytest.approx(max(0.2, 0.5 * (1 - now.done))) for now in told]

@@ -1,0 +1,71 @@
+"""Steps of a search that a GPU computes in kernels of their own: the same outputs, and where they are asked for."""
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+
+from regard.core.sequence import Tokens
+from regard.decoding import beam, greedy
+from regard.decoding.config import DecodeConfig
+from regard.decoding.interfaces import LogitsProcessor
+from regard.decoding.request import Request, SearchTask
+from regard.decoding.search import search
+from regard.runtime import engines
+from support.search import decode, model, sources, token_ids
+
+
+class Halved(LogitsProcessor):
+    """Changes scores, and does not only exclude tokens."""
+
+    def __call__(self, scores, generated):
+        scores *= 0.5
+
+
+@pytest.mark.parametrize(
+    ("options", "fused"),
+    [
+        ({}, True),
+        ({"length_penalty": 0.3, "num_hypotheses": 2}, True),
+        ({"no_repeat_ngram_size": 2}, True),
+        ({"processors": (Halved(),)}, False),
+        ({"beam_groups": 3}, False),
+    ],
+)
+def test_a_beam_with_fused_candidates_has_the_outputs_of_one_without(monkeypatch, options, fused):
+    """A GPU has one kernel for the sum of exponentials and one for the best tokens; here PyTorch computes both."""
+    options = {"beam_size": 3, "num_hypotheses": 3} | options
+    made, rows, asked = model("lstm bahdanau"), sources(), []
+    monkeypatch.setattr(engines, "ENGINES", (engines.PyTorchEngine(),))
+    wanted = decode(made, rows, **options)
+
+    def top_k(logits, count):
+        asked.append(count)
+        return logits.topk(count)
+
+    kernels = SimpleNamespace(log_sum_exp=lambda logits: logits.logsumexp(-1), top_k=top_k)
+    monkeypatch.setattr(beam, "kernels", lambda logits: kernels)
+    found = decode(made, rows, **options)
+    assert token_ids(found) == token_ids(wanted)
+    for mine, theirs in zip(found, wanted, strict=True):
+        assert [each.score for each in mine] == pytest.approx([each.score for each in theirs], abs=1e-5)
+    assert bool(asked) is fused
+
+
+@pytest.mark.parametrize(
+    ("options", "fused"),
+    [({}, True), ({"scored": True}, False), ({"sample": True}, False), ({"logits_processors": (Halved(),)}, False)],
+)
+def test_greedy_search_has_a_fused_step_on_a_gpu(monkeypatch, options, fused):
+    class Asked(Exception):
+        pass
+
+    def greedy_step(*given):
+        raise Asked
+
+    monkeypatch.setattr(engines, "ENGINES", (engines.PyTorchEngine(),))
+    monkeypatch.setattr(greedy, "kernels", lambda scores: SimpleNamespace(greedy_step=greedy_step))
+    with pytest.raises(Asked) if fused else nullcontext():
+        config = DecodeConfig(max_length=7, sample=options.pop("sample", False))
+        task = SearchTask(model("lstm bahdanau"), Tokens.of, config, **options)
+        [*search(task, [Request(row, len(row)) for row in sources()])]
