@@ -43,7 +43,8 @@ def test_a_beam_with_fused_candidates_has_the_outputs_of_one_without(monkeypatch
         asked.append(count)
         return logits.topk(count)
 
-    kernels = SimpleNamespace(log_sum_exp=lambda logits: logits.logsumexp(-1), top_k=top_k)
+    # Too many candidates for the kernel of the whole step, which tests/kernels/test_beam_step.py is about.
+    kernels = SimpleNamespace(log_sum_exp=lambda logits: logits.logsumexp(-1), top_k=top_k, MAX_CANDIDATES=0)
     monkeypatch.setattr(beam, "kernels", lambda logits: kernels)
     found = decode(made, rows, **options)
     assert token_ids(found) == token_ids(wanted)

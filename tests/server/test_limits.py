@@ -253,7 +253,7 @@ def test_bytes_of_the_texts_of_a_request(app, monkeypatch, size, refused):
         f"JSON is nested at most {service.DEPTH} deep",
         f"started after pauses of up to {Backoff.MOST:.0f} seconds",
         f"{['', 'one', 'two', 'three', 'four'][ray_data.ATTEMPTS]} times at most",
-        f"a request waits for at most {LOOP_MICROSECONDS // 1000} ms",
+        f"a request waits at most {LOOP_MICROSECONDS // 1000} ms",
     ],
 )
 def test_limits_are_those_of_the_page_about_serving(sentence):
