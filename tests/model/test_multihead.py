@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import regard
+from regard.model.kv_cache import KeyValue
 
 WIDTH, HEADS, BATCH, N, M = 24, 4, 3, 6, 9
 
@@ -239,3 +240,17 @@ def test_parameter_free_self_attention():
     torch.testing.assert_close(regard.self_attend(x, scaled=True), (x @ x.mT / WIDTH**0.5).softmax(-1) @ x)
     order = torch.randperm(N)
     torch.testing.assert_close(regard.self_attend(x[:, order]), regard.self_attend(x)[:, order])
+
+
+@pytest.mark.parametrize("length", [2, 4, 5])
+def test_rows_of_a_cache_are_replaced_by_shorter_and_longer_ones(length):
+    """In place, unless they are longer: then the other rows are padded with zeros."""
+    old, new = (KeyValue(*torch.randn(2, rows, 3, n, 7).unbind()) for rows, n in ((3, 4), (2, length)))
+    before, rows = old.key.clone(), torch.tensor([2, 0])
+    written = old.write(rows, new)
+    assert written.key.shape == written.value.shape == (3, 3, max(4, length), 7)
+    assert (written.key is old.key) is (length <= 4)
+    assert written.key[rows, :, :length].equal(new.key)
+    assert written.value[rows, :, :length].equal(new.value)
+    assert written.key[1, :, :4].equal(before[1])
+    assert not written.key[1, :, 4:].any()

@@ -46,6 +46,14 @@ def test_a_wrong_line_is_refused_with_its_number(line, tmp_path):
     assert "good" not in str(refused.value)
 
 
+def test_a_refusal_names_a_known_setting_and_no_part_of_a_key():
+    with pytest.raises(InvalidData, match="got another rate"):
+        read_keys(["abc rate=fast"])
+    with pytest.raises(InvalidData, match="got another setting") as refused:
+        read_keys(["a-key with-a-space-in-it"])
+    assert "space-in-it" not in str(refused.value)
+
+
 def test_a_file_without_keys_is_refused(tmp_path):
     (tmp_path / "keys.txt").write_text("# none yet\n")
     with pytest.raises(InvalidData, match="wanted a key per line; got none"):
