@@ -87,6 +87,30 @@ def test_several_runs_are_loaded_as_an_ensemble(tmp_path):
         regard.load([made[0], stranger])
 
 
+def test_the_loss_of_language_models_as_an_ensemble(tmp_path):
+    """In contexts that overlap; where the members carry their state it is refused."""
+    text = "the red dog sat on the mat and the cat sat too. " * 4
+    table = {
+        "data": {"context_length": 16, "target": {"tokenizer": "bytes"}},
+        "model": {"decoder": {"kind": "rnn", "dim": 16}},
+        "train": {"max_steps": 2, "warmup_steps": 1, "log_samples": 0, "evaluation_overlap": 5, "batch_tokens": 48},
+    }
+
+    def trained(name: str, **train):
+        recipe = {**table, "train": table["train"] | train}
+        data = {"train": [text], "valid": [text[:60]]}
+        return regard.train(recipe, tmp_path / name, data=data, cache=tmp_path / "cache").folder
+
+    made = trained("one")
+    wanted = regard.evaluate(made, split="valid", metrics=["loss"], cache=tmp_path / "cache")["loss"].value
+    twice = regard.load([made, made])
+    found = regard.evaluate(twice, split="valid", metrics=["loss"], cache=tmp_path / "cache")["loss"].value
+    assert found == pytest.approx(wanted, abs=1e-5)
+    carried = trained("carried", carry_state=True, evaluation_overlap=0)
+    with pytest.raises(ValueError, match=r"wanted one model for the loss of a text .*; got an ensemble"):
+        regard.evaluate(regard.load([carried, carried]), split="valid", metrics=["loss"], cache=tmp_path / "cache")
+
+
 def classifier(kind: str, folder, labels=("up", "down")):
     table = {
         "data": {"source": {"tokenizer": "characters"}, "target": {"kind": "label"}},

@@ -246,7 +246,10 @@ def _of_outputs(metrics: Sequence[str]) -> list[str]:
 
 def corpus_loss(model: Model, data: Prepared, split: Split, recipe: Recipe) -> float:
     """The mean loss on a split, batched and carried as the recipe says for training."""
-    train = recipe.train
+    train, generator = recipe.train, model.as_seq2seq()
+    if train.carry_state and generator is not None and not generator.decoder.has_hidden:
+        wanted, remedy = "one model for the loss of a text whose state is carried", "Evaluate the members one by one."
+        raise InvalidArgument("system", wanted=wanted, got="an ensemble", remedy=remedy)
     return mean_loss(
         model,
         getattr(data, split),

@@ -13,7 +13,7 @@ from regard.data.corpus import Corpus
 from regard.data.special_tokens import DEFAULT_TOKENS, SpecialTokens
 from regard.model.interfaces import CarriedState
 from regard.model.seq2seq import Model
-from regard.training.losses import token_loss
+from regard.training.losses import logit_loss, token_loss
 from regard.training.objective import Objective, first_state
 
 
@@ -67,8 +67,12 @@ def _overlapping_loss(model: Model, corpus: Corpus, budget: int, overlap: int) -
         cells = begin[:, None] + np.arange(size + 1)
         ids = torch.from_numpy(text.ids[cells].astype(np.int64)).to(device)  # (B, T + 1)
         counted = torch.from_numpy((cells[:, 1:] > begin[:, None] + overlap) | (begin[:, None] == 0)).to(device)
-        states, gold = decoder.hidden(ids[:, :-1])[counted], ids[:, 1:][counted]
-        total += float(token_loss(states, decoder.project, gold).nll)
+        inputs, gold = ids[:, :-1], ids[:, 1:][counted]
+        if decoder.has_hidden:
+            losses = token_loss(decoder.hidden(inputs)[counted], decoder.project, gold)
+        else:
+            losses = logit_loss(decoder(inputs)[counted], gold)
+        total += float(losses.nll)
     return total / max(1, predictions)
 
 
