@@ -97,6 +97,7 @@ def test_a_client_that_leaves_is_told(traced, monkeypatch):
     connection.request("POST", "/predict", '{"input": "the cat"}', {"content-type": "application/json"})
     assert waits.wait(PATIENCE)
     connection.close()
+    until(lambda: len(traced.running.engine._cancelled) == 1)  # while the engine waits in a step
     gate.release(10_000)
     root = traced.spans()["POST /predict"]
     assert root.attributes["regard.cancelled"]
