@@ -6,9 +6,10 @@ The model of dates that the package has, and a model of the sizes of the recipe 
 given, each read an input of 50 tokens. An edit switches a head off, each time another one. Its time is from the event
 to the first frame after the output, its score and the map that is shown are drawn anew. The other maps and the table of
 heads, which is below the fold, follow: the time of "all maps" includes them. An undone edit is one whose result was
-shown before. "After pointing" is the time of an edit whose button is pressed by a pointer that has been over it for a
-while (--rest milliseconds): the studio computes such an edit before it is made. Server and browser share the processor.
-The exported page, which has no server, is measured alike.
+shown before. The studio computes an edit before it is made where it is announced: "after pointing" is the time of an
+edit whose button is pressed by a pointer that has been over it for a while (--rest milliseconds), "row painted" that
+from the release of a bar that was held still for as long, and "token typed" that from Enter, as long after the last
+letter. Server and browser share the processor. The exported page, which has no server, is measured alike.
 """
 
 import argparse
@@ -16,7 +17,7 @@ import asyncio
 import shutil
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
@@ -45,30 +46,27 @@ CHOOSE = """(number) => {
   const heads = [...document.querySelectorAll("#heads tbody button")];
   heads[number % heads.length].click();
 }"""
-PRESS = """async ([name, pointer]) => {
+PRESS = """(name) => [...document.querySelectorAll("#edit button")].find((each) => each.textContent === name).click()"""
+# Measures from the next event of a kind until its result is drawn; the times are those of `window.measured`.
+MEASURE = """(kind) => {
   const [view, output, heads] = ["view", "output", "heads"].map((id) => document.getElementById(id));
   const changed = (element, what) => new Promise((done) => {
     const seen = new MutationObserver(() => (seen.disconnect(), done()));
     seen.observe(element, what);
   });
   const frame = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
-  const button = [...document.querySelectorAll("#edit button")].find((each) => each.textContent === name);
   const drawn = changed(output, { childList: true });
-  const pressed = new Promise((done) => {
-    button.addEventListener("pointerdown", () => done(performance.now()), { once: true });
+  const begun = new Promise((done) => {
+    document.addEventListener(kind, () => done(performance.now()), { once: true, capture: true });
   });
-  const measured = async (begin) => {
+  window.measured = begun.then(async (begin) => {
     await drawn;
     await frame();
     const first = performance.now() - begin;
     for (const each of [view, heads]) while (each.hasAttribute("aria-busy")) await changed(each, { attributes: true });
     await frame();
     return [first, performance.now() - begin];
-  };
-  if (pointer) return void (window.measured = pressed.then(measured));
-  const begin = performance.now();
-  button.click();
-  return measured(begin);
+  });
 }"""
 PAINT = """() => new Promise((done) => {
   const found = () => performance.getEntriesByName("first-contentful-paint")[0]?.startTime;
@@ -87,35 +85,65 @@ def untrained() -> Predictor:
 
 
 WARM = 3  # edits that are not counted
+TYPED = ("a", "e", "i", "n", "o", "r", "s", "t")  # tokens of every vocabulary that is measured here
 
 
 def measure(page: Page, name: str, address: str, rounds: int, rest: int) -> None:
     """Print the times of edits, and of undoing them, and how many of the edits changed the output."""
     page.goto(address)
     page.wait_for_selector("main:not([aria-busy]) #edit button")
-    made, complete, undone, pointed, changed = [], [], [], [], 0
-    for number in range(WARM + rounds):
-        page.evaluate(CHOOSE, 7 * number)  # heads of all layers in turn
-        first, last = page.evaluate(PRESS, ["Switch off", False])
-        made.append(first)
-        complete.append(last)
-        changed += number >= WARM and page.locator("#output-tokens :is(.new, .gone)").count() > 0
-        undone.append(page.evaluate(PRESS, ["Undo", False])[0])
-        page.evaluate(CHOOSE, 7 * number + 3)  # an edit that was not made before
-        page.mouse.move(0, 0)
-        page.evaluate(PRESS, ["Switch off", True])
+    times: dict[str, list[float]] = {}
+    changed = 0
+
+    def after(kind: str, what: str, act: Callable[[], object]) -> None:
+        """Do something, and keep the time from its event of a kind to its result."""
+        page.evaluate(MEASURE, kind)
+        act()
+        first, last = page.evaluate("window.measured")
+        times.setdefault(what, []).append(first)
+        if what == "edit":
+            times.setdefault("edit, all maps", []).append(last)
+
+    def press(button: str) -> Callable[[], object]:
+        return lambda: page.evaluate(PRESS, button)
+
+    def point_and_press() -> None:
         button = page.get_by_role("button", name="Switch off")
         button.hover()
         page.wait_for_timeout(rest)
         button.click()
-        pointed.append(page.evaluate("window.measured")[0])
-        page.evaluate(PRESS, ["Undo", False])
-    tokens = [page.locator(f"#{which}-tokens li").count() for which in ("source", "output")]
-    told(f"edit, {name}", made[WARM:])
-    print(f"  {changed} of {rounds} changed the output; source {tokens[0]} tokens, output {tokens[1]}")
-    told(f"edit, all maps, {name}", complete[WARM:])
-    told(f"edit undone, {name}", undone[WARM:])
-    told(f"edit after pointing, {name}", pointed[WARM:])
+
+    for number in range(WARM + rounds):
+        page.evaluate(CHOOSE, 7 * number)  # heads of all layers in turn
+        after("click", "edit", press("Switch off"))
+        changed += number >= WARM and page.locator("#output-tokens :is(.new, .gone)").count() > 0
+        after("click", "edit undone", press("Undo"))
+        page.evaluate(CHOOSE, 7 * number + 3)  # an edit that was not made before
+        page.mouse.move(0, 0)
+        after("pointerdown", "edit after pointing", point_and_press)
+        after("click", "edit undone", press("Undo"))
+        page.locator("#map").select_option("decoder 1 cross")  # each of its rows may attend to all keys
+        bars = page.locator("#painter .paint-bar")
+        bars.nth(number % bars.count()).scroll_into_view_if_needed()
+        box = bars.nth(number % bars.count()).bounding_box()
+        assert box is not None
+        page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] - 2)
+        page.mouse.down()
+        page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] * 0.2, steps=4)
+        page.wait_for_timeout(rest)
+        after("pointerup", "row painted", page.mouse.up)
+        after("click", "edit undone", press("Undo"))
+        tokens = page.locator("#source-tokens button")
+        tokens.nth(number % (tokens.count() - 1)).click()
+        page.keyboard.press("Tab")
+        page.locator("#token-text").press_sequentially(TYPED[number % len(TYPED)], delay=rest / 2)
+        page.wait_for_timeout(rest)
+        after("keydown", "token typed", lambda: page.keyboard.press("Enter"))
+        after("click", "edit undone", press("Undo"))
+    sizes = [page.locator(f"#{which}-tokens li").count() for which in ("source", "output")]
+    for what, found in times.items():
+        told(f"{what}, {name}", found[WARM * (4 if what == "edit undone" else 1) :])
+    print(f"  {changed} of {rounds} edits changed the output; source {sizes[0]} tokens, output {sizes[1]}")
 
 
 def told(name: str, times: list[float]) -> None:
@@ -147,7 +175,7 @@ def main() -> None:
     parser.add_argument("--translation", help="a run or checkpoint, instead of the untrained model")
     parser.add_argument("--text", help="its input")
     parser.add_argument(
-        "--rest", type=int, default=150, help="milliseconds of the pointer over a button before it presses"
+        "--rest", type=int, default=150, help="milliseconds from the announcement of an edit until it is made"
     )
     parser.add_argument("--browser", default=shutil.which("chromium"))
     parser.add_argument("--exported", action=argparse.BooleanOptionalAction, default=True, help="the exported page too")

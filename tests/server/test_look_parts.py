@@ -50,6 +50,21 @@ def test_the_parts_are_those_of_one_look(computed):
     assert "decoder 1 cross" in problem["detail"]
 
 
+def test_a_prepared_look_is_not_computed_again_and_a_refused_edit_is_told(computed):
+    model = translator().with_decode(max_length=8)
+    asked = {"input": [TEXT], "edits": EDITS, "beam_size": 1}
+    unknown = [{"edit": "replace_token", "position": 1, "token": "no such token"}]
+    with served({"en-de": model}) as server:
+        assert server.ask("/studio/prepare", asked)[::2] == (200, {"refusal": None})
+        assert server.ask("/studio/look", asked)[0] == 200
+        assert len(computed) == 1
+        status, _, answer = server.ask("/studio/prepare", asked | {"edits": unknown})
+        assert (status, "no such token" in answer["refusal"]) == (200, True)
+        assert server.ask("/studio/look", asked | {"edits": unknown})[2]["detail"] == answer["refusal"]
+        assert server.ask("/studio/prepare", asked | {"model": "other"})[0] == 404
+        assert server.ask("/studio/prepare", asked | {"maps": []})[0] in (400, 422)
+
+
 @pytest.mark.parametrize(
     "other",
     [

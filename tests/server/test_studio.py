@@ -298,7 +298,7 @@ def test_the_output_and_the_shown_map_are_drawn_before_the_other_maps(opened, ex
 
 
 def test_a_likely_edit_is_computed_before_it_is_made(browser, expect, monkeypatch):
-    """When the pointer is over a button, or it has the focus; while a slider moves; not for what is known already."""
+    """When the pointer is over a button, or it has the focus; while a slider moves, a token is typed or a row is painted."""
     model, computed = MODELS["en-de"], []
     compute = LiveLook._computed
     monkeypatch.setattr(LiveLook, "_computed", lambda *given: computed.append(list(given[0].edits)) or compute(*given))
@@ -311,7 +311,7 @@ def test_a_likely_edit_is_computed_before_it_is_made(browser, expect, monkeypatc
         def made(act: Callable) -> list:
             """The edits of the looks that were computed for an action, after the page's next request has its answer."""
             computed.clear()
-            with page.expect_response("**/studio/look"):
+            with page.expect_response(re.compile("/studio/(look|prepare)$")):
                 act()
             return [*computed]
 
@@ -338,6 +338,19 @@ def test_a_likely_edit_is_computed_before_it_is_made(browser, expect, monkeypatc
         assert edits_of_address(settled(page)) == [half]
         chosen = page.get_by_role("button", name="Source token 1")
         assert made(chosen.click) == [[half, {"edit": "mask_source", "token": 1}]]  # the tool for it gets the focus
+        field = page.locator("#token-text")
+        typed = {"edit": "replace_token", "position": 1, "token": "the"}
+        assert made(lambda: field.fill("the")) == [[half, typed]]
+        assert made(lambda: field.press("Enter")) == []
+        assert edits_of_address(settled(page)) == [half, typed]
+        bar = page.locator("#painter [data-key='0']").bounding_box()
+        page.mouse.move(bar["x"] + bar["width"] / 2, bar["y"] + bar["height"] - 1)
+        (first,) = made(page.mouse.down)
+        assert (first[:2], first[2]["keys"]) == ([half, typed], [0])
+        (last,) = made(lambda: page.mouse.move(bar["x"] + bar["width"] / 2, bar["y"] + bar["height"] / 2))
+        assert last[2] == {**first[2], "weights": [pytest.approx(0.5, abs=0.02)]}
+        assert made(page.mouse.up) == []
+        assert edits_of_address(settled(page)) == last
 
 
 def test_what_was_kept_of_a_replaced_model_is_not_compared_with_its_successor(browser, expect):

@@ -77,6 +77,15 @@ class PartialLookRequest(LiveLookRequest, kw_only=True):
     maps: list[str] | None = None
 
 
+class PreparedLook(Struct):
+    """Whether a look was computed.
+
+    refusal   why not: of an edit that the model does not take, or that is not complete yet
+    """
+
+    refusal: str | None = None
+
+
 class AlternativesRequest(LiveLookRequest, kw_only=True):
     """Of the output of this look, the tokens that are most likely at a position, after the tokens before it."""
 
@@ -165,6 +174,15 @@ class StudioRoutes:
             ),
             Route(
                 "POST",
+                "/studio/prepare",
+                self.prepare,
+                "Compute a look that will probably be asked for",
+                LiveLookRequest,
+                PreparedLook,
+                takes_images=True,
+            ),
+            Route(
+                "POST",
                 "/studio/watch",
                 self.watch,
                 "Looks at an output while it is generated",
@@ -219,6 +237,14 @@ class StudioRoutes:
         part = replace(work, maps=None if asked.maps is None else tuple(asked.maps))
         (look,) = await self.service.engine_client(call, model).results([part])
         return Response(look, media_type=JSON)
+
+    async def prepare(self, call: Call) -> Response:
+        model, work = await self._look(decoded(call.body, LiveLookRequest))
+        try:
+            await self.service.engine_client(call, model).results([replace(work, maps=())])
+        except InvalidArgument as error:
+            return json_answer(PreparedLook(str(error)))
+        return json_answer(PreparedLook())
 
     async def export(self, call: Call) -> Response:
         model, work = await self._look(decoded(call.body, LiveLookRequest))

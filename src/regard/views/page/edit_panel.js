@@ -53,13 +53,14 @@ export function showEditPanel(box, store, studio, prepare) {
   // ---- the row
   const painter = make("div", { id: "painter", className: "painter", role: "group", label: "Weights of the row, to paint" });
   const renormalize = make("input", { type: "checkbox", id: "edit-renormalize", checked: true });
-  showPainter(painter, store, (weights) => {
+  const paintedEdit = (weights) => {
     const target = { map: store.state.map.name, ...headKey(store.state), row: store.state.row };
     const before = findEdit(edits(), "paint_row", target);
     const all = { ...(before ? Object.fromEntries(before.keys.map((key, i) => [key, before.weights[i]])) : {}), ...weights };
     const keys = Object.keys(all).map(Number);
-    add({ edit: "paint_row", ...target, keys, weights: keys.map((key) => all[key]), ...(renormalize.checked ? {} : { renormalize: false }) });
-  });
+    return { edit: "paint_row", ...target, keys, weights: keys.map((key) => all[key]), ...(renormalize.checked ? {} : { renormalize: false }) };
+  };
+  showPainter(painter, store, (weights) => add(paintedEdit(weights)), (weights) => prepare(withEdit(edits(), paintedEdit(weights))));
 
   function drawList() {
     const now = edits();
@@ -113,6 +114,7 @@ export function showEditPanel(box, store, studio, prepare) {
   return {
     addOnPress,
     add,
+    prepare: (edit) => prepare(withEdit(edits(), edit)), // an edit that is being typed
     edits,
     update() {
       const next = studio.parameters.edits ?? "";

@@ -6,9 +6,9 @@ import { keepingFocus, make } from "./state.js";
 const MOST = 600; // keys of a row that can be painted: words, or regions of a picture
 const STEP = 0.05;
 
-// `painted(weights)` is called with {key: weight} when a change is complete.
-export function showPainter(box, store, painted) {
-  let [bars, changed, values, painting, timer, paintedRow] = [[], {}, [], false, 0, ""];
+// `painted(weights)` is called with {key: weight} when a change is complete, and `painting(weights)` while it is made.
+export function showPainter(box, store, painted, painting) {
+  let [bars, changed, values, pressed, timer, paintedRow] = [[], {}, [], false, 0, ""];
   const rowOf = ({ map, head, row }) => `${map.name}, ${head}, ${row}, ${map.keys}`;
 
   function set(key, value) {
@@ -16,6 +16,7 @@ export function showPainter(box, store, painted) {
     values[key] = Math.max(0, Math.min(1, value));
     changed[key] = Math.round(values[key] * 1000) / 1000;
     draw(key);
+    painting(changed);
   }
 
   function draw(key) {
@@ -47,7 +48,7 @@ export function showPainter(box, store, painted) {
     const { map, head, row } = state;
     const possible = map.whole && map.keys <= MOST;
     box.hidden = !possible;
-    const unfinished = painting || Object.keys(changed).length > 0; // an answer to an earlier edit does not undo it
+    const unfinished = pressed || Object.keys(changed).length > 0; // an answer to an earlier edit does not undo it
     if (!possible || (unfinished && paintedRow === rowOf(state))) return;
     const names = map.keyNames.join("\0");
     if (names !== built) keepingFocus(box, () => build(state));
@@ -68,14 +69,14 @@ export function showPainter(box, store, painted) {
     if (!event.target.closest("[data-key]")) return;
     event.preventDefault();
     event.target.closest("[data-key]").focus();
-    painting = true;
+    pressed = true;
     box.setPointerCapture(event.pointerId); // bars are painted over wherever the pointer goes
     under(event);
   });
-  box.addEventListener("pointermove", (event) => painting && under(event));
+  box.addEventListener("pointermove", (event) => pressed && under(event));
   const stop = () => {
-    if (!painting) return;
-    painting = false;
+    if (!pressed) return;
+    pressed = false;
     complete();
   };
   box.addEventListener("pointerup", stop);

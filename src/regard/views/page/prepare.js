@@ -7,7 +7,7 @@ export function beforePress(button, act) {
 }
 
 // A function that prepares the answer to a request, by `ask(request)`. One request is sent at a time; of those that are
-// wanted meanwhile, the last one follows. An error is not shown: the request that was prepared will have it too.
+// wanted meanwhile, the last one follows. An error is not shown: the request for the look will have it too.
 export function makePreparation(ask) {
   let [running, next, last] = [false, null, ""];
   return async function prepare(request) {

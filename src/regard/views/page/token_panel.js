@@ -77,9 +77,11 @@ export function showTokenPanel(box, panel, alternatives) {
     const field = make("input", { id: "token-text", autocomplete: "off", spellcheck: false, size: 8 });
     line.append(make("label", { htmlFor: "token-text", textContent: side === "source" ? "Replace by" : "Force, and continue from it" }), field, make("button", { textContent: "Replace" }));
     const target = where(chosen);
+    const typed = (act) => field.value && act({ edit: "replace_token", ...target, token: field.value });
+    field.addEventListener("input", () => typed(panel.prepare));
     line.addEventListener("submit", (event) => {
       event.preventDefault();
-      if (field.value) panel.add({ edit: "replace_token", ...target, token: field.value });
+      typed(panel.add);
     });
     if (document.activeElement?.id === field.id) field.value = document.activeElement.value; // what is being typed
     tools.replaceChildren(make("h3", { textContent: name }), ...(side === "output" ? [alternativeList(position)] : []), line);

@@ -63,7 +63,7 @@ function show(box, studio) {
       }
     });
 
-  const prepareLook = makePreparation((asked) => studio.ask("studio/look", { ...asked, maps: [] }));
+  const prepareLook = makePreparation((asked) => studio.ask("studio/prepare", asked));
 
   // Has the server compute the look of a likely edit. A page without a server would be blocked by it, and a sample without
   // a seed would be drawn anew.

@@ -96,7 +96,8 @@ export function showAsked(list, store) {
     for (const { key, number, box } of items) {
       box.style.background = colour(line[key] / most);
       box.style.color = ink(line[key] / most);
-      number.textContent = state.numbers ? percent(line[key]) : "";
+      const text = state.numbers ? percent(line[key]) : "";
+      if (number.textContent !== text) number.textContent = text; // most weights are small, and an edit leaves them "0 %"
     }
   });
 }
