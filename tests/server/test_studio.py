@@ -298,7 +298,7 @@ def test_the_output_and_the_shown_map_are_drawn_before_the_other_maps(opened, ex
 
 
 def test_a_likely_edit_is_computed_before_it_is_made(browser, expect, monkeypatch):
-    """When the pointer is over a button, or it has the focus; while a slider moves, a token is typed or a row is painted."""
+    """While a button is pointed at or has the focus, a slider moves, a token is typed or a row is painted."""
     model, computed = MODELS["en-de"], []
     compute = LiveLook._computed
     monkeypatch.setattr(LiveLook, "_computed", lambda *given: computed.append(list(given[0].edits)) or compute(*given))
