@@ -83,7 +83,17 @@ def test_looks_are_computed_in_a_thread_that_stays(monkeypatch):
     finally:
         torch.set_num_threads(before)
     aside.close()
-    first.join(60)
-    larger.join(60)
     assert not first.is_alive()
     assert not larger.is_alive()
+
+
+def test_a_look_that_is_computed_ends_before_its_thread_is_closed(monkeypatch):
+    """A thread that computes while Python exits would abort the process: "terminate called", exit code 134."""
+    wake, begun, go_on = threading.Condition(), threading.Event(), threading.Event()
+    monkeypatch.setattr(Thread, "compute", lambda *given: begun.set() or (go_on.wait(60) and ["looked"]))
+    aside = AsideBatch("cpu", wake)
+    aside.begin([Job("", Thread("a dog"), print)], translator(), [Thread("a dog")])
+    assert begun.wait(60)
+    threading.Timer(0.2, go_on.set).start()
+    aside.close()
+    assert [found.result for found in aside.found] == ["looked"]

@@ -61,7 +61,7 @@ class AsideBatch:
         self.device, self.wake = device, wake
         self.jobs: Sequence[Job] = ()
         self.found: Sequence[Computed] = ()
-        self._tasks: dict[int, Tasks] = {}  # of each thread, by how many of PyTorch's it has
+        self._threads: dict[int, tuple[threading.Thread, Tasks]] = {}  # by how many of PyTorch's threads each has
 
     def begin(self, jobs: Sequence[Job], predictor: Predictor, works: Sequence[BatchedWork]) -> None:
         assert not self.jobs
@@ -76,17 +76,18 @@ class AsideBatch:
 
         size = sum(weight.numel() for weight in predictor.model.parameters())
         threads = max(1, min(torch.get_num_threads(), size // PARAMETERS))
-        if threads not in self._tasks:
-            self._tasks[threads] = self._started(threads)
-        self._tasks[threads].put(run)
+        if threads not in self._threads:
+            self._threads[threads] = self._started(threads)
+        self._threads[threads][1].put(run)
 
     def close(self) -> None:
-        """End the threads after what they compute."""
-        for tasks in self._tasks.values():
+        """Wait for what is being computed, and end the threads: one that computed while Python exits would abort it."""
+        for thread, tasks in self._threads.values():
             tasks.put(None)
+            thread.join()
 
-    def _started(self, threads: int) -> Tasks:
-        """The tasks of a new thread, in which PyTorch uses so many threads."""
+    def _started(self, threads: int) -> tuple[threading.Thread, Tasks]:
+        """A new thread, in which PyTorch uses so many threads, and its tasks."""
         tasks, ready, before = Tasks(), threading.Event(), torch.get_num_threads()
 
         def run() -> None:
@@ -97,10 +98,11 @@ class AsideBatch:
                 task()
                 del task  # which has a model in memory
 
-        threading.Thread(target=run, name="regard look", daemon=True).start()
+        thread = threading.Thread(target=run, name="regard look", daemon=True)
+        thread.start()
         ready.wait()
         torch.set_num_threads(before)  # that of threads which are started later
-        return tasks
+        return thread, tasks
 
     def take(self) -> tuple[Sequence[Job], Sequence[Computed]]:
         """The jobs and their results, which leave."""
