@@ -56,7 +56,7 @@ from regard.data.tokenizer import Tokenizer
 from regard.model.rnn_decoder import RnnDecoderConfig
 from regard.model.rnn_encoder import RnnConfig
 from regard.model.seq2seq import Seq2Seq
-from regard.model.transformer_block import TransformerConfig
+from regard.model.transformer_config import TransformerConfig
 from serve import random_model
 
 CTRANSLATE2, CTRANSLATE2_NEEDS = ROOT / ".peers" / "decoding", ("numpy", "ctranslate2==4.8.4")

@@ -24,7 +24,7 @@ from regard.interop import ctranslate2 as exporter
 from regard.interop.ctranslate2 import EXPRESSIBLE, EXPRESSIBLE_OPTIONS, CTranslate2Target, _part_obstacles
 from regard.model.build import parse_model
 from regard.model.model_config import SIZES, ModelOptions
-from regard.model.transformer_block import TransformerConfig
+from regard.model.transformer_config import TransformerConfig
 from regard.recipe.load import read_recipe
 from regard.recipe.recipe import Recipe
 from regard.recipe.shipped import find_recipe

@@ -8,7 +8,7 @@ import torch
 import regard
 from regard.core.sequence import Tokens
 from regard.model.build import DECODERS, ENCODERS, POOLS
-from regard.model.transformer_block import TransformerConfig
+from regard.model.transformer_config import TransformerConfig
 
 SMALL = {"dim": 16, "layers": 2, "heads": 2, "ffn_dim": 24}
 ENCODER = {

@@ -7,7 +7,8 @@ import torch
 
 import regard
 from regard.model.positions import POSITIONS, PositionOptions
-from regard.model.transformer_block import InputLayer, TransformerConfig
+from regard.model.transformer_block import InputLayer
+from regard.model.transformer_config import TransformerConfig
 
 WIDTH = 32
 ABSOLUTE = {"sinusoidal": regard.Sinusoidal(WIDTH), "learned": regard.Learned(WIDTH, 512)}

@@ -11,7 +11,8 @@ from regard.model.embedding import Embedding, Projection
 from regard.model.memory import Memory
 from regard.model.rnn_encoder import RnnConfig, RnnEncoder
 from regard.model.transformer import TransformerDecoder
-from regard.model.transformer_block import PaddedInputs, TransformerConfig, TransformerStack
+from regard.model.transformer_block import PaddedInputs, TransformerStack
+from regard.model.transformer_config import TransformerConfig
 from support.models import VOCABULARY, WIDTH, without_zeros, words
 
 

@@ -17,7 +17,7 @@ from regard.model.rnn_decoder import RnnDecoder, RnnDecoderConfig
 from regard.model.rnn_encoder import RnnConfig, RnnEncoder
 from regard.model.simple_encoders import BagConfig, BagEncoder, LabelConfig, LabelEncoder
 from regard.model.transformer import TransformerDecoder, TransformerEncoder
-from regard.model.transformer_block import TransformerConfig
+from regard.model.transformer_config import TransformerConfig
 from regard.model.vision import CnnConfig, CnnTransformerConfig, VitConfig, cnn, cnn_transformer, vit
 
 WIDTH, VOCABULARY, LABELS = 16, 11, 4

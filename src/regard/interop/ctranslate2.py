@@ -24,7 +24,8 @@ from regard.model.model_config import ModelConfig
 from regard.model.multihead import MultiHead
 from regard.model.positions import Learned, RelativeBias
 from regard.model.transformer import TransformerDecoder, TransformerEncoder
-from regard.model.transformer_block import GATED, TransformerBlock, TransformerConfig
+from regard.model.transformer_block import GATED, TransformerBlock
+from regard.model.transformer_config import TransformerConfig
 
 # The values of each key of a Transformer that CTranslate2 can express; ANY: all of them. A key that is missing here is
 # refused, so that no new option is left out silently.

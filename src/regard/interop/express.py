@@ -25,7 +25,7 @@ from regard.model.build import build, parse_model
 from regard.model.model_config import ModelConfig, Part
 from regard.model.pooling import FirstPoolConfig
 from regard.model.positions import POSITIONS, Learned, RelativeBias, Rotary, Sinusoidal
-from regard.model.transformer_block import TransformerConfig
+from regard.model.transformer_config import TransformerConfig
 from regard.model.weights import weights_of
 
 # Settings of training, and those that have an effect only with others.

@@ -20,7 +20,7 @@ from regard.model.rnn_encoder import RnnConfig, RnnEncoder
 from regard.model.seq2seq import Classifier, MaskedLanguageModel, Model, Seq2Seq
 from regard.model.simple_encoders import BagConfig, BagEncoder, LabelConfig, LabelEncoder
 from regard.model.transformer import TransformerDecoder, TransformerEncoder
-from regard.model.transformer_block import TransformerConfig
+from regard.model.transformer_config import TransformerConfig
 from regard.model.vision import CnnConfig, CnnTransformerConfig, VitConfig, cnn, cnn_transformer, vit
 
 ConfigType = TypeVar("ConfigType", EncoderConfig, DecoderConfig, PoolConfig)

@@ -21,9 +21,9 @@ from regard.model.transformer_block import (
     PackedInputs,
     PaddedInputs,
     StepInputs,
-    TransformerConfig,
     TransformerStack,
 )
+from regard.model.transformer_config import TransformerConfig
 
 
 class TransformerEncoder(Encoder):

@@ -18,7 +18,8 @@ from regard.model.multihead import MultiHead
 from regard.model.part_config import DecoderConfig, EncoderConfig, UnusedKeys
 from regard.model.pooling import AttentionPool, AttentionPoolConfig
 from regard.model.positions import POSITIONS, PositionEncoding, SinusoidalGrid
-from regard.model.transformer_block import ClsToken, InputLayer, PaddedInputs, TransformerConfig, TransformerStack
+from regard.model.transformer_block import ClsToken, InputLayer, PaddedInputs, TransformerStack
+from regard.model.transformer_config import TransformerConfig
 
 
 class SelfAttention2d(nn.Module):

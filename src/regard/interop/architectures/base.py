@@ -13,7 +13,7 @@ from regard.core.shapes import Tensor
 from regard.interop.rules import Rule
 from regard.interop.tensors import TensorFolder
 from regard.model.model_config import ModelConfig
-from regard.model.transformer_block import TransformerConfig
+from regard.model.transformer_config import TransformerConfig
 
 Activation = Literal["relu", "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "silu", "swish"]
 ACTIVATIONS = {

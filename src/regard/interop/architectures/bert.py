@@ -19,7 +19,7 @@ from regard.interop.architectures.base import (
 from regard.interop.rules import Rule
 from regard.interop.tensors import TensorFolder
 from regard.model.model_config import ModelConfig
-from regard.model.transformer_block import TransformerConfig
+from regard.model.transformer_config import TransformerConfig
 
 TABLE = "encoder.input_layer.position_encoding.positions.table"
 

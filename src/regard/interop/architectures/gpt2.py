@@ -16,7 +16,7 @@ from regard.interop.architectures.base import (
 from regard.interop.rules import Rule, Split, Transpose
 from regard.interop.tensors import TensorFolder
 from regard.model.model_config import ModelConfig
-from regard.model.transformer_block import TransformerConfig
+from regard.model.transformer_config import TransformerConfig
 
 EMBEDDING, HEAD = "transformer.wte.weight", "lm_head.weight"
 NORMS = {"ln_1": "norm1", "ln_2": "norm2"}
