@@ -23,7 +23,8 @@ QUICK := $(addprefix tests/, core data/test_text.py data/test_batching.py model/
 
 GUARD := $(addprefix tests/, api checkpoint cli data docs/test_topic_commands.py inference \
 	interop/test_architectures.py interop/test_import_memory.py \
-	interpret release reliability runtime training)
+	interpret release reliability runtime training \
+	server/test_workers.py views/test_html.py)
 
 .PHONY: demo quick test slow guard reliability mutants check format docs bench experiments lock dist engine-wheel \
 	reproducible licences audit clean
@@ -40,7 +41,7 @@ test: $(READY)
 slow: $(READY)
 	$(PYTEST) -m slow $(PARALLEL)
 
-# Those of the slow tests that guard data, checkpoints and what is released.
+# Those of the slow tests that guard data, checkpoints and what is released; with `make test`, all of `make reliability`.
 guard: $(READY)
 	$(PYTEST) -m slow $(PARALLEL) $(GUARD)
 
