@@ -207,6 +207,22 @@ def test_replayed_equals_launched(made, r_drop, tmp_path, monkeypatch):
         assert torch.equal(tensor, parts[name]), name
 
 
+@pytest.mark.parametrize("made", [language_model, translator])
+def test_teachers_are_evaluated_inside_the_recorded_update(made, tmp_path, monkeypatch):
+    """Distillation, replayed and launched: bit for bit, and not as without teachers."""
+    records, right = [], cuda_graphs.capture
+    monkeypatch.setattr(cuda_graphs, "capture", lambda *work, **options: records.append(1) or right(*work, **options))
+    alone = made(tmp_path, "teacher", r_drop=1.0)
+    taught = {"r_drop": 1.0, "distillation": {"teachers": [str(tmp_path / "teacher")], "temperature": 2.0}}
+    launched = made(tmp_path, "launched", **taught)
+    assert not records
+    replayed = made(tmp_path, "replayed", cuda_graphs=True, **taught)
+    assert records
+    for name, tensor in launched.items():
+        assert torch.equal(tensor, replayed[name]), name
+    assert any(not torch.equal(tensor, alone[name]) for name, tensor in launched.items())
+
+
 def test_a_gradient_that_is_not_finite_changes_nothing(tmp_path, monkeypatch):
     """The update is skipped on the device, without a synchronization."""
     right, before = Objective.__call__, {}

@@ -99,7 +99,7 @@ def implementation(request, monkeypatch):
     monkeypatch.setattr(conv_unfold, "ROWS", 4)
     monkeypatch.setattr(conv_unfold, "COLUMNS", 16)
     monkeypatch.setattr(cross_entropy, "TILE", {"U": 2, "C": 16})
-    monkeypatch.setattr(losses, "_chunk_size", lambda device: 20 * 6)
+    monkeypatch.setattr(losses, "chunk_size", lambda device: 20 * 6)
 
 
 def batch(source: bool = True) -> Batch:

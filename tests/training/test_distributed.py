@@ -32,6 +32,7 @@ def recipes(folder: Path) -> dict[str, dict]:
     """Recipes whose loss curves do not depend on the number of processes."""
     text = TEXT | {"train": str(folder / "text.txt"), "valid": str(folder / "text.txt")}
     frozen = {"freeze": ["encoder.*"], "unfreeze_after": 1, "weight_decay": 0.1}
+    taught = {"distillation": {"teachers": [str(folder / "transformer")], "temperature": 2.0}, "seed": 2}
     return {
         "transformer": table(STILL, STILL),
         "accumulated": table(STILL, STILL, accumulate_steps=3),
@@ -44,6 +45,8 @@ def recipes(folder: Path) -> dict[str, dict]:
             STILL | {"activation_checkpointing": True}, STILL | {"activation_checkpointing": True}, fsdp=True
         ),
         "sharded, packed": table(STILL, STILL, fsdp=True, packed=True),
+        "distilled": table(STILL, STILL, **taught),  # from the first
+        "sharded, distilled": table(STILL, STILL, fsdp=True, **taught),
     }
 
 
@@ -130,13 +133,15 @@ def alike(run: Path, other: Path) -> None:
     assert [each[2] for each in mine] == pytest.approx([each[2] for each in theirs], rel=1e-5)
 
 
-@pytest.mark.parametrize("name", ["transformer", "accumulated", "packed", "rnn, ema", "frozen at first", "carried"])
+@pytest.mark.parametrize(
+    "name", ["transformer", "accumulated", "packed", "rnn, ema", "frozen at first", "carried", "distilled"]
+)
 def test_two_processes_have_the_loss_curve_of_one(name, folder, two):
     assert [rank[name]["error"] for rank in two] == [None, None]
     alike(folder / name, one(folder, name))
 
 
-@pytest.mark.parametrize("name", ["sharded", "sharded, recomputed", "sharded, packed"])
+@pytest.mark.parametrize("name", ["sharded", "sharded, recomputed", "sharded, packed", "sharded, distilled"])
 def test_a_sharded_model_has_the_loss_curve_of_one_process(name, folder, two):
     assert [rank[name]["error"] for rank in two] == [None, None]
     alike(folder / name, one(folder, name))

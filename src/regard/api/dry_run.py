@@ -5,14 +5,14 @@ from pathlib import Path
 
 import torch
 
-from regard.api.train import epochs, make_model, prepare
+from regard.api.train import device_of, epochs, make_model, prepare
 from regard.core.sanitize import one_line
 from regard.core.sequence import MultiSource, Packed, Tokens
 from regard.data.batching import Batch
 from regard.data.corpus import Prepared
-from regard.data.special_tokens import SpecialTokens
 from regard.data.tokenizer import Tokenizer
 from regard.data.vocabulary import Labels
+from regard.inference.teachers import load_teachers
 from regard.model.seq2seq import Model
 from regard.recipe.recipe import Recipe
 from regard.training.objective import Objective
@@ -28,7 +28,11 @@ def dry_run(recipe: Recipe, cache: Path | None = None) -> str:
     lines += ["", repr(model), "", f"first batch: {batch.shape}"]
     for row in range(min(3, len(batch.rows))):
         lines += [f"  {side:<7} {text}" for side, text in _as_text(batch, row, data)]
-    activations = _saved_bytes(model, batch.to(next(model.parameters()).device), recipe, data.special_tokens)
+    names = ("label_smoothing", "mask_probability", "r_drop", "doubly_stochastic")
+    settings = {name: getattr(recipe.train, name) for name in names}
+    distillation = load_teachers(recipe, data, device_of(recipe))
+    objective = Objective(**settings, distillation=distillation, special_tokens=data.special_tokens)
+    activations = _saved_bytes(model, batch.to(next(model.parameters()).device), objective)
     weights = sum(p.numel() for p in model.parameters())
     lines += [
         "",
@@ -51,7 +55,7 @@ def _as_text(batch: Batch, row: int, data: Prepared) -> Iterator[tuple[str, str]
             yield name, f"an image of {side.shape[3]} × {side.shape[2]} pixels"
 
 
-def _saved_bytes(model: Model, batch: Batch, recipe: Recipe, special_tokens: SpecialTokens) -> int:
+def _saved_bytes(model: Model, batch: Batch, objective: Objective) -> int:
     """The bytes of all storages that the forward pass saves for the backward pass, without the weights."""
     storages: dict[int, int] = {}
 
@@ -60,8 +64,6 @@ def _saved_bytes(model: Model, batch: Batch, recipe: Recipe, special_tokens: Spe
         storages[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    names = ("label_smoothing", "mask_probability", "r_drop", "doubly_stochastic")
-    objective = Objective(**{name: getattr(recipe.train, name) for name in names}, special_tokens=special_tokens)
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         loss = objective(model.train(), batch)  # kept alive, so that no storage is reused
     own = {p.untyped_storage().data_ptr() for p in model.parameters()}

@@ -32,6 +32,7 @@ from regard.data.tokenizer import Tokenizer
 from regard.evaluation.cider_reward import CiderReward
 from regard.inference.load import load, stored_recipe
 from regard.inference.predictor import Predictor
+from regard.inference.teachers import load_teachers
 from regard.kernels.layers.linear_fp8 import unsupported_device
 from regard.model.backbones import BackboneConfig
 from regard.model.build import build
@@ -133,9 +134,12 @@ def _train(
         _warn(on_event, f"damaged checkpoint skipped: {problem}")
     if content is not None:
         _check_resumable(content, folder, data, recipe, allow_changed_data)
+    distillation = load_teachers(recipe, data, device_of(recipe))
     sharded = recipe.train.fsdp and not group.single
     model = make_model(recipe, table, content, folder, sharded=sharded, on_event=on_event)
-    group.check_equal({"data": data.key, "weights": None if group.single else fingerprint(model)})
+    teachers = None if distillation is None else distillation.fingerprints
+    weights = None if group.single else fingerprint(model)
+    group.check_equal({"data": data.key, "weights": weights, "teachers": teachers})
     data = with_cached_features(recipe, model, data, cache or cache_folder(), _progress(on_event))
     assert data.train is not None
     texts = checkpoint_texts(recipe.as_dict(), data.vocabularies, table, __version__, recipe.extensions())
@@ -149,6 +153,7 @@ def _train(
         data_key=data.key,
         validate=None if data.valid is None else validation(recipe, data),
         sampler=None if config.reward is None else _sampler(recipe, data, group),
+        distillation=distillation,
         special_tokens=data.special_tokens,
         on_event=on_event,
     )
@@ -287,8 +292,11 @@ def _init_from(model: Model, path: str, on_event: EventHandler) -> None:
 def with_cached_features(
     recipe: Recipe, model: Model, data: Prepared, cache: Path, progress: PrepareProgress
 ) -> Prepared:
-    """The data with cached features in place of images, where neither the backbone nor the images ever change."""
-    if recipe.train.unfreeze_after is not None or recipe.data.augment:
+    """The data with cached features in place of images, where neither the backbone nor the images ever change.
+
+    The teachers of a distillation read images, as the features are those of the student's backbone.
+    """
+    if recipe.train.unfreeze_after is not None or recipe.data.augment or recipe.train.distillation is not None:
         return data
     for number, encoder in enumerate(map(grid_encoder, source_encoders(model.encoder))):
         if encoder is not None and not any(p.requires_grad for p in encoder.backbone.parameters()):

@@ -15,7 +15,8 @@ from regard.recipe.recipe import Recipe, settings
 from regard.recipe.shipped import find_recipe
 
 PATHS = (
-    "data.train", "data.valid", "data.test", "data.images", "train.init_from", "model.encoder.backbone.weights",
+    "data.train", "data.valid", "data.test", "data.images", "train.init_from", "train.distillation.teachers",
+    "model.encoder.backbone.weights",
 )  # fmt: skip
 
 

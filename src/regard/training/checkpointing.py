@@ -120,6 +120,8 @@ class Checkpointer:
         self.run, self.texts, self.data_key, self.lanes, self.on_event = run, texts, data_key, lanes or 0, on_event
         self.updater, self.ema = updater, ema
         self.model, self.process_group, self.sharded = updater.model, updater.process_group, updater.sharded
+        distillation = updater.objective.distillation
+        self.teachers = [] if distillation is None else list(distillation.fingerprints)
         self.environment = environment(updater.device, updater.process_group.world_size)
 
     def save(self, state: RunState, carried: CarriedState | None) -> None:
@@ -140,6 +142,7 @@ class Checkpointer:
     def _write(self, state: RunState, tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
         folder, best = store.step_folder(self.run, state.step), state.history.best_step
         progress = asdict(state) | {"data": self.data_key, "environment": self.environment}
+        progress |= {"teachers": self.teachers} if self.teachers else {}
         texts = {**self.texts, TRAINING_STATE: store.as_json(progress)}
         with saving(folder, "save a checkpoint"):
             store.write(folder, texts, tensors)
@@ -153,6 +156,11 @@ class Checkpointer:
         """Restore weights, moving average and optimizer from a checkpoint; its progress and carried state."""
         state = store.document(content, TRAINING_STATE, folder)
         state.pop("data", None)
+        if (before := state.pop("teachers", [])) != self.teachers:
+            raise CheckpointRefused(
+                f"{folder}: wanted the teachers that the run began with, whose weights have the hashes "
+                f"{before!r:.200}; got {self.teachers!r:.200}. Put them back: train.distillation.teachers."
+            )
         changed = changed_environment(state.pop("environment", None), self.environment, folder / TRAINING_STATE)
         run_state = RunState.from_dict(state, folder / TRAINING_STATE)
         saved = store.tensors(content, TRAINING_TENSORS, folder)

@@ -8,6 +8,7 @@ from regard.core.config import Config, Count, Probability, Range, Seed, doc
 from regard.core.errors import Problem
 from regard.core.metric_names import MetricName
 from regard.model.scheduled_sampling import ScheduledSampling
+from regard.training.distillation import DistillationConfig
 
 Positive = Annotated[float, Range(0.0)]
 DEFAULT_STEPS = 10_000
@@ -50,6 +51,9 @@ class TrainConfig(Config):
         0.0,
         "weight of the R-Drop term, the symmetric KL divergence between two forward passes with different "
         "dropout masks (https://arxiv.org/abs/2106.14448); 0: one forward pass",
+    )
+    distillation: DistillationConfig | None = doc(
+        None, "knowledge distillation from trained models; left out: none", arxiv="1503.02531"
     )
     scheduled_sampling: ScheduledSampling | None = doc(
         None, "scheduled sampling of the decoder's inputs; left out: teacher forcing"
@@ -157,14 +161,15 @@ class TrainConfig(Config):
             "cuda_graphs": ("accumulate_steps", "carry_state", "scheduled_sampling", "reward"),
             "packed": ("carry_state", "scheduled_sampling", "reward", "doubly_stochastic"),
             "mixed_lengths": ("packed",),
-            "reward": ("scheduled_sampling",),
-            "carry_state": ("scheduled_sampling", "evaluation_overlap"),
+            "reward": ("scheduled_sampling", "distillation"),
+            "scheduled_sampling": ("distillation",),
+            "carry_state": ("scheduled_sampling", "evaluation_overlap", "distillation"),
             "r_drop": ("carry_state", "scheduled_sampling", "doubly_stochastic", *of_targets),
-            "doubly_stochastic": ("scheduled_sampling", *of_targets),
+            "doubly_stochastic": ("scheduled_sampling", "distillation", *of_targets),
             "fsdp": ("scheduled_sampling", "reward", "cuda_graphs", "unfreeze_after", "optimizer"),
         }
         for name, others in exclusive.items():
             for other in others if getattr(self, name) else ():
                 if getattr(self, other) != TrainConfig.__dataclass_fields__[other].default:
-                    got = str(getattr(self, name))
+                    got = "a table" if isinstance(getattr(self, name), Config) else str(getattr(self, name))
                     yield Problem(name, f"nothing with {other}", got, "Choose one of the two.")

@@ -107,7 +107,7 @@ class _Chunked(torch.autograd.Function):
         d_weight = torch.zeros_like(weight) if wanted[1] else None
         d_bias = torch.zeros_like(bias) if wanted[2] else None
         vocab_size = weight.shape[0]
-        rows = max(1, _chunk_size(states.device) // vocab_size)
+        rows = max(1, chunk_size(states.device) // vocab_size)
         rows += rows % 2  # R-Drop pairs stay together
         if triton_launch.can_launch(states):
             parts = _on_gpu(states, matrix, shift, gold, label_smoothing, r_drop, rows, wanted)
@@ -162,7 +162,7 @@ class _Chunked(torch.autograd.Function):
         return (*scaled, None, None, None)
 
 
-def _chunk_size(device: torch.device) -> int:
+def chunk_size(device: torch.device) -> int:
     """How many logits exist at a time."""
     if device.type != "cuda":
         return CHUNK

@@ -15,9 +15,10 @@ from regard.core.sequence import FeatureGrids, MultiSource, Packed, Packing, Tok
 from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.data.batching import Batch
 from regard.data.special_tokens import DEFAULT_TOKENS, SpecialTokens
-from regard.model.interfaces import CarriedState, StatefulDecoder
+from regard.model.interfaces import CarriedState, Source, StatefulDecoder
 from regard.model.scheduled_sampling import ScheduledSampling, force
 from regard.model.seq2seq import Classifier, MaskedLanguageModel, Model, Seq2Seq
+from regard.training.distillation import Distillation, Predictions
 from regard.training.losses import Losses, doubly_stochastic_penalty, logit_loss, token_loss
 
 # Samples outputs for each source of a batch, as many for each, at a given update: the tokens, and their advantages.
@@ -30,7 +31,7 @@ class BatchLoss(NamedTuple):
     """The loss of a batch: sums over its predictions."""
 
     loss: Float[Tensor, ""]
-    nll: Float[Tensor, ""]  # negative log-likelihood: without label smoothing, R-Drop and penalties, and no gradient
+    nll: Float[Tensor, ""]  # negative log-likelihood: of the gold tokens alone, and without a gradient
     predictions: int
     carried: CarriedState | None = None  # the recurrent state to carry on, where one was given
 
@@ -48,6 +49,7 @@ class Objective:
     reward_likelihood: float = 0.0
     reward_dropout: bool = False
     sampler: Sampler | None = None  # self-critical training: sampled outputs take the place of the targets
+    distillation: Distillation | None = None
     special_tokens: SpecialTokens = DEFAULT_TOKENS  # of the targets
 
     def __call__(self, model: Model, batch: Batch, *, step: int = 0, carried: CarriedState | None = None) -> BatchLoss:
@@ -74,8 +76,9 @@ class Objective:
         assert isinstance(gold, Tensor)
         assert source is not None
         assert not isinstance(source, Packed)
+        teachers = self._teach(lambda teacher: Predictions(teacher(source)))
         logits = model(repeat_batch(source) if self.r_drop else source).float()
-        return BatchLoss(*self._loss(logits, gold, logit_loss), len(gold))
+        return BatchLoss(*self._loss(Predictions(logits), gold, teachers), len(gold))
 
     def _next_tokens(self, model: Seq2Seq, batch: Batch, step: int, carried: CarriedState | None) -> BatchLoss:
         inputs, gold, mask = shift_targets(batch.targets)  # type: ignore[arg-type]
@@ -83,10 +86,12 @@ class Objective:
         assert not isinstance(source, Packed)
         packing = None if batch.tokens == gold.numel() else Packing.of(mask, batch.tokens)  # without a device sync
         gold = gold.flatten() if packing is None else gold.flatten()[packing.indices]
+        teachers = self._teach(partial(next_tokens, inputs=inputs, source=source, packing=packing))
         if carried is not None:
             assert isinstance(decoder, StatefulDecoder)
             states, carried = decoder.carry(inputs, carried.detached())
-            states = states if packing is None else packing.pack(states)
+            states = states.flatten(0, 1) if packing is None else packing.pack(states)
+            predicted = Predictions(states, decoder.project)
         elif self.scheduled_sampling is not None and self.scheduled_sampling.share(step) < 1.0:
             logits = force(decoder, inputs, model.encode(source), self.scheduled_sampling, step=step, mask=mask)
             logits = logits.flatten(0, 1) if packing is None else packing.pack(logits)
@@ -103,24 +108,23 @@ class Objective:
         elif self.r_drop:
             source = None if source is None else repeat_batch(source)
             packing = None if packing is None else Packing.of(repeat_batch(mask), 2 * batch.tokens)
-            states = decoder.hidden(repeat_batch(inputs), model.encode(source), packing)
+            predicted = next_tokens(model, repeat_batch(inputs), source, packing)
         elif not decoder.has_hidden:
             logits = decoder(inputs, model.encode(source)).flatten(0, 1)
             logits = logits if packing is None else logits[packing.indices]
             return BatchLoss(*logit_loss(logits, gold, label_smoothing=self.label_smoothing), len(gold))
         else:
-            states = decoder.hidden(inputs, model.encode(source), packing)
-        states = states.flatten(0, 1) if packing is None else states
-        return BatchLoss(*self._loss(states, gold, partial(token_loss, project=decoder.project)), len(gold), carried)
+            predicted = next_tokens(model, inputs, source, packing)
+        return BatchLoss(*self._loss(predicted, gold, teachers), len(gold), carried)
 
     def _packed(self, model: Seq2Seq, batch: Batch, targets: Packed) -> BatchLoss:
-        gold, decoder, memory = targets.gold, model.decoder, None
+        gold, source = targets.gold, batch.source
         assert gold is not None
-        if model.encoder is not None:
-            assert isinstance(batch.source, Packed)
-            memory = model.encoder.forward_packed(batch.source.duplicate() if self.r_drop else batch.source)
-        states = decoder.hidden_packed(targets.duplicate() if self.r_drop else targets, memory)
-        return BatchLoss(*self._loss(states, gold, partial(token_loss, project=decoder.project)), batch.tokens)
+        assert source is None or isinstance(source, Packed)
+        teachers = self._teach(partial(next_packed_tokens, source=source, targets=targets))
+        if self.r_drop:
+            source, targets = None if source is None else source.duplicate(), targets.duplicate()
+        return BatchLoss(*self._loss(next_packed_tokens(model, source, targets), gold, teachers), batch.tokens)
 
     def _self_critical(self, model: Seq2Seq, batch: Batch, step: int, sampler: Sampler) -> BatchLoss:
         """REINFORCE: the log-probability of each sampled output, weighted by its advantage; `nll` is of the samples.
@@ -161,20 +165,55 @@ class Objective:
     def _masked_tokens(self, model: MaskedLanguageModel, tokens: Tokens) -> BatchLoss:
         inputs, masked = mask_tokens(tokens, self.mask_probability, len(model.project.weight), self.special_tokens)
         gold = tokens.ids[masked]
+        teachers = self._teach(partial(masked_tokens, inputs=inputs, masked=masked))
         if self.r_drop:
             inputs, masked = repeat_batch(inputs), repeat_batch(masked)
-        memory = model.encoder(inputs)
-        states = model.transform(memory.states[:, memory.cls_tokens :][masked])
-        return BatchLoss(*self._loss(states, gold, partial(token_loss, project=model.project)), len(gold))
+        return BatchLoss(*self._loss(masked_tokens(model, inputs, masked), gold, teachers), len(gold))
 
-    def _loss(self, rows: Tensor, gold: Tensor, loss: Callable[..., Losses]) -> Losses:
+    def _teach(self, forward: Callable[[Model], Predictions]) -> list[Predictions]:
+        """The predictions of each teacher for the same batch, which is not repeated for R-Drop."""
+        return [] if self.distillation is None else self.distillation.predictions(forward)
+
+    def _loss(self, predicted: Predictions, gold: Tensor, teachers: list[Predictions]) -> Losses:
         """The loss of one row for each gold token; with R-Drop, of two: all of one pass, then all of the other."""
+        rows, project = predicted
+        loss = logit_loss if project is None else partial(token_loss, project=project)
         if not self.r_drop:
-            return loss(rows, gold=gold, label_smoothing=self.label_smoothing)
-        pairs = torch.stack(rows.chunk(2), 1).flatten(0, 1)
-        gold = gold.repeat_interleave(2)
-        both = loss(pairs, gold=gold, label_smoothing=self.label_smoothing, r_drop=self.r_drop)
-        return Losses(both.loss / 2, both.nll / 2)
+            usual = loss(rows, gold=gold, label_smoothing=self.label_smoothing)
+        else:
+            pairs, golds = torch.stack(rows.chunk(2), 1).flatten(0, 1), gold.repeat_interleave(2)
+            both = loss(pairs, gold=golds, label_smoothing=self.label_smoothing, r_drop=self.r_drop)
+            usual = Losses(both.loss / 2, both.nll / 2)
+        return usual if self.distillation is None else self.distillation(usual, predicted, teachers, gold)
+
+
+def next_tokens(
+    model: Model, inputs: Int[Tensor, "B T"], source: Source | None, packing: Packing | None
+) -> Predictions:
+    """What is predicted after each input token that is not padding."""
+    generator = model.as_seq2seq()
+    assert generator is not None
+    states = generator.decoder.hidden(inputs, generator.encode(source), packing)
+    return Predictions(states.flatten(0, 1) if packing is None else states, generator.decoder.project)
+
+
+def next_packed_tokens(model: Model, source: Packed | None, targets: Packed) -> Predictions:
+    """The same in packed sequences."""
+    generator = model.as_seq2seq()
+    assert generator is not None
+    memory = None
+    if generator.encoder is not None:
+        assert source is not None
+        memory = generator.encoder.forward_packed(source)
+    return Predictions(generator.decoder.hidden_packed(targets, memory), generator.decoder.project)
+
+
+def masked_tokens(model: Model, inputs: Tokens, masked: Bool[Tensor, "B S"]) -> Predictions:
+    """What is predicted in place of the masked tokens."""
+    own = model.as_masked_language_model()
+    assert own is not None
+    memory = own.encoder(inputs)
+    return Predictions(own.transform(memory.states[:, memory.cls_tokens :][masked]), own.project)
 
 
 def repeat_batch(side: BatchSide) -> BatchSide:

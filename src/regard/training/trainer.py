@@ -23,6 +23,7 @@ from regard.data.special_tokens import DEFAULT_TOKENS, SpecialTokens
 from regard.model.interfaces import CarriedState
 from regard.model.seq2seq import Model
 from regard.training.checkpointing import Checkpointer
+from regard.training.distillation import Distillation
 from regard.training.epoch_batches import EpochBatches
 from regard.training.monitor import Validate, Validation
 from regard.training.objective import Objective, Sampler, first_state
@@ -49,6 +50,7 @@ class Trainer:
         data_key: str,
         validate: Validate | None = None,
         sampler: Sampler | None = None,  # self-critical training
+        distillation: Distillation | None = None,
         special_tokens: SpecialTokens = DEFAULT_TOKENS,  # of the targets
         on_event: EventHandler = ignore_event,
     ) -> None:
@@ -62,6 +64,7 @@ class Trainer:
             config.r_drop,
             config.doubly_stochastic,
             sampler=sampler,
+            distillation=distillation,
             special_tokens=special_tokens,
             reward_temperature=config.reward_temperature,
             reward_likelihood=config.reward_likelihood,
