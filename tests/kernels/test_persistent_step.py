@@ -15,7 +15,11 @@ from regard.runtime.cuda.static_decoder import StaticDecoder
 if torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("needs Triton's interpreter; on a GPU contracts/test_cuda.py compares both", allow_module_level=True)
 
-from regard.kernels.decode import persistent_step_triton as persistent
+import triton.language as tl
+
+from regard.kernels.decode import messages_triton as messages, persistent_step_triton as persistent
+from regard.kernels.decode.messages_triton import send
+from regard.kernels.jit_triton import jit
 
 SIZES = {"kind": "transformer", "dim": 24, "layers": 2, "heads": 3, "ffn_dim": 40}
 KINDS = {  # options of the blocks, and whether there is a source
@@ -24,6 +28,12 @@ KINDS = {  # options of the blocks, and whether there is a source
     "silu": ({"activation": "silu"}, False),
     "gelu_tanh": ({"activation": "gelu_tanh", "positions": "learned", "max_positions": 8}, False),
 }
+
+
+@jit
+def _send_all(words, numbers):
+    at = tl.arange(0, 4)
+    send(words + 32 + at, tl.load(numbers + at), at < 4)
 
 
 def made(options, source):
@@ -37,11 +47,15 @@ def made(options, source):
     return StaticDecoder(model.decoder, torch.float32), memory
 
 
+@pytest.mark.parametrize("tiles", [(16, 8, 64), (128, 32, 8192)], ids=["several tiles", "one tile"])
 @pytest.mark.parametrize("kind", KINDS)
 @torch.inference_mode()
-def test_one_kernel_equals_the_parts(kind, monkeypatch):
+def test_one_kernel_equals_the_parts(kind, tiles, monkeypatch):
     """Over several blocks of keys, and for a sequence that was admitted later."""
     monkeypatch.setattr(persistent, "KEYS", 2)
+    for name, size in zip(("WIDE", "NARROW", "MAX_SLICE"), tiles, strict=True):
+        monkeypatch.setattr(persistent, name, size)
+    persistent._sizes.cache_clear()
     decoder, memory = made(*KINDS[kind])
     states = [decoder.start(memory, batch=1, capacity=8) for _ in range(2)]
     for number in range(6):
@@ -54,6 +68,27 @@ def test_one_kernel_equals_the_parts(kind, monkeypatch):
         torch.testing.assert_close(decoder._step(persistent, token, states[1]), expected, atol=1e-4, rtol=1e-4)
         torch.testing.assert_close(states[1].cache, states[0].cache, atol=1e-4, rtol=1e-4)
         assert states[1].time == states[0].time == number + 1
+
+
+@torch.inference_mode()
+def test_steps_alternate_between_the_halves_of_their_workspace():
+    """Each step finds its half empty, as words that were sent before would be taken for its own."""
+    decoder, memory = made(*KINDS["relu"])
+    state, halves = decoder.start(memory, batch=1, capacity=8), []
+    for _ in range(4):
+        state.reserve()
+        decoder._step(persistent, torch.tensor([3]), state)
+        header, *words = state.workspace.memory.split([32, *[(state.workspace.memory.numel() - 32) // 2] * 2])
+        halves.append((header[0].item(), *((half == -1).all().item() for half in words)))
+    assert halves == [(1, False, True), (0, True, False)] * 2
+    assert state.reorder(torch.tensor([0])).workspace is not state.workspace  # both may step at the same time
+
+
+def test_no_sent_number_is_taken_for_an_empty_word():
+    words, numbers = messages.workspace(4, torch.device("cpu")), torch.tensor([1.5, -torch.inf, torch.nan, 0.0])
+    numbers.view(torch.int32)[3] = -1  # a NaN, and what a word holds that is not written
+    _send_all[(1,)](words, numbers)
+    assert words[32:36].tolist() == [*numbers[:3].view(torch.int32).tolist(), 0x7FFFFFFF]
 
 
 @torch.inference_mode()
@@ -78,4 +113,6 @@ def test_which_steps_are_one_kernel(monkeypatch):
     monkeypatch.setattr(persistent, "HALF", (torch.float32,))
     assert persistent.supports(layers, 1)
     assert not persistent.supports(layers, 2)
+    narrow = layers._replace(ffn_up=layers.ffn_up._replace(weight=layers.ffn_up.weight[:, :38]))
+    assert not persistent.supports(narrow, 1)  # hidden units are received by fours
     assert step.persistent(layers, 1) is None  # on a CPU

@@ -229,7 +229,7 @@ def persistent_step(dtype) -> None:
         time, torch.zeros(100, dim, dtype=dtype), 8.0, torch.zeros(50, dim), layers, norm,
         StepLinear(torch.zeros(100, dim, dtype=dtype), torch.zeros(100, dtype=dtype)),
         torch.zeros(2, 1, 20, 1, 2, dim, dtype=dtype), time, torch.zeros(1, 30, 2, 2, dim, dtype=dtype),
-        torch.ones(1, 30, dtype=torch.bool), time, 4, relu_,
+        torch.ones(1, 30, dtype=torch.bool), time, persistent_step_triton.step_workspace(layers, 4), 4, relu_,
     )  # fmt: skip
 
 

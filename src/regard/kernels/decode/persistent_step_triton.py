@@ -1,9 +1,17 @@
 """A decoding step of one hypothesis of one sequence as a single Triton kernel.
 
-With one row a step is bound by the time between kernels, some fifty of them. Here one program stays on each
-multiprocessor for the whole step (a cooperative launch). A step is a sequence of phases, products and attentions; each
-program computes some tiles of every phase, and all wait for each other between two phases, at a barrier over a counter
-in memory. A program loads the weights of its first tile before it waits. Accumulation is in float32.
+With one row a step is bound by latency: of some fifty kernels, or of as many barriers. Here one program stays on each
+multiprocessor for the whole step (a cooperative launch), and programs send numbers to each other (`messages_triton`).
+A layer has six phases (`step_phases_triton`):
+
+    qkv       queries, keys and values of all heads; each program computes some columns
+    self      attention of a head, computed by each of its programs, and its part of some columns of the projection
+    query     cross-attention's queries
+    cross     as self, to the source
+    up, down  the feed-forward layer
+
+Every program keeps the whole residual stream and adds what the phases send, parts of all heads in the same order.
+Before a program waits, it has loaded the weights of its next phase, and the second-level cache those of the next layer.
 """
 
 from functools import lru_cache
@@ -14,8 +22,9 @@ import triton
 import triton.language as tl
 
 from regard.core.shapes import Tensor
+from regard.kernels.decode.messages_triton import begin as begin_messages, reading, receive_one, workspace
 from regard.kernels.decode.step import Activation, StackedLayers, StepLinear, StepNorm
-from regard.kernels.decode.step_triton import _normalize
+from regard.kernels.decode.step_phases_triton import cross_attention, norm_product, plain_product, self_attention
 from regard.kernels.jit_triton import jit
 from regard.kernels.layers.linear import ACTIVATIONS
 from regard.kernels.triton_launch import HALF
@@ -23,45 +32,76 @@ from regard.kernels.triton_launch import HALF
 MAX_WIDTH, MAX_FFN = 1024, 4096  # inputs of a product, all of which a program holds for each of its columns
 WIDE, NARROW, PROJECT = 16, 4, 32  # columns of a tile: many outputs, outputs of the residual stream's width, logits
 KEYS = 32  # that a program reads at a time
+WARPS = 4  # of a program
+MAX_WORDS, MAX_SLICE = 32, 8192  # that a thread receives at a time; weights of an output projection in a program
 KINDS = {ACTIVATIONS["relu"]: 1, ACTIVATIONS["gelu"]: 2, ACTIVATIONS["gelu_tanh"]: 3, ACTIVATIONS["silu"]: 4}
 
 
 def supports(layers: StackedLayers, rows: int) -> bool:
     weight = layers.qkv_proj.weight
     width, ffn = weight.shape[-1], layers.ffn_up.weight.shape[1]
-    return rows == 1 and width <= MAX_WIDTH and ffn <= MAX_FFN and weight.dtype in HALF and _cooperative()
+    fits = width <= MAX_WIDTH and ffn <= MAX_FFN and width % 4 == ffn % 4 == 0
+    return rows == 1 and fits and weight.dtype in HALF and _cooperative()
 
 
 def step(
     tokens: Tensor, table: Tensor, scale: float, positions: Tensor | None, layers: StackedLayers, final_norm: StepNorm,
-    project: StepLinear, cache: Tensor, admitted: Tensor, source: Tensor, mask: Tensor, time: Tensor, heads: int,
-    activation: Activation,
+    project: StepLinear, cache: Tensor, admitted: Tensor, source: Tensor, mask: Tensor, time: Tensor, memory: Tensor,
+    heads: int, activation: Activation,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Logits after one more token, and all layers' queries, keys and values, and cross-attention queries.
 
-    Writes the new keys and values into the cache, and adds 1 to `time`.
+    Writes the new keys and values into the cache, and adds 1 to `time`. `memory` is a `step_workspace` that no other
+    step uses at the same time.
     """
     width, (count, ffn, _) = table.shape[1], layers.ffn_up.weight.shape
-    head_width, crosses, programs = width // heads, layers.cross_q_proj is not None, _programs(tokens.device)
+    crosses, programs = layers.cross_q_proj is not None, _programs(tokens.device)
     cross_q, cross_out = layers.cross_q_proj or layers.out_proj, layers.cross_out_proj or layers.out_proj
-    x = torch.empty(width, dtype=torch.float32, device=tokens.device)
-    context, hidden = table.new_empty(width), table.new_empty(ffn)
     qkv, query = table.new_empty(count, 1, 3 * width), table.new_empty(count if crosses else 0, 1, width)
     logits = table.new_empty(1, len(project.weight))
-    counter = torch.zeros(1, dtype=torch.int64, device=tokens.device)
     norm_bias, final_bias = layers.norm_bias, final_norm.bias
     _step[(programs,)](
-        tokens, table, x if positions is None else positions, admitted, time, x, qkv, context, query, hidden, cache,
-        source, mask.view(torch.uint8), layers.norm_weight, x if norm_bias is None else norm_bias, final_norm.weight,
-        x if final_bias is None else final_bias, *layers.qkv_proj, *layers.out_proj, *cross_q, *cross_out,
-        *layers.ffn_up, *layers.ffn_down, *project, logits, counter, scale, final_norm.epsilon, 1 / sqrt(head_width),
-        0 if positions is None else len(positions), cache.shape[2], mask.shape[1], count, len(project.weight),
-        WIDTH=width, WIDTH_2=triton.next_power_of_2(width), FFN=ffn, FFN_2=triton.next_power_of_2(ffn), HEADS=heads,
-        HEAD=head_width, HEAD_2=triton.next_power_of_2(head_width), KIND=1 if final_bias is None else 2,
-        ACTIVATION=KINDS[activation], CROSS=crosses, WIDE=WIDE, NARROW=NARROW, PROJECT=PROJECT, KEYS=KEYS,
-        PROGRAMS=programs, **({"launch_cooperative_grid": True} if tokens.is_cuda else {}),
+        tokens, table, logits if positions is None else positions, admitted, time, qkv, query, cache, source,
+        mask.view(torch.uint8), layers.norm_weight, logits if norm_bias is None else norm_bias, final_norm.weight,
+        logits if final_bias is None else final_bias, *layers.qkv_proj, *layers.out_proj, *cross_q, *cross_out,
+        *layers.ffn_up, *layers.ffn_down, *project, logits, memory, scale, final_norm.epsilon,
+        1 / sqrt(width // heads), 0 if positions is None else len(positions), cache.shape[2], mask.shape[1], count,
+        len(project.weight), _words(layers, heads, programs), KIND=1 if final_bias is None else 2,
+        ACTIVATION=KINDS[activation], CROSS=crosses, WIDE=WIDE, NARROW=NARROW, KEYS=KEYS,
+        PROGRAMS=programs, num_warps=WARPS, **_sizes(width, ffn, heads, programs),
+        **({"launch_cooperative_grid": True} if tokens.is_cuda else {}),
     )  # fmt: skip
     return logits, qkv, query
+
+
+def step_workspace(layers: StackedLayers, heads: int) -> Tensor:
+    """Memory in which the programs of `step` send numbers to each other."""
+    device = layers.norm_weight.device
+    return workspace(_words(layers, heads, _programs(device)), device)
+
+
+def _words(layers: StackedLayers, heads: int, programs: int) -> int:
+    """One of each program, and those of the layers (`_step`)."""
+    count, ffn, width = layers.ffn_up.weight.shape
+    return -(-programs // 4) * 4 + count * (5 * width + 2 * heads * width + ffn)
+
+
+@lru_cache(maxsize=64)
+def _sizes(width: int, ffn: int, heads: int, programs: int) -> dict[str, int | str]:
+    """Sizes of tiles, padded to powers of two, and the assembly that receives so many numbers."""
+    head, (width_2, ffn_2) = width // heads, map(triton.next_power_of_2, (width, ffn))
+    head_2, threads = triton.next_power_of_2(head), 32 * WARPS
+    pack, ffn_pack = (max(1, size // 4 // threads) for size in (width_2, ffn_2))
+    group = max(each for each in range(1, heads + 1) if heads % each == 0 and 4 * each * pack <= MAX_WORDS)
+    tile = triton.next_power_of_2(triton.cdiv(width, max(1, programs // heads)))  # so that each program has one
+    return {
+        "WIDTH": width, "WIDTH_2": width_2, "FFN": ffn, "FFN_2": ffn_2, "HEADS": heads, "HEAD": head, "HEAD_2": head_2,
+        "SLICE": min(tile, max(1, MAX_SLICE // head_2)), "GROUP": group, "PACK": pack, "FFN_PACK": ffn_pack,
+        "PROJECT": PROJECT if width_2 <= 512 else PROJECT // 2,  # a program holds two tiles in registers
+        "PARTS_ASM": reading(group, width, pack), "ONE_ASM": reading(1, 0, pack),
+        "FFN_ASM": reading(1, 0, ffn_pack), "THREE_ASM": reading(3, width, 1, vector=1, added=False),
+        "HEAD_ASM": reading(1, 0, 1, vector=1), "PROGRAMS_2": triton.next_power_of_2(programs),
+    }  # fmt: skip
 
 
 @lru_cache(maxsize=16)
@@ -81,234 +121,119 @@ def _cooperative() -> bool:
 
 
 @jit
-def _arrive(counter, PROGRAMS: tl.constexpr):
-    """Count this program as arrived at the barrier: its part of the phase is written."""
+def _prefetch(weight, count, PROGRAMS: tl.constexpr):
+    """Have the second-level cache load so many weights, of which each program asks for some."""
+    LINE: tl.constexpr = 1024 // weight.dtype.element_ty.primitive_bitwidth  # weights of 128 bytes
     if PROGRAMS > 1:
-        tl.debug_barrier()
-        tl.atomic_add(counter, 1, sem="release", scope="gpu")
+        for first in range(tl.program_id(0) * 128, tl.cdiv(count, LINE), PROGRAMS * 128):
+            at = tl.minimum((first + tl.arange(0, 128)) * LINE, count - 1)
+            tl.inline_asm_elementwise(
+                "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [(weight + at).to(tl.int64)], dtype=tl.int32,
+                is_pure=False, pack=1,
+            )  # fmt: skip
 
 
 @jit
-def _wait(counter, target, PROGRAMS: tl.constexpr):
-    """Wait until all programs have arrived, and see what they have written."""
-    if PROGRAMS > 1:
-        address = counter.to(tl.int64)
-        arrived = target - 1
-        while arrived < target:
-            arrived = tl.inline_asm_elementwise(
-                "ld.acquire.gpu.global.s64 $0, [$1];", "=l,l", [address], dtype=tl.int64, is_pure=False, pack=1
-            )
-        tl.debug_barrier()
-
-
-@jit
-def _load_columns(weight, bias, column, k, outputs, INPUTS: tl.constexpr):
-    """A tile of a linear layer: all weights of some outputs, and their biases."""
-    inside = (column < outputs)[:, None] & (k < INPUTS)[None, :]
-    tile = tl.load(weight + column[:, None].to(tl.int64) * INPUTS + k[None, :], mask=inside, other=0.0)
-    return tile, tl.load(bias + column, mask=column < outputs, other=0.0)
-
-
-@jit
-def _multiply(x, weight, bias):
-    """The product of weights and x, rounded to their dtype, plus bias, in float32."""
-    return tl.sum(weight.to(tl.float32) * x.to(weight.dtype).to(tl.float32)[None, :], 1) + bias.to(tl.float32)
-
-
-@jit
-def _activate(x, ACTIVATION: tl.constexpr):
-    if ACTIVATION == 1:  # ReLU
-        x = tl.maximum(x, 0.0)
-    if ACTIVATION == 2:  # GELU
-        x = 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
-    if ACTIVATION == 3:  # its approximation by tanh
-        x = x * tl.sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
-    if ACTIVATION == 4:  # SiLU
-        x = x * tl.sigmoid(x)
-    return x
-
-
-@jit
-def _norm_product(
-    x, norm_weight, norm_bias, weight, bias, out, eps, outputs, counter, target,
-    WIDTH: tl.constexpr, WIDTH_2: tl.constexpr, KIND: tl.constexpr, ACTIVATION: tl.constexpr, COLUMNS: tl.constexpr,
-    PROGRAMS: tl.constexpr,
+def _prefetch_layer(
+    qkv, out, cross_q, cross_out, up, down, layer, WIDTH: tl.constexpr, FFN: tl.constexpr, PROGRAMS: tl.constexpr
 ):  # fmt: skip
-    """Phase: out = activation(norm(x) · weightᵀ + bias)."""
-    d = tl.arange(0, WIDTH_2)
-    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    weight_tile, bias_tile = _load_columns(weight, bias, column, d, outputs, WIDTH)
-    _wait(counter, target, PROGRAMS)
-    here = tl.load(x + d, mask=d < WIDTH, other=0.0, cache_modifier=".cg")
-    normed = tl.reshape(_normalize(here[None, :], norm_weight, norm_bias, eps, WIDTH, d, KIND), [WIDTH_2])
-    for begin in range(tl.program_id(0) * COLUMNS, outputs, PROGRAMS * COLUMNS):
-        column = begin + tl.arange(0, COLUMNS)
-        product = _activate(_multiply(normed, weight_tile, bias_tile), ACTIVATION)
-        tl.store(out + column, product.to(out.dtype.element_ty), mask=column < outputs)
-        weight_tile, bias_tile = _load_columns(weight, bias, column + PROGRAMS * COLUMNS, d, outputs, WIDTH)
-    _arrive(counter, PROGRAMS)
-
-
-@jit
-def _add_product(
-    x, given, weight, bias, counter, target,
-    WIDTH: tl.constexpr, INPUTS: tl.constexpr, INPUTS_2: tl.constexpr, COLUMNS: tl.constexpr, PROGRAMS: tl.constexpr,
-):  # fmt: skip
-    """Phase: x += given · weightᵀ + bias."""
-    k = tl.arange(0, INPUTS_2)
-    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    weight_tile, bias_tile = _load_columns(weight, bias, column, k, WIDTH, INPUTS)
-    _wait(counter, target, PROGRAMS)
-    here = tl.load(given + k, mask=k < INPUTS, other=0.0, cache_modifier=".cg")
-    for begin in range(tl.program_id(0) * COLUMNS, WIDTH, PROGRAMS * COLUMNS):
-        column = begin + tl.arange(0, COLUMNS)
-        before = tl.load(x + column, mask=column < WIDTH, other=0.0, cache_modifier=".cg")
-        tl.store(x + column, before + _multiply(here, weight_tile, bias_tile), mask=column < WIDTH)
-        weight_tile, bias_tile = _load_columns(weight, bias, column + PROGRAMS * COLUMNS, k, WIDTH, INPUTS)
-    _arrive(counter, PROGRAMS)
-
-
-@jit
-def _attend(query, keys, values, allowed, peak, total, context):
-    """Take one more block of keys into an online softmax."""
-    score = tl.where(allowed, tl.sum(keys.to(tl.float32) * query[None, :], 1), float("-inf"))
-    higher = tl.maximum(peak, tl.max(score, 0))
-    base = tl.where(higher == float("-inf"), 0.0, higher)  # all masked so far
-    rescale = tl.exp(peak - base)
-    weight = tl.exp(score - base)
-    total = total * rescale + tl.sum(weight, 0)
-    context = context * rescale + tl.sum(weight[:, None] * values.to(tl.float32), 0)
-    return higher, total, context
-
-
-@jit
-def _self_attention(
-    qkv, cache, begin, now, context, scale, counter, target,
-    WIDTH: tl.constexpr, HEADS: tl.constexpr, HEAD: tl.constexpr, HEAD_2: tl.constexpr, KEYS: tl.constexpr,
-    PROGRAMS: tl.constexpr,
-):  # fmt: skip
-    """Phase: heads attend to earlier steps and to this one, whose keys and values are put into the cache."""
-    d = tl.arange(0, HEAD_2)
-    inside = d < HEAD
-    _wait(counter, target, PROGRAMS)
-    for head in range(tl.program_id(0), HEADS, PROGRAMS):
-        own = qkv + head * HEAD + d
-        query = tl.load(own, mask=inside, other=0.0, cache_modifier=".cg").to(tl.float32) * scale
-        key = tl.load(own + WIDTH, mask=inside, other=0.0, cache_modifier=".cg")
-        value = tl.load(own + 2 * WIDTH, mask=inside, other=0.0, cache_modifier=".cg")
-        peak, total = tl.full([], float("-inf"), tl.float32), tl.full([], 0.0, tl.float32)
-        sums = tl.zeros([HEAD_2], dtype=tl.float32)
-        for start in range(begin, now, KEYS):
-            t = start + tl.arange(0, KEYS)
-            where = cache + (t * 2 * WIDTH + head * HEAD)[:, None] + d[None, :]
-            both = (t < now)[:, None] & inside[None, :]
-            keys, values = tl.load(where, mask=both, other=0.0), tl.load(where + WIDTH, mask=both, other=0.0)
-            peak, total, sums = _attend(query, keys, values, t < now, peak, total, sums)
-        score = tl.sum(query * key.to(tl.float32), 0)  # the step at hand, which is always visible
-        higher = tl.maximum(peak, score)
-        rescale, weight = tl.exp(peak - higher), tl.exp(score - higher)
-        sums = (sums * rescale + value.to(tl.float32) * weight) / (total * rescale + weight)
-        tl.store(context + head * HEAD + d, sums.to(context.dtype.element_ty), mask=inside)
-        kept = cache + now * 2 * WIDTH + head * HEAD + d
-        tl.store(kept, key, mask=inside)
-        tl.store(kept + WIDTH, value, mask=inside)
-    _arrive(counter, PROGRAMS)
-
-
-@jit
-def _cross_attention(
-    queries, source, visible, context, scale, length, layers, counter, target,
-    WIDTH: tl.constexpr, HEADS: tl.constexpr, HEAD: tl.constexpr, HEAD_2: tl.constexpr, KEYS: tl.constexpr,
-    PROGRAMS: tl.constexpr,
-):  # fmt: skip
-    """Phase: heads attend to the keys and values of the source."""
-    d = tl.arange(0, HEAD_2)
-    inside = d < HEAD
-    _wait(counter, target, PROGRAMS)
-    for head in range(tl.program_id(0), HEADS, PROGRAMS):
-        query = tl.load(queries + head * HEAD + d, mask=inside, other=0.0, cache_modifier=".cg").to(tl.float32) * scale
-        peak, total = tl.full([], float("-inf"), tl.float32), tl.full([], 0.0, tl.float32)
-        sums = tl.zeros([HEAD_2], dtype=tl.float32)
-        for start in range(0, length, KEYS):
-            t = start + tl.arange(0, KEYS)
-            allowed = tl.load(visible + t, mask=t < length, other=0) != 0
-            where = source + (t.to(tl.int64) * layers * 2 * WIDTH + head * HEAD)[:, None] + d[None, :]
-            both = allowed[:, None] & inside[None, :]
-            keys, values = tl.load(where, mask=both, other=0.0), tl.load(where + WIDTH, mask=both, other=0.0)
-            peak, total, sums = _attend(query, keys, values, allowed, peak, total, sums)
-        sums = sums / tl.where(total == 0.0, 1.0, total)
-        tl.store(context + head * HEAD + d, sums.to(context.dtype.element_ty), mask=inside)
-    _arrive(counter, PROGRAMS)
+    """Have the second-level cache load the weights of a layer."""
+    _prefetch(qkv + layer * 3 * WIDTH * WIDTH, 3 * WIDTH * WIDTH, PROGRAMS)
+    _prefetch(out + layer * WIDTH * WIDTH, WIDTH * WIDTH, PROGRAMS)
+    _prefetch(cross_q + layer * WIDTH * WIDTH, WIDTH * WIDTH, PROGRAMS)
+    _prefetch(cross_out + layer * WIDTH * WIDTH, WIDTH * WIDTH, PROGRAMS)
+    _prefetch(up + layer * FFN * WIDTH, FFN * WIDTH, PROGRAMS)
+    _prefetch(down + layer * FFN * WIDTH, FFN * WIDTH, PROGRAMS)
 
 
 @jit
 def _step(
-    tokens, table, positions, admitted, time, x, qkv, context, query, hidden, cache, source, visible, norm_weight,
-    norm_bias, final_weight, final_bias, qkv_weight, qkv_bias, out_weight, out_bias, cross_q_weight, cross_q_bias,
-    cross_out_weight, cross_out_bias, up_weight, up_bias, down_weight, down_bias, project_weight, project_bias, logits,
-    counter, embed_scale, eps, score_scale, limit, capacity, length, layers, outputs,
+    tokens, table, positions, admitted, time, qkv, query, cache, source, visible, norm_weight, norm_bias, final_weight,
+    final_bias, qkv_weight, qkv_bias, out_weight, out_bias, cross_q_weight, cross_q_bias, cross_out_weight,
+    cross_out_bias, up_weight, up_bias, down_weight, down_bias, project_weight, project_bias, logits, workspace,
+    embed_scale, eps, score_scale, limit, capacity, length, layers, outputs, size,
     WIDTH: tl.constexpr, WIDTH_2: tl.constexpr, FFN: tl.constexpr, FFN_2: tl.constexpr, HEADS: tl.constexpr,
     HEAD: tl.constexpr, HEAD_2: tl.constexpr, KIND: tl.constexpr, ACTIVATION: tl.constexpr, CROSS: tl.constexpr,
-    WIDE: tl.constexpr, NARROW: tl.constexpr, PROJECT: tl.constexpr, KEYS: tl.constexpr, PROGRAMS: tl.constexpr,
+    WIDE: tl.constexpr, NARROW: tl.constexpr, PROJECT: tl.constexpr, SLICE: tl.constexpr, KEYS: tl.constexpr,
+    GROUP: tl.constexpr, PACK: tl.constexpr, FFN_PACK: tl.constexpr, PARTS_ASM: tl.constexpr, ONE_ASM: tl.constexpr,
+    FFN_ASM: tl.constexpr, THREE_ASM: tl.constexpr, HEAD_ASM: tl.constexpr, PROGRAMS: tl.constexpr,
+    PROGRAMS_2: tl.constexpr,
 ):  # fmt: skip
     NORMS: tl.constexpr = 3 if CROSS else 2
+    # Words that a layer sends to: queries, keys and values; parts of self-attention's output; queries and parts of the
+    # output of cross-attention; hidden units; the feed-forward layer's output.
+    ATTENDED: tl.constexpr = 3 * WIDTH
+    ASKED: tl.constexpr = ATTENDED + HEADS * WIDTH
+    CROSSED: tl.constexpr = ASKED + WIDTH
+    HIDDEN: tl.constexpr = CROSSED + HEADS * WIDTH
+    DOWN: tl.constexpr = HIDDEN + FFN
     now, begin = tl.load(time), tl.load(admitted)
+    started, half = begin_messages(workspace, size, PROGRAMS)
+    tl.store(started + tl.program_id(0), (now + half > 0).to(tl.int32))  # after both were read
     d = tl.arange(0, WIDTH_2)
-    if tl.program_id(0) == 0:
-        here = tl.load(table + tl.load(tokens) * WIDTH + d, mask=d < WIDTH, other=0.0).to(tl.float32) * embed_scale
-        if limit > 0:
-            position = tl.minimum(now - begin, limit - 1)
-            here += tl.load(positions + position * WIDTH + d, mask=d < WIDTH, other=0.0)
-        tl.store(x + d, here, mask=d < WIDTH)
-    _arrive(counter, PROGRAMS)
-    target = tl.full([], PROGRAMS, tl.int64)  # arrivals after the phases so far
+    x = tl.load(table + tl.load(tokens) * WIDTH + d, mask=d < WIDTH, other=0.0).to(tl.float32) * embed_scale
+    if limit > 0:
+        position = tl.minimum(now - begin, limit - 1)
+        x += tl.load(positions + position * WIDTH + d, mask=d < WIDTH, other=0.0)
+    words = started + (PROGRAMS + 3) // 4 * 4
     for number in range(layers):
         layer = tl.full([], 0, tl.int64) + number
-        mine, norm, shift = qkv + layer * 3 * WIDTH, norm_weight + layer * NORMS * WIDTH, norm_bias
+        norm, shift = norm_weight + layer * NORMS * WIDTH, norm_bias
         if KIND == 2:
             shift += layer * NORMS * WIDTH
-        _norm_product(
-            x, norm, shift, qkv_weight + layer * 3 * WIDTH * WIDTH, qkv_bias + layer * 3 * WIDTH, mine, eps, 3 * WIDTH,
-            counter, target, WIDTH, WIDTH_2, KIND, 0, WIDE, PROGRAMS,
+        before = tl.maximum(layer - 1, 0)
+        here = words + layer * (DOWN + WIDTH)
+        x = norm_product(
+            x, words + before * (DOWN + WIDTH) + DOWN, down_bias + before * WIDTH, number > 0, norm, shift,
+            qkv_weight + layer * 3 * WIDTH * WIDTH, qkv_bias + layer * 3 * WIDTH, here, qkv + layer * 3 * WIDTH, eps,
+            3 * WIDTH, WIDTH, WIDTH_2, KIND, 0, WIDE, True, True, 1, ONE_ASM, 1, PACK, PROGRAMS,
         )  # fmt: skip
-        _self_attention(
-            mine, cache + layer * capacity * 2 * WIDTH, begin, now, context, score_scale, counter, target + PROGRAMS,
-            WIDTH, HEADS, HEAD, HEAD_2, KEYS, PROGRAMS,
+        self_attention(
+            here, cache + layer * capacity * 2 * WIDTH, begin, now, out_weight + layer * WIDTH * WIDTH,
+            here + ATTENDED, score_scale, WIDTH, HEADS, HEAD, HEAD_2, KEYS, SLICE, THREE_ASM, PROGRAMS,
         )  # fmt: skip
-        _add_product(
-            x, context, out_weight + layer * WIDTH * WIDTH, out_bias + layer * WIDTH, counter, target + 2 * PROGRAMS,
-            WIDTH, WIDTH, WIDTH_2, NARROW, PROGRAMS,
-        )  # fmt: skip
-        target += 3 * PROGRAMS
+        if number + 1 < layers:
+            _prefetch_layer(
+                qkv_weight, out_weight, cross_q_weight, cross_out_weight, up_weight, down_weight, layer + 1, WIDTH, FFN,
+                PROGRAMS,
+            )  # fmt: skip
+        if number + 1 == layers:
+            _prefetch(project_weight, outputs * WIDTH, PROGRAMS)
+        added, added_bias = here + ATTENDED, out_bias + layer * WIDTH
         if CROSS:
             norm += WIDTH
             shift += WIDTH
-            asked = query + layer * WIDTH
-            _norm_product(
-                x, norm, shift, cross_q_weight + layer * WIDTH * WIDTH, cross_q_bias + layer * WIDTH, asked, eps, WIDTH,
-                counter, target, WIDTH, WIDTH_2, KIND, 0, NARROW, PROGRAMS,
+            x = norm_product(
+                x, added, added_bias, True, norm, shift, cross_q_weight + layer * WIDTH * WIDTH,
+                cross_q_bias + layer * WIDTH, here + ASKED, query + layer * WIDTH, eps, WIDTH, WIDTH, WIDTH_2, KIND, 0,
+                NARROW, True, True, HEADS, PARTS_ASM, GROUP, PACK, PROGRAMS,
             )  # fmt: skip
-            _cross_attention(
-                asked, source + layer * 2 * WIDTH, visible, context, score_scale, length, layers, counter,
-                target + PROGRAMS, WIDTH, HEADS, HEAD, HEAD_2, KEYS, PROGRAMS,
+            cross_attention(
+                here + ASKED, source + layer * 2 * WIDTH, visible, length, layers,
+                cross_out_weight + layer * WIDTH * WIDTH, here + CROSSED, score_scale, WIDTH, HEADS, HEAD, HEAD_2, KEYS,
+                SLICE, HEAD_ASM, PROGRAMS,
             )  # fmt: skip
-            _add_product(
-                x, context, cross_out_weight + layer * WIDTH * WIDTH, cross_out_bias + layer * WIDTH, counter,
-                target + 2 * PROGRAMS, WIDTH, WIDTH, WIDTH_2, NARROW, PROGRAMS,
-            )  # fmt: skip
-            target += 3 * PROGRAMS
-        _norm_product(
-            x, norm + WIDTH, shift + WIDTH, up_weight + layer * FFN * WIDTH, up_bias + layer * FFN, hidden, eps, FFN,
-            counter, target, WIDTH, WIDTH_2, KIND, ACTIVATION, WIDE, PROGRAMS,
+            added, added_bias = here + CROSSED, cross_out_bias + layer * WIDTH
+        x = norm_product(
+            x, added, added_bias, True, norm + WIDTH, shift + WIDTH, up_weight + layer * FFN * WIDTH,
+            up_bias + layer * FFN, here + HIDDEN, logits, eps, FFN, WIDTH, WIDTH_2, KIND, ACTIVATION, WIDE, True, False,
+            HEADS, PARTS_ASM, GROUP, PACK, PROGRAMS,
         )  # fmt: skip
-        _add_product(
-            x, hidden, down_weight + layer * FFN * WIDTH, down_bias + layer * WIDTH, counter, target + PROGRAMS, WIDTH,
-            FFN, FFN_2, NARROW, PROGRAMS,
+        plain_product(
+            here + HIDDEN, down_weight + layer * FFN * WIDTH, here + DOWN, WIDTH, FFN, FFN_2, NARROW, FFN_ASM, FFN_PACK,
+            PROGRAMS,
         )  # fmt: skip
-        target += 2 * PROGRAMS
-    _norm_product(
-        x, final_weight, final_bias, project_weight, project_bias, logits, eps, outputs, counter, target, WIDTH,
-        WIDTH_2, KIND, 0, PROJECT, PROGRAMS,
-    )  # fmt: skip
-    if tl.program_id(0) == 0:  # all programs have read it
+    if tl.program_id(0) == 0:  # when all programs have read them
+        program = tl.minimum(tl.arange(0, PROGRAMS_2), PROGRAMS - 1)
+        receive_one(started, program, HEAD_ASM, PROGRAMS)
         tl.store(time, now + 1)
+        tl.store(workspace, 1 - half)
+    _prefetch_layer(  # for the next step
+        qkv_weight, out_weight, cross_q_weight, cross_out_weight, up_weight, down_weight, 0, WIDTH, FFN, PROGRAMS
+    )  # fmt: skip
+    last = layers - 1
+    norm_product(
+        x, words + last * (DOWN + WIDTH) + DOWN, down_bias + last * WIDTH, True, final_weight, final_bias,
+        project_weight, project_bias, words, logits, eps, outputs, WIDTH, WIDTH_2, KIND, 0, PROJECT, False, True, 1,
+        ONE_ASM, 1, PACK, PROGRAMS,
+    )  # fmt: skip

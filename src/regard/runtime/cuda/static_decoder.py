@@ -1,7 +1,7 @@
 """A Transformer decoder whose steps launch the same kernels on the same memory, so that CUDA graphs can record them."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import lru_cache, partial
 from itertools import chain
 from types import ModuleType
@@ -33,6 +33,12 @@ ALIGNMENT = 64  # the vocabulary is padded to a multiple of it: products of odd 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
+class Workspace:
+    """Memory of the kernel of whole steps, made with the first of them; no part of the state."""
+
+    memory: Tensor | None = None
+
+
 @dataclass
 class StaticState(DecoderState):
     """A key-value cache shared by the hypotheses of a sequence, with the ancestors of each by number.
@@ -47,10 +53,11 @@ class StaticState(DecoderState):
     mask: Bool[Tensor, "B S"]
     time: Int[Tensor, " 1"]
     steps: int = 0  # equal to `time`, without waiting for the device
+    workspace: Workspace = field(default_factory=Workspace)
 
     def reorder(self, index: Int[Tensor, " n"]) -> "StaticState":
         rows = {name: getattr(self, name)[index] for name in ("parents", "admitted", "source", "mask")}
-        return replace(self, cache=self.cache[:, index], time=self.time.clone(), **rows)
+        return replace(self, cache=self.cache[:, index], time=self.time.clone(), workspace=Workspace(), **rows)
 
     def follow(self, parents: Int[Tensor, "B K"]) -> "StaticState":
         triton = step.kernels(parents)
@@ -196,11 +203,13 @@ class StaticDecoder(EngineDecoder):
     def _step(self, kernel: ModuleType, tokens: Int[Tensor, " rows"], state: StaticState) -> Float[Tensor, "rows V"]:
         """A step in one kernel."""
         weights = self.weights
+        if state.workspace.memory is None:
+            state.workspace.memory = kernel.step_workspace(weights.layers, self.heads)
         logits: Tensor
         logits, qkv, queries = kernel.step(
             tokens, weights.embed_tokens, self.scale, weights.positions, weights.layers, *weights.final_norm,
             weights.project, state.cache, state.admitted, state.source, state.mask, state.time,
-            self.heads, self.activation,
+            state.workspace.memory, self.heads, self.activation,
         )  # fmt: skip
         if capturing_here():
             for number, projected in enumerate(qkv):
