@@ -2,21 +2,19 @@
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from regard.api.evaluate import validation
+from regard.api.train_checks import check_ranks, check_resumable, check_trainable
 from regard.checkpoint import store
 from regard.checkpoint.card import model_card
 from regard.checkpoint.format import (
     CARD,
-    TRAINING_STATE,
     WEIGHTS,
     checkpoint_texts,
-    read_config,
     read_vocabularies,
 )
 from regard.checkpoint.verify import AVERAGED
@@ -30,7 +28,7 @@ from regard.data.features import cache_features
 from regard.data.from_python import PythonRows, with_python_data
 from regard.data.tokenizer import Tokenizer
 from regard.evaluation.cider_reward import CiderReward
-from regard.inference.load import load, stored_recipe
+from regard.inference.load import load
 from regard.inference.predictor import Predictor
 from regard.inference.teachers import load_teachers
 from regard.kernels.layers.linear_fp8 import unsupported_device
@@ -53,12 +51,6 @@ from regard.training.telemetry.log_file import EventHandler, ignore_event
 from regard.training.telemetry.loggers import logged
 from regard.training.trainer import Trainer
 from regard.views.progress import live_training_progress
-
-# Keys of [train] that may change when a run is resumed.
-RESUMABLE = {
-    "max_steps", "max_epochs", "validate_every", "log_every", "loggers", "keep_checkpoints", "patience", "log_samples",
-    "device", "cuda_graphs", "fsdp", "distributed_timeout",
-}  # fmt: skip
 
 
 def train(
@@ -94,7 +86,7 @@ def train(
         raise InvalidArgument("run", wanted="the folder of the run", got="an empty name", remedy="Name a folder.")
     run = Path(run)
     with process_group(device_of(recipe), recipe.train.distributed_timeout) as group:
-        _check_ranks(recipe, group)
+        check_ranks(recipe, group, device_of(recipe))
         if group.is_main:
             record_paths(recipe.data)
         with open_run(run, resume=resume, process_group=group) as checkpoint:
@@ -133,7 +125,7 @@ def _train(
     for problem in damaged:
         _warn(on_event, f"damaged checkpoint skipped: {problem}")
     if content is not None:
-        _check_resumable(content, folder, data, recipe, allow_changed_data)
+        check_resumable(content, folder, data, recipe, allow_changed_data)
     distillation = load_teachers(recipe, data, device_of(recipe))
     sharded = recipe.train.fsdp and not group.single
     model = make_model(recipe, table, content, folder, sharded=sharded, on_event=on_event)
@@ -190,33 +182,12 @@ def prepare(
     vocabularies   of the sources and of the target; default: those of the model that training starts from, or learned
                    from the training data
     """
-    _check_trainable(recipe, vocabularies is not None)
+    check_trainable(recipe, vocabularies is not None)
     config = locate_data(recipe)
     given: tuple[SourceVocabularies, VocabularyType | None] | None = vocabularies
     if given is None and recipe.train.init_from is not None:
         given = _vocabularies_of(load(recipe.train.init_from, device="cpu"), recipe)
     return corpus.prepare(config, cache or cache_folder(), vocabularies=given, progress=_progress(on_event))
-
-
-def _check_trainable(recipe: Recipe, has_vocabularies: bool) -> None:
-    """Refuse the recipe of an imported model, which has no data, with all that it takes to train it."""
-    data, problems = recipe.data, list[Problem]()
-    if not data.splits:
-        remedy = "Add train = 'FILE', say."
-        problems.append(Problem("data.train", "files to learn from, or synthetic", "neither", remedy))
-    if not has_vocabularies and recipe.train.init_from is None:
-        problems += [
-            Problem(
-                f"data.{name}.tokenizer",
-                "one to train, unless train.init_from names a model that has one",
-                "'pretrained'",
-                "Set train.init_from to the imported model.",
-            )
-            for name, field in data.fields.items()
-            if field.tokenizer == "pretrained"
-        ]
-    if problems:
-        raise InvalidRecipe(problems)
 
 
 def _vocabularies_of(before: Predictor, recipe: Recipe) -> tuple[SourceVocabularies, VocabularyType | None]:
@@ -367,44 +338,6 @@ def _read(
     if data is not None and isinstance(settings := tables.get("data", {}), Mapping):
         tables["data"] = with_python_data(settings, data, cache or cache_folder())
     return Recipe.of(tables)
-
-
-def _check_ranks(recipe: Recipe, group: ProcessGroup) -> None:
-    """All ranks must have the same recipe, apart from the paths of its files, and the same versions."""
-    if group.single:
-        return
-    paths = ("data.train", "data.valid", "data.test", "data.images")
-    settings = {key: value for key, value in recipe.settings() if key not in paths}
-    group.check_equal(settings | {"regard": __version__, "torch": torch.__version__, "device": device_of(recipe)})
-    config = recipe.train
-    problems = []
-    if config.cuda_graphs:
-        problems.append(Problem("train.cuda_graphs", "false with several processes", "true", "Leave it out."))
-    lanes = lanes_of(config, recipe.data.context_length)
-    if lanes is not None and lanes < group.world_size:
-        wanted = f"data.context_length times the {group.world_size} processes, for a lane of text in each"
-        problems.append(Problem("train.batch_tokens", wanted, str(config.batch_tokens), "Raise it."))
-    if problems:
-        raise InvalidRecipe(problems)
-
-
-def _check_resumable(
-    content: Mapping[str, bytes], folder: Path, data: Prepared, recipe: Recipe, allow_changed: bool
-) -> None:
-    """A run resumes with the data and the recipe that it began with."""
-    before = stored_recipe(read_config(content, folder), folder)
-    if store.document(content, TRAINING_STATE, folder).get("data") != data.key and not allow_changed:
-        raise CheckpointRefused(
-            f"{folder}: wanted the data that the run began with; got others{recipe.changes_since(before, 'data.')}. "
-            "Put them back, or allow it with --allow-changed-data."
-        )
-    same = replace(recipe.train, **{key: getattr(before.train, key) for key in RESUMABLE})
-    if before.model != recipe.model or before.train != same or before.data.augment != recipe.data.augment:
-        changed = replace(recipe, train=same).changes_since(before, "model.", "train.", "data.source")
-        raise CheckpointRefused(
-            f"{folder}: wanted the recipe that the run began with; got another{changed}. "
-            f"On resuming, only {', '.join(sorted(RESUMABLE))} of [train] may change."
-        )
 
 
 def _progress(on_event: EventHandler) -> PrepareProgress:

@@ -1,9 +1,9 @@
 """Float32 numbers that the programs of one kernel, all resident at once, send to each other through memory.
 
-A word that is not written yet holds EMPTY, a NaN that no sender writes: whoever needs a number reads its word until it
-is another. That takes one write and one read, where a barrier takes a fence, an atomic addition and the wait for the
-slowest program before the first read. Each word of a workspace is written at most once in a launch. A workspace has two
-halves: one for this launch, and one that this launch empties for the next.
+A word that is not written yet holds EMPTY, a NaN that no sender writes: a receiver reads the word of a number until it
+holds another value. That takes one write and one read, where a barrier takes a fence, an atomic addition and the wait
+for the slowest program before the first read. Each word of a workspace is written at most once in a launch. A workspace
+has two halves: one for this launch, and one that this launch empties for the next.
 """
 
 import torch

@@ -1,0 +1,82 @@
+"""What `regard.train` refuses before the first update: recipes without data, ranks that differ, changed runs."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from regard.checkpoint import store
+from regard.checkpoint.format import TRAINING_STATE, read_config
+from regard.core.errors import CheckpointRefused, InvalidRecipe, Problem
+from regard.core.version import __version__
+from regard.data.corpus import Prepared
+from regard.inference.load import stored_recipe
+from regard.recipe.recipe import Recipe
+from regard.training.distributed import ProcessGroup
+from regard.training.epoch_batches import lanes_of
+
+# Keys of [train] that may change when a run is resumed.
+RESUMABLE = {
+    "max_steps", "max_epochs", "validate_every", "log_every", "loggers", "keep_checkpoints", "patience", "log_samples",
+    "device", "cuda_graphs", "fsdp", "distributed_timeout",
+}  # fmt: skip
+
+
+def check_trainable(recipe: Recipe, has_vocabularies: bool) -> None:
+    """Refuse the recipe of an imported model, which has no data, with all that it takes to train it."""
+    data, problems = recipe.data, list[Problem]()
+    if not data.splits:
+        remedy = "Add train = 'FILE', say."
+        problems.append(Problem("data.train", "files to learn from, or synthetic", "neither", remedy))
+    if not has_vocabularies and recipe.train.init_from is None:
+        problems += [
+            Problem(
+                f"data.{name}.tokenizer",
+                "one to train, unless train.init_from names a model that has one",
+                "'pretrained'",
+                "Set train.init_from to the imported model.",
+            )
+            for name, field in data.fields.items()
+            if field.tokenizer == "pretrained"
+        ]
+    if problems:
+        raise InvalidRecipe(problems)
+
+
+def check_ranks(recipe: Recipe, group: ProcessGroup, device: str) -> None:
+    """All ranks must have the same recipe, apart from the paths of its files, and the same versions."""
+    if group.single:
+        return
+    paths = ("data.train", "data.valid", "data.test", "data.images")
+    settings = {key: value for key, value in recipe.settings() if key not in paths}
+    group.check_equal(settings | {"regard": __version__, "torch": torch.__version__, "device": device})
+    config = recipe.train
+    problems = []
+    if config.cuda_graphs:
+        problems.append(Problem("train.cuda_graphs", "false with several processes", "true", "Leave it out."))
+    lanes = lanes_of(config, recipe.data.context_length)
+    if lanes is not None and lanes < group.world_size:
+        wanted = f"data.context_length times the {group.world_size} processes, for a lane of text in each"
+        problems.append(Problem("train.batch_tokens", wanted, str(config.batch_tokens), "Raise it."))
+    if problems:
+        raise InvalidRecipe(problems)
+
+
+def check_resumable(
+    content: Mapping[str, bytes], folder: Path, data: Prepared, recipe: Recipe, allow_changed: bool
+) -> None:
+    """A run resumes with the data and the recipe that it began with."""
+    before = stored_recipe(read_config(content, folder), folder)
+    if store.document(content, TRAINING_STATE, folder).get("data") != data.key and not allow_changed:
+        raise CheckpointRefused(
+            f"{folder}: wanted the data that the run began with; got others{recipe.changes_since(before, 'data.')}. "
+            "Put them back, or allow it with --allow-changed-data."
+        )
+    same = replace(recipe.train, **{key: getattr(before.train, key) for key in RESUMABLE})
+    if before.model != recipe.model or before.train != same or before.data.augment != recipe.data.augment:
+        changed = replace(recipe, train=same).changes_since(before, "model.", "train.", "data.source")
+        raise CheckpointRefused(
+            f"{folder}: wanted the recipe that the run began with; got another{changed}. "
+            f"On resuming, only {', '.join(sorted(RESUMABLE))} of [train] may change."
+        )
