@@ -11,6 +11,7 @@ from regard.api.dry_run import dry_run
 from regard.api.train import prepare, train
 from regard.core.errors import CheckpointRefused, InvalidRecipe
 from regard.data.batching import Batch, PackedCapacity, batches, pack_batch
+from regard.data.synthetic.sampling import SIZES
 from regard.inference.teachers import load_teachers
 from regard.model.seq2seq import Model
 from regard.recipe.load import read_tables
@@ -18,6 +19,7 @@ from regard.recipe.recipe import Recipe
 from regard.training import losses
 from regard.training.distillation import Distillation, Predictions, divergence
 from regard.training.objective import Objective, mask_tokens, next_tokens
+from support.captioners import CNN, DECODERS
 from support.training_runs import LETTERS, RNN, TRANSFORMER, hidden_tokens, interrupted, log, same, table, weights
 
 DROPPING = TRANSFORMER | {"dropout": 0.3}
@@ -291,6 +293,28 @@ def test_a_teacher_that_takes_no_packed_sequences_is_refused(tmp_path, cache, te
     train(table(RNN, TRANSFORMER, max_steps=1, warmup_steps=0), tmp_path / "teacher", cache=cache)
     with pytest.raises(InvalidRecipe, match=r"wanted models that take packed sequences, with train\.packed"):
         train(distilled([str(tmp_path / "teacher")], packed=True), tmp_path / "run", cache=cache)
+
+
+def test_teachers_of_images_must_read_them_alike(tmp_path, monkeypatch):
+    for split in ("train", "valid", "test"):
+        monkeypatch.setitem(SIZES, split, 4)
+
+    def captioner(mean: float, decoder: str = "transformer", **changes) -> dict:
+        fields = {
+            "source": {"kind": "image", "image_mean": [mean] * 3},
+            "target": {"tokenizer": "words", "vocab_size": 50},
+        }
+        steps = {"max_steps": 2, "warmup_steps": 1, "validate_every": 2, "batch_tokens": 128, "log_samples": 0}
+        model = {"encoder": CNN, "decoder": DECODERS[decoder]}
+        return {"data": {"synthetic": "shapes", **fields}, "model": model, "train": steps | changes}
+
+    taught = {"distillation": {"teachers": [str(tmp_path / "teacher")]}}
+    train(captioner(0.4, "rnn"), tmp_path / "teacher", cache=tmp_path)
+    train(captioner(0.4, **taught), tmp_path / "student", cache=tmp_path)
+    with pytest.raises(
+        InvalidRecipe, match=r"wanted data\.source\.image_mean = \(0\.5, .*; got .*teacher.* with \(0\.4, "
+    ):
+        train(captioner(0.5, **taught), tmp_path / "other", cache=tmp_path)
 
 
 @pytest.mark.parametrize(
