@@ -234,6 +234,24 @@ def test_the_output_with_the_largest_limit_ends_first():
 
 
 @pytest.mark.usefixtures("_as_on_a_gpu")
+@pytest.mark.parametrize("length", [1, 3, 4, 6, 8, 11])
+def test_steps_continue_while_weights_are_compared(length, monkeypatch):
+    """Up to eight are launched before the comparison; if weights have changed, they are repeated."""
+    made, rows = model("transformer"), sources()[:1]
+    made.decoder.project.bias.data[END] = -1e9  # no output ends before its limit
+    taken, compared, right, refresh = [], [], buffers.DecodeBuffers.steps, StaticDecoder.refresh
+    monkeypatch.setattr(buffers.DecodeBuffers, "steps", lambda self, count: taken.append(count) or right(self, count))
+    monkeypatch.setattr(StaticDecoder, "refresh", lambda *given: compared.append(sum(taken)) or refresh(*given))
+    before = token_ids(decode(made, rows, max_length=length))
+    assert (compared, sum(taken)) == ([min(length, 8)], length)
+    made.decoder.project.weight.data.mul_(-2)
+    taken.clear()
+    found = token_ids(decode(made, rows, max_length=length))
+    assert sum(taken) == min(length, 8) + length
+    assert before != found == token_ids(decode(deepcopy(made), rows, max_length=length))
+
+
+@pytest.mark.usefixtures("_as_on_a_gpu")
 def test_a_search_uses_changed_weights():
     made, rows = model("transformer"), sources()[:4]
     before = token_ids(decode(made, rows))

@@ -223,11 +223,17 @@ class SearchBatch:
             decoder.refresh(self.task.model)
         self._begin()
         finished = self._advance(wait=wait)
-        if recorded and decoder.refresh(self.task.model):
+        if not recorded:
+            return finished
+        done = self.done
+        if not finished and not wait:  # more steps, for as long as the comparison takes
+            self.done = None
+            finished = self._advance(wait=False)
+        if decoder.refresh(self.task.model):
             self._return_buffers()
             self._begin()
-            finished = self._advance(wait=wait)
-        return finished
+            return self._advance(wait=wait)
+        return finished if finished or done is None else self._finished(done())
 
     @torch.inference_mode()
     def _begin(self) -> None:
