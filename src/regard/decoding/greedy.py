@@ -84,10 +84,13 @@ class GreedySearch(DecodingStrategy):
         return tokens, None
 
     def hypotheses(self, slots: Slots) -> list[list[Hypothesis]]:
-        buffers = self.generated.length, self.generated.prompt, self.generated.tokens, self.log_p
+        generated, (_, beams, size) = self.generated, self.generated.tokens.shape
+        lengths = generated.length[slots, None], generated.prompt[slots, None]
+        numbers = torch.cat((*lengths, generated.tokens[slots].flatten(1)), 1).tolist()  # one copy from a GPU
+        log_p = self.log_p[slots].tolist() if self.scored else [[[]] * beams] * len(numbers)
         return [
-            [self._hypothesis(padded[:length], own, prompt) for padded, own in zip(*beams, strict=True)]
-            for length, prompt, *beams in zip(*(x[slots].tolist() for x in buffers), strict=True)
+            [self._hypothesis(tokens[k * size : k * size + length], own[k], prompt) for k in range(beams)]
+            for (length, prompt, *tokens), own in zip(numbers, log_p, strict=True)
         ]
 
     def _hypothesis(self, tokens: list[int], log_p: list[float], prompt: int) -> Hypothesis:
