@@ -25,7 +25,7 @@ import time
 import tomllib
 import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import suppress
 from fnmatch import fnmatch
@@ -35,7 +35,7 @@ from pathlib import Path
 
 import pytest
 
-from small_faults import ROOT, Mutant, mutants, nearest_tests, needs
+from small_faults import ROOT, Mutant, executed, mutants, nearest_tests, needs
 
 EQUIVALENT = ROOT / "tools" / "equivalent_mutants.toml"
 FIRST = 4  # test files that run before others are imported
@@ -59,16 +59,22 @@ or ends the process, with the fault only.
 class Limits:
     """A plugin of pytest: ends tests that take too long, and the run after some time; keeps the names of failures.
 
+    Of the tests that pytest finds, those run whose names, without parameters, are `chosen`.
+
     Times are those of the processor, as other processes may be at work, and of processes that tests have started.
     """
 
-    def __init__(self, seconds: float, limit: int, running: Path) -> None:
+    def __init__(self, seconds: float, limit: int, running: Path, chosen: Callable[[str], bool]) -> None:
         self.deadline, self.limit, self.failed = sum(os.times()[:4]) + seconds, limit, list[str]()
+        self.chosen = chosen
         self.running = running  # the file with the name of the test that is running
         signal.signal(signal.SIGPROF, self._fail)
 
     def _fail(self, *_: object) -> None:
         pytest.fail(f"took longer than {self.limit} s", pytrace=False)
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = [each for each in items if self.chosen(each.nodeid.partition("[")[0])]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Iterator[None]:
@@ -121,31 +127,34 @@ class Tree:
 
         Flaky ones, tests and files that pytest cannot import, do not count.
         """
-        nearest = [each for each in nearest_tests(mutant, self.options.tests + len(flaky)) if each not in flaky]
-        tests, seconds = nearest[: self.options.tests], float(self.options.seconds)
+        seconds, count = float(self.options.seconds), self.options.tests
+        executing, near = nearest_tests(mutant, count + len(flaky), seconds / 2)
+        chosen, files = ([each for each in found if each not in flaky][:count] for found in (executing, near))
+        known = {test for file in chosen for test in executing[file]}
         place, (old, new) = self.folder / "src" / "regard" / mutant.path, mutant.text()
-        for some in (tests[:FIRST], tests[FIRST:]):
+        for some, is_known in ((chosen, True), (files[:FIRST], False), (files[FIRST:], False)):
+            if not some or seconds < 0:
+                continue
             before = sum(os.times()[2:4])
             place.write_text(new, "utf-8")
             try:
-                failed = self.failed(["-x", *some, *(f"--deselect={each}" for each in flaky)], seconds)
+                options = ["-x", *some, *(f"--deselect={each}" for each in flaky)]
+                failed = self.failed(options, seconds, lambda test, wanted=is_known: (test in known) == wanted)
             finally:
                 place.write_text(old, "utf-8")
             if failed:
                 return {"result": "caught", "by": failed[0]}
             seconds -= sum(os.times()[2:4]) - before
-            if seconds < 0 or not tests[FIRST:]:
-                break
         return {"result": "survived"}
 
-    def failed(self, tests: list[str], seconds: float) -> list[str]:
-        """The tests that fail, or the files that cannot be collected. Runs in a forked process."""
+    def failed(self, tests: list[str], seconds: float, chosen: Callable[[str], bool] = bool) -> list[str]:
+        """The tests that fail of those that are chosen, or the files that cannot be collected. In a forked process."""
         told, running = self.folder / ".failed", self.folder / ".running"
         for each in (told, running):
             each.unlink(missing_ok=True)
         child = os.fork()
         if not child:
-            self._run(tests, seconds, told, running)
+            self._run(tests, Limits(seconds, self.options.limit, running, chosen), told)
         end = time.monotonic() + 4 * (self.options.seconds + self.options.limit)
         while os.waitpid(child, os.WNOHANG) == (0, 0):
             waited = time.time() - running.stat().st_mtime if running.exists() else 0.0
@@ -160,7 +169,7 @@ class Tree:
             raise RuntimeError(f"pytest did not run:\n{(self.folder / '.output').read_text()}")
         return told.read_text().splitlines()
 
-    def _run(self, tests: list[str], seconds: float, told: Path, running: Path) -> None:
+    def _run(self, tests: list[str], limits: "Limits", told: Path) -> None:
         try:
             os.setsid()
             os.chdir(self.folder)
@@ -170,7 +179,6 @@ class Tree:
             output = os.open(self.folder / ".output", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             os.dup2(output, 1)
             os.dup2(output, 2)
-            limits = Limits(seconds, self.options.limit, running)
             arguments = ["-q", "-m", "not slow", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header"]
             code = 0
             with suppress(ExceptionGroup, Warning):  # of what a run that ended early has left open
@@ -243,7 +251,7 @@ def new_results(waiting: list[Mutant], options: argparse.Namespace) -> Iterator[
     A failing test counts if it passes without the fault: some of them at a time are tried, as imports take longest.
     """
     end = time.monotonic() + 60 * options.minutes
-    needs()  # before the workers are forked
+    needs(), executed()  # before the workers are forked
     with (
         tempfile.TemporaryDirectory() as folder,
         ProcessPoolExecutor(options.jobs, get_context("fork"), start_worker, (folder, options)) as pool,
