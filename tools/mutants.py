@@ -2,9 +2,10 @@
 
     python tools/mutants.py --count 100 --seed 1 [--only decoding] [--minutes 7] [--again]
 
-Each fault is planted in a copy of the tree. The test files whose imports reach the changed module run, nearest first,
-up to the first failure or until --seconds have passed; a test that fails, or ends the process, counts if it passes
-without the fault. Results are kept in .mutants/SEED.jsonl as they come, so that a run that was stopped, or ended by
+Each fault is planted in a copy of the tree. Tests that execute the changed function run first, where they have been
+noted (executed_functions.py), then the test files whose imports reach the changed module, nearest first, up to the
+first failure or until --seconds have passed; a test that fails, or ends the process, counts if it passes without the
+fault. Results are kept in .mutants/SEED.jsonl as they come, so that a run that was stopped, or ended by
 --minutes, goes on, also on another machine. --again tries once more what survived, which is how new tests are seen to
 catch it. The report is .mutants/SEED.md, and docs/mutants.md is about the samples so far; tools/equivalent_mutants.toml
 holds the faults that change nothing that can be observed, each with its reason.
@@ -45,10 +46,10 @@ PRELOADED = ("torch", "numpy", "tokenizers", "safetensors.torch", "beartype")  #
 HEAD = """# Mutants
 
 Small faults (a comparison, a constant, a condition, an operator, the order of two arguments, a returned value) planted
-at random places of `src/regard`, one at a time. The test files whose imports reach the changed module run, the nearest
-{options.tests} of them and for {options.seconds} s of processor time at most, without tests marked slow. A fault that
-no test noticed by then counts as survived. It is caught by a test that fails, takes longer than {options.limit} s
-or ends the process, with the fault only.
+at random places of `src/regard`, one at a time. Tests that execute the changed function run, of {options.tests} files
+at most, then the {options.tests} test files whose imports are nearest to the changed module, all without tests marked
+slow and for {options.seconds} s of processor time at most. A fault that no test noticed by then counts as survived. It
+is caught by a test that fails, takes longer than {options.limit} s or ends the process, with the fault only.
 
 `python tools/mutants.py --count {count} --seed {options.seed}{only}`
 
@@ -283,7 +284,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=100, help="faults to plant")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="a package or the beginning of a path under src/regard")
-    parser.add_argument("--tests", type=int, default=16, help="test files that run at most, the nearest ones")
+    parser.add_argument("--tests", type=int, default=16, help="test files at most, of each kind")
     parser.add_argument("--seconds", type=int, default=600, help="processor time for the tests of one fault")
     parser.add_argument("--limit", type=int, default=60, help="seconds of processor time that one test may take")
     parser.add_argument("--minutes", type=float, default=1e9, help="start no more tests after these")
