@@ -390,3 +390,14 @@ def test_each_process_needs_a_lane_of_text(monkeypatch, tmp_path, lanes, refused
     monkeypatch.setattr(module.ProcessGroup, "check_equal", lambda *given: None)
     with pytest.raises(RegardError, match="a lane of text in each") if refused else nullcontext():
         _check_ranks(recipe, module.ProcessGroup(0, 2))
+
+
+def test_each_weight_announces_its_gradient_once():
+    """Buckets are sent while others are still computed; weights that are arranged again do not announce it twice."""
+    model = torch.nn.Sequential(torch.nn.Linear(10, 20), torch.nn.Linear(20, 5))
+    model[0].requires_grad_(False)
+    gradients = module.GradientBuckets(model, SINGLE_PROCESS)
+    for trained in (model[1], model):
+        trained.requires_grad_(True)
+        gradients.expect()
+        assert {len(parameter._post_accumulate_grad_hooks) for parameter in trained.parameters()} == {1}
