@@ -115,3 +115,12 @@ def test_losses_in_chunks_of_logits(monkeypatch, smoothing, r_drop):
     given = states, weight, bias, gold, smoothing, r_drop
     got, wanted = both(monkeypatch, lambda: losses._Chunked.apply(*given), states, weight, bias)
     torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("wanted", [(True, False, False), (False, True, False), (False, False, True)])
+def test_a_loss_has_the_gradients_that_are_asked_for(monkeypatch, wanted):
+    """Of states, matrix or bias alone, as where others are frozen."""
+    inputs = [x.detach().requires_grad_(each) for x, each in zip((new(6, 5), new(7, 5), new(7)), wanted, strict=True)]
+    gold, trained = torch.randint(7, (6,), device=DEVICE), [x for x in inputs if x.requires_grad]
+    got, expected = both(monkeypatch, lambda: losses._Chunked.apply(*inputs, gold, 0.1, 0.0), *trained)
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
