@@ -2,9 +2,10 @@
 
     python tools/mutants.py --count 100 --seed 1 [--only decoding] [--minutes 7] [--again]
 
-Each fault is planted in a copy of the tree. The test files whose imports reach the changed module run, nearest first,
-up to the first failure or until --seconds have passed; a test that fails, or ends the process, counts if it passes
-without the fault. Results are kept in .mutants/SEED.jsonl as they come, so that a run that was stopped, or ended by
+Each fault is planted in a copy of the tree. Tests that execute the changed function run first, where they have been
+noted (executed_functions.py), then the test files whose imports reach the changed module, nearest first, up to the
+first failure or until --seconds have passed; a test that fails, or ends the process, counts if it passes without the
+fault. Results are kept in .mutants/SEED.jsonl as they come, so that a run that was stopped, or ended by
 --minutes, goes on, also on another machine. --again tries once more what survived, which is how new tests are seen to
 catch it. The report is .mutants/SEED.md, and docs/mutants.md is about the samples so far; tools/equivalent_mutants.toml
 holds the faults that change nothing that can be observed, each with its reason.
@@ -25,7 +26,7 @@ import time
 import tomllib
 import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import suppress
 from fnmatch import fnmatch
@@ -35,7 +36,7 @@ from pathlib import Path
 
 import pytest
 
-from small_faults import ROOT, Mutant, mutants, nearest_tests, needs
+from small_faults import ROOT, Mutant, executed, mutants, nearest_tests, needs
 
 EQUIVALENT = ROOT / "tools" / "equivalent_mutants.toml"
 FIRST = 4  # test files that run before others are imported
@@ -45,10 +46,10 @@ PRELOADED = ("torch", "numpy", "tokenizers", "safetensors.torch", "beartype")  #
 HEAD = """# Mutants
 
 Small faults (a comparison, a constant, a condition, an operator, the order of two arguments, a returned value) planted
-at random places of `src/regard`, one at a time. The test files whose imports reach the changed module run, the nearest
-{options.tests} of them and for {options.seconds} s of processor time at most, without tests marked slow. A fault that
-no test noticed by then counts as survived. It is caught by a test that fails, takes longer than {options.limit} s
-or ends the process, with the fault only.
+at random places of `src/regard`, one at a time. Tests that execute the changed function run, of {options.tests} files
+at most, then the {options.tests} test files whose imports are nearest to the changed module, all without tests marked
+slow and for {options.seconds} s of processor time at most. A fault that no test noticed by then counts as survived. It
+is caught by a test that fails, takes longer than {options.limit} s or ends the process, with the fault only.
 
 `python tools/mutants.py --count {count} --seed {options.seed}{only}`
 
@@ -59,16 +60,22 @@ or ends the process, with the fault only.
 class Limits:
     """A plugin of pytest: ends tests that take too long, and the run after some time; keeps the names of failures.
 
+    Of the tests that pytest finds, those run whose names, without parameters, are `chosen`.
+
     Times are those of the processor, as other processes may be at work, and of processes that tests have started.
     """
 
-    def __init__(self, seconds: float, limit: int, running: Path) -> None:
+    def __init__(self, seconds: float, limit: int, running: Path, chosen: Callable[[str], bool]) -> None:
         self.deadline, self.limit, self.failed = sum(os.times()[:4]) + seconds, limit, list[str]()
+        self.chosen = chosen
         self.running = running  # the file with the name of the test that is running
         signal.signal(signal.SIGPROF, self._fail)
 
     def _fail(self, *_: object) -> None:
         pytest.fail(f"took longer than {self.limit} s", pytrace=False)
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = [each for each in items if self.chosen(each.nodeid.partition("[")[0])]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Iterator[None]:
@@ -121,31 +128,34 @@ class Tree:
 
         Flaky ones, tests and files that pytest cannot import, do not count.
         """
-        nearest = [each for each in nearest_tests(mutant, self.options.tests + len(flaky)) if each not in flaky]
-        tests, seconds = nearest[: self.options.tests], float(self.options.seconds)
+        seconds, count = float(self.options.seconds), self.options.tests
+        executing, near = nearest_tests(mutant, count + len(flaky), seconds / 2)
+        chosen, files = ([each for each in found if each not in flaky][:count] for found in (executing, near))
+        known = {test for file in chosen for test in executing[file]}
         place, (old, new) = self.folder / "src" / "regard" / mutant.path, mutant.text()
-        for some in (tests[:FIRST], tests[FIRST:]):
+        for some, is_known in ((chosen, True), (files[:FIRST], False), (files[FIRST:], False)):
+            if not some or seconds < 0:
+                continue
             before = sum(os.times()[2:4])
             place.write_text(new, "utf-8")
             try:
-                failed = self.failed(["-x", *some, *(f"--deselect={each}" for each in flaky)], seconds)
+                options = ["-x", *some, *(f"--deselect={each}" for each in flaky)]
+                failed = self.failed(options, seconds, lambda test, wanted=is_known: (test in known) == wanted)
             finally:
                 place.write_text(old, "utf-8")
             if failed:
                 return {"result": "caught", "by": failed[0]}
             seconds -= sum(os.times()[2:4]) - before
-            if seconds < 0 or not tests[FIRST:]:
-                break
         return {"result": "survived"}
 
-    def failed(self, tests: list[str], seconds: float) -> list[str]:
-        """The tests that fail, or the files that cannot be collected. Runs in a forked process."""
+    def failed(self, tests: list[str], seconds: float, chosen: Callable[[str], bool] = bool) -> list[str]:
+        """The tests that fail of those that are chosen, or the files that cannot be collected. In a forked process."""
         told, running = self.folder / ".failed", self.folder / ".running"
         for each in (told, running):
             each.unlink(missing_ok=True)
         child = os.fork()
         if not child:
-            self._run(tests, seconds, told, running)
+            self._run(tests, Limits(seconds, self.options.limit, running, chosen), told)
         end = time.monotonic() + 4 * (self.options.seconds + self.options.limit)
         while os.waitpid(child, os.WNOHANG) == (0, 0):
             waited = time.time() - running.stat().st_mtime if running.exists() else 0.0
@@ -160,7 +170,7 @@ class Tree:
             raise RuntimeError(f"pytest did not run:\n{(self.folder / '.output').read_text()}")
         return told.read_text().splitlines()
 
-    def _run(self, tests: list[str], seconds: float, told: Path, running: Path) -> None:
+    def _run(self, tests: list[str], limits: "Limits", told: Path) -> None:
         try:
             os.setsid()
             os.chdir(self.folder)
@@ -170,7 +180,6 @@ class Tree:
             output = os.open(self.folder / ".output", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             os.dup2(output, 1)
             os.dup2(output, 2)
-            limits = Limits(seconds, self.options.limit, running)
             arguments = ["-q", "-m", "not slow", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header"]
             code = 0
             with suppress(ExceptionGroup, Warning):  # of what a run that ended early has left open
@@ -243,7 +252,7 @@ def new_results(waiting: list[Mutant], options: argparse.Namespace) -> Iterator[
     A failing test counts if it passes without the fault: some of them at a time are tried, as imports take longest.
     """
     end = time.monotonic() + 60 * options.minutes
-    needs()  # before the workers are forked
+    needs(), executed()  # before the workers are forked
     with (
         tempfile.TemporaryDirectory() as folder,
         ProcessPoolExecutor(options.jobs, get_context("fork"), start_worker, (folder, options)) as pool,
@@ -275,7 +284,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=100, help="faults to plant")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="a package or the beginning of a path under src/regard")
-    parser.add_argument("--tests", type=int, default=16, help="test files that run at most, the nearest ones")
+    parser.add_argument("--tests", type=int, default=16, help="test files at most, of each kind")
     parser.add_argument("--seconds", type=int, default=600, help="processor time for the tests of one fault")
     parser.add_argument("--limit", type=int, default=60, help="seconds of processor time that one test may take")
     parser.add_argument("--minutes", type=float, default=1e9, help="start no more tests after these")

@@ -1,11 +1,15 @@
-"""Small faults: where they can be planted in src/regard, and the test files that should notice one."""
+"""Small faults: where they can be planted in src/regard, and the tests that should notice one."""
 
 import ast
+import json
 import re
 from collections.abc import Iterator
 from functools import cache
+from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
+
+from executed_functions import KEPT
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE, TESTS = ROOT / "src" / "regard", ROOT / "tests"
@@ -129,9 +133,14 @@ def needs() -> tuple[dict[str, Path], dict[str, frozenset[str]]]:
 
 def words_around(mutant: Mutant) -> set[str]:
     """The names of the module, and of the functions and classes, that a fault is in."""
+    return {Path(mutant.path).stem, *(each.name for each in definitions_around(mutant))} - {"__init__", "__call__"}
+
+
+def definitions_around(mutant: Mutant) -> list[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
+    """The functions and classes that a fault is in, the outermost first."""
     defined = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     found = [node for node in ast.walk(ast.parse(mutant.text()[0])) if isinstance(node, defined)]
-    return {Path(mutant.path).stem, *(each.name for each in found if each.lineno <= mutant.line <= each.end_lineno)}
+    return sorted((each for each in found if each.lineno <= mutant.line <= each.end_lineno), key=lambda n: n.lineno)
 
 
 @cache
@@ -139,9 +148,9 @@ def words(path: Path) -> frozenset[str]:
     return frozenset(re.findall(r"\w+", path.read_text("utf-8")))
 
 
-def nearest_tests(mutant: Mutant, most: int) -> list[str]:
+def nearest_files(mutant: Mutant) -> list[str]:
     """The test files whose imports reach the module: first those of its package, and those that name what is around."""
-    path, around = mutant.path, words_around(mutant) - {"__init__", "__call__"}
+    path, around = mutant.path, words_around(mutant)
     files, needed = needs()
     target = next(name for name, p in files.items() if p == SOURCE / path)
     distance, ring = {target: 0}, {target}
@@ -156,4 +165,58 @@ def nearest_tests(mutant: Mutant, most: int) -> list[str]:
             named = Path(path).stem in test.stem
             nearness = mirrored + 2 * named + 2 * len(words(test) & around)
             ranked.append((min(reached, default=3) - nearness, str(test.relative_to(ROOT))))
-    return [name for _, name in sorted(ranked)[:most]]
+    return [name for _, name in sorted(ranked)]
+
+
+@cache
+def executed() -> tuple[dict[str, float], dict[str, list[str]]]:
+    """The processor time of each test, and the tests that execute each function, where they have been noted."""
+    if not KEPT.exists():
+        return {}, {}
+    noted = json.loads(KEPT.read_text("utf-8"))
+    tests = [*noted["seconds"]]
+    return noted["seconds"], {name: [tests[each] for each in own] for name, own in noted["functions"].items()}
+
+
+def executing_tests(mutant: Mutant) -> list[str]:
+    """The tests that execute the function that a fault is in; of a class or module, those of a function that names it.
+
+    "It" is what the statement with the fault assigns.
+    """
+    noted, around, name = executed()[1], definitions_around(mutant), ""
+    for outer, inner in zip([None, *around], around, strict=False):
+        name += f".<locals>.{inner.name}" if outer and not isinstance(outer, ast.ClassDef) else f".{inner.name}"
+    key = f"{mutant.path}:{name[1:]}"
+    if around and not isinstance(around[-1], ast.ClassDef):
+        return noted.get(key, [])
+    text = mutant.text()[0]
+    holder = around[-1] if around else ast.parse(text)
+    statements = [each for each in holder.body if each.lineno <= mutant.line <= each.end_lineno]
+    assigned = {node.id for each in statements for node in ast.walk(each) if isinstance(node, ast.Name)
+                and isinstance(node.ctx, ast.Store)}  # fmt: skip
+    defined = (ast.FunctionDef, ast.AsyncFunctionDef)
+    using = {
+        node.name for node in ast.walk(ast.parse(text))
+        if isinstance(node, defined) and assigned & {*re.findall(r"\w+", ast.get_source_segment(text, node) or "")}
+    }  # fmt: skip
+    own = [each for each in noted if each.startswith(key) and re.split(r"[:.]", each)[-1] in using]
+    return [*dict.fromkeys(test for each in own for test in noted[each])]
+
+
+def nearest_tests(mutant: Mutant, files: int, seconds: float) -> tuple[dict[str, list[str]], list[str]]:
+    """Tests that execute what a fault is in, by file and for some time, and the nearest files.
+
+    Without notes of what tests execute (executed_functions.py), there are the latter only.
+    """
+    near, taken, by_file = nearest_files(mutant), executed()[0], dict[str, list[str]]()
+    for test in executing_tests(mutant):
+        by_file.setdefault(test.partition("::")[0], []).append(test)
+    order = sorted(by_file, key=lambda file: near.index(file) if file in near else len(near))[:files]
+    chosen: dict[str, list[str]] = {file: [] for file in order}
+    for tests in zip_longest(*(by_file[file] for file in order)):  # in turn
+        for file, test in zip(order, tests, strict=True):
+            if test and taken[test] <= seconds:
+                chosen[file].append(test)
+                seconds -= taken[test]
+    doctests = [f"src/regard/{mutant.path}"] if ">>> " in mutant.text()[0] else []
+    return chosen, doctests + near[: files - len(doctests)]

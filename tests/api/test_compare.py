@@ -1,7 +1,7 @@
 """`regard compare`: systems side by side, as a table, a page and a figure."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -10,11 +10,12 @@ import pytest
 
 import regard
 from golden.write import HERE, PAIRS
-from regard.api.evaluate import evaluate
+from regard.api.evaluate import evaluate, system_name
 from regard.evaluation.metrics import score
 from regard.views import charts
 from regard.views.comparison import comparison_figure, comparison_page, comparison_text
 from support.command_line import command
+from support.predictors import translator
 
 GOLDEN = HERE / "0.1.0"
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>]]>\x1b[31m\u202e"
@@ -197,3 +198,10 @@ def test_what_cannot_be_compared_is_refused(name, place):
     with pytest.raises(ValueError, match=message):
         raise ValueError(done.stderr)
     assert not list(place.glob("x.*"))
+
+
+def test_a_system_is_named_by_its_folder(tmp_path):
+    model = translator()
+    assert system_name(model) == "model"
+    assert system_name(replace(model, folder=tmp_path)) == str(tmp_path)
+    assert system_name(tmp_path / "outputs.txt") == str(tmp_path / "outputs.txt")

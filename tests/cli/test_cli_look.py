@@ -5,6 +5,7 @@ import logging
 import os
 import re
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import regard
 from golden.write import HERE, LABELLED, PAIRS, TEXTS
 from regard.api.ablate import ablate, prune
 from regard.api.look import pairs_of
+from regard.cli import app
 from regard.evaluation.validation import mean_loss
 from regard.interpret.editing import editing
 from regard.interpret.edits import MaskSource, SwitchHeadOff
@@ -336,3 +338,24 @@ def test_colors_from_dark_to_light(monkeypatch):
         (253, 231, 37),
     ]  # of viridis, in black
     assert re.findall(r"48;2;(\d+);(\d+);(\d+)m", drawn) == [tuple(map(str, each)) for each in ramp]
+
+
+def test_no_status_line_is_shown_between_printed_lines(monkeypatch, tmp_path, capsys):
+    """Results that are printed one by one show the progress themselves, where stdout is a terminal too."""
+    shown = []
+
+    @contextmanager
+    def status_line(status, *, shown: bool, asked=shown):
+        asked.append(shown)
+        yield
+
+    monkeypatch.setattr("regard.views.progress.status_line", status_line)
+    (tmp_path / "texts").write_text("1 May 2003\n")
+    (tmp_path / "pairs.tsv").write_text("source\ttarget\n1 May 2003\t2003-05-01\n")
+    file, pairs = str(tmp_path / "texts"), str(tmp_path / "pairs.tsv")
+    verbs = [("align", "--sources", file), ("score", pairs), ("look", "--file", file)]
+    for terminal in (True, False):
+        for verb, *given in verbs:
+            monkeypatch.setattr(sys.stdout, "isatty", lambda terminal=terminal: terminal)
+            app([verb, str(GOLDEN / "rnn"), *given], standalone_mode=False)
+            assert (verb, shown.pop()) == (verb, not terminal)

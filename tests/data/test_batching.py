@@ -376,5 +376,6 @@ def test_random_orders_and_draws_are_those_of_earlier_versions():
         assert _splitmix(np.arange(4, dtype=np.uint64) * gamma).tolist() == published
     assert permute(np.arange(10), 10, (1, 2)).tolist() == [7, 1, 2, 5, 3, 8, 4, 6, 0, 9]
     assert permute(np.array([0, 99_999]), 100_000, (0, 0)).tolist() == [61735, 47013]
+    assert [len(pool) for pool in module._pools(150_000)] == [65_536, 65_536, 18_928]  # each is sorted by itself
     drawn = [[0.17586135315297846, 0.8836750693145726], [0.3842804482611003, 0.4554489376419957]]
     assert uniform_draws(np.array([0, 5]), 2, (3,)).tolist() == drawn

@@ -4,8 +4,10 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from regard.core.sequence import Tokens
+from regard.data.special_tokens import END
 from regard.decoding import beam, greedy
 from regard.decoding.config import DecodeConfig
 from regard.decoding.interfaces import LogitsProcessor
@@ -70,3 +72,41 @@ def test_greedy_search_has_a_fused_step_on_a_gpu(monkeypatch, options, fused):
         config = DecodeConfig(max_length=7, sample=options.pop("sample", False))
         task = SearchTask(model("lstm bahdanau"), Tokens.of, config, **options)
         [*search(task, [Request(row, len(row)) for row in sources()])]
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_fused_step_ends_at_the_end_token_unless_there_is_none(monkeypatch, ends):
+    """Pads come after it; the step without a kernel has the same outputs."""
+    monkeypatch.setattr(engines, "ENGINES", (engines.PyTorchEngine(),))
+    given = []
+
+    def greedy_step(scores, tokens, length, prompt, limit, ended, done, end, pad):
+        given.append(end)
+        raise LookupError
+
+    monkeypatch.setattr(greedy, "kernels", lambda scores: SimpleNamespace(greedy_step=greedy_step))
+    task = SearchTask(model("lstm bahdanau"), Tokens.of, DecodeConfig(max_length=7), ends=ends)
+    with pytest.raises(LookupError):
+        [*search(task, [Request(row, len(row)) for row in sources()])]
+    assert given == [END if ends else -1]
+
+
+@pytest.mark.parametrize("power", [-0.5, 0.0, 0.7])
+@pytest.mark.parametrize("early", [False, True, "never"])
+def test_a_fused_step_of_a_beam_stops_as_early_as_one_without(monkeypatch, early, power):
+    """The value "never" asks for the longest output only where longer ones are better."""
+    monkeypatch.setattr(engines, "ENGINES", (engines.PyTorchEngine(),))
+    given = []
+
+    def beam_step(*arguments, **options):
+        given.append(arguments)
+        raise LookupError
+
+    whole = {"beam_step": beam_step, "log_sum_exp": lambda x: x.logsumexp(-1), "top_k": torch.topk}
+    kernels = SimpleNamespace(**whole, MAX_CANDIDATES=1000)
+    monkeypatch.setattr(beam, "kernels", lambda logits: kernels)
+    config = {"beam_size": 3, "early_stopping": early, "length_penalty": power}
+    with pytest.raises(LookupError):
+        decode(model("lstm bahdanau"), sources(), **config)
+    wanted = False if early == "never" and power <= 0 else early
+    assert [each for each in given[0] if isinstance(each, bool | str)] == [wanted]

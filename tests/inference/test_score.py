@@ -1,15 +1,19 @@
 """Scores of given targets equal those of the search and of the whole model."""
 
+import json
 from dataclasses import replace
 from math import exp
 
 import pytest
 import torch
 
+import regard
 from regard.core.errors import InvalidData
 from regard.core.sequence import Tokens
 from regard.data.special_tokens import END, START
 from regard.inference.score import CHUNK, pairs, score_lines
+from support.command_line import command
+from support.forged import GOLDEN
 from support.predictors import classifier, language_model, translator
 
 TEXTS = ["the cat sat", "a dog", "", "the red car and the dog; a dogma", "mat"]
@@ -120,3 +124,12 @@ def test_an_unknown_label_is_named_with_its_file_and_line(tmp_path):
     for files, where in (([texts, labels], "labels, line 2"), ([table], "pairs.tsv, line 3")):
         with pytest.raises(InvalidData, match=rf"{where}: wanted a label .*got 'god'. Did you mean 'good'\?"):
             [*pairs(classifier(), files)]
+
+
+def test_pairs_of_standard_input_are_separated_by_tabs():
+    """Of a model with a source; one without reads whole lines."""
+    found = command("score", GOLDEN / "rnn", "--json", text="1 May 2003\t2003-05-01\n2 May 2003\t2003-05-02\n")
+    assert found.returncode == 0, found.stderr
+    wanted = regard.load(GOLDEN / "rnn").score(["1 May 2003", "2 May 2003"], ["2003-05-01", "2003-05-02"])
+    scores = [json.loads(line) for line in found.stdout.splitlines()]
+    assert [each["log_probability"] for each in scores] == pytest.approx([each.log_probability for each in wanted])

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from unittest.mock import Mock
 
 import onnxruntime
 import pytest
@@ -19,7 +20,9 @@ from regard.core.atomic_io import file_lock
 from regard.core.errors import InvalidArgument, MissingExtra
 from regard.core.sequence import MultiSource, Tokens
 from regard.data.synthetic.shapes import shapes
+from regard.data.vocabulary import Labels
 from regard.inference.pipelines import OutputOptions
+from regard.inference.predictor import Predictor
 from regard.interop.onnx.files import RESAMPLING, config, generation_config, write_tokenizers
 from regard.interop.onnx.graph import Graph, GraphInput, write_graph
 from regard.interop.onnx.target import OnnxTarget, predictor_graphs
@@ -521,3 +524,13 @@ def test_programs_take_each_model_for_one_that_they_know(name, wanted):
         "vision-encoder-decoder": {"encoder": {"model_type": "vit"}},
     }[found["model_type"]]
     assert {key: found[key] for key in numbers} == numbers
+
+
+def test_labels_that_a_model_reads_are_written(tmp_path):
+    """Each source has a file with its number, from the second on."""
+    labels = [Labels(["no", "yes"]), Labels(["a", "b", "c"])]
+    model = Mock(spec=Predictor, sources=labels, target=Labels(["x", "y"]))
+    write_tokenizers(model, tmp_path)
+    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {
+        "labels.json": labels[0].to_json(), "labels_2.json": labels[1].to_json()
+    }  # fmt: skip

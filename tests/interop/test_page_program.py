@@ -1,14 +1,19 @@
 """Programs of an exported page: how the nodes of a graph are joined."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
+import regard
 from regard.interop.onnx.target import predictor_graphs
 from regard.interop.page.program import _as_json, _fused, _Node, _plain
+from regard.interop.page.settings import ModelSettings
 from regard.interop.page.target import marked
 from regard.interpret.sites import attention_sites
 from support.onnx_members import PREDICTORS
+from support.predictors import translator
 
 
 def test_biases_are_part_of_the_products_before_them():
@@ -54,3 +59,15 @@ def test_constants_are_json_that_javascript_reads_as_the_same_numbers():
 
 def test_attributes_are_plain_values():
     assert [_plain(each) for each in (b"linear", (1, 2), [3], 4, 0.5)] == ["linear", [1, 2], [3], 4, 0.5]
+
+
+def test_a_page_reads_sources_as_long_as_the_model_does():
+    """Positions that are learned leave room for the special tokens and one more."""
+    model = translator(encoder="transformer")
+    encoder = {"kind": "transformer", "dim": 16, "heads": 2, "layers": 1, "positions": "learned", "max_positions": 20}
+    parts = model.recipe.as_dict()["model"] | {"encoder": encoder}
+    built = regard.build({"encoder": encoder, "decoder": parts["decoder"], "vocab_size": model.target.size}).eval()
+    limited = replace(model, model=built)
+    (found,) = ModelSettings(limited)._sources()
+    cut, _ = limited.inputs.truncate([[5] * 100], 50, truncate=True)
+    assert found["limit"] == len(cut[0]) < 20

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 from threading import Event, Timer, current_thread, main_thread
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -178,3 +180,19 @@ def test_sizes_of_tiles_are_powers_of_two(module, names):
     """Which Triton demands of a range, and its interpreter, in which tests run, does not."""
     sizes = {name: getattr(module, name) for name in names.split()}
     assert {name: size.bit_count() for name, size in sizes.items()} == dict.fromkeys(sizes, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "initialized", "wanted"), [("cuda", False, 0), ("cuda", True, 5), ("cuda:3", True, 3)]
+)
+def test_the_current_gpu_is_probed_unless_one_is_named(monkeypatch, name, begun, wanted):
+    """Where CUDA has not begun, asking for the current one would begin it."""
+    asked = Mock()
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: begun)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 5)
+    monkeypatch.setattr(triton_launch, "available", asked)
+    monkeypatch.setattr(
+        triton_launch, "Thread", lambda target, args, name: SimpleNamespace(start=lambda: target(*args))
+    )
+    triton_launch.prepare(name)
+    asked.assert_called_once_with(torch.device("cuda", wanted))

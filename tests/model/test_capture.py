@@ -8,7 +8,9 @@ import torch
 
 import regard
 from measure import grad_run, peak_bytes
+from regard.model.interfaces import AttentionModule
 from support.family import MASKS, SCORES, Case
+from support.models import DECODERS, ENCODERS, VOCABULARY, decoder, encoder, memory, source
 
 MIB = 2**20
 
@@ -217,3 +219,15 @@ def test_additive_attention_never_holds_the_cube():
     ours = lambda *qkv: regard.attend(*qkv, score=score)  # noqa: E731
     torch.testing.assert_close(ours(*inputs), naive(*inputs))
     assert peak_bytes(grad_run(ours, inputs)) < 0.05 * peak_bytes(grad_run(naive, inputs))
+
+
+@pytest.mark.parametrize(("kind", "name"), [*(("decoder", x) for x in DECODERS), *(("encoder", x) for x in ENCODERS)])
+def test_each_attention_module_has_as_many_heads_as_its_calls(kind, name):
+    """Edits, ablations and pages ask the module."""
+    part = decoder(name) if kind == "decoder" else encoder(name)
+    calls, modules = [], [module for module in part.modules() if isinstance(module, AttentionModule)]
+    with regard.capture_attention(calls.append), torch.no_grad():
+        part(torch.randint(VOCABULARY, (3, 4)), memory()) if kind == "decoder" else part(source(name))
+    found = {call.source: call.spec.query.shape[1] for call in calls if call.source is not None}
+    assert {*found} <= {*modules}
+    assert {module: module.heads for module in found} == found

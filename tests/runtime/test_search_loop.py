@@ -39,6 +39,7 @@ SEARCHES = {
 }
 BEAMS = {
     "full": {"early_stopping": True},
+    "full, reward": {"early_stopping": True, "length_penalty": -0.5},
     "never": {"early_stopping": "never", "length_penalty": 0.7},
     "never, reward": {"early_stopping": "never", "length_penalty": -0.5},
     "no penalty": {"length_penalty": 0.0},

@@ -517,3 +517,15 @@ def test_a_stream_ends_with_any_of_several_end_tokens(engine):
     (output,) = answer.wait()
     assert output.token_ids[-1] == other
     assert "".join(answer.pieces) == output.text == model.predict(TEXTS[:1], **drawn)[0]
+
+
+def test_an_engine_that_was_idle_is_not_stuck_when_jobs_come():
+    """The time counts from the first of the jobs that wait, not from when the thread worked last."""
+    engine = Engine(EngineLimits())
+    engine.load("labels", "1", classifier())
+    before = time.monotonic()
+    first = Answer("labels", Generation("the cat"))
+    engine.submit(first.job)
+    time.sleep(0.05)
+    engine.submit(Answer("labels", Generation("the cat")).job)
+    assert 0.05 <= engine.stuck() <= time.monotonic() - before

@@ -2,6 +2,7 @@
 
 import threading
 from itertools import cycle
+from unittest.mock import Mock
 
 import pytest
 
@@ -140,3 +141,11 @@ def test_the_jobs_of_a_request_get_one_version_while_models_are_switched():
 def test_one_object_is_not_two_replicas():
     with pytest.raises(InvalidArgument, match="wanted a model that is loaded for each of its devices"):
         router(("en", translator(decoder="rnn")))
+
+
+@pytest.mark.parametrize("finished", [(True, True), (True, False), (False, True), (False, False)])
+def test_a_router_has_finished_where_every_engine_has(finished):
+    """Each of them is stopped, whatever the others say."""
+    engines = [Mock(spec=Engine, **{"stop.return_value": each}) for each in finished]
+    assert ReplicaRouter(engines, {}).stop(1.0) is all(finished)
+    assert [engine.stop.call_count for engine in engines] == [1, 1]

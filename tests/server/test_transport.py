@@ -328,3 +328,24 @@ def test_the_head_of_an_answer_waits_for_its_body():
     joined.write(b"more")
     assert written == [b"head body ", b"more"]
     assert joined.closed is False
+
+
+@pytest.mark.parametrize("encrypted", [True, False])
+def test_worker_processes_have_the_options_of_the_server(tls, encrypted, monkeypatch):
+    """Every option of `serve` that concerns them is in the configuration that they are started with."""
+    from regard.server.processes import supervisor
+
+    started = []
+    monkeypatch.setattr(supervisor, "run_processes", lambda *given: started.append(given))
+    files = {"tls_certificate": tls.certificate, "tls_key": tls.key} if encrypted else {}
+    limits = {"slots": 5, "queue": 24, "max_body": 7, "max_image_body": 8, "max_inputs": 9, "drain_seconds": 10.0}
+    given = {"cors": ["https://a.example"], "keys": ["k" * 20], "device": "cpu"}
+    regard.serve({"rnn": GOLDEN / "rnn"}, port=0, workers=3, **limits, **given, **files)
+    ((config, listening, workers, _),) = started
+    listening.close()
+    assert workers == 3
+    assert config.tls == ((str(tls.certificate), str(tls.key)) if encrypted else None)
+    assert {name: getattr(config, name) for name in limits} == limits
+    assert config.bulk_lines == 4  # half of the queue, for three processes
+    assert config.cors == ["https://a.example"]
+    assert config.devices == {"rnn": ["cpu"]}

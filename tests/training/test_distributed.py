@@ -8,12 +8,13 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
 
-from regard.api.train import train
+from regard.api.train import _check_ranks, train
 from regard.checkpoint import store
 from regard.core.atomic_io import file_lock
 from regard.core.errors import InvalidArgument, RegardError
@@ -383,3 +384,25 @@ def test_gradient_buckets_depend_on_the_model_alone(monkeypatch):
     model.requires_grad_(True)
     gradients.expect()
     assert [names[p] for p in gradients.buckets[-1]] == ["0.bias", "0.weight"]
+
+
+@pytest.mark.parametrize(("lanes", "refused"), [(1, True), (2, False), (3, False)])
+def test_each_process_needs_a_lane_of_text(monkeypatch, tmp_path, lanes, refused):
+    (tmp_path / "text.txt").write_text("some text\n")
+    text = TEXT | {"train": str(tmp_path / "text.txt"), "valid": str(tmp_path / "text.txt")}
+    settings = SHORT | {"carry_state": True, "batch_tokens": lanes * TEXT["context_length"]}
+    recipe = read_recipe({"data": text, "model": {"decoder": STILL_RNN}, "train": settings})
+    monkeypatch.setattr(module.ProcessGroup, "check_equal", lambda *given: None)
+    with pytest.raises(RegardError, match="a lane of text in each") if refused else nullcontext():
+        _check_ranks(recipe, module.ProcessGroup(0, 2))
+
+
+def test_each_weight_announces_its_gradient_once():
+    """Buckets are sent while others are still computed; weights that are arranged again do not announce it twice."""
+    model = torch.nn.Sequential(torch.nn.Linear(10, 20), torch.nn.Linear(20, 5))
+    model[0].requires_grad_(False)
+    gradients = module.GradientBuckets(model, SINGLE_PROCESS)
+    for trained in (model[1], model):
+        trained.requires_grad_(True)
+        gradients.expect()
+        assert {len(parameter._post_accumulate_grad_hooks) for parameter in trained.parameters()} == {1}

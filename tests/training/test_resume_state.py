@@ -161,3 +161,10 @@ def test_a_forged_environment_is_refused(tmp_path):
         rehashed(folder)
         with pytest.raises(regard.CheckpointRefused, match="wanted the environment of a run"):
             regard.train(table(), tmp_path / "run", cache=tmp_path / "cache", resume=True)
+
+
+def test_an_update_that_is_not_finite_is_skipped_without_waiting():
+    """By PyTorch's fused AdamW, which reads on the device whether to skip: the others wait for it."""
+    optimizer = Optimizer(LinearModel(2, 3), TrainConfig())
+    assert optimizer.adamw is not None
+    assert [group["fused"] for group in optimizer.adamw.param_groups] == [True] * len(optimizer.adamw.param_groups)
