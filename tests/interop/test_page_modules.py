@@ -11,12 +11,16 @@ import pytest
 import torch
 
 import regard
+from regard.core.errors import InvalidArgument
 from regard.data.images import load_image
+from regard.data.tokenizer import Tokenizer
 from regard.data.train_tokenizer import train_tokenizer
 from regard.decoding.sampling import seed_offset, uniform
 from regard.evaluation.output_difference import token_differences
 from regard.interop.page.program import OPERATORS, quantized_rows
 from regard.interop.page.tokenizer_tables import tokenizer_table
+from regard.interpret.editing import token_id
+from regard.interpret.edits import ReplaceToken
 from support import models, predictors
 from support.page_members import DATES
 
@@ -68,14 +72,26 @@ def test_tokenizers_encode_and_decode_as_in_python(kind, lowercase):
             texts: given.ids.map((ids) => plain.decode(ids)),
             runningTexts: given.ids.map((ids) => running.decode(ids)),
             pieces: plain.tokens.map((_, id) => plain.piece(id)),
+            found: given.words.map((word) => plain.find(word)),
         }));"""
     tables = [tokenizer_table(each, running=each is running) for each in (tokenizer, running)]
-    found = node(program, {"tables": tables, "lines": lines, "ids": random_ids})
+    words = sorted(
+        {part for line in predictors.TEXT for part in (*line.split(), f" {line.split()[0]}", line)} | {"▁", "e"}
+    )
+    found = node(program, {"tables": tables, "lines": lines, "ids": random_ids, "words": words})
+    assert found["found"] == [named_token(word, tokenizer) for word in words]
     assert found["ids"] == tokenizer.encode_batch(lines)
     assert found["running"] == running.encode_batch(lines)
     assert found["texts"] == [tokenizer.decode(ids) for ids in random_ids]
     assert found["runningTexts"] == [running.decode(ids) for ids in random_ids]
     assert found["pieces"] == tokenizer.pieces(range(tokenizer.size))
+
+
+def named_token(name: str, tokenizer: Tokenizer) -> int | None:
+    try:
+        return token_id(ReplaceToken(position=0, token=name), 1, tokenizer)
+    except InvalidArgument:
+        return None
 
 
 @pytest.mark.parametrize("resize", ["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"])

@@ -355,6 +355,16 @@ def test_edits_that_cannot_be_applied_are_refused(message):
         regard.look(made("transformer"), "the cat sat", output="a dog", edits=read_edits(REFUSED[message]))
 
 
+def test_a_word_is_the_token_that_begins_with_a_space_where_it_is_no_token_alone():
+    model = translator()
+    vocabulary = model.sources[0]
+    assert vocabulary.pieces(vocabulary.encode("red")) == ["r", "ed"]
+    edit = {"edit": "replace_token", "position": 2, "token": "red"}
+    look = regard.look(model, "the old cat sat", edits=[edit])
+    assert look.sources[0].tokens[2] == "▁red"
+    assert look.output == regard.look(model, "the old cat sat", edits=[{**edit, "token": "▁red"}]).output
+
+
 @pytest.mark.parametrize("beam", [1, 3])
 @pytest.mark.parametrize("kind", ["transformer", "rnn", "conv"])
 def test_a_look_under_edits_shows_the_output_that_predict_gives(kind, beam):

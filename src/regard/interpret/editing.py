@@ -181,8 +181,9 @@ def token_id(edit: ReplaceToken, number: int, vocabulary: VocabularyType | None)
         if len(ids) != 1 or vocabulary.pieces(ids) != [token]:  # or the name of a token, as lists of tokens show it
             names = vocabulary.pieces(range(vocabulary.size))
             ids = [names.index(token)] if token in names else ids
-        if len(ids) == 1:
-            return ids[0]
+        for found in (ids, vocabulary.encode(f" {token}")):  # the latter where only words after a space are tokens
+            if len(found) == 1:
+                return found[0]
         got = f"{token!r}, which is {len(ids)}: {' '.join(vocabulary.pieces(ids))}"
         raise InvalidArgument(where, wanted="one token", got=got[:200], remedy="Give one of its tokens.")
     if isinstance(token, int):

@@ -181,7 +181,7 @@ class ReplaceToken(Edit):
     """Another token in place of one of the source or of the output.
 
     position   of the source, in `look.sources[source].tokens`; of the output, in `look.output.tokens`
-    token      its id; or its name as in the list of tokens; or a text that is one token
+    token      its id; or its name as in the list of tokens; or a text that is one token, alone or after a space
     side       an output that is searched for has the token at this position, and continues from it freely
     """
 

@@ -130,7 +130,9 @@ export class Tokenizer {
     const ids = this.encode(token);
     if (ids.length === 1 && this.piece(ids[0]) === token) return ids[0];
     const named = this.tokens.findIndex((_, id) => this.piece(id) === token);
-    return named >= 0 ? named : ids.length === 1 ? ids[0] : null;
+    if (named >= 0) return named;
+    const spaced = this.encode(` ${token}`); // where only words after a space are tokens
+    return [ids, spaced].find((found) => found.length === 1)?.[0] ?? null;
   }
 }
 
