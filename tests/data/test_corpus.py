@@ -24,6 +24,7 @@ from regard.data.arrays import RunningTextColumn
 from regard.data.config import DataConfig, FieldConfig
 from regard.data.corpus import Prepared, prepare
 from regard.data.example import Example
+from regard.data.fingerprint import fingerprints, key_of
 from regard.data.sources import examples
 from regard.data.special_tokens import END, START
 from regard.data.tokenizer import Tokenizer
@@ -300,6 +301,15 @@ def test_running_text(tmp_path):
     assert made.train.target.lengths(np.arange(3)).tolist() == [4, 4, 3]
     assert made.source is None
     assert isinstance(made.train.target, RunningTextColumn)
+
+
+def test_the_key_does_not_depend_on_the_order_in_which_splits_are_read(pairs):
+    config = replace(pairs, valid=pairs.train)
+    keys = [
+        key_of(config, fingerprints(config, lambda *_: None, splits), None)
+        for splits in (("train", "valid"), ("valid", "train"))
+    ]
+    assert keys[0] == keys[1]
 
 
 def test_the_key_depends_on_content(tmp_path, pairs):

@@ -14,8 +14,9 @@ import yaml
 
 from regard.api.convert import TOOLKITS
 from regard.core.errors import RegardError
+from regard.data.special_tokens import SPECIALS
 from regard.interop.configurations import fairseq_commands
-from regard.interop.configurations.options import Options, flattened
+from regard.interop.configurations.options import SMALLEST, Options, flattened, vocabulary_size
 
 FILES = Path(__file__).parent / "configurations"
 GOLDEN = Path(__file__).parents[1] / "golden" / "conversions.json"
@@ -131,3 +132,11 @@ def test_each_option_changes_what_it_should(name):
 
 if __name__ == "__main__":
     GOLDEN.write_text(json.dumps({name: changes(name) for name in NAMES}, indent=1, ensure_ascii=False) + "\n", "utf-8")
+
+
+def test_a_vocabulary_that_is_too_small_is_noted_and_the_smallest_is_not():
+    for size, noted in ((SMALLEST - len(SPECIALS) - 1, True), (SMALLEST - len(SPECIALS), False)):
+        options = Options({"vocab": size}, "a toolkit")
+        vocabulary_size(options, "vocab", "data.target.vocab_size", size)
+        assert options.recipe == {"data": {"target": {"vocab_size": SMALLEST}}}
+        assert ("vocab" in options.notes) == noted

@@ -381,9 +381,10 @@ def test_damaged_and_missing_files_are_refused(tmp_path):
         InvalidData, match=r"spiece\.model: wanted at most 200 tokens, the rows of the embedding; got \d+"
     ):
         read_tokenizers(folder, config, 200)
-    write(folder, tokenizer_config__json={"extra_ids": "many"})
-    with pytest.raises(InvalidData, match="extra_ids: wanted a number of sentinel tokens; got 'many'"):
-        read_tokenizers(folder, config, ROWS)
+    for count in ("many", True, -1, 10_001):
+        write(folder, tokenizer_config__json={"extra_ids": count})
+        with pytest.raises(InvalidData, match=f"extra_ids: wanted a number of sentinel tokens; got {count!r}"):
+            read_tokenizers(folder, config, ROWS)
     write(folder, tokenizer_config__json=[1])
     with pytest.raises(InvalidData, match=r"tokenizer_config\.json"):
         read_tokenizers(folder, config, ROWS)
