@@ -532,5 +532,5 @@ def test_labels_that_a_model_reads_are_written(tmp_path):
     model = Mock(spec=Predictor, sources=labels, target=Labels(["x", "y"]))
     write_tokenizers(model, tmp_path)
     assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {
-        "labels.json": labels[0].to_json(), "labels_2.json": labels[1].to_json()
+        "labels.json": f"{labels[0].to_json()}\n", "labels_2.json": f"{labels[1].to_json()}\n"
     }  # fmt: skip

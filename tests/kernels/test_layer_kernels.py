@@ -108,7 +108,7 @@ def test_taps_of_a_convolution(monkeypatch, taps):
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("r_drop", [0.0, 0.7])
 def test_losses_in_chunks_of_logits(monkeypatch, smoothing, r_drop):
-    monkeypatch.setattr(losses, "_chunk_size", lambda device: 11 * 4)  # four rows at a time
+    monkeypatch.setattr(losses, "chunk_size", lambda device: 11 * 4)  # four rows at a time
     states, weight, bias = new(10, 6), new(11, 6), new(11)
     gold = torch.randint(11, (10,), device=DEVICE)
     gold[1::2] = gold[::2]

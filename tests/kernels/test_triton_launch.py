@@ -182,9 +182,7 @@ def test_sizes_of_tiles_are_powers_of_two(module, names):
     assert {name: size.bit_count() for name, size in sizes.items()} == dict.fromkeys(sizes, 1)
 
 
-@pytest.mark.parametrize(
-    ("name", "initialized", "wanted"), [("cuda", False, 0), ("cuda", True, 5), ("cuda:3", True, 3)]
-)
+@pytest.mark.parametrize(("name", "begun", "wanted"), [("cuda", False, 0), ("cuda", True, 5), ("cuda:3", True, 3)])
 def test_the_current_gpu_is_probed_unless_one_is_named(monkeypatch, name, begun, wanted):
     """Where CUDA has not begun, asking for the current one would begin it."""
     asked = Mock()

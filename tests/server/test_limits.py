@@ -205,7 +205,7 @@ def test_routes_without_a_key_show_nothing_of_a_model(app):
 def test_routes_that_take_an_input_take_large_ones(app):
     """Images; other bodies, of texts, are as large as a text may be."""
     native = {"/predict", "/caption", "/classify", "/embed", "/score", "/look"}
-    studio = {f"/studio/{name}" for name in ("look", "watch", "export", "beam", "alternatives")}
+    studio = {f"/studio/{name}" for name in ("look", "prepare", "watch", "export", "beam", "alternatives")}
     assert {route.path for route in app.table.routes if route.takes_images} == native | studio
     assert {route.path for route in app.table.routes if "multipart/form-data" in route.accepts} == native
     lines = {route.path for route in app.table.routes if "application/x-ndjson" in route.accepts}

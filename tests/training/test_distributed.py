@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.api.train import _check_ranks, train
+from regard.api.train import train
+from regard.api.train_checks import check_ranks
 from regard.checkpoint import store
 from regard.core.atomic_io import file_lock
 from regard.core.errors import InvalidArgument, RegardError
@@ -394,7 +395,7 @@ def test_each_process_needs_a_lane_of_text(monkeypatch, tmp_path, lanes, refused
     recipe = read_recipe({"data": text, "model": {"decoder": STILL_RNN}, "train": settings})
     monkeypatch.setattr(module.ProcessGroup, "check_equal", lambda *given: None)
     with pytest.raises(RegardError, match="a lane of text in each") if refused else nullcontext():
-        _check_ranks(recipe, module.ProcessGroup(0, 2))
+        check_ranks(recipe, module.ProcessGroup(0, 2), "cpu")
 
 
 def test_each_weight_announces_its_gradient_once():
