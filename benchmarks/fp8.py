@@ -6,8 +6,8 @@
 
 Layers: forward and backward of a linear layer with bias, 65,536 rows, replayed as a CUDA graph; errors are
 ‖got − wanted‖ / ‖wanted‖ of the output and of the gradients of input and weight, wanted in float32. Updates are the
-training loop's own, as in gpu.py: an encoder-decoder (pairs of 32,768 target tokens, packed) and language models on
-texts of 1,024 tokens, without dropout. The speed is the median of the rounds, which take both precisions in turn.
+training loop's own, as in gpu_training.py: an encoder-decoder (pairs of 32,768 target tokens, packed) and language
+models on texts of 1,024 tokens, without dropout; the median of rounds that take both precisions in turn.
 Losses: a model of the size of GPT-2 on words of WikiText-2 (from $REGARD_DATA), by the recipe `word-language-model`
 otherwise, as training_options.py shortens it, with the same seed in both precisions.
 """
@@ -24,22 +24,18 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy as np
 import torch
 from torch.nn import functional as F
 
+import gpu_training
 import regard
-from gpu import SIDE, TEXTS, WORDS, Run, packed, pairs
-from regard.core.sequence import Packed, Tokens, pin_memory
-from regard.data.arrays import LabelColumn
+from gpu_decoding import TRANSFORMER
+from gpu_training import GPT2_VOCABULARY, TEXTS, packed, pairs
+from regard.core.sequence import Tokens
 from regard.data.batching import Batch
-from regard.data.corpus import Corpus
 from regard.evaluation.validation import mean_loss
 from regard.kernels.layers.linear import linear
 from regard.kernels.layers.linear_fp8 import linear_fp8
-from regard.training.config import TrainConfig
-from regard.training.epoch_batches import EpochBatches
-from regard.training.trainer import Trainer
 from training_options import Trial, Variant, train, words
 
 ROWS = 65_536
@@ -126,44 +122,29 @@ class Model:
     batches: list[Batch]
 
 
-def translator() -> Model:
-    config = {"encoder": SIDE, "decoder": SIDE, "vocab_size": VOCABULARY, "tie_embeddings": "all"}
+def encoder_decoder() -> Model:
+    config = {"encoder": TRANSFORMER, "decoder": TRANSFORMER, "vocab_size": VOCABULARY, "tie_embeddings": "all"}
     return Model("encoder-decoder, 512", config, packed(pairs(VOCABULARY)))
 
 
 def language_model(dim: int, depth: int, heads: int, texts: int) -> Model:
     shape = {"kind": "transformer", "dim": dim, "layers": depth, "heads": heads, "ffn_dim": 4 * dim}
     kinds = {"activation": "gelu_tanh", "positions": "learned", "max_positions": 1024, "dropout": 0.0}
-    ids = torch.randint(5, WORDS, (2, texts, 1025), generator=torch.Generator().manual_seed(0))
+    ids = torch.randint(5, GPT2_VOCABULARY, (2, texts, 1025), generator=torch.Generator().manual_seed(0))
     full = torch.full((texts,), 1025)
     batches = [Batch(None, Tokens(each, full), texts * 1024, torch.arange(texts)) for each in ids]
-    return Model(f"language model, {depth} × {dim}", {"decoder": shape | kinds, "vocab_size": WORDS}, batches)
-
-
-def trained(given: Model, precision: str) -> Run:
-    torch.manual_seed(0)
-    model = regard.build(given.config).cuda().train()
-    packs = isinstance(given.batches[0].targets, Packed)
-    batches = [pin_memory(batch) for batch in given.batches]
-    config = TrainConfig(
-        max_steps=1 << 30, warmup_steps=0, learning_rate=1e-5, precision=precision, cuda_graphs=True, packed=packs
-    )  # type: ignore[arg-type]
-    unused = Corpus(None, LabelColumn(np.zeros(1, np.uint32)))  # the batches are given
-    trainer = Trainer(model, EpochBatches(config, unused), texts={}, run=Path("."), data_key="")
-
-    def run() -> None:
-        for batch in batches:
-            trainer._update([batch])
-
-    return run
+    return Model(f"language model, {depth} × {dim}", {"decoder": shape | kinds, "vocab_size": GPT2_VOCABULARY}, batches)
 
 
 def updates(rounds: int) -> None:
     print("| model | bfloat16, tokens/s | float8, tokens/s | × |\n|---|---|---|---|")
-    for make in (*(partial(language_model, *one) for one in LANGUAGE_MODELS), translator):
+    for make in (*(partial(language_model, *one) for one in LANGUAGE_MODELS), encoder_decoder):
         given = make()
         tokens = sum(batch.tokens for batch in given.batches)
-        runs = {precision: trained(given, precision) for precision in ("bfloat16", "float8")}
+        runs = {}
+        for precision in ("bfloat16", "float8"):
+            torch.manual_seed(0)
+            runs[precision] = gpu_training.updates(regard.build(given.config).cuda(), given.batches, precision)
         times: dict[str, list[float]] = {name: [] for name in runs}
         for number in range(rounds + 1):
             for name, run in runs.items():

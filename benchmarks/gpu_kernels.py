@@ -1,11 +1,11 @@
-"""The kernels of their own on a GPU, each beside what PyTorch does without them: time, memory, and how right it is.
+"""Regard's attention kernels on a GPU beside PyTorch's operations: time, memory and error.
 
     .venv/bin/python benchmarks/gpu_kernels.py
 
 Additive attention: 4 × 1024 queries and keys, width 512, bfloat16, forwards and backwards. Rows and summaries: one
-sentence of 32,768 tokens, eight heads of 64. Times are of one run, the median of rounds of four in a row between
-events, after some to warm up: as in training, the host launches one while the last is at work. Memory is the most
-that a run held over what was there before; an error is ‖got − wanted‖ / ‖wanted‖ against float64.
+sentence of 32,768 tokens, eight heads of 64. A time is that of one run, the median of rounds of four runs in a row
+between events, after a warm-up: as in training, the host launches one while the GPU computes the one before. Memory is
+the most that a run allocated beyond what was allocated before; an error is ‖got − wanted‖ / ‖wanted‖ against float64.
 """
 
 import argparse
@@ -77,7 +77,7 @@ def ours(query: Tensor, key: Tensor, value: Tensor, weight: Tensor, **visible: i
 
 
 def errors() -> Iterator[str]:
-    """On a small fresh input, all of whose float64 fits."""
+    """On small inputs, so that everything in float64 fits into memory."""
     sizes = ((2, 2, 300, 96), (2, 2, 200, 96), (2, 2, 200, 40), (1, 96))
     for dtype in DTYPES:
         query, key, value, weight = inputs = [
@@ -91,8 +91,8 @@ def errors() -> Iterator[str]:
         found = torch.autograd.grad(out, inputs, direction.to(dtype))
         expected = torch.autograd.grad(wanted, exactly, direction)
         pairs = zip((out, *found), (wanted, *expected), strict=True)
-        told = zip(("out", "query", "key", "value", "weight"), pairs, strict=True)
-        found_errors = ", ".join(f"{name} {relative(*pair):.1e}" for name, pair in told)
+        named = zip(("out", "query", "key", "value", "weight"), pairs, strict=True)
+        found_errors = ", ".join(f"{name} {relative(*pair):.1e}" for name, pair in named)
         yield f"- additive, causal, {str(dtype).removeprefix('torch.')}: {found_errors}"
 
 
@@ -137,7 +137,7 @@ def dot_rows(rounds: int) -> Iterator[str]:
 
 
 def table(rounds: int) -> Iterator[str]:
-    yield "Kernels: median milliseconds and the most memory held; × the first row of each part. Errors are relative."
+    yield "Kernels: median milliseconds, peak memory, time as a multiple of each part's first row; relative errors."
     yield "\n| | ms | MiB | × |\n|---|---|---|---|"
     yield from additive_rows(rounds)
     yield from dot_rows(rounds)
