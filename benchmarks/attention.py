@@ -58,14 +58,14 @@ def functions(n: int) -> dict[str, Callable[[], None]]:
 
 def layers(n: int) -> dict[str, Callable[[], None]]:
     x = [torch.randn(1, n, HEADS * WIDTH, requires_grad=True)]
-    theirs, ours = nn.MultiheadAttention(HEADS * WIDTH, HEADS, batch_first=True), regard.MultiHead(HEADS * WIDTH, HEADS)
+    peer, ours = nn.MultiheadAttention(HEADS * WIDTH, HEADS, batch_first=True), regard.MultiHead(HEADS * WIDTH, HEADS)
     runs = {
-        "nn.MultiheadAttention": lambda x: theirs(x, x, x, need_weights=False)[0],
+        "nn.MultiheadAttention": lambda x: peer(x, x, x, need_weights=False)[0],
         "regard.MultiHead": ours,
         f"regard.MultiHead, {ROWS} rows of weights": with_rows(ours, range(0, n, n // ROWS)),
     }
     if n <= PLAIN_UP_TO:
-        runs["nn.MultiheadAttention with weights"] = lambda x: theirs(x, x, x, average_attn_weights=False)[0]
+        runs["nn.MultiheadAttention with weights"] = lambda x: peer(x, x, x, average_attn_weights=False)[0]
     return {name: grad_run(run, x) for name, run in runs.items()}
 
 

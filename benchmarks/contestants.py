@@ -35,7 +35,7 @@ class Worker:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            raise SystemExit(f"{self.label} ended before it answered; what it said stands above.")
+            raise SystemExit(f"{self.label} ended before it answered; its output is above.")
         return json.loads(line)
 
 

@@ -67,14 +67,16 @@ def main() -> None:
         command, small = PARTS[name]
         command = (*command, *(small if options.quick else ()))
         variant = VARIANTS.get(name, {})
-        told = " ".join([*(f"{key}={value}" for key, value in variant.items()), "benchmarks/" + " ".join(command)])
+        command_line = " ".join(
+            [*(f"{key}={value}" for key, value in variant.items()), "benchmarks/" + " ".join(command)]
+        )
         done = subprocess.run(
             [sys.executable, str(HERE / command[0]), *command[1:]],
             env=os.environ | variant, stdout=subprocess.PIPE, text=True, check=False,
         )  # fmt: skip
         if done.returncode:
-            sys.exit(f"{told} failed.")
-        lines.append(f"## {name[0].upper()}{name[1:]}\n\n`{told}`\n\n{done.stdout.strip()}\n")
+            sys.exit(f"{command_line} failed.")
+        lines.append(f"## {name[0].upper()}{name[1:]}\n\n`{command_line}`\n\n{done.stdout.strip()}\n")
         print(lines[-1], flush=True)
         if options.out:
             write_section(options.out, "Speed on a CPU", "\n".join(lines))

@@ -155,8 +155,8 @@ class Floor:
             self.bandwidth = max(self.bandwidth, 4 * self.step / _seconds(self.weights.sum))
             self.speed = max(self.speed, 2 * 1024**3 / _seconds(lambda: self.square @ self.square))
 
-    def seconds(self, rows: list[list[int]], said: list[list[int]], beam: int, batch: int, size: int) -> float:
-        lengths = [len(row) + 1 for row in said]
+    def seconds(self, rows: list[list[int]], outputs: list[list[int]], beam: int, batch: int, size: int) -> float:
+        lengths = [len(row) + 1 for row in outputs]
         steps = sum(max(lengths[first : first + batch]) for first in range(0, len(lengths), batch))
         operations = 2 * (self.step * beam * sum(lengths) + self.source * sum(len(row) + 1 for row in rows))
         return size / 4 * max(4 * self.step * steps / self.bandwidth, operations / self.speed)
@@ -185,14 +185,16 @@ class Contest:
     def translate(self, label: str, rows: list[list[int]], beam: int, batch: int) -> dict[str, Any]:
         question = {"beam": beam, "batch": batch, "ratio": self.ratio, "rows": rows}
         answer = self.workers[label].ask(json.dumps(question))
-        answer["said"] = [row[: row.index(END)] if END in row else row for row in answer["said"]]
+        answer["outputs"] = [row[: row.index(END)] if END in row else row for row in answer["outputs"]]
         return answer
 
     def same(self, rows: list[list[int]], beam: int) -> dict[str, float]:
         """The share of outputs that equal the first contestant's, token for token."""
-        said = {row.label: self.translate(row.label, rows, beam, 64)["said"] for row in self.rows if beam in row.beams}
-        first = said[self.rows[0].label]
-        return {label: sum(map(list.__eq__, first, each)) / len(rows) for label, each in said.items()}
+        outputs = {
+            row.label: self.translate(row.label, rows, beam, 64)["outputs"] for row in self.rows if beam in row.beams
+        }
+        first = outputs[self.rows[0].label]
+        return {label: sum(map(list.__eq__, first, each)) / len(rows) for label, each in outputs.items()}
 
     def cell(self, portions: list[list[list[int]]], beam: int, batch: int, same: dict[str, float]) -> None:
         """A table of one cell: each portion is a round."""
@@ -217,9 +219,9 @@ class Contest:
         for row in rows:
             answers, label = found[row.label], row.label
             ms = [1000 * t / len(p) for t, p in zip(times[label], portions, strict=True)]
-            rate = median(sum(len(s) + 1 for s in a["said"]) / a["seconds"] for a in answers)
+            rate = median(sum(len(s) + 1 for s in a["outputs"]) / a["seconds"] for a in answers)
             floors = [
-                1000 * self.floor.seconds(p, a["said"], beam, batch, row.bytes) / len(p)
+                1000 * self.floor.seconds(p, a["outputs"], beam, batch, row.bytes) / len(p)
                 for p, a in zip(portions, found[base], strict=True)
             ]
             over = median(m / f for m, f in zip(ms, floors, strict=True))

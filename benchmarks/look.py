@@ -1,12 +1,11 @@
-"""What it costs to look: time and memory of an encoder's pass with attention weights, against length.
+"""What attention weights cost: time and memory of an encoder's forward pass that returns them, by length.
 
     .venv/bin/python benchmarks/look.py --lengths 512 1024 2048 4096 --rounds 5
 
-Regard, torch's nn.MultiheadAttention and Hugging Face's BERT, all with blocks of the same size, read one sequence. Each
-contestant is a process that waits while others work; each round takes them all through one pass. Time is told as a
-multiple of the same library's pass without weights in the same round (the median over rounds; the time that processors
-were busy, which others on the machine do not change), memory as the most that the process held over what it held before
-its first pass of this length.
+Regard, torch's nn.MultiheadAttention and Hugging Face's BERT, all with layers of the same size, encode one sequence.
+Each is a process that waits while the others run; each round has one pass of each. Time is a multiple of the same
+library's pass without weights in the same round (the median over rounds, in processor time, which other jobs on the
+machine do not change); memory is the peak of the process beyond what it held before its first pass of this length.
 """
 
 import argparse
@@ -31,7 +30,7 @@ Run = Callable[[], object]
 
 # key -> label, and whose pass without weights counts as 1
 CONTESTANTS = {
-    "regard": ("Regard, nobody looks", "regard"),
+    "regard": ("Regard, without weights", "regard"),
     "regard rows": (f"`regard.look`, {ROWS} rows of every head", "regard"),
     "regard top": (f"`regard.look`, entropy and top {TOP} of every row", "regard"),
     "torch": ("`nn.MultiheadAttention`", "torch"),
@@ -141,10 +140,10 @@ def measure(length: int, rounds: int, threads: int) -> None:
                 memory[key] = answer["mib"]
                 if turn:  # the first warms up
                     times[key].append(answer["seconds"])
-    print(f"\n{length:,} tokens\n\n| pass | ms | through its own without weights | MiB |\n|---|---|---|---|")
+    print(f"\n{length:,} tokens\n\n| pass | ms | × the same without weights | MiB |\n|---|---|---|---|")
     for key, (label, base) in CONTESTANTS.items():
-        told = f"{1000 * median(times[key]):,.0f} | {ratio(times, key, base):.2f} | {memory[key]:,.0f}"
-        print(f"| {label} | {told} |", flush=True)
+        cells = f"{1000 * median(times[key]):,.0f} | {ratio(times, key, base):.2f} | {memory[key]:,.0f}"
+        print(f"| {label} | {cells} |", flush=True)
 
 
 def main() -> None:

@@ -45,7 +45,7 @@ def unpacked(data: Path | None, count: int, folder: Path) -> list[Path]:
         return [Path(file.extract(name, folder)) for name in sorted(file.namelist())[:count]]
 
 
-def told(name: str, times: list[float], count: int, beside: str = "") -> None:
+def report(name: str, times: list[float], count: int, beside: str = "") -> None:
     rates = [count / each for each in times]
     print(f"| {name} | {median(rates):,.1f} | {min(rates):,.1f}–{max(rates):,.1f} | {beside} |")
 
@@ -66,7 +66,7 @@ def reading(paths: list[Path], rounds: int) -> None:
     )
     head("reading, one thread", "speed, Pillow = 1")
     for name, each in times.items():
-        told(name, each, len(paths), f"{ratio(times, 'Pillow alone', name):.2f}")
+        report(name, each, len(paths), f"{ratio(times, 'Pillow alone', name):.2f}")
 
 
 @torch.inference_mode()
@@ -89,8 +89,8 @@ def features(paths: list[Path], rounds: int) -> None:
         operations * len(paths) / rate / took for rate, took in zip(speed, times["EfficientNet-Lite0"], strict=True)
     )
     head(f"features, batches of {BATCH}", "floor's time through its own")
-    told("EfficientNet-Lite0", times["EfficientNet-Lite0"], len(paths), f"{share:.2f}")
-    told(
+    report("EfficientNet-Lite0", times["EfficientNet-Lite0"], len(paths), f"{share:.2f}")
+    report(
         f"floor: {operations / 1e9:.2f} billion operations at {median(speed) / 1e9:.0f} billion a second",
         [operations * len(paths) / rate for rate in speed],
         len(paths),
@@ -112,7 +112,7 @@ def captions(paths: list[Path], rounds: int, threads: int, folder: Path) -> None
     head("captions of twelve words, beam 5", "speed, Hugging Face = 1 (by busy time)")
     for key, label in rows.items():
         beside = f"{ratio(times, 'hugging-face', key):.2f} ({ratio(busy, 'hugging-face', key):.2f})"
-        told(f"{label}, {workers[key].about['parameters']:,} parameters", times[key], len(paths), beside)
+        report(f"{label}, {workers[key].about['parameters']:,} parameters", times[key], len(paths), beside)
 
 
 def main() -> None:

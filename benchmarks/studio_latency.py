@@ -142,11 +142,11 @@ def measure(page: Page, name: str, address: str, rounds: int, rest: int) -> None
         after("click", "edit undone", press("Undo"))
     sizes = [page.locator(f"#{which}-tokens li").count() for which in ("source", "output")]
     for what, found in times.items():
-        told(f"{what}, {name}", found[WARM * (4 if what == "edit undone" else 1) :])
+        report(f"{what}, {name}", found[WARM * (4 if what == "edit undone" else 1) :])
     print(f"  {changed} of {rounds} edits changed the output; source {sizes[0]} tokens, output {sizes[1]}")
 
 
-def told(name: str, times: list[float]) -> None:
+def report(name: str, times: list[float]) -> None:
     print(f"{name:42} median {median(times):6.1f} ms, 95 % {quantiles(times, n=20)[-1]:6.1f} ms", flush=True)
 
 
@@ -199,7 +199,7 @@ def main() -> None:
                 page.goto(place)
                 times.append(page.evaluate(PAINT))
                 page.context.close()
-            told(f"first contentful paint, {name}", times)
+            report(f"first contentful paint, {name}", times)
         page = browser.new_page(viewport={"width": 1280, "height": 960})
         for name, text in inputs.items():
             query = urlencode({"model": name, "input": text, "map": "decoder 2 cross", "head": 0})

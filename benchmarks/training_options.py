@@ -96,8 +96,8 @@ def mixed_values(
 def capped_logits() -> Iterator[None]:
     plain = objective.token_loss
 
-    def capped(states: torch.Tensor, project: Any, gold: torch.Tensor, **settings: float) -> Losses:
-        return logit_loss(CAP * torch.tanh(project(states).float() / CAP), gold, **settings)
+    def capped(states: torch.Tensor, project: Any, labels: torch.Tensor, **settings: float) -> Losses:
+        return logit_loss(CAP * torch.tanh(project(states).float() / CAP), labels, **settings)
 
     objective.token_loss = capped
     try:

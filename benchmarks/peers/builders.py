@@ -30,8 +30,8 @@ def regard_model(encoder: dict[str, Any], decoder: dict[str, Any]) -> Contestant
         packing = Packing.of(batch.wanted_mask)
         memory = model.encode(Tokens(batch.source, batch.source_lengths))
         states = model.decoder.hidden(batch.given, memory, packing)
-        gold = batch.wanted.flatten()[packing.indices]
-        return token_loss(states, model.decoder.project, gold, label_smoothing=SMOOTHING).loss / len(gold)
+        labels = batch.wanted.flatten()[packing.indices]
+        return token_loss(states, model.decoder.project, labels, label_smoothing=SMOOTHING).loss / len(labels)
 
     return model, loss
 
@@ -152,7 +152,7 @@ def joey_transformer() -> Contestant:
 
 
 def joey_gru(attention: str, *, feed: bool) -> Contestant:
-    """Joey's decoder steps, then looks; `luong` is the bilinear score, `bahdanau` the additive one."""
+    """Joey NMT's decoder makes a step, then attends; `luong` is the bilinear score, `bahdanau` the additive one."""
     part = {"type": "recurrent", "rnn_type": "gru", "num_layers": 1, "dropout": DROPOUT}
     encoder = {**part, "hidden_size": WIDTH // 2, "bidirectional": True}
     decoder = {**part, "hidden_size": WIDTH, "hidden_dropout": DROPOUT, "attention": attention, "input_feeding": feed}

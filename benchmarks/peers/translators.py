@@ -92,10 +92,10 @@ def marian(model: Exported, threads: int) -> Translate:
         forced_eos_token_id=None,
         **ids,
     )
-    theirs = MarianMTModel(config).eval()
-    _, places = hugging_face.translate("marian", config, theirs.state_dict())
+    peer = MarianMTModel(config).eval()
+    _, places = hugging_face.translate("marian", config, peer.state_dict())
     with torch.no_grad():
-        for name, place in places.items():  # each is the very memory of theirs
+        for name, place in places.items():  # views of the peer's weights
             place.copy_(torch.from_numpy(model.weights[name]))
 
     def translate(rows: Rows, beam: int, longest: int) -> Rows:
@@ -108,7 +108,7 @@ def marian(model: Exported, threads: int) -> Translate:
             **ids,
         )
         mask = (source != model.pad).long()
-        return theirs.generate(source, attention_mask=mask, generation_config=settings)[:, 1:].tolist()
+        return peer.generate(source, attention_mask=mask, generation_config=settings)[:, 1:].tolist()
 
     return translate
 
@@ -117,13 +117,13 @@ def ctranslate2(model: Exported, threads: int, *, name: str) -> Translate:
     import ctranslate2
 
     folder = model.folder / name
-    theirs = ctranslate2.Translator(str(folder), "cpu", inter_threads=1, intra_threads=threads)
+    peer = ctranslate2.Translator(str(folder), "cpu", inter_threads=1, intra_threads=threads)
     words: list[str] = json.loads((folder / "shared_vocabulary.json").read_text())
     numbers = {word: number for number, word in enumerate(words)}
 
     def translate(rows: Rows, beam: int, longest: int) -> Rows:
         sources = [[words[token] for token in row] for row in rows]
-        found = theirs.translate_batch(sources, beam_size=beam, max_decoding_length=longest, return_end_token=True)
+        found = peer.translate_batch(sources, beam_size=beam, max_decoding_length=longest, return_end_token=True)
         return [[numbers[word] for word in result.hypotheses[0]] for result in found]
 
     return translate
@@ -147,15 +147,15 @@ def joey(model: Exported, threads: int) -> Translate:
     parts = _joey_transformer(model) if model.kind == "transformer" else _joey_gru(model)
     embeddings = {"embedding_dim": model.dim, "scale": model.scaled}
     tied = {"tied_embeddings": True, "tied_softmax": True}
-    theirs: Any = build_model(
+    peer: Any = build_model(
         {part: {**table, "embeddings": embeddings} for part, table in parts.items()} | tied, words, words
     )
-    theirs.eval()
+    peer.eval()
     with torch.no_grad():
         weights = {name: torch.from_numpy(weight) for name, weight in model.weights.items()}
-        theirs.src_embed.lut.weight.copy_(weights["decoder.embed_tokens.weight"][order])
-        theirs.decoder.output_layer.bias = torch.nn.Parameter(weights["decoder.project.bias"][order])
-        (_put_transformer if model.kind == "transformer" else _put_gru)(theirs, model, weights)
+        peer.src_embed.lut.weight.copy_(weights["decoder.embed_tokens.weight"][order])
+        peer.decoder.output_layer.bias = torch.nn.Parameter(weights["decoder.project.bias"][order])
+        (_put_transformer if model.kind == "transformer" else _put_gru)(peer, model, weights)
     number = {ours: place for place, ours in enumerate(order)}
 
     def translate(rows: Rows, beam: int, longest: int) -> Rows:
@@ -164,7 +164,7 @@ def joey(model: Exported, threads: int) -> Translate:
             src=source, src_length=(source != 1).sum(1), src_mask=(source != 1)[:, None], has_trg=False
         )
         # Its penalty is ((5 + length) / 6)^alpha, never the length alone.
-        found, _, _ = search(theirs, batch, max_output_length=longest, beam_size=beam, beam_alpha=1.0)
+        found, _, _ = search(peer, batch, max_output_length=longest, beam_size=beam, beam_alpha=1.0)
         return [[order[int(token)] for token in row] for row in found]
 
     return translate
@@ -187,7 +187,7 @@ def _joey_gru(model: Exported) -> dict[str, dict[str, Any]]:
     }
 
 
-def _put_transformer(theirs: Any, model: Exported, weights: dict[str, Any]) -> None:
+def _put_transformer(peer: Any, model: Exported, weights: dict[str, Any]) -> None:
     import torch
 
     def put(into: Any, name: str) -> None:
@@ -195,13 +195,13 @@ def _put_transformer(theirs: Any, model: Exported, weights: dict[str, Any]) -> N
         into.bias.copy_(weights[f"{name}.bias"])
 
     for side in ("encoder", "decoder"):
-        part = getattr(theirs, side)
+        part = getattr(peer, side)
         part.pe.pe = torch.from_numpy(waves(512, model.dim))[None]
         for index, layer in enumerate(part.layers):
             block, last = f"{side}.stack.layers.{index}", "norm2" if side == "encoder" else "norm3"
             attend = layer.src_src_att if side == "encoder" else layer.trg_trg_att
-            looks = [(attend, "self_attn")] + ([(layer.src_trg_att, "cross_attn")] if side == "decoder" else [])
-            for attention, name in looks:
+            attentions = [(attend, "self_attn")] + ([(layer.src_trg_att, "cross_attn")] if side == "decoder" else [])
+            for attention, name in attentions:
                 for into, ours in (
                     ("q_layer", "q_proj"),
                     ("k_layer", "k_proj"),
@@ -215,18 +215,18 @@ def _put_transformer(theirs: Any, model: Exported, weights: dict[str, Any]) -> N
             put(layer.feed_forward.pwff_layer[0], f"{block}.ffn.up")
             put(layer.feed_forward.pwff_layer[3], f"{block}.ffn.down")
             put(layer.feed_forward.layer_norm, f"{block}.{last}")
-    for module in theirs.modules():
+    for module in peer.modules():
         if isinstance(module, torch.nn.LayerNorm):
             module.eps = model.norm_eps
 
 
-def _put_gru(theirs: Any, model: Exported, weights: dict[str, Any]) -> None:
+def _put_gru(peer: Any, model: Exported, weights: dict[str, Any]) -> None:
     import torch
 
     for side in ("encoder", "decoder"):
-        for name, place in getattr(theirs, side).rnn.named_parameters():
+        for name, place in getattr(peer, side).rnn.named_parameters():
             place.copy_(weights[f"{side}.rnn.{name}"])
-    decoder, score = theirs.decoder, theirs.decoder.attention
+    decoder, score = peer.decoder, peer.decoder.attention
     for into, name in ((decoder.bridge_layer, "begin"), (decoder.att_vector_layer, "join")):
         into.weight.copy_(weights[f"decoder.{name}.weight"])
         into.bias.copy_(weights[f"decoder.{name}.bias"])
@@ -270,14 +270,14 @@ def main(name: str, folder: Path, threads: int) -> None:
     print(json.dumps({"ready": name}), file=answer)
     for line in sys.stdin:
         asked = json.loads(line)
-        rows, batch, said = asked["rows"], asked["batch"], []
+        rows, batch, outputs = asked["rows"], asked["batch"], []
         start, busy = time.perf_counter(), time.process_time()
         for first in range(0, len(rows), batch):
             some, ratio = rows[first : first + batch], asked["ratio"]
             longest = LONGEST if ratio is None else int(ratio * max(map(len, some)))
-            said += translate(some, asked["beam"], longest)
+            outputs += translate(some, asked["beam"], longest)
         took = {"seconds": time.perf_counter() - start, "busy": time.process_time() - busy}
-        print(json.dumps({**took, "said": said}), file=answer)
+        print(json.dumps({**took, "outputs": outputs}), file=answer)
 
 
 if __name__ == "__main__":
