@@ -52,7 +52,7 @@ def to_file(model: Predictor, lines: Path, out: Path, options: dict[str, object]
 
     def run() -> int:
         with lines.open(encoding="utf-8") as given, atomic_file(out) as file:
-            for _, best in predict(model, (line.rstrip("\n") for line in given), **options):
+            for _, best in predict(model, (line.rstrip("\n") for line in given), tokens=False, **options):
                 file.write(f"{best[0].text}\n".encode())
         return 0
 

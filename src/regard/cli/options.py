@@ -103,10 +103,10 @@ def read_inputs(files: Sequence[Path | None], columns: Sequence[str], errors: st
         yield from texts(path, columns, "strict" if errors == "strict" else "replace")
 
 
-def show(text: str, end: str = "\n", file: TextIO | None = None) -> None:
+def show(text: str, end: str = "\n", file: TextIO | None = None, *, flush: bool = True) -> None:
     """Print a text of a model or of data: exactly to a file or a pipe, without unprintable characters to a terminal."""
     file = file or sys.stdout
-    print(printable(text, also="\t\n") if file.isatty() else text, end=end, flush=True, file=file)
+    print(printable(text, also="\t\n") if file.isatty() else text, end=end, flush=flush, file=file)
 
 
 def decode_options(changes: list[str] | None, **given: Any) -> dict[str, Any]:

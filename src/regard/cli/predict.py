@@ -161,6 +161,7 @@ def predict(
         return
     truncated, repetitive, count = 0, 0, predictor.with_decode(**options).recipe.decode.num_hypotheses
     options |= {"truncate": truncate, "scores": scores or as_json, "attention": attention is not None}
+    options |= {"tokens": as_json or attention is not None}
     options |= {} if workers is None else {"workers": workers}
     place: dict[str, Any] = {"engine": engine, "replicas": replicas, "device": device}
     with _outputs_to(out) as printed, nullcontext() if attention is None else atomic_file(attention) as file:
@@ -174,10 +175,10 @@ def predict(
                 each = (outputs[0].probabilities or {}).items()  # none for an empty line
                 show("\t".join(f"{one_line(label)}\t{value:.4f}" for label, value in each), file=printed)
             else:
-                _print_outputs(str(line), outputs, "", scores, as_json, shown, printed)
+                _print_outputs(str(line), outputs, "", scores, as_json, shown, printed, flush=out is None)
                 missing = 0 if as_json else count - len(outputs)
-                print(end="\n" * missing, file=printed)  # the same number of lines for every input
-            printed.flush()
+                # the same number of lines for every input
+                print(end="\n" * missing, file=printed, flush=out is None)
     if truncated:
         print(f"regard: {counted(truncated, 'line')} truncated, being too long", file=sys.stderr)
     _warn_repetitive(repetitive)
@@ -253,6 +254,8 @@ def _print_outputs(
     as_json: bool,
     shown: Callable[[str], str] = one_line,
     file: TextIO | None = None,
+    *,
+    flush: bool = True,
 ) -> None:
     """A line of JSON, or a line for each output: `before`, its score if requested, and the text."""
     if as_json:
@@ -261,11 +264,11 @@ def _print_outputs(
         table: dict[str, Any] = {"input": line, "output": outputs[0].text, "outputs": each}
         if outputs[0].probabilities is not None:
             table["probabilities"] = outputs[0].probabilities
-        show(json.dumps(table, ensure_ascii=False), file=file)
+        show(json.dumps(table, ensure_ascii=False), file=file, flush=flush)
         return
     for output in outputs:
         score = f"{output.score:.4f}\t" if scores and output.score is not None else ""  # an empty line has none
-        show(f"{before}{score}{shown(output.text)}", file=file)
+        show(f"{before}{score}{shown(output.text)}", file=file, flush=flush)
 
 
 def caption(

@@ -40,6 +40,8 @@ def finish_reason(tokens: Sequence[int], *, ended: bool) -> FinishReason:
     if ended:
         return "end"
     for period in range(1, len(tokens) // 3 + 1):
+        if tokens[-1] != tokens[-1 - period]:  # most outputs: nothing is copied
+            continue
         tail = tokens[-max(3 * period, -(-len(tokens) // 2)) :]
         if tail[period:] == tail[:-period]:
             return "repetition"

@@ -70,6 +70,7 @@ class OutputOptions(NamedTuple):
     forced: Mapping[int, int] | None = None  # tokens by position in the output: those that edits replace
     trace: BeamTrace | None = None
     workers: int | None = None
+    tokens: bool = True
 
     def of(self, index: int) -> "OutputOptions":
         """Those of one input."""
@@ -107,7 +108,7 @@ class LabelPipeline(Pipeline):
 
     def outputs(self, encoded: EncodedInputs, config: DecodeConfig, options: OutputOptions) -> IndexedOutputs:
         for name, value in options._asdict().items():
-            if value and name not in ("scores", "lines", "forced"):
+            if value and name not in ("scores", "lines", "forced", "tokens"):
                 wanted, remedy = "nothing for a model that gives labels", "Leave it out."
                 raise InvalidArgument(name, wanted=wanted, got=repr(value), remedy=remedy)
         for rows, log_p in self._log_probabilities(encoded, forward_batch_tokens(config)):
@@ -174,7 +175,10 @@ class SequencePipeline(Pipeline):
         if options.attention:
             require_cross_attention("attention", self.model)
         for index, hypotheses in phrases.search(self.tokenizer, task, requests):
-            yield index, self.finished(task, requests[index], hypotheses, attention=options.attention)
+            yield (
+                index,
+                self.finished(task, requests[index], hypotheses, attention=options.attention, tokens=options.tokens),
+            )
 
     def finished(
         self,

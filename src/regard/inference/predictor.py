@@ -121,7 +121,7 @@ class Predictor:
                    several sources takes a tuple for each example, or a text with a tab between the sources
         options    keys of [decode], and the arguments of `iter_outputs`
         """
-        return [best[0].text for best in self.outputs(texts, **options)]
+        return [best[0].text for best in self.outputs(texts, **{"tokens": False, **options})]
 
     def outputs(self, texts: Iterable[InputValue], **options: Any) -> list[list[Output]]:
         """The `num_hypotheses` best outputs for each text, in order, best first.
@@ -146,6 +146,7 @@ class Predictor:
         edits: Edits | None = None,
         trace: BeamTrace | None = None,
         workers: int | None = None,
+        tokens: bool = True,
         **options: Any,
     ) -> Iterator[tuple[int, list[Output]]]:
         """The index of each text and its outputs, best first, in the order in which they are finished.
@@ -163,6 +164,7 @@ class Predictor:
         trace       records the beam search for a single text: every candidate of each step
         workers     threads that search at once, each in its own batches, on a CPU; the outputs are the same
                     [default: as many as PyTorch has threads, where compiled code runs the decoder]
+        tokens      give each output its tokens and their ids; without them, outputs of many texts are made faster
         """
         config, pipeline = self.decode_config(options), self.pipeline
         encoded, long = self.encode_inputs("texts", texts, config, truncate=truncate, lines=lines)
@@ -172,7 +174,7 @@ class Predictor:
         if workers is not None and workers < 1:
             raise InvalidArgument("workers", wanted="1 or more", got=str(workers), remedy="Leave it out.")
         wanted = OutputOptions(
-            prefixes, banned, required, banned_in, attention, scores, lines, trace=trace, workers=workers
+            prefixes, banned, required, banned_in, attention, scores, lines, None, trace, workers, tokens
         )
         with evaluating(self.model):
             found = pipeline.outputs(encoded, config, wanted)
