@@ -206,3 +206,24 @@ def test_an_invalid_byte_does_not_affect_others(kind):
     words = train_tokenizer(kind, ["cat"])
     wrong = words.tokens().index("<0xFF>")
     assert words.decode([*words.encode("é cat"), wrong, *words.encode("ü")]) == "é cat\ufffdü"
+
+
+@pytest.mark.parametrize("kind", ["bpe", "words"])
+@settings(max_examples=200, deadline=None)
+@given(ids=st.lists(st.integers(0, 299)))
+def test_decoded_as_by_the_library(kind, ids):
+    """Any tokens, bytes of partial characters and special tokens among them; the first time, and again."""
+    tokenizer = trained(kind)
+    ids = [i % tokenizer.size for i in ids]
+    expected = tokenizer._inner.decode([i for i in ids if i >= len(SPECIALS)])
+    assert [tokenizer.decode(given) for given in (ids, tuple(ids), iter(ids))] == [expected] * 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ids_beyond_the_vocabulary_are_refused_after_others_were_decoded(kind):
+    tokenizer = trained(kind)
+    ids = list(range(tokenizer.size))
+    tokenizer.decode(ids)
+    for wrong in (-1, tokenizer.size):
+        with pytest.raises(InvalidArgument, match=f"got {wrong}"):
+            tokenizer.decode([*ids, wrong])

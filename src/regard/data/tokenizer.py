@@ -9,6 +9,7 @@ Batches are encoded in threads unless TOKENIZERS_PARALLELISM=false.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import Any, SupportsInt
 
@@ -55,6 +56,8 @@ class Tokenizer(Vocabulary):
         self._spare = spare
         self.size = self._checked_size(size)
         self._spelling = Spelling.of(inner)
+        # Whether a text is the bytes of its tokens. Beside an invalid byte, the library drops valid ones of a fallback.
+        self._joins = self._trained and (self._spelling.fallback or self._spelling.style == "byte level")
         if self._trained:
             if wrong := _foreign_setting(inner, self._spelling):
                 wanted, remedy = "one that Regard trained", "Pass its special_tokens too."
@@ -175,6 +178,8 @@ class Tokenizer(Vocabulary):
 
         In running text, the end token becomes a line break.
         """
+        if self._joins:
+            return b"".join(self.spellings(ids)).decode("utf-8", "replace")
         known, end = self._known(ids), self.special_tokens.end
         if self._running and end in known:
             ends = [i for i, token in enumerate(known) if token == end]
@@ -183,8 +188,6 @@ class Tokenizer(Vocabulary):
         return self._decode_line(known)
 
     def _decode_line(self, known: list[int]) -> str:
-        if self._trained and self._spelling.fallback:  # the library drops valid bytes beside an invalid one
-            return b"".join(self.spellings(known)).decode("utf-8", "replace")
         if not self._special.isdisjoint(known):
             known = [i for i in known if i not in self._special]
         return self._inner.decode(known)
@@ -200,7 +203,11 @@ class Tokenizer(Vocabulary):
 
     def spellings(self, ids: Iterable[SupportsInt]) -> list[bytes]:
         """The bytes of each token, spaces included; empty for special tokens but the line breaks of running text."""
-        known, spelled = self._known(ids), self._spelled
+        spelled = self._spelled
+        if isinstance(ids, list | tuple):
+            with suppress(KeyError):  # of a token that was not decoded before
+                return [*map(spelled.__getitem__, ids)]
+        known = self._known(ids)
         for i in known:
             if i not in spelled:
                 spelled[i] = self._spell(i)

@@ -196,39 +196,28 @@ class SequencePipeline(Pipeline):
         truncated, size   of its input: the outputs have them
         tokens            whether they have their tokens, and the ids of these
         """
-        weights = list[Tensor | None]([None] * len(hypotheses))
+        weights: Sequence[Tensor | None] = [None] * len(hypotheses)
         if attention:
-            weights = [*output_attention(self.model, task.collate([request.source]), hypotheses, self._first)]
-        outputs = [
-            self._output(*each, request.given, truncated=truncated, size=size, tokens=tokens)
-            for each in zip(hypotheses, weights, strict=True)
-        ]
+            weights = output_attention(self.model, task.collate([request.source]), hypotheses, self._first)
+        outputs = []
+        for hypothesis, rows in zip(hypotheses, weights, strict=True):
+            ids, log_p, end = hypothesis.tokens, hypothesis.log_probabilities, hypothesis.end
+            if request.given:  # a language model's prompt
+                ids, log_p = ids[request.given :], None if log_p is None else log_p[request.given :]
+            output = Output(
+                self.tokenizer.decode(ids),
+                tuple(self.tokenizer.pieces(ids)) if tokens else (),
+                log_p,
+                hypothesis.score,
+                finish_reason(ids, ended=end is not None),
+                truncated=truncated,
+                token_ids=() if not tokens else ids if end is None else (*ids, end),
+                attention=rows,
+                input_tokens=size,
+            )
+            outputs.append(output)
         # none: where the logits processors leave no token
         return outputs or [Output("", truncated=truncated, input_tokens=size)]
-
-    def _output(
-        self,
-        hypothesis: Hypothesis,
-        attention: Tensor | None,
-        skip: int,
-        *,
-        truncated: bool,
-        size: int | None,
-        tokens: bool,
-    ) -> Output:
-        """Without the first `skip` tokens: a language model's prompt."""
-        ids, log_p = hypothesis.tokens[skip:], hypothesis.log_probabilities
-        return Output(
-            self.tokenizer.decode(ids),
-            tuple(self.tokenizer.pieces(ids)) if tokens else (),
-            None if log_p is None else log_p[skip:],
-            hypothesis.score,
-            finish_reason(ids, ended=hypothesis.ended),
-            token_ids=() if not tokens else ids if hypothesis.end is None else (*ids, hypothesis.end),
-            attention=attention,
-            truncated=truncated,
-            input_tokens=size,
-        )
 
     def stream(self, encoded: EncodedInputs, config: DecodeConfig, options: OutputOptions) -> Iterator[str]:
         (request,) = self.requests(encoded, options)
