@@ -240,17 +240,21 @@ class BeamSearch(DecodingStrategy):
         scores = self.ended_score[slots]
         count = self.config.beam_size if self.whole_beam else self.config.num_hypotheses
         best = scores.argsort(dim=-1, descending=True, stable=True)[:, :count]
-        ranked = (scores.gather(1, best), self.ended_length[slots].gather(1, best))
-        sequences = (_select(x[slots], best) for x in (self.ended_tokens, self.ended_log_p))
+        tokens, log_p = (_select(x[slots], best) for x in (self.ended_tokens, self.ended_log_p))
+        lengths = self.ended_length[slots].gather(1, best)
+        # Two copies from a GPU: the length before the tokens, and the score before their log-probabilities.
+        numbers = torch.cat((lengths[..., None], tokens), 2).tolist()
+        values = torch.cat((scores.gather(1, best)[..., None], log_p), 2).tolist()
         return [
-            [self._hypothesis(*each) for each in zip(*beams, strict=True) if each[0] > -torch.inf]
-            for beams in zip(*(x.tolist() for x in (*ranked, *sequences)), strict=True)
+            [self._hypothesis(*each) for each in zip(*beams, strict=True) if each[1][0] > -torch.inf]
+            for beams in zip(numbers, values, strict=True)
         ]
 
-    def _hypothesis(self, score: float, length: int, tokens: list[int], log_p: list[float]) -> Hypothesis:
-        ids = tuple(tokens[:length])
+    def _hypothesis(self, numbers: list[int], values: list[float]) -> Hypothesis:
+        end = 1 + numbers[0]
+        ids = tuple(numbers[1:end])
         ended = self.ends and ids[-1] in self.special_tokens.ends
-        return Hypothesis(ids[:-1] if ended else ids, tuple(log_p[:length]), score, ids[-1] if ended else None)
+        return Hypothesis(ids[:-1] if ended else ids, tuple(values[1:end]), values[0], ids[-1] if ended else None)
 
 
 @lru_cache(maxsize=64)

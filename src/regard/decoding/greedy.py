@@ -88,15 +88,18 @@ class GreedySearch(DecodingStrategy):
         lengths = generated.length[slots, None], generated.prompt[slots, None]
         numbers = torch.cat((*lengths, generated.tokens[slots].flatten(1)), 1).tolist()  # one copy from a GPU
         log_p = self.log_p[slots].tolist() if self.scored else [[[]] * beams] * len(numbers)
+        begins = range(2, 2 + beams * size, size)  # after length and prompt
+        ends = self.special_tokens.ends if self.ends else ()
         return [
-            [self._hypothesis(tokens[k * size : k * size + length], own[k], prompt) for k in range(beams)]
-            for (length, prompt, *tokens), own in zip(numbers, log_p, strict=True)
+            [self._hypothesis(row[k : k + row[0]], each, row[1], ends) for k, each in zip(begins, own, strict=True)]
+            for row, own in zip(numbers, log_p, strict=True)
         ]
 
-    def _hypothesis(self, tokens: list[int], log_p: list[float], prompt: int) -> Hypothesis:
-        ends = self.special_tokens.ends if self.ends else ()
-        at = min((tokens.index(token, prompt) for token in ends if token in tokens[prompt:]), default=None)
-        tokens, end = (tokens, None) if at is None else (tokens[:at], tokens[at])
+    def _hypothesis(self, tokens: list[int], log_p: list[float], prompt: int, ends: tuple[int, ...]) -> Hypothesis:
+        end = None
+        if stops := [tokens.index(token, prompt) for token in ends if token in tokens[prompt:]]:
+            end = tokens[min(stops)]
+            tokens = tokens[: min(stops)]
         if not self.scored:
             return Hypothesis(tuple(tokens), None, None, end)
         own = tuple(log_p[: len(tokens) + (end is not None)])
