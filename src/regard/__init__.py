@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from regard import register as register
     from regard.api.ablate import ablate as ablate, prune as prune
     from regard.api.align import align as align, with_markup as with_markup
+    from regard.api.average import average as average
     from regard.api.caption import caption as caption
     from regard.api.compare import compare as compare
     from regard.api.convert import ConvertedRecipe as ConvertedRecipe, convert as convert
@@ -92,6 +93,7 @@ _HOMES = {
     ),
     "regard.api.ablate": ("ablate", "prune"),
     "regard.api.align": ("align", "with_markup"),
+    "regard.api.average": ("average",),
     "regard.api.caption": ("caption",),
     "regard.api.compare": ("compare",),
     "regard.api.convert": ("ConvertedRecipe", "convert"),

@@ -84,6 +84,7 @@ def test_the_command_line_is_frozen():
         ],
         "studio": ["--alignment", "--column", "--data", "--device", "--no-open", "--port", "--trust-data-paths"],
         "recipes": ["--schema"],
+        "average": ["--out"],
         "plot": ["--out"],
         "data": ["--fetch", "--folder"],
         "sweep": ["--cache", "--grid", "--json", "--out", "--range", "--set", "--trials"],

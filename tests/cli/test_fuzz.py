@@ -66,6 +66,7 @@ VALID = {  # the arguments with which each verb works
     "import": [str(GOLDEN), "--out", "imported"],
     "convert": [str(Path(__file__).parents[1] / "interop/configurations/joeynmt_reverse.yaml"), "--from", "joeynmt"],
     "sweep": ["recipe.toml", "--out", "sweep", "--grid", "train.seed=1"],
+    "average": [MODEL, MODEL, "--out", "averaged"],
     "plot": ["run"],
     "data": [],
     "recipes": [],

@@ -76,7 +76,7 @@ def test_recipes_are_listed_by_task():
     stems = {task: [path.stem for path in paths] for task, paths in groups.items()}
     assert "translation" in stems["text to text"]
     assert "captions-rnn" in stems["image to text"]
-    assert stems["language model"] == ["language-model", "word-language-model"]
+    assert stems["language model"] == ["language-model", "word-language-model-rnn", "word-language-model"]
     assert stems["classification"] == ["classification-pretrained", "classification", "shapes-classification"]
     assert stems["masked language model"] == ["masked-language-model"]
 

@@ -55,6 +55,7 @@ CALLS = {
          "attention": True, "report": "r", "push": "a/b"},
     ),
     "convert c --from fairseq": ("convert", {"path": Path("c"), "source": "fairseq"}),
+    "average one two --out o": ("average", {"models": [Path("one"), Path("two")], "out": Path("o")}),
     "plot one two --out o": ("plot", {"runs": [Path("one"), Path("two")], "out": Path("o")}),
     "shortlist m --candidates 2 --frequent 3 --data d --column c --max-examples 4 --trust-data-paths": (
         "shortlist",

@@ -40,6 +40,7 @@ from regard.model.seq2seq import Model
 from regard.model.weights import fingerprint, load_weights, weights_of
 from regard.recipe.load import locate_data, read_tables
 from regard.recipe.recipe import Recipe
+from regard.recipe.shipped import find_recipe
 from regard.recipe.trusted_paths import record_paths
 from regard.training.checkpointing import Checkpoint, average_checkpoints, open_run
 from regard.training.config import TrainConfig
@@ -176,7 +177,7 @@ def prepare(
 ) -> Prepared:
     """The tokenized data of a recipe, from the cache if they were prepared before.
 
-    recipe         a `Recipe`: `Recipe.of(...)` makes one of a file, a name or a mapping
+    recipe         a `Recipe`: `Recipe.of(...)` makes one of a mapping with its tables
     cache          the folder of prepared data; default: $REGARD_CACHE, or ~/.cache/regard
     on_event       called with the warnings of reading the data
     vocabularies   of the sources and of the target; default: those of the model that training starts from, or learned
@@ -334,6 +335,8 @@ def _read(
 ) -> Recipe:
     if isinstance(recipe, Recipe) and not changes and data is None:
         return recipe
+    if isinstance(recipe, str | Path):
+        recipe = find_recipe(str(recipe))
     tables = read_tables(recipe.as_dict() if isinstance(recipe, Recipe) else recipe, changes)
     if data is not None and isinstance(settings := tables.get("data", {}), Mapping):
         tables["data"] = with_python_data(settings, data, cache or cache_folder())

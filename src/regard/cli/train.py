@@ -1,4 +1,4 @@
-"""`regard train`, `prepare`, `sweep`, `plot`, `recipes`, `data` and `demo`."""
+"""`regard train`, `prepare`, `sweep`, `average`, `plot`, `recipes`, `data` and `demo`."""
 
 import json
 import os
@@ -132,6 +132,17 @@ def sweep(
             progress=False,
         )
     print(json.dumps([asdict(each) for each in results], default=str) if as_json else sweep_table(results))
+
+
+def average(
+    models: Annotated[list[Path], argument("MODEL", "The folders of two or more runs, or of checkpoints.")],
+    out: Annotated[Path, option("FOLDER", "A new folder for the checkpoint.", "--out", "-o")],
+) -> None:
+    """Write one model whose weights are the mean of those of several, trained on from the same weights.
+
+    Example: regard average runs/seed-1 runs/seed-2 runs/seed-3 --out runs/average
+    """
+    print(regard.average(models, out))
 
 
 def plot(

@@ -62,7 +62,7 @@ DATASETS: dict[str, PublicDataset] = {
         "WikiText-2, 2 million words of Wikipedia's articles",
         "https://www.salesforce.com/blog/the-wikitext-long-term-dependency-language-modeling-dataset",
         "CC BY-SA 3.0",
-        ("word-language-model", "masked-language-model"),
+        ("word-language-model", "word-language-model-rnn", "masked-language-model"),
         {
             "wikitext2/wiki.train.tokens.gz": "9e9fa1ad55b1c2c95b08e37dd8e653f638fac2c6de904b79e813611eefbc985f",
             "wikitext2/wiki.valid.tokens.gz": "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8",

@@ -138,12 +138,13 @@ def _ensemble(members: Sequence[Predictor]) -> Predictor:
         raise InvalidArgument("path", wanted=wanted, got=got, remedy="Leave others out.")
     first = members[0]
     for other in members[1:]:
-        if _vocabulary_key(other) != _vocabulary_key(first):
+        if vocabulary_key(other) != vocabulary_key(first):
             wanted, remedy = f"the vocabularies of {first.folder}", "Train them on the same prepared data."
             raise InvalidArgument(str(other.folder), wanted=wanted, got="others", remedy=remedy)
     return replace(first, model=ClassifierEnsemble(models) if all(labels) else Ensemble(models))
 
 
-def _vocabulary_key(predictor: Predictor) -> tuple[bool, *tuple[str | None, ...]]:
+def vocabulary_key(predictor: Predictor) -> tuple[bool, *tuple[str | None, ...]]:
+    """What two models must have in common to be combined: the hashes of their vocabularies, and running text."""
     hashes = [None if each is None else each.hash for each in (*predictor.sources, predictor.target)]
     return predictor.running_text, *hashes

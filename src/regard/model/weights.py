@@ -76,6 +76,21 @@ def mismatch(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> str:
     return "; ".join(sorted(wrong)[:5]) + (f" and {len(wrong) - 5} more" if len(wrong) > 5 else "")
 
 
+class WeightSum:
+    """The sum of weights of one model after the other, in float64; `mean` gives their mean in float32."""
+
+    def __init__(self) -> None:
+        self.total, self.count = dict[str, Tensor](), 0
+
+    def add(self, weights: Mapping[str, Tensor]) -> None:
+        self.count += 1
+        for name, tensor in weights.items():
+            self.total[name] = self.total[name] + tensor.double() if name in self.total else tensor.double()
+
+    def mean(self) -> dict[str, Tensor]:
+        return {name: (tensor / self.count).float() for name, tensor in self.total.items()}
+
+
 def fingerprint(network: nn.Module) -> str:
     """A hash of a network's structure and all its weights."""
     digest = hashlib.sha256(str(network).encode())

@@ -8,15 +8,13 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
-import torch
-
 from regard.checkpoint import store
 from regard.checkpoint.format import TRAINING_STATE, TRAINING_TENSORS, WEIGHTS, regular_steps
 from regard.core.atomic_io import displaced, file_lock, named_os_errors, saving
 from regard.core.errors import CheckpointRefused, InvalidArgument
 from regard.core.shapes import Tensor
 from regard.model.interfaces import CarriedState
-from regard.model.weights import load_weights, weights_of
+from regard.model.weights import WeightSum, load_weights, weights_of
 from regard.training.distributed import ProcessGroup
 from regard.training.environment import changed_environment, environment
 from regard.training.optimizers import WeightAverage
@@ -194,7 +192,7 @@ class Checkpointer:
 
 def average_checkpoints(run: Path, count: int, on_event: EventHandler) -> dict[str, Tensor]:
     """The mean of the weights of a run's last `count` regular checkpoints; damaged ones are left out."""
-    total, used = dict[str, torch.Tensor](), 0
+    total = WeightSum()
     for step in regular_steps(run)[-count:]:
         folder = store.step_folder(run, step)
         try:
@@ -202,7 +200,5 @@ def average_checkpoints(run: Path, count: int, on_event: EventHandler) -> dict[s
         except CheckpointRefused as error:
             on_event({"event": "warning", "message": f"left out of the average: {error}"})
             continue
-        used += 1
-        for name, tensor in store.tensors(content, WEIGHTS, folder).items():
-            total[name] = total[name] + tensor.double() if name in total else tensor.double()
-    return {name: (tensor / used).float() for name, tensor in total.items()}
+        total.add(store.tensors(content, WEIGHTS, folder))
+    return total.mean()
