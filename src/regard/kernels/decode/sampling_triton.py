@@ -9,6 +9,7 @@ from regard.kernels.decode.programmatic_launch_triton import launch_dependents, 
 from regard.kernels.jit_triton import jit
 
 DEPTH = 64  # scores of a column, whose maximum is kept
+LEVELS = 16  # of these that a warp reads at a time
 
 
 def greedy_step(
@@ -46,10 +47,12 @@ def top_k(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     values = torch.empty(batch, beams, count, dtype=torch.float32, device=scores.device)
     where = torch.empty(batch, beams, count, dtype=torch.int64, device=scores.device)
     columns = triton.cdiv(vocab, DEPTH)
+    if few := columns <= 256:
+        columns = triton.cdiv(columns, 16) * 16  # so that a thread reads several scores at once
     _top_k[(batch * beams,)](
         scores, values, where, scores.stride(1), vocab, columns, count,
-        DEPTH=DEPTH, COLUMNS=triton.next_power_of_2(columns), COUNT=triton.next_power_of_2(count),
-        num_warps=1 if columns <= 256 else 4, **launch_options(),
+        DEPTH=DEPTH, LEVELS=LEVELS if few else 1, COLUMNS=triton.next_power_of_2(columns),
+        COUNT=triton.next_power_of_2(count), num_warps=1 if few else 4, **launch_options(),
     )  # fmt: skip
     return values, where
 
@@ -110,7 +113,7 @@ def _log_sum_exp(scores, out, row_stride, vocab, BLOCK: tl.constexpr, EARLY: tl.
 @jit
 def _top_k(
     scores, values, where, row_stride, vocab, columns, count,
-    DEPTH: tl.constexpr, COLUMNS: tl.constexpr, COUNT: tl.constexpr, EARLY: tl.constexpr,
+    DEPTH: tl.constexpr, LEVELS: tl.constexpr, COLUMNS: tl.constexpr, COUNT: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Scores form columns of DEPTH rows. Take the largest column maximum, recompute that column's, and repeat."""
     launch_dependents(EARLY)
@@ -119,10 +122,15 @@ def _top_k(
     mine = scores + row * row_stride
     column, depth, rank = tl.arange(0, COLUMNS), tl.arange(0, DEPTH), tl.arange(0, COUNT)
     maxima = tl.full([COLUMNS], float("-inf"), tl.float32)
-    for level in range(0, DEPTH):
-        token_id = level * columns + column
-        here = tl.load(mine + token_id, mask=(column < columns) & (token_id < vocab), other=float("-inf"))
-        maxima = tl.maximum(maxima, here.to(tl.float32))
+    for level in range(0, DEPTH, LEVELS):
+        if LEVELS == 1:
+            token_id = level * columns + column
+            here = tl.load(mine + token_id, mask=(column < columns) & (token_id < vocab), other=float("-inf"))
+            maxima = tl.maximum(maxima, here.to(tl.float32))
+        else:
+            token_id = (level + tl.arange(0, LEVELS))[:, None] * columns + column[None, :]
+            here = tl.load(mine + token_id, mask=(column < columns)[None, :] & (token_id < vocab), other=float("-inf"))
+            maxima = tl.maximum(maxima, tl.max(here.to(tl.float32), 0))
     chosen = tl.full([COUNT], -1, tl.int32)
     best_scores = tl.full([COUNT], float("-inf"), tl.float32)
     for number in range(0, count):
