@@ -11,6 +11,7 @@ from regard.kernels.decode import step
 from regard.model.build import build
 from regard.model.capture import capture_attention
 from regard.runtime.cuda.static_decoder import StaticDecoder
+from regard.runtime.interfaces import GreedyTensors, SearchLoop
 
 if torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("needs Triton's interpreter; on a GPU contracts/test_cuda.py compares both", allow_module_level=True)
@@ -78,7 +79,8 @@ def test_steps_alternate_between_the_halves_of_their_workspace():
     for _ in range(4):
         state.reserve()
         decoder._step(persistent, torch.tensor([3]), state)
-        header, *words = state.workspace.memory.split([32, *[(state.workspace.memory.numel() - 32) // 2] * 2])
+        memory = state.workspace.memory[1]
+        header, *words = memory.split([32, *[(memory.numel() - 32) // 2] * 2])
         halves.append((header[0].item(), *((half == -1).all().item() for half in words)))
     assert halves == [(1, False, True), (0, True, False)] * 2
     assert state.reorder(torch.tensor([0])).workspace is not state.workspace  # both may step at the same time
@@ -116,3 +118,59 @@ def test_which_steps_are_one_kernel(monkeypatch):
     narrow = layers._replace(ffn_up=layers.ffn_up._replace(weight=layers.ffn_up.weight[:, :38]))
     assert not persistent.supports(narrow, 1)  # hidden units are received by fours
     assert step.persistent(layers, 1) is None  # on a CPU
+
+
+def choosing(decoder, length, ends=(2, 7), suppressed=(0, 1, 4), **changes):
+    """The tensors of a greedy search of one sequence, and `sampling_triton.greedy_step`'s view of them."""
+    whole = {"length": 0, "min_length": 0, "prompt": 0, "limit": length, "prefix": -1}
+    rows = {name: torch.full((1, 3) if name == "prefix" else (1,), number) for name, number in whole.items()}
+    for name, numbers in changes.items():
+        rows[name].copy_(torch.tensor(numbers))
+    flags = torch.zeros(1, 1, dtype=torch.bool), torch.zeros(1, dtype=torch.bool)
+    tokens = torch.full((1, 1, length + 1), 9)
+    masks = {"suppressed": suppressed, "ends": ends, "forced": 0, "no_repeat_ngram_size": 0, "allow_end": False}
+    greedy = GreedyTensors(flags[0], pad=9)
+    return SearchLoop(tokens=tokens, log_p=None, done=flags[1], normalized=False, greedy=greedy, **rows, **masks)
+
+
+@pytest.mark.parametrize("changes", [{}, {"min_length": 5}, {"prefix": [3, 7, 3], "prompt": 2}, {"prefix": [3, 7, -1]}])
+@pytest.mark.parametrize("seed", range(3))
+@torch.inference_mode()
+def test_steps_that_choose_equal_steps_and_a_choice(seed, changes, monkeypatch):
+    """Until the end and beyond, in launches of one to four steps."""
+    monkeypatch.setattr(persistent, "HALF", (torch.float32,))
+    monkeypatch.setattr(step, "persistent", lambda layers, rows: persistent)
+    persistent._sizes.cache_clear()
+    torch.manual_seed(seed)
+    decoder, memory = made(*KINDS["relu"])
+    found, wanted = choosing(decoder, 8, **changes), choosing(decoder, 8, **changes)
+    states = [decoder.start(memory, batch=1, capacity=16) for _ in range(2)]
+    tokens = [torch.tensor([[1]]) for _ in range(2)]
+    for count in (1, 4, 3, 2):
+        for _ in range(count):
+            states[1].reserve()
+            logits = decoder._step(persistent, tokens[1].flatten(), states[1])[:, :50]
+            tokens[1] = plain_choice(logits, wanted)
+        states[0].reserve(count)
+        assert decoder.greedy_steps(tokens[0], states[0], found, count) is states[0]
+        assert tokens[0].tolist() == tokens[1].tolist()
+        for name in ("tokens", "length", "done"):
+            assert getattr(found, name).tolist() == getattr(wanted, name).tolist()
+        assert found.greedy.ended.tolist() == wanted.greedy.ended.tolist()
+        torch.testing.assert_close(states[0].cache, states[1].cache)
+        assert states[0].time == states[1].time == states[1].steps
+
+
+def plain_choice(logits, loop):
+    """A step of greedy search in Python."""
+    length, early = loop.length.item(), (loop.length < loop.min_length).item()
+    excluded = {*loop.suppressed, *(loop.ends if early else ())}
+    token = max((each for each in range(logits.shape[1]) if each not in excluded), key=lambda each: logits[0, each])
+    if length < loop.prefix.shape[1] and loop.prefix[0, length] >= 0:
+        token = loop.prefix[0, length].item()
+    token = loop.greedy.pad if loop.greedy.ended.item() else token
+    loop.tokens[0, 0, length] = token
+    loop.greedy.ended.logical_or_(torch.tensor(token in loop.ends and length >= loop.prompt.item()))
+    loop.length.add_(~loop.done)
+    loop.done.logical_or_(loop.greedy.ended[0] | (loop.length >= loop.limit))
+    return torch.tensor([[token]])

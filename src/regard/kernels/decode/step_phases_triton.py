@@ -6,8 +6,10 @@ Accumulation is in float32.
 
 import triton.language as tl
 
-from regard.kernels.decode.messages_triton import receive, receive_one, receive_sum, receive_three, send
+from regard.kernels.decode.messages_triton import receive, receive_one, receive_sum, receive_three, receive_two, send
 from regard.kernels.jit_triton import jit
+
+EXCLUDED, CHOSEN, ENDS = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  # kinds of tokens; the last end an output
 
 
 @jit
@@ -42,11 +44,37 @@ def _add_pairs(a, b, c, d):
 
 
 @jit
+def _larger(a, b, c, d):
+    """Of two pairs, that of the larger number; of equal ones, that of the first column."""
+    first = (a > c) | ((a == c) & (b < d))
+    return tl.where(first, a, c), tl.where(first, b, d)
+
+
+@jit
 def _norm(x, gain, shift, eps, WIDTH: tl.constexpr, KIND: tl.constexpr):
     """The normalized residual stream; numbers beyond the width stay zero."""
     total, squares = tl.reduce((x, x * x), 0, _add_pairs)  # at once: each reduction waits for all warps
     mean = total / WIDTH if KIND == 2 else 0.0
     return (x - mean) * tl.rsqrt(tl.maximum(squares / WIDTH - mean * mean, 0.0) + eps) * gain + shift
+
+
+@jit
+def _add_norm(
+    x, added, added_bias, pending, norm_weight, norm_bias, eps, WIDTH: tl.constexpr, WIDTH_2: tl.constexpr,
+    KIND: tl.constexpr, PARTS: tl.constexpr, ASM: tl.constexpr, GROUP: tl.constexpr, PACK: tl.constexpr,
+    PROGRAMS: tl.constexpr,
+):  # fmt: skip
+    """x plus what was sent to `added`, if that is pending; and the norm of the sum."""
+    d = tl.arange(0, WIDTH_2)
+    gain = tl.load(norm_weight + d, mask=d < WIDTH, other=0.0)
+    shift = tl.zeros([WIDTH_2], dtype=tl.float32)
+    if KIND == 2:
+        shift = tl.load(norm_bias + d, mask=d < WIDTH, other=0.0)
+    constant = tl.load(added_bias + d, mask=d < WIDTH, other=0.0).to(tl.float32)
+    if pending:
+        arrived = receive_sum(added, PARTS, WIDTH, WIDTH_2, ASM, GROUP, PACK, PROGRAMS)
+        x += tl.where(d < WIDTH, arrived + constant, 0.0)
+    return x, _norm(x, gain, shift, eps, WIDTH, KIND)
 
 
 @jit
@@ -61,15 +89,10 @@ def norm_product(
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     tile = _load_columns(weight, column, d, outputs, WIDTH)
     tile_bias = tl.load(bias + column, mask=column < outputs, other=0.0)
-    gain = tl.load(norm_weight + d, mask=d < WIDTH, other=0.0)
-    shift = tl.zeros([WIDTH_2], dtype=tl.float32)
-    if KIND == 2:
-        shift = tl.load(norm_bias + d, mask=d < WIDTH, other=0.0)
-    constant = tl.load(added_bias + d, mask=d < WIDTH, other=0.0).to(tl.float32)
-    if pending:
-        arrived = receive_sum(added, PARTS, WIDTH, WIDTH_2, ASM, GROUP, PACK, PROGRAMS)
-        x += tl.where(d < WIDTH, arrived + constant, 0.0)
-    normed = _norm(x, gain, shift, eps, WIDTH, KIND)
+    x, normed = _add_norm(
+        x, added, added_bias, pending, norm_weight, norm_bias, eps, WIDTH, WIDTH_2, KIND, PARTS, ASM, GROUP, PACK,
+        PROGRAMS,
+    )  # fmt: skip
     for begin in range(tl.program_id(0) * COLUMNS, outputs, PROGRAMS * COLUMNS):
         column = begin + tl.arange(0, COLUMNS)
         after = column + PROGRAMS * COLUMNS
@@ -82,6 +105,51 @@ def norm_product(
             tl.store(out + column, product, mask=column < outputs)
         tile, tile_bias = next_tile, next_bias
     return x
+
+
+@jit
+def norm_choice(
+    x, added, added_bias, norm_weight, norm_bias, weight, bias, kinds, may_end, words, eps, outputs,
+    WIDTH: tl.constexpr, WIDTH_2: tl.constexpr, KIND: tl.constexpr, COLUMNS: tl.constexpr, ASM: tl.constexpr,
+    PACK: tl.constexpr, PROGRAMS: tl.constexpr, PROGRAMS_2: tl.constexpr,
+):  # fmt: skip
+    """Phase: as `norm_product`, of which only the largest output and its column are sent; the first of equal ones.
+
+    `kinds` tells which columns are chosen: those of EXCLUDED never, those of ENDS where `may_end`. A NaN is no maximum.
+    """
+    d = tl.arange(0, WIDTH_2)
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    tile = _load_columns(weight, column, d, outputs, WIDTH)
+    tile_bias = tl.load(bias + column, mask=column < outputs, other=0.0)
+    kind = tl.load(kinds + column, mask=column < outputs, other=EXCLUDED)
+    x, normed = _add_norm(
+        x, added, added_bias, True, norm_weight, norm_bias, eps, WIDTH, WIDTH_2, KIND, 1, ASM, 1, PACK, PROGRAMS
+    )
+    highest, where = tl.full([COLUMNS], float("-inf"), tl.float32), column
+    for begin in range(tl.program_id(0) * COLUMNS, outputs, PROGRAMS * COLUMNS):
+        column = begin + tl.arange(0, COLUMNS)
+        after = column + PROGRAMS * COLUMNS
+        next_tile = _load_columns(weight, after, d, outputs, WIDTH)
+        next_bias = tl.load(bias + after, mask=after < outputs, other=0.0)
+        next_kind = tl.load(kinds + after, mask=after < outputs, other=EXCLUDED)
+        product = (_multiply(normed, tile) + tile_bias.to(tl.float32)).to(tile.dtype).to(tl.float32)
+        allowed = (kind != EXCLUDED) & ((kind != ENDS) | may_end)
+        higher = allowed & (product > highest)
+        highest, where = tl.where(higher, product, highest), tl.where(higher, column, where)
+        tile, tile_bias, kind = next_tile, next_bias, next_kind
+    highest, where = tl.reduce((highest, where), 0, _larger)
+    mine = tl.program_id(0) + tl.arange(0, 1)
+    send(words + mine, tl.zeros([1], dtype=tl.float32) + highest, mine >= 0)
+    send(words + PROGRAMS_2 + mine, tl.zeros([1], dtype=tl.float32) + where, mine >= 0)
+
+
+@jit
+def receive_choice(words, ASM: tl.constexpr, PROGRAMS: tl.constexpr, PROGRAMS_2: tl.constexpr):
+    """The column of the largest output that `norm_choice` has found in any program."""
+    program = tl.minimum(tl.arange(0, PROGRAMS_2), PROGRAMS - 1)
+    highest, where = receive_two(words, program, PROGRAMS_2, ASM, PROGRAMS)
+    _, column = tl.reduce((highest, where), 0, _larger)
+    return column.to(tl.int64)
 
 
 @jit

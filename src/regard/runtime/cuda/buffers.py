@@ -114,6 +114,11 @@ class DecodeBuffers(Generic[StrategyType]):
 
     def _static_steps(self, count: int) -> None:
         """Steps after each of which every tensor is where it was."""
+        assert self.decoder is not None
+        assert self.state is not None
+        loop = self.strategy.loop()
+        if loop is not None and self.decoder.greedy_steps(self.tokens, self.state, loop, count) is not None:
+            return
         for _ in range(count):
             before = list(self._strategy_tensors())
             state, tokens = self._step()

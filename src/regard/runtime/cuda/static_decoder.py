@@ -25,7 +25,7 @@ from regard.model.positions import Add
 from regard.model.seq2seq import Seq2Seq
 from regard.model.transformer import TransformerDecoder
 from regard.runtime.cpu.weight_layout import block_norms, block_projections, weight_and_bias
-from regard.runtime.interfaces import EngineDecoder
+from regard.runtime.interfaces import EngineDecoder, SearchLoop
 from regard.runtime.published_attention import publish, publish_step
 
 MAX_POSITIONS = 4096  # where the position encoding has no limit
@@ -36,7 +36,11 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 class Workspace:
     """Memory of the kernel of whole steps, made with the first of them; no part of the state."""
 
-    memory: Tensor | None = None
+    def __init__(self) -> None:
+        self.memory: dict[int, Tensor] = {}  # by the number of steps in a launch
+        self.kinds: dict[
+            tuple[tuple[int, ...], ...], Tensor
+        ] = {}  # of all tokens, by those excluded and those that end
 
 
 @dataclass
@@ -200,17 +204,47 @@ class StaticDecoder(EngineDecoder):
         logits = self._step_by_parts(tokens, state) if persistent is None else self._step(persistent, tokens, state)
         return logits[:, : self.vocab_size], state
 
+    def greedy_steps(
+        self, tokens: Int[Tensor, "B K"], state: DecoderState, loop: SearchLoop, count: int
+    ) -> DecoderState | None:
+        assert isinstance(state, StaticState)
+        kernel = step.persistent(self.weights.layers, tokens.numel()) if self.norm_first else None
+        excludes = loop.no_repeat_ngram_size or loop.allow_end  # more than the kernel does
+        if kernel is None or loop.greedy is None or loop.normalized or excludes or capturing_here():
+            return None
+        key, known = (loop.suppressed, loop.ends), state.workspace.kinds
+        if key not in known:
+            known[key] = self._kinds(kernel, *key)
+        flags = (each.view(torch.uint8) for each in (loop.greedy.ended, loop.done))
+        numbers = (loop.tokens, loop.length, loop.min_length, loop.prompt, loop.prefix, loop.limit)
+        self._launch(kernel, tokens, state, kernel.Choice(known[key], *numbers, *flags, loop.greedy.pad), count)
+        return state
+
+    def _kinds(self, kernel: ModuleType, suppressed: tuple[int, ...], ends: tuple[int, ...]) -> Int[Tensor, " V"]:
+        """Of every token, whether it is never chosen, or ends an output; with the padding of the vocabulary."""
+        kinds = torch.full((len(self.weights.project.weight),), kernel.EXCLUDED.value, dtype=torch.int8)
+        kinds[: self.vocab_size] = kernel.CHOSEN.value
+        kinds[list(ends)] = kernel.ENDS.value
+        kinds[list(suppressed)] = kernel.EXCLUDED.value
+        return kinds.to(self.weights.embed_tokens.device)
+
+    def _launch(
+        self, kernel: ModuleType, tokens: Int[Tensor, "..."], state: StaticState, choice: object = None, count: int = 1
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Steps in one kernel."""
+        weights, memory = self.weights, state.workspace.memory
+        if count not in memory:
+            memory[count] = kernel.step_workspace(weights.layers, self.heads, count)
+        results: tuple[Tensor, Tensor, Tensor] = kernel.step(
+            tokens, weights.embed_tokens, self.scale, weights.positions, weights.layers, *weights.final_norm,
+            weights.project, state.cache, state.admitted, state.source, state.mask, state.time, memory[count],
+            self.heads, self.activation, choice, count,
+        )  # fmt: skip
+        return results
+
     def _step(self, kernel: ModuleType, tokens: Int[Tensor, " rows"], state: StaticState) -> Float[Tensor, "rows V"]:
         """A step in one kernel."""
-        weights = self.weights
-        if state.workspace.memory is None:
-            state.workspace.memory = kernel.step_workspace(weights.layers, self.heads)
-        logits: Tensor
-        logits, qkv, queries = kernel.step(
-            tokens, weights.embed_tokens, self.scale, weights.positions, weights.layers, *weights.final_norm,
-            weights.project, state.cache, state.admitted, state.source, state.mask, state.time,
-            state.workspace.memory, self.heads, self.activation,
-        )  # fmt: skip
+        logits, qkv, queries = self._launch(kernel, tokens, state)
         if capturing_here():
             for number, projected in enumerate(qkv):
                 self._publish_self_attention(number, projected, state)
