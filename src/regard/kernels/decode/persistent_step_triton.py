@@ -194,10 +194,10 @@ def _step(
     embed_scale, eps, score_scale, table_size, capacity, length, layers, outputs, size,
     WIDTH: tl.constexpr, WIDTH_2: tl.constexpr, FFN: tl.constexpr, FFN_2: tl.constexpr, HEADS: tl.constexpr,
     HEAD: tl.constexpr, HEAD_2: tl.constexpr, KIND: tl.constexpr, ACTIVATION: tl.constexpr, CROSS: tl.constexpr,
-    CHOOSES: tl.constexpr, WIDE: tl.constexpr, NARROW: tl.constexpr, PROJECT: tl.constexpr, CHOOSE: tl.constexpr, SLICE: tl.constexpr, KEYS: tl.constexpr,
-    GROUP: tl.constexpr, PACK: tl.constexpr, FFN_PACK: tl.constexpr, PARTS_ASM: tl.constexpr, ONE_ASM: tl.constexpr,
-    FFN_ASM: tl.constexpr, THREE_ASM: tl.constexpr, HEAD_ASM: tl.constexpr, PROGRAMS: tl.constexpr,
-    PROGRAMS_2: tl.constexpr, CHOICE_ASM: tl.constexpr,
+    CHOOSES: tl.constexpr, WIDE: tl.constexpr, NARROW: tl.constexpr, PROJECT: tl.constexpr, CHOOSE: tl.constexpr,
+    SLICE: tl.constexpr, KEYS: tl.constexpr, GROUP: tl.constexpr, PACK: tl.constexpr, FFN_PACK: tl.constexpr,
+    PARTS_ASM: tl.constexpr, ONE_ASM: tl.constexpr, FFN_ASM: tl.constexpr, THREE_ASM: tl.constexpr,
+    HEAD_ASM: tl.constexpr, PROGRAMS: tl.constexpr, PROGRAMS_2: tl.constexpr, CHOICE_ASM: tl.constexpr,
 ):  # fmt: skip
     NORMS: tl.constexpr = 3 if CROSS else 2
     # Words that a layer sends to: queries, keys and values; parts of self-attention's output; queries and parts of the
@@ -236,7 +236,7 @@ def _step(
                 qkv_weight + layer * 3 * WIDTH * WIDTH, qkv_bias + layer * 3 * WIDTH, here, qkv + layer * 3 * WIDTH,
                 eps, 3 * WIDTH, WIDTH, WIDTH_2, KIND, 0, WIDE, True, not CHOOSES, 1, ONE_ASM, 1, PACK, PROGRAMS,
             )  # fmt: skip
-            if CHOOSES:
+            if CHOOSES:  # noqa: SIM102  known when this is compiled
                 if number == 0:  # see the keys of the steps before, which others have stored
                     fence(PROGRAMS)
             self_attention(
@@ -276,7 +276,7 @@ def _step(
                 here + HIDDEN, down_weight + layer * FFN * WIDTH, here + DOWN, WIDTH, FFN, FFN_2, NARROW, FFN_ASM,
                 FFN_PACK, PROGRAMS,
             )  # fmt: skip
-        if not CHOOSES:
+        if not CHOOSES:  # noqa: SIM102
             if tl.program_id(0) == 0:  # when all programs have read them
                 program = tl.minimum(tl.arange(0, PROGRAMS_2), PROGRAMS - 1)
                 receive_one(sent, program, HEAD_ASM, PROGRAMS)
@@ -310,7 +310,7 @@ def _step(
                 project_weight, project_bias, words, logits, eps, outputs, WIDTH, WIDTH_2, KIND, 0, PROJECT, False,
                 True, 1, ONE_ASM, 1, PACK, PROGRAMS,
             )  # fmt: skip
-    if CHOOSES:
+    if CHOOSES:  # noqa: SIM102
         if tl.program_id(0) == 0:  # all programs have sent their choice, and read what is overwritten here before
             tl.store(time, now)
             tl.store(workspace, 1 - half)

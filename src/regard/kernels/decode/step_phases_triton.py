@@ -64,7 +64,7 @@ def _add_norm(
     KIND: tl.constexpr, PARTS: tl.constexpr, ASM: tl.constexpr, GROUP: tl.constexpr, PACK: tl.constexpr,
     PROGRAMS: tl.constexpr,
 ):  # fmt: skip
-    """x plus what was sent to `added`, if that is pending; and the norm of the sum."""
+    """The sum of x and what was sent to `added`, if that is pending; and its norm."""
     d = tl.arange(0, WIDTH_2)
     gain = tl.load(norm_weight + d, mask=d < WIDTH, other=0.0)
     shift = tl.zeros([WIDTH_2], dtype=tl.float32)
