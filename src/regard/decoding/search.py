@@ -107,6 +107,7 @@ class SearchBatch:
 
     def run(self) -> Iterator[tuple[int, list[Hypothesis]]]:
         """The index of each request and its hypotheses, as they are finished."""
+        self._encode()
         finished = self._first_steps(wait=not self.plan.recorded)
         while True:
             for slot, hypotheses in finished:
@@ -120,6 +121,7 @@ class SearchBatch:
     def stream(self) -> Iterator[int]:
         """The tokens of the only request."""
         self.streams, prompt = True, self.requests[0].request.given
+        self._encode()
         done = bool(self._first_steps(wait=True))
         read = self.read.get(0, 0)
         yield from self.buffers.strategy.generated.tokens[0, 0, :read].tolist()
@@ -212,8 +214,14 @@ class SearchBatch:
         request = self.requests[index].request
         return 0 if request.source is not None or request.score_prompt else request.given
 
+    @torch.inference_mode()
+    def _encode(self) -> None:
+        """Encode the first requests, before all else: a GPU does so while the host chooses engine and buffers."""
+        self.queue = EncodeQueue(self.plan, self.requests)
+        self.queue.encode()
+
     def _first_steps(self, *, wait: bool) -> Finished:
-        """As `_advance`, from the beginning.
+        """As `_advance`, from the beginning, after `_encode`.
 
         Where steps are recorded, the weights are compared with the decoder's copy while a GPU works; if they have
         changed, its steps are repeated.
@@ -231,6 +239,7 @@ class SearchBatch:
             finished = self._advance(wait=False)
         if decoder.refresh(self.task.model):
             self._return_buffers()
+            self._encode()
             self._begin()
             return self._advance(wait=wait)
         return finished if finished or done is None else self._finished(done())
@@ -238,10 +247,8 @@ class SearchBatch:
     @torch.inference_mode()
     def _begin(self) -> None:
         plan = self.plan
-        self.occupants, self.queue = [None] * plan.slots, EncodeQueue(plan, self.requests)
-        self.step = 0  # steps taken
+        self.occupants, self.step = [None] * plan.slots, 0  # steps taken
         self.done, self.read = None, {}
-        self.queue.encode()
         self.sizes = plan.sizes(self.queue.memory)
         self.pool_key = plan.pool_key(self.sizes)
         self.buffers = self._pooled_buffers() or self._new_buffers()
@@ -360,7 +367,8 @@ class EncodeQueue:
 
     def encode(self) -> None:
         """Encode the next requests."""
-        chosen = list(range(self.next, min(self.next + self.plan.slots, len(self.requests))))
+        most = self.plan.slots if self.plan.limits.queued else len(self.requests)  # the slots depend on the engine
+        chosen = list(range(self.next, min(self.next + most, len(self.requests))))
         self.next += len(chosen)
         self.encode_these(chosen)
 
