@@ -53,6 +53,10 @@ PROJECT, CHOOSE = 32, 16  # logits of a tile: stored, or among which a token is 
 KEYS = 32  # that a program reads at a time
 WARPS = 4  # of a program
 MAX_WORDS, MAX_SLICE = 32, 8192  # that a thread receives at a time; weights of an output projection in a program
+BULK_PREFETCH = tl.constexpr(  # of $2 bytes at $1, by one thread
+    "{ .reg .pred p; .reg .b32 t; mov.u32 t, %tid.x; setp.eq.u32 p, t, 0; setp.gt.and.s32 p, $2, 0, p; "
+    "@p cp.async.bulk.prefetch.L2.global [$1], $2; mov.b32 $0, 0; }"
+)
 KINDS = {ACTIVATIONS["relu"]: 1, ACTIVATIONS["gelu"]: 2, ACTIVATIONS["gelu_tanh"]: 3, ACTIVATIONS["silu"]: 4}
 
 
@@ -103,7 +107,7 @@ def step(
         any_tensor if final_bias is None else final_bias, *layers.qkv_proj, *layers.out_proj, *cross_q, *cross_out,
         *layers.ffn_up, *layers.ffn_down, *project, logits, memory, *choice, choice.prefix.shape[-1], steps, scale,
         final_norm.epsilon, 1 / sqrt(width // heads), 0 if positions is None else len(positions), cache.shape[2],
-        mask.shape[1], count, len(project.weight), _words(layers, heads, programs),
+        mask.shape[1], count, _words(layers, heads, programs), OUTPUTS=len(project.weight), BULK=_bulk(tokens.device),
         KIND=1 if final_bias is None else 2, ACTIVATION=KINDS[activation], CROSS=crosses, CHOOSES=chooses, WIDE=WIDE,
         NARROW=NARROW, KEYS=KEYS, PROGRAMS=programs, num_warps=WARPS, **_sizes(width, ffn, heads, programs),
         **({"launch_cooperative_grid": True} if tokens.is_cuda else {}),
@@ -149,6 +153,12 @@ def _programs(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
+@lru_cache(maxsize=16)
+def _bulk(device: torch.device) -> bool:
+    """Whether one instruction can prefetch many bytes."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
 @lru_cache(maxsize=1)
 def _cooperative() -> bool:
     """Whether Triton can launch programs that are all resident at once, without which a barrier may never end."""
@@ -160,29 +170,40 @@ def _cooperative() -> bool:
 
 
 @jit
-def _prefetch(weight, count, PROGRAMS: tl.constexpr):
+def _prefetch(weight, count, BULK: tl.constexpr, PROGRAMS: tl.constexpr):
     """Have the second-level cache load so many weights, of which each program asks for some."""
-    LINE: tl.constexpr = 1024 // weight.dtype.element_ty.primitive_bitwidth  # weights of 128 bytes
+    BITS: tl.constexpr = weight.dtype.element_ty.primitive_bitwidth
     if PROGRAMS > 1:
-        for first in range(tl.program_id(0) * 128, tl.cdiv(count, LINE), PROGRAMS * 128):
-            at = tl.minimum((first + tl.arange(0, 128)) * LINE, count - 1)
+        if BULK:
+            size = count * (BITS // 8)
+            share = tl.cdiv(tl.cdiv(size, PROGRAMS), 128) * 128
+            first = tl.program_id(0) * share + tl.arange(0, 1)
             tl.inline_asm_elementwise(
-                "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [(weight + at).to(tl.int64)], dtype=tl.int32,
-                is_pure=False, pack=1,
+                BULK_PREFETCH, "=r,l,r", [weight.to(tl.int64) + first, tl.minimum(size - first, share)],
+                dtype=tl.int32, is_pure=False, pack=1,
             )  # fmt: skip
+        else:
+            LINE: tl.constexpr = 1024 // BITS  # weights of 128 bytes
+            for first in range(tl.program_id(0) * 128, tl.cdiv(count, LINE), PROGRAMS * 128):
+                at = tl.minimum((first + tl.arange(0, 128)) * LINE, count - 1)
+                tl.inline_asm_elementwise(
+                    "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [(weight + at).to(tl.int64)], dtype=tl.int32,
+                    is_pure=False, pack=1,
+                )  # fmt: skip
 
 
 @jit
 def _prefetch_layer(
-    qkv, out, cross_q, cross_out, up, down, layer, WIDTH: tl.constexpr, FFN: tl.constexpr, PROGRAMS: tl.constexpr
+    qkv, out, cross_q, cross_out, up, down, layer, WIDTH: tl.constexpr, FFN: tl.constexpr, BULK: tl.constexpr,
+    PROGRAMS: tl.constexpr,
 ):  # fmt: skip
     """Have the second-level cache load the weights of a layer."""
-    _prefetch(qkv + layer * 3 * WIDTH * WIDTH, 3 * WIDTH * WIDTH, PROGRAMS)
-    _prefetch(out + layer * WIDTH * WIDTH, WIDTH * WIDTH, PROGRAMS)
-    _prefetch(cross_q + layer * WIDTH * WIDTH, WIDTH * WIDTH, PROGRAMS)
-    _prefetch(cross_out + layer * WIDTH * WIDTH, WIDTH * WIDTH, PROGRAMS)
-    _prefetch(up + layer * FFN * WIDTH, FFN * WIDTH, PROGRAMS)
-    _prefetch(down + layer * FFN * WIDTH, FFN * WIDTH, PROGRAMS)
+    _prefetch(qkv + layer * 3 * WIDTH * WIDTH, 3 * WIDTH * WIDTH, BULK, PROGRAMS)
+    _prefetch(out + layer * WIDTH * WIDTH, WIDTH * WIDTH, BULK, PROGRAMS)
+    _prefetch(cross_q + layer * WIDTH * WIDTH, WIDTH * WIDTH, BULK, PROGRAMS)
+    _prefetch(cross_out + layer * WIDTH * WIDTH, WIDTH * WIDTH, BULK, PROGRAMS)
+    _prefetch(up + layer * FFN * WIDTH, FFN * WIDTH, BULK, PROGRAMS)
+    _prefetch(down + layer * FFN * WIDTH, FFN * WIDTH, BULK, PROGRAMS)
 
 
 @jit
@@ -191,7 +212,8 @@ def _step(
     final_bias, qkv_weight, qkv_bias, out_weight, out_bias, cross_q_weight, cross_q_bias, cross_out_weight,
     cross_out_bias, up_weight, up_bias, down_weight, down_bias, project_weight, project_bias, logits, workspace,
     kinds, generated, lengths, min_lengths, prompts, prefix, limits, ended_flags, done_flags, pad, prefixes, steps,
-    embed_scale, eps, score_scale, table_size, capacity, length, layers, outputs, size,
+    embed_scale, eps, score_scale, table_size, capacity, length, layers, size,
+    OUTPUTS: tl.constexpr, BULK: tl.constexpr,
     WIDTH: tl.constexpr, WIDTH_2: tl.constexpr, FFN: tl.constexpr, FFN_2: tl.constexpr, HEADS: tl.constexpr,
     HEAD: tl.constexpr, HEAD_2: tl.constexpr, KIND: tl.constexpr, ACTIVATION: tl.constexpr, CROSS: tl.constexpr,
     CHOOSES: tl.constexpr, WIDE: tl.constexpr, NARROW: tl.constexpr, PROJECT: tl.constexpr, CHOOSE: tl.constexpr,
@@ -248,10 +270,10 @@ def _step(
             if number + 1 < layers:
                 _prefetch_layer(
                     qkv_weight, out_weight, cross_q_weight, cross_out_weight, up_weight, down_weight, layer + 1, WIDTH,
-                    FFN, PROGRAMS,
+                    FFN, BULK, PROGRAMS,
                 )  # fmt: skip
             if number + 1 == layers:
-                _prefetch(project_weight, outputs * WIDTH, PROGRAMS)
+                _prefetch(project_weight, OUTPUTS * WIDTH, BULK, PROGRAMS)
             added, added_bias = here + ATTENDED, out_bias + layer * WIDTH
             if CROSS:
                 norm += WIDTH
@@ -283,14 +305,15 @@ def _step(
                 tl.store(time, now + 1)
                 tl.store(workspace, 1 - half)
         _prefetch_layer(  # for the next step
-            qkv_weight, out_weight, cross_q_weight, cross_out_weight, up_weight, down_weight, 0, WIDTH, FFN, PROGRAMS
+            qkv_weight, out_weight, cross_q_weight, cross_out_weight, up_weight, down_weight, 0, WIDTH, FFN, BULK,
+            PROGRAMS,
         )  # fmt: skip
         last = layers - 1
         if CHOOSES:
             fence(PROGRAMS)  # before others begin the next step, which reads the keys of this one
             norm_choice(
                 x, words + last * (DOWN + WIDTH) + DOWN, down_bias + last * WIDTH, final_weight, final_bias,
-                project_weight, project_bias, kinds, before >= min_length, sent, eps, outputs, WIDTH, WIDTH_2, KIND,
+                project_weight, project_bias, kinds, before >= min_length, sent, eps, OUTPUTS, WIDTH, WIDTH_2, KIND,
                 CHOOSE, ONE_ASM, PACK, PROGRAMS, PROGRAMS_2,
             )  # fmt: skip
             token = receive_choice(sent, CHOICE_ASM, PROGRAMS, PROGRAMS_2)
@@ -307,7 +330,7 @@ def _step(
         else:
             norm_product(
                 x, words + last * (DOWN + WIDTH) + DOWN, down_bias + last * WIDTH, True, final_weight, final_bias,
-                project_weight, project_bias, words, logits, eps, outputs, WIDTH, WIDTH_2, KIND, 0, PROJECT, False,
+                project_weight, project_bias, words, logits, eps, OUTPUTS, WIDTH, WIDTH_2, KIND, 0, PROJECT, False,
                 True, 1, ONE_ASM, 1, PACK, PROGRAMS,
             )  # fmt: skip
     if CHOOSES:  # noqa: SIM102
