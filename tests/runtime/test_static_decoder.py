@@ -78,7 +78,8 @@ def test_a_restarted_state_is_a_new_one(beams):
         fixed.step(torch.arange(3 * beams), used)
         used.follow(torch.arange(beams).roll(1).expand(3, beams))
     used.admit(torch.tensor([1]), fixed.start(given.reorder(torch.tensor([1])), batch=1, capacity=0, beams=beams))
-    used.restart()
+    used.steps = 0
+    used.clear()
     assert (used.steps, used.time.tolist(), used.admitted.tolist()) == (0, [0], [0, 0, 0])
     assert torch.equal(used.parents, new.parents)
     for tokens in torch.arange(2 * 3 * beams).view(2, -1):

@@ -179,17 +179,28 @@ class SearchBatch:
         admitted, self.done = self.queue.encoded[: len(slots)], None
         for slot, index in zip(slots, admitted, strict=True):
             self.occupants[slot] = index, self.step
-        rows = self._write(slots, admitted)
+        empty, rows = self.buffers.state is None, self._write(slots, admitted)
         self.buffers.strategy.set_seed(self.task.config.seed)
         self._constrain(slots, admitted)
+        if self._begins:
+            memory, requests = self.queue.take_memory(), [self.requests[index] for index in admitted]
+            self.buffers.begin(partial(self._fill, rows, memory, requests), len(requests), memory)
         # The encoder may still be running on a GPU: all that does not need its result has been launched.
-        empty = self.buffers.state is None
-        state = self.queue.state_of(len(slots), self.plan.capacity if empty else 0)
-        if empty:  # all slots at once
-            self.buffers.state = state
+        elif empty:  # all slots at once
+            self.buffers.state = self.queue.state_of(len(slots), self.plan.capacity)
         else:
-            self.buffers.admit(rows, state)
+            self.buffers.admit(rows, self.queue.state_of(len(slots), 0))
         self._read_prompts(slots, admitted, empty=empty)
+
+    @property
+    def _begins(self) -> bool:
+        """Whether static buffers begin: all slots are free."""
+        return self.plan.static and self.step == 0
+
+    def _fill(self, rows: Slots, memory: Memory | None, requests: list[PlannedRequest]) -> None:
+        """Begin requests in these slots of static buffers, and make all others finish after one step."""
+        _begin_requests(self.buffers, slice(None), self.buffers.table)
+        self.buffers.admit(rows, self.plan.start(memory, len(requests), 0, requests))
 
     def _read_prompts(self, slots: list[int], admitted: list[int], *, empty: bool) -> None:
         """Read the prompts of admitted requests in forward passes instead of steps.
@@ -318,10 +329,9 @@ class SearchBatch:
             [slot, each.number, each.first, each.min_length, each.max_length, each.request.given, *each.prefix]
             for slot, each in zip(slots, requests, strict=True)
         ]
-        if self.plan.static and self.step == 0:  # all slots are free: write all of them
+        if self._begins:  # write all of them
             rows += [[0, 0, 0, 0, 1, 0]] * (len(self.occupants) - len(slots))  # finished after one step
             self.buffers.table.copy_(self._on_host(rows), non_blocking=True)
-            self.buffers.run("admit", partial(_begin_requests, self.buffers, slice(None), self.buffers.table))
             return slice(len(slots))
         table = self._on_host(rows).to(self.plan.device, non_blocking=True)
         _begin_requests(self.buffers, table[:, 0], table)
@@ -383,6 +393,12 @@ class EncodeQueue:
             self.memory = engines.encode_each(task.model, sources, task.collate, int8=int8)
         else:
             self.memory = engines.encode(task.model, task.collate(sources), half=self.plan.half, int8=int8)
+
+    def take_memory(self) -> Memory | None:
+        """The memory of all encoded requests, which leave the queue."""
+        assert self.state is None
+        memory, self.memory, self.encoded = self.memory, None, []
+        return memory
 
     def state_of(self, count: int, capacity: int) -> DecoderState:
         """The decoder's state of the first `count` encoded requests, which leave the queue."""

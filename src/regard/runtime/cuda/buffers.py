@@ -6,7 +6,7 @@ kept with their recordings for the next search of the same size.
 
 from collections.abc import Callable, Hashable, Iterator
 from copy import copy
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -15,10 +15,12 @@ import torch
 from regard.core.shapes import Int, Tensor
 from regard.model.interfaces import DecoderState
 from regard.model.kv_cache import Slots
+from regard.model.memory import Memory
 from regard.runtime.cuda.cuda_graphs import GraphRecorder
 from regard.runtime.cuda.static_decoder import StaticState, tensors_of
 from regard.runtime.interfaces import EngineDecoder, LoopBounds, SearchStrategy
 
+BEGINNINGS, BEGINNING_ROWS = 4, 64  # recordings of beginnings, of so many hypotheses: they hold all keys of a source
 SHARE = 8  # kept buffers may use an eighth of a GPU's memory
 StrategyType = TypeVar("StrategyType", bound=SearchStrategy)
 
@@ -37,13 +39,32 @@ class DecodeBuffers(Generic[StrategyType]):
         self.tokens = torch.zeros_like(strategy.generated.tokens[:, :, 0])
         self.table = table  # the parameters of admitted requests, where a recording reads them
         self.static, self.recorded = decoder.static, recorded  # whether memory is fixed, and steps are recorded
-        self.graphs = GraphRecorder()
+        self.graphs, self.beginnings = GraphRecorder(), GraphRecorder(limit=BEGINNINGS)
 
     def run(self, key: Hashable, work: Callable[[], None]) -> None:
         """Run work that is the same whenever it has this key, on these buffers."""
         with torch.cuda.device_of(self.tokens):  # type: ignore[no-untyped-call]
             if self.recorded:
                 self.graphs.run(key, work)
+            else:
+                work()
+
+    def begin(self, fill: Callable[[], None], count: int, memory: Memory | None) -> None:
+        """Reset a static state to before the first step, and fill `count` of its slots with this memory.
+
+        A recording reads a memory where it was recorded: those of similar searches have few addresses.
+        """
+        read = () if memory is None else (memory.states, memory.mask)
+        key = count, *((x.shape, x.data_ptr()) for x in read)
+
+        def work() -> None:
+            if isinstance(self.state, StaticState):
+                self.state.clear()
+            fill()
+
+        with torch.cuda.device_of(self.tokens):  # type: ignore[no-untyped-call]
+            if self.recorded and self.tokens.numel() <= BEGINNING_ROWS:
+                self.beginnings.run(key, work)
             else:
                 work()
 
@@ -137,6 +158,8 @@ class DecodeBuffers(Generic[StrategyType]):
         else:
             self.state = state
             self.graphs.replays.clear()
+            self.beginnings.replays.clear()
+            self.__dict__.pop("nbytes", None)
 
     def admit(self, slots: Slots, fresh: DecoderState) -> None:
         """Put the states of new sequences into these slots."""
@@ -165,6 +188,11 @@ class DecodeBuffers(Generic[StrategyType]):
         if isinstance(self.state, StaticState) and isinstance(other.state, StaticState):
             self.state.steps = other.state.steps
 
+    @cached_property
+    def nbytes(self) -> int:
+        """Of all tensors."""
+        return sum(x.nbytes for x in self.tensors())
+
     def tensors(self) -> list[Tensor]:
         return [*(x for _, _, x in self._strategy_tensors()), self.tokens, *tensors_of(self.state)]
 
@@ -182,7 +210,7 @@ class BufferPool(Generic[StrategyType]):
     def take(self, key: Hashable) -> DecodeBuffers[StrategyType] | None:
         buffers = self.kept.pop(key, None)
         if buffers is not None and isinstance(buffers.state, StaticState):
-            buffers.state.restart()
+            buffers.state.steps = 0  # `begin` resets the rest
         return buffers
 
     def put(self, key: Hashable, buffers: DecodeBuffers[StrategyType]) -> None:
@@ -190,10 +218,8 @@ class BufferPool(Generic[StrategyType]):
         buffers.decoder = None  # the pool lives as long as the decoder, which is referenced weakly
         self.kept.pop(key, None)
         self.kept[key] = buffers
-        sizes = {key: sum(x.nbytes for x in each.tensors()) for key, each in self.kept.items()}
-        while sum(sizes.values()) > _memory(buffers.tokens.device) // SHARE:
-            oldest = next(iter(sizes))
-            del self.kept[oldest], sizes[oldest]
+        while sum(each.nbytes for each in self.kept.values()) > _memory(buffers.tokens.device) // SHARE:
+            del self.kept[next(iter(self.kept))]
 
 
 _pools: "WeakKeyDictionary[EngineDecoder, BufferPool[Any]]" = WeakKeyDictionary()

@@ -79,9 +79,8 @@ class StaticState(DecoderState):
         self.mask = write_rows(self.mask, slots, fresh.mask)
         return self
 
-    def restart(self) -> None:
-        """Reset to before the first step, for a new search."""
-        self.steps = 0
+    def clear(self) -> None:
+        """Reset the tensors to before the first step, for a new search."""
         self.time.zero_()
         self.admitted.zero_()
         if self.parents.shape[1] > 1:
