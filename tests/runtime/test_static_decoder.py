@@ -19,13 +19,14 @@ from regard.decoding.greedy import GreedySearch
 from regard.decoding.interfaces import GeneratedTokens
 from regard.decoding.request import Request, SearchTask
 from regard.kernels.decode import step as step_kernels
+from regard.model.build import build
 from regard.model.seq2seq import Seq2Seq
 from regard.model.transformer import TransformerDecoder
 from regard.runtime import engines
 from regard.runtime.cpu.support import supported
 from regard.runtime.cuda import buffers, cuda_graphs, static_decoder as static_decoders
 from regard.runtime.cuda.cuda_graphs import rounded
-from regard.runtime.cuda.encode import GraphedEncoder
+from regard.runtime.cuda.encode import CastEncoder, GraphedEncoder
 from regard.runtime.cuda.static_decoder import StaticDecoder, _decoders, static_decoder
 from regard.runtime.engines import PyTorchEngine
 from regard.runtime.interfaces import Engine
@@ -360,3 +361,25 @@ def test_a_gpu_reads_every_word_of_every_weight_for_the_fingerprints(monkeypatch
         weight.data.view(-1)[-1] += 1
         assert fingerprint.changed(module)
         assert not fingerprint.changed(module)
+
+
+@pytest.mark.parametrize("bias", ["all", "none"])
+@torch.inference_mode()
+def test_an_encoder_with_cast_weights_computes_the_same_bit_for_bit(bias, monkeypatch):
+    """As autocast casts them, also after they have changed; without joining the projections of a layer anew."""
+    side = {"kind": "transformer", "dim": 16, "layers": 2, "heads": 2, "ffn_dim": 24, "attention_bias": bias}
+    module = build({"encoder": side, "vocab_size": 20, "decoder": side}).encoder.eval()
+    source = Tokens.of([[5, 6, 7], [8]])
+    with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
+        cast = CastEncoder(module, ())
+        for weight in (None, *static_decoders.weights(module)):
+            if weight is not None:
+                weight.data.add_(0.3 * torch.randn_like(weight))  # not counted by PyTorch's version counter
+            assert torch.equal(cast(source).states, module(source).states)
+        joined, right = [], torch.cat
+        monkeypatch.setattr(torch, "cat", lambda parts, *more: joined.append(len(parts)) or right(parts, *more))
+        cast(source)
+        assert 3 not in joined
+        module(source)
+        assert 3 in joined
+    assert not {x.data_ptr() for x in cast.casts} & {x.data_ptr() for x in static_decoders.weights(module)}
