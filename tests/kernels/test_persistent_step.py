@@ -120,45 +120,79 @@ def test_which_steps_are_one_kernel(monkeypatch):
     assert step.persistent(layers, 1) is None  # on a CPU
 
 
-def choosing(decoder, length, ends=(2, 7), suppressed=(0, 1, 4), **changes):
-    """The tensors of a greedy search of one sequence, and `sampling_triton.greedy_step`'s view of them."""
-    whole = {"length": 0, "min_length": 0, "prompt": 0, "limit": length, "prefix": -1}
+def choosing(limit=6, ends=(2, 7), suppressed=(0, 1, 4), **numbers):
+    """The tensors of a greedy search of one sequence."""
+    whole = {"length": 0, "min_length": 0, "prompt": 0, "limit": limit, "prefix": -1}
     rows = {name: torch.full((1, 3) if name == "prefix" else (1,), number) for name, number in whole.items()}
-    for name, numbers in changes.items():
-        rows[name].copy_(torch.tensor(numbers))
-    flags = torch.zeros(1, 1, dtype=torch.bool), torch.zeros(1, dtype=torch.bool)
-    tokens = torch.full((1, 1, length + 1), 9)
+    for name, number in numbers.items():
+        rows[name].copy_(torch.tensor(number))
+    ended, done = torch.zeros(1, 1, dtype=torch.bool), torch.zeros(1, dtype=torch.bool)
     masks = {"suppressed": suppressed, "ends": ends, "forced": 0, "no_repeat_ngram_size": 0, "allow_end": False}
-    greedy = GreedyTensors(flags[0], pad=9)
-    return SearchLoop(tokens=tokens, log_p=None, done=flags[1], normalized=False, greedy=greedy, **rows, **masks)
+    return SearchLoop(
+        tokens=torch.full((1, 1, limit + 1), 9), log_p=None, done=done, normalized=False,
+        greedy=GreedyTensors(ended, pad=9), **rows, **masks,
+    )  # fmt: skip
 
 
-@pytest.mark.parametrize("changes", [{}, {"min_length": 5}, {"prefix": [3, 7, 3], "prompt": 2}, {"prefix": [3, 7, -1]}])
-@pytest.mark.parametrize("seed", range(3))
+CHOICES = {  # a seed, what is asked for, and the tokens
+    "to the maximum length": (7, {"limit": 4}, [12, 31, 25, 23]),
+    "after the minimum length": (5, {"min_length": 3}, [41, 41, 41, 2, 9, 9]),
+    "an end in a prompt": (5, {"prefix": [3, 7, 3], "prompt": 2}, [3, 7, 3, 2, 9, 9]),
+    "an end in a prefix": (0, {"prefix": [3, 7, -1]}, [3, 7, 9, 9, 9, 9]),
+    "none of these": (0, {"suppressed": (0, 1, 23)}, None),
+    "the first of equals": (1, {}, [25] * 6),
+}
+
+
+@pytest.mark.parametrize("case", CHOICES)
 @torch.inference_mode()
-def test_steps_that_choose_equal_steps_and_a_choice(seed, changes, monkeypatch):
-    """Until the end and beyond, in launches of one to four steps."""
-    monkeypatch.setattr(persistent, "HALF", (torch.float32,))
+def test_steps_that_choose_equal_steps_and_a_choice(case, monkeypatch):
+    """Until the end and beyond, in launches of one to three steps."""
     monkeypatch.setattr(step, "persistent", lambda layers, rows: persistent)
     persistent._sizes.cache_clear()
+    seed, asked, tokens = CHOICES[case]
     torch.manual_seed(seed)
     decoder, memory = made(*KINDS["relu"])
-    found, wanted = choosing(decoder, 8, **changes), choosing(decoder, 8, **changes)
-    states = [decoder.start(memory, batch=1, capacity=16) for _ in range(2)]
-    tokens = [torch.tensor([[1]]) for _ in range(2)]
-    for count in (1, 4, 3, 2):
+    project = decoder.weights.project
+    for x in project:
+        x[40] = x[25]  # in another tile
+    project.bias[50:] = 100.0  # the padding of the vocabulary
+    found, wanted = choosing(**asked), choosing(**asked)
+    states = [decoder.start(memory, batch=1, capacity=8) for _ in range(2)]
+    last = [torch.tensor([[1]]) for _ in range(2)]
+    for count in (1, 3, 2):
         for _ in range(count):
             states[1].reserve()
-            logits = decoder._step(persistent, tokens[1].flatten(), states[1])[:, :50]
-            tokens[1] = plain_choice(logits, wanted)
+            last[1] = plain_choice(decoder._step_by_parts(last[1].flatten(), states[1])[:, :50], wanted)
         states[0].reserve(count)
-        assert decoder.greedy_steps(tokens[0], states[0], found, count) is states[0]
-        assert tokens[0].tolist() == tokens[1].tolist()
+        assert decoder.greedy_steps(last[0], states[0], found, count) is states[0]
+        assert last[0].tolist() == last[1].tolist()
         for name in ("tokens", "length", "done"):
             assert getattr(found, name).tolist() == getattr(wanted, name).tolist()
         assert found.greedy.ended.tolist() == wanted.greedy.ended.tolist()
-        torch.testing.assert_close(states[0].cache, states[1].cache)
+        torch.testing.assert_close(states[0].cache, states[1].cache, atol=1e-4, rtol=1e-4)
         assert states[0].time == states[1].time == states[1].steps
+    regions = states[0].workspace.memory[3][32:].view(2, 3, -1)  # halves, and the steps of a launch
+    assert [[(words == -1).all().item() for words in half] for half in regions] == [[False] * 3, [True] * 3]
+    given = found.tokens.flatten().tolist()
+    assert given[:4] == tokens[:4] if tokens else 23 not in given
+    assert states[0].workspace.memory.keys() == {1, 3, 2}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"normalized": True}, {"no_repeat_ngram_size": 2}, {"allow_end": True}, {"greedy": None}],
+    ids=lambda changes: next(iter(changes)),
+)
+@torch.inference_mode()
+def test_which_choices_are_left_to_the_strategy(changes, monkeypatch):
+    monkeypatch.setattr(step, "persistent", lambda layers, rows: persistent)
+    monkeypatch.setattr(persistent, "step", pytest.fail)
+    decoder, memory = made(*KINDS["relu"])
+    state, tokens = decoder.start(memory, batch=1, capacity=8), torch.tensor([[1]])
+    assert decoder.greedy_steps(tokens, state, replace(choosing(), **changes), 2) is None
+    with capture_attention():
+        assert decoder.greedy_steps(tokens, state, choosing(), 2) is None
 
 
 def plain_choice(logits, loop):

@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 import torch
 from test_cpu_decoder import COMPILED, one_weight, stepped
+from torch.nn import functional as F
 
 from regard.core.sequence import Tokens
 from regard.data.special_tokens import END, START
@@ -383,3 +384,31 @@ def test_an_encoder_with_cast_weights_computes_the_same_bit_for_bit(bias, monkey
         module(source)
         assert 3 in joined
     assert not {x.data_ptr() for x in cast.casts} & {x.data_ptr() for x in static_decoders.weights(module)}
+
+
+@pytest.mark.usefixtures("_as_on_a_gpu")
+def test_a_recorded_beginning_reads_the_memory_of_each_search(monkeypatch):
+    """One sentence at a time, in buffers that are kept, padded to few lengths; two are read at one address each."""
+    made, rows = model("transformer"), [row for row in sources() if len(row) > 1]
+
+    def encode(self, made, source, **_):
+        return made.encode(Tokens(F.pad(source.ids, (0, source.ids.shape[1] % 2)), source.lengths))
+
+    monkeypatch.setattr(type(engines.ENGINES[0]), "encode", encode)
+    monkeypatch.setattr(buffers, "BEGINNINGS", 2)
+    starts, right = [], StaticDecoder.start
+
+    def start(self, memory, **sizes):
+        if sizes["capacity"] == 0:
+            starts.append(memory.states)
+        return right(self, memory, **sizes)
+
+    monkeypatch.setattr(StaticDecoder, "start", start)
+    wanted = [token_ids(decode(deepcopy(made), [row])) for row in rows]
+    assert len({str(each) for each in wanted}) > 3
+    starts.clear()
+    for _ in range(3):
+        assert [token_ids(decode(made, [row])) for row in rows] == wanted
+    read = {shape: {x.data_ptr() for x in starts if x.shape == shape} for shape in {x.shape for x in starts}}
+    assert len(read) == 3
+    assert sum(len(addresses) == 1 for addresses in read.values()) >= 2

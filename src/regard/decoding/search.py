@@ -184,7 +184,7 @@ class SearchBatch:
         self._constrain(slots, admitted)
         if self._begins:
             memory, requests = self.queue.take_memory(), [self.requests[index] for index in admitted]
-            self.buffers.begin(partial(self._fill, rows, memory, requests), len(requests), memory)
+            self.buffers.begin(partial(self._fill, rows, requests), len(requests), memory)
         # The encoder may still be running on a GPU: all that does not need its result has been launched.
         elif empty:  # all slots at once
             self.buffers.state = self.queue.state_of(len(slots), self.plan.capacity)
@@ -197,7 +197,7 @@ class SearchBatch:
         """Whether static buffers begin: all slots are free."""
         return self.plan.static and self.step == 0
 
-    def _fill(self, rows: Slots, memory: Memory | None, requests: list[PlannedRequest]) -> None:
+    def _fill(self, rows: Slots, requests: list[PlannedRequest], memory: Memory | None) -> None:
         """Begin requests in these slots of static buffers, and make all others finish after one step."""
         _begin_requests(self.buffers, slice(None), self.buffers.table)
         self.buffers.admit(rows, self.plan.start(memory, len(requests), 0, requests))

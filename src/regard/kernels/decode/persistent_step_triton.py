@@ -100,7 +100,7 @@ def step(
     qkv, query = table.new_empty(told, 1, 3 * width), table.new_empty(told if crosses else 0, 1, width)
     logits = table.new_empty(1, 0 if chooses else len(project.weight))
     norm_bias, final_bias, any_tensor = layers.norm_bias, final_norm.bias, project.bias
-    choice = Choice(*[tokens] * 9, 0) if choice is None else choice
+    choice = Choice._make([*[tokens] * 9, 0]) if choice is None else choice
     _step[(programs,)](
         tokens, table, any_tensor if positions is None else positions, admitted, time, qkv, query, cache, source,
         mask.view(torch.uint8), layers.norm_weight, any_tensor if norm_bias is None else norm_bias, final_norm.weight,
@@ -124,7 +124,7 @@ def step_workspace(layers: StackedLayers, heads: int, steps: int = 1) -> Tensor:
 def _words(layers: StackedLayers, heads: int, programs: int) -> int:
     """Two of each program, and those of the layers (`_step`)."""
     count, ffn, width = layers.ffn_up.weight.shape
-    return 2 * triton.next_power_of_2(programs) + count * (5 * width + 2 * heads * width + ffn)
+    return 2 * int(triton.next_power_of_2(programs)) + count * (5 * width + 2 * heads * width + ffn)
 
 
 @lru_cache(maxsize=64)

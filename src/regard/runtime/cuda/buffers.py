@@ -20,7 +20,7 @@ from regard.runtime.cuda.cuda_graphs import GraphRecorder
 from regard.runtime.cuda.static_decoder import StaticState, tensors_of
 from regard.runtime.interfaces import EngineDecoder, LoopBounds, SearchStrategy
 
-BEGINNINGS, BEGINNING_ROWS = 4, 64  # recordings of beginnings, of so many hypotheses: they hold all keys of a source
+BEGINNINGS, BEGINNING_ROWS = 4, 64  # recorded at most, of so many hypotheses: each holds all keys of its sources
 SHARE = 8  # kept buffers may use an eighth of a GPU's memory
 StrategyType = TypeVar("StrategyType", bound=SearchStrategy)
 
@@ -39,7 +39,8 @@ class DecodeBuffers(Generic[StrategyType]):
         self.tokens = torch.zeros_like(strategy.generated.tokens[:, :, 0])
         self.table = table  # the parameters of admitted requests, where a recording reads them
         self.static, self.recorded = decoder.static, recorded  # whether memory is fixed, and steps are recorded
-        self.graphs, self.beginnings = GraphRecorder(), GraphRecorder(limit=BEGINNINGS)
+        self.graphs = GraphRecorder()
+        self.memories: dict[Hashable, Memory | None] = {}  # that recorded beginnings read
 
     def run(self, key: Hashable, work: Callable[[], None]) -> None:
         """Run work that is the same whenever it has this key, on these buffers."""
@@ -49,24 +50,26 @@ class DecodeBuffers(Generic[StrategyType]):
             else:
                 work()
 
-    def begin(self, fill: Callable[[], None], count: int, memory: Memory | None) -> None:
-        """Reset a static state to before the first step, and fill `count` of its slots with this memory.
-
-        A recording reads a memory where it was recorded: those of similar searches have few addresses.
-        """
-        read = () if memory is None else (memory.states, memory.mask)
-        key = count, *((x.shape, x.data_ptr()) for x in read)
+    def begin(self, fill: Callable[[Memory | None], None], count: int, memory: Memory | None) -> None:
+        """Reset a static state to before the first step, and fill `count` of its slots with this memory."""
+        key, kept = (count, None if memory is None else memory.states.shape), self.memories
+        recorded = self.recorded and self.tokens.numel() <= BEGINNING_ROWS and (key in kept or len(kept) < BEGINNINGS)
+        if recorded and (read := kept.setdefault(key, memory)) is not memory:  # a recording reads the first one
+            assert read is not None
+            assert memory is not None
+            read.states.copy_(memory.states)
+            read.mask.copy_(memory.mask)
+            memory = read
 
         def work() -> None:
             if isinstance(self.state, StaticState):
                 self.state.clear()
-            fill()
+            fill(memory)
 
-        with torch.cuda.device_of(self.tokens):  # type: ignore[no-untyped-call]
-            if self.recorded and self.tokens.numel() <= BEGINNING_ROWS:
-                self.beginnings.run(key, work)
-            else:
-                work()
+        if recorded:
+            self.run(("begin", key), work)
+        else:
+            work()
 
     def prefill(self, count: int) -> bool:
         """Read the first `count` tokens of every prompt at once; False: nothing has changed, take steps."""
@@ -158,7 +161,6 @@ class DecodeBuffers(Generic[StrategyType]):
         else:
             self.state = state
             self.graphs.replays.clear()
-            self.beginnings.replays.clear()
             self.__dict__.pop("nbytes", None)
 
     def admit(self, slots: Slots, fresh: DecoderState) -> None:

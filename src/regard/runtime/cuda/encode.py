@@ -38,11 +38,12 @@ class CastEncoder:
             for each in (*fused, *([linear] for linear in others)):
                 parts = [x for linear in each if (x := getattr(linear, name)) is not None]
                 if parts and all(x.shape[1:] == parts[0].shape[1:] for x in parts):
-                    slices = torch.cat([x.detach() for x in parts]).to(torch.bfloat16).split([len(x) for x in parts])
+                    whole, sizes = torch.cat([x.detach() for x in parts]).to(torch.bfloat16), [len(x) for x in parts]
+                    slices = torch.split(whole, sizes)
                     casts |= {id(x): (x, nn.Parameter(y, False)) for x, y in zip(parts, slices, strict=True)}
         self.sources, self.casts = [x.detach() for x, _ in casts.values()], [y for _, y in casts.values()]
         shared = {id(x): x for x in encoder.parameters()}
-        self.encoder = deepcopy(encoder, shared | {at: cast for at, (_, cast) in casts.items()})  # type: ignore[arg-type]
+        self.encoder = deepcopy(encoder, shared | {at: cast for at, (_, cast) in casts.items()})
 
     def __call__(self, source: Tokens) -> Memory:
         torch._foreach_copy_(self.casts, self.sources)  # all of them in one kernel or two

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import lru_cache, partial
 from itertools import chain
+from operator import attrgetter
 from types import ModuleType
 from typing import NamedTuple
 from weakref import WeakKeyDictionary, ref
@@ -311,8 +312,11 @@ def weights(module: nn.Module) -> list[Tensor]:
     modules: list[nn.Module | None] = [module]
     for one in modules:  # grows meanwhile
         if one is not None:
-            tensors += one._parameters.values()
-            modules += one._modules.values()
+            own = one.__dict__
+            if parameters := own["_parameters"]:
+                tensors += parameters.values()
+            if children := own["_modules"]:
+                modules += children.values()
     return [tensor for tensor in tensors if tensor is not None]
 
 
@@ -336,7 +340,10 @@ class WeightFingerprint:
 
     def update(self, decoder: nn.Module) -> None:
         tensors = weights(decoder)
-        self.versions = [0 if weight.is_inference() else weight._version for weight in tensors]
+        try:
+            self.versions = list(map(_version, tensors))
+        except RuntimeError:  # inference tensors have none
+            self.versions = [0 if weight.is_inference() else weight._version for weight in tensors]
         triton = step.kernels(tensors[0])
         if triton is None:
             norms = torch._foreach_norm([weight.detach() for weight in tensors])
@@ -346,8 +353,11 @@ class WeightFingerprint:
         with torch.cuda.stream(_fingerprint_stream(tensors[0].device)):
             if addresses != self.addresses:
                 self.addresses, sizes = addresses, [weight.nbytes // 4 for weight in tensors]
-                self.table = torch.tensor([addresses, sizes], device=tensors[0].device)
+                self.table = tuple(torch.tensor([addresses, sizes], device=tensors[0].device))
             self.hashes = triton.fingerprints(*self.table).tolist()
+
+
+_version = attrgetter("_version")
 
 
 def _norm(norm: nn.Module) -> StepNorm:
