@@ -18,6 +18,7 @@ from regard.decoding.beam import BeamSearch
 from regard.decoding.config import DecodeConfig
 from regard.decoding.greedy import GreedySearch
 from regard.decoding.interfaces import GeneratedTokens
+from regard.decoding.online import OnlineSearch
 from regard.decoding.request import Request, SearchTask
 from regard.kernels.decode import step as step_kernels
 from regard.model.build import build
@@ -412,3 +413,17 @@ def test_a_recorded_beginning_reads_the_memory_of_each_search(monkeypatch):
     read = {shape: {x.data_ptr() for x in starts if x.shape == shape} for shape in {x.shape for x in starts}}
     assert len(read) == 3
     assert sum(len(addresses) == 1 for addresses in read.values()) >= 2
+
+
+@pytest.mark.usefixtures("_as_on_a_gpu")
+def test_requests_that_a_server_admits_one_by_one_before_the_first_step_keep_their_slots():
+    made, rows, answers = model("transformer"), sources()[:3], {}
+    task = SearchTask(made, Tokens.of, DecodeConfig(max_length=LONGEST))
+    running = OnlineSearch(task, batch_plan.BatchLimits(LONGEST), 4)
+    requests = [Request(row, len(row)) for row in rows]
+    numbers = [running.admit([each])[0] for each in batch_plan.plan_requests(task, requests)]
+    while len(running):
+        answers |= dict(running.advance()[1])
+    alone = [dict(searching.search(task, [each]))[0] for each in requests]
+    assert [answers[number] for number in numbers] == alone
+    assert len({str(each) for each in alone}) > 1

@@ -15,15 +15,14 @@ from regard.core.errors import InvalidArgument, UnsatisfiableConstraint
 from regard.core.sequence import pad_lists
 from regard.core.shapes import Int, Tensor
 from regard.decoding.batch_plan import BatchLimits, BatchPlan, PlannedRequest, plan_requests
+from regard.decoding.encode_queue import EncodeQueue, Requests
 from regard.decoding.interfaces import Hypothesis
 from regard.decoding.request import Request, SearchTask
 from regard.decoding.request_groups import length_groups, search_workers, worker_parts
 from regard.decoding.strategies import DecodingStrategy
 from regard.decoding.worker_threads import run_in_threads
-from regard.model.interfaces import DecoderState
 from regard.model.kv_cache import Slots
 from regard.model.memory import Memory
-from regard.runtime import engines
 from regard.runtime.cuda.buffers import DecodeBuffers, buffer_pool
 from regard.runtime.cuda.cuda_graphs import autocast, rounded
 from regard.runtime.cuda.host_future import HostFuture
@@ -35,7 +34,6 @@ COLUMNS = 6  # of a table of admitted requests, before their prefixes
 MIN_HYPOTHESES = 64  # a static batch is not shrunk below: a GPU is no faster with fewer
 
 Finished = list[tuple[int, list[Hypothesis]]]  # slots and their hypotheses
-Requests = Sequence[PlannedRequest] | dict[int, PlannedRequest]  # by index
 
 
 def search(task: SearchTask, requests: Sequence[Request]) -> Iterator[tuple[int, list[Hypothesis]]]:
@@ -182,9 +180,10 @@ class SearchBatch:
         empty, rows = self.buffers.state is None, self._write(slots, admitted)
         self.buffers.strategy.set_seed(self.task.config.seed)
         self._constrain(slots, admitted)
-        if self._begins:
-            memory, requests = self.queue.take_memory(), [self.requests[index] for index in admitted]
-            self.buffers.begin(partial(self._fill, rows, requests), len(requests), memory)
+        if self._begins(slots):
+            write = partial(_begin_requests, self.buffers, slice(None), self.buffers.table)
+            fill = partial(self._fill, rows, [self.requests[index] for index in admitted])
+            self.buffers.begin(write, fill, len(admitted), self.queue.take_memory())
         # The encoder may still be running on a GPU: all that does not need its result has been launched.
         elif empty:  # all slots at once
             self.buffers.state = self.queue.state_of(len(slots), self.plan.capacity)
@@ -192,14 +191,12 @@ class SearchBatch:
             self.buffers.admit(rows, self.queue.state_of(len(slots), 0))
         self._read_prompts(slots, admitted, empty=empty)
 
-    @property
-    def _begins(self) -> bool:
-        """Whether static buffers begin: all slots are free."""
-        return self.plan.static and self.step == 0
+    def _begins(self, slots: list[int]) -> bool:
+        """Whether static buffers begin: all slots were free."""
+        return self.plan.static and self.step == 0 and len(slots) == sum(map(bool, self.occupants))
 
     def _fill(self, rows: Slots, requests: list[PlannedRequest], memory: Memory | None) -> None:
-        """Begin requests in these slots of static buffers, and make all others finish after one step."""
-        _begin_requests(self.buffers, slice(None), self.buffers.table)
+        """Put encoded requests into these slots of static buffers."""
         self.buffers.admit(rows, self.plan.start(memory, len(requests), 0, requests))
 
     def _read_prompts(self, slots: list[int], admitted: list[int], *, empty: bool) -> None:
@@ -329,7 +326,7 @@ class SearchBatch:
             [slot, each.number, each.first, each.min_length, each.max_length, each.request.given, *each.prefix]
             for slot, each in zip(slots, requests, strict=True)
         ]
-        if self._begins:  # write all of them
+        if self._begins(slots):  # write all of them
             rows += [[0, 0, 0, 0, 1, 0]] * (len(self.occupants) - len(slots))  # finished after one step
             self.buffers.table.copy_(self._on_host(rows), non_blocking=True)
             return slice(len(slots))
@@ -356,61 +353,6 @@ class SearchBatch:
                 required.admit(
                     slot, *planned.constraint, beams=beams, prefix=prefix, budget=planned.max_length - prefix
                 )
-
-
-class EncodeQueue:
-    """Requests that wait for a slot. As many as the batch has slots are encoded at once.
-
-    each_alone   whether states must not depend on what is encoded beside them, bit for bit
-    """
-
-    def __init__(self, plan: BatchPlan, requests: Requests, *, each_alone: bool = False) -> None:
-        self.plan, self.requests, self.each_alone = plan, requests, each_alone
-        self.next = 0  # the first request that is not encoded
-        self.encoded: list[int] = []  # requests that are encoded and not admitted
-        self.memory: Memory | None = None  # theirs, before the decoder has made a state of it
-        self.state: DecoderState | None = None  # that state
-
-    def __len__(self) -> int:
-        """The number of requests that are not admitted."""
-        return len(self.requests) - self.next + len(self.encoded)
-
-    def encode(self) -> None:
-        """Encode the next requests."""
-        most = self.plan.slots if self.plan.limits.queued else len(self.requests)  # the slots depend on the engine
-        chosen = list(range(self.next, min(self.next + most, len(self.requests))))
-        self.next += len(chosen)
-        self.encode_these(chosen)
-
-    def encode_these(self, indices: list[int]) -> None:
-        """Encode these requests, which are next in the queue."""
-        self.encoded = indices
-        sources, task = [self.requests[index].request.source for index in self.encoded], self.plan.task
-        if sources[0] is None:
-            return
-        int8 = task.config.quantization == "int8"
-        if self.each_alone:
-            self.memory = engines.encode_each(task.model, sources, task.collate, int8=int8)
-        else:
-            self.memory = engines.encode(task.model, task.collate(sources), half=self.plan.half, int8=int8)
-
-    def take_memory(self) -> Memory | None:
-        """The memory of all encoded requests, which leave the queue."""
-        assert self.state is None
-        memory, self.memory, self.encoded = self.memory, None, []
-        return memory
-
-    def state_of(self, count: int, capacity: int) -> DecoderState:
-        """The decoder's state of the first `count` encoded requests, which leave the queue."""
-        total, waiting, self.encoded = len(self.encoded), self.encoded, self.encoded[count:]
-        state = self.state
-        if state is None:
-            state = self.plan.start(self.memory, total, capacity, [self.requests[index] for index in waiting])
-        self.memory = self.state = None
-        if self.encoded:
-            first, rest = torch.arange(total, device=self.plan.device).tensor_split([count])
-            state, self.state = state.reorder(first), state.reorder(rest)
-        return state
 
 
 def _begin_requests(buffers: DecodeBuffers[DecodingStrategy], slots: Slots, table: Int[Tensor, "n columns"]) -> None:

@@ -50,11 +50,13 @@ class DecodeBuffers(Generic[StrategyType]):
             else:
                 work()
 
-    def begin(self, fill: Callable[[Memory | None], None], count: int, memory: Memory | None) -> None:
-        """Reset a static state to before the first step, and fill `count` of its slots with this memory."""
+    def begin(
+        self, write: Callable[[], None], fill: Callable[[Memory | None], None], count: int, memory: Memory | None
+    ) -> None:
+        """Reset a static state to before the first step, write requests, and fill `count` slots with this memory."""
         key, kept = (count, None if memory is None else memory.states.shape), self.memories
-        recorded = self.recorded and self.tokens.numel() <= BEGINNING_ROWS and (key in kept or len(kept) < BEGINNINGS)
-        if recorded and (read := kept.setdefault(key, memory)) is not memory:  # a recording reads the first one
+        whole = self.recorded and self.tokens.numel() <= BEGINNING_ROWS and (key in kept or len(kept) < BEGINNINGS)
+        if whole and (read := kept.setdefault(key, memory)) is not memory:  # a recording reads the first one
             assert read is not None
             assert memory is not None
             read.states.copy_(memory.states)
@@ -64,12 +66,13 @@ class DecodeBuffers(Generic[StrategyType]):
         def work() -> None:
             if isinstance(self.state, StaticState):
                 self.state.clear()
-            fill(memory)
+            write()
+            if whole:
+                fill(memory)
 
-        if recorded:
-            self.run(("begin", key), work)
-        else:
-            work()
+        self.run(("begin", key if whole else None), work)
+        if not whole:
+            fill(memory)
 
     def prefill(self, count: int) -> bool:
         """Read the first `count` tokens of every prompt at once; False: nothing has changed, take steps."""
