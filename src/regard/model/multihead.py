@@ -322,7 +322,8 @@ def _positions(
 def _joined(parts: list[Tensor]) -> Tensor:
     """Weights side by side; without a copy where they are parts of one tensor in this order, and are not trained."""
     first, rows = parts[0], sum(map(len, parts))
-    if not first.requires_grad and first.is_contiguous():
+    plain = type(first) is nn.Parameter and not torch.compiler.is_compiling()  # with memory that may be asked for
+    if plain and not first.requires_grad and first.is_contiguous():
         offset, storage = first.storage_offset(), first.untyped_storage().data_ptr()
         for x in parts:
             if x.requires_grad or x.storage_offset() != offset or x.untyped_storage().data_ptr() != storage:

@@ -1,4 +1,4 @@
-"""A decoding step of one hypothesis of one sequence as a single Triton kernel.
+"""A decoding step of one hypothesis of one sequence as a single Triton kernel, or several steps of greedy search.
 
 With one row a step is bound by latency: of some fifty kernels, or of as many barriers. Here one program stays on each
 multiprocessor for the whole step (a cooperative launch), and programs send numbers to each other (`messages_triton`).
@@ -10,8 +10,10 @@ A layer has six phases (`step_phases_triton`):
     cross     as self, to the source
     up, down  the feed-forward layer
 
-Every program keeps the whole residual stream and adds what the phases send, parts of all heads in the same order.
-Before a program waits, it has loaded the weights of its next phase, and the second-level cache those of the next layer.
+Greedy search chooses its tokens in the kernel: programs send their largest logits, and all of them begin the next step
+with the same token. Every program keeps the whole residual stream and adds what the phases send, parts of all heads in
+the same order. Before a program waits, it has loaded the weights of its next phase, and the second-level cache those of
+the next layer.
 """
 
 from functools import lru_cache
