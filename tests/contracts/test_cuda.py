@@ -32,7 +32,7 @@ from regard.model.memory import Memory
 from regard.model.transformer import TransformerDecoder
 from regard.runtime import engines
 from regard.runtime.cuda import buffers, cuda_graphs, encode
-from regard.runtime.cuda.static_decoder import static_decoder
+from regard.runtime.cuda.static_decoder import StaticDecoder, static_decoder
 from regard.training.objective import Objective
 from support import attention_contracts as contracts, models
 from support.family import DTYPES, MASKS, SCORES, SHAPES, Case
@@ -416,6 +416,42 @@ def test_recorded_steps_in_half_precision(options, monkeypatch):
     monkeypatch.setattr(encode, "_encoders", {})
     monkeypatch.setattr(search, "buffer_pool", lambda decoder: buffers.BufferPool())
     assert all(each == outputs(made, rows, **options, precision="bfloat16") for each in recorded)
+
+
+@pytest.mark.parametrize("options", [{}, {"min_length": 4}, {"no_repeat_ngram_size": 2}], ids=str)
+@pytest.mark.parametrize("prefix", [(), (8, 9)], ids=str)
+def test_greedy_steps_in_one_kernel_equal_steps_and_choices(prefix, options, monkeypatch):
+    """Of one sentence at a time, to the end or the maximum length; launched, recorded, and streamed."""
+    side = {"kind": "transformer", "dim": 48, "layers": 2, "heads": 3, "ffn_dim": 80}
+    made = regard.build({"encoder": side, "decoder": side, "vocab_size": 300, "tie_embeddings": "none"})
+    with torch.no_grad():
+        for weight in (each for each in made.decoder.parameters() if each.dim() == 2):
+            weight.normal_(std=0.3)
+        made.decoder.project.bias[END] += 4.0
+    made, rows, taken, right = made.cuda().eval(), sources(), [], StaticDecoder.greedy_steps
+
+    def greedy_steps(*given):
+        state = right(*given)
+        taken.append(state is not None)
+        return state
+
+    def found():
+        config = DecodeConfig(max_length=30, precision="bfloat16", **options)
+        task = SearchTask(made, lambda some: Tokens.of(some, device="cuda"), config)
+        requests = [Request(row, len(row), prefix) for row in rows]
+        tokens = [dict(search.search(task, [each]))[0][0].tokens for each in requests]
+        assert [tuple(search.stream(task, each)) for each in requests] == tokens
+        return tokens
+
+    monkeypatch.setattr(StaticDecoder, "greedy_steps", greedy_steps)
+    together = [found() for _ in range(3)]
+    assert set(taken) == {"no_repeat_ngram_size" not in options}
+    monkeypatch.setattr(StaticDecoder, "greedy_steps", lambda *given: None)
+    monkeypatch.setattr(search, "buffer_pool", lambda decoder: buffers.BufferPool())
+    apart = found()
+    assert len({len(tokens) for tokens in apart}) > 2
+    assert len(set(chain(*apart))) > 10
+    assert together == [apart] * 3
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])

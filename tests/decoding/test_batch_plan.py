@@ -1,7 +1,6 @@
 """How many tokens a batch of a search has, and the sizes of its buffers."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,6 +15,7 @@ from regard.decoding.request import SearchTask
 from regard.decoding.trace import BeamTrace
 from regard.model.capture import capture_attention
 from regard.model.memory import Memory
+from regard.runtime import engines
 from support.search import model
 
 
@@ -83,6 +83,12 @@ def test_static_buffers_have_few_sizes(positions, source, max_length, prefix, wa
     assert plan.sizes(memory) == (0, max_length, max_length + 1, max(1, prefix))
 
 
+def decoder_that_is(static):
+    found = engines.PyTorchDecoder(model("transformer").decoder)
+    found.static = static
+    return found
+
+
 class Recordable(LogitsProcessor):
     recordable = True
 
@@ -113,14 +119,14 @@ class Unrecordable(Recordable):
 )
 def test_what_is_decided_before_the_first_step(monkeypatch, static, limits, changes, wanted):
     """Whether steps are recorded, how many slots there are, and the steps that the decoder's state has room for."""
-    monkeypatch.setattr(batch_plan.engines, "decoder_for", lambda model, options: SimpleNamespace(static=static))
+    monkeypatch.setattr(batch_plan.engines, "decoder_for", lambda model, options: decoder_that_is(static))
     task = replace(SearchTask(model("transformer"), Tokens.of, DecodeConfig()), **changes)
     plan = BatchPlan(task, BatchLimits(9, **limits), 5)
     assert (plan.recorded, plan.slots, plan.capacity) == wanted
 
 
 def test_steps_whose_attention_is_captured_are_not_recorded(monkeypatch):
-    monkeypatch.setattr(batch_plan.engines, "decoder_for", lambda model, options: SimpleNamespace(static=True))
+    monkeypatch.setattr(batch_plan.engines, "decoder_for", lambda model, options: decoder_that_is(True))
     task = SearchTask(model("transformer"), Tokens.of, DecodeConfig())
     with capture_attention(lambda *_: None):
         assert not BatchPlan(task, BatchLimits(9), 5).recorded
@@ -128,7 +134,7 @@ def test_steps_whose_attention_is_captured_are_not_recorded(monkeypatch):
 
 def test_buffers_are_for_other_searches_of_the_same_kind_only(monkeypatch):
     """Under the same key where only the seed of samples differs; under none where they hold phrases or processors."""
-    monkeypatch.setattr(batch_plan.engines, "decoder_for", lambda model, options: SimpleNamespace(static=True))
+    monkeypatch.setattr(batch_plan.engines, "decoder_for", lambda model, options: decoder_that_is(True))
     made = model("transformer")
 
     def key(options=None, limits=None, source=32, **changes):

@@ -11,6 +11,7 @@ from regard.kernels.decode import step
 from regard.model.build import build
 from regard.model.capture import capture_attention
 from regard.runtime.cuda.static_decoder import StaticDecoder
+from regard.runtime.interfaces import GreedyTensors, SearchLoop
 
 if torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("needs Triton's interpreter; on a GPU contracts/test_cuda.py compares both", allow_module_level=True)
@@ -78,7 +79,8 @@ def test_steps_alternate_between_the_halves_of_their_workspace():
     for _ in range(4):
         state.reserve()
         decoder._step(persistent, torch.tensor([3]), state)
-        header, *words = state.workspace.memory.split([32, *[(state.workspace.memory.numel() - 32) // 2] * 2])
+        memory = state.workspace.memory[1]
+        header, *words = memory.split([32, *[(memory.numel() - 32) // 2] * 2])
         halves.append((header[0].item(), *((half == -1).all().item() for half in words)))
     assert halves == [(1, False, True), (0, True, False)] * 2
     assert state.reorder(torch.tensor([0])).workspace is not state.workspace  # both may step at the same time
@@ -116,3 +118,93 @@ def test_which_steps_are_one_kernel(monkeypatch):
     narrow = layers._replace(ffn_up=layers.ffn_up._replace(weight=layers.ffn_up.weight[:, :38]))
     assert not persistent.supports(narrow, 1)  # hidden units are received by fours
     assert step.persistent(layers, 1) is None  # on a CPU
+
+
+def choosing(limit=6, ends=(2, 7), suppressed=(0, 1, 4), **numbers):
+    """The tensors of a greedy search of one sequence."""
+    whole = {"length": 0, "min_length": 0, "prompt": 0, "limit": limit, "prefix": -1}
+    rows = {name: torch.full((1, 3) if name == "prefix" else (1,), number) for name, number in whole.items()}
+    for name, number in numbers.items():
+        rows[name].copy_(torch.tensor(number))
+    ended, done = torch.zeros(1, 1, dtype=torch.bool), torch.zeros(1, dtype=torch.bool)
+    masks = {"suppressed": suppressed, "ends": ends, "forced": 0, "no_repeat_ngram_size": 0, "allow_end": False}
+    return SearchLoop(
+        tokens=torch.full((1, 1, limit + 1), 9), log_p=None, done=done, normalized=False,
+        greedy=GreedyTensors(ended, pad=9), **rows, **masks,
+    )  # fmt: skip
+
+
+CHOICES = {  # a seed, what is asked for, and the tokens
+    "to the maximum length": (7, {"limit": 4}, [12, 31, 25, 23]),
+    "after the minimum length": (5, {"min_length": 3}, [41, 41, 41, 2, 9, 9]),
+    "an end in a prompt": (5, {"prefix": [3, 7, 3], "prompt": 2}, [3, 7, 3, 2, 9, 9]),
+    "an end in a prefix": (0, {"prefix": [3, 7, -1]}, [3, 7, 9, 9, 9, 9]),
+    "none of these": (0, {"suppressed": (0, 1, 23)}, None),
+    "the first of equals": (1, {}, [25] * 6),
+}
+
+
+@pytest.mark.parametrize("case", CHOICES)
+@torch.inference_mode()
+def test_steps_that_choose_equal_steps_and_a_choice(case, monkeypatch):
+    """Until the end and beyond, in launches of one to three steps."""
+    monkeypatch.setattr(step, "persistent", lambda layers, rows: persistent)
+    persistent._sizes.cache_clear()
+    seed, asked, tokens = CHOICES[case]
+    torch.manual_seed(seed)
+    decoder, memory = made(*KINDS["relu"])
+    project = decoder.weights.project
+    for x in project:
+        x[40] = x[25]  # in another tile
+    project.bias[50:] = 100.0  # the padding of the vocabulary
+    found, wanted = choosing(**asked), choosing(**asked)
+    states = [decoder.start(memory, batch=1, capacity=8) for _ in range(2)]
+    last = [torch.tensor([[1]]) for _ in range(2)]
+    for count in (1, 3, 2):
+        for _ in range(count):
+            states[1].reserve()
+            last[1] = plain_choice(decoder._step_by_parts(last[1].flatten(), states[1])[:, :50], wanted)
+        states[0].reserve(count)
+        assert decoder.greedy_steps(last[0], states[0], found, count) is states[0]
+        assert last[0].tolist() == last[1].tolist()
+        for name in ("tokens", "length", "done"):
+            assert getattr(found, name).tolist() == getattr(wanted, name).tolist()
+        assert found.greedy.ended.tolist() == wanted.greedy.ended.tolist()
+        torch.testing.assert_close(states[0].cache, states[1].cache, atol=1e-4, rtol=1e-4)
+        assert states[0].time == states[1].time == states[1].steps
+    regions = states[0].workspace.memory[3][32:].view(2, 3, -1)  # halves, and the steps of a launch
+    assert [[(words == -1).all().item() for words in half] for half in regions] == [[False] * 3, [True] * 3]
+    given = found.tokens.flatten().tolist()
+    assert given[:4] == tokens[:4] if tokens else 23 not in given
+    assert states[0].workspace.memory.keys() == {1, 3, 2}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"normalized": True}, {"no_repeat_ngram_size": 2}, {"allow_end": True}, {"greedy": None}],
+    ids=lambda changes: next(iter(changes)),
+)
+@torch.inference_mode()
+def test_which_choices_are_left_to_the_strategy(changes, monkeypatch):
+    monkeypatch.setattr(step, "persistent", lambda layers, rows: persistent)
+    monkeypatch.setattr(persistent, "step", pytest.fail)
+    decoder, memory = made(*KINDS["relu"])
+    state, tokens = decoder.start(memory, batch=1, capacity=8), torch.tensor([[1]])
+    assert decoder.greedy_steps(tokens, state, replace(choosing(), **changes), 2) is None
+    with capture_attention():
+        assert decoder.greedy_steps(tokens, state, choosing(), 2) is None
+
+
+def plain_choice(logits, loop):
+    """A step of greedy search in Python."""
+    length, early = loop.length.item(), (loop.length < loop.min_length).item()
+    excluded = {*loop.suppressed, *(loop.ends if early else ())}
+    token = max((each for each in range(logits.shape[1]) if each not in excluded), key=lambda each: logits[0, each])
+    if length < loop.prefix.shape[1] and loop.prefix[0, length] >= 0:
+        token = loop.prefix[0, length].item()
+    token = loop.greedy.pad if loop.greedy.ended.item() else token
+    loop.tokens[0, 0, length] = token
+    loop.greedy.ended.logical_or_(torch.tensor(token in loop.ends and length >= loop.prompt.item()))
+    loop.length.add_(~loop.done)
+    loop.done.logical_or_(loop.greedy.ended[0] | (loop.length >= loop.limit))
+    return torch.tensor([[token]])

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import regard
+from regard.model import multihead
 from regard.model.kv_cache import KeyValue
 
 WIDTH, HEADS, BATCH, N, M = 24, 4, 3, 6, 9
@@ -254,3 +255,18 @@ def test_rows_of_a_cache_are_replaced_by_shorter_and_longer_ones(length):
     assert written.value[rows, :, :length].equal(new.value)
     assert written.key[1, :, :4].equal(before[1])
     assert not written.key[1, :, 4:].any()
+
+
+def test_weights_that_lie_side_by_side_are_joined_without_a_copy():
+    whole = torch.randn(6, 4)
+    parts = [nn.Parameter(x, requires_grad=False) for x in whole.split([2, 1, 3])]
+    joined = multihead._joined(parts)
+    assert torch.equal(joined, whole)
+    assert joined.data_ptr() == whole.data_ptr()
+    for others in (parts[::-1], [parts[0], parts[2]], [parts[0], parts[1].clone(), parts[2]]):
+        joined = multihead._joined(others)
+        assert torch.equal(joined, torch.cat(others))
+        assert joined.data_ptr() != whole.data_ptr()
+    trained = [nn.Parameter(x) for x in whole.split([2, 4])]
+    multihead._joined(trained).sum().backward()
+    assert all(torch.equal(x.grad, torch.ones_like(x)) for x in trained)

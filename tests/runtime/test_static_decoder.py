@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 import torch
 from test_cpu_decoder import COMPILED, one_weight, stepped
+from torch.nn import functional as F
 
 from regard.core.sequence import Tokens
 from regard.data.special_tokens import END, START
@@ -17,15 +18,17 @@ from regard.decoding.beam import BeamSearch
 from regard.decoding.config import DecodeConfig
 from regard.decoding.greedy import GreedySearch
 from regard.decoding.interfaces import GeneratedTokens
+from regard.decoding.online import OnlineSearch
 from regard.decoding.request import Request, SearchTask
 from regard.kernels.decode import step as step_kernels
+from regard.model.build import build
 from regard.model.seq2seq import Seq2Seq
 from regard.model.transformer import TransformerDecoder
 from regard.runtime import engines
 from regard.runtime.cpu.support import supported
 from regard.runtime.cuda import buffers, cuda_graphs, static_decoder as static_decoders
 from regard.runtime.cuda.cuda_graphs import rounded
-from regard.runtime.cuda.encode import GraphedEncoder
+from regard.runtime.cuda.encode import CastEncoder, GraphedEncoder
 from regard.runtime.cuda.static_decoder import StaticDecoder, _decoders, static_decoder
 from regard.runtime.engines import PyTorchEngine
 from regard.runtime.interfaces import Engine
@@ -78,7 +81,8 @@ def test_a_restarted_state_is_a_new_one(beams):
         fixed.step(torch.arange(3 * beams), used)
         used.follow(torch.arange(beams).roll(1).expand(3, beams))
     used.admit(torch.tensor([1]), fixed.start(given.reorder(torch.tensor([1])), batch=1, capacity=0, beams=beams))
-    used.restart()
+    used.steps = 0
+    used.clear()
     assert (used.steps, used.time.tolist(), used.admitted.tolist()) == (0, [0], [0, 0, 0])
     assert torch.equal(used.parents, new.parents)
     for tokens in torch.arange(2 * 3 * beams).view(2, -1):
@@ -359,3 +363,67 @@ def test_a_gpu_reads_every_word_of_every_weight_for_the_fingerprints(monkeypatch
         weight.data.view(-1)[-1] += 1
         assert fingerprint.changed(module)
         assert not fingerprint.changed(module)
+
+
+@pytest.mark.parametrize("bias", ["all", "none"])
+@torch.inference_mode()
+def test_an_encoder_with_cast_weights_computes_the_same_bit_for_bit(bias, monkeypatch):
+    """As autocast casts them, also after they have changed; without joining the projections of a layer anew."""
+    side = {"kind": "transformer", "dim": 16, "layers": 2, "heads": 2, "ffn_dim": 24, "attention_bias": bias}
+    module = build({"encoder": side, "vocab_size": 20, "decoder": side}).encoder.eval()
+    source = Tokens.of([[5, 6, 7], [8]])
+    with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
+        cast = CastEncoder(module, ())
+        for weight in (None, *static_decoders.weights(module)):
+            if weight is not None:
+                weight.data.add_(0.3 * torch.randn_like(weight))  # not counted by PyTorch's version counter
+            assert torch.equal(cast(source).states, module(source).states)
+        joined, right = [], torch.cat
+        monkeypatch.setattr(torch, "cat", lambda parts, *more: joined.append(len(parts)) or right(parts, *more))
+        cast(source)
+        assert 3 not in joined
+        module(source)
+        assert 3 in joined
+    assert not {x.data_ptr() for x in cast.casts} & {x.data_ptr() for x in static_decoders.weights(module)}
+
+
+@pytest.mark.usefixtures("_as_on_a_gpu")
+def test_a_recorded_beginning_reads_the_memory_of_each_search(monkeypatch):
+    """One sentence at a time, in buffers that are kept, padded to few lengths; two are read at one address each."""
+    made, rows = model("transformer"), [row for row in sources() if len(row) > 1]
+
+    def encode(self, made, source, **_):
+        return made.encode(Tokens(F.pad(source.ids, (0, source.ids.shape[1] % 2)), source.lengths))
+
+    monkeypatch.setattr(type(engines.ENGINES[0]), "encode", encode)
+    monkeypatch.setattr(buffers, "BEGINNINGS", 2)
+    starts, right = [], StaticDecoder.start
+
+    def start(self, memory, **sizes):
+        if sizes["capacity"] == 0:
+            starts.append(memory.states)
+        return right(self, memory, **sizes)
+
+    monkeypatch.setattr(StaticDecoder, "start", start)
+    wanted = [token_ids(decode(deepcopy(made), [row])) for row in rows]
+    assert len({str(each) for each in wanted}) > 3
+    starts.clear()
+    for _ in range(3):
+        assert [token_ids(decode(made, [row])) for row in rows] == wanted
+    read = {shape: {x.data_ptr() for x in starts if x.shape == shape} for shape in {x.shape for x in starts}}
+    assert len(read) == 3
+    assert sum(len(addresses) == 1 for addresses in read.values()) >= 2
+
+
+@pytest.mark.usefixtures("_as_on_a_gpu")
+def test_requests_that_a_server_admits_one_by_one_before_the_first_step_keep_their_slots():
+    made, rows, answers = model("transformer"), sources()[:3], {}
+    task = SearchTask(made, Tokens.of, DecodeConfig(max_length=LONGEST))
+    running = OnlineSearch(task, batch_plan.BatchLimits(LONGEST), 4)
+    requests = [Request(row, len(row)) for row in rows]
+    numbers = [running.admit([each])[0] for each in batch_plan.plan_requests(task, requests)]
+    while len(running):
+        answers |= dict(running.advance()[1])
+    alone = [dict(searching.search(task, [each]))[0] for each in requests]
+    assert [answers[number] for number in numbers] == alone
+    assert len({str(each) for each in alone}) > 1

@@ -224,13 +224,17 @@ def persistent_step(dtype) -> None:
         norms, norms, 1e-5, linear(3 * dim, dim), square, square, square, linear(128, dim), linear(dim, 128)
     )
     persistent_step_triton._step = Compiled(persistent_step_triton._step)
-    persistent_step_triton._programs = lambda device: 132
-    persistent_step_triton.step(
-        time, torch.zeros(100, dim, dtype=dtype), 8.0, torch.zeros(50, dim), layers, norm,
-        StepLinear(torch.zeros(100, dim, dtype=dtype), torch.zeros(100, dtype=dtype)),
-        torch.zeros(2, 1, 20, 1, 2, dim, dtype=dtype), time, torch.zeros(1, 30, 2, 2, dim, dtype=dtype),
-        torch.ones(1, 30, dtype=torch.bool), time, persistent_step_triton.step_workspace(layers, 4), 4, relu_,
-    )  # fmt: skip
+    persistent_step_triton._programs, persistent_step_triton._bulk = lambda device: 132, lambda device: True
+    kinds, flag = torch.ones(100, dtype=torch.int8), torch.zeros(1, dtype=torch.uint8)
+    choice = persistent_step_triton.Choice(kinds, time, time, time, time, time[None], time, flag, flag, 0)
+    for given, steps in ((None, 1), (choice, 4)):
+        persistent_step_triton.step(
+            time, torch.zeros(100, dim, dtype=dtype), 8.0, torch.zeros(50, dim), layers, norm,
+            StepLinear(torch.zeros(100, dim, dtype=dtype), torch.zeros(100, dtype=dtype)),
+            torch.zeros(2, 1, 20, 1, 2, dim, dtype=dtype), time, torch.zeros(1, 30, 2, 2, dim, dtype=dtype),
+            torch.ones(1, 30, dtype=torch.bool), time, persistent_step_triton.step_workspace(layers, 4, steps), 4,
+            relu_, given, steps,
+        )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from typing import NamedTuple
 
 import torch
@@ -23,7 +23,7 @@ from regard.model.interfaces import DecoderState
 from regard.model.memory import Memory
 from regard.runtime import engines
 from regard.runtime.cuda.cuda_graphs import autocast, rounded
-from regard.runtime.interfaces import LEAST_PROMPT, EngineOptions
+from regard.runtime.interfaces import LEAST_PROMPT, EngineDecoder, EngineOptions
 from regard.runtime.shortlist import ShortlistDecoder, ShortlistState
 
 SOURCE_MULTIPLE = 32  # static buffers hold sources of a multiple of so many positions
@@ -149,25 +149,43 @@ class BatchPlan:
         self.half = config.precision == "bfloat16" and self.device.type == "cuda"
         if config.precision == "bfloat16" and not self.half:
             _warn_float32()
-        options = EngineOptions(limits.max_length, task.window, self.half, config.quantization == "int8")
-        self.decoder = engines.decoder_for(task.model, options)
-        if task.shortlist is not None:
-            self.decoder = ShortlistDecoder(self.decoder)
-        self.static = self.decoder.static
         registered = [logits_processors.LOGITS_PROCESSORS[name]() for name in config.logits_processors or ()]
         self.processors = [*registered, *task.logits_processors]
-        self.recorded = (
+        self.given_slots = slots
+
+    @cached_property
+    def decoder(self) -> EngineDecoder:
+        """The decoder as its engine executes it. Chosen when it is first asked for, while a GPU is encoding."""
+        task, int8 = self.task, self.task.config.quantization == "int8"
+        options = EngineOptions(self.limits.max_length, task.window, self.half, int8)
+        decoder = engines.decoder_for(task.model, options)
+        return decoder if task.shortlist is None else ShortlistDecoder(decoder)
+
+    @cached_property
+    def static(self) -> bool:
+        return self.decoder.static
+
+    @cached_property
+    def recorded(self) -> bool:
+        return (
             self.static
             and not capturing_here()
-            and task.trace is None
-            and not limits.constrained
+            and self.task.trace is None
+            and not self.limits.constrained
             and all(each.recordable for each in self.processors)
         )
-        self.slots = rounded(slots, up=not limits.queued) if self.static else slots
+
+    @cached_property
+    def slots(self) -> int:
+        return rounded(self.given_slots, up=not self.limits.queued) if self.static else self.given_slots
+
+    @cached_property
+    def capacity(self) -> int:
         # Where requests are admitted later, or begin after prompts of different lengths, steps exceed any output's
         # length; the older half of the cache is dropped.
+        limits = self.limits
         later = limits.queued or (limits.ragged and limits.max_prefix >= LEAST_PROMPT and not self.static)
-        self.capacity = 2 * limits.max_length if later else limits.max_length
+        return 2 * limits.max_length if later else limits.max_length
 
     def sizes(self, memory: Memory | None) -> BufferSizes:
         """Sizes for sources like these; static buffers have few different sizes, so that they can be used again."""

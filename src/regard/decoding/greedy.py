@@ -48,7 +48,7 @@ class GreedySearch(DecodingStrategy):
         loop = self.common_loop(self.log_p if self.scored else None, normalized=self.normalized)
         if loop is None or self.config.sample or self.ended.shape[1] > 1:
             return None
-        return replace(loop, greedy=GreedyTensors(self.ended))
+        return replace(loop, greedy=GreedyTensors(self.ended, self.special_tokens.pad))
 
     def advance(self, logits: Float[Tensor, "B K V"]) -> tuple[Int[Tensor, "B K"], None]:
         generated, special = self.generated, self.special_tokens

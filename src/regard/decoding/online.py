@@ -5,9 +5,10 @@ from collections.abc import Container, Sequence
 import torch
 
 from regard.decoding.batch_plan import BatchLimits, BatchPlan, PlannedRequest
+from regard.decoding.encode_queue import EncodeQueue
 from regard.decoding.interfaces import Hypothesis
 from regard.decoding.request import SearchTask
-from regard.decoding.search import STEPS_AHEAD, EncodeQueue, Finished, SearchBatch
+from regard.decoding.search import STEPS_AHEAD, Finished, SearchBatch
 from regard.runtime.cuda.cuda_graphs import autocast, rounded
 from regard.runtime.cuda.host_future import HostFuture
 from regard.runtime.interfaces import Interrupt, LoopBounds

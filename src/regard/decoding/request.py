@@ -17,6 +17,7 @@ from regard.decoding.trace import BeamTrace
 from regard.model.interfaces import Source
 from regard.model.positions import Learned
 from regard.model.seq2seq import Seq2Seq
+from regard.model.transformer import TransformerDecoder
 
 if TYPE_CHECKING:
     from regard.decoding.shortlist import Shortlist
@@ -126,6 +127,8 @@ class SearchTask:
 
 def position_limit(module: nn.Module) -> int | None:
     """The smallest number of learned positions in a module; None where it has none."""
+    if isinstance(module, TransformerDecoder):
+        return module.input_layer.limit
     modules: list[nn.Module | None] = [module]
     for one in modules:  # which grows on the way: faster than `Module.modules`, because every search does this
         if one is not None:

@@ -15,15 +15,14 @@ from regard.core.errors import InvalidArgument, UnsatisfiableConstraint
 from regard.core.sequence import pad_lists
 from regard.core.shapes import Int, Tensor
 from regard.decoding.batch_plan import BatchLimits, BatchPlan, PlannedRequest, plan_requests
+from regard.decoding.encode_queue import EncodeQueue, Requests
 from regard.decoding.interfaces import Hypothesis
 from regard.decoding.request import Request, SearchTask
 from regard.decoding.request_groups import length_groups, search_workers, worker_parts
 from regard.decoding.strategies import DecodingStrategy
 from regard.decoding.worker_threads import run_in_threads
-from regard.model.interfaces import DecoderState
 from regard.model.kv_cache import Slots
 from regard.model.memory import Memory
-from regard.runtime import engines
 from regard.runtime.cuda.buffers import DecodeBuffers, buffer_pool
 from regard.runtime.cuda.cuda_graphs import autocast, rounded
 from regard.runtime.cuda.host_future import HostFuture
@@ -35,7 +34,6 @@ COLUMNS = 6  # of a table of admitted requests, before their prefixes
 MIN_HYPOTHESES = 64  # a static batch is not shrunk below: a GPU is no faster with fewer
 
 Finished = list[tuple[int, list[Hypothesis]]]  # slots and their hypotheses
-Requests = Sequence[PlannedRequest] | dict[int, PlannedRequest]  # by index
 
 
 def search(task: SearchTask, requests: Sequence[Request]) -> Iterator[tuple[int, list[Hypothesis]]]:
@@ -107,6 +105,7 @@ class SearchBatch:
 
     def run(self) -> Iterator[tuple[int, list[Hypothesis]]]:
         """The index of each request and its hypotheses, as they are finished."""
+        self._encode()
         finished = self._first_steps(wait=not self.plan.recorded)
         while True:
             for slot, hypotheses in finished:
@@ -120,6 +119,7 @@ class SearchBatch:
     def stream(self) -> Iterator[int]:
         """The tokens of the only request."""
         self.streams, prompt = True, self.requests[0].request.given
+        self._encode()
         done = bool(self._first_steps(wait=True))
         read = self.read.get(0, 0)
         yield from self.buffers.strategy.generated.tokens[0, 0, :read].tolist()
@@ -177,17 +177,27 @@ class SearchBatch:
         admitted, self.done = self.queue.encoded[: len(slots)], None
         for slot, index in zip(slots, admitted, strict=True):
             self.occupants[slot] = index, self.step
-        rows = self._write(slots, admitted)
+        empty, rows = self.buffers.state is None, self._write(slots, admitted)
         self.buffers.strategy.set_seed(self.task.config.seed)
         self._constrain(slots, admitted)
+        if self._begins(slots):
+            write = partial(_begin_requests, self.buffers, slice(None), self.buffers.table)
+            fill = partial(self._fill, rows, [self.requests[index] for index in admitted])
+            self.buffers.begin(write, fill, len(admitted), self.queue.take_memory())
         # The encoder may still be running on a GPU: all that does not need its result has been launched.
-        empty = self.buffers.state is None
-        state = self.queue.state_of(len(slots), self.plan.capacity if empty else 0)
-        if empty:  # all slots at once
-            self.buffers.state = state
+        elif empty:  # all slots at once
+            self.buffers.state = self.queue.state_of(len(slots), self.plan.capacity)
         else:
-            self.buffers.admit(rows, state)
+            self.buffers.admit(rows, self.queue.state_of(len(slots), 0))
         self._read_prompts(slots, admitted, empty=empty)
+
+    def _begins(self, slots: list[int]) -> bool:
+        """Whether static buffers begin: all slots were free."""
+        return self.plan.static and self.step == 0 and len(slots) == sum(map(bool, self.occupants))
+
+    def _fill(self, rows: Slots, requests: list[PlannedRequest], memory: Memory | None) -> None:
+        """Put encoded requests into these slots of static buffers."""
+        self.buffers.admit(rows, self.plan.start(memory, len(requests), 0, requests))
 
     def _read_prompts(self, slots: list[int], admitted: list[int], *, empty: bool) -> None:
         """Read the prompts of admitted requests in forward passes instead of steps.
@@ -212,8 +222,14 @@ class SearchBatch:
         request = self.requests[index].request
         return 0 if request.source is not None or request.score_prompt else request.given
 
+    @torch.inference_mode()
+    def _encode(self) -> None:
+        """Encode the first requests, before all else: a GPU does so while the host chooses engine and buffers."""
+        self.queue = EncodeQueue(self.plan, self.requests)
+        self.queue.encode()
+
     def _first_steps(self, *, wait: bool) -> Finished:
-        """As `_advance`, from the beginning.
+        """As `_advance`, from the beginning, after `_encode`.
 
         Where steps are recorded, the weights are compared with the decoder's copy while a GPU works; if they have
         changed, its steps are repeated.
@@ -231,6 +247,7 @@ class SearchBatch:
             finished = self._advance(wait=False)
         if decoder.refresh(self.task.model):
             self._return_buffers()
+            self._encode()
             self._begin()
             return self._advance(wait=wait)
         return finished if finished or done is None else self._finished(done())
@@ -238,10 +255,8 @@ class SearchBatch:
     @torch.inference_mode()
     def _begin(self) -> None:
         plan = self.plan
-        self.occupants, self.queue = [None] * plan.slots, EncodeQueue(plan, self.requests)
-        self.step = 0  # steps taken
+        self.occupants, self.step = [None] * plan.slots, 0  # steps taken
         self.done, self.read = None, {}
-        self.queue.encode()
         self.sizes = plan.sizes(self.queue.memory)
         self.pool_key = plan.pool_key(self.sizes)
         self.buffers = self._pooled_buffers() or self._new_buffers()
@@ -311,10 +326,9 @@ class SearchBatch:
             [slot, each.number, each.first, each.min_length, each.max_length, each.request.given, *each.prefix]
             for slot, each in zip(slots, requests, strict=True)
         ]
-        if self.plan.static and self.step == 0:  # all slots are free: write all of them
+        if self._begins(slots):  # write all of them
             rows += [[0, 0, 0, 0, 1, 0]] * (len(self.occupants) - len(slots))  # finished after one step
             self.buffers.table.copy_(self._on_host(rows), non_blocking=True)
-            self.buffers.run("admit", partial(_begin_requests, self.buffers, slice(None), self.buffers.table))
             return slice(len(slots))
         table = self._on_host(rows).to(self.plan.device, non_blocking=True)
         _begin_requests(self.buffers, table[:, 0], table)
@@ -339,54 +353,6 @@ class SearchBatch:
                 required.admit(
                     slot, *planned.constraint, beams=beams, prefix=prefix, budget=planned.max_length - prefix
                 )
-
-
-class EncodeQueue:
-    """Requests that wait for a slot. As many as the batch has slots are encoded at once.
-
-    each_alone   whether states must not depend on what is encoded beside them, bit for bit
-    """
-
-    def __init__(self, plan: BatchPlan, requests: Requests, *, each_alone: bool = False) -> None:
-        self.plan, self.requests, self.each_alone = plan, requests, each_alone
-        self.next = 0  # the first request that is not encoded
-        self.encoded: list[int] = []  # requests that are encoded and not admitted
-        self.memory: Memory | None = None  # theirs, before the decoder has made a state of it
-        self.state: DecoderState | None = None  # that state
-
-    def __len__(self) -> int:
-        """The number of requests that are not admitted."""
-        return len(self.requests) - self.next + len(self.encoded)
-
-    def encode(self) -> None:
-        """Encode the next requests."""
-        chosen = list(range(self.next, min(self.next + self.plan.slots, len(self.requests))))
-        self.next += len(chosen)
-        self.encode_these(chosen)
-
-    def encode_these(self, indices: list[int]) -> None:
-        """Encode these requests, which are next in the queue."""
-        self.encoded = indices
-        sources, task = [self.requests[index].request.source for index in self.encoded], self.plan.task
-        if sources[0] is None:
-            return
-        int8 = task.config.quantization == "int8"
-        if self.each_alone:
-            self.memory = engines.encode_each(task.model, sources, task.collate, int8=int8)
-        else:
-            self.memory = engines.encode(task.model, task.collate(sources), half=self.plan.half, int8=int8)
-
-    def state_of(self, count: int, capacity: int) -> DecoderState:
-        """The decoder's state of the first `count` encoded requests, which leave the queue."""
-        total, waiting, self.encoded = len(self.encoded), self.encoded, self.encoded[count:]
-        state = self.state
-        if state is None:
-            state = self.plan.start(self.memory, total, capacity, [self.requests[index] for index in waiting])
-        self.memory = self.state = None
-        if self.encoded:
-            first, rest = torch.arange(total, device=self.plan.device).tensor_split([count])
-            state, self.state = state.reorder(first), state.reorder(rest)
-        return state
 
 
 def _begin_requests(buffers: DecodeBuffers[DecodingStrategy], slots: Slots, table: Int[Tensor, "n columns"]) -> None:

@@ -65,7 +65,7 @@ class DecodingStrategy(SearchStrategy):
     def common_loop(self, log_p: Float[Tensor, "B K T"] | None, *, normalized: bool) -> SearchLoop | None:
         """The part of `loop` that strategies share; None where phrases are required or a processor needs Python."""
         masks, generated = self._masks(), self.generated
-        if masks is None or self.required is not None or generated.tokens.device.type != "cpu":
+        if masks is None or self.required is not None:
             return None
         limits = (self.limit, generated.min_length, generated.prompt, generated.prefix)
         ends, forced = self.special_tokens.ends if self.ends else (), len(self.special_tokens.target_prefix)

@@ -288,9 +288,9 @@ class MultiHead(AttentionModule):
         """Several projections of one input side by side."""
         if len(projections) == 1:
             return self.linear(x, projections[0].weight, projections[0].bias)
-        weight = torch.cat([projection.weight for projection in projections])
+        weight = _joined([projection.weight for projection in projections])
         biased = projections[0].bias is not None
-        return self.linear(x, weight, torch.cat([projection.bias for projection in projections]) if biased else None)
+        return self.linear(x, weight, _joined([projection.bias for projection in projections]) if biased else None)
 
     def _check_input(self, argument: str, x: Tensor, dim: int) -> None:
         weight = self.out_proj.weight
@@ -317,6 +317,21 @@ def _positions(
     if shared is not None:
         return torch.full((count,), shared, device=device)
     return torch.arange(start, start + count, device=device)
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    """Weights side by side; without a copy where they are parts of one tensor in this order, and are not trained."""
+    first, rows = parts[0], sum(map(len, parts))
+    plain = type(first) is nn.Parameter and not torch.compiler.is_compiling()  # with memory that may be asked for
+    if plain and not first.requires_grad and first.is_contiguous():
+        offset, storage = first.storage_offset(), first.untyped_storage().data_ptr()
+        for x in parts:
+            if x.requires_grad or x.storage_offset() != offset or x.untyped_storage().data_ptr() != storage:
+                break
+            offset += x.numel()
+        else:
+            return first.as_strided((rows, *first.shape[1:]), first.stride())
+    return torch.cat(parts)
 
 
 def _split(x: Float[Tensor, "B N HD"], heads: int) -> Float[Tensor, "B H N D"]:

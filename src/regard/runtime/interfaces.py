@@ -147,6 +147,7 @@ class Candidates:
 @dataclass(frozen=True)
 class GreedyTensors:
     ended: Bool[Tensor, "B 1"]
+    pad: int = 0  # the token of steps after the end, where `greedy_steps` takes them
 
 
 @dataclass(frozen=True)
@@ -194,6 +195,16 @@ class EngineDecoder(ABC):
 
         Overwrites `tokens`, the last ones, and the tensors of the loop. The result is that of `step` and the strategy's
         `advance`, token for token and bit for bit; with `candidates`, whose logits alone are computed, up to rounding.
+        None: not supported here, and nothing has changed.
+        """
+        return None
+
+    def greedy_steps(
+        self, tokens: Int[Tensor, "B K"], state: DecoderState, loop: SearchLoop, count: int
+    ) -> DecoderState | None:
+        """Take `count` steps of greedy search without Python or other kernels between them; the new state.
+
+        Overwrites what `search` does, and has its result. It does not end early: finished slots do not change.
         None: not supported here, and nothing has changed.
         """
         return None

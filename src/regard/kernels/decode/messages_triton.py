@@ -52,14 +52,32 @@ def reading(rows: int, spacing: int, pack: int, *, vector: int = 4, added: bool 
 
 
 @jit
-def begin(workspace, size, PROGRAMS: tl.constexpr):
-    """The half of the workspace for this launch, which empties the other, and its number."""
+def begin(workspace, size):
+    """The half of the workspace for this launch, the half that this launch empties for the next, and its own number."""
     half = tl.load(workspace)
-    other = workspace + HEADER + (1 - half) * size
+    return workspace + HEADER + half * size, workspace + HEADER + (1 - half) * size, half
+
+
+@jit
+def empty(words, size, PROGRAMS: tl.constexpr):
+    """Empty these words, of which each program takes some."""
     for first in range(tl.program_id(0) * BLOCK, size, PROGRAMS * BLOCK):
         at = first + tl.arange(0, BLOCK)
-        tl.store(other + at, tl.full([BLOCK], EMPTY, tl.int32), mask=at < size)
-    return workspace + HEADER + half * size, half
+        tl.store(words + at, tl.full([BLOCK], EMPTY, tl.int32), mask=at < size)
+
+
+@jit
+def fence(PROGRAMS: tl.constexpr):
+    """Make what this program has stored visible to programs that receive what it sends from now on.
+
+    And the other way round: let it see what the senders of numbers that it has received had stored.
+    """
+    if PROGRAMS > 1:
+        tl.debug_barrier()
+        tl.inline_asm_elementwise(
+            "fence.acq_rel.gpu; mov.b32 $0, 0;", "=r,r", [tl.arange(0, 128)], dtype=tl.int32, is_pure=False, pack=1
+        )
+        tl.debug_barrier()
 
 
 @jit
@@ -122,6 +140,23 @@ def receive_one(words, at, ASM: tl.constexpr, PROGRAMS: tl.constexpr):
     else:
         x = tl.load(words + at).to(tl.float32, bitcast=True)
     return x
+
+
+@jit
+def receive_two(words, at, SPACING: tl.constexpr, ASM: tl.constexpr, PROGRAMS: tl.constexpr):
+    """Two numbers each, SPACING words apart."""
+    if PROGRAMS > 1:
+        address = (words + at).to(tl.int64)
+        x, y, more = at.to(tl.float32), at.to(tl.float32), tl.full([], 1, tl.int32)
+        while more > 0:  # as in `receive`
+            x, y = tl.inline_asm_elementwise(
+                ASM, "=f,=f,l", [address], dtype=(tl.float32, tl.float32), is_pure=False, pack=1
+            )
+            more = tl.full([], 0, tl.int32)
+    else:
+        x = receive_one(words, at, ASM, PROGRAMS)
+        y = receive_one(words + SPACING, at, ASM, PROGRAMS)
+    return x, y
 
 
 @jit

@@ -6,8 +6,10 @@ Accumulation is in float32.
 
 import triton.language as tl
 
-from regard.kernels.decode.messages_triton import receive, receive_one, receive_sum, receive_three, send
+from regard.kernels.decode.messages_triton import receive, receive_one, receive_sum, receive_three, receive_two, send
 from regard.kernels.jit_triton import jit
+
+EXCLUDED, CHOSEN, ENDS = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  # kinds of tokens; the last end an output
 
 
 @jit
@@ -42,6 +44,13 @@ def _add_pairs(a, b, c, d):
 
 
 @jit
+def _larger(a, b, c, d):
+    """Of two pairs, that of the larger number; of equal ones, that of the first column."""
+    first = (a > c) | ((a == c) & (b < d))
+    return tl.where(first, a, c), tl.where(first, b, d)
+
+
+@jit
 def _norm(x, gain, shift, eps, WIDTH: tl.constexpr, KIND: tl.constexpr):
     """The normalized residual stream; numbers beyond the width stay zero."""
     total, squares = tl.reduce((x, x * x), 0, _add_pairs)  # at once: each reduction waits for all warps
@@ -50,17 +59,13 @@ def _norm(x, gain, shift, eps, WIDTH: tl.constexpr, KIND: tl.constexpr):
 
 
 @jit
-def norm_product(
-    x, added, added_bias, pending, norm_weight, norm_bias, weight, bias, words, out, eps, outputs,
-    WIDTH: tl.constexpr, WIDTH_2: tl.constexpr, KIND: tl.constexpr, ACTIVATION: tl.constexpr, COLUMNS: tl.constexpr,
-    SENT: tl.constexpr, STORED: tl.constexpr, PARTS: tl.constexpr, ASM: tl.constexpr, GROUP: tl.constexpr,
-    PACK: tl.constexpr, PROGRAMS: tl.constexpr,
+def _add_norm(
+    x, added, added_bias, pending, norm_weight, norm_bias, eps, WIDTH: tl.constexpr, WIDTH_2: tl.constexpr,
+    KIND: tl.constexpr, PARTS: tl.constexpr, ASM: tl.constexpr, GROUP: tl.constexpr, PACK: tl.constexpr,
+    PROGRAMS: tl.constexpr,
 ):  # fmt: skip
-    """Phase: x plus what was sent to `added`, if that is pending; and out = activation(norm(x) · weightᵀ + bias)."""
+    """The sum of x and what was sent to `added`, if that is pending; and its norm."""
     d = tl.arange(0, WIDTH_2)
-    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    tile = _load_columns(weight, column, d, outputs, WIDTH)
-    tile_bias = tl.load(bias + column, mask=column < outputs, other=0.0)
     gain = tl.load(norm_weight + d, mask=d < WIDTH, other=0.0)
     shift = tl.zeros([WIDTH_2], dtype=tl.float32)
     if KIND == 2:
@@ -69,19 +74,84 @@ def norm_product(
     if pending:
         arrived = receive_sum(added, PARTS, WIDTH, WIDTH_2, ASM, GROUP, PACK, PROGRAMS)
         x += tl.where(d < WIDTH, arrived + constant, 0.0)
-    normed = _norm(x, gain, shift, eps, WIDTH, KIND)
-    for begin in range(tl.program_id(0) * COLUMNS, outputs, PROGRAMS * COLUMNS):
+    return x, _norm(x, gain, shift, eps, WIDTH, KIND)
+
+
+@jit
+def norm_product(
+    x, added, added_bias, pending, norm_weight, norm_bias, weight, bias, words, out, eps, OUTPUTS: tl.constexpr,
+    WIDTH: tl.constexpr, WIDTH_2: tl.constexpr, KIND: tl.constexpr, ACTIVATION: tl.constexpr, COLUMNS: tl.constexpr,
+    SENT: tl.constexpr, STORED: tl.constexpr, PARTS: tl.constexpr, ASM: tl.constexpr, GROUP: tl.constexpr,
+    PACK: tl.constexpr, PROGRAMS: tl.constexpr,
+):  # fmt: skip
+    """Phase: x plus what was sent to `added`, if that is pending; and out = activation(norm(x) · weightᵀ + bias)."""
+    d = tl.arange(0, WIDTH_2)
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    tile = _load_columns(weight, column, d, OUTPUTS, WIDTH)
+    tile_bias = tl.load(bias + column, mask=column < OUTPUTS, other=0.0)
+    x, normed = _add_norm(
+        x, added, added_bias, pending, norm_weight, norm_bias, eps, WIDTH, WIDTH_2, KIND, PARTS, ASM, GROUP, PACK,
+        PROGRAMS,
+    )  # fmt: skip
+    for begin in range(tl.program_id(0) * COLUMNS, OUTPUTS, PROGRAMS * COLUMNS):
         column = begin + tl.arange(0, COLUMNS)
-        after = column + PROGRAMS * COLUMNS
-        next_tile = _load_columns(weight, after, d, outputs, WIDTH)
-        next_bias = tl.load(bias + after, mask=after < outputs, other=0.0)
+        if OUTPUTS > PROGRAMS * COLUMNS:  # there are more tiles than programs
+            after = column + PROGRAMS * COLUMNS
+            next_tile = _load_columns(weight, after, d, OUTPUTS, WIDTH)
+            next_bias = tl.load(bias + after, mask=after < OUTPUTS, other=0.0)
         product = _activate(_multiply(normed, tile) + tile_bias.to(tl.float32), ACTIVATION).to(tile.dtype)
         if SENT:
-            send(words + column, product.to(tl.float32), column < outputs)
+            send(words + column, product.to(tl.float32), column < OUTPUTS)
         if STORED:
-            tl.store(out + column, product, mask=column < outputs)
-        tile, tile_bias = next_tile, next_bias
+            tl.store(out + column, product, mask=column < OUTPUTS)
+        if OUTPUTS > PROGRAMS * COLUMNS:
+            tile, tile_bias = next_tile, next_bias
     return x
+
+
+@jit
+def norm_choice(
+    x, added, added_bias, norm_weight, norm_bias, weight, bias, kinds, may_end, words, eps, OUTPUTS: tl.constexpr,
+    WIDTH: tl.constexpr, WIDTH_2: tl.constexpr, KIND: tl.constexpr, COLUMNS: tl.constexpr, ASM: tl.constexpr,
+    PACK: tl.constexpr, PROGRAMS: tl.constexpr, PROGRAMS_2: tl.constexpr,
+):  # fmt: skip
+    """Phase: as `norm_product`, of which only the largest output and its column are sent; the first of equal ones.
+
+    `kinds` tells which columns are chosen: those of EXCLUDED never, those of ENDS where `may_end`. A NaN is no maximum.
+    """
+    d = tl.arange(0, WIDTH_2)
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    tile = _load_columns(weight, column, d, OUTPUTS, WIDTH)
+    tile_bias = tl.load(bias + column, mask=column < OUTPUTS, other=0.0)
+    kind = tl.load(kinds + column, mask=column < OUTPUTS, other=EXCLUDED)
+    x, normed = _add_norm(
+        x, added, added_bias, True, norm_weight, norm_bias, eps, WIDTH, WIDTH_2, KIND, 1, ASM, 1, PACK, PROGRAMS
+    )
+    highest, where = tl.full([COLUMNS], float("-inf"), tl.float32), column
+    for begin in range(tl.program_id(0) * COLUMNS, OUTPUTS, PROGRAMS * COLUMNS):
+        column = begin + tl.arange(0, COLUMNS)
+        after = column + PROGRAMS * COLUMNS
+        next_tile = _load_columns(weight, after, d, OUTPUTS, WIDTH)
+        next_bias = tl.load(bias + after, mask=after < OUTPUTS, other=0.0)
+        next_kind = tl.load(kinds + after, mask=after < OUTPUTS, other=EXCLUDED)
+        product = (_multiply(normed, tile) + tile_bias.to(tl.float32)).to(tile.dtype).to(tl.float32)
+        allowed = (kind != EXCLUDED) & ((kind != ENDS) | may_end)
+        higher = allowed & (product > highest)
+        highest, where = tl.where(higher, product, highest), tl.where(higher, column, where)
+        tile, tile_bias, kind = next_tile, next_bias, next_kind
+    highest, where = tl.reduce((highest, where), 0, _larger)
+    mine = tl.program_id(0) + tl.arange(0, 1)
+    send(words + mine, tl.zeros([1], dtype=tl.float32) + highest, mine >= 0)
+    send(words + PROGRAMS_2 + mine, tl.zeros([1], dtype=tl.float32) + where, mine >= 0)
+
+
+@jit
+def receive_choice(words, ASM: tl.constexpr, PROGRAMS: tl.constexpr, PROGRAMS_2: tl.constexpr):
+    """The column of the largest output that `norm_choice` has found in any program."""
+    program = tl.minimum(tl.arange(0, PROGRAMS_2), PROGRAMS - 1)
+    highest, where = receive_two(words, program, PROGRAMS_2, ASM, PROGRAMS)
+    _, column = tl.reduce((highest, where), 0, _larger)
+    return column.to(tl.int64)
 
 
 @jit
@@ -97,7 +167,8 @@ def plain_product(
     for begin in range(tl.program_id(0) * COLUMNS, WIDTH, PROGRAMS * COLUMNS):
         column = begin + tl.arange(0, COLUMNS)
         send(words + column, _multiply(here, tile), column < WIDTH)
-        tile = _load_columns(weight, column + PROGRAMS * COLUMNS, k, WIDTH, INPUTS)
+        if WIDTH > PROGRAMS * COLUMNS:
+            tile = _load_columns(weight, column + PROGRAMS * COLUMNS, k, WIDTH, INPUTS)
 
 
 @jit
@@ -143,18 +214,18 @@ def self_attention(
         query = tl.where(inside, query * scale, 0.0)
         peak, total = tl.full([], float("-inf"), tl.float32), tl.zeros([HEAD_2], dtype=tl.float32)
         context = tl.zeros([HEAD_2], dtype=tl.float32)
-        for start in range(begin, now, KEYS):
-            peak, total, context = _attend(query, keys, values, t < now, peak, total, context)
-            t = start + KEYS + tl.arange(0, KEYS)
-            keys, values = _load_keys(past, t, t < now, d, 2 * WIDTH, WIDTH, HEAD)
-        score = tl.sum(query * key, 0)  # the step at hand, which is always visible
-        higher = tl.maximum(peak, score)
-        rescale, own = tl.exp(peak - higher), tl.exp(score - higher)
-        context = (context * rescale + value * own) / (total * rescale + own)
-        send(words + head * WIDTH + column, _multiply(context, tile), column < WIDTH)
+        key, value = key.to(cache.dtype.element_ty), value.to(cache.dtype.element_ty)
+        for start in range(begin, now + 1, KEYS):
+            own = (t == now)[:, None] & inside[None, :]  # the step at hand, which is always visible
+            keys, values = tl.where(own, key[None, :], keys), tl.where(own, value[None, :], values)
+            peak, total, context = _attend(query, keys, values, t <= now, peak, total, context)
+            t += KEYS
+            if start + KEYS < now:
+                keys, values = _load_keys(past, t, t < now, d, 2 * WIDTH, WIDTH, HEAD)
+        send(words + head * WIDTH + column, _multiply(context / total, tile), column < WIDTH)
         kept = past + now * 2 * WIDTH + d
-        tl.store(kept, key.to(cache.dtype.element_ty), mask=inside & (task % TILES == 0))
-        tl.store(kept + WIDTH, value.to(cache.dtype.element_ty), mask=inside & (task % TILES == 0))
+        tl.store(kept, key, mask=inside & (task % TILES == 0))
+        tl.store(kept + WIDTH, value, mask=inside & (task % TILES == 0))
 
 
 @jit
@@ -180,8 +251,9 @@ def cross_attention(
         context = tl.zeros([HEAD_2], dtype=tl.float32)
         for start in range(0, length, KEYS):
             peak, total, context = _attend(query, keys, values, allowed, peak, total, context)
-            t = start + KEYS + tl.arange(0, KEYS)
-            allowed = tl.load(visible + t, mask=t < length, other=0) != 0
-            keys, values = _load_keys(memory, t, allowed, d, layers * 2 * WIDTH, WIDTH, HEAD)
+            if start + KEYS < length:
+                t += KEYS
+                allowed = tl.load(visible + t, mask=t < length, other=0) != 0
+                keys, values = _load_keys(memory, t, allowed, d, layers * 2 * WIDTH, WIDTH, HEAD)
         context = context / tl.where(total == 0.0, 1.0, total)
         send(words + head * WIDTH + column, _multiply(context, tile), column < WIDTH)

@@ -6,7 +6,7 @@ from regard.model.embedding import Embedding
 from regard.model.multihead import MultiHead
 from regard.model.positions import Add, Rotary
 from regard.model.scores import Dot, ScaledDot
-from regard.model.transformer_block import InputLayer, TransformerBlock, TransformerStack
+from regard.model.transformer_block import FeedForward, InputLayer, TransformerBlock, TransformerStack
 from regard.runtime.cpu.weight_layout import KINDS
 
 
@@ -33,7 +33,7 @@ def decodes(module: nn.Module) -> bool:
     With dot products, scaled or not; heads of any dim and grouped key heads, norms of queries and keys, absolute or
     rotary positions and biases of distances, gated feed-forward layers; without a sliding window.
     """
-    stack, input_layer, embedding = (getattr(module, name, None) for name in ("stack", "input_layer", "embed_tokens"))
+    stack, input_layer, embedding = (part(module, name) for name in ("stack", "input_layer", "embed_tokens"))
     return (
         isinstance(stack, TransformerStack)
         and isinstance(input_layer, InputLayer)
@@ -47,27 +47,35 @@ def decodes(module: nn.Module) -> bool:
     )
 
 
-def plain_attention(attention: MultiHead) -> bool:
+def plain_attention(attention: nn.Module) -> bool:
     """Whether attention is of scaled dot products, with one key head per query head and without positions."""
+    assert isinstance(attention, MultiHead)
     return (
-        isinstance(attention.score, ScaledDot)
+        isinstance(part(attention, "score"), ScaledDot)
         and attention.kv_heads == attention.heads
         and attention.heads * attention.head_dim == attention.dim
-        and attention.rotary is None
-        and attention.q_norm is None
+        and part(attention, "rotary") is None
+        and part(attention, "q_norm") is None
     )
 
 
-def _attentions(block: TransformerBlock) -> list[MultiHead]:
-    return [each for each in (block.self_attn, block.cross_attn) if each is not None]
+def part(module: nn.Module, name: str) -> nn.Module | None:
+    """A submodule, or None; as an attribute, in a fraction of its time, because every search looks at all blocks."""
+    return module._modules.get(name)
+
+
+def _attentions(block: TransformerBlock) -> list[nn.Module]:
+    return [each for name in ("self_attn", "cross_attn") if (each := part(block, name)) is not None]
 
 
 def _plain_block(block: TransformerBlock) -> bool:
-    return all(map(plain_attention, _attentions(block))) and block.ffn.gate is None
+    ffn = part(block, "ffn")
+    return all(map(plain_attention, _attentions(block))) and ffn is not None and part(ffn, "gate") is None
 
 
 def _compiled_block(block: TransformerBlock) -> bool:
-    attentions = _attentions(block)
-    dot_products = {type(attention.score) for attention in attentions} in ({ScaledDot}, {Dot})
-    rotary = block.self_attn.rotary
-    return dot_products and (rotary is None or type(rotary) is Rotary) and block.ffn.activation in KINDS
+    attentions, ffn = _attentions(block), part(block, "ffn")
+    dot_products = {type(part(attention, "score")) for attention in attentions} in ({ScaledDot}, {Dot})
+    rotary = part(attentions[0], "rotary")
+    assert isinstance(ffn, FeedForward)
+    return dot_products and (rotary is None or type(rotary) is Rotary) and ffn.activation in KINDS

@@ -6,7 +6,7 @@ kept with their recordings for the next search of the same size.
 
 from collections.abc import Callable, Hashable, Iterator
 from copy import copy
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -15,10 +15,12 @@ import torch
 from regard.core.shapes import Int, Tensor
 from regard.model.interfaces import DecoderState
 from regard.model.kv_cache import Slots
+from regard.model.memory import Memory
 from regard.runtime.cuda.cuda_graphs import GraphRecorder
 from regard.runtime.cuda.static_decoder import StaticState, tensors_of
 from regard.runtime.interfaces import EngineDecoder, LoopBounds, SearchStrategy
 
+BEGINNINGS, BEGINNING_ROWS = 4, 64  # recorded at most, of so many hypotheses: each holds all keys of its sources
 SHARE = 8  # kept buffers may use an eighth of a GPU's memory
 StrategyType = TypeVar("StrategyType", bound=SearchStrategy)
 
@@ -38,6 +40,7 @@ class DecodeBuffers(Generic[StrategyType]):
         self.table = table  # the parameters of admitted requests, where a recording reads them
         self.static, self.recorded = decoder.static, recorded  # whether memory is fixed, and steps are recorded
         self.graphs = GraphRecorder()
+        self.memories: dict[Hashable, Memory | None] = {}  # that recorded beginnings read
 
     def run(self, key: Hashable, work: Callable[[], None]) -> None:
         """Run work that is the same whenever it has this key, on these buffers."""
@@ -46,6 +49,30 @@ class DecodeBuffers(Generic[StrategyType]):
                 self.graphs.run(key, work)
             else:
                 work()
+
+    def begin(
+        self, write: Callable[[], None], fill: Callable[[Memory | None], None], count: int, memory: Memory | None
+    ) -> None:
+        """Reset a static state to before the first step, write requests, and fill `count` slots with this memory."""
+        key, kept = (count, None if memory is None else memory.states.shape), self.memories
+        whole = self.recorded and self.tokens.numel() <= BEGINNING_ROWS and (key in kept or len(kept) < BEGINNINGS)
+        if whole and (read := kept.setdefault(key, memory)) is not memory:  # a recording reads the first one
+            assert read is not None
+            assert memory is not None
+            read.states.copy_(memory.states)
+            read.mask.copy_(memory.mask)
+            memory = read
+
+        def work() -> None:
+            if isinstance(self.state, StaticState):
+                self.state.clear()
+            write()
+            if whole:
+                fill(memory)
+
+        self.run(("begin", key if whole else None), work)
+        if not whole:
+            fill(memory)
 
     def prefill(self, count: int) -> bool:
         """Read the first `count` tokens of every prompt at once; False: nothing has changed, take steps."""
@@ -114,6 +141,11 @@ class DecodeBuffers(Generic[StrategyType]):
 
     def _static_steps(self, count: int) -> None:
         """Steps after each of which every tensor is where it was."""
+        assert self.decoder is not None
+        assert self.state is not None
+        loop = self.strategy.loop()
+        if loop is not None and self.decoder.greedy_steps(self.tokens, self.state, loop, count) is not None:
+            return
         for _ in range(count):
             before = list(self._strategy_tensors())
             state, tokens = self._step()
@@ -132,6 +164,7 @@ class DecodeBuffers(Generic[StrategyType]):
         else:
             self.state = state
             self.graphs.replays.clear()
+            self.__dict__.pop("nbytes", None)
 
     def admit(self, slots: Slots, fresh: DecoderState) -> None:
         """Put the states of new sequences into these slots."""
@@ -160,6 +193,11 @@ class DecodeBuffers(Generic[StrategyType]):
         if isinstance(self.state, StaticState) and isinstance(other.state, StaticState):
             self.state.steps = other.state.steps
 
+    @cached_property
+    def nbytes(self) -> int:
+        """Of all tensors."""
+        return sum(x.nbytes for x in self.tensors())
+
     def tensors(self) -> list[Tensor]:
         return [*(x for _, _, x in self._strategy_tensors()), self.tokens, *tensors_of(self.state)]
 
@@ -177,7 +215,7 @@ class BufferPool(Generic[StrategyType]):
     def take(self, key: Hashable) -> DecodeBuffers[StrategyType] | None:
         buffers = self.kept.pop(key, None)
         if buffers is not None and isinstance(buffers.state, StaticState):
-            buffers.state.restart()
+            buffers.state.steps = 0  # `begin` resets the rest
         return buffers
 
     def put(self, key: Hashable, buffers: DecodeBuffers[StrategyType]) -> None:
@@ -185,10 +223,8 @@ class BufferPool(Generic[StrategyType]):
         buffers.decoder = None  # the pool lives as long as the decoder, which is referenced weakly
         self.kept.pop(key, None)
         self.kept[key] = buffers
-        sizes = {key: sum(x.nbytes for x in each.tensors()) for key, each in self.kept.items()}
-        while sum(sizes.values()) > _memory(buffers.tokens.device) // SHARE:
-            oldest = next(iter(sizes))
-            del self.kept[oldest], sizes[oldest]
+        while sum(each.nbytes for each in self.kept.values()) > _memory(buffers.tokens.device) // SHARE:
+            del self.kept[next(iter(self.kept))]
 
 
 _pools: "WeakKeyDictionary[EngineDecoder, BufferPool[Any]]" = WeakKeyDictionary()

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import lru_cache, partial
 from itertools import chain
+from operator import attrgetter
 from types import ModuleType
 from typing import NamedTuple
 from weakref import WeakKeyDictionary, ref
@@ -25,7 +26,7 @@ from regard.model.positions import Add
 from regard.model.seq2seq import Seq2Seq
 from regard.model.transformer import TransformerDecoder
 from regard.runtime.cpu.weight_layout import block_norms, block_projections, weight_and_bias
-from regard.runtime.interfaces import EngineDecoder
+from regard.runtime.interfaces import EngineDecoder, SearchLoop
 from regard.runtime.published_attention import publish, publish_step
 
 MAX_POSITIONS = 4096  # where the position encoding has no limit
@@ -36,7 +37,11 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 class Workspace:
     """Memory of the kernel of whole steps, made with the first of them; no part of the state."""
 
-    memory: Tensor | None = None
+    def __init__(self) -> None:
+        self.memory: dict[int, Tensor] = {}  # by the number of steps in a launch
+        self.kinds: dict[
+            tuple[tuple[int, ...], ...], Tensor
+        ] = {}  # of all tokens, by those excluded and those that end
 
 
 @dataclass
@@ -75,9 +80,8 @@ class StaticState(DecoderState):
         self.mask = write_rows(self.mask, slots, fresh.mask)
         return self
 
-    def restart(self) -> None:
-        """Reset to before the first step, for a new search."""
-        self.steps = 0
+    def clear(self) -> None:
+        """Reset the tensors to before the first step, for a new search."""
         self.time.zero_()
         self.admitted.zero_()
         if self.parents.shape[1] > 1:
@@ -200,17 +204,47 @@ class StaticDecoder(EngineDecoder):
         logits = self._step_by_parts(tokens, state) if persistent is None else self._step(persistent, tokens, state)
         return logits[:, : self.vocab_size], state
 
+    def greedy_steps(
+        self, tokens: Int[Tensor, "B K"], state: DecoderState, loop: SearchLoop, count: int
+    ) -> DecoderState | None:
+        assert isinstance(state, StaticState)
+        kernel = step.persistent(self.weights.layers, tokens.numel()) if self.norm_first else None
+        excludes = loop.no_repeat_ngram_size or loop.allow_end  # more than the kernel does
+        if kernel is None or loop.greedy is None or loop.normalized or excludes or capturing_here():
+            return None
+        key, known = (loop.suppressed, loop.ends), state.workspace.kinds
+        if key not in known:
+            known[key] = self._kinds(kernel, *key)
+        flags = (each.view(torch.uint8) for each in (loop.greedy.ended, loop.done))
+        numbers = (loop.tokens, loop.length, loop.min_length, loop.prompt, loop.prefix, loop.limit)
+        self._launch(kernel, tokens, state, kernel.Choice(known[key], *numbers, *flags, loop.greedy.pad), count)
+        return state
+
+    def _kinds(self, kernel: ModuleType, suppressed: tuple[int, ...], ends: tuple[int, ...]) -> Int[Tensor, " V"]:
+        """Of every token, whether it is never chosen, or ends an output; with the padding of the vocabulary."""
+        kinds = torch.full((len(self.weights.project.weight),), kernel.EXCLUDED.value, dtype=torch.int8)
+        kinds[: self.vocab_size] = kernel.CHOSEN.value
+        kinds[list(ends)] = kernel.ENDS.value
+        kinds[list(suppressed)] = kernel.EXCLUDED.value
+        return kinds.to(self.weights.embed_tokens.device)
+
+    def _launch(
+        self, kernel: ModuleType, tokens: Int[Tensor, "..."], state: StaticState, choice: object = None, count: int = 1
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Steps in one kernel."""
+        weights, memory = self.weights, state.workspace.memory
+        if count not in memory:
+            memory[count] = kernel.step_workspace(weights.layers, self.heads, count)
+        results: tuple[Tensor, Tensor, Tensor] = kernel.step(
+            tokens, weights.embed_tokens, self.scale, weights.positions, weights.layers, *weights.final_norm,
+            weights.project, state.cache, state.admitted, state.source, state.mask, state.time, memory[count],
+            self.heads, self.activation, choice, count,
+        )  # fmt: skip
+        return results
+
     def _step(self, kernel: ModuleType, tokens: Int[Tensor, " rows"], state: StaticState) -> Float[Tensor, "rows V"]:
         """A step in one kernel."""
-        weights = self.weights
-        if state.workspace.memory is None:
-            state.workspace.memory = kernel.step_workspace(weights.layers, self.heads)
-        logits: Tensor
-        logits, qkv, queries = kernel.step(
-            tokens, weights.embed_tokens, self.scale, weights.positions, weights.layers, *weights.final_norm,
-            weights.project, state.cache, state.admitted, state.source, state.mask, state.time,
-            state.workspace.memory, self.heads, self.activation,
-        )  # fmt: skip
+        logits, qkv, queries = self._launch(kernel, tokens, state)
         if capturing_here():
             for number, projected in enumerate(qkv):
                 self._publish_self_attention(number, projected, state)
@@ -278,8 +312,11 @@ def weights(module: nn.Module) -> list[Tensor]:
     modules: list[nn.Module | None] = [module]
     for one in modules:  # grows meanwhile
         if one is not None:
-            tensors += one._parameters.values()
-            modules += one._modules.values()
+            own = one.__dict__
+            if parameters := own["_parameters"]:
+                tensors += parameters.values()
+            if children := own["_modules"]:
+                modules += children.values()
     return [tensor for tensor in tensors if tensor is not None]
 
 
@@ -303,7 +340,10 @@ class WeightFingerprint:
 
     def update(self, decoder: nn.Module) -> None:
         tensors = weights(decoder)
-        self.versions = [0 if weight.is_inference() else weight._version for weight in tensors]
+        try:
+            self.versions = list(map(_version, tensors))
+        except RuntimeError:  # inference tensors have none
+            self.versions = [0 if weight.is_inference() else weight._version for weight in tensors]
         triton = step.kernels(tensors[0])
         if triton is None:
             norms = torch._foreach_norm([weight.detach() for weight in tensors])
@@ -313,8 +353,11 @@ class WeightFingerprint:
         with torch.cuda.stream(_fingerprint_stream(tensors[0].device)):
             if addresses != self.addresses:
                 self.addresses, sizes = addresses, [weight.nbytes // 4 for weight in tensors]
-                self.table = torch.tensor([addresses, sizes], device=tensors[0].device)
+                self.table = tuple(torch.tensor([addresses, sizes], device=tensors[0].device))
             self.hashes = triton.fingerprints(*self.table).tolist()
+
+
+_version = attrgetter("_version")
 
 
 def _norm(norm: nn.Module) -> StepNorm:
