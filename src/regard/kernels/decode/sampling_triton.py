@@ -9,7 +9,7 @@ from regard.kernels.decode.programmatic_launch_triton import launch_dependents, 
 from regard.kernels.jit_triton import jit
 
 DEPTH = 64  # scores of a column, whose maximum is kept
-LEVELS = 16  # of these that a warp reads at a time
+AT_ONCE = 4096  # scores that a warp reads at a time
 
 
 def greedy_step(
@@ -46,13 +46,12 @@ def top_k(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     batch, beams, vocab = scores.shape
     values = torch.empty(batch, beams, count, dtype=torch.float32, device=scores.device)
     where = torch.empty(batch, beams, count, dtype=torch.int64, device=scores.device)
-    columns = triton.cdiv(vocab, DEPTH)
-    if few := columns <= 256:
-        columns = triton.cdiv(columns, 16) * 16  # so that a thread reads several scores at once
+    columns = triton.cdiv(vocab, 16 * DEPTH) * 16  # so that Triton reads several scores at a time
+    padded, warps = triton.next_power_of_2(columns), 1 if columns <= 256 else 4
     _top_k[(batch * beams,)](
         scores, values, where, scores.stride(1), vocab, columns, count,
-        DEPTH=DEPTH, LEVELS=LEVELS if few else 1, COLUMNS=triton.next_power_of_2(columns),
-        COUNT=triton.next_power_of_2(count), num_warps=1 if few else 4, **launch_options(),
+        DEPTH=DEPTH, LEVELS=max(1, min(DEPTH, AT_ONCE * warps // padded)), COLUMNS=padded,
+        COUNT=triton.next_power_of_2(count), num_warps=warps, **launch_options(),
     )  # fmt: skip
     return values, where
 
@@ -115,34 +114,34 @@ def _top_k(
     scores, values, where, row_stride, vocab, columns, count,
     DEPTH: tl.constexpr, LEVELS: tl.constexpr, COLUMNS: tl.constexpr, COUNT: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """Scores form columns of DEPTH rows. Take the largest column maximum, recompute that column's, and repeat."""
+    """Scores form columns of DEPTH rows. The largest scores are in the columns with the largest maxima."""
     launch_dependents(EARLY)
     wait(EARLY)
     row = tl.program_id(0).to(tl.int64)
     mine = scores + row * row_stride
     column, depth, rank = tl.arange(0, COLUMNS), tl.arange(0, DEPTH), tl.arange(0, COUNT)
     maxima = tl.full([COLUMNS], float("-inf"), tl.float32)
-    for level in range(0, DEPTH, LEVELS):
-        if LEVELS == 1:
-            token_id = level * columns + column
-            here = tl.load(mine + token_id, mask=(column < columns) & (token_id < vocab), other=float("-inf"))
-            maxima = tl.maximum(maxima, here.to(tl.float32))
-        else:
-            token_id = (level + tl.arange(0, LEVELS))[:, None] * columns + column[None, :]
-            here = tl.load(mine + token_id, mask=(column < columns)[None, :] & (token_id < vocab), other=float("-inf"))
-            maxima = tl.maximum(maxima, tl.max(here.to(tl.float32), 0))
-    chosen = tl.full([COUNT], -1, tl.int32)
-    best_scores = tl.full([COUNT], float("-inf"), tl.float32)
+    for first in range(0, DEPTH, LEVELS):
+        token_id = (first + tl.arange(0, LEVELS))[:, None] * columns + column[None, :]
+        here = tl.load(mine + token_id, mask=(column < columns)[None, :] & (token_id < vocab), other=float("-inf"))
+        maxima = tl.maximum(maxima, tl.max(here.to(tl.float32), 0))
+    best_columns = tl.full([COUNT], 0, tl.int32)
     for number in range(0, count):
         _, highest = tl.max(maxima, 0, return_indices=True)
-        token_id = depth * columns + highest
-        score = tl.load(mine + token_id, mask=token_id < vocab, other=float("-inf")).to(tl.float32)
-        used = tl.max((token_id[:, None] == chosen[None, :]).to(tl.int32), 1) > 0
-        score = tl.where(used, float("-inf"), score)
-        largest, at = tl.max(score, 0, return_indices=True)
-        chosen = tl.where(rank == number, at * columns + highest, chosen)
+        best_columns = tl.where(rank == number, highest, best_columns)
+        maxima = tl.where(column == highest, float("-inf"), maxima)
+    token_id = depth[None, :] * columns + best_columns[:, None]
+    inside = (rank < count)[:, None] & (token_id < vocab)
+    score = tl.load(mine + token_id, mask=inside, other=float("-inf")).to(tl.float32)
+    chosen = tl.full([COUNT], 0, tl.int32)
+    best_scores = tl.full([COUNT], float("-inf"), tl.float32)
+    for number in range(0, count):
+        largest = tl.max(score)
+        token = tl.min(tl.where((score == largest) & inside, token_id, DEPTH * columns))
+        chosen = tl.where(rank == number, tl.minimum(token, vocab - 1), chosen)
         best_scores = tl.where(rank == number, largest, best_scores)
-        maxima = tl.where(column == highest, tl.max(tl.where(depth == at, float("-inf"), score), 0), maxima)
+        inside = inside & (token_id != token)  # else one without probability would be chosen again
+        score = tl.where(inside, score, float("-inf"))
     there = rank < count
     tl.store(values + row * count + rank, best_scores, mask=there)
     tl.store(where + row * count + rank, chosen.to(tl.int64), mask=there)
