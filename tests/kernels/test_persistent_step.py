@@ -138,7 +138,7 @@ CHOICES = {  # a seed, what is asked for, and the tokens
     "to the maximum length": (7, {"limit": 4}, [12, 31, 25, 23]),
     "after the minimum length": (5, {"min_length": 3}, [41, 41, 41, 2, 9, 9]),
     "an end in a prompt": (5, {"prefix": [3, 7, 3], "prompt": 2}, [3, 7, 3, 2, 9, 9]),
-    "an end in a prefix": (0, {"prefix": [3, 7, -1]}, [3, 7, 9, 9, 9, 9]),
+    "an end in a prefix": (0, {"prefix": [3, 7, -1], "suppressed": (0, 7)}, [3, 7, 9, 9, 9, 9]),
     "none of these": (0, {"suppressed": (0, 1, 23)}, None),
     "the first of equals": (1, {}, [25] * 6),
 }

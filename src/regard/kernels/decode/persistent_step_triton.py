@@ -37,7 +37,6 @@ from regard.kernels.decode.step import Activation, StackedLayers, StepLinear, St
 from regard.kernels.decode.step_phases_triton import (
     CHOSEN as CHOSEN,
     ENDS as ENDS,
-    EXCLUDED as EXCLUDED,
     cross_attention,
     norm_choice,
     norm_product,
@@ -72,7 +71,7 @@ def supports(layers: StackedLayers, rows: int) -> bool:
 class Choice(NamedTuple):
     """What greedy search of one sequence reads and writes in each step (`decoding.interfaces.GeneratedTokens`)."""
 
-    kinds: Tensor  # of the tokens: EXCLUDED, CHOSEN or ENDS
+    kinds: Tensor  # of the tokens: bits CHOSEN and ENDS
     generated: Tensor
     length: Tensor
     min_length: Tensor
@@ -325,7 +324,7 @@ def _step(
             token = tl.where(ended, pad, token)
             if tl.program_id(0) == 0:
                 tl.store(generated + before, token)
-            ended = ended | ((tl.load(kinds + token) == ENDS) & (before >= prompt))
+            ended = ended | (((tl.load(kinds + token) & ENDS) != 0) & (before >= prompt))
             before += (done == 0).to(tl.int64)
             done = done | ended | (before >= limit)
             now += 1

@@ -9,7 +9,7 @@ import triton.language as tl
 from regard.kernels.decode.messages_triton import receive, receive_one, receive_sum, receive_three, receive_two, send
 from regard.kernels.jit_triton import jit
 
-EXCLUDED, CHOSEN, ENDS = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  # kinds of tokens; the last end an output
+CHOSEN, ENDS = tl.constexpr(1), tl.constexpr(2)  # bits of the kind of a token: may be chosen, ends an output
 
 
 @jit
@@ -117,13 +117,13 @@ def norm_choice(
 ):  # fmt: skip
     """Phase: as `norm_product`, of which only the largest output and its column are sent; the first of equal ones.
 
-    `kinds` tells which columns are chosen: those of EXCLUDED never, those of ENDS where `may_end`. A NaN is no maximum.
+    `kinds` tells which columns may be chosen: those of CHOSEN, and with ENDS only where `may_end`. A NaN is no maximum.
     """
     d = tl.arange(0, WIDTH_2)
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     tile = _load_columns(weight, column, d, OUTPUTS, WIDTH)
     tile_bias = tl.load(bias + column, mask=column < OUTPUTS, other=0.0)
-    kind = tl.load(kinds + column, mask=column < OUTPUTS, other=EXCLUDED)
+    kind = tl.load(kinds + column, mask=column < OUTPUTS, other=0)
     x, normed = _add_norm(
         x, added, added_bias, True, norm_weight, norm_bias, eps, WIDTH, WIDTH_2, KIND, 1, ASM, 1, PACK, PROGRAMS
     )
@@ -133,9 +133,9 @@ def norm_choice(
         after = column + PROGRAMS * COLUMNS
         next_tile = _load_columns(weight, after, d, OUTPUTS, WIDTH)
         next_bias = tl.load(bias + after, mask=after < OUTPUTS, other=0.0)
-        next_kind = tl.load(kinds + after, mask=after < OUTPUTS, other=EXCLUDED)
+        next_kind = tl.load(kinds + after, mask=after < OUTPUTS, other=0)
         product = (_multiply(normed, tile) + tile_bias.to(tl.float32)).to(tile.dtype).to(tl.float32)
-        allowed = (kind != EXCLUDED) & ((kind != ENDS) | may_end)
+        allowed = ((kind & CHOSEN) != 0) & (((kind & ENDS) == 0) | may_end)
         higher = allowed & (product > highest)
         highest, where = tl.where(higher, product, highest), tl.where(higher, column, where)
         tile, tile_bias, kind = next_tile, next_bias, next_kind

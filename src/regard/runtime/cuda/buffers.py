@@ -109,7 +109,7 @@ class DecodeBuffers(Generic[StrategyType]):
         assert bounds.steps > 0
         assert self.decoder is not None
         assert self.state is not None
-        loop = None if self.static else self.strategy.loop()
+        loop = None if self.static or self.tokens.is_cuda else self.strategy.loop()
         if loop is not None:
             self.tokens = self.tokens.contiguous()
             searched = self.decoder.search(self.tokens, self.state, loop, bounds)

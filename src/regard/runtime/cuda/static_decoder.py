@@ -1,6 +1,6 @@
 """A Transformer decoder whose steps launch the same kernels on the same memory, so that CUDA graphs can record them."""
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import lru_cache, partial
 from itertools import chain
@@ -39,9 +39,7 @@ class Workspace:
 
     def __init__(self) -> None:
         self.memory: dict[int, Tensor] = {}  # by the number of steps in a launch
-        self.kinds: dict[
-            tuple[tuple[int, ...], ...], Tensor
-        ] = {}  # of all tokens, by those excluded and those that end
+        self.kinds: dict[Hashable, Tensor] = {}  # of all tokens, by those that are suppressed and those that end
 
 
 @dataclass
@@ -221,11 +219,11 @@ class StaticDecoder(EngineDecoder):
         return state
 
     def _kinds(self, kernel: ModuleType, suppressed: tuple[int, ...], ends: tuple[int, ...]) -> Int[Tensor, " V"]:
-        """Of every token, whether it is never chosen, or ends an output; with the padding of the vocabulary."""
-        kinds = torch.full((len(self.weights.project.weight),), kernel.EXCLUDED.value, dtype=torch.int8)
+        """Of every token, whether it may be chosen and whether it ends an output; none of the vocabulary's padding."""
+        kinds = torch.zeros(len(self.weights.project.weight), dtype=torch.int8)
         kinds[: self.vocab_size] = kernel.CHOSEN.value
-        kinds[list(ends)] = kernel.ENDS.value
-        kinds[list(suppressed)] = kernel.EXCLUDED.value
+        kinds[list(suppressed)] = 0
+        kinds[list(ends)] |= kernel.ENDS.value
         return kinds.to(self.weights.embed_tokens.device)
 
     def _launch(
