@@ -1,0 +1,110 @@
+"""What a server keeps from one request to the next is bounded: what was used last stays."""
+
+import asyncio
+from collections import OrderedDict
+
+import pytest
+
+pytest.importorskip("uvicorn", reason="needs the extra `serve`")
+
+from regard.core.errors import InvalidArgument
+from regard.server import long_inputs
+from regard.server.interfaces import ModelInfo
+from regard.server.jobs import Generation
+from regard.server.planner import Planner
+from regard.server.routes.studio_data import StudioDataRoutes
+from regard.server.service import Service
+from regard.server.studio_data import DataSet
+from support.predictors import translator
+
+
+@pytest.fixture
+def looks(monkeypatch) -> list[str]:
+    """The long inputs that were looked at, in order; none is open."""
+    seen: list[str] = []
+
+    def look(predictor, given, **options):
+        seen.append(given)
+        return real(predictor, given, **options)
+
+    real = long_inputs.look
+    monkeypatch.setattr(long_inputs, "look", look)
+    monkeypatch.setattr(long_inputs, "_inputs", OrderedDict())
+    return seen
+
+
+def test_eight_long_inputs_are_open(looks):
+    names = [long_inputs._remembered(f"text {number}") for number in range(8)]
+    assert long_inputs._remembered("text 0") == names[0]  # used again: not the next to go
+    names.append(long_inputs._remembered("text 8"))
+    model = translator()
+    for number in (0, 2, 8):
+        long_inputs._of(model, names[number])
+    assert looks == ["text 0", "text 2", "text 8"]
+    with pytest.raises(InvalidArgument, match="id: wanted an input that is open"):
+        long_inputs._of(model, names[1])
+
+
+def test_two_looks_at_long_inputs_are_kept(looks):
+    model, (a, b, c) = translator(), [long_inputs._remembered(text) for text in "abc"]
+    for name in (a, b, a, b, a, c, a, b):
+        long_inputs._of(model, name)
+    assert looks == ["a", "b", "c", "b"]
+    assert long_inputs._of(translator(), b).look is not long_inputs._of(model, b).look
+
+
+def test_a_data_set_is_measured_with_four_models(monkeypatch):
+    ended: list[str] = []
+
+    async def measure(self, found, data):
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(f"{found.model.name} {found.model.version}")
+
+    monkeypatch.setattr(StudioDataRoutes, "_measure", measure)
+
+    async def ask() -> None:
+        routes = StudioDataRoutes(object.__new__(Service), DataSet(("x.tsv",)))
+        models = [ModelInfo(name, version) for name, version in ("a1", "a2", "b1", "c1", "d1")]
+        first = routes._measurements(models[0])
+        for model in (*models[1:4], models[0], models[3]):
+            routes._measurements(model)
+            await asyncio.sleep(0)
+        assert routes._measurements(models[0]) is first
+        assert not ended
+        routes._measurements(models[4])
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert ended == ["a 2"]
+        for each in routes._of_models.values():
+            each.task.cancel()
+        await asyncio.sleep(0)
+
+    asyncio.run(ask())
+
+
+def test_settings_of_requests_are_kept_up_to_a_number(monkeypatch):
+    """Clients choose options: each of millions must not stay in memory."""
+    predictor = translator()
+    planner = Planner(predictor, predictor.pipeline)
+    made: list[int] = []
+    settings = planner.settings(Generation("a"))
+
+    def new_settings(self, work):
+        made.append(work.options["seed"])
+        return settings._replace(number=work.options["seed"])
+
+    monkeypatch.setattr(Planner, "_new_settings", new_settings)
+    one, other = ([planner.settings(Generation("a", options={"seed": seed})) for seed in (1, 1, 2)] for _ in "ab")
+    assert all(a is b for a, b in zip(one, other, strict=True))
+    assert one[0] is one[1] is not one[2]
+    assert made == [1, 2]
+    largest = 0
+    for seed in range(3, 3000):
+        planner.settings(Generation("a", options={"seed": seed}))
+        largest = max(largest, len(planner._settings))
+    assert largest == 1024
+    assert len(made) == 2999
+    planner.settings(Generation("a", options={"seed": 2999}))
+    assert len(made) == 2999
