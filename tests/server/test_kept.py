@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("uvicorn", reason="needs the extra `serve`")
 
-from regard.core.errors import InvalidArgument
+from regard.core.errors import InvalidArgument, InvalidRecipe
 from regard.server import long_inputs
 from regard.server.interfaces import ModelInfo
 from regard.server.jobs import Generation
@@ -108,3 +108,12 @@ def test_settings_of_requests_are_kept_up_to_a_number(monkeypatch):
     assert len(made) == 2999
     planner.settings(Generation("a", options={"seed": 2999}))
     assert len(made) == 2999
+
+
+def test_a_value_that_cannot_be_compared_is_refused_as_any_other():
+    predictor = translator()
+    planner = Planner(predictor, predictor.pipeline)
+    for wrong in ([1], {"a": 1}):
+        with pytest.raises(InvalidRecipe, match="decode.seed: wanted"):
+            planner.settings(Generation("a", options={"seed": wrong}))
+    assert not planner._settings
