@@ -114,6 +114,6 @@ def test_a_value_that_cannot_be_compared_is_refused_as_any_other():
     predictor = translator()
     planner = Planner(predictor, predictor.pipeline)
     for wrong in ([1], {"a": 1}):
-        with pytest.raises(InvalidRecipe, match="decode.seed: wanted"):
+        with pytest.raises(InvalidRecipe, match="seed: wanted"):
             planner.settings(Generation("a", options={"seed": wrong}))
     assert not planner._settings
