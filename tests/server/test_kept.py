@@ -2,16 +2,19 @@
 
 import asyncio
 from collections import OrderedDict
+from unittest.mock import Mock
 
 import pytest
 
 pytest.importorskip("uvicorn", reason="needs the extra `serve`")
 
-from regard.core.errors import InvalidArgument, InvalidRecipe
-from regard.server import long_inputs
+from regard.core.errors import InvalidArgument, InvalidRecipe, Overloaded
+from regard.server import long_inputs, studio_data
+from regard.server.exchange import Exchange
 from regard.server.interfaces import ModelInfo
 from regard.server.jobs import Generation
 from regard.server.planner import Planner
+from regard.server.routes.libretranslate import _fields
 from regard.server.routes.studio_data import StudioDataRoutes
 from regard.server.service import Service
 from regard.server.studio_data import DataSet
@@ -117,3 +120,50 @@ def test_a_value_that_cannot_be_compared_is_refused_as_any_other():
         with pytest.raises(InvalidRecipe, match="seed: wanted"):
             planner.settings(Generation("a", options={"seed": wrong}))
     assert not planner._settings
+
+
+def test_ten_thousand_examples_of_a_data_set_are_read(monkeypatch):
+    for count, known, more in ((9_999, 9_999, False), (10_000, 10_000, False), (10_001, 10_000, True)):
+        monkeypatch.setattr(studio_data, "pairs_of", lambda *given, count=count, **options: iter([("a", "b")] * count))
+        found = studio_data._measured(translator(), DataSet(("x.tsv",)))
+        assert (len(found.pairs), found.more) == (known, more)
+
+
+def test_heads_are_measured_over_128_examples_and_ablated_over_32(monkeypatch):
+    """In their order, each once."""
+    model, data = translator(), DataSet(("x.tsv",))
+    monkeypatch.setattr(studio_data, "pairs_of", lambda *given, **options: iter([("the cat", "a")] * 200))
+    measured = studio_data._measured(model, data)
+    for before, index, added in ((0, 0, 1), (0, 1, 0), (127, 127, 1), (127, 126, 0), (128, 128, 0)):
+        measured.meter = Mock(inputs=before)
+        studio_data.ExampleMeasurement("", data, index)._example(model)
+        assert measured.meter.add.call_count == added, (before, index)
+    lengths: list[int] = []
+    monkeypatch.setattr(
+        studio_data, "_loss", lambda predictor, pairs: float(lengths.append(len(pairs)) or len(lengths))
+    )
+    left = [studio_data.AblationStep("", data)._step(model) for _ in range(3)]
+    assert lengths == [32, 32, 32]
+    assert [*measured.ablation.values()] == [1.0, 2.0]  # losses without a head, less the first
+    assert left[0] - 1 == left[1] == left[2] + 1
+
+
+def test_sixteen_large_bodies_are_in_memory():
+    exchange = object.__new__(Exchange)
+    exchange.server = Mock()
+    exchange.server.service.large_bodies, exchange.large = 15, False
+    exchange._count_large_body()
+    exchange._count_large_body()  # the same
+    assert (exchange.server.service.large_bodies, exchange.large) == (16, True)
+    exchange.large = False
+    with pytest.raises(Overloaded) as refused:
+        exchange._count_large_body()
+    assert refused.value.retry_after == 1
+    assert exchange.server.service.large_bodies == 16
+
+
+def test_forms_have_a_thousand_fields():
+    assert len(_fields(b"&".join(b"a%d=1" % number for number in range(1000)))) == 1000
+    assert _fields(b"q=a&q=b&source=en&empty=") == {"q": ["a", "b"], "source": "en", "empty": ""}
+    with pytest.raises(ValueError, match="Max number of fields exceeded"):
+        _fields(b"&".join(b"a%d=1" % number for number in range(1001)))
