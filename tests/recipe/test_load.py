@@ -163,3 +163,11 @@ def test_recipes_that_extend_themselves_or_nothing_are_refused(tmp_path):
         read_tables(tmp_path / "c.toml")
     with pytest.raises(InvalidArgument, match="extends: wanted the name or file of a recipe; got 3"):
         read_tables({"extends": 3})
+
+
+@pytest.mark.parametrize("wrong", [[], "a", {"data.train": 3}, {"data.train": ["a", 3]}, {"folder": None}])
+def test_paths_that_are_none_are_refused(recipe, wrong):
+    """A checkpoint of others holds them."""
+    table = read_recipe(recipe).as_dict()
+    with pytest.raises(InvalidRecipe, match="paths: wanted the paths of a recipe's file"):
+        Recipe.of(table | {"paths": wrong})
