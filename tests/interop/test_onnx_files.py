@@ -12,6 +12,7 @@ from regard.data.images import load_image, normalize
 from regard.data.special_tokens import SpecialTokens
 from regard.data.tokenizer import Tokenizer
 from regard.data.train_tokenizer import train_tokenizer
+from regard.interop.onnx import target
 from regard.interop.onnx.files import generation_config, preprocessor_config, write_tokenizers
 from support.captioners import captioner
 from support.onnx_members import masked_language_model, two_sources
@@ -125,3 +126,24 @@ def test_tokens_that_begin_every_output_are_forced(prefix, key, wanted):
     found = generation_config(began)
     assert found[key] == wanted
     assert len({"forced_bos_token_id", "forced_decoder_ids"} & found.keys()) == 1
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["in the file", "beside it"])
+def test_a_quantized_graph_takes_the_place_of_the_other(tmp_path, beside):
+    """With the file of its weights, where they are beside it."""
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    helper, weight = onnx.helper, np.random.default_rng(0).normal(size=(64, 32)).astype(np.float32)
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    shapes = {"x": [None, 64], "y": [None, 32]}
+    sides = [[helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shapes[name])] for name in "xy"]
+    graph = helper.make_graph(nodes, "graph", *sides, [onnx.numpy_helper.from_array(weight, "w")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path, save_as_external_data=beside, location="model.onnx_data", size_threshold=0)
+    assert (tmp_path / "model.onnx_data").exists() is beside
+    target._quantize(path)
+    found = sorted(each.name for each in tmp_path.iterdir())
+    assert found[0] == "model_quantized.onnx"
+    assert not {"model.onnx", "model.onnx_data"} & {*found}
+    assert onnx.load(tmp_path / "model_quantized.onnx").graph.initializer

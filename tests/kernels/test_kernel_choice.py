@@ -301,3 +301,25 @@ def test_masks_of_the_memory_efficient_kernel_are_aligned(m, stride):
     assert found.stride()[-2:] == (stride, 1)
     assert torch.equal(found, mask.expand(2, 3, 4, m))
     assert sdpa._aligned(None, q, k) is None
+
+
+BY_KEY, BY_ROW = torch.ones(3, 1, 1, 50, dtype=torch.bool), torch.ones(3, 1, 100, 50, dtype=torch.bool)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "bias", "rows"),
+    [
+        (None, None, 100),
+        (BY_KEY, None, 100),
+        (BY_KEY, torch.zeros(1, 2, 1, 50), 100),
+        (BY_ROW, None, 20),
+        (None, torch.zeros(1, 2, 100, 50), 30),
+        (BY_KEY, torch.zeros(1, 2, 100, 50), 10),  # one of them differs by row
+        (BY_ROW, torch.zeros(1, 2, 1, 50), 10),
+        (torch.ones(90, 1, 100, 50, dtype=torch.bool), None, 1),
+    ],
+)
+def test_masks_that_differ_by_row_exist_in_parts(monkeypatch, allowed, bias, rows):
+    monkeypatch.setattr(sdpa, "TILE", 3000)
+    spec = dots(100, 50, 8, visible=AttentionMask(allowed=allowed), bias=bias)
+    assert sdpa._rows(spec) == rows
