@@ -1,5 +1,6 @@
 """Which kernel a GPU is asked for, and with which tiles: decided in Python, from tensors that claim to be on a GPU."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -323,3 +324,31 @@ def test_masks_that_differ_by_row_exist_in_parts(monkeypatch, allowed, bias, row
     monkeypatch.setattr(sdpa, "TILE", 3000)
     spec = dots(100, 50, 8, visible=AttentionMask(allowed=allowed), bias=bias)
     assert sdpa._rows(spec) == rows
+
+
+@pytest.mark.parametrize(
+    ("shape", "activation", "grid"),
+    [
+        ((40, 128), None, (1, 2)),  # 32 rows each at least
+        ((40, 129), "relu", (2, 2)),
+        ((2048, 1), None, (1, 64)),
+        ((2049, 256), None, (2, 33)),
+        ((8192, 300), "gelu", (3, 128)),
+    ],
+)
+def test_programs_of_the_gradient_before_an_activation(monkeypatch, shape, activation, grid):
+    """Of 128 columns each; no more than there are columns and rows for."""
+    linear_triton = pytest.importorskip("regard.kernels.layers.linear_triton", reason="needs Triton")
+    asked = []
+
+    class Kernel:
+        def __getitem__(self, grid):
+            asked.append(grid)
+            return lambda *given, **options: None
+
+    monkeypatch.setattr(linear_triton, "activation_backward", Kernel())
+    monkeypatch.setattr(triton_launch, "on_device_of", lambda x: nullcontext())
+    d_out = torch.zeros(shape)
+    _, sums, largest = linears.activation_backward(d_out, d_out, activation, magnitude=True)
+    assert asked == [grid]
+    assert (sums.shape, largest.shape) == ((shape[1],), ())
