@@ -283,7 +283,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=100, help="faults to plant")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", default="", help="a package or the beginning of a path under src/regard")
+    parser.add_argument("--only", default="", help="packages or beginnings of paths under src/regard, with commas")
     parser.add_argument("--tests", type=int, default=16, help="test files at most, of each kind")
     parser.add_argument("--seconds", type=int, default=600, help="processor time for the tests of one fault")
     parser.add_argument("--limit", type=int, default=60, help="seconds of processor time that one test may take")

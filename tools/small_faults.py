@@ -85,10 +85,10 @@ def nodes(tree: ast.AST) -> Iterator[ast.AST]:
 
 def mutants(only: str) -> list[Mutant]:
     """All faults that can be planted, in the order of files and lines. Triton's kernels need a GPU."""
-    found = []
+    found, chosen = [], tuple(only.split(","))
     for path in sorted(SOURCE.rglob("*.py")):
         name = str(path.relative_to(SOURCE))
-        if not name.startswith(only) or name.endswith("_triton.py"):
+        if not name.startswith(chosen) or name.endswith("_triton.py"):
             continue
         text = path.read_text("utf-8")
         starts = [0]

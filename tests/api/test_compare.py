@@ -4,12 +4,15 @@ import json
 from dataclasses import asdict, replace
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
+import torch
 
 import regard
 from golden.write import HERE, PAIRS
+from regard.api import compare as compare_verb
 from regard.api.evaluate import evaluate, system_name
 from regard.evaluation.metrics import score
 from regard.views import charts
@@ -205,3 +208,24 @@ def test_a_system_is_named_by_its_folder(tmp_path):
     assert system_name(model) == "model"
     assert system_name(replace(model, folder=tmp_path)) == str(tmp_path)
     assert system_name(tmp_path / "outputs.txt") == str(tmp_path / "outputs.txt")
+
+
+@pytest.mark.parametrize(
+    ("rows", "keys", "shown"), [(64, 64, True), (17, 241, False), (1, 4096, True), (4097, 1, False)]
+)
+def test_maps_of_up_to_4096_weights_are_shown(monkeypatch, rows, keys, shown):
+    """The mean over the heads of the last layer."""
+    weights = torch.rand(2, rows, keys)
+    first = SimpleNamespace(kind="cross", size=(1, 1))
+    last = SimpleNamespace(kind="cross", size=(rows, keys), weights=lambda: weights)
+    seen = SimpleNamespace(
+        maps=(first, last, SimpleNamespace(kind="self", size=(1, 1))),
+        names=lambda each: ([f"r{i}" for i in range(each.size[0])], [f"k{i}" for i in range(each.size[1])]),
+    )
+    monkeypatch.setattr(compare_verb, "look", lambda model, source, **options: seen)
+    found = compare_verb._attention(translator(), "the cat")
+    assert (found is not None) is shown
+    if found is not None:
+        assert (len(found.rows), len(found.keys)) == (rows, keys)
+        torch.testing.assert_close(torch.tensor(found.weights), weights.mean(0), atol=6e-5, rtol=0)
+    assert compare_verb._attention(translator(), "") is None

@@ -381,6 +381,22 @@ def test_a_box_bounds_its_shape(kind):
         assert (255 - smooth[:, :, 0].astype(int)).sum() / 255 == pytest.approx(area * radius**2, rel=0.04)
 
 
+@pytest.mark.parametrize("smooth", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_shape_at_an_edge_is_cut_off_there(kind, smooth):
+    """What is seen of a shape that lies partly outside equals that part of it in the middle."""
+    middle = Shape(kind, "black", (0, 0, 0), 32.0, 32.0, 9.0)
+    whole = Scene((middle,), (255, 255, 255), smooth, 0, 0).draw()
+    for across, down in ((-28, 0), (28, 0), (0, -28), (0, 28), (-22, -23), (-24, 24), (-41, 0)):
+        moved = replace(middle, x=middle.x + across, y=middle.y + down)
+        wanted = np.full_like(whole, 255)
+        (to_y, from_y), (to_x, from_x) = (
+            (slice(max(0, by), SIDE + min(0, by)), slice(max(0, -by), SIDE + min(0, -by))) for by in (down, across)
+        )
+        wanted[to_y, to_x] = whole[from_y, from_x]
+        assert np.array_equal(Scene((moved,), (255, 255, 255), smooth, 0, 0).draw(), wanted), (across, down)
+
+
 def test_captions_agree_with_the_pixels():
     """The positions of all colors, read from the pixels, give the relations of the caption."""
     for example in shapes("train", 0, 100):

@@ -8,7 +8,17 @@ from regard.core.sequence import Tokens
 from regard.data.special_tokens import END, START
 from regard.decoding.config import DecodeConfig
 from regard.decoding.interfaces import GeneratedTokens, LogitsProcessor
-from regard.decoding.logits_processors import LOGITS_PROCESSORS, BannedPhrases, NoRepeatNgram, RepetitionPenalty
+from regard.decoding.logits_processors import (
+    LOGITS_PROCESSORS,
+    AllowEnd,
+    BannedPhrases,
+    ForcePrefix,
+    MinLength,
+    NoRepeatNgram,
+    RepetitionPenalty,
+    SavePrefix,
+    SuppressTokens,
+)
 from regard.decoding.request import Request, SearchTask
 from regard.decoding.search import search
 from support.search import STRATEGIES, decode, model, sources, token_ids
@@ -130,3 +140,45 @@ def test_processors_equal_plain_loops(size, beam):
         wanted = given[slot, beam].clone()
         wanted[[*set(hypothesis)]] *= 1.5
         assert torch.equal(penalized[slot, beam], wanted)
+
+
+def generated(device: str) -> GeneratedTokens:
+    """Two slots of two hypotheses, of which the second is shorter."""
+    tokens = torch.tensor([[[5, 6, 5, 7], [5, 6, 7, 5]], [[6, 6, 0, 0], [5, 7, 0, 0]]])
+    length, least = torch.tensor([4, 2]), torch.tensor([9, 0])
+    prompt, prefix = torch.zeros(2, dtype=torch.int64), torch.tensor([[5, 6, 5, 7, 8], [6, -1, -1, -1, -1]])
+    return GeneratedTokens(*(each.to(device) for each in (tokens, length, least, prompt, prefix)))
+
+
+def processors(device: str) -> list[LogitsProcessor]:
+    least, saved = MinLength([END]), SavePrefix()
+    banned = BannedPhrases(2, 2, 3, torch.device(device))
+    if device != "meta":
+        banned.admit(0, Request(None, 0, banned=[[7, 9], [4]]))
+        banned.admit(1, Request(None, 0, banned=[[9]]))
+    return [
+        saved, least, SuppressTokens([3, 11]), NoRepeatNgram(2), banned, RepetitionPenalty(1.3), AllowEnd(least),
+        ForcePrefix(saved),
+    ]  # fmt: skip
+
+
+def test_processors_say_whether_they_only_exclude_tokens_and_never_wait():
+    """Greedy search takes logits for log-probabilities where all of them only exclude, and steps are recorded where no
+    processor needs a value: a tensor without values is enough for it.
+    """
+    scores, known = torch.randn(2, 2, 12).log_softmax(-1), generated("cpu")
+    says = []
+    for each in processors("cpu"):
+        before = scores.clone()
+        each(scores, known)
+        changed = scores[scores != before]
+        restored = isinstance(each, AllowEnd | ForcePrefix)  # to what it was before the others
+        assert each.masks_only == (restored or bool((changed == -torch.inf).all())), type(each)
+        says.append((type(each), each.masks_only))
+    assert [kind for kind, only in says if not only] == [RepetitionPenalty]
+    empty, unknown = torch.zeros(2, 2, 12, device="meta"), generated("meta")
+    for each in processors("meta"):
+        each(empty, unknown)
+        assert each.recordable, type(each)
+    assert not Favor.recordable
+    assert not Favor.masks_only

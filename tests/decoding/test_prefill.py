@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -251,3 +252,41 @@ def test_a_prompt_whose_probabilities_are_wanted_is_read_step_by_step(steps):
     rows = recomputed(given.model, found.tokens, slides=False)
     wanted = [float(row[token]) for row, token in zip(rows, found.tokens, strict=True)]
     assert found.log_probabilities == pytest.approx(wanted, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("given", "empty", "alone", "calls"),
+    [
+        ([20, 35], True, False, ["all 20"]),  # the rest of the longer one by steps
+        ([20, 36], True, False, ["1: 36", "0: 20"]),  # too different: one by one, the longest first
+        ([36, 20, 15], True, False, ["0: 36", "1: 20"]),
+        ([2, 3], True, False, ["all 2"]),
+        ([1, 3], True, False, []),
+        ([2], True, False, ["all 2"]),
+        ([16], True, True, ["all 16"]),
+        ([15], True, True, []),  # a step of the batch reads a token of every short prompt
+        ([20, 20], True, True, ["1: 20", "0: 20"]),
+        ([16, 15, 17], False, False, ["2: 17", "0: 16"]),
+        ([16], False, False, ["0: 16"]),
+        ([0, 0], True, False, []),
+    ],
+)
+@pytest.mark.parametrize("why", ["compiled", "each_alone"])
+def test_which_prompts_are_read_at_once(given, empty, alone, calls, why):
+    """All of them as far as the shortest; or those that are long enough, where outputs must not depend on others."""
+    batch, done = object.__new__(SearchBatch), []
+    batch.read = {}
+    batch.plan = SimpleNamespace(half=False, decoder=SimpleNamespace(compiled=alone and why == "compiled"))
+    batch.queue = SimpleNamespace(each_alone=alone and why == "each_alone")
+    batch.requests = [SimpleNamespace(request=Request(None, 0, [5] * count, given=count)) for count in given]
+    batch.buffers = SimpleNamespace(
+        prefill=lambda count: done.append(f"all {count}") or True,
+        prefill_slot=lambda slot, count: done.append(f"{slot}: {count}") or True,
+    )
+    batch._read_prompts([*range(len(given))], [*range(len(given))], empty=empty)
+    assert done == calls
+    each = [call.split(": ") for call in calls if ": " in call]
+    wanted = {int(slot): int(count) for slot, count in each}
+    if calls and not each:
+        wanted = dict.fromkeys(range(len(given)), int(calls[0].removeprefix("all ")))
+    assert batch.read == wanted

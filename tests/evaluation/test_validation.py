@@ -4,8 +4,10 @@ import pytest
 import torch
 
 import regard
+from regard.api import evaluate as evaluate_verb
 from regard.data.batching import evaluation_batches
 from regard.evaluation.validation import mean_loss
+from regard.recipe.load import read_recipe
 from regard.training.objective import Objective
 from support.corpora import corpus_of
 from support.predictors import PARTS, TEXT, tokenizer
@@ -27,3 +29,15 @@ def test_the_masks_of_a_validation_are_drawn_with_seed_0_and_leave_the_generator
             _, nll, tokens, _ = objective(model, batch)
             total, count = total + float(nll), count + tokens
     assert found == pytest.approx(total / count, rel=1e-6)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_texts_whose_attention_is_summarised_are_a_thousand_letters(tmp_path, masked):
+    """To be read to their end; those of a masked language model are read as they are. Empty ones are left out."""
+    (tmp_path / "valid.txt").write_text("\n".join(["a" * 1500, "", "b" * 1000, "c", "d"]))
+    part = {"kind": "transformer", "dim": 16, "heads": 2, "layers": 1}
+    model = {"encoder": part, "head": "mlm"} if masked else {"decoder": part}
+    data = {"train": str(tmp_path / "valid.txt"), "valid": str(tmp_path / "valid.txt")}
+    recipe = read_recipe({"data": data, "model": model, "train": {"mask_probability": 0.15} if masked else {}})
+    end = None if masked else ""
+    assert evaluate_verb._texts(recipe, 3) == [("a" * 1000, end), ("b" * 1000, end), ("c", end)]

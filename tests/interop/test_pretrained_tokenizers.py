@@ -297,6 +297,26 @@ def test_bert(tmp_path, lower):
         read_tokenizers(folder, {"model_type": "bert"}, ROWS)
 
 
+@pytest.mark.parametrize(
+    ("settings", "wanted"),
+    [
+        ({}, ["cafe", "中", "国"]),  # without accents, as it is in lower case
+        ({"strip_accents": None}, ["cafe", "中", "国"]),
+        ({"strip_accents": False}, ["café", "中", "国"]),
+        ({"do_lower_case": False}, ["Café", "中", "国"]),
+        ({"do_lower_case": False, "strip_accents": True}, ["Cafe", "中", "国"]),
+        ({"tokenize_chinese_chars": False}, ["cafe", "中国"]),
+    ],
+)
+def test_bert_reads_a_text_as_its_settings_say(tmp_path, settings, wanted):
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cafe", "café", "Café", "Cafe", "中", "国", "中国"]
+    folder = write(tmp_path / "files", vocab__txt="\n".join(names).encode(), tokenizer_config__json=settings)
+    source, _ = read_tokenizers(folder, {"model_type": "bert", "pad_token_id": 0}, len(names))
+    assert source.pieces(source.encode("Café 中国")) == wanted
+    theirs = transformers.BertTokenizer.from_pretrained(str(folder))
+    assert list(theirs.tokenize("Café 中国")) == wanted
+
+
 def byte_level(names):
     inner = tokenizers.Tokenizer(models.BPE())
     inner.pre_tokenizer, inner.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()

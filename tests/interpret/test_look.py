@@ -10,7 +10,7 @@ from torch import nn
 
 import regard
 from measure import peak_bytes
-from regard.core.sequence import Tokens
+from regard.core.sequence import MultiSource, Tokens
 from regard.data.special_tokens import END, START
 from regard.inference.predictor import Predictor
 from regard.interpret.maps import MapRecorder
@@ -137,6 +137,20 @@ def test_weights_of_an_output_equal_those_of_its_decoding_steps(name):
             for found in (look, again):
                 weights = found[each.name].weights([step])[..., : each.size[1]]
                 torch.testing.assert_close(weights, seen, rtol=0, atol=1e-5)
+
+
+@torch.inference_mode()
+def test_an_output_of_a_bare_model_is_as_long_as_its_source_allows():
+    """The ratio is of the tokens of all sources."""
+    torch.manual_seed(3)
+    part = {"kind": "rnn", "dim": 16, "dropout": 0.0}
+    one = regard.build({"encoder": part, "decoder": part, "vocab_size": 30}).eval()
+    several = {"encoders": [part, part], "decoder": part, "vocab_size": 30, "source_vocab_size": [30, 30]}
+    two = regard.build(several).eval()
+    options = {"max_length_ratio": 1.0, "min_length_ratio": 1.0}
+    first, second = Tokens.of([[5, 6, 7, 8]]), Tokens.of([[5, 6, 7]])
+    assert len(regard.look(one, first, **options).output.tokens) == 4
+    assert len(regard.look(two, MultiSource((first, second)), **options).output.tokens) == 7
 
 
 def test_maps_name_their_queries_and_keys():

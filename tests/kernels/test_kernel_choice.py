@@ -1,5 +1,6 @@
 """Which kernel a GPU is asked for, and with which tiles: decided in Python, from tensors that claim to be on a GPU."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -301,3 +302,53 @@ def test_masks_of_the_memory_efficient_kernel_are_aligned(m, stride):
     assert found.stride()[-2:] == (stride, 1)
     assert torch.equal(found, mask.expand(2, 3, 4, m))
     assert sdpa._aligned(None, q, k) is None
+
+
+BY_KEY, BY_ROW = torch.ones(3, 1, 1, 50, dtype=torch.bool), torch.ones(3, 1, 100, 50, dtype=torch.bool)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "bias", "rows"),
+    [
+        (None, None, 100),
+        (BY_KEY, None, 100),
+        (BY_KEY, torch.zeros(1, 2, 1, 50), 100),
+        (BY_ROW, None, 20),
+        (None, torch.zeros(1, 2, 100, 50), 30),
+        (BY_KEY, torch.zeros(1, 2, 100, 50), 10),  # one of them differs by row
+        (BY_ROW, torch.zeros(1, 2, 1, 50), 10),
+        (torch.ones(90, 1, 100, 50, dtype=torch.bool), None, 1),
+    ],
+)
+def test_masks_that_differ_by_row_exist_in_parts(monkeypatch, allowed, bias, rows):
+    monkeypatch.setattr(sdpa, "TILE", 3000)
+    spec = dots(100, 50, 8, visible=AttentionMask(allowed=allowed), bias=bias)
+    assert sdpa._rows(spec) == rows
+
+
+@pytest.mark.parametrize(
+    ("shape", "activation", "grid"),
+    [
+        ((40, 128), None, (1, 2)),  # 32 rows each at least
+        ((40, 129), "relu", (2, 2)),
+        ((2048, 1), None, (1, 64)),
+        ((2049, 256), None, (2, 33)),
+        ((8192, 300), "gelu", (3, 128)),
+    ],
+)
+def test_programs_of_the_gradient_before_an_activation(monkeypatch, shape, activation, grid):
+    """Of 128 columns each; no more than there are columns and rows for."""
+    linear_triton = pytest.importorskip("regard.kernels.layers.linear_triton", reason="needs Triton")
+    asked = []
+
+    class Kernel:
+        def __getitem__(self, grid):
+            asked.append(grid)
+            return lambda *given, **options: None
+
+    monkeypatch.setattr(linear_triton, "activation_backward", Kernel())
+    monkeypatch.setattr(triton_launch, "on_device_of", lambda x: nullcontext())
+    d_out = torch.zeros(shape)
+    _, sums, largest = linears.activation_backward(d_out, d_out, activation, magnitude=True)
+    assert asked == [grid]
+    assert (sums.shape, largest.shape) == ((shape[1],), ())

@@ -353,7 +353,7 @@ def test_a_frozen_backbone_is_seen_once(tmp_path, few, monkeypatch):
 @pytest.mark.parametrize("kind", ["cnn", "questions", "cnn+transformer"])
 def test_features_are_those_of_the_pictures(tmp_path, few, kind):
     settings, data, model = ready(tmp_path, kind)
-    seen = train_verb.with_cached_features(settings, model, data, tmp_path, quiet)
+    seen = train_verb.with_cached_features(settings, model, data, tmp_path / "not" / "there", quiet)
     rows = np.array([3, 0, 3])
     assert isinstance(seen.valid.source, FeatureColumn)
     grids = seen.valid.source.gather(rows)

@@ -1,6 +1,7 @@
 """Listening, exact rows and streamed summaries."""
 
 import asyncio
+import importlib.util
 import threading
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 
 import regard
 from measure import grad_run, peak_bytes
+from regard.model import capture
 from regard.model.interfaces import AttentionModule
 from support.family import MASKS, SCORES, Case
 from support.models import DECODERS, ENCODERS, VOCABULARY, decoder, encoder, memory, source
@@ -231,3 +233,17 @@ def test_each_attention_module_has_as_many_heads_as_its_calls(kind, name):
     found = {call.source: call.spec.query.shape[1] for call in calls if call.source is not None}
     assert {*found} <= {*modules}
     assert {module: module.heads for module in found} == found
+
+
+def test_nothing_is_captured_when_the_module_is_loaded():
+    """Before the first block, in this process: every call would look for one."""
+    spec = importlib.util.spec_from_file_location("regard_capture_anew", capture.__file__)
+    anew = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(anew)
+    assert not anew.capturing()
+    assert not anew.intercepted()
+    with anew.capture_attention():
+        assert (anew.capturing(), anew.intercepted()) == (True, False)
+        with anew.intercepting(lambda module, result: result):
+            assert (anew.capturing(), anew.intercepted()) == (True, True)
+    assert (anew.capturing(), anew.intercepted()) == (False, False)

@@ -10,7 +10,7 @@ from regard.core.registry import missing_extensions
 from regard.decoding.logits_processors import LOGITS_PROCESSORS
 from regard.evaluation.metrics import METRICS, Metric
 from regard.evaluation.statistics import exact_match
-from regard.recipe.load import locate_data, read_recipe, read_tables
+from regard.recipe.load import locate_data, read_recipe, read_tables, with_setting
 from regard.recipe.recipe import Recipe
 from regard.recipe.shipped import find_recipe
 
@@ -163,3 +163,38 @@ def test_recipes_that_extend_themselves_or_nothing_are_refused(tmp_path):
         read_tables(tmp_path / "c.toml")
     with pytest.raises(InvalidArgument, match="extends: wanted the name or file of a recipe; got 3"):
         read_tables({"extends": 3})
+
+
+@pytest.mark.parametrize("wrong", [[], "a", {"data.train": 3}, {"data.train": ["a", 3]}, {"folder": None}])
+def test_paths_that_are_none_are_refused(recipe, wrong):
+    """A checkpoint of others holds them."""
+    table = read_recipe(recipe).as_dict()
+    with pytest.raises(InvalidRecipe, match="paths: wanted the paths of a recipe's file"):
+        Recipe.of(table | {"paths": wrong})
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_setting_of_one_of_several_tables_changes_that_one(number):
+    """They count from 1, as in messages."""
+    table = {"data": {"sources": [{"column": "a"}, {"column": "b"}, {"column": "c"}], "train": "x"}}
+    found = with_setting(table, f"data.sources.{number}.column=new")
+    wanted = [*"abc"]
+    wanted[number - 1] = "new"
+    assert found == {"data": {"sources": [{"column": each} for each in wanted], "train": "x"}}
+    assert [each["column"] for each in table["data"]["sources"]] == [*"abc"]
+
+
+@pytest.mark.parametrize("key", ["data.sources.0.column", "data.sources.4.column", "data.sources.x.column"])
+def test_a_setting_of_a_table_that_is_not_there_is_refused(key):
+    table = {"data": {"sources": [{"column": "a"}, {"column": "b"}, {"column": "c"}]}}
+    with pytest.raises(InvalidArgument, match=f"a table at 'sources'.*{key} is no key"):
+        with_setting(table, f"{key}=new")
+
+
+def test_a_list_with_other_things_than_tables_is_shown_as_it_was_given(recipe):
+    data = read_recipe(recipe).as_dict()["data"] | {"source": None, "sources": [{"kind": "nonsense"}, 3]}
+    with pytest.raises(InvalidRecipe) as refused:
+        Recipe.of(read_recipe(recipe).as_dict() | {"data": data})
+    (problem,) = (each for each in refused.value.problems if each.key.startswith("data.sources"))
+    assert (problem.key, problem.wanted) == ("data.sources", "a list, each item a table")
+    assert problem.got.startswith(("[{'kind': 'nonsense'}, 3", "({'kind': 'nonsense'}, 3"))

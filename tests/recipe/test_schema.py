@@ -1,12 +1,14 @@
 """The JSON Schema and the reference are generated from the dataclasses, and current."""
 
 import json
+import runpy
 import tomllib
 from pathlib import Path
 
 import pytest
 
 from regard.core.config import Config
+from regard.recipe import reference as reference_module, schema as schema_module
 from regard.recipe.reference import reference
 from regard.recipe.schema import keys, recipe_schema, schema_text, tables, value_schema
 from regard.recipe.shipped import shipped_recipes
@@ -90,3 +92,12 @@ def test_a_nested_table_has_its_own_schema():
     nested = next(key for key in keys(TrainConfig) if key.name == "scheduled_sampling")
     assert issubclass(nested.table, Config)
     assert value_schema(nested.hint)["properties"]["teacher_forcing"]["maximum"] == 1.0
+
+
+@pytest.mark.parametrize("module", [reference_module, schema_module], ids=["reference", "schema"])
+def test_modules_that_write_a_file_print_it_as_programs_only(module, capsys):
+    """`make docs` writes what they print; imported, they print nothing."""
+    runpy.run_path(module.__file__, run_name="imported")
+    assert not capsys.readouterr().out
+    runpy.run_path(module.__file__, run_name="__main__")
+    assert len(capsys.readouterr().out) > 1000

@@ -385,3 +385,12 @@ def test_prompts_are_read_step_by_step_where_steps_are_recorded(static, admits, 
     assert not kept.prefill_slot(0, 3)
     if slots:
         assert not kept.prefill(3)
+
+
+@pytest.mark.filterwarnings("ignore:CUDA is not available", "ignore:User provided device_type of 'cuda'")
+def test_recorded_steps_keep_no_copies_of_weights():
+    """A recording would go on with a copy in bfloat16 that autocast has cached, whatever the weights are later."""
+    found = cuda_graphs.autocast(True)
+    assert (found.device, found.fast_dtype, found._cache_enabled) == ("cuda", torch.bfloat16, False)
+    assert cuda_graphs.autocast(True) is not found  # one that is entered twice would not be left
+    assert not isinstance(cuda_graphs.autocast(False), torch.autocast)

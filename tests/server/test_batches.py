@@ -8,13 +8,14 @@ import torch
 
 pytest.importorskip("msgspec", reason="needs the extra `serve`")
 
+from regard.core.errors import EngineFailed
 from regard.core.sequence import Tokens
 from regard.decoding.batch_plan import BatchLimits, plan_requests
 from regard.decoding.config import DecodeConfig
 from regard.decoding.request import Request, SearchTask
 from regard.server import batches
 from regard.server.batches import AsideBatch, compute
-from regard.server.jobs import Job, Scoring
+from regard.server.jobs import Embedding, Job, Scoring
 from regard.server.searches import limits_of
 from regard.server.studio_jobs import LiveLook
 from support.predictors import language_model, translator
@@ -97,3 +98,29 @@ def test_a_look_that_is_computed_ends_before_its_thread_is_closed(monkeypatch):
     threading.Timer(0.2, go_on.set).start()
     aside.close()
     assert [found.result for found in aside.found] == ["looked"]
+
+
+@dataclass(frozen=True)
+class Fussy(Embedding):
+    """Refuses some inputs, and with them their batch."""
+
+    def compute(self, predictor, works):
+        batches_seen.append([work.input for work in works])
+        if any(work.input == "wrong" for work in works):
+            raise ValueError("wrong")
+        return [work.input.upper() for work in works]
+
+
+batches_seen: list[list[str]] = []
+
+
+def test_where_a_batch_is_refused_each_is_computed_alone():
+    batches_seen.clear()
+    found = compute(translator(), [Fussy(text) for text in ("the cat", "wrong", "a dog")])
+    assert batches_seen == [["the cat", "wrong", "a dog"], ["the cat"], ["wrong"], ["a dog"]]
+    assert (found[0].result, found[2].result) == ("THE CAT", "A DOG")
+    assert isinstance(found[1].result, EngineFailed)
+    batches_seen.clear()
+    found = compute(translator(), [Fussy(text) for text in ("the cat", "a dog")])
+    assert [each.result for each in found] == ["THE CAT", "A DOG"]
+    assert batches_seen == [["the cat", "a dog"]]

@@ -15,6 +15,7 @@ pytest.importorskip("uvicorn", reason="needs the extra `serve`")
 
 from regard.server.bulk import split_lines
 from regard.server.engine import EngineLimits
+from regard.server.routes.native import NativeRoutes
 from regard.server.routing import NDJSON
 from regard.server.service import HttpLimits
 from support.captioners import captioner
@@ -330,3 +331,20 @@ def test_lines_are_split_alike_however_they_arrive():
         wanted = body.split(b"\n")
         wanted = wanted[:-1] if not wanted[-1] else wanted
         assert asyncio.run(split(chunks, 5)) == [line if len(line) <= 5 else None for line in wanted]
+
+
+def test_a_fault_of_the_server_ends_one_line(server, monkeypatch, caplog):
+    real = NativeRoutes.predict
+
+    async def predict(self, call):
+        if b"the cat" in call.body:
+            raise KeyError("lost")
+        return await real(self, call)
+
+    monkeypatch.setattr(NativeRoutes, "predict", predict)
+    with served({"rnn": MODELS["rnn"]}) as running:
+        answers = bulk(running, "/predict", [{"input": text, "max_length": 3} for text in ("a", "the cat", "a dog")])
+    assert ["results" in each for each in answers] == [True, False, True]
+    assert answers[1]["status"] == 500
+    assert "lost" not in json.dumps(answers[1])
+    assert "line" in caplog.text

@@ -529,3 +529,29 @@ def test_an_engine_that_was_idle_is_not_stuck_when_jobs_come():
     time.sleep(0.05)
     engine.submit(Answer("labels", Generation("the cat")).job)
     assert 0.05 <= engine.stuck() <= time.monotonic() - before
+
+
+def test_an_output_that_spells_a_banned_phrase_otherwise_is_searched_again(monkeypatch):
+    """As `Predictor.outputs` does, with the draws of its own number and without those of others."""
+    again = []
+    search_again = Engine._search_again
+    monkeypatch.setattr(
+        Engine, "_search_again", lambda self, group, each: (again.append(each.job), search_again(self, group, each))[1]
+    )
+    engine = Engine(EngineLimits(slots=4))
+    engine.load("characters", "1", translator("characters"))
+    engine.start()
+    options = {"sample": True, "temperature": 1.5, "min_length": 3, "max_length": 8, "num_hypotheses": 6, "seed": 3}
+    works = [
+        Generation(text, options, banned=tuple("aeiotn"), scores=True, number=number)
+        for number, text in enumerate(TEXTS)
+    ]
+    try:
+        answers = [ask(engine, "characters", work) for work in works]
+        for answer, work in zip(answers, works, strict=True):
+            assert_equal(answer.wait(), expected(engine, "characters", work))
+            assert answer.calls == 1
+        assert again
+        assert_nothing_is_left(engine)
+    finally:
+        engine.stop()

@@ -8,9 +8,12 @@ from regard.core.errors import Overloaded
 from regard.decoding.config import DecodeConfig
 from regard.server import job_queue
 from regard.server.job_queue import Admissions, DrainRate, JobQueue
-from regard.server.jobs import Job
+from regard.server.jobs import BatchedWork, Inspection, Job
+from regard.server.long_inputs import LongWork, OpenLongInput, OverviewStep, RowOfMap, TileOfMap
 from regard.server.searches import SearchGroup
 from regard.server.served_model import BatchPlan, SearchPlan
+from regard.server.studio_data import AblationStep, AlignmentStep, ExampleMeasurement, HeadsOfInput
+from regard.server.studio_jobs import Alternatives, BeamTree, LiveLook, LookPage
 
 
 def job(size: int = 1) -> Job:
@@ -73,6 +76,23 @@ def test_a_batch_has_the_size_of_the_engine_or_of_its_work():
     assert [round_.choose(computed()) for _ in range(3)] == [True, True, False]
     round_ = admissions(batch=9)
     assert [round_.choose(computed(most=1)) for _ in range(2)] == [True, False]
+
+
+def kinds_of_work(kind: type = BatchedWork) -> list[type[BatchedWork]]:
+    return [found for each in kind.__subclasses__() for found in (each, *kinds_of_work(each))]
+
+
+ALONE = {  # a forward pass under capture is of one input, and edits are of one search
+    LiveLook, LookPage, Alternatives, BeamTree, Inspection, OpenLongInput, LongWork, TileOfMap, OverviewStep, RowOfMap,
+    ExampleMeasurement, HeadsOfInput, AblationStep, AlignmentStep,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [each for each in kinds_of_work() if each.__module__.startswith("regard.")])
+def test_work_that_is_captured_or_edited_is_computed_alone(kind):
+    round_ = admissions(batch=3)
+    together = [round_.choose(computed(most=kind.most)) for _ in range(4)]
+    assert together == ([True, False, False, False] if kind in ALONE else [True, True, True, False])
 
 
 def test_one_batch_at_a_time_is_computed_aside():

@@ -6,12 +6,14 @@ import signal
 import socket
 import sys
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import is_dataclass
 from http import HTTPStatus
 from inspect import isabstract
 from typing import get_args, get_type_hints
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -52,9 +54,10 @@ from regard.server.loader import ModelLoader
 from regard.server.problems import RequestRefused, status_of
 from regard.server.processes.child import Child
 from regard.server.processes.connection import Connection, _frames
-from regard.server.processes.engine_host import EngineHost
+from regard.server.processes.engine_host import EngineHost, Session
 from regard.server.processes.messages import (
     Ended,
+    Leave,
     Ping,
     Pong,
     ServerConfig,
@@ -567,3 +570,18 @@ def test_a_front_end_that_stops_finishes_its_jobs(models, tmp_path, monkeypatch)
             assert len(await EngineClient(other, "rnn", "c", None).results([work])) == 1  # the engine goes on
 
     behind_a_socket(models, test, tmp_path)
+
+
+def test_requests_that_a_front_end_has_open_leave_once_each():
+    """Also where it ends before they do; one that had not entered does not leave."""
+    left, host, session = [], object.__new__(EngineHost), object.__new__(Session)
+    host.budgets, host.engine = Mock(leave_name=left.append), Mock()
+    session.host, session.connection = host, Mock()
+    session.jobs, session.entered, session._tasks = {}, Counter(), set()
+    for name in ("a", "b", "a", "a"):
+        session._enter(name)
+    for name in ("a", "c", "b", "b"):
+        session._receive(Leave(name))
+    assert left == ["a", "b"]
+    session.close()
+    assert left == ["a", "b", "a", "a"]

@@ -149,3 +149,10 @@ def test_a_router_has_finished_where_every_engine_has(finished):
     engines = [Mock(spec=Engine, **{"stop.return_value": each}) for each in finished]
     assert ReplicaRouter(engines, {}).stop(1.0) is all(finished)
     assert [engine.stop.call_count for engine in engines] == [1, 1]
+
+
+def test_engines_are_stuck_as_long_as_the_worst_of_them():
+    made = Placement.of(["en"], ["cpu", "cpu"]).engine(EngineLimits())
+    for engine, seconds in zip(made.engines, (3.5, 1.25), strict=True):
+        engine.stuck = lambda seconds=seconds: seconds
+    assert made.stuck() == 3.5

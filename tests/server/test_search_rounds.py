@@ -202,6 +202,30 @@ def test_searches_that_wait_for_each_other_have_shorter_rounds(monkeypatch):
     assert [group.search.microseconds for group in groups] == [LOOP_MICROSECONDS, LOOP_MICROSECONDS, 1]
 
 
+@pytest.mark.parametrize(
+    ("threads", "small", "threaded", "here"),
+    [
+        (2, [True], True, [0]),  # alone, with all of PyTorch's threads
+        (2, [False], True, []),
+        (2, [True, True], True, []),
+        (2, [True, False], True, []),
+        (2, [True, False], False, [0, 1]),
+        (2, [False], False, [0]),
+        (1, [False, True], True, [0, 1]),
+    ],
+)
+def test_a_small_search_without_others_is_computed_here(monkeypatch, threads, small, threaded, here):
+    monkeypatch.setattr(SearchRounds, "busy", True)
+    monkeypatch.setattr(SearchGroup, "small", property(lambda group: group.is_small))
+    groups = [object.__new__(SearchGroup) for _ in small]
+    for group, is_small in zip(groups, small, strict=True):
+        search = SimpleNamespace(microseconds=0, plan=SimpleNamespace(beams=1))
+        vars(group).update(search=search, threaded=threaded, is_small=is_small, running={1: None})
+        vars(group).update(watched=set(), entering=[], dropped=[])
+    found = SearchRounds("cpu", 4, threading.Condition(), threads).begin(groups)
+    assert [groups.index(group) for group in found] == here
+
+
 def test_the_first_token_has_the_time_of_its_step():
     found = Round(steps=(10, 14), times=(100.0, 108.0))
     assert [found.time_of(step) for step in (10, 11, 14)] == [100.0, 102.0, 108.0]

@@ -16,7 +16,10 @@ pytest.importorskip("uvicorn", reason="needs the extra `serve`")
 
 import regard
 from regard.core.errors import InvalidArgument
+from regard.server import http_server
+from regard.server.processes import supervisor
 from support.forged import GOLDEN
+from support.predictors import translator
 
 MODEL = GOLDEN / "transformer"
 PATIENCE = 120.0
@@ -120,3 +123,42 @@ def test_models_are_placed_on_devices_by_the_command_line(models, devices, wante
     monkeypatch.setattr(regard, "serve", lambda named, **options: asked.append((named, options["device"])))
     serve(models, device=devices)
     assert asked == [({name: path for name, (path, _) in wanted.items()}, {n: own for n, (_, own) in wanted.items()})]
+
+
+@pytest.mark.parametrize(("queue", "lines"), [(1, 1), (7, 3), (64, 32)])
+def test_a_server_has_the_limits_that_it_was_given(monkeypatch, queue, lines):
+    """Requests of many lines have half of the queue, so that others find room."""
+    served = []
+
+    async def serve_http(app, engine, listening, drain_seconds, tls):
+        served.append((app.service.limits, engine.limits, listening.getsockname(), drain_seconds, tls))
+        listening.close()
+        engine.stop()
+
+    monkeypatch.setattr(http_server, "serve_http", serve_http)
+    told = []
+    regard.serve(
+        {"en": translator()}, port=0, slots=3, queue=queue, max_body=500, max_image_body=700, max_inputs=9,
+        drain_seconds=2.5, on_ready=told.append,
+    )  # fmt: skip
+    ((http, own, (host, port), drain, tls),) = served
+    assert (http.body, http.inputs, http.image_body, http.bulk_lines) == (500, 9, 700, lines)
+    assert (own.slots, own.queued_jobs, own.queued_tokens) == (3, queue, 256 * queue)
+    assert (host, drain, tls, told) == ("127.0.0.1", 2.5, None, [f"http://127.0.0.1:{port}/"])
+
+
+@pytest.mark.parametrize(("queue", "workers", "lines"), [(64, 2, 16), (64, 3, 10), (3, 2, 1)])
+def test_front_ends_have_the_limits_that_the_server_was_given(monkeypatch, queue, workers, lines):
+    started = []
+    monkeypatch.setattr(
+        supervisor,
+        "run_processes",
+        lambda config, listening, count, ready: started.append((config, count, listening.close())),
+    )
+    options = {"slots": 3, "max_body": 500, "max_image_body": 700, "max_inputs": 9, "drain_seconds": 2.5}
+    regard.serve({"en": str(GOLDEN)}, port=0, device="cpu", queue=queue, workers=workers, **options)
+    ((config, count, _),) = started
+    assert (config.models, config.devices, count) == ({"en": str(GOLDEN)}, {"en": ["cpu"]}, workers)
+    assert (config.slots, config.queue, config.bulk_lines) == (3, queue, lines)
+    assert (config.max_body, config.max_image_body, config.max_inputs) == (500, 700, 9)
+    assert (config.drain_seconds, config.tls, config.cors, config.keys) == (2.5, None, [], [])

@@ -18,7 +18,7 @@ from regard.server import studio
 from regard.server.studio_data import DataSet
 from regard.server.studio_sources import StudioSources
 from support.captioners import captioner
-from support.predictors import language_model, translator
+from support.predictors import classifier, language_model, translator
 from support.servers import Running, served, until
 
 PAIRS = [("the cat sat", "a cat"), ("a dog", "the dog ran"), ("the red car and the dog", "words"), ("a", "a")]
@@ -188,6 +188,22 @@ def test_alignment_of_three_files_is_shown_with_the_data(monkeypatch):
     regard.studio(data=["test"], open_browser=False)
     regard.studio(open_browser=False)
     assert shown == [DataSet(("test",), alignment=("a", "b", "c")), DataSet(("test",)), None]
+
+
+def test_labels_of_a_classifier_and_links_that_it_has_not(tmp_path, links):
+    """Its examples have the score of their label; it aligns no words, which does not end the measurement."""
+    (tmp_path / "t.tsv").write_text("source\ttarget\nthe cat sat\tfine\na dog\tgood\n")
+    model = classifier()
+    source = DataSet((str(tmp_path / "t.tsv"),), ("source", "target"), alignment=tuple(links))
+    with served({"labels": model}, studio=StudioSources(source)) as running:
+        until(lambda: running.ask("/studio/data")[2]["data"]["measured"] == 2)
+        examples = {each["index"]: each for each in running.ask("/studio/data")[2]["examples"]}
+        for index, text in enumerate(("the cat sat", "a dog")):
+            output = regard.look(model, text).output
+            assert examples[index]["output"] == output.label
+            assert examples[index]["score"] == pytest.approx(output.score, abs=1e-5)
+        until(lambda: running.ask("/studio/heads", {})[2]["complete"])
+        assert running.ask("/studio/data/inputs", {"indices": [1, 0, 2]})[2] == [["a dog"], ["the cat sat"]]
 
 
 def test_without_data(tmp_path):

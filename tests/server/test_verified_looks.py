@@ -273,3 +273,21 @@ def test_after_a_change_the_encoder_runs_before_the_first_draft(monkeypatch, row
             assert json.loads(found.to_json())["maps"] == json.loads(wanted.to_json())["maps"]
             counts += [len(passes)] if wanted.output.tokens != plain.output.tokens else []
     assert row == 99 or min(counts) == 1
+
+
+def test_a_draft_goes_on_with_the_known_output_after_replaced_and_inserted_tokens():
+    draft = verified_looks._Draft((1, 2, 3, 4, 5, 6, 7, 8), 9)
+    assert draft.is_promising((1, 2, 90))
+    draft.correct((1, 2, 90))  # in the place of 3
+    assert (draft.tokens, draft.ahead) == ((1, 2, 90, 4, 5, 6, 7, 8), 0)
+    assert not draft.is_promising((1, 2, 90, 91))
+    assert not draft.is_promising((1, 2, 90, 4, 91))
+    assert draft.is_promising((1, 2, 90, 4, 5, 91))
+    assert draft.is_promising((1, 2, 90, 3))
+    draft.correct((1, 2, 90, 3))  # before 3
+    assert (draft.tokens, draft.ahead) == ((1, 2, 90, 3, 4, 5, 6, 7, 8), 1)
+    draft.correct((1, 2, 90, 3, 4, 5, 91))  # in the place of 6
+    assert (draft.tokens, draft.ahead) == ((1, 2, 90, 3, 4, 5, 91, 7, 8), 1)
+    draft.correct((1, 2, 90, 3, 4, 5, 91, 6))
+    assert (draft.tokens, draft.ahead) == ((1, 2, 90, 3, 4, 5, 91, 6, 7), 2)  # of nine tokens at most
+    assert draft.corrected == [2, 3, 6, 7]

@@ -340,8 +340,9 @@ class Engine(ModelHost):
             hypotheses = final(group.task, each.request, hypotheses)
             again = without_other_spellings(group.pipeline.tokenizer, group.task, each.request, hypotheses)
             if again is not None:
-                number = each.planned.number
-                (planned,) = plan_requests(group.task, [again], [number])
+                before = each.planned
+                (planned,) = plan_requests(group.task, [again], [before.number])
+                planned = planned._replace(min_length=before.min_length, max_length=before.max_length)  # its own
                 self._clients[each.job.client] += 1
                 self._search_again(group, replace(each, request=again, planned=planned, tokens=0, number=None))
                 return None
