@@ -34,6 +34,7 @@ NOT_RUN = {
     "regard train masked-language-model": "needs the texts of SST-2; bfloat16 is slow on a CPU",
     "regard train classification-pretrained": "needs SST-2 and the model before it",
     "regard evaluate runs/sst2": "needs SST-2 and the model before it",
+    "regard average runs/soup": "needs the models before it",
     "python -c import regard; print(regard.evaluate(regard.load([": "needs the models before it",
     "regard train word-language-model": "needs WikiText-2 and, for CUDA graphs, a GPU",
     "regard evaluate runs/wikitext2": "needs WikiText-2",
