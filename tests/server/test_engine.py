@@ -381,6 +381,15 @@ def test_a_full_queue_refuses_and_says_when_to_come_again(slow):
     assert_nothing_is_left(engine)
 
 
+def test_a_job_that_is_late_when_it_arrives_does_not_begin(engine, monkeypatch):
+    """Also right after all deadlines were checked."""
+    monkeypatch.setattr(engine, "_checked", time.monotonic() + 3600)
+    late = ask(engine, "rnn", Generation("the cat"), deadline=time.monotonic() - 1)
+    assert isinstance(late.wait(), DeadlineExceeded)
+    in_time = ask(engine, "rnn", Generation("the cat"), deadline=time.monotonic() + 600)
+    assert isinstance(in_time.wait(), list)
+
+
 def test_a_deadline_ends_a_job_in_the_queue_and_in_the_batch(engine, slow):
     running = ask(engine, "rnn", Generation("the cat", LONG), deadline=time.monotonic() + 0.2)
     assert slow.waits.wait(PATIENCE)

@@ -33,8 +33,8 @@ from regard.server.served_model import ServedModel, plan_jobs
 log = logging.getLogger(__name__)
 Finished = tuple[SearchGroup, RunningJob, list[Hypothesis]]  # a job that has left its search, with its outputs
 MOST_ARRIVALS = 128  # jobs that are planned between two steps
-DEADLINE_SECONDS = 0.01  # between two looks at all deadlines
-ASIDE_SECONDS = 0.05  # between two looks at deadlines while nothing but a work aside is computed
+DEADLINE_SECONDS = 0.01  # between two checks of all deadlines
+ASIDE_SECONDS = 0.05  # between two checks of deadlines while nothing but a work aside is computed
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,6 @@ class Engine(ModelHost):
             self._computed(*self._aside.take())
         finished = self._take_in(self._rounds.take())
         self._drop_cancelled()
-        self._drop_late()
         self._admit()
         here = self._begin_rounds()
         if finished:  # after the next rounds have begun: threads do not wait for it
@@ -242,16 +241,16 @@ class Engine(ModelHost):
                 self._leave(job)
                 self._forget(job)
 
-    def _drop_late(self) -> None:
-        now = time.monotonic()
-        if now < self._checked + DEADLINE_SECONDS:
-            return
-        self._checked = now
-        with self._wake:
-            late = [job for job in self._timed if now > (job.deadline or now)]
-        for job in late:
-            self._leave(job)
-            self._end((job, DeadlineExceeded(now - job.submitted)))
+    def _drop_late(self, jobs: Sequence[Job]) -> None:
+        """End those of these jobs that are past their deadlines; from time to time, of all."""
+        if (now := time.monotonic()) >= self._checked + DEADLINE_SECONDS:
+            self._checked = now
+            with self._wake:
+                jobs = [*self._timed]
+        for job in jobs:
+            if now > (job.deadline or now) and job in self._jobs:
+                self._leave(job)
+                self._end((job, DeadlineExceeded(now - job.submitted)))
 
     def _leave(self, job: Job) -> None:
         """Take a job out of the queue or of its search."""
@@ -295,6 +294,7 @@ class Engine(ModelHost):
         with self._wake:
             arrived = [self._arrived.popleft() for _ in range(min(MOST_ARRIVALS, len(self._arrived)))]
             self._rounds.arrivals = bool(self._arrived)
+        self._drop_late(arrived)
         refused: list[tuple[Job, Result]] = []
         for job, plan in plan_jobs(job for job in arrived if job in self.queue):  # not cancelled, nor late
             if isinstance(plan, Exception):
