@@ -256,8 +256,14 @@ def test_a_killed_engine_is_started_again_and_its_requests_are_told(server):
 def test_a_signal_ends_all_processes_after_the_requests_in_flight(server):
     long = {"input": ["abc"] * 20, "min_length": 150, "max_length": 150}
     with ThreadPoolExecutor(3) as pool:
-        asked = [pool.submit(server.ask, "/predict", long) for _ in range(3)]
-        until(lambda: re.search(r"regard_(slots_busy|queue_jobs) [1-9]", server.ask("/metrics")[2]))
+        asked = []
+
+        def busy():
+            if all(each.done() for each in asked):  # at first, and where they were answered before the metrics were
+                asked[:] = [pool.submit(server.ask, "/predict", long) for _ in range(3)]
+            return re.search(r"regard_(slots_busy|queue_jobs) [1-9]", server.ask("/metrics")[2])
+
+        until(busy)
         children = {server.engine, *server.workers}
         assert server.stop() == 0
         assert {each.result(PATIENCE)[0] for each in asked} <= {200, 503}
