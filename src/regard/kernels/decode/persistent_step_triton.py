@@ -97,8 +97,8 @@ def step(
     width, (count, ffn, _) = table.shape[1], layers.ffn_up.weight.shape
     crosses, programs, chooses = layers.cross_q_proj is not None, _programs(tokens.device), choice is not None
     cross_q, cross_out = layers.cross_q_proj or layers.out_proj, layers.cross_out_proj or layers.out_proj
-    told = 0 if chooses else count
-    qkv, query = table.new_empty(told, 1, 3 * width), table.new_empty(told if crosses else 0, 1, width)
+    returned = 0 if chooses else count
+    qkv, query = table.new_empty(returned, 1, 3 * width), table.new_empty(returned if crosses else 0, 1, width)
     logits = table.new_empty(1, 0 if chooses else len(project.weight))
     norm_bias, final_bias, any_tensor = layers.norm_bias, final_norm.bias, project.bias
     choice = Choice._make([*[tokens] * 9, 0]) if choice is None else choice
