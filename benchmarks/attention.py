@@ -20,7 +20,9 @@ import regard
 from measure import grad_run, peak_bytes, ratio, seconds
 
 HEADS, WIDTH, ROWS = 8, 64, 64
-PLAIN_UP_TO = 4096  # N × M of float32 in eight heads takes two gigabytes at 8,192, several times over
+PLAIN_UP_TO = (
+    4096  # N × M of float32 in eight heads takes two gigabytes at 8,192, several times over
+)
 
 
 def plain(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -45,12 +47,14 @@ def functions(n: int) -> dict[str, Callable[[], None]]:
         "regard.attend": regard.attend,
         f"regard.attend, {ROWS} rows of weights": with_rows(regard.attend, rows),
         "regard.attend, causal": lambda q, k, v: regard.attend(q, k, v, causal=True),
-        "regard.attend, window 256": lambda q, k, v: regard.attend(q, k, v, causal=True, window=256),
+        "regard.attend, window 256": lambda q, k, v: regard.attend(
+            q, k, v, causal=True, window=256
+        ),
         "regard.attend, dropout 0.1": lambda q, k, v: regard.attend(q, k, v, dropout=0.1),
     }
     if n <= PLAIN_UP_TO:
-        runs["scaled_dot_product_attention, dropout 0.1"] = lambda q, k, v: nn.functional.scaled_dot_product_attention(
-            q, k, v, dropout_p=0.1
+        runs["scaled_dot_product_attention, dropout 0.1"] = lambda q, k, v: (
+            nn.functional.scaled_dot_product_attention(q, k, v, dropout_p=0.1)
         )
         runs["plain"] = plain
     return {name: grad_run(run, inputs) for name, run in runs.items()}
@@ -58,14 +62,19 @@ def functions(n: int) -> dict[str, Callable[[], None]]:
 
 def layers(n: int) -> dict[str, Callable[[], None]]:
     x = [torch.randn(1, n, HEADS * WIDTH, requires_grad=True)]
-    peer, ours = nn.MultiheadAttention(HEADS * WIDTH, HEADS, batch_first=True), regard.MultiHead(HEADS * WIDTH, HEADS)
+    peer, ours = (
+        nn.MultiheadAttention(HEADS * WIDTH, HEADS, batch_first=True),
+        regard.MultiHead(HEADS * WIDTH, HEADS),
+    )
     runs = {
         "nn.MultiheadAttention": lambda x: peer(x, x, x, need_weights=False)[0],
         "regard.MultiHead": ours,
         f"regard.MultiHead, {ROWS} rows of weights": with_rows(ours, range(0, n, n // ROWS)),
     }
     if n <= PLAIN_UP_TO:
-        runs["nn.MultiheadAttention with weights"] = lambda x: peer(x, x, x, average_attn_weights=False)[0]
+        runs["nn.MultiheadAttention with weights"] = lambda x: peer(
+            x, x, x, average_attn_weights=False
+        )[0]
     return {name: grad_run(run, x) for name, run in runs.items()}
 
 
@@ -79,23 +88,32 @@ def additive() -> dict[str, Callable[[], None]]:
 
     return {
         "additive, written out": grad_run(naive, inputs),
-        "regard.attend, additive": grad_run(lambda q, k, v: regard.attend(q, k, v, score=score), inputs),
+        "regard.attend, additive": grad_run(
+            lambda q, k, v: regard.attend(q, k, v, score=score), inputs
+        ),
     }
 
 
 def table(title: str, runs: dict[str, Callable[[], None]], rounds: int) -> None:
     times = seconds(runs, rounds)
     base = next(iter(runs))
-    print(f"\n{title}\n\n| forwards and backwards | ms | spread | ratio | peak MiB |\n|---|---|---|---|---|")
+    print(
+        f"\n{title}\n\n| forwards and backwards | ms | spread | ratio | peak MiB |\n|---|---|---|---|---|"
+    )
     for name, run in runs.items():
         ms = [1000 * t for t in times[name]]
         spread = f"{min(ms):.0f}–{max(ms):.0f}"
         peak = peak_bytes(run) / 2**20
-        print(f"| {name} | {median(ms):.0f} | {spread} | {ratio(times, name, base):.2f} | {peak:.0f} |", flush=True)
+        print(
+            f"| {name} | {median(ms):.0f} | {spread} | {ratio(times, name, base):.2f} | {peak:.0f} |",
+            flush=True,
+        )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--lengths", type=int, nargs="+", default=[512, 1024, 2048, 4096])
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()

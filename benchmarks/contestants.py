@@ -18,7 +18,12 @@ class Worker:
     def __init__(self, label: str, command: Sequence[str | Path], threads: int) -> None:
         self.label = label
         self.process = subprocess.Popen(
-            command, cwd=HERE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment(threads)
+            command,
+            cwd=HERE,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment(threads),
         )
         self.about = self._answer()
 
@@ -40,12 +45,28 @@ class Worker:
 
 
 def environment(threads: int) -> dict[str, str]:
-    quiet = {"TOKENIZERS_PARALLELISM": "false", "TRANSFORMERS_VERBOSITY": "error", "HF_HUB_OFFLINE": "1"}
+    quiet = {
+        "TOKENIZERS_PARALLELISM": "false",
+        "TRANSFORMERS_VERBOSITY": "error",
+        "HF_HUB_OFFLINE": "1",
+    }
     # Threads that wait must not spin: not beside the worker whose turn it is, nor in the count of busy time.
-    return {**os.environ, **quiet, "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}
+    return {
+        **os.environ,
+        **quiet,
+        "OMP_NUM_THREADS": str(threads),
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "KMP_BLOCKTIME": "0",
+    }
 
 
-def install(folder: Path, requirements: Sequence[str], *, alone: Sequence[str] = (), needs: Sequence[str] = ()) -> None:
+def install(
+    folder: Path,
+    requirements: Sequence[str],
+    *,
+    alone: Sequence[str] = (),
+    needs: Sequence[str] = (),
+) -> None:
     """A virtual environment, made once and again whenever these lists change; torch as the project pins it.
 
     Packages in `alone` come without what they ask for; `needs` is what they need.
@@ -56,7 +77,14 @@ def install(folder: Path, requirements: Sequence[str], *, alone: Sequence[str] =
         return
     print(f"Setting up {folder.relative_to(ROOT)} (once; a minute or two) ...", file=sys.stderr)
     subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-    pip = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    pip = [
+        folder / "bin" / "python",
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+    ]
     pip += ["--constraint", ROOT / "constraints.txt"]
     subprocess.run([*pip, *requirements, *needs], check=True)
     if alone:

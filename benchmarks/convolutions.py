@@ -42,15 +42,24 @@ class PlainConvolutions(nn.Module):
         super().__init__()
         self.embedding, self.dropout = nn.Embedding(vocabulary, DIM), nn.Dropout(0.1)
         nn.init.normal_(self.embedding.weight, std=DIM**-0.5)
-        self.encoder_layers = nn.ModuleList(PlainConvolution(each, causal=False) for each in DILATIONS)
-        self.decoder_layers = nn.ModuleList(PlainConvolution(each, causal=True) for each in DILATIONS)
+        self.encoder_layers = nn.ModuleList(
+            PlainConvolution(each, causal=False) for each in DILATIONS
+        )
+        self.decoder_layers = nn.ModuleList(
+            PlainConvolution(each, causal=True) for each in DILATIONS
+        )
         self.cross_attention = nn.ModuleList(PlainCrossAttention() for _ in DILATIONS)
         self.encoder_norm, self.decoder_norm = nn.LayerNorm(DIM), nn.LayerNorm(DIM)
         self.project = nn.Linear(DIM, vocabulary)
         self.project.weight = self.embedding.weight
 
     def forward(
-        self, ids: torch.Tensor, *, attention_mask: torch.Tensor, decoder_input_ids: torch.Tensor, use_cache: bool
+        self,
+        ids: torch.Tensor,
+        *,
+        attention_mask: torch.Tensor,
+        decoder_input_ids: torch.Tensor,
+        use_cache: bool,
     ) -> SimpleNamespace:
         column_mask, row_mask = attention_mask[..., None], attention_mask[:, None].bool()
         x, y = self._embed(ids), self._embed(decoder_input_ids)

@@ -34,8 +34,14 @@ PARTS = {  # a command, and what makes it as small as it can be
         ("text_to_text.py", "--sentences", "1000", "--rounds", "3"),
         ("--sentences", "40", "--rounds", "1", "--beams", "1"),
     ),
-    "workers": (("workers.py", "--workers", "2", "--sentences", "300"), ("--sentences", "40", "--rounds", "1")),
-    "decoders": (("recurrent_decoding.py", "--rounds", "3"), ("--rounds", "1", "--only", "convolution")),
+    "workers": (
+        ("workers.py", "--workers", "2", "--sentences", "300"),
+        ("--sentences", "40", "--rounds", "1"),
+    ),
+    "decoders": (
+        ("recurrent_decoding.py", "--rounds", "3"),
+        ("--rounds", "1", "--only", "convolution"),
+    ),
     "decoders, AVX2": (
         ("recurrent_decoding.py", "--rounds", "3", "--only", "Transformer"),
         ("--rounds", "1"),
@@ -46,17 +52,23 @@ VARIANTS = {"decoders, AVX2": {"REGARD_NATIVE": "avx2"}}
 
 def processor() -> str:
     try:
-        found = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text("utf-8"), re.MULTILINE)
+        found = re.search(
+            r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text("utf-8"), re.MULTILINE
+        )
     except OSError:
         found = None
     return found[1] if found else platform.processor() or platform.machine()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", choices=PARTS, nargs="+", default=list(PARTS))
     parser.add_argument("--out", type=Path, help="a file to keep the tables in")
-    parser.add_argument("--quick", action="store_true", help="as small as possible: does it work at all?")
+    parser.add_argument(
+        "--quick", action="store_true", help="as small as possible: does it work at all?"
+    )
     options = parser.parse_args()
     lines = [
         f"`python benchmarks/cpu.py`, {date.today()}: {processor()}, {os.cpu_count()} cores, Python "
@@ -68,7 +80,10 @@ def main() -> None:
         command = (*command, *(small if options.quick else ()))
         variant = VARIANTS.get(name, {})
         command_line = " ".join(
-            [*(f"{key}={value}" for key, value in variant.items()), "benchmarks/" + " ".join(command)]
+            [
+                *(f"{key}={value}" for key, value in variant.items()),
+                "benchmarks/" + " ".join(command),
+            ]
         )
         done = subprocess.run(
             [sys.executable, str(HERE / command[0]), *command[1:]],
@@ -76,7 +91,9 @@ def main() -> None:
         )  # fmt: skip
         if done.returncode:
             sys.exit(f"{command_line} failed.")
-        lines.append(f"## {name[0].upper()}{name[1:]}\n\n`{command_line}`\n\n{done.stdout.strip()}\n")
+        lines.append(
+            f"## {name[0].upper()}{name[1:]}\n\n`{command_line}`\n\n{done.stdout.strip()}\n"
+        )
         print(lines[-1], flush=True)
         if options.out:
             write_section(options.out, "Speed on a CPU", "\n".join(lines))

@@ -33,7 +33,9 @@ def configuration(data: Path, tokens: str) -> DataConfig:
     files = tuple(str(data / "multi30k" / f"train.{language}.gz") for language in ("en", "de"))
     missing = [file for file in files if not Path(file).exists()]
     if missing:
-        sys.exit(f"{missing[0]} is not there. Set REGARD_DATA or --data to the folder that holds multi30k/.")
+        sys.exit(
+            f"{missing[0]} is not there. Set REGARD_DATA or --data to the folder that holds multi30k/."
+        )
     field = FieldConfig(tokenizer=tokens)  # type: ignore[arg-type]
     return DataConfig(train=files, source=field, target=field)
 
@@ -100,7 +102,9 @@ def _status(key: str) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, default=os.environ.get("REGARD_DATA"))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--times", type=int, nargs="*", default=[1, 10, 100])
@@ -109,20 +113,29 @@ def main() -> None:
     if options.walk:
         return walk(options.walk)
     if options.data is None:
-        parser.error("where is Multi30k? Set REGARD_DATA or --data to the folder that holds multi30k/.")
+        parser.error(
+            "where is Multi30k? Set REGARD_DATA or --data to the folder that holds multi30k/."
+        )
     print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}\n")
-    print("| tokens | sentences/s, all | sentences/s, vocabulary given | batches | padding | batches/s |")
+    print(
+        "| tokens | sentences/s, all | sentences/s, vocabulary given | batches | padding | batches/s |"
+    )
     print("|---|---|---|---|---|---|")
     for tokens in ("bpe", "unigram"):
         corpus, learned, given = preparing(configuration(options.data, tokens), options.rounds)
         count, padding, speed = batching(corpus, options.rounds)
-        print(f"| {tokens} | {learned:,.0f} | {given:,.0f} | {count} | {padding:.1%} | {speed:,.0f} |", flush=True)
+        print(
+            f"| {tokens} | {learned:,.0f} | {given:,.0f} | {count} | {padding:.1%} | {speed:,.0f} |",
+            flush=True,
+        )
     print("\n| pairs | own memory (MiB) | with mapped files (MiB) | batches/s |\n|---|---|---|---|")
     for times in options.times:
         with tempfile.TemporaryDirectory() as folder:
             synthetic(Path(folder), times)
             command = [sys.executable, __file__, "--walk", folder]
-            out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.split()
+            out = subprocess.run(
+                command, check=True, stdout=subprocess.PIPE, text=True
+            ).stdout.split()
         print(f"| {times * PAIRS:,} | {' | '.join(out)} |", flush=True)
     return None
 

@@ -98,7 +98,9 @@ def export(run: Path, folder: Path, peers: set[str]) -> Tokenizer:
         raise SystemExit(str(error)) from None
     folder_of_model = found.folder or run
     table = json.loads((folder_of_model / "config.json").read_text())["model"]
-    encoder, decoder = ({k: v for k, v in table[side].items() if k != "kind"} for side in ("encoder", "decoder"))
+    encoder, decoder = (
+        {k: v for k, v in table[side].items() if k != "kind"} for side in ("encoder", "decoder")
+    )
     kinds = {table[side]["kind"] for side in ("encoder", "decoder")}
     facts: dict[str, Any] = {}
     if kinds == {"transformer"}:
@@ -111,11 +113,24 @@ def export(run: Path, folder: Path, peers: set[str]) -> Tokenizer:
             == (sides[0].dim, sides[0].layers, sides[0].heads, sides[0].ffn_dim)
             for side in sides
         )
-        facts = {name: getattr(sides[0], name) for name in ("dim", "layers", "heads", "ffn_dim", "norm_eps")}
+        facts = {
+            name: getattr(sides[0], name)
+            for name in ("dim", "layers", "heads", "ffn_dim", "norm_eps")
+        }
     elif kinds == {"rnn"}:
         reads, says = RnnConfig(**encoder), RnnDecoderConfig(**decoder)
-        fits = (reads.cell, says.cell, reads.layers, says.layers, reads.bidirectional) == ("gru", "gru", 1, 1, True)
-        fits &= says.attention == "luong" and says.score in ("additive", "bilinear") and says.initial_state == "summary"
+        fits = (reads.cell, says.cell, reads.layers, says.layers, reads.bidirectional) == (
+            "gru",
+            "gru",
+            1,
+            1,
+            True,
+        )
+        fits &= (
+            says.attention == "luong"
+            and says.score in ("additive", "bilinear")
+            and says.initial_state == "summary"
+        )
         facts = {"dim": says.dim, "score": says.score, "input_feeding": says.input_feeding}
     else:
         fits = False
@@ -127,7 +142,10 @@ def export(run: Path, folder: Path, peers: set[str]) -> Tokenizer:
         "pad": PAD, "start": START, "end": END, "unknown": UNKNOWN,
     }  # fmt: skip
     assert isinstance(found.model, Seq2Seq)
-    np.savez(folder / "weights.npz", **{name: weight.numpy() for name, weight in found.model.state_dict().items()})
+    np.savez(
+        folder / "weights.npz",
+        **{name: weight.numpy() for name, weight in found.model.state_dict().items()},
+    )
     (folder / "model.json").write_text(json.dumps(facts))
     if facts["kind"] == "transformer":
         regard.export(found, "ctranslate2", folder / "ctranslate2")
@@ -139,13 +157,24 @@ class Floor:
     """What the machine can do at best, and so how fast a model can be."""
 
     def __init__(self, folder: Path) -> None:
-        self.step = self.source = 0  # numbers in matrices that are used once a step, once a token of the source
+        self.step = self.source = (
+            0  # numbers in matrices that are used once a step, once a token of the source
+        )
         for name, weight in np.load(folder / "weights.npz").items():
             if weight.ndim == 2 and not name.endswith("embed_tokens.weight"):
-                once = name.startswith("encoder.") or ".cross_attn.k_proj" in name or ".cross_attn.v_proj" in name
-                once |= name == "decoder.score.key_weight" or (name == "decoder.score.weight" and len(weight) > 1)
+                once = (
+                    name.startswith("encoder.")
+                    or ".cross_attn.k_proj" in name
+                    or ".cross_attn.v_proj" in name
+                )
+                once |= name == "decoder.score.key_weight" or (
+                    name == "decoder.score.weight" and len(weight) > 1
+                )
                 if name != "decoder.initial_proj.weight":
-                    self.source, self.step = self.source + weight.size * once, self.step + weight.size * (not once)
+                    self.source, self.step = (
+                        self.source + weight.size * once,
+                        self.step + weight.size * (not once),
+                    )
         self.weights, self.square = torch.ones(self.step), torch.ones(1024, 1024)
         self.bandwidth = self.speed = 0.0  # bytes and operations a second
 
@@ -155,10 +184,14 @@ class Floor:
             self.bandwidth = max(self.bandwidth, 4 * self.step / _seconds(self.weights.sum))
             self.speed = max(self.speed, 2 * 1024**3 / _seconds(lambda: self.square @ self.square))
 
-    def seconds(self, rows: list[list[int]], outputs: list[list[int]], beam: int, batch: int, size: int) -> float:
+    def seconds(
+        self, rows: list[list[int]], outputs: list[list[int]], beam: int, batch: int, size: int
+    ) -> float:
         lengths = [len(row) + 1 for row in outputs]
         steps = sum(max(lengths[first : first + batch]) for first in range(0, len(lengths), batch))
-        operations = 2 * (self.step * beam * sum(lengths) + self.source * sum(len(row) + 1 for row in rows))
+        operations = 2 * (
+            self.step * beam * sum(lengths) + self.source * sum(len(row) + 1 for row in rows)
+        )
         return size / 4 * max(4 * self.step * steps / self.bandwidth, operations / self.speed)
 
 
@@ -171,7 +204,9 @@ def _seconds(work: Callable[[], object]) -> float:
 class Contest:
     """All contestants of one model, warm."""
 
-    def __init__(self, rows: Sequence[Row], folder: Path, threads: int, ratio: float | None, stack: ExitStack) -> None:
+    def __init__(
+        self, rows: Sequence[Row], folder: Path, threads: int, ratio: float | None, stack: ExitStack
+    ) -> None:
         self.rows, self.ratio, self.floor = rows, ratio, Floor(folder)
         self.workers: dict[str, Worker] = {}
         for row in rows:
@@ -185,18 +220,26 @@ class Contest:
     def translate(self, label: str, rows: list[list[int]], beam: int, batch: int) -> dict[str, Any]:
         question = {"beam": beam, "batch": batch, "ratio": self.ratio, "rows": rows}
         answer = self.workers[label].ask(json.dumps(question))
-        answer["outputs"] = [row[: row.index(END)] if END in row else row for row in answer["outputs"]]
+        answer["outputs"] = [
+            row[: row.index(END)] if END in row else row for row in answer["outputs"]
+        ]
         return answer
 
     def same(self, rows: list[list[int]], beam: int) -> dict[str, float]:
         """The share of outputs that equal the first contestant's, token for token."""
         outputs = {
-            row.label: self.translate(row.label, rows, beam, 64)["outputs"] for row in self.rows if beam in row.beams
+            row.label: self.translate(row.label, rows, beam, 64)["outputs"]
+            for row in self.rows
+            if beam in row.beams
         }
         first = outputs[self.rows[0].label]
-        return {label: sum(map(list.__eq__, first, each)) / len(rows) for label, each in outputs.items()}
+        return {
+            label: sum(map(list.__eq__, first, each)) / len(rows) for label, each in outputs.items()
+        }
 
-    def cell(self, portions: list[list[list[int]]], beam: int, batch: int, same: dict[str, float]) -> None:
+    def cell(
+        self, portions: list[list[list[int]]], beam: int, batch: int, same: dict[str, float]
+    ) -> None:
         """A table of one cell: each portion is a round."""
         rows = [row for row in self.rows if beam in row.beams]
         base = rows[0].label
@@ -208,13 +251,17 @@ class Contest:
             turn = number % len(rows)
             for row in (*rows[turn:], *rows[:turn]):
                 found[row.label].append(self.translate(row.label, portion, beam, batch))
-        times = {label: [answer["seconds"] for answer in answers] for label, answers in found.items()}
+        times = {
+            label: [answer["seconds"] for answer in answers] for label, answers in found.items()
+        }
         busy = {label: [answer["busy"] for answer in answers] for label, answers in found.items()}
         heads = (
             "", "ms a sentence", "spread", "tokens/s", "floor, ms", "× floor",
             "speed", "spread", "by busy time", "spread", "same output",
         )  # fmt: skip
-        print(f"\n{'Greedy' if beam == 1 else f'Beam {beam}'}, batch {batch}\n\n| {' | '.join(heads)} |")
+        print(
+            f"\n{'Greedy' if beam == 1 else f'Beam {beam}'}, batch {batch}\n\n| {' | '.join(heads)} |"
+        )
         print("|---" * len(heads) + "|")
         for row in rows:
             answers, label = found[row.label], row.label
@@ -254,12 +301,16 @@ def contest(title: str, run: Path | None, rows: Sequence[Row], options: argparse
     rows = [row for row in rows if options.only is None or row.key.split("-")[0] in options.only]
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         if run is None:
-            random_model(Path(folder) / "random", _lines(options.data, "train"), layers=3, norm_first=False)
+            random_model(
+                Path(folder) / "random", _lines(options.data, "train"), layers=3, norm_first=False
+            )
         peers = {row.key.split("-")[0] for row in rows}
         tokenizer = export(run or Path(folder) / "random", Path(folder), peers)
         lines = _lines(options.data, "test_2016_flickr")[: options.sentences]
         sentences = sorted(tokenizer.encode_batch(lines), key=len, reverse=True)
-        all_of_them = Contest(rows, Path(folder), options.threads, RATIO if run is None else None, stack)
+        all_of_them = Contest(
+            rows, Path(folder), options.threads, RATIO if run is None else None, stack
+        )
         print(f"\n## {title}")
         same = {beam: all_of_them.same(sentences, beam) for beam in options.beams}
         for beam, batch in product(options.beams, BATCHES):
@@ -277,8 +328,12 @@ def _lines(data: Path, name: str) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=os.environ.get("REGARD_DATA"), help="or set REGARD_DATA")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data", type=Path, default=os.environ.get("REGARD_DATA"), help="or set REGARD_DATA"
+    )
     parser.add_argument("--run", type=Path, help="a Transformer")
     parser.add_argument("--rnn", type=Path, help="an RNN with attention")
     parser.add_argument("--random", action="store_true", help="a Transformer with random weights")
@@ -288,14 +343,23 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=1000, help="of the test set, 64 at least")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--quick", action="store_true", help="64 sentences, one round: does it work at all?")
+    parser.add_argument(
+        "--quick", action="store_true", help="64 sentences, one round: does it work at all?"
+    )
     options = parser.parse_args()
     if options.quick:
         options.sentences, options.rounds = 64, 1
     if options.run is None and options.rnn is None and not options.random:
-        parser.error("what should be translated with? Give --run FOLDER, --rnn FOLDER, or --random.")
-    if options.data is None or not (Path(options.data) / "multi30k" / "test_2016_flickr.en.gz").is_file():
-        parser.error("where is Multi30k? Set REGARD_DATA or --data to a folder with multi30k/test_2016_flickr.en.gz.")
+        parser.error(
+            "what should be translated with? Give --run FOLDER, --rnn FOLDER, or --random."
+        )
+    if (
+        options.data is None
+        or not (Path(options.data) / "multi30k" / "test_2016_flickr.en.gz").is_file()
+    ):
+        parser.error(
+            "where is Multi30k? Set REGARD_DATA or --data to a folder with multi30k/test_2016_flickr.en.gz."
+        )
     if options.sentences < max(BATCHES):
         parser.error(f"--sentences: wanted {max(BATCHES)} at least; got {options.sentences}.")
     options.data = Path(options.data)
@@ -305,7 +369,9 @@ def main() -> None:
     if "ctranslate2" in chosen:
         install(CTRANSLATE2, CTRANSLATE2_NEEDS)
     torch.set_num_threads(options.threads)
-    print(f"{options.threads} threads, {platform.machine()}; {options.sentences} sentences, {options.rounds} rounds")
+    print(
+        f"{options.threads} threads, {platform.machine()}; {options.sentences} sentences, {options.rounds} rounds"
+    )
     if options.run:
         contest("Transformer", options.run, TRANSFORMERS, options)
     if options.random:

@@ -27,7 +27,8 @@ def batch(generator: torch.Generator) -> torch.Tensor:
 def norms(model: torch.nn.Module) -> list[float]:
     """Of the gradient at each block's weights, all taken together."""
     return [
-        float(torch.cat([p.grad.flatten() for p in block.parameters()]).norm()) for block in model.decoder.stack.layers
+        float(torch.cat([p.grad.flatten() for p in block.parameters()]).norm())
+        for block in model.decoder.stack.layers
     ]
 
 
@@ -35,10 +36,20 @@ def train(options: argparse.Namespace, norm_first: bool) -> list[tuple[int, floa
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(1)
     dim, steps = options.dim, options.steps
-    part = {"dim": dim, "layers": options.layers, "heads": 4, "ffn_dim": 4 * dim, "norm_first": norm_first}
-    model = regard.build({"decoder": {"kind": "transformer", **part}, "vocab_size": VOCABULARY}).to(options.device)
+    part = {
+        "dim": dim,
+        "layers": options.layers,
+        "heads": 4,
+        "ffn_dim": 4 * dim,
+        "norm_first": norm_first,
+    }
+    model = regard.build({"decoder": {"kind": "transformer", **part}, "vocab_size": VOCABULARY}).to(
+        options.device
+    )
     optimiser = torch.optim.AdamW(model.parameters(), lr=options.rate, betas=(0.9, 0.98))
-    warm = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: min(1.0, (step + 1) / (steps / 4)))
+    warm = torch.optim.lr_scheduler.LambdaLR(
+        optimiser, lambda step: min(1.0, (step + 1) / (steps / 4))
+    )
     seen = []
     for step in range(steps + 1):
         tokens = batch(generator).to(options.device)
@@ -54,7 +65,9 @@ def train(options: argparse.Namespace, norm_first: bool) -> list[tuple[int, floa
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--layers", type=int, default=24)
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--steps", type=int, default=200)
@@ -62,13 +75,18 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=1e-3)
     options = parser.parse_args()
     shown = [*range(0, options.layers, 4), options.layers - 1]
-    print(f"| norm | step | loss | {' | '.join(f'block {i + 1}' for i in shown)} | largest / smallest |")
+    print(
+        f"| norm | step | loss | {' | '.join(f'block {i + 1}' for i in shown)} | largest / smallest |"
+    )
     print(f"|{'---|' * (len(shown) + 4)}")
     for norm_first in (True, False):
         for step, loss, found in train(options, norm_first):
             row = " | ".join(f"{found[i]:.3f}" for i in shown)
             name = "before" if norm_first else "after"
-            print(f"| {name} | {step} | {loss:.2f} | {row} | {max(found) / min(found):.1f} |", flush=True)
+            print(
+                f"| {name} | {step} | {loss:.2f} | {row} | {max(found) / min(found):.1f} |",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

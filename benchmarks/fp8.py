@@ -69,13 +69,20 @@ def layer_times(dim: int, out_dim: int) -> tuple[dict[str, float], list[float]]:
             out = product(x, weight, bias)
         return [out, *torch.autograd.grad(out, (x, weight, bias), d_out)]
 
-    graphs = {"bfloat16": replayed(lambda: run(linear)), "float8": replayed(lambda: run(linear_fp8))}
+    graphs = {
+        "bfloat16": replayed(lambda: run(linear)),
+        "float8": replayed(lambda: run(linear_fp8)),
+    }
     times = {name: [timed(graph) for _ in range(5)] for name, graph in graphs.items()}
-    got, given = run(linear_fp8)[:3], [each.detach().float().requires_grad_() for each in (x, weight, bias)]
+    got, given = (
+        run(linear_fp8)[:3],
+        [each.detach().float().requires_grad_() for each in (x, weight, bias)],
+    )
     wide = F.linear(*given)
     wanted = [wide, *torch.autograd.grad(wide, given[:2], d_out.float())]
     errors = [
-        float((a.detach().float() - b.detach()).norm() / b.detach().norm()) for a, b in zip(got, wanted, strict=True)
+        float((a.detach().float() - b.detach()).norm() / b.detach().norm())
+        for a, b in zip(got, wanted, strict=True)
     ]
     return {name: median(each) for name, each in times.items()}, errors
 
@@ -106,13 +113,18 @@ def timed(run: Callable[[], object], times: int = 10) -> float:
 
 
 def layers(rounds: int) -> None:
-    print("| input, output dim | bfloat16, ms | float8, ms | × | errors: output, input's and weight's gradient |")
+    print(
+        "| input, output dim | bfloat16, ms | float8, ms | × | errors: output, input's and weight's gradient |"
+    )
     print("|---|---|---|---|---|")
     for dim, out_dim in LAYERS:
         times, errors = layer_times(dim, out_dim)
         ratio = times["bfloat16"] / times["float8"]
         cells = f"{times['bfloat16']:.3f} | {times['float8']:.3f} | {ratio:.2f}"
-        print(f"| {dim}, {out_dim} | {cells} | {', '.join(f'{error:.1%}' for error in errors)} |", flush=True)
+        print(
+            f"| {dim}, {out_dim} | {cells} | {', '.join(f'{error:.1%}' for error in errors)} |",
+            flush=True,
+        )
 
 
 @dataclass
@@ -123,17 +135,33 @@ class Model:
 
 
 def encoder_decoder() -> Model:
-    config = {"encoder": TRANSFORMER, "decoder": TRANSFORMER, "vocab_size": VOCABULARY, "tie_embeddings": "all"}
+    config = {
+        "encoder": TRANSFORMER,
+        "decoder": TRANSFORMER,
+        "vocab_size": VOCABULARY,
+        "tie_embeddings": "all",
+    }
     return Model("encoder-decoder, 512", config, packed(pairs(VOCABULARY)))
 
 
 def language_model(dim: int, depth: int, heads: int, texts: int) -> Model:
     shape = {"kind": "transformer", "dim": dim, "layers": depth, "heads": heads, "ffn_dim": 4 * dim}
-    kinds = {"activation": "gelu_tanh", "positions": "learned", "max_positions": 1024, "dropout": 0.0}
-    ids = torch.randint(5, GPT2_VOCABULARY, (2, texts, 1025), generator=torch.Generator().manual_seed(0))
+    kinds = {
+        "activation": "gelu_tanh",
+        "positions": "learned",
+        "max_positions": 1024,
+        "dropout": 0.0,
+    }
+    ids = torch.randint(
+        5, GPT2_VOCABULARY, (2, texts, 1025), generator=torch.Generator().manual_seed(0)
+    )
     full = torch.full((texts,), 1025)
     batches = [Batch(None, Tokens(each, full), texts * 1024, torch.arange(texts)) for each in ids]
-    return Model(f"language model, {depth} × {dim}", {"decoder": shape | kinds, "vocab_size": GPT2_VOCABULARY}, batches)
+    return Model(
+        f"language model, {depth} × {dim}",
+        {"decoder": shape | kinds, "vocab_size": GPT2_VOCABULARY},
+        batches,
+    )
 
 
 def updates(rounds: int) -> None:
@@ -144,7 +172,9 @@ def updates(rounds: int) -> None:
         runs = {}
         for precision in ("bfloat16", "float8"):
             torch.manual_seed(0)
-            runs[precision] = gpu_training.updates(regard.build(given.config).cuda(), given.batches, precision)
+            runs[precision] = gpu_training.updates(
+                regard.build(given.config).cuda(), given.batches, precision
+            )
         times: dict[str, list[float]] = {name: [] for name in runs}
         for number in range(rounds + 1):
             for name, run in runs.items():
@@ -170,18 +200,29 @@ def losses(rounds: int) -> None:
         columns = {precision: curve(trial, precision) for precision in ("bfloat16", "float8")}
     print("| updates | bfloat16 | float8 | difference |\n|---|---|---|---|")
     for i, pair in enumerate(zip(*columns.values(), strict=True), start=1):
-        name = f"{(i - 1) * STRIDE + 1} to {i * STRIDE}" if i * STRIDE <= UPDATES else f"validation, after {UPDATES}"
+        name = (
+            f"{(i - 1) * STRIDE + 1} to {i * STRIDE}"
+            if i * STRIDE <= UPDATES
+            else f"validation, after {UPDATES}"
+        )
         print(f"| {name} | {pair[0]:.4f} | {pair[1]:.4f} | {pair[1] - pair[0]:+.4f} |")
 
 
 def curve(trial: Trial, precision: str) -> list[float]:
-    trainer, found = trial.trainer(Variant(precision, {"precision": precision, "learning_rate": 6e-4}), 1, UPDATES), []
+    trainer, found = (
+        trial.trainer(
+            Variant(precision, {"precision": precision, "learning_rate": 6e-4}), 1, UPDATES
+        ),
+        [],
+    )
     updates = trainer._groups()
     for _ in range(UPDATES // STRIDE):
         before = trainer.state
         train(trainer, updates, STRIDE)
         after = trainer.state
-        found.append((after.nll_since - before.nll_since) / (after.tokens_since - before.tokens_since))
+        found.append(
+            (after.nll_since - before.nll_since) / (after.tokens_since - before.tokens_since)
+        )
     trainer.model.eval()
     return [*found, mean_loss(trainer.model, trial.data.valid, budget=trainer.config.batch_tokens)]
 
@@ -190,7 +231,9 @@ PARTS: dict[str, Callable[[int], None]] = {"layers": layers, "updates": updates,
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", choices=PARTS)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()

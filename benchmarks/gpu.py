@@ -48,12 +48,18 @@ PARTS: dict[str, Callable[[GpuLimits, int, int], list[str]]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", choices=PARTS, nargs="+", default=list(PARTS))
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--vocabulary", type=int, default=12_000, help="vocabulary size of the encoder-decoders")
+    parser.add_argument(
+        "--vocabulary", type=int, default=12_000, help="vocabulary size of the encoder-decoders"
+    )
     parser.add_argument("--out", type=Path, help="a Markdown file in which the tables are kept")
-    parser.add_argument("--profile", action="store_true", help="also print the time of each kernel in our training")
+    parser.add_argument(
+        "--profile", action="store_true", help="also print the time of each kernel in our training"
+    )
     options = parser.parse_args()
     if not torch.cuda.is_available():
         parser.error("this benchmark needs a GPU, and there is none.")
@@ -66,7 +72,11 @@ def main() -> None:
     ]
     print("\n".join(lines), flush=True)
     for name in options.only:
-        part = partial(gpu_training.table, profiled=options.profile) if name == "training" else PARTS[name]
+        part = (
+            partial(gpu_training.table, profiled=options.profile)
+            if name == "training"
+            else PARTS[name]
+        )
         lines += [*part(limits, options.rounds, options.vocabulary), ""]
         if options.out:
             write_section(options.out, "Speed on one GPU", "\n".join(lines))

@@ -39,12 +39,16 @@ Rows = list[list[int]]
 def sources(count: int, vocabulary: int, seed: int = 0) -> Rows:
     generator = torch.Generator().manual_seed(count + seed)
     lengths = torch.randint(18, 33, (count,), generator=generator).tolist()
-    return [torch.randint(5, vocabulary, (length,), generator=generator).tolist() for length in lengths]
+    return [
+        torch.randint(5, vocabulary, (length,), generator=generator).tolist() for length in lengths
+    ]
 
 
 @cache  # as in a server, which keeps them too
 def decode_config(beam: int) -> DecodeConfig:
-    return DecodeConfig(beam_size=beam, max_length=NEW_TOKENS, batch_tokens=1 << 20, precision="bfloat16")
+    return DecodeConfig(
+        beam_size=beam, max_length=NEW_TOKENS, batch_tokens=1 << 20, precision="bfloat16"
+    )
 
 
 @cache
@@ -101,7 +105,9 @@ def marian_translate(model: Any, rows: Rows, beam: int) -> Rows:
     batch = Tokens.of(rows, device="cuda")
     with torch.inference_mode():
         mask = batch.mask.long()
-        out = model.generate(batch.ids, attention_mask=mask, generation_config=generation_config(beam))
+        out = model.generate(
+            batch.ids, attention_mask=mask, generation_config=generation_config(beam)
+        )
     return out[:, 1:].tolist()  # type: ignore[no-any-return]
 
 
@@ -110,17 +116,30 @@ def floor(limits: GpuLimits, model: Any, batch: int, beam: int) -> float:
     encoder = decoder = 0
     for name, weight in model.named_parameters():
         if weight.dim() == 2:
-            of_source = name.startswith("encoder") or ".cross_attn.k_proj" in name or ".cross_attn.v_proj" in name
+            of_source = (
+                name.startswith("encoder")
+                or ".cross_attn.k_proj" in name
+                or ".cross_attn.v_proj" in name
+            )
             encoder += weight.numel() if of_source else 0
             decoder += 0 if of_source else weight.numel()
     encoder -= model.encoder.embed_tokens.weight.numel()  # rows of it are read
-    decoder += model.decoder.project.weight.numel()  # tied to the embedding, and so not among the parameters
-    return limits.seconds(encoder, SOURCE_TOKENS * batch) + NEW_TOKENS * limits.seconds(decoder, beam * batch)
+    decoder += (
+        model.decoder.project.weight.numel()
+    )  # tied to the embedding, and so not among the parameters
+    return limits.seconds(encoder, SOURCE_TOKENS * batch) + NEW_TOKENS * limits.seconds(
+        decoder, beam * batch
+    )
 
 
 def table(limits: GpuLimits, rounds: int, vocabulary: int) -> list[str]:
     torch.manual_seed(0)
-    sizes = {"encoder": TRANSFORMER, "decoder": TRANSFORMER, "vocab_size": vocabulary, "tie_embeddings": "all"}
+    sizes = {
+        "encoder": TRANSFORMER,
+        "decoder": TRANSFORMER,
+        "vocab_size": vocabulary,
+        "tie_embeddings": "all",
+    }
     model, peer = regard.build(sizes).cuda().eval(), marian(vocabulary)
     size = sum(weight.numel() for weight in model.parameters()) / 1e6
     lines = [
@@ -146,7 +165,10 @@ def table(limits: GpuLimits, rounds: int, vocabulary: int) -> list[str]:
         )
         same = run() == launched(run)
         least = floor(limits, model, batch, beam)
-        rate = {name: f"{NEW_TOKENS * batch / each:,.0f}" for name, each in (*seconds.items(), ("floor", least))}
+        rate = {
+            name: f"{NEW_TOKENS * batch / each:,.0f}"
+            for name, each in (*seconds.items(), ("floor", least))
+        }
         lines.append(
             f"| {beam}, {batch} | {rate['peer']} | {rate['eager']} | {rate['launched']} | **{rate['graphs']}** "
             f"| {seconds['peer'] / seconds['graphs']:.1f} | {rate['floor']} "

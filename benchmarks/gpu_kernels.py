@@ -53,13 +53,18 @@ def peak(run: Callable[[], object]) -> float:
     return (torch.cuda.max_memory_allocated() - before) / MIB
 
 
-def row(name: str, run: Callable[[], object], rounds: int, base: float | None = None) -> tuple[str, float]:
+def row(
+    name: str, run: Callable[[], object], rounds: int, base: float | None = None
+) -> tuple[str, float]:
     """A line of the table, and the median."""
     held = peak(run)
     times = milliseconds(run, rounds)
     middle = median(times)
     share = "" if base is None else f"{middle / base:.2f}"
-    return f"| {name} | {middle:.3f} ({min(times):.3f} to {max(times):.3f}) | {held:,.1f} | {share} |", middle
+    return (
+        f"| {name} | {middle:.3f} ({min(times):.3f} to {max(times):.3f}) | {held:,.1f} | {share} |",
+        middle,
+    )
 
 
 def relative(got: Tensor, wanted: Tensor) -> float:
@@ -73,7 +78,9 @@ def eager(query: Tensor, key: Tensor, value: Tensor, weight: Tensor) -> Tensor:
 
 
 def ours(query: Tensor, key: Tensor, value: Tensor, weight: Tensor, **visible: int) -> Tensor:
-    return additive.attend(AttentionSpec(AdditiveScoreFunction(weight), query, key, AttentionMask(**visible)), value)[0]
+    return additive.attend(
+        AttentionSpec(AdditiveScoreFunction(weight), query, key, AttentionMask(**visible)), value
+    )[0]
 
 
 def errors() -> Iterator[str]:
@@ -84,7 +91,9 @@ def errors() -> Iterator[str]:
             torch.randn(s, device="cuda", dtype=dtype, requires_grad=True) for s in sizes
         ]
         exactly = [x.detach().double().requires_grad_() for x in inputs]
-        spec = AttentionSpec(AdditiveScoreFunction(exactly[3]), exactly[0], exactly[1], AttentionMask(None, None, 0))
+        spec = AttentionSpec(
+            AdditiveScoreFunction(exactly[3]), exactly[0], exactly[1], AttentionMask(None, None, 0)
+        )
         wanted = reference.attend(spec, exactly[2])[0]
         out = ours(query, key, value, weight, ahead=0)
         direction = torch.randn_like(wanted)
@@ -97,11 +106,15 @@ def errors() -> Iterator[str]:
 
 
 def additive_rows(rounds: int) -> Iterator[str]:
-    new = lambda *shape: torch.randn(*shape, device="cuda", dtype=torch.bfloat16, requires_grad=True)  # noqa: E731
+    def new(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+
     inputs = [new(4, 1, 1024, 512), new(4, 1, 1024, 512), new(4, 1, 1024, 512), new(1, 512)]
     line, base = row("additive, eager PyTorch", grad_run(eager, inputs), min(rounds, 5))
     yield line
-    yield row("the same, torch.compile", grad_run(torch.compile(eager), inputs), min(rounds, 5), base)[0]
+    yield row(
+        "the same, torch.compile", grad_run(torch.compile(eager), inputs), min(rounds, 5), base
+    )[0]
     yield row("the same, Regard", grad_run(ours, inputs), rounds, base)[0]
     yield row("causal, Regard", grad_run(lambda *x: ours(*x, ahead=0), inputs), rounds, base)[0]
     with torch.no_grad():
@@ -112,11 +125,15 @@ def additive_rows(rounds: int) -> Iterator[str]:
 
 
 def dot_rows(rounds: int) -> Iterator[str]:
-    query, key, value = (torch.randn(1, 8, 32768, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    query, key, value = (
+        torch.randn(1, 8, 32768, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3)
+    )
     spec = AttentionSpec(DotScoreFunction(64**-0.5), query, key, AttentionMask())
     picks = torch.arange(0, 32768, 512, device="cuda")
     with torch.no_grad():
-        line, base = row("fused forward, 32,768 tokens, 8 heads", lambda: sdpa.attend(spec, value), rounds)
+        line, base = row(
+            "fused forward, 32,768 tokens, 8 heads", lambda: sdpa.attend(spec, value), rounds
+        )
         yield line
         lse = sdpa.attend(spec, value)[1]
         yield row("64 rows of every head", lambda: exact.weights(spec, picks, lse), rounds, base)[0]
@@ -145,7 +162,9 @@ def table(rounds: int) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=20)
     if not torch.cuda.is_available() or not triton_launch.available(torch.device("cuda:0")):
         raise SystemExit("needs a CUDA device, and Triton that works there")

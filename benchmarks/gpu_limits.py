@@ -36,7 +36,10 @@ class GpuLimits:
         x, y = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
         large = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
         found = timed({"copy": lambda: large.clone(), "product": lambda: x @ y}, 10)
-        self.bandwidth, self.speed = 2 * large.numel() / found["copy"], 2 * 8192**3 / found["product"]
+        self.bandwidth, self.speed = (
+            2 * large.numel() / found["copy"],
+            2 * 8192**3 / found["product"],
+        )
 
     def seconds(self, weights: int, rows: int) -> float:
         """The least time of a product of `rows` vectors with so many weights of two bytes."""

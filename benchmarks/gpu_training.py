@@ -64,7 +64,11 @@ def table(limits: GpuLimits, rounds: int, vocabulary: int, *, profiled: bool = F
         model = compared.model.cuda()
         size = sum(weight.numel() for weight in model.parameters())
         modules = [module for module in model.modules() if not isinstance(module, Embedding)]
-        multiplied = {id(weight): weight.numel() for each in modules for weight in each.parameters(recurse=False)}
+        multiplied = {
+            id(weight): weight.numel()
+            for each in modules
+            for weight in each.parameters(recurse=False)
+        }
         padded = [batch.to("cuda") for batch in compared.batches]
         peer = compared.peer.cuda().train()
         runs = {
@@ -73,7 +77,9 @@ def table(limits: GpuLimits, rounds: int, vocabulary: int, *, profiled: bool = F
         }
         if compared.compiles:
             torch._dynamo.reset()  # otherwise the sizes of the next model count as other sizes of the one before
-            runs["compiled"] = plain_updates(peer, torch.compile(peer_loss(peer), dynamic=False), padded)
+            runs["compiled"] = plain_updates(
+                peer, torch.compile(peer_loss(peer), dynamic=False), padded
+            )
             try:
                 runs["compiled"]()
             except Exception as error:
@@ -115,15 +121,34 @@ def packed(batches: list[Batch]) -> list[Batch]:
 
 
 def encoder_decoder(vocabulary: int) -> Comparison:
-    sizes = {"encoder": TRANSFORMER, "decoder": TRANSFORMER, "vocab_size": vocabulary, "tie_embeddings": "all"}
+    sizes = {
+        "encoder": TRANSFORMER,
+        "decoder": TRANSFORMER,
+        "vocab_size": vocabulary,
+        "tie_embeddings": "all",
+    }
     batches = pairs(vocabulary)
-    return Comparison("encoder-decoder", marian(vocabulary).float(), regard.build(sizes), batches, packed(batches))
+    return Comparison(
+        "encoder-decoder", marian(vocabulary).float(), regard.build(sizes), batches, packed(batches)
+    )
 
 
 def gpt2(dropout: float, vocabulary: int) -> Comparison:
     """With GPT-2's own vocabulary size."""
-    sizes = {"kind": "transformer", "dim": 768, "layers": 12, "heads": 12, "ffn_dim": 3072, "max_positions": 1024}
-    options = {"activation": "gelu_tanh", "positions": "learned", "dropout": dropout, "attention_dropout": dropout}
+    sizes = {
+        "kind": "transformer",
+        "dim": 768,
+        "layers": 12,
+        "heads": 12,
+        "ffn_dim": 3072,
+        "max_positions": 1024,
+    }
+    options = {
+        "activation": "gelu_tanh",
+        "positions": "learned",
+        "dropout": dropout,
+        "attention_dropout": dropout,
+    }
     model = regard.build({"decoder": sizes | options, "vocab_size": GPT2_VOCABULARY})
     config = transformers.GPT2Config(
         vocab_size=GPT2_VOCABULARY, embd_pdrop=dropout, attn_pdrop=dropout, resid_pdrop=dropout
@@ -131,24 +156,43 @@ def gpt2(dropout: float, vocabulary: int) -> Comparison:
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(5, GPT2_VOCABULARY, (BATCHES, TEXTS, 1025), generator=generator)
     lengths = torch.full((TEXTS,), 1025)
-    batches = [Batch(None, Tokens(each, lengths), TEXTS * 1024, torch.arange(TEXTS)) for each in ids]
-    return Comparison(f"GPT-2, dropout {dropout}", transformers.GPT2LMHeadModel(config), model, batches)  # type: ignore[no-untyped-call]
+    batches = [
+        Batch(None, Tokens(each, lengths), TEXTS * 1024, torch.arange(TEXTS)) for each in ids
+    ]
+    return Comparison(
+        f"GPT-2, dropout {dropout}", transformers.GPT2LMHeadModel(config), model, batches
+    )  # type: ignore[no-untyped-call]
 
 
 def lstms(vocabulary: int) -> Comparison:
     encoder = {"kind": "rnn", "cell": "lstm", "dim": LSTM_DIM, "layers": 2, "dropout": 0.1}
     decoder = encoder | {"attention": "luong", "score": "bilinear"}
-    sizes = {"encoder": encoder, "decoder": decoder, "vocab_size": vocabulary, "tie_embeddings": "target"}
+    sizes = {
+        "encoder": encoder,
+        "decoder": decoder,
+        "vocab_size": vocabulary,
+        "tie_embeddings": "target",
+    }
     batches = pairs(vocabulary)
     peer = PlainLstms(vocabulary)
-    return Comparison("LSTMs with attention", peer, regard.build(sizes), batches, packed(batches), compiles=False)
+    return Comparison(
+        "LSTMs with attention", peer, regard.build(sizes), batches, packed(batches), compiles=False
+    )
 
 
 def convolutions(vocabulary: int) -> Comparison:
     side = {"kind": "conv", "dim": DIM, "dilations": DILATIONS, "dropout": 0.1}
-    model = regard.build({"encoder": side, "decoder": side, "vocab_size": vocabulary, "tie_embeddings": "all"})
+    model = regard.build(
+        {"encoder": side, "decoder": side, "vocab_size": vocabulary, "tie_embeddings": "all"}
+    )
     batches = pairs(vocabulary)
-    return Comparison("convolutions with attention", PlainConvolutions(vocabulary), model, batches, packed(batches))
+    return Comparison(
+        "convolutions with attention",
+        PlainConvolutions(vocabulary),
+        model,
+        batches,
+        packed(batches),
+    )
 
 
 class PlainLstms(nn.Module):
@@ -167,7 +211,12 @@ class PlainLstms(nn.Module):
         self.project.weight = self.target_embedding.weight
 
     def forward(
-        self, ids: torch.Tensor, *, attention_mask: torch.Tensor, decoder_input_ids: torch.Tensor, use_cache: bool
+        self,
+        ids: torch.Tensor,
+        *,
+        attention_mask: torch.Tensor,
+        decoder_input_ids: torch.Tensor,
+        use_cache: bool,
     ) -> SimpleNamespace:
         memory, _ = self.encoder(self.dropout(self.source_embedding(ids)))
         states, _ = self.decoder(self.dropout(self.target_embedding(decoder_input_ids)))
@@ -185,7 +234,9 @@ def peer_loss(model: Any) -> Callable[[Batch], torch.Tensor]:
         labels = batch.targets.ids[:, 1:].masked_fill(~batch.targets.mask[:, 1:], -100)
         if isinstance(batch.source, Tokens):
             mask = batch.source.mask.long()
-            logits = model(batch.source.ids, attention_mask=mask, decoder_input_ids=inputs, use_cache=False).logits
+            logits = model(
+                batch.source.ids, attention_mask=mask, decoder_input_ids=inputs, use_cache=False
+            ).logits
         else:
             logits = model(inputs, use_cache=False).logits
         return F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), label_smoothing=0.1)
@@ -210,7 +261,10 @@ def plain_updates(model: Any, loss: Callable[[Batch], torch.Tensor], batches: li
 
 def updates(model: Any, batches: list[Batch], precision: str = "bfloat16") -> Run:
     """Updates of the training loop, from batches in pinned memory of the host."""
-    is_packed, batches = isinstance(batches[0].targets, Packed), [pin_memory(batch) for batch in batches]
+    is_packed, batches = (
+        isinstance(batches[0].targets, Packed),
+        [pin_memory(batch) for batch in batches],
+    )
     config = TrainConfig(
         max_steps=1 << 30, warmup_steps=0, learning_rate=1e-5, precision=precision, packed=is_packed,  # type: ignore[arg-type]
         cuda_graphs=batches[0].source is None or is_packed,
@@ -231,4 +285,6 @@ def profile(run: Run) -> str:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as found:
         run()
         torch.cuda.synchronize()
-    return found.key_averages().table(sort_by="cuda_time_total", row_limit=30, max_name_column_width=70)  # type: ignore[no-any-return]
+    return found.key_averages().table(
+        sort_by="cuda_time_total", row_limit=30, max_name_column_width=70
+    )  # type: ignore[no-any-return]

@@ -43,7 +43,13 @@ CONTESTANTS = {
 def regard_runs(ids: torch.Tensor) -> dict[str, Run]:
     import regard
 
-    table = {"kind": "transformer", "dim": WIDTH, "heads": HEADS, "ffn_dim": HIDDEN, "layers": LAYERS}
+    table = {
+        "kind": "transformer",
+        "dim": WIDTH,
+        "heads": HEADS,
+        "ffn_dim": HIDDEN,
+        "layers": LAYERS,
+    }
     parts = {"encoder": {**table, "positions": "none"}, "pool": {"kind": "first"}, "num_labels": 2}
     model = regard.build({**parts, "source_vocab_size": VOCABULARY}).eval()
     text = regard.Tokens.of([ids.tolist()])
@@ -101,7 +107,10 @@ def bert_runs(ids: torch.Tensor) -> dict[str, Run]:
         return BertModel(config, add_pooling_layer=False).eval()
 
     fused, eager = made("sdpa"), made("eager")
-    return {"bert": lambda: fused(ids[None]), "bert weights": lambda: eager(ids[None], output_attentions=True)}
+    return {
+        "bert": lambda: fused(ids[None]),
+        "bert weights": lambda: eager(ids[None], output_attentions=True),
+    }
 
 
 MAKERS = {"regard": regard_runs, "torch": torch_runs, "bert": bert_runs}
@@ -112,13 +121,17 @@ def serve(key: str, length: int) -> None:
     """One contestant's process: a pass for every line that comes, its time and the most memory so far."""
     torch.manual_seed(0)
     maker = MAKERS[key.split()[0]]
-    maker(torch.randint(5, VOCABULARY, (8,)))[key]()  # what is loaded and allocated once does not count
+    maker(torch.randint(5, VOCABULARY, (8,)))[
+        key
+    ]()  # what is loaded and allocated once does not count
     run, before = maker(torch.randint(5, VOCABULARY, (length,)))[key], peak()
     print(json.dumps({"torch": torch.__version__}), flush=True)
     for _ in sys.stdin:
         start = time.process_time()
         run()
-        print(json.dumps({"seconds": time.process_time() - start, "mib": peak() - before}), flush=True)
+        print(
+            json.dumps({"seconds": time.process_time() - start, "mib": peak() - before}), flush=True
+        )
 
 
 def peak() -> float:
@@ -140,14 +153,20 @@ def measure(length: int, rounds: int, threads: int) -> None:
                 memory[key] = answer["mib"]
                 if turn:  # the first warms up
                     times[key].append(answer["seconds"])
-    print(f"\n{length:,} tokens\n\n| pass | ms | × the same without weights | MiB |\n|---|---|---|---|")
+    print(
+        f"\n{length:,} tokens\n\n| pass | ms | × the same without weights | MiB |\n|---|---|---|---|"
+    )
     for key, (label, base) in CONTESTANTS.items():
-        cells = f"{1000 * median(times[key]):,.0f} | {ratio(times, key, base):.2f} | {memory[key]:,.0f}"
+        cells = (
+            f"{1000 * median(times[key]):,.0f} | {ratio(times, key, base):.2f} | {memory[key]:,.0f}"
+        )
         print(f"| {label} | {cells} |", flush=True)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--lengths", type=int, nargs="+", default=[512, 1024, 2048, 4096])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())

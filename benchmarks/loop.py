@@ -31,9 +31,19 @@ RUN = ["import", "recipe", "prepare", "build", "first update"]
 
 def table(data: Path | None) -> dict[str, Any]:
     dim, layers = (256, 3) if data else (64, 2)
-    part = {"kind": "transformer", "dim": dim, "layers": layers, "heads": 8 if data else 4, "ffn_dim": 4 * dim}
+    part = {
+        "kind": "transformer",
+        "dim": dim,
+        "layers": layers,
+        "heads": 8 if data else 4,
+        "ffn_dim": 4 * dim,
+    }
     text = {"tokenizer": "bpe"} if data else {"tokenizer": "bytes"}
-    files = {"train": [str(data / f"train.{side}.gz") for side in ("en", "de")]} if data else {"synthetic": "dates"}
+    files = (
+        {"train": [str(data / f"train.{side}.gz") for side in ("en", "de")]}
+        if data
+        else {"synthetic": "dates"}
+    )
     return {
         "data": files | {"source": text, "target": text},
         "model": {"encoder": part, "decoder": part},
@@ -46,7 +56,9 @@ def table(data: Path | None) -> dict[str, Any]:
     }
 
 
-def overhead(recipe_table: dict[str, Any], cache: Path, updates: int, rounds: int) -> tuple[float, float, float, float]:
+def overhead(
+    recipe_table: dict[str, Any], cache: Path, updates: int, rounds: int
+) -> tuple[float, float, float, float]:
     """Seconds of a bare update, the loop's time through it by the clock and by busy time; seconds of a checkpoint."""
     import torch
 
@@ -87,7 +99,9 @@ def overhead(recipe_table: dict[str, Any], cache: Path, updates: int, rounds: in
     for turn in range(rounds):
         batches = list(islice(ready, updates))  # the same that the loop will read
         both = [loop, partial(alone, batches)]
-        times = [_timed(run) for run in (both if turn % 2 else both[::-1])]  # so that neither is always first
+        times = [
+            _timed(run) for run in (both if turn % 2 else both[::-1])
+        ]  # so that neither is always first
         a, b = times if turn % 2 else times[::-1]
         clock.append(a[0] / b[0])
         busy.append(a[1] / b[1])
@@ -124,12 +138,24 @@ def child(started: float, recipe_table: dict[str, Any], cache: Path) -> None:
     mark()
     trainer._update(next(trainer._groups()))
     mark()
-    print(json.dumps([[b - a for a, b in zip(before, later, strict=True)] for before, later in pairwise(marks)]))
+    print(
+        json.dumps(
+            [
+                [b - a for a, b in zip(before, later, strict=True)]
+                for before, later in pairwise(marks)
+            ]
+        )
+    )
 
 
 def started(recipe_table: dict[str, Any], cache: Path) -> list[tuple[float, float]]:
     """Seconds of each part of the way, by the clock and busy."""
-    command = [sys.executable, __file__, "--child", json.dumps([time.time(), recipe_table, str(cache)])]
+    command = [
+        sys.executable,
+        __file__,
+        "--child",
+        json.dumps([time.time(), recipe_table, str(cache)]),
+    ]
     found: list[tuple[float, float]] = json.loads(
         subprocess.run(command, check=True, capture_output=True, text=True).stdout
     )
@@ -137,11 +163,17 @@ def started(recipe_table: dict[str, Any], cache: Path) -> list[tuple[float, floa
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, default=os.environ.get("REGARD_DATA"))
-    parser.add_argument("--generated", action="store_true", help="dates and a small model, without files")
+    parser.add_argument(
+        "--generated", action="store_true", help="dates and a small model, without files"
+    )
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--updates", type=int, default=2, help="of a round: few, as machines change by the second")
+    parser.add_argument(
+        "--updates", type=int, default=2, help="of a round: few, as machines change by the second"
+    )
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
@@ -149,17 +181,25 @@ def main() -> None:
         return child(started_at, recipe_table, Path(cache))
     data = None if options.generated else options.data and Path(options.data) / "multi30k"
     if data is None and not options.generated:
-        sys.exit("Set REGARD_DATA or --data to the folder that holds multi30k/, or give --generated.")
+        sys.exit(
+            "Set REGARD_DATA or --data to the folder that holds multi30k/, or give --generated."
+        )
     recipe_table = table(data)
     with tempfile.TemporaryDirectory() as folder:
         threads = os.environ.get("OMP_NUM_THREADS", "all")
-        print(f"{platform.machine()}, {threads} threads, load {os.getloadavg()[0]:.1f}; seconds by the clock / busy")
+        print(
+            f"{platform.machine()}, {threads} threads, load {os.getloadavg()[0]:.1f}; seconds by the clock / busy"
+        )
         for what in ("nothing prepared", "prepared before", "once more"):
             times = started(recipe_table, Path(folder))
-            parts = "   ".join(f"{name} {a:.2f} / {b:.2f}" for name, (a, b) in zip(RUN, times, strict=True))
+            parts = "   ".join(
+                f"{name} {a:.2f} / {b:.2f}" for name, (a, b) in zip(RUN, times, strict=True)
+            )
             clock, busy = (sum(part) for part in zip(*times, strict=True))
             print(f"to the first update, {what}: {clock:.2f} / {busy:.2f}   ({parts})")
-        plain, clock, busy, save = overhead(recipe_table, Path(folder), options.updates, options.rounds)
+        plain, clock, busy, save = overhead(
+            recipe_table, Path(folder), options.updates, options.rounds
+        )
         print(
             f"bare update {1000 * plain:.1f} ms; with the loop {clock:.4f} of it by the clock, {busy:.4f} by busy time"
         )

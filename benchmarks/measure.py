@@ -42,7 +42,9 @@ def ratio(times: dict[str, list[float]], name: str, base: str) -> float:
     return median(a / b for a, b in zip(times[name], times[base], strict=True))
 
 
-def grad_run(function: Callable[..., torch.Tensor], inputs: list[torch.Tensor]) -> Callable[[], None]:
+def grad_run(
+    function: Callable[..., torch.Tensor], inputs: list[torch.Tensor]
+) -> Callable[[], None]:
     """Forwards and backwards through `function`, for timing and weighing."""
 
     def run() -> None:

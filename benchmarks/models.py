@@ -64,9 +64,17 @@ RECURRENT = (
 def require(data: Path | None) -> None:
     """End with a clear word where there is nothing to make batches from."""
     folder = None if data is None else data / "multi30k"
-    missing = [name for name in ("train.en.gz", "train.de.gz") if folder is None or not (folder / name).is_file()]
+    missing = [
+        name
+        for name in ("train.en.gz", "train.de.gz")
+        if folder is None or not (folder / name).is_file()
+    ]
     if missing and not CORPUS.exists():
-        where = "neither --data nor REGARD_DATA is given" if folder is None else f"they are not in {folder}"
+        where = (
+            "neither --data nor REGARD_DATA is given"
+            if folder is None
+            else f"they are not in {folder}"
+        )
         raise SystemExit(
             f"The batches are made from Multi30k's {' and '.join(missing)}, and {where}.\n"
             "Give --data FOLDER, or set REGARD_DATA, where FOLDER/multi30k holds both: one sentence a line, gzipped."
@@ -75,7 +83,13 @@ def require(data: Path | None) -> None:
 
 def tokenise(data: Path) -> None:
     """The corpus as numbers, made once."""
-    command = [PEERS / "bin" / "python", "-m", "peers.tokenise", data.resolve() / "multi30k", CORPUS]
+    command = [
+        PEERS / "bin" / "python",
+        "-m",
+        "peers.tokenise",
+        data.resolve() / "multi30k",
+        CORPUS,
+    ]
     subprocess.run(command, cwd=HERE, check=True)
 
 
@@ -84,7 +98,15 @@ def table(title: str, rows: list[Row], kind: str, rounds: int, threads: int) -> 
         workers: dict[str, Worker] = {}
         for row in rows:
             home = ROOT / ".venv" if row.key.startswith("regard") else PEERS
-            command = [home / "bin" / "python", "-m", "peers.worker", row.key, CORPUS, kind, str(threads)]
+            command = [
+                home / "bin" / "python",
+                "-m",
+                "peers.worker",
+                row.key,
+                CORPUS,
+                kind,
+                str(threads),
+            ]
             workers[row.key] = Worker(row.label, command, threads)
             stack.callback(workers[row.key].close)
         times: dict[str, list[float]] = {key: [] for key in workers}
@@ -96,7 +118,16 @@ def table(title: str, rows: list[Row], kind: str, rounds: int, threads: int) -> 
                 busy[key].append(step["busy"])
     data = batches(CORPUS, kind)
     tokens = [data[index % len(data)].tokens for index in range(rounds)]
-    heads = ("model", "parameters", "first loss", "ms", "spread", "target tokens/s", "speed", "by busy time")
+    heads = (
+        "model",
+        "parameters",
+        "first loss",
+        "ms",
+        "spread",
+        "target tokens/s",
+        "speed",
+        "by busy time",
+    )
     print(f"\n{title}\n\n| {' | '.join(heads)} |\n{'|---' * len(heads)}|")
     for row in rows:
         key, about, base = row.key, workers[row.key].about, row.base
@@ -119,9 +150,15 @@ def chosen(rows: tuple[Row, ...], keys: list[str]) -> list[Row]:
 
 def main() -> None:
     every = [row.key for row in (*TRANSFORMERS, *RECURRENT)]
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=os.environ.get("REGARD_DATA"), help="or set REGARD_DATA")
-    parser.add_argument("--peers", nargs="+", choices=every, default=every, metavar="NAME", help=", ".join(every))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data", type=Path, default=os.environ.get("REGARD_DATA"), help="or set REGARD_DATA"
+    )
+    parser.add_argument(
+        "--peers", nargs="+", choices=every, default=every, metavar="NAME", help=", ".join(every)
+    )
     parser.add_argument("--batches", choices=("bucketed", "shuffled"), default="bucketed")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=2)
@@ -139,7 +176,10 @@ def main() -> None:
         f"{arguments.threads} threads, {platform.machine()}; {arguments.batches} batches, without padding "
         f"{full[0]:.0%} of the source and {full[1]:.0%} of the target"
     )
-    for title, rows in (("Transformer, 3 + 3 layers", TRANSFORMERS), ("GRU with attention, 1 + 1 layers", RECURRENT)):
+    for title, rows in (
+        ("Transformer, 3 + 3 layers", TRANSFORMERS),
+        ("GRU with attention, 1 + 1 layers", RECURRENT),
+    ):
         if picked := chosen(rows, arguments.peers):
             table(title, picked, arguments.batches, arguments.rounds, arguments.threads)
 

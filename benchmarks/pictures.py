@@ -40,7 +40,9 @@ def unpacked(data: Path | None, count: int, folder: Path) -> list[Path]:
     """The first pictures as files; ends with a clear word where there are none."""
     packed = None if data is None else data / "flickr8k" / "images192.zip"
     if packed is None or not packed.is_file():
-        raise SystemExit(f"Wanted {packed or 'FOLDER/flickr8k/images192.zip'}: give --data FOLDER, or set REGARD_DATA.")
+        raise SystemExit(
+            f"Wanted {packed or 'FOLDER/flickr8k/images192.zip'}: give --data FOLDER, or set REGARD_DATA."
+        )
     with zipfile.ZipFile(packed) as file:
         return [Path(file.extract(name, folder)) for name in sorted(file.namelist())[:count]]
 
@@ -61,7 +63,10 @@ def pillow(path: Path) -> object:
 
 def reading(paths: list[Path], rounds: int) -> None:
     times = seconds(
-        {"Pillow alone": lambda: [*map(pillow, paths)], "Regard": lambda: [read_image(p, SIZE) for p in paths]},
+        {
+            "Pillow alone": lambda: [*map(pillow, paths)],
+            "Regard": lambda: [read_image(p, SIZE) for p in paths],
+        },
         rounds,
     )
     head("reading, one thread", "speed, Pillow = 1")
@@ -86,7 +91,8 @@ def features(paths: list[Path], rounds: int) -> None:
     )
     speed = [2 * MATRIX**3 / each for each in times["matrix"]]
     share = median(
-        operations * len(paths) / rate / took for rate, took in zip(speed, times["EfficientNet-Lite0"], strict=True)
+        operations * len(paths) / rate / took
+        for rate, took in zip(speed, times["EfficientNet-Lite0"], strict=True)
     )
     head(f"features, batches of {BATCH}", "floor's time through its own")
     report("EfficientNet-Lite0", times["EfficientNet-Lite0"], len(paths), f"{share:.2f}")
@@ -104,20 +110,40 @@ def captions(paths: list[Path], rounds: int, threads: int, folder: Path) -> None
     with ExitStack() as stack:
         workers = {}
         for key, label in rows.items():
-            command = [sys.executable, "-m", "peers.captioners", key, folder / "pictures.npy", str(threads)]
+            command = [
+                sys.executable,
+                "-m",
+                "peers.captioners",
+                key,
+                folder / "pictures.npy",
+                str(threads),
+            ]
             workers[key] = Worker(label, command, threads)
             stack.callback(workers[key].close)
-        answers = [{key: worker.ask("go") for key, worker in workers.items()} for _ in range(rounds)]
-    times, busy = ({key: [each[key][kind] for each in answers] for key in rows} for kind in ("seconds", "busy"))
+        answers = [
+            {key: worker.ask("go") for key, worker in workers.items()} for _ in range(rounds)
+        ]
+    times, busy = (
+        {key: [each[key][kind] for each in answers] for key in rows} for kind in ("seconds", "busy")
+    )
     head("captions of twelve words, beam 5", "speed, Hugging Face = 1 (by busy time)")
     for key, label in rows.items():
         beside = f"{ratio(times, 'hugging-face', key):.2f} ({ratio(busy, 'hugging-face', key):.2f})"
-        report(f"{label}, {workers[key].about['parameters']:,} parameters", times[key], len(paths), beside)
+        report(
+            f"{label}, {workers[key].about['parameters']:,} parameters",
+            times[key],
+            len(paths),
+            beside,
+        )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=os.environ.get("REGARD_DATA"), help="or set REGARD_DATA")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data", type=Path, default=os.environ.get("REGARD_DATA"), help="or set REGARD_DATA"
+    )
     parser.add_argument("--pictures", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)

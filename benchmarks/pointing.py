@@ -15,17 +15,31 @@ from regard.inference.load import load
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("runs", nargs="+", help="trained on synthetic = 'shapes'")
     parser.add_argument("--scenes", type=int, default=1000)
     arguments = parser.parse_args()
-    rows = [["run", "captions right", "word", "words", "inside the box", "chance", "heaviest region inside"]]
+    rows = [
+        [
+            "run",
+            "captions right",
+            "word",
+            "words",
+            "inside the box",
+            "chance",
+            "heaviest region inside",
+        ]
+    ]
     for run in arguments.runs:
         right, found = point(load(run), arguments.scenes)
         for what, one in found.items():
             if one is not None:
                 shares = [f"{share:.1%}" for share in (one.inside, one.chance, one.hits)]
-                rows.append([run, f"{right / arguments.scenes:.1%}", what, f"{one.words:,}", *shares])
+                rows.append(
+                    [run, f"{right / arguments.scenes:.1%}", what, f"{one.words:,}", *shares]
+                )
     print(text_table(rows))
 
 

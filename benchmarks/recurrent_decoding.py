@@ -41,7 +41,9 @@ DECODERS = {
 def run(engine: Engine, model: Seq2Seq, rows: list[list[int]], beams: int) -> None:
     """Search with one engine."""
     chosen, engines.ENGINES = engines.ENGINES, (engine, PyTorchEngine())
-    task = SearchTask(model, Tokens.of, DecodeConfig(beam_size=beams, max_length=LENGTH, batch_tokens=2**20))
+    task = SearchTask(
+        model, Tokens.of, DecodeConfig(beam_size=beams, max_length=LENGTH, batch_tokens=2**20)
+    )
     try:
         list(search(task, [Request(row, len(row)) for row in rows]))
     finally:
@@ -49,7 +51,9 @@ def run(engine: Engine, model: Seq2Seq, rows: list[list[int]], beams: int) -> No
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", default="", help="decoders whose names contain this")
@@ -61,7 +65,9 @@ def main() -> None:
     chosen = {name: table for name, table in DECODERS.items() if options.only in name}
     for name, table in chosen.items():
         encoder = {"kind": "bag", "dim": 256}
-        model = build({"encoder": encoder, "decoder": table | {"dim": 256}, "vocab_size": VOCABULARY}).eval()
+        model = build(
+            {"encoder": encoder, "decoder": table | {"dim": 256}, "vocab_size": VOCABULARY}
+        ).eval()
         with torch.no_grad():
             model.decoder.project.bias[END] = -1e4  # every output has the maximum length
         cells = []
@@ -69,10 +75,14 @@ def main() -> None:
             for batch in (1, 64):
                 rows = torch.randint(5, VOCABULARY, (batch, LENGTH)).tolist()
                 both = {"engine": CpuEngine(), "PyTorch": PyTorchEngine()}
-                runs = {key: partial(run, engine, model, rows, beams) for key, engine in both.items()}
+                runs = {
+                    key: partial(run, engine, model, rows, beams) for key, engine in both.items()
+                }
                 with constant_weights():
                     times = seconds(runs, options.rounds)
-                cells.append(f"{median(b / a for a, b in zip(times['engine'], times['PyTorch'], strict=True)):.2f}")
+                cells.append(
+                    f"{median(b / a for a, b in zip(times['engine'], times['PyTorch'], strict=True)):.2f}"
+                )
         print(f"| {name} | {' | '.join(cells)} |", flush=True)
 
 

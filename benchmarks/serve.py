@@ -82,13 +82,26 @@ def sentences(data: Path | None, count: int) -> tuple[list[str], list[str]]:
     folder = None if data is None else data / "multi30k"
     if folder is not None and (folder / "test_2016_flickr.en.gz").is_file():
         test, train = (_lines(folder / name) for name in ("test_2016_flickr.en.gz", "train.en.gz"))
-        return [test[i % len(test)] for i in range(count)], [*train, *_lines(folder / "train.de.gz")]
-    chance, syllables = Random(1), [a + b for a in "bcdfghjklmnprstvwz" for b in ("a", "e", "i", "o", "u", "an", "er")]
-    words = ["".join(chance.choices(syllables, k=chance.choice((1, 2, 2, 3, 3, 4)))) for _ in range(9000)]
+        return [test[i % len(test)] for i in range(count)], [
+            *train,
+            *_lines(folder / "train.de.gz"),
+        ]
+    chance, syllables = (
+        Random(1),
+        [a + b for a in "bcdfghjklmnprstvwz" for b in ("a", "e", "i", "o", "u", "an", "er")],
+    )
+    words = [
+        "".join(chance.choices(syllables, k=chance.choice((1, 2, 2, 3, 3, 4)))) for _ in range(9000)
+    ]
     weights = list(accumulate(1 / rank for rank in range(1, len(words) + 1)))  # Zipf's law
 
     def sentence() -> str:
-        return " ".join(chance.choices(words, cum_weights=weights, k=max(4, round(chance.gauss(12, 3.5))))) + "."
+        return (
+            " ".join(
+                chance.choices(words, cum_weights=weights, k=max(4, round(chance.gauss(12, 3.5))))
+            )
+            + "."
+        )
 
     return [sentence() for _ in range(count)], [*words, *(sentence() for _ in range(20_000))]
 
@@ -134,21 +147,30 @@ class Arena:
         self.settings: dict[str, Any] = {"beam_size": options.beam, "no_repeat_ngram_size": 0}
         if self.random:
             self.settings["max_length_ratio"] = RATIO
-        self.single, self.mixed, self.streams = (folder / f"{name}.tsv" for name in ("single", "mixed", "streams"))
+        self.single, self.mixed, self.streams = (
+            folder / f"{name}.tsv" for name in ("single", "mixed", "streams")
+        )
         self.lines = folder / "sentences.txt"
         self.lines.write_text("\n".join(texts), encoding="utf-8")
         _write(self.single, [(text, self.settings) for text in texts])
         chance = Random(2)
         many = [chance.sample(texts, chance.choice(PER_REQUEST)) for _ in range(len(texts))]
         _write(self.mixed, [(some[0] if len(some) == 1 else some, self.settings) for some in many])
-        _write(self.streams, [(text, {**self.settings, "beam_size": 1, "stream": True}) for text in texts])
+        _write(
+            self.streams,
+            [(text, {**self.settings, "beam_size": 1, "stream": True}) for text in texts],
+        )
 
     def contestants(self) -> list[Contestant]:
         chosen = [each for each in CONTESTANTS if self.options.only in (None, each.key)]
-        found = [each for each in chosen if find_spec(each.needs) is not None and self._runs_here(each)]
+        found = [
+            each for each in chosen if find_spec(each.needs) is not None and self._runs_here(each)
+        ]
         for each in chosen:
             if each not in found:
-                print(f"Left out: {each.label}: {each.needs} is not installed, or it is not for this device.")
+                print(
+                    f"Left out: {each.label}: {each.needs} is not installed, or it is not for this device."
+                )
         if any(each.needs == "ctranslate2" for each in found):
             regard.export(self.run, "ctranslate2", self.folder / "ctranslate2")
         return found
@@ -161,15 +183,34 @@ class Arena:
         """A server's process, ready; its port."""
         port, options = _free_port(), self.options
         if contestant.key == "ours":
-            command = ["-m", "regard", "serve", f"model={self.run}", "--port", str(port), "--device", options.device]
+            command = [
+                "-m",
+                "regard",
+                "serve",
+                f"model={self.run}",
+                "--port",
+                str(port),
+                "--device",
+                options.device,
+            ]
             command += [*options.serve, *more]
         else:
             ratio = RATIO if self.random else 0
-            command = ["-m", "peers.naive_server", str(self.folder / "ctranslate2"), str(port), contestant.key]
+            command = [
+                "-m",
+                "peers.naive_server",
+                str(self.folder / "ctranslate2"),
+                str(port),
+                contestant.key,
+            ]
             command += [str(options.threads), str(ratio)]
         with (self.folder / f"{contestant.key}.log").open("w") as log:
             process = self.process = subprocess.Popen(
-                [sys.executable, *command], cwd=HERE, stdout=log, stderr=log, env=environment(options.threads)
+                [sys.executable, *command],
+                cwd=HERE,
+                stdout=log,
+                stderr=log,
+                env=environment(options.threads),
             )
         try:
             _wait_until_ready(port, process, Path(log.name))
@@ -182,7 +223,9 @@ class Arena:
     def loads(self, bodies: Path) -> Iterator[list[Worker]]:
         """Load generators, each a process."""
         command = [sys.executable, "-m", "peers.load", bodies]
-        workers = [Worker(f"load {number}", command, 1) for number in range(self.options.generators)]
+        workers = [
+            Worker(f"load {number}", command, 1) for number in range(self.options.generators)
+        ]
         try:
             yield workers
         finally:
@@ -191,8 +234,17 @@ class Arena:
 
     def in_process(self, *more: str) -> Worker:
         options = self.options
-        command = [sys.executable, "-m", "peers.in_process", self.run, self.lines, json.dumps(self.settings)]
-        return Worker("in_process", [*command, options.device, str(options.threads), *more], options.threads)
+        command = [
+            sys.executable,
+            "-m",
+            "peers.in_process",
+            self.run,
+            self.lines,
+            json.dumps(self.settings),
+        ]
+        return Worker(
+            "in_process", [*command, options.device, str(options.threads), *more], options.threads
+        )
 
 
 def _write(path: Path, requests: list[tuple[str | list[str], dict[str, Any]]]) -> None:
@@ -211,7 +263,9 @@ def _free_port() -> int:
         return port
 
 
-def _wait_until_ready(port: int, process: "subprocess.Popen[bytes]", log: Path, patience: float = 300.0) -> None:
+def _wait_until_ready(
+    port: int, process: "subprocess.Popen[bytes]", log: Path, patience: float = 300.0
+) -> None:
     until = time.monotonic() + patience
     while time.monotonic() < until and process.poll() is None:
         try:
@@ -225,12 +279,21 @@ def _wait_until_ready(port: int, process: "subprocess.Popen[bytes]", log: Path, 
 def ask_all(workers: list[Worker], questions: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The answers of several generators that work at the same time."""
     with ThreadPoolExecutor(len(workers)) as pool:
-        return list(pool.map(lambda pair: pair[0].ask(json.dumps(pair[1])), zip(workers, questions, strict=True)))
+        return list(
+            pool.map(
+                lambda pair: pair[0].ask(json.dumps(pair[1])), zip(workers, questions, strict=True)
+            )
+        )
 
 
-def closed(workers: list[Worker], port: int, clients: int, warm: float, seconds: float) -> dict[str, float]:
+def closed(
+    workers: list[Worker], port: int, clients: int, warm: float, seconds: float
+) -> dict[str, float]:
     """Requests and sentences a second with clients that ask again as soon as they are answered."""
-    shares = [clients // len(workers) + (number < clients % len(workers)) for number in range(len(workers))]
+    shares = [
+        clients // len(workers) + (number < clients % len(workers))
+        for number in range(len(workers))
+    ]
     question = {"kind": "closed", "port": port, "warm": warm, "seconds": seconds}
     answers = ask_all(workers, [{**question, "clients": share} for share in shares])
     wrong = sum((Counter(each["statuses"]) for each in answers), Counter())
@@ -239,15 +302,26 @@ def closed(workers: list[Worker], port: int, clients: int, warm: float, seconds:
     return {key: sum(each[key] for each in answers) for key in ("rate", "sentences")}
 
 
-def opened(workers: list[Worker], port: int, rate: float, seconds: float, patience: float) -> dict[str, Any]:
-    question = {"kind": "open", "port": port, "rate": rate / len(workers), "seconds": seconds, "patience": patience}
+def opened(
+    workers: list[Worker], port: int, rate: float, seconds: float, patience: float
+) -> dict[str, Any]:
+    question = {
+        "kind": "open",
+        "port": port,
+        "rate": rate / len(workers),
+        "seconds": seconds,
+        "patience": patience,
+    }
     answers = ask_all(workers, [{**question, "seed": seed} for seed in range(len(workers))])
     statuses = sum((Counter(each["statuses"]) for each in answers), Counter())
     lost = statuses["-1"]
     times = sorted(took for each in answers for took in each["seconds"]) + [inf] * lost
     return {
-        "percentiles": [times[ceil(share * len(times)) - 1] if times else inf for share in (0.5, 0.95, 0.99)],
-        "sentences": sum(each["sentences"] for each in answers) / max(each["span"] for each in answers),
+        "percentiles": [
+            times[ceil(share * len(times)) - 1] if times else inf for share in (0.5, 0.95, 0.99)
+        ],
+        "sentences": sum(each["sentences"] for each in answers)
+        / max(each["span"] for each in answers),
         "refused": statuses["429"] / max(1, statuses.total()),
         "lost": lost / max(1, statuses.total()),
         "other": {k: v for k, v in statuses.items() if k not in ("200", "429", "-1")},
@@ -260,17 +334,31 @@ def under_load(arena: Arena, contestants: list[Contestant]) -> None:
         with arena.server(base) as port:
             capacity = closed(workers, port, 8, options.seconds / 4, options.seconds)["rate"]
         print(f"\nCapacity of {base.label}: {capacity:.1f} requests a second.\n")
-        heads = ("load", "", "p50, ms", "p95", "p99", "sentences/s", "refused", "lost", f"p99, {base.label} = 1")
+        heads = (
+            "load",
+            "",
+            "p50, ms",
+            "p95",
+            "p99",
+            "sentences/s",
+            "refused",
+            "lost",
+            f"p99, {base.label} = 1",
+        )
         print(f"| {' | '.join(heads)} |\n{'|---' * len(heads)}|")
         for load in options.loads:
             first = inf
             for each in contestants:
                 with arena.server(each) as port:
                     closed(workers, port, 8, 0, 1)  # warm
-                    found = opened(workers, port, load * capacity, options.seconds, options.patience)
+                    found = opened(
+                        workers, port, load * capacity, options.seconds, options.patience
+                    )
                 p99 = found["percentiles"][2]
                 first = p99 if each is base else first
-                shown = " | ".join(_milliseconds(value, options.patience) for value in found["percentiles"])
+                shown = " | ".join(
+                    _milliseconds(value, options.patience) for value in found["percentiles"]
+                )
                 part = _ratio(p99, first, options.patience)
                 print(
                     f"| {load:g} × | {each.label} | {shown} | {found['sentences']:.1f} | {found['refused']:.1%} "
@@ -288,7 +376,13 @@ def _milliseconds(value: float, patience: float) -> str:
 def _ratio(value: float, base: float, patience: float) -> str:
     if value < inf and base < inf:
         return f"{value / base:.2f}"
-    return "–" if value == base else f"< {value / patience:.2f}" if base == inf else f"> {patience / base:.2f}"
+    return (
+        "–"
+        if value == base
+        else f"< {value / patience:.2f}"
+        if base == inf
+        else f"> {patience / base:.2f}"
+    )
 
 
 def throughput(arena: Arena, bulk: Worker, port: int) -> None:
@@ -317,7 +411,11 @@ def beside_predict(arena: Arena, ours: Contestant) -> None:
         with arena.loads(arena.streams) as workers:
             for _ in range(options.rounds):
                 alone = median(bulk.ask("stream")["seconds"])
-                through = median(workers[0].ask(json.dumps({"kind": "stream", "port": port, "times": 32}))["seconds"])
+                through = median(
+                    workers[0].ask(json.dumps({"kind": "stream", "port": port, "times": 32}))[
+                        "seconds"
+                    ]
+                )
                 firsts.append((through / alone, through))
         times = median(each for each, _ in firsts)
         print(
@@ -330,43 +428,67 @@ def beside_predict(arena: Arena, ours: Contestant) -> None:
         for _ in range(options.rounds):
             port = _free_port()
             starting = arena.in_process("serve", str(port))
-            answered = workers[0].ask(json.dumps({"kind": "first", "port": port, "patience": 120}))["at"]
+            answered = workers[0].ask(json.dumps({"kind": "first", "port": port, "patience": 120}))[
+                "at"
+            ]
             starts.append(answered - starting.about["at"])
             starting.close()
-    print(f"First answer after a model is in memory: {median(starts):.2f} s ({min(starts):.2f} to {max(starts):.2f})")
+    print(
+        f"First answer after a model is in memory: {median(starts):.2f} s ({min(starts):.2f} to {max(starts):.2f})"
+    )
 
 
 def compare_options(arena: Arena, ours: Contestant) -> None:
     """The throughput alone, with different options of `regard serve`."""
     bulk = arena.in_process()
     for more in arena.options.throughput:
-        with arena.server(ours, "--queue", str(4 * arena.options.clients), *shlex.split(more)) as port:
+        with arena.server(
+            ours, "--queue", str(4 * arena.options.clients), *shlex.split(more)
+        ) as port:
             print(f"\nregard serve {more}", end="")
             throughput(arena, bulk, port)
     bulk.close()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=os.environ.get("REGARD_DATA"), help="or set REGARD_DATA")
-    parser.add_argument("--model", help="a run or checkpoint of a translator [default: random weights]")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data", type=Path, default=os.environ.get("REGARD_DATA"), help="or set REGARD_DATA"
+    )
+    parser.add_argument(
+        "--model", help="a run or checkpoint of a translator [default: random weights]"
+    )
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--beam", type=int, default=1)
     parser.add_argument("--sentences", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=20.0, help="of each load")
-    parser.add_argument("--patience", type=float, default=10.0, help="seconds after which a client gives up")
-    parser.add_argument("--loads", type=float, nargs="*", default=LOADS, help="multiples of the capacity; none: skip")
+    parser.add_argument(
+        "--patience", type=float, default=10.0, help="seconds after which a client gives up"
+    )
+    parser.add_argument(
+        "--loads",
+        type=float,
+        nargs="*",
+        default=LOADS,
+        help="multiples of the capacity; none: skip",
+    )
     parser.add_argument("--clients", type=int, default=64, help="that ask again at once")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--generators", type=int, default=1, help="processes that make the load")
     parser.add_argument("--only", choices=[each.key for each in CONTESTANTS])
-    parser.add_argument("--serve", type=shlex.split, default=[], help="more options of regard serve: '--slots 256'")
+    parser.add_argument(
+        "--serve", type=shlex.split, default=[], help="more options of regard serve: '--slots 256'"
+    )
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument(
         "--throughput", action="append", metavar="OPTIONS",
         help="nothing but the throughput, with these options of regard serve ('' for none); may be repeated",
     )  # fmt: skip
-    parser.add_argument("--quick", action="store_true", help="seconds, not minutes: does it work at all?")
+    parser.add_argument(
+        "--quick", action="store_true", help="seconds, not minutes: does it work at all?"
+    )
     options = parser.parse_args()
     if options.quick:
         options.seconds, options.sentences = 2.0, 128

@@ -32,11 +32,19 @@ def processor_seconds(process: int) -> Counter[str]:
     found: Counter[str] = Counter()
     for each in (process, *_children(process)):
         command = Path(f"/proc/{each}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-        role = "engine process" if "engine_process" in command else "front end" if "worker_process" in command else ""
+        role = (
+            "engine process"
+            if "engine_process" in command
+            else "front end"
+            if "worker_process" in command
+            else ""
+        )
         for task in Path(f"/proc/{each}/task").iterdir():
             fields = (task / "stat").read_text().rpartition(")")[2].split()
             kind = "event loop" if task.name == str(each) else "engine"
-            found[f"{role}: {kind}" if role else kind] += (int(fields[11]) + int(fields[12])) / TICKS
+            found[f"{role}: {kind}" if role else kind] += (
+                int(fields[11]) + int(fields[12])
+            ) / TICKS
     return found
 
 
@@ -48,17 +56,31 @@ def _children(process: int) -> list[int]:
 def round_of(arena: Arena, options: argparse.Namespace) -> Counter[str]:
     """Microseconds for each sentence, by thread; and sentences a second."""
     ours = CONTESTANTS[-1]
-    more = ("--queue", str(2 * options.clients), "--slots", str(options.slots), "--workers", str(options.workers))
+    more = (
+        "--queue",
+        str(2 * options.clients),
+        "--slots",
+        str(options.slots),
+        "--workers",
+        str(options.workers),
+    )
     with arena.server(ours, *more) as port, arena.loads(arena.single) as workers:
         process = arena.process.pid
         closed(workers, port, options.clients, 0, 1.5)  # warm
         answered = _answered(port)
-        before, loads = processor_seconds(process), sum(_own_seconds(each.process.pid) for each in workers)
+        before, loads = (
+            processor_seconds(process),
+            sum(_own_seconds(each.process.pid) for each in workers),
+        )
         found = closed(workers, port, options.clients, 0, options.seconds)
         after = processor_seconds(process)
-        sentences = _answered(port) - answered  # also those that end after the time in which speed is measured
+        sentences = (
+            _answered(port) - answered
+        )  # also those that end after the time in which speed is measured
         took = Counter({key: 1e6 * (after[key] - before[key]) / sentences for key in after})
-        took["load generator"] = 1e6 * (sum(_own_seconds(each.process.pid) for each in workers) - loads) / sentences
+        took["load generator"] = (
+            1e6 * (sum(_own_seconds(each.process.pid) for each in workers) - loads) / sentences
+        )
         took["sentences a second"] = found["sentences"]
     return took
 
@@ -67,7 +89,9 @@ def _answered(port: int) -> float:
     """Sentences that a server has answered so far."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
         lines = answer.read().decode().splitlines()
-    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith("regard_inputs_total{"))
+    return sum(
+        float(line.rpartition(" ")[2]) for line in lines if line.startswith("regard_inputs_total{")
+    )
 
 
 def _own_seconds(process: int) -> float:
@@ -76,8 +100,12 @@ def _own_seconds(process: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=os.environ.get("REGARD_DATA"), help="or set REGARD_DATA")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data", type=Path, default=os.environ.get("REGARD_DATA"), help="or set REGARD_DATA"
+    )
     parser.add_argument("--dim", type=int, default=32)
     parser.add_argument("--layers", type=int, default=1)
     parser.add_argument("--beam", type=int, default=1)
@@ -86,7 +114,9 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--slots", type=int, default=64)
     parser.add_argument("--workers", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=1, help="of the server, and of model.predict")
+    parser.add_argument(
+        "--threads", type=int, default=1, help="of the server, and of model.predict"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     options.data = None if options.data is None else Path(options.data)
@@ -100,9 +130,14 @@ def main() -> None:
             alone.append(1e6 * bulk.ask("predict")["processor"] / options.sentences)
             rounds.append(round_of(arena, options))
         bulk.close()
-    print(json.dumps({key: value for key, value in vars(options).items() if isinstance(value, int)}))
+    print(
+        json.dumps({key: value for key, value in vars(options).items() if isinstance(value, int)})
+    )
     print("| µs of processor time for each sentence | median | least | most |\n|---|---|---|---|")
-    rows = {"model.predict in bulk": alone, **{key: [each[key] for each in rounds] for key in rounds[0]}}
+    rows = {
+        "model.predict in bulk": alone,
+        **{key: [each[key] for each in rounds] for key in rounds[0]},
+    }
     for name, values in rows.items():
         print(f"| {name} | {median(values):,.0f} | {min(values):,.0f} | {max(values):,.0f} |")
     shares = [

@@ -72,16 +72,22 @@ NAMES = (
 
 def run(command: list[str], cache: Path | None = None) -> tuple[float, float]:
     """Wall-clock and processor seconds of a process, with this folder as the cache of Triton's kernels."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment = {
+        name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
+    }
     environment |= {} if cache is None else {"TRITON_CACHE_DIR": str(cache)}
     before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
+    subprocess.run(
+        command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
+    )
     wall, after = time.perf_counter() - begun, resource.getrusage(resource.RUSAGE_CHILDREN)
     return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, default=os.environ.get("REGARD_DATA"))
     parser.add_argument("--model", type=Path, help="a run or a checkpoint")
     parser.add_argument("--rounds", type=int, default=7)
@@ -94,11 +100,17 @@ def main() -> None:
             random_model(model, more)
         line.write_text(f"{texts[0]}\n", encoding="utf-8")
         ratio = ["--set", f"max_length_ratio={RATIO}"] if options.model is None else []
-        weights, predict = str(find_checkpoint(model) / WEIGHTS), [sys.executable, "-m", "regard", "predict"]
+        weights, predict = (
+            str(find_checkpoint(model) / WEIGHTS),
+            [sys.executable, "-m", "regard", "predict"],
+        )
         predict += [str(model), str(line), *ratio, "--device", options.device]
         contestants = {"import torch": [sys.executable, "-c", "import torch"]}
         if options.device == "cpu":
-            contestants |= {"floor": [sys.executable, "-c", READ, weights], "regard predict": predict}
+            contestants |= {
+                "floor": [sys.executable, "-c", READ, weights],
+                "regard predict": predict,
+            }
             compare(contestants, options.rounds)
             return
         contestants |= {
@@ -110,7 +122,12 @@ def main() -> None:
         cache = Path(temporary) / "kernels"
         compare(contestants, options.rounds, cache)
         decode = {} if options.model else {"max_length_ratio": RATIO}
-        phases([sys.executable, "-c", PHASES, str(model), str(line)], [repr(decode)], options.rounds, cache)
+        phases(
+            [sys.executable, "-c", PHASES, str(model), str(line)],
+            [repr(decode)],
+            options.rounds,
+            cache,
+        )
 
 
 def phases(command: list[str], more: list[str], rounds: int, cache: Path) -> None:
@@ -127,7 +144,9 @@ def phases(command: list[str], more: list[str], rounds: int, cache: Path) -> Non
         print(f"slowest kernels: {out.stderr.splitlines()[-1]}", file=sys.stderr, flush=True)
     print("\n| phase | kernels cached | not cached |\n|---|---|---|")
     for i, name in enumerate(NAMES):
-        print(f"| {name} | {' | '.join(f'{median(one[i] for one in each):.2f}' for each in columns.values())} |")
+        print(
+            f"| {name} | {' | '.join(f'{median(one[i] for one in each):.2f}' for each in columns.values())} |"
+        )
 
 
 def compare(contestants: dict[str, list[str]], rounds: int, cache: Path | None = None) -> None:
@@ -144,7 +163,9 @@ def compare(contestants: dict[str, list[str]], rounds: int, cache: Path | None =
     for name, each in taken.items():
         cells = []
         for kind in (0, 1):
-            ratios = [one[kind] / floor[kind] for one, floor in zip(each, taken["floor"], strict=True)]
+            ratios = [
+                one[kind] / floor[kind] for one, floor in zip(each, taken["floor"], strict=True)
+            ]
             cells += [f"{median(one[kind] for one in each):.2f}", f"{median(ratios):.2f}"]
         print(f"| {name} | {' | '.join(cells)} |")
 

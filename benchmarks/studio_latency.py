@@ -40,7 +40,12 @@ from regard.server.http_server import server_config
 
 TOKENS = 50
 SYLLABLES = [f"{a}{b}{c}" for a in "dklmnrst" for b in "aeiou" for c in ("", "m", "n", "r")]
-WORDS = [f"{a}{b}{c}" for a in "bdfgklmnprst" for b in ("ai", "au", "e", "i", "o", "u") for c in SYLLABLES]
+WORDS = [
+    f"{a}{b}{c}"
+    for a in "bdfgklmnprst"
+    for b in ("ai", "au", "e", "i", "o", "u")
+    for c in SYLLABLES
+]
 
 CHOOSE = """(number) => {
   const heads = [...document.querySelectorAll("#heads tbody button")];
@@ -81,7 +86,9 @@ def untrained() -> Predictor:
     words = train_tokenizer("words", [" ".join(WORDS)], 10_000)
     torch.manual_seed(1)
     table = {**recipe.as_dict()["model"], "source_vocab_size": words.size, "vocab_size": words.size}
-    return Predictor(regard.build(table).eval(), recipe, (words,), words).with_decode(max_length=TOKENS)
+    return Predictor(regard.build(table).eval(), recipe, (words,), words).with_decode(
+        max_length=TOKENS
+    )
 
 
 WARM = 3  # edits that are not counted
@@ -122,7 +129,9 @@ def measure(page: Page, name: str, address: str, rounds: int, rest: int) -> None
         page.mouse.move(0, 0)
         after("pointerdown", "edit after pointing", point_and_press)
         after("click", "edit undone", press("Undo"))
-        page.locator("#map").select_option("decoder 1 cross")  # each of its rows may attend to all keys
+        page.locator("#map").select_option(
+            "decoder 1 cross"
+        )  # each of its rows may attend to all keys
         bars = page.locator("#painter .paint-bar")
         bars.nth(number % bars.count()).scroll_into_view_if_needed()
         box = bars.nth(number % bars.count()).bounding_box()
@@ -143,11 +152,16 @@ def measure(page: Page, name: str, address: str, rounds: int, rest: int) -> None
     sizes = [page.locator(f"#{which}-tokens li").count() for which in ("source", "output")]
     for what, found in times.items():
         report(f"{what}, {name}", found[WARM * (4 if what == "edit undone" else 1) :])
-    print(f"  {changed} of {rounds} edits changed the output; source {sizes[0]} tokens, output {sizes[1]}")
+    print(
+        f"  {changed} of {rounds} edits changed the output; source {sizes[0]} tokens, output {sizes[1]}"
+    )
 
 
 def report(name: str, times: list[float]) -> None:
-    print(f"{name:42} median {median(times):6.1f} ms, 95 % {quantiles(times, n=20)[-1]:6.1f} ms", flush=True)
+    print(
+        f"{name:42} median {median(times):6.1f} ms, 95 % {quantiles(times, n=20)[-1]:6.1f} ms",
+        flush=True,
+    )
 
 
 @contextmanager
@@ -170,22 +184,39 @@ def serving(models: dict[str, Predictor]) -> Iterator[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--translation", help="a run or checkpoint, instead of the untrained model")
     parser.add_argument("--text", help="its input")
     parser.add_argument(
-        "--rest", type=int, default=150, help="milliseconds from the announcement of an edit until it is made"
+        "--rest",
+        type=int,
+        default=150,
+        help="milliseconds from the announcement of an edit until it is made",
     )
     parser.add_argument("--browser", default=shutil.which("chromium"))
-    parser.add_argument("--exported", action=argparse.BooleanOptionalAction, default=True, help="the exported page too")
+    parser.add_argument(
+        "--exported",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="the exported page too",
+    )
     given = parser.parse_args()
     dates = regard.load(files("regard.server") / "studio_model" / "dates", device="cpu")
     inputs = {"dates": "le mercredi 14 septembre de notre an 1937, le soir"[: TOKENS - 1]}
     inputs["translation"] = " ".join(WORDS[:: len(WORDS) // TOKENS][: TOKENS - 1])
-    models = {"dates": dates, "translation": regard.load(given.translation) if given.translation else untrained()}
+    models = {
+        "dates": dates,
+        "translation": regard.load(given.translation) if given.translation else untrained(),
+    }
     inputs["translation"] = given.text or inputs["translation"]
-    with TemporaryDirectory() as folder, serving(models) as address, sync_playwright() as playwright:
+    with (
+        TemporaryDirectory() as folder,
+        serving(models) as address,
+        sync_playwright() as playwright,
+    ):
         page_of_dates = Path(folder) / "dates.html"
         places = {"studio": address}
         if given.exported:
@@ -206,7 +237,13 @@ def main() -> None:
             measure(page, name, f"{address}#/type?{query}", given.rounds, given.rest)
         if given.exported:
             query = urlencode({"input": inputs["dates"], "map": "decoder 2 cross", "head": 0})
-            measure(page, "dates, exported page", f"{places['exported page']}#/type?{query}", given.rounds, given.rest)
+            measure(
+                page,
+                "dates, exported page",
+                f"{places['exported page']}#/type?{query}",
+                given.rounds,
+                given.rest,
+            )
         browser.close()
 
 

@@ -29,7 +29,14 @@ from regard.server.app import Server
 from regard.server.engine import Engine, EngineLimits
 from regard.server.http_server import server_config
 
-DECODER = {"kind": "transformer", "dim": 64, "layers": 2, "heads": 4, "ffn_dim": 128, "positions": "rotary"}
+DECODER = {
+    "kind": "transformer",
+    "dim": 64,
+    "layers": 2,
+    "heads": 4,
+    "ffn_dim": 128,
+    "positions": "rotary",
+}
 PATIENCE = 1_200_000  # milliseconds
 FRAMES = """async (seconds) => {
   const { view } = await import("./studio/long_view.js");
@@ -64,7 +71,9 @@ def held() -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tokens", type=int, default=32768)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--browser", default=shutil.which("chromium"))
@@ -76,13 +85,15 @@ def main() -> None:
     server = uvicorn.Server(server_config(Server(engine)))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listening])))
     thread.start()
-    text = ("the red car and the dog sat; a dogma, the doghouse of words! " * (given.tokens // 60 + 1))[
-        : given.tokens - 1
-    ]
+    text = (
+        "the red car and the dog sat; a dogma, the doghouse of words! " * (given.tokens // 60 + 1)
+    )[: given.tokens - 1]
     before = held()
     try:
         with sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=given.browser, args=["--no-sandbox"])
+            browser = playwright.chromium.launch(
+                executable_path=given.browser, args=["--no-sandbox"]
+            )
             page = browser.new_page(viewport={"width": 1200, "height": 900})
             page.goto(f"http://127.0.0.1:{listening.getsockname()[1]}/#/long")
             page.locator("#long-text").fill(text)
@@ -100,7 +111,9 @@ def main() -> None:
     apart = sorted(b - a for a, b in pairwise(times))
     worst = apart[int(0.95 * len(apart))]
     rate = 1000 * len(apart) / sum(apart)
-    print(f"{rate:.0f} frames a second; between two frames {median(apart):.1f} ms, 95 % {worst:.1f} ms")
+    print(
+        f"{rate:.0f} frames a second; between two frames {median(apart):.1f} ms, 95 % {worst:.1f} ms"
+    )
     print(f"server: {held()} MiB at most, {before} before the text was opened")
 
 

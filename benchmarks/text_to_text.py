@@ -34,12 +34,17 @@ from serve import RATIO, random_model, sentences
 BATCH_TOKENS = (4_096, 16_384, 65_536)
 
 
-def search_alone(model: Predictor, texts: list[str], options: dict[str, object]) -> Callable[[], int]:
+def search_alone(
+    model: Predictor, texts: list[str], options: dict[str, object]
+) -> Callable[[], int]:
     """A function that searches outputs of all texts, from ids to ids, and returns the number of generated tokens."""
     config, pipeline = model.decode_config(options), model.pipeline
     assert isinstance(pipeline, SequencePipeline)
     encoded, _ = model.encode_inputs("texts", texts, config)
-    requests, task = pipeline.requests(encoded, OutputOptions()), pipeline.task(config, OutputOptions())
+    requests, task = (
+        pipeline.requests(encoded, OutputOptions()),
+        pipeline.task(config, OutputOptions()),
+    )
 
     def run() -> int:
         return sum(len(best[0].tokens) for _, best in search.search(task, requests))
@@ -47,12 +52,16 @@ def search_alone(model: Predictor, texts: list[str], options: dict[str, object])
     return run
 
 
-def to_file(model: Predictor, lines: Path, out: Path, options: dict[str, object]) -> Callable[[], int]:
+def to_file(
+    model: Predictor, lines: Path, out: Path, options: dict[str, object]
+) -> Callable[[], int]:
     """A function that does what `regard predict FILE --out FILE` does once the model is loaded."""
 
     def run() -> int:
         with lines.open(encoding="utf-8") as given, atomic_file(out) as file:
-            for _, best in predict(model, (line.rstrip("\n") for line in given), tokens=False, **options):
+            for _, best in predict(
+                model, (line.rstrip("\n") for line in given), tokens=False, **options
+            ):
                 file.write(f"{best[0].text}\n".encode())
         return 0
 
@@ -68,14 +77,18 @@ def timed(run: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, default=os.environ.get("REGARD_DATA"))
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--precision", default="float32")
     parser.add_argument("--sentences", type=int, default=29_000)
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 5])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--profile", type=int, default=0, help="show so many functions of model.predict")
+    parser.add_argument(
+        "--profile", type=int, default=0, help="show so many functions of model.predict"
+    )
     options = parser.parse_args()
     texts, more = sentences(None if options.data is None else Path(options.data), options.sentences)
     with tempfile.TemporaryDirectory() as folder:
@@ -84,17 +97,28 @@ def main() -> None:
         gc.freeze()  # as `regard predict` does
         lines, out = Path(folder) / "lines.txt", Path(folder) / "out.txt"
         lines.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
-        print(f"{len(texts):,} sentences; {options.device}, {options.precision}, torch {torch.__version__}")
+        print(
+            f"{len(texts):,} sentences; {options.device}, {options.precision}, torch {torch.__version__}"
+        )
         for beam in options.beams:
             compare(model, texts, lines, out, beam, options)
 
 
-def compare(model: Predictor, texts: list[str], lines: Path, out: Path, beam: int, options: argparse.Namespace) -> None:
+def compare(
+    model: Predictor,
+    texts: list[str],
+    lines: Path,
+    out: Path,
+    beam: int,
+    options: argparse.Namespace,
+) -> None:
     settings: dict[str, object] = {
         "beam_size": beam, "precision": options.precision, "max_length_ratio": RATIO, "no_repeat_ngram_size": 0,
     }  # fmt: skip
     runs = {
-        f"search, batch_tokens {size:,}": search_alone(model, texts, {**settings, "batch_tokens": size})
+        f"search, batch_tokens {size:,}": search_alone(
+            model, texts, {**settings, "batch_tokens": size}
+        )
         for size in BATCH_TOKENS
     }
     tokens = 0
@@ -110,7 +134,9 @@ def compare(model: Predictor, texts: list[str], lines: Path, out: Path, beam: in
                 seconds[name].append(taken)
     medians = {name: median(each) for name, each in seconds.items()}
     floor = min(value for name, value in medians.items() if name.startswith("search"))
-    print(f"\nbeam {beam}, {tokens:,} tokens\n\n| | seconds | tokens/s | share |\n|---|---|---|---|")
+    print(
+        f"\nbeam {beam}, {tokens:,} tokens\n\n| | seconds | tokens/s | share |\n|---|---|---|---|"
+    )
     for name, value in medians.items():
         print(f"| {name} | {value:.2f} | {tokens / value:,.0f} | {floor / value:.2f} |")
     if options.profile:

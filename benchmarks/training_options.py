@@ -46,14 +46,21 @@ from regard.training.trainer import Trainer
 
 CAP = 30.0
 WARMED, TIMED = 20, 60  # updates before the speed is measured, and those it is measured on
-FAST = {"precision": "bfloat16", "cuda_graphs": True, "validate_every": 1 << 30, "log_every": 1 << 30}
+FAST = {
+    "precision": "bfloat16",
+    "cuda_graphs": True,
+    "validate_every": 1 << 30,
+    "log_every": 1 << 30,
+}
 SHORT = {"r_drop": 0.0, "ema_decay": None, "evaluation_overlap": 0}
 
 Patch = Callable[[nn.Module], None]
 
 
 def squared_relu(model: nn.Module) -> None:
-    def squared(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, activation: str | None = None) -> Any:
+    def squared(
+        x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, activation: str | None = None
+    ) -> Any:
         out = linear(x, weight, bias, activation)
         return out if activation is None else out.square()
 
@@ -73,9 +80,13 @@ def value_residuals(model: nn.Module) -> None:
     first: list[torch.Tensor] = []
     attentions = [block.self_attn for block in blocks(model)]
     for attention in attentions[1:]:
-        attention.value_mix = nn.Parameter(torch.full((2,), 0.5, device=attention.q_proj.weight.device))
+        attention.value_mix = nn.Parameter(
+            torch.full((2,), 0.5, device=attention.q_proj.weight.device)
+        )
     for attention in attentions:
-        attention._key_value = partial(mixed_values, attention, attentions[0], attentions[-1], first)
+        attention._key_value = partial(
+            mixed_values, attention, attentions[0], attentions[-1], first
+        )
 
 
 def mixed_values(
@@ -96,7 +107,9 @@ def mixed_values(
 def capped_logits() -> Iterator[None]:
     plain = objective.token_loss
 
-    def capped(states: torch.Tensor, project: Any, labels: torch.Tensor, **settings: float) -> Losses:
+    def capped(
+        states: torch.Tensor, project: Any, labels: torch.Tensor, **settings: float
+    ) -> Losses:
         return logit_loss(CAP * torch.tanh(project(states).float() / CAP), labels, **settings)
 
     objective.token_loss = capped
@@ -148,7 +161,10 @@ class Trial:
         train = {**self.table["train"], **FAST, **variant.train}
         train |= {"learning_rate": train["learning_rate"] * variant.rate, "seed": seed}
         train |= {"max_steps": steps, "max_epochs": None, "warmup_steps": steps // 12}
-        model = {**self.table["model"], "decoder": {**self.table["model"]["decoder"], **variant.decoder}}
+        model = {
+            **self.table["model"],
+            "decoder": {**self.table["model"]["decoder"], **variant.decoder},
+        }
         return Recipe.of({**self.table, "model": model, "train": train})
 
     def trainer(self, variant: Variant, seed: int, steps: int) -> Trainer:
@@ -175,7 +191,9 @@ class Trial:
         trainer = self.trainer(variant, seed, steps)
         seconds = train(trainer, trainer._groups(), steps)
         trainer.model.eval()
-        return mean_loss(trainer.model, self.data.valid, budget=trainer.config.batch_tokens), seconds
+        return mean_loss(
+            trainer.model, self.data.valid, budget=trainer.config.batch_tokens
+        ), seconds
 
 
 def train(trainer: Trainer, updates: Iterator[Any], count: int) -> float:
@@ -197,7 +215,9 @@ def characters(data: Path, temporary: Path) -> Trial:
 
 def words(data: Path, temporary: Path) -> Trial:
     folder = data / "wikitext2"
-    files = {f"data.{split}": folder / f"wiki.{split}.tokens.gz" for split in ("train", "valid", "test")}
+    files = {
+        f"data.{split}": folder / f"wiki.{split}.tokens.gz" for split in ("train", "valid", "test")
+    }
     trial = made("words", "word-language-model", files, temporary)
     trial.table["train"] |= SHORT
     trial.table["model"]["decoder"] |= {"dropout": 0.2, "ffn_dropout": 0.2}
@@ -213,25 +233,37 @@ TRIALS = {"characters": characters, "words": words}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, default=os.environ.get("REGARD_DATA"))
     parser.add_argument("--only", choices=TRIALS)
-    parser.add_argument("--variants", type=int, nargs="*", help="numbers of variants, the baseline being 0")
+    parser.add_argument(
+        "--variants", type=int, nargs="*", help="numbers of variants, the baseline being 0"
+    )
     parser.add_argument("--seconds", type=float, default=6.0, help="of each run's updates")
-    parser.add_argument("--seeds", type=int, default=2, help="of each variant; those with another rate have one")
+    parser.add_argument(
+        "--seeds", type=int, default=2, help="of each variant; those with another rate have one"
+    )
     options = parser.parse_args()
-    variants = VARIANTS if options.variants is None else [VARIANTS[i] for i in (0, *options.variants)]
+    variants = (
+        VARIANTS if options.variants is None else [VARIANTS[i] for i in (0, *options.variants)]
+    )
     with tempfile.TemporaryDirectory() as temporary:
         for name, make in TRIALS.items():
             if options.only in (None, name):
                 folder = Path(temporary) / name
                 folder.mkdir()
-                compare(make(Path(options.data), folder), list(variants), options.seconds, options.seeds)
+                compare(
+                    make(Path(options.data), folder), list(variants), options.seconds, options.seeds
+                )
 
 
 def compare(trial: Trial, variants: list[Variant], seconds: float, seeds: int) -> None:
     print(f"\n{trial.name}: {seconds:g} s of updates\n")
-    print("| variant | updates/s | updates | seconds | validation loss of each seed | − baseline's, mean |")
+    print(
+        "| variant | updates/s | updates | seconds | validation loss of each seed | − baseline's, mean |"
+    )
     print("|---|---|---|---|---|---|")
     baseline: list[tuple[float, float]] = []
     baseline_steps = 0
@@ -240,11 +272,19 @@ def compare(trial: Trial, variants: list[Variant], seconds: float, seeds: int) -
         with capped_logits() if variant.capped else nullcontext():
             speed = trial.speed(variant)
             steps = baseline_steps if variant.capped else max(1, int(speed * seconds))
-            runs = [trial.loss(variant, 1 + i, steps) for i in range(seeds if variant.rate == 1.0 else 1)]
+            runs = [
+                trial.loss(variant, 1 + i, steps)
+                for i in range(seeds if variant.rate == 1.0 else 1)
+            ]
         baseline, baseline_steps = baseline or runs, baseline_steps or steps
         difference = mean(one[0] - other[0] for one, other in zip(runs, baseline, strict=False))
-        losses, took = (", ".join(f"{run[i]:.{digits}f}" for run in runs) for i, digits in ((0, 4), (1, 1)))
-        print(f"| {variant.name} | {speed:.1f} | {steps} | {took} | {losses} | {difference:+.4f} |", flush=True)
+        losses, took = (
+            ", ".join(f"{run[i]:.{digits}f}" for run in runs) for i, digits in ((0, 4), (1, 1))
+        )
+        print(
+            f"| {variant.name} | {speed:.1f} | {steps} | {took} | {losses} | {difference:+.4f} |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -30,14 +30,23 @@ from statistics import median
 
 import torch
 
-from regard.word_vectors.evaluate import analogy_accuracy, read_analogies, read_pairs, similarity_correlation
+from regard.word_vectors.evaluate import (
+    analogy_accuracy,
+    read_analogies,
+    read_pairs,
+    similarity_correlation,
+)
 from regard.word_vectors.vectors import WordVectors
 from regard.word_vectors.word2vec import Word2VecConfig, train_word2vec
 
 ROOT = Path(__file__).resolve().parent.parent
 PEER, GENSIM = ROOT / ".peers" / "words", "gensim==4.4.0"
 TEXT = "wikitext2/wiki.train.tokens.gz"
-PAIRS = {"MEN": "EN-MEN-TR-3k.txt", "WordSim-353": "EN-WS-353-ALL.txt", "SimLex-999": "EN-SIMLEX-999.txt"}
+PAIRS = {
+    "MEN": "EN-MEN-TR-3k.txt",
+    "WordSim-353": "EN-WS-353-ALL.txt",
+    "SimLex-999": "EN-SIMLEX-999.txt",
+}
 ANALOGIES = "questions-words.txt.gz"
 
 
@@ -57,7 +66,9 @@ def gensim_python() -> Path:
         print(f"Setting up {PEER} (once) ...", file=sys.stderr)
         subprocess.run([sys.executable, "-m", "venv", "--clear", PEER], check=True)
         environment = {**os.environ, "PIP_CONSTRAINT": str(ROOT / "constraints.txt")}
-        subprocess.run([python, "-m", "pip", "install", "--quiet", GENSIM], check=True, env=environment)
+        subprocess.run(
+            [python, "-m", "pip", "install", "--quiet", GENSIM], check=True, env=environment
+        )
         ready.touch()
     return python
 
@@ -68,12 +79,18 @@ def gensim(algorithm: str, rate: float, threads: int, epochs: int, seed: int) ->
         "sg": int(algorithm == "skipgram"), "alpha": rate, "seed": seed, "workers": threads, "epochs": epochs,
         "vector_size": 100, "window": 5, "negative": 5, "min_count": 5, "sample": 1e-3,
     }  # fmt: skip
-    command = [gensim_python(), ROOT / "benchmarks" / "peers" / "gensim_words.py", json.dumps(settings)]
+    command = [
+        gensim_python(),
+        ROOT / "benchmarks" / "peers" / "gensim_words.py",
+        json.dumps(settings),
+    ]
     out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     return Run(json.loads(out), WordVectors.load(settings["vectors"]))
 
 
-def ours(sentences: list[list[str]], algorithm: str, kind: str, threads: int, epochs: int, seed: int) -> Run:
+def ours(
+    sentences: list[list[str]], algorithm: str, kind: str, threads: int, epochs: int, seed: int
+) -> Run:
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     config = Word2VecConfig(algorithm, epochs=epochs, seed=seed, vectors=kind)  # type: ignore[arg-type]
@@ -84,14 +101,18 @@ def ours(sentences: list[list[str]], algorithm: str, kind: str, threads: int, ep
     return Run(times, vectors)
 
 
-def row(name: str, runs: list[Run], words: int, judges: dict[str, Callable[[WordVectors], float]]) -> str:
+def row(
+    name: str, runs: list[Run], words: int, judges: dict[str, Callable[[WordVectors], float]]
+) -> str:
     """Median, and from lowest to highest where there is more than one run."""
 
     def cell(values: list[float], digits: int) -> str:
         spread = f" ({min(values):.{digits}f}–{max(values):.{digits}f})" if len(values) > 1 else ""
         return f"{median(values):.{digits}f}{spread}"
 
-    cells = [cell([words / run.times[kind] / 1000 for run in runs], 0) for kind in ("clock", "busy")]
+    cells = [
+        cell([words / run.times[kind] / 1000 for run in runs], 0) for kind in ("clock", "busy")
+    ]
     cells += [cell([100 * judge(run.vectors) for run in runs], 1) for judge in judges.values()]
     return f"| {name} | {' | '.join(cells)} |"
 
@@ -124,29 +145,47 @@ def data_folder(given: str | None) -> Path:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", help="the folder with wikitext2/ and wordsim/; REGARD_DATA by default")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data", help="the folder with wikitext2/ and wordsim/; REGARD_DATA by default"
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--algorithms", nargs="+", default=["skipgram", "cbow"], choices=["skipgram", "cbow"])
+    parser.add_argument(
+        "--algorithms", nargs="+", default=["skipgram", "cbow"], choices=["skipgram", "cbow"]
+    )
     parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--rates", type=float, nargs="*", default=[0.025, 0.05, 0.1], help="of gensim; a row for each")
+    parser.add_argument(
+        "--rates",
+        type=float,
+        nargs="*",
+        default=[0.025, 0.05, 0.1],
+        help="of gensim; a row for each",
+    )
     parser.add_argument("--threads", type=int, default=2, help="of gensim")
     parser.add_argument("--our-threads", type=int, nargs="+", default=[1, 2], help="a row for each")
-    parser.add_argument("--vectors", nargs="+", default=["both"], choices=["both", "inner"], help="ours; a row each")
+    parser.add_argument(
+        "--vectors", nargs="+", default=["both"], choices=["both", "inner"], help="ours; a row each"
+    )
     arguments = parser.parse_args()
     folder = data_folder(arguments.data)
     with gzip.open(folder / TEXT, "rt", encoding="utf-8") as file:
         sentences = [words for words in (line.lower().split() for line in file) if words]
     if arguments.rates:
         gensim_python()
-        (PEER / "corpus.txt").write_text("\n".join(map(" ".join, sentences)) + "\n", encoding="utf-8")
+        (PEER / "corpus.txt").write_text(
+            "\n".join(map(" ".join, sentences)) + "\n", encoding="utf-8"
+        )
     words, epochs, threads = sum(map(len, sentences)), arguments.epochs, arguments.threads
     versions = f"torch {torch.__version__}, {GENSIM.replace('==', ' ')}, {platform.machine()}"
     print(f"{versions}, {len(arguments.seeds)} seeds, {epochs} epochs of {words:,} words")
     for algorithm in arguments.algorithms:
         contestants: dict[str, Callable[[int], Run]] = {}
         for rate in arguments.rates:
-            contestants[f"gensim, rate {rate}, {threads} threads"] = partial(gensim, algorithm, rate, threads, epochs)
+            contestants[f"gensim, rate {rate}, {threads} threads"] = partial(
+                gensim, algorithm, rate, threads, epochs
+            )
         for kind, count in product(arguments.vectors, arguments.our_threads):
             name = f"regard, {kind}, {count} thread{'s' * (count > 1)}"
             contestants[name] = partial(ours, sentences, algorithm, kind, count, epochs)

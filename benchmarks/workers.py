@@ -48,7 +48,9 @@ def seconds(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, default=os.environ.get("REGARD_DATA"))
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     parser.add_argument("--sentences", type=int, default=1000)
@@ -69,16 +71,25 @@ def main() -> None:
             }  # fmt: skip
             ratios, least, alone = [], [], []
             for number in range(options.rounds + 1):
-                one, several = (seconds(model, texts, workers, settings) for workers in (1, options.workers))
+                one, several = (
+                    seconds(model, texts, workers, settings) for workers in (1, options.workers)
+                )
                 assert one[2] == several[2]
                 if number:
                     ratios.append(one[0] / several[0])
                     least.append(one[1] / several[1])
                     alone.append(one[0])
             name = f"{'greedy' if beam == 1 else f'beam {beam}'}, {quantization or 'float32'}"
-            speed, spread, by_busy_time = median(ratios), f"{min(ratios):.2f}–{max(ratios):.2f}", median(least)
+            speed, spread, by_busy_time = (
+                median(ratios),
+                f"{min(ratios):.2f}–{max(ratios):.2f}",
+                median(least),
+            )
             figures = f"{speed:.2f} | {spread} | {speed / options.workers:.2f} | {by_busy_time:.2f}"
-            print(f"| {name} | {median(alone):.2f} | {figures} | {by_busy_time / options.workers:.2f} |", flush=True)
+            print(
+                f"| {name} | {median(alone):.2f} | {figures} | {by_busy_time / options.workers:.2f} |",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -11,7 +11,15 @@ sys.path.insert(0, str(Path(__file__).parent / "tools"))
 
 project, author, release = "Regard", "the authors of Regard", __version__
 project_copyright = "the authors of Regard, Apache-2.0"
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton", "mathml", "docstrings", "lessons", "accessible"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx_copybutton",
+    "mathml",
+    "docstrings",
+    "lessons",
+    "accessible",
+]
 exclude_patterns = ["tools", "gallery", "course/solutions", "course/graders"]
 
 # Markdown
@@ -22,12 +30,17 @@ myst_heading_anchors = 4
 default_role = "code"
 autodoc_member_order = "bysource"
 autodoc_inherit_docstrings = False
-autodoc_typehints = "none"  # shapes and types are in the text; signatures name the arguments and their defaults
+autodoc_typehints = (
+    "none"  # shapes and types are in the text; signatures name the arguments and their defaults
+)
 autodoc_preserve_defaults = True
 add_module_names = False
 nitpicky = True
 nitpick_ignore_regex = [  # types of others, and those of ours that are no public names
-    ("py:.*", r"(torch|numpy|collections|typing|pathlib|nn|abc|builtins|jaxtyping|regard\.\w+)\b.*"),
+    (
+        "py:.*",
+        r"(torch|numpy|collections|typing|pathlib|nn|abc|builtins|jaxtyping|regard\.\w+)\b.*",
+    ),
     ("py:class", "ABC|Generic|Tensor"),
 ]
 

@@ -45,7 +45,9 @@ def measure(
     models[f"with attention, {widths[0]} wide"] = (widths[0], "bahdanau")
     with tempfile.TemporaryDirectory() as folder:
         learned = [
-            learn(gru(dim, attention), task, steps, rate=0.042 / dim**0.5, folder=Path(folder) / name)
+            learn(
+                gru(dim, attention), task, steps, rate=0.042 / dim**0.5, folder=Path(folder) / name
+            )
             for name, (dim, attention) in models.items()
         ]
         groups, right = right_by_length(learned, ends)
@@ -57,7 +59,10 @@ def find() -> Finding:
     narrow, wide, attending = found.right
     lengths = [named(group) for group in found.lengths]
     return Finding(
-        verdict(found.fall(narrow) > found.fall(attending) + 0.1, found.fall(wide) > found.fall(attending) + 0.1),
+        verdict(
+            found.fall(narrow) > found.fall(attending) + 0.1,
+            found.fall(wide) > found.fall(attending) + 0.1,
+        ),
         f"from the shortest words to the longest, the share of right letters falls by {share(found.fall(narrow))} "
         f"({narrow}), {share(found.fall(wide))} ({wide}) and {share(found.fall(attending))} ({attending}).",
         [["correct letters, by length of the string", *lengths]]

@@ -38,7 +38,11 @@ class Found:
 
 def gradient(reader: str, distance: int, dim: int, seed: int) -> float:
     torch.manual_seed(seed)
-    table = {"encoder": READERS[reader] | {"dim": dim, "dropout": 0.0}, "pool": {"kind": "last"}, "num_labels": 2}
+    table = {
+        "encoder": READERS[reader] | {"dim": dim, "dropout": 0.0},
+        "pool": {"kind": "last"},
+        "num_labels": 2,
+    }
     encoder = regard.build(table | {"source_vocab_size": VOCABULARY}).encoder.double()
     embedded: list[torch.Tensor] = []
     encoder.embed_tokens.register_forward_hook(lambda module, given, out: embedded.append(out))
@@ -48,11 +52,16 @@ def gradient(reader: str, distance: int, dim: int, seed: int) -> float:
     return float(norms[0] / norms[-1])
 
 
-def measure(distances: Sequence[int] = (1, 2, 4, 8, 16, 32, 64, 128, 256), dim: int = 64, seeds: int = 10) -> Found:
+def measure(
+    distances: Sequence[int] = (1, 2, 4, 8, 16, 32, 64, 128, 256), dim: int = 64, seeds: int = 10
+) -> Found:
     return Found(
         distances,
         {
-            name: [mean(gradient(name, distance, dim, seed) for seed in range(seeds)) for distance in distances]
+            name: [
+                mean(gradient(name, distance, dim, seed) for seed in range(seeds))
+                for distance in distances
+            ]
             for name in READERS
         },
     )
@@ -61,22 +70,31 @@ def measure(distances: Sequence[int] = (1, 2, 4, 8, 16, 32, 64, 128, 256), dim: 
 def find() -> Finding:
     found = measure()
     last = {name: row[-1] for name, row in found.share.items()}
-    beyond = [share for d, share in zip(found.distances, found.share["convolution"], strict=True) if d > REACH]
+    beyond = [
+        share
+        for d, share in zip(found.distances, found.share["convolution"], strict=True)
+        if d > REACH
+    ]
     points: dict[str, Sequence[Point]] = {
-        name: [log10(share) if share > 1e-12 else None for share in row] for name, row in found.share.items()
+        name: [log10(share) if share > 1e-12 else None for share in row]
+        for name, row in found.share.items()
     }
     return Finding(
         verdict(
             all(last[name] < last["attention"] / 100 for name in ("rnn", "gru", "lstm")),
             not any(beyond),
-            last["attention"] * found.distances[-1] > found.share["attention"][0] * found.distances[0] / 2,
+            last["attention"] * found.distances[-1]
+            > found.share["attention"][0] * found.distances[0] / 2,
         ),
         f"over {found.distances[-1]} tokens {last['attention']:.1e} of the gradient comes through attention, "
         f"{last['rnn']:.0e} through the plain RNN, {last['gru']:.0e} through the GRU, {last['lstm']:.0e} through the "
         f"LSTM, and none through the convolution beyond its {REACH} tokens. Attention's share falls too, but more "
         "slowly than 1 / distance: it is spread over all tokens.",
         [["gradient at the first token / at the last", *map(str, found.distances)]]
-        + [[name, *(f"{share:.1e}" if share else "0" for share in row)] for name, row in found.share.items()],
+        + [
+            [name, *(f"{share:.1e}" if share else "0" for share in row)]
+            for name, row in found.share.items()
+        ],
         lines(
             "Gradient that reaches the first token, by distance",
             found.distances,

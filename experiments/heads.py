@@ -42,8 +42,14 @@ class Neighbors(nn.Module):
     def __init__(self, letters: int, dim: int, heads: int) -> None:
         super().__init__()
         self.letters = letters
-        self.embed, self.add_positions = nn.Embedding(letters, dim), regard.Add(regard.Sinusoidal(dim))
-        self.attend, self.guess = regard.MultiHead(dim, heads), nn.Linear(dim, letters * len(OFFSETS))
+        self.embed, self.add_positions = (
+            nn.Embedding(letters, dim),
+            regard.Add(regard.Sinusoidal(dim)),
+        )
+        self.attend, self.guess = (
+            regard.MultiHead(dim, heads),
+            nn.Linear(dim, letters * len(OFFSETS)),
+        )
 
     def forward(self, words: Tensor) -> Tensor:
         """Logits (words, letters, offsets, classes), without the letters at the edges."""
@@ -81,7 +87,9 @@ def evaluate(model: Neighbors, length: int) -> tuple[float, list[str]]:
         correct = model(words).argmax(-1) == neighbors(words)
     attended = []
     for head in calls[0].weights()[:, :, EDGE:-EDGE].mean(0):  # (inner letters, letters)
-        at = {offset: float(head.diagonal(EDGE + offset).mean()) for offset in range(-EDGE, EDGE + 1)}
+        at = {
+            offset: float(head.diagonal(EDGE + offset).mean()) for offset in range(-EDGE, EDGE + 1)
+        }
         most = max(at, key=lambda offset: at[offset])
         attended.append(f"{most:+d} ({at[most]:.0%})" if most else f"itself ({at[0]:.0%})")
     return float(correct.float().mean()), attended
@@ -116,7 +124,15 @@ def measure(
 def find() -> Finding:
     found = measure()
     four, best = found.heads.index(4), found.accuracy.index(max(found.accuracy))
-    rows = [["heads", "parameters", "correct neighbors", "offset with each head's largest weight", "reversing"]]
+    rows = [
+        [
+            "heads",
+            "parameters",
+            "correct neighbors",
+            "offset with each head's largest weight",
+            "reversing",
+        ]
+    ]
     for heads, size, accuracy, attended in zip(
         found.heads, found.parameters, found.accuracy, found.attended, strict=True
     ):

@@ -25,7 +25,9 @@ class Task:
 
     def words(self, count: int, lengths: Sequence[int], seed: int) -> list[str]:
         chance = random.Random(seed)
-        return ["".join(chance.choices(self.letters, k=chance.choice(lengths))) for _ in range(count)]
+        return [
+            "".join(chance.choices(self.letters, k=chance.choice(lengths))) for _ in range(count)
+        ]
 
 
 def copied(word: str) -> str:
@@ -40,7 +42,9 @@ def in_order(word: str) -> str:
     return "".join(sorted(word))
 
 
-def learn(model: Mapping[str, Any], task: Task, steps: int, rate: float, folder: Path) -> regard.Predictor:
+def learn(
+    model: Mapping[str, Any], task: Task, steps: int, rate: float, folder: Path
+) -> regard.Predictor:
     """A model trained for `steps` updates in a folder of its own."""
     text = {"tokenizer": "bytes"}
     recipe = {
@@ -57,18 +61,26 @@ def learn(model: Mapping[str, Any], task: Task, steps: int, rate: float, folder:
         },
         "decode": {"max_length": max(task.tested) + 4},
     }
-    splits = {"train": task.words(task.examples, task.trained, seed=1), "test": task.words(1_000, task.tested, seed=2)}
+    splits = {
+        "train": task.words(task.examples, task.trained, seed=1),
+        "test": task.words(1_000, task.tested, seed=2),
+    }
     data = {split: [(word, task.answer(word)) for word in drawn] for split, drawn in splits.items()}
     return regard.train(recipe, folder / "run", data=data, cache=folder / "cache")
 
 
-def right_by_length(models: Sequence[regard.Predictor], ends: Sequence[int]) -> tuple[list[range], list[list[Share]]]:
+def right_by_length(
+    models: Sequence[regard.Predictor], ends: Sequence[int]
+) -> tuple[list[range], list[list[Share]]]:
     """Length buckets, and each model's accuracy of letters in each of them, with its confidence interval."""
     systems = regard.compare(models, metrics=[WRONG], by_length=",".join(map(str, ends))).systems
     wrong = [[group.metrics[WRONG] for group in system.lengths] for system in systems]
     return (
         [range(group.first, group.last + 1) for group in systems[0].lengths],
-        [[(1 - (one.high or 0.0), 1 - one.value, 1 - (one.low or 0.0)) for one in row] for row in wrong],
+        [
+            [(1 - (one.high or 0.0), 1 - one.value, 1 - (one.low or 0.0)) for one in row]
+            for row in wrong
+        ],
     )
 
 

@@ -83,7 +83,13 @@ def find() -> Finding:
         f"{found.growth('attend'):.2f}. At {found.lengths[-1]:,} tokens that is {last[first]:,.0f} MiB against "
         f"{last['attend']:,.0f}, and {last['+ 64 rows']:,.0f} with {ROWS} exact rows of weights. N × M scores are "
         "still computed, but need not be stored.",
-        [["MiB beyond the inputs", *(f"{n:,} tokens" for n in found.lengths), "grows with length to the power"]]
+        [
+            [
+                "MiB beyond the inputs",
+                *(f"{n:,} tokens" for n in found.lengths),
+                "grows with length to the power",
+            ]
+        ]
         + [
             [method, *(f"{peak / 2**20:,.1f}" for peak in row), f"{found.growth(method):.2f}"]
             for method, row in found.peak.items()

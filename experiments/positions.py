@@ -19,7 +19,17 @@ from pathlib import Path
 from statistics import mean
 
 import regard
-from letters import Share, Task, in_order, learn, named, reversed_word, right, right_by_length, transformer
+from letters import (
+    Share,
+    Task,
+    in_order,
+    learn,
+    named,
+    reversed_word,
+    right,
+    right_by_length,
+    transformer,
+)
 from report import Finding, lines, main, share, verdict
 
 KINDS = ("none", "sinusoidal", "learned", "rotary", "alibi", "relative")
@@ -31,19 +41,26 @@ class Found:
     trained: Sequence[int]
     lengths: list[range]
     reversed_word: dict[str, list[Share]]  # by kind and lengths: of letters
-    order_invariant: dict[str, float]  # by kind: the share of words whose answer stays when their letters are shuffled
+    order_invariant: dict[
+        str, float
+    ]  # by kind: the share of words whose answer stays when their letters are shuffled
     sorted: dict[str, float]  # by kind: the share of letters right in alphabetical order
 
     def right(self, kind: str, *, longer: bool) -> float:
         """The mean share of right letters, at lengths of training or at longer ones."""
         pairs = zip(self.lengths, self.reversed_word[kind], strict=True)
-        return mean(share[1] for lengths, share in pairs if (lengths[0] > self.trained[-1]) == longer)
+        return mean(
+            share[1] for lengths, share in pairs if (lengths[0] > self.trained[-1]) == longer
+        )
 
 
 def order_invariant(model: regard.Predictor, asked: Sequence[str]) -> float:
     chance = random.Random(0)
     shuffled = ["".join(chance.sample(word, len(word))) for word in asked]
-    return mean(float(one == other) for one, other in zip(model.predict(asked), model.predict(shuffled), strict=True))
+    return mean(
+        float(one == other)
+        for one, other in zip(model.predict(asked), model.predict(shuffled), strict=True)
+    )
 
 
 def measure(
@@ -79,12 +96,16 @@ def find() -> Finding:
     found = measure()
     ordered = [kind for kind in found.reversed_word if kind != "none"]
     lengths = [named(group) for group in found.lengths]
-    least, none = min(found.right(kind, longer=False) for kind in ordered), found.right("none", longer=False)
+    least, none = (
+        min(found.right(kind, longer=False) for kind in ordered),
+        found.right("none", longer=False),
+    )
     beyond = {kind: found.right(kind, longer=True) for kind in ordered}
     best = max(ordered, key=lambda kind: beyond[kind])
     return Finding(
         verdict(
-            found.order_invariant["none"] > 0.95 and all(found.order_invariant[kind] < 0.5 for kind in ordered),
+            found.order_invariant["none"] > 0.95
+            and all(found.order_invariant[kind] < 0.5 for kind in ordered),
             least > none + 0.2,
             all(beyond[kind] > beyond["learned"] + 0.1 for kind in ordered if kind != "learned"),
             beyond[best] > 0.9,
@@ -104,7 +125,11 @@ def find() -> Finding:
             ]
             for kind, row in found.reversed_word.items()
         ],
-        lines("Letters reversed correctly, by length of the string; trained up to 8", lengths, found.reversed_word),
+        lines(
+            "Letters reversed correctly, by length of the string; trained up to 8",
+            lengths,
+            found.reversed_word,
+        ),
     )
 
 

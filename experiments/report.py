@@ -12,14 +12,18 @@ from regard.core.atomic_io import atomic_file
 from regard.core.errors import InvalidArgument, RegardError
 from regard.views import charts
 
-sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))  # time and memory are measured there as here
+sys.path.append(
+    str(Path(__file__).parents[1] / "benchmarks")
+)  # time and memory are measured there as here
 
 from measure import grad_run, peak_bytes, seconds
 
 __all__ = ["Finding", "grad_run", "lines", "main", "peak_bytes", "seconds", "share", "verdict"]
 
 Verdict = Literal["held", "held in part", "did not hold"]
-Point = float | tuple[float, float, float] | None  # a value, or low, value, high; None where there is none
+Point = (
+    float | tuple[float, float, float] | None
+)  # a value, or low, value, high; None where there is none
 
 
 @dataclass(frozen=True)
@@ -47,10 +51,16 @@ def share(value: float) -> str:
 
 
 def lines(
-    title: str, ticks: Sequence[object], drawn: Mapping[str, Sequence[Point]], shown: Callable[[float], str] = share
+    title: str,
+    ticks: Sequence[object],
+    drawn: Mapping[str, Sequence[Point]],
+    shown: Callable[[float], str] = share,
 ) -> str:
     """A line chart over common ticks."""
-    series = [charts.ChartLine(name, [_interval(point) for point in points]) for name, points in drawn.items()]
+    series = [
+        charts.ChartLine(name, [_interval(point) for point in points])
+        for name, points in drawn.items()
+    ]
     return charts.lines(title, [str(tick) for tick in ticks], series, shown).content().decode()
 
 
@@ -65,8 +75,12 @@ def main(
     options: Callable[[argparse.ArgumentParser], object] = lambda parser: None,
 ) -> None:
     """The command line of an experiment; `options` adds the arguments of `find`."""
-    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("results"), help="the folder of table and figure")
+    parser = argparse.ArgumentParser(
+        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("results"), help="the folder of table and figure"
+    )
     options(parser)
     given: dict[str, Any] = vars(parser.parse_args())
     try:
@@ -82,7 +96,9 @@ def run(name: str, about: str, out: Path, find: Callable[[], Finding]) -> None:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         got = error.strerror or str(error)
-        raise InvalidArgument(str(out), wanted="a folder to write to", got=got, remedy="Choose another.") from None
+        raise InvalidArgument(
+            str(out), wanted="a folder to write to", got=got, remedy="Choose another."
+        ) from None
     began, busy = time.perf_counter(), time.process_time()
     found = find()
     spent = f"{time.perf_counter() - began:.0f} s, {time.process_time() - busy:.0f} s of one core"

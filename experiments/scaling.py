@@ -20,7 +20,12 @@ from torch import Tensor
 import regard
 from report import Finding, lines, main, verdict
 
-WHAT = {"spread": "spread", "entropy": "entropy", "gradient": "gradient", "entropy in a layer": "in_layer"}
+WHAT = {
+    "spread": "spread",
+    "entropy": "entropy",
+    "gradient": "gradient",
+    "entropy in a layer": "in_layer",
+}
 SCORES = {"dot": regard.Dot, "scaled_dot": regard.ScaledDot}
 
 
@@ -43,7 +48,9 @@ class Found:
 def measured(score: str, d: int, keys: int, queries: int) -> Measured:
     torch.manual_seed(d)
     query, key, value = torch.randn(queries, d), torch.randn(keys, d), torch.randn(keys, 16)
-    scores = torch.zeros(queries, keys, requires_grad=True)  # added to the scores, so its gradient is theirs
+    scores = torch.zeros(
+        queries, keys, requires_grad=True
+    )  # added to the scores, so its gradient is theirs
     out = regard.attend(query, key, value, score=SCORES[score](), bias=scores)
     wanted = torch.nn.functional.normalize(torch.randn_like(out), dim=-1)
     (gradient,) = torch.autograd.grad(out, scores, wanted)
@@ -68,8 +75,13 @@ def _entropy(rows: Tensor, keys: int) -> float:
     return float(rows.mean()) / log(keys)
 
 
-def measure(dimensions: Sequence[int] = (4, 16, 64, 256, 1024), keys: int = 64, queries: int = 2000) -> Found:
-    return Found(dimensions, {score: [measured(score, d, keys, queries) for d in dimensions] for score in SCORES})
+def measure(
+    dimensions: Sequence[int] = (4, 16, 64, 256, 1024), keys: int = 64, queries: int = 2000
+) -> Found:
+    return Found(
+        dimensions,
+        {score: [measured(score, d, keys, queries) for d in dimensions] for score in SCORES},
+    )
 
 
 def find() -> Finding:
@@ -77,10 +89,16 @@ def find() -> Finding:
     plain, scaled = found.of["dot"], found.of["scaled_dot"]
     rows = [["d", *(f"{what} {how}" for what in WHAT for how in ("q·k", "q·k/√d"))]]
     for d, *both in zip(found.dimensions, plain, scaled, strict=True):
-        rows.append([str(d), *(f"{getattr(one, what):.3g}" for what in WHAT.values() for one in both)])
+        rows.append(
+            [str(d), *(f"{getattr(one, what):.3g}" for what in WHAT.values() for one in both)]
+        )
     last, kept = plain[-1], scaled[-1]
     return Finding(
-        verdict(falls(plain, "entropy") and not falls(scaled, "entropy"), falls(plain, "gradient"), steady(scaled)),
+        verdict(
+            falls(plain, "entropy") and not falls(scaled, "entropy"),
+            falls(plain, "gradient"),
+            steady(scaled),
+        ),
         f"from d = {found.dimensions[0]} to {found.dimensions[-1]:,} a row of unscaled weights goes from "
         f"{plain[0].entropy:.0%} to {last.entropy:.0%} of the largest entropy, and the gradient at its scores from "
         f"{plain[0].gradient:.3f} to {last.gradient:.3f}; scaled, from {scaled[0].entropy:.0%} to {kept.entropy:.0%} "

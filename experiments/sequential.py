@@ -39,10 +39,14 @@ class Chain(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.longest = 0
-        self.behind: dict[int, int] = {}  # memory, to how many operations stand behind what is in it
+        self.behind: dict[
+            int, int
+        ] = {}  # memory, to how many operations stand behind what is in it
         self.kept: list[Any] = []  # so that no memory is used twice
 
-    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         out = operation(*args, **(kwargs or {}))
         inputs, outputs = self._memory((args, kwargs)), self._memory(out)
         if operation._schema.is_mutable or not outputs <= inputs:  # else it is a view
@@ -52,7 +56,9 @@ class Chain(TorchDispatchMode):
         return out
 
     def _memory(self, values: Any) -> set[int]:
-        found = [leaf.untyped_storage() for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+        found = [
+            leaf.untyped_storage() for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)
+        ]
         self.kept += found
         return {storage._cdata for storage in found}
 
@@ -87,19 +93,34 @@ def read(model: Any, source: regard.Tokens) -> None:
 
 
 @torch.no_grad()
-def measure(lengths: Sequence[int] = (8, 32, 128, 256), dim: int = 64, rounds: int = 15, device: str = "cpu") -> Found:
+def measure(
+    lengths: Sequence[int] = (8, 32, 128, 256), dim: int = 64, rounds: int = 15, device: str = "cpu"
+) -> Found:
     torch.manual_seed(0)
     parts = {name: reader | {"dim": dim, "dropout": 0.0} for name, reader in READERS.items()}
     models = {
-        name: regard.build({"encoder": part, "decoder": part, "vocab_size": VOCABULARY}).eval().to(device)
+        name: regard.build({"encoder": part, "decoder": part, "vocab_size": VOCABULARY})
+        .eval()
+        .to(device)
         for name, part in parts.items()
     }
-    sources = [regard.Tokens.of([torch.randint(VOCABULARY, (n,)).tolist()], device=device) for n in lengths]
-    times = [seconds({name: partial(read, one, source) for name, one in models.items()}, rounds) for source in sources]
+    sources = [
+        regard.Tokens.of([torch.randint(VOCABULARY, (n,)).tolist()], device=device) for n in lengths
+    ]
+    times = [
+        seconds({name: partial(read, one, source) for name, one in models.items()}, rounds)
+        for source in sources
+    ]
     return Found(
         lengths,
-        {name: [chain(partial(one.encode, source)) for source in sources] for name, one in models.items()},
-        {name: [chain(partial(generate, one, sources[0], n)) for n in lengths] for name, one in models.items()},
+        {
+            name: [chain(partial(one.encode, source)) for source in sources]
+            for name, one in models.items()
+        },
+        {
+            name: [chain(partial(generate, one, sources[0], n)) for n in lengths]
+            for name, one in models.items()
+        },
         {name: [1000 * min(each[name]) for each in times] for name in models},
     )
 
@@ -109,9 +130,17 @@ def find(device: str) -> Finding:
     flat = [name for name, counts in found.reading.items() if counts[0] == counts[-1]]
     rnn, attention = found.milliseconds["RNN"], found.milliseconds["Transformer"]
     rows = [["", *(f"{n} tokens" for n in found.lengths)]]
-    for what, figures in (("encoding, chain", found.reading), ("generating, chain", found.generating)):
-        rows += [[f"{name}, {what}", *(f"{count:,}" for count in row)] for name, row in figures.items()]
-    rows += [[f"{name}, encoding, ms", *(f"{ms:.2f}" for ms in row)] for name, row in found.milliseconds.items()]
+    for what, figures in (
+        ("encoding, chain", found.reading),
+        ("generating, chain", found.generating),
+    ):
+        rows += [
+            [f"{name}, {what}", *(f"{count:,}" for count in row)] for name, row in figures.items()
+        ]
+    rows += [
+        [f"{name}, encoding, ms", *(f"{ms:.2f}" for ms in row)]
+        for name, row in found.milliseconds.items()
+    ]
     return Finding(
         verdict(
             found.reading["RNN"][-1] > 10 * found.reading["RNN"][0],

@@ -55,7 +55,9 @@ def family(dim: int) -> dict[str, dict[str, Any]]:
     }
 
 
-def learn(recipe: Mapping[str, Any], minutes: float, run: Path, cache: Path) -> tuple[regard.Predictor, int]:
+def learn(
+    recipe: Mapping[str, Any], minutes: float, run: Path, cache: Path
+) -> tuple[regard.Predictor, int]:
     """A model trained to its first checkpoint after this many minutes, and the number of updates."""
     began = step = 0.0
 
@@ -100,7 +102,9 @@ def measure(
     with tempfile.TemporaryDirectory() as folder:
         runs, cache = Path(folder) / "runs", Path(folder) / "cache"
         learned = {
-            name: learn(recipe | {"model": model | {"tie_embeddings": "all"}}, minutes, runs / name, cache)
+            name: learn(
+                recipe | {"model": model | {"tie_embeddings": "all"}}, minutes, runs / name, cache
+            )
             for name, model in family(dim).items()
         }
         models = [model for model, _ in learned.values()]
@@ -120,11 +124,19 @@ def find(data: Path | None, minutes: float) -> Finding:
     places = [f"{group.first}–{group.last}" for group in groups]
     gains = [found.gain("RNN + attention", group) for group in range(len(groups))]
     rows = [["model", "updates", "BLEU", "95 %"]]
-    rows[0] += [f"{place} words ({group.examples})" for place, group in zip(places, groups, strict=True)]
+    rows[0] += [
+        f"{place} words ({group.examples})" for place, group in zip(places, groups, strict=True)
+    ]
     for name, bleu in found.bleu.items():
         parts = [f"{group.metrics['bleu'].value:.1f}" for group in found.lengths[name]]
         rows.append(
-            [name, f"{found.updates[name]:,}", f"{bleu.value:.1f}", f"{bleu.low:.1f} to {bleu.high:.1f}", *parts]
+            [
+                name,
+                f"{found.updates[name]:,}",
+                f"{bleu.value:.1f}",
+                f"{bleu.low:.1f} to {bleu.high:.1f}",
+                *parts,
+            ]
         )
     return Finding(
         verdict(
@@ -139,33 +151,51 @@ def find(data: Path | None, minutes: float) -> Finding:
         lines(
             "BLEU by length of the source, in words",
             places,
-            {name: [_interval(group.metrics["bleu"]) for group in row] for name, row in found.lengths.items()},
+            {
+                name: [_interval(group.metrics["bleu"]) for group in row]
+                for name, row in found.lengths.items()
+            },
             lambda value: f"{value:.0f}",
         ),
     )
 
 
 def _interval(scored: MetricResult) -> tuple[float, float, float] | None:
-    return None if scored.low is None or scored.high is None else (scored.low, scored.value, scored.high)
+    return (
+        None
+        if scored.low is None or scored.high is None
+        else (scored.low, scored.value, scored.high)
+    )
 
 
 def files_in(data: Path | None) -> Files:
     """Multi30k's files, which must be there."""
     if data is None:
         remedy = "Give --data FOLDER, or set REGARD_DATA."
-        raise regard.InvalidArgument("data", wanted="the folder that holds multi30k", got="none", remedy=remedy)
-    found = {split: [data / "multi30k" / f"{name}.{side}.gz" for side in ("en", "de")] for split, name in FILES.items()}
+        raise regard.InvalidArgument(
+            "data", wanted="the folder that holds multi30k", got="none", remedy=remedy
+        )
+    found = {
+        split: [data / "multi30k" / f"{name}.{side}.gz" for side in ("en", "de")]
+        for split, name in FILES.items()
+    }
     missing = [str(file) for both in found.values() for file in both if not file.is_file()]
     if missing:
         got = f"no {', '.join(missing)}"
-        raise regard.InvalidArgument("data", wanted="Multi30k's files", got=got, remedy="One sentence a line, gzipped.")
+        raise regard.InvalidArgument(
+            "data", wanted="Multi30k's files", got=got, remedy="One sentence a line, gzipped."
+        )
     return found
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     given = os.environ.get("REGARD_DATA")
-    parser.add_argument("--data", type=Path, default=Path(given) if given else None, help="or set REGARD_DATA")
-    parser.add_argument("--minutes", type=float, default=2.0, help="of training, for each of the four")
+    parser.add_argument(
+        "--data", type=Path, default=Path(given) if given else None, help="or set REGARD_DATA"
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=2.0, help="of training, for each of the four"
+    )
 
 
 if __name__ == "__main__":

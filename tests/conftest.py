@@ -8,13 +8,17 @@ import pytest
 
 from support.shape_checks import check_calls
 
-if "PYTEST_XDIST_WORKER" in os.environ:  # one of several: a thread each, also in the processes that tests start
+if (
+    "PYTEST_XDIST_WORKER" in os.environ
+):  # one of several: a thread each, also in the processes that tests start
     os.environ["OMP_NUM_THREADS"] = "1"
 check_calls("regard")
 
 import torch  # noqa: E402  after the hook
 
-if not torch.cuda.is_available():  # Triton's interpreter runs its kernels on the CPU; asked when Triton is imported
+if (
+    not torch.cuda.is_available()
+):  # Triton's interpreter runs its kernels on the CPU; asked when Triton is imported
     os.environ["TRITON_INTERPRET"] = "1"
 
 

@@ -19,7 +19,16 @@ import sequential
 import translation
 
 ROOT = Path(__file__).parent.parent
-NAMES = ["bottleneck", "scaling", "positions", "sequential", "memory", "distance", "heads", "translation"]
+NAMES = [
+    "bottleneck",
+    "scaling",
+    "positions",
+    "sequential",
+    "memory",
+    "distance",
+    "heads",
+    "translation",
+]
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +46,10 @@ def trained_models() -> dict:
 
 @pytest.mark.slow
 def test_one_vector_loses_more_of_long_words_than_attention_does(trained_models):
-    (without, attending), right = trained_models["vectors"]["falls"], trained_models["vectors"]["right"]
+    (without, attending), right = (
+        trained_models["vectors"]["falls"],
+        trained_models["vectors"]["right"],
+    )
     assert without > attending + 0.1
     assert right[1] > right[0] + 0.2
 
@@ -56,7 +68,9 @@ def test_scaling_keeps_entropy_and_gradient():
 def test_without_positions_a_shuffled_source_gets_the_same_answer(trained_models):
     found = trained_models["orders"]
     assert found["unmoved"]["none"] == 1  # exactly, however little it has learned
-    assert found["unmoved"]["sinusoidal"] < 0.6  # words of two letters are often shuffled into themselves
+    assert (
+        found["unmoved"]["sinusoidal"] < 0.6
+    )  # words of two letters are often shuffled into themselves
     assert found["turned"]["sinusoidal"] > found["turned"]["none"] + 0.2
     assert found["sorted"]["none"] > found["turned"]["none"] + 0.2
     assert found["lengths"] == [[2, 3], [4], [5, 6]]
@@ -80,7 +94,9 @@ def test_a_chain_counts_dependent_operations():
 
 
 def test_only_the_plain_form_holds_every_weight():
-    found = memory.measure(lengths=(256, 512), heads=1, dim=32, methods=("all weights", "+ 64 rows"))
+    found = memory.measure(
+        lengths=(256, 512), heads=1, dim=32, methods=("all weights", "+ 64 rows")
+    )
     assert found.growth("all weights") > 1.7
     assert found.growth("+ 64 rows") < 1.3
 
@@ -129,7 +145,9 @@ def test_missing_data_are_refused(tmp_path):
 
 def test_a_finding_is_written_whole_or_refused(tmp_path, capsys):
     drawn = report.lines("Shares", [1, 2], {"a": [0.5, None], "b": [(0.1, 0.2, 0.3), 0.4]})
-    found = report.Finding(report.verdict(True, False), "half of it.", [["x", "y"], ["1", "50%"]], drawn)
+    found = report.Finding(
+        report.verdict(True, False), "half of it.", [["x", "y"], ["1", "50%"]], drawn
+    )
     report.run("name", "About.", tmp_path / "new" / "out", lambda: found)
     told = (tmp_path / "new" / "out" / "name.md").read_text()
     assert "About.\n| x | y |\n|---|---|\n| 1 | 50% |\n\nIt held in part: half of it.\n" in told

@@ -29,15 +29,20 @@ def pages(name: str) -> dict[str, list[str]]:
 
 
 def python(program: str) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, "-m", "regard", *arguments], capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, "-m", "regard", *arguments], capture_output=True, text=True, check=False
+    )
 
 
 @pytest.mark.parametrize(
-    "program", ["import regard", "import regard; dir(regard); regard.__version__", "import regard.cli"]
+    "program",
+    ["import regard", "import regard; dir(regard); regard.__version__", "import regard.cli"],
 )
 def test_importing_loads_nothing_heavy(program):
     heavy = "torch", "numpy", "rich", "jaxtyping", "tokenizers"
@@ -58,7 +63,10 @@ def test_packages_of_the_tests_are_not_needed():
 
 def test_help_loads_no_torch():
     result = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "regard", "--help"], capture_output=True, text=True, check=True
+        [sys.executable, "-X", "importtime", "-m", "regard", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert "demo" in result.stdout
     loaded = {line.split("|")[-1].strip() for line in result.stderr.splitlines()}
@@ -99,7 +107,9 @@ def test_python_in_the_docs_runs(page, tmp_path, monkeypatch):
 
 
 def test_the_pages_with_code_are_found():
-    assert {"README.md", "docs/training.md", "docs/decoding.md", "docs/interpret.md"} <= {*pages("python")}
+    assert {"README.md", "docs/training.md", "docs/decoding.md", "docs/interpret.md"} <= {
+        *pages("python")
+    }
 
 
 @pytest.mark.parametrize("page", pages("recipe"))
@@ -116,9 +126,13 @@ def test_recipes_in_the_docs_are_valid(page):
 
 
 def test_the_architecture_page_names_every_module():
-    sections = re.split(r"^### ", (ROOT / "docs" / "architecture.md").read_text(), flags=re.MULTILINE)
+    sections = re.split(
+        r"^### ", (ROOT / "docs" / "architecture.md").read_text(), flags=re.MULTILINE
+    )
     listed = {
-        f"{section.split()[0]}/{name}" for section in sections[1:] for name in re.findall(r"^\| `(.*?)`", section, re.M)
+        f"{section.split()[0]}/{name}"
+        for section in sections[1:]
+        for name in re.findall(r"^\| `(.*?)`", section, re.M)
     }
     source = ROOT / "src" / "regard"
     modules = {
@@ -137,7 +151,9 @@ def test_the_glossary_names_modules_that_exist():
 
 @pytest.mark.parametrize("page", PAGES)
 def test_links_in_the_docs_exist(page):
-    text = re.sub(r"^```.*?^```$", "", (ROOT / page).read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(
+        r"^```.*?^```$", "", (ROOT / page).read_text("utf-8"), flags=re.MULTILINE | re.DOTALL
+    )
     links = re.findall(r"\]\((?!https?:|#)([^)#]+)", text)
     assert [link for link in links if not (ROOT / page).parent.joinpath(link).exists()] == []
 
@@ -148,7 +164,11 @@ def test_the_readme_is_short():
 
 def test_packages_import_lower_packages_only():
     result = subprocess.run(
-        [Path(sys.executable).parent / "lint-imports"], cwd=ROOT, capture_output=True, text=True, check=False
+        [Path(sys.executable).parent / "lint-imports"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert result.returncode == 0, result.stdout
 
@@ -190,7 +210,9 @@ def test_the_files_of_the_package_are_of_listed_kinds():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == ["src/regard"]
     files = [
-        path for path in (ROOT / "src" / "regard").rglob("*") if path.is_file() and "__pycache__" not in path.parts
+        path
+        for path in (ROOT / "src" / "regard").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
     ]
     assert {path.name if path.name == "py.typed" else path.suffix for path in files} == KINDS
     assert [path for path in files if path.stat().st_size > 1_000_000] == []
@@ -199,10 +221,16 @@ def test_the_files_of_the_package_are_of_listed_kinds():
 
 def test_every_needed_package_is_pinned():
     """With the version that is installed here; those of all extras within their bounds, installed or not."""
-    lines = [line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line]
+    lines = [
+        line.split("==")
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if "==" in line
+    ]
     pinned = {normalized(name): pin for name, pin in lines}
     assert len(pinned) == len(lines)
-    assert {name: found for name, found in needed("regard").items() if pinned.get(name) != found} == {}
+    assert {
+        name: found for name, found in needed("regard").items() if pinned.get(name) != found
+    } == {}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     listed = [
         *project["dependencies"],
@@ -210,7 +238,9 @@ def test_every_needed_package_is_pinned():
     ]
     wanted = [each for each in map(Requirement, listed) if each.name != "regard"]
     assert {each.name for each in wanted} >= {"torch", "datasets", "tensorboard", "wandb", "optuna"}
-    assert [str(each) for each in wanted if pinned.get(normalized(each.name), "") not in each.specifier] == []
+    assert [
+        str(each) for each in wanted if pinned.get(normalized(each.name), "") not in each.specifier
+    ] == []
 
 
 def normalized(name: str) -> str:
@@ -234,7 +264,10 @@ def needed(name: str) -> dict[str, str]:
 
 def test_the_licence_of_every_extra_is_named():
     table = (
-        (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]")[2].partition("\ndev = ")[0]
+        (ROOT / "pyproject.toml")
+        .read_text()
+        .partition("[project.optional-dependencies]")[2]
+        .partition("\ndev = ")[0]
     )
     extras = [line for line in table.splitlines() if " = [" in line]
     assert len(extras) >= 7

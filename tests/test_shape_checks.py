@@ -18,12 +18,16 @@ check = checked(typechecker=beartype)
 
 
 @check
-def scaled(x: Float[Tensor, "B S"], by: float, weights: Float[Tensor, "#B S"] | None = None) -> Float[Tensor, "B S"]:
+def scaled(
+    x: Float[Tensor, "B S"], by: float, weights: Float[Tensor, "#B S"] | None = None
+) -> Float[Tensor, "B S"]:
     return x[:1] if by == 0 else x.long() if by == 1 else x * by
 
 
 @check
-def both(x: Float[Tensor, "B S"], y: Float[Tensor, "S B"]) -> tuple[Float[Tensor, "B S"], Float[Tensor, "B B"]]:
+def both(
+    x: Float[Tensor, "B S"], y: Float[Tensor, "S B"]
+) -> tuple[Float[Tensor, "B S"], Float[Tensor, "B B"]]:
     return scaled(y, 2.0).T / 2, x @ y  # within: B and S have each other's size
 
 
@@ -57,8 +61,12 @@ def test_arguments_and_results_of_a_call_agree_on_their_axes():
         pytest.param(lambda x: scaled(x[0], 2.0), "Param", id="an axis less"),
         pytest.param(lambda x: scaled(x.long(), 2.0), "Param", id="integers"),
         pytest.param(lambda x: scaled(x, "2"), "Param", id="text for a number"),
-        pytest.param(lambda x: scaled(x, 2.0, torch.rand(2, 4)), "Param", id="two sizes of an axis"),
-        pytest.param(lambda x: scaled(x, 2.0, weights=torch.rand(3, 3)), "Param", id="neither equal nor one"),
+        pytest.param(
+            lambda x: scaled(x, 2.0, torch.rand(2, 4)), "Param", id="two sizes of an axis"
+        ),
+        pytest.param(
+            lambda x: scaled(x, 2.0, weights=torch.rand(3, 3)), "Param", id="neither equal nor one"
+        ),
         pytest.param(lambda x: scaled(x, 0.0), "Return", id="a row of two"),
         pytest.param(lambda x: scaled(x, 1.0), "Return", id="integers returned"),
         pytest.param(lambda x: both(x, x), "Param", id="two arguments disagree"),

@@ -59,7 +59,15 @@ def build_variant(flags: ModuleType, variant, out: Path, compiler: str) -> Path:
         for source in flags.sources():
             objects.append(Path(temporary, source.stem + ".o"))
             # The source is named without its folder: two builds anywhere give the same bytes.
-            command = [compiler, *compile_flags, *variant.flags, "-c", source.name, "-o", str(objects[-1])]
+            command = [
+                compiler,
+                *compile_flags,
+                *variant.flags,
+                "-c",
+                source.name,
+                "-o",
+                str(objects[-1]),
+            ]
             _run(command, cwd=source.parent)
         library = Path(temporary, "library")
         _run([compiler, *LINK, *map(str, objects), "-o", str(library)], cwd=Path(temporary))
@@ -73,7 +81,9 @@ def build_variant(flags: ModuleType, variant, out: Path, compiler: str) -> Path:
 def _run(command: list[str], cwd: Path) -> None:
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True)
     if done.returncode:
-        raise BuildError(f"{' '.join(command)}: {done.stderr.strip() or f'exit code {done.returncode}'}")
+        raise BuildError(
+            f"{' '.join(command)}: {done.stderr.strip() or f'exit code {done.returncode}'}"
+        )
 
 
 def main() -> None:

@@ -23,13 +23,19 @@ INSIDE = re.compile(
 
 noted = defaultdict[str, set[str]](set)
 seconds = defaultdict[str, float](float)
-known = dict[int, tuple[str, object]]()  # by the address of code, which is kept: its hash takes long
+known = dict[
+    int, tuple[str, object]
+]()  # by the address of code, which is kept: its hash takes long
 current, began = set[str](), 0.0
 
 
 def name_of(file: str, qualified: str) -> str:
     """The name of a function: its file under src/regard, and its name there; nothing of code that is not there."""
-    return f"{file.removeprefix(SOURCE)}:{INSIDE.sub('', qualified)}" if file.startswith(SOURCE) else ""
+    return (
+        f"{file.removeprefix(SOURCE)}:{INSIDE.sub('', qualified)}"
+        if file.startswith(SOURCE)
+        else ""
+    )
 
 
 def trace(frame: FrameType, _event: str, _argument: object) -> None:
@@ -57,10 +63,15 @@ def pytest_runtest_logfinish(nodeid: str) -> None:
 
 
 def pytest_sessionfinish() -> None:
-    before = json.loads(KEPT.read_text("utf-8")) if KEPT.exists() else {"seconds": {}, "functions": {}}
+    before = (
+        json.loads(KEPT.read_text("utf-8")) if KEPT.exists() else {"seconds": {}, "functions": {}}
+    )
     tests = {test: taken for test, taken in before["seconds"].items() if test not in seconds}
     functions = defaultdict[str, list[int]](list)
-    old, new = [*before["seconds"]], {test: round(taken, 3) for test, taken in (tests | seconds).items()}
+    old, new = (
+        [*before["seconds"]],
+        {test: round(taken, 3) for test, taken in (tests | seconds).items()},
+    )
     numbers = {test: number for number, test in enumerate(new)}
     for function, own in before["functions"].items():
         functions[function] += [numbers[old[each]] for each in own if old[each] in tests]

@@ -13,7 +13,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-DATES = {"3 May 1998": "1998-05-03", "Monday, the 5th of January 2004": "2004-01-05", "December 25, 1999": "1999-12-25"}
+DATES = {
+    "3 May 1998": "1998-05-03",
+    "Monday, the 5th of January 2004": "2004-01-05",
+    "December 25, 1999": "1999-12-25",
+}
 
 
 class InstallError(Exception):
@@ -21,9 +25,13 @@ class InstallError(Exception):
 
 
 def run(command: list[str | Path], given: str = "", **options) -> str:
-    done = subprocess.run([*map(str, command)], input=given, capture_output=True, text=True, timeout=1200, **options)
+    done = subprocess.run(
+        [*map(str, command)], input=given, capture_output=True, text=True, timeout=1200, **options
+    )
     if done.returncode:
-        raise InstallError(f"{' '.join(map(str, command))}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+        raise InstallError(
+            f"{' '.join(map(str, command))}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
+        )
     return done.stdout
 
 
@@ -40,16 +48,22 @@ def check(python: Path, engine: bool | None) -> str:
     with tempfile.TemporaryDirectory() as temporary:
         environment = {"PATH": f"{temporary}/no-programs", "HOME": temporary, "LANG": "C.UTF-8"}
         if "PYTHONPATH" in os.environ:
-            raise InstallError("PYTHONPATH is set: this would test other files than those installed")
+            raise InstallError(
+                "PYTHONPATH is set: this would test other files than those installed"
+            )
         options = {"cwd": temporary, "env": environment}
-        package = Path(run([python, "-P", "-c", "import regard; print(regard.__file__)"], **options).strip()).parent
+        package = Path(
+            run([python, "-P", "-c", "import regard; print(regard.__file__)"], **options).strip()
+        ).parent
         if "site-packages" not in package.parts:
             raise InstallError(f"regard is not installed but in {package}")
         command = python.parent / "regard"
         for verb in ("demo", "predict", "serve"):
             expect(f"{verb} --help", True, "Usage: " in run([command, verb, "--help"], **options))
         verbose = run([command, "--version", "--verbose"], **options)
-        expect("the version", run([command, "--version"], **options).strip(), verbose.splitlines()[0])
+        expect(
+            "the version", run([command, "--version"], **options).strip(), verbose.splitlines()[0]
+        )
         said = next(line for line in verbose.splitlines() if line.startswith("C++ engine: "))
         if engine is not None:
             expect(said, engine, said.endswith("from the wheel"))
@@ -81,9 +95,13 @@ def install(wheel: Path, python: str, folder: Path, dependencies: Path | None) -
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("wheel", type=Path, nargs="?")
-    parser.add_argument("--python", action="append", help="may be given several times; default: this one")
+    parser.add_argument(
+        "--python", action="append", help="may be given several times; default: this one"
+    )
     parser.add_argument("--dependencies", type=Path, help="a folder of installed packages")
-    parser.add_argument("--installed", action="store_true", help="test what is installed here; no wheel")
+    parser.add_argument(
+        "--installed", action="store_true", help="test what is installed here; no wheel"
+    )
     arguments = parser.parse_args()
     if arguments.installed is (arguments.wheel is not None):
         parser.error("wanted a wheel or --installed")
@@ -92,7 +110,9 @@ def main() -> None:
             print(f"{sys.version.split()[0]}: {check(Path(sys.executable), None)}")
         for python in (arguments.python or [sys.executable]) if arguments.wheel else ():
             with tempfile.TemporaryDirectory() as folder:
-                made = install(arguments.wheel.resolve(), python, Path(folder, "env"), arguments.dependencies)
+                made = install(
+                    arguments.wheel.resolve(), python, Path(folder, "env"), arguments.dependencies
+                )
                 print(f"{python}: {check(made, not arguments.wheel.name.endswith('-any.whl'))}")
     except InstallError as error:
         sys.exit(str(error))

@@ -29,9 +29,15 @@ ALLOWED = {
 def declared(name: str) -> str:
     """What a package's metadata says about its licence."""
     metadata = distribution(name).metadata
-    classifiers = [each for each in metadata.get_all("Classifier") or [] if each.startswith("License ::")]
+    classifiers = [
+        each for each in metadata.get_all("Classifier") or [] if each.startswith("License ::")
+    ]
     text = (metadata.get("License") or "").strip().partition("\n")[0]
-    return metadata.get("License-Expression") or "; ".join(each.rpartition(":: ")[2] for each in classifiers) or text
+    return (
+        metadata.get("License-Expression")
+        or "; ".join(each.rpartition(":: ")[2] for each in classifiers)
+        or text
+    )
 
 
 def problem(name: str, licence: str) -> str | None:

@@ -43,7 +43,11 @@ class LockError(Exception):
 
 def pinned(constraints: str) -> dict[str, str]:
     """The version of each package, by its canonical name."""
-    lines = [line.split("==") for line in constraints.splitlines() if "==" in line and not line.startswith("#")]
+    lines = [
+        line.split("==")
+        for line in constraints.splitlines()
+        if "==" in line and not line.startswith("#")
+    ]
     return {canonicalize_name(name): version.strip() for name, version in lines}
 
 
@@ -79,7 +83,9 @@ def listed_files(index: str, package: str) -> list[tuple[str, str]]:
     if url.startswith("file:"):
         url += "index.html"
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, headers={"Accept": ACCEPT}), timeout=60) as answer:
+        with urllib.request.urlopen(
+            urllib.request.Request(url, headers={"Accept": ACCEPT}), timeout=60
+        ) as answer:
             content, kind = answer.read().decode(), answer.headers.get_content_type()
     except urllib.error.HTTPError as error:
         if error.code == 404:
@@ -90,7 +96,9 @@ def listed_files(index: str, package: str) -> list[tuple[str, str]]:
             return []
         raise
     if kind.endswith("+json"):
-        return [(file["filename"], file["hashes"]["sha256"]) for file in json.loads(content)["files"]]
+        return [
+            (file["filename"], file["hashes"]["sha256"]) for file in json.loads(content)["files"]
+        ]
     links = _Links()
     links.feed(content)
     return links.files
@@ -99,7 +107,11 @@ def listed_files(index: str, package: str) -> list[tuple[str, str]]:
 def version_of(file: str) -> Version | None:
     """The version of a wheel or a source distribution; None for other files."""
     try:
-        return parse_wheel_filename(file)[1] if file.endswith(".whl") else parse_sdist_filename(file)[1]
+        return (
+            parse_wheel_filename(file)[1]
+            if file.endswith(".whl")
+            else parse_sdist_filename(file)[1]
+        )
     except (InvalidWheelFilename, InvalidSdistFilename):
         return None
 
@@ -112,9 +124,13 @@ def release_hashes(package: str, version: str, sources: Iterable[str]) -> list[s
             if version_of(file) != Version(version):
                 continue
             if hashes.setdefault(file, digest) != digest:
-                raise LockError(f"{file}: two indexes have files of this name with different content")
+                raise LockError(
+                    f"{file}: two indexes have files of this name with different content"
+                )
     if not hashes:
-        raise LockError(f"{package} {version}: no index that pip is configured with has a file of it")
+        raise LockError(
+            f"{package} {version}: no index that pip is configured with has a file of it"
+        )
     return sorted({*hashes.values()})
 
 
@@ -146,7 +162,11 @@ def closure(requirements: Iterable[Requirement]) -> dict[str, str]:
     while waiting:
         requirement, extras_of_parent, is_root = waiting.popleft()
         marker = requirement.marker
-        if marker and not is_root and not any(marker.evaluate({"extra": extra}) for extra in extras_of_parent):
+        if (
+            marker
+            and not is_root
+            and not any(marker.evaluate({"extra": extra}) for extra in extras_of_parent)
+        ):
             continue
         name = canonicalize_name(requirement.name)
         markers[name] = str(marker or "") if is_root and markers.get(name) != "" else ""
@@ -159,21 +179,32 @@ def closure(requirements: Iterable[Requirement]) -> dict[str, str]:
         except PackageNotFoundError:
             if marker and not marker.evaluate():
                 continue
-            raise LockError(f"{name} is not installed here: run this in the environment of `make`") from None
-        waiting += [(Requirement(each), frozenset({"", *requirement.extras}), False) for each in needed]
+            raise LockError(
+                f"{name} is not installed here: run this in the environment of `make`"
+            ) from None
+        waiting += [
+            (Requirement(each), frozenset({"", *requirement.extras}), False) for each in needed
+        ]
     return markers
 
 
-def lock_text(packages: dict[str, str], markers: dict[str, str], hashes: dict[str, list[str]]) -> str:
+def lock_text(
+    packages: dict[str, str], markers: dict[str, str], hashes: dict[str, list[str]]
+) -> str:
     lines = [HEADER]
     for name, version in sorted(packages.items()):
         marker = f" ; {markers[name]}" if markers.get(name) else ""
-        lines.append(f"{name}=={version}{marker}" + "".join(f" \\\n    --hash=sha256:{each}" for each in hashes[name]))
+        lines.append(
+            f"{name}=={version}{marker}"
+            + "".join(f" \\\n    --hash=sha256:{each}" for each in hashes[name])
+        )
     return "\n".join(lines) + "\n"
 
 
 def write(folder: Path, constraints: Path, project: Path) -> None:
-    packages = {name: each for name, each in pinned(constraints.read_text()).items() if name not in UNLOCKED}
+    packages = {
+        name: each for name, each in pinned(constraints.read_text()).items() if name not in UNLOCKED
+    }
     markers = development(tomllib.loads(project.read_text()))
     sources = indexes()
     with ThreadPoolExecutor(8) as pool:
@@ -183,9 +214,13 @@ def write(folder: Path, constraints: Path, project: Path) -> None:
         raise LockError(f"{constraints.name} lacks {', '.join(unpinned)}")
     folder.mkdir(exist_ok=True)
     for file, wanted in (("dev.txt", True), ("extras.txt", False)):
-        chosen = {name: version for name, version in packages.items() if (name in markers) is wanted}
+        chosen = {
+            name: version for name, version in packages.items() if (name in markers) is wanted
+        }
         (folder / file).write_text(lock_text(chosen, markers, hashes))
-        print(f"{folder / file}: {len(chosen)} packages, {sum(len(hashes[name]) for name in chosen)} files")
+        print(
+            f"{folder / file}: {len(chosen)} packages, {sum(len(hashes[name]) for name in chosen)} files"
+        )
 
 
 def main() -> None:

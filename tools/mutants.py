@@ -42,7 +42,13 @@ EQUIVALENT = ROOT / "tools" / "equivalent_mutants.toml"
 FIRST = 4  # test files that run before others are imported
 TOGETHER = 4  # tests that are tried without a fault
 WAITING = 3  # a test that waits for this many times the processor time that it may take has failed
-PRELOADED = ("torch", "numpy", "tokenizers", "safetensors.torch", "beartype")  # saves seconds a fault
+PRELOADED = (
+    "torch",
+    "numpy",
+    "tokenizers",
+    "safetensors.torch",
+    "beartype",
+)  # saves seconds a fault
 HEAD = """# Mutants
 
 Small faults (a comparison, a constant, a condition, an operator, the order of two arguments, a returned value) planted
@@ -65,7 +71,9 @@ class Limits:
     Times are those of the processor, as other processes may be at work, and of processes that tests have started.
     """
 
-    def __init__(self, seconds: float, limit: int, running: Path, chosen: Callable[[str], bool]) -> None:
+    def __init__(
+        self, seconds: float, limit: int, running: Path, chosen: Callable[[str], bool]
+    ) -> None:
         self.deadline, self.limit, self.failed = sum(os.times()[:4]) + seconds, limit, list[str]()
         self.chosen = chosen
         self.running = running  # the file with the name of the test that is running
@@ -104,12 +112,18 @@ class Limits:
 def repository_files() -> Iterator[Path]:
     """The files that git does not ignore, under ROOT. A copy of the tree may be no repository: .gitignore says it."""
     if (ROOT / ".git").exists():
-        listed = subprocess.check_output(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, text=True)
+        listed = subprocess.check_output(
+            ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, text=True
+        )
         yield from (Path(name) for name in listed.splitlines() if (ROOT / name).is_file())
         return
     patterns = [line.strip("/") for line in (ROOT / ".gitignore").read_text("utf-8").split()]
     for folder, folders, files in os.walk(ROOT):
-        kept = [name for name in (*folders, *files) if not any(fnmatch(name, pattern) for pattern in patterns)]
+        kept = [
+            name
+            for name in (*folders, *files)
+            if not any(fnmatch(name, pattern) for pattern in patterns)
+        ]
         folders[:] = [name for name in folders if name in kept]
         yield from ((Path(folder) / name).relative_to(ROOT) for name in files if name in kept)
 
@@ -130,7 +144,9 @@ class Tree:
         """
         seconds, count = float(self.options.seconds), self.options.tests
         executing, near = nearest_tests(mutant, count + len(flaky), seconds / 2)
-        chosen, files = ([each for each in found if each not in flaky][:count] for found in (executing, near))
+        chosen, files = (
+            [each for each in found if each not in flaky][:count] for found in (executing, near)
+        )
         known = {test for file in chosen for test in executing[file]}
         place, (old, new) = self.folder / "src" / "regard" / mutant.path, mutant.text()
         for some, is_known in ((chosen, True), (files[:FIRST], False), (files[FIRST:], False)):
@@ -140,7 +156,9 @@ class Tree:
             place.write_text(new, "utf-8")
             try:
                 options = ["-x", *some, *(f"--deselect={each}" for each in flaky)]
-                failed = self.failed(options, seconds, lambda test, wanted=is_known: (test in known) == wanted)
+                failed = self.failed(
+                    options, seconds, lambda test, wanted=is_known: (test in known) == wanted
+                )
             finally:
                 place.write_text(old, "utf-8")
             if failed:
@@ -148,7 +166,9 @@ class Tree:
             seconds -= sum(os.times()[2:4]) - before
         return {"result": "survived"}
 
-    def failed(self, tests: list[str], seconds: float, chosen: Callable[[str], bool] = bool) -> list[str]:
+    def failed(
+        self, tests: list[str], seconds: float, chosen: Callable[[str], bool] = bool
+    ) -> list[str]:
         """The tests that fail of those that are chosen, or the files that cannot be collected. In a forked process."""
         told, running = self.folder / ".failed", self.folder / ".running"
         for each in (told, running):
@@ -159,7 +179,9 @@ class Tree:
         end = time.monotonic() + 4 * (self.options.seconds + self.options.limit)
         while os.waitpid(child, os.WNOHANG) == (0, 0):
             waited = time.time() - running.stat().st_mtime if running.exists() else 0.0
-            if waited > WAITING * self.options.limit or time.monotonic() > end:  # or is in a loop that no signal ends
+            if (
+                waited > WAITING * self.options.limit or time.monotonic() > end
+            ):  # or is in a loop that no signal ends
                 os.killpg(child, signal.SIGKILL)
                 os.waitpid(child, 0)
                 return [running.read_text()] if waited > WAITING * self.options.limit else []
@@ -180,11 +202,24 @@ class Tree:
             output = os.open(self.folder / ".output", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             os.dup2(output, 1)
             os.dup2(output, 2)
-            arguments = ["-q", "-m", "not slow", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header"]
+            arguments = [
+                "-q",
+                "-m",
+                "not slow",
+                "-p",
+                "no:cacheprovider",
+                "-p",
+                "no:xdist",
+                "--no-header",
+            ]
             code = 0
             with suppress(ExceptionGroup, Warning):  # of what a run that ended early has left open
                 code = pytest.main([*arguments, *tests], plugins=[limits])
-            told.write_text("\n".join(limits.failed or ([] if code in (0, 5) else [f"pytest ended with {code}"])))
+            told.write_text(
+                "\n".join(
+                    limits.failed or ([] if code in (0, 5) else [f"pytest ended with {code}"])
+                )
+            )
         except BaseException:
             traceback.print_exc()
         finally:
@@ -198,7 +233,9 @@ def page(done: list[dict], options: argparse.Namespace) -> str:
     reasons = tomllib.loads(EQUIVALENT.read_text("utf-8"))
     counts = Counter(each["result"] for each in done)
     equivalent = [each for each in done if each["result"] == "survived" and each["id"] in reasons]
-    survivors = [each for each in done if each["result"] == "survived" and each["id"] not in reasons]
+    survivors = [
+        each for each in done if each["result"] == "survived" and each["id"] not in reasons
+    ]
     different = max(1, len(done) - len(equivalent))
     only = f" --only {options.only}" if options.only else ""
     share = (
@@ -222,7 +259,11 @@ def page(done: list[dict], options: argparse.Namespace) -> str:
 
 def diff(mutant: Mutant) -> str:
     old, new = (text.splitlines(keepends=True) for text in mutant.text())
-    return "".join(line for line in difflib.unified_diff(old, new, n=0) if not line.startswith(("---", "+++", "@@")))
+    return "".join(
+        line
+        for line in difflib.unified_diff(old, new, n=0)
+        if not line.startswith(("---", "+++", "@@"))
+    )
 
 
 def start_worker(folder: str, options: argparse.Namespace) -> None:
@@ -255,7 +296,9 @@ def new_results(waiting: list[Mutant], options: argparse.Namespace) -> Iterator[
     needs(), executed()  # before the workers are forked
     with (
         tempfile.TemporaryDirectory() as folder,
-        ProcessPoolExecutor(options.jobs, get_context("fork"), start_worker, (folder, options)) as pool,
+        ProcessPoolExecutor(
+            options.jobs, get_context("fork"), start_worker, (folder, options)
+        ) as pool,
     ):
         running, checks = set[Future](), dict[Future, set[str]]()
         flaky, passing, pending = frozenset[str](), set[str](), list[dict]()
@@ -270,7 +313,12 @@ def new_results(waiting: list[Mutant], options: argparse.Namespace) -> Iterator[
                 else:
                     running.remove(each)
                     pending.append(each.result())
-            new = {each["by"] for each in pending if "by" in each} - passing - flaky - {*chain(*checks.values())}
+            new = (
+                {each["by"] for each in pending if "by" in each}
+                - passing
+                - flaky
+                - {*chain(*checks.values())}
+            )
             if len(new) >= TOGETHER or (new and not running):
                 checks[pool.submit(failing, sorted(new))] = new
             ready = [each for each in pending if each.get("by") in {None, *passing}]
@@ -280,14 +328,24 @@ def new_results(waiting: list[Mutant], options: argparse.Namespace) -> Iterator[
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--count", type=int, default=100, help="faults to plant")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", default="", help="packages or beginnings of paths under src/regard, with commas")
+    parser.add_argument(
+        "--only", default="", help="packages or beginnings of paths under src/regard, with commas"
+    )
     parser.add_argument("--tests", type=int, default=16, help="test files at most, of each kind")
-    parser.add_argument("--seconds", type=int, default=600, help="processor time for the tests of one fault")
-    parser.add_argument("--limit", type=int, default=60, help="seconds of processor time that one test may take")
-    parser.add_argument("--minutes", type=float, default=1e9, help="start no more tests after these")
+    parser.add_argument(
+        "--seconds", type=int, default=600, help="processor time for the tests of one fault"
+    )
+    parser.add_argument(
+        "--limit", type=int, default=60, help="seconds of processor time that one test may take"
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=1e9, help="start no more tests after these"
+    )
     parser.add_argument("--again", action="store_true", help="try again what survived")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="faults at a time")
     options = parser.parse_args()
@@ -299,7 +357,9 @@ def main() -> None:
     chosen = random.Random(options.seed).sample(found, min(options.count, len(found)))
     for mutant in chosen:
         ast.parse(mutant.text()[1])
-    tried_again = {key for key, each in known.items() if options.again and each["result"] == "survived"}
+    tried_again = {
+        key for key, each in known.items() if options.again and each["result"] == "survived"
+    }
     finished = known.keys() - (tried_again - tomllib.loads(EQUIVALENT.read_text("utf-8")).keys())
     for each in new_results([mutant for mutant in chosen if mutant.id not in finished], options):
         if each["id"] in known:

@@ -14,7 +14,9 @@ def description(readme: str, url: str | None, version: str) -> str:
         if url is None:
             return "" if found["image"] else found["text"]
         view = "raw" if found["image"] else "blob"
-        return f"{found['image']}[{found['text']}]({_base(url)}/{view}/v{version}/{found['target']})"
+        return (
+            f"{found['image']}[{found['text']}]({_base(url)}/{view}/v{version}/{found['target']})"
+        )
 
     parts = FENCED.split(readme)  # every second one is a block of code
     parts[::2] = [LINK.sub(absolute, part) for part in parts[::2]]
@@ -35,5 +37,7 @@ def urls(url: str, version: str) -> dict[str, str]:
 
 def _base(url: str) -> str:
     if not re.fullmatch(r"https://[^\s/]+/\S+", url):
-        raise ValueError(f"REGARD_REPOSITORY_URL: wanted the https address of a repository; got {url!r}")
+        raise ValueError(
+            f"REGARD_REPOSITORY_URL: wanted the https address of a repository; got {url!r}"
+        )
     return url.rstrip("/").removesuffix(".git")

@@ -16,5 +16,9 @@ def notes(changelog: str, version: str) -> str | None:
 
 
 if __name__ == "__main__":
-    found = notes(Path(__file__).parents[1].joinpath("CHANGELOG.md").read_text("utf-8"), sys.argv[1])
-    sys.exit(f"CHANGELOG.md has no section about {sys.argv[1]}") if found is None else print(found, end="")
+    found = notes(
+        Path(__file__).parents[1].joinpath("CHANGELOG.md").read_text("utf-8"), sys.argv[1]
+    )
+    sys.exit(f"CHANGELOG.md has no section about {sys.argv[1]}") if found is None else print(
+        found, end=""
+    )

@@ -19,9 +19,15 @@ def bill_of_materials(metadata: Any, libraries: Iterable[Path]) -> str:
     core = metadata.core
     reference = f"pkg:pypi/{core.name}@{metadata.version}"
     required = [_dependency(line, None) for line in core.dependencies]
-    optional = [_dependency(line, extra) for extra, lines in core.optional_dependencies.items() for line in lines]
+    optional = [
+        _dependency(line, extra)
+        for extra, lines in core.optional_dependencies.items()
+        for line in lines
+    ]
     own = f"pkg:pypi/{core.name}"
-    components = {each["bom-ref"]: each for each in [*optional, *required] if each["bom-ref"] != own}
+    components = {
+        each["bom-ref"]: each for each in [*optional, *required] if each["bom-ref"] != own
+    }
     files = [_file(path) for path in libraries]
     document = {
         "bomFormat": "CycloneDX",
@@ -40,7 +46,9 @@ def bill_of_materials(metadata: Any, libraries: Iterable[Path]) -> str:
             }
         },
         "components": [components[name] for name in sorted(components)],
-        "dependencies": [{"ref": reference, "dependsOn": sorted({each["bom-ref"] for each in required})}],
+        "dependencies": [
+            {"ref": reference, "dependsOn": sorted({each["bom-ref"] for each in required})}
+        ],
     }
     if not files:
         del document["metadata"]["component"]["components"]  # type: ignore[attr-defined]

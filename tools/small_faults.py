@@ -13,7 +13,13 @@ from executed_functions import KEPT
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE, TESTS = ROOT / "src" / "regard", ROOT / "tests"
-PROGRAMS = ("benchmarks", "experiments", "tools", "docs/tools", "docs/course")  # which tests import by their bare names
+PROGRAMS = (
+    "benchmarks",
+    "experiments",
+    "tools",
+    "docs/tools",
+    "docs/course",
+)  # which tests import by their bare names
 SWAPPED: dict[type, type] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.And: ast.Or, ast.Or: ast.And,
@@ -48,7 +54,9 @@ def changes(node: ast.AST) -> Iterator[ast.AST]:
             yield ast.Compare(left, [SWAPPED[type(op)](), *ops], comparators)
         case ast.BoolOp(op, values):
             yield ast.BoolOp(SWAPPED[type(op)](), values)
-        case ast.BinOp(left, op, right) if type(op) in SWAPPED and not isinstance(left, ast.Constant | ast.JoinedStr):
+        case ast.BinOp(left, op, right) if type(op) in SWAPPED and not isinstance(
+            left, ast.Constant | ast.JoinedStr
+        ):
             yield ast.BinOp(left, SWAPPED[type(op)](), right)
         case ast.UnaryOp(ast.Not(), operand):
             yield operand
@@ -60,7 +68,9 @@ def changes(node: ast.AST) -> Iterator[ast.AST]:
             yield ast.Constant(value + 1)
         case ast.Call(ast.Name(name), arguments, keywords) if name in CALLS:
             yield ast.Call(ast.Name(CALLS[name]), arguments, keywords)
-        case ast.Call(function, [ast.Name() as first, ast.Name() as second, *rest], keywords) if first.id != second.id:
+        case ast.Call(function, [ast.Name() as first, ast.Name() as second, *rest], keywords) if (
+            first.id != second.id
+        ):
             yield ast.Call(function, [second, first, *rest], keywords)
         case ast.Return(value) if value is not None and not isinstance(value, ast.Constant):
             yield ast.Return(ast.Constant(None))
@@ -99,10 +109,15 @@ def mutants(only: str) -> list[Mutant]:
             for changed in changes(node):
                 first, last = (
                     len(raw[: starts[row - 1] + column].decode())
-                    for row, column in ((node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset))
+                    for row, column in (
+                        (node.lineno, node.col_offset),
+                        (node.end_lineno, node.end_col_offset),
+                    )
                 )
                 new = ast.unparse(ast.fix_missing_locations(changed))
-                new = new if isinstance(changed, ast.Return | ast.Constant | ast.Call) else f"({new})"
+                new = (
+                    new if isinstance(changed, ast.Return | ast.Constant | ast.Call) else f"({new})"
+                )
                 found.append(Mutant(name, node.lineno, first, last, new))
     return found
 
@@ -124,7 +139,10 @@ def imports(path: Path) -> frozenset[str]:
 @cache
 def needs() -> tuple[dict[str, Path], dict[str, frozenset[str]]]:
     """The file of each module of regard, of the tests' helpers and of programs, and the modules that it imports."""
-    files = {f"regard.{str(p.relative_to(SOURCE))[:-3].replace('/', '.')}": p for p in SOURCE.rglob("*.py")}
+    files = {
+        f"regard.{str(p.relative_to(SOURCE))[:-3].replace('/', '.')}": p
+        for p in SOURCE.rglob("*.py")
+    }
     files |= {name.removesuffix(".__init__"): p for name, p in files.items()}
     files |= {f"support.{p.stem}": p for p in (TESTS / "support").glob("*.py")}
     files |= {p.stem: p for folder in PROGRAMS for p in (ROOT / folder).glob("*.py")}
@@ -133,14 +151,22 @@ def needs() -> tuple[dict[str, Path], dict[str, frozenset[str]]]:
 
 def words_around(mutant: Mutant) -> set[str]:
     """The names of the module, and of the functions and classes, that a fault is in."""
-    return {Path(mutant.path).stem, *(each.name for each in definitions_around(mutant))} - {"__init__", "__call__"}
+    return {Path(mutant.path).stem, *(each.name for each in definitions_around(mutant))} - {
+        "__init__",
+        "__call__",
+    }
 
 
-def definitions_around(mutant: Mutant) -> list[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
+def definitions_around(
+    mutant: Mutant,
+) -> list[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
     """The functions and classes that a fault is in, the outermost first."""
     defined = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     found = [node for node in ast.walk(ast.parse(mutant.text()[0])) if isinstance(node, defined)]
-    return sorted((each for each in found if each.lineno <= mutant.line <= each.end_lineno), key=lambda n: n.lineno)
+    return sorted(
+        (each for each in found if each.lineno <= mutant.line <= each.end_lineno),
+        key=lambda n: n.lineno,
+    )
 
 
 @cache
@@ -175,7 +201,9 @@ def executed() -> tuple[dict[str, float], dict[str, list[str]]]:
         return {}, {}
     noted = json.loads(KEPT.read_text("utf-8"))
     tests = [*noted["seconds"]]
-    return noted["seconds"], {name: [tests[each] for each in own] for name, own in noted["functions"].items()}
+    return noted["seconds"], {
+        name: [tests[each] for each in own] for name, own in noted["functions"].items()
+    }
 
 
 def executing_tests(mutant: Mutant) -> list[str]:
@@ -185,7 +213,11 @@ def executing_tests(mutant: Mutant) -> list[str]:
     """
     noted, around, name = executed()[1], definitions_around(mutant), ""
     for outer, inner in zip([None, *around], around, strict=False):
-        name += f".<locals>.{inner.name}" if outer and not isinstance(outer, ast.ClassDef) else f".{inner.name}"
+        name += (
+            f".<locals>.{inner.name}"
+            if outer and not isinstance(outer, ast.ClassDef)
+            else f".{inner.name}"
+        )
     key = f"{mutant.path}:{name[1:]}"
     if around and not isinstance(around[-1], ast.ClassDef):
         return noted.get(key, [])
@@ -203,7 +235,9 @@ def executing_tests(mutant: Mutant) -> list[str]:
     return [*dict.fromkeys(test for each in own for test in noted[each])]
 
 
-def nearest_tests(mutant: Mutant, files: int, seconds: float) -> tuple[dict[str, list[str]], list[str]]:
+def nearest_tests(
+    mutant: Mutant, files: int, seconds: float
+) -> tuple[dict[str, list[str]], list[str]]:
     """Tests that execute what a fault is in, by file and for some time, and the nearest files.
 
     Without notes of what tests execute (executed_functions.py), there are the latter only.
@@ -211,7 +245,9 @@ def nearest_tests(mutant: Mutant, files: int, seconds: float) -> tuple[dict[str,
     near, taken, by_file = nearest_files(mutant), executed()[0], dict[str, list[str]]()
     for test in executing_tests(mutant):
         by_file.setdefault(test.partition("::")[0], []).append(test)
-    order = sorted(by_file, key=lambda file: near.index(file) if file in near else len(near))[:files]
+    order = sorted(by_file, key=lambda file: near.index(file) if file in near else len(near))[
+        :files
+    ]
     chosen: dict[str, list[str]] = {file: [] for file in order}
     for tests in zip_longest(*(by_file[file] for file in order)):  # in turn
         for file, test in zip(order, tests, strict=True):

@@ -70,8 +70,14 @@ def main() -> None:
     arguments = parser.parse_args()
     packages = lock.pinned(arguments.constraints.read_text())
     known, unknown = scan(arguments.service.rstrip("/"), packages.items())
-    print(f"{len(packages)} versions, {len(unknown)} of them not looked up, {len(known)} vulnerabilities")
-    print(*(f"vulnerable: {each}" for each in known), *(f"not looked up: {each}" for each in unknown), sep="\n")
+    print(
+        f"{len(packages)} versions, {len(unknown)} of them not looked up, {len(known)} vulnerabilities"
+    )
+    print(
+        *(f"vulnerable: {each}" for each in known),
+        *(f"not looked up: {each}" for each in unknown),
+        sep="\n",
+    )
     sys.exit(1 if known else 2 if unknown or not packages else 0)
 
 

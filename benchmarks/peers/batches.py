@@ -39,9 +39,14 @@ def batches(file: Path, kind: str) -> list[Batch]:
     order = random.permutation(len(sources))
     if kind == "bucketed":
         pools = [order[first : first + POOL] for first in range(0, len(order), POOL)]
-        order = np.concatenate([sorted(pool, key=lambda i: (len(targets[i]), len(sources[i]))) for pool in pools])
+        order = np.concatenate(
+            [sorted(pool, key=lambda i: (len(targets[i]), len(sources[i]))) for pool in pools]
+        )
     cut = list(_cut(order, targets))
-    return [_batch([sources[i] for i in cut[j]], [targets[i] for i in cut[j]]) for j in random.permutation(len(cut))]
+    return [
+        _batch([sources[i] for i in cut[j]], [targets[i] for i in cut[j]])
+        for j in random.permutation(len(cut))
+    ]
 
 
 def _rows(flat: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:

@@ -23,7 +23,9 @@ def regard_model(encoder: dict[str, Any], decoder: dict[str, Any]) -> Contestant
     from regard.core.sequence import Packing, Tokens
     from regard.training.losses import token_loss
 
-    model = regard.build({"encoder": encoder, "decoder": decoder, "vocab_size": VOCABULARY, "tie_embeddings": "all"})
+    model = regard.build(
+        {"encoder": encoder, "decoder": decoder, "vocab_size": VOCABULARY, "tie_embeddings": "all"}
+    )
 
     def loss(batch: Batch) -> Tensor:
         """As its own training computes it: of the tokens that are there, and never all logits at once."""
@@ -31,13 +33,21 @@ def regard_model(encoder: dict[str, Any], decoder: dict[str, Any]) -> Contestant
         memory = model.encode(Tokens(batch.source, batch.source_lengths))
         states = model.decoder.hidden(batch.given, memory, packing)
         labels = batch.wanted.flatten()[packing.indices]
-        return token_loss(states, model.decoder.project, labels, label_smoothing=SMOOTHING).loss / len(labels)
+        return token_loss(
+            states, model.decoder.project, labels, label_smoothing=SMOOTHING
+        ).loss / len(labels)
 
     return model, loss
 
 
 def regard_transformer() -> Contestant:
-    table = {"kind": "transformer", "dim": WIDTH, "layers": LAYERS, "heads": HEADS, "ffn_dim": HIDDEN}
+    table = {
+        "kind": "transformer",
+        "dim": WIDTH,
+        "layers": LAYERS,
+        "heads": HEADS,
+        "ffn_dim": HIDDEN,
+    }
     return regard_model({**table, "dropout": DROPOUT}, {**table, "dropout": DROPOUT})
 
 
@@ -68,11 +78,15 @@ def hugging_face(name: str) -> Contestant:
         decoder_start_token_id=START,
         use_cache=False,
     )
-    model = getattr(transformers, {"Marian": "MarianMTModel", "Bart": "BartForConditionalGeneration"}[name])(config)
+    model = getattr(
+        transformers, {"Marian": "MarianMTModel", "Bart": "BartForConditionalGeneration"}[name]
+    )(config)
 
     def forward(batch: Batch) -> Tensor:
         return model(
-            input_ids=batch.source, attention_mask=batch.source_mask.long(), decoder_input_ids=batch.given
+            input_ids=batch.source,
+            attention_mask=batch.source_mask.long(),
+            decoder_input_ids=batch.given,
         ).logits
 
     return model, forward
@@ -155,7 +169,13 @@ def joey_gru(attention: str, *, feed: bool) -> Contestant:
     """Joey NMT's decoder makes a step, then attends; `luong` is the bilinear score, `bahdanau` the additive one."""
     part = {"type": "recurrent", "rnn_type": "gru", "num_layers": 1, "dropout": DROPOUT}
     encoder = {**part, "hidden_size": WIDTH // 2, "bidirectional": True}
-    decoder = {**part, "hidden_size": WIDTH, "hidden_dropout": DROPOUT, "attention": attention, "input_feeding": feed}
+    decoder = {
+        **part,
+        "hidden_size": WIDTH,
+        "hidden_dropout": DROPOUT,
+        "attention": attention,
+        "input_feeding": feed,
+    }
     return joey_model(encoder, decoder, scale=False)
 
 
@@ -167,10 +187,17 @@ def x_transformers() -> Contestant:
         "dim": WIDTH, "depth": LAYERS, "heads": HEADS, "attn_dropout": DROPOUT, "ff_dropout": DROPOUT,
         "ff_custom_activation": nn.ReLU(), "attn_flash": True,
     }  # fmt: skip
-    around: dict[str, Any] = {"num_tokens": VOCABULARY, "max_seq_len": LONGEST, "emb_dropout": DROPOUT}
+    around: dict[str, Any] = {
+        "num_tokens": VOCABULARY,
+        "max_seq_len": LONGEST,
+        "emb_dropout": DROPOUT,
+    }
     encoder = TransformerWrapper(attn_layers=Encoder(**part), return_only_embed=True, **around)
     decoder = TransformerWrapper(
-        attn_layers=Decoder(cross_attend=True, **part), tie_embedding=True, token_emb=encoder.token_emb, **around
+        attn_layers=Decoder(cross_attend=True, **part),
+        tie_embedding=True,
+        token_emb=encoder.token_emb,
+        **around,
     )
 
     def forward(batch: Batch) -> Tensor:
@@ -190,8 +217,12 @@ BUILDERS: dict[str, Callable[[], Contestant]] = {
     "joey-additive-feed": partial(joey_gru, "bahdanau", input_feeding=True),
     "joey-bilinear-feed": partial(joey_gru, "luong", input_feeding=True),
     "joey-bilinear": partial(joey_gru, "luong", feed=False),
-    "regard-additive-feed": partial(regard_gru, attention="luong", score="additive", input_feeding=True),
-    "regard-bilinear-feed": partial(regard_gru, attention="luong", score="bilinear", input_feeding=True),
+    "regard-additive-feed": partial(
+        regard_gru, attention="luong", score="additive", input_feeding=True
+    ),
+    "regard-bilinear-feed": partial(
+        regard_gru, attention="luong", score="bilinear", input_feeding=True
+    ),
     "regard-bilinear": partial(regard_gru, attention="luong", score="bilinear"),
     "regard-before": partial(regard_gru, attention="bahdanau", score="additive"),
 }

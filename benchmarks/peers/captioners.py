@@ -18,7 +18,9 @@ import torch
 
 SIZE, PATCH, WIDTH, BLOCKS, HEADS, HIDDEN, VOCABULARY = 192, 16, 256, (6, 3), 4, 1024, 4000
 WORDS, BEAM, BATCH = 12, 5, 16
-Caption = Callable[[np.ndarray], list[list[int]]]  # pictures (B, Y, X, 3) in bytes to WORDS tokens each
+Caption = Callable[
+    [np.ndarray], list[list[int]]
+]  # pictures (B, Y, X, 3) in bytes to WORDS tokens each
 
 
 def regard(encoder: dict[str, Any]) -> tuple[torch.nn.Module, Caption]:
@@ -28,10 +30,18 @@ def regard(encoder: dict[str, Any]) -> tuple[torch.nn.Module, Caption]:
     from regard.decoding.request import Request, SearchTask
     from regard.decoding.search import search
 
-    decoder = {"kind": "transformer", "dim": WIDTH, "layers": BLOCKS[1], "heads": HEADS, "ffn_dim": HIDDEN}
+    decoder = {
+        "kind": "transformer",
+        "dim": WIDTH,
+        "layers": BLOCKS[1],
+        "heads": HEADS,
+        "ffn_dim": HIDDEN,
+    }
     model = regard.build({"encoder": encoder, "decoder": decoder, "vocab_size": VOCABULARY}).eval()
     worth = image_token_cost(SIZE)
-    config = DecodeConfig(beam_size=BEAM, min_length=WORDS, max_length=WORDS, batch_tokens=BATCH * worth)
+    config = DecodeConfig(
+        beam_size=BEAM, min_length=WORDS, max_length=WORDS, batch_tokens=BATCH * worth
+    )
 
     def caption(pictures: np.ndarray) -> list[list[int]]:
         inputs = [Request(picture, worth) for picture in pictures]
@@ -52,7 +62,13 @@ def regard_efficientnet() -> tuple[torch.nn.Module, Caption]:
 
 
 def hugging_face() -> tuple[torch.nn.Module, Caption]:
-    from transformers import GPT2Config, GPT2LMHeadModel, VisionEncoderDecoderModel, ViTConfig, ViTModel
+    from transformers import (
+        GPT2Config,
+        GPT2LMHeadModel,
+        VisionEncoderDecoderModel,
+        ViTConfig,
+        ViTModel,
+    )
 
     sees = ViTConfig(
         hidden_size=WIDTH, num_hidden_layers=BLOCKS[0], num_attention_heads=HEADS, intermediate_size=HIDDEN,
@@ -72,14 +88,24 @@ def hugging_face() -> tuple[torch.nn.Module, Caption]:
     def caption(pictures: np.ndarray) -> list[list[int]]:
         found = []
         for first in range(0, len(pictures), BATCH):
-            some = torch.from_numpy(pictures[first : first + BATCH]).permute(0, 3, 1, 2).float().div(127.5).sub(1.0)
+            some = (
+                torch.from_numpy(pictures[first : first + BATCH])
+                .permute(0, 3, 1, 2)
+                .float()
+                .div(127.5)
+                .sub(1.0)
+            )
             found += model.generate(pixel_values=some, **how)[:, 1:].tolist()
         return found
 
     return model, caption
 
 
-CAPTIONERS = {"regard": regard_vit, "regard-efficientnet": regard_efficientnet, "hugging-face": hugging_face}
+CAPTIONERS = {
+    "regard": regard_vit,
+    "regard-efficientnet": regard_efficientnet,
+    "hugging-face": hugging_face,
+}
 
 
 def main(name: str, file: Path, threads: int) -> None:

@@ -37,7 +37,10 @@ def main(run: str, sentences: Path, options: str, device: str, threads: int) -> 
         if line.strip() == "predict":
             start, before = time.perf_counter(), time.process_time()
             model.predict(texts, **settings)
-            found = {"seconds": time.perf_counter() - start, "processor": time.process_time() - before}
+            found = {
+                "seconds": time.perf_counter() - start,
+                "processor": time.process_time() - before,
+            }
         elif line.strip() == "stream":
             found = {"seconds": [_first(model, text, settings) for text in texts[:STREAMS]]}
         print(json.dumps(found), file=answer)

@@ -65,7 +65,11 @@ class Client:
     """A client that asks again when it is answered, on a connection that is kept open."""
 
     def __init__(
-        self, port: int, polled: selectors.BaseSelector, chance: random.Random, requests: list[tuple[bytes, int]]
+        self,
+        port: int,
+        polled: selectors.BaseSelector,
+        chance: random.Random,
+        requests: list[tuple[bytes, int]],
     ) -> None:
         self.port, self.polled, self.chance, self.requests = port, polled, chance, requests
         self.connect()
@@ -151,7 +155,9 @@ class Load:
             self.idle.append(connection)
         return status
 
-    async def open(self, port: int, rate: float, seconds: float, patience: float, seed: int) -> dict[str, Any]:
+    async def open(
+        self, port: int, rate: float, seconds: float, patience: float, seed: int
+    ) -> dict[str, Any]:
         chance, begin = random.Random(seed), time.perf_counter() + 0.1
         found: list[tuple[int, float, int]] = []  # status, seconds since it was due, sentences
         last = begin
@@ -159,7 +165,9 @@ class Load:
         async def one(due: float, request: bytes, sentences: int) -> None:
             nonlocal last
             try:
-                status = await asyncio.wait_for(self._ask(port, request), due + patience - time.perf_counter())
+                status = await asyncio.wait_for(
+                    self._ask(port, request), due + patience - time.perf_counter()
+                )
             except TimeoutError:
                 status = -1
             now = time.perf_counter()
@@ -184,7 +192,11 @@ class Load:
 
     async def closed(self, port: int, clients: int, warm: float, seconds: float) -> dict[str, Any]:
         """Without asyncio, whose tasks would take twice the processor time: what is left is mostly the system's."""
-        begin, chance, polled = time.perf_counter() + warm, random.Random(clients), selectors.DefaultSelector()
+        begin, chance, polled = (
+            time.perf_counter() + warm,
+            random.Random(clients),
+            selectors.DefaultSelector(),
+        )
         asking = {Client(port, polled, chance, self.requests) for _ in range(clients)}
         counts: Counter[str] = Counter()
         requests = done = 0
@@ -196,7 +208,10 @@ class Load:
                 now = time.perf_counter()
                 if begin <= now < begin + seconds:
                     counts[str(status)] += 1
-                    requests, done = requests + (status == 200), done + client.sentences * (status == 200)
+                    requests, done = (
+                        requests + (status == 200),
+                        done + client.sentences * (status == 200),
+                    )
                 if now < begin + seconds:
                     client.ask()
                 else:
@@ -211,7 +226,9 @@ class Load:
         for number in range(times):
             request = self.requests[number % len(self.requests)][0]
             with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
-                connection.sendall(request.replace(b"HTTP/1.1\r\n", b"HTTP/1.1\r\nconnection: close\r\n", 1))
+                connection.sendall(
+                    request.replace(b"HTTP/1.1\r\n", b"HTTP/1.1\r\nconnection: close\r\n", 1)
+                )
                 start, content = time.perf_counter(), b""
                 while b"data:" not in content:
                     if not (data := connection.recv(65536)):

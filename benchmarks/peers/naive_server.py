@@ -35,8 +35,13 @@ class Translator:
     def __call__(self, texts: list[str], beam: int) -> list[str]:
         tokens = [each.tokens for each in self.source.encode_batch(texts, add_special_tokens=False)]
         longest = int(self.ratio * max(len(each) + 1 for each in tokens)) if self.ratio else LONGEST
-        results = self.inner.translate_batch(tokens, beam_size=beam, max_decoding_length=longest, min_decoding_length=0)
-        return [self.target.decode([self.target.token_to_id(t) for t in each.hypotheses[0]]) for each in results]
+        results = self.inner.translate_batch(
+            tokens, beam_size=beam, max_decoding_length=longest, min_decoding_length=0
+        )
+        return [
+            self.target.decode([self.target.token_to_id(t) for t in each.hypotheses[0]])
+            for each in results
+        ]
 
 
 def main(folder: Path, port: int, way: str, threads: int, ratio: float) -> None:
@@ -58,7 +63,9 @@ def main(folder: Path, port: int, way: str, threads: int, ratio: float) -> None:
         return JSONResponse({})
 
     answer(["a"], 1)
-    app = Starlette(routes=[Route("/predict", predict, methods=["POST"]), Route("/health/ready", ready)])
+    app = Starlette(
+        routes=[Route("/predict", predict, methods=["POST"]), Route("/health/ready", ready)]
+    )
     uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning", access_log=False)
 
 

@@ -22,10 +22,14 @@ def main(folder: Path, out: Path) -> None:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(vocab_size=VOCABULARY, special_tokens=list(SPECIALS), show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY, special_tokens=list(SPECIALS), show_progress=False
+    )
     tokenizer.train_from_iterator(chain.from_iterable(sides.values()), trainer)
     if tokenizer.get_vocab_size() != VOCABULARY:
-        raise SystemExit(f"wanted {VOCABULARY} tokens, got {tokenizer.get_vocab_size()}: is the text all there?")
+        raise SystemExit(
+            f"wanted {VOCABULARY} tokens, got {tokenizer.get_vocab_size()}: is the text all there?"
+        )
     arrays = {}
     for side, sentences in sides.items():
         rows = [encoding.ids for encoding in tokenizer.encode_batch(sentences)]

@@ -25,7 +25,9 @@ import numpy as np
 LONGEST = 100  # tokens of an output with its end, where no ratio is given
 BANNED = -1e4  # a logit that is never chosen
 Rows = list[list[int]]
-Translate = Callable[[Rows, int, int], Rows]  # a batch, the size of the beam, and the most tokens of an output
+Translate = Callable[
+    [Rows, int, int], Rows
+]  # a batch, the size of the beam, and the most tokens of an output
 
 
 class Exported:
@@ -58,7 +60,10 @@ def regard(model: Exported, threads: int, *, int8: bool = False) -> Translate:
     def translate(rows: Rows, beam: int, longest: int) -> Rows:
         inputs = [Request([*row, END], len(row) + 1) for row in rows]
         config = DecodeConfig(
-            beam_size=beam, max_length=longest, batch_tokens=2**20, quantization="int8" if int8 else None
+            beam_size=beam,
+            max_length=longest,
+            batch_tokens=2**20,
+            quantization="int8" if int8 else None,
         )
         found = dict(search(SearchTask(ours, Tokens.of, config), inputs))
         return [list(found[i][0].tokens) for i in range(len(rows))]
@@ -104,11 +109,14 @@ def marian(model: Exported, threads: int) -> Translate:
             num_beams=beam,
             max_new_tokens=longest,
             decoder_start_token_id=model.start,
-            early_stopping=beam > 1,  # at as many outputs as beams, as CTranslate2 does; otherwise it goes on longer
+            early_stopping=beam
+            > 1,  # at as many outputs as beams, as CTranslate2 does; otherwise it goes on longer
             **ids,
         )
         mask = (source != model.pad).long()
-        return peer.generate(source, attention_mask=mask, generation_config=settings)[:, 1:].tolist()
+        return peer.generate(source, attention_mask=mask, generation_config=settings)[
+            :, 1:
+        ].tolist()
 
     return translate
 
@@ -123,7 +131,9 @@ def ctranslate2(model: Exported, threads: int, *, name: str) -> Translate:
 
     def translate(rows: Rows, beam: int, longest: int) -> Rows:
         sources = [[words[token] for token in row] for row in rows]
-        found = peer.translate_batch(sources, beam_size=beam, max_decoding_length=longest, return_end_token=True)
+        found = peer.translate_batch(
+            sources, beam_size=beam, max_decoding_length=longest, return_end_token=True
+        )
         return [[numbers[word] for word in result.hypotheses[0]] for result in found]
 
     return translate
@@ -137,7 +147,12 @@ def joey(model: Exported, threads: int) -> Translate:
     from joeynmt.vocabulary import Vocabulary
 
     torch.set_num_threads(threads)
-    order = [model.unknown, model.pad, model.start, model.end]  # ours, in the order that it insists on
+    order = [
+        model.unknown,
+        model.pad,
+        model.start,
+        model.end,
+    ]  # ours, in the order that it insists on
     order += [number for number in range(model.vocab_size) if number not in order]
     specials = SimpleNamespace(
         unk_token="<unk>", pad_token="<pad>", bos_token="<s>", eos_token="</s>", sep_token=None,
@@ -148,7 +163,9 @@ def joey(model: Exported, threads: int) -> Translate:
     embeddings = {"embedding_dim": model.dim, "scale": model.scaled}
     tied = {"tied_embeddings": True, "tied_softmax": True}
     peer: Any = build_model(
-        {part: {**table, "embeddings": embeddings} for part, table in parts.items()} | tied, words, words
+        {part: {**table, "embeddings": embeddings} for part, table in parts.items()} | tied,
+        words,
+        words,
     )
     peer.eval()
     with torch.no_grad():
@@ -161,7 +178,10 @@ def joey(model: Exported, threads: int) -> Translate:
     def translate(rows: Rows, beam: int, longest: int) -> Rows:
         source = _padded([[number[token] for token in row] for row in rows], 3, 1)
         batch = SimpleNamespace(
-            src=source, src_length=(source != 1).sum(1), src_mask=(source != 1)[:, None], has_trg=False
+            src=source,
+            src_length=(source != 1).sum(1),
+            src_mask=(source != 1)[:, None],
+            has_trg=False,
         )
         # Its penalty is ((5 + length) / 6)^alpha, never the length alone.
         found, _, _ = search(peer, batch, max_output_length=longest, beam_size=beam, beam_alpha=1.0)
@@ -183,7 +203,12 @@ def _joey_gru(model: Exported) -> dict[str, dict[str, Any]]:
     attention = {"additive": "bahdanau", "bilinear": "luong"}[model.score]
     return {
         "encoder": {**part, "hidden_size": model.dim // 2, "bidirectional": True},
-        "decoder": {**part, "hidden_size": model.dim, "attention": attention, "input_feeding": model.input_feeding},
+        "decoder": {
+            **part,
+            "hidden_size": model.dim,
+            "attention": attention,
+            "input_feeding": model.input_feeding,
+        },
     }
 
 
@@ -200,7 +225,9 @@ def _put_transformer(peer: Any, model: Exported, weights: dict[str, Any]) -> Non
         for index, layer in enumerate(part.layers):
             block, last = f"{side}.stack.layers.{index}", "norm2" if side == "encoder" else "norm3"
             attend = layer.src_src_att if side == "encoder" else layer.trg_trg_att
-            attentions = [(attend, "self_attn")] + ([(layer.src_trg_att, "cross_attn")] if side == "decoder" else [])
+            attentions = [(attend, "self_attn")] + (
+                [(layer.src_trg_att, "cross_attn")] if side == "decoder" else []
+            )
             for attention, name in attentions:
                 for into, ours in (
                     ("q_layer", "q_proj"),

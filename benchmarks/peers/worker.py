@@ -38,17 +38,27 @@ def main(name: str, file: Path, kind: str, threads: int) -> None:
         loss = forward(batch)
         if loss.dim():  # logits of every position
             wanted = batch.wanted.reshape(-1)
-            loss = F.cross_entropy(loss.reshape(-1, VOCABULARY), wanted, ignore_index=PAD, label_smoothing=SMOOTHING)
+            loss = F.cross_entropy(
+                loss.reshape(-1, VOCABULARY), wanted, ignore_index=PAD, label_smoothing=SMOOTHING
+            )
         loss.backward()
         optimiser.step()
-        return {"seconds": time.perf_counter() - start, "busy": time.process_time() - busy, "loss": float(loss)}
+        return {
+            "seconds": time.perf_counter() - start,
+            "busy": time.process_time() - busy,
+            "loss": float(loss),
+        }
 
     data = batches(file, kind)
     first = step(data[-1])["loss"]
     untouched = [key for key, p in model.named_parameters() if p.grad is None]
     for batch in data[-WARM:-1]:
         step(batch)
-    about = {"parameters": sum(p.numel() for p in parameters), "loss": first, "untouched": untouched}
+    about = {
+        "parameters": sum(p.numel() for p in parameters),
+        "loss": first,
+        "untouched": untouched,
+    }
     print(json.dumps(about), file=answer)
     for line in sys.stdin:
         print(json.dumps(step(data[int(line) % len(data)])), file=answer)

@@ -28,9 +28,15 @@ class Picture:
 
 def chart(title: str, ticks: Sequence[object], series: Mapping[str, Sequence[float]]) -> Picture:
     """A line for each series over common ticks."""
-    drawn = [charts.ChartLine(name, [(value,) * 3 for value in values]) for name, values in series.items()]
+    drawn = [
+        charts.ChartLine(name, [(value,) * 3 for value in values])
+        for name, values in series.items()
+    ]
     return Picture(
-        charts.lines(title, [str(tick) for tick in ticks], drawn, lambda value: f"{value:.3g}").content(), title
+        charts.lines(
+            title, [str(tick) for tick in ticks], drawn, lambda value: f"{value:.3g}"
+        ).content(),
+        title,
     )
 
 
@@ -66,7 +72,9 @@ def main(lesson: str, file: str) -> int:
         answer = getattr(answers, f"exercise_{exercise}", None)
         if answer is None:
             wrong += 1
-            print(f"Exercise {lesson}.{exercise}: not yet. There is no exercise_{exercise} in {Path(file).name}.")
+            print(
+                f"Exercise {lesson}.{exercise}: not yet. There is no exercise_{exercise} in {Path(file).name}."
+            )
             continue
         try:
             grade(int(lesson), exercise, answer)
@@ -77,6 +85,12 @@ def main(lesson: str, file: str) -> int:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3 or sys.argv[1] not in map(str, range(1, 13)) or not Path(sys.argv[2]).is_file():
-        sys.exit("usage: python course.py LESSON ANSWERS.py    (a lesson from 1 to 12, and the file of your answers)")
+    if (
+        len(sys.argv) != 3
+        or sys.argv[1] not in map(str, range(1, 13))
+        or not Path(sys.argv[2]).is_file()
+    ):
+        sys.exit(
+            "usage: python course.py LESSON ANSWERS.py    (a lesson from 1 to 12, and the file of your answers)"
+        )
     sys.exit(main(*sys.argv[1:]))

@@ -17,9 +17,14 @@ def heat(path: str, title: str, rows: Sequence[str], keys: Sequence[str], weight
     Path(path).write_bytes(charts.heat_map(title, rows, keys, weights.tolist()).content())
 
 
-def lines(path: str, title: str, ticks: Sequence[object], series: Mapping[str, Sequence[float]]) -> None:
+def lines(
+    path: str, title: str, ticks: Sequence[object], series: Mapping[str, Sequence[float]]
+) -> None:
     """A line for each series over common ticks."""
-    drawn = [charts.ChartLine(name, [(float(value),) * 3 for value in values]) for name, values in series.items()]
+    drawn = [
+        charts.ChartLine(name, [(float(value),) * 3 for value in values])
+        for name, values in series.items()
+    ]
     chart = charts.lines(title, [str(tick) for tick in ticks], drawn, lambda value: f"{value:.3g}")
     Path(path).write_bytes(chart.content())
 
@@ -47,8 +52,15 @@ def beam_tree(path: str, model: Any, text: str, beam_size: int) -> None:
         (x, y), node, ink = at[i], trace.nodes[i], "#1c1e22" if i in best else "#6f7278"
         if node.parent != ROOT:
             from_x, from_y = at[node.parent]
-            canvas.line((from_x + 48, from_y), (x - 4, y), 2 if i in best else 1, "#0072b2" if i in best else "#c4c6ca")
-        canvas.text((x, y), f"{shortened(names[i], 4)} {node.log_probability:.1f}", fill=ink, bold=i in best)
+            canvas.line(
+                (from_x + 48, from_y),
+                (x - 4, y),
+                2 if i in best else 1,
+                "#0072b2" if i in best else "#c4c6ca",
+            )
+        canvas.text(
+            (x, y), f"{shortened(names[i], 4)} {node.log_probability:.1f}", fill=ink, bold=i in best
+        )
     for end, output in zip(ends, outputs, strict=True):
         x, y = at[end]
         canvas.text((x + 66, y), f"score {output.score:.2f}", fill="#8a3c00", bold=True)

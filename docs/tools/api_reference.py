@@ -39,14 +39,30 @@ GROUPS = {
     "Errors": ["RegardError", "InvalidArgument", "InvalidRecipe", "CheckpointRefused", "Diverged", "TrainingFailed"],
 }  # fmt: skip
 INTERFACES = {
-    "regard.model.interfaces": ["Encoder", "Decoder", "DecoderState", "StatefulDecoder", "CarriedState", "Pool"],
+    "regard.model.interfaces": [
+        "Encoder",
+        "Decoder",
+        "DecoderState",
+        "StatefulDecoder",
+        "CarriedState",
+        "Pool",
+    ],
     "regard.decoding.interfaces": ["LogitsProcessor", "Hypothesis"],
     "regard.runtime.interfaces": ["SearchStrategy", "Engine", "EngineDecoder"],
     "regard.evaluation.metrics": ["Metric"],
     "regard.data.sources": ["DataSource"],
     "regard.model.part_config": ["EncoderConfig", "DecoderConfig", "PoolConfig"],
 }
-REGISTER = ["encoder", "decoder", "pool", "score", "position", "metric", "data_source", "logits_processor"]
+REGISTER = [
+    "encoder",
+    "decoder",
+    "pool",
+    "score",
+    "position",
+    "metric",
+    "data_source",
+    "logits_processor",
+]
 
 
 def reference() -> str:

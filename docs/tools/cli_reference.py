@@ -37,14 +37,20 @@ def _sections(group: Any, context: typer.Context) -> Iterator[str]:
 
 
 def _verb(command: Any, context: typer.Context) -> Iterator[str]:
-    text, *examples = re.split(r"\s*\bExamples?:\s*", inspect.cleandoc(command.help or ""), maxsplit=1)
+    text, *examples = re.split(
+        r"\s*\bExamples?:\s*", inspect.cleandoc(command.help or ""), maxsplit=1
+    )
     yield f"## {context.command_path}\n"
     yield f"{text}\n"
     if examples:
         lines = [" ".join(example.split()) for example in examples[0].split("\n\n")]
         yield "\n".join(["```sh", *lines, "```", ""])
     for kind, title in (("argument", "argument"), ("option", "option")):
-        rows = [_row(each, context) for each in command.get_params(context) if each.param_type_name == kind]
+        rows = [
+            _row(each, context)
+            for each in command.get_params(context)
+            if each.param_type_name == kind
+        ]
         if rows := [row for row in rows if row]:
             yield "\n".join([f"| {title} | |", "|---|---|", *rows, ""])
 
@@ -53,8 +59,14 @@ def _row(param: Any, context: typer.Context) -> str | None:
     record = param.get_help_record(context)
     if record is None or "--help" in param.opts:
         return None
-    name = str(param.metavar or param.name.upper()) if param.param_type_name == "argument" else record[0]
-    text = re.sub(r"\s*\[[\d<=]*x[<>=\d]*\]|; [\d<=]*x[<>=\d]*(?=\])|\s*\[required\]$", "", record[1])
+    name = (
+        str(param.metavar or param.name.upper())
+        if param.param_type_name == "argument"
+        else record[0]
+    )
+    text = re.sub(
+        r"\s*\[[\d<=]*x[<>=\d]*\]|; [\d<=]*x[<>=\d]*(?=\])|\s*\[required\]$", "", record[1]
+    )
     return f"| `{_cell(name)}` | {_cell(_text(text))} |"
 
 

@@ -55,18 +55,23 @@ def field_lines(obj: object) -> list[str]:
     if not (isinstance(obj, type) and is_dataclass(obj)):
         return []
     documented = [each for each in fields(obj) if "doc" in each.metadata]
-    return [f"{each.name}  {each.metadata['doc']} [default: {each.default!r}]" for each in documented]
+    return [
+        f"{each.name}  {each.metadata['doc']} [default: {each.default!r}]" for each in documented
+    ]
 
 
 def _escaped(line: str) -> str:
     parts = re.split(r"(`[^`]*`)", line)
     return "".join(
-        part if part.startswith("`") else re.sub(r"([*|\\]|(?<=\w)_(?!\w))", r"\\\1", part) for part in parts
+        part if part.startswith("`") else re.sub(r"([*|\\]|(?<=\w)_(?!\w))", r"\\\1", part)
+        for part in parts
     )
 
 
 def setup(app: Any) -> dict[str, bool]:
-    def process(app: Any, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
+    def process(
+        app: Any, what: str, name: str, obj: object, options: object, lines: list[str]
+    ) -> None:
         lines[:] = reworked([*lines, "", *field_lines(obj)])
 
     app.connect("autodoc-process-docstring", process)

@@ -25,8 +25,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGE, PICTURES, WORK = ROOT / "docs" / "gallery.md", ROOT / "docs" / "gallery", ROOT / "build" / "gallery"
-BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```$((?:\n*!\[[^\]]*\]\(gallery/[\w.-]+\))*)", re.DOTALL | re.MULTILINE)
+PAGE, PICTURES, WORK = (
+    ROOT / "docs" / "gallery.md",
+    ROOT / "docs" / "gallery",
+    ROOT / "build" / "gallery",
+)
+BLOCK = re.compile(
+    r"^```(sh|python)\n(.*?)^```$((?:\n*!\[[^\]]*\]\(gallery/[\w.-]+\))*)", re.DOTALL | re.MULTILINE
+)
 CONTINUED = re.compile(r"\s*\\\n\s*")  # a command that goes on in the next line
 DRAWN = re.compile(r"!\[([^\]]*)\]\(gallery/([\w.-]+)\)")
 NAME = re.compile(r"\bruns/[\w-]+|[\w-]+\.(?:toml|tsv|txt|vectors)\b")
@@ -59,7 +65,11 @@ class Block:
 def blocks(page: str) -> list[Block]:
     """All blocks of the page that run, each command in one line."""
     return [
-        Block(match[1], CONTINUED.sub(" ", match[2]), tuple(name for _, name in DRAWN.findall(match[3])))
+        Block(
+            match[1],
+            CONTINUED.sub(" ", match[2]),
+            tuple(name for _, name in DRAWN.findall(match[3])),
+        )
         for match in BLOCK.finditer(page)
     ]
 
@@ -67,8 +77,12 @@ def blocks(page: str) -> list[Block]:
 def needed(page: Sequence[Block], block: Block) -> list[Block]:
     """The blocks before this one that write its files or train its models, and those that they need."""
     earlier = page[: page.index(block)]
-    found = [each for each in earlier if not each.drawn and not set(each.names).isdisjoint(block.names)]
-    return [each for each in earlier if each in found or any(each in needed(page, one) for one in found)]
+    found = [
+        each for each in earlier if not each.drawn and not set(each.names).isdisjoint(block.names)
+    ]
+    return [
+        each for each in earlier if each in found or any(each in needed(page, one) for one in found)
+    ]
 
 
 def selected(page: list[Block], only: Sequence[str] = ()) -> list[Block]:
@@ -82,12 +96,17 @@ def drawing_digest() -> str:
     """Of the modules that make a picture of a model."""
     digest = hashlib.sha256()
     packages = [ROOT / "src" / "regard" / name for name in ("views", "interpret")]
-    for path in (PICTURES / "drawing.py", *sorted(path for each in packages for path in each.rglob("*.py"))):
+    for path in (
+        PICTURES / "drawing.py",
+        *sorted(path for each in packages for path in each.rglob("*.py")),
+    ):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
-def draw(page: list[Block], work: Path = WORK, pictures: Path = PICTURES, drawing: str | None = None) -> list[str]:
+def draw(
+    page: list[Block], work: Path = WORK, pictures: Path = PICTURES, drawing: str | None = None
+) -> list[str]:
     """Run the blocks that are not up to date; the pictures that were drawn."""
     work.mkdir(parents=True, exist_ok=True)
     if str(PICTURES) not in sys.path:
@@ -95,7 +114,11 @@ def draw(page: list[Block], work: Path = WORK, pictures: Path = PICTURES, drawin
     drawing = drawing or drawing_digest()
     found = []
     for block in page:
-        state = "".join(each.text for each in needed(page, block)) + block.text + (drawing if block.drawn else "")
+        state = (
+            "".join(each.text for each in needed(page, block))
+            + block.text
+            + (drawing if block.drawn else "")
+        )
         stamp = work / ".done" / hashlib.sha256(state.encode()).hexdigest()
         if stamp.exists() and all((pictures / name).exists() for name in block.drawn):
             continue
@@ -143,12 +166,18 @@ def _command(line: str) -> None:
 
         app(words[1:], standalone_mode=False)
     else:
-        subprocess.run(["bash", "-o", "pipefail", "-c", line], check=True, capture_output=True, text=True)
+        subprocess.run(
+            ["bash", "-o", "pipefail", "-c", line], check=True, capture_output=True, text=True
+        )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", action="append", help="pictures whose names contain this; may be repeated")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--only", action="append", help="pictures whose names contain this; may be repeated"
+    )
     parser.add_argument("--all", action="store_true", help="train and draw everything anew")
     options = parser.parse_args()
     if options.all:

@@ -13,8 +13,18 @@ from regard.server.engine import Engine
 from regard.server.openapi import OpenApiRoutes
 
 Table = dict[str, Any]
-HIDDEN = ("Studio", "StudioData", "StudioRun", "StudioLong")  # what the studio's page asks: no API for others
-TITLES = {"Native": "Regard's own API", "OpenAI": "OpenAI", "LibreTranslate": "LibreTranslate", "OpenNMT": "OpenNMT-py"}
+HIDDEN = (
+    "Studio",
+    "StudioData",
+    "StudioRun",
+    "StudioLong",
+)  # what the studio's page asks: no API for others
+TITLES = {
+    "Native": "Regard's own API",
+    "OpenAI": "OpenAI",
+    "LibreTranslate": "LibreTranslate",
+    "OpenNMT": "OpenNMT-py",
+}
 TITLES |= {
     "OpenInference": "Open Inference Protocol",
     "Operation": "Operations",
@@ -34,7 +44,11 @@ This page is generated from the same description: `python docs/tools/http_refere
 def description() -> Table:
     """The OpenAPI document of a server without models."""
     table = Server(Engine(device="cpu")).table
-    routes = next(each.handler.__self__ for each in table.routes if isinstance(each.handler.__self__, OpenApiRoutes))
+    routes = next(
+        each.handler.__self__
+        for each in table.routes
+        if isinstance(each.handler.__self__, OpenApiRoutes)
+    )
     document: Table = json.loads(asyncio.run(routes.describe(None)).body)
     return document
 
@@ -57,7 +71,9 @@ def _operation(title: str, operation: Table, schemas: Table) -> Iterator[str]:
     yield f"{operation['summary'].removesuffix('.')}.\n"
     if content := operation.get("requestBody", {}).get("content"):
         yield f"Takes {', '.join(f'`{kind}`' for kind in content)}.\n"
-        yield from _fields("request", content.get("application/json", {}).get("schema", {}), schemas)
+        yield from _fields(
+            "request", content.get("application/json", {}).get("schema", {}), schemas
+        )
     if content := operation["responses"]["200"].get("content"):
         yield f"Gives {', '.join(f'`{kind}`' for kind in content)}.\n"
         yield from _fields("answer", content.get("application/json", {}).get("schema", {}), schemas)
@@ -72,7 +88,13 @@ def _fields(title: str, schema: Table, schemas: Table) -> Iterator[str]:
 
 
 def _row(name: str, entry: Table, required: bool, schemas: Table) -> str:
-    default = "required" if required else f"`{json.dumps(entry['default'])}`" if "default" in entry else ""
+    default = (
+        "required"
+        if required
+        else f"`{json.dumps(entry['default'])}`"
+        if "default" in entry
+        else ""
+    )
     cells = (f"`{name}`", _type(entry, schemas), default, entry.get("description", ""))
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 

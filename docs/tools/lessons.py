@@ -20,7 +20,11 @@ from sphinx.errors import ExtensionError
 import run_lesson
 
 ROOT = Path(__file__).parents[2]
-COURSE, SOURCE, CACHE = ROOT / "docs" / "course", ROOT / "src" / "regard", ROOT / "build" / "lessons"
+COURSE, SOURCE, CACHE = (
+    ROOT / "docs" / "course",
+    ROOT / "src" / "regard",
+    ROOT / "build" / "lessons",
+)
 LESSON = re.compile(r"course/(\d\d-[\w-]+)")
 Cell = dict[str, str]
 
@@ -28,7 +32,12 @@ Cell = dict[str, str]
 def results(lesson: Path) -> list[Cell]:
     """What each cell of a lesson gave."""
     digest = hashlib.sha256()
-    for path in (lesson, COURSE / "course.py", Path(run_lesson.__file__), *sorted(SOURCE.rglob("*.py"))):
+    for path in (
+        lesson,
+        COURSE / "course.py",
+        Path(run_lesson.__file__),
+        *sorted(SOURCE.rglob("*.py")),
+    ):
         digest.update(path.read_bytes())
     kept = CACHE / f"{lesson.stem}-{digest.hexdigest()[:16]}.json"
     if not kept.exists():
@@ -72,7 +81,11 @@ def notebook(text: str, cells: list[Cell]) -> dict[str, Any]:
 
 def _markdown(text: str, number: int) -> list[dict[str, Any]]:
     source = text.strip().replace("```python .noeval", "```python")
-    return [{"cell_type": "markdown", "id": f"cell-{number}", "metadata": {}, "source": source}] if source else []
+    return (
+        [{"cell_type": "markdown", "id": f"cell-{number}", "metadata": {}, "source": source}]
+        if source
+        else []
+    )
 
 
 def _code(code: str, cell: Cell, number: int) -> dict[str, Any]:
@@ -100,7 +113,9 @@ def _finished(app: Any, exception: Exception | None) -> None:
     folder = Path(app.outdir) / "course"
     with zipfile.ZipFile(folder / "course.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         for path in sorted(COURSE.glob("[0-9]*.md")):
-            content = json.dumps(notebook(path.read_text("utf-8"), results(path)), ensure_ascii=False, indent=1)
+            content = json.dumps(
+                notebook(path.read_text("utf-8"), results(path)), ensure_ascii=False, indent=1
+            )
             (folder / f"{path.stem}.ipynb").write_text(content, "utf-8")
             archive.writestr(f"course/{path.stem}.ipynb", content)
         for path in (COURSE / "course.py", *sorted((COURSE / "graders").glob("*.py"))):

@@ -20,7 +20,9 @@ import regard
 
 ROOT = Path(__file__).parents[2]
 GALLERY = ROOT / "build" / "gallery"
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 WIDTH, LARGEST = 760, 60_000  # pixels, and bytes
 
 
@@ -60,7 +62,10 @@ def picture(browser: Browser, page: Page) -> bytes:
         shown.select_option("#map", label=page.map)
         if page.head:
             shown.select_option("#head", label=page.head)
-        *pinned, last = (shown.locator("#asking > span", has_text=re.compile(f"^{row}$")).first for row in page.rows)
+        *pinned, last = (
+            shown.locator("#asking > span", has_text=re.compile(f"^{row}$")).first
+            for row in page.rows
+        )
         for row in pinned:
             row.click()
         last.hover()

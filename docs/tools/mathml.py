@@ -12,7 +12,9 @@ def _inline(translator: Any, node: nodes.math) -> None:
 
 
 def _block(translator: Any, node: nodes.math_block) -> None:
-    translator.body.append(f'<div class="math-block">{tex2mathml(node.astext(), as_block=True)}</div>')
+    translator.body.append(
+        f'<div class="math-block">{tex2mathml(node.astext(), as_block=True)}</div>'
+    )
     raise nodes.SkipNode
 
 

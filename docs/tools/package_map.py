@@ -14,7 +14,9 @@ HIGH, WIDE, NAME = 30, 920, 110  # of a box, of the drawing, of the column of na
 
 def layers() -> list[tuple[str, bool, str]]:
     """From the top: the name of a package, whether it is optional, and what it is."""
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]["contracts"]
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"][
+        "contracts"
+    ]
     found = []
     for layer in contracts[0]["layers"]:
         name = layer.strip("()").removeprefix("regard.")

@@ -28,7 +28,11 @@ RECORD = ROOT / "docs" / "pictures.json"
 RESULTS = ROOT / "build" / "experiments"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 CHARTS = ("experiments/report.py", "benchmarks/measure.py")
-STUDIO = ("src/regard/views/page", "src/regard/server/studio_page", "src/regard/server/studio_model")
+STUDIO = (
+    "src/regard/views/page",
+    "src/regard/server/studio_page",
+    "src/regard/server/studio_model",
+)
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,11 @@ class Group:
         digest = hashlib.sha256()
         for source in self.sources:
             path = root / source
-            for file in sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]:
+            for file in (
+                sorted(each for each in path.rglob("*") if each.is_file())
+                if path.is_dir()
+                else [path]
+            ):
                 if "__pycache__" not in file.parts:
                     digest.update(file.read_bytes())
         return digest.hexdigest()[:16]
@@ -53,7 +61,9 @@ class Group:
 
 def _experiment(name: str, *more: str, needs: str = "", options: Sequence[str] = ()) -> Group:
     command = (f"experiments/{name}.py", "--out", str(RESULTS), *options)
-    return Group((f"claims-{name}.svg",), (f"experiments/{name}.py", *more, *CHARTS), command, needs, name)
+    return Group(
+        (f"claims-{name}.svg",), (f"experiments/{name}.py", *more, *CHARTS), command, needs, name
+    )
 
 
 STATES = (
@@ -104,9 +114,16 @@ def obstacle(group: Group) -> str:
 
 def draw(group: Group) -> None:
     paths = [str(ROOT / each) for each in ("src", "tests", "experiments")]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")])}
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")])
+    }
     script, *arguments = group.command
-    subprocess.run([sys.executable, ROOT / script, *arguments], env=environment, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [sys.executable, ROOT / script, *arguments],
+        env=environment,
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
     if group.experiment:
         shutil.copyfile(RESULTS / f"{group.experiment}.svg", ROOT / "docs" / group.pictures[0])
         print(
@@ -138,7 +155,9 @@ def main(names: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(GROUPS))
     parser.add_argument("--all", action="store_true", help="all groups, changed or not")
     given = parser.parse_args()

@@ -14,7 +14,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-BLOCK = re.compile(r"^```(sh|python|toml)\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(
+    r"^```(sh|python|toml)\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.DOTALL | re.MULTILINE
+)
 NAME = re.compile(r"# ([\w./-]+\.(?:py|toml))\n")
 SHELL = r"""set -o pipefail
 # As `set -e`, and for every part of a pipeline; 141 is a part whose reader, such as head, had enough.

@@ -35,7 +35,11 @@ def run(code: str, namespace: dict[str, Any], name: str) -> dict[str, str]:
         if last is not None:
             value = eval(compile(ast.Expression(last.value), name, "eval"), namespace)
     if hasattr(value, "_repr_svg_"):
-        return {"text": printed.getvalue(), "svg": value._repr_svg_(), "alt": getattr(value, "alt", "")}
+        return {
+            "text": printed.getvalue(),
+            "svg": value._repr_svg_(),
+            "alt": getattr(value, "alt", ""),
+        }
     return {"text": printed.getvalue() + ("" if value is None else f"{value!r}\n")}
 
 

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from regard.api.demo import demo as demo
     from regard.api.evaluate import evaluate as evaluate
     from regard.api.export import export as export, export_obstacles as export_obstacles
-    from regard.api.from_pretrained import from_pretrained as from_pretrained, import_model as import_model
+    from regard.api.from_pretrained import (
+        from_pretrained as from_pretrained,
+        import_model as import_model,
+    )
     from regard.api.heads import heads as heads
     from regard.api.look import look as look
     from regard.api.plot import plot as plot
@@ -54,7 +57,10 @@ if TYPE_CHECKING:
         self_attend as self_attend,
     )
     from regard.model.build import build as build
-    from regard.model.capture import AttentionCall as AttentionCall, capture_attention as capture_attention
+    from regard.model.capture import (
+        AttentionCall as AttentionCall,
+        capture_attention as capture_attention,
+    )
     from regard.model.kv_cache import KeyValue as KeyValue, KeyValueCache as KeyValueCache
     from regard.model.memory import Memory as Memory
     from regard.model.multihead import MultiHead as MultiHead

@@ -65,7 +65,9 @@ def position(name: str, positions: "type[Positions]") -> None:
 
 def metric(name: str, metric: "Metric") -> None:
     """Register a `metric`, for `regard evaluate --metric name` and `train.monitor`."""
-    import_module("regard.evaluation.metrics").register_metric(name, metric, _package(metric.statistics))
+    import_module("regard.evaluation.metrics").register_metric(
+        name, metric, _package(metric.statistics)
+    )
 
 
 def data_source(name: str, source: type[Any]) -> None:

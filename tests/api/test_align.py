@@ -70,7 +70,12 @@ def test_tags_follow_their_words(reverser):
 def test_the_heads_that_align_best_are_chosen(tmp_path):
     """Against every choice, judged by itself."""
     predictor = translator()
-    pairs = [("the cat sat", "a dog sat"), ("", ""), ("a red car and", "the mat,"), ("on the mat", "dogma words")]
+    pairs = [
+        ("the cat sat", "a dog sat"),
+        ("", ""),
+        ("a red car and", "the mat,"),
+        ("on the mat", "dogma words"),
+    ]
     wanted = AlignmentHeads(2, 1, "input")
     links = [str(each) for each in align(predictor, *zip(*pairs, strict=True), heads=wanted)]
     files = [tmp_path / name for name in ("s", "t", "l")]
@@ -86,7 +91,9 @@ def test_the_heads_that_align_best_are_chosen(tmp_path):
             for number, each in enumerate(
                 align(predictor, *zip(*pairs, strict=True), heads=AlignmentHeads(layer, head, step))
             ):
-                rates[layer, head, step].add(each.links, read_links(links[number], each.sizes, "l", number + 1))
+                rates[layer, head, step].add(
+                    each.links, read_links(links[number], each.sizes, "l", number + 1)
+                )
     assert min(rates, key=lambda one: rates[one].error_rate) == (2, 1, "input")
     assert sum(rate.error_rate == 0 for rate in rates.values()) == 1
 
@@ -96,7 +103,10 @@ def test_words_are_linked_with_the_word_they_attend_to_most(kind):
     predictor = translator(kind)
     source, target = "the  cat\tsat on dogma ", " a red  catalogue"
     (found,) = align(predictor, [source], [target], heads=AlignmentHeads(2, 1))
-    assert (found.source_words, found.output_words) == (tuple(source.split()), tuple(target.split()))
+    assert (found.source_words, found.output_words) == (
+        tuple(source.split()),
+        tuple(target.split()),
+    )
     (read, said) = (predictor.source.encode(text) for text in (source, target))
     weights = regard.look(predictor, source, output=target)["decoder 2 cross"].weights(heads=[1])[0]
     for word, origin in enumerate(found.origins):
@@ -120,7 +130,9 @@ def _places(vocabulary: Tokenizer, ids: list[int]) -> list[int | None]:
     found = []
     for end in range(1, len(ids) + 1):
         text = vocabulary.decode(ids[:end])
-        found.append(None if not vocabulary.decode(ids[end - 1 : end]).strip() else len(text.split()) - 1)
+        found.append(
+            None if not vocabulary.decode(ids[end - 1 : end]).strip() else len(text.split()) - 1
+        )
     return found
 
 
@@ -155,7 +167,9 @@ def test_the_error_rate_is_that_of_a_worked_example():
     assert agreement.error_rate == pytest.approx(1 - (2 + 3) / (4 + 3))
     assert Agreement().error_rate == 0
     for told in ("0-3", "3-0", "0:1", "0-", "-1-0", "0_1"):
-        with pytest.raises(ValueError, match=r"x, line 7: wanted links as 0-0 and 1\?2 between 3 words and 3; got"):
+        with pytest.raises(
+            ValueError, match=r"x, line 7: wanted links as 0-0 and 1\?2 between 3 words and 3; got"
+        ):
             read_links(f"0-0 {told}", (3, 3), "x", 7)
 
 
@@ -163,21 +177,34 @@ def test_the_command_aligns_line_for_line(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("s").write_text("the cat sat\n\na dog\n")
     Path("t").write_text("THE CAT\n\nA DOG HA\n")
-    done = command("align", GOLDEN / "transformer", "--sources", "s", "--targets", "t", "--head", "1.1")
+    done = command(
+        "align", GOLDEN / "transformer", "--sources", "s", "--targets", "t", "--head", "1.1"
+    )
     assert done.returncode == 0, done.stderr
     model = regard.load(GOLDEN / "transformer")
-    found = list(align(model, ["the cat sat", "", "a dog"], ["THE CAT", "", "A DOG HA"], heads=AlignmentHeads(1, 1)))
+    found = list(
+        align(
+            model,
+            ["the cat sat", "", "a dog"],
+            ["THE CAT", "", "A DOG HA"],
+            heads=AlignmentHeads(1, 1),
+        )
+    )
     assert done.stdout.splitlines() == [str(each) for each in found]
     assert (done.stdout.splitlines()[1], len(found[0].links), len(found[2].links)) == ("", 2, 3)
     Path("l").write_text(done.stdout)
     told = command("align", GOLDEN / "transformer", "--sources", "s", "--targets", "t", "--choose", "s", "t", "l",
                    "--references", "l", "--json")  # fmt: skip
     lines = [json.loads(line) for line in told.stdout.splitlines()]
-    assert [line["links"] for line in lines[:3]] == [[list(link) for link in each.links] for each in found]
+    assert [line["links"] for line in lines[:3]] == [
+        [list(link) for link in each.links] for each in found
+    ]
     assert lines[3]["alignment_error_rate"] == 0
     assert "alignment error rate 0.0%, precision 100.0%, recall 100.0% on l" in told.stderr
     own = command("align", GOLDEN / "rnn", "--sources", "s", "--set", "max_length=4", "--json")
-    first, _, third = regard.load(GOLDEN / "rnn").predict(["the cat sat", "a", "a dog"], max_length=4)
+    first, _, third = regard.load(GOLDEN / "rnn").predict(
+        ["the cat sat", "a", "a dog"], max_length=4
+    )
     assert [json.loads(line)["output"] for line in own.stdout.splitlines()] == [first, "", third]
 
 
@@ -188,12 +215,24 @@ REFUSED = {
     "layer": (("rnn", "--head", "2"), r"head: wanted one of 1.0 to 1.0; got --head 2"),
     "no head": (("rnn", "--head", "x"), "head: wanted a layer, or a layer and a head"),
     "step": (("rnn", "--step", "hears"), "step: wanted output or input; got 'hears'"),
-    "too many": (("rnn", "--choose", "s", "s", "s", "--head", "1"), "head: wanted none beside --choose"),
-    "fewer targets": (("rnn", "--targets", "one"), "line 2: wanted a source and a target; got no target"),
-    "fewer links": (("rnn", "--targets", "s", "--references", "one"), "one, line 2: wanted a line for each source"),
+    "too many": (
+        ("rnn", "--choose", "s", "s", "s", "--head", "1"),
+        "head: wanted none beside --choose",
+    ),
+    "fewer targets": (
+        ("rnn", "--targets", "one"),
+        "line 2: wanted a source and a target; got no target",
+    ),
+    "fewer links": (
+        ("rnn", "--targets", "s", "--references", "one"),
+        "one, line 2: wanted a line for each source",
+    ),
     "links": (("rnn", "--targets", "s", "--references", "s"), "s, line 1: wanted links as"),
     "nothing sure": (("rnn", "--choose", "s", "s", "none"), "choose: wanted links that are sure"),
-    "searching": (("rnn", "--targets", "s", "--beam", "3"), "beam_size: wanted nothing where no output is searched"),
+    "searching": (
+        ("rnn", "--targets", "s", "--beam", "3"),
+        "beam_size: wanted nothing where no output is searched",
+    ),
 }
 
 
@@ -251,7 +290,10 @@ def test_the_command_carries_markup(tmp_path):
     done = command("predict", GOLDEN / "rnn", tmp_path / "in", "--markup", "--max-length", 4)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.split("\n")
-    assert lines == [*with_markup(regard.load(GOLDEN / "rnn"), ["a <b>cat</b>", ""], max_length=4), ""]
+    assert lines == [
+        *with_markup(regard.load(GOLDEN / "rnn"), ["a <b>cat</b>", ""], max_length=4),
+        "",
+    ]
     assert "<b>" in lines[0]
     both = command("predict", GOLDEN / "rnn", tmp_path / "in", "--markup", "--scores")
     assert (both.returncode, "scores: wanted nothing beside --markup" in both.stderr) == (2, True)
@@ -269,4 +311,7 @@ def test_the_agreement_of_a_head_is_that_of_its_better_step():
         AlignmentHeads(None, None, "input"): good,
     }
     found = best_agreements(agreements)
-    assert found == {("decoder 1 cross", 1): 1 - good.error_rate, ("decoder 2 cross", 3): 1 - bad.error_rate}
+    assert found == {
+        ("decoder 1 cross", 1): 1 - good.error_rate,
+        ("decoder 2 cross", 3): 1 - bad.error_rate,
+    }

@@ -44,7 +44,10 @@ def test_each_weight_is_the_mean(tmp_path):
 def test_equal_models_average_to_themselves(tmp_path):
     out = regard.average([GOLDEN / "transformer"] * 3, tmp_path / "average")
     before, after = regard.load(GOLDEN / "transformer"), regard.load(out)
-    assert all(weights_of(after.model)[name].equal(tensor) for name, tensor in weights_of(before.model).items())
+    assert all(
+        weights_of(after.model)[name].equal(tensor)
+        for name, tensor in weights_of(before.model).items()
+    )
     assert after.recipe == before.recipe
     texts = ["abc", "dabb"]
     assert after.predict(texts) == before.predict(texts)
@@ -72,15 +75,22 @@ def test_of_a_run_the_checkpoint_that_it_means_is_taken(tmp_path):
 def test_the_shortlist_of_the_first_is_kept(tmp_path):
     first = shutil.copytree(GOLDEN / "transformer", tmp_path / "first")
     model = regard.load(first)
-    likely, frequent = torch.zeros(model.source.size, 1, dtype=torch.int32), torch.tensor([4], dtype=torch.int32)
-    learned = Shortlist.of({"likely": likely, "frequent": frequent}, model.source.size, model.target.size)
+    likely, frequent = (
+        torch.zeros(model.source.size, 1, dtype=torch.int32),
+        torch.tensor([4], dtype=torch.int32),
+    )
+    learned = Shortlist.of(
+        {"likely": likely, "frequent": frequent}, model.source.size, model.target.size
+    )
     store.add(first, SHORTLIST, learned.tensors)
     out = regard.average([first, GOLDEN / "transformer"], tmp_path / "average")
     assert regard.load(out).shortlist.frequent.tolist() == [4]
 
 
 def test_another_architecture_is_refused(tmp_path):
-    with pytest.raises(regard.InvalidArgument, match=r"rnn: wanted the \[model\] of .*transformer; got another"):
+    with pytest.raises(
+        regard.InvalidArgument, match=r"rnn: wanted the \[model\] of .*transformer; got another"
+    ):
         regard.average([GOLDEN / "transformer", GOLDEN / "rnn"], tmp_path / "average")
     assert not (tmp_path / "average").exists()
 
@@ -92,7 +102,9 @@ def test_other_vocabularies_are_refused(tmp_path):
         ids[a], ids[b] = ids[b], ids[a]
 
     other = forge(tmp_path / "other", "tokenizer.json", swap)
-    with pytest.raises(regard.InvalidArgument, match=r"other: wanted the vocabularies of .*transformer; got others"):
+    with pytest.raises(
+        regard.InvalidArgument, match=r"other: wanted the vocabularies of .*transformer; got others"
+    ):
         regard.average([GOLDEN / "transformer", other], tmp_path / "average")
     assert not (tmp_path / "average").exists()
 
@@ -104,7 +116,9 @@ def test_fewer_than_two_models_are_refused(count, tmp_path):
 
 
 def test_a_folder_that_exists_is_refused(tmp_path):
-    with pytest.raises(regard.InvalidArgument, match="out: wanted a folder that does not exist yet"):
+    with pytest.raises(
+        regard.InvalidArgument, match="out: wanted a folder that does not exist yet"
+    ):
         regard.average([GOLDEN / "transformer"] * 2, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -123,7 +137,9 @@ def test_different_initial_weights_are_warned_of(first, second, warned, tmp_path
     caplog.set_level(logging.WARNING, "regard")
     models = [
         forge(
-            tmp_path / str(number), "config.json", lambda config, train=train: config["recipe"]["train"].update(train)
+            tmp_path / str(number),
+            "config.json",
+            lambda config, train=train: config["recipe"]["train"].update(train),
         )
         for number, train in enumerate((first, second))
     ]

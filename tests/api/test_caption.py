@@ -29,7 +29,9 @@ from regard.views.html import PAGE_END
 from support.captioners import captioner
 from support.command_line import command
 
-Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed: pip install 'regard[images]'")
+Image = pytest.importorskip(
+    "PIL.Image", reason="Pillow is not installed: pip install 'regard[images]'"
+)
 
 VIT = {
     "kind": "vit",
@@ -84,7 +86,8 @@ def test_pictures_are_found_in_files_folders_and_zips(photos, tmp_path):
     ]
     made = captioner("rnn")
     folder, packed = (
-        [each.outputs[0].text for each in caption(made, [path])] for path in (photos, tmp_path / "all.zip")
+        [each.outputs[0].text for each in caption(made, [path])]
+        for path in (photos, tmp_path / "all.zip")
     )
     assert folder == packed == made.predict([photos / name for name in names])
     (tmp_path / "empty").mkdir()
@@ -112,7 +115,9 @@ def test_draws_depend_on_the_place_alone(photos, monkeypatch):
 
 @pytest.mark.parametrize("tokens", ["words", "bytes", "bpe"])
 def test_words_have_the_weights_of_their_tokens(tokens):
-    target = {"tokenizer": tokens} if tokens == "bytes" else {"tokenizer": tokens, "vocab_size": 300}
+    target = (
+        {"tokenizer": tokens} if tokens == "bytes" else {"tokenizer": tokens, "vocab_size": 300}
+    )
     made = captioner("transformer", tokens=target)
     ids = made.target.encode("a red circle")
     pieces = tuple(made.target.pieces(ids))
@@ -123,14 +128,23 @@ def test_words_have_the_weights_of_their_tokens(tokens):
     if tokens == "words":
         assert torch.allclose(found[1].weights, attention[-1, :, 1, 1:].mean(0).reshape(2, 2))
     if tokens == "bytes":  # "a", " red": five tokens
-        assert torch.allclose(found[1].weights, attention[-1, :, 1:5, 1:].mean((0, 1)).reshape(2, 2))
+        assert torch.allclose(
+            found[1].weights, attention[-1, :, 1:5, 1:].mean((0, 1)).reshape(2, 2)
+        )
     for rows in (0, 1):  # with the row of the end, and without
-        assert caption_words(made, Output("", (), attention=attention[:, :, :rows]), ImageRegions(1, 2, 2)) == []
+        assert (
+            caption_words(
+                made, Output("", (), attention=attention[:, :, :rows]), ImageRegions(1, 2, 2)
+            )
+            == []
+        )
 
 
 def test_regions_are_where_the_encoder_says():
     assert predictor_regions(captioner("rnn")) == ImageRegions(0, SIDE // 4, SIDE // 4)
-    assert predictor_regions(captioner("transformer", VIT)) == ImageRegions(1, SIDE // 16, SIDE // 16)
+    assert predictor_regions(captioner("transformer", VIT)) == ImageRegions(
+        1, SIDE // 16, SIDE // 16
+    )
 
 
 def test_light_falls_where_a_word_looked():
@@ -159,7 +173,9 @@ def test_a_png_shows_the_picture_for_each_word():
     assert sheet.shape == (8 + 149 + 30 + 8, 8 + 3 * (224 + 8), 3)
     assert (sheet[8 + 70, 8 + 110] == 200).all()  # as it is
     assert abs(int(sheet[8 + 30, 8 + 232 + 40, 0]) - 200) < 25  # light where the first word looked
-    assert abs(int(sheet[8 + 140, 8 + 232 + 215, 0]) - 200 * (1 - SHADE)) < 5  # and dark far from there
+    assert (
+        abs(int(sheet[8 + 140, 8 + 232 + 215, 0]) - 200 * (1 - SHADE)) < 5
+    )  # and dark far from there
     none = np.asarray(Image.open(BytesIO(draw(drawing(said=()), ".png"))))
     assert none.shape[:2] == (195, 8 + 232)  # a picture that nothing was said of
     assert draw(drawing(said=()), ".svg").count(b"<use") == 1
@@ -192,7 +208,11 @@ def test_names_and_words_stay_text(text):
     }  # fmt: skip
     for _, attributes in reader.tags:
         assert not any(name.startswith("on") for name in attributes)
-        assert attributes.get("src", "data:").startswith("data:image/") if "src" in attributes else True
+        assert (
+            attributes.get("src", "data:").startswith("data:image/")
+            if "src" in attributes
+            else True
+        )
     tree = ElementTree.fromstring(draw(one, ".svg"))  # which is well formed
     assert {node.tag.rpartition("}")[2] for node in tree.iter()} == {
         "svg",
@@ -246,7 +266,14 @@ max_length = 5
 def test_the_command_captions_and_draws(photos, tmp_path, few):
     for attention in ("bahdanau", "none"):
         (tmp_path / "r.toml").write_text(RECIPE.replace("ATTENTION", attention))
-        done = command("train", tmp_path / "r.toml", "--out", tmp_path / attention, "--cache", tmp_path / "cache")
+        done = command(
+            "train",
+            tmp_path / "r.toml",
+            "--out",
+            tmp_path / attention,
+            "--cache",
+            tmp_path / "cache",
+        )
         assert done.returncode == 0, done.stderr
     validated = json.loads((tmp_path / "bahdanau" / "log.jsonl").read_text().splitlines()[-1])
     assert validated["cider"] >= 0
@@ -257,7 +284,12 @@ def test_the_command_captions_and_draws(photos, tmp_path, few):
     done = command("caption", run, photos, "--draw", looks, "--beam", 2)
     assert done.returncode == 1  # for one of them could not be read
     names, captions = zip(*(line.split("\t") for line in done.stdout.splitlines()), strict=True)
-    assert [Path(name).name for name in names] == ["..\\x<b>\\tc.png", "a.jpg", "c.webp", "wide.png"]
+    assert [Path(name).name for name in names] == [
+        "..\\x<b>\\tc.png",
+        "a.jpg",
+        "c.webp",
+        "wide.png",
+    ]
     assert "notes.jpg: wanted a whole image" in done.stderr
     assert "1 image could not be captioned" in done.stderr
     made = sorted(path.name for path in looks.iterdir())
@@ -266,18 +298,35 @@ def test_the_command_captions_and_draws(photos, tmp_path, few):
         "0004-wide.svg", "index.html",
     ]  # fmt: skip
     assert (looks / "index.html").read_text().count("<figure>") == 4
-    assert {path.name for path in tmp_path.iterdir()} == {"r.toml", "bahdanau", "none", "cache", "photos", "looks"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "r.toml",
+        "bahdanau",
+        "none",
+        "cache",
+        "photos",
+        "looks",
+    }
     (photos / "notes.jpg").unlink()
     scored = command("caption", run, photos, "--scores", "--beam", 2)
     assert scored.returncode == 0
     assert tuple(line.split("\t")[2] for line in scored.stdout.splitlines()) == captions
-    told = [json.loads(line) for line in command("caption", run, photos, "--json", "--beam", 2).stdout.splitlines()]
+    told = [
+        json.loads(line)
+        for line in command("caption", run, photos, "--json", "--beam", 2).stdout.splitlines()
+    ]
     assert tuple(each["output"] for each in told) == captions
     assert told[1]["input"] == str(photos / "a.jpg")
-    both = command("caption", run, photos / "a.jpg", "--beam", 2, "--set", "num_hypotheses=2").stdout.splitlines()
+    both = command(
+        "caption", run, photos / "a.jpg", "--beam", 2, "--set", "num_hypotheses=2"
+    ).stdout.splitlines()
     assert [line.split("\t")[0] for line in both] == [str(photos / "a.jpg")] * 2
     for arguments, message in {
-        (tmp_path / "none", photos, "--draw", looks): "draw: wanted one model whose decoder attends to its source",
+        (
+            tmp_path / "none",
+            photos,
+            "--draw",
+            looks,
+        ): "draw: wanted one model whose decoder attends to its source",
         (run, photos, "--draw", photos / "a.jpg"): "a.jpg: wanted a folder to draw into",
         (run, tmp_path / "cache"): "cache: wanted at least one image",
         (run, photos, "--set", "beems=3"): "wanted a key of [decode]; got beems",

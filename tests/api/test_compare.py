@@ -36,7 +36,9 @@ def place(tmp_path, monkeypatch) -> Path:
 
 
 def test_the_most_different_outputs_come_first(place):
-    found = regard.compare(["ours", "theirs"], sources="s", references=["r"], by_length="2", resamples=50)
+    found = regard.compare(
+        ["ours", "theirs"], sources="s", references=["r"], by_length="2", resamples=50
+    )
     assert [sentence.number for sentence in found.sentences] == [3, 2]  # the others are the same
     assert found.sentences[0].source == ROWS[2][0]
     assert found.sentences[1].difference == pytest.approx(1 / (len(ROWS[1][1]) + 1))
@@ -48,10 +50,17 @@ def test_the_most_different_outputs_come_first(place):
             assert changed == (answer.output.split() if name == "theirs" else [])
             for metric, value in answer.scores.items():
                 assert value == pytest.approx(score(metric, [answer.output], [sentence.references]))
-    wanted = evaluate(["ours", "theirs"], sources="s", references=["r"], by_length="2", resamples=50)
+    wanted = evaluate(
+        ["ours", "theirs"], sources="s", references=["r"], by_length="2", resamples=50
+    )
     assert found.report == wanted
     assert (
-        len(regard.compare(["ours", "theirs"], sources="s", references=["r"], sentences=1, resamples=9).sentences) == 1
+        len(
+            regard.compare(
+                ["ours", "theirs"], sources="s", references=["r"], sentences=1, resamples=9
+            ).sentences
+        )
+        == 1
     )
 
 
@@ -61,7 +70,9 @@ def test_evaluate_takes_a_path_a_model_or_several(place):
     loaded = regard.load(GOLDEN / "transformer")
     report = regard.evaluate(GOLDEN / "transformer", **options, outputs="out.txt")
     assert report["chrf"] == regard.evaluate(loaded, **options)["chrf"]
-    assert Path("out.txt").read_text().splitlines() == loaded.predict([source for source, _ in ROWS])
+    assert Path("out.txt").read_text().splitlines() == loaded.predict(
+        [source for source, _ in ROWS]
+    )
     done = command(
         "evaluate", GOLDEN / "transformer", "theirs", "--sources", "s", "--references", "r", "--metric", "chrf",
         "--resamples", 9, "--json",
@@ -76,7 +87,9 @@ def test_models_are_compared_with_their_attention(place):
     Path("r").write_text("A CAT\nA DOG\n")
     Path("theirs").write_text("A CAT\nA DOG\n")
     systems = [GOLDEN / "transformer", "theirs"]
-    found = regard.compare(systems, sources="s", references=["r"], metrics=["chrf"], resamples=9, sentences=1)
+    found = regard.compare(
+        systems, sources="s", references=["r"], metrics=["chrf"], resamples=9, sentences=1
+    )
     (sentence,) = found.sentences
     ours, theirs = sentence.answers
     assert theirs.attention is None
@@ -93,7 +106,17 @@ def test_models_search_as_they_are_told(place):
     Path("r").write_text("A CAT\n")
     Path("theirs").write_text("A CAT\n")
     systems = [GOLDEN / "transformer", "theirs"]
-    told = command("compare", *systems, "--sources", "s", "--references", "r", "--set", "max_length=2", "--json")
+    told = command(
+        "compare",
+        *systems,
+        "--sources",
+        "s",
+        "--references",
+        "r",
+        "--set",
+        "max_length=2",
+        "--json",
+    )
     (sentence,) = json.loads(told.stdout)["sentences"]
     short = sentence["answers"][0]
     assert short["output"] == regard.load(systems[0]).predict(["a cat"], max_length=2)[0]
@@ -124,12 +147,16 @@ def test_the_page_shows_all_and_runs_nothing(place):
     page = Page(content)
     assert not page.tags.keys() & {"script", "img", "link", "iframe", "object", "a"}
     for attributes in (each for same in page.tags.values() for each in same):
-        assert not [name for name in attributes if name.startswith("on") or name in ("style", "src", "href")]
+        assert not [
+            name for name in attributes if name.startswith("on") or name in ("style", "src", "href")
+        ]
     (policy,) = (each["content"] for each in page.tags["meta"] if "http-equiv" in each)
     assert policy.startswith("default-src 'none'; style-src 'sha256-")
     assert any("<script>alert(1)</script>" in text for text in page.texts)  # as text, whole
     assert "\x1b" not in content
-    assert len(page.tags["svg"]) == 2 + sum(sentence.answers[2].attention is not None for sentence in found.sentences)
+    assert len(page.tags["svg"]) == 2 + sum(
+        sentence.answers[2].attention is not None for sentence in found.sentences
+    )
     assert len(page.tags["svg"]) > 2
     drawing = ElementTree.fromstring(comparison_figure(found))
     marks = drawing.findall(".//{http://www.w3.org/2000/svg}circle")
@@ -143,28 +170,54 @@ def test_lines_stand_where_their_values_are():
         charts.ChartLine("a", [(0.0, 1.0, 2.0), None, (1.0, 2.0, 3.0)]),
         charts.ChartLine("b", [(0.0, 0.0, 0.0)] * 3),
     ]
-    root = ElementTree.fromstring(charts.lines("t", ["1–2", "3–4", "5–6"], drawn, "{:.1f}".format).content())
+    root = ElementTree.fromstring(
+        charts.lines("t", ["1–2", "3–4", "5–6"], drawn, "{:.1f}".format).content()
+    )
     circles = root.findall(".//{http://www.w3.org/2000/svg}circle")
     heights = [float(each.get("cy")) for each in circles]
     assert len(heights) == 5
     assert heights[0] > heights[1]  # the larger is the higher
     assert heights[2:] == [heights[2]] * 3
     assert heights[2] - heights[0] == pytest.approx(heights[0] - heights[1], abs=0.2)
-    labels = [each.text for each in root.findall(".//{http://www.w3.org/2000/svg}text[@text-anchor='end']")]
+    labels = [
+        each.text
+        for each in root.findall(".//{http://www.w3.org/2000/svg}text[@text-anchor='end']")
+    ]
     assert labels == ["0.0", "1.0", "2.0", "3.0"]
     assert [each[0].text for each in circles[:2]] == ["a: 1.0 (0.0 to 2.0)", "a: 2.0 (1.0 to 3.0)"]
 
 
 def test_the_command_compares(place):
     done = command(
-        "compare", "ours", "theirs", "--sources", "s", "--references", "r", "--resamples", 9, "--out", "x.svg"
+        "compare",
+        "ours",
+        "theirs",
+        "--sources",
+        "s",
+        "--references",
+        "r",
+        "--resamples",
+        9,
+        "--out",
+        "x.svg",
     )
     assert done.returncode == 0, done.stderr
     assert "bleu ↑ by source length (examples)" in done.stdout
     assert "example 3: outputs differ by" in done.stdout
     assert "\x1b" not in done.stdout
     ElementTree.fromstring(Path("x.svg").read_text())
-    told = command("compare", "ours", "theirs", "--sources", "s", "--references", "r", "--json", "--out", "x.html")
+    told = command(
+        "compare",
+        "ours",
+        "theirs",
+        "--sources",
+        "s",
+        "--references",
+        "r",
+        "--json",
+        "--out",
+        "x.html",
+    )
     sentences = json.loads(told.stdout)["sentences"]
     assert [each["number"] for each in sentences] == [3, 2]
     assert sentences[0]["answers"][1]["output"] == HOSTILE
@@ -174,7 +227,9 @@ def test_the_command_compares(place):
 def test_language_models_have_figures_alone(place):
     Path("train.jsonl").write_text(json.dumps({"target": "a cat"}) + "\n")
     systems = [GOLDEN / "language-model"] * 2
-    found = regard.compare(systems, split="train", resamples=9, cache=place / "cache", trust_data_paths=True)
+    found = regard.compare(
+        systems, split="train", resamples=9, cache=place / "cache", trust_data_paths=True
+    )
     assert found.sentences == []
     assert "perplexity" in comparison_text(found)
     assert "perplexity" in comparison_page(found)
@@ -183,12 +238,30 @@ def test_language_models_have_figures_alone(place):
 
 
 REFUSED = {
-    "one alone": (("ours", "--references", "r", "--sources", "s"), "systems: wanted two systems or more; got 1"),
-    "unknown ending": (("ours", "theirs", "--out", "x.png"), r"out: wanted a name in .html or .svg; got x.png"),
-    "no references": (("ours", "theirs"), "references: wanted a file beside outputs without a model"),
-    "no sources": (("ours", "theirs", "--references", "r"), "sources: wanted a file whose lengths count"),
-    "groups": (("ours", "theirs", "--sources", "s", "--references", "r", "--by-length", "x"), "by-length: wanted"),
-    "other lines": (("ours", "s2", "--sources", "s", "--references", "r"), "s2: wanted an output for each of 4"),
+    "one alone": (
+        ("ours", "--references", "r", "--sources", "s"),
+        "systems: wanted two systems or more; got 1",
+    ),
+    "unknown ending": (
+        ("ours", "theirs", "--out", "x.png"),
+        r"out: wanted a name in .html or .svg; got x.png",
+    ),
+    "no references": (
+        ("ours", "theirs"),
+        "references: wanted a file beside outputs without a model",
+    ),
+    "no sources": (
+        ("ours", "theirs", "--references", "r"),
+        "sources: wanted a file whose lengths count",
+    ),
+    "groups": (
+        ("ours", "theirs", "--sources", "s", "--references", "r", "--by-length", "x"),
+        "by-length: wanted",
+    ),
+    "other lines": (
+        ("ours", "s2", "--sources", "s", "--references", "r"),
+        "s2: wanted an output for each of 4",
+    ),
 }
 
 
@@ -220,7 +293,10 @@ def test_maps_of_up_to_4096_weights_are_shown(monkeypatch, rows, keys, shown):
     last = SimpleNamespace(kind="cross", size=(rows, keys), weights=lambda: weights)
     seen = SimpleNamespace(
         maps=(first, last, SimpleNamespace(kind="self", size=(1, 1))),
-        names=lambda each: ([f"r{i}" for i in range(each.size[0])], [f"k{i}" for i in range(each.size[1])]),
+        names=lambda each: (
+            [f"r{i}" for i in range(each.size[0])],
+            [f"k{i}" for i in range(each.size[1])],
+        ),
     )
     monkeypatch.setattr(compare_verb, "look", lambda model, source, **options: seen)
     found = compare_verb._attention(translator(), "the cat")

@@ -34,14 +34,25 @@ def test_a_recipe_passes_the_checks_and_survives_its_own_text(name):
 
 def test_joeynmt_transformer():
     found = converted("joeynmt_transformer.yaml")
-    data, model, train, decode = (found.tables[name] for name in ("data", "model", "train", "decode"))
+    data, model, train, decode = (
+        found.tables[name] for name in ("data", "model", "train", "decode")
+    )
     assert data["train"] == ["corpus/train.de", "corpus/train.en"]
     assert data["valid"] == ["corpus/dev.de", "corpus/dev.en"]
-    assert data["source"] == {"tokenizer": "unigram", "vocab_size": 32005, "lowercase": False, "max_tokens": 62}
+    assert data["source"] == {
+        "tokenizer": "unigram",
+        "vocab_size": 32005,
+        "lowercase": False,
+        "max_tokens": 62,
+    }
     assert data["shared_vocab"]
     assert model["tie_embeddings"] == "all"
     assert model["scale_embeddings"]
-    assert (model["encoder"]["heads"], model["decoder"]["heads"], model["encoder"]["ffn_dim"]) == (4, 8, 1024)
+    assert (model["encoder"]["heads"], model["decoder"]["heads"], model["encoder"]["ffn_dim"]) == (
+        4,
+        8,
+        1024,
+    )
     assert model["encoder"]["norm_first"]
     expected = {
         "accumulate_steps": 2, "batch_tokens": 4096, "max_steps": 60000, "max_epochs": 100, "monitor": "bleu",
@@ -57,8 +68,16 @@ def test_joeynmt_transformer():
 def test_joeynmt_recurrent_with_numbers_that_yaml_reads_as_texts_and_an_unknown_option():
     found = converted("joeynmt_reverse.yaml")
     encoder, decoder = found.tables["model"]["encoder"], found.tables["model"]["decoder"]
-    assert (encoder["kind"], encoder["cell"], encoder["dim"]) == ("rnn", "lstm", 128)  # 64 in each direction
-    assert (decoder["attention"], decoder["score"], decoder["input_feeding"]) == ("luong", "bilinear", True)
+    assert (encoder["kind"], encoder["cell"], encoder["dim"]) == (
+        "rnn",
+        "lstm",
+        128,
+    )  # 64 in each direction
+    assert (decoder["attention"], decoder["score"], decoder["input_feeding"]) == (
+        "luong",
+        "bilinear",
+        True,
+    )
     train = found.tables["train"]
     assert train["learning_rate"] == 0.001
     assert (train["lr_schedule"], train["plateau"], train["warmup_steps"]) == ("plateau", 5, 0)
@@ -74,11 +93,17 @@ def test_opennmt_transformer():
     found = converted("opennmt_transformer.yaml")
     model, train = found.tables["model"], found.tables["train"]
     assert found.tables["data"]["train"] == ["toy-ende/src-train.txt", "toy-ende/tgt-train.txt"]
-    assert found.tables["data"]["target"] == {"tokenizer": "unigram", "vocab_size": 16005, "max_tokens": 150}
+    assert found.tables["data"]["target"] == {
+        "tokenizer": "unigram",
+        "vocab_size": 16005,
+        "max_tokens": 150,
+    }
     assert model["encoder"]["attention_bias"] == "all"
     assert model["tie_embeddings"] == "all"
     assert (train["ema_decay"], train["patience"], train["clip_norm"]) == (0.9995, 4, 0.0)
-    assert {"data.commoncrawl", "data.corpus_1.weight", "length_penalty", "max_length_ratio"} <= {*found.notes}
+    assert {"data.commoncrawl", "data.corpus_1.weight", "length_penalty", "max_length_ratio"} <= {
+        *found.notes
+    }
 
 
 def test_opennmt_recurrent_with_sampling_and_the_defaults_of_opennmt():
@@ -87,7 +112,12 @@ def test_opennmt_recurrent_with_sampling_and_the_defaults_of_opennmt():
     assert found.tables["model"]["encoder"]["bidirectional"]
     assert found.tables["data"]["source"] == {"tokenizer": "words", "vocab_size": 32773}
     assert found.tables["train"]["max_steps"] == 100000
-    assert {"sample": True, "top_k": 10, "temperature": 0.8, "beam_size": 1}.items() <= found.tables["decode"].items()
+    assert {
+        "sample": True,
+        "top_k": 10,
+        "temperature": 0.8,
+        "beam_size": 1,
+    }.items() <= found.tables["decode"].items()
 
 
 def test_the_noam_schedule_of_both_is_ours():
@@ -105,11 +135,22 @@ def test_fairseq_commands():
     assert data["test"] == [f"{folder}/test.de", f"{folder}/test.en"]
     assert not data["shared_vocab"]
     encoder = found.tables["model"]["encoder"]
-    assert (encoder["dim"], encoder["ffn_dim"], encoder["heads"], encoder["layers"]) == (512, 1024, 4, 6)
+    assert (encoder["dim"], encoder["ffn_dim"], encoder["heads"], encoder["layers"]) == (
+        512,
+        1024,
+        4,
+        6,
+    )
     assert not encoder["norm_first"]
     assert (train["betas"], train["accumulate_steps"], train["max_epochs"]) == ([0.9, 0.98], 8, 50)
-    assert (train["batch_tokens"], train["monitor"]) == (4096, "bleu")  # not the batch size of fairseq-generate
-    assert (found.tables["decode"]["beam_size"], found.tables["decode"]["length_penalty"]) == (4, 0.6)
+    assert (train["batch_tokens"], train["monitor"]) == (
+        4096,
+        "bleu",
+    )  # not the batch size of fairseq-generate
+    assert (found.tables["decode"]["beam_size"], found.tables["decode"]["length_penalty"]) == (
+        4,
+        0.6,
+    )
     assert "weight_decay" not in found.notes  # decoupled in fairseq as well
     assert "no option" not in found.toml()
 
@@ -134,7 +175,9 @@ def test_a_converted_recipe_trains_as_far_as_a_dry_run(tmp_path):
     (tmp_path / "my.toml").write_text(converted("joeynmt_transformer.yaml").toml())
     small = [f"model.{part}.{key}={value}" for part in ("encoder", "decoder")
              for key, value in {"dim": 16, "ffn_dim": 16, "layers": 1}.items()]  # fmt: skip
-    text = dry_run(read_recipe(tmp_path / "my.toml", [*small, "train.device=cpu"]), tmp_path / "cache")
+    text = dry_run(
+        read_recipe(tmp_path / "my.toml", [*small, "train.device=cpu"]), tmp_path / "cache"
+    )
     assert "läuft" in text
 
 
@@ -155,7 +198,9 @@ def test_a_converted_recipe_trains_as_far_as_a_dry_run(tmp_path):
         ("a.yaml", "a: 1\n", "marian", "one of joeynmt, opennmt, fairseq"),
     ],
 )
-def test_files_that_cannot_be_converted_are_refused_with_a_reason(tmp_path, name, text, source, message):
+def test_files_that_cannot_be_converted_are_refused_with_a_reason(
+    tmp_path, name, text, source, message
+):
     (tmp_path / name).write_text(text)
     with pytest.raises((InvalidArgument, InvalidRecipe), match=message):
         regard.convert(tmp_path / name, source)
@@ -182,9 +227,19 @@ def test_yaml_is_an_extra(monkeypatch):
 
 
 def test_the_command_prints_the_recipe():
-    command = [sys.executable, "-m", "regard", "convert", FILES / "fairseq_iwslt.sh", "--from", "fairseq"]
+    command = [
+        sys.executable,
+        "-m",
+        "regard",
+        "convert",
+        FILES / "fairseq_iwslt.sh",
+        "--from",
+        "fairseq",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert tomllib.loads(done.stdout)["train"]["max_epochs"] == 50
-    shown = json.loads(subprocess.run([*command, "--json"], capture_output=True, text=True, check=True).stdout)
+    shown = json.loads(
+        subprocess.run([*command, "--json"], capture_output=True, text=True, check=True).stdout
+    )
     assert shown["recipe"]["train"]["max_epochs"] == 50
     assert "fp16" in shown["notes"]

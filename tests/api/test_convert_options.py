@@ -73,15 +73,25 @@ def converted(folder, name: str, text: str, source: str) -> regard.ConvertedReci
     ],
 )  # fmt: skip
 def test_options_of_joeynmt(tmp_path, options, key, value):
-    assert key_of(converted(tmp_path, "a.yaml", with_options(JOEY, options), "joeynmt"), key) == value
+    assert (
+        key_of(converted(tmp_path, "a.yaml", with_options(JOEY, options), "joeynmt"), key) == value
+    )
 
 
 def test_without_validation_data_no_metric_is_monitored(tmp_path):
-    assert "monitor" not in converted(tmp_path, "a.yaml", with_options(JOEY, {}), "joeynmt").tables["train"]
+    assert (
+        "monitor"
+        not in converted(tmp_path, "a.yaml", with_options(JOEY, {}), "joeynmt").tables["train"]
+    )
 
 
 def test_switches_are_read_as_written_and_those_that_are_off_are_not_reported(tmp_path):
-    options = {"fp16": "0", "training.overwrite": False, "training.shuffle": True, "training.unheard_of": 0}
+    options = {
+        "fp16": "0",
+        "training.overwrite": False,
+        "training.shuffle": True,
+        "training.unheard_of": 0,
+    }
     found = converted(tmp_path, "a.yaml", with_options(JOEY, options), "joeynmt")
     assert "precision" not in found.tables["train"]
     assert "training.overwrite" not in found.notes
@@ -104,14 +114,21 @@ def test_switches_are_read_as_written_and_those_that_are_off_are_not_reported(tm
         ({"share_embeddings": True, "share_vocab": True}, "model.tie_embeddings", "none"),
         ({"share_decoder_embeddings": True}, "model.tie_embeddings", "target"),
         ({"position_encoding": True}, "model.scale_embeddings", True),
-        ({"position_encoding": True, "encoder_type": "rnn", "decoder_type": "rnn"}, "model.scale_embeddings", False),
+        (
+            {"position_encoding": True, "encoder_type": "rnn", "decoder_type": "rnn"},
+            "model.scale_embeddings",
+            False,
+        ),
         ({"decoder_type": "rnn", "global_attention": "none"}, "model.decoder.attention", "none"),
         ({"decoder_type": "rnn"}, "model.decoder.attention", "luong"),
         ({"encoder_type": "cnn", "enc_layers": 3}, "model.encoder.dilations", [1, 1, 1]),
     ],
 )
 def test_options_of_opennmt(tmp_path, options, key, value):
-    assert key_of(converted(tmp_path, "a.yaml", with_options(OPENNMT, options), "opennmt"), key) == value
+    assert (
+        key_of(converted(tmp_path, "a.yaml", with_options(OPENNMT, options), "opennmt"), key)
+        == value
+    )
 
 
 @pytest.mark.parametrize(
@@ -120,10 +137,20 @@ def test_options_of_opennmt(tmp_path, options, key, value):
         ("transformer", "--encoder-embed-dim 64", "model.decoder.dim", 64),
         ("transformer", "--encoder-embed-dim 64 --decoder-embed-dim 32", "model.decoder.dim", 32),
         ("transformer", "--label-smoothing 0.1", "train.label_smoothing", 0.0),
-        ("transformer", "--label-smoothing 0.1 --criterion label_smoothed_cross_entropy", "train.label_smoothing", 0.1),
+        (
+            "transformer",
+            "--label-smoothing 0.1 --criterion label_smoothed_cross_entropy",
+            "train.label_smoothing",
+            0.1,
+        ),
         ("transformer", "--no-scale-embedding", "model.scale_embeddings", False),
         ("transformer", "", "model.scale_embeddings", True),
-        ("transformer", "--lr-scheduler polynomial_decay --end-learning-rate 1e-5", "train.min_learning_rate", 1e-5),
+        (
+            "transformer",
+            "--lr-scheduler polynomial_decay --end-learning-rate 1e-5",
+            "train.min_learning_rate",
+            1e-5,
+        ),
         ("transformer", "--lr-scheduler reduce_lr_on_plateau --lr-patience 2", "train.plateau", 3),
         ("transformer", "--lr 5e-4 1e-4", "train.learning_rate", 5e-4),
         ("transformer", "--encoder-learned-pos", "model.encoder.positions", "learned"),
@@ -153,8 +180,12 @@ def test_options_of_fairseq_generate(tmp_path, options, key, value):
 
 
 def test_fairseq_train_decides_where_two_commands_give_an_option(tmp_path):
-    train = FAIRSEQ.format(arch="transformer", options="--seed 7").replace("fairseq-train", "/opt/bin/fairseq-train")
-    found = converted(tmp_path, "a.sh", f"fairseq-preprocess --seed 3 --nwordssrc 500\n{train}", "fairseq")
+    train = FAIRSEQ.format(arch="transformer", options="--seed 7").replace(
+        "fairseq-train", "/opt/bin/fairseq-train"
+    )
+    found = converted(
+        tmp_path, "a.sh", f"fairseq-preprocess --seed 3 --nwordssrc 500\n{train}", "fairseq"
+    )
     assert key_of(found, "train.seed") == 7
     assert key_of(found, "data.source.vocab_size") == 505
 
@@ -169,7 +200,11 @@ def test_short_names_and_lists_of_fairseq(tmp_path):
 
 
 def test_a_reference_to_another_option_of_a_hydra_file_is_left_to_its_default(tmp_path):
-    model = {"_name": "transformer_lm", "decoder_embed_dim": "${model.decoder_input_dim}", "decoder_layers": 3}
+    model = {
+        "_name": "transformer_lm",
+        "decoder_embed_dim": "${model.decoder_input_dim}",
+        "decoder_layers": 3,
+    }
     text = json.dumps({"task": {"_name": "language_modeling", "data": "x"}, "model": model})
     found = converted(tmp_path, "a.yaml", text, "fairseq")
     assert (key_of(found, "model.decoder.dim"), key_of(found, "model.decoder.layers")) == (512, 3)

@@ -11,7 +11,9 @@ from support.training_runs import rnn_recipe
 
 @pytest.mark.slow
 def test_the_demo_resumes_and_names_its_model(tmp_path, monkeypatch, capsys):
-    (tmp_path / "tiny.toml").write_text(rnn_recipe("dates", dim=8, max_length=3, max_steps=2, validate_every=2))
+    (tmp_path / "tiny.toml").write_text(
+        rnn_recipe("dates", dim=8, max_length=3, max_steps=2, validate_every=2)
+    )
     monkeypatch.setattr(demo, "RECIPES", {str(tmp_path / "tiny.toml"): "A tiny model"})
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("NO_COLOR", raising=False)
@@ -27,7 +29,9 @@ def test_the_demo_resumes_and_names_its_model(tmp_path, monkeypatch, capsys):
         regard.demo()
         messages.seek(0)
         assert "resumed at step 2" in messages.read()
-        (tmp_path / "tiny.toml").write_text(rnn_recipe("dates", dim=4, max_length=3, max_steps=2, validate_every=2))
+        (tmp_path / "tiny.toml").write_text(
+            rnn_recipe("dates", dim=4, max_length=3, max_steps=2, validate_every=2)
+        )
         with pytest.raises(regard.CheckpointRefused):  # a folder of the user's own
             regard.demo(out=run.parent)
         regard.demo()

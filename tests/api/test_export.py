@@ -20,11 +20,17 @@ class Plain(FolderTarget):
     name, title, options = "plain", "Plain", frozenset({"dtype"})
 
     def obstacles(self, model):
-        return [] if model.model.as_seq2seq() else ["pool: it has no pools", "classifier: it has no labels"]
+        return (
+            []
+            if model.model.as_seq2seq()
+            else ["pool: it has no pools", "classifier: it has no labels"]
+        )
 
     def write(self, model, folder: Path, options: ExportOptions) -> None:
         (folder / "inside").mkdir()
-        (folder / "inside" / "model.txt").write_text(f"{type(model.model).__name__} {options.dtype}")
+        (folder / "inside" / "model.txt").write_text(
+            f"{type(model.model).__name__} {options.dtype}"
+        )
 
 
 class Broken(Plain):
@@ -47,12 +53,17 @@ def targets(monkeypatch):
 def test_a_model_is_written_into_a_new_or_empty_folder(tmp_path):
     (tmp_path / "empty").mkdir()
     for out in ("new/er", "empty"):
-        assert regard.export(translator(), "plain", tmp_path / out, dtype="float16") == tmp_path / out
+        assert (
+            regard.export(translator(), "plain", tmp_path / out, dtype="float16") == tmp_path / out
+        )
         assert (tmp_path / out / "inside" / "model.txt").read_text() == "Seq2Seq float16"
 
 
 def test_a_model_that_cannot_be_expressed_is_refused_part_by_part(tmp_path):
-    with pytest.raises(InvalidArgument, match="that Plain can express; got pool: it has no pools; classifier: it has"):
+    with pytest.raises(
+        InvalidArgument,
+        match="that Plain can express; got pool: it has no pools; classifier: it has",
+    ):
         regard.export(classifier(), "plain", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -62,7 +73,11 @@ def test_a_model_that_cannot_be_expressed_is_refused_part_by_part(tmp_path):
     [
         ("plane", {}, "to: wanted one of plain, broken; got 'plane'. Did you mean 'plain'"),
         ("plain", {"dtype": "float8"}, "export.dtype: wanted .*float16.*; got 'float8'"),
-        ("plain", {"quantization": "int8"}, "quantization: wanted nothing here: Plain does not take it; got 'int8'"),
+        (
+            "plain",
+            {"quantization": "int8"},
+            "quantization: wanted nothing here: Plain does not take it; got 'int8'",
+        ),
         ("plain", {"color": "red"}, "export.color: wanted a key of export; got an unknown one"),
     ],
 )
@@ -88,11 +103,20 @@ def test_nothing_half_written_is_left(tmp_path):
 def test_the_list_says_which_formats_can_and_why_not(monkeypatch):
     monkeypatch.setattr("regard.api.export.load", lambda model, device: classifier())
     said = CliRunner().invoke(app, ["export", "run", "--list"])
-    assert said.stdout.splitlines()[:3] == ["plain: no", "  pool: it has no pools", "  classifier: it has no labels"]
+    assert said.stdout.splitlines()[:3] == [
+        "plain: no",
+        "  pool: it has no pools",
+        "  classifier: it has no labels",
+    ]
     listed = json.loads(CliRunner().invoke(app, ["export", "run", "--list", "--json"]).stdout)
-    assert listed == {key: ["pool: it has no pools", "classifier: it has no labels"] for key in ("plain", "broken")}
+    assert listed == {
+        key: ["pool: it has no pools", "classifier: it has no labels"]
+        for key in ("plain", "broken")
+    }
     monkeypatch.setattr("regard.api.export.load", lambda model, device: translator())
-    assert CliRunner().invoke(app, ["export", "run", "--list"]).stdout == "plain: yes\nbroken: yes\n"
+    assert (
+        CliRunner().invoke(app, ["export", "run", "--list"]).stdout == "plain: yes\nbroken: yes\n"
+    )
 
 
 def test_the_command_line_asks_for_what_is_missing():

@@ -86,7 +86,9 @@ WRITERS = {
 
 
 @pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
-def test_folders_above_are_made_and_one_that_is_there_is_used(tmp_path: Path, write: Callable[[Path], None]) -> None:
+def test_folders_above_are_made_and_one_that_is_there_is_used(
+    tmp_path: Path, write: Callable[[Path], None]
+) -> None:
     folder = tmp_path / "not" / "there" / "yet"
     write(folder)
     assert folder.is_dir()

@@ -32,7 +32,9 @@ def folders(tmp_path_factory):
         saved = dict(CASES[kind][2])
         with pytest.MonkeyPatch.context() as patch:
             patch.setitem(
-                CASES, kind, (*CASES[kind][:2], saved | ({"vocab_size": SIZE} if "vocab_size" in saved else {}))
+                CASES,
+                kind,
+                (*CASES[kind][:2], saved | ({"vocab_size": SIZE} if "vocab_size" in saved else {})),
             )
             patch.setattr("support.pretrained.GPT2", {**CASES["gpt2"][2], "vocab_size": SIZE})
             theirs = random_theirs(kind)
@@ -109,7 +111,9 @@ def test_an_imported_checkpoint_is_the_same_model(kind, folders, tmp_path):
     assert regard.verify(tmp_path / "out")
     direct, loaded = regard.from_pretrained(folder), regard.load(tmp_path / "out", device="cpu")
     weights = loaded.model.state_dict()
-    assert all(torch.equal(tensor, weights[name]) for name, tensor in direct.model.state_dict().items())
+    assert all(
+        torch.equal(tensor, weights[name]) for name, tensor in direct.model.state_dict().items()
+    )
     assert loaded.recipe == direct.recipe
     assert [each and each.hash for each in (*loaded.sources, loaded.target)] == [
         each and each.hash for each in (*direct.sources, direct.target)
@@ -132,20 +136,34 @@ def test_opus_mt(tmp_path):
                 hard_vocab_limit=False,
                 minloglevel=2,
             )
-    pieces = [spm.SentencePieceProcessor(str(tmp_path / f"{name}.spm")) for name in ("source", "target")]
-    names = dict.fromkeys(each.id_to_piece(i) for each in pieces for i in range(3, each.get_piece_size()))
+    pieces = [
+        spm.SentencePieceProcessor(str(tmp_path / f"{name}.spm")) for name in ("source", "target")
+    ]
+    names = dict.fromkeys(
+        each.id_to_piece(i) for each in pieces for i in range(3, each.get_piece_size())
+    )
     names = [name for name in names if name not in ("▁cat", "▁the", "r")]
     ids = {name: i for i, name in enumerate(["</s>", "<unk>", *names, "<pad>"])}
     pad = ids["<pad>"]
     (tmp_path / "vocab.json").write_text(json.dumps(ids))
     (tmp_path / "tokenizer_config.json").write_text('{"source_lang": "en", "target_lang": "de"}')
-    roles = {"pad_token_id": pad, "eos_token_id": 0, "bos_token_id": None, "decoder_start_token_id": pad}
+    roles = {
+        "pad_token_id": pad,
+        "eos_token_id": 0,
+        "bos_token_id": None,
+        "decoder_start_token_id": pad,
+    }
     with pytest.MonkeyPatch.context() as patch:
         changed = {**CASES["marian"][2], **roles, "vocab_size": len(ids)}
         patch.setitem(CASES, "marian", (*CASES["marian"][:2], changed))
         theirs = random_theirs("marian")
     theirs.model.shared.weight.data[pad] = 0.0
-    options = {"num_beams": 4, "max_length": 12, "bad_words_ids": [[pad]], "no_repeat_ngram_size": 2}
+    options = {
+        "num_beams": 4,
+        "max_length": 12,
+        "bad_words_ids": [[pad]],
+        "no_repeat_ngram_size": 2,
+    }
     theirs.generation_config = transformers.GenerationConfig(**roles, **options)
     theirs.save_pretrained(tmp_path)
     out = regard.import_model(tmp_path, tmp_path / "ours")
@@ -156,28 +174,42 @@ def test_opus_mt(tmp_path):
     model = regard.load(out, device="cpu")
     assert model.predict(TEXTS) == [words.decode(row, skip_special_tokens=True) for row in rows]
     assert (model.recipe.decode.beam_size, model.recipe.decode.max_length) == (4, 11)
-    assert model.source.settings["spare"] >= 3  # pieces that the vocabulary lacks: they get a row in an export
+    assert (
+        model.source.settings["spare"] >= 3
+    )  # pieces that the vocabulary lacks: they get a row in an export
     exported = regard.export(model, "huggingface", tmp_path / "exported")
     again, words = (
-        each.from_pretrained(exported) for each in (transformers.AutoModelForSeq2SeqLM, transformers.AutoTokenizer)
+        each.from_pretrained(exported)
+        for each in (transformers.AutoModelForSeq2SeqLM, transformers.AutoTokenizer)
     )
     with torch.no_grad():
-        rows = [again.generate(**words(text, return_tensors="pt", return_token_type_ids=False))[0] for text in TEXTS]
+        rows = [
+            again.generate(**words(text, return_tensors="pt", return_token_type_ids=False))[0]
+            for text in TEXTS
+        ]
     assert model.predict(TEXTS) == [words.decode(row, skip_special_tokens=True) for row in rows]
     assert regard.from_pretrained(exported, device="cpu").predict(TEXTS) == model.predict(TEXTS)
 
 
 def test_an_imported_model_is_looked_at_scored_and_fine_tuned(folders, tmp_path):
     out = regard.import_model(folders["bart"][0], tmp_path / "model", dtype="bfloat16")
-    assert {tensor.dtype for tensor in load_file(out / "model.safetensors").values()} == {torch.bfloat16}
+    assert {tensor.dtype for tensor in load_file(out / "model.safetensors").values()} == {
+        torch.bfloat16
+    }
     model = regard.load(out, device="cpu")
     assert model.score(TEXTS, TEXTS)[0].log_probability < 0
     assert regard.look(model, TEXTS[0])["encoder 1"].weights().shape[0] == 3
     for name, lines in (("source", TEXTS), ("target", TEXTS[::-1])):
         (tmp_path / name).write_text("\n".join(lines * 4) + "\n")
-    changes = [f'data.train=["{tmp_path}/source", "{tmp_path}/target"]', "train.max_steps=2", "train.device=cpu"]
+    changes = [
+        f'data.train=["{tmp_path}/source", "{tmp_path}/target"]',
+        "train.max_steps=2",
+        "train.device=cpu",
+    ]
     changes += ["train.warmup_steps=1", "train.batch_tokens=256"]
-    tuned = regard.train(out / "recipe.toml", tmp_path / "run", changes=changes, cache=tmp_path / "cache")
+    tuned = regard.train(
+        out / "recipe.toml", tmp_path / "run", changes=changes, cache=tmp_path / "cache"
+    )
     assert tuned.predict(TEXTS[:1])
     assert tuned.target.special_tokens == model.target.special_tokens
 
@@ -190,7 +222,9 @@ def test_the_recipe_names_the_files_to_learn_from(kind, files, folders, tmp_path
 
 def test_an_imported_model_has_no_data_to_evaluate_on(folders, tmp_path):
     out = regard.import_model(folders["gpt2"][0], tmp_path / "model")
-    with pytest.raises(InvalidArgument, match=r"split: wanted new data.*got 'test'\. Name files with --data"):
+    with pytest.raises(
+        InvalidArgument, match=r"split: wanted new data.*got 'test'\. Name files with --data"
+    ):
         regard.evaluate([out], device="cpu")
 
 
@@ -204,7 +238,10 @@ def test_a_vocabulary_larger_than_the_embedding_is_refused(folders, tmp_path):
     weights = load_file(tmp_path / "model.safetensors")
     weights["transformer.wte.weight"] = weights["transformer.wte.weight"][:40].clone()
     save_file(weights, tmp_path / "model.safetensors")
-    with pytest.raises(InvalidArgument, match=r"tokenizer\.json: wanted at most 40 tokens, the rows of the embedding"):
+    with pytest.raises(
+        InvalidArgument,
+        match=r"tokenizer\.json: wanted at most 40 tokens, the rows of the embedding",
+    ):
         regard.from_pretrained(tmp_path)
 
 
@@ -225,7 +262,8 @@ def test_models_of_the_hub_are_fetched_without_code_and_pickles(folders, monkeyp
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
     with pytest.raises(
-        InvalidArgument, match=r"hf:a/b: wanted a model that can be downloaded; got OSError: no network"
+        InvalidArgument,
+        match=r"hf:a/b: wanted a model that can be downloaded; got OSError: no network",
     ):
         regard.from_pretrained("hf:a/b")
     with pytest.raises(InvalidArgument, match=r"wanted hf:owner/name"):
@@ -238,7 +276,9 @@ def test_models_of_the_hub_are_fetched_without_code_and_pickles(folders, monkeyp
 def test_wrong_arguments_are_refused(folders, tmp_path):
     with pytest.raises(InvalidArgument, match=r"dtype: wanted one of float32"):
         regard.from_pretrained(folders["gpt2"][0], dtype="int8")
-    with pytest.raises(InvalidArgument, match=r"config\.json: wanted a JSON file; got No such file"):
+    with pytest.raises(
+        InvalidArgument, match=r"config\.json: wanted a JSON file; got No such file"
+    ):
         regard.from_pretrained(tmp_path / "nowhere")
 
 
@@ -251,7 +291,10 @@ def test_several_end_tokens_and_early_stopping_are_imported_and_exported(folders
         (folder / file.name).write_bytes(file.read_bytes())
     settings = json.loads((folder / "generation_config.json").read_text())
     free = regard.from_pretrained(folder).outputs(TEXTS)
-    ends = [2, *dict.fromkeys(token for (best, *_) in free for token in best.token_ids[1:3] if token != 2)]
+    ends = [
+        2,
+        *dict.fromkeys(token for (best, *_) in free for token in best.token_ids[1:3] if token != 2),
+    ]
     settings |= {"eos_token_id": ends, "early_stopping": True, "num_beams": 3}
     (folder / "generation_config.json").write_text(json.dumps(settings))
     regard.import_model(folder, tmp_path / "imported")
@@ -263,7 +306,9 @@ def test_several_end_tokens_and_early_stopping_are_imported_and_exported(folders
         ids = torch.tensor([[1, *model.target.encode(text)]])
         options = {"eos_token_id": ends, "early_stopping": True, "num_beams": 3}
         with torch.no_grad():
-            row = theirs.generate(input_ids=ids, attention_mask=torch.ones_like(ids), **options)[0, ids.shape[1] :]
+            row = theirs.generate(input_ids=ids, attention_mask=torch.ones_like(ids), **options)[
+                0, ids.shape[1] :
+            ]
         wanted = row.tolist()
         at = next((i for i, token in enumerate(wanted) if token in ends), len(wanted))
         assert list(best[0].token_ids) == wanted[: at + 1]
@@ -274,7 +319,9 @@ def test_several_end_tokens_and_early_stopping_are_imported_and_exported(folders
     exported = regard.export(model, "huggingface", tmp_path / "exported")
     wrong = settings | {"eos_token_id": [2, SIZE]}
     (folder / "generation_config.json").write_text(json.dumps(wrong))
-    with pytest.raises(InvalidData, match=rf"generation_config\.json: eos_token_id: wanted ids.*got {SIZE}"):
+    with pytest.raises(
+        InvalidData, match=rf"generation_config\.json: eos_token_id: wanted ids.*got {SIZE}"
+    ):
         regard.from_pretrained(folder)
     for name in ("config.json", "generation_config.json"):
         assert json.loads((exported / name).read_text())["eos_token_id"] == ends

@@ -22,7 +22,9 @@ from regard.recipe.recipe import Recipe
 from regard.recipe.shipped import find_recipe
 from support.command_line import command
 
-Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed: pip install 'regard[images]'")
+Image = pytest.importorskip(
+    "PIL.Image", reason="Pillow is not installed: pip install 'regard[images]'"
+)
 
 COLORS = {"blue": (20, 40, 220), "red": (220, 30, 20), "yellow": (230, 220, 30)}
 FIELDS = {"source": FieldConfig(kind="image", image_size=16), "target": FieldConfig(kind="label")}
@@ -35,7 +37,9 @@ def photos(tmp_path_factory):
     for name, color in COLORS.items():
         (folder / "train" / name).mkdir(parents=True)
         for i in range(6):
-            pixels = np.clip(np.array(color) + random.integers(-20, 20, (20, 24, 3)), 0, 255).astype(np.uint8)
+            pixels = np.clip(
+                np.array(color) + random.integers(-20, 20, (20, 24, 3)), 0, 255
+            ).astype(np.uint8)
             Image.fromarray(pixels).save(folder / "train" / name / f"{i}.png")
     (folder / "train" / "red" / "notes.txt").write_text("no image")
     with zipfile.ZipFile(folder / "train.zip", "w") as packed:
@@ -52,12 +56,17 @@ def hash_of(config: DataConfig) -> str:
 def test_the_label_of_an_image_is_the_name_of_its_folder(photos, name):
     found = list(examples(DataConfig(train=str(photos / name), **FIELDS), "train"))
     assert [each.target for each in found] == [name for name in COLORS for _ in range(6)]
-    assert [str(each.source).split("train/")[1] for each in found[5:7]] == ["blue/5.png", "red/0.png"]
+    assert [str(each.source).split("train/")[1] for each in found[5:7]] == [
+        "blue/5.png",
+        "red/0.png",
+    ]
 
 
 def test_a_share_of_a_folder_is_held_out(photos):
     config = DataConfig(train=str(photos / "train"), valid=0.3, **FIELDS)
-    splits = [{str(each.source) for each in examples(config, split)} for split in ("train", "valid")]
+    splits = [
+        {str(each.source) for each in examples(config, split)} for split in ("train", "valid")
+    ]
     assert all(splits)
     assert not splits[0] & splits[1]
     assert len(splits[0] | splits[1]) == 18
@@ -79,17 +88,28 @@ def test_images_without_a_class_are_refused(photos, tmp_path):
     def first(path):
         return next(examples(DataConfig(train=str(path), **FIELDS), "train"))
 
-    with pytest.raises(InvalidData, match=r"wanted images in a folder of their class, as in cats/1\.jpg; got 0\.png"):
+    with pytest.raises(
+        InvalidData,
+        match=r"wanted images in a folder of their class, as in cats/1\.jpg; got 0\.png",
+    ):
         first(photos / "train" / "red")
-    with pytest.raises(InvalidData, match=r"wanted a folder of images, or a \.zip file; got neither"):
+    with pytest.raises(
+        InvalidData, match=r"wanted a folder of images, or a \.zip file; got neither"
+    ):
         first(tmp_path / "none")
-    with pytest.raises(InvalidRecipe, match="train: wanted a file for each of source, target; got photos"):
+    with pytest.raises(
+        InvalidRecipe, match="train: wanted a file for each of source, target; got photos"
+    ):
         DataConfig(train="photos", source=FIELDS["source"])
 
 
 @pytest.fixture(scope="module")
 def run(photos):
-    part = {"kind": "vit", "patch_size": 4, "transformer": {"dim": 16, "layers": 1, "heads": 2, "ffn_dim": 16}}
+    part = {
+        "kind": "vit",
+        "patch_size": 4,
+        "transformer": {"dim": 16, "layers": 1, "heads": 2, "ffn_dim": 16},
+    }
     recipe = {
         "data": {
             "train": str(photos / "train"),
@@ -111,20 +131,27 @@ def test_a_classifier_of_images_is_evaluated_class_by_class(run, photos, monkeyp
         assert done.returncode == 0, done.stderr
         (system,) = json.loads(done.stdout)["systems"]
         assert system["metrics"]["accuracy"]["value"] == 1.0
-        assert [(each["label"], each["references"]) for each in system["classes"]] == [(name, 6) for name in COLORS]
+        assert [(each["label"], each["references"]) for each in system["classes"]] == [
+            (name, 6) for name in COLORS
+        ]
 
 
 def test_predict_takes_images_folders_and_zip_files(run, photos):
     red, yellow = (photos / "train" / name / "0.png" for name in ("red", "yellow"))
     assert command("predict", run, red, yellow).stdout == "red\nyellow\n"
     for path in (photos / "train", photos / "train.zip"):
-        assert command("predict", run, path).stdout.split() == [name for name in COLORS for _ in range(6)]
+        assert command("predict", run, path).stdout.split() == [
+            name for name in COLORS for _ in range(6)
+        ]
     (photos / "paths.txt").write_text(f"{yellow}\n{red}\n")
     assert command("predict", run, photos / "paths.txt", red).stdout == "yellow\nred\nred\n"
     done = command("predict", run, photos / "train.zip", "--json")
     first = json.loads(done.stdout.splitlines()[0])
     assert (first["input"], first["output"]) == (f"{photos}/train.zip/train/blue/0.png", "blue")
-    assert first["probabilities"] == load(run).outputs([photos / "train" / "blue" / "0.png"])[0][0].probabilities
+    assert (
+        first["probabilities"]
+        == load(run).outputs([photos / "train" / "blue" / "0.png"])[0][0].probabilities
+    )
     name, value, *_ = command("predict", run, red, "--probabilities").stdout.split("\t")
     assert name == "red"
     assert float(value) > 0.5
@@ -164,7 +191,9 @@ def test_the_label_of_a_scene_is_the_kind_of_its_red_shape():
     for example in red_shapes("valid", size=5):
         (red,) = [shape for shape in example.source.shapes if shape.color == "red"]
         assert example.target == red.kind
-    train_set, test_set = ({each.source for each in red_shapes(split, size=10)} for split in ("train", "test"))
+    train_set, test_set = (
+        {each.source for each in red_shapes(split, size=10)} for split in ("train", "test")
+    )
     assert not train_set & test_set
 
 
@@ -173,7 +202,12 @@ def test_our_recipe_of_image_classification_learns(tmp_path, monkeypatch):
     for split, size in {"train": 12, "valid": 3, "test": 3}.items():
         monkeypatch.setitem(SIZES, split, size)
     torch.manual_seed(0)
-    changes = ["train.max_steps=60", "train.warmup_steps=5", "train.validate_every=60", "train.learning_rate=3e-3"]
+    changes = [
+        "train.max_steps=60",
+        "train.warmup_steps=5",
+        "train.validate_every=60",
+        "train.learning_rate=3e-3",
+    ]
     recipe = read_recipe(find_recipe("shapes-classification"), changes)
     model = train(recipe, tmp_path / "run", cache=tmp_path / "cache")
     known = list(examples(recipe.data, "train"))

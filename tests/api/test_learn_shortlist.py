@@ -39,7 +39,9 @@ def test_a_shortlist_is_learned_kept_and_used(run):
     (outputs,) = model.outputs(["ab"], shortlist=True)
     source, target = (vocabulary.encode("ab") for vocabulary in (model.source, model.target))
     row = [*model.source.special_tokens.source(source)]
-    allowed = {int(token) for each in row for token in learned.likely[each]} | set(learned.frequent.tolist())
+    allowed = {int(token) for each in row for token in learned.likely[each]} | set(
+        learned.frequent.tolist()
+    )
     assert set(outputs[0].token_ids) <= allowed | set(model.target.special_tokens.ends)
     assert set(target) <= allowed  # translations of these letters
     learn(run, candidates=2)  # replaces it
@@ -47,7 +49,9 @@ def test_a_shortlist_is_learned_kept_and_used(run):
 
 
 def test_a_search_without_one_is_refused(run):
-    with pytest.raises(regard.InvalidArgument, match=r"a checkpoint with a shortlist.*regard shortlist"):
+    with pytest.raises(
+        regard.InvalidArgument, match=r"a checkpoint with a shortlist.*regard shortlist"
+    ):
         regard.load(run).predict(["ab"], shortlist=True)
 
 
@@ -58,8 +62,13 @@ def test_edits_beside_it_are_refused(run):
         regard.load(run).predict(["ab"], shortlist=True, edits=edits)
 
 
-def tensors(likely: int = 0, frequent: int = 0, rows: int = 261, dtype=torch.int32) -> dict[str, torch.Tensor]:
-    return {"likely": torch.full((rows, 1), likely, dtype=dtype), "frequent": torch.full((1,), frequent, dtype=dtype)}
+def tensors(
+    likely: int = 0, frequent: int = 0, rows: int = 261, dtype=torch.int32
+) -> dict[str, torch.Tensor]:
+    return {
+        "likely": torch.full((rows, 1), likely, dtype=dtype),
+        "frequent": torch.full((1,), frequent, dtype=dtype),
+    }
 
 
 @pytest.mark.parametrize(

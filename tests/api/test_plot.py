@@ -12,8 +12,14 @@ from regard.core.errors import InvalidArgument, InvalidData
 def log(folder, shift=0.0):
     folder.mkdir()
     events = [{"event": "start"}]
-    events += [{"event": "train", "step": 10 * n, "loss": 4 - n / 3 + shift, "rate": n * 1e-4} for n in range(1, 9)]
-    events += [{"event": "validation", "step": s, "loss": 2.0, "accuracy": s / 80, "best": True} for s in (40, 80)]
+    events += [
+        {"event": "train", "step": 10 * n, "loss": 4 - n / 3 + shift, "rate": n * 1e-4}
+        for n in range(1, 9)
+    ]
+    events += [
+        {"event": "validation", "step": s, "loss": 2.0, "accuracy": s / 80, "best": True}
+        for s in (40, 80)
+    ]
     (folder / "log.jsonl").write_text("".join(f"{json.dumps(event)}\n" for event in events))
     return folder
 
@@ -37,7 +43,10 @@ def test_the_training_curve_is_without_label_smoothing(tmp_path):
     """So that it can be compared with that of the validation; the smoothed one is beside it."""
     folder = log(tmp_path / "one")
     events = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-    smoothed = [event | {"nll": event["loss"] - 1} if event["event"] == "train" else event for event in events]
+    smoothed = [
+        event | {"nll": event["loss"] - 1} if event["event"] == "train" else event
+        for event in events
+    ]
     (folder / "log.jsonl").write_text("".join(f"{json.dumps(event)}\n" for event in smoothed))
     loss = regard.plot(folder).split("\n\n")[0]
     assert loss.startswith("loss   • training   + training, smoothed   x validation")
@@ -72,5 +81,7 @@ def test_refused(tmp_path):
     (tmp_path / "log.jsonl").write_text('{"event": "tr\n')
     with pytest.raises(InvalidData, match="wanted a JSON object"):
         regard.plot(tmp_path)
-    with pytest.raises(InvalidArgument, match=r"out: wanted a name in \.svg, \.png; got curves\.pdf"):
+    with pytest.raises(
+        InvalidArgument, match=r"out: wanted a name in \.svg, \.png; got curves\.pdf"
+    ):
         regard.plot(tmp_path, "curves.pdf")

@@ -26,7 +26,9 @@ def hesitating(lines):
         yield line
 
 
-@pytest.mark.parametrize("predictor", [translator("words"), language_model("words")], ids=["translator", "language"])
+@pytest.mark.parametrize(
+    "predictor", [translator("words"), language_model("words")], ids=["translator", "language"]
+)
 def test_draws_depend_on_the_line_and_its_number(predictor, monkeypatch):
     wanted = said(LINES, predictor, **DRAWN)
     assert wanted[0] != wanted[4] or wanted[0] != wanted[8]
@@ -57,5 +59,7 @@ def test_references_are_in_the_small_letters_that_a_model_can_write(tmp_path):
     recipe = Recipe.of({"data": data, "model": {"encoder": PARTS["rnn"], "decoder": PARTS["rnn"]}})
     words = train_tokenizer("bytes", texts, lower=True)
     written = [words.decode(row) for row in words.encode_batch(texts)]
-    assert [references for _, references in evaluate.rows_of(recipe, "valid")] == [[text] for text in written]
+    assert [references for _, references in evaluate.rows_of(recipe, "valid")] == [
+        [text] for text in written
+    ]
     assert written != [text.lower() for text in texts]

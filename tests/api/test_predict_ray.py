@@ -23,7 +23,9 @@ pytest.importorskip("ray", reason="needs the extra `ray`")
 
 MODEL = GOLDEN / "transformer"
 CHUNK = predict_with_ray.CHUNK
-LINES = ["".join(chr(97 + (i * j) % 26) for j in range(i % 9)) for i in range(5 * CHUNK + 7)]  # some are empty
+LINES = [
+    "".join(chr(97 + (i * j) % 26) for j in range(i % 9)) for i in range(5 * CHUNK + 7)
+]  # some are empty
 
 
 def answers(rows: list[dict], options: dict) -> list[dict]:
@@ -38,8 +40,17 @@ def rows_of(*chunks: LineChunk) -> list[dict]:
 
 def test_replicas_answer_in_any_order():
     lines = ["abc", "", "hello", "ab", "x", "é", "yz"]
-    options = {"scores": True, "attention": True, "num_hypotheses": 2, "beam_size": 2, "max_length": 9}
-    chunks = [LineChunk(i + 1, lines[i : i + 3], {"prefixes": lines[i : i + 3]}) for i in range(0, len(lines), 3)]
+    options = {
+        "scores": True,
+        "attention": True,
+        "num_hypotheses": 2,
+        "beam_size": 2,
+        "max_length": 9,
+    }
+    chunks = [
+        LineChunk(i + 1, lines[i : i + 3], {"prefixes": lines[i : i + 3]})
+        for i in range(0, len(lines), 3)
+    ]
     rows = answers(rows_of(*chunks), options)
     random.Random(1).shuffle(rows)
     assert [row["id"] for row in rows] != [1, 4, 7]
@@ -53,11 +64,16 @@ def test_replicas_answer_in_any_order():
             weights, others = vars(one).pop("attention"), vars(other).pop("attention")
             assert vars(one) == vars(other)
             assert (weights is None) == (others is None)
-            assert weights is None or (weights.shape == others.shape and bool((weights == others).all()))
+            assert weights is None or (
+                weights.shape == others.shape and bool((weights == others).all())
+            )
 
 
 def test_the_first_error_is_told_after_the_outputs_before_it():
-    rows = answers(rows_of(*(LineChunk(i, ["abc"[: 4 - i] * i], {}) for i in (1, 2, 3))), {"max_source_length": 3})
+    rows = answers(
+        rows_of(*(LineChunk(i, ["abc"[: 4 - i] * i], {}) for i in (1, 2, 3))),
+        {"max_source_length": 3},
+    )
     found = ray_data._in_order(reversed(rows))
     assert next(found)[0] == "abc"
     with pytest.raises(InvalidArgument, match="line 2: wanted at most 3 tokens"):
@@ -67,7 +83,9 @@ def test_the_first_error_is_told_after_the_outputs_before_it():
 def test_a_checkpoint_that_is_refused_by_a_replica_is_refused(tmp_path):
     (tmp_path / "manifest.json").write_text("{}")
     (row,) = rows_of(LineChunk(1, ["a"], {}))
-    (answered,) = ray_data.Replica(str(tmp_path), "cpu", {})(pyarrow.Table.from_pylist([row])).to_pylist()
+    (answered,) = ray_data.Replica(str(tmp_path), "cpu", {})(
+        pyarrow.Table.from_pylist([row])
+    ).to_pylist()
     with pytest.raises(CheckpointRefused, match=r"manifest\.json") as refused:
         list(ray_data._in_order([answered]))
     assert refused.value.exit_code == 4
@@ -83,7 +101,11 @@ def test_what_the_engine_cannot_do_is_refused(tmp_path):
             next(regard.predict(translator(), ["a"], **wrong))
     with pytest.raises(InvalidArgument, match="replicas: wanted 1 or more; got 0"):
         next(regard.predict(MODEL, ["a"], engine="ray", replicas=0))
-    for options in (["--engine", "ray", "--stream"], ["--replicas", "2"], ["--stream", "--out", "x"]):
+    for options in (
+        ["--engine", "ray", "--stream"],
+        ["--replicas", "2"],
+        ["--stream", "--out", "x"],
+    ):
         refused = command("predict", MODEL, "/dev/null", *options)
         assert refused.returncode == 2, refused.stderr
         assert "wanted nothing" in refused.stderr
@@ -93,9 +115,17 @@ def test_an_output_file_is_complete_or_not_there(tmp_path):
     (tmp_path / "in.txt").write_text("abc\n\nabcdefgh\n")
     done = command("predict", MODEL, tmp_path / "in.txt", "--out", tmp_path / "out.txt")
     assert (done.returncode, done.stdout) == (0, "")
-    assert (tmp_path / "out.txt").read_text() == command("predict", MODEL, tmp_path / "in.txt").stdout
+    assert (tmp_path / "out.txt").read_text() == command(
+        "predict", MODEL, tmp_path / "in.txt"
+    ).stdout
     wrong = command(
-        "predict", MODEL, tmp_path / "in.txt", "--out", tmp_path / "none.txt", "--set", "max_source_length=5"
+        "predict",
+        MODEL,
+        tmp_path / "in.txt",
+        "--out",
+        tmp_path / "none.txt",
+        "--set",
+        "max_source_length=5",
     )
     assert wrong.returncode == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out.txt"]
@@ -106,7 +136,16 @@ def test_a_cluster_writes_the_bytes_of_one_process(tmp_path, monkeypatch):
     monkeypatch.setattr(verb, "CHUNK", CHUNK)
     (tmp_path / "in.txt").write_text("".join(line + "\n" for line in LINES))
     (tmp_path / "begin.txt").write_text("".join(line[:1] + "\n" for line in LINES))
-    sampled = ["--sample", "--n-best", "2", "--max-length", "12", "--prefix", str(tmp_path / "begin.txt"), "--json"]
+    sampled = [
+        "--sample",
+        "--n-best",
+        "2",
+        "--max-length",
+        "12",
+        "--prefix",
+        str(tmp_path / "begin.txt"),
+        "--json",
+    ]
     given = ["predict", str(MODEL), str(tmp_path / "in.txt")]
     cases = [  # how often a replica is killed, and the options
         (1, [*sampled, "--replicas", "2"]),
@@ -118,20 +157,39 @@ def test_a_cluster_writes_the_bytes_of_one_process(tmp_path, monkeypatch):
         for number, (times, options) in enumerate(cases)
     ]
     (tmp_path / "deaths").mkdir()
-    done = run(Path(predict_with_ray.__file__), tmp_path / "deaths", text="\n".join(map(json.dumps, commands)))
+    done = run(
+        Path(predict_with_ray.__file__),
+        tmp_path / "deaths",
+        text="\n".join(map(json.dumps, commands)),
+    )
     assert done.returncode == 0, done.stderr
-    results = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]  # Ray prints too
+    results = [
+        json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")
+    ]  # Ray prints too
     assert [(each["code"], each["deaths"]) for each in results] == [(0, 1), (1, 2), (2, 0)], results
     assert command(*given, *sampled, "--out", tmp_path / "local").returncode == 0
     assert (tmp_path / "out-0").read_bytes() == (tmp_path / "local").read_bytes()
-    assert "lines 129 to 192: wanted outputs; got only replicas that were killed" in results[1]["messages"]
-    assert "device: wanted auto, cpu, or cuda where the Ray cluster has a GPU" in results[2]["messages"]
+    assert (
+        "lines 129 to 192: wanted outputs; got only replicas that were killed"
+        in results[1]["messages"]
+    )
+    assert (
+        "device: wanted auto, cpu, or cuda where the Ray cluster has a GPU"
+        in results[2]["messages"]
+    )
     assert not [number for number in (1, 2) if (tmp_path / f"out-{number}").exists()]
 
 
 def test_a_chunk_is_tried_so_often():
     attempts = ray_data.Attempts(3)
-    assert [attempts.begin(chunk) for chunk in (1, 1, 5, 1, 1, 5)] == [True, True, True, True, False, True]
+    assert [attempts.begin(chunk) for chunk in (1, 1, 5, 1, 1, 5)] == [
+        True,
+        True,
+        True,
+        True,
+        False,
+        True,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -150,7 +208,10 @@ def test_a_chunk_is_tried_so_often():
 def test_replicas_that_a_cluster_has_room_for(device, cluster, wanted):
     ray = SimpleNamespace(cluster_resources=lambda: cluster)
     if wanted is None:
-        with pytest.raises(InvalidArgument, match="device: wanted auto, cpu, or cuda where the Ray cluster has a GPU"):
+        with pytest.raises(
+            InvalidArgument,
+            match="device: wanted auto, cpu, or cuda where the Ray cluster has a GPU",
+        ):
             ray_data._resources(ray, device)
     else:
         assert ray_data._resources(ray, device) == wanted

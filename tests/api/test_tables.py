@@ -24,7 +24,10 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tables")
     for name in ("train", "valid", "test"):
         csv(folder / f"{name}.csv")
-    fields = {"source": {"column": "text", "tokenizer": "bytes"}, "target": {"column": "label", "kind": "label"}}
+    fields = {
+        "source": {"column": "text", "tokenizer": "bytes"},
+        "target": {"column": "label", "kind": "label"},
+    }
     splits = {split: str(folder / f"{split}.csv") for split in ("train", "valid", "test")}
     recipe = read_recipe({"data": splits | fields, "model": MODEL, "train": TRAIN})
     regard.train(recipe, folder / "run", cache=folder / "cache")
@@ -51,9 +54,13 @@ def test_evaluate_reads_sources_and_references_of_a_table(folder):
 
 
 def test_columns_of_other_names(folder):
-    (folder / "named.jsonl").write_text("".join(json.dumps({"a": a, "b": b}) + "\n" for a, b in ROWS))
+    (folder / "named.jsonl").write_text(
+        "".join(json.dumps({"a": a, "b": b}) + "\n" for a, b in ROWS)
+    )
     columns = ("--column", "a", "--column", "b")
-    assert accuracy(folder / "run", "--data", folder / "named.jsonl", *columns) == accuracy(folder / "run")
+    assert accuracy(folder / "run", "--data", folder / "named.jsonl", *columns) == accuracy(
+        folder / "run"
+    )
     refused = command("evaluate", folder / "run", "--data", folder / "named.jsonl")
     assert refused.returncode == 2
     assert "named.jsonl, line 1: wanted a key 'text'; got the keys 'a', 'b'" in refused.stderr
@@ -70,9 +77,13 @@ def test_files_of_outputs_are_read_by_column(folder):
 def test_an_unknown_label_is_refused_with_its_line(folder, metric):
     table = csv(folder / "unknown.csv", [*ROWS, ("two\nlines", "ugly")])
     line = len(table.read_text().splitlines())
-    given = [("--data", table)] + [("--sources", table, "--references", table)] * (metric == "accuracy")
+    given = [("--data", table)] + [("--sources", table, "--references", table)] * (
+        metric == "accuracy"
+    )
     for arguments in given:
-        refused = command("evaluate", folder / "run", *arguments, "--metric", metric, "--cache", folder / "cache")
+        refused = command(
+            "evaluate", folder / "run", *arguments, "--metric", metric, "--cache", folder / "cache"
+        )
         assert refused.returncode == 2
         assert f"unknown.csv, line {line}: wanted one of the 2 labels" in refused.stderr
     refused = command("score", folder / "run", table)
@@ -95,7 +106,9 @@ def test_predict_score_and_look_read_tables(folder):
 def test_a_language_model_is_evaluated_on_new_data(folder):
     (folder / "new.txt").write_text("other text\n")
     figures = [
-        regard.evaluate(folder / "language", data=data, columns=columns, cache=folder / "cache")["loss"].value
+        regard.evaluate(folder / "language", data=data, columns=columns, cache=folder / "cache")[
+            "loss"
+        ].value
         for data, columns in [(folder / "new.txt", ()), (_with_header(folder), ["words"])]
     ]
     assert figures[0] == figures[1] > 0
@@ -107,7 +120,9 @@ def _with_header(folder):
 
 
 def test_compare_on_new_data(folder):
-    compared = regard.compare([folder / "run", folder / "run"], data=folder / "test.csv", cache=folder / "cache")
+    compared = regard.compare(
+        [folder / "run", folder / "run"], data=folder / "test.csv", cache=folder / "cache"
+    )
     assert compared.report.examples == len(ROWS)
 
 
@@ -128,7 +143,10 @@ def test_evaluate_from_elsewhere_reads_the_split_alone(folder, tmp_path, monkeyp
     monkeypatch.chdir(here)
     for name in ("train", "valid", "test"):
         csv(here / f"{name}.csv")
-    fields = {"source": {"column": "text", "tokenizer": "bytes"}, "target": {"column": "label", "kind": "label"}}
+    fields = {
+        "source": {"column": "text", "tokenizer": "bytes"},
+        "target": {"column": "label", "kind": "label"},
+    }
     data = {split: f"{split}.csv" for split in ("train", "valid", "test")} | fields
     regard.train({"data": data, "model": MODEL, "train": TRAIN}, "run", cache=tmp_path / "cache")
     (here / "train.csv").unlink()
@@ -137,4 +155,7 @@ def test_evaluate_from_elsewhere_reads_the_split_alone(folder, tmp_path, monkeyp
     report = regard.evaluate("here/run", cache=tmp_path / "other")
     assert report.examples == len(ROWS)
     refused = command("evaluate", "here/run", "--split", "train", "--cache", tmp_path / "other")
-    assert (refused.returncode, f"none at {here}/train.csv nor at {tmp_path}/train.csv" in refused.stderr) == (2, True)
+    assert (
+        refused.returncode,
+        f"none at {here}/train.csv nor at {tmp_path}/train.csv" in refused.stderr,
+    ) == (2, True)

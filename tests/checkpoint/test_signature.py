@@ -48,12 +48,18 @@ def test_a_signature_is_an_hmac_of_the_manifest(signed, key):
     assert (signed / "manifest.json.sig").read_text() == f"hmac-sha256 {wanted}\n"
     (found,) = regard.verify(signed, key)
     assert found == (signed, len(list(signed.iterdir())) - 2)
-    assert regard.load(signed, device="cpu").predict(["abc"]) == regard.load(GOLDEN / "transformer").predict(["abc"])
+    assert regard.load(signed, device="cpu").predict(["abc"]) == regard.load(
+        GOLDEN / "transformer"
+    ).predict(["abc"])
 
 
 def test_a_forged_checkpoint_has_no_signature(tmp_path, key, signed):
     """Its hashes agree, so it verifies without a key and with no key that it was not signed with."""
-    forged = forge(tmp_path / "forged", "config.json", lambda config: config["recipe"]["decode"].update(beam_size=2))
+    forged = forge(
+        tmp_path / "forged",
+        "config.json",
+        lambda config: config["recipe"]["decode"].update(beam_size=2),
+    )
     assert list(regard.verify(forged))
     assert "got none" in refused(forged, key)
     shutil.copy(signed / "manifest.json.sig", forged)

@@ -21,7 +21,11 @@ from regard.core.atomic_io import atomic_file
 from regard.model.weights import load_weights
 from support.training_runs import table
 
-TEXTS = {"config.json": '{"a": 1}\n', "tokenizer.json": '{"model": {}}\n', "README.md": "# A model\n"}
+TEXTS = {
+    "config.json": '{"a": 1}\n',
+    "tokenizer.json": '{"model": {}}\n',
+    "README.md": "# A model\n",
+}
 
 
 def write(folder: Path, value: float = 0.0) -> None:
@@ -58,7 +62,11 @@ def refused(folder: Path) -> bool:
 
 def trained(folder: Path) -> None:
     """A checkpoint of a run, with the state of its optimizer and of its data."""
-    train(table(max_steps=2, validate_every=2, warmup_steps=1), folder.parent / "run", cache=folder.parent)
+    train(
+        table(max_steps=2, validate_every=2, warmup_steps=1),
+        folder.parent / "run",
+        cache=folder.parent,
+    )
     shutil.copytree(store.step_folder(folder.parent / "run", 2), folder)
 
 
@@ -151,7 +159,8 @@ def test_a_checkpoint_under_the_name_of_another_step_is_refused(tmp_path):
     assert store.verify(store.step_folder(tmp_path, 4)) == 4
     store.step_folder(tmp_path, 4).rename(store.step_folder(tmp_path, 8))
     with pytest.raises(
-        regard.CheckpointRefused, match="step-00000008: wanted the checkpoint of step 8; got that of step 4"
+        regard.CheckpointRefused,
+        match="step-00000008: wanted the checkpoint of step 8; got that of step 4",
     ):
         store.verify(store.step_folder(tmp_path, 8))
     with pytest.raises(regard.CheckpointRefused, match="got that of step 4"):
@@ -163,7 +172,13 @@ class Bomb:
         return os.system, ("touch exploded",)
 
 
-PICKLED = ["model.safetensors", "config.json", "tokenizer.json", "training.json", "training.safetensors"]
+PICKLED = [
+    "model.safetensors",
+    "config.json",
+    "tokenizer.json",
+    "training.json",
+    "training.safetensors",
+]
 IGNORED = ["README.md", "pytorch_model.bin", "model.pt", "optimizer.pkl"]  # which nothing reads
 
 
@@ -186,9 +201,16 @@ def test_a_pickle_is_never_opened(name, run, tmp_path, monkeypatch):
         pickle.dump(Bomb(), payload)
     (folder / name).write_bytes(payload.getvalue())
     if name != "manifest.json":
-        files = {path.name: store._entry(path.read_bytes()) for path in folder.iterdir() if path.name != store.MANIFEST}
+        files = {
+            path.name: store._entry(path.read_bytes())
+            for path in folder.iterdir()
+            if path.name != store.MANIFEST
+        }
         (folder / store.MANIFEST).write_bytes(store._manifest(files))
-    refused = {"load": name not in (*IGNORED, "training.safetensors"), "resume": name not in IGNORED}
+    refused = {
+        "load": name not in (*IGNORED, "training.safetensors"),
+        "resume": name not in IGNORED,
+    }
     with pytest.raises(regard.CheckpointRefused) if refused["load"] else nullcontext():
         regard.load(tmp_path / "run", device="cpu").predict(["a"])
     with pytest.raises(regard.CheckpointRefused) if refused["resume"] else nullcontext():
@@ -258,7 +280,8 @@ def test_links_and_pipes_are_kept(tmp_path):
 def test_weights_of_another_model_are_named(tmp_path):
     model = torch.nn.Linear(3, 4)
     with pytest.raises(
-        regard.CheckpointRefused, match=r"an unknown more; no bias; weight of shape \(2, 2\) for \(4, 3\)"
+        regard.CheckpointRefused,
+        match=r"an unknown more; no bias; weight of shape \(2, 2\) for \(4, 3\)",
     ):
         load_weights(model, {"weight": torch.ones(2, 2), "more": torch.ones(1)}, "there")
 

@@ -21,7 +21,9 @@ from regard.recipe.shipped import find_recipe, shipped_recipes
 from support.command_line import command, process
 from support.training_runs import rnn_recipe
 
-RECIPE = rnn_recipe(dim=16, max_steps=6, warmup_steps=2, validate_every=3, batch_tokens=256, log_every=3)
+RECIPE = rnn_recipe(
+    dim=16, max_steps=6, warmup_steps=2, validate_every=3, batch_tokens=256, log_every=3
+)
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +31,9 @@ def place(tmp_path_factory) -> Path:
     """A folder with a recipe and a run of it."""
     folder = tmp_path_factory.mktemp("cli")
     (folder / "recipe.toml").write_text(RECIPE)
-    done = process("train", folder / "recipe.toml", "--out", folder / "run", "--cache", folder / "cache")
+    done = process(
+        "train", folder / "recipe.toml", "--out", folder / "run", "--cache", folder / "cache"
+    )
     assert done.returncode == 0, done.stderr
     assert Path(done.stdout.strip()).parent == folder / "run"
     assert "validation at step 6" in done.stderr
@@ -40,8 +44,15 @@ def test_the_command_line_is_frozen():
     """A change here is a change for users: make it on purpose."""
     found = {}
     for name, verb in typer.main.get_command(app).commands.items():
-        verbs = {f"{name} {sub}": v for sub, v in verb.commands.items()} if hasattr(verb, "commands") else {name: verb}
-        found |= {n: sorted(o for p in v.params for o in p.opts if o.startswith("--")) for n, v in verbs.items()}
+        verbs = (
+            {f"{name} {sub}": v for sub, v in verb.commands.items()}
+            if hasattr(verb, "commands")
+            else {name: verb}
+        )
+        found |= {
+            n: sorted(o for p in v.params for o in p.opts if o.startswith("--"))
+            for n, v in verbs.items()
+        }
     assert found == {
         "train": ["--allow-changed-data", "--cache", "--dry-run", "--out", "--resume", "--set"],
         "prepare": ["--cache", "--json", "--set"],
@@ -99,7 +110,9 @@ def test_the_command_line_is_frozen():
 def test_no_flag_is_set_by_default():
     for name, verb in typer.main.get_command(app).commands.items():
         for one in getattr(verb, "commands", {name: verb}).values():
-            assert [each.opts for each in one.params if getattr(each, "is_flag", False) and each.default] == [], name
+            assert [
+                each.opts for each in one.params if getattr(each, "is_flag", False) and each.default
+            ] == [], name
 
 
 def test_every_verb_is_a_python_function():
@@ -133,22 +146,35 @@ def test_predict_answers_line_for_line(place):
 def test_predict_searches(place):
     (place / "in.txt").write_text("abc\n\ncb\n")
     (place / "begin.txt").write_text("a\n\naa\n")
-    several = command("predict", place / "run", place / "in.txt", "--beam", 4, "--n-best", 2, "--scores")
+    several = command(
+        "predict", place / "run", place / "in.txt", "--beam", 4, "--n-best", 2, "--scores"
+    )
     assert several.returncode == 0, several.stderr
     lines = several.stdout.split("\n")[:-1]
     assert len(lines) == 6  # two for each line
     assert lines[2:4] == ["", ""]
     assert float(lines[0].split("\t")[0]) < 0
-    begun = command("predict", place / "run", place / "in.txt", "--prefix", place / "begin.txt").stdout.split("\n")
+    begun = command(
+        "predict", place / "run", place / "in.txt", "--prefix", place / "begin.txt"
+    ).stdout.split("\n")
     assert (begun[0][:1], begun[1], begun[2][:2]) == ("a", "", "aa")
     drawn = [
         command(
-            "predict", place / "run", place / "in.txt", "--sample", "--set", f"seed={seed}", "--set", "temperature=3.0"
+            "predict",
+            place / "run",
+            place / "in.txt",
+            "--sample",
+            "--set",
+            f"seed={seed}",
+            "--set",
+            "temperature=3.0",
         )
         for seed in (1, 1, 2)
     ]
     assert drawn[0].stdout == drawn[1].stdout != drawn[2].stdout
-    (place / "wishes.txt").write_text('{"required": ["cab"], "banned": ["bb"]}\n\n{"required": ["aa"]}\n')
+    (place / "wishes.txt").write_text(
+        '{"required": ["cab"], "banned": ["bb"]}\n\n{"required": ["aa"]}\n'
+    )
     wished = command(
         "predict", place / "run", place / "in.txt", "--beam", 3, "--constraints", place / "wishes.txt", "--attention",
         place / "looks.jsonl", "--max-length", 20,
@@ -157,13 +183,26 @@ def test_predict_searches(place):
     first, _, third = wished.stdout.split("\n")[:3]
     assert ("cab" in first, "bb" in first, "aa" in third) == (True, False, True)
     looks = json.loads((place / "looks.jsonl").read_text().splitlines()[0])["outputs"][0]
-    assert len(looks["attention"][0][0]) - len(looks["tokens"]) in (0, 1)  # and the end, where it came
+    assert len(looks["attention"][0][0]) - len(looks["tokens"]) in (
+        0,
+        1,
+    )  # and the end, where it came
     assert sum(looks["attention"][0][0][0]) == pytest.approx(1, abs=1e-4)
     (place / "wishes.txt").write_text('{"wanted": ["cab"]}\n')
-    wrong = command("predict", place / "run", place / "in.txt", "--constraints", place / "wishes.txt")
-    assert (wrong.returncode, "line 1" in wrong.stderr, "Traceback" in wrong.stderr) == (2, True, False)
+    wrong = command(
+        "predict", place / "run", place / "in.txt", "--constraints", place / "wishes.txt"
+    )
+    assert (wrong.returncode, "line 1" in wrong.stderr, "Traceback" in wrong.stderr) == (
+        2,
+        True,
+        False,
+    )
     wrong = command("predict", place / "run", place / "in.txt", "--set", "beems=3")
-    assert (wrong.returncode, "beam" in wrong.stderr, "Traceback" in wrong.stderr) == (2, True, False)
+    assert (wrong.returncode, "beam" in wrong.stderr, "Traceback" in wrong.stderr) == (
+        2,
+        True,
+        False,
+    )
 
 
 def test_predict_streams(place):
@@ -176,7 +215,9 @@ def test_predict_streams(place):
     assert (wrong.returncode, "--json: wanted nothing in a stream" in wrong.stderr) == (2, True)
 
 
-@pytest.mark.parametrize(("begin", "message"), [("a\n", "at least 2 lines; got 1"), ("a\n" * 4, "3 lines; got more")])
+@pytest.mark.parametrize(
+    ("begin", "message"), [("a\n", "at least 2 lines; got 1"), ("a\n" * 4, "3 lines; got more")]
+)
 def test_a_file_beside_the_input_has_as_many_lines(place, begin, message):
     (place / "in.txt").write_text("abc\n\ncb\n")
     (place / "begin.txt").write_text(begin)
@@ -189,7 +230,9 @@ def test_a_line_that_is_too_long_is_named(place):
     refused = command("predict", place / "run", place / "long.txt", "--set", "max_source_length=20")
     assert refused.returncode == 2
     assert "line 2: wanted at most 20 tokens; got 30" in refused.stderr
-    cut = command("predict", place / "run", place / "long.txt", "--set", "max_source_length=20", "--truncate")
+    cut = command(
+        "predict", place / "run", place / "long.txt", "--set", "max_source_length=20", "--truncate"
+    )
     assert (cut.returncode, cut.stdout.count("\n")) == (0, 2)
     assert "1 line truncated, being too long" in cut.stderr
 
@@ -221,7 +264,9 @@ def test_score_answers_line_for_line(place):
     assert command("score", place / "run", text="abc\tabc\n\tx\nde\t\n").stdout == done.stdout
     as_json = [
         json.loads(line)
-        for line in command("score", place / "run", "--json", text="abc\tabc\n\tx\nde\t\n").stdout.splitlines()
+        for line in command(
+            "score", place / "run", "--json", text="abc\tabc\n\tx\nde\t\n"
+        ).stdout.splitlines()
     ]
     for (log_p, perplexity), each in zip(found, as_json, strict=True):
         assert each["log_probability"] == pytest.approx(log_p, abs=1e-4)
@@ -229,7 +274,11 @@ def test_score_answers_line_for_line(place):
         assert len(each["tokens"]) == len(each["log_probabilities"])
     assert as_json[0]["tokens"] == ["a", "b", "c", "</s>"]
     for arguments, text, message in (
-        ([place / "source.txt"], "", "files: wanted 2 files, of source and target, or a table; got 1"),
+        (
+            [place / "source.txt"],
+            "",
+            "files: wanted 2 files, of source and target, or a table; got 1",
+        ),
         ([place / "source.txt", place / "in.txt"], "", "as many lines"),
         ([], "abc\n", "line 1: wanted source and target, separated by tabs; got 1 columns"),
     ):
@@ -243,7 +292,16 @@ def test_score_answers_line_for_line(place):
 def test_evaluate_tells_everything_as_json(place):
     metrics = [part for name in ("loss", "bleu", "accuracy") for part in ("--metric", name)]
     done = command(
-        "evaluate", place / "run", "--cache", place / "cache", "--json", *metrics, "--by-length", "2", "--resamples", 50
+        "evaluate",
+        place / "run",
+        "--cache",
+        place / "cache",
+        "--json",
+        *metrics,
+        "--by-length",
+        "2",
+        "--resamples",
+        50,
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -260,7 +318,16 @@ def test_evaluate_tells_everything_as_json(place):
 
 def test_evaluate_shows_the_metrics_of_the_task_and_keeps_outputs(place):
     outputs = place / "outputs.txt"
-    done = command("evaluate", place / "run", "--cache", place / "cache", "--outputs", outputs, "--split", "valid")
+    done = command(
+        "evaluate",
+        place / "run",
+        "--cache",
+        place / "cache",
+        "--outputs",
+        outputs,
+        "--split",
+        "valid",
+    )
     assert done.returncode == 0, done.stderr
     names = [line.split()[0] for line in done.stdout.split("\n\n")[0].splitlines()]
     assert names == ["metric", "loss", "perplexity", "accuracy", "character_error_rate"]
@@ -271,8 +338,13 @@ def test_evaluate_shows_the_metrics_of_the_task_and_keeps_outputs(place):
     first, second = json.loads(again)["systems"]
     assert first["metrics"]["chrf"]["value"] == second["metrics"]["chrf"]["value"]
     assert (second["metrics"]["chrf"]["difference"], second["metrics"]["chrf"]["p"]) == (0.0, 1.0)
-    short = evaluated(place / "run", "--split", "valid", "--metric", "chrf", "--set", "max_length=1", "--json")
-    assert json.loads(short)["systems"][0]["metrics"]["chrf"]["value"] != first["metrics"]["chrf"]["value"]
+    short = evaluated(
+        place / "run", "--split", "valid", "--metric", "chrf", "--set", "max_length=1", "--json"
+    )
+    assert (
+        json.loads(short)["systems"][0]["metrics"]["chrf"]["value"]
+        != first["metrics"]["chrf"]["value"]
+    )
 
 
 @pytest.fixture
@@ -297,12 +369,23 @@ def evaluated(*arguments: str | Path) -> str:
     """What `regard evaluate` prints, in this process, which is ten times as fast."""
     out = io.StringIO()
     with redirect_stdout(out):
-        typer.main.get_command(app).commands["evaluate"].main([*map(str, arguments)], standalone_mode=False)
+        typer.main.get_command(app).commands["evaluate"].main(
+            [*map(str, arguments)], standalone_mode=False
+        )
     return out.getvalue()
 
 
 def test_outputs_in_files_are_compared_without_a_model(lines):
-    asked = ["--references", "right", "--references", "also", "--metric", "accuracy", "--metric", "error_rate"]
+    asked = [
+        "--references",
+        "right",
+        "--references",
+        "also",
+        "--metric",
+        "accuracy",
+        "--metric",
+        "error_rate",
+    ]
     done = command("evaluate", "bad", "good", *asked, "--sources", "source", "--by-length", "1,2")
     assert done.returncode == 0, done.stderr
     assert re.search(r"accuracy ↑ +good +100.00% .* \+100.00% +0\.", done.stdout)
@@ -345,8 +428,20 @@ def test_models_are_evaluated_on_other_files(place, tmp_path):
     assert list(found["systems"][0]["metrics"]) == ["accuracy", "character_error_rate"]
     refused = {
         "sources: wanted a file for a model to read": ["--references", file],
-        "references: wanted none for loss": ["--sources", file, "--references", file, "--metric", "loss"],
-        "split: wanted one of train, valid, test; got 'dev'": ["--split", "dev", "--metric", "bleu"],
+        "references: wanted none for loss": [
+            "--sources",
+            file,
+            "--references",
+            file,
+            "--metric",
+            "loss",
+        ],
+        "split: wanted one of train, valid, test; got 'dev'": [
+            "--split",
+            "dev",
+            "--metric",
+            "bleu",
+        ],
         "character_error_rate, as the model generates texts; got 'f1'": ["--metric", "f1"],
     }
     for message, arguments in refused.items():
@@ -408,20 +503,56 @@ MISTAKES = {
     "an unknown verb": (["trian"], 2, "trian"),
     "no recipe": (["train", "nowhere.toml", "--out", "x"], 2, "nowhere.toml: wanted a recipe"),
     "no such name": (["train", "datse", "--out", "x"], 2, "Did you mean 'dates'?"),
-    "a wrong key": (["train", "dates", "--out", "x", "--set", "train.rat=1"], 2, "train.rat: wanted a key of train"),
-    "no value": (["train", "dates", "--out", "x", "--set", "train.learning_rate"], 2, "--set: wanted key=value"),
+    "a wrong key": (
+        ["train", "dates", "--out", "x", "--set", "train.rat=1"],
+        2,
+        "train.rat: wanted a key of train",
+    ),
+    "no value": (
+        ["train", "dates", "--out", "x", "--set", "train.learning_rate"],
+        2,
+        "--set: wanted key=value",
+    ),
     "no model": (["predict", "nowhere"], 2, "nowhere: wanted the folder of a run"),
     "no such device": (["predict", ".", "--device", "gpu"], 2, "device: wanted auto, cpu"),
     "no vectors": (["words", "nearest", "nowhere", "king"], 2, "nowhere"),
     "nothing to verify": (["verify", "nowhere"], 2, "nowhere: wanted the folder of a run"),
     "a folder without checkpoints": (["verify", "."], 4, "wanted a checkpoint"),
-    "no place for outputs": (["evaluate", "a", "--outputs", LONG], 2, "xx: wanted a file to write to; got File name"),
-    "no place for a page": (["compare", "a", "b", "--out", f"{LONG}.html"], 2, "xx.html: wanted a file to write to"),
-    "no place for vectors": (["words", "train", "text.txt", "--out", LONG], 2, "xx: wanted a file to write to"),
-    "no folder for vectors": (["words", "train", "text.txt", "--out", "no/v.txt"], 2, "path: wanted a file's name in"),
-    "no place for a cache": (["prepare", "dates", "--cache", LONG], 2, "xx: wanted a folder to write to; got File"),
-    "a file for a cache": (["prepare", "dates", "--cache", "text.txt"], 2, "text.txt: wanted a folder to write to"),
-    "no cache to train by": (["train", "dates", "--out", "r", "--cache", LONG], 2, "xx: wanted a folder to write to"),
+    "no place for outputs": (
+        ["evaluate", "a", "--outputs", LONG],
+        2,
+        "xx: wanted a file to write to; got File name",
+    ),
+    "no place for a page": (
+        ["compare", "a", "b", "--out", f"{LONG}.html"],
+        2,
+        "xx.html: wanted a file to write to",
+    ),
+    "no place for vectors": (
+        ["words", "train", "text.txt", "--out", LONG],
+        2,
+        "xx: wanted a file to write to",
+    ),
+    "no folder for vectors": (
+        ["words", "train", "text.txt", "--out", "no/v.txt"],
+        2,
+        "path: wanted a file's name in",
+    ),
+    "no place for a cache": (
+        ["prepare", "dates", "--cache", LONG],
+        2,
+        "xx: wanted a folder to write to; got File",
+    ),
+    "a file for a cache": (
+        ["prepare", "dates", "--cache", "text.txt"],
+        2,
+        "text.txt: wanted a folder to write to",
+    ),
+    "no cache to train by": (
+        ["train", "dates", "--out", "r", "--cache", LONG],
+        2,
+        "xx: wanted a folder to write to",
+    ),
 }
 
 
@@ -442,7 +573,9 @@ FULL = Path("/dev/full")
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="no device that is always full")
-@pytest.mark.parametrize("arguments", [["recipes"], ["evaluate", "--help"]], ids=["at the end", "on the way"])
+@pytest.mark.parametrize(
+    "arguments", [["recipes"], ["evaluate", "--help"]], ids=["at the end", "on the way"]
+)
 def test_a_full_disk_is_a_short_error(arguments):
     with FULL.open("w") as full:
         made = [sys.executable, "-m", "regard", *arguments]
@@ -460,7 +593,10 @@ def test_a_language_model_has_no_bleu(tmp_path):
     assert command("train", tmp_path / "r.toml", "--out", tmp_path / "run", *cache).returncode == 0
     done = command("evaluate", tmp_path / "run", "--metric", "bleu", *cache)
     assert done.returncode == 2
-    assert "metric: wanted one of loss, perplexity, as the model has no outputs to compare" in done.stderr
+    assert (
+        "metric: wanted one of loss, perplexity, as the model has no outputs to compare"
+        in done.stderr
+    )
     done = command("evaluate", tmp_path / "run", "--by-length", "3", *cache)
     assert "by-length: wanted at least one example with an output" in done.stderr
     assert "perplexity" in command("evaluate", tmp_path / "run", *cache).stdout
@@ -468,7 +604,9 @@ def test_a_language_model_has_no_bleu(tmp_path):
     assert command("predict", tmp_path / "run", tmp_path / "in.txt").returncode == 0
     done = command("score", tmp_path / "run", tmp_path / "t.txt")
     assert done.stdout.count("\n") == 30
-    log_p, perplexity = map(float, command("score", tmp_path / "run", text="a text\n").stdout.split("\t"))
+    log_p, perplexity = map(
+        float, command("score", tmp_path / "run", text="a text\n").stdout.split("\t")
+    )
     first = [float(x) for x in done.stdout.splitlines()[0].split("\t")]
     assert first == pytest.approx([log_p, perplexity], rel=1e-4)
 
@@ -483,7 +621,10 @@ def test_invalid_utf8_is_named(place):
     assert done.returncode == 0
     assert done.stdout.count("\n") == 2
     done = command("predict", place / "run", "--errors", "ignore")
-    assert (done.returncode, done.stderr.count("--errors: wanted strict or replace; got 'ignore'")) == (2, 1)
+    assert (
+        done.returncode,
+        done.stderr.count("--errors: wanted strict or replace; got 'ignore'"),
+    ) == (2, 1)
 
 
 def test_all_that_is_wrong_with_a_recipe_is_told_at_once(tmp_path):
@@ -507,7 +648,17 @@ def test_words_from_text_to_neighbours(tmp_path):
     lines = ["the red fox runs", "the red dog runs", "a blue fish swims", "a blue whale swims"] * 60
     (tmp_path / "text.txt").write_text("\n".join(lines))
     vectors = tmp_path / "vectors.txt"
-    done = command("words", "train", tmp_path / "text.txt", "--out", vectors, "--set", "dim=8", "--set", "sample=0")
+    done = command(
+        "words",
+        "train",
+        tmp_path / "text.txt",
+        "--out",
+        vectors,
+        "--set",
+        "dim=8",
+        "--set",
+        "sample=0",
+    )
     assert done.returncode == 0, done.stderr
     done = command("words", "nearest", vectors, "fox", "--count", "3")
     assert done.stdout.count("\n") == 3
@@ -520,7 +671,9 @@ def test_words_from_text_to_neighbours(tmp_path):
 
 
 def test_a_score_of_words_that_is_none_is_null(tmp_path):
-    vectors, pairs, questions = (tmp_path / name for name in ("vectors.txt", "pairs.txt", "questions.txt"))
+    vectors, pairs, questions = (
+        tmp_path / name for name in ("vectors.txt", "pairs.txt", "questions.txt")
+    )
     vectors.write_text("3 2\na 1 0\nb 1 1\nc 0 1\n")
     pairs.write_text("a b 5\na c 5\n")
     questions.write_text(": letters\nw x y z\n")

@@ -20,8 +20,16 @@ def language_model(tmp_path_factory) -> Path:
     (folder / "text").write_text("a\n\nb\n" * 100)
     (folder / "prompt").write_text("a\n")
     text = str(folder / "text")
-    data = {"train": text, "valid": text, "target": {"tokenizer": "characters"}, "context_length": 16}
-    regard.train({"data": data, "model": {"decoder": RNN}, "train": TRAIN | {"learning_rate": 0.05}}, folder / "run")
+    data = {
+        "train": text,
+        "valid": text,
+        "target": {"tokenizer": "characters"},
+        "context_length": 16,
+    }
+    regard.train(
+        {"data": data, "model": {"decoder": RNN}, "train": TRAIN | {"learning_rate": 0.05}},
+        folder / "run",
+    )
     return folder
 
 
@@ -33,7 +41,9 @@ def classifier(tmp_path_factory) -> Path:
     rows = [("a", "good"), ("b", "bad"), ("c", "fine")]
     data = {"source": {"tokenizer": "bytes"}, "target": {"kind": "label"}}
     model = {"encoder": RNN, "pool": {"kind": "mean"}}
-    regard.train({"data": data, "model": model, "train": TRAIN}, folder / "run", data={"train": rows})
+    regard.train(
+        {"data": data, "model": model, "train": TRAIN}, folder / "run", data={"train": rows}
+    )
     return folder
 
 
@@ -45,7 +55,9 @@ def test_class_probabilities(classifier):
         assert sorted(row["probabilities"]) == ["bad", "fine", "good"]
         assert sum(row["probabilities"].values()) == pytest.approx(1, abs=1e-5)
         assert row["output"] == max(row["probabilities"], key=row["probabilities"].get)
-        assert math.log(row["probabilities"][row["output"]]) == pytest.approx(row["outputs"][0]["score"])
+        assert math.log(row["probabilities"][row["output"]]) == pytest.approx(
+            row["outputs"][0]["score"]
+        )
     first, empty, _ = command(*arguments, "--probabilities").stdout.splitlines()
     assert empty == ""
     assert first == "\t".join(f"{label}\t{p:.4f}" for label, p in rows[0]["probabilities"].items())
@@ -62,10 +74,18 @@ def test_the_best_labels_need_no_beam(classifier):
 
 
 def test_probabilities_are_of_labels_and_of_all_of_them(classifier, language_model):
-    done = command("predict", classifier / "run", classifier / "texts", "--probabilities", "--n-best", "2")
-    assert (done.returncode, "--n-best: wanted nothing beside --probabilities" in done.stderr) == (2, True)
+    done = command(
+        "predict", classifier / "run", classifier / "texts", "--probabilities", "--n-best", "2"
+    )
+    assert (done.returncode, "--n-best: wanted nothing beside --probabilities" in done.stderr) == (
+        2,
+        True,
+    )
     done = command("predict", language_model / "run", language_model / "prompt", "--probabilities")
-    assert (done.returncode, "--probabilities: wanted a model that gives labels" in done.stderr) == (2, True)
+    assert (
+        done.returncode,
+        "--probabilities: wanted a model that gives labels" in done.stderr,
+    ) == (2, True)
 
 
 def test_scores_are_those_that_outputs_are_ranked_by(language_model):
@@ -84,7 +104,9 @@ def test_repetitive_outputs_are_reported(language_model):
     arguments = ("predict", language_model / "run", language_model / "prompt", "--max-length", "30")
     done = command(*arguments, "--json")
     assert json.loads(done.stdout)["outputs"][0]["finish_reason"] == "repetition"
-    assert done.stderr.startswith("regard: outputs that repeat themselves to the maximum length: 1 (")
+    assert done.stderr.startswith(
+        "regard: outputs that repeat themselves to the maximum length: 1 ("
+    )
     done = command(*arguments, "--json", "--set", "no_repeat_ngram_size=2")
     assert json.loads(done.stdout)["outputs"][0]["finish_reason"] == "length"
     assert done.stderr == ""
@@ -111,6 +133,11 @@ def test_an_ensemble_averages_probabilities(language_model, tmp_path):
     score = json.loads(together.stdout)["outputs"][0]["score"]
     ((wanted,),) = regard.load([run, tmp_path / "other"]).outputs(["a"], max_length=5, scores=True)
     assert score == pytest.approx(wanted.score, abs=1e-5)
-    assert score != pytest.approx(json.loads(command(*arguments).stdout)["outputs"][0]["score"], abs=1e-3)
+    assert score != pytest.approx(
+        json.loads(command(*arguments).stdout)["outputs"][0]["score"], abs=1e-3
+    )
     refused = command(*arguments, "--ensemble", tmp_path / "other", "--engine", "ray")
-    assert (refused.returncode, "--ensemble: wanted nothing with --engine ray" in refused.stderr) == (2, True)
+    assert (
+        refused.returncode,
+        "--ensemble: wanted nothing with --engine ray" in refused.stderr,
+    ) == (2, True)

@@ -44,7 +44,9 @@ print(json.dumps({"found": found, "heavy": sorted({"torch", "numpy", "tokenizers
 
 
 def test_values_are_completed_without_heavy_imports():
-    done = subprocess.run([sys.executable, "-c", CODE], input=json.dumps(list(CASES)), capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", CODE], input=json.dumps(list(CASES)), capture_output=True, text=True
+    )
     assert json.loads(done.stdout or "{}") == {"found": CASES, "heavy": []}, done.stderr
 
 
@@ -52,8 +54,15 @@ def test_completions_are_all_there_are():
     assert completion.views() == list(VIEWS)
     assert completion.metrics() == list(METRICS)
     keys = dict(completion.recipe_keys())
-    assert {f"decode.{key}" for key, _ in completion.decode_keys()} == {key for key in keys if key.startswith("decode")}
-    assert {"extends=", "data.source.tokenizer=", "model.encoder.backbone.weights=", "train.betas="} <= keys.keys()
+    assert {f"decode.{key}" for key, _ in completion.decode_keys()} == {
+        key for key in keys if key.startswith("decode")
+    }
+    assert {
+        "extends=",
+        "data.source.tokenizer=",
+        "model.encoder.backbone.weights=",
+        "train.betas=",
+    } <= keys.keys()
     assert keys["train.seed="]
 
 
@@ -70,6 +79,8 @@ def test_an_interruption_is_reported_on_its_own_line(terminal, monkeypatch):
 
 def test_models_are_loaded_onto_a_gpu_where_there_is_one(tmp_path, monkeypatch):
     asked = []
-    monkeypatch.setattr("regard.inference.load.pick_device", lambda name: asked.append(name) or "cpu")
+    monkeypatch.setattr(
+        "regard.inference.load.pick_device", lambda name: asked.append(name) or "cpu"
+    )
     regard.load(forge(tmp_path / "model", "config.json", lambda config: None))
     assert asked == ["auto"]

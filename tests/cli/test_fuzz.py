@@ -60,11 +60,19 @@ VALID = {  # the arguments with which each verb works
     "shortlist": ["nowhere", "--data", PAIRS],  # as below
     "verify": [MODEL],
     "sign": ["nowhere", "--key", "binary"],  # the checkpoint above is not to be changed
-    "serve": ["nowhere", "--port", "0"],  # a model that is there would be served until a signal ends it
+    "serve": [
+        "nowhere",
+        "--port",
+        "0",
+    ],  # a model that is there would be served until a signal ends it
     "studio": ["nowhere", "--port", "0", "--no-open"],
     "export": [MODEL, "--list"],
     "import": [str(GOLDEN), "--out", "imported"],
-    "convert": [str(Path(__file__).parents[1] / "interop/configurations/joeynmt_reverse.yaml"), "--from", "joeynmt"],
+    "convert": [
+        str(Path(__file__).parents[1] / "interop/configurations/joeynmt_reverse.yaml"),
+        "--from",
+        "joeynmt",
+    ],
     "sweep": ["recipe.toml", "--out", "sweep", "--grid", "train.seed=1"],
     "average": [MODEL, MODEL, "--out", "averaged"],
     "plot": ["run"],
@@ -141,9 +149,18 @@ def test_hostile_options_give_a_message_and_no_traceback(tmp_path):
             stdin=stdin, cwd=tmp_path, capture_output=True, timeout=1500,
         )  # fmt: skip
     results = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
-    assert len(results) == len(given), (given[len(results)], ended.stderr[-3000:].decode("utf-8", "replace"))
-    crashed = [(arguments, result) for arguments, result, _, _ in results if result not in (None, 0, 1, 2, 4)]
-    report = "\n".join(f"{' '.join(arguments)[:300]!r}: {str(result)[-600:]}" for arguments, result in crashed[:20])
+    assert len(results) == len(given), (
+        given[len(results)],
+        ended.stderr[-3000:].decode("utf-8", "replace"),
+    )
+    crashed = [
+        (arguments, result)
+        for arguments, result, _, _ in results
+        if result not in (None, 0, 1, 2, 4)
+    ]
+    report = "\n".join(
+        f"{' '.join(arguments)[:300]!r}: {str(result)[-600:]}" for arguments, result in crashed[:20]
+    )
     assert not crashed, f"{len(crashed)} of {len(given)}:\n{report}"
     assert b"Traceback" not in ended.stderr
     assert max(seconds for _, _, seconds, _ in results) < 60
@@ -157,9 +174,15 @@ def test_hostile_options_give_a_message_and_no_traceback(tmp_path):
         (("predict", MODEL, "text.txt", "--constraints", "deep.json"), "deep.json, line 1: wanted"),
         (("predict", MODEL, "text.txt", "--beam", "1000000000"), "at most 1000; got 1000000000"),
         (("predict", MODEL, "text.txt", "--set", "length_penalty=nan"), "wanted a number; got nan"),
-        (("predict", MODEL, "text.txt", "--set", "seed=1180591620717411303424"), "decode.seed: wanted"),
+        (
+            ("predict", MODEL, "text.txt", "--set", "seed=1180591620717411303424"),
+            "decode.seed: wanted",
+        ),
         (("train", "deep.toml", "--out", "run"), "deep.toml: wanted a TOML file"),
-        (("train", "dates", "--out", "run", "--set", "model.decoder.kind=['a']"), "model.decoder.kind: wanted one of"),
+        (
+            ("train", "dates", "--out", "run", "--set", "model.decoder.kind=['a']"),
+            "model.decoder.kind: wanted one of",
+        ),
         (("train", "nul.toml", "--out", "run"), "data.train: wanted a file to read"),
     ],
 )
@@ -168,7 +191,9 @@ def test_hostile_input_gives_a_message(arguments, message, tmp_path, monkeypatch
     (tmp_path / "text.txt").write_text("abc\n")
     (tmp_path / "deep.json").write_text("[" * 100_000)
     (tmp_path / "deep.toml").write_text(f"x={'[' * 5000}")
-    (tmp_path / "nul.toml").write_text('[data]\ntrain = "a\\u0000b"\n[model.decoder]\nkind = "rnn"\n')
+    (tmp_path / "nul.toml").write_text(
+        '[data]\ntrain = "a\\u0000b"\n[model.decoder]\nkind = "rnn"\n'
+    )
     done = command(*arguments)
     assert done.returncode == 2
     assert message in done.stderr

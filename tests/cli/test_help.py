@@ -53,13 +53,17 @@ def test_summaries_are_whole():
 
 
 @pytest.mark.parametrize(
-    "name", [path[0] for path in VERBS if len(path) == 1 and callable(getattr(regard, path[0], None))]
+    "name",
+    [path[0] for path in VERBS if len(path) == 1 and callable(getattr(regard, path[0], None))],
 )
 def test_defaults_are_those_of_the_python_function(name):
     """None and an empty value are alike: the command line has no empty lists."""
     own = inspect.signature(getattr(regard, name)).parameters
     for parameter in VERBS[name,].params:
-        if parameter.name in own and (wanted := own[parameter.name].default) is not inspect.Parameter.empty:
+        if (
+            parameter.name in own
+            and (wanted := own[parameter.name].default) is not inspect.Parameter.empty
+        ):
             found = parameter.default
             assert (found or None) in (wanted or None, [wanted]), parameter.name
 
@@ -76,8 +80,16 @@ def test_recipes_are_listed_by_task():
     stems = {task: [path.stem for path in paths] for task, paths in groups.items()}
     assert "translation" in stems["text to text"]
     assert "captions-rnn" in stems["image to text"]
-    assert stems["language model"] == ["language-model", "word-language-model-rnn", "word-language-model"]
-    assert stems["classification"] == ["classification-pretrained", "classification", "shapes-classification"]
+    assert stems["language model"] == [
+        "language-model",
+        "word-language-model-rnn",
+        "word-language-model",
+    ]
+    assert stems["classification"] == [
+        "classification-pretrained",
+        "classification",
+        "shapes-classification",
+    ]
     assert stems["masked language model"] == ["masked-language-model"]
 
 
@@ -86,4 +98,8 @@ def test_devices_and_plurals():
     for name in ("gpu", "cuda:x", "cuda:99"):
         with pytest.raises(InvalidArgument, match="device: wanted auto, cpu"):
             pick_device(name)
-    assert (counted(1, "image"), counted(0, "line"), counted(1200, "line")) == ("1 image", "0 lines", "1,200 lines")
+    assert (counted(1, "image"), counted(0, "line"), counted(1200, "line")) == (
+        "1 image",
+        "0 lines",
+        "1,200 lines",
+    )

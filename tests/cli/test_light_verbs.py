@@ -38,7 +38,9 @@ assert not {"torch", "numpy", "tokenizers", "sacrebleu"} & set(sys.modules), "im
 
 
 def run(code, *arguments):
-    return subprocess.run([sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True
+    )
 
 
 def test_light_verbs_do_not_import_torch(tmp_path):
@@ -110,7 +112,10 @@ finally:
 
 def test_predict_imports_only_what_it_needs(tmp_path):
     """PyTorch's compiler takes as long to import as PyTorch, and even shapes on the meta device may import it."""
-    checkpoint, line = next(path.parent for path in sorted(GOLDEN.rglob("config.json"))), tmp_path / "line.txt"
+    checkpoint, line = (
+        next(path.parent for path in sorted(GOLDEN.rglob("config.json"))),
+        tmp_path / "line.txt",
+    )
     line.write_text("one\n")
     done = run(PREDICT, "predict", checkpoint, line, "--max-length", 3)
     assert done.returncode == 0, done.stderr

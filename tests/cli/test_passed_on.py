@@ -109,7 +109,11 @@ def test_every_option_is_passed_on(line, monkeypatch):
     verb = COMMANDS[line.split()[0]]
     given = [option for option in verb.params if option.param_type_name == "option"]
     unnamed = {"as_json", "dry_run", "list_", "help"}  # of what is printed
-    missing = [each.opts[0] for each in given if each.name not in unnamed and not {*each.opts} & {*line.split()}]
+    missing = [
+        each.opts[0]
+        for each in given
+        if each.name not in unnamed and not {*each.opts} & {*line.split()}
+    ]
     assert missing in ([], ["--out"])  # `compare` writes the page itself
     if name == "train":
         assert found["recipe"].train.max_steps == 777
@@ -118,7 +122,10 @@ def test_every_option_is_passed_on(line, monkeypatch):
 @pytest.mark.parametrize("line", WITHOUT_OPTIONS)
 def test_without_options_a_function_gets_its_defaults(line, monkeypatch):
     name = WITHOUT_OPTIONS[line]
-    defaults = {key: each.default for key, each in inspect.signature(getattr(regard, name)).parameters.items()}
+    defaults = {
+        key: each.default
+        for key, each in inspect.signature(getattr(regard, name)).parameters.items()
+    }
     for key, value in called_with(line, name, monkeypatch).items():
         if defaults.get(key, inspect.Parameter.empty) is inspect.Parameter.empty:
             continue

@@ -21,7 +21,9 @@ def test_the_verbose_version_names_engines_and_packages_and_no_values_of_setting
         assert lines[0] == f"regard {regard.__version__}"
         assert found["python"].startswith(platform.python_version())
         assert found["torch"].startswith(torch.__version__)
-        assert found["C++ engine"].endswith(("compiled on this machine", "from the wheel", "not available"))
+        assert found["C++ engine"].endswith(
+            ("compiled on this machine", "from the wheel", "not available")
+        )
         assert "safetensors " in found["packages"]
         assert "REGARD_API_KEYS" in found["settings in the environment"]
         assert "secret" not in done.stdout

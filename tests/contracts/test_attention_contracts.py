@@ -15,7 +15,9 @@ EVERYWHERE = [
     if has(name, score)
 ]
 BY_SCORE = [
-    pytest.param(name, score, id=f"{name}-{score}") for name, score in product(PATHS, SCORES) if has(name, score)
+    pytest.param(name, score, id=f"{name}-{score}")
+    for name, score in product(PATHS, SCORES)
+    if has(name, score)
 ]
 
 
@@ -42,7 +44,9 @@ def test_masked_rows_give_zeros(name, score, dtype):
         contracts.masked_rows_give_zeros(attend, Case(score, "fully masked", DTYPES[dtype]))
 
 
-@pytest.mark.parametrize("mask", [name for name, make in MASKS.items() if make(2, 2, torch.float32).get("causal")])
+@pytest.mark.parametrize(
+    "mask", [name for name, make in MASKS.items() if make(2, 2, torch.float32).get("causal")]
+)
 @pytest.mark.parametrize(("name", "score"), BY_SCORE)
 def test_future_changes_nothing(name, score, mask):
     for shape, dtype in product(("square", "more keys"), (torch.float32, torch.bfloat16)):
@@ -103,7 +107,9 @@ def test_gradcheck(name, score, mask):
         def run(query, key, value, *_parameters):
             return attend(query, key, value, **case.keywords)
 
-        assert torch.autograd.gradcheck(run, (case.query, case.key, case.value, *parameters), fast_mode=True)
+        assert torch.autograd.gradcheck(
+            run, (case.query, case.key, case.value, *parameters), fast_mode=True
+        )
 
 
 @pytest.mark.parametrize("distance", [False, True])

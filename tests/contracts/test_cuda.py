@@ -71,10 +71,14 @@ class OnGpu(regard.Score):
         return torch.func.functional_call(_Call(self.score, "keys"), self._named(), (key,))
 
     def score_function(self, dim):
-        return torch.func.functional_call(_Call(self.score, "score_function"), self._named(), (dim,))
+        return torch.func.functional_call(
+            _Call(self.score, "score_function"), self._named(), (dim,)
+        )
 
     def _named(self):
-        return {f"score.{name}": parameter.cuda() for name, parameter in self.score.named_parameters()}
+        return {
+            f"score.{name}": parameter.cuda() for name, parameter in self.score.named_parameters()
+        }
 
 
 class _Call(torch.nn.Module):
@@ -119,18 +123,25 @@ def test_weights_are_exact(score, mask, dtype):
 @pytest.mark.parametrize("causal", [False, True])
 def test_wide_heads_over_few_keys(causal, dtype):
     """Materialized weights in half precision equal the reference in float64."""
-    inputs = [torch.randn(3, 1, n, 320, device="cuda", dtype=dtype, requires_grad=True) for n in (9, 9, 9)]
+    inputs = [
+        torch.randn(3, 1, n, 320, device="cuda", dtype=dtype, requires_grad=True) for n in (9, 9, 9)
+    ]
     allowed = torch.ones(3, 1, 1, 9, dtype=torch.bool, device="cuda")
     allowed[0, ..., 5:], allowed[1] = False, False  # a row that may attend to nothing
     seen = AttentionMask(allowed, None, 0 if causal else None)
     spec = AttentionSpec(DotScoreFunction(0.1), *inputs[:2], seen)
     assert small_kv.supports(spec, inputs[2], 0.0)
     exactly = [x.detach().double().requires_grad_() for x in inputs]
-    wanted, expected_lse = reference.attend(AttentionSpec(DotScoreFunction(0.1), *exactly[:2], seen), exactly[2])
+    wanted, expected_lse = reference.attend(
+        AttentionSpec(DotScoreFunction(0.1), *exactly[:2], seen), exactly[2]
+    )
     with torch.autocast("cuda", torch.bfloat16):
         out, lse = small_kv.attend(spec, inputs[2])
     into = torch.randn_like(wanted)
-    found, expected = torch.autograd.grad(out, inputs, into.to(dtype)), torch.autograd.grad(wanted, exactly, into)
+    found, expected = (
+        torch.autograd.grad(out, inputs, into.to(dtype)),
+        torch.autograd.grad(wanted, exactly, into),
+    )
     for got, right in ((out, wanted), (lse, expected_lse), *zip(found, expected, strict=True)):
         assert (got.double() - right).norm() <= 2e-2 * right.norm()
 
@@ -143,7 +154,14 @@ def test_augmentation_equals_the_cpu():
     torch.testing.assert_close(found.cpu(), augment(pictures, changes, dice), atol=1e-4, rtol=0)
 
 
-SIDE = {"kind": "transformer", "dim": 32, "layers": 2, "heads": 2, "ffn_dim": 64, "positions": "rotary"}
+SIDE = {
+    "kind": "transformer",
+    "dim": 32,
+    "layers": 2,
+    "heads": 2,
+    "ffn_dim": 64,
+    "positions": "rotary",
+}
 SIDE |= {"dropout": 0.2, "attention_dropout": 0.1, "ffn_dropout": 0.1}
 
 
@@ -151,13 +169,20 @@ def language_model(tmp_path, name, **changes):
     """The weights after a short training on running text."""
     text = tmp_path / "text.txt"
     text.write_text("the cat sat on the mat and the dog sat on the log\n" * 200)
-    data = {"train": str(text), "valid": str(text), "target": {"tokenizer": "bytes"}, "context_length": 32}
+    data = {
+        "train": str(text),
+        "valid": str(text),
+        "target": {"tokenizer": "bytes"},
+        "context_length": 32,
+    }
     return weights_of(tmp_path, name, data, {"decoder": SIDE}, changes)
 
 
 def translator(tmp_path, name, side=SIDE, attention=None, **changes):
     """The weights after a short training on packed pairs of many lengths."""
-    lines = ["the cat sat on the mat and the dog on the log "[: 5 + line % 40] for line in range(300)]
+    lines = [
+        "the cat sat on the mat and the dog on the log "[: 5 + line % 40] for line in range(300)
+    ]
     (tmp_path / "pairs.txt").write_text("\n".join(lines))
     data = {split: [str(tmp_path / "pairs.txt")] * 2 for split in ("train", "valid")}
     data |= {side: {"tokenizer": "bytes"} for side in ("source", "target")}
@@ -182,7 +207,13 @@ def bahdanau_rnn(tmp_path, name, **changes):
 
 
 def weights_of(tmp_path, name, data, model, changes):
-    settings = {"max_steps": 40, "warmup_steps": 4, "validate_every": 20, "batch_tokens": 512, "precision": "bfloat16"}
+    settings = {
+        "max_steps": 40,
+        "warmup_steps": 4,
+        "validate_every": 20,
+        "batch_tokens": 512,
+        "precision": "bfloat16",
+    }
     recipe = {"data": data, "model": model, "train": settings | changes}
     run = tmp_path / name
     train(recipe, run, cache=tmp_path / "cache", resume=run.exists())
@@ -191,11 +222,17 @@ def weights_of(tmp_path, name, data, model, changes):
 
 
 @pytest.mark.parametrize("r_drop", [0.0, 1.0])
-@pytest.mark.parametrize("made", [language_model, translator, convolutions, luong_rnn, bahdanau_rnn])
+@pytest.mark.parametrize(
+    "made", [language_model, translator, convolutions, luong_rnn, bahdanau_rnn]
+)
 def test_replayed_equals_launched(made, r_drop, tmp_path, monkeypatch):
     """Bit for bit; also after a resumed run, which launches steps that an uninterrupted one replays."""
     records, right = [], cuda_graphs.capture
-    monkeypatch.setattr(cuda_graphs, "capture", lambda *work, **options: records.append(1) or right(*work, **options))
+    monkeypatch.setattr(
+        cuda_graphs,
+        "capture",
+        lambda *work, **options: records.append(1) or right(*work, **options),
+    )
     launched = made(tmp_path, "launched", r_drop=r_drop)
     assert not records
     replayed = made(tmp_path, "replayed", cuda_graphs=True, r_drop=r_drop)
@@ -211,9 +248,16 @@ def test_replayed_equals_launched(made, r_drop, tmp_path, monkeypatch):
 def test_teachers_are_evaluated_inside_the_recorded_update(made, tmp_path, monkeypatch):
     """Distillation, replayed and launched: bit for bit, and not as without teachers."""
     records, right = [], cuda_graphs.capture
-    monkeypatch.setattr(cuda_graphs, "capture", lambda *work, **options: records.append(1) or right(*work, **options))
+    monkeypatch.setattr(
+        cuda_graphs,
+        "capture",
+        lambda *work, **options: records.append(1) or right(*work, **options),
+    )
     alone = made(tmp_path, "teacher", r_drop=1.0)
-    taught = {"r_drop": 1.0, "distillation": {"teachers": [str(tmp_path / "teacher")], "temperature": 2.0}}
+    taught = {
+        "r_drop": 1.0,
+        "distillation": {"teachers": [str(tmp_path / "teacher")], "temperature": 2.0},
+    }
     launched = made(tmp_path, "launched", **taught)
     assert not records
     replayed = made(tmp_path, "replayed", cuda_graphs=True, **taught)
@@ -230,9 +274,13 @@ def test_a_gradient_that_is_not_finite_changes_nothing(tmp_path, monkeypatch):
     def wrong(self, model, batch, *, step=0, **keywords):
         loss, *rest = right(self, model, batch, step=step, **keywords)
         if step == 7:
-            before.update({name: tensor.detach().clone() for name, tensor in model.state_dict().items()})
+            before.update(
+                {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+            )
         elif step == 8:
-            assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+            assert all(
+                torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items()
+            )
         return (loss * torch.nan if step == 7 else loss, *rest)
 
     monkeypatch.setattr(Objective, "__call__", wrong)
@@ -300,7 +348,9 @@ def test_recorded_steps_equal_launched_ones(name, options, monkeypatch):
     """In one batch and with continuous batching; both equal the PyTorch engine."""
     made, rows = model(name).cuda(), sources()
     replays, right = [], cuda_graphs.capture
-    monkeypatch.setattr(cuda_graphs, "capture", lambda work, **_: replays.append(right(work)) or replays[-1])
+    monkeypatch.setattr(
+        cuda_graphs, "capture", lambda work, **_: replays.append(right(work)) or replays[-1]
+    )
     monkeypatch.setattr(cuda_graphs, "_warn", pytest.fail)
     for more in ({}, {"batch_tokens": 13}):
         recorded = [outputs(made, rows, **options, **more) for _ in range(3)]
@@ -332,7 +382,9 @@ def test_beam_steps_in_one_kernel_equal_those_in_parts(options, more, monkeypatc
     with torch.no_grad():
         made.decoder.project.bias[END] += 1.0
     asked, right = [], BeamSearch._fusible
-    monkeypatch.setattr(BeamSearch, "_fusible", lambda *given: asked.append(right(*given)) or asked[-1])
+    monkeypatch.setattr(
+        BeamSearch, "_fusible", lambda *given: asked.append(right(*given)) or asked[-1]
+    )
     found = [outputs(made, rows, **options, **more) for _ in range(3)]
     assert asked
     assert all(asked)
@@ -366,14 +418,21 @@ def test_searches_that_end_by_several_tokens_equal_those_on_the_cpu(name, option
 
     def hypotheses(device: str) -> list[list[tuple[tuple[int, ...], int | None]]]:
         config = DecodeConfig(max_length=12, **options)
-        task = SearchTask(made.to(device), lambda some: Tokens.of(some, device=device), config, special_tokens=special)
+        task = SearchTask(
+            made.to(device),
+            lambda some: Tokens.of(some, device=device),
+            config,
+            special_tokens=special,
+        )
         hits = dict(search.search(task, requests))
         return [[(each.tokens, each.end) for each in hits[number]] for number in range(len(rows))]
 
     wanted = hypotheses("cpu")
     if "beam_size" in options:
         assert {end for one in wanted for _, end in one} & {6, 7}
-    assert [hypotheses("cuda") for _ in range(3)] == [wanted] * 3  # launched, then recorded as CUDA graphs
+    assert [hypotheses("cuda") for _ in range(3)] == [
+        wanted
+    ] * 3  # launched, then recorded as CUDA graphs
 
 
 @pytest.mark.parametrize("options", STRATEGIES, ids=str)
@@ -385,7 +444,9 @@ def test_recordings_serve_other_inputs(options, monkeypatch):
         config = DecodeConfig(**{"max_length": 12, "seed": 3 if reverse else 4, **options})
         task = SearchTask(made, lambda some: Tokens.of(some, device="cuda"), config)
         given = rows[::-1] if reverse else rows
-        hits = dict(search.search(task, [Request(row, len(row), (7 if reverse else 8,)) for row in given]))
+        hits = dict(
+            search.search(task, [Request(row, len(row), (7 if reverse else 8,)) for row in given])
+        )
         return [hits[number] for number in range(len(rows))]
 
     for _ in range(4):
@@ -423,7 +484,9 @@ def test_recorded_steps_in_half_precision(options, monkeypatch):
 def test_greedy_steps_in_one_kernel_equal_steps_and_choices(prefix, options, monkeypatch):
     """Of one sentence at a time, to the end or the maximum length; launched, recorded, and streamed."""
     side = {"kind": "transformer", "dim": 48, "layers": 2, "heads": 3, "ffn_dim": 80}
-    made = regard.build({"encoder": side, "decoder": side, "vocab_size": 300, "tie_embeddings": "none"})
+    made = regard.build(
+        {"encoder": side, "decoder": side, "vocab_size": 300, "tie_embeddings": "none"}
+    )
     with torch.no_grad():
         for weight in (each for each in made.decoder.parameters() if each.dim() == 2):
             weight.normal_(std=0.3)
@@ -475,8 +538,17 @@ def test_recorded_steps_use_changed_weights(precision):
 def test_kernels_equal_plain_steps(batch, beams, norm_first, dtype, monkeypatch):
     """With one row, with few and with many, for a dim that is not a power of two."""
     config = replace(models.SMALL, dim=48, heads=3, ffn_dim=80, norm_first=norm_first)
-    made = models.without_zeros(TransformerDecoder(config, Embedding(300, 48), Projection(48, 300), 48)).cuda().eval()
-    states, mask = torch.randn(batch, 37, 48, device="cuda"), torch.rand(batch, 37, device="cuda") < 0.7
+    made = (
+        models.without_zeros(
+            TransformerDecoder(config, Embedding(300, 48), Projection(48, 300), 48)
+        )
+        .cuda()
+        .eval()
+    )
+    states, mask = (
+        torch.randn(batch, 37, 48, device="cuda"),
+        torch.rand(batch, 37, device="cuda") < 0.7,
+    )
     mask[0] = False  # a row that may attend to nothing
     given, fixed = Memory(states, mask, states[:, 0]), static_decoder(made, dtype)
     in_one_kernel = (batch, dtype) == (1, torch.bfloat16)
@@ -494,7 +566,9 @@ def test_kernels_equal_plain_steps(batch, beams, norm_first, dtype, monkeypatch)
             logits.append(new.float())
             state = state.follow(parents)
         found.append(torch.stack(logits))
-    assert (found[0] - found[1]).norm() / found[1].norm() < (1e-5 if dtype is torch.float32 else 2e-2)
+    assert (found[0] - found[1]).norm() / found[1].norm() < (
+        1e-5 if dtype is torch.float32 else 2e-2
+    )
 
 
 def test_a_missing_c_compiler_is_logged_once_and_pytorch_computes_the_same(tmp_path):
@@ -503,7 +577,9 @@ def test_a_missing_c_compiler_is_logged_once_and_pytorch_computes_the_same(tmp_p
     command = [sys.executable, "-c", COMPILING, str(Path(__file__).parent)]
     found = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     torch.manual_seed(0)
-    assert found.stdout.strip() == str(token_ids(outputs(model("transformer").cuda(), sources()))), found.stderr
+    assert found.stdout.strip() == str(
+        token_ids(outputs(model("transformer").cuda(), sources()))
+    ), found.stderr
     assert found.stderr.count("Triton kernels are unavailable on this GPU") == 1, found.stderr
 
 

@@ -10,11 +10,29 @@ import regard
 from regard.core.sequence import Tokens
 from regard.model.memory import Memory
 from regard.model.part_config import PoolConfig
-from regard.model.pooling import AttentionPool, AttentionPoolConfig, FirstPool, FirstPoolConfig, LastPool, MeanPool
+from regard.model.pooling import (
+    AttentionPool,
+    AttentionPoolConfig,
+    FirstPool,
+    FirstPoolConfig,
+    LastPool,
+    MeanPool,
+)
 from regard.model.positions import SinusoidalGrid
 from regard.model.seq2seq import Classifier, Seq2Seq
 from regard.model.vision import CnnConfig, cnn
-from support.models import DECODERS, ENCODERS, TEXT_ENCODERS, VOCABULARY, WIDTH, decoder, encoder, memory, one, source
+from support.models import (
+    DECODERS,
+    ENCODERS,
+    TEXT_ENCODERS,
+    VOCABULARY,
+    WIDTH,
+    decoder,
+    encoder,
+    memory,
+    one,
+    source,
+)
 
 TARGETS = torch.randint(VOCABULARY, (3, 5), generator=torch.Generator().manual_seed(1))
 WITH_AND_WITHOUT = [
@@ -58,12 +76,16 @@ def test_an_empty_sequence_has_an_empty_memory(name):
     assert found.states.isfinite().all()
 
 
-@pytest.mark.parametrize("name", [name for name in TEXT_ENCODERS if "causal" in name or name == "gru unidirectional"])
+@pytest.mark.parametrize(
+    "name", [name for name in TEXT_ENCODERS if "causal" in name or name == "gru unidirectional"]
+)
 @torch.no_grad()
 def test_a_causal_encoder_sees_no_later_token(name):
     module, batch = encoder(name), source(name, (6, 6, 6))
     assert module.causal
-    changed = Tokens(torch.cat((batch.ids[:, :3], (batch.ids[:, 3:] + 1) % VOCABULARY), 1), batch.lengths)
+    changed = Tokens(
+        torch.cat((batch.ids[:, :3], (batch.ids[:, 3:] + 1) % VOCABULARY), 1), batch.lengths
+    )
     assert torch.equal(module(batch).states[:, :3], module(changed).states[:, :3])
 
 
@@ -79,7 +101,9 @@ def test_forward_equals_steps(name, has_memory):
     torch.testing.assert_close(torch.stack(steps, 1), whole, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", [name for name in DECODERS if name not in ("rnn", "elman zero state")])
+@pytest.mark.parametrize(
+    "name", [name for name in DECODERS if name not in ("rnn", "elman zero state")]
+)
 @torch.no_grad()
 def test_captured_weights_of_steps_equal_those_of_forward(name):
     """The attention weights of the last token are the same in one forward pass and in single steps."""
@@ -97,11 +121,15 @@ def test_captured_weights_of_steps_equal_those_of_forward(name):
     for a, b in zip(lasts, stepped, strict=True):
         assert a.source is b.source
         torch.testing.assert_close(a.weights(rows=-1), b.weights(rows=-1), atol=1e-5, rtol=1e-4)
-        torch.testing.assert_close(a.weights(rows=-1).sum(-1), torch.ones_like(a.weights(rows=-1)[..., 0]))
+        torch.testing.assert_close(
+            a.weights(rows=-1).sum(-1), torch.ones_like(a.weights(rows=-1)[..., 0])
+        )
 
 
 @pytest.mark.parametrize("has_memory", [True, False])
-@pytest.mark.parametrize("name", [name for name in DECODERS if "gru" in name or "lstm" in name or name == "rnn"])
+@pytest.mark.parametrize(
+    "name", [name for name in DECODERS if "gru" in name or "lstm" in name or name == "rnn"]
+)
 def test_carried_state_equals_one_pass(name, has_memory):
     """Values in any case; gradients reach earlier tokens unless the state is detached."""
     module, given = decoder(name, WIDTH if has_memory else None), memory() if has_memory else None
@@ -136,15 +164,24 @@ def test_decoded_in_a_batch_equals_decoded_alone(name):
     whole = module(TARGETS, given)
     for i in range(3):
         length = int(given.mask[i].sum())
-        alone = Memory(given.states[i : i + 1, :length], given.mask[i : i + 1, :length], given.summary[i : i + 1])
-        torch.testing.assert_close(whole[i : i + 1], module(TARGETS[i : i + 1], alone), atol=1e-5, rtol=1e-4)
+        alone = Memory(
+            given.states[i : i + 1, :length],
+            given.mask[i : i + 1, :length],
+            given.summary[i : i + 1],
+        )
+        torch.testing.assert_close(
+            whole[i : i + 1], module(TARGETS[i : i + 1], alone), atol=1e-5, rtol=1e-4
+        )
 
 
 @pytest.mark.parametrize(("name", "has_memory"), WITH_AND_WITHOUT)
 @torch.no_grad()
 def test_reordered_state_equals_reordered_prefixes(name, has_memory):
     module, given = decoder(name, WIDTH if has_memory else None), memory() if has_memory else None
-    for index in (torch.tensor([2, 0, 2]), torch.tensor([1, 1, 0, 2])):  # the same number of sequences, and more
+    for index in (
+        torch.tensor([2, 0, 2]),
+        torch.tensor([1, 1, 0, 2]),
+    ):  # the same number of sequences, and more
         state = module.start(given, batch=3, capacity=5)
         for tokens in TARGETS.T[:3]:
             _, state = module.step(tokens, state)
@@ -167,7 +204,9 @@ def test_hypotheses_that_follow_others_equal_forward(name, has_memory, beams):
         tokens = torch.randint(VOCABULARY, (3, beams, 1), generator=generator)
         prefixes = torch.cat((prefixes, tokens), 2)
         logits, state = module.step(tokens.flatten(), state)
-        wanted = module(prefixes.flatten(0, 1), None if given is None else given.reorder(rows))[:, -1]
+        wanted = module(prefixes.flatten(0, 1), None if given is None else given.reorder(rows))[
+            :, -1
+        ]
         torch.testing.assert_close(logits, wanted, atol=1e-5, rtol=1e-4)
         parents = torch.randint(beams, (3, beams), generator=generator)
         state = state.follow(parents)
@@ -194,8 +233,12 @@ def test_gradient_reaches_every_parameter_of_an_encoder(name):
 
 def dead(module, name: str) -> set[str]:
     """Parameters without gradient, except those that cannot have one."""
-    silent = {n for n, p in module.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0}
-    excused = {"k_proj.bias"}  # a constant for all scores of a row, to which the softmax is invariant
+    silent = {
+        n for n, p in module.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0
+    }
+    excused = {
+        "k_proj.bias"
+    }  # a constant for all scores of a row, to which the softmax is invariant
     if "uniform" in name:
         excused |= {"q_proj.weight", "k_proj.weight", "q_proj.bias"}
     return {n for n in silent if not any(n.endswith(e) for e in excused)}
@@ -227,8 +270,12 @@ DECODER_NAMES = [
 @pytest.mark.parametrize(
     ("name", "encoder_name"),
     [  # every encoder and every decoder once; the other pairs take minutes
-        pytest.param(name, encoder_name, marks=() if i % len(DECODER_NAMES) == j else pytest.mark.slow)
-        for (i, encoder_name), (j, name) in product(enumerate(ENCODER_NAMES), enumerate(DECODER_NAMES))
+        pytest.param(
+            name, encoder_name, marks=() if i % len(DECODER_NAMES) == j else pytest.mark.slow
+        )
+        for (i, encoder_name), (j, name) in product(
+            enumerate(ENCODER_NAMES), enumerate(DECODER_NAMES)
+        )
     ],
 )
 def test_any_encoder_with_any_decoder_learns_ten_examples(name, encoder_name):
@@ -249,7 +296,9 @@ def test_any_encoder_with_any_decoder_learns_ten_examples(name, encoder_name):
     targets[:, 0] = 0
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for _ in range(500):  # most need 60 to 200; images without attention more
-        loss = F.cross_entropy(model(batch, targets[:, :-1]).flatten(0, 1), targets[:, 1:].flatten())
+        loss = F.cross_entropy(
+            model(batch, targets[:, :-1]).flatten(0, 1), targets[:, 1:].flatten()
+        )
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -270,7 +319,15 @@ def test_any_encoder_with_any_decoder_learns_ten_examples(name, encoder_name):
         lambda w: AttentionPool(AttentionPoolConfig(), w),
         lambda w: AttentionPool(AttentionPoolConfig(queries=3, heads=2), w),
     ],
-    ids=["mean", "last", "first", "first projected", "first distilled", "attention", "three queries"],
+    ids=[
+        "mean",
+        "last",
+        "first",
+        "first projected",
+        "first distilled",
+        "attention",
+        "three queries",
+    ],
 )
 def test_pools_ignore_padding(make):
     pool, given = make(WIDTH), memory()
@@ -278,7 +335,11 @@ def test_pools_ignore_padding(make):
     assert pooled.shape == (3, pool.dim)
     for i in range(3):
         length = int(given.mask[i].sum())
-        alone = Memory(given.states[i : i + 1, :length], given.mask[i : i + 1, :length], given.summary[i : i + 1])
+        alone = Memory(
+            given.states[i : i + 1, :length],
+            given.mask[i : i + 1, :length],
+            given.summary[i : i + 1],
+        )
         torch.testing.assert_close(pooled[i : i + 1], pool(alone), atol=1e-5, rtol=1e-4)
     assert Classifier(encoder("gru"), pool, labels=5)(source("gru")).shape == (3, 5)
 
@@ -329,7 +390,10 @@ def test_learned_queries_start_with_unit_variance():
 @pytest.mark.parametrize("name", ["vit", "vit mlp"])
 @torch.no_grad()
 def test_patches_are_embedded_independently(name):
-    regions, images = encoder(name).patch_embed, torch.rand(2, 3, 8, 13)  # the last column of pixels is in no patch
+    regions, images = (
+        encoder(name).patch_embed,
+        torch.rand(2, 3, 8, 13),
+    )  # the last column of pixels is in no patch
     found = regions(images)
     assert found.grid == (2, 3)
     for region in range(6):
@@ -349,7 +413,9 @@ def test_log_probabilities_are_sums_in_float32():
     assert found.dtype == torch.float32
     assert found.shape == (3, 4)
     wanted = F.cross_entropy(
-        model(source("gru"), TARGETS[:, :-1]).float().flatten(0, 1), TARGETS[:, 1:].flatten(), reduction="none"
+        model(source("gru"), TARGETS[:, :-1]).float().flatten(0, 1),
+        TARGETS[:, 1:].flatten(),
+        reduction="none",
     )
     torch.testing.assert_close(-found.flatten(), wanted)
 
@@ -357,4 +423,6 @@ def test_log_probabilities_are_sums_in_float32():
 def test_one_hot_times_matrix_is_a_row():
     embedding = encoder("bag").embed_tokens
     ids = torch.tensor([3, 0, 3, 9])
-    torch.testing.assert_close(F.one_hot(ids, VOCABULARY).float() @ embedding.weight * WIDTH**0.5, embedding(ids))
+    torch.testing.assert_close(
+        F.one_hot(ids, VOCABULARY).float() @ embedding.weight * WIDTH**0.5, embedding(ids)
+    )

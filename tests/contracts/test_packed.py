@@ -38,7 +38,11 @@ KINDS = {
     "post-norm": {"norm_first": False},
     "RMSNorm, SwiGLU": {"norm": "rms", "activation": "swiglu", "norm_input": True},
     "rotary, grouped heads": {"positions": "rotary", "heads": 4, "kv_heads": 2, "qk_norm": True},
-    "learned positions, concatenated": {"positions": "learned", "position_mode": "concatenate", "max_positions": 12},
+    "learned positions, concatenated": {
+        "positions": "learned",
+        "position_mode": "concatenate",
+        "max_positions": 12,
+    },
     "bilinear, activation checkpointing": {"score": "bilinear", "activation_checkpointing": True},
     "no biases, rms_offset, geglu": {
         "norm": "rms_offset",
@@ -47,7 +51,11 @@ KINDS = {
         "ffn_bias": False,
         "head_dim": 6,
     },
-    "biases of queries, keys and values": {"attention_bias": "qkv", "positions": "rotary", "rotary_base": 20.0},
+    "biases of queries, keys and values": {
+        "attention_bias": "qkv",
+        "positions": "rotary",
+        "rotary_base": 20.0,
+    },
     "a sliding window": {"positions": "rotary", "sliding_window": 3},
     "dot products": {"score": "dot", "positions": "none"},
 }
@@ -73,8 +81,14 @@ DEEP, LUONG = RNN | {"cell": "lstm", "layers": 2}, {"attention": "luong", "score
 RECURRENCES = {
     "LSTMs": (DEEP, DEEP | LUONG),
     "GRUs, Bahdanau attention": (RNN, RNN),
-    "unidirectional, without attention": (RNN | {"bidirectional": False}, RNN | {"attention": "none"}),
-    "input feeding": (RNN | {"cell": "elman"}, RNN | LUONG | {"cell": "elman", "input_feeding": True}),
+    "unidirectional, without attention": (
+        RNN | {"bidirectional": False},
+        RNN | {"attention": "none"},
+    ),
+    "input feeding": (
+        RNN | {"cell": "elman"},
+        RNN | LUONG | {"cell": "elman", "input_feeding": True},
+    ),
     "a recurrent language model": (None, DEEP),
 }
 SOURCES = [[7, 8, 9, 10, 11], [12], [13, 5, 6], [14, 15, 16, 17, 18, 19, 5]]
@@ -112,7 +126,9 @@ def capacity_of(*, filled: bool) -> PackedCapacity:
     return PackedCapacity((24, 20), (7, 5), 6, filled)
 
 
-def gradients(model: nn.Module, given: Batch, objective: Objective) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+def gradients(
+    model: nn.Module, given: Batch, objective: Objective
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     model.zero_grad()
     result = objective(model, given.to(DEVICE)).loss
     result.backward()
@@ -124,14 +140,23 @@ def assert_near(got: torch.Tensor, wanted: torch.Tensor, tolerance: float = 1e-5
     assert (got.double() - wanted.double()).norm() <= tolerance * wanted.double().norm() + 1e-5
 
 
-USUAL = ("default", "a sliding window")  # the others with R-Drop take minutes with the interpreter of Triton
+USUAL = (
+    "default",
+    "a sliding window",
+)  # the others with R-Drop take minutes with the interpreter of Triton
 
 
 @pytest.mark.parametrize(
     ("kind", "r_drop", "filled"),
     [pytest.param(kind, 0.0, False, id=f"{kind}-exact") for kind in KINDS]
     + [
-        pytest.param(kind, 2.0, True, id=f"{kind}-R-Drop, filled", marks=() if kind in USUAL else pytest.mark.slow)
+        pytest.param(
+            kind,
+            2.0,
+            True,
+            id=f"{kind}-R-Drop, filled",
+            marks=() if kind in USUAL else pytest.mark.slow,
+        )
         for kind in KINDS
     ],
 )
@@ -140,7 +165,9 @@ def test_packed_equals_padded(kind, r_drop, filled, implementation, monkeypatch)
     plain = side.get("attention_bias") is None
     options = {"tie_embeddings": "all", "output_bias": plain, "scale_logits": not plain}
     causal = {"causal": True} if "sliding_window" in side else {}
-    model = regard.build({"encoder": side | causal, "decoder": side, "vocab_size": 20} | options).to(DEVICE)
+    model = regard.build(
+        {"encoder": side | causal, "decoder": side, "vocab_size": 20} | options
+    ).to(DEVICE)
     objective = Objective(label_smoothing=0.1, r_drop=r_drop)
     got, changes = gradients(model, pack_batch(batch(), capacity_of(filled=filled)), objective)
     monkeypatch.setattr(triton_launch, "can_launch", lambda *tensors: False)
@@ -154,7 +181,9 @@ def test_packed_equals_padded(kind, r_drop, filled, implementation, monkeypatch)
 def test_packed_convolutions_and_rnns_equal_padded_ones(kind, implementation, monkeypatch):
     encoder, decoder = (CONVOLUTIONS | RECURRENCES)[kind]
     sides = (
-        {"decoder": decoder} if encoder is None else {"encoder": encoder, "decoder": decoder, "tie_embeddings": "all"}
+        {"decoder": decoder}
+        if encoder is None
+        else {"encoder": encoder, "decoder": decoder, "tie_embeddings": "all"}
     )
     model = regard.build(sides | {"vocab_size": 20}).to(DEVICE)
     objective, given = Objective(label_smoothing=0.1), batch(source=encoder is not None)
@@ -187,7 +216,9 @@ def test_dropout_does_not_apply_to_the_context(implementation, monkeypatch):
 
 def test_a_packed_language_model_equals_a_padded_one(implementation, monkeypatch):
     model = regard.build({"decoder": SIDE, "vocab_size": 20}).to(DEVICE)
-    got, changes = gradients(model, pack_batch(batch(source=False), capacity_of(filled=True)), Objective())
+    got, changes = gradients(
+        model, pack_batch(batch(source=False), capacity_of(filled=True)), Objective()
+    )
     monkeypatch.setattr(triton_launch, "can_launch", lambda *tensors: False)
     wanted, expected = gradients(model, batch(source=False), Objective())
     assert_near(got, wanted)
@@ -196,33 +227,44 @@ def test_a_packed_language_model_equals_a_padded_one(implementation, monkeypatch
 
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="needs a CUDA device")
-@pytest.mark.parametrize("kind", ["relu", "gelu", "gelu_tanh", "swiglu", "conv", "rnn", "rnn bahdanau"])
+@pytest.mark.parametrize(
+    "kind", ["relu", "gelu", "gelu_tanh", "swiglu", "conv", "rnn", "rnn bahdanau"]
+)
 def test_half_precision_is_near_float32(kind):
     """All gradients together: kernels in bfloat16, and PyTorch in float32."""
     side = SIDE | {"dim": 64, "heads": 4, "ffn_dim": 96, "activation": kind, "layers": 2}
     side = CONV | {"dim": 320} if kind == "conv" else side  # kernels loop over its one head
     side = DEEP | {"dim": 320} if "rnn" in kind else side
     attention = LUONG if kind == "rnn" else {}  # few keys, one wide head
-    model = regard.build({"encoder": side, "decoder": side | attention, "vocab_size": 20, "tie_embeddings": "all"}).to(
-        DEVICE
-    )
+    model = regard.build(
+        {"encoder": side, "decoder": side | attention, "vocab_size": 20, "tie_embeddings": "all"}
+    ).to(DEVICE)
     _, wanted = gradients(model, batch(), Objective(label_smoothing=0.1))
     with torch.autocast(DEVICE, torch.bfloat16):
-        _, result = gradients(model, pack_batch(batch(), capacity_of(filled=True)), Objective(label_smoothing=0.1))
+        _, result = gradients(
+            model, pack_batch(batch(), capacity_of(filled=True)), Objective(label_smoothing=0.1)
+        )
     assert_near(
-        torch.cat([x.flatten() for x in result.values()]), torch.cat([x.flatten() for x in wanted.values()]), 2e-2
+        torch.cat([x.flatten() for x in result.values()]),
+        torch.cat([x.flatten() for x in wanted.values()]),
+        2e-2,
     )
 
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="needs a CUDA device")
 @pytest.mark.parametrize("causal", [False, True])
 def test_long_sequences_take_flash_attention(causal):
-    offsets, layout = SequenceOffsets.of([200, 3, 0, 130]).to(DEVICE), varlen.HeadLayout(4, 2, 16, 0.25, causal)
+    offsets, layout = (
+        SequenceOffsets.of([200, 3, 0, 130]).to(DEVICE),
+        varlen.HeadLayout(4, 2, 16, 0.25, causal),
+    )
     query = torch.randn(333, 8 * 16, device=DEVICE, requires_grad=True)
     d_out = torch.randn(333, 64, device=DEVICE)
     wanted = varlen.attend_padded(varlen.PackedAttentionSpec(layout, query, None, offsets, offsets))
     expected = torch.autograd.grad(wanted, query, d_out)[0]
-    got = varlen.attend(varlen.PackedAttentionSpec(layout, query.bfloat16(), None, offsets, offsets))
+    got = varlen.attend(
+        varlen.PackedAttentionSpec(layout, query.bfloat16(), None, offsets, offsets)
+    )
     assert_near(got, wanted, 1e-2)
     assert_near(torch.autograd.grad(got, query, d_out.bfloat16())[0], expected, 1e-2)
 
@@ -235,7 +277,10 @@ def test_long_sequences_take_flash_attention(causal):
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_heads_that_a_program_cannot_hold(dtype, layout):
-    offsets, dim = SequenceOffsets.of([128, 3, 0, 70]).to(DEVICE), (layout.heads + 2 * layout.kv_heads) * layout.dim
+    offsets, dim = (
+        SequenceOffsets.of([128, 3, 0, 70]).to(DEVICE),
+        (layout.heads + 2 * layout.kv_heads) * layout.dim,
+    )
     query = torch.randn(201, dim, device=DEVICE, requires_grad=True)
     d_out = torch.randn(201, layout.heads * layout.dim, device=DEVICE)
     wanted = varlen.attend_padded(varlen.PackedAttentionSpec(layout, query, None, offsets, offsets))
@@ -261,8 +306,12 @@ def test_kernels_loop_over_wide_heads(heads, causal, implementation, monkeypatch
     d_out = torch.randn(35, heads * 40, device=DEVICE)
     got = varlen.attend(varlen.PackedAttentionSpec(layout, query, kv, offsets, kv_offsets))
     result = torch.autograd.grad(got, (query, kv), d_out)
-    wanted = varlen.attend_padded(varlen.PackedAttentionSpec(layout, query, kv, offsets, kv_offsets))
-    for mine, theirs in zip((got, *result), (wanted, *torch.autograd.grad(wanted, (query, kv), d_out)), strict=True):
+    wanted = varlen.attend_padded(
+        varlen.PackedAttentionSpec(layout, query, kv, offsets, kv_offsets)
+    )
+    for mine, theirs in zip(
+        (got, *result), (wanted, *torch.autograd.grad(wanted, (query, kv), d_out)), strict=True
+    ):
         assert_near(mine, theirs)
 
 
@@ -275,20 +324,29 @@ def test_kernels_do_not_loop_over_heads_that_share_keys(implementation, monkeypa
     assert_near(same, torch.ones(8, 32, device=DEVICE))
 
 
-@pytest.mark.parametrize("taps", [range(-4, 1, 2), range(-1, 3), range(1), range(-40, 41, 20)], ids=str)
+@pytest.mark.parametrize(
+    "taps", [range(-4, 1, 2), range(-1, 3), range(1), range(-40, 41, 20)], ids=str
+)
 def test_unfold(taps, implementation):
     """Against the definition, position by position."""
     lengths = [5, 0, 1, 30, 7]
     x = torch.randn(43, 20, device=DEVICE, requires_grad=True)
-    got = conv_unfold.unfold(x, conv_unfold.Neighbors.of(SequenceOffsets.of(lengths).to(DEVICE)), taps)
+    got = conv_unfold.unfold(
+        x, conv_unfold.Neighbors.of(SequenceOffsets.of(lengths).to(DEVICE)), taps
+    )
     wanted = []
     for rows in x.split(lengths):
         for position in range(len(rows)):
-            taken = [rows[position + tap] if 0 <= position + tap < len(rows) else 0 * rows[0] for tap in taps]
+            taken = [
+                rows[position + tap] if 0 <= position + tap < len(rows) else 0 * rows[0]
+                for tap in taps
+            ]
             wanted.append(torch.cat(taken))
     assert torch.equal(got, torch.stack(wanted))
     d_out = torch.randn_like(got)
-    assert_near(torch.autograd.grad(got, x, d_out)[0], torch.autograd.grad(torch.stack(wanted), x, d_out)[0])
+    assert_near(
+        torch.autograd.grad(got, x, d_out)[0], torch.autograd.grad(torch.stack(wanted), x, d_out)[0]
+    )
 
 
 @pytest.mark.parametrize("side", [SIDE, CONV, DEEP], ids=["transformer", "conv", "rnn"])
@@ -299,9 +357,13 @@ def test_other_sequences_and_later_tokens_change_nothing(side, implementation):
     alone = pack_batch(
         Batch(None, Tokens.of(TARGETS[1:2]), 5, torch.arange(1)), capacity_of(filled=False)
     ).targets.to(DEVICE)  # fmt: skip
-    assert_near(model.decoder.hidden_packed(whole, None)[3:8], model.decoder.hidden_packed(alone, None))
+    assert_near(
+        model.decoder.hidden_packed(whole, None)[3:8], model.decoder.hidden_packed(alone, None)
+    )
     later = replace(whole, ids=torch.where(torch.arange(12, device=DEVICE) < 5, whole.ids, 19))
-    assert torch.equal(model.decoder.hidden_packed(later, None)[:5], model.decoder.hidden_packed(whole, None)[:5])
+    assert torch.equal(
+        model.decoder.hidden_packed(later, None)[:5], model.decoder.hidden_packed(whole, None)[:5]
+    )
 
 
 @pytest.mark.parametrize("kind", ["layer", "rms"])
@@ -317,13 +379,18 @@ def test_residual_sum_and_norm(kind, added, implementation, monkeypatch):
     result = torch.autograd.grad(got, wrt, d_out)
     monkeypatch.setattr(triton_launch, "can_launch", lambda *tensors: False)
     wanted = add_norm(given, Dropout(0.0), norm)
-    for mine, theirs in zip((*got, *result), (*wanted, *torch.autograd.grad(wanted, wrt, d_out)), strict=True):
+    for mine, theirs in zip(
+        (*got, *result), (*wanted, *torch.autograd.grad(wanted, wrt, d_out)), strict=True
+    ):
         assert_near(mine, theirs)
 
 
 def test_dropout_is_the_same_in_the_backward_pass(implementation):
     norm, dropout = nn.LayerNorm(64).to(DEVICE), Dropout(0.25)
-    x, change = torch.zeros(40, 64, device=DEVICE), torch.ones(40, 64, device=DEVICE, requires_grad=True)
+    x, change = (
+        torch.zeros(40, 64, device=DEVICE),
+        torch.ones(40, 64, device=DEVICE, requires_grad=True),
+    )
     total, _ = add_norm(PendingResidual(x, change), dropout, norm)
     total.sum().backward()
     assert torch.equal(change.grad, total.detach())
@@ -338,7 +405,10 @@ def test_attention_dropout_is_the_same_in_the_backward_pass(widest, implementati
     """With unit vectors as values the outputs are the weights; the gradient of the values sums the kept ones."""
     monkeypatch.setattr(varlen, "MAX_HELD_DIM", widest)
     n = 5
-    offsets, layout = SequenceOffsets.of([n, n]).to(DEVICE), varlen.HeadLayout(1, 1, n, 1.0, False, 0.5)
+    offsets, layout = (
+        SequenceOffsets.of([n, n]).to(DEVICE),
+        varlen.HeadLayout(1, 1, n, 1.0, False, 0.5),
+    )
     query = torch.zeros(2 * n, n, device=DEVICE)
     value = torch.eye(n, device=DEVICE).repeat(2, 1).requires_grad_()
     kv = torch.cat((torch.zeros_like(value), value), 1)
@@ -359,8 +429,12 @@ def test_loss_of_rows_with_a_target(r_drop, implementation, monkeypatch):
     got, nll = token_loss(states, project, gold, label_smoothing=0.2, r_drop=r_drop)
     result = torch.autograd.grad(got, wrt)
     there = gold >= 0
-    wanted, plain = plain_token_loss(states[there], project, gold[there], label_smoothing=0.2, r_drop=r_drop)
-    for mine, theirs in zip((got, nll, *result), (wanted, plain, *torch.autograd.grad(wanted, wrt)), strict=True):
+    wanted, plain = plain_token_loss(
+        states[there], project, gold[there], label_smoothing=0.2, r_drop=r_drop
+    )
+    for mine, theirs in zip(
+        (got, nll, *result), (wanted, plain, *torch.autograd.grad(wanted, wrt)), strict=True
+    ):
         assert_near(mine, theirs)
 
 
@@ -377,7 +451,11 @@ def test_sequence_offsets():
 
 
 def test_the_first_batch_is_shown_as_text(tmp_path):
-    examples = [line for line in dry_run(Recipe.of(LEARNED), tmp_path).splitlines() if line.startswith("  target")]
+    examples = [
+        line
+        for line in dry_run(Recipe.of(LEARNED), tmp_path).splitlines()
+        if line.startswith("  target")
+    ]
     assert len(examples) == 3
     words = Path(LETTERS).read_text().splitlines()
     assert all(line.split()[1] in words and line.endswith("</s>)") for line in examples)
@@ -385,21 +463,31 @@ def test_the_first_batch_is_shown_as_text(tmp_path):
 
 def test_unpackable_models_are_refused():
     table = {
-        "data": {"synthetic": "dates", "source": {"tokenizer": "characters"}, "target": {"tokenizer": "characters"}},
+        "data": {
+            "synthetic": "dates",
+            "source": {"tokenizer": "characters"},
+            "target": {"tokenizer": "characters"},
+        },
         "model": {"encoder": SIDE | {"positions": "alibi"}, "decoder": SIDE},
         "train": {"packed": True},
     }
-    with pytest.raises(InvalidRecipe, match=r"train\.packed: wanted false with model\.encoder\.positions = 'alibi'"):
+    with pytest.raises(
+        InvalidRecipe, match=r"train\.packed: wanted false with model\.encoder\.positions = 'alibi'"
+    ):
         Recipe.of(table)
     table["model"] = {"encoder": SIDE, "decoder": CONV | {"score": "additive"}}
-    with pytest.raises(InvalidRecipe, match=r"train\.packed: wanted false with model\.decoder\.score = 'additive'"):
+    with pytest.raises(
+        InvalidRecipe, match=r"train\.packed: wanted false with model\.decoder\.score = 'additive'"
+    ):
         Recipe.of(table)
     table["model"] = {"encoder": {"kind": "rnn"}, "decoder": SIDE}
     kinds = r"model\.encoder\.kind = 'rnn' and model\.decoder\.kind = 'transformer'"
     with pytest.raises(InvalidRecipe, match=rf"train\.packed: wanted false with {kinds}"):
         Recipe.of(table)
     table["model"] = {"encoder": {"kind": "bag"}, "decoder": SIDE}
-    with pytest.raises(InvalidRecipe, match=r"train\.packed: wanted false with model\.encoder\.kind = 'bag'"):
+    with pytest.raises(
+        InvalidRecipe, match=r"train\.packed: wanted false with model\.encoder\.kind = 'bag'"
+    ):
         Recipe.of(table)
 
 
@@ -412,8 +500,14 @@ PAIRS = {"source": {"tokenizer": "bytes"}, "target": {"tokenizer": "bytes"}} | {
 def test_recurrent_steps_on_padding_get_a_warning(tmp_path, monkeypatch):
     lines = tmp_path / "lines.txt"
     lines.write_text("ab\n" * 200 + "a long one " * 9)
-    data = {side: {"tokenizer": "bytes"} for side in ("source", "target")} | {"train": [str(lines)] * 2}
-    table = {"data": data, "model": {"encoder": RNN, "decoder": RNN}, "train": {"packed": True, "batch_tokens": 256}}
+    data = {side: {"tokenizer": "bytes"} for side in ("source", "target")} | {
+        "train": [str(lines)] * 2
+    }
+    table = {
+        "data": data,
+        "model": {"encoder": RNN, "decoder": RNN},
+        "train": {"packed": True, "batch_tokens": 256},
+    }
     recipe = Recipe.of(table)
     result = prepare(recipe, tmp_path / "cache").train
     on_gpu = replace(epochs(recipe, result), device="cuda")
@@ -440,7 +534,10 @@ def test_an_epoch_packs_every_example_once(corpus, filled):
         assert len(each.source.ids) <= capacity.positions[0]
         assert len(each.targets.ids) <= capacity.positions[1]
         assert int((each.targets.gold >= 0).sum()) == each.tokens
-    shapes = {(each.source.ids.shape, each.targets.ids.shape, each.source.offsets.cu_seqlens.shape) for each in made}
+    shapes = {
+        (each.source.ids.shape, each.targets.ids.shape, each.source.offsets.cu_seqlens.shape)
+        for each in made
+    }
     assert (len(shapes) == 1) == filled
     used = sum(each.tokens for each in made[:-1]) / (len(made) - 1)
     assert used > 0.9 * capacity.positions[1]  # the capacity is used
@@ -452,20 +549,27 @@ def test_a_batch_has_no_more_sequences_than_its_capacity(corpus):
     usual = PackedCapacity.of(corpus, 160, filled=True)
     full = replace(usual, rows=usual.fillers((0, 0)) + 1)
     made = list(batches(corpus, budget=160, seed=3, epoch=1, capacity=full))
-    assert {len(side.offsets.cu_seqlens) for each in made for side in (each.source, each.targets)} == {full.rows + 1}
+    assert {
+        len(side.offsets.cu_seqlens) for each in made for side in (each.source, each.targets)
+    } == {full.rows + 1}
     assert sorted(torch.cat([each.rows for each in made]).tolist()) == list(range(len(corpus)))
     fewer = max(len(each.rows) for each in made)
-    assert fewer < max(len(each.rows) for each in batches(corpus, budget=160, seed=3, epoch=1, capacity=usual))
+    assert fewer < max(
+        len(each.rows) for each in batches(corpus, budget=160, seed=3, epoch=1, capacity=usual)
+    )
 
 
 def test_ranks_pack_the_same_examples(corpus):
     capacity = PackedCapacity.of(corpus, 160)
     whole = list(batches(corpus, budget=160, seed=3, epoch=0, capacity=capacity))
     parts = [
-        list(batches(corpus, budget=160, seed=3, epoch=0, capacity=capacity, rank=rank, world=2)) for rank in (0, 1)
+        list(batches(corpus, budget=160, seed=3, epoch=0, capacity=capacity, rank=rank, world=2))
+        for rank in (0, 1)
     ]
     rows = [each.rows for part in parts for each in part if not each.borrowed]
-    assert sorted(torch.cat(rows).tolist()) == sorted(torch.cat([each.rows for each in whole]).tolist())
+    assert sorted(torch.cat(rows).tolist()) == sorted(
+        torch.cat([each.rows for each in whole]).tolist()
+    )
 
 
 TRAIN = {
@@ -477,7 +581,11 @@ TRAIN = {
     "packed": True,
     "device": "cpu",
 }
-LEARNED = {"data": PAIRS, "model": {"encoder": SIDE | {"dropout": 0.1}, "decoder": SIDE}, "train": TRAIN}
+LEARNED = {
+    "data": PAIRS,
+    "model": {"encoder": SIDE | {"dropout": 0.1}, "decoder": SIDE},
+    "train": TRAIN,
+}
 
 
 def weights(run):
@@ -492,7 +600,9 @@ def test_a_packed_run_resumes_exactly(side, tmp_path):
     train(learned, tmp_path / "parts", cache=tmp_path, resume=True)
     whole, parts = weights(tmp_path / "whole"), weights(tmp_path / "parts")
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
-    logged = [json.loads(line) for line in (tmp_path / "whole" / "log.jsonl").read_text().splitlines()]
+    logged = [
+        json.loads(line) for line in (tmp_path / "whole" / "log.jsonl").read_text().splitlines()
+    ]
     losses_ = [line["loss"] for line in logged if line["event"] == "validation"]
     assert losses_[-1] < losses_[0]
 
@@ -501,15 +611,22 @@ def test_a_replay_computes_the_current_batch(tmp_path, monkeypatch):
     """Without a GPU a recording is the work itself, computed again from the current content of its inputs."""
     right, recorded = PackedCapacity.of, []
     monkeypatch.setattr(
-        PackedCapacity, "of", staticmethod(lambda corpus, budget, **_: right(corpus, budget, filled=True))
+        PackedCapacity,
+        "of",
+        staticmethod(lambda corpus, budget, **_: right(corpus, budget, filled=True)),
     )
     train(LEARNED, tmp_path / "launched", cache=tmp_path)
 
     def static(batch):
         recorded.append(batch)
-        return right_batch(replace(batch, source=copied(batch.source), targets=copied(batch.targets)))
+        return right_batch(
+            replace(batch, source=copied(batch.source), targets=copied(batch.targets))
+        )
 
-    right_batch, enabled = graphed_update.RecordedBatch, property(lambda self: True, lambda self, value: None)
+    right_batch, enabled = (
+        graphed_update.RecordedBatch,
+        property(lambda self: True, lambda self, value: None),
+    )
     monkeypatch.setattr(graphed_update, "RecordedBatch", static)
     monkeypatch.setattr(cuda_graphs, "capture", lambda work, **_: work)
     monkeypatch.setattr(GraphedUpdate, "enabled", enabled, raising=False)
@@ -520,5 +637,12 @@ def test_a_replay_computes_the_current_batch(tmp_path, monkeypatch):
 
 
 def copied(side):
-    offsets = SequenceOffsets(side.offsets.cu_seqlens.clone(), side.offsets.positions.clone(), side.offsets.max_length)
-    return replace(side, ids=side.ids.clone(), offsets=offsets, gold=None if side.gold is None else side.gold.clone())
+    offsets = SequenceOffsets(
+        side.offsets.cu_seqlens.clone(), side.offsets.positions.clone(), side.offsets.max_length
+    )
+    return replace(
+        side,
+        ids=side.ids.clone(),
+        offsets=offsets,
+        gold=None if side.gold is None else side.gold.clone(),
+    )

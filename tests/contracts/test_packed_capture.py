@@ -30,7 +30,9 @@ def layer(name: str) -> regard.MultiHead:
 
 def sequences(lengths: tuple[int, ...]) -> tuple[SequenceOffsets, torch.Tensor]:
     generator = torch.Generator().manual_seed(sum(lengths))
-    return SequenceOffsets.of(lengths), torch.randn(sum(lengths), DIM, generator=generator, dtype=torch.float64)
+    return SequenceOffsets.of(lengths), torch.randn(
+        sum(lengths), DIM, generator=generator, dtype=torch.float64
+    )
 
 
 def both(name: str, *, causal: bool = False, cross: bool = False):
@@ -43,20 +45,31 @@ def both(name: str, *, causal: bool = False, cross: bool = False):
         return module.forward_packed(x, offsets, source, source_offsets, causal=causal)
 
     def padded():
-        return module(offsets.pad(x), None if source is None else source_offsets.pad(source), mask=mask, causal=causal)
+        return module(
+            offsets.pad(x),
+            None if source is None else source_offsets.pad(source),
+            mask=mask,
+            causal=causal,
+        )
 
     return module, packed, padded, offsets
 
 
 CASES = [
-    *(pytest.param(name, {"causal": causal}, id=f"{name}-causal={causal}") for name in LAYERS for causal in (0, 1)),
+    *(
+        pytest.param(name, {"causal": causal}, id=f"{name}-causal={causal}")
+        for name in LAYERS
+        for causal in (0, 1)
+    ),
     *(pytest.param(name, {"cross": True}, id=f"{name}-cross") for name in CROSS),
 ]
 
 
 @pytest.mark.parametrize(("name", "kind"), CASES)
 def test_captured_weights_are_those_of_the_padded_pass(name, kind):
-    module, packed, padded, offsets = both(name, **{key: bool(value) for key, value in kind.items()})
+    module, packed, padded, offsets = both(
+        name, **{key: bool(value) for key, value in kind.items()}
+    )
     with torch.no_grad():
         alone = packed()
         with regard.capture_attention() as calls:
@@ -68,16 +81,24 @@ def test_captured_weights_are_those_of_the_padded_pass(name, kind):
     (call,), (padded_call,) = calls, padded_calls
     assert call.source is module
     rows = offsets.mask[:, None, :, None]
-    torch.testing.assert_close(call.weights() * rows, padded_call.weights() * rows, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(
+        call.weights() * rows, padded_call.weights() * rows, rtol=1e-9, atol=1e-12
+    )
     on = torch.arange(call.spec.m) < 1
     for name, value in vars(call.summary(top=2, on=on)).items():
         real = offsets.mask[:, None].expand(value.shape[:3])
-        torch.testing.assert_close(value[real], getattr(padded_call.summary(top=2, on=on), name)[real])
+        torch.testing.assert_close(
+            value[real], getattr(padded_call.summary(top=2, on=on), name)[real]
+        )
 
 
-@pytest.mark.parametrize(("name", "kind"), [CASES[2].values, CASES[-1].values], ids=["self", "cross"])
+@pytest.mark.parametrize(
+    ("name", "kind"), [CASES[2].values, CASES[-1].values], ids=["self", "cross"]
+)
 def test_an_interceptor_replaces_the_output_and_gets_gradients(name, kind):
-    module, packed, padded, offsets = both(name, **{key: bool(value) for key, value in kind.items()})
+    module, packed, padded, offsets = both(
+        name, **{key: bool(value) for key, value in kind.items()}
+    )
 
     def doubled_first_head(source, result):
         assert source is module
@@ -112,5 +133,7 @@ def test_capturing_changes_no_gradient():
 @pytest.mark.parametrize("score", ["additive", "uniform", "reduced_rank"])
 def test_scores_that_are_not_packable_are_refused(score):
     offsets, x = sequences(LENGTHS)
-    with pytest.raises(regard.InvalidArgument, match="score: wanted a score that declares packable"):
+    with pytest.raises(
+        regard.InvalidArgument, match="score: wanted a score that declares packable"
+    ):
         regard.MultiHead(DIM, 4, score=score).double().forward_packed(x, offsets)

@@ -18,7 +18,11 @@ PLANTED = [
     (contracts.equals_definition, "bias ignored", Case(mask="bias")),
     (contracts.equals_definition, "soft mask", Case(mask="scattered")),
     (contracts.equals_definition, "no gradient to the key", Case()),
-    (contracts.equals_definition, "no gradient to the key", Case(score="additive", dtype=torch.bfloat16)),
+    (
+        contracts.equals_definition,
+        "no gradient to the key",
+        Case(score="additive", dtype=torch.bfloat16),
+    ),
     (contracts.masked_rows_give_zeros, "nan when masked", Case(mask="fully masked")),
     (contracts.masked_rows_give_zeros, "soft mask", Case(mask="fully masked")),
     (contracts.future_changes_nothing, "future leaks", Case(mask="causal")),
@@ -37,7 +41,9 @@ PLANTED = [
 ]
 
 
-@pytest.mark.parametrize(("contract", "fault", "case"), PLANTED, ids=lambda x: getattr(x, "__name__", str(x))[:40])
+@pytest.mark.parametrize(
+    ("contract", "fault", "case"), PLANTED, ids=lambda x: getattr(x, "__name__", str(x))[:40]
+)
 def test_planted_fault_is_found(contract, fault, case):
     right = oracle_weights if contract is contracts.weights_are_exact else oracle
     contract(right, case)  # without the fault the same case passes
@@ -47,9 +53,16 @@ def test_planted_fault_is_found(contract, fault, case):
 
 def test_every_contract_has_a_planted_fault():
     named = {
-        f for name, f in vars(contracts).items() if callable(f) and getattr(f, "__module__", "") == contracts.__name__
+        f
+        for name, f in vars(contracts).items()
+        if callable(f) and getattr(f, "__module__", "") == contracts.__name__
     }
-    helpers = {contracts.close, contracts.gradients, contracts.captured_weights, contracts.definition}
+    helpers = {
+        contracts.close,
+        contracts.gradients,
+        contracts.captured_weights,
+        contracts.definition,
+    }
     helpers |= {contracts.Definition, contracts._definition}
     assert named - helpers == {contract for contract, _, _ in PLANTED}
 
@@ -57,4 +70,8 @@ def test_every_contract_has_a_planted_fault():
 def test_gradcheck_finds_a_missing_gradient():
     case = Case(dtype=torch.float64)
     with pytest.raises(GradcheckError):
-        gradcheck(partial(oracle, fault="no gradient to the key"), (case.query, case.key, case.value), fast_mode=True)
+        gradcheck(
+            partial(oracle, fault="no gradient to the key"),
+            (case.query, case.key, case.value),
+            fast_mode=True,
+        )

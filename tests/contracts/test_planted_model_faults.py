@@ -26,14 +26,18 @@ def forgets_the_last_inputs(monkeypatch):
 def keeps_its_state(monkeypatch):
     right = rnn_decoder.RnnDecoder.step
     monkeypatch.setattr(
-        rnn_decoder.RnnDecoder, "step", lambda self, tokens, state: (right(self, tokens, state)[0], state)
+        rnn_decoder.RnnDecoder,
+        "step",
+        lambda self, tokens, state: (right(self, tokens, state)[0], state),
     )
 
 
 def sees_the_future(monkeypatch):
     right = MultiHead.forward
     monkeypatch.setattr(
-        MultiHead, "forward", lambda self, x, source=None, *, causal=False, **rest: right(self, x, source, **rest)
+        MultiHead,
+        "forward",
+        lambda self, x, source=None, *, causal=False, **rest: right(self, x, source, **rest),
     )
 
 
@@ -49,7 +53,9 @@ def pads_on_both_sides(monkeypatch):
 def sees_padding(monkeypatch):
     right = MultiHead._attend
     monkeypatch.setattr(
-        MultiHead, "_attend", lambda self, q, memory, mask, *rest, **more: right(self, q, memory, None, *rest, **more)
+        MultiHead,
+        "_attend",
+        lambda self, q, memory, mask, *rest, **more: right(self, q, memory, None, *rest, **more),
     )
 
 
@@ -113,33 +119,71 @@ PLANTED = [
     (sees_the_future, test_models.test_logits_do_not_depend_on_later_tokens, ("transformer", True)),
     (pads_on_both_sides, test_models.test_logits_do_not_depend_on_later_tokens, ("conv", False)),
     (sees_padding, test_models.test_decoded_in_a_batch_equals_decoded_alone, ("transformer",)),
-    (attends_to_padding, test_models.test_decoded_in_a_batch_equals_decoded_alone, ("gru bahdanau additive",)),
+    (
+        attends_to_padding,
+        test_models.test_decoded_in_a_batch_equals_decoded_alone,
+        ("gru bahdanau additive",),
+    ),
     (sees_padding, test_models.test_encoded_in_a_batch_equals_encoded_alone, ("transformer",)),
     (convolves_padding, test_models.test_encoded_in_a_batch_equals_encoded_alone, ("conv",)),
-    (reads_backwards_from_the_padding, test_models.test_encoded_in_a_batch_equals_encoded_alone, ("gru",)),
+    (
+        reads_backwards_from_the_padding,
+        test_models.test_encoded_in_a_batch_equals_encoded_alone,
+        ("gru",),
+    ),
     (averages_padding, test_models.test_padding_does_not_change_the_memory, ("transformer",)),
     (convolves_padding, test_models.test_padding_does_not_change_the_memory, ("conv",)),
     (averages_padding, test_models.test_an_empty_sequence_has_an_empty_memory, ("conv",)),
-    (sees_the_future, test_models.test_a_causal_encoder_sees_no_later_token, ("transformer causal",)),
-    (does_not_reorder, test_models.test_reordered_state_equals_reordered_prefixes, ("transformer", False)),
+    (
+        sees_the_future,
+        test_models.test_a_causal_encoder_sees_no_later_token,
+        ("transformer causal",),
+    ),
+    (
+        does_not_reorder,
+        test_models.test_reordered_state_equals_reordered_prefixes,
+        ("transformer", False),
+    ),
     (
         does_not_reorder,
         test_models.test_reordered_state_equals_reordered_prefixes,
         ("gru luong input-feeding", True),
     ),
     (does_not_reorder, test_models.test_reordered_state_equals_reordered_prefixes, ("conv", True)),
-    (does_not_reorder_the_memory, test_models.test_reordered_state_equals_reordered_prefixes, ("conv", True)),
+    (
+        does_not_reorder_the_memory,
+        test_models.test_reordered_state_equals_reordered_prefixes,
+        ("conv", True),
+    ),
     (keeps_the_gradient, test_models.test_carried_state_equals_one_pass, ("gru luong", True)),
-    (keeps_its_state, test_models.test_captured_weights_of_steps_equal_those_of_forward, ("lstm luong dot",)),
-    (changes_cached_keys, test_models.test_captured_weights_of_steps_equal_those_of_forward, ("transformer",)),
-    (skips_the_feed_forward_network, test_models.test_gradient_reaches_every_parameter_of_a_decoder, ("transformer",)),
-    (skips_the_feed_forward_network, test_models.test_gradient_reaches_every_parameter_of_an_encoder, ("transformer",)),
+    (
+        keeps_its_state,
+        test_models.test_captured_weights_of_steps_equal_those_of_forward,
+        ("lstm luong dot",),
+    ),
+    (
+        changes_cached_keys,
+        test_models.test_captured_weights_of_steps_equal_those_of_forward,
+        ("transformer",),
+    ),
+    (
+        skips_the_feed_forward_network,
+        test_models.test_gradient_reaches_every_parameter_of_a_decoder,
+        ("transformer",),
+    ),
+    (
+        skips_the_feed_forward_network,
+        test_models.test_gradient_reaches_every_parameter_of_an_encoder,
+        ("transformer",),
+    ),
     (loads_nothing, test_models.test_saved_equals_loaded, ("rnn",)),
 ]
 
 
 @pytest.mark.parametrize(
-    ("plant", "contract", "arguments"), PLANTED, ids=[f"{p.__name__}-{c.__name__}" for p, c, _ in PLANTED]
+    ("plant", "contract", "arguments"),
+    PLANTED,
+    ids=[f"{p.__name__}-{c.__name__}" for p, c, _ in PLANTED],
 )
 def test_planted_fault_is_found(plant, contract, arguments, monkeypatch):
     contract(*arguments)  # right as it is

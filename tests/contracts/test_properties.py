@@ -25,13 +25,21 @@ def lookups(draw):
     spec = AttentionSpec(
         score_function=draw(
             st.sampled_from(
-                [DotScoreFunction(0.7), AdditiveScoreFunction(new(1, dim)), AdditiveScoreFunction(new(heads, dim))]
+                [
+                    DotScoreFunction(0.7),
+                    AdditiveScoreFunction(new(1, dim)),
+                    AdditiveScoreFunction(new(heads, dim)),
+                ]
             )
         ),
         query=new(batch, heads, n, dim).requires_grad_(),
         key=new(batch, groups, m, dim).requires_grad_(),
-        visible=AttentionMask(draw(st.sampled_from([None, new(*axes) > -0.5])), draw(reach), draw(reach)),
-        bias=draw(st.sampled_from([None, new(*bias_axes), DistanceBias(new(*bias_axes[:2], n + m - 1))])),
+        visible=AttentionMask(
+            draw(st.sampled_from([None, new(*axes) > -0.5])), draw(reach), draw(reach)
+        ),
+        bias=draw(
+            st.sampled_from([None, new(*bias_axes), DistanceBias(new(*bias_axes[:2], n + m - 1))])
+        ),
     )
     return spec, new(batch, groups, m, draw(size)).requires_grad_()
 

@@ -21,16 +21,31 @@ from regard.inference.predictor import Predictor
 from regard.model.weights import weights_of
 from regard.recipe.recipe import Recipe
 from regard.training.objective import mask_tokens
-from support.permuted import permutation, permuted, permuted_model, permuted_tokenizer, special_tokens
+from support.permuted import (
+    permutation,
+    permuted,
+    permuted_model,
+    permuted_tokenizer,
+    special_tokens,
+)
 from support.predictors import PARTS, language_model, translator
 from support.search import STRATEGIES, model, sources
 
 TEXTS = ["the cat sat", "", "a dog"]
-DECODERS = {"transformer": (0.7, 5.0), "rnn": (2.0, 4.0), "conv": (0.7, 4.0)}  # scale of the logits, bias of the end
+DECODERS = {
+    "transformer": (0.7, 5.0),
+    "rnn": (2.0, 4.0),
+    "conv": (0.7, 4.0),
+}  # scale of the logits, bias of the end
 SEARCHES = {
     "greedy": {"scores": True},
     "beam": {"beam_size": 3, "num_hypotheses": 2, "length_penalty": 0.6, "min_length": 3},
-    "diverse": {"beam_size": 4, "beam_groups": 2, "diversity_penalty": 0.5, "no_repeat_ngram_size": 2},
+    "diverse": {
+        "beam_size": 4,
+        "beam_groups": 2,
+        "diversity_penalty": 0.5,
+        "no_repeat_ngram_size": 2,
+    },
     "coverage": {"beam_size": 3, "coverage_penalty": 0.2, "prefixes": ["th", "", "a"]},
     "constrained": {"beam_size": 3, "required": [["cat"], ["dog"], []], "banned": ["e"]},
 }
@@ -46,7 +61,9 @@ def mixed(decoder):
 
 
 def seen(outputs):
-    return [[(one.tokens, one.finish_reason, len(one.token_ids)) for one in each] for each in outputs]
+    return [
+        [(one.tokens, one.finish_reason, len(one.token_ids)) for one in each] for each in outputs
+    ]
 
 
 @pytest.mark.parametrize("name", SEARCHES)
@@ -60,7 +77,9 @@ def test_outputs_do_not_depend_on_the_ids_of_special_tokens(decoder, name):
     options = {"max_length": 10, **SEARCHES[name]}
     wanted, got = plain.outputs(TEXTS, **options), other.outputs(TEXTS, **options)
     assert seen(got) == seen(wanted)
-    assert name == "constrained" or any(one.finish_reason == "end" for each in wanted for one in each)
+    assert name == "constrained" or any(
+        one.finish_reason == "end" for each in wanted for one in each
+    )
     for ours, theirs in zip(wanted, got, strict=True):
         for one, two in zip(ours, theirs, strict=True):
             assert [order[i] for i in one.token_ids] == list(two.token_ids)
@@ -80,7 +99,9 @@ def test_scores_looks_streams_and_alignments_do_not_depend_on_them(decoder):
     one, two = regard.look(plain, "a dog", output="cat"), regard.look(other, "a dog", output="cat")
     for ours, theirs in zip(one.maps, two.maps, strict=True):
         torch.testing.assert_close(theirs.weights(), ours.weights(), atol=1e-5, rtol=1e-4)
-    links = [[each.links for each in regard.align(m, ["the cat"], ["a dog sat"])] for m in (plain, other)]
+    links = [
+        [each.links for each in regard.align(m, ["the cat"], ["a dog sat"])] for m in (plain, other)
+    ]
     assert links[0] == links[1]
 
 
@@ -91,7 +112,9 @@ def test_language_models_do_not_depend_on_them(running):
     if running:
         other = replace(other, target=other.target.for_running_text())
     for options in ({}, {"beam_size": 2}):
-        assert other.predict(TEXTS, max_length=6, **options) == plain.predict(TEXTS, max_length=6, **options)
+        assert other.predict(TEXTS, max_length=6, **options) == plain.predict(
+            TEXTS, max_length=6, **options
+        )
 
 
 @pytest.mark.parametrize("options", STRATEGIES, ids=["greedy", "beam", "sample"])
@@ -101,7 +124,13 @@ def test_a_forced_prefix_costs_nothing_and_counts_as_length(decoder, options):
     config = DecodeConfig(max_length=6, length_penalty=0.0, **options)
 
     def found(special, prefix, longest):
-        task = SearchTask(made, Tokens.of, replace(config, max_length=longest), special_tokens=special, scored=True)
+        task = SearchTask(
+            made,
+            Tokens.of,
+            replace(config, max_length=longest),
+            special_tokens=special,
+            scored=True,
+        )
         hits = dict(search(task, [Request(row, len(row), prefix) for row in rows]))
         return [hits[i] for i in range(len(rows))]
 
@@ -123,15 +152,20 @@ def test_the_length_penalty_counts_a_forced_prefix():
     special = replace(DEFAULT_TOKENS, target_prefix=(6, 8))
     config = DecodeConfig(max_length=6, beam_size=3, length_penalty=1.0)
     for _, hypotheses in search(
-        SearchTask(made, Tokens.of, config, special_tokens=special), [Request(row, len(row)) for row in rows]
+        SearchTask(made, Tokens.of, config, special_tokens=special),
+        [Request(row, len(row)) for row in rows],
     ):
         best = hypotheses[0]
-        assert best.score == pytest.approx(sum(best.log_probabilities) / len(best.log_probabilities), abs=1e-5)
+        assert best.score == pytest.approx(
+            sum(best.log_probabilities) / len(best.log_probabilities), abs=1e-5
+        )
 
 
 def test_texts_are_surrounded_by_the_tokens_of_their_vocabulary(tmp_path):
     plain = translator("bytes")
-    around = replace(DEFAULT_TOKENS, source_prefix=(10, 3), source_suffix=(2, 11), target_prefix=(12,))
+    around = replace(
+        DEFAULT_TOKENS, source_prefix=(10, 3), source_suffix=(2, 11), target_prefix=(12,)
+    )
     words = Tokenizer(plain.target._inner, around)
     predictor = replace(plain, sources=(words,), target=words)
     ids, batch = predictor.encode("cat")
@@ -152,7 +186,9 @@ def test_texts_are_surrounded_by_the_tokens_of_their_vocabulary(tmp_path):
 
 def test_a_text_without_a_start_token_begins_with_its_own_first_token():
     plain = language_model("bytes")
-    words = Tokenizer(plain.target._inner, replace(DEFAULT_TOKENS, start=None, unknown=None, source_suffix=()))
+    words = Tokenizer(
+        plain.target._inner, replace(DEFAULT_TOKENS, start=None, unknown=None, source_suffix=())
+    )
     predictor = replace(plain, target=words)
     decoder = plain.model.decoder.requires_grad_(False)
     for text in ("the cat", "a"):
@@ -187,7 +223,9 @@ def test_special_tokens_are_never_masked_nor_drawn():
 
 def checkpoint(folder, predictor):
     table = predictor.recipe.with_sizes(predictor.sources, predictor.target)
-    texts = checkpoint_texts(predictor.recipe.as_dict(), (predictor.sources, predictor.target), table, "0.1.0")
+    texts = checkpoint_texts(
+        predictor.recipe.as_dict(), (predictor.sources, predictor.target), table, "0.1.0"
+    )
     store.write(folder, texts, {WEIGHTS: weights_of(predictor.model)})
     return folder
 
@@ -231,7 +269,9 @@ def test_training_an_imported_model_names_what_is_missing(tmp_path):
         "batch_tokens": 200,
         "device": "cpu",
     }
-    made = train(tuned, tmp_path / "run", data={"train": [("a cat", "a dog")] * 8}, cache=tmp_path / "cache")
+    made = train(
+        tuned, tmp_path / "run", data={"train": [("a cat", "a dog")] * 8}, cache=tmp_path / "cache"
+    )
     assert made.target.special_tokens == regard.load(folder).target.special_tokens
 
 
@@ -250,15 +290,33 @@ def test_a_permuted_model_computes_the_same():
 WRONG = {
     "no table": (3, "no table"),
     "a key too few": ({"pad": 0}, "other keys"),
-    "an id beyond the vocabulary": (DEFAULT_TOKENS.as_dict() | {"end": 300}, "special_tokens.end = 300"),
+    "an id beyond the vocabulary": (
+        DEFAULT_TOKENS.as_dict() | {"end": 300},
+        "special_tokens.end = 300",
+    ),
     "a negative id": (DEFAULT_TOKENS.as_dict() | {"pad": -1}, "special_tokens.pad = -1"),
     "a text": (DEFAULT_TOKENS.as_dict() | {"start": "1"}, "special_tokens.start = '1'"),
     "a bool": (DEFAULT_TOKENS.as_dict() | {"pad": True}, "special_tokens.pad = True"),
-    "none where one is needed": (DEFAULT_TOKENS.as_dict() | {"end": None}, "special_tokens.end = None"),
-    "no list": (DEFAULT_TOKENS.as_dict() | {"source_suffix": 2}, "source_suffix = 2, which is no list"),
-    "a list of texts": (DEFAULT_TOKENS.as_dict() | {"target_prefix": ["a"]}, "special_tokens.target_prefix"),
-    "a long list": (DEFAULT_TOKENS.as_dict() | {"source_prefix": [5] * 200}, "source_prefix of 200 tokens"),
-    "an end that is never generated": (DEFAULT_TOKENS.as_dict() | {"suppressed": [2]}, "holds an end token"),
+    "none where one is needed": (
+        DEFAULT_TOKENS.as_dict() | {"end": None},
+        "special_tokens.end = None",
+    ),
+    "no list": (
+        DEFAULT_TOKENS.as_dict() | {"source_suffix": 2},
+        "source_suffix = 2, which is no list",
+    ),
+    "a list of texts": (
+        DEFAULT_TOKENS.as_dict() | {"target_prefix": ["a"]},
+        "special_tokens.target_prefix",
+    ),
+    "a long list": (
+        DEFAULT_TOKENS.as_dict() | {"source_prefix": [5] * 200},
+        "source_prefix of 200 tokens",
+    ),
+    "an end that is never generated": (
+        DEFAULT_TOKENS.as_dict() | {"suppressed": [2]},
+        "holds an end token",
+    ),
 }
 
 

@@ -56,9 +56,12 @@ def test_a_score_with_heads_gives_each_head_its_own():
     spread = regard.attend(query[:1], key[:1], value[:1], score=score)  # one input, three heads
     torch.testing.assert_close(
         spread[1],
-        regard.attend(query[:1].expand(3, -1, -1), key[:1].expand(3, -1, -1), value[:1].expand(3, -1, -1), score=score)[
-            1
-        ],
+        regard.attend(
+            query[:1].expand(3, -1, -1),
+            key[:1].expand(3, -1, -1),
+            value[:1].expand(3, -1, -1),
+            score=score,
+        )[1],
     )
 
 
@@ -102,14 +105,19 @@ def test_a_second_derivative_is_refused_and_not_forgotten(kernel, monkeypatch):
 def test_weights_are_as_exact_under_autocast(score):
     query, key, value = torch.randn(2, 5, 8), torch.randn(2, 7, 8), torch.randn(2, 7, 8)
     found = []
-    with torch.autocast("cpu", torch.bfloat16), regard.capture_attention(lambda call: found.append(call.weights())):
+    with (
+        torch.autocast("cpu", torch.bfloat16),
+        regard.capture_attention(lambda call: found.append(call.weights())),
+    ):
         out = regard.attend(query, key, value, score=score)
         found.append(regard.attention_weights(query, key, score=score))
     assert out.dtype == torch.bfloat16
     for weights in found:
         assert weights.dtype == torch.float32
         torch.testing.assert_close(weights.sum(-1), torch.ones(2, 5), atol=1e-4, rtol=0)
-        torch.testing.assert_close(weights, regard.attention_weights(query, key, score=score), atol=0.02, rtol=0)
+        torch.testing.assert_close(
+            weights, regard.attention_weights(query, key, score=score), atol=0.02, rtol=0
+        )
 
 
 def test_positions_are_exact_whatever_the_default_dtype():
@@ -149,7 +157,8 @@ def test_infinite_biases_are_masks():
     mask = (bias == 0)[None]
     for score in (None, regard.Additive(8, 8, 4)):
         torch.testing.assert_close(
-            regard.attend(x, x, x, score=score, bias=bias), regard.attend(x, x, x, score=score, mask=mask)
+            regard.attend(x, x, x, score=score, bias=bias),
+            regard.attend(x, x, x, score=score, mask=mask),
         )
 
 
@@ -185,7 +194,9 @@ def test_on_a_gpu_the_kernel_is_the_one_that_pytorch_chooses_unless_there_is_a_m
             return SimpleNamespace(default=call)
 
     monkeypatch.setattr(sdpa, "aten", Kernels())
-    monkeypatch.setattr(torch, "_fused_sdp_choice", lambda *given, **_: asked.append(given) or choice)
+    monkeypatch.setattr(
+        torch, "_fused_sdp_choice", lambda *given, **_: asked.append(given) or choice
+    )
     q, k, v = (torch.empty(2, heads, 5, 8, device="meta") for heads in (4, 2, 2))
     mask = torch.empty(2, 1, 5, 5, device="meta") if masked else None
     out, lse = sdpa._forward(q, k, v, mask, False, 0.5, 0.0)

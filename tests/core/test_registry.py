@@ -35,7 +35,9 @@ def test_a_registered_name_is_found_with_its_package(blue):
 
 def test_a_taken_name_is_refused(blue):
     for name in ("red", "blue"):
-        with pytest.raises(InvalidArgument, match=f"name: wanted a color name that is not taken; got '{name}'"):
+        with pytest.raises(
+            InvalidArgument, match=f"name: wanted a color name that is not taken; got '{name}'"
+        ):
             COLORS.register(name, 4)
     with pytest.raises(InvalidArgument, match="name: wanted a name for the color; got ''"):
         COLORS.register("", 4)
@@ -50,7 +52,8 @@ def test_only_run_time_entries_can_be_removed():
 
 def test_an_unknown_name_is_answered_with_the_nearest():
     with pytest.raises(
-        InvalidArgument, match=r"color: wanted one of 'red', 'green'; got 'gren'\. Did you mean 'green'"
+        InvalidArgument,
+        match=r"color: wanted one of 'red', 'green'; got 'gren'\. Did you mean 'green'",
     ):
         COLORS["gren"]
     assert 3 not in COLORS
@@ -66,8 +69,12 @@ def test_a_configuration_takes_names_registered_after_its_class_was_made(blue):
 def test_a_configuration_refuses_unregistered_names():
     for value in ("blue", 3):
         with pytest.raises(
-            InvalidRecipe, match=f"color: wanted one of 'red', 'green'; got {value!r}. There are red, green"
+            InvalidRecipe,
+            match=f"color: wanted one of 'red', 'green'; got {value!r}. There are red, green",
         ):
             PaintConfig(color=value)
-    with pytest.raises(InvalidRecipe, match=r"border: wanted one of 'red', 'green'; got 'gren'\. Did you mean 'green'"):
+    with pytest.raises(
+        InvalidRecipe,
+        match=r"border: wanted one of 'red', 'green'; got 'gren'\. Did you mean 'green'",
+    ):
         PaintConfig(border="gren")

@@ -11,7 +11,14 @@ import pytest
 import torch
 
 from regard.cli.options import show
-from regard.core.errors import CheckpointRefused, InvalidArgument, InvalidData, InvalidRecipe, Problem, RegardError
+from regard.core.errors import (
+    CheckpointRefused,
+    InvalidArgument,
+    InvalidData,
+    InvalidRecipe,
+    Problem,
+    RegardError,
+)
 from regard.core.log_output import MORE_FOLLOWS, logging_to_stderr
 from regard.core.sanitize import printable
 from regard.evaluation.report import collect, report
@@ -49,11 +56,20 @@ def test_ordinary_text_is_shown_as_it_is(name):
     text = ORDINARY[name]
     assert printable(text) == text
     assert charts.text(text) == text
-    assert text in report_text(report([collect("one", [(("", [text]), text)], ["f1"])]))  # class by class
+    assert text in report_text(
+        report([collect("one", [(("", [text]), text)], ["f1"])])
+    )  # class by class
     assert "�" not in heat_map(torch.ones(1, 1), [text], [text])  # which are cut to fit
-    drawn, sheet = Overlay(text, np.zeros((4, 4, 3), np.uint8), [text], torch.ones(1, 2, 2)), SvgCanvas(9, 9)
+    drawn, sheet = (
+        Overlay(text, np.zeros((4, 4, 3), np.uint8), [text], torch.ones(1, 2, 2)),
+        SvgCanvas(9, 9),
+    )
     sheet.text((0, 0), text)
-    for svg in (caption_overlay.draw(drawn, ".svg").decode(), sheet.content().decode(), f"<a>{charts.text(text)}</a>"):
+    for svg in (
+        caption_overlay.draw(drawn, ".svg").decode(),
+        sheet.content().decode(),
+        f"<a>{charts.text(text)}</a>",
+    ):
         assert text in {node.text for node in ElementTree.fromstring(svg).iter()}
 
 
@@ -61,7 +77,9 @@ def test_ordinary_text_is_shown_as_it_is(name):
 def test_unprintable_characters_are_replaced(name):
     text = REPLACED[name]
     assert printable(f"a {text}b") == f"a {'�' * len(text)}b"
-    assert charts.text(text) == (text if name == "tab" else "".join(one if one == "\n" else "�" for one in text))
+    assert charts.text(text) == (
+        text if name == "tab" else "".join(one if one == "\n" else "�" for one in text)
+    )
     ElementTree.fromstring(f"<a>{charts.text(text)}</a>")
 
 
@@ -80,7 +98,9 @@ def test_messages_hold_no_control_characters_and_no_forged_line():
         raised(InvalidRecipe([Problem(HOSTILE, **options)])),
     ):
         assert printable(message) == message
-    assert printable(raised(CheckpointRefused(HOSTILE)), also="\n") == raised(CheckpointRefused(HOSTILE))
+    assert printable(raised(CheckpointRefused(HOSTILE)), also="\n") == raised(
+        CheckpointRefused(HOSTILE)
+    )
 
 
 def test_progress_shows_samples_and_warnings_without_control_characters(tmp_path):

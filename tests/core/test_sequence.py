@@ -19,7 +19,9 @@ PACKED_ENCODERS = [name for name in models.TEXT_ENCODERS if "transformer" in nam
 def with_gradient(module, run):
     out = run()
     direction = torch.linspace(-1, 1, out.numel()).reshape(out.shape)
-    return out, torch.autograd.grad((out * direction).sum(), list(module.parameters()), allow_unused=True)
+    return out, torch.autograd.grad(
+        (out * direction).sum(), list(module.parameters()), allow_unused=True
+    )
 
 
 @pytest.mark.parametrize("name", PACKED_ENCODERS)
@@ -111,14 +113,22 @@ def test_dropout_onto_another_dtype_drops_too():
     added = dropout.onto(x, change) - x
     assert added.dtype == torch.float32
     assert 0.2 < (added == 0).float().mean() < 0.3
-    torch.testing.assert_close(added[added != 0], torch.full_like(added[added != 0], 1 / 0.75), rtol=1e-2, atol=0)
+    torch.testing.assert_close(
+        added[added != 0], torch.full_like(added[added != 0], 1 / 0.75), rtol=1e-2, atol=0
+    )
 
 
 def test_an_empty_memory_shows_nothing():
     """Of a decoder's buffers before a request is admitted."""
-    given = Memory(torch.ones(2, 3, 4), torch.ones(2, 3, dtype=torch.bool), torch.ones(2, 4), cls_tokens=1)
+    given = Memory(
+        torch.ones(2, 3, 4), torch.ones(2, 3, dtype=torch.bool), torch.ones(2, 4), cls_tokens=1
+    )
     empty = given.empty(6, 7)
-    assert (empty.states.shape, empty.mask.shape, empty.summary.shape) == ((6, 7, 4), (6, 7), (6, 4))
+    assert (empty.states.shape, empty.mask.shape, empty.summary.shape) == (
+        (6, 7, 4),
+        (6, 7),
+        (6, 4),
+    )
     assert not empty.mask.any()
     assert not empty.states.any()
     assert not empty.summary.any()

@@ -27,7 +27,9 @@ def drawn(count=64, seed=0):
 
 
 def pictures(count=4, size=8, seed=0):
-    return 2 * torch.rand(count, 3, size, size + 2, generator=torch.Generator().manual_seed(seed)) - 1
+    return (
+        2 * torch.rand(count, 3, size, size + 2, generator=torch.Generator().manual_seed(seed)) - 1
+    )
 
 
 # --- what is done to a picture ---
@@ -37,13 +39,19 @@ def test_crops_are_parts_of_the_image():
     """Red encodes the column of a pixel and green its row, so that the position of a crop can be read from it."""
     size, numbers = 32, drawn()
     place = (torch.arange(size) + 0.5) / size  # from 0 to 1
-    map_ = torch.stack((place.expand(size, size), place[:, None].expand(size, size), torch.zeros(size, size)))
+    map_ = torch.stack(
+        (place.expand(size, size), place[:, None].expand(size, size), torch.zeros(size, size))
+    )
     found = augment(map_.expand(64, -1, -1, -1), ["crop"], numbers)
     inner = found[:, :, 4:-4, 4:-4]  # at the edge a pixel has nothing to mix with
     step_right, step_down = inner[:, 0].diff(dim=2), inner[:, 1].diff(dim=1)
     width, height = step_right.mean((1, 2)) * size, step_down.mean((1, 2)) * size
-    torch.testing.assert_close(step_right * size, width[:, None, None].expand_as(step_right), atol=1e-4, rtol=0)
-    torch.testing.assert_close(step_down * size, height[:, None, None].expand_as(step_down), atol=1e-4, rtol=0)
+    torch.testing.assert_close(
+        step_right * size, width[:, None, None].expand_as(step_right), atol=1e-4, rtol=0
+    )
+    torch.testing.assert_close(
+        step_down * size, height[:, None, None].expand_as(step_down), atol=1e-4, rtol=0
+    )
     assert (inner[:, 0].diff(dim=1).abs() < 1e-5).all()
     area, ratio = width * height, width / height
     assert (area > AREA - 0.12).all()  # a wide one of nearly all is cut to what there is
@@ -62,7 +70,9 @@ def test_crops_are_parts_of_the_image():
 def test_a_full_crop_is_the_image():
     numbers = torch.full((4, DRAWS), 0.5)
     numbers[:, 1] = 1.0  # all of the area, in its own shape
-    torch.testing.assert_close(augment(pictures(), ["crop"], numbers), pictures(), atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        augment(pictures(), ["crop"], numbers), pictures(), atol=1e-5, rtol=0
+    )
 
 
 def test_every_second_image_is_flipped():
@@ -86,7 +96,9 @@ def test_color_jitter_equals_its_definition():
         value = colourful * value + (1 - colourful) * (luma * value).sum(0)
         torch.testing.assert_close(got, 2 * value - 1, atol=1e-5, rtol=0)
     assert augment(4 * given, ["color"], numbers).abs().max() == 1.0
-    torch.testing.assert_close(augment(given, ["color"], torch.full((16, DRAWS), 0.5)), given, atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        augment(given, ["color"], torch.full((16, DRAWS), 0.5)), given, atol=1e-5, rtol=0
+    )
 
 
 def test_images_of_a_batch_are_independent():
@@ -110,18 +122,25 @@ def test_random_numbers_are_uniform_and_belong_to_the_example():
     assert np.abs(np.corrcoef(found.T) - np.eye(DRAWS)).max() < 0.06
     assert np.array_equal(uniform_draws(np.array([77, 3]), DRAWS, (1, 2)), found[[77, 3]])
     for key in ((1, 3), (2, 2), (2, 1)):
-        assert np.abs(np.corrcoef(found[:, 0], uniform_draws(np.arange(5000), DRAWS, key)[:, 0])[0, 1]) < 0.06
+        assert (
+            np.abs(np.corrcoef(found[:, 0], uniform_draws(np.arange(5000), DRAWS, key)[:, 0])[0, 1])
+            < 0.06
+        )
 
 
 def corpus(count=30):
     pixels = np.random.default_rng(0).integers(0, 256, (count // 2, 8, 8, 3), dtype=np.uint8)
-    return Corpus(ImageColumn(pixels, np.arange(count) // 2), LabelColumn(np.zeros(count, np.uint32)))
+    return Corpus(
+        ImageColumn(pixels, np.arange(count) // 2), LabelColumn(np.zeros(count, np.uint32))
+    )
 
 
 def shown(**settings):
     """Each example's image in an epoch."""
     found = {}
-    for batch in batches(corpus(), **{"budget": 7, "seed": 1, "epoch": 0, "augment": ALL} | settings):
+    for batch in batches(
+        corpus(), **{"budget": 7, "seed": 1, "epoch": 0, "augment": ALL} | settings
+    ):
         found |= dict(zip(batch.rows.tolist(), batch.source, strict=True))
     return found
 
@@ -199,7 +218,10 @@ def test_augmentation_does_not_change_the_prepared_corpus(tmp_path, few):
 
 
 WRONG = {
-    "of a text": ({"train": "a", "target": {"augment": ["flip"]}}, "data.target.augment: wanted nothing here"),
+    "of a text": (
+        {"train": "a", "target": {"augment": ["flip"]}},
+        "data.target.augment: wanted nothing here",
+    ),
     "of bytes": (
         {"train": "a", "target": {"tokenizer": "bytes", "augment": ["flip"]}},
         "data.target.augment: wanted no",
@@ -208,7 +230,10 @@ WRONG = {
         {"train": "a.json", "source": {"kind": "image", "augment": ["colour"]}},
         "data.source.augment: wanted a list, each item one of 'crop', 'flip', 'color'",
     ),
-    "no list": ({"train": "a.json", "source": {"kind": "image", "augment": "flip"}}, "data.source.augment: wanted a"),
+    "no list": (
+        {"train": "a.json", "source": {"kind": "image", "augment": "flip"}},
+        "data.source.augment: wanted a",
+    ),
 }
 
 

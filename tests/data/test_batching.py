@@ -101,7 +101,9 @@ def test_mixed_batches_are_slices_of_the_epochs_order():
     assert in_order != found  # batches of a pool are shuffled, as those of one length are
     for rows, following in pairwise(in_order):  # none could have held one more
         lengths = (corpus.source_lengths, corpus.target.lengths)
-        assert (len(rows) + 1) * max(max(of(np.array([*rows, following[0]]))) for of in lengths) > 400
+        assert (len(rows) + 1) * max(
+            max(of(np.array([*rows, following[0]]))) for of in lengths
+        ) > 400
 
 
 def test_an_example_over_the_budget_is_a_batch_of_its_own():
@@ -146,7 +148,8 @@ def test_the_order_is_pinned():
     """A resumed epoch must have the same order in later versions: change these values on purpose only."""
     assert permute(np.arange(10), 10, (0, 0)).tolist() == PINNED[0]
     assert [
-        rows.tolist() for rows in plan(Corpus(None, texts([2, 3, 2, 5, 3, 2])), budget=6, seed=7, epoch=1)
+        rows.tolist()
+        for rows in plan(Corpus(None, texts([2, 3, 2, 5, 3, 2])), budget=6, seed=7, epoch=1)
     ] == PINNED[1]
 
 
@@ -159,7 +162,9 @@ def test_a_resumed_epoch_continues_the_order(start, monkeypatch):
     corpus = pairs(1000)
     whole = [batch.rows.tolist() for batch in batches(corpus, **SETTINGS)]
     assert len(whole) > 40
-    assert [batch.rows.tolist() for batch in batches(corpus, **SETTINGS, start=start)] == whole[start:]
+    assert [batch.rows.tolist() for batch in batches(corpus, **SETTINGS, start=start)] == whole[
+        start:
+    ]
     assert len(list(plan(corpus, **SETTINGS))) == len(whole)
 
 
@@ -171,7 +176,9 @@ def test_skipped_batches_are_not_read(monkeypatch):
     assert len(read) == rest == len(list(plan(corpus, **SETTINGS))) - 30
 
 
-@pytest.mark.parametrize(("world", "together", "start"), [(1, 1, 0), (2, 1, 0), (2, 4, 8), (3, 5, 10), (4, 2, 6)])
+@pytest.mark.parametrize(
+    ("world", "together", "start"), [(1, 1, 0), (2, 1, 0), (2, 4, 8), (3, 5, 10), (4, 2, 6)]
+)
 def test_ranks_share_each_update(world, together, start):
     """In each update all ranks together have the rows of one process, each once, in equal numbers of batches."""
     corpus = pairs(600)
@@ -194,20 +201,26 @@ def test_ranks_share_each_update(world, together, start):
 def test_whole_batches_are_distributed_where_possible():
     corpus = pairs(600)
     whole = [batch.rows.tolist() for batch in batches(corpus, **SETTINGS)]
-    mine = [batch.rows.tolist() for batch in batches(corpus, **SETTINGS, rank=1, world=2, together=2)]
+    mine = [
+        batch.rows.tolist() for batch in batches(corpus, **SETTINGS, rank=1, world=2, together=2)
+    ]
     assert mine[: len(whole) // 2] == whole[1::2]
 
 
 def test_a_rank_without_a_row_borrows_one():
     corpus = Corpus(None, texts([3, 3]))
-    found = [list(batches(corpus, budget=8, seed=0, epoch=0, rank=rank, world=3)) for rank in range(3)]
+    found = [
+        list(batches(corpus, budget=8, seed=0, epoch=0, rank=rank, world=3)) for rank in range(3)
+    ]
     assert [[batch.borrowed for batch in rank] for rank in found] == [[False], [False], [True]]
     assert sorted(row for (batch,) in found[:2] for row in batch.rows.tolist()) == [0, 1]
 
 
 def test_ranks_have_lanes_of_their_own():
     whole = list(stateful_batches(running(100, 4), rows=5))
-    ranks = [list(stateful_batches(running(100, 4), rows=5, rank=rank, world=2)) for rank in range(2)]
+    ranks = [
+        list(stateful_batches(running(100, 4), rows=5, rank=rank, world=2)) for rank in range(2)
+    ]
     for batch, even, odd in zip(whole, *ranks, strict=True):
         assert torch.equal(batch.targets.ids[::2], even.targets.ids)
         assert torch.equal(batch.targets.ids[1::2], odd.targets.ids)
@@ -221,7 +234,9 @@ def test_evaluation_has_each_example_once_with_its_index():
     assert sorted(rows.tolist()) == list(range(500))
     longest = [int(max(batch.source.lengths.max(), batch.targets.lengths.max())) for batch in found]
     assert longest == sorted(longest)
-    for row, length in zip(rows.tolist(), torch.cat([batch.targets.lengths for batch in found]), strict=True):
+    for row, length in zip(
+        rows.tolist(), torch.cat([batch.targets.lengths for batch in found]), strict=True
+    ):
         assert len(corpus.row(row)[1]) == length
 
 
@@ -259,7 +274,9 @@ def test_contexts_predict_each_token_once(length):
     found = [
         token
         for batch in batches(running(length), budget=12, seed=0, epoch=0)
-        for ids, size in zip(batch.targets.ids.tolist(), batch.targets.lengths.tolist(), strict=True)
+        for ids, size in zip(
+            batch.targets.ids.tolist(), batch.targets.lengths.tolist(), strict=True
+        )
         for token in ids[1:size]
     ]
     assert sorted(found) == list(range(1, length))
@@ -269,8 +286,12 @@ def test_epochs_of_running_text_begin_at_different_tokens():
     whole = running(41, 8)
     firsts = [int(shift_contexts(whole, seed=1, epoch=epoch).target.ids[0]) for epoch in range(8)]
     assert sorted(firsts) == list(range(8))
-    assert firsts == [int(shift_contexts(whole, seed=1, epoch=epoch).target.ids[0]) for epoch in range(8)]
-    assert len(shift_contexts(running(2, 8), seed=1, epoch=5)) == 1  # as little as can be learned from
+    assert firsts == [
+        int(shift_contexts(whole, seed=1, epoch=epoch).target.ids[0]) for epoch in range(8)
+    ]
+    assert (
+        len(shift_contexts(running(2, 8), seed=1, epoch=5)) == 1
+    )  # as little as can be learned from
 
 
 def test_lanes_continue_in_the_next_batch():
@@ -307,7 +328,9 @@ def test_a_thread_that_disappears_is_reported(monkeypatch):
 
     items = prefetch(leave())
     assert next(items) == 1
-    with pytest.raises(RegardError, match=r"wanted the next item; got SystemExit\(\) in its thread"):
+    with pytest.raises(
+        RegardError, match=r"wanted the next item; got SystemExit\(\) in its thread"
+    ):
         next(items)
     monkeypatch.setattr(threading.Thread, "run", lambda self: None)
     with pytest.raises(RegardError, match="wanted the next item; got no thread that makes it"):
@@ -347,7 +370,9 @@ def test_arriving_items_are_listed_up_to_a_pause_or_a_limit():
 
 
 def test_a_text_too_short_for_its_lanes_is_refused():
-    with pytest.raises(InvalidArgument, match=r"corpus: wanted more than 3 tokens, for 3 rows .*; got 3"):
+    with pytest.raises(
+        InvalidArgument, match=r"corpus: wanted more than 3 tokens, for 3 rows .*; got 3"
+    ):
         stateful_batches(running(3, 2), rows=3)
 
 
@@ -371,11 +396,20 @@ def test_pools_have_orders_of_their_own(monkeypatch):
 def test_random_orders_and_draws_are_those_of_earlier_versions():
     """A run that is resumed, and one with the same seed, read the same examples in the same order."""
     gamma = np.uint64(0x9E3779B97F4A7C15)
-    published = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F, 0xF88BB8A8724C81EC]  # SplitMix64, seed 0
+    published = [
+        0xE220A8397B1DCDAF,
+        0x6E789E6AA1B965F4,
+        0x06C45D188009454F,
+        0xF88BB8A8724C81EC,
+    ]  # SplitMix64, seed 0
     with np.errstate(over="ignore"):
         assert _splitmix(np.arange(4, dtype=np.uint64) * gamma).tolist() == published
     assert permute(np.arange(10), 10, (1, 2)).tolist() == [7, 1, 2, 5, 3, 8, 4, 6, 0, 9]
     assert permute(np.array([0, 99_999]), 100_000, (0, 0)).tolist() == [61735, 47013]
-    assert [len(pool) for pool in module._pools(150_000)] == [65_536, 65_536, 18_928]  # each is sorted by itself
+    assert [len(pool) for pool in module._pools(150_000)] == [
+        65_536,
+        65_536,
+        18_928,
+    ]  # each is sorted by itself
     drawn = [[0.17586135315297846, 0.8836750693145726], [0.3842804482611003, 0.4554489376419957]]
     assert uniform_draws(np.array([0, 5]), 2, (3,)).tolist() == drawn

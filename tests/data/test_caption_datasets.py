@@ -27,7 +27,14 @@ from regard.data.sources import examples
 from regard.recipe.recipe import Recipe
 
 CAPTIONS = {f"{i}.jpg": [f"number {i}", f"a picture of  {i} ."] for i in range(6)}
-SHARES = {"0.jpg": "train", "1.jpg": "val", "2.jpg": "restval", "3.jpg": "test", "4.jpg": "train", "5.jpg": "val"}
+SHARES = {
+    "0.jpg": "train",
+    "1.jpg": "val",
+    "2.jpg": "restval",
+    "3.jpg": "test",
+    "4.jpg": "train",
+    "5.jpg": "val",
+}
 NAMES = {
     "train": [name for name, share in SHARES.items() if share in ("train", "restval")],
     "valid": [name for name, share in SHARES.items() if share == "val"],
@@ -66,21 +73,38 @@ def karpathy(folder):
 
 def coco(folder):
     for split, names in NAMES.items():
-        images = [{"id": 100 + i, "file_name": name, "coco_url": "x"} for i, name in enumerate(names)]
-        pairs = [(100 + i, caption) for n in (0, 1) for i, name in enumerate(names) for caption in [CAPTIONS[name][n]]]
-        notes = [{"id": n, "image_id": i, "caption": f"{caption}\n"} for n, (i, caption) in enumerate(pairs)]
+        images = [
+            {"id": 100 + i, "file_name": name, "coco_url": "x"} for i, name in enumerate(names)
+        ]
+        pairs = [
+            (100 + i, caption)
+            for n in (0, 1)
+            for i, name in enumerate(names)
+            for caption in [CAPTIONS[name][n]]
+        ]
+        notes = [
+            {"id": n, "image_id": i, "caption": f"{caption}\n"}
+            for n, (i, caption) in enumerate(pairs)
+        ]
         with gzip.open(folder / f"{split}.json.gz", "wt") as file:
             json.dump({"info": {}, "images": images, "licenses": [], "annotations": notes}, file)
     return {split: str(folder / f"{split}.json.gz") for split in NAMES}
 
 
 def token(folder):
-    lines = [f"{name}#{n}\t{caption}\n" for name, captions in CAPTIONS.items() for n, caption in enumerate(captions)]
+    lines = [
+        f"{name}#{n}\t{caption}\n"
+        for name, captions in CAPTIONS.items()
+        for n, caption in enumerate(captions)
+    ]
     with gzip.open(folder / "captions.token.txt.gz", "wt") as file:
         file.writelines(lines)
     for split, names in NAMES.items():
         (folder / f"{split}.txt").write_text("".join(f"{name}\r\n" for name in reversed(names)))
-    return {split: (str(folder / "captions.token.txt.gz"), str(folder / f"{split}.txt")) for split in NAMES}
+    return {
+        split: (str(folder / "captions.token.txt.gz"), str(folder / f"{split}.txt"))
+        for split in NAMES
+    }
 
 
 def stems(folder):
@@ -89,14 +113,18 @@ def stems(folder):
     (folder / "captions.token.txt.gz").rename(folder / "captions.token.gz")
     for split, names in NAMES.items():
         (folder / f"{split}.txt").write_text("\n".join(name.removesuffix(".jpg") for name in names))
-    return {split: (str(folder / "captions.token.gz"), names) for split, (_, names) in files.items()}
+    return {
+        split: (str(folder / "captions.token.gz"), names) for split, (_, names) in files.items()
+    }
 
 
 FORMS = {"karpathy": karpathy, "coco": coco, "token": token, "stems": stems}
 
 
 def config(files, images):
-    return DataConfig(**files, images=None if images is None else str(images), source=SOURCE, target=TARGET)
+    return DataConfig(
+        **files, images=None if images is None else str(images), source=SOURCE, target=TARGET
+    )
 
 
 @pytest.mark.parametrize("place", ["photos", "photos.zip"])
@@ -106,10 +134,16 @@ def test_all_formats_give_the_same_examples(pictures, form, place):
     made = prepare(data, pictures / "out")
     for split, names in NAMES.items():
         corpus = getattr(made, split)
-        wanted = [(Path(name).stem, " ".join(caption.split())) for name in names for caption in CAPTIONS[name]]
+        wanted = [
+            (Path(name).stem, " ".join(caption.split()))
+            for name in names
+            for caption in CAPTIONS[name]
+        ]
         found = list(examples(data, split))
         assert [(Path(str(e.source)).stem, e.target) for e in found] == wanted
-        assert corpus.source.which.tolist() == [i for i in range(len(names)) for _ in (0, 1)]  # each picture once
+        assert corpus.source.which.tolist() == [
+            i for i in range(len(names)) for _ in (0, 1)
+        ]  # each picture once
         for i, (stem, _) in enumerate(wanted):
             direct = read_image(pictures / "photos" / f"{stem}.webp", 12)
             assert np.array_equal(corpus.row(i)[0], direct)
@@ -118,7 +152,9 @@ def test_all_formats_give_the_same_examples(pictures, form, place):
 
 def test_images_are_beside_the_list_by_default(pictures):
     files = karpathy(pictures / "photos")
-    assert [str(e.source) for e in examples(config(files, None), "test")] == [str(pictures / "photos" / "3.webp")] * 2
+    assert [str(e.source) for e in examples(config(files, None), "test")] == [
+        str(pictures / "photos" / "3.webp")
+    ] * 2
 
 
 def test_zip_files_are_not_unpacked(pictures):
@@ -158,19 +194,28 @@ def album(tmp_path, kind, *names):
     ],
 )
 def test_an_image_is_found_by_path_name_or_stem(tmp_path, kind, listed, wanted):
-    found = album(tmp_path, kind, "a.jpg", "a.webp", "val/b.jpg", "c.webp", "e.f.png", "g", "notes.txt").find(listed)
+    found = album(
+        tmp_path, kind, "a.jpg", "a.webp", "val/b.jpg", "c.webp", "e.f.png", "g", "notes.txt"
+    ).find(listed)
     assert (found.read() if isinstance(found, Member) else found.read_bytes()).decode() == wanted
 
 
 def test_full_paths_resolve_ambiguous_names(tmp_path):
-    here = album(tmp_path, "zip", "x/train/a.jpg", "x/val/a.jpg", "y/b.jpg", "y/b.png", "__MACOSX/y/._b.png")
+    here = album(
+        tmp_path, "zip", "x/train/a.jpg", "x/val/a.jpg", "y/b.jpg", "y/b.png", "__MACOSX/y/._b.png"
+    )
     assert here.find("val/a.jpg").name == "x/val/a.jpg"
     assert here.find("b.png").name == "y/b.png"
-    with pytest.raises(InvalidData, match=r"album\.zip: wanted one image 'a\.jpg'; got x/train/a\.jpg, x/val/a\.jpg"):
+    with pytest.raises(
+        InvalidData,
+        match=r"album\.zip: wanted one image 'a\.jpg'; got x/train/a\.jpg, x/val/a\.jpg",
+    ):
         here.find("a.jpg")
     with pytest.raises(InvalidData, match=r"wanted one image 'b\.gif'"):
         here.find("b.gif")
-    with pytest.raises(InvalidData, match=r"album\.zip: wanted an image 'c\.jpg'; got none among 5 files"):
+    with pytest.raises(
+        InvalidData, match=r"album\.zip: wanted an image 'c\.jpg'; got none among 5 files"
+    ):
         here.find("c.jpg")
 
 
@@ -181,14 +226,24 @@ def test_names_cannot_leave_the_zip_file(tmp_path):
         for name in ("../secret.png", "/etc/passwd", "a/../../b.png"):
             archive.writestr(name, f"inside {name}")
     here = ZipStore(tmp_path / "a.zip")
-    for name in ("../secret.png", "secret.png", str(tmp_path / "secret.png"), "/etc/passwd", "b.jpg"):
+    for name in (
+        "../secret.png",
+        "secret.png",
+        str(tmp_path / "secret.png"),
+        "/etc/passwd",
+        "b.jpg",
+    ):
         assert here.find(name).read().startswith(b"inside ")
 
 
 def test_folders(tmp_path):
-    with pytest.raises(InvalidData, match=r"nowhere: wanted a folder of images, or a \.zip file; got neither"):
+    with pytest.raises(
+        InvalidData, match=r"nowhere: wanted a folder of images, or a \.zip file; got neither"
+    ):
         open_image_store(tmp_path / "nowhere")
-    assert FolderStore(tmp_path).find("none.jpg") == tmp_path / "none.jpg"  # for its reader to refuse by name
+    assert (
+        FolderStore(tmp_path).find("none.jpg") == tmp_path / "none.jpg"
+    )  # for its reader to refuse by name
     assert FolderStore(tmp_path).find("n" * 300) == tmp_path / ("n" * 300)
 
 
@@ -220,13 +275,28 @@ def scratched(path):
 
 
 ZIPS = {
-    "missing": (lambda path: path.unlink(), r"photos\.zip: wanted a file to read; got No such file"),
-    "no zip": (lambda path: path.write_bytes(b"no"), r"photos\.zip: wanted a whole zip file; got File is not a zip"),
+    "missing": (
+        lambda path: path.unlink(),
+        r"photos\.zip: wanted a file to read; got No such file",
+    ),
+    "no zip": (
+        lambda path: path.write_bytes(b"no"),
+        r"photos\.zip: wanted a whole zip file; got File is not a zip",
+    ),
     "empty": (lambda path: path.write_bytes(b""), r"photos\.zip: wanted a whole zip file"),
-    "half": (lambda path: path.write_bytes(path.read_bytes()[:900]), r"photos\.zip: wanted a whole zip file"),
-    "a folder": (lambda path: (path.unlink(), path.mkdir()), r"photos\.zip: wanted a file to read; got Is a directory"),
+    "half": (
+        lambda path: path.write_bytes(path.read_bytes()[:900]),
+        r"photos\.zip: wanted a whole zip file",
+    ),
+    "a folder": (
+        lambda path: (path.unlink(), path.mkdir()),
+        r"photos\.zip: wanted a file to read; got Is a directory",
+    ),
     "encrypted": (encrypted, r"photos\.zip/0\.webp: wanted an image; got an encrypted one"),
-    "another packing": (unknown_method, r"photos\.zip/0\.webp: wanted a whole zip file; got .*compression"),
+    "another packing": (
+        unknown_method,
+        r"photos\.zip/0\.webp: wanted a whole zip file; got .*compression",
+    ),
     "scratched": (scratched, r"photos\.zip/0\.webp: wanted a whole zip file; got Bad CRC"),
 }
 
@@ -244,11 +314,15 @@ def test_damaged_zip_files_are_refused(pictures, name):
 def test_a_member_that_unpacks_to_too_much_is_refused(pictures, monkeypatch):
     monkeypatch.setattr(image_store, "LARGEST", 100)
     found = ZipStore(pictures / "photos.zip").find("0.jpg")
-    with pytest.raises(InvalidData, match=r"photos\.zip/0\.webp: wanted a file of at most 100 bytes; got [\d,]+"):
+    with pytest.raises(
+        InvalidData, match=r"photos\.zip/0\.webp: wanted a file of at most 100 bytes; got [\d,]+"
+    ):
         found.read()
 
 
-@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED], ids=["stored", "deflated"])
+@pytest.mark.parametrize(
+    "method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED], ids=["stored", "deflated"]
+)
 def test_a_corrupted_zip_is_refused_or_gives_the_same_image(tmp_path, method):
     """Flipping any bit or truncating anywhere never gives another image."""
     (tmp_path / "photos").mkdir()
@@ -274,7 +348,9 @@ def test_a_damaged_image_in_a_zip_is_refused_by_name(tmp_path, name):
     make, message = BROKEN[name]
     (tmp_path / "photos").mkdir()
     make(tmp_path / "photos" / "it.jpg")
-    found = ZipStore(packed(tmp_path / "a.zip", tmp_path / "photos", zipfile.ZIP_DEFLATED)).find("it.jpg")
+    found = ZipStore(packed(tmp_path / "a.zip", tmp_path / "photos", zipfile.ZIP_DEFLATED)).find(
+        "it.jpg"
+    )
     with pytest.raises(InvalidData, match=rf"a\.zip/it\.jpg: .*{message}"):
         read_image(found, 8)
 
@@ -327,12 +403,30 @@ LISTS = {
         r"d\.json: wanted UTF-8 text; got byte 0xe9 at offset 15",
     ),
     "nested": (lambda folder: write(folder, "[" * 150_000), r"d\.json: wanted JSON; got"),
-    "no table": (lambda folder: write(folder, "[]"), r"d\.json, the document: wanted a table; got \[\]"),
-    "no images": (lambda folder: write(folder, "{}"), r"the document: wanted a list in 'images'; got None"),
-    "a text": (lambda folder: write(folder, '{"images": ["a"]}'), r"images\[0\]: wanted a table; got 'a'"),
-    "no name": (changed(lambda d: first(d).pop("filename")), r"images\[0\]: wanted a text in 'filename'; got None"),
-    "no split": (changed(lambda d: first(d).pop("split")), r"images\[0\]: wanted a text in 'split'; got None"),
-    "no captions": (changed(lambda d: first(d).update(sentences=[])), r"images\[0\]: wanted a caption; got \[\]"),
+    "no table": (
+        lambda folder: write(folder, "[]"),
+        r"d\.json, the document: wanted a table; got \[\]",
+    ),
+    "no images": (
+        lambda folder: write(folder, "{}"),
+        r"the document: wanted a list in 'images'; got None",
+    ),
+    "a text": (
+        lambda folder: write(folder, '{"images": ["a"]}'),
+        r"images\[0\]: wanted a table; got 'a'",
+    ),
+    "no name": (
+        changed(lambda d: first(d).pop("filename")),
+        r"images\[0\]: wanted a text in 'filename'; got None",
+    ),
+    "no split": (
+        changed(lambda d: first(d).pop("split")),
+        r"images\[0\]: wanted a text in 'split'; got None",
+    ),
+    "no captions": (
+        changed(lambda d: first(d).update(sentences=[])),
+        r"images\[0\]: wanted a caption; got \[\]",
+    ),
     "a number": (
         changed(lambda d: first(d)["sentences"][1].update(raw=3)),
         r"images\[0\]\.sentences\[1\]: wanted a text in 'raw'; got 3",
@@ -345,12 +439,18 @@ LISTS = {
         changed(lambda d: [image.update(split="val") for image in d["images"]]),
         r"dataset\.json: wanted images of the split 'train'; got those of val",
     ),
-    "no picture": (changed(lambda d: first(d).update(filename="")), r"wanted the path of an image; got ''"),
+    "no picture": (
+        changed(lambda d: first(d).update(filename="")),
+        r"wanted the path of an image; got ''",
+    ),
     "another's id": (
         noted(lambda d: d["annotations"][1].update(image_id=7)),
         r"annotations\[1\]: wanted the id of one of the images; got 7",
     ),
-    "a list as id": (noted(lambda d: first(d).update(id=[])), r"images\[0\]: wanted a number in 'id'; got \[\]"),
+    "a list as id": (
+        noted(lambda d: first(d).update(id=[])),
+        r"images\[0\]: wanted a number in 'id'; got \[\]",
+    ),
     "one id twice": (
         noted(lambda d: d["images"][2].update(id=100)),
         r"images\[2\]: wanted an id that no image before it has; got 100",
@@ -363,11 +463,23 @@ LISTS = {
         noted(lambda d: d["images"].append({"id": 1, "file_name": "5.jpg"})),
         r"images\[3\]: wanted a caption among the annotations; got '5\.jpg'",
     ),
-    "no tab": (lines("0.jpg#0 a\n"), r"c\.token\.txt, line 1: wanted name\.jpg#0, a tab, a caption; got '0\.jpg#0 a'"),
+    "no tab": (
+        lines("0.jpg#0 a\n"),
+        r"c\.token\.txt, line 1: wanted name\.jpg#0, a tab, a caption; got '0\.jpg#0 a'",
+    ),
     "no number": (lines("0.jpg#0\ta\n0.jpg\tb\n"), r"c\.token\.txt, line 2: wanted name\.jpg#0"),
-    "an empty line": (lines("0.jpg#0\ta\n\n0.jpg#1\tb\n"), r"c\.token\.txt, line 2: wanted name\.jpg#0"),
-    "without a caption": (lines("0.jpg#0\ta\n", "0.jpg\n7.jpg\n"), r"train\.txt: wanted images with captions in .*'7'"),
-    "no such picture": (lines("9.jpg#0\ta\n", "9.jpg\n"), r"photos\.zip: wanted an image '9\.jpg'; got none among 6"),
+    "an empty line": (
+        lines("0.jpg#0\ta\n\n0.jpg#1\tb\n"),
+        r"c\.token\.txt, line 2: wanted name\.jpg#0",
+    ),
+    "without a caption": (
+        lines("0.jpg#0\ta\n", "0.jpg\n7.jpg\n"),
+        r"train\.txt: wanted images with captions in .*'7'",
+    ),
+    "no such picture": (
+        lines("9.jpg#0\ta\n", "9.jpg\n"),
+        r"photos\.zip: wanted an image '9\.jpg'; got none among 6",
+    ),
     "empty": (lines("", ""), r"c\.token\.txt: wanted at least one example; got an empty file"),
 }
 
@@ -393,19 +505,32 @@ def test_unpaired_surrogates_can_be_replaced(pictures):
 
 def test_a_token_file_by_another_name_is_refused(pictures):
     (pictures / "c.txt").write_text("0.jpg#0\ta\n")
-    data = config({"train": (str(pictures / "c.txt"), str(pictures / "c.txt"))}, pictures / "photos")
+    data = config(
+        {"train": (str(pictures / "c.txt"), str(pictures / "c.txt"))}, pictures / "photos"
+    )
     with pytest.raises(InvalidData, match=r"c\.txt: wanted the path of an image; .*\.token\.txt"):
         list(examples(data, "train"))
 
 
 IMAGE = {"kind": "image"}
 WRONG = {
-    "images of texts": ({"train": "a", "images": "b"}, "data.images: wanted nothing here: no images are read"),
+    "images of texts": (
+        {"train": "a", "images": "b"},
+        "data.images: wanted nothing here: no images are read",
+    ),
     "images drawn": (
-        {"synthetic": "shapes", "images": "b", "source": IMAGE, "target": {"tokenizer": "words", "vocab_size": 50}},
+        {
+            "synthetic": "shapes",
+            "images": "b",
+            "source": IMAGE,
+            "target": {"tokenizer": "words", "vocab_size": 50},
+        },
         "data.images: wanted nothing here",
     ),
-    "two of json": ({"train": ["a.json", "b.json"], "source": IMAGE}, "data.train: wanted one file of JSON; got 2"),
+    "two of json": (
+        {"train": ["a.json", "b.json"], "source": IMAGE},
+        "data.train: wanted one file of JSON; got 2",
+    ),
     "three of token": (
         {"train": ["a.token", "b", "c"], "source": IMAGE},
         "data.train: wanted captions, and the names of the split's images; got 3 files",
@@ -434,7 +559,10 @@ def test_the_key_depends_on_the_zip_files_content_not_its_path(pictures):
     shutil.copy(pictures / "photos.zip", pictures / "moved.zip")
     moved = replace(data, images=str(pictures / "moved.zip"))
     stages = []
-    assert prepare(moved, pictures / "out", progress=lambda stage, count: stages.append(stage)).key == first.key
+    assert (
+        prepare(moved, pictures / "out", progress=lambda stage, count: stages.append(stage)).key
+        == first.key
+    )
     assert stages == []  # reused
     saved(pictures / "photos" / "4.webp", noise(20, 30, seed=99), lossless=True)
     packed(pictures / "moved.zip", pictures / "photos")
@@ -455,7 +583,13 @@ def recipe(data):
                 "encoder": {"kind": "cnn", "channels": [4], "dim": 8},
                 "decoder": {"kind": "rnn", "dim": 8},
             },
-            "train": {"max_steps": 4, "warmup_steps": 1, "validate_every": 4, "batch_tokens": 24, "monitor": "bleu"},
+            "train": {
+                "max_steps": 4,
+                "warmup_steps": 1,
+                "validate_every": 4,
+                "batch_tokens": 24,
+                "monitor": "bleu",
+            },
             "decode": {"max_length": 5},
         }
     )
@@ -470,7 +604,10 @@ def test_an_image_has_all_its_references(pictures):
     rows = [("1.jpg", "one"), ("0.jpg", "zero"), ("1.jpg", "One"), ("2.jpg", "two"), ("1.jpg", "1")]
     (pictures / "t.tsv").write_text("file\tcaption\n" + "".join(f"{a}\t{b}\n" for a, b in rows))
     data = {"train": str(pictures / "t.tsv"), "images": str(pictures / "photos")}
-    columns = {"source": {"kind": "image", "column": "file"}, "target": {"column": "caption", "lowercase": True}}
+    columns = {
+        "source": {"kind": "image", "column": "file"},
+        "target": {"column": "caption", "lowercase": True},
+    }
     table = made.as_dict() | {"data": data | columns}
     table["train"]["monitor"] = "loss"
     found = [(source.name, references) for source, references in rows_of(Recipe.of(table), "train")]
@@ -515,7 +652,9 @@ def test_a_member_that_unpacks_to_more_than_it_claims_is_refused(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a.jpg", bytes(50_000_000))
     content = (tmp_path / "a.zip").read_bytes()
-    (tmp_path / "a.zip").write_bytes(content.replace((50_000_000).to_bytes(4, "little"), (100).to_bytes(4, "little")))
+    (tmp_path / "a.zip").write_bytes(
+        content.replace((50_000_000).to_bytes(4, "little"), (100).to_bytes(4, "little"))
+    )
     store = ZipStore(tmp_path / "a.zip")
     tracemalloc.start()
     try:
@@ -536,7 +675,9 @@ def test_the_name_of_a_member_forges_no_message(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr("a\nregard: all is well\x1b[2J.jpg", b"no image")
     (member,) = find_images([tmp_path / "a.zip"])
-    with pytest.raises(InvalidData, match=r"a\.zip/a.regard: all is well.\[2J\.jpg: wanted a whole image") as caught:
+    with pytest.raises(
+        InvalidData, match=r"a\.zip/a.regard: all is well.\[2J\.jpg: wanted a whole image"
+    ) as caught:
         read_image(member, 8)
     assert str(caught.value).isprintable()
 
@@ -547,9 +688,16 @@ def test_images_may_have_texts_as_ids(pictures):
     notes = [{"id": i, "image_id": f"image {i}", "caption": f"number {i}"} for i in (2, 0, 1)]
     (pictures / "coco.json").write_text(json.dumps({"images": images, "annotations": notes}))
     config = DataConfig(
-        train=str(pictures / "coco.json"), images=str(pictures / "photos"), source=SOURCE, target=TARGET
+        train=str(pictures / "coco.json"),
+        images=str(pictures / "photos"),
+        source=SOURCE,
+        target=TARGET,
     )
-    assert [each.target for each in examples(config, "train")] == ["number 0", "number 1", "number 2"]
+    assert [each.target for each in examples(config, "train")] == [
+        "number 0",
+        "number 1",
+        "number 2",
+    ]
     images[0]["id"] = 1.5
     (pictures / "coco.json").write_text(json.dumps({"images": images, "annotations": notes}))
     with pytest.raises(InvalidData, match="wanted a number in 'id'"):

@@ -35,8 +35,16 @@ def manifest(path: Path) -> None:
 
 
 READERS = {
-    "the configuration of another toolkit": (convert._read, 1_000_000, "wanted at most 1,000,000 bytes; got 1,000,001"),
-    "the manifest of a checkpoint": (manifest, 16 << 20, "wanted at most 16,777,216 bytes; got 16,777,217"),
+    "the configuration of another toolkit": (
+        convert._read,
+        1_000_000,
+        "wanted at most 1,000,000 bytes; got 1,000,001",
+    ),
+    "the manifest of a checkpoint": (
+        manifest,
+        16 << 20,
+        "wanted at most 16,777,216 bytes; got 16,777,217",
+    ),
     "JSON of a model": (tensors.read_json, 64 << 20, "got more than 67,108,864 bytes"),
     "tokenizer.json": (tokenizer_files._tokenizer_json, 256 << 20, "got more than 256 MiB"),
     "a SentencePiece model": (sentencepiece.read_sentencepiece, 256 << 20, "got more than 256 MiB"),

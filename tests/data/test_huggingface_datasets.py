@@ -18,7 +18,10 @@ from regard.data.from_python import with_python_data
 from regard.data.sources import examples
 from regard.recipe.load import read_recipe
 
-SIDES = {"source": FieldConfig(column="de", tokenizer="bytes"), "target": FieldConfig(column="en", tokenizer="bytes")}
+SIDES = {
+    "source": FieldConfig(column="de", tokenizer="bytes"),
+    "target": FieldConfig(column="en", tokenizer="bytes"),
+}
 
 
 class Table:
@@ -43,7 +46,8 @@ class Table:
 def hub(monkeypatch):
     """A stand-in for the package, with the calls it received and the table it returns."""
     made = SimpleNamespace(
-        asked=[], answer=Table({"de": ["ja", "nein"] * 800, "en": ["yes", "no"] * 800, "n": [7] * 1600})
+        asked=[],
+        answer=Table({"de": ["ja", "nein"] * 800, "en": ["yes", "no"] * 800, "n": [7] * 1600}),
     )
 
     def load_dataset(name, configuration=None, *, split, revision=None):
@@ -78,8 +82,14 @@ REFUSED = {
         {"train": "hf:owner/name"},
         "data.train: wanted hf:NAME:SPLIT, or hf:NAME:CONFIGURATION:SPLIT; got hf",
     ),
-    "no columns": ({"train": "hf:a/b:train", "source": {}, "target": {}}, "wanted source.column and target.column"),
-    "two": ({"train": ["hf:a/b:x", "hf:a/b:y"]}, "data.train: wanted one table, or files of lines; got 2 files"),
+    "no columns": (
+        {"train": "hf:a/b:train", "source": {}, "target": {}},
+        "wanted source.column and target.column",
+    ),
+    "two": (
+        {"train": ["hf:a/b:x", "hf:a/b:y"]},
+        "data.train: wanted one table, or files of lines; got 2 files",
+    ),
     "errors": (
         {"train": "hf:a/b:train", "encoding_errors": "replace"},
         "data.encoding_errors: wanted nothing here: datasets hold no",
@@ -90,7 +100,9 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_invalid_addresses_are_refused(name):
     table, message = REFUSED[name]
-    problems = read(DataConfig, {"source": {"column": "a"}, "target": {"column": "b"}} | table, "data")
+    problems = read(
+        DataConfig, {"source": {"column": "a"}, "target": {"column": "b"}} | table, "data"
+    )
     assert any(message in str(problem) for problem in problems), list(map(str, problems))
 
 
@@ -109,12 +121,16 @@ def test_a_corpus_is_reused_by_the_content_of_its_columns(hub, tmp_path):
 def test_classes_are_given_by_their_names(hub):
     label = SimpleNamespace(num_classes=2, int2str=["bad", "good"].__getitem__)
     hub.answer = Table({"text": ["a", "b"], "label": [1, 0]}, {"label": label})
-    fields = {"source": FieldConfig(column="text"), "target": FieldConfig(kind="label", column="label")}
+    fields = {
+        "source": FieldConfig(column="text"),
+        "target": FieldConfig(kind="label", column="label"),
+    }
     config = DataConfig(train="hf:a/b:train", **fields)
     assert list(examples(config, "train")) == [Example("a", "good"), Example("b", "bad")]
     hub.answer.columns["label"] = [1, -1]
     with pytest.raises(
-        InvalidData, match=r"hf:a/b:train, row 2: wanted a text, a number or a class in 'label'; got -1"
+        InvalidData,
+        match=r"hf:a/b:train, row 2: wanted a text, a number or a class in 'label'; got -1",
     ):
         list(examples(config, "train"))
 
@@ -122,22 +138,31 @@ def test_classes_are_given_by_their_names(hub):
 @pytest.mark.parametrize("value", [None, True, ["a"], {"a": 1}])
 def test_a_cell_that_is_not_a_text_is_refused(value, hub):
     hub.answer = Table({"de": ["a", "b", "c"], "en": ["a", 3.5, value]})
-    with pytest.raises(InvalidData, match=r"hf:a/b:train, row 3: wanted a text, a number or a class in 'en'; got "):
+    with pytest.raises(
+        InvalidData, match=r"hf:a/b:train, row 3: wanted a text, a number or a class in 'en'; got "
+    ):
         list(examples(DataConfig(train="hf:a/b:train", **SIDES), "train"))
 
 
 def test_an_unknown_column_names_the_nearest(hub):
     wrong = SIDES | {"target": FieldConfig(column="eng", tokenizer="bytes")}
     with pytest.raises(
-        InvalidData, match=r"wanted a column 'eng'; got the columns 'de', 'en', 'n'. Did you mean 'en'\?"
+        InvalidData,
+        match=r"wanted a column 'eng'; got the columns 'de', 'en', 'n'. Did you mean 'en'\?",
     ):
         examples(DataConfig(train="hf:a/b:train", **wrong), "train")
 
 
 FAILURES = {
     "no network": (ConnectionError("Couldn't reach 'a/b' on the Hub"), "Connect to the network"),
-    "no such dataset": (FileNotFoundError("Dataset 'a/b' doesn't exist\non the Hub"), "as at https"),
-    "no such split": (ValueError("Unknown split \"trian\". Should be one of ['train']."), "hf:NAME:SPLIT"),
+    "no such dataset": (
+        FileNotFoundError("Dataset 'a/b' doesn't exist\non the Hub"),
+        "as at https",
+    ),
+    "no such split": (
+        ValueError("Unknown split \"trian\". Should be one of ['train']."),
+        "hf:NAME:SPLIT",
+    ),
 }
 
 
@@ -155,7 +180,9 @@ def test_errors_of_loading_are_reported(name, hub, tmp_path):
 
 def test_a_missing_package_names_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(MissingExtra, match=r"hf:a/b:train needs the package 'datasets'.*'regard\[datasets\]'"):
+    with pytest.raises(
+        MissingExtra, match=r"hf:a/b:train needs the package 'datasets'.*'regard\[datasets\]'"
+    ):
         examples(DataConfig(train="hf:a/b:train", **SIDES), "train")
 
 
@@ -165,7 +192,10 @@ def test_the_real_package(tmp_path, monkeypatch):
     datasets = pytest.importorskip("datasets", reason="the extra `datasets` is not installed")
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     features = datasets.Features(
-        {"translation": datasets.Translation(["de", "en"]), "label": datasets.ClassLabel(names=["rude", "kind"])}
+        {
+            "translation": datasets.Translation(["de", "en"]),
+            "label": datasets.ClassLabel(names=["rude", "kind"]),
+        }
     )
     rows = [
         {"translation": {"de": "ja", "en": "yes"}, "label": 1},
@@ -174,7 +204,10 @@ def test_the_real_package(tmp_path, monkeypatch):
     made = datasets.Dataset.from_list(rows, features=features)
     datasets.DatasetDict({"train": made}).save_to_disk(tmp_path / "saved")
     made.save_to_disk(tmp_path / "one")
-    pair = {"source": FieldConfig(column="translation.de"), "target": FieldConfig(column="translation.en")}
+    pair = {
+        "source": FieldConfig(column="translation.de"),
+        "target": FieldConfig(column="translation.en"),
+    }
     label = pair | {"target": FieldConfig(kind="label", column="label")}
     for folder in ("saved", "one"):
         address = f"hf:{tmp_path / folder}:train"
@@ -182,17 +215,23 @@ def test_the_real_package(tmp_path, monkeypatch):
             Example("ja", "yes"),
             Example("nein", "no"),
         ]
-        assert [row.target for row in examples(DataConfig(train=address, **label), "train")] == ["kind", "rude"]
+        assert [row.target for row in examples(DataConfig(train=address, **label), "train")] == [
+            "kind",
+            "rude",
+        ]
         with pytest.raises(InvalidData, match="wanted a dataset that can be loaded; got 'test'"):
             examples(DataConfig(train=f"hf:{tmp_path / folder}:test", **pair), "train")
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "train.jsonl").write_text(
         "".join(json.dumps({"de": f"d{i}", "en": i}) + "\n" for i in range(9))
     )
-    found = list(examples(DataConfig(train=f"hf:{tmp_path / 'files'}:train[2:4]", **SIDES), "train"))
+    found = list(
+        examples(DataConfig(train=f"hf:{tmp_path / 'files'}:train[2:4]", **SIDES), "train")
+    )
     assert found == [Example("d2", "2"), Example("d3", "3")]
     with pytest.raises(
-        InvalidData, match=r"nobody/nothing:train: wanted a dataset that can be loaded; got .* Connect to the network"
+        InvalidData,
+        match=r"nobody/nothing:train: wanted a dataset that can be loaded; got .* Connect to the network",
     ):
         examples(DataConfig(train="hf:nobody/nothing:train", **SIDES), "train")
 
@@ -202,14 +241,23 @@ def test_the_real_package(tmp_path, monkeypatch):
 RECIPE = {
     "data": {"source": {"tokenizer": "bytes"}, "target": {"tokenizer": "bytes"}},
     "model": {"encoder": {"kind": "rnn", "dim": 8}, "decoder": {"kind": "rnn", "dim": 8}},
-    "train": {"max_steps": 4, "warmup_steps": 1, "validate_every": 2, "batch_tokens": 64, "log_samples": 0},
+    "train": {
+        "max_steps": 4,
+        "warmup_steps": 1,
+        "validate_every": 2,
+        "batch_tokens": 64,
+        "log_samples": 0,
+    },
 }
 PAIRS = [(letter, letter * 2) for letter in "abcdefgh"]
 
 
 def test_iterables_as_training_and_validation_data(tmp_path):
     rows = ({"en": target, "de": source} for source, target in PAIRS)
-    named = {"source": {"tokenizer": "bytes", "column": "de"}, "target": {"tokenizer": "bytes", "column": "en"}}
+    named = {
+        "source": {"tokenizer": "bytes", "column": "de"},
+        "target": {"tokenizer": "bytes", "column": "en"},
+    }
     forms = {"pairs": (RECIPE, iter(PAIRS)), "named": (RECIPE | {"data": named}, rows)}
     made = {}
     for name, (recipe, given) in forms.items():
@@ -220,12 +268,26 @@ def test_iterables_as_training_and_validation_data(tmp_path):
     log = (tmp_path / "pairs" / "log.jsonl").read_text()
     assert log.count('"validation"') == 2
     kept = Path(made["pairs"].recipe.data.train)
-    assert [json.loads(line) for line in kept.read_text().splitlines()][1] == {"source": "b", "target": "bb"}
-    assert regard.evaluate(tmp_path / "pairs", split="valid", metrics=["accuracy"], cache=tmp_path / "cache")
+    assert [json.loads(line) for line in kept.read_text().splitlines()][1] == {
+        "source": "b",
+        "target": "bb",
+    }
+    assert regard.evaluate(
+        tmp_path / "pairs", split="valid", metrics=["accuracy"], cache=tmp_path / "cache"
+    )
     more = read_recipe(made["pairs"].recipe.as_dict(), ["train.max_steps=6"])
-    assert regard.train(more, tmp_path / "pairs", resume=True, cache=tmp_path / "cache").folder.name == "step-00000006"
+    assert (
+        regard.train(more, tmp_path / "pairs", resume=True, cache=tmp_path / "cache").folder.name
+        == "step-00000006"
+    )
     with pytest.raises(regard.CheckpointRefused, match="wanted the data that the run began with"):
-        regard.train(more, tmp_path / "pairs", data={"train": PAIRS[:5]}, resume=True, cache=tmp_path / "cache")
+        regard.train(
+            more,
+            tmp_path / "pairs",
+            data={"train": PAIRS[:5]},
+            resume=True,
+            cache=tmp_path / "cache",
+        )
 
 
 def test_rows_are_kept_in_a_folder_that_is_made_with_those_above_it(tmp_path):
@@ -240,18 +302,29 @@ def test_rows_are_kept_in_a_folder_that_is_made_with_those_above_it(tmp_path):
 
 
 def test_texts_alone_make_a_language_model(tmp_path):
-    recipe = {"data": {"target": {"tokenizer": "bytes"}}, "model": {"decoder": {"kind": "rnn", "dim": 8}}}
+    recipe = {
+        "data": {"target": {"tokenizer": "bytes"}},
+        "model": {"decoder": {"kind": "rnn", "dim": 8}},
+    }
     recipe |= {"train": RECIPE["train"]}
-    found = regard.train(recipe, tmp_path / "run", data={"train": (text * 5 for text in "abc")}, cache=tmp_path)
+    found = regard.train(
+        recipe, tmp_path / "run", data={"train": (text * 5 for text in "abc")}, cache=tmp_path
+    )
     assert found.source is None
 
 
 BAD_ROWS = {
-    "one text for a pair": ([("a", "b"), "a"], r"data\['train'\], row 2: wanted \(source, target\); got 'a'"),
+    "one text for a pair": (
+        [("a", "b"), "a"],
+        r"data\['train'\], row 2: wanted \(source, target\); got 'a'",
+    ),
     "three": ([("a", "b", "c")], r"row 1: wanted \(source, target\)"),
     "no sequence": ([7], r"row 1: wanted \(source, target\)"),
     "nothing": ([("a", None)], r"row 1: wanted texts or numbers; got \('a', None\)"),
-    "a wrong key": ([{"source": "a", "targe": "b"}], r"row 1: wanted a key 'target'; got \['source', 'targe'\]"),
+    "a wrong key": (
+        [{"source": "a", "targe": "b"}],
+        r"row 1: wanted a key 'target'; got \['source', 'targe'\]",
+    ),
 }
 
 
@@ -264,7 +337,10 @@ def test_an_invalid_row_is_refused_and_leaves_no_file(name, tmp_path):
 
 
 def test_an_unknown_split_and_no_rows_are_refused(tmp_path):
-    with pytest.raises(regard.InvalidArgument, match="data: wanted splits among train, valid, test; got 'validation'"):
+    with pytest.raises(
+        regard.InvalidArgument,
+        match="data: wanted splits among train, valid, test; got 'validation'",
+    ):
         regard.train(RECIPE, tmp_path / "run", data={"validation": PAIRS}, cache=tmp_path)
     with pytest.raises(InvalidData, match="wanted at least one example"):
         regard.train(RECIPE, tmp_path / "run", data={"train": []}, cache=tmp_path)

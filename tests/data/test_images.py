@@ -40,9 +40,13 @@ from regard.recipe.load import read_recipe
 from regard.recipe.recipe import Recipe
 from regard.recipe.shipped import find_recipe
 
-Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed: pip install 'regard[images]'")
+Image = pytest.importorskip(
+    "PIL.Image", reason="Pillow is not installed: pip install 'regard[images]'"
+)
 
-CORNERS = np.array([[[250, 10, 20], [10, 240, 30]], [[20, 30, 230], [200, 200, 10]]], dtype=np.uint8)  # (2, 2, 3)
+CORNERS = np.array(
+    [[[250, 10, 20], [10, 240, 30]], [[20, 30, 230], [200, 200, 10]]], dtype=np.uint8
+)  # (2, 2, 3)
 
 
 def blocks(size=16):
@@ -69,7 +73,9 @@ def test_lossless_formats_give_the_same_pixels(tmp_path, suffix):
     assert np.array_equal(read_image(saved(tmp_path / f"a.{suffix}", picture), 24), picture)
 
 
-@pytest.mark.parametrize(("suffix", "options"), [("jpg", {"quality": 95}), ("webp", {"lossless": True}), ("gif", {})])
+@pytest.mark.parametrize(
+    ("suffix", "options"), [("jpg", {"quality": 95}), ("webp", {"lossless": True}), ("gif", {})]
+)
 def test_lossy_formats_give_similar_pixels(tmp_path, suffix, options):
     path = saved(tmp_path / f"a.{suffix}", blocks(32), **options)
     assert np.abs(read_image(path, 32)[4::8, 4::8].astype(int) - blocks(32)[4::8, 4::8]).max() <= 6
@@ -99,7 +105,9 @@ def test_exif_orientation_is_applied(tmp_path, orientation):
     exif[0x0112] = orientation
     stored = np.ascontiguousarray(UPRIGHT[orientation](blocks()))
     for name in ("a.png", "a.jpg"):
-        path = saved(tmp_path / name, stored, exif=exif, **({"quality": 95} if name == "a.jpg" else {}))
+        path = saved(
+            tmp_path / name, stored, exif=exif, **({"quality": 95} if name == "a.jpg" else {})
+        )
         assert np.abs(read_image(path, 16)[4::8, 4::8].astype(int) - CORNERS).max() <= 8, name
 
 
@@ -109,11 +117,17 @@ def over_white(colour, alpha):
 
 def test_transparent_pixels_become_white(tmp_path):
     alpha = np.array([[255, 0], [128, 64]], dtype=np.uint8)
-    wanted = [[over_white(c, int(a)) for c, a in zip(*row, strict=True)] for row in zip(CORNERS, alpha, strict=True)]
+    wanted = [
+        [over_white(c, int(a)) for c, a in zip(*row, strict=True)]
+        for row in zip(CORNERS, alpha, strict=True)
+    ]
     path = saved(tmp_path / "rgba.png", np.dstack([CORNERS, alpha]))
     assert np.abs(read_image(path, 2).astype(int) - wanted).max() <= 1
     grey = np.dstack([np.array([[0, 100], [200, 50]], dtype=np.uint8), alpha])
-    path = saved(tmp_path / "la.png", Image.merge("LA", [Image.fromarray(plane) for plane in (grey[:, :, 0], alpha)]))
+    path = saved(
+        tmp_path / "la.png",
+        Image.merge("LA", [Image.fromarray(plane) for plane in (grey[:, :, 0], alpha)]),
+    )
     wanted = [over_white([int(value)], int(a))[0] for value, a in grey.reshape(-1, 2)]
     assert np.abs(read_image(path, 2)[:, :, 1].astype(int).ravel() - wanted).max() <= 1
 
@@ -121,7 +135,12 @@ def test_transparent_pixels_become_white(tmp_path):
 def test_palettes(tmp_path):
     image = Image.fromarray(blocks()).quantize(4)
     assert image.mode == "P"
-    assert np.abs(read_image(saved(tmp_path / "p.png", image), 16)[4::8, 4::8].astype(int) - CORNERS).max() <= 1
+    assert (
+        np.abs(
+            read_image(saved(tmp_path / "p.png", image), 16)[4::8, 4::8].astype(int) - CORNERS
+        ).max()
+        <= 1
+    )
     clear = image.getpixel((0, 0))
     for name in ("t.png", "t.gif"):
         found = read_image(saved(tmp_path / name, image, transparency=clear), 16)
@@ -133,9 +152,14 @@ def test_palettes(tmp_path):
 
 def test_black_and_white(tmp_path):
     bits = np.array([[True, False], [False, True]])
-    assert read_image(saved(tmp_path / "1.png", Image.fromarray(bits)), 2)[:, :, 2].tolist() == [[255, 0], [0, 255]]
+    assert read_image(saved(tmp_path / "1.png", Image.fromarray(bits)), 2)[:, :, 2].tolist() == [
+        [255, 0],
+        [0, 255],
+    ]
     grey = np.array([[0, 80], [160, 255]], dtype=np.uint8)
-    assert np.array_equal(read_image(saved(tmp_path / "l.png", grey), 2), grey[:, :, None].repeat(3, 2))
+    assert np.array_equal(
+        read_image(saved(tmp_path / "l.png", grey), 2), grey[:, :, None].repeat(3, 2)
+    )
 
 
 @pytest.mark.parametrize("name", ["a.jpg", "a.tiff"])
@@ -160,7 +184,9 @@ def test_sixteen_bits_are_scaled(tmp_path):
     deep = np.array([[0, 257 * 60], [257 * 128, 65535]], dtype=np.uint16)
     wanted = np.array([[0, 60], [128, 255]])[:, :, None].repeat(3, 2)
     for name in ("a.png", "a.tiff", "a.pgm"):
-        assert np.array_equal(read_image(saved(tmp_path / name, Image.fromarray(deep)), 2), wanted), name
+        assert np.array_equal(
+            read_image(saved(tmp_path / name, Image.fromarray(deep)), 2), wanted
+        ), name
     (tmp_path / "rgb.png").write_bytes(png(2, 2, 16, 2, [[[257 * 200, 257 * 9, 257 * 77]] * 2] * 2))
     assert read_image(tmp_path / "rgb.png", 2).reshape(-1, 3).tolist() == [[200, 9, 77]] * 4
     (tmp_path / "key.png").write_bytes(
@@ -172,18 +198,24 @@ def test_sixteen_bits_are_scaled(tmp_path):
 def png(width, height, bits, colour, rows, *chunks):
     """A PNG written by hand, of a kind that Pillow does not write."""
     code = ">B" if bits <= 8 else ">H"
-    raw = b"".join(b"\0" + b"".join(struct.pack(code, value) for pixel in row for value in pixel) for row in rows)
+    raw = b"".join(
+        b"\0" + b"".join(struct.pack(code, value) for pixel in row for value in pixel)
+        for row in rows
+    )
     header = struct.pack(">IIBBBBB", width, height, bits, colour, 0, 0, 0)
     parts = [(b"IHDR", header), *chunks, (b"IDAT", zlib.compress(raw)), (b"IEND", b"")]
     written = b"".join(
-        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in parts
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        for name, data in parts
     )
     return b"\x89PNG\r\n\x1a\n" + written
 
 
 @pytest.mark.parametrize("name", ["a.gif", "a.png", "a.webp", "a.tiff"])
 def test_the_first_frame_of_an_animation_is_read(tmp_path, name):
-    frames = [Image.new("RGB", (8, 8), colour) for colour in ((200, 0, 0), (0, 200, 0), (0, 0, 200))]
+    frames = [
+        Image.new("RGB", (8, 8), colour) for colour in ((200, 0, 0), (0, 200, 0), (0, 0, 200))
+    ]
     options = {"lossless": True} if name == "a.webp" else {}
     frames[0].save(tmp_path / name, save_all=True, append_images=frames[1:], **options)
     with Image.open(tmp_path / name) as image:
@@ -212,9 +244,18 @@ def cut(path, share):
 
 REFUSED = {
     "zero bytes": (lambda p: p.write_bytes(b""), "a whole image .*; got an empty file"),
-    "text": (lambda p: p.write_text("no picture at all"), "got a file that begins with b'no picture "),
-    "eps": (lambda p: saved(p.with_suffix(".eps"), blocks()).rename(p), "got a file that begins with b'%!PS-Adobe"),
-    "tga": (lambda p: saved(p.with_suffix(".tga"), blocks()).rename(p), "a whole image .*; got a file that begins"),
+    "text": (
+        lambda p: p.write_text("no picture at all"),
+        "got a file that begins with b'no picture ",
+    ),
+    "eps": (
+        lambda p: saved(p.with_suffix(".eps"), blocks()).rename(p),
+        "got a file that begins with b'%!PS-Adobe",
+    ),
+    "tga": (
+        lambda p: saved(p.with_suffix(".tga"), blocks()).rename(p),
+        "a whole image .*; got a file that begins",
+    ),
     "half a jpeg": (lambda p: cut(saved(p, noise(), format="JPEG"), 0.5), "got .*truncated"),
     "half a png": (lambda p: cut(saved(p, noise(), format="PNG"), 0.5), "a whole image"),
     "half a gif": (lambda p: cut(saved(p, noise(), format="GIF"), 0.5), "a whole image"),
@@ -222,7 +263,10 @@ REFUSED = {
     "half a tiff": (lambda p: cut(saved(p, noise(), format="TIFF"), 0.5), "a whole image"),
     "half a webp": (lambda p: cut(saved(p, noise(), format="WEBP"), 0.5), "a whole image"),
     "half a ppm": (lambda p: cut(saved(p, noise(), format="PPM"), 0.5), "a whole image"),
-    "a bomb": (lambda p: p.write_bytes(png(100_000, 100_000, 8, 0, [[[0]]])), f"at most {MAX_PIXELS:,} pixels"),
+    "a bomb": (
+        lambda p: p.write_bytes(png(100_000, 100_000, 8, 0, [[[0]]])),
+        f"at most {MAX_PIXELS:,} pixels",
+    ),
     "a bomb that Pillow only warns of": (
         lambda p: p.write_bytes(png(10_000, 10_000, 8, 0, [[[0]]])),
         f"at most {MAX_PIXELS:,} pixels",
@@ -238,7 +282,9 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")  # as users have it: their warnings no errors
+@pytest.mark.filterwarnings(
+    "ignore::PIL.Image.DecompressionBombWarning"
+)  # as users have it: their warnings no errors
 def test_unreadable_files_are_refused_by_name(tmp_path, name):
     make, message = REFUSED[name]
     make(path := tmp_path / "it.jpg")
@@ -274,12 +320,18 @@ def test_pillow_is_an_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(MissingExtra, match=r"pip install 'regard\[images\]'"):
         read_image(tmp_path / "a.png", 8)
-    assert load_image(next(shapes("test")).source, SIDE).shape == (SIDE, SIDE, 3)  # drawn without it
+    assert load_image(next(shapes("test")).source, SIDE).shape == (
+        SIDE,
+        SIDE,
+        3,
+    )  # drawn without it
 
 
 def test_importing_loads_no_pillow():
     program = "import regard.api.train, regard.inference.load, sys; print([m for m in sys.modules if 'PIL' in m])"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
     assert done.stdout == "[]\n", done.stderr
 
 
@@ -290,7 +342,14 @@ def test_arrays(tmp_path):
     assert load_image(blocks(), 16) is not None
     small = load_image(blocks(), 8)
     assert np.array_equal(small, read_image(saved(tmp_path / "a.png", blocks()), 8))
-    for wrong in (blocks().astype(np.float32), blocks()[:, :, :1], blocks()[0], np.zeros((0, 4, 3), np.uint8), None, 3):
+    for wrong in (
+        blocks().astype(np.float32),
+        blocks()[:, :, :1],
+        blocks()[0],
+        np.zeros((0, 4, 3), np.uint8),
+        None,
+        3,
+    ):
         with pytest.raises(InvalidArgument, match="image: wanted"):
             load_image(wrong, 8)
 
@@ -300,16 +359,23 @@ def test_normalization():
     assert found.shape == (1, 3, 1, 1)
     assert found.flatten().tolist() == pytest.approx([-1.0, -0.6, 1.0])
     assert normalize(noise(5, 7)[None]).shape == (1, 3, 5, 7)
-    assert torch.equal(normalize(noise(5, 7)[None])[0, 1, 2], torch.tensor(noise(5, 7)[2, :, 1]) / 127.5 - 1)
+    assert torch.equal(
+        normalize(noise(5, 7)[None])[0, 1, 2], torch.tensor(noise(5, 7)[2, :, 1]) / 127.5 - 1
+    )
     assert [image_token_cost(size) for size in (8, 16, 64, 224)] == [1, 1, 16, 196]
     mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
     wanted = (noise(5, 7) / 255 - np.array(mean)) / np.array(std)
-    np.testing.assert_allclose(normalize(noise(5, 7)[None], mean, std)[0].permute(1, 2, 0), wanted, atol=1e-6)
+    np.testing.assert_allclose(
+        normalize(noise(5, 7)[None], mean, std)[0].permute(1, 2, 0), wanted, atol=1e-6
+    )
 
 
 def test_resizing_with_a_filter_and_a_center_crop(tmp_path):
     path, picture = saved(tmp_path / "a.png", noise(40, 30)), Image.fromarray(noise(40, 30))
-    for name, filter in (("bilinear", Image.Resampling.BILINEAR), ("nearest", Image.Resampling.NEAREST)):
+    for name, filter in (
+        ("bilinear", Image.Resampling.BILINEAR),
+        ("nearest", Image.Resampling.NEAREST),
+    ):
         assert np.array_equal(read_image(path, 9, name), picture.resize((9, 9), filter))
     whole = np.array(picture.resize((12, 12), Image.Resampling.BILINEAR))
     for given in (path, noise(40, 30)):
@@ -318,13 +384,17 @@ def test_resizing_with_a_filter_and_a_center_crop(tmp_path):
 
 def test_the_settings_of_images_are_checked():
     image = partial(FieldConfig, kind="image")
-    with pytest.raises(InvalidRecipe, match="image_crop_from: wanted at least image_size = 64; got 60"):
+    with pytest.raises(
+        InvalidRecipe, match="image_crop_from: wanted at least image_size = 64; got 60"
+    ):
         image(image_crop_from=60)
     with pytest.raises(InvalidRecipe, match="image_mean: wanted three numbers"):
         image(image_mean=(0.5,))
     with pytest.raises(InvalidRecipe, match="augment: wanted no 'color' with another image_mean"):
         image(image_std=(0.2, 0.2, 0.2), augment=("color",))
-    with pytest.raises(InvalidRecipe, match="image_resize: wanted nothing here: it means nothing to a text"):
+    with pytest.raises(
+        InvalidRecipe, match="image_resize: wanted nothing here: it means nothing to a text"
+    ):
         FieldConfig(image_resize="box")
 
 
@@ -334,7 +404,10 @@ def test_the_settings_of_images_are_checked():
 def test_splits_share_no_arrangement():
     found = {split: list(shapes(split, 0, 60)) for split in SPLITS}
     train_, valid, test = (
-        {tuple((s.kind, s.color, s.x, s.y, s.radius) for s in example.source.shapes) for example in found[split]}
+        {
+            tuple((s.kind, s.color, s.x, s.y, s.radius) for s in example.source.shapes)
+            for example in found[split]
+        }
         for split in SPLITS
     )
     assert not train_ & valid
@@ -350,7 +423,9 @@ def test_splits_share_no_arrangement():
 def test_scenes_depend_on_seed_and_index():
     first, again = list(shapes("valid", 3, 20)), list(shapes("valid", 3, 30))[:20]
     assert first == again
-    assert all(np.array_equal(a.source.draw(), b.source.draw()) for a, b in zip(first, again, strict=True))
+    assert all(
+        np.array_equal(a.source.draw(), b.source.draw()) for a, b in zip(first, again, strict=True)
+    )
     assert first != list(shapes("valid", 4, 20))
 
 
@@ -378,7 +453,9 @@ def test_a_box_bounds_its_shape(kind):
         assert len(rows) == pytest.approx(area * radius**2, rel=0.12)
         smooth = replace(scene, smooth=True).draw()
         assert len(np.unique(smooth)) > 2
-        assert (255 - smooth[:, :, 0].astype(int)).sum() / 255 == pytest.approx(area * radius**2, rel=0.04)
+        assert (255 - smooth[:, :, 0].astype(int)).sum() / 255 == pytest.approx(
+            area * radius**2, rel=0.04
+        )
 
 
 @pytest.mark.parametrize("smooth", [False, True])
@@ -391,10 +468,14 @@ def test_a_shape_at_an_edge_is_cut_off_there(kind, smooth):
         moved = replace(middle, x=middle.x + across, y=middle.y + down)
         wanted = np.full_like(whole, 255)
         (to_y, from_y), (to_x, from_x) = (
-            (slice(max(0, by), SIDE + min(0, by)), slice(max(0, -by), SIDE + min(0, -by))) for by in (down, across)
+            (slice(max(0, by), SIDE + min(0, by)), slice(max(0, -by), SIDE + min(0, -by)))
+            for by in (down, across)
         )
         wanted[to_y, to_x] = whole[from_y, from_x]
-        assert np.array_equal(Scene((moved,), (255, 255, 255), smooth, 0, 0).draw(), wanted), (across, down)
+        assert np.array_equal(Scene((moved,), (255, 255, 255), smooth, 0, 0).draw(), wanted), (
+            across,
+            down,
+        )
 
 
 def test_captions_agree_with_the_pixels():
@@ -440,10 +521,19 @@ def table(tmp_path):
     (tmp_path / "photos").mkdir()
     for i in range(6):
         saved(tmp_path / "photos" / f"{i}.png", noise(20 + i, 30, seed=i))
-    rows = [("photos/0.png", "zero"), ("photos/1.png", "one"), ("photos/0.png", "nought"), ("photos/2.png", "two")]
-    rows += [(f"photos/{i}.png", f"number {i}") for i in (3, 4, 5)] + [("photos/1.png", "one again")]
+    rows = [
+        ("photos/0.png", "zero"),
+        ("photos/1.png", "one"),
+        ("photos/0.png", "nought"),
+        ("photos/2.png", "two"),
+    ]
+    rows += [(f"photos/{i}.png", f"number {i}") for i in (3, 4, 5)] + [
+        ("photos/1.png", "one again")
+    ]
     (tmp_path / "t.tsv").write_text("file\tcaption\n" + "".join(f"{a}\t{b}\n" for a, b in rows))
-    (tmp_path / "t.jsonl").write_text("".join(json.dumps({"file": a, "caption": b}) + "\n" for a, b in rows))
+    (tmp_path / "t.jsonl").write_text(
+        "".join(json.dumps({"file": a, "caption": b}) + "\n" for a, b in rows)
+    )
     (tmp_path / "t.paths").write_text("".join(f"{a}\n" for a, _ in rows))
     (tmp_path / "t.captions").write_text("".join(f"{b}\n" for _, b in rows))
     return DataConfig(
@@ -462,7 +552,14 @@ def test_prepared_images_are_those_of_a_prediction(tmp_path, table):
         "image_std": (0.4, 0.5, 0.6),
     }
     field = replace(table.source, **settings)
-    batch = next(batches(prepare(replace(table, source=field), tmp_path / "out").train, budget=20, seed=1, epoch=0))
+    batch = next(
+        batches(
+            prepare(replace(table, source=field), tmp_path / "out").train,
+            budget=20,
+            seed=1,
+            epoch=0,
+        )
+    )
     paths = [each.source for each in examples(table, "train")]
     read = SourceInput(nn.Linear(1, 1), None, field).collate([paths[row] for row in batch.rows])
     assert torch.equal(batch.source, read)
@@ -502,7 +599,9 @@ def test_other_formats_give_the_same_corpus(tmp_path, table, form):
         )
     a, b = prepare(table, tmp_path / "out"), prepare(other, tmp_path / "out")
     assert np.array_equal(a.train.source.pixels, b.train.source.pixels)
-    assert a.train.source.which.tolist() == b.train.source.which.tolist() == [0, 1, 0, 2, 3, 4, 5, 1]
+    assert (
+        a.train.source.which.tolist() == b.train.source.which.tolist() == [0, 1, 0, 2, 3, 4, 5, 1]
+    )
 
 
 def test_the_number_of_threads_changes_nothing(tmp_path, table, monkeypatch):
@@ -511,7 +610,9 @@ def test_the_number_of_threads_changes_nothing(tmp_path, table, monkeypatch):
         monkeypatch.setattr(arrays, "WORKERS", workers)
         monkeypatch.setattr(arrays, "CHUNK", at_once)
         made = prepare(table, tmp_path / f"{workers} {at_once}")
-        found.append((made.key, made.train.source.pixels.tobytes(), made.train.source.which.tolist()))
+        found.append(
+            (made.key, made.train.source.pixels.tobytes(), made.train.source.which.tolist())
+        )
     assert found[0] == found[1] == found[2]
 
 
@@ -531,12 +632,21 @@ def test_the_key_depends_on_the_images_too(tmp_path, table):
     changed = prepare(there, tmp_path / "out")
     assert changed.key != first.key
     assert not np.array_equal(changed.train.source.pixels[3], first.train.source.pixels[3])
-    assert prepare(replace(table, source=replace(table.source, image_size=13)), tmp_path / "out").key != first.key
+    assert (
+        prepare(replace(table, source=replace(table.source, image_size=13)), tmp_path / "out").key
+        != first.key
+    )
 
 
 BAD = {
-    "missing": (lambda folder: (folder / "photos/4.png").unlink(), r"photos/4\.png: wanted a file to read"),
-    "damaged": (lambda folder: cut(folder / "photos/4.png", 0.5), r"photos/4\.png: wanted a whole image"),
+    "missing": (
+        lambda folder: (folder / "photos/4.png").unlink(),
+        r"photos/4\.png: wanted a file to read",
+    ),
+    "damaged": (
+        lambda folder: cut(folder / "photos/4.png", 0.5),
+        r"photos/4\.png: wanted a whole image",
+    ),
     "no path": (
         lambda folder: (folder / "t.tsv").write_text("file\tcaption\n\tx\n"),
         r"t\.tsv: wanted the path of an image; got ''",
@@ -581,7 +691,10 @@ def test_images_of_long_captions_are_left_out(tmp_path, table):
 IMAGE = {"kind": "image", "column": "a"}
 WORDS = {"tokenizer": "words", "vocab_size": 50}
 WRONG = {
-    "target": ({"train": "a.csv", "source": {"column": "a"}, "target": IMAGE}, "data.target.kind: wanted 'text' or"),
+    "target": (
+        {"train": "a.csv", "source": {"column": "a"}, "target": IMAGE},
+        "data.target.kind: wanted 'text' or",
+    ),
     "tokens": (
         {"train": "a.csv", "source": IMAGE | {"lowercase": True}, "target": {"column": "b"}},
         "data.source.lowercase: wanted nothing here: it means nothing to an image",
@@ -621,23 +734,48 @@ def test_invalid_models_are_refused():
     table = read_recipe(find_recipe("shapes-vit")).as_dict()
     table["model"]["encoder"] = table["model"]["encoder"] | {"patch_size": 7}
     with pytest.raises(
-        InvalidRecipe, match=r"model\.encoder\.patch_size: wanted a divisor of data\.source\.image_size = 64; got 7"
+        InvalidRecipe,
+        match=r"model\.encoder\.patch_size: wanted a divisor of data\.source\.image_size = 64; got 7",
     ):
         Recipe.of(table)
     table["model"] = {"encoder": {"kind": "rnn"}, "decoder": {"kind": "rnn"}}
-    with pytest.raises(InvalidRecipe, match=r"data\.source\.kind: wanted 'text', which the encoder reads; got 'image'"):
+    with pytest.raises(
+        InvalidRecipe,
+        match=r"data\.source\.kind: wanted 'text', which the encoder reads; got 'image'",
+    ):
         Recipe.of(table)
-    letters = {"synthetic": "copy", "source": {"tokenizer": "bytes"}, "target": {"tokenizer": "bytes"}}
-    with pytest.raises(InvalidRecipe, match=r"data\.source\.kind: wanted 'image', which the encoder reads; got 'text'"):
-        Recipe.of({"data": letters, "model": {"encoder": {"kind": "cnn"}, "decoder": {"kind": "rnn"}}})
+    letters = {
+        "synthetic": "copy",
+        "source": {"tokenizer": "bytes"},
+        "target": {"tokenizer": "bytes"},
+    }
+    with pytest.raises(
+        InvalidRecipe,
+        match=r"data\.source\.kind: wanted 'image', which the encoder reads; got 'text'",
+    ):
+        Recipe.of(
+            {"data": letters, "model": {"encoder": {"kind": "cnn"}, "decoder": {"kind": "rnn"}}}
+        )
 
 
 # --- end to end ---
 
 SMALL = {
-    "shapes-rnn": ["model.encoder.channels=[8,16,32]", "model.encoder.dim=64", "model.decoder.dim=64"],
-    "shapes-rnn-attention": ["model.encoder.channels=[8,16,32]", "model.encoder.dim=64", "model.decoder.dim=64"],
-    "shapes-transformer": ["model.encoder.channels=[8,16,32]", "model.encoder.dim=64", "model.decoder.dim=64"],
+    "shapes-rnn": [
+        "model.encoder.channels=[8,16,32]",
+        "model.encoder.dim=64",
+        "model.decoder.dim=64",
+    ],
+    "shapes-rnn-attention": [
+        "model.encoder.channels=[8,16,32]",
+        "model.encoder.dim=64",
+        "model.decoder.dim=64",
+    ],
+    "shapes-transformer": [
+        "model.encoder.channels=[8,16,32]",
+        "model.encoder.dim=64",
+        "model.decoder.dim=64",
+    ],
     "shapes-vit": ["model.encoder.transformer.layers=1", "model.decoder.layers=1"],
 }
 SHORT = [
@@ -675,15 +813,30 @@ def test_our_recipes_learn(name, tmp_path, few):
     }
     # From disk, from files and from arrays, alone and together: the same.
     again = load(tmp_path / "run")
-    paths = [saved(tmp_path / f"{i}.png", example.source.draw()) for i, example in enumerate(known[:3])]
+    paths = [
+        saved(tmp_path / f"{i}.png", example.source.draw()) for i, example in enumerate(known[:3])
+    ]
     arrays = [example.source.draw() for example in known[:3]]
-    assert again.predict(paths) == again.predict(arrays) == again.predict(map(str, paths)) == outputs[:3]
+    assert (
+        again.predict(paths)
+        == again.predict(arrays)
+        == again.predict(map(str, paths))
+        == outputs[:3]
+    )
     assert [again.predict([path])[0] for path in paths] == outputs[:3]
 
 
 def test_invalid_inputs_of_captioning_are_refused(tmp_path, few):
-    changes = [*SMALL["shapes-rnn"], *SHORT, "train.max_steps=2", "train.warmup_steps=1", "train.monitor=loss"]
-    made = train(read_recipe(find_recipe("shapes-rnn"), changes), tmp_path / "run", cache=tmp_path / "cache")
+    changes = [
+        *SMALL["shapes-rnn"],
+        *SHORT,
+        "train.max_steps=2",
+        "train.warmup_steps=1",
+        "train.monitor=loss",
+    ]
+    made = train(
+        read_recipe(find_recipe("shapes-rnn"), changes), tmp_path / "run", cache=tmp_path / "cache"
+    )
     (tmp_path / "no.png").write_bytes(b"no")
     with pytest.raises(InvalidData, match=r"no\.png: wanted a whole image"):
         made.predict([tmp_path / "no.png"])
@@ -718,7 +871,10 @@ def test_image_classification(tmp_path, few):
 
 
 SPECIAL = {
-    "a device": (lambda path: path.symlink_to("/dev/zero"), "wanted a regular file; got a device or a pipe"),
+    "a device": (
+        lambda path: path.symlink_to("/dev/zero"),
+        "wanted a regular file; got a device or a pipe",
+    ),
     "a pipe": (os.mkfifo, "wanted a regular file; got a device or a pipe"),
     "too large": (
         lambda path: [path.touch(), os.truncate(path, LARGEST + 1)],
@@ -744,5 +900,12 @@ def test_only_regular_files_of_some_size_are_read(name, tmp_path):
 
 
 def test_only_an_image_extension_is_no_part_of_a_name():
-    names = {"a.b.jpg": "a.b", "x.TIFF": "x", "photo.raw": "photo.raw", ".jpg": ".jpg", "a": "a", "": ""}
+    names = {
+        "a.b.jpg": "a.b",
+        "x.TIFF": "x",
+        "photo.raw": "photo.raw",
+        ".jpg": ".jpg",
+        "a": "a",
+        "": "",
+    }
     assert {name: stem(name) for name in names} == names

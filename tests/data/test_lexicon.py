@@ -29,7 +29,12 @@ def plain(iterations: int) -> dict[tuple[int, int], float]:
 def test_probabilities():
     for iterations in (1, 5):
         lexicon = learn_lexicon(PAIRS, (SOURCES, TARGETS), iterations=iterations)
-        found = zip(lexicon.source.tolist(), lexicon.target.tolist(), lexicon.probability.tolist(), strict=True)
+        found = zip(
+            lexicon.source.tolist(),
+            lexicon.target.tolist(),
+            lexicon.probability.tolist(),
+            strict=True,
+        )
         known = {(s, t): p for s, t, p in found}
         wanted = plain(iterations)
         assert known.keys() == wanted.keys()

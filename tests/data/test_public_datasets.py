@@ -15,7 +15,9 @@ from regard.recipe.shipped import find_recipe
 from support.command_line import command
 
 CONTENT = b"one line\nand another\n"
-SMALL = replace(DATASETS["multi30k"], files={"multi30k/train.en.gz": hashlib.sha256(CONTENT).hexdigest()})
+SMALL = replace(
+    DATASETS["multi30k"], files={"multi30k/train.en.gz": hashlib.sha256(CONTENT).hexdigest()}
+)
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -49,7 +51,9 @@ def test_files_are_fetched_and_checked(tmp_path, server):
         missing_files(dataset, here)
 
 
-@pytest.mark.parametrize("content", [gzip.compress(b"other"), b"no gzip", None], ids=["other", "no gzip", "none"])
+@pytest.mark.parametrize(
+    "content", [gzip.compress(b"other"), b"no gzip", None], ids=["other", "no gzip", "none"]
+)
 def test_nothing_is_written_unless_it_is_right(tmp_path, server, content):
     if content is not None:
         (tmp_path / "remote" / "train.en.gz").write_bytes(content)
@@ -59,7 +63,9 @@ def test_nothing_is_written_unless_it_is_right(tmp_path, server, content):
 
 
 def test_a_data_set_without_an_address_says_where_to_put_its_files(tmp_path):
-    with pytest.raises(InvalidData, match=r"Put it at .*train\.en\.gz by hand; it is described at https"):
+    with pytest.raises(
+        InvalidData, match=r"Put it at .*train\.en\.gz by hand; it is described at https"
+    ):
         list(fetch(replace(SMALL, url=None), tmp_path))
     with pytest.raises(InvalidArgument, match=r"name: wanted one of multi30k.*Did you mean 'sst2'"):
         public_dataset("sst-2")

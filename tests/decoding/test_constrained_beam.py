@@ -47,9 +47,15 @@ def holds(each, tokens) -> bool:
 
 def random_constraints(random: Random) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
     """Phrases that overlap, repeat and contain each other; and bans that none of them contains alone."""
-    required = [tuple(random.choices(WORDS[:4], k=random.choice((1, 1, 2, 3)))) for _ in range(random.randint(1, 3))]
+    required = [
+        tuple(random.choices(WORDS[:4], k=random.choice((1, 1, 2, 3))))
+        for _ in range(random.randint(1, 3))
+    ]
     required += required[:1] * random.randint(0, 1)
-    banned = [tuple(random.choices(WORDS, k=random.choice((1, 2, 2)))) for _ in range(random.randint(0, 3))]
+    banned = [
+        tuple(random.choices(WORDS, k=random.choice((1, 2, 2))))
+        for _ in range(random.randint(0, 3))
+    ]
     return required, [ban for ban in banned if not any(times(ban, phrase) for phrase in required)]
 
 
@@ -60,7 +66,9 @@ def test_outputs_contain_required_and_no_banned_phrases(name, options):
     for row in sources()[:6]:
         required, banned = random_constraints(random)
         prefix = tuple(random.choices(WORDS, k=random.choice((0, 0, 2))))
-        inputs.append(Request(row, len(row), prefix, banned, required, given=random.choice((0, len(prefix)))))
+        inputs.append(
+            Request(row, len(row), prefix, banned, required, given=random.choice((0, len(prefix))))
+        )
     for extra in ({}, {"ends": False}):
         for each, hypotheses in zip(inputs, found(made, inputs, **extra, **options), strict=True):
             assert hypotheses
@@ -90,7 +98,10 @@ def test_phrases_fit_exactly_into_the_maximum_length(options):
             each = Request(row, len(row), required=backwards)
             for one in found(made, [each], max_length=longest, **options)[0]:
                 assert holds(each, one.tokens)
-            with pytest.raises(ValueError, match=f"required: wanted at most {longest - 1} tokens.* got {longest}. Rai"):
+            with pytest.raises(
+                ValueError,
+                match=f"required: wanted at most {longest - 1} tokens.* got {longest}. Rai",
+            ):
                 found(made, [each], max_length=longest - 1, **options)
 
 
@@ -118,15 +129,22 @@ def test_a_beam_wide_enough_finds_the_best_satisfying_output(name):
     order = log_p.argsort(descending=True)[:3]
     hits = found(made, [each], beam_size=300, num_hypotheses=3, length_penalty=0.0, max_length=4)[0]
     assert [each.score for each in hits] == pytest.approx(log_p[order].tolist(), abs=1e-4)
-    assert [(*hit.tokens, *[END] * hit.ended) for hit in hits] == [tuple(row[1:]) for row in read[order].tolist()]
+    assert [(*hit.tokens, *[END] * hit.ended) for hit in hits] == [
+        tuple(row[1:]) for row in read[order].tolist()
+    ]
 
 
-@pytest.mark.parametrize(("name", "options"), list(product(("transformer", "lstm bahdanau", "conv"), WAYS)), ids=str)
+@pytest.mark.parametrize(
+    ("name", "options"), list(product(("transformer", "lstm bahdanau", "conv"), WAYS)), ids=str
+)
 def test_constraints_do_not_affect_other_requests(name, options):
     """Beside constrained requests in the batch, up to the rounding of larger matrix products."""
     made, rows = model(name), sources()
     plain = [Request(row, len(row)) for row in rows]
-    mixed = [Request(row, len(row), (), [(7,)], [(5, 6), (8,)]) if n % 3 else plain[n] for n, row in enumerate(rows)]
+    mixed = [
+        Request(row, len(row), (), [(7,)], [(5, 6), (8,)]) if n % 3 else plain[n]
+        for n, row in enumerate(rows)
+    ]
     for tokens in (4096, 13):
         alone = found(made, plain, batch_tokens=tokens, **options)
         beside = found(made, mixed, batch_tokens=tokens, **options)
@@ -142,9 +160,13 @@ def test_constraints_do_not_affect_other_requests(name, options):
 def test_scores_equal_teacher_forced_log_probabilities(options):
     made, rows = model("transformer"), sources()
     inputs = [Request(row, len(row), required=[(5, 5), (5, 5), (9,)]) for row in rows]
-    for row, hypotheses in zip(rows, found(made, inputs, no_repeat_ngram_size=2, **options), strict=True):
+    for row, hypotheses in zip(
+        rows, found(made, inputs, no_repeat_ngram_size=2, **options), strict=True
+    ):
         for one in hypotheses:
-            assert times((5, 5), one.tokens) == 2  # required phrases take precedence over no_repeat_ngram_size
+            assert (
+                times((5, 5), one.tokens) == 2
+            )  # required phrases take precedence over no_repeat_ngram_size
             whole = torch.tensor([[START, *one.tokens, *[END] * one.ended]])
             wanted = made.log_probabilities(Tokens.of([row]), whole)[0]
             assert one.log_probabilities == pytest.approx(wanted.tolist(), abs=1e-4)
@@ -163,14 +185,18 @@ def test_greedy_search_adds_phrases_when_it_would_end():
     made, rows = model("transformer"), sources()
     plain = found(made, [Request(row, len(row)) for row in rows], max_length=40)
     for free, (one,) in zip(
-        plain, found(made, [Request(row, len(row), required=[(9, 9, 9)]) for row in rows], max_length=40), strict=True
+        plain,
+        found(made, [Request(row, len(row), required=[(9, 9, 9)]) for row in rows], max_length=40),
+        strict=True,
     ):
         if free[0].ended and not times((9,), free[0].tokens):
             assert one.tokens[: len(free[0].tokens) + 3] == (*free[0].tokens, 9, 9, 9)
 
 
 def test_a_phrase_may_have_several_runs_and_excluded_continuations():
-    phrase = Phrase(((BEGINNING, 5), (6, 5)), frozenset({7}))  # "cat" at the start, " cat" elsewhere, but no "cats"
+    phrase = Phrase(
+        ((BEGINNING, 5), (6, 5)), frozenset({7})
+    )  # "cat" at the start, " cat" elsewhere, but no "cats"
     automaton = PhraseAutomaton([phrase], [])
     begun = automaton.read((), begins=True)
     assert automaton.plan(begun) == (5,)
@@ -227,9 +253,13 @@ def test_a_prefix_takes_precedence_over_constraints(options):
 def test_a_phrase_of_thousands_of_tokens_is_refused():
     """The time to follow a phrase grows with the square of its length."""
     run = tuple(range(5, 5005))
-    with pytest.raises(InvalidArgument, match="required: wanted phrases of at most 256 tokens; got one of 5,000"):
+    with pytest.raises(
+        InvalidArgument, match="required: wanted phrases of at most 256 tokens; got one of 5,000"
+    ):
         PhraseAutomaton([Phrase((run,))], [])
-    with pytest.raises(InvalidArgument, match="banned: wanted phrases of at most 256 tokens; got one of 5,000"):
+    with pytest.raises(
+        InvalidArgument, match="banned: wanted phrases of at most 256 tokens; got one of 5,000"
+    ):
         PhraseAutomaton([], [run])
 
 

@@ -60,14 +60,18 @@ def both(pair, special, **options):
     )  # fmt: skip
     if ours.encoder is not None:
         batch, requests = Tokens.of(ROWS), [Request(row, len(row)) for row in ROWS]
-        given = theirs.generate(batch.ids, attention_mask=batch.mask.long(), generation_config=generation).tolist()
+        given = theirs.generate(
+            batch.ids, attention_mask=batch.mask.long(), generation_config=generation
+        ).tolist()
         given = [row[1:] for row in given]
     else:  # prompts that hold end tokens
         prompts = [[*row[:-1], END, 5 + i] for i, row in enumerate(ROWS[:3])]
         requests, given = [Request(None, 0, each, given=len(each)) for each in prompts], []
         for each in prompts:
             ids = torch.tensor([[START, *each]])
-            found = theirs.generate(ids, attention_mask=torch.ones_like(ids), generation_config=generation)
+            found = theirs.generate(
+                ids, attention_mask=torch.ones_like(ids), generation_config=generation
+            )
             given.append(found[0, ids.shape[1] :].tolist())
     task = SearchTask(ours, Tokens.of, config, special_tokens=special)
     found = dict(search(task, requests))
@@ -79,24 +83,32 @@ def both(pair, special, **options):
     return wanted, mine
 
 
-@pytest.mark.parametrize(("penalty", "special"), [(1.0, SEVERAL), (0.3, DEFAULT_TOKENS), (-0.5, DEFAULT_TOKENS)])
+@pytest.mark.parametrize(
+    ("penalty", "special"), [(1.0, SEVERAL), (0.3, DEFAULT_TOKENS), (-0.5, DEFAULT_TOKENS)]
+)
 @pytest.mark.parametrize("name", ["marian", "gpt2"])
 def test_each_value_of_early_stopping_is_that_of_transformers(name, penalty, special, pairs):
     for stop in STOPS:
-        wanted, mine = both(pairs[name], special, beam_size=4, length_penalty=penalty, early_stopping=stop)
+        wanted, mine = both(
+            pairs[name], special, beam_size=4, length_penalty=penalty, early_stopping=stop
+        )
         assert mine == wanted
     assert len(set(wanted)) > 1
 
 
 def test_the_values_of_early_stopping_differ(pairs):
     """As those of transformers do: the later it stops, the longer are the outputs of this model."""
-    found = [both(pairs["marian"], DEFAULT_TOKENS, beam_size=4, early_stopping=stop) for stop in STOPS]
+    found = [
+        both(pairs["marian"], DEFAULT_TOKENS, beam_size=4, early_stopping=stop) for stop in STOPS
+    ]
     assert all(mine == wanted for wanted, mine in found)
     heuristic, early, never = (sum(len(tokens) for tokens, _ in mine) for _, mine in found)
     assert early < heuristic < never
 
 
-@pytest.mark.parametrize("options", [{}, {"min_length": 5}, {"beam_size": 3, "min_length": 5}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"min_length": 5}, {"beam_size": 3, "min_length": 5}], ids=str
+)
 @pytest.mark.parametrize("name", ["marian", "gpt2"])
 def test_any_of_several_end_tokens_ends_an_output(name, options, pairs):
     before, _ = both(pairs[name], DEFAULT_TOKENS, **options)
@@ -121,7 +133,13 @@ def test_no_output_goes_on_after_an_end_token(way, required):
     made = model("transformer")
     with torch.no_grad():
         made.decoder.project.bias[[END, OTHER, THIRD]] = 2.0
-    task = SearchTask(made, Tokens.of, DecodeConfig(max_length=12, **WAYS[way]), special_tokens=SEVERAL, scored=True)
+    task = SearchTask(
+        made,
+        Tokens.of,
+        DecodeConfig(max_length=12, **WAYS[way]),
+        special_tokens=SEVERAL,
+        scored=True,
+    )
     requests = [Request(row, len(row), required=required) for row in sources()]
     hypotheses = [each for _, found in search(task, requests) for each in found]
     assert len(hypotheses) == len(requests) * task.config.num_hypotheses

@@ -46,18 +46,27 @@ def test_a_beam_with_fused_candidates_has_the_outputs_of_one_without(monkeypatch
         return logits.topk(count)
 
     # Too many candidates for the kernel of the whole step, which tests/kernels/test_beam_step.py is about.
-    kernels = SimpleNamespace(log_sum_exp=lambda logits: logits.logsumexp(-1), top_k=top_k, MAX_CANDIDATES=0)
+    kernels = SimpleNamespace(
+        log_sum_exp=lambda logits: logits.logsumexp(-1), top_k=top_k, MAX_CANDIDATES=0
+    )
     monkeypatch.setattr(beam, "kernels", lambda logits: kernels)
     found = decode(made, rows, **options)
     assert token_ids(found) == token_ids(wanted)
     for mine, theirs in zip(found, wanted, strict=True):
-        assert [each.score for each in mine] == pytest.approx([each.score for each in theirs], abs=1e-5)
+        assert [each.score for each in mine] == pytest.approx(
+            [each.score for each in theirs], abs=1e-5
+        )
     assert bool(asked) is fused
 
 
 @pytest.mark.parametrize(
     ("options", "fused"),
-    [({}, True), ({"scored": True}, False), ({"sample": True}, False), ({"logits_processors": (Halved(),)}, False)],
+    [
+        ({}, True),
+        ({"scored": True}, False),
+        ({"sample": True}, False),
+        ({"logits_processors": (Halved(),)}, False),
+    ],
 )
 def test_greedy_search_has_a_fused_step_on_a_gpu(monkeypatch, options, fused):
     class Asked(Exception):

@@ -50,7 +50,9 @@ class NoSecondTime(LogitsProcessor):
     def __call__(self, scores, generated):
         for slot, excluded in self.slots.items():
             if excluded:
-                scores[slot, :, FAVORED] = torch.where(generated.length[slot] > 0, -torch.inf, scores[slot, :, FAVORED])
+                scores[slot, :, FAVORED] = torch.where(
+                    generated.length[slot] > 0, -torch.inf, scores[slot, :, FAVORED]
+                )
 
 
 @pytest.fixture(autouse=True)
@@ -84,35 +86,49 @@ def test_a_processor_follows_the_slots_of_its_requests(options):
     made, rows = model("transformer"), sources()
     prefixes = [(FAVORED,) if n % 2 else () for n in range(len(rows))]
     requests = [Request(row, len(row), prefix) for row, prefix in zip(rows, prefixes, strict=True)]
-    config = DecodeConfig(max_length=7, batch_tokens=13, logits_processors=("favor", "no second time"), **options)
+    config = DecodeConfig(
+        max_length=7, batch_tokens=13, logits_processors=("favor", "no second time"), **options
+    )
     outputs = dict(search(SearchTask(made, Tokens.of, config), requests))
     for n, hypotheses in outputs.items():
         for each in hypotheses:
             assert not n % 2 or each.tokens.count(FAVORED) == 1
-    assert any(each.tokens.count(FAVORED) > 1 for n, one in outputs.items() for each in one if not n % 2)
+    assert any(
+        each.tokens.count(FAVORED) > 1 for n, one in outputs.items() for each in one if not n % 2
+    )
 
 
 def test_an_unknown_processor_is_refused_with_the_nearest_name():
     with pytest.raises(
-        InvalidRecipe, match=r"logits_processors: .*one of 'favor', 'no second time'.*got \('favour',\)"
+        InvalidRecipe,
+        match=r"logits_processors: .*one of 'favor', 'no second time'.*got \('favour',\)",
     ):
         DecodeConfig(logits_processors=("favour",))
 
 
 @pytest.mark.parametrize(
-    ("generated", "excluded"), [([7, 3, 4], True), ([3, 7, 4], False), ([4, 3, 7], False), ([4, 4, 4], False)]
+    ("generated", "excluded"),
+    [([7, 3, 4], True), ([3, 7, 4], False), ([4, 3, 7], False), ([4, 4, 4], False)],
 )
 def test_a_ban_excludes_its_last_token_after_all_tokens_before_it(generated, excluded):
     bans = BannedPhrases(1, 2, 3, torch.device("cpu"))
     bans.admit(0, Request(None, 0, banned=[(3, 4, 5), (6,)]))
     limits = torch.zeros(1, dtype=torch.long)
-    so_far = GeneratedTokens(torch.tensor([[generated]]), limits + 3, limits, limits, limits[:, None] - 1)
+    so_far = GeneratedTokens(
+        torch.tensor([[generated]]), limits + 3, limits, limits, limits[:, None] - 1
+    )
     scores = torch.zeros(1, 1, 9)
     bans(scores, so_far)
-    assert (scores[0, 0] == -torch.inf).nonzero().flatten().tolist() == ([5, 6] if excluded else [6])
+    assert (scores[0, 0] == -torch.inf).nonzero().flatten().tolist() == (
+        [5, 6] if excluded else [6]
+    )
 
 
-SO_FAR = [[[5, 6, 5, 6, 0], [6, 6, 6, 7, 0]], [[5, 5, 0, 0, 0], [7, 8, 0, 0, 0]], [[0] * 5, [0] * 5]]
+SO_FAR = [
+    [[5, 6, 5, 6, 0], [6, 6, 6, 7, 0]],
+    [[5, 5, 0, 0, 0], [7, 8, 0, 0, 0]],
+    [[0] * 5, [0] * 5],
+]
 LENGTHS = [4, 2, 0]
 
 
@@ -146,7 +162,10 @@ def generated(device: str) -> GeneratedTokens:
     """Two slots of two hypotheses, of which the second is shorter."""
     tokens = torch.tensor([[[5, 6, 5, 7], [5, 6, 7, 5]], [[6, 6, 0, 0], [5, 7, 0, 0]]])
     length, least = torch.tensor([4, 2]), torch.tensor([9, 0])
-    prompt, prefix = torch.zeros(2, dtype=torch.int64), torch.tensor([[5, 6, 5, 7, 8], [6, -1, -1, -1, -1]])
+    prompt, prefix = (
+        torch.zeros(2, dtype=torch.int64),
+        torch.tensor([[5, 6, 5, 7, 8], [6, -1, -1, -1, -1]]),
+    )
     return GeneratedTokens(*(each.to(device) for each in (tokens, length, least, prompt, prefix)))
 
 

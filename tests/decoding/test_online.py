@@ -35,8 +35,14 @@ def alone(task: SearchTask, request: Request) -> list:
     ("name", "options"),
     [
         *(pytest.param(name, {}, id=f"{name}-greedy") for name in DECODERS),
-        *(pytest.param(name, support.STRATEGIES[1], id=f"{name}-beam") for name in ("transformer", "rnn", "conv")),
-        *(pytest.param(name, support.STRATEGIES[2], id=f"{name}-sample") for name in ("transformer", "rnn", "conv")),
+        *(
+            pytest.param(name, support.STRATEGIES[1], id=f"{name}-beam")
+            for name in ("transformer", "rnn", "conv")
+        ),
+        *(
+            pytest.param(name, support.STRATEGIES[2], id=f"{name}-sample")
+            for name in ("transformer", "rnn", "conv")
+        ),
     ],
 )
 def test_an_answer_does_not_depend_on_what_comes_and_goes_beside_it(name, options):
@@ -64,7 +70,9 @@ def test_an_answer_does_not_depend_on_what_comes_and_goes_beside_it(name, option
     for i, hypotheses in answers.items():
         expected = alone(task, requests[i])
         assert [each.tokens for each in hypotheses] == [each.tokens for each in expected]
-        assert [each.score for each in hypotheses] == pytest.approx([each.score for each in expected], abs=1e-5)
+        assert [each.score for each in hypotheses] == pytest.approx(
+            [each.score for each in expected], abs=1e-5
+        )
         if not options:
             assert tuple(streamed[i][: len(expected[0].tokens)]) == expected[0].tokens
 
@@ -88,7 +96,9 @@ def test_steps_that_begin_before_results_are_read_change_no_answer(options, monk
             answers |= {index_of[number]: hypotheses for number, hypotheses in finished}
     assert late  # slots were freed, and admitted to, while others ran
     for i, hypotheses in answers.items():
-        assert [each.tokens for each in hypotheses] == [each.tokens for each in alone(task, requests[i])]
+        assert [each.tokens for each in hypotheses] == [
+            each.tokens for each in alone(task, requests[i])
+        ]
     assert answers.keys() == set(range(len(requests)))
 
 
@@ -143,7 +153,9 @@ def test_the_batch_of_a_compiled_loop_has_few_sizes():
 
 
 def test_the_batch_holds_what_is_running():
-    task, requests = task_and_requests("transformer", support.STRATEGIES[2])  # sampled, which has no compiled loop
+    task, requests = task_and_requests(
+        "transformer", support.STRATEGIES[2]
+    )  # sampled, which has no compiled loop
     planned = plan_requests(task, requests)
     running = OnlineSearch(task, BatchLimits(support.LONGEST), slots=8)
     first = running.admit(planned[:1])
@@ -152,7 +164,11 @@ def test_the_batch_holds_what_is_running():
     assert (len(running.occupants), len(running), running.free) == (6, 6, 2)
     for number in rest[:4]:
         running.cancel(number)
-    assert (len(running.occupants), len(running), running.free) == (3, 2, 6)  # shrunk when half of them were free
+    assert (len(running.occupants), len(running), running.free) == (
+        3,
+        2,
+        6,
+    )  # shrunk when half of them were free
     running.cancel(rest[0])  # again: nothing happens
     for number in (*first, rest[4]):
         running.cancel(number)

@@ -21,7 +21,10 @@ from support.models import DECODERS, VOCABULARY, decoder, memory
 from support.short_contexts import CONTEXT, EXTRAPOLATING, language_model, recomputed, task
 
 STEPWISE = {name for name in DECODERS if name.startswith("conv")}
-PROMPTS = [[6, 7, 8, 9, 10, 5, 6, 7, 9], [8, 9, 6, 5, 7, 10, 10]]  # both are longer than the context
+PROMPTS = [
+    [6, 7, 8, 9, 10, 5, 6, 7, 9],
+    [8, 9, 6, 5, 7, 10, 10],
+]  # both are longer than the context
 OPTIONS = [{}, {"sample": True, "temperature": 0.8, "seed": 3}, {"no_repeat_ngram_size": 2}]
 
 
@@ -57,7 +60,9 @@ def test_equals_steps(name, sourced, beams):
     filled = made.prefill(tokens[:, :7], filled)
     assert (filled is None) == (name in STEPWISE)
     for column in tokens[:, 7:].unbind(1) if filled is not None else ():
-        both = column.repeat_interleave(beams) - torch.arange(beams).repeat(3) % 2  # hypotheses that differ
+        both = (
+            column.repeat_interleave(beams) - torch.arange(beams).repeat(3) % 2
+        )  # hypotheses that differ
         wanted, stepped = made.step(both, stepped)
         logits, filled = made.step(both, filled)
         torch.testing.assert_close(logits, wanted, atol=1e-5, rtol=1e-5)
@@ -67,7 +72,9 @@ def test_equals_steps(name, sourced, beams):
 
 def engine_decoder(name, compiled):
     model = language_model(name)
-    return engines.decoder_for(model, EngineOptions(20)) if compiled else PyTorchDecoder(model.decoder), model
+    return engines.decoder_for(model, EngineOptions(20)) if compiled else PyTorchDecoder(
+        model.decoder
+    ), model
 
 
 @pytest.mark.parametrize("beams", [1, 3])
@@ -104,7 +111,9 @@ def test_a_prompt_is_admitted_beside_others(name, compiled, beams):
                 return
             state = state.admit(torch.tensor([1]), filled)
             slots[1], read[1] = slots[1] + 1, 17
-        columns = [texts[slot, min(count, 39)].item() for slot, count in zip(slots, read, strict=True)]
+        columns = [
+            texts[slot, min(count, 39)].item() for slot, count in zip(slots, read, strict=True)
+        ]
         logits, state = step(state, columns)
         for own, slot, count in zip(logits, slots, read, strict=True):
             if count < 40:  # a finished sequence steps on, and is not looked at
@@ -115,7 +124,9 @@ def test_a_prompt_is_admitted_beside_others(name, compiled, beams):
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-@pytest.mark.parametrize("name", ["transformer rotary", "transformer learned", "transformer alibi", "gru luong"])
+@pytest.mark.parametrize(
+    "name", ["transformer rotary", "transformer learned", "transformer alibi", "gru luong"]
+)
 @torch.inference_mode()
 def test_searches_take_steps_for_the_output_only(name, options, steps, monkeypatch):
     given = task(language_model(name), **options)
@@ -125,7 +136,9 @@ def test_searches_take_steps_for_the_output_only(name, options, steps, monkeypat
     assert ahead == given.config.max_length + longest - shortest
     monkeypatch.setattr(PyTorchDecoder, "prefill", lambda self, tokens, state: None)
     stepped = dict(search(given, requests()))
-    assert len(steps) - ahead >= ahead + shortest  # more where a window slides, whose second half is read again
+    assert (
+        len(steps) - ahead >= ahead + shortest
+    )  # more where a window slides, whose second half is read again
     for index, prompt in enumerate(PROMPTS):
         (one,), (other,) = found[index], stepped[index]
         assert one.tokens == other.tokens
@@ -135,7 +148,9 @@ def test_searches_take_steps_for_the_output_only(name, options, steps, monkeypat
         assert one.score == pytest.approx(other.score, abs=1e-5)
 
 
-@pytest.mark.parametrize("name", ["transformer rotary", "transformer learned", "transformer alibi", "gru luong"])
+@pytest.mark.parametrize(
+    "name", ["transformer rotary", "transformer learned", "transformer alibi", "gru luong"]
+)
 @torch.inference_mode()
 def test_equals_recomputing_over_the_window(name, steps):
     made = language_model(name)
@@ -162,8 +177,12 @@ def test_captured_calls_have_one_query_each(steps):
     assert {call.spec.query.shape[-2] for call in calls} == {1}
 
 
-@pytest.mark.parametrize("options", [{}, {"num_hypotheses": 2}, {"beam_groups": 2, "diversity_penalty": 0.5}], ids=str)
-@pytest.mark.parametrize("name", ["transformer rotary", "transformer learned", "transformer alibi", "gru luong"])
+@pytest.mark.parametrize(
+    "options", [{}, {"num_hypotheses": 2}, {"beam_groups": 2, "diversity_penalty": 0.5}], ids=str
+)
+@pytest.mark.parametrize(
+    "name", ["transformer rotary", "transformer learned", "transformer alibi", "gru luong"]
+)
 @torch.inference_mode()
 def test_a_beam_takes_steps_for_the_output_only(name, options, steps, monkeypatch):
     given = task(language_model(name), beam_size=4, **options)
@@ -172,12 +191,16 @@ def test_a_beam_takes_steps_for_the_output_only(name, options, steps, monkeypatc
     stepped = dict(search(given, requests()[:1]))
     assert len(steps) - ahead >= ahead + len(PROMPTS[0])
     assert [each.tokens for each in found[0]] == [each.tokens for each in stepped[0]]
-    assert [each.score for each in found[0]] == pytest.approx([each.score for each in stepped[0]], abs=1e-5)
+    assert [each.score for each in found[0]] == pytest.approx(
+        [each.score for each in stepped[0]], abs=1e-5
+    )
 
 
 def prompts(lengths) -> list[Request]:
     """Prompts of different lengths, several of them longer than an output."""
-    texts = torch.randint(5, VOCABULARY, (len(lengths), 60), generator=torch.Generator().manual_seed(4)).tolist()
+    texts = torch.randint(
+        5, VOCABULARY, (len(lengths), 60), generator=torch.Generator().manual_seed(4)
+    ).tolist()
     cut = [text[:length] for text, length in zip(texts, lengths, strict=True)]
     return [Request(None, 0, prompt, given=len(prompt)) for prompt in cut]
 
@@ -190,7 +213,9 @@ def long_task(name, **options):
 @pytest.mark.parametrize("slots", [2, 6], ids=["admitted later", "all at once"])
 @pytest.mark.parametrize("compiled", [False, True], ids=["PyTorch", "compiled"])
 @pytest.mark.parametrize("options", [{}, {"beam_size": 3}, {"sample": True, "seed": 3}], ids=str)
-@pytest.mark.parametrize("name", ["transformer", "transformer rotary", "transformer like Mistral", "gru luong"])
+@pytest.mark.parametrize(
+    "name", ["transformer", "transformer rotary", "transformer like Mistral", "gru luong"]
+)
 @torch.inference_mode()
 def test_prompts_of_different_lengths(name, options, compiled, slots, monkeypatch):
     given = long_task(name, **options)
@@ -201,22 +226,33 @@ def test_prompts_of_different_lengths(name, options, compiled, slots, monkeypatc
             monkeypatch.setattr(engines, "ENGINES", (PyTorchEngine(),))
         batch = SearchBatch(given, planned, slots)
         found = dict(batch.run())
-        return [[(each.tokens, each.score) for each in found[index]] for index in range(len(planned))], batch
+        return [
+            [(each.tokens, each.score) for each in found[index]] for index in range(len(planned))
+        ], batch
 
     found, batch = hypotheses()
-    assert {index: count for index, count in batch.read.items() if count > 3} == {1: 40, 2: 17, 4: 25, 5: 39}
+    assert {index: count for index, count in batch.read.items() if count > 3} == {
+        1: 40,
+        2: 17,
+        4: 25,
+        5: 39,
+    }
     for engine in (PyTorchDecoder, NativeDecoder, NativeRnnDecoder):
         monkeypatch.setattr(engine, "prefill", lambda self, tokens, state: None)
     stepped, batch = hypotheses()
     assert batch.read == {}
     for own, others in zip(found, stepped, strict=True):
         assert [tokens for tokens, _ in own] == [tokens for tokens, _ in others]
-        assert [score for _, score in own] == pytest.approx([score for _, score in others], abs=1e-5)
+        assert [score for _, score in own] == pytest.approx(
+            [score for _, score in others], abs=1e-5
+        )
 
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["PyTorch", "compiled"])
 @pytest.mark.parametrize("options", [{}, {"beam_size": 3}], ids=str)
-@pytest.mark.parametrize("name", ["transformer", "transformer rotary", "transformer like Mistral", "gru luong"])
+@pytest.mark.parametrize(
+    "name", ["transformer", "transformer rotary", "transformer like Mistral", "gru luong"]
+)
 @torch.inference_mode()
 def test_a_running_search_reads_a_prompt_at_once(name, options, compiled, monkeypatch):
     if not compiled:
@@ -224,7 +260,13 @@ def test_a_running_search_reads_a_prompt_at_once(name, options, compiled, monkey
     given, chance = long_task(name, **options), random.Random(2)
     asked = prompts([3, 40, 17, 1, 25, 39, 30])
     planned = plan_requests(given, asked, [0] * len(asked))
-    running, waiting, index_of, answers, read = OnlineSearch(given, BatchLimits(64, 64), 3), list(range(7)), {}, {}, {}
+    running, waiting, index_of, answers, read = (
+        OnlineSearch(given, BatchLimits(64, 64), 3),
+        list(range(7)),
+        {},
+        {},
+        {},
+    )
     while waiting or len(running):
         if waiting and running.free and chance.random() < 0.5:
             index = waiting.pop(0)
@@ -276,9 +318,13 @@ def test_which_prompts_are_read_at_once(given, empty, alone, calls, why):
     """All of them as far as the shortest; or those that are long enough, where outputs must not depend on others."""
     batch, done = object.__new__(SearchBatch), []
     batch.read = {}
-    batch.plan = SimpleNamespace(half=False, decoder=SimpleNamespace(compiled=alone and why == "compiled"))
+    batch.plan = SimpleNamespace(
+        half=False, decoder=SimpleNamespace(compiled=alone and why == "compiled")
+    )
     batch.queue = SimpleNamespace(each_alone=alone and why == "each_alone")
-    batch.requests = [SimpleNamespace(request=Request(None, 0, [5] * count, given=count)) for count in given]
+    batch.requests = [
+        SimpleNamespace(request=Request(None, 0, [5] * count, given=count)) for count in given
+    ]
     batch.buffers = SimpleNamespace(
         prefill=lambda count: done.append(f"all {count}") or True,
         prefill_slot=lambda slot, count: done.append(f"{slot}: {count}") or True,

@@ -12,13 +12,23 @@ from regard.decoding.request import Request, SearchTask
 from regard.decoding.request_groups import MAX_HYPOTHESES, length_groups, worker_parts
 
 
-def groups(sizes, *, window=None, longest=9, device="cpu", **options) -> list[tuple[list[int], int]]:
+def groups(
+    sizes, *, window=None, longest=9, device="cpu", **options
+) -> list[tuple[list[int], int]]:
     """Of requests of these sizes, each of outputs of at most `longest` tokens, or of so many."""
     task = object.__new__(SearchTask)
-    vars(task).update(device=torch.device(device), window=window, model=nn.Identity(), config=DecodeConfig(**options))
+    vars(task).update(
+        device=torch.device(device),
+        window=window,
+        model=nn.Identity(),
+        config=DecodeConfig(**options),
+    )
     requests = [Request([3] * size, size) for size in sizes]
     limits = [longest] * len(sizes) if isinstance(longest, int) else longest
-    planned = [PlannedRequest(each, 0, 1, [], 0, limit, None) for each, limit in zip(requests, limits, strict=True)]
+    planned = [
+        PlannedRequest(each, 0, 1, [], 0, limit, None)
+        for each, limit in zip(requests, limits, strict=True)
+    ]
     return list(length_groups(task, requests, planned))
 
 
@@ -71,7 +81,11 @@ def test_no_request_is_admitted_later_where_a_window_slides():
     assert groups(sizes, batch_tokens=8, window=10, longest=10) == [([0, 1, 2, 3, 4], 2)]
     assert groups(sizes, batch_tokens=8, window=None, longest=11) == [([0, 1, 2, 3, 4], 2)]
     # Those that are left over are searched before shorter ones, and with these where they are long enough.
-    assert groups([4, 4, 4, 2, 1], batch_tokens=8, window=5, longest=6) == [([0, 1], 2), ([2, 3], 2), ([4], 1)]
+    assert groups([4, 4, 4, 2, 1], batch_tokens=8, window=5, longest=6) == [
+        ([0, 1], 2),
+        ([2, 3], 2),
+        ([4], 1),
+    ]
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 8])
@@ -84,7 +98,9 @@ def test_parts_for_workers_are_alike(count, slots, workers):
     sizes = [len(part) for part in parts]
     assert max(sizes) - min(sizes) <= 1
     assert max(sizes) <= slots
-    assert all(part == [*range(part[0], 100 + count, len(parts))] for part in parts)  # long and short ones
+    assert all(
+        part == [*range(part[0], 100 + count, len(parts))] for part in parts
+    )  # long and short ones
 
 
 @pytest.mark.parametrize(

@@ -40,20 +40,28 @@ class AllowedTokens(LogitsProcessor):
 
 
 @torch.no_grad()
-def written_out(made: Seq2Seq, row: list[int], width: int, penalty: float) -> list[tuple[float, tuple[int, ...]]]:
+def written_out(
+    made: Seq2Seq, row: list[int], width: int, penalty: float
+) -> list[tuple[float, tuple[int, ...]]]:
     """Beam search in plain Python, every prefix computed from scratch."""
     memory = made.encode(Tokens.of([row]))
     going, ended = [((), 0.0)], []
     for length in range(1, LONGEST + 1):
         candidates = []
         for tokens, total in going:
-            log_p = made.decoder(torch.tensor([[START, *tokens]]), memory)[0, -1].log_softmax(-1).tolist()
+            log_p = (
+                made.decoder(torch.tensor([[START, *tokens]]), memory)[0, -1]
+                .log_softmax(-1)
+                .tolist()
+            )
             allowed = [token for token in range(VOCABULARY) if token not in (PAD, START, MASK)]
             candidates += [(total + log_p[token], (*tokens, token)) for token in allowed]
         candidates = sorted(candidates, reverse=True)[: 2 * width]
         ends = [tokens[-1] == END or length == LONGEST for _, tokens in candidates]
         best = list(zip(candidates, ends, strict=True))
-        ended += [(total / length**penalty, tokens) for (total, tokens), over in best[:width] if over]
+        ended += [
+            (total / length**penalty, tokens) for (total, tokens), over in best[:width] if over
+        ]
         ended = sorted(ended, reverse=True)[:width]
         going = [(tokens, total) for (total, tokens), over in best if not over][:width]
         if not going or (len(ended) == width and going[0][1] / length**penalty <= ended[-1][0]):
@@ -68,12 +76,24 @@ def test_beam_search_equals_a_plain_implementation(name):
         hits = decode(made, rows, beam_size=width, num_hypotheses=width, length_penalty=penalty)
         for row, hypotheses in zip(rows, hits, strict=True):
             wanted = written_out(made, row, width, penalty)
-            assert [(*each.tokens, END) if each.ended else each.tokens for each in hypotheses] == [t for _, t in wanted]
-            assert [each.score for each in hypotheses] == pytest.approx([score for score, _ in wanted], abs=1e-4)
+            assert [(*each.tokens, END) if each.ended else each.tokens for each in hypotheses] == [
+                t for _, t in wanted
+            ]
+            assert [each.score for each in hypotheses] == pytest.approx(
+                [score for score, _ in wanted], abs=1e-4
+            )
 
 
-KINDS = ["rnn", "lstm bahdanau", "gru luong input-feeding", "conv", "transformer"]  # one of each kind of state
-KINDS += [f"transformer {position}" for position in ("rotary", "additive rotary", "alibi", "relative")]
+KINDS = [
+    "rnn",
+    "lstm bahdanau",
+    "gru luong input-feeding",
+    "conv",
+    "transformer",
+]  # one of each kind of state
+KINDS += [
+    f"transformer {position}" for position in ("rotary", "additive rotary", "alibi", "relative")
+]
 KINDS += [f"transformer like {model}" for model in ("BART", "Mistral")]
 
 
@@ -91,7 +111,9 @@ def test_outputs_do_not_depend_on_batching(name, options):
 
 
 @pytest.mark.parametrize("options", STRATEGIES[1:], ids=["beam", "sample"])
-@pytest.mark.parametrize("name", ["transformer learned", "transformer learned concatenated"])  # compiled, and not
+@pytest.mark.parametrize(
+    "name", ["transformer learned", "transformer learned concatenated"]
+)  # compiled, and not
 def test_outputs_end_at_the_last_learned_position(name, options):
     """Others are admitted meanwhile, so that a slot may take more steps than any output has tokens."""
     made, rows = model(name), [row for row in sources() for _ in range(12)]
@@ -102,8 +124,14 @@ def test_outputs_end_at_the_last_learned_position(name, options):
     assert max(lengths) == LONGEST
     assert min(lengths) < LONGEST
     assert token_ids(decode(made, rows, max_length=50, batch_tokens=60, **options)) == wanted
-    assert decode(made, rows[:1], prefixes=[[9] * 6], max_length=50, **options)[0][0].tokens[:6] == (9,) * 6
-    with pytest.raises(InvalidArgument, match="prefix: wanted at most 6 tokens: the decoder has learned 7 positions"):
+    assert (
+        decode(made, rows[:1], prefixes=[[9] * 6], max_length=50, **options)[0][0].tokens[:6]
+        == (9,) * 6
+    )
+    with pytest.raises(
+        InvalidArgument,
+        match="prefix: wanted at most 6 tokens: the decoder has learned 7 positions",
+    ):
         decode(made, rows[:1], prefixes=[[9] * 7], **options)
 
 
@@ -136,16 +164,26 @@ def test_a_beam_wide_enough_finds_the_best_of_all(name):
             end = [END] * (length < 3)  # three tokens at most, with the end
             whole = torch.tensor([[START, *tokens, *end] for tokens in all_tokens])
             memory = made.encode(Tokens.of([row] * len(whole)))
-            log_p = made.decoder(whole[:, :-1], memory).log_softmax(-1).gather(-1, whole[:, 1:, None]).sum((1, 2))
+            log_p = (
+                made.decoder(whole[:, :-1], memory)
+                .log_softmax(-1)
+                .gather(-1, whole[:, 1:, None])
+                .sum((1, 2))
+            )
             best = max(best, *zip(log_p.tolist(), all_tokens, strict=True))
-    hit = decode(made, [row], beam_size=len(words) ** 3, length_penalty=0.0, max_length=3, batch_tokens=64)[0][0]
+    hit = decode(
+        made, [row], beam_size=len(words) ** 3, length_penalty=0.0, max_length=3, batch_tokens=64
+    )[0][0]
     assert (hit.score, hit.tokens) == (pytest.approx(best[0], abs=1e-4), best[1])
 
 
 def test_beam_size_one_is_greedy_search():
     made, rows = model("transformer"), sources()
     memory = made.encode(Tokens.of(rows))
-    state, tokens = made.decoder.start(memory, batch=len(rows), capacity=LONGEST), torch.full((len(rows),), START)
+    state, tokens = (
+        made.decoder.start(memory, batch=len(rows), capacity=LONGEST),
+        torch.full((len(rows),), START),
+    )
     outputs: list[list[int]] = [[] for _ in rows]
     with torch.no_grad():
         for _ in range(LONGEST):
@@ -168,14 +206,21 @@ def test_logits_processors_always_hold(options):
     made, rows = model("transformer"), sources()
     plain = [one[0] for one in token_ids(decode(made, rows, max_length=12, **options))]
     assert any(len(tokens) < 4 for tokens in plain)
-    for tokens in (one[0] for one in token_ids(decode(made, rows, max_length=12, min_length=4, **options))):
+    for tokens in (
+        one[0] for one in token_ids(decode(made, rows, max_length=12, min_length=4, **options))
+    ):
         assert len(tokens) >= 4
     for row, tokens in zip(
-        rows, (one[0] for one in token_ids(decode(made, rows, max_length_ratio=1.0, **options))), strict=True
+        rows,
+        (one[0] for one in token_ids(decode(made, rows, max_length_ratio=1.0, **options))),
+        strict=True,
     ):
         assert len(tokens) <= len(row)
     for tokens in (
-        one[0] for one in token_ids(decode(made, rows, max_length=12, no_repeat_ngram_size=2, min_length=9, **options))
+        one[0]
+        for one in token_ids(
+            decode(made, rows, max_length=12, no_repeat_ngram_size=2, min_length=9, **options)
+        )
     ):
         pairs = list(pairwise(tokens))
         assert len(set(pairs)) == len(pairs)
@@ -192,11 +237,16 @@ def test_logits_processors_always_hold(options):
     used = {pair for tokens in plain for pair in pairwise(tokens)}
     one_word, pair = next(tokens[0] for tokens in plain if tokens), sorted(used)[0]
     for tokens in (
-        one[0] for one in token_ids(decode(made, rows, max_length=12, banned=[[one_word], pair], **options))
+        one[0]
+        for one in token_ids(
+            decode(made, rows, max_length=12, banned=[[one_word], pair], **options)
+        )
     ):
         assert one_word not in tokens
         assert pair not in pairwise(tokens)
-    for tokens in (one[0] for one in token_ids(decode(made, rows, processors=[AllowedTokens(6, 8)], **options))):
+    for tokens in (
+        one[0] for one in token_ids(decode(made, rows, processors=[AllowedTokens(6, 8)], **options))
+    ):
         assert set(tokens) <= {6, 8}
 
 
@@ -258,9 +308,16 @@ def test_groups_are_penalized_for_tokens_of_earlier_groups(diversity, others):
     p = torch.full((VOCABULARY,), 1e-9)
     p[[5, 6, 7, END]] = torch.tensor([0.4, 0.35, 0.2, 0.05])
     config = DecodeConfig(
-        beam_size=3, beam_groups=3, num_hypotheses=3, diversity_penalty=diversity, max_length=4, length_penalty=0.0
+        beam_size=3,
+        beam_groups=3,
+        num_hypotheses=3,
+        diversity_penalty=diversity,
+        max_length=4,
+        length_penalty=0.0,
     )
-    ((_, hypotheses),) = search(SearchTask(Seq2Seq(None, Memoryless(p.log())), Tokens.of, config), [Request(None, 0)])
+    ((_, hypotheses),) = search(
+        SearchTask(Seq2Seq(None, Memoryless(p.log())), Tokens.of, config), [Request(None, 0)]
+    )
     assert [each.tokens for each in hypotheses] == [(token,) * 4 for token in (5, *others)]
 
 
@@ -293,7 +350,12 @@ def test_samples_follow_the_distribution():
 )
 def test_sampling_filters(options, left):
     log_p = torch.tensor([0.5, 0.3, 0.15, 0.05]).log()[None, None]
-    kept = filtered(log_p, DecodeConfig(sample=True, **options))[0, 0].isfinite().nonzero()[:, 0].tolist()
+    kept = (
+        filtered(log_p, DecodeConfig(sample=True, **options))[0, 0]
+        .isfinite()
+        .nonzero()[:, 0]
+        .tolist()
+    )
     assert set(kept) == left
 
 
@@ -309,7 +371,10 @@ def test_topk(shape):
 @pytest.mark.parametrize("shape", [(1, 5, 7), (3, 2, 640), (2, 5, 8011)])
 def test_topk_sums(shape):
     random = torch.Generator().manual_seed(1)
-    scores, more = torch.randn(shape, generator=random), 3 * torch.randn(shape[:2], generator=random)
+    scores, more = (
+        torch.randn(shape, generator=random),
+        3 * torch.randn(shape[:2], generator=random),
+    )
     more[:, 1] = -torch.inf  # an empty hypothesis
     whole = (scores + more[..., None]).flatten(1)
     values, where = topk_sums(scores, more, 6)
@@ -319,7 +384,12 @@ def test_topk_sums(shape):
 
 @pytest.mark.parametrize(
     "options",
-    [{"num_hypotheses": 2}, {"sample": True, "beam_size": 2}, {"beam_size": 3, "beam_groups": 2}, {"top_k": 2}],
+    [
+        {"num_hypotheses": 2},
+        {"sample": True, "beam_size": 2},
+        {"beam_size": 3, "beam_groups": 2},
+        {"top_k": 2},
+    ],
 )
 def test_conflicting_options_are_refused(options):
     with pytest.raises(ValueError, match=r"wanted"):
@@ -395,13 +465,19 @@ def test_beams_of_a_language_model_equal_hugging_face(penalty):
     ended = 0
     for prompt in prompts:
         ids = torch.tensor([[START, *prompt]])
-        theirs = peer.generate(ids, attention_mask=torch.ones_like(ids), generation_config=generation)
+        theirs = peer.generate(
+            ids, attention_mask=torch.ones_like(ids), generation_config=generation
+        )
         config = DecodeConfig(beam_size=4, num_hypotheses=4, max_length=10, length_penalty=penalty)
         task = SearchTask(mine, lambda sources: None, config)
         ((_, ours),) = search(task, [Request(None, 0, prompt, given=len(prompt))])
-        for row, score, one in zip(theirs.sequences.tolist(), theirs.sequences_scores.tolist(), ours, strict=True):
+        for row, score, one in zip(
+            theirs.sequences.tolist(), theirs.sequences_scores.tolist(), ours, strict=True
+        ):
             wanted = row[1 + len(prompt) :]
-            assert list(one.tokens[len(prompt) :]) == (wanted[: wanted.index(END)] if END in wanted else wanted)
+            assert list(one.tokens[len(prompt) :]) == (
+                wanted[: wanted.index(END)] if END in wanted else wanted
+            )
             assert one.score == pytest.approx(score, abs=1e-4)
             ended += one.ended
     assert ended < 40

@@ -33,7 +33,9 @@ def shortlist(count: int = 2) -> Shortlist:
     generator = torch.Generator().manual_seed(5)
     likely = torch.rand(VOCABULARY, VOCABULARY, generator=generator).argsort(1)[:, :count].int()
     likely[::3, 1:] = -1
-    return Shortlist.of({"likely": likely, "frequent": torch.tensor([6], dtype=torch.int32)}, VOCABULARY, VOCABULARY)
+    return Shortlist.of(
+        {"likely": likely, "frequent": torch.tensor([6], dtype=torch.int32)}, VOCABULARY, VOCABULARY
+    )
 
 
 def decode(made: Seq2Seq, rows: list[list[int]], prefixes=None, required=(), **options):
@@ -42,12 +44,16 @@ def decode(made: Seq2Seq, rows: list[list[int]], prefixes=None, required=(), **o
         for row, prefix in zip(rows, prefixes or [()] * len(rows), strict=True)
     ]
     config = DecodeConfig(**{"max_length": LONGEST, "shortlist": True, **options})
-    found = dict(search(SearchTask(made, Tokens.of, config, scored=True, shortlist=shortlist()), requests))
+    found = dict(
+        search(SearchTask(made, Tokens.of, config, scored=True, shortlist=shortlist()), requests)
+    )
     return [found[index] for index in range(len(rows))]
 
 
 def assert_equal(found, wanted) -> None:
-    assert [[each.tokens for each in one] for one in found] == [[each.tokens for each in one] for one in wanted]
+    assert [[each.tokens for each in one] for one in found] == [
+        [each.tokens for each in one] for one in wanted
+    ]
     for one, other in zip(found, wanted, strict=True):
         for each, plain in zip(one, other, strict=True):
             assert each.log_probabilities == pytest.approx(plain.log_probabilities, abs=1e-4)
@@ -70,7 +76,10 @@ def test_greedy_search_equals_a_plain_implementation():
     made, lists, some = model("transformer"), shortlist(), 0
     for row, (best,) in zip(sources(), decode(made, sources()), strict=True):
         memory, tokens = made.encode(Tokens.of([row])), []
-        chosen = {int(token) for source in row for token in lists.likely[source] if token >= 0} | {6, END}
+        chosen = {int(token) for source in row for token in lists.likely[source] if token >= 0} | {
+            6,
+            END,
+        }
         some += len(chosen) < VOCABULARY
         for log_probability in best.log_probabilities:
             logits = made.decoder(torch.tensor([[START, *tokens]]), memory)[0, -1]
@@ -87,13 +96,19 @@ def test_greedy_search_equals_a_plain_implementation():
 def test_prefixes_and_required_phrases_are_candidates(options):
     rows = sources()
     allowed = shortlist().allowed([Request(row, len(row)) for row in rows], DEFAULT_TOKENS)
-    outside = [next((token for token in range(5, VOCABULARY) if not row[token]), 6) for row in allowed]
+    outside = [
+        next((token for token in range(5, VOCABULARY) if not row[token]), 6) for row in allowed
+    ]
     assert sum(token != 6 for token in outside) > 5
     made = model("transformer")
-    for found, token in zip(decode(made, rows, [[token] for token in outside], **options), outside, strict=True):
+    for found, token in zip(
+        decode(made, rows, [[token] for token in outside], **options), outside, strict=True
+    ):
         assert found[0].tokens[0] == token
     for row, token in zip(rows, outside, strict=True):
-        assert all(token in each.tokens for each in decode(made, [row], required=[[token]], **options)[0])
+        assert all(
+            token in each.tokens for each in decode(made, [row], required=[[token]], **options)[0]
+        )
 
 
 @pytest.mark.skipif(compile.library() is None, reason="no C++ compiler here")
@@ -123,5 +138,7 @@ def test_sources_are_tokens_that_the_shortlist_was_learned_for():
     for right in ([3, 4], (0,), []):
         assert _source_tokens(right, 5).tolist() == [*right]
     for wrong in ([5], [3, 5], [-1], [1.0], [[3]], ["a"], "ab", torch.tensor([1]), {1: 2}, None):
-        with pytest.raises(InvalidArgument, match="shortlist: wanted a model of one text as its source"):
+        with pytest.raises(
+            InvalidArgument, match="shortlist: wanted a model of one text as its source"
+        ):
             _source_tokens(wrong, 5)

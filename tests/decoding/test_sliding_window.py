@@ -58,7 +58,9 @@ def test_equals_recomputing_over_the_window(name, options, monkeypatch):
             assert made.decoder.extrapolates == (name in EXTRAPOLATING)
 
 
-@pytest.mark.parametrize("name", ["transformer rotary", "transformer learned", "transformer alibi", "conv"])
+@pytest.mark.parametrize(
+    "name", ["transformer rotary", "transformer learned", "transformer alibi", "conv"]
+)
 def test_streams_and_compiled_steps_equal_the_search_in_pytorch(name, monkeypatch):
     made = language_model(name)
     outputs = {}
@@ -84,15 +86,22 @@ def test_outputs_of_a_predictor_slide():
 
 
 def test_prompts_and_outputs_may_exceed_learned_positions():
-    parts = {"decoder": predictors.PARTS["transformer"] | {"positions": "learned", "max_positions": 8}}
+    parts = {
+        "decoder": predictors.PARTS["transformer"] | {"positions": "learned", "max_positions": 8}
+    }
     predictor = predictors.language_model(context_length=8)
     model = regard.build(parts | {"vocab_size": predictor.target.size}).eval()
-    ((output,),) = replace(predictor, model=model).outputs([" ".join(["the cat"] * 9)], max_length=30)
+    ((output,),) = replace(predictor, model=model).outputs(
+        [" ".join(["the cat"] * 9)], max_length=30
+    )
     assert len(output.token_ids) == 30
 
 
 def test_inputs_of_a_masked_language_model_keep_their_limit():
-    parts = {"encoder": predictors.PARTS["transformer"] | {"positions": "learned", "max_positions": 8}, "head": "mlm"}
+    parts = {
+        "encoder": predictors.PARTS["transformer"] | {"positions": "learned", "max_positions": 8},
+        "head": "mlm",
+    }
     predictor = predictors.language_model(context_length=8)
     model = regard.build(parts | {"vocab_size": predictor.target.size}).eval()
     assert len(replace(predictor, model=model).encode("the cat " * 9, truncate=True)[0]) == 6
@@ -107,7 +116,9 @@ def test_an_ensemble_slides_if_a_member_does():
 def test_recorded_steps_do_not_slide(monkeypatch):
     """A GPU's static decoder leaves a sliding window to PyTorch's."""
     asked = []
-    monkeypatch.setattr("regard.runtime.cuda.engine.static_decoder", lambda *each: asked.append(each))
+    monkeypatch.setattr(
+        "regard.runtime.cuda.engine.static_decoder", lambda *each: asked.append(each)
+    )
     monkeypatch.setattr("regard.runtime.cuda.engine.supported", lambda decoder: True)
     monkeypatch.setattr("regard.kernels.triton_launch.available", lambda device: True)
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)

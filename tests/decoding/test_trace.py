@@ -18,7 +18,9 @@ TEXT = "the red dog sat"
     ],
     ids=str,
 )
-@pytest.mark.parametrize("model", [translator(), translator(decoder="rnn")], ids=["transformer", "rnn"])
+@pytest.mark.parametrize(
+    "model", [translator(), translator(decoder="rnn")], ids=["transformer", "rnn"]
+)
 def test_the_best_ended_nodes_are_the_outputs(model, options):
     trace = BeamTrace()
     outputs = model.outputs([TEXT], trace=trace, **options)[0]
@@ -28,7 +30,9 @@ def test_the_best_ended_nodes_are_the_outputs(model, options):
     for rank, output in enumerate(outputs):
         end = ends[output.token_ids]
         path = [trace.nodes[i] for i in trace.path(end)]
-        assert [node.log_probability for node in path] == pytest.approx(list(output.log_probabilities), abs=1e-5)
+        assert [node.log_probability for node in path] == pytest.approx(
+            list(output.log_probabilities), abs=1e-5
+        )
         assert trace.nodes[end].score == pytest.approx(output.score, abs=1e-5)
         assert trace.nodes[end].total == pytest.approx(output.log_probability, abs=1e-4)
         if best is not None:
@@ -42,7 +46,9 @@ def test_every_node_hangs_on_one_that_was_kept():
     kept: dict[int, int] = {}
     for i, node in enumerate(trace.nodes):
         assert node.parent < i
-        assert node.parent == ROOT or (trace.nodes[node.parent].kept and trace.nodes[node.parent].score is None)
+        assert node.parent == ROOT or (
+            trace.nodes[node.parent].kept and trace.nodes[node.parent].score is None
+        )
         depth[i] = depth[node.parent] + 1
         kept[depth[i]] = kept.get(depth[i], 0) + node.kept
     assert set(kept.values()) <= {0, 3}

@@ -37,7 +37,9 @@ def outputs(name: str, workers: int | None, **options):
 def used(monkeypatch) -> set[str]:
     """The names of threads in which batches were searched."""
     names, run = set[str](), SearchBatch.run
-    monkeypatch.setattr(SearchBatch, "run", lambda self: (names.add(threading.current_thread().name), run(self))[1])
+    monkeypatch.setattr(
+        SearchBatch, "run", lambda self: (names.add(threading.current_thread().name), run(self))[1]
+    )
     return names
 
 
@@ -48,8 +50,12 @@ def test_workers_change_no_output(used, name, options):
     assert used == {threading.current_thread().name}
     together = outputs(name, 3, **options, batch_tokens=20)
     assert len(used) > 2
-    assert [[each.tokens for each in one] for one in together] == [[each.tokens for each in one] for one in alone]
-    if name != "transformer rotary":  # the others' steps are compiled, and do not depend on the batch
+    assert [[each.tokens for each in one] for one in together] == [
+        [each.tokens for each in one] for one in alone
+    ]
+    if (
+        name != "transformer rotary"
+    ):  # the others' steps are compiled, and do not depend on the batch
         assert together == alone
 
 
@@ -69,9 +75,16 @@ def test_compiled_decoders_use_all_threads_by_default(used):
 def test_the_engine_is_asked_for_the_longest_output(monkeypatch):
     """Where it would slide over its window, steps are not compiled, and threads gain nothing."""
     asked, decoder_for = [], engines.decoder_for
-    monkeypatch.setattr(engines, "decoder_for", lambda *given: (asked.append(given[1]), decoder_for(*given))[1])
+    monkeypatch.setattr(
+        engines, "decoder_for", lambda *given: (asked.append(given[1]), decoder_for(*given))[1]
+    )
     config = DecodeConfig(max_length=LONGEST, max_length_ratio=1.0)
-    dict(search(SearchTask(model("transformer"), Tokens.of, config), [Request(row, len(row)) for row in ROWS]))
+    dict(
+        search(
+            SearchTask(model("transformer"), Tokens.of, config),
+            [Request(row, len(row)) for row in ROWS],
+        )
+    )
     lengths = [Request(row, len(row)).max_length(config) for row in ROWS]
     assert asked[0].max_length == max(lengths) > min(lengths)
 
@@ -85,7 +98,12 @@ def test_a_capture_sees_the_search_of_its_own_thread(used):
 
 def test_few_requests_are_searched_by_one_thread(used):
     config = DecodeConfig(max_length=LONGEST)
-    list(search(SearchTask(model("transformer"), Tokens.of, config, workers=3), [Request(ROWS[0], len(ROWS[0]))] * 3))
+    list(
+        search(
+            SearchTask(model("transformer"), Tokens.of, config, workers=3),
+            [Request(ROWS[0], len(ROWS[0]))] * 3,
+        )
+    )
     assert used == {threading.current_thread().name}
 
 
@@ -153,13 +171,22 @@ def test_fewer_than_one_worker_is_refused(wrong):
 def test_threads_that_search_at_once(monkeypatch, changes, count, compiled, threads):
     settings = {"device": "cpu", "workers": None, "logits_processors": (), "trace": None} | changes
     task = object.__new__(SearchTask)
-    settings |= {"window": None, "config": DecodeConfig(), "model": None, "device": torch.device(settings["device"])}
+    settings |= {
+        "window": None,
+        "config": DecodeConfig(),
+        "model": None,
+        "device": torch.device(settings["device"]),
+    }
     vars(task).update(settings)
     monkeypatch.setattr(request_groups.torch, "get_num_threads", lambda: 4)
     monkeypatch.setattr(
-        request_groups.engines, "decoder_for", lambda model, options: SimpleNamespace(compiled=compiled)
+        request_groups.engines,
+        "decoder_for",
+        lambda model, options: SimpleNamespace(compiled=compiled),
     )
-    planned = [PlannedRequest(Request([3], 1), number, 1, [], 0, 9, None) for number in range(count)]
+    planned = [
+        PlannedRequest(Request([3], 1), number, 1, [], 0, 9, None) for number in range(count)
+    ]
     if threads is None:
         with pytest.raises(InvalidArgument, match="workers: wanted 1 for a model on a GPU"):
             request_groups.search_workers(task, planned)

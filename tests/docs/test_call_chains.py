@@ -13,8 +13,14 @@ from regard.runtime.cpu import compile as engine
 from support.predictors import translator
 
 PAGE = (Path(__file__).parents[2] / "docs" / "internals.md").read_text("utf-8")
-CHAINS = [block for block in re.findall(r"^```text\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE) if "regard." in block]
-Edge = tuple[str | None, str]  # the nearest listed function that was running, and the one that was called
+CHAINS = [
+    block
+    for block in re.findall(r"^```text\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+    if "regard." in block
+]
+Edge = tuple[
+    str | None, str
+]  # the nearest listed function that was running, and the one that was called
 
 
 def tree(block: str) -> list[Edge]:
@@ -61,7 +67,9 @@ def traced(names: set[str], run: Callable[[], object]) -> list[Edge]:
 def wrong(wanted: list[Edge], found: list[Edge]) -> list[str]:
     """What a chain states and the calls do not show."""
     first = {edge: i for i, edge in reversed([*enumerate(found)])}
-    problems = [f"{name} is not called in {above}" for above, name in wanted if (above, name) not in first]
+    problems = [
+        f"{name} is not called in {above}" for above, name in wanted if (above, name) not in first
+    ]
     siblings: dict[str | None, list[str]] = {}
     for above, name in wanted:
         siblings.setdefault(above, []).append(name)
@@ -89,7 +97,10 @@ def test_the_page_has_five_chains():
 
 @pytest.mark.slow
 def test_a_batch_of_training(tmp_path):
-    field, part = {"tokenizer": "bytes"}, {"kind": "transformer", "dim": 8, "layers": 1, "heads": 2, "ffn_dim": 8}
+    field, part = (
+        {"tokenizer": "bytes"},
+        {"kind": "transformer", "dim": 8, "layers": 1, "heads": 2, "ffn_dim": 8},
+    )
     recipe = {
         "data": {"source": field, "target": field},
         "model": {"encoder": part, "decoder": part},
@@ -97,7 +108,10 @@ def test_a_batch_of_training(tmp_path):
     }
     data = {"train": [("ab", "ba"), ("cd", "dc")], "valid": [("ab", "ba")]}
     train = regard.train  # imports are not traced
-    check(CHAINS[:1], lambda: train(recipe, tmp_path / "run", data=data, cache=tmp_path, progress=False))
+    check(
+        CHAINS[:1],
+        lambda: train(recipe, tmp_path / "run", data=data, cache=tmp_path, progress=False),
+    )
 
 
 def test_a_prediction(transformer):
@@ -108,7 +122,10 @@ def test_a_prediction(transformer):
 
 def test_a_look(transformer):
     check(
-        CHAINS[2:3], lambda: regard.look(transformer, "the cat sat", max_length=4)["decoder 1 cross"].weights(rows=[0])
+        CHAINS[2:3],
+        lambda: regard.look(transformer, "the cat sat", max_length=4)["decoder 1 cross"].weights(
+            rows=[0]
+        ),
     )
 
 
@@ -118,7 +135,12 @@ def test_a_request_over_http(transformer):
 
     def ask() -> None:
         with served({"model": transformer}) as server:
-            assert server.ask("/predict", {"model": "model", "input": "the cat sat", "max_length": 4})[0] == 200
+            assert (
+                server.ask("/predict", {"model": "model", "input": "the cat sat", "max_length": 4})[
+                    0
+                ]
+                == 200
+            )
 
     check(CHAINS[3:], ask)
 

@@ -25,7 +25,9 @@ def unknown(arguments: list[str]) -> str:
         command, arguments = found, arguments[1:]
         context = command.context_class(command, parent=context)
     try:
-        command.make_parser(context).parse_args([word for word in arguments if word not in ("…", "...", ">", "<")])
+        command.make_parser(context).parse_args(
+            [word for word in arguments if word not in ("…", "...", ">", "<")]
+        )
     except Exception as error:  # a usage error of the click that typer carries
         return "" if str(error) == f"Option '{arguments[-1]}' requires an argument." else str(error)
     return ""
@@ -35,7 +37,10 @@ def documented() -> Iterator[tuple[str, list[str]]]:
     """Each call of `regard` in the blocks and in the text of the pages, with its page."""
     for page in PAGES:
         text = page.read_text("utf-8")
-        code = [*SHELL.findall(text), *(each.replace("\n", " ") for each in INLINE.findall(SHELL.sub("", text)))]
+        code = [
+            *SHELL.findall(text),
+            *(each.replace("\n", " ") for each in INLINE.findall(SHELL.sub("", text))),
+        ]
         for command in (command for each in code for command in simple_commands(each)):
             if (arguments := of_regard(command)) is not None and arguments[:1] != ["VERB"]:
                 yield str(page.relative_to(ROOT)), arguments
@@ -45,7 +50,9 @@ def test_every_verb_and_option_of_the_pages_exists():
     found = list(documented())
     assert len(found) > 150
     assert len({page for page, _ in found}) > 20
-    assert [(page, *arguments, problem) for page, arguments in found if (problem := unknown(arguments))] == []
+    assert [
+        (page, *arguments, problem) for page, arguments in found if (problem := unknown(arguments))
+    ] == []
 
 
 def test_every_target_of_make_in_the_pages_exists():
@@ -60,8 +67,14 @@ def test_every_target_of_make_in_the_pages_exists():
 
 
 def test_a_command_that_does_not_exist_is_found():
-    script = "A=1 regard predict run --beam 4 < x | head; (cd y && regard nonsense) # regard --wrong\n"
+    script = (
+        "A=1 regard predict run --beam 4 < x | head; (cd y && regard nonsense) # regard --wrong\n"
+    )
     script += "python -m regard look m t --maps a"
-    found = [arguments for command in simple_commands(script) if (arguments := of_regard(command)) is not None]
+    found = [
+        arguments
+        for command in simple_commands(script)
+        if (arguments := of_regard(command)) is not None
+    ]
     assert [each[0] for each in found] == ["predict", "nonsense", "look"]
     assert [unknown(each) for each in found] == ["", "no verb nonsense", "No such option: --maps"]

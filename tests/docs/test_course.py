@@ -37,7 +37,12 @@ def test_there_are_twelve_lessons_of_one_form():
     for path in LESSONS:
         text = path.read_text("utf-8")
         parts = re.findall(r"^## (.*)", text, re.M)
-        assert parts == ["The idea", "Twenty lines", "An experiment that could have failed", "Exercises"], path.name
+        assert parts == [
+            "The idea",
+            "Twenty lines",
+            "An experiment that could have failed",
+            "Exercises",
+        ], path.name
         assert "*Covers: " in text, path.name
         assert "\nassert " in text or "    assert " in text, path.name
         assert len(re.findall(r"^\d\. `exercise_\d\(", text, re.M)) == 3, path.name
@@ -92,18 +97,24 @@ def test_the_commands_of_the_course_run(tmp_path):
     """In a copy of the folders, with the file of answers that the page shows."""
     run, grade = (block.code for block in run_by("course") if block.language == "sh")
     (answers,) = (block for block in run_by("course") if block.file)
-    (pasted,) = (block.code for block in blocks() if block.page == answers.page and block.language == "text")
+    (pasted,) = (
+        block.code for block in blocks() if block.page == answers.page and block.language == "text"
+    )
     for name in ("course", "tools"):
         shutil.copytree(ROOT / "docs" / name, tmp_path / "docs" / name)
     (tmp_path / "docs/course" / answers.file).write_text(answers.code)
     start = f'python() {{ "{sys.executable}" "$@"; }}\n'
-    done = subprocess.run(["bash", "-ec", start + run], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["bash", "-ec", start + run], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert "with attention" in done.stdout
     pictures = sorted(path.name for path in (tmp_path / "docs/course").glob("*.svg"))
     assert pictures == ["01-bottleneck-2.svg", "01-bottleneck-3.svg", "01-bottleneck-4.svg"]
     folder = tmp_path / "docs" / "course"
-    graded = subprocess.run(["bash", "-c", start + grade], cwd=folder, capture_output=True, text=True, check=False)
+    graded = subprocess.run(
+        ["bash", "-c", start + grade], cwd=folder, capture_output=True, text=True, check=False
+    )
     assert (graded.returncode, graded.stdout) == (1, pasted), graded.stderr
 
 
@@ -118,12 +129,16 @@ def test_a_cell_that_grades_takes_a_solution(block, capsys):
     assert capsys.readouterr().out == f"Exercise {lesson}.{exercise}: correct.\n"
 
 
-@pytest.mark.parametrize("arguments", [[], ["1"], ["13", "answers.py"], ["one", "answers.py"], ["1", "none.py"]])
+@pytest.mark.parametrize(
+    "arguments", [[], ["1"], ["13", "answers.py"], ["one", "answers.py"], ["1", "none.py"]]
+)
 def test_a_wrong_call_of_the_grader_is_explained(arguments, tmp_path, monkeypatch):
     (tmp_path / "answers.py").touch()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["course.py", *arguments])
-    with pytest.raises(SystemExit, match=r"^usage: python course\.py LESSON ANSWERS\.py"):  # a text: exit status 1
+    with pytest.raises(
+        SystemExit, match=r"^usage: python course\.py LESSON ANSWERS\.py"
+    ):  # a text: exit status 1
         runpy.run_path(str(COURSE / "course.py"), run_name="__main__")
 
 
@@ -134,26 +149,40 @@ def test_a_cell_gives_what_it_printed_and_its_last_expression():
     assert picture == {"text": "", "svg": "<svg/>", "alt": "a picture"}
     with pytest.raises(AssertionError):
         run_lesson.run("assert False", {}, "cell")
-    assert run_lesson.cells("```python\na\n```\n```python .noeval\nb\n```\n```python\nc\n```\n") == ["a\n", "c\n"]
+    assert run_lesson.cells(
+        "```python\na\n```\n```python .noeval\nb\n```\n```python\nc\n```\n"
+    ) == ["a\n", "c\n"]
 
 
 def test_a_lesson_run_by_hand_prints_and_saves_its_pictures(tmp_path):
     picture = "import course\ncourse.Picture(b'<svg/>', 'a picture')"
-    (tmp_path / "lesson.md").write_text(f"```python\nprint('a')\n```\n\n```python\n{picture}\n```\n")
+    (tmp_path / "lesson.md").write_text(
+        f"```python\nprint('a')\n```\n\n```python\n{picture}\n```\n"
+    )
     command = [sys.executable, ROOT / "docs/tools/run_lesson.py", tmp_path / "lesson.md"]
-    settings = os.environ | {"PYTHONPATH": f"{COURSE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
-    done = subprocess.run(command, cwd=tmp_path, env=settings, capture_output=True, text=True, check=True)
+    settings = os.environ | {
+        "PYTHONPATH": f"{COURSE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    }
+    done = subprocess.run(
+        command, cwd=tmp_path, env=settings, capture_output=True, text=True, check=True
+    )
     assert done.stdout == "a\n[a picture: lesson-2.svg]\n"
     assert (tmp_path / "lesson-2.svg").read_text() == "<svg/>"
 
 
 def test_the_table_of_claims_names_lessons_and_tests_that_exist():
     text = (COURSE / "notes.md").read_text("utf-8")
-    rows = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith("| claim")]
+    rows = [
+        line
+        for line in text.splitlines()
+        if line.startswith("| ") and not line.startswith("| claim")
+    ]
     assert len(rows) > 50
     assert [row for row in rows if len(row.split("|")) != 5 or not row.split("|")[3].strip()] == []
     lessons = {int(number) for number in re.findall(r"[Ll]essons? (\d+)", text)}
     assert lessons == set(range(1, 13))
     numbers = {int(number) for number in re.findall(r"claims? (\d)", text)}
     assert numbers == set(range(1, 9)), "every experiment of docs/claims.md"
-    assert [path for path in re.findall(r"`(tests/[\w/.]+)`", text) if not (ROOT / path).exists()] == []
+    assert [
+        path for path in re.findall(r"`(tests/[\w/.]+)`", text) if not (ROOT / path).exists()
+    ] == []

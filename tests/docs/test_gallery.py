@@ -16,7 +16,10 @@ def test_every_picture_is_drawn_by_the_block_above_it():
     assert len(DRAWN) >= 24
     assert len({*DRAWN}) == len(DRAWN) == PAGE.count("](gallery/")
     assert [name for block in BLOCKS for name in block.drawn if name not in block.text] == []
-    assert {path.name for path in gallery.PICTURES.iterdir() if path.is_file()} == {*DRAWN, "drawing.py"}
+    assert {path.name for path in gallery.PICTURES.iterdir() if path.is_file()} == {
+        *DRAWN,
+        "drawing.py",
+    }
 
 
 def test_every_picture_is_small_and_described():
@@ -26,9 +29,16 @@ def test_every_picture_is_small_and_described():
 
 def test_every_picture_has_its_own_background():
     """They are read on light and on dark pages."""
-    assert {Path(name).suffix for name in DRAWN} == {".svg", ".png"}  # the package's PNG files are opaque
+    assert {Path(name).suffix for name in DRAWN} == {
+        ".svg",
+        ".png",
+    }  # the package's PNG files are opaque
     for name in (name for name in DRAWN if name.endswith(".svg")):
-        first = ElementTree.parse(gallery.PICTURES / name).getroot().find("{http://www.w3.org/2000/svg}rect")
+        first = (
+            ElementTree.parse(gallery.PICTURES / name)
+            .getroot()
+            .find("{http://www.w3.org/2000/svg}rect")
+        )
         assert first is not None, name
         assert first.get("fill") in ("#ffffff", "#fff", "white"), name
 
@@ -45,8 +55,12 @@ def drawn_by(page: str, work: Path, drawing: str = "one") -> list[str]:
 
 
 def test_only_what_has_changed_runs_again(tmp_path):
-    train = "```sh\necho x > a.txt\n```\n\n```sh\nmkdir -p runs/a && cat a.txt >> runs/a/count\n```\n"
-    page = f"{train}\n```sh\ncat runs/a/count > a.svg; echo y >> total\n```\n\n![A](gallery/a.svg)\n"
+    train = (
+        "```sh\necho x > a.txt\n```\n\n```sh\nmkdir -p runs/a && cat a.txt >> runs/a/count\n```\n"
+    )
+    page = (
+        f"{train}\n```sh\ncat runs/a/count > a.svg; echo y >> total\n```\n\n![A](gallery/a.svg)\n"
+    )
     assert drawn_by(page, tmp_path) == ["a.svg"]
     assert drawn_by(page, tmp_path) == []
     assert drawn_by(page, tmp_path, "other modules") == ["a.svg"]
@@ -79,4 +93,6 @@ def test_pictures_without_a_model_are_drawn_again(tmp_path):
     names = gallery.draw(chosen, tmp_path / "work", tmp_path, "test")
     assert {"scaling.svg", "positions-distance.svg"} <= {*names}
     for name in names:
-        assert (tmp_path / name).read_bytes().count(b"<text") == (gallery.PICTURES / name).read_bytes().count(b"<text")
+        assert (tmp_path / name).read_bytes().count(b"<text") == (
+            gallery.PICTURES / name
+        ).read_bytes().count(b"<text")

@@ -21,7 +21,9 @@ def test_a_guide_runs_and_its_commands_print_what_is_pasted(path, tmp_path):
         pytest.skip("needs bash")
     text = path.read_text("utf-8")
     again = run_guide.run(text, tmp_path)
-    pasted, printed = ([match[3] for match in run_guide.BLOCK.finditer(each)] for each in (text, again))
+    pasted, printed = (
+        [match[3] for match in run_guide.BLOCK.finditer(each)] for each in (text, again)
+    )
     assert [None if each is None else len(each.splitlines()) for each in printed] == [
         None if each is None else len(each.splitlines()) for each in pasted
     ], "run `python docs/tools/run_guide.py docs/guides/*.md`"
@@ -35,7 +37,9 @@ def test_a_guide_says_what_it_needs(path):
     signs = {"import PIL|from PIL": "`images`", "transformers import": "transformers`"}
     for code, words in {**signs, "^regard serve": "`serve`", "^regard convert": "`yaml`"}.items():
         assert (words in needs) or not re.search(code, text, re.M), words
-    for name in run_guide.NAME.findall("".join(block[2] for block in run_guide.BLOCK.finditer(text)))[:1]:
+    for name in run_guide.NAME.findall(
+        "".join(block[2] for block in run_guide.BLOCK.finditer(text))
+    )[:1]:
         assert "is a\nfile: save it under that name" in needs, name
 
 
@@ -47,7 +51,8 @@ def test_what_a_command_prints_is_pasted_after_it(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "code", ["exit 3", "(exit 3) | cat", "cat /dev/null | (exit 3)\necho done", "regard nonsense | cat"]
+    "code",
+    ["exit 3", "(exit 3) | cat", "cat /dev/null | (exit 3)\necho done", "regard nonsense | cat"],
 )
 def test_a_command_that_fails_anywhere_in_a_pipeline_ends_the_guide(code, tmp_path):
     with pytest.raises(run_guide.GuideFailed, match=r"ended with [32]"):
@@ -61,8 +66,13 @@ def test_a_pipeline_may_end_before_its_input_and_a_failure_may_be_expected(tmp_p
 
 
 def test_the_options_of_other_libraries_are_given_as_recipe_keys_that_exist():
-    table, reference = ((ROOT / "docs" / name).read_text("utf-8") for name in ("guides/move.md", "recipe.md"))
-    named = {name.rpartition(".")[2] for name in re.findall(r"`((?:train|decode|data|model)\.[a-z_.]+)`", table)}
+    table, reference = (
+        (ROOT / "docs" / name).read_text("utf-8") for name in ("guides/move.md", "recipe.md")
+    )
+    named = {
+        name.rpartition(".")[2]
+        for name in re.findall(r"`((?:train|decode|data|model)\.[a-z_.]+)`", table)
+    }
     own = {row.split("|")[5] for row in table.splitlines() if row.startswith("| ")}
     keys = {key for cell in own for key in re.findall(r"\.([a-z_]+)(?: =|`)", cell)}
     assert len(keys) > 25

@@ -17,13 +17,19 @@ def test_every_picture_is_drawn_by_a_command():
     assert len({*drawn}) == len(drawn)
     kept = {path.name for path in DOCS.iterdir() if path.suffix in (".svg", ".webp", ".png")}
     assert kept == {*drawn} | ELSEWHERE
-    pages = "".join(path.read_text("utf-8") for path in (*DOCS.rglob("*.md"), pictures.ROOT / "README.md"))
+    pages = "".join(
+        path.read_text("utf-8") for path in (*DOCS.rglob("*.md"), pictures.ROOT / "README.md")
+    )
     assert [name for name in kept if name not in pages] == []
 
 
 def test_sources_and_commands_exist_and_every_group_was_drawn():
     for group in pictures.GROUPS.values():
-        assert [name for name in (*group.sources, group.command[0]) if not (pictures.ROOT / name).exists()] == []
+        assert [
+            name
+            for name in (*group.sources, group.command[0])
+            if not (pictures.ROOT / name).exists()
+        ] == []
     assert {*json.loads(pictures.RECORD.read_text("utf-8"))} == {*pictures.GROUPS}
 
 
@@ -47,16 +53,23 @@ def drawn(tmp_path, monkeypatch) -> list[str]:
     monkeypatch.setattr(pictures, "GROUPS", groups)
     monkeypatch.setattr(pictures, "ROOT", tmp_path)
     monkeypatch.setattr(pictures, "RECORD", tmp_path / "record.json")
-    monkeypatch.setattr(pictures.Group, "digest", lambda self: (tmp_path / self.sources[0]).read_text())
+    monkeypatch.setattr(
+        pictures.Group, "digest", lambda self: (tmp_path / self.sources[0]).read_text()
+    )
     monkeypatch.setattr(pictures, "draw", lambda group: done.append(group.pictures[0]))
     return done
 
 
-def test_only_what_has_changed_is_drawn_and_what_cannot_be_drawn_is_named(tmp_path, drawn, capsys, monkeypatch):
+def test_only_what_has_changed_is_drawn_and_what_cannot_be_drawn_is_named(
+    tmp_path, drawn, capsys, monkeypatch
+):
     monkeypatch.delenv("REGARD_DATA", raising=False)
     pictures.main([])
     assert drawn == ["a.svg"]
-    assert "b.svg: drawn from an older b.py; kept, as drawing it needs Multi30k in" in capsys.readouterr().err
+    assert (
+        "b.svg: drawn from an older b.py; kept, as drawing it needs Multi30k in"
+        in capsys.readouterr().err
+    )
     monkeypatch.setenv("REGARD_DATA", "data")
     pictures.main([])
     pictures.main([])

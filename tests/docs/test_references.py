@@ -43,7 +43,11 @@ def test_every_public_name_is_on_the_api_page_once():
     listed = [name for names in api_reference.GROUPS.values() for name in names]
     assert sorted([*listed, "register"]) == sorted(regard.__all__)
     defined = inspect.getmembers(regard.register, inspect.isfunction)
-    own = {name for name, function in defined if function.__module__ == "regard.register" and name[0] != "_"}
+    own = {
+        name
+        for name, function in defined
+        if function.__module__ == "regard.register" and name[0] != "_"
+    }
     assert set(api_reference.REGISTER) == own
 
 
@@ -64,12 +68,16 @@ def test_every_public_function_and_class_explains_each_argument():
     found = list(public_callables())
     assert len(found) > 150
     assert [name for name, _, text in found if not text.strip()] == []
-    assert [(name, missing) for name, value, text in found if (missing := unexplained(value, text))] == []
+    assert [
+        (name, missing) for name, value, text in found if (missing := unexplained(value, text))
+    ] == []
     assert unexplained(lambda rows, heads: None, "heads   which ones") == ["rows"]
 
 
 def test_the_page_of_exit_codes_names_every_error_with_its_code():
-    rows = re.findall(r"^\| (\S.*?) \|.*\| (.*?) \|$", (DOCS / "exit-codes.md").read_text("utf-8"), re.M)
+    rows = re.findall(
+        r"^\| (\S.*?) \|.*\| (.*?) \|$", (DOCS / "exit-codes.md").read_text("utf-8"), re.M
+    )
     named = {name: code for code, names in rows for name in re.findall(r"`(\w+)`", names)}
     assert len(named) >= 9
     for name, code in named.items():
@@ -82,8 +90,12 @@ def test_the_page_of_exit_codes_names_every_error_with_its_code():
 
 
 def test_every_environment_variable_that_the_source_reads_is_listed():
-    source = "\n".join(path.read_text() for path in (ROOT / "hatch_build.py", *(ROOT / "src").rglob("*.py")))
-    read = set(re.findall(r"environ(?:\.get\(|\[)[\"']([A-Z_]+)[\"']", source)) | {"REGARD_API_KEYS"}
+    source = "\n".join(
+        path.read_text() for path in (ROOT / "hatch_build.py", *(ROOT / "src").rglob("*.py"))
+    )
+    read = set(re.findall(r"environ(?:\.get\(|\[)[\"']([A-Z_]+)[\"']", source)) | {
+        "REGARD_API_KEYS"
+    }
     listed = set(re.findall(r"`([A-Z_]{3,})`", (DOCS / "environment.md").read_text("utf-8")))
     assert {"REGARD_CACHE", "REGARD_NATIVE", "REGARD_ENGINE"} <= read
     assert read - INTERNAL - listed == set()

@@ -53,8 +53,21 @@ def site(tmp_path_factory) -> Path:
     for package in ("sphinx", "myst_parser", "furo", "sphinx_copybutton"):
         pytest.importorskip(package, reason="needs the extra `docs`: pip install 'regard[docs]'")
     out = tmp_path_factory.mktemp("site")
-    build = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "-d", out / "doctrees"]
-    done = subprocess.run([*build, ROOT / "docs", out / "html"], capture_output=True, text=True, check=False)
+    build = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-W",
+        "--keep-going",
+        "-q",
+        "-b",
+        "html",
+        "-d",
+        out / "doctrees",
+    ]
+    done = subprocess.run(
+        [*build, ROOT / "docs", out / "html"], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return out / "html"
 
@@ -69,7 +82,9 @@ def broken(site: Path) -> list[str]:
             if parts.scheme in ("http", "https", "data", "mailto"):
                 continue
             file = (path.parent / unquote(parts.path)).resolve() if parts.path else path
-            if not file.is_file() or (file in pages and unquote(parts.fragment) not in pages[file].anchors):
+            if not file.is_file() or (
+                file in pages and unquote(parts.fragment) not in pages[file].anchors
+            ):
                 found.append(f"{path.relative_to(site)}: {target}")
     return found
 
@@ -79,7 +94,9 @@ def test_every_link_of_the_site_leads_somewhere(site, tmp_path):
     assert broken(site) == []
     assert 'href="../index.html#install"' in (site / "guides" / "translate.html").read_text("utf-8")
     assert 'href="../claims.html"' in (site / "course" / "01-bottleneck.html").read_text("utf-8")
-    (tmp_path / "page.html").write_text("<a href='none.html'>x</a><a href='#none'>y</a><a href='#is'>z</a><p id='is'>")
+    (tmp_path / "page.html").write_text(
+        "<a href='none.html'>x</a><a href='#none'>y</a><a href='#is'>z</a><p id='is'>"
+    )
     assert broken(tmp_path) == ["page.html: none.html", "page.html: #none"]
 
 
@@ -109,5 +126,7 @@ def test_the_search_finds_a_page_offline(site):
     with browser() as launched, strict_pages(launched) as opened:
         page = opened(f"{(site / 'search.html').as_uri()}?q=sinusoidal")
         page.wait_for_selector("#search-results li a")
-        names = page.eval_on_selector_all("#search-results li a", "links => links.map(each => each.href)")
+        names = page.eval_on_selector_all(
+            "#search-results li a", "links => links.map(each => each.href)"
+        )
     assert any("api.html" in name for name in names)

@@ -22,14 +22,31 @@ import regard
 from regard.data.synthetic import sampling
 from support.command_line import command, process
 from support.page_blocks import ROOT, Block, run_by
-from support.page_commands import COMMENT, SMALL, of_regard, runner, simple_commands, write_parallel_text
+from support.page_commands import (
+    COMMENT,
+    SMALL,
+    of_regard,
+    runner,
+    simple_commands,
+    write_parallel_text,
+)
 from support.processes import free_ports
 
 pytestmark = pytest.mark.slow
 SIZES = {"dim": 16, "layers": 2, "heads": 2, "ffn_dim": 32}
 PART = {"kind": "transformer", **SIZES}
-VIT = {"kind": "vit", "patch_size": 16, "transformer": {**SIZES, "positions": "learned", "max_positions": 16}}
-TRAIN = {"max_steps": 4, "warmup_steps": 2, "validate_every": 4, "batch_tokens": 256, "device": "cpu"}
+VIT = {
+    "kind": "vit",
+    "patch_size": 16,
+    "transformer": {**SIZES, "positions": "learned", "max_positions": 16},
+}
+TRAIN = {
+    "max_steps": 4,
+    "warmup_steps": 2,
+    "validate_every": 4,
+    "batch_tokens": 256,
+    "device": "cpu",
+}
 PAGES = sorted({block.page for block in run_by("commands")})
 RUNS = ("old", "new", "translation", "en-de", "de-en", "rnn", "transformer", "small", "large", "one", "two", "other",
         "seed-1", "seed-2", "seed-3")  # fmt: skip  # copies of one run
@@ -51,8 +68,21 @@ CHANGES = {  # for `regard train`, by the recipe that a page names
 }
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 NEEDED = {"docs/cli.md": ("ctranslate2", "onnx", "optuna", "sacrebleu", "uvicorn", "yaml")}
-WITHOUT = {"docs/claims.md"}  # pages of which no command runs here: see NOT_RUN of support/page_commands.py
-README_VERBS = ["train", "look", "recipes", "convert", "train", "evaluate", "predict", "look", "import", "export"]
+WITHOUT = {
+    "docs/claims.md"
+}  # pages of which no command runs here: see NOT_RUN of support/page_commands.py
+README_VERBS = [
+    "train",
+    "look",
+    "recipes",
+    "convert",
+    "train",
+    "evaluate",
+    "predict",
+    "look",
+    "import",
+    "export",
+]
 HERE = (  # what a page names of other machines and long runs, and what stands for it on this one
     ("hf:Helsinki-NLP/opus-mt-en-de", "theirs"),  # a folder of transformers
     ("/shared/", ""),
@@ -87,24 +117,46 @@ def _write_models() -> None:
         for name, split in (("train", "train"), ("valid", "val"), ("test", "test_2016_flickr"))
     }
     data = {**files, "source": text, "target": text, "shared_vocab": True}
-    recipe = {"data": data, "model": {"encoder": PART, "decoder": PART, "tie_embeddings": "all"}, "train": TRAIN}
+    recipe = {
+        "data": data,
+        "model": {"encoder": PART, "decoder": PART, "tie_embeddings": "all"},
+        "train": TRAIN,
+    }
     regard.train({**recipe, "decode": {"max_length": 8}}, "runs/mine")
     for name in RUNS:
         shutil.copytree("runs/mine", f"runs/{name}")
     regard.export("runs/mine", "huggingface", "theirs")
     assert command("import", "theirs", "--out", "models/en-de").returncode == 0
-    story = {"data": {"target": text}, "model": {"decoder": {**PART, "positions": "learned"}, "output_bias": False}}
-    regard.train({**story, "train": TRAIN}, "runs/stories", data={"train": ["once upon a time a dog runs"] * 8})
+    story = {
+        "data": {"target": text},
+        "model": {"decoder": {**PART, "positions": "learned"}, "output_bias": False},
+    }
+    regard.train(
+        {**story, "train": TRAIN},
+        "runs/stories",
+        data={"train": ["once upon a time a dog runs"] * 8},
+    )
     for name in ("tales", "language-model"):
         shutil.copytree("runs/stories", f"runs/{name}")
     regard.export("runs/stories", "huggingface", "downloads/gpt2")
     image, label = {"kind": "image", "image_size": 64}, {"kind": "label"}
     navy, red = (str(Path(f"{name}.png").resolve()) for name in ("cat", "dog"))
-    captions = {"data": {"source": image, "target": text}, "model": {"encoder": VIT, "decoder": PART}, "train": TRAIN}
+    captions = {
+        "data": {"source": image, "target": text},
+        "model": {"encoder": VIT, "decoder": PART},
+        "train": TRAIN,
+    }
     shown = {"train": [(navy, "a blue picture"), (red, "a red one")] * 4}
     regard.train({**captions, "decode": {"max_length": 5}}, "runs/captions", data=shown)
-    pets = {"data": {"source": image, "target": label}, "model": {"encoder": VIT, "pool": {"kind": "mean"}}}
-    regard.train({**pets, "train": TRAIN}, "runs/pets", data={"train": [(navy, "cat"), (red, "dog"), (red, "fox")] * 4})
+    pets = {
+        "data": {"source": image, "target": label},
+        "model": {"encoder": VIT, "pool": {"kind": "mean"}},
+    }
+    regard.train(
+        {**pets, "train": TRAIN},
+        "runs/pets",
+        data={"train": [(navy, "cat"), (red, "dog"), (red, "fox")] * 4},
+    )
     letters = {"tokenizer": "characters"}
     dates = {
         "data": {"source": letters, "target": letters},
@@ -126,7 +178,15 @@ def _write_models() -> None:
 
 def _write_images() -> None:
     Path("photos").mkdir()
-    for name in ("photos/one.png", "photos/two.jpg", "photo.png", "photo.jpg", "scene.png", "dog.jpg", "cat.png"):
+    for name in (
+        "photos/one.png",
+        "photos/two.jpg",
+        "photo.png",
+        "photo.jpg",
+        "scene.png",
+        "dog.jpg",
+        "cat.png",
+    ):
         Image.new("RGB", (64, 64), "navy").save(name)
     Image.new("RGB", (64, 64), "red").save("dog.png")
     with zipfile.ZipFile("photos.zip", "w") as file:
@@ -173,7 +233,11 @@ class Session:
     """Runs the commands of a page one after the other, as a reader would, in the current folder."""
 
     def __init__(self) -> None:
-        self.ran, self.verbs, self.said = 0, list[str](), None  # said: what `echo` gives to the next command
+        self.ran, self.verbs, self.said = (
+            0,
+            list[str](),
+            None,
+        )  # said: what `echo` gives to the next command
         self.updates = 4
 
     def run(self, block: Block) -> None:
@@ -198,7 +262,11 @@ class Session:
         assert arguments is not None
         verb = arguments[0]
         self.verbs.append(verb)
-        if verb in ("train", "export", "import", "sweep") and "--out" in arguments and "--resume" not in arguments:
+        if (
+            verb in ("train", "export", "import", "sweep")
+            and "--out" in arguments
+            and "--resume" not in arguments
+        ):
             out = Path(arguments[arguments.index("--out") + 1])  # pages use a name again
             shutil.rmtree(out, ignore_errors=True)
             out.unlink(missing_ok=True)
@@ -211,8 +279,14 @@ class Session:
         read, written = (_redirected(arguments, sign) for sign in "<>")
         text = self.said or "a dog runs\n" if read is None else Path(read).read_text("utf-8")
         self.said = None
-        arguments = [word for each in arguments for word in (sorted(glob.glob(each)) if "*" in each else [each])]
-        start = process if verb == "export" else command  # PyTorch exports no type checks, which tests have
+        arguments = [
+            word
+            for each in arguments
+            for word in (sorted(glob.glob(each)) if "*" in each else [each])
+        ]
+        start = (
+            process if verb == "export" else command
+        )  # PyTorch exports no type checks, which tests have
         done = start(*arguments, text=text)
         assert done.returncode == 0, f"{' '.join(arguments)}\n{done.stdout}{done.stderr}"
         if "--out" in arguments and "--dry-run" not in arguments:
@@ -222,33 +296,47 @@ class Session:
 
     def server(self, words: list[str]) -> None:
         with started(words) as address:
-            done = subprocess.run(["curl", "-sf", f"{address}/health/ready"], capture_output=True, check=False)
+            done = subprocess.run(
+                ["curl", "-sf", f"{address}/health/ready"], capture_output=True, check=False
+            )
             assert done.returncode == 0, f"{' '.join(words)}\n{done.stderr.decode()}"
 
     def torchrun(self, words: list[str]) -> None:
         """With two processes: of one machine, or of two that are this one."""
         self.updates = self.updates + 4 if "--resume" in words else 4  # a resumed run goes on
-        line = " ".join([*words, *_changes(CHANGES["my.toml"]), "--set", f"train.max_steps={self.updates}"])
+        line = " ".join(
+            [*words, *_changes(CHANGES["my.toml"]), "--set", f"train.max_steps={self.updates}"]
+        )
         several = "--nnodes 4" in line
         line = re.sub(r"--nproc-per-node 8", f"--nproc-per-node {1 if several else 2}", line)
-        line = line.replace("--nnodes 4", "--nnodes 2").replace("first-machine:29500", f"localhost:{free_ports(1)[0]}")
+        line = line.replace("--nnodes 4", "--nnodes 2").replace(
+            "first-machine:29500", f"localhost:{free_ports(1)[0]}"
+        )
         out = Path(words[words.index("--out") + 1])
         if "--resume" not in words:
             shutil.rmtree(out, ignore_errors=True)
         arguments = [sys.executable, "-m", "torch.distributed.run", *line.split()[1:]]
         machines = [
             subprocess.Popen(
-                arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | ONE_THREAD
+                arguments,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                env=os.environ | ONE_THREAD,
             )
             for _ in range(2 if several else 1)
         ]
         said = [machine.communicate(timeout=2 * WAIT)[0] for machine in machines]
-        assert [machine.returncode for machine in machines] == [0] * len(machines), f"{line}\n{said}"
+        assert [machine.returncode for machine in machines] == [0] * len(machines), (
+            f"{line}\n{said}"
+        )
         saved = json.loads((out / f"step-{self.updates:08}" / "training.json").read_text("utf-8"))
         assert saved["environment"]["processes"] == 2, line
 
     def python(self, words: list[str]) -> None:
-        done = subprocess.run([sys.executable, *words[1:]], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, *words[1:]], capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, f"{' '.join(words)}\n{done.stderr}"
 
     def script(self, code: str) -> None:
@@ -265,7 +353,11 @@ class Session:
         shutil.rmtree("runs/translation")
         environment = os.environ | {"TESTED_PYTHON": sys.executable}
         done = subprocess.run(
-            ["bash", "-ec", function + code], env=environment, capture_output=True, text=True, check=False
+            ["bash", "-ec", function + code],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == 0, f"{code}\n{done.stdout}{done.stderr}"
         self.ran += 1
@@ -283,7 +375,10 @@ def started(words: list[str]) -> Iterator[str]:
     environment = os.environ | dict(word.split("=", 1) for word in words[: words.index("regard")])
     with NamedTemporaryFile("w+", encoding="utf-8") as said:  # a pipe that nothing reads would fill
         running = subprocess.Popen(
-            [sys.executable, "-m", "regard", *arguments], stdout=said, stderr=subprocess.STDOUT, env=environment
+            [sys.executable, "-m", "regard", *arguments],
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            env=environment,
         )
         try:
             yield _address(running, Path(said.name))
@@ -307,9 +402,13 @@ def _address(running: subprocess.Popen, output: Path) -> str:
 @pytest.mark.parametrize("page", PAGES)
 def test_the_commands_of_a_page_run(page, folder, monkeypatch, tmp_path):
     """Each ends well, in the order of the page. Requests to a server have a test of their own."""
-    for package in {"docs/interop.md": ("ctranslate2", "onnx", "transformers"), **NEEDED}.get(page, ()):
+    for package in {"docs/interop.md": ("ctranslate2", "onnx", "transformers"), **NEEDED}.get(
+        page, ()
+    ):
         pytest.importorskip(package, reason="needs the extras of the commands")
-    monkeypatch.setattr(sampling, "SIZES", {"train": 200, "valid": 20, "test": 20})  # of generated data
+    monkeypatch.setattr(
+        sampling, "SIZES", {"train": 200, "valid": 20, "test": 20}
+    )  # of generated data
     monkeypatch.setenv("REGARD_CACHE", str(folder / ".cache"))
     monkeypatch.chdir(shutil.copytree(folder, tmp_path / "copy"))
     session = Session()
@@ -333,7 +432,9 @@ def _redirected(arguments: list[str], sign: str) -> str | None:
     return file
 
 
-@pytest.mark.skipif(shutil.which("curl") is None or shutil.which("jq") is None, reason="needs curl and jq")
+@pytest.mark.skipif(
+    shutil.which("curl") is None or shutil.which("jq") is None, reason="needs curl and jq"
+)
 def test_the_requests_to_a_server_run(folder, tmp_path):
     """The requests of docs/serve.md, with curl, jq and Python, to a server of the models that they name."""
     pytest.importorskip("uvicorn", reason="needs the extra `serve`")
@@ -342,7 +443,11 @@ def test_the_requests_to_a_server_run(folder, tmp_path):
     answered = []
     with served({name: folder / "runs" / name for name in NAMES}) as running:
         for block in run_by("commands"):
-            for line in _requests(COMMENT.sub("", block.code), running.port) if block.page == "docs/serve.md" else ():
+            for line in (
+                _requests(COMMENT.sub("", block.code), running.port)
+                if block.page == "docs/serve.md"
+                else ()
+            ):
                 answer = _ask(line, folder)
                 if "> target.txt" in line:
                     texts = (folder / "target.txt").read_text("utf-8").splitlines()
@@ -350,14 +455,22 @@ def test_the_requests_to_a_server_run(folder, tmp_path):
                     assert "null" not in texts, line  # which jq prints for a line that was refused
                 else:
                     said = json.loads(answer)
-                    assert not (isinstance(said, dict) and said.get("status", 200) >= 400), f"{line}\n{answer}"
+                    assert not (isinstance(said, dict) and said.get("status", 200) >= 400), (
+                        f"{line}\n{answer}"
+                    )
                 answered.append(line)
         for block in run_by("requests"):
             program = block.code.replace("localhost:8000", f"127.0.0.1:{running.port}")
-            program = program.replace('asked = {"input"', 'asked = {"model": "en-de", "input"')  # of several
+            program = program.replace(
+                'asked = {"input"', 'asked = {"model": "en-de", "input"'
+            )  # of several
             (tmp_path / block.file).write_text(program, "utf-8")
             done = subprocess.run(
-                [sys.executable, tmp_path / block.file], capture_output=True, text=True, check=False, timeout=WAIT
+                [sys.executable, tmp_path / block.file],
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=WAIT,
             )
             assert done.returncode == 0, f"{block.file}\n{done.stderr}"
             answered.append(block.file)
@@ -380,7 +493,9 @@ def test_the_request_to_the_studio_runs(folder, monkeypatch):
     with started(["regard", "studio", "runs/translation", "--data", "test"]) as address:
         for line in lines:
             end = time.monotonic() + WAIT
-            while not (answer := json.loads(_ask(line.replace("localhost:8700", address), folder)))["examples"]:
+            while not (answer := json.loads(_ask(line.replace("localhost:8700", address), folder)))[
+                "examples"
+            ]:
                 assert answer["data"]["error"] is None, answer
                 assert time.monotonic() < end, answer
                 time.sleep(0.1)
@@ -388,7 +503,12 @@ def test_the_request_to_the_studio_runs(folder, monkeypatch):
 
 def _ask(line: str, folder: Path) -> str:
     done = subprocess.run(
-        ["bash", "-o", "pipefail", "-ec", line], cwd=folder, capture_output=True, text=True, check=False, timeout=WAIT
+        ["bash", "-o", "pipefail", "-ec", line],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=WAIT,
     )
     assert done.returncode == 0, f"{line}\n{done.stderr}"
     return done.stdout
@@ -396,7 +516,9 @@ def _ask(line: str, folder: Path) -> str:
 
 def _requests(code: str, port: int) -> list[str]:
     """The calls of curl and jq in a block, to this port; each names its model where the server has several."""
-    calls = re.findall(r"^(?:curl|jq) [^\n]*(?:\n +[^\n]*)*", code.replace("\\\n", " "), re.MULTILINE)
+    calls = re.findall(
+        r"^(?:curl|jq) [^\n]*(?:\n +[^\n]*)*", code.replace("\\\n", " "), re.MULTILINE
+    )
     named = []
     for call in calls:
         call = call.replace("localhost:8000", f"127.0.0.1:{port}").rstrip()

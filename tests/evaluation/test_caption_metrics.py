@@ -73,12 +73,23 @@ def test_stems_are_those_of_snowballs_english_stemmer(word):
 PICTURES = [
     (
         "a dog runs in the grass .",
-        ["A brown dog is running through the green grass.", "a dog runs across the grass", "The dog isn't on grass"],
+        [
+            "A brown dog is running through the green grass.",
+            "a dog runs across the grass",
+            "The dog isn't on grass",
+        ],
     ),
-    ("two people on a bench", ["Two women sit on a park bench.", "two people are sitting on a bench near the water"]),
+    (
+        "two people on a bench",
+        ["Two women sit on a park bench.", "two people are sitting on a bench near the water"],
+    ),
     (
         "a man riding a wave on top of a surfboard",
-        ["A man (in black) rides a wave.", "surfer on a surfboard", "a man is riding a wave on a surfboard in the sea"],
+        [
+            "A man (in black) rides a wave.",
+            "surfer on a surfboard",
+            "a man is riding a wave on a surfboard in the sea",
+        ],
     ),
     ("a red bus a red bus", ["a red double-decker bus is on the street", "the bus", "red bus"]),
     ("a child in a blue coat", ["Child", "a small child wearing a blue winter coat outside"]),
@@ -122,10 +133,14 @@ def drawn(count: int, seed: int) -> tuple[list[str], list[list[str]]]:
     def caption() -> str:
         return " ".join(chance.choices(WORDS, k=chance.randint(0, 12)))
 
-    return [caption() for _ in range(count)], [[caption() for _ in range(chance.randint(1, 5))] for _ in range(count)]
+    return [caption() for _ in range(count)], [
+        [caption() for _ in range(chance.randint(1, 5))] for _ in range(count)
+    ]
 
 
-@pytest.mark.parametrize("case", ["six pictures", "random", "one picture", "nothing in common", "empty"])
+@pytest.mark.parametrize(
+    "case", ["six pictures", "random", "one picture", "nothing in common", "empty"]
+)
 def test_figures_are_those_of_pycocoevalcap(case):
     outputs, references = {
         "six pictures": (OUTPUTS, REFERENCES),
@@ -143,7 +158,9 @@ def test_figures_of_real_captions_are_those_of_pycocoevalcap():
     if folder is None:
         pytest.skip("REGARD_DATA names no folder with flickr8k/captions.token.txt.gz")
     captions = defaultdict(list)
-    with gzip.open(Path(folder) / "flickr8k" / "captions.token.txt.gz", "rt", encoding="utf-8") as lines:
+    with gzip.open(
+        Path(folder) / "flickr8k" / "captions.token.txt.gz", "rt", encoding="utf-8"
+    ) as lines:
         for line in lines:
             name, _, caption = line.rstrip("\n").partition("\t")
             captions[name.partition("#")[0]].append(caption)
@@ -157,7 +174,9 @@ def plain_common(one, other) -> int:
     table = [[0] * (len(other) + 1) for _ in range(len(one) + 1)]
     for i, a in enumerate(one):
         for j, b in enumerate(other):
-            table[i + 1][j + 1] = table[i][j] + 1 if a == b else max(table[i][j + 1], table[i + 1][j])
+            table[i + 1][j + 1] = (
+                table[i][j] + 1 if a == b else max(table[i][j + 1], table[i + 1][j])
+            )
     return table[-1][-1]
 
 
@@ -191,7 +210,9 @@ def test_cider_uses_the_document_frequencies_of_everything_added():
     """A value computed before more examples are added is not cached."""
     statistics = new_statistics(["cider"])["cider"]
     statistics.add(["a dog"], [["a dog"]])
-    assert statistics.values(np.ones((1, 1)))[0] == 0.0  # with one image every document frequency is 1 of 1
+    assert (
+        statistics.values(np.ones((1, 1)))[0] == 0.0
+    )  # with one image every document frequency is 1 of 1
     statistics.add(["a cat"], [["a cat"]])
     assert statistics.values(np.ones((1, 2)))[0] > 1.0
 
@@ -200,7 +221,9 @@ def test_meteor_by_hand(no_wordnet):
     # "a dog runs" on "the dogs run": two content words by their stems, of lengths 0.25 + 2 × 0.75 each, in one piece
     precision = recall = 2 * 0.75 * 0.6 / 1.75
     mean = precision * recall / (0.85 * precision + 0.15 * recall)
-    assert score("meteor", ["a dog runs"], [["the dogs run"]]) == pytest.approx(mean * (1 - 0.6 * (1 / 2) ** 0.2))
+    assert score("meteor", ["a dog runs"], [["the dogs run"]]) == pytest.approx(
+        mean * (1 - 0.6 * (1 / 2) ** 0.2)
+    )
     assert score("meteor", ["a dog runs"], [["nothing", "a dog runs"]]) == pytest.approx(1.0)
     assert score("meteor", ["a dog"], [["cats sleep"]]) == 0.0
     assert score("meteor", [""], [["a dog"]]) == 0.0
@@ -258,7 +281,9 @@ def weights(output: str, reference: str) -> list[float]:
 def test_wordnet_adds_synonyms(tiny_wordnet):
     assert weights("canines ran", "dogs goes") == [0.8, 0.8]
     # "a canine ran" on "a dog went": every word matches in one chunk, of lengths 0.25 + 2 × 0.75
-    assert score("meteor", ["a canine ran"], [["a dog went"]]) == pytest.approx((0.25 + 2 * 0.75 * 0.8) / 1.75)
+    assert score("meteor", ["a canine ran"], [["a dog went"]]) == pytest.approx(
+        (0.25 + 2 * 0.75 * 0.8) / 1.75
+    )
 
 
 def test_an_inflection_matches_by_its_stem_also_with_wordnet(tiny_wordnet):
@@ -278,12 +303,18 @@ def test_without_wordnet_synonyms_do_not_match(no_wordnet):
 def test_meteor_is_named_by_its_matchers(files, matchers, request):
     request.getfixturevalue(files)
     assert metric_heading("meteor") == f"meteor ({matchers}) ↑"
-    assert new_statistics(["meteor"])["meteor"].signature().startswith(f"METEOR ({matchers}), no paraphrases")
+    assert (
+        new_statistics(["meteor"])["meteor"]
+        .signature()
+        .startswith(f"METEOR ({matchers}), no paraphrases")
+    )
 
 
 def test_results_carry_signatures():
     rows = (((i, found), output) for i, (output, found) in enumerate(PICTURES))
-    found = report([collect("captions", rows, CAPTION_METRICS, source_length=lambda _: 1)], resamples=50)
+    found = report(
+        [collect("captions", rows, CAPTION_METRICS, source_length=lambda _: 1)], resamples=50
+    )
     figures = found.systems[0].metrics
     assert figures["cider"].signature == "CIDEr-D|tok:ptb|n:4|sigma:6|df:6 images"
     assert "no paraphrases" in figures["meteor"].signature
@@ -295,7 +326,16 @@ def test_results_carry_signatures():
 def test_caption_metrics_are_the_default_for_captions():
     data = {"source": {"kind": "image", "column": "file"}, "target": {"column": "caption"}}
     model = {"encoder": {"kind": "cnn"}, "decoder": {"kind": "rnn"}}
-    photographs = Recipe.of({"data": {"train": "t.csv", **data}, "model": model, "train": {"monitor": "loss"}})
+    photographs = Recipe.of(
+        {"data": {"train": "t.csv", **data}, "model": model, "train": {"monitor": "loss"}}
+    )
     assert Evaluation().default_metrics(photographs) == ["loss", "perplexity", *CAPTION_METRICS]
-    scenes = Recipe.of({"data": {"synthetic": "shapes", "source": {"kind": "image"}}, "model": model})
-    assert Evaluation().default_metrics(scenes) == ["loss", "perplexity", "accuracy", "character_error_rate"]
+    scenes = Recipe.of(
+        {"data": {"synthetic": "shapes", "source": {"kind": "image"}}, "model": model}
+    )
+    assert Evaluation().default_metrics(scenes) == [
+        "loss",
+        "perplexity",
+        "accuracy",
+        "character_error_rate",
+    ]

@@ -15,13 +15,36 @@ from regard.core.errors import InvalidArgument
 from regard.core.metric_names import HIGHER_IS_BETTER
 from regard.core.version import __version__
 from regard.evaluation.bootstrap import bootstrap, confidence_interval, p_value, resample_counts
-from regard.evaluation.metrics import METRICS, Metric, check_metrics, new_statistics, register_metric, score
+from regard.evaluation.metrics import (
+    METRICS,
+    Metric,
+    check_metrics,
+    new_statistics,
+    register_metric,
+    score,
+)
 from regard.evaluation.report import collect, length_buckets, report
 from regard.evaluation.report_text import MISSING, format_value, report_text
 from regard.evaluation.statistics import Statistics, edit_distance, per_example
 from regard.training.config import TrainConfig
 
-WORDS = ["the", "a", "small", "red", "dog", "cat", "house", "sees", "near", "and", "Paris", "3.5", "it's", ",", "."]
+WORDS = [
+    "the",
+    "a",
+    "small",
+    "red",
+    "dog",
+    "cat",
+    "house",
+    "sees",
+    "near",
+    "and",
+    "Paris",
+    "3.5",
+    "it's",
+    ",",
+    ".",
+]
 THEIRS = {"bleu": BLEU, "bleu_lower": partial(BLEU, lowercase=True), "chrf": CHRF, "ter": TER}
 OURS = [name for name, metric in METRICS.items() if "text" in metric.tasks and metric.statistics]
 
@@ -34,7 +57,10 @@ def sentences(count: int, seed: int, longest: int = 14) -> list[str]:
 def noisy(texts: list[str], share: float, seed: int) -> list[str]:
     """Some words exchanged for others."""
     chance = random.Random(seed)
-    return [" ".join(chance.choice(WORDS) if chance.random() < share else w for w in t.split()) for t in texts]
+    return [
+        " ".join(chance.choice(WORDS) if chance.random() < share else w for w in t.split())
+        for t in texts
+    ]
 
 
 def plain(texts: list[str]) -> list[list[str]]:
@@ -44,7 +70,10 @@ def plain(texts: list[str]) -> list[list[str]]:
 GOLD = sentences(60, 0)
 CORPORA = {
     "one reference": (noisy(GOLD, 0.3, 1), plain(GOLD)),
-    "two references": (noisy(GOLD, 0.3, 1), [list(pair) for pair in zip(GOLD, noisy(GOLD, 0.2, 2), strict=True)]),
+    "two references": (
+        noisy(GOLD, 0.3, 1),
+        [list(pair) for pair in zip(GOLD, noisy(GOLD, 0.2, 2), strict=True)],
+    ),
     "one to three": (noisy(GOLD, 0.3, 1), [[g, *sentences(i % 3, i)] for i, g in enumerate(GOLD)]),
     "nothing shared": (["xyz uvw"] * 3, plain(["the red dog"] * 3)),
     "few long matches": (["the red cat x y z", "a b"], plain(["the red dog sees it", "c d"])),
@@ -84,7 +113,9 @@ def test_scores_and_signatures_are_those_of_sacrebleu(name, corpus):
     assert statistics.values(np.ones((1, len(outputs))))[0] == pytest.approx(value, abs=1e-6)
     ours, theirs_ = statistics.signature().rpartition("|"), signature.rpartition("|")
     assert ours[0] == theirs_[0]
-    assert ours[2] == (theirs_[2] if name == "ter" else f"version:regard-{__version__}")  # who counted
+    assert ours[2] == (
+        theirs_[2] if name == "ter" else f"version:regard-{__version__}"
+    )  # who counted
 
 
 @pytest.mark.parametrize("corpus", CORPORA)
@@ -92,7 +123,9 @@ def test_scores_and_signatures_are_those_of_sacrebleu(name, corpus):
 def test_a_resample_scores_as_its_sentences_would(name, corpus):
     outputs, references = CORPORA[corpus]
     (counts,) = resample_counts(len(outputs), 3)
-    for value, row in zip(collected(name, outputs, references).values(counts), counts.astype(int), strict=True):
+    for value, row in zip(
+        collected(name, outputs, references).values(counts), counts.astype(int), strict=True
+    ):
         rows = np.repeat(np.arange(len(outputs)), row)
         again = theirs(name, [outputs[i] for i in rows], [references[i] for i in rows])[0]
         assert value == pytest.approx(again, abs=1e-6)
@@ -128,15 +161,26 @@ def test_by_hand(case):
 
 def test_classes_of_a_resample_are_those_that_are_there():
     statistics = collected("f1", list("xxxyz"), [[g] for g in "xxyyy"], chunk=2)
-    only_x = np.array([[1.0, 2.0, 0.0, 0.0, 0.0]])  # z and y are not drawn, and do not count as failures
+    only_x = np.array(
+        [[1.0, 2.0, 0.0, 0.0, 0.0]]
+    )  # z and y are not drawn, and do not count as failures
     assert statistics.values(only_x)[0] == 1.0
-    assert statistics.values(np.ones((1, 2)), indices=np.array([3, 4]))[0] == pytest.approx((2 / 3 + 0) / 2)
+    assert statistics.values(np.ones((1, 2)), indices=np.array([3, 4]))[0] == pytest.approx(
+        (2 / 3 + 0) / 2
+    )
 
 
 def test_the_class_table_lists_every_class():
     rows = collected("recall", list("xxxyz"), [[g] for g in "xxyyy"], chunk=2).table()
     assert [row["label"] for row in rows] == ["x", "y", "z"]
-    assert rows[0] == {"label": "x", "precision": 2 / 3, "recall": 1.0, "f1": 4 / 5, "references": 2, "outputs": 3}
+    assert rows[0] == {
+        "label": "x",
+        "precision": 2 / 3,
+        "recall": 1.0,
+        "f1": 4 / 5,
+        "references": 2,
+        "outputs": 3,
+    }
     assert rows[1]["recall"] == pytest.approx(1 / 3)
     assert rows[2]["outputs"] == 1
 
@@ -182,7 +226,9 @@ def test_intervals_are_seeded_and_near_sacrebleus():
 
 def test_an_interval_of_accuracy_is_the_binomials():
     outputs = ["a"] * 300 + ["b"] * 100
-    low, high = confidence_interval(bootstrap([collected("accuracy", outputs, [["a"]] * 400)], np.arange(400), 4000)[0])
+    low, high = confidence_interval(
+        bootstrap([collected("accuracy", outputs, [["a"]] * 400)], np.arange(400), 4000)[0]
+    )
     half = 1.96 * (0.75 * 0.25 / 400) ** 0.5
     assert (low, high) == pytest.approx((0.75 - half, 0.75 + half), abs=0.005)
 
@@ -195,7 +241,11 @@ def test_draws_are_with_replacement_and_each_as_likely():
     assert counts.var() == pytest.approx(1 - 1 / 50, rel=0.03)
 
 
-PAIRS = {"far apart": (0.3, 0.4, True), "alike": (0.30, 0.302, False), "the better first": (0.4, 0.3, True)}
+PAIRS = {
+    "far apart": (0.3, 0.4, True),
+    "alike": (0.30, 0.302, False),
+    "the better first": (0.4, 0.3, True),
+}
 
 
 @pytest.mark.parametrize("pair", PAIRS)
@@ -212,13 +262,19 @@ def test_p_values_agree_with_sacrebleus(name, pair):
     )
     ours = found.systems[1].metrics[name]
     for kind in ("bs", "ar"):
-        test = PairedTest([("a", outputs[0]), ("b", outputs[1])], {name: THEIRS[name]()}, [gold], kind, 1000)
+        test = PairedTest(
+            [("a", outputs[0]), ("b", outputs[1])], {name: THEIRS[name]()}, [gold], kind, 1000
+        )
         scores = test()[1]
         p = next(result[1].p_value for key, result in scores.items() if key != "System")
         assert (ours.p < 0.05) == (p < 0.05) == apart, (ours.p, p)
-        if apart or kind == "ar":  # their bootstrap is one-sided, about the mean of absolute differences
+        if (
+            apart or kind == "ar"
+        ):  # their bootstrap is one-sided, about the mean of absolute differences
             assert ours.p == pytest.approx(p, abs=0.01 if apart else 0.1)
-    assert ours.difference == pytest.approx(score(name, outputs[1], plain(gold)) - score(name, outputs[0], plain(gold)))
+    assert ours.difference == pytest.approx(
+        score(name, outputs[1], plain(gold)) - score(name, outputs[0], plain(gold))
+    )
     assert found.systems[0].metrics[name].p is None
 
 
@@ -249,7 +305,12 @@ def test_p_values_of_few_examples_are_bounded(case, name):
     examples, right, p = FEW[case]
     gold, wrong = "the red dog sees it", "no word at all here"
     said = [[wrong] * examples, [gold] * right + [wrong] * (examples - right)]
-    found = report([collect(f"{i}", (((gold, [gold]), o) for o in each), [name]) for i, each in enumerate(said)])
+    found = report(
+        [
+            collect(f"{i}", (((gold, [gold]), o) for o in each), [name])
+            for i, each in enumerate(said)
+        ]
+    )
     assert found.systems[1].metrics[name].p == pytest.approx(p)
 
 
@@ -258,7 +319,8 @@ def test_p_values_are_even_where_there_is_no_difference():
     chance, found = np.random.default_rng(0), []
     for _ in range(200):
         statistics = [
-            collected("accuracy", chance.choice(["a", "b"], 200).tolist(), [["a"]] * 200, 200) for _ in range(2)
+            collected("accuracy", chance.choice(["a", "b"], 200).tolist(), [["a"]] * 200, 200)
+            for _ in range(2)
         ]
         drawn = bootstrap(statistics, np.arange(200), 200)
         values = [statistics.values(np.ones((1, 200)))[0] for statistics in statistics]
@@ -299,7 +361,9 @@ def test_invalid_length_buckets_are_refused(groups):
         length_buckets([1, 2], groups)
 
 
-@pytest.mark.parametrize("name", [*(name for name in OURS if name != "cider"), "f1"])  # rare is what is so in all
+@pytest.mark.parametrize(
+    "name", [*(name for name in OURS if name != "cider"), "f1"]
+)  # rare is what is so in all
 def test_a_group_scores_as_it_would_alone(name):
     gold = sentences(80, 11)
     outputs = noisy(gold, 0.3, 12)
@@ -340,16 +404,22 @@ def test_memory_grows_by_the_statistics_only():
         tracemalloc.stop()
         return found
 
-    few, many = (min(peak(count) for _ in range(3)) for count in (256, 768))  # other threads may hold something, too
+    few, many = (
+        min(peak(count) for _ in range(3)) for count in (256, 768)
+    )  # other threads may hold something, too
     grown = (many - few) / 512
     numbers = 8 * (10 + 18 + 2 + 2) + 4
-    assert grown < 1.2 * numbers, f"{grown:.0f} bytes an example; its numbers are {numbers}, its texts 300 and more"
+    assert grown < 1.2 * numbers, (
+        f"{grown:.0f} bytes an example; its numbers are {numbers}, its texts 300 and more"
+    )
 
 
 def test_different_examples_are_not_compared():
     one = collect("one", [(("s", ["a"]), "a")], ["accuracy"])
     for other in ((("s", ["b"]), "a"), (("t", ["a"]), "a"), (("s", ["a", "b"]), "a")):
-        with pytest.raises(InvalidArgument, match="other: wanted the same sources and references as one"):
+        with pytest.raises(
+            InvalidArgument, match="other: wanted the same sources and references as one"
+        ):
             report([one, collect("other", [other], ["accuracy"])])
 
 
@@ -409,9 +479,17 @@ def test_how_each_metric_is_shown():
         "accuracy", "error_rate", "character_error_rate", "f1", "f1_micro", "precision", "recall",
     )  # fmt: skip
     shown = {name: format_value(name, 0.256781) for name in METRICS}
-    wanted = dict.fromkeys(METRICS, "0.2568") | dict.fromkeys(hundredths, "0.26") | dict.fromkeys(percentages, "25.68%")
+    wanted = (
+        dict.fromkeys(METRICS, "0.2568")
+        | dict.fromkeys(hundredths, "0.26")
+        | dict.fromkeys(percentages, "25.68%")
+    )
     assert shown == wanted
-    assert [format_value("bleu", value, "+") for value in (1.0, -1.0, None)] == ["+1.00", "-1.00", MISSING]
+    assert [format_value("bleu", value, "+") for value in (1.0, -1.0, None)] == [
+        "+1.00",
+        "-1.00",
+        MISSING,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -438,7 +516,9 @@ def test_as_many_outputs_as_references():
 
 def test_a_registered_metric_is_evaluated_and_can_be_monitored(monkeypatch):
     def wordy() -> Statistics:
-        return per_example(("words",), lambda output, own: [float(len(output.split()))], lambda sums: sums[:, 0])
+        return per_example(
+            ("words",), lambda output, own: [float(len(output.split()))], lambda sums: sums[:, 0]
+        )
 
     assert isinstance(read(TrainConfig, {"monitor": "words"}, "train"), list)  # problems
     monkeypatch.setattr("regard.evaluation.metrics.METRICS", dict(METRICS))
@@ -453,15 +533,24 @@ def test_a_registered_metric_is_evaluated_and_can_be_monitored(monkeypatch):
         HIGHER_IS_BETTER.unregister("words")
 
 
-@pytest.mark.parametrize("name", [name for name, metric in METRICS.items() if metric.statistics is not None])
+@pytest.mark.parametrize(
+    "name", [name for name, metric in METRICS.items() if metric.statistics is not None]
+)
 def test_the_direction_of_each_metric_is_that_of_better_outputs(name):
     if name == "ter":
         pytest.importorskip("sacrebleu", reason="needs the extra `ter`")
     if "text" in METRICS[name].tasks:
         references = [["the cat sat on the red mat"], ["a dog ran over the green hill today"]]
-        right, wrong = [one for (one,) in references], ["a mat", "some birds sing in a high tree at night and day"]
+        right, wrong = (
+            [one for (one,) in references],
+            ["a mat", "some birds sing in a high tree at night and day"],
+        )
     else:
-        references, right, wrong = [["good"], ["bad"], ["good"]], ["good", "bad", "good"], ["bad", "good", "bad"]
+        references, right, wrong = (
+            [["good"], ["bad"], ["good"]],
+            ["good", "bad", "good"],
+            ["bad", "good", "bad"],
+        )
     better, worse = score(name, right, references), score(name, wrong, references)
     assert better != worse
     assert (better > worse) is METRICS[name].higher_is_better is HIGHER_IS_BETTER[name]

@@ -27,7 +27,9 @@ def test_every_token_of_both_outputs_stands_once_and_in_order(name):
     sides = first.split(), second.split()
     scores = [[-float(i) for i in range(len(side))] for side in sides]
     found = token_differences(*sides, *scores)
-    assert [(each.first, each.first_score) for each in found if each.first] == [*zip(sides[0], scores[0], strict=True)]
+    assert [(each.first, each.first_score) for each in found if each.first] == [
+        *zip(sides[0], scores[0], strict=True)
+    ]
     assert [(each.second, each.second_score) for each in found if each.second] == [
         *zip(sides[1], scores[1], strict=True)
     ]
@@ -46,6 +48,8 @@ def test_a_look_under_edits_is_aligned_with_the_one_without():
     assert [each.second for each in found if each.second] == list(edited.output.tokens)
     assert found[0].change == "equal"
     assert found[0].gain == pytest.approx(0, abs=1e-6)
-    assert any(each.change == "replace" and each.second == edited.output.tokens[1] for each in found)
+    assert any(
+        each.change == "replace" and each.second == edited.output.tokens[1] for each in found
+    )
     assert sum(each.second_score or 0 for each in found) == pytest.approx(sum(edited.output.scores))
     assert {astuple(each)[0] for each in plain.difference(plain)} == {"equal"}

@@ -18,7 +18,9 @@ def test_even_weights_point_at_chance():
         (left, right), (top, bottom) = torch.rand(2, 2, generator=chance).sort(1).values.tolist()
         found = pointing_score([(torch.full((5, 7), 0.1), (left, top, right, bottom))])
         assert found.inside == pytest.approx(found.chance, abs=1e-5)
-        assert float(box_coverage(5, 7, (left, top, right, bottom)).mean()) == pytest.approx(found.chance, abs=1e-5)
+        assert float(box_coverage(5, 7, (left, top, right, bottom)).mean()) == pytest.approx(
+            found.chance, abs=1e-5
+        )
 
 
 def test_weights_inside_a_box_are_counted_by_hand():
@@ -27,7 +29,9 @@ def test_weights_inside_a_box_are_counted_by_hand():
     assert found.words == 2
     assert found.inside == pytest.approx((3 / 8 + (3 + 4) / 2 / 8) / 2)
     assert found.chance == pytest.approx(1 / 4)
-    assert found.hits == pytest.approx(1 / 2)  # the middle of the heaviest, at 0.75, 0.75, is on the second's edge
+    assert found.hits == pytest.approx(
+        1 / 2
+    )  # the middle of the heaviest, at 0.75, 0.75, is on the second's edge
     assert pointing_score([]) is None
 
 
@@ -50,7 +54,9 @@ def test_each_word_is_held_to_the_shape_that_it_names():
         found = named(scene, perfect(scene))
         assert [len(looks) for looks in found.values()] == [len(scene.shapes)] * 2
         for looks in found.values():
-            assert pointing_score(looks).inside > 0.6  # less than all, as regions reach over a box's edge
+            assert (
+                pointing_score(looks).inside > 0.6
+            )  # less than all, as regions reach over a box's edge
             turned = [(weights.flip(0, 1), box) for weights, box in looks]
             assert pointing_score(turned).inside < pointing_score(looks).inside
 
@@ -60,5 +66,7 @@ def test_a_captioner_of_scenes_is_measured():
     right, found = point(made, 3)
     assert right == 0  # never trained
     assert found == {"color": None, "kind": None}
-    with pytest.raises(InvalidArgument, match="model: wanted one model whose decoder attends to its source"):
+    with pytest.raises(
+        InvalidArgument, match="model: wanted one model whose decoder attends to its source"
+    ):
         point(captioner("blind"), 3)

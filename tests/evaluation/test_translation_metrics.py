@@ -65,9 +65,14 @@ def test_statistics_of_sentences_are_those_of_sacrebleu(name):
 def test_statistics_of_short_and_empty_texts_are_those_of_sacrebleu(name):
     """Shorter than the longest n-grams, on one side or on both."""
     theirs = THEIRS[name]()
-    for output, reference in itertools.product(["", " ", "a", "ab", "a b", "a b c d e f g"], repeat=2):
+    for output, reference in itertools.product(
+        ["", " ", "a", "ab", "a b", "a b c d e f g"], repeat=2
+    ):
         (row,) = METRICS[name].statistics().measure([output], [[reference]])
-        assert list(row) == list(theirs._extract_corpus_statistics([output], [[reference]])[0]), (output, reference)
+        assert list(row) == list(theirs._extract_corpus_statistics([output], [[reference]])[0]), (
+            output,
+            reference,
+        )
 
 
 def test_ter_without_its_package_names_the_extra(monkeypatch):

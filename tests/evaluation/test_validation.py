@@ -16,7 +16,9 @@ from support.predictors import PARTS, TEXT, tokenizer
 def test_the_masks_of_a_validation_are_drawn_with_seed_0_and_leave_the_generator_alone():
     words = tokenizer()
     torch.manual_seed(5)
-    model = regard.build({"encoder": PARTS["transformer"], "head": "mlm", "vocab_size": words.size}).eval()
+    model = regard.build(
+        {"encoder": PARTS["transformer"], "head": "mlm", "vocab_size": words.size}
+    ).eval()
     corpus = corpus_of([(None, text) for text in TEXT], None, words)
     before = torch.get_rng_state()
     found = mean_loss(model, corpus, budget=128, masked=0.3)
@@ -38,6 +40,8 @@ def test_texts_whose_attention_is_summarised_are_a_thousand_letters(tmp_path, ma
     part = {"kind": "transformer", "dim": 16, "heads": 2, "layers": 1}
     model = {"encoder": part, "head": "mlm"} if masked else {"decoder": part}
     data = {"train": str(tmp_path / "valid.txt"), "valid": str(tmp_path / "valid.txt")}
-    recipe = read_recipe({"data": data, "model": model, "train": {"mask_probability": 0.15} if masked else {}})
+    recipe = read_recipe(
+        {"data": data, "model": model, "train": {"mask_probability": 0.15} if masked else {}}
+    )
     end = None if masked else ""
     assert evaluate_verb._texts(recipe, 3) == [("a" * 1000, end), ("b" * 1000, end), ("c", end)]

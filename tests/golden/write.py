@@ -46,14 +46,22 @@ FAMILIES: dict[str, tuple[dict[str, Any], dict[str, Any], list[Any]]] = {  # dat
         },
         PAIRS,
     ),
-    "transformer": ({"source": BYTES, "target": BYTES}, {"encoder": TRANSFORMER, "decoder": TRANSFORMER}, PAIRS),
+    "transformer": (
+        {"source": BYTES, "target": BYTES},
+        {"encoder": TRANSFORMER, "decoder": TRANSFORMER},
+        PAIRS,
+    ),
     "convolution": ({"source": BYTES, "target": BYTES}, {"encoder": CONV, "decoder": CONV}, PAIRS),
     "classifier": (
         {"source": BYTES, "target": {"kind": "label"}},
         {"encoder": {"kind": "rnn", **SMALL}, "pool": {"kind": "attention"}},
         LABELLED,
     ),
-    "language-model": ({"target": {"tokenizer": "bpe", "vocab_size": 270}}, {"decoder": TRANSFORMER}, TEXTS),
+    "language-model": (
+        {"target": {"tokenizer": "bpe", "vocab_size": 270}},
+        {"decoder": TRANSFORMER},
+        TEXTS,
+    ),
 }
 
 
@@ -88,13 +96,17 @@ def main() -> None:
             config = store.document(content, "config.json", best)
             config["recipe"]["data"]["train"] = "train.jsonl"  # the temporary file is gone
             texts = {
-                n: c.decode() for n, c in content.items() if not n.endswith(".safetensors") and n != "training.json"
+                n: c.decode()
+                for n, c in content.items()
+                if not n.endswith(".safetensors") and n != "training.json"
             }
             texts["config.json"] = store.as_json(config)
             weights = store.tensors(content, "model.safetensors", best)
             store.write(place / name, texts, {"model.safetensors": weights})
         found = measured(regard.load(place / name, device="cpu"), examples)
-        (place / f"{name}.json").write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        (place / f"{name}.json").write_text(
+            json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+        )
         print(place / name, f"loss {found['loss']:.4f}")
 
 

@@ -10,7 +10,13 @@ from regard.inference.predictor import Predictor
 from support.captioners import captioner
 from support.predictors import classifier, language_model, masked_model, translator
 
-TEXTS = ["the cat sat", "a dog ran on the mat and the red cat sat", "the", "", "a dogma; the doghouse"]
+TEXTS = [
+    "the cat sat",
+    "a dog ran on the mat and the red cat sat",
+    "the",
+    "",
+    "a dogma; the doghouse",
+]
 MODELS = {
     "rnn encoder": translator(decoder="rnn"),
     "classifier": classifier(),
@@ -54,7 +60,9 @@ def test_a_vector_is_the_mean_of_the_states():
 def test_images_have_vectors_too():
     model = captioner("rnn")
     size = model.image_size
-    images = [torch.full((size, size, 3), value, dtype=torch.uint8).numpy() for value in (0, 120, 255)]
+    images = [
+        torch.full((size, size, 3), value, dtype=torch.uint8).numpy() for value in (0, 120, 255)
+    ]
     assert model.embed(images).shape[0] == 3
     assert (model.embed(images)[1] - model.embed([images[1]])[0]).abs().max() < 1e-5
 
@@ -63,7 +71,10 @@ def test_what_cannot_be_embedded_is_refused():
     model = MODELS["rnn encoder"]
     with pytest.raises(InvalidArgument, match="wanted at most 3 tokens"):
         model.embed(["the cat sat on the mat on the mat"], max_source_length=3)
-    assert len(model.embed(["the cat sat on the mat on the mat"], max_source_length=3, truncate=True)) == 1
+    assert (
+        len(model.embed(["the cat sat on the mat on the mat"], max_source_length=3, truncate=True))
+        == 1
+    )
     assert len(model.embed([])) == 0
     several = regard.inference.load._ensemble([translator(), translator(seed=2)])
     assert isinstance(several, Predictor)

@@ -39,13 +39,37 @@ def padded(content):
 
 
 FORGED = {
-    "an id beyond the table": ("tokenizer.json", setting("model", "vocab", TOKEN, 100_000), "ids other than 0 to 260"),
-    "an id of 32 bits": ("tokenizer.json", setting("model", "vocab", TOKEN, 2**32 - 1), "ids other than 0 to 260"),
-    "an id that is written slowly": ("tokenizer.json", setting("model", "vocab", TOKEN, 2 * 10**9), "ids other"),
-    "one token more": ("tokenizer.json", setting("model", "vocab", "abc", 261), "a row of weights for each id"),
+    "an id beyond the table": (
+        "tokenizer.json",
+        setting("model", "vocab", TOKEN, 100_000),
+        "ids other than 0 to 260",
+    ),
+    "an id of 32 bits": (
+        "tokenizer.json",
+        setting("model", "vocab", TOKEN, 2**32 - 1),
+        "ids other than 0 to 260",
+    ),
+    "an id that is written slowly": (
+        "tokenizer.json",
+        setting("model", "vocab", TOKEN, 2 * 10**9),
+        "ids other",
+    ),
+    "one token more": (
+        "tokenizer.json",
+        setting("model", "vocab", "abc", 261),
+        "a row of weights for each id",
+    ),
     "padding with any id": ("tokenizer.json", padded, "padding"),
-    "a normalizer": ("tokenizer.json", setting("normalizer", {"type": "Prepend", "prepend": "x"}), "normalizer"),
-    "a large vocabulary": ("config.json", setting("model", "vocab_size", 40_000_000), "vocab_size = 40000000"),
+    "a normalizer": (
+        "tokenizer.json",
+        setting("normalizer", {"type": "Prepend", "prepend": "x"}),
+        "normalizer",
+    ),
+    "a large vocabulary": (
+        "config.json",
+        setting("model", "vocab_size", 40_000_000),
+        "vocab_size = 40000000",
+    ),
     "a vocabulary of other rows": ("config.json", setting("model", "vocab_size", 262), "262"),
     "20,000 layers": ("config.json", both_models("encoder", "layers", 20_000), "layers = 20000"),
     "wide layers": ("config.json", both_models("decoder", "ffn_dim", 900_000), "of shape"),
@@ -53,12 +77,26 @@ FORGED = {
     "many heads": ("config.json", both_models("decoder", "heads", 10**9), "heads"),
     "a kind that is a list": ("config.json", both_models("decoder", "kind", ["a"]), "kind"),
     "a large beam": ("config.json", setting("recipe", "decode", "beam_size", 10**9), "beam_size"),
-    "no number": ("config.json", setting("recipe", "decode", "length_penalty", math.nan), "length_penalty"),
-    "NaN": ("model.safetensors", lambda weights: weights["decoder.project.bias"].fill_(math.nan), "NaN or infinity"),
-    "infinity": ("model.safetensors", lambda weights: weights["decoder.project.bias"].fill_(math.inf), "NaN or infi"),
+    "no number": (
+        "config.json",
+        setting("recipe", "decode", "length_penalty", math.nan),
+        "length_penalty",
+    ),
+    "NaN": (
+        "model.safetensors",
+        lambda weights: weights["decoder.project.bias"].fill_(math.nan),
+        "NaN or infinity",
+    ),
+    "infinity": (
+        "model.safetensors",
+        lambda weights: weights["decoder.project.bias"].fill_(math.inf),
+        "NaN or infi",
+    ),
     "integers": (
         "model.safetensors",
-        lambda weights: weights.update({"decoder.project.bias": torch.ones(261, dtype=torch.int64)}),
+        lambda weights: weights.update(
+            {"decoder.project.bias": torch.ones(261, dtype=torch.int64)}
+        ),
         "int64",
     ),
 }
@@ -80,8 +118,12 @@ WRITERS = {
 
 
 @pytest.mark.parametrize("version", WRITERS)
-@pytest.mark.parametrize("place", [("train", "new_key"), ("decode", "new_key"), ("model", "decoder", "kind")])
-def test_a_checkpoint_of_a_newer_version_is_told_from_a_changed_one(tmp_path, monkeypatch, version, place):
+@pytest.mark.parametrize(
+    "place", [("train", "new_key"), ("decode", "new_key"), ("model", "decoder", "kind")]
+)
+def test_a_checkpoint_of_a_newer_version_is_told_from_a_changed_one(
+    tmp_path, monkeypatch, version, place
+):
     monkeypatch.setattr("regard.checkpoint.format.__version__", "0.1.0")
 
     def change(config):
@@ -89,7 +131,8 @@ def test_a_checkpoint_of_a_newer_version_is_told_from_a_changed_one(tmp_path, mo
         put(config["recipe"], place, "new")
 
     with pytest.raises(
-        regard.CheckpointRefused, match=rf"config\.json: wanted a recipe; .*{place[-1]}.*{WRITERS[version]}"
+        regard.CheckpointRefused,
+        match=rf"config\.json: wanted a recipe; .*{place[-1]}.*{WRITERS[version]}",
     ):
         regard.load(forge(tmp_path / "other", "config.json", change))
 
@@ -101,8 +144,12 @@ def test_another_tokenizer_is_refused_before_any_weight_is_copied(tmp_path, monk
     vocabulary = content["model"]["vocab"]
     vocabulary["<0x41>"], vocabulary["<0x42>"] = vocabulary["<0x42>"], vocabulary["<0x41>"]
     _replace(folder, "tokenizer.json", json.dumps(content).encode())
-    monkeypatch.setattr("regard.inference.load.load_weights", lambda *given: pytest.fail("weights were copied"))
-    with pytest.raises(regard.CheckpointRefused, match="wanted the vocabulary that the model was trained with"):
+    monkeypatch.setattr(
+        "regard.inference.load.load_weights", lambda *given: pytest.fail("weights were copied")
+    )
+    with pytest.raises(
+        regard.CheckpointRefused, match="wanted the vocabulary that the model was trained with"
+    ):
         regard.load(folder)
 
 
@@ -131,7 +178,9 @@ for line in sys.stdin:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["transformer", "rnn", "convolution", "language-model", "classifier"])
+@pytest.mark.parametrize(
+    "model", ["transformer", "rnn", "convolution", "language-model", "classifier"]
+)
 def test_forged_checkpoints_are_refused_within_10_seconds_and_1_gb(tmp_path, model):
     """Hostile values in random places of config.json and of the vocabulary: refused, or loaded where harmless.
 
@@ -142,7 +191,9 @@ def test_forged_checkpoints_are_refused_within_10_seconds_and_1_gb(tmp_path, mod
         places = list(leaves(json.loads((GOLDEN / model / file).read_bytes())))
         for number in range(count):
             place, value = chance.choice(places), chance.choice(HOSTILE)
-            folders.append(forge(tmp_path / f"{file}-{number}", file, setting(*place, value), model))
+            folders.append(
+                forge(tmp_path / f"{file}-{number}", file, setting(*place, value), model)
+            )
     measured = subprocess.run(
         [sys.executable, "-c", MEASURED, str(GOLDEN / model)],
         input="\n".join(map(str, folders)), capture_output=True, text=True, timeout=550,
@@ -150,7 +201,11 @@ def test_forged_checkpoints_are_refused_within_10_seconds_and_1_gb(tmp_path, mod
     assert measured.returncode == 0, measured.stderr[-2000:]
     results = [json.loads(line) for line in measured.stdout.splitlines()]
     assert len(results) == len(folders)
-    assert {code for code, _, _ in results} <= {0, 2, 4}  # 2: loaded, but its settings refuse this input
+    assert {code for code, _, _ in results} <= {
+        0,
+        2,
+        4,
+    }  # 2: loaded, but its settings refuse this input
     assert sum(code == 4 for code, _, _ in results) > 20
     assert max(seconds for _, seconds, _ in results) < 10
     assert results[-1][2] < 1000  # megabytes
@@ -191,7 +246,14 @@ OTHERS = {
     dict: ("x", [], 7),
 }
 SIZES = (0, 7, 20_000, 40_000_000, 2**31, 40_000_000_000, 2**63)  # of a model that has others
-UNCHECKED = ("architectures", "model_type", "regard_version", "torch_version", "registered", "pruned")  # only shown
+UNCHECKED = (
+    "architectures",
+    "model_type",
+    "regard_version",
+    "torch_version",
+    "registered",
+    "pruned",
+)  # only shown
 STATE = {
     "step": 7, "epoch": 1, "batch": 2, "tokens": 100, "skipped": 0, "grad_norm": 1.0,
     "loss_since": 3.0, "nll_since": 2.0, "tokens_since": 5,
@@ -201,8 +263,14 @@ STATE = {
 
 def mutated(content, chance):
     """A JSON value with one value of another type or size. Returns where it was and what it is now."""
-    places = [place for place in leaves(content) if place[0] not in UNCHECKED and _at(content, place) is not None]
-    place = chance.choice([place for place in places if place[-1] != "sha256"])  # which is made to agree
+    places = [
+        place
+        for place in leaves(content)
+        if place[0] not in UNCHECKED and _at(content, place) is not None
+    ]
+    place = chance.choice(
+        [place for place in places if place[-1] != "sha256"]
+    )  # which is made to agree
     old = _at(content, place)
     sizes = SIZES if type(old) is int and "model" in place[:2] else ()
     value = chance.choice([other for other in (*OTHERS[type(old)], *sizes) if other != old])
@@ -223,7 +291,12 @@ def test_200_checkpoints_with_other_sizes_and_types_are_refused(tmp_path):
     models = ["transformer", "rnn", "convolution", "language-model", "classifier"]
     for number in range(200):
         file = ("config.json", "tokenizer.json", "training.json")[number % 3]
-        folder = forge(tmp_path / str(number) / "step-00000007", "config.json", lambda config: None, models[number % 5])
+        folder = forge(
+            tmp_path / str(number) / "step-00000007",
+            "config.json",
+            lambda config: None,
+            models[number % 5],
+        )
         content = STATE | {"history": dict(STATE["history"])}
         if file != "training.json":
             (folder / "training.json").write_text(json.dumps(content))
@@ -239,7 +312,11 @@ def test_200_checkpoints_with_other_sizes_and_types_are_refused(tmp_path):
     )  # fmt: skip
     assert measured.returncode == 0, measured.stderr[-2000:]
     results = [json.loads(line) for line in measured.stdout.splitlines()]
-    others = [f"{change}: {code} {got}" for change, (code, *got) in zip(changes, results, strict=True) if code != 4]
+    others = [
+        f"{change}: {code} {got}"
+        for change, (code, *got) in zip(changes, results, strict=True)
+        if code != 4
+    ]
     assert not others, "\n".join(others)
     assert max(seconds for _, seconds, _ in results) < 10
 
@@ -255,5 +332,9 @@ def _replace(folder: Path, name: str, content: bytes) -> None:
     from regard.checkpoint import store
 
     (folder / name).write_bytes(content)
-    files = {path.name: store._entry(path.read_bytes()) for path in folder.iterdir() if path.name != store.MANIFEST}
+    files = {
+        path.name: store._entry(path.read_bytes())
+        for path in folder.iterdir()
+        if path.name != store.MANIFEST
+    }
     (folder / store.MANIFEST).write_bytes(store._manifest(files))

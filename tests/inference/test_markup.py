@@ -11,7 +11,9 @@ from regard.inference.markup import extract_tags, insert_tags
 
 
 def carried(text: str, output: str, origins: list[int | None]) -> str:
-    return insert_tags(extract_tags(text), output, [word.span() for word in re.finditer(r"\S+", output)], origins)
+    return insert_tags(
+        extract_tags(text), output, [word.span() for word in re.finditer(r"\S+", output)], origins
+    )
 
 
 CARRIED = {  # text with tags, output, the origin of each of its words, output with tags
@@ -23,14 +25,34 @@ CARRIED = {  # text with tags, output, the origin of each of its words, output w
     ),
     "moved": ("<b>A</b> x <i>B</i>", "b a x", [2, 0, 1], "<i>b</i> <b>a</b> x"),
     "moved apart": ("<b>take out</b> it", "nimm es raus", [0, 2, 1], "<b>nimm</b> es <b>raus</b>"),
-    "several words": ("<b>one two</b> three", "eins  und zwei drei", [0, None, 1, 2], "<b>eins  und zwei</b> drei"),
-    "no word is left": ("here <b><i>gone</i></b> there", "hier dort", [0, 2], "hier <b><i></i></b>dort"),
-    "none left, in another": ("<b>x <i>gone</i></b> there", "dort x", [2, 0], "dort <b>x<i></i></b>"),
+    "several words": (
+        "<b>one two</b> three",
+        "eins  und zwei drei",
+        [0, None, 1, 2],
+        "<b>eins  und zwei</b> drei",
+    ),
+    "no word is left": (
+        "here <b><i>gone</i></b> there",
+        "hier dort",
+        [0, 2],
+        "hier <b><i></i></b>dort",
+    ),
+    "none left, in another": (
+        "<b>x <i>gone</i></b> there",
+        "dort x",
+        [2, 0],
+        "dort <b>x<i></i></b>",
+    ),
     "alone": ("stop.<br/>Go on", "halt. geh weiter", [0, 1, 2], "halt.<br/> geh weiter"),
     "alone, leaning": ("see <img src='a>b'>this", "dies sieh", [1, 0], "<img src='a>b'>dies sieh"),
     "part of a word": ("un<b>believ</b>able", "unglaublich", [0], "<b>unglaublich</b>"),
     "nothing to say": ("<b>x</b><hr>", "", [], "<b></b><hr>"),
-    "signs": ("<b>a &lt; b</b> &amp; <3", "a < b & <3", [0, 1, 2, 3, 4], "<b>a &lt; b</b> &amp; &lt;3"),
+    "signs": (
+        "<b>a &lt; b</b> &amp; <3",
+        "a < b & <3",
+        [0, 1, 2, 3, 4],
+        "<b>a &lt; b</b> &amp; &lt;3",
+    ),
     "no tags": ("a  b", "A B", [0, 1], "A B"),
 }
 
@@ -42,7 +64,9 @@ def test_tags_follow_their_words(name):
 
 
 def test_the_model_reads_no_tags():
-    assert extract_tags('a <b> b&amp;c </b>\t<x id="1"/> d<br>e, file<x/>.').text == "a b&c d e, file."
+    assert (
+        extract_tags('a <b> b&amp;c </b>\t<x id="1"/> d<br>e, file<x/>.').text == "a b&c d e, file."
+    )
 
 
 @pytest.mark.parametrize(
@@ -127,7 +151,9 @@ def test_tags_are_balanced_and_around_the_aligned_words(text_around, words, data
         if one is not None:
             assert path == around[one]
     assert unescape(re.sub("<[^>]*>", "", found)) == " ".join(words)
-    assert carried(found, " ".join(words), list(range(len(words)))) == found  # and can be transferred again
+    assert (
+        carried(found, " ".join(words), list(range(len(words)))) == found
+    )  # and can be transferred again
 
 
 ATTACHED = {  # whether the element is written directly before the next word

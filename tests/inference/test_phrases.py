@@ -32,21 +32,31 @@ def test_a_required_word_occurs_as_a_whole_word(kind, options):
                     assert len(hits) >= required.count(phrase), (phrase, output.text)
 
 
-@pytest.mark.parametrize(("kind", "options"), list(product(("bpe", "words", "characters"), SEARCHES[1:])), ids=str)
+@pytest.mark.parametrize(
+    ("kind", "options"), list(product(("bpe", "words", "characters"), SEARCHES[1:])), ids=str
+)
 def test_a_banned_word_does_not_occur(kind, options):
     model = translator(kind)
     plain = [one[0].tokens for one in model.outputs(TEXTS, **options)]
-    bans = [next((piece.strip("▁") for piece in one if piece.strip("▁").isalpha()), "cat") for one in plain]
+    bans = [
+        next((piece.strip("▁") for piece in one if piece.strip("▁").isalpha()), "cat")
+        for one in plain
+    ]
 
     def contains(ban: str, tokens: tuple[str, ...]) -> bool:
         runs = [tuple(model.target.pieces(run)) for run in phrases.banned(model.target, [ban])]
         return any(tokens[n : n + len(run)] == run for run in runs for n in range(len(tokens)))
 
-    for ban, outputs in zip(bans, model.outputs(TEXTS, banned_in=[[ban] for ban in bans], **options), strict=True):
+    for ban, outputs in zip(
+        bans, model.outputs(TEXTS, banned_in=[[ban] for ban in bans], **options), strict=True
+    ):
         assert not any(contains(ban, output.tokens) for output in outputs)
     for outputs in model.outputs(TEXTS, banned=bans, **options):
         assert not any(contains(ban, output.tokens) for ban in bans for output in outputs)
-    assert any(contains(ban, tokens) for ban, tokens in zip(bans, plain, strict=True)) or kind == "characters"
+    assert (
+        any(contains(ban, tokens) for ban, tokens in zip(bans, plain, strict=True))
+        or kind == "characters"
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -56,7 +66,11 @@ def test_a_banned_word_is_not_spelled_with_other_tokens(kind):
     found = model.outputs(TEXTS, banned_in=[bans[2:]] * len(TEXTS), num_hypotheses=40, **options)
     for output in (output for outputs in found for output in outputs):
         letters = model.target.spellings(output.token_ids)
-        written = {b"".join(letters[i:j]).strip() for i in range(len(letters)) for j in range(i + 1, len(letters) + 1)}
+        written = {
+            b"".join(letters[i:j]).strip()
+            for i in range(len(letters))
+            for j in range(i + 1, len(letters) + 1)
+        }
         assert not written & {ban.encode() for ban in bans}
     options["banned"] = list("aeiotn")
     for seed in range(1, 20):
@@ -85,7 +99,10 @@ def test_phrases_are_tokenized_at_the_start_and_after_a_space():
     (comma,) = phrases.required(words, [","])
     assert comma.runs == (tuple(words.encode(",")),)
     assert not comma.continuations
-    assert set(phrases.banned(words, ["cat"])) == {tuple(words.encode("cat")), tuple(words.encode(" cat"))}
+    assert set(phrases.banned(words, ["cat"])) == {
+        tuple(words.encode("cat")),
+        tuple(words.encode(" cat")),
+    }
 
 
 @pytest.mark.parametrize(
@@ -118,14 +135,19 @@ def test_outputs_with_their_attention(decoder):
     assert all(output.attention is None for outputs in model.outputs(TEXTS) for output in outputs)
     plain = model.outputs(TEXTS, beam_size=3, num_hypotheses=2, scores=True)
     for text, outputs, same in zip(
-        TEXTS, model.outputs(TEXTS, beam_size=3, num_hypotheses=2, scores=True, attention=True), plain, strict=True
+        TEXTS,
+        model.outputs(TEXTS, beam_size=3, num_hypotheses=2, scores=True, attention=True),
+        plain,
+        strict=True,
     ):
         assert [output.text for output in outputs] == [output.text for output in same]
         for output in outputs:
             rows, columns = len(output.log_probabilities), len(model.source.encode(text)) + 1
             assert output.attention.shape[-2:] == (rows, columns)
             assert output.attention.device.type == "cpu"
-            torch.testing.assert_close(output.attention.sum(-1), torch.ones(output.attention.shape[:-1]))
+            torch.testing.assert_close(
+                output.attention.sum(-1), torch.ones(output.attention.shape[:-1])
+            )
     with pytest.raises(ValueError, match="attention: wanted one model"):
         language_model().outputs(["the"], attention=True)
 

@@ -21,7 +21,10 @@ TEXTS = ["the cat sat", "a dog", "", "the red car and the dog; a dogma", "mat"]
 
 @pytest.mark.parametrize(
     "options",
-    [{"beam_size": 4, "num_hypotheses": 4, "length_penalty": 0.0}, {"sample": True, "num_hypotheses": 20}],
+    [
+        {"beam_size": 4, "num_hypotheses": 4, "length_penalty": 0.0},
+        {"sample": True, "num_hypotheses": 20},
+    ],
     ids=str,
 )
 def test_scores_equal_those_of_the_search(options):
@@ -31,7 +34,9 @@ def test_scores_equal_those_of_the_search(options):
     for text, outputs in zip(TEXTS, model.outputs(TEXTS, scores=True, **options), strict=True):
         for output in outputs:
             (found,) = model.score([text], [output.text])
-            if len(found.tokens) == len(output.log_probabilities):  # it ended before the maximum length
+            if len(found.tokens) == len(
+                output.log_probabilities
+            ):  # it ended before the maximum length
                 assert found.log_probabilities == pytest.approx(output.log_probabilities, abs=1e-4)
                 assert found.log_probability == pytest.approx(output.log_probability, abs=1e-4)
                 checked += 1
@@ -59,7 +64,11 @@ def test_language_models_score_texts():
         for text, score in zip(TEXTS, model.score(TEXTS), strict=True):
             ids = model.target.encode(text)
             ids = [END, *ids] if running else [START, *ids, END]
-            wanted = model.model.log_probabilities(None, torch.tensor([ids]))[0].tolist() if len(ids) > 1 else []
+            wanted = (
+                model.model.log_probabilities(None, torch.tensor([ids]))[0].tolist()
+                if len(ids) > 1
+                else []
+            )
             assert score.log_probabilities == pytest.approx(wanted, abs=1e-4)
 
 
@@ -70,7 +79,9 @@ def test_classifiers_score_labels():
         for outputs in model.outputs(TEXTS, num_hypotheses=3, beam_size=3, scores=True)
     ]
     labels = ["good", "bad", "fine", "bad", "good"]
-    for label, known, score in zip(labels, likely, model.score(TEXTS, labels, batch_tokens=8), strict=True):
+    for label, known, score in zip(
+        labels, likely, model.score(TEXTS, labels, batch_tokens=8), strict=True
+    ):
         assert score.log_probability == pytest.approx(known[label], abs=1e-5)
         assert score.tokens == (label,)
     with pytest.raises(ValueError, match="label: wanted one of the 3"):
@@ -122,14 +133,22 @@ def test_an_unknown_label_is_named_with_its_file_and_line(tmp_path):
     names = classifier().recipe.data.table_columns()
     table.write_text("\t".join(names) + "\nthe cat\tgood\na dog\tgod\n")
     for files, where in (([texts, labels], "labels, line 2"), ([table], "pairs.tsv, line 3")):
-        with pytest.raises(InvalidData, match=rf"{where}: wanted a label .*got 'god'. Did you mean 'good'\?"):
+        with pytest.raises(
+            InvalidData, match=rf"{where}: wanted a label .*got 'god'. Did you mean 'good'\?"
+        ):
             [*pairs(classifier(), files)]
 
 
 def test_pairs_of_standard_input_are_separated_by_tabs():
     """Of a model with a source; one without reads whole lines."""
-    found = command("score", GOLDEN / "rnn", "--json", text="1 May 2003\t2003-05-01\n2 May 2003\t2003-05-02\n")
+    found = command(
+        "score", GOLDEN / "rnn", "--json", text="1 May 2003\t2003-05-01\n2 May 2003\t2003-05-02\n"
+    )
     assert found.returncode == 0, found.stderr
-    wanted = regard.load(GOLDEN / "rnn").score(["1 May 2003", "2 May 2003"], ["2003-05-01", "2003-05-02"])
+    wanted = regard.load(GOLDEN / "rnn").score(
+        ["1 May 2003", "2 May 2003"], ["2003-05-01", "2003-05-02"]
+    )
     scores = [json.loads(line) for line in found.stdout.splitlines()]
-    assert [each["log_probability"] for each in scores] == pytest.approx([each.log_probability for each in wanted])
+    assert [each["log_probability"] for each in scores] == pytest.approx(
+        [each.log_probability for each in wanted]
+    )

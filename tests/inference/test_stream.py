@@ -30,7 +30,10 @@ OPTIONS = (
 def test_the_pieces_joined_equal_the_output(kind, options):
     for predictor in (translator(kind), language_model(kind)):
         for text in TEXTS:
-            assert "".join(predictor.stream(text, **options)) == predictor.predict([text], **options)[0]
+            assert (
+                "".join(predictor.stream(text, **options))
+                == predictor.predict([text], **options)[0]
+            )
 
 
 @pytest.mark.parametrize("kind", ["bpe", "words", "bytes"])
@@ -50,13 +53,17 @@ def test_draws_depend_on_the_line_number():
     texts = TEXTS[:1] * 4
     found = predictor.predict(texts, **drawn)
     assert len(set(found)) > 1
-    assert ["".join(predictor.stream(text, line=n, **drawn)) for n, text in enumerate(texts, 1)] == found
+    assert [
+        "".join(predictor.stream(text, line=n, **drawn)) for n, text in enumerate(texts, 1)
+    ] == found
 
 
 def test_prefix_and_constraints_hold():
     predictor = translator()
     options = {"banned": ["cat"], "max_length": 20}
-    whole = predictor.outputs(["the cat sat"], prefixes=["a dog"], required=[["red car"]], **options)[0][0].text
+    whole = predictor.outputs(
+        ["the cat sat"], prefixes=["a dog"], required=[["red car"]], **options
+    )[0][0].text
     pieces = list(predictor.stream("the cat sat", prefix="a dog", required=["red car"], **options))
     assert "".join(pieces) == whole
     assert len(pieces) > 3
@@ -85,7 +92,9 @@ def test_characters_of_several_tokens_are_yielded_whole():
 def test_each_piece_is_yielded_before_the_next_is_computed(monkeypatch):
     predictor, steps = translator("words", "rnn"), []
     step = type(predictor.model.decoder).step
-    replace_step(monkeypatch, predictor.model.decoder, lambda *given: steps.append(1) or step(*given))
+    replace_step(
+        monkeypatch, predictor.model.decoder, lambda *given: steps.append(1) or step(*given)
+    )
     stream = predictor.stream("the cat sat", min_length=5)
     for expected in range(1, 5):
         next(stream)
@@ -94,7 +103,9 @@ def test_each_piece_is_yielded_before_the_next_is_computed(monkeypatch):
 
 def test_a_recipe_with_a_beam_streams_by_greedy_search():
     predictor = translator()
-    predictor = replace(predictor, recipe=replace(predictor.recipe, decode=DecodeConfig(beam_size=4)))
+    predictor = replace(
+        predictor, recipe=replace(predictor.recipe, decode=DecodeConfig(beam_size=4))
+    )
     assert (
         "".join(predictor.stream("the cat", max_length=9))
         == predictor.predict(["the cat"], beam_size=1, max_length=9)[0]

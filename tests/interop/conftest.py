@@ -12,5 +12,7 @@ from support.page_exports import PageExports, page_exports
 def exports(tmp_path_factory) -> Iterator[PageExports]:
     """Exports each page once, also where several workers run the tests: they have one folder above their own."""
     base = tmp_path_factory.getbasetemp()
-    with page_exports((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "page-exports") as made:
+    with page_exports(
+        (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "page-exports"
+    ) as made:
         yield made

@@ -17,7 +17,16 @@ from regard.interop.architectures.table import ARCHITECTURES
 from regard.interop.express import Expression, express_as
 from regard.interop.generation import read_generation
 from regard.interop.pretrained import PretrainedFolder
-from support.pretrained import CASES, IMAGES, SOURCE, TARGETS, assert_same_logits, logits, ours_of, random_theirs
+from support.pretrained import (
+    CASES,
+    IMAGES,
+    SOURCE,
+    TARGETS,
+    assert_same_logits,
+    logits,
+    ours_of,
+    random_theirs,
+)
 
 AutoConfig = pytest.importorskip("transformers").AutoConfig
 
@@ -40,8 +49,12 @@ def saved(tmp_path_factory):
 @pytest.mark.parametrize("name", sorted(ARCHITECTURES.keys() - {"vision-encoder-decoder"}))
 def test_what_a_file_leaves_out_is_read_as_they_do(name):
     theirs, ours = AutoConfig.for_model(name).to_dict(), ARCHITECTURES[name].keys()
-    theirs["sliding_window"] = theirs.get("sliding_window") or ours.__dict__.get("sliding_window")  # None: not used
-    shared = {key: value for key, value in vars(ours).items() if value is not None and key in theirs}
+    theirs["sliding_window"] = theirs.get("sliding_window") or ours.__dict__.get(
+        "sliding_window"
+    )  # None: not used
+    shared = {
+        key: value for key, value in vars(ours).items() if value is not None and key in theirs
+    }
     assert len(shared) > 8
     assert shared == {key: theirs[key] for key in shared}
 
@@ -66,19 +79,24 @@ def test_the_export_of_an_import_is_the_original(name, saved):
     weights = expression.weights(ours, pretrained.model)
     back = {step.theirs: step.to_theirs(weights) for step in expression.steps()}
     own = pretrained.architecture
-    assert sorted(back) == sorted(each for each in pretrained.tensors if each in back or not own.is_ignored(each))
+    assert sorted(back) == sorted(
+        each for each in pretrained.tensors if each in back or not own.is_ignored(each)
+    )
     assert all(torch.equal(tensor, pretrained.tensors[each]) for each, tensor in back.items())
     table = own.table(expression.keys, pretrained.head, None)
     assert table == {key: value for key, value in pretrained.table.items() if key != "num_labels"}
 
 
-GENERATES = [name for name in CASES if not name.startswith(("bert", "roberta", "distilbert", "vit", "deit"))]
+GENERATES = [
+    name for name in CASES if not name.startswith(("bert", "roberta", "distilbert", "vit", "deit"))
+]
 PAD, START, END, FORCED = 7, 9, 5, 6
 
 
 @pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if "-" in name else name for name in GENERATES]
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow) if "-" in name else name for name in GENERATES],
 )
 @torch.no_grad()
 def test_the_outputs_are_theirs_token_for_token(name, beams, saved, tmp_path):
@@ -92,7 +110,10 @@ def test_the_outputs_are_theirs_token_for_token(name, beams, saved, tmp_path):
         options |= {"num_beams": beams, "length_penalty": 0.6, "early_stopping": False}
     has_source = ours.encoder is not None
     if has_source:
-        options |= {"forced_bos_token_id": FORCED, "no_repeat_ngram_size": 2}  # the latter sees no prompt here
+        options |= {
+            "forced_bos_token_id": FORCED,
+            "no_repeat_ngram_size": 2,
+        }  # the latter sees no prompt here
     generation = transformers.GenerationConfig(**options)
     generation.save_pretrained(tmp_path)
     read = read_generation(tmp_path, pretrained.config, has_source=has_source)
@@ -101,16 +122,22 @@ def test_the_outputs_are_theirs_token_for_token(name, beams, saved, tmp_path):
         requests, collate = [Request(i, 9) for i in range(len(IMAGES))], lambda rows: IMAGES[rows]
         skip = 1
     elif has_source:
-        given = theirs.generate(SOURCE.ids, attention_mask=SOURCE.mask.long(), generation_config=generation)
+        given = theirs.generate(
+            SOURCE.ids, attention_mask=SOURCE.mask.long(), generation_config=generation
+        )
         rows = [ids[mask].tolist() for ids, mask in zip(SOURCE.ids, SOURCE.mask, strict=True)]
         requests, collate, skip = [Request(row, len(row)) for row in rows], Tokens.of, 1
     else:
         prompts = TARGETS[:, :5].clamp(min=10)  # without the end token
-        given = theirs.generate(prompts, generation_config=generation, attention_mask=torch.ones(3, 5))
+        given = theirs.generate(
+            prompts, generation_config=generation, attention_mask=torch.ones(3, 5)
+        )
         requests = [Request(None, 0, row[1:], given=4, first=row[0]) for row in prompts.tolist()]
         collate, skip = list, 5
     start = read.start if has_source else None
-    special = SpecialTokens(PAD, start, END, None, None, read.suppressed, target_prefix=read.target_prefix)
+    special = SpecialTokens(
+        PAD, start, END, None, None, read.suppressed, target_prefix=read.target_prefix
+    )
     task = SearchTask(ours, collate, DecodeConfig(**read.decode), special_tokens=special)
     found = dict(search(task, requests))
     for i, row in enumerate(given.tolist()):
@@ -123,23 +150,36 @@ def test_the_outputs_are_theirs_token_for_token(name, beams, saved, tmp_path):
 def _bare_gpt2(weights):
     """As the file of the first GPT-2: without the prefix, with causal masks."""
     renamed = {name.removeprefix("transformer."): tensor for name, tensor in weights.items()}
-    return renamed | {"h.0.attn.bias": torch.ones(1, 1, 24, 24), "h.1.attn.masked_bias": torch.tensor(-1e4)}
+    return renamed | {
+        "h.0.attn.bias": torch.ones(1, 1, 24, 24),
+        "h.1.attn.masked_bias": torch.tensor(-1e4),
+    }
 
 
 def _first_bert(weights):
     """As the file of the first BERT: other names of norms, all heads, copies of tied weights."""
     old = {name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
            for name, tensor in weights.items()}  # fmt: skip
-    old |= {"cls.seq_relationship.weight": torch.ones(2, 15), "cls.seq_relationship.bias": torch.ones(2)}
-    old |= {"bert.pooler.dense.weight": torch.ones(15, 15), "bert.pooler.dense.bias": torch.ones(15)}
+    old |= {
+        "cls.seq_relationship.weight": torch.ones(2, 15),
+        "cls.seq_relationship.bias": torch.ones(2),
+    }
+    old |= {
+        "bert.pooler.dense.weight": torch.ones(15, 15),
+        "bert.pooler.dense.bias": torch.ones(15),
+    }
     old["bert.embeddings.position_ids"] = torch.arange(24)[None]
-    return old | {"cls.predictions.decoder.weight": weights["bert.embeddings.word_embeddings.weight"].clone()}
+    return old | {
+        "cls.predictions.decoder.weight": weights["bert.embeddings.word_embeddings.weight"].clone()
+    }
 
 
 def _separate_t5(weights):
     """Without the shared matrix, but with a copy of it for each side."""
     shared = weights.pop("shared.weight")
-    return weights | {f"{side}.embed_tokens.weight": shared.clone() for side in ("encoder", "decoder")}
+    return weights | {
+        f"{side}.embed_tokens.weight": shared.clone() for side in ("encoder", "decoder")
+    }
 
 
 OLD = {"gpt2": _bare_gpt2, "bert-mlm": _first_bert, "t5": _separate_t5}
@@ -184,15 +224,30 @@ REFUSED = {
     ),
     "llama-biased": ({"rope_interleaved": True}, r"rope_interleaved: wanted False; got True"),
     "vit-larger": ({"pruned_heads": {"0": [1]}}, r"pruned_heads: wanted \{\}; got \{'0': \[1\]\}"),
-    "qwen3": ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, r"rope_parameters\.rope_type: wanted"),
-    "qwen2-window": ({"max_window_layers": 1, "layer_types": None}, r"layer_types: wanted a sliding window in all"),
+    "qwen3": (
+        {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}},
+        r"rope_parameters\.rope_type: wanted",
+    ),
+    "qwen2-window": (
+        {"max_window_layers": 1, "layer_types": None},
+        r"layer_types: wanted a sliding window in all",
+    ),
     "bert-mlm": ({"hidden_act": "relu"}, r"hidden_act: wanted 'gelu'; got 'relu'"),
-    "bert": ({"position_embedding_type": "relative_key"}, r"position_embedding_type: wanted 'absolute'"),
-    "gpt2": ({"scale_attn_by_inverse_layer_idx": True}, r"scale_attn_by_inverse_layer_idx: wanted False; got True"),
+    "bert": (
+        {"position_embedding_type": "relative_key"},
+        r"position_embedding_type: wanted 'absolute'",
+    ),
+    "gpt2": (
+        {"scale_attn_by_inverse_layer_idx": True},
+        r"scale_attn_by_inverse_layer_idx: wanted False; got True",
+    ),
     "vit": ({"num_channels": 1}, r"num_channels: wanted 3; got 1"),
     "bart": ({"activation_function": "quick_gelu"}, r"activation_function: wanted one of 'relu'"),
     "t5": ({"feed_forward_proj": "gated-relu"}, r"feed_forward_proj: wanted one of 'relu'"),
-    "captioner": ({"encoder": {"model_type": "swin"}}, r"encoder\.model_type: wanted 'vit'; got 'swin'"),
+    "captioner": (
+        {"encoder": {"model_type": "swin"}},
+        r"encoder\.model_type: wanted 'vit'; got 'swin'",
+    ),
 }
 
 

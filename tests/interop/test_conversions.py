@@ -56,7 +56,11 @@ def given(name: str) -> dict[str, Any]:
     if name.endswith(".sh"):
         return dict(fairseq_commands.options_of_script(text, name))
     tables = yaml.safe_load(text)
-    return dict(flattened(fairseq_commands.options_of_hydra(tables) if name.startswith("fairseq") else tables))
+    return dict(
+        flattened(
+            fairseq_commands.options_of_hydra(tables) if name.startswith("fairseq") else tables
+        )
+    )
 
 
 def nested(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,7 +82,9 @@ def result(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     except RegardError as error:
         return {"error": str(error)}
     return json.loads(
-        json.dumps(dict(flattened(made.recipe)) | {f"note {key}": why for key, why in made.notes.items()})
+        json.dumps(
+            dict(flattened(made.recipe)) | {f"note {key}": why for key, why in made.notes.items()}
+        )
     )
 
 
@@ -96,7 +102,13 @@ def asked(name: str) -> dict[str, str]:
         return ask
 
     with pytest.MonkeyPatch.context() as patch:
-        for kind in ("number", "whole", "numbers", "flag", "text"):  # `whole` asks `number`, and comes first
+        for kind in (
+            "number",
+            "whole",
+            "numbers",
+            "flag",
+            "text",
+        ):  # `whole` asks `number`, and comes first
             patch.setattr(Options, kind, noting(kind))
         result(name, given(name))
     return found
@@ -131,7 +143,10 @@ def test_each_option_changes_what_it_should(name):
 
 
 if __name__ == "__main__":
-    GOLDEN.write_text(json.dumps({name: changes(name) for name in NAMES}, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    GOLDEN.write_text(
+        json.dumps({name: changes(name) for name in NAMES}, indent=1, ensure_ascii=False) + "\n",
+        "utf-8",
+    )
 
 
 def test_a_vocabulary_that_is_too_small_is_noted_and_the_smallest_is_not():

@@ -21,7 +21,12 @@ from regard.data.train_tokenizer import train_tokenizer
 from regard.decoding.ensemble import Ensemble
 from regard.inference.predictor import Predictor
 from regard.interop import ctranslate2 as exporter
-from regard.interop.ctranslate2 import EXPRESSIBLE, EXPRESSIBLE_OPTIONS, CTranslate2Target, _part_obstacles
+from regard.interop.ctranslate2 import (
+    EXPRESSIBLE,
+    EXPRESSIBLE_OPTIONS,
+    CTranslate2Target,
+    _part_obstacles,
+)
 from regard.model.build import parse_model
 from regard.model.model_config import SIZES, ModelOptions
 from regard.model.transformer_config import TransformerConfig
@@ -53,7 +58,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "alibi of six heads": {"positions": "alibi", "heads": 6, "dim": 24},
     "position_offset": {"positions": "learned", "position_offset": 2},
     "rotary_base": {"positions": "rotary", "rotary_base": 100.0},
-    "relative_buckets": {"positions": "relative", "relative_buckets": 8, "relative_max_distance": 12},
+    "relative_buckets": {
+        "positions": "relative",
+        "relative_buckets": 8,
+        "relative_max_distance": 12,
+    },
     "large rotary grouped heads": {"positions": "rotary", "head_dim": 6, "kv_heads": 2},
     "grouped heads": {"kv_heads": 2},
     "one head of keys": {"kv_heads": 1},
@@ -124,17 +133,35 @@ class Exported:
     def outputs(self, texts: list[str], beam: int) -> list[tuple[list[int], float]]:
         """Ids and score of the best output for each text."""
         # Without a length penalty, both beam searches stop when nothing better can follow.
-        options = {"beam_size": beam, "length_penalty": 0.0, "return_scores": True, "return_end_token": True}
+        options = {
+            "beam_size": beam,
+            "length_penalty": 0.0,
+            "return_scores": True,
+            "return_end_token": True,
+        }
         names = self.model.target.tokens()
         if self.model.sources:
             spelled = self.model.source.tokens()
             sources = [[spelled[i] for i in self.model.source.encode(text)] for text in texts]
-            found = self.inner.translate_batch(sources, max_decoding_length=LIMIT, min_decoding_length=0, **options)
-            return [([names.index(name) for name in each.hypotheses[0]], each.scores[0]) for each in found]
+            found = self.inner.translate_batch(
+                sources, max_decoding_length=LIMIT, min_decoding_length=0, **options
+            )
+            return [
+                ([names.index(name) for name in each.hypotheses[0]], each.scores[0])
+                for each in found
+            ]
         special = self.model.target.special_tokens
-        first = [special.end] if self.model.running_text else [] if special.start is None else [special.start]
+        first = (
+            [special.end]
+            if self.model.running_text
+            else []
+            if special.start is None
+            else [special.start]
+        )
         prompts = [[names[i] for i in (*first, *self.model.target.encode(text))] for text in texts]
-        found = self.inner.generate_batch(prompts, max_length=LIMIT, include_prompt_in_result=False, **options)
+        found = self.inner.generate_batch(
+            prompts, max_length=LIMIT, include_prompt_in_result=False, **options
+        )
         return [(each.sequences_ids[0], each.scores[0]) for each in found]
 
 
@@ -142,10 +169,17 @@ def check_equal(model: Predictor, folder: Path, tolerance: float = 1e-5) -> None
     """Greedy and beam outputs are ours, of a batch of texts of different lengths; and their scores differ."""
     other, different = Exported(model, folder), set()
     for beam in (1, 4):
-        ours = [each[0] for each in model.outputs(TEXTS, beam_size=beam, length_penalty=0.0, scores=True)]
+        ours = [
+            each[0]
+            for each in model.outputs(TEXTS, beam_size=beam, length_penalty=0.0, scores=True)
+        ]
         # Its beam search never ends an output at once where prompts of different lengths are together.
         together = beam == 1 or bool(model.sources)
-        found = other.outputs(TEXTS, beam) if together else [other.outputs([text], beam)[0] for text in TEXTS]
+        found = (
+            other.outputs(TEXTS, beam)
+            if together
+            else [other.outputs([text], beam)[0] for text in TEXTS]
+        )
         for output, (ids, score) in zip(ours, found, strict=True):
             assert ids == list(output.token_ids)
             assert score == pytest.approx(output.score, abs=tolerance * LIMIT)
@@ -181,7 +215,9 @@ def test_every_tokenizer_becomes_a_vocabulary(kind, tmp_path):
     written = tokenizers.Tokenizer.from_file(str(tmp_path / "out" / "source_tokenizer.json"))
     written.encode_special_tokens = True
     shared = source.tokens() == target.tokens()
-    names = json.loads((tmp_path / "out" / f"{'shared' if shared else 'source'}_vocabulary.json").read_text())
+    names = json.loads(
+        (tmp_path / "out" / f"{'shared' if shared else 'source'}_vocabulary.json").read_text()
+    )
     assert names == source.tokens()
     assert len(set(names)) == len(names)
     for text in (*TEXTS, "Zoë 漢字 </s> \t~"):
@@ -207,14 +243,18 @@ def test_the_output_layer_may_have_no_bias(tmp_path):
     """Its scores are of the tokens that can be generated; ours are of all tokens."""
     model = predictor({}, {}, output_bias=False)
     found = Exported(model, exported(model, tmp_path)).outputs(TEXTS, 1)
-    for (ids, score), (ours,) in zip(found, model.outputs(TEXTS, length_penalty=0.0, scores=True), strict=True):
+    for (ids, score), (ours,) in zip(
+        found, model.outputs(TEXTS, length_penalty=0.0, scores=True), strict=True
+    ):
         assert ids == list(ours.token_ids)
         assert ours.score < score < ours.score + 0.1 * LIMIT
 
 
 def test_running_text_begins_with_a_line_break_and_never_ends(tmp_path):
     target = tokenizer("bytes").for_running_text()
-    model = predictor(None, {"positions": "rotary"}, (target, target), {"train": "x.txt", "context_length": 64})
+    model = predictor(
+        None, {"positions": "rotary"}, (target, target), {"train": "x.txt", "context_length": 64}
+    )
     check_equal(model, exported(model, tmp_path))
     found = Exported(model, tmp_path / "out").outputs(["a\nb"], 1)
     assert [list(each.token_ids) for each in model.outputs(["a\nb"])[0]] == [found[0][0]]
@@ -235,7 +275,9 @@ def with_tokens(model: Predictor, **tokens: Any) -> Predictor:
 
 
 def test_rows_that_no_token_uses(tmp_path):
-    words = Tokenizer(tokenizers.Tokenizer.from_str(BYTES.to_json()), DEFAULT_TOKENS, BYTES.size + 40)
+    words = Tokenizer(
+        tokenizers.Tokenizer.from_str(BYTES.to_json()), DEFAULT_TOKENS, BYTES.size + 40
+    )
     model = predictor({}, {}, (words, words))
     check_equal(model, exported(model, tmp_path))
 
@@ -285,7 +327,10 @@ def test_tokens_that_are_never_generated_are_not(tmp_path):
 def test_half_precision(dtype, tmp_path):
     """The outputs of the model with rounded weights."""
     model = predictor({"positions": "learned"}, {"positions": "learned"})
-    folder, size = exported(model, tmp_path, dtype=dtype), sum(w.numel() for w in model.model.parameters())
+    folder, size = (
+        exported(model, tmp_path, dtype=dtype),
+        sum(w.numel() for w in model.model.parameters()),
+    )
     model.model.to(getattr(torch, dtype)).float()
     check_equal(model, folder, tolerance=1e-4)
     assert (folder / "model.bin").stat().st_size < 2.3 * size
@@ -296,11 +341,15 @@ def test_int8_changes_scores_a_little_and_the_model_not_at_all(dtype, tmp_path):
     model = predictor({}, {"positions": "rotary"})
     before = {name: weight.clone() for name, weight in model.model.state_dict().items()}
     folder = exported(model, tmp_path, quantization="int8", dtype=dtype)
-    assert all(torch.equal(weight, before[name]) for name, weight in model.model.state_dict().items())
+    assert all(
+        torch.equal(weight, before[name]) for name, weight in model.model.state_dict().items()
+    )
     other, names = Exported(model, folder).inner, model.source.tokens()
     assert other.compute_type == "int8_float32"
     sources = [[names[i] for i in model.source.encode(text)] for text in TEXTS]
-    for each, score in zip(other.score_batch(sources, sources), model.score(TEXTS, TEXTS), strict=True):
+    for each, score in zip(
+        other.score_batch(sources, sources), model.score(TEXTS, TEXTS), strict=True
+    ):
         assert sum(each.log_probs) != pytest.approx(score.log_probability, abs=1e-3)
         assert sum(each.log_probs) == pytest.approx(score.log_probability, rel=0.03)
 
@@ -308,13 +357,17 @@ def test_int8_changes_scores_a_little_and_the_model_not_at_all(dtype, tmp_path):
 def swap_queries_and_keys(monkeypatch):
     fill = exporter._fill_linear
     monkeypatch.setattr(
-        exporter, "_fill_linear", lambda spec, *x: fill(spec, *((x[1], x[0], x[2]) if len(x) == 3 else x))
+        exporter,
+        "_fill_linear",
+        lambda spec, *x: fill(spec, *((x[1], x[0], x[2]) if len(x) == 3 else x)),
     )
 
 
 def swap_keys_and_values(monkeypatch):
     fill = exporter._fill_linear
-    monkeypatch.setattr(exporter, "_fill_linear", lambda spec, *x: fill(spec, *(x[::-1] if len(x) == 2 else x)))
+    monkeypatch.setattr(
+        exporter, "_fill_linear", lambda spec, *x: fill(spec, *(x[::-1] if len(x) == 2 else x))
+    )
 
 
 def shift_positions(monkeypatch):
@@ -337,7 +390,8 @@ def other_activation(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "fault", [swap_queries_and_keys, swap_keys_and_values, shift_positions, drop_biases, other_activation]
+    "fault",
+    [swap_queries_and_keys, swap_keys_and_values, shift_positions, drop_biases, other_activation],
 )
 def test_a_planted_fault_is_found(fault, monkeypatch, tmp_path):
     fault(monkeypatch)
@@ -376,7 +430,10 @@ REFUSED: dict[str, tuple[Callable[[], Predictor], list[str]]] = {
             "model.decoder.kind = 'rnn': it has Transformers of",
         ],
     ),
-    "convolution": (lambda: translator(decoder="conv"), ["model.encoder.kind = 'rnn'", "model.decoder.kind = 'conv'"]),
+    "convolution": (
+        lambda: translator(decoder="conv"),
+        ["model.encoder.kind = 'rnn'", "model.decoder.kind = 'conv'"],
+    ),
     "relative in a language model": (
         lambda: predictor(None, {"positions": "relative"}),
         ["model.decoder.positions = 'relative': it computes them wrongly in language models"],
@@ -407,15 +464,21 @@ REFUSED: dict[str, tuple[Callable[[], Predictor], list[str]]] = {
     ),
     "several tokens after a source": (
         lambda: with_tokens(predictor({}, {}), source_suffix=(END, 7)),
-        ["special tokens [] before and ['</s>', '<0x02>'] after a source: it adds one before, and '</s>' after"],
+        [
+            "special tokens [] before and ['</s>', '<0x02>'] after a source: it adds one before, and '</s>' after"
+        ],
     ),
     "running text without suppressed tokens": (
         lambda: with_tokens(
-            predictor(None, {"positions": "rotary"}, data={"train": "x.txt", "context_length": 64}), suppressed=()
+            predictor(None, {"positions": "rotary"}, data={"train": "x.txt", "context_length": 64}),
+            suppressed=(),
         ),
         ["data.context_length: it ends outputs at '</s>', which running text goes on after"],
     ),
-    "cls_token": (lambda: predictor({"cls_token": True}, {}), ["model.encoder.cls_token = True: it has False only"]),
+    "cls_token": (
+        lambda: predictor({"cls_token": True}, {}),
+        ["model.encoder.cls_token = True: it has False only"],
+    ),
 }
 
 
@@ -431,7 +494,9 @@ def test_what_cannot_be_expressed_is_refused_part_by_part(make, reasons, tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("model", [{"encoder": {"kind": "vit"}}, {"encoders": [{"kind": "transformer"}] * 2}])
+@pytest.mark.parametrize(
+    "model", [{"encoder": {"kind": "vit"}}, {"encoders": [{"kind": "transformer"}] * 2}]
+)
 def test_captioners_and_several_sources_are_refused(model):
     config = parse_model({**model, "decoder": BASE}, sized=False)
     assert any(
@@ -467,7 +532,9 @@ def test_a_trained_model_gives_our_outputs(tmp_path):
     names = model.source.tokens()
     sources = [[names[i] for i in model.source.encode(text)] for text in texts]
     for quantization, least in ((None, 1.0), ("int8", 0.9)):
-        folder = regard.export(model, "ctranslate2", tmp_path / str(quantization), quantization=quantization)
+        folder = regard.export(
+            model, "ctranslate2", tmp_path / str(quantization), quantization=quantization
+        )
         other = ctranslate2.Translator(str(folder), "cpu")
         for beam in (1, 5):
             found = other.translate_batch(sources, beam_size=beam, return_scores=True)
@@ -475,7 +542,9 @@ def test_a_trained_model_gives_our_outputs(tmp_path):
             same = [a.tokens == tuple(b.hypotheses[0]) for a, b in zip(ours, found, strict=True)]
             assert sum(same) >= least * len(texts)
             if quantization is None:  # its scores are of the tokens that can be generated
-                assert all(-1e-5 < b.scores[0] - a.score < 1e-2 for a, b in zip(ours, found, strict=True))
+                assert all(
+                    -1e-5 < b.scores[0] - a.score < 1e-2 for a, b in zip(ours, found, strict=True)
+                )
 
 
 IMPORTED = (
@@ -493,7 +562,11 @@ def test_an_imported_model_gives_our_outputs(name, tmp_path):
     words = train_tokenizer("words", ["a cat sat on mat dog the red car"], 20).to_json()
     special = replace(DEFAULT_TOKENS, suppressed=())
     source, target = (
-        Tokenizer(tokenizers.Tokenizer.from_str(words), special, folder.table.get(key, folder.table["vocab_size"]))
+        Tokenizer(
+            tokenizers.Tokenizer.from_str(words),
+            special,
+            folder.table.get(key, folder.table["vocab_size"]),
+        )
         for key in ("source_vocab_size", "vocab_size")
     )
     data = COPY if "encoder" in table else {"train": "x.txt"}

@@ -26,7 +26,15 @@ MODELS = {
     "ensemble": lambda: regard.load([GOLDEN / "transformer"] * 2),
     "ensemble of classifiers": lambda: regard.load([GOLDEN / "classifier"] * 2),
 }
-OPTIONAL = ("ctranslate2", "onnx", "onnxscript", "onnxruntime", "transformers", "huggingface_hub", "sentencepiece")
+OPTIONAL = (
+    "ctranslate2",
+    "onnx",
+    "onnxscript",
+    "onnxruntime",
+    "transformers",
+    "huggingface_hub",
+    "sentencepiece",
+)
 
 
 def destination(folder: Path, to: str) -> Path:
@@ -43,8 +51,9 @@ def test_a_format_writes_a_model_or_says_what_it_cannot_express(name, tmp_path):
         if obstacles:
             with pytest.raises(InvalidArgument) as refused:
                 regard.export(model, to, destination(tmp_path, to))
-            assert f"a model that {export_target(to).title} can express; got {'; '.join(obstacles)}." in str(
-                refused.value
+            assert (
+                f"a model that {export_target(to).title} can express; got {'; '.join(obstacles)}."
+                in str(refused.value)
             )
     assert list(tmp_path.iterdir()) == []
 
@@ -55,7 +64,9 @@ def test_no_format_writes_an_ensemble(name):
     found = regard.export_obstacles(model)
     assert set(found) == set(TARGETS)
     assert all(found.values()), found
-    assert _model_config(model) == "an ensemble is several models: export one of them"  # whatever its members are
+    assert (
+        _model_config(model) == "an ensemble is several models: export one of them"
+    )  # whatever its members are
 
 
 @pytest.mark.slow
@@ -91,7 +102,9 @@ from regard.cli import main
 sys.argv = ["regard", "export", {str(GOLDEN / "transformer")!r}, "--list", "--json"]
 main()
 """
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
     assert list(json.loads(result.stdout or "{}")) == list(TARGETS), result.stderr
 
 

@@ -32,12 +32,14 @@ def test_options_become_a_decode_table(name, tmp_path):
     given, wanted = READ[name]
     (tmp_path / "generation_config.json").write_text(json.dumps(given))
     decode = read_generation(tmp_path, {}, has_source=True).decode
-    assert {key: value for key, value in decode.items() if value != getattr(DecodeConfig(), key)} == {
-        key: value for key, value in wanted.items() if value != getattr(DecodeConfig(), key)
-    }
+    assert {
+        key: value for key, value in decode.items() if value != getattr(DecodeConfig(), key)
+    } == {key: value for key, value in wanted.items() if value != getattr(DecodeConfig(), key)}
     DecodeConfig(**decode)
     (tmp_path / "generation_config.json").unlink()
-    assert read_generation(tmp_path, given, has_source=True).decode == decode  # old files have them in config.json
+    assert (
+        read_generation(tmp_path, given, has_source=True).decode == decode
+    )  # old files have them in config.json
 
 
 @pytest.mark.parametrize("name", READ)
@@ -69,7 +71,10 @@ def test_an_old_file_forces_its_first_token_by_another_key(tmp_path):
 
 LEFT_OUT = {
     "an option of another library": ({"penalty_alpha": 0.6}, "penalty_alpha = 0.6 is not imported"),
-    "a repetition penalty of greedy search": ({"repetition_penalty": 1.2}, "repetition_penalty is not imported"),
+    "a repetition penalty of greedy search": (
+        {"repetition_penalty": 1.2},
+        "repetition_penalty is not imported",
+    ),
 }
 
 
@@ -120,7 +125,13 @@ def test_image_preprocessing_is_read_and_written(tmp_path):
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("do_resize", False), ("do_rescale", "no"), ("resample", 9), ("size", {"height": 3, "width": 4}), ("size", "big")],
+    [
+        ("do_resize", False),
+        ("do_rescale", "no"),
+        ("resample", 9),
+        ("size", {"height": 3, "width": 4}),
+        ("size", "big"),
+    ],
 )
 def test_preprocessing_that_we_do_not_do_is_refused(key, value, tmp_path):
     (tmp_path / "preprocessor_config.json").write_text(json.dumps({key: value}))
@@ -129,7 +140,13 @@ def test_preprocessing_that_we_do_not_do_is_refused(key, value, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "given", [{}, {"size": {"height": 224, "width": 224}}, {"size": 224}, {"size": {"height": 64, "width": 64}}]
+    "given",
+    [
+        {},
+        {"size": {"height": 224, "width": 224}},
+        {"size": 224},
+        {"size": {"height": 64, "width": 64}},
+    ],
 )
 def test_the_size_of_images_is_that_of_the_model_or_left_out(given, tmp_path):
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(given))

@@ -36,5 +36,7 @@ def test_a_model_that_is_not_cached_is_refused_without_a_connection(cache):
 
 @pytest.mark.parametrize("name", ["", "../secret", "owner/name/more", "owner name"])
 def test_a_name_that_is_none_is_refused(name):
-    with pytest.raises(InvalidArgument, match=r"wanted hf:owner/name; got .* hf:Helsinki-NLP/opus-mt-en-de"):
+    with pytest.raises(
+        InvalidArgument, match=r"wanted hf:owner/name; got .* hf:Helsinki-NLP/opus-mt-en-de"
+    ):
         local_folder(f"hf:{name}")

@@ -27,12 +27,23 @@ BLOCKS = {"kind": "transformer", "dim": 24, "layers": 2, "heads": 3, "ffn_dim": 
 LEARNED = {**BLOCKS, "positions": "learned", "max_positions": 40}
 LLAMA = {**BLOCKS, "positions": "rotary", "norm": "rms", "activation": "swiglu", "attention_bias": "none",
          "ffn_bias": False, "kv_heads": 1, "head_dim": 6}  # fmt: skip
-T5 = {**BLOCKS, "positions": "relative", "norm": "rms", "attention_bias": "none", "ffn_bias": False, "score": "dot"}
+T5 = {
+    **BLOCKS,
+    "positions": "relative",
+    "norm": "rms",
+    "attention_bias": "none",
+    "ffn_bias": False,
+    "score": "dot",
+}
 BERT = {**LEARNED, "norm_first": False, "norm_input": True, "activation": "gelu"}
 VIT = {"kind": "vit", "patch_size": 4,
        "transformer": {"dim": 24, "layers": 2, "heads": 3, "ffn_dim": 32, "activation": "gelu", "positions": "learned",
                        "max_positions": 10, "cls_token": True}}  # fmt: skip
-DEIT = {**VIT, "transformer": {**VIT["transformer"], "max_positions": 11}, "distillation_token": True}
+DEIT = {
+    **VIT,
+    "transformer": {**VIT["transformer"], "max_positions": 11},
+    "distillation_token": True,
+}
 PIXELS = np.random.default_rng(1).integers(0, 256, (12, 12, 3), dtype=np.uint8)
 SHARED = {"tie_embeddings": "all"}
 # Name: (model table without sizes, the architecture it is written as).
@@ -111,7 +122,9 @@ def made(table, *, running=False) -> Predictor:
     target, sizes = words, {"vocab_size": words.size}
     if "pool" in table:
         data["target"], target = {"kind": "label"}, Labels(["bad", "fine", "good"])
-        sizes = {"num_labels": 3} | ({"source_vocab_size": words.size} if data["source"] == {} else {})
+        sizes = {"num_labels": 3} | (
+            {"source_vocab_size": words.size} if data["source"] == {} else {}
+        )
     decode = {"beam_size": 3, "max_length": 9, "length_penalty": 0.7} if "decoder" in table else {}
     if running:
         data["context_length"], target = 30, words.for_running_text()
@@ -133,10 +146,14 @@ def exported(tmp_path_factory):
         model = made(table, running=name == "running text")
         folder = regard.export(model, "huggingface", place / name.replace(" ", "-"))
         kind = "classify" if "pool" in table else "generate" if "encoder" in table else "continue"
-        kind = {"masked tokens": "fill", "captioner": "caption"}.get(name, "label" if "image" in name else kind)
+        kind = {"masked tokens": "fill", "captioner": "caption"}.get(
+            name, "label" if "image" in name else kind
+        )
         jobs.append((str(folder), kind, PIXELS.tolist() if kind in ("label", "caption") else TEXTS))
         models[name] = model, folder
-    done = subprocess.run([sys.executable, "-c", LOADING], input=json.dumps(jobs), capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", LOADING], input=json.dumps(jobs), capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout)
     return {name: (model, folder, found[str(folder)]) for name, (model, folder) in models.items()}
@@ -152,10 +169,14 @@ def test_transformers_gives_our_outputs(name, exported):
         (best,) = model.outputs([PIXELS])
         if isinstance(model.target, Labels):
             wanted = torch.tensor(theirs["outputs"][0]).softmax(-1).tolist()
-            assert best[0].probabilities == pytest.approx(dict(zip(model.target.names, wanted, strict=True)), abs=1e-5)
+            assert best[0].probabilities == pytest.approx(
+                dict(zip(model.target.names, wanted, strict=True)), abs=1e-5
+            )
         else:
             new = theirs["outputs"][0][1:]
-            assert list(best[0].token_ids) == (new[: new.index(special.end) + 1] if special.end in new else new)
+            assert list(best[0].token_ids) == (
+                new[: new.index(special.end) + 1] if special.end in new else new
+            )
         return
     for text, ids, output in zip(TEXTS, theirs["ids"], theirs["outputs"], strict=True):
         own = tokenizer().encode(text)
@@ -172,7 +193,9 @@ def test_transformers_gives_our_outputs(name, exported):
             assert ids == special.source(own)
             torch.testing.assert_close(torch.tensor(output), mine, atol=1e-5, rtol=1e-5)
             continue
-        if name == "running text":  # whose end token is the line break: it begins a text and ends no output
+        if (
+            name == "running text"
+        ):  # whose end token is the line break: it begins a text and ends no output
             lines = text.replace("</s>", "\n")
             assert ids == [special.end, *model.target.encode(lines)]
             assert list(model.outputs([lines])[0][0].token_ids) == output[len(ids) :]
@@ -200,12 +223,16 @@ def test_an_exported_model_is_imported_with_the_same_weights(name, exported):
             torch.testing.assert_close(again(given), model.model(given), atol=1e-5, rtol=1e-5)
         else:
             targets = torch.tensor([[1, 8, 9, 10]])
-            torch.testing.assert_close(again(given, targets), model.model(given, targets), atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(
+                again(given, targets), model.model(given, targets), atol=1e-5, rtol=1e-5
+            )
 
 
 def test_texts_may_be_as_long_as_the_model_was_made_for(tmp_path):
     """Of an imported model; max_position_embeddings of an exported one says it again."""
-    folder = regard.export(made(MODELS["rotary language model"][0]), "huggingface", tmp_path / "first")
+    folder = regard.export(
+        made(MODELS["rotary language model"][0]), "huggingface", tmp_path / "first"
+    )
     config = json.loads((folder / "config.json").read_text())
     assert config["max_position_embeddings"] == 1000
     (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 1200}))
@@ -216,29 +243,41 @@ def test_texts_may_be_as_long_as_the_model_was_made_for(tmp_path):
     again = regard.export(model, "huggingface", tmp_path / "second")
     assert json.loads((again / "config.json").read_text())["max_position_embeddings"] == 1200
     (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": "1200"}))
-    with pytest.raises(InvalidRecipe, match=r"config\.json: max_position_embeddings: wanted .*; got '1200'"):
+    with pytest.raises(
+        InvalidRecipe, match=r"config\.json: max_position_embeddings: wanted .*; got '1200'"
+    ):
         regard.from_pretrained(folder)
 
 
 def test_what_cannot_be_expressed_is_refused_part_by_part(tmp_path):
-    with pytest.raises(InvalidArgument, match=r"model\.encoder\.kind = 'rnn'.*transformers has no such model"):
+    with pytest.raises(
+        InvalidArgument, match=r"model\.encoder\.kind = 'rnn'.*transformers has no such model"
+    ):
         regard.export(translator(), "huggingface", tmp_path / "out")
     with pytest.raises(InvalidArgument, match=r"model\.output_bias = True, not False"):
         regard.export(language_model(), "huggingface", tmp_path / "out")
-    rms = made({"encoder": {**BLOCKS, "norm": "rms", "score": "uniform"}, "decoder": BLOCKS, **SHARED})
+    rms = made(
+        {"encoder": {**BLOCKS, "norm": "rms", "score": "uniform"}, "decoder": BLOCKS, **SHARED}
+    )
     obstacles = HuggingFaceTarget().obstacles(rms)
-    assert [each.partition(" =")[0] for each in obstacles] == ["model.encoder.norm", "model.encoder.score"]
+    assert [each.partition(" =")[0] for each in obstacles] == [
+        "model.encoder.norm",
+        "model.encoder.score",
+    ]
     assert not (tmp_path / "out").exists()
 
 
 def test_an_output_bias_that_changes_nothing_is_left_out(tmp_path):
     model = made({"decoder": LEARNED})
     with pytest.raises(
-        InvalidArgument, match=r"model\.output_bias = True, not False \(in gpt2, the nearest\): train with"
+        InvalidArgument,
+        match=r"model\.output_bias = True, not False \(in gpt2, the nearest\): train with",
     ):
         regard.export(model, "huggingface", tmp_path / "out")
     model.model.decoder.project.bias.data.fill_(0.5)
-    again = regard.from_pretrained(regard.export(model, "huggingface", tmp_path / "out"), device="cpu")
+    again = regard.from_pretrained(
+        regard.export(model, "huggingface", tmp_path / "out"), device="cpu"
+    )
     assert again.recipe.model.options.output_bias is False
     assert again.predict(TEXTS) == model.predict(TEXTS)
 
@@ -247,8 +286,12 @@ def test_dtype_card_and_figures(tmp_path):
     report = tmp_path / "report.json"
     report.write_text(json.dumps({"systems": [{"metrics": {"bleu": {"value": 31.4}}}]}))
     model = made(MODELS["pre-norm translation"][0])
-    folder = regard.export(model, "huggingface", tmp_path / "out", dtype="bfloat16", report=str(report))
-    assert {tensor.dtype for tensor in load_file(folder / "model.safetensors").values()} == {torch.bfloat16}
+    folder = regard.export(
+        model, "huggingface", tmp_path / "out", dtype="bfloat16", report=str(report)
+    )
+    assert {tensor.dtype for tensor in load_file(folder / "model.safetensors").values()} == {
+        torch.bfloat16
+    }
     card = (folder / "README.md").read_text()
     matter = dict(line.split(": ", 1) for line in card.split("---\n")[1].strip().splitlines())
     assert json.loads(matter["model-index"])[0]["results"][0]["metrics"][0] == {
@@ -256,15 +299,23 @@ def test_dtype_card_and_figures(tmp_path):
     }  # fmt: skip
     assert json.loads(matter["pipeline_tag"]) == "translation"
     report.write_text("{}")
-    with pytest.raises(InvalidArgument, match=r"report\.json: wanted a report of `regard evaluate --json`"):
+    with pytest.raises(
+        InvalidArgument, match=r"report\.json: wanted a report of `regard evaluate --json`"
+    ):
         regard.export(model, "huggingface", tmp_path / "other", report=str(report))
 
 
 def test_a_target_with_its_own_vocabulary_has_its_own_tokenizer(tmp_path):
     model = made(MODELS["post-norm translation"][0])
     words = train_tokenizer("bpe", ["other words altogether, and 1 2 3 numbers"] * 9, 280)
-    table = {**MODELS["post-norm translation"][0], "vocab_size": words.size, "source_vocab_size": model.source.size}
-    recipe = Recipe.of(model.recipe.as_dict() | {"data": {"source": {}, "target": {}, "shared_vocab": False}})
+    table = {
+        **MODELS["post-norm translation"][0],
+        "vocab_size": words.size,
+        "source_vocab_size": model.source.size,
+    }
+    recipe = Recipe.of(
+        model.recipe.as_dict() | {"data": {"source": {}, "target": {}, "shared_vocab": False}}
+    )
     model = replace(model, model=regard.build(table).eval(), target=words, recipe=recipe)
     folder = regard.export(model, "huggingface", tmp_path / "out")
     assert (folder / "target" / "tokenizer.json").is_file()
@@ -278,7 +329,9 @@ def test_large_weights_are_written_in_shards(tmp_path):
     write_weights(tmp_path, weights, largest=900)
     index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
     assert index["metadata"]["total_size"] == 2000
-    assert sorted(set(index["weight_map"].values())) == [f"model-0000{i}-of-00003.safetensors" for i in (1, 2, 3)]
+    assert sorted(set(index["weight_map"].values())) == [
+        f"model-0000{i}-of-00003.safetensors" for i in (1, 2, 3)
+    ]
     for name, file in index["weight_map"].items():
         assert torch.equal(load_file(tmp_path / file)[name], weights[name])
 
@@ -296,7 +349,9 @@ class Client:
     def upload_folder(self, *, repo_id, folder_path, commit_message):
         if self.failure:
             raise self.failure
-        self.calls.append(("upload", repo_id, sorted(path.name for path in Path(folder_path).iterdir())))
+        self.calls.append(
+            ("upload", repo_id, sorted(path.name for path in Path(folder_path).iterdir()))
+        )
 
 
 def test_a_folder_is_pushed(tmp_path, monkeypatch):
@@ -306,14 +361,22 @@ def test_a_folder_is_pushed(tmp_path, monkeypatch):
     model = made(MODELS["rotary language model"][0])
     regard.export(model, "huggingface", tmp_path / "out", push="somebody/model")
     (_, name, options), (_, repo, files) = client.calls
-    assert (name, repo, options) == ("somebody/model", "somebody/model", {"repo_type": "model", "exist_ok": True})
+    assert (name, repo, options) == (
+        "somebody/model",
+        "somebody/model",
+        {"repo_type": "model", "exist_ok": True},
+    )
     assert files == ["README.md", "config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
                      "tokenizer_config.json"]  # fmt: skip
-    with pytest.raises(InvalidArgument, match=r"push: wanted to upload to somebody/model; got OSError: no network"):
+    with pytest.raises(
+        InvalidArgument, match=r"push: wanted to upload to somebody/model; got OSError: no network"
+    ):
         hub.push(tmp_path / "out", "somebody/model", Client(OSError("no network")))
     with pytest.raises(InvalidArgument, match=r"push: wanted owner/name; got '\.\./\.\./etc'"):
         regard.export(model, "huggingface", tmp_path / "third", push="../../etc")
     monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
-    with pytest.raises(InvalidArgument, match=r"push: wanted a login .* got none\. Log in with `hf auth login`"):
+    with pytest.raises(
+        InvalidArgument, match=r"push: wanted a login .* got none\. Log in with `hf auth login`"
+    ):
         regard.export(model, "huggingface", tmp_path / "third", push="somebody/model")
     assert not (tmp_path / "third").exists()

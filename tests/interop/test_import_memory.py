@@ -33,7 +33,11 @@ def test_the_weights_are_held_once(verb, bound, tmp_path):
     import transformers
 
     config = transformers.LlamaConfig(
-        vocab_size=8000, hidden_size=1024, intermediate_size=2816, num_hidden_layers=5, num_attention_heads=16
+        vocab_size=8000,
+        hidden_size=1024,
+        intermediate_size=2816,
+        num_hidden_layers=5,
+        num_attention_heads=16,
     )
     transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "theirs")
     words = tokenizers.models.WordLevel({"<unk>": 0, "<s>": 1, "</s>": 2}, unk_token="<unk>")
@@ -41,7 +45,9 @@ def test_the_weights_are_held_once(verb, bound, tmp_path):
     size = (tmp_path / "theirs" / "model.safetensors").stat().st_size / 2**20
     assert size > 256
     done = subprocess.run(
-        [sys.executable, "-c", MEASURE, verb, tmp_path / "theirs", tmp_path / "ours"], capture_output=True, text=True
+        [sys.executable, "-c", MEASURE, verb, tmp_path / "theirs", tmp_path / "ours"],
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) < bound * size, f"{float(done.stdout):.0f} MB for {size:.0f} MB"

@@ -47,7 +47,10 @@ class Session:
     """A graph that takes and gives tensors by name."""
 
     def __init__(self, path: Path) -> None:
-        errors = [path.with_suffix(".error"), Path(f"{path.parents[1]}.error")]  # of a graph, of a whole model
+        errors = [
+            path.with_suffix(".error"),
+            Path(f"{path.parents[1]}.error"),
+        ]  # of a graph, of a whole model
         assert path.exists(), [each.read_text() for each in errors if each.exists()]
         self.session = onnxruntime.InferenceSession(path)
         self.shapes = {each.name: each.shape for each in self.session.get_inputs()}
@@ -56,7 +59,9 @@ class Session:
     def __call__(self, given, only=None) -> dict[str, torch.Tensor]:
         feeds = {name: given[name].numpy() for name in self.shapes}
         results = self.session.run(only or self.outputs, feeds)
-        return {name: torch.from_numpy(x) for name, x in zip(only or self.outputs, results, strict=True)}
+        return {
+            name: torch.from_numpy(x) for name, x in zip(only or self.outputs, results, strict=True)
+        }
 
     def first_state(self, batch: int) -> dict[str, torch.Tensor]:
         sizes = {"batch_size": batch, "past": 0, "encoder_past": 0}
@@ -91,14 +96,23 @@ class Unexported(Session):
 
 
 def following(outputs) -> dict[str, torch.Tensor]:
-    return {name.replace("present", "past_key_values"): x for name, x in outputs.items() if name.startswith("present")}
+    return {
+        name.replace("present", "past_key_values"): x
+        for name, x in outputs.items()
+        if name.startswith("present")
+    }
 
 
-def in_parts(decoder: Session, ids, given, state, parts) -> tuple[torch.Tensor, list[dict[str, torch.Tensor]]]:
+def in_parts(
+    decoder: Session, ids, given, state, parts
+) -> tuple[torch.Tensor, list[dict[str, torch.Tensor]]]:
     """The logits of all tokens, which are passed in parts of these sizes; and the outputs of each call."""
     logits, calls, done = [], [], 0
     for count in parts:
-        here = {"input_ids": ids[:, done : done + count], "attention_mask": torch.ones(len(ids), done + count).long()}
+        here = {
+            "input_ids": ids[:, done : done + count],
+            "attention_mask": torch.ones(len(ids), done + count).long(),
+        }
         calls.append(decoder({**here, **given, **state}))
         logits.append(calls[-1]["logits"])
         state, done = following(calls[-1]), done + count
@@ -129,7 +143,9 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def all_folders(tmp_path_factory) -> Path:
-    return shared(tmp_path_factory, "models", "predictor", [name for name in PREDICTORS if name != FAST])
+    return shared(
+        tmp_path_factory, "models", "predictor", [name for name in PREDICTORS if name != FAST]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -148,14 +164,19 @@ def language_models(tmp_path_factory) -> Path:
 
 
 def pair(folder: Path) -> tuple[Session, Session]:
-    return tuple(Session(folder / "onnx" / f"{name}.onnx") for name in ("encoder_model", "decoder_model_merged"))
+    return tuple(
+        Session(folder / "onnx" / f"{name}.onnx")
+        for name in ("encoder_model", "decoder_model_merged")
+    )
 
 
 def encoded(model, encoder: Session, source) -> dict[str, torch.Tensor]:
     """The outputs of the encoder's graph, by the names of the decoder's inputs."""
     parts = source.parts if isinstance(source, MultiSource) else (source,)
     given = {}
-    for number, (part, field) in enumerate(zip(parts, model.recipe.data.source_fields, strict=True), start=1):
+    for number, (part, field) in enumerate(
+        zip(parts, model.recipe.data.source_fields, strict=True), start=1
+    ):
         suffix = "" if number == 1 else f"_{number}"
         if isinstance(part, Tokens):
             given |= {f"input_ids{suffix}": part.ids, f"attention_mask{suffix}": part.mask.long()}
@@ -180,7 +201,9 @@ def collated(model, given: list):
 def check_sequence_model(name: str, model, encoder: Session, decoder: Session) -> None:
     """Logits in every way of passing the tokens, attention weights, and greedy search, token for token."""
     seq2seq, options = model.model, PREDICTORS[name][1]
-    batches = [collated(model, examples(name)[:count]) for count in (3, 2, 1)]  # with padding, and without
+    batches = [
+        collated(model, examples(name)[:count]) for count in (3, 2, 1)
+    ]  # with padding, and without
     batches += [Tokens.of([[7]])] if isinstance(batches[0], Tokens) else []
     for source in batches:
         given = encoded(model, encoder, source)
@@ -203,16 +226,24 @@ def check_attention(seq2seq, source, calls, given, outputs) -> None:
     for call in calls:
         found.setdefault(call.source, []).append(call.weights())
     for part in ("encoder_attentions", "decoder_attentions", "cross_attentions"):
-        names = sorted({name for each in (given, *outputs) for name in each if name.startswith(part)})
+        names = sorted(
+            {name for each in (given, *outputs) for name in each if name.startswith(part)}
+        )
         if part == "encoder_attentions":
             modules = [each for each in found if any(each is m for m in seq2seq.encoder.modules())]
         else:
             cross = list(seq2seq.decoder.cross_attentions)
-            modules = [m for m in seq2seq.decoder.modules() if m in found and (m in cross) == part.startswith("cross")]
+            modules = [
+                m
+                for m in seq2seq.decoder.modules()
+                if m in found and (m in cross) == part.startswith("cross")
+            ]
         assert len(names) == len(modules)
         for name, module in zip(names, modules, strict=True):
             wanted = found[module][0] if len(found[module]) == 1 else torch.cat(found[module], -2)
-            wanted = wanted if wanted.dim() == 4 else wanted[:, None]  # a recurrent decoder has no heads
+            wanted = (
+                wanted if wanted.dim() == 4 else wanted[:, None]
+            )  # a recurrent decoder has no heads
             rows = [each[name] for each in ([given] if part.startswith("enc") else outputs)]
             done = 0
             for got in rows:
@@ -228,7 +259,9 @@ def check_greedy(name: str, model, encoder: Session, decoder: Session) -> None:
     """Greedy search over the graphs gives the tokens of ours."""
     given = examples(name)
     wanted = [output.token_ids for (output,) in model.outputs(given, beam_size=1)]
-    assert len(set(wanted)) > 1 or name.startswith("captioner")  # untrained, all images look alike to it
+    assert len(set(wanted)) > 1 or name.startswith(
+        "captioner"
+    )  # untrained, all images look alike to it
     memory = encoded(model, encoder, collated(model, given))
     state = decoder.first_state(len(given)) | following(memory)
     rows, last = [[] for _ in given], torch.full((len(given), 1), 1)
@@ -273,7 +306,9 @@ def test_files_are_laid_out_for_transformers_js(folder):
         for side in ("key", "value"):
             assert decoder.shapes[f"past_key_values.{layer}.decoder.{side}"] == empty
             assert decoder.shapes[f"past_key_values.{layer}.encoder.{side}"][1::2] == empty[1::2]
-            assert {f"present.{layer}.{part}.{side}" for part in ("decoder", "encoder")} <= set(decoder.outputs)
+            assert {f"present.{layer}.{part}.{side}" for part in ("decoder", "encoder")} <= set(
+                decoder.outputs
+            )
     assert [name for name in decoder.shapes if not name.startswith("past")] == [
         "input_ids", "encoder_attention_mask", "encoder_hidden_states",
     ]  # fmt: skip
@@ -281,7 +316,9 @@ def test_files_are_laid_out_for_transformers_js(folder):
     assert str(ROOT).encode() not in content  # the exporter would note its source files
 
 
-@pytest.mark.parametrize("data", [{}, {"context_length": 16}], ids=["separate texts", "running text"])
+@pytest.mark.parametrize(
+    "data", [{}, {"context_length": 16}], ids=["separate texts", "running text"]
+)
 def test_the_tokenizer_begins_a_prompt_as_our_search_does(tmp_path, data):
     """Also in transformers.js, which adds special tokens only where tokenizer_config.json asks for it."""
     model = predictors.language_model(**data)
@@ -291,7 +328,11 @@ def test_the_tokenizer_begins_a_prompt_as_our_search_does(tmp_path, data):
     start = model.pipeline.task(model.recipe.decode, OutputOptions()).first
     assert written.encode("a dog").ids == [start, *model.target.encode("a dog")]
     assert settings["add_bos_token"] is True
-    assert written.token_to_id(settings["bos_token"]) == start == generation_config(model)["decoder_start_token_id"]
+    assert (
+        written.token_to_id(settings["bos_token"])
+        == start
+        == generation_config(model)["decoder_start_token_id"]
+    )
 
 
 def test_filters_have_the_numbers_of_pillow():
@@ -300,8 +341,13 @@ def test_filters_have_the_numbers_of_pillow():
 
 def test_what_cannot_be_exported_is_said():
     ensemble = regard.load([ROOT / "tests/golden/0.1.0/rnn", ROOT / "tests/golden/0.1.0/rnn"])
-    assert OnnxTarget().obstacles(ensemble) == ["decoder: EnsembleDecoder has no graph in terms of ONNX"]
-    assert [*OnnxTarget().obstacles(predictors.translator()), *OnnxTarget().obstacles(predictors.classifier())] == []
+    assert OnnxTarget().obstacles(ensemble) == [
+        "decoder: EnsembleDecoder has no graph in terms of ONNX"
+    ]
+    assert [
+        *OnnxTarget().obstacles(predictors.translator()),
+        *OnnxTarget().obstacles(predictors.classifier()),
+    ] == []
     with pytest.raises(InvalidArgument, match="dtype: wanted nothing here: ONNX does not take it"):
         regard.export(predictors.translator(), "onnx", "nowhere", dtype="float16")
 
@@ -312,7 +358,9 @@ def test_a_graph_runs_before_it_is_exported(name):
     model = PREDICTORS[name][0]()
     graphs = predictor_graphs(model, attention=True)
     both = model.model.as_seq2seq() is not None and model.model.encoder is not None
-    assert [graph.name for graph in graphs] == (["encoder_model", "decoder_model_merged"] if both else ["model"])
+    assert [graph.name for graph in graphs] == (
+        ["encoder_model", "decoder_model_merged"] if both else ["model"]
+    )
     for graph in graphs:
         outputs = graph.run({each.name: each.example() for each in graph.inputs})
         past = {each.name for each in graph.inputs if each.name.startswith("past_key_values")}
@@ -322,7 +370,9 @@ def test_a_graph_runs_before_it_is_exported(name):
 
 def test_a_missing_package_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxscript", None)
-    with pytest.raises(MissingExtra, match=r"Export to ONNX needs the package 'onnxscript'.*regard\[onnx\]"):
+    with pytest.raises(
+        MissingExtra, match=r"Export to ONNX needs the package 'onnxscript'.*regard\[onnx\]"
+    ):
         regard.export(predictors.classifier(), "onnx", tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
@@ -336,7 +386,10 @@ class DataDependent(Graph):
 
 @pytest.mark.slow
 def test_what_pytorch_cannot_export_is_one_error(tmp_path):
-    with pytest.raises(InvalidArgument, match=r"model: wanted a graph that PyTorch can export; got .*Could not guard"):
+    with pytest.raises(
+        InvalidArgument,
+        match=r"model: wanted a graph that PyTorch can export; got .*Could not guard",
+    ):
         write_graph(DataDependent(), tmp_path / "model.onnx")
     assert list(tmp_path.iterdir()) == []
 
@@ -353,9 +406,17 @@ def test_graphs_of_the_encoders_of_the_family(name):
 
 
 def check_encoder(name: str, session: Session) -> None:
-    encoder, kind, size = models.encoder(name), onnx_members.source_kind(name), onnx_members.image_size(name)
+    encoder, kind, size = (
+        models.encoder(name),
+        onnx_members.source_kind(name),
+        onnx_members.image_size(name),
+    )
     for lengths in ((6, 3, 5), (1,), (1, 9)):
-        batch = models.source(name, lengths) if kind != "image" else torch.rand(len(lengths), 3, size, size)
+        batch = (
+            models.source(name, lengths)
+            if kind != "image"
+            else torch.rand(len(lengths), 3, size, size)
+        )
         with torch.no_grad():
             wanted = encoder(batch)
         given = {"pixel_values": batch, "label_ids": batch}
@@ -366,7 +427,10 @@ def check_encoder(name: str, session: Session) -> None:
         torch.testing.assert_close(got * mask, wanted.states * mask, **TOLERANCE)
 
 
-FAMILY = [*(("decoder", name) for name in models.DECODERS), *(("language model", name) for name in LANGUAGE_MODELS)]
+FAMILY = [
+    *(("decoder", name) for name in models.DECODERS),
+    *(("language model", name) for name in LANGUAGE_MODELS),
+]
 
 
 @pytest.mark.slow
@@ -385,19 +449,35 @@ def check_decoder(kind: str, name: str, session: Session, sizes: Sequence[tuple[
     decoder = models.decoder(name, models.WIDTH if kind == "decoder" else None)
     for batch, length in sizes:
         memory = models.memory(batch) if kind == "decoder" else None
-        ids, given, state = torch.randint(models.VOCABULARY, (batch, length)), {}, session.first_state(batch)
+        ids, given, state = (
+            torch.randint(models.VOCABULARY, (batch, length)),
+            {},
+            session.first_state(batch),
+        )
         with torch.no_grad():
             wanted = decoder(ids, memory)
             if memory is not None:
-                given = {"encoder_hidden_states": memory.states, "encoder_attention_mask": memory.mask.long()}
+                given = {
+                    "encoder_hidden_states": memory.states,
+                    "encoder_attention_mask": memory.mask.long(),
+                }
                 first = decoder.start(memory, batch=batch, capacity=0)
                 if isinstance(first, CarriedState):
-                    state |= {f"past_key_values.{key}": x.contiguous() for key, x in first.tensors().items()}
+                    state |= {
+                        f"past_key_values.{key}": x.contiguous()
+                        for key, x in first.tensors().items()
+                    }
         for parts in ways(length):
-            torch.testing.assert_close(in_parts(session, ids, given, state, parts)[0], wanted, **TOLERANCE)
+            torch.testing.assert_close(
+                in_parts(session, ids, given, state, parts)[0], wanted, **TOLERANCE
+            )
 
 
-WHOLE = [name for name in PREDICTORS if name not in ("int8", "language model", "masked language model", "classifier")]
+WHOLE = [
+    name
+    for name in PREDICTORS
+    if name not in ("int8", "language model", "masked language model", "classifier")
+]
 
 
 @pytest.mark.parametrize("name", WHOLE)
@@ -432,7 +512,10 @@ def test_prompts_of_a_language_model_are_padded_on_the_left(all_folders):
         torch.testing.assert_close(after[i], wanted[-2:], **TOLERANCE)
     assert outputs["decoder_attentions.1"].shape == (3, 2, 5, 5)
 
-    texts = ["the dog sat", *TEXTS[1:]]  # after "the cat sat" two tokens are equally likely: rounding would decide
+    texts = [
+        "the dog sat",
+        *TEXTS[1:],
+    ]  # after "the cat sat" two tokens are equally likely: rounding would decide
     prompts = [model.target.encode(text) for text in texts]
     wanted = [output.token_ids for (output,) in model.outputs(texts, beam_size=1)]
     longest = max(map(len, prompts))
@@ -444,7 +527,10 @@ def test_prompts_of_a_language_model_are_padded_on_the_left(all_folders):
         logits[:, [0, 1, 4]] = -torch.inf
         best, second = logits.topk(2).values.T
         assert (best - second).min() > 1e-3
-        last, mask = logits.argmax(-1, keepdim=True), torch.cat((mask, torch.ones(len(texts), 1).long()), 1)
+        last, mask = (
+            logits.argmax(-1, keepdim=True),
+            torch.cat((mask, torch.ones(len(texts), 1).long()), 1),
+        )
         for row, token in zip(rows, last[:, 0].tolist(), strict=True):
             row += [token] if 2 not in row else []
     assert [tuple(row) for row in rows] == wanted
@@ -453,7 +539,10 @@ def test_prompts_of_a_language_model_are_padded_on_the_left(all_folders):
 @pytest.mark.slow
 def test_a_classifier_is_one_graph(all_folders):
     model = PREDICTORS["classifier"][0]()
-    graph, config = Session(all_folders / "classifier/onnx/model.onnx"), all_folders / "classifier/config.json"
+    graph, config = (
+        Session(all_folders / "classifier/onnx/model.onnx"),
+        all_folders / "classifier/config.json",
+    )
     source = collated(model, TEXTS)
     with torch.no_grad():
         torch.testing.assert_close(
@@ -472,7 +561,9 @@ def test_a_masked_language_model_is_one_graph(all_folders):
     got = graph({"input_ids": source.ids, "attention_mask": source.mask.long()})["logits"]
     with torch.no_grad():
         torch.testing.assert_close(got[source.mask], model.model(source)[source.mask], **TOLERANCE)
-    tokenizer = tokenizers.Tokenizer.from_file(str(all_folders / "masked language model/tokenizer.json"))
+    tokenizer = tokenizers.Tokenizer.from_file(
+        str(all_folders / "masked language model/tokenizer.json")
+    )
     assert tokenizer.encode(TEXTS[0]).ids == [*model.target.encode(TEXTS[0]), 2]
 
 
@@ -480,7 +571,8 @@ def test_a_masked_language_model_is_one_graph(all_folders):
 def test_int8_is_near(all_folders):
     model = PREDICTORS["int8"][0]()
     encoder, decoder = (
-        Session(all_folders / f"int8/onnx/{part}_quantized.onnx") for part in ("encoder_model", "decoder_model_merged")
+        Session(all_folders / f"int8/onnx/{part}_quantized.onnx")
+        for part in ("encoder_model", "decoder_model_merged")
     )
     assert len(list((all_folders / "int8/onnx").iterdir())) == 2
     source = collated(model, TEXTS)
@@ -517,9 +609,25 @@ def test_programs_take_each_model_for_one_that_they_know(name, wanted):
     found = config(model, predictor_graphs(model, attention=False))
     assert (found["model_type"], *found.get("architectures", [None])) == wanted
     numbers = {
-        "t5": {"num_layers": 1, "num_decoder_layers": 1, "num_heads": 2, "d_kv": 8, "is_encoder_decoder": True},
-        "gemma": {"num_hidden_layers": 2, "num_key_value_heads": 2, "head_dim": 8, "is_encoder_decoder": False},
-        "regard": {"decoder_start_token_id": 1, "pad_token_id": 0, "eos_token_id": 2, "is_encoder_decoder": True},
+        "t5": {
+            "num_layers": 1,
+            "num_decoder_layers": 1,
+            "num_heads": 2,
+            "d_kv": 8,
+            "is_encoder_decoder": True,
+        },
+        "gemma": {
+            "num_hidden_layers": 2,
+            "num_key_value_heads": 2,
+            "head_dim": 8,
+            "is_encoder_decoder": False,
+        },
+        "regard": {
+            "decoder_start_token_id": 1,
+            "pad_token_id": 0,
+            "eos_token_id": 2,
+            "is_encoder_decoder": True,
+        },
         "bert": {},
         "vision-encoder-decoder": {"encoder": {"model_type": "vit"}},
     }[found["model_type"]]

@@ -41,7 +41,11 @@ def test_tokenizers_give_the_ids_that_a_model_reads(tmp_path):
     shared = translator()
     found = files("shared", shared)
     assert sorted(found) == ["tokenizer.json", "tokenizer_config.json"]
-    assert read(found["tokenizer.json"]).encode(TEXT).ids == around(shared.source) != shared.target.encode(TEXT)
+    assert (
+        read(found["tokenizer.json"]).encode(TEXT).ids
+        == around(shared.source)
+        != shared.target.encode(TEXT)
+    )
 
     other = train_tokenizer("characters", ["other words, the red dogs"], 300)
     own = replace(shared, target=other)
@@ -62,7 +66,9 @@ def test_tokenizers_give_the_ids_that_a_model_reads(tmp_path):
     lines = language_model()
     found = files("lines", lines)
     assert read(found["tokenizer.json"]).encode(TEXT).ids == [
-        lines.target.special_tokens.end if lines.running_text else lines.target.special_tokens.start,
+        lines.target.special_tokens.end
+        if lines.running_text
+        else lines.target.special_tokens.start,
         *lines.target.encode(TEXT),
     ]
     assert json.loads(found["tokenizer_config.json"].read_text())["add_bos_token"] is True
@@ -80,7 +86,9 @@ def test_tokenizers_give_the_ids_that_a_model_reads(tmp_path):
     assert json.loads(found["labels.json"].read_text()) == json.loads(several.sources[0].to_json())
 
 
-@pytest.mark.parametrize("changes", [{}, {"image_crop_from": 48}, {"image_resize": "nearest", "image_size": 40}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"image_crop_from": 48}, {"image_resize": "nearest", "image_size": 40}]
+)
 def test_image_processors_make_the_pixels_that_a_model_reads(changes):
     transformers = pytest.importorskip("transformers")
     field = FieldConfig(**{"kind": "image", "image_size": 32} | changes)
@@ -102,13 +110,25 @@ def test_image_processors_make_the_pixels_that_a_model_reads(changes):
 
 
 def test_options_of_the_search_are_those_of_the_recipe():
-    model = translator().with_decode(max_length=9, beam_size=3, length_penalty=0.5, no_repeat_ngram_size=2)
+    model = translator().with_decode(
+        max_length=9, beam_size=3, length_penalty=0.5, no_repeat_ngram_size=2
+    )
     found = generation_config(model)
     assert (found["max_new_tokens"], found["num_beams"], found["do_sample"]) == (9, 3, False)
     assert (found["length_penalty"], found["no_repeat_ngram_size"]) == (0.5, 2)
-    assert not {"temperature", "top_k", "top_p", "forced_bos_token_id", "forced_decoder_ids"} & found.keys()
-    sampled = generation_config(model.with_decode(beam_size=1, length_penalty=1.0, sample=True, temperature=0.7))
-    assert (sampled["num_beams"], sampled["temperature"], sampled["top_k"], sampled["top_p"]) == (1, 0.7, 0, 1.0)
+    assert (
+        not {"temperature", "top_k", "top_p", "forced_bos_token_id", "forced_decoder_ids"}
+        & found.keys()
+    )
+    sampled = generation_config(
+        model.with_decode(beam_size=1, length_penalty=1.0, sample=True, temperature=0.7)
+    )
+    assert (sampled["num_beams"], sampled["temperature"], sampled["top_k"], sampled["top_p"]) == (
+        1,
+        0.7,
+        0,
+        1.0,
+    )
     some = model.with_decode(beam_size=1, length_penalty=1.0, sample=True, top_k=5, top_p=0.9)
     assert (generation_config(some)["top_k"], generation_config(some)["top_p"]) == (5, 0.9)
 
@@ -122,7 +142,9 @@ def test_tokens_that_begin_every_output_are_forced(prefix, key, wanted):
     words = model.target
     special = replace(words.special_tokens, target_prefix=prefix)
     assert isinstance(special, SpecialTokens)
-    began = replace(model, target=Tokenizer(tokenizers.Tokenizer.from_str(words.to_json()), special, words.size))
+    began = replace(
+        model, target=Tokenizer(tokenizers.Tokenizer.from_str(words.to_json()), special, words.size)
+    )
     found = generation_config(began)
     assert found[key] == wanted
     assert len({"forced_bos_token_id", "forced_decoder_ids"} & found.keys()) == 1
@@ -136,11 +158,15 @@ def test_a_quantized_graph_takes_the_place_of_the_other(tmp_path, beside):
     helper, weight = onnx.helper, np.random.default_rng(0).normal(size=(64, 32)).astype(np.float32)
     nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
     shapes = {"x": [None, 64], "y": [None, 32]}
-    sides = [[helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shapes[name])] for name in "xy"]
+    sides = [
+        [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shapes[name])] for name in "xy"
+    ]
     graph = helper.make_graph(nodes, "graph", *sides, [onnx.numpy_helper.from_array(weight, "w")])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
     path = tmp_path / "model.onnx"
-    onnx.save(model, path, save_as_external_data=beside, location="model.onnx_data", size_threshold=0)
+    onnx.save(
+        model, path, save_as_external_data=beside, location="model.onnx_data", size_threshold=0
+    )
     assert (tmp_path / "model.onnx_data").exists() is beside
     target._quantize(path)
     found = sorted(each.name for each in tmp_path.iterdir())

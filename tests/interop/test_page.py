@@ -30,18 +30,47 @@ EDITS = {
     "switch a head off": [{"edit": "switch_head_off", "map": "decoder 1 cross", "head": 1}],
     "scale all heads of all layers": [{"edit": "scale_head", "map": "encoder", "factor": 1.7}],
     "paint and renormalize": [
-        {"edit": "paint_row", "map": "decoder 1 cross", "head": 0, "row": 1, "keys": [0, 3], "weights": [0.6, 0.3]}
+        {
+            "edit": "paint_row",
+            "map": "decoder 1 cross",
+            "head": 0,
+            "row": 1,
+            "keys": [0, 3],
+            "weights": [0.6, 0.3],
+        }
     ],
     "paint every head, as it is": [
-        {"edit": "paint_row", "map": "decoder 1 self", "row": 2, "keys": [1], "weights": [0.9], "renormalize": False}
+        {
+            "edit": "paint_row",
+            "map": "decoder 1 self",
+            "row": 2,
+            "keys": [1],
+            "weights": [0.9],
+            "renormalize": False,
+        }
     ],
     "mask a token": [{"edit": "mask_source", "token": 2}],
     "replace a token of the source": [{"edit": "replace_token", "position": 1, "token": "9"}],
-    "replace a token of the output": [{"edit": "replace_token", "position": 2, "token": "7", "side": "output"}],
+    "replace a token of the output": [
+        {"edit": "replace_token", "position": 2, "token": "7", "side": "output"}
+    ],
     "paint, mask, paint again and scale": [
-        {"edit": "paint_row", "map": "decoder 1 cross", "row": 0, "keys": [2, 4], "weights": [0.5, 0.4]},
+        {
+            "edit": "paint_row",
+            "map": "decoder 1 cross",
+            "row": 0,
+            "keys": [2, 4],
+            "weights": [0.5, 0.4],
+        },
         {"edit": "mask_source", "token": 2},
-        {"edit": "paint_row", "map": "decoder 1 cross", "head": 1, "row": 0, "keys": [5], "weights": [0.8]},
+        {
+            "edit": "paint_row",
+            "map": "decoder 1 cross",
+            "head": 1,
+            "row": 0,
+            "keys": [5],
+            "weights": [0.8],
+        },
         {"edit": "scale_head", "map": "decoder 1 cross", "head": 1, "factor": -0.5},
     ],
 }
@@ -82,12 +111,16 @@ def outputs(page, inputs, edits=()) -> list[dict]:
         }
         return found;
     }"""
-    return page.evaluate(program, [[each if isinstance(each, list) else [each] for each in inputs], list(edits)])
+    return page.evaluate(
+        program, [[each if isinstance(each, list) else [each] for each in inputs], list(edits)]
+    )
 
 
 def weights(table: dict) -> np.ndarray:
     """The weights of a map in the format of Look.to_json."""
-    numbers = np.frombuffer(base64.b64decode(table["weights"]["data"]), "<u2").astype(np.float64) / 65535
+    numbers = (
+        np.frombuffer(base64.b64decode(table["weights"]["data"]), "<u2").astype(np.float64) / 65535
+    )
     return numbers.reshape(table["weights"]["shape"])
 
 
@@ -104,8 +137,13 @@ def check_look(got: dict, wanted: Look) -> None:
         for one, other in zip(ours["summary"], theirs["summary"], strict=True):
             assert one == pytest.approx(other, abs=1e-4)
     for ours, theirs in zip(got["sources"], wanted["sources"], strict=True):
-        assert {key: ours[key] for key in theirs if key != "data"} == {k: x for k, x in theirs.items() if k != "data"}
-    scores = [each["output"].pop("scores", None) or [each["output"].pop("score", None)] for each in (got, wanted)]
+        assert {key: ours[key] for key in theirs if key != "data"} == {
+            k: x for k, x in theirs.items() if k != "data"
+        }
+    scores = [
+        each["output"].pop("scores", None) or [each["output"].pop("score", None)]
+        for each in (got, wanted)
+    ]
     assert scores[0] == pytest.approx(scores[1], abs=1e-3)
     assert got["output"] == wanted["output"]
 
@@ -159,7 +197,9 @@ def test_edits_act_as_in_python(dates, opened, name):
 )  # fmt: skip
 def test_edits_of_what_is_not_there_are_refused(dates, opened, edits, message):
     page, model = opened(dates), page_members.date_model()
-    refused = page.evaluate("edits => regard.run(['4 May 1999'], { edits }).catch((error) => error.message)", edits)
+    refused = page.evaluate(
+        "edits => regard.run(['4 May 1999'], { edits }).catch((error) => error.message)", edits
+    )
     assert message in refused
     with pytest.raises(regard.RegardError):
         regard.look(model, "4 May 1999", beam_size=1, edits=edits)
@@ -171,11 +211,18 @@ def test_the_policy_allows_one_script_and_no_request(dates):
     rules = dict(rule.split(" ", 1) for rule in policy.split("; "))
     assert rules.pop("script-src").split(" ")[1:] == ["'wasm-unsafe-eval'"]
     assert rules.pop("style-src").startswith("'sha256-")
-    assert rules == {"default-src": "'none'", "img-src": "data:", "base-uri": "'none'", "form-action": "'none'"}
+    assert rules == {
+        "default-src": "'none'",
+        "img-src": "data:",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+    }
 
 
 def edits_of_address(page) -> list[dict]:
-    return json.loads(page.evaluate("new URLSearchParams(location.hash.split('?')[1]).get('edits') ?? '[]'"))
+    return json.loads(
+        page.evaluate("new URLSearchParams(location.hash.split('?')[1]).get('edits') ?? '[]'")
+    )
 
 
 def test_typing_shows_output_and_attention_and_edits_change_them(dates, opened):
@@ -185,7 +232,11 @@ def test_typing_shows_output_and_attention_and_edits_change_them(dates, opened):
     (plain,) = model.predict([text], beam_size=1)
     said = settled(page).locator("#said")
     assert said.text_content() == plain
-    assert page.locator("#map option").all_text_contents() == ["encoder 1", "decoder 1 self", "decoder 1 cross"]
+    assert page.locator("#map option").all_text_contents() == [
+        "encoder 1",
+        "decoder 1 self",
+        "decoder 1 cross",
+    ]
     page.locator("#map").select_option(label="decoder 1 cross")
     page.locator("#head").select_option(label="head 1")
 
@@ -195,8 +246,13 @@ def test_typing_shows_output_and_attention_and_edits_change_them(dates, opened):
     assert edited != plain
     assert settled(page).locator("#said").text_content() == edited
     assert plain in page.locator("#unedited").text_content()
-    difference = [each.change for each in regard.look(model, text).difference(regard.look(model, text, edits=edits))]
-    assert page.locator("#output-tokens .new").count() == sum(each in ("insert", "replace") for each in difference)
+    difference = [
+        each.change
+        for each in regard.look(model, text).difference(regard.look(model, text, edits=edits))
+    ]
+    assert page.locator("#output-tokens .new").count() == sum(
+        each in ("insert", "replace") for each in difference
+    )
     page.get_by_role("button", name="Source token 0").click()
     page.get_by_role("button", name="Mask", exact=True).click()
     edits.append({"edit": "mask_source", "token": 0})
@@ -226,23 +282,31 @@ def test_a_token_is_swapped_for_an_alternative_of_the_model(dates, opened):
     page.locator("#output-tokens button").nth(2).click()
     page.wait_for_selector("#alternatives:not([aria-busy])")
     tokens = model.outputs([text], beam_size=1)[0][0].token_ids
-    logits = model.model(model.encode(text)[1], torch.tensor([[model.target.special_tokens.start, *tokens[:2]]]))[0, -1]
+    logits = model.model(
+        model.encode(text)[1], torch.tensor([[model.target.special_tokens.start, *tokens[:2]]])
+    )[0, -1]
     best = logits.log_softmax(-1).topk(8)
     shown = page.locator("#alternatives .number").all_text_contents()
     assert [float(each.removesuffix(" %")) for each in shown] == pytest.approx(
         (100 * best.values.exp()).tolist(), abs=0.51
     )
     page.locator("#alternatives button").nth(3).click()
-    edits = [{"edit": "replace_token", "side": "output", "position": 2, "token": int(best.indices[3])}]
+    edits = [
+        {"edit": "replace_token", "side": "output", "position": 2, "token": int(best.indices[3])}
+    ]
     assert edits_of_address(settled(page)) == edits
-    assert page.locator("#said").text_content() == model.predict([text], beam_size=1, edits=edits)[0]
+    assert (
+        page.locator("#said").text_content() == model.predict([text], beam_size=1, edits=edits)[0]
+    )
 
 
 @pytest.mark.parametrize("length_penalty", [0.0, 0.6, 1.0])
 def test_beams_are_those_of_python_on_50_inputs(dates, opened, tmp_path, length_penalty):
     """All outputs of the beam, their scores, and every node of the tree."""
     model = page_members.date_model()
-    path = remade(dates, tmp_path / "beam.html", lambda it: it["decode"].update(length_penalty=length_penalty))
+    path = remade(
+        dates, tmp_path / "beam.html", lambda it: it["decode"].update(length_penalty=length_penalty)
+    )
     program = """async (inputs) => {
         const found = [];
         for (const each of inputs) found.push((await regard.run([each], { search: { beam_size: 4 } })).beam);
@@ -251,19 +315,30 @@ def test_beams_are_those_of_python_on_50_inputs(dates, opened, tmp_path, length_
     found = opened(path).evaluate(program, INPUTS[:50])
     options = {"beam_size": 4, "num_hypotheses": 4, "length_penalty": length_penalty}
     wanted = model.outputs(INPUTS[:50], **options)
-    assert [[each["text"] for each in beam["outputs"]] for beam in found] == [[x.text for x in each] for each in wanted]
-    assert any(each[0].text != greedy for each, greedy in zip(wanted, model.predict(INPUTS[:50]), strict=True))
+    assert [[each["text"] for each in beam["outputs"]] for beam in found] == [
+        [x.text for x in each] for each in wanted
+    ]
+    assert any(
+        each[0].text != greedy
+        for each, greedy in zip(wanted, model.predict(INPUTS[:50]), strict=True)
+    )
     for beam, outputs_ in zip(found, wanted, strict=True):
-        assert [each["score"] for each in beam["outputs"]] == pytest.approx([x.score for x in outputs_], abs=1e-3)
+        assert [each["score"] for each in beam["outputs"]] == pytest.approx(
+            [x.score for x in outputs_], abs=1e-3
+        )
     trace = BeamTrace()
     model.outputs(INPUTS[:1], trace=trace, **options)
     nodes = found[0]["nodes"]
     keys = ("parent", "id", "kept")
-    assert [tuple(each[key] for key in keys) for each in nodes] == [(x.parent, x.token, x.kept) for x in trace.nodes]
+    assert [tuple(each[key] for key in keys) for each in nodes] == [
+        (x.parent, x.token, x.kept) for x in trace.nodes
+    ]
     assert [x["total"] for x in nodes] == pytest.approx([x.total for x in trace.nodes], abs=1e-3)
 
 
-@pytest.mark.parametrize("options", [{"seed": 3}, {"temperature": 1.4, "top_k": 12, "seed": 8}, {"top_p": 0.7}])
+@pytest.mark.parametrize(
+    "options", [{"seed": 3}, {"temperature": 1.4, "top_k": 12, "seed": 8}, {"top_p": 0.7}]
+)
 def test_samples_are_those_of_python_with_the_same_seed(dates, opened, options):
     model = page_members.date_model()
     search = {"sample": True, **options}
@@ -288,11 +363,19 @@ def test_the_search_is_chosen_and_the_beam_shown_as_a_tree(dates, opened):
     page.get_by_label("Search").select_option("sample")
     settled(page).locator("#seed").fill("5")
     page.locator("#seed").press("Enter")
-    assert settled(page).locator("#said").text_content() == model.predict([text], sample=True, seed=5)[0]
-    assert "--set sample=true --set temperature=1 --set seed=5" in page.locator("#shell").text_content()
+    assert (
+        settled(page).locator("#said").text_content()
+        == model.predict([text], sample=True, seed=5)[0]
+    )
+    assert (
+        "--set sample=true --set temperature=1 --set seed=5"
+        in page.locator("#shell").text_content()
+    )
     page.get_by_role("link", name="Beam tree").click()
     outputs_ = model.outputs([text], beam_size=4, num_hypotheses=4)[0]
-    assert settled(page).locator("#hypotheses tbody th").all_text_contents() == [each.text for each in outputs_]
+    assert settled(page).locator("#hypotheses tbody th").all_text_contents() == [
+        each.text for each in outputs_
+    ]
     page.get_by_role("link", name="Compare").click()
     assert settled(page).locator("#maps canvas").count() == 3
 
@@ -300,7 +383,10 @@ def test_the_search_is_chosen_and_the_beam_shown_as_a_tree(dates, opened):
 def remade(path: Path, to: Path, change) -> Path:
     """The page with other settings."""
     content = path.read_text(encoding="utf-8")
-    texts = {name: re.search(f'id="{name}">(.*?)</script>', content, re.DOTALL)[1] for name in ("settings", "weights")}
+    texts = {
+        name: re.search(f'id="{name}">(.*?)</script>', content, re.DOTALL)[1]
+        for name in ("settings", "weights")
+    }
     settings = json.loads(texts["settings"])
     change(settings)
     to.write_text(document(settings, base64.b64decode(texts["weights"])), encoding="utf-8")
@@ -312,11 +398,14 @@ def test_names_tokens_and_labels_are_text_only(dates, opened, tmp_path):
         settings["title"] = "".join(HOSTILE)
         for table in settings["tokenizers"]:  # every token but the bytes and the special ones
             table["tokens"] = [
-                HOSTILE[i % len(HOSTILE)] + str(i) if i > 261 else x for i, x in enumerate(table["tokens"])
+                HOSTILE[i % len(HOSTILE)] + str(i) if i > 261 else x
+                for i, x in enumerate(table["tokens"])
             ]
         settings["sites"][0]["name"] = HOSTILE[0]
         settings["programs"]["encoder"] = json.loads(
-            json.dumps(settings["programs"]["encoder"]).replace('"encoder 1"', json.dumps(HOSTILE[0]))
+            json.dumps(settings["programs"]["encoder"]).replace(
+                '"encoder 1"', json.dumps(HOSTILE[0])
+            )
         )
 
     page = opened(remade(dates, tmp_path / "hostile.html", change))
@@ -332,7 +421,9 @@ def test_names_tokens_and_labels_are_text_only(dates, opened, tmp_path):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_is_accessible(dates, opened, scheme):
     options = {"color_scheme": scheme, "viewport": {"width": 390, "height": 844}}
-    page = settled(opened(dates, f"#/type?{urlencode({'input': INPUTS[0], 'sample': 1})}", **options))
+    page = settled(
+        opened(dates, f"#/type?{urlencode({'input': INPUTS[0], 'sample': 1})}", **options)
+    )
     page.get_by_role("button", name="Switch off").click()
     settled(page).locator("#output-tokens button").first.click()
     page.wait_for_selector("#alternatives:not([aria-busy])")
@@ -344,15 +435,22 @@ def test_the_page_is_accessible(dates, opened, scheme):
 
 def test_what_a_page_cannot_run_is_said(tmp_path):
     target = PageTarget()
-    assert [*target.obstacles(page_members.date_model()), *target.obstacles(predictors.classifier())] == []
+    assert [
+        *target.obstacles(page_members.date_model()),
+        *target.obstacles(predictors.classifier()),
+    ] == []
     (obstacle,) = target.obstacles(predictors.masked_model())
     assert obstacle == "head: neither sequences nor labels are generated"
     with pytest.raises(InvalidArgument, match=r"out: wanted a new \.html file; got '.*folder'"):
         regard.export(predictors.classifier(), "page", tmp_path / "folder")
     (tmp_path / "there.html").touch()
-    with pytest.raises(InvalidArgument, match=r"out: wanted a new \.html file; got '.*there\.html'"):
+    with pytest.raises(
+        InvalidArgument, match=r"out: wanted a new \.html file; got '.*there\.html'"
+    ):
         regard.export(predictors.classifier(), "page", tmp_path / "there.html")
-    with pytest.raises(InvalidArgument, match="attention: wanted nothing here: a page does not take it"):
+    with pytest.raises(
+        InvalidArgument, match="attention: wanted nothing here: a page does not take it"
+    ):
         regard.export(predictors.classifier(), "page", tmp_path / "new.html", attention=True)
     assert [path.name for path in tmp_path.iterdir()] == ["there.html"]
 
@@ -360,10 +458,16 @@ def test_what_a_page_cannot_run_is_said(tmp_path):
 def inputs_of(name: str) -> list:
     if name.startswith("dates"):
         return INPUTS
-    texts = [" ".join(text.split(" ")[i % 3 : i % 7 + 3]) for i, text in enumerate(predictors.TEXT)] + ["", "é 漢字"]
+    texts = [
+        " ".join(text.split(" ")[i % 3 : i % 7 + 3]) for i, text in enumerate(predictors.TEXT)
+    ] + ["", "é 漢字"]
     if name == "several sources":
         return [["good", text, texts[0]] for text in texts]
-    return [scene.source for scene in shapes("test", 0, 12)] if "image" in name or "captioner" in name else texts
+    return (
+        [scene.source for scene in shapes("test", 0, 12)]
+        if "image" in name or "captioner" in name
+        else texts
+    )
 
 
 def given_to(page_input: object) -> object:
@@ -371,7 +475,9 @@ def given_to(page_input: object) -> object:
     if isinstance(page_input, list | str):
         return page_input
     pixels = page_input.draw()
-    return [{"pixels": pixels.flatten().tolist(), "width": pixels.shape[1], "height": pixels.shape[0]}]
+    return [
+        {"pixels": pixels.flatten().tolist(), "width": pixels.shape[1], "height": pixels.shape[0]}
+    ]
 
 
 def dequantized(model):
@@ -380,7 +486,11 @@ def dequantized(model):
         for weight in model.model.parameters():
             if weight.dim() >= 2 and weight.numel() >= 1024:
                 values, scales = quantized_rows(weight.numpy())
-                weight.copy_(torch.from_numpy(values.reshape(len(weight), -1) * scales[:, None]).view_as(weight))
+                weight.copy_(
+                    torch.from_numpy(values.reshape(len(weight), -1) * scales[:, None]).view_as(
+                        weight
+                    )
+                )
     return model
 
 
@@ -390,7 +500,9 @@ def test_pages_of_the_family(exports, opened, name):
     model, inputs = PAGES[name][0](), inputs_of(name)
     model = dequantized(model) if name == "dates int8" else model
     options = {} if model.model.as_classifier() else {"beam_size": 1}
-    wanted = model.outputs([tuple(each) if isinstance(each, list) else each for each in inputs], **options)
+    wanted = model.outputs(
+        [tuple(each) if isinstance(each, list) else each for each in inputs], **options
+    )
     page = opened(exports.page(name))
     found = [outputs(page, [given_to(each)])[0] for each in inputs]
     assert [each["text"] for each in found] == [each[0].text for each in wanted]
@@ -413,12 +525,25 @@ def edits_of(model) -> list[dict]:
     sites = list(attention_sites(model.model).values())
     if not sites:
         return []
-    last = {"edit": "paint_row", "map": sites[-1].name, "row": 0, "keys": [0], "weights": [0.7], "renormalize": False}
-    mask = [{"edit": "mask_source", "token": 1}] if any(each.key_side == "source" for each in sites) else []
+    last = {
+        "edit": "paint_row",
+        "map": sites[-1].name,
+        "row": 0,
+        "keys": [0],
+        "weights": [0.7],
+        "renormalize": False,
+    }
+    mask = (
+        [{"edit": "mask_source", "token": 1}]
+        if any(each.key_side == "source" for each in sites)
+        else []
+    )
     return [{"edit": "scale_head", "map": sites[0].name, "head": 0, "factor": -2.0}, last, *mask]
 
 
-@pytest.mark.parametrize("name", [name for name in PAGES if name not in OTHER_EDITS and not name.startswith("dates")])
+@pytest.mark.parametrize(
+    "name", [name for name in PAGES if name not in OTHER_EDITS and not name.startswith("dates")]
+)
 def test_edits_of_the_family(exports, opened, name):
     model, inputs = PAGES[name][0](), inputs_of(name)[:4]
     edits, options = edits_of(model), {} if model.model.as_classifier() else {"beam_size": 1}
@@ -435,7 +560,13 @@ def test_edits_of_several_sources(exports, opened):
     model, inputs = PAGES["several sources"][0](), inputs_of("several sources")[:4]
     edits = [
         {"edit": "mask_source", "token": 1, "source": 2},
-        {"edit": "paint_row", "map": "decoder 1 cross source 2", "row": 0, "keys": [2], "weights": [0.5]},
+        {
+            "edit": "paint_row",
+            "map": "decoder 1 cross source 2",
+            "row": 0,
+            "keys": [2],
+            "weights": [0.5],
+        },
         {"edit": "replace_token", "position": 0, "token": "x", "source": 1},
         {"edit": "scale_head", "map": "source 3 encoder 1", "factor": 0.5},
     ]
@@ -455,7 +586,10 @@ def test_a_picture_is_read_from_a_file(exports, opened, tmp_path):
     page = settled(opened(exports.page("captioner")))
     page.get_by_label("Picture").set_input_files(tmp_path / "scene.png")
     page.wait_for_url(re.compile("data%3Aimage%2Fpng"))  # the file is read
-    assert settled(page).locator("#said").text_content() == model.predict([tmp_path / "scene.png"], beam_size=1)[0]
+    assert (
+        settled(page).locator("#said").text_content()
+        == model.predict([tmp_path / "scene.png"], beam_size=1)[0]
+    )
     assert page.locator("#picture img").first.is_visible()
     look = regard.look(model, tmp_path / "scene.png", beam_size=1)
     assert page.locator("#map option").all_text_contents() == [each.name for each in look.maps]

@@ -30,7 +30,9 @@ INPUTS = [each.source for each in DATES]
 
 
 def test_the_interpreter_runs_every_operator_that_is_exported():
-    found = node("import { OPERATORS } from './program.js'; console.log(JSON.stringify(Object.keys(OPERATORS)));")
+    found = node(
+        "import { OPERATORS } from './program.js'; console.log(JSON.stringify(Object.keys(OPERATORS)));"
+    )
     assert {*found, "Scan"} == OPERATORS
 
 
@@ -39,10 +41,15 @@ def node(program: str, given: object = None, folder: Path = BROWSER) -> object:
     executable = shutil.which("node")
     if executable is None:
         pytest.skip("needs Node.js: apt-get install nodejs")
-    text = "import fs from 'node:fs'; const given = JSON.parse(fs.readFileSync(0, 'utf8'));\n" + program
+    text = (
+        "import fs from 'node:fs'; const given = JSON.parse(fs.readFileSync(0, 'utf8'));\n"
+        + program
+    )
     text = re.sub(r"'\./(\w+\.js)'", lambda found: f"'{(folder / found[1]).as_uri()}'", text)
     command = [executable, "--input-type=module", "-e", text]
-    done = subprocess.run(command, input=json.dumps(given), capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(
+        command, input=json.dumps(given), capture_output=True, text=True, check=False, timeout=300
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)
 
@@ -63,7 +70,9 @@ def test_tokenizers_encode_and_decode_as_in_python(kind, lowercase):
     tokenizer = train_tokenizer(kind, [*predictors.TEXT, *INPUTS, *LINES[:8]], 420, lower=lowercase)
     running = tokenizer.for_running_text()
     generator = torch.Generator().manual_seed(1)
-    random_ids = [torch.randint(tokenizer.size, (12,), generator=generator).tolist() for _ in range(60)]
+    random_ids = [
+        torch.randint(tokenizer.size, (12,), generator=generator).tolist() for _ in range(60)
+    ]
     program = """import { Tokenizer } from './tokenizer.js';
         const [plain, running] = given.tables.map((table) => new Tokenizer(table));
         console.log(JSON.stringify({
@@ -76,7 +85,8 @@ def test_tokenizers_encode_and_decode_as_in_python(kind, lowercase):
         }));"""
     tables = [tokenizer_table(each, running=each is running) for each in (tokenizer, running)]
     words = sorted(
-        {part for line in predictors.TEXT for part in (*line.split(), f" {line.split()[0]}", line)} | {"▁", "e"}
+        {part for line in predictors.TEXT for part in (*line.split(), f" {line.split()[0]}", line)}
+        | {"▁", "e"}
     )
     found = node(program, {"tables": tables, "lines": lines, "ids": random_ids, "words": words})
     assert found["found"] == [named_token(word, tokenizer) for word in words]
@@ -97,15 +107,32 @@ def named_token(name: str, tokenizer: Tokenizer) -> int | None:
 @pytest.mark.parametrize("resize", ["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"])
 def test_images_are_resized_as_by_pillow(resize):
     rng = np.random.default_rng(1)
-    sizes = [(37, 53), (16, 16), (9, 40), (200, 64), (1, 1), (46, 35), (47, 35), (112, 64)]  # tall ones, and not quite
+    sizes = [
+        (37, 53),
+        (16, 16),
+        (9, 40),
+        (200, 64),
+        (1, 1),
+        (46, 35),
+        (47, 35),
+        (112, 64),
+    ]  # tall ones, and not quite
     pictures = [rng.integers(0, 256, (height, width, 3), dtype=np.uint8) for height, width in sizes]
     program = """import { squared } from './images.js';
         const square = ([{ pixels, width, height }, to]) => [...squared(Uint8Array.from(pixels), width, height, to)];
         console.log(JSON.stringify(given.map(square)));"""
-    cases = [(picture, size, crop) for picture in pictures for size, crop in ((16, None), (64, None), (24, 30))]
+    cases = [
+        (picture, size, crop)
+        for picture in pictures
+        for size, crop in ((16, None), (64, None), (24, 30))
+    ]
     given = [
         [
-            {"pixels": picture.flatten().tolist(), "width": picture.shape[1], "height": picture.shape[0]},
+            {
+                "pixels": picture.flatten().tolist(),
+                "width": picture.shape[1],
+                "height": picture.shape[0],
+            },
             {"size": size, "resize": resize, "crop_from": crop},
         ]
         for picture, size, crop in cases
@@ -125,7 +152,10 @@ def test_int8_rows_are_within_half_a_step():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "name"),
-    [*(("encoder", name) for name in models.ENCODERS), *(("decoder", name) for name in models.DECODERS)],
+    [
+        *(("encoder", name) for name in models.ENCODERS),
+        *(("decoder", name) for name in models.DECODERS),
+    ],
 )
 def test_programs_of_the_family(exports, kind, name):
     path = exports.program(kind, name)
@@ -151,19 +181,25 @@ def test_random_numbers_are_those_of_python():
     seeds, streams, steps = [0, 1, 7, 2**31 - 1, 2**40], [0, 3, 1000], [0, 1, 99]
     cases = [(seed, stream, step) for seed in seeds for stream in streams for step in steps]
     program = "import { uniform } from './sampling.js'; console.log(JSON.stringify(given.map((c) => uniform(...c))));"
-    wanted = [float(uniform(seed_offset(a), torch.tensor([b]), torch.tensor([c]))) for a, b, c in cases]
+    wanted = [
+        float(uniform(seed_offset(a), torch.tensor([b]), torch.tensor([c]))) for a, b, c in cases
+    ]
     assert node(program, cases) == wanted
 
 
 def test_outputs_are_aligned_as_in_python():
     generator = np.random.default_rng(5)
     texts = [
-        [[*map(str, generator.integers(0, k, n))] for n in generator.integers(0, 14, 2)] for k in (2, 3, 6, 20) * 60
+        [[*map(str, generator.integers(0, k, n))] for n in generator.integers(0, 14, 2)]
+        for k in (2, 3, 6, 20) * 60
     ]
     program = """import { tokenDifferences } from './token_difference.js';
         console.log(JSON.stringify(given.map(([a, b]) => tokenDifferences(a, b, a.map(Number), b.map(Number)))));"""
     found = node(program, texts, folder=SHARED)
-    wanted = [[vars(each) for each in token_differences(a, b, [*map(float, a)], [*map(float, b)])] for a, b in texts]
+    wanted = [
+        [vars(each) for each in token_differences(a, b, [*map(float, a)], [*map(float, b)])]
+        for a, b in texts
+    ]
     assert found == wanted
 
 
@@ -198,7 +234,11 @@ def linear(colors: np.ndarray) -> np.ndarray:
 def cielab(colors: np.ndarray, *, given_linear: bool = False) -> np.ndarray:
     """Colors of sRGB in CIELAB (D65)."""
     to_xyz = np.array(
-        [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.0193339, 0.1191920, 0.9503041]]
+        [
+            [0.4124564, 0.3575761, 0.1804375],
+            [0.2126729, 0.7151522, 0.0721750],
+            [0.0193339, 0.1191920, 0.9503041],
+        ]
     )
     xyz = (colors if given_linear else linear(colors)) @ to_xyz.T / [0.95047, 1.0, 1.08883]
     f = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)

@@ -44,7 +44,9 @@ def test_the_sites_without_later_keys_are_those_of_a_decoder_over_its_own_output
     for graph in graphs:
         graph.run({each.name: each.example() for each in graph.inputs})
     found = {name for graph in graphs for name in graph.causal}
-    assert found == {each.name for each in sites.values() if each.part == "decoder" and each.kind == "self"}
+    assert found == {
+        each.name for each in sites.values() if each.part == "decoder" and each.kind == "self"
+    }
 
 
 def test_constants_are_json_that_javascript_reads_as_the_same_numbers():
@@ -58,15 +60,30 @@ def test_constants_are_json_that_javascript_reads_as_the_same_numbers():
 
 
 def test_attributes_are_plain_values():
-    assert [_plain(each) for each in (b"linear", (1, 2), [3], 4, 0.5)] == ["linear", [1, 2], [3], 4, 0.5]
+    assert [_plain(each) for each in (b"linear", (1, 2), [3], 4, 0.5)] == [
+        "linear",
+        [1, 2],
+        [3],
+        4,
+        0.5,
+    ]
 
 
 def test_a_page_reads_sources_as_long_as_the_model_does():
     """Positions that are learned leave room for the special tokens and one more."""
     model = translator(encoder="transformer")
-    encoder = {"kind": "transformer", "dim": 16, "heads": 2, "layers": 1, "positions": "learned", "max_positions": 20}
+    encoder = {
+        "kind": "transformer",
+        "dim": 16,
+        "heads": 2,
+        "layers": 1,
+        "positions": "learned",
+        "max_positions": 20,
+    }
     parts = model.recipe.as_dict()["model"] | {"encoder": encoder}
-    built = regard.build({"encoder": encoder, "decoder": parts["decoder"], "vocab_size": model.target.size}).eval()
+    built = regard.build(
+        {"encoder": encoder, "decoder": parts["decoder"], "vocab_size": model.target.size}
+    ).eval()
     limited = replace(model, model=built)
     (found,) = ModelSettings(limited)._sources()
     cut, _ = limited.inputs.truncate([[5] * 100], 50, truncate=True)

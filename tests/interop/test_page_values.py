@@ -31,7 +31,10 @@ def written(tmp_path, nodes, weights, inputs, outputs):
     graph = helper.make_graph(
         nodes,
         "graph",
-        [helper.make_tensor_value_info(name, kind, [size or "N" for size in shape]) for name, kind, shape in inputs],
+        [
+            helper.make_tensor_value_info(name, kind, [size or "N" for size in shape])
+            for name, kind, shape in inputs
+        ],
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs],
         [numpy_helper.from_array(value, name) for name, value in weights.items()],
     )
@@ -46,9 +49,9 @@ def values_of(table: dict, weights: WeightBytes) -> dict[int, np.ndarray]:
     content, found = b"".join(weights.parts), {}
     assert len(content) == weights.size
     for each in table["constants"]:
-        found[each["value"]] = np.array(each["values"], np.int64 if each["type"] == "i" else np.float32).reshape(
-            each["shape"]
-        )
+        found[each["value"]] = np.array(
+            each["values"], np.int64 if each["type"] == "i" else np.float32
+        ).reshape(each["shape"])
     for each in table["weights"]:
         assert each["offset"] % 16 == 0
         count = int(np.prod(each["shape"]))
@@ -58,7 +61,9 @@ def values_of(table: dict, weights: WeightBytes) -> dict[int, np.ndarray]:
             scales = np.frombuffer(content, "<f4", each["shape"][0], each["scales"])
             found[each["value"]] = rows * scales.reshape(-1, *[1] * (rows.ndim - 1))
         else:
-            found[each["value"]] = np.frombuffer(content, "<f4", count, each["offset"]).reshape(each["shape"])
+            found[each["value"]] = np.frombuffer(content, "<f4", count, each["offset"]).reshape(
+                each["shape"]
+            )
     return found
 
 
@@ -74,7 +79,9 @@ def run(table: dict, weights: WeightBytes, given: dict[str, np.ndarray]) -> list
             case "Linear":
                 result = read[0] @ read[1].T + (read[2] if len(read) > 2 else 0)
             case "MatMul":
-                result = read[0] @ (np.swapaxes(read[1], -1, -2) if attributes.get("transposed") else read[1])
+                result = read[0] @ (
+                    np.swapaxes(read[1], -1, -2) if attributes.get("transposed") else read[1]
+                )
             case "Add":
                 result = read[0] + read[1]
             case "Transpose":
@@ -158,9 +165,13 @@ def test_a_program_computes_what_its_graph_does(tmp_path, name, quantization):
     assert [(each["name"], each["type"]) for each in table["inputs"]] == [
         (name, "f" if kind == F else "i") for name, kind, _ in inputs
     ]
-    assert [each["shape"] for each in table["inputs"]] == [[size or "N" for size in shape] for _, _, shape in inputs]
+    assert [each["shape"] for each in table["inputs"]] == [
+        [size or "N" for size in shape] for _, _, shape in inputs
+    ]
     given = {
-        name: numbers(*(size or 3 for size in shape)) if kind == F else np.array([0, 7, 31, 7][: shape[0] or 4])
+        name: numbers(*(size or 3 for size in shape))
+        if kind == F
+        else np.array([0, 7, 31, 7][: shape[0] or 4])
         for name, kind, shape in inputs
     }
     wanted = ReferenceEvaluator(str(path)).run(None, given)
@@ -202,7 +213,11 @@ def test_equal_weights_are_stored_once_and_large_ones_by_rows_in_int8(tmp_path):
         sizes[quantization] = stored.size
     assert sizes == {None: 4 * 40 * 32, "int8": 40 * 32 + 4 * 40}
     stored = WeightBytes("int8")
-    for shape, rows, is_int8 in (((32, 32), True, True), ((31, 33), True, False), ((32, 32), False, False)):
+    for shape, rows, is_int8 in (
+        ((32, 32), True, True),
+        ((31, 33), True, False),
+        ((32, 32), False, False),
+    ):
         assert ("scales" in stored.add(np.ones(shape, np.float32), rows=rows)) == is_int8, shape
     for name, are_int8 in {
         "gathered by columns": [False],
@@ -216,7 +231,9 @@ def test_equal_weights_are_stored_once_and_large_ones_by_rows_in_int8(tmp_path):
 
 def test_few_numbers_that_are_no_rows_are_written_as_json(tmp_path):
     for size, inline in ((64, True), (65, False)):
-        path = written(tmp_path, [node("Add", "x c", "z")], {"c": numbers(size)}, [("x", F, [0])], ["z"])
+        path = written(
+            tmp_path, [node("Add", "x c", "z")], {"c": numbers(size)}, [("x", F, [0])], ["z"]
+        )
         table = program(path, WeightBytes(None))
         assert (len(table["constants"]), len(table["weights"])) == ((1, 0) if inline else (0, 1))
     ids = np.arange(100)
@@ -229,7 +246,9 @@ def test_operators_that_the_page_does_not_run_are_refused(tmp_path):
     for op, domain, got in (("Det", "", "ONNX Det"), ("Add", "other", "other Add")):
         nodes = [helper.make_node(op, ["x"], ["z"], domain=domain)]
         path = written(tmp_path, nodes, {}, [("x", F, [3, 3])], ["z"])
-        with pytest.raises(InvalidArgument, match=f"wanted a graph of operators that the page runs; got {got}"):
+        with pytest.raises(
+            InvalidArgument, match=f"wanted a graph of operators that the page runs; got {got}"
+        ):
             program(path, WeightBytes(None))
 
 
@@ -245,9 +264,17 @@ def test_a_loop_has_its_body(tmp_path):
         [helper.make_tensor_value_info(name, F, None) for name in ("next", "out")],
         [numpy_helper.from_array(numbers(4, 4), "w")],
     )
-    scan = helper.make_node("Scan", ["first", "items"], ["last", "all"], body=body, num_scan_inputs=1)
+    scan = helper.make_node(
+        "Scan", ["first", "items"], ["last", "all"], body=body, num_scan_inputs=1
+    )
     unused = node("Add", "first first", "unread")
-    path = written(tmp_path, [scan, unused], {}, [("first", F, [1, 4]), ("items", F, [0, 1, 4])], ["last", "all"])
+    path = written(
+        tmp_path,
+        [scan, unused],
+        {},
+        [("first", F, [1, 4]), ("items", F, [0, 1, 4])],
+        ["last", "all"],
+    )
     table = program(path, WeightBytes(None))
     (found,) = table["nodes"]
     assert (found["op"], found["attributes"]) == ("Scan", {"num_scan_inputs": 1})
@@ -319,21 +346,39 @@ def test_settings_are_those_of_the_model(name):
         assert found["special"] == {"end": special.end, "suppressed": special.suppressed}
     for each, (module, site) in zip(found["sites"], sites.items(), strict=True):
         assert (each["name"], each["kind"], each["part"]) == (site.name, site.kind, site.part)
-        assert (each["layer"], each["source"], each["heads"]) == (site.layer, site.source, module.heads)
+        assert (each["layer"], each["source"], each["heads"]) == (
+            site.layer,
+            site.source,
+            module.heads,
+        )
         assert each["causal"] is (site.name in causal)
     if name == "several":
         assert [each["kind"] for each in found["sources"]] == ["image", "text"]
 
 
-@pytest.mark.parametrize(("window", "positions", "limit"), [(None, 20, 18), (None, None, 1000), (8, None, 1000)])
+@pytest.mark.parametrize(
+    ("window", "positions", "limit"), [(None, 20, 18), (None, None, 1000), (8, None, 1000)]
+)
 def test_a_page_continues_prompts_as_long_as_the_decoder_reads(window, positions, limit):
     if window is not None:
         model = language_model(context_length=window)
     else:
         model = translator()
         if positions is not None:
-            decoder = {"kind": "transformer", "dim": 16, "heads": 2, "layers": 1, "positions": "learned"}
+            decoder = {
+                "kind": "transformer",
+                "dim": 16,
+                "heads": 2,
+                "layers": 1,
+                "positions": "learned",
+            }
             parts = {"encoder": PARTS["rnn"], "decoder": decoder | {"max_positions": positions}}
-            model = replace(model, model=regard.build({**parts, "vocab_size": model.target.size}).eval())
+            model = replace(
+                model, model=regard.build({**parts, "vocab_size": model.target.size}).eval()
+            )
     decode = ModelSettings(model).as_dict("", [])["decode"]
-    assert (decode["window"], decode["positions"], decode["prompt_limit"]) == (window, positions, limit)
+    assert (decode["window"], decode["positions"], decode["prompt_limit"]) == (
+        window,
+        positions,
+        limit,
+    )

@@ -33,7 +33,9 @@ def folder(original, tmp_path):
 
 def change_config(folder, **changes):
     config = json.loads((folder / "config.json").read_text()) | changes
-    (folder / "config.json").write_text(json.dumps({key: value for key, value in config.items() if value != "DROP"}))
+    (folder / "config.json").write_text(
+        json.dumps({key: value for key, value in config.items() if value != "DROP"})
+    )
 
 
 def change_weights(folder, change):
@@ -157,7 +159,9 @@ def test_a_hostile_folder_is_refused_with_file_and_key(name, folder):
 def test_hostile_settings_of_images_are_refused_with_file_and_key(key, value, tmp_path):
     random_theirs("vit").save_pretrained(tmp_path)
     (tmp_path / "preprocessor_config.json").write_text(json.dumps({key: value}))
-    with pytest.raises(RegardError, match=rf"^{tmp_path}/preprocessor_config\.json: {key}: wanted .*[^.]\.$"):
+    with pytest.raises(
+        RegardError, match=rf"^{tmp_path}/preprocessor_config\.json: {key}: wanted .*[^.]\.$"
+    ):
         ImportedModel(tmp_path)
 
 
@@ -191,7 +195,9 @@ def test_a_pickle_that_runs_code_is_refused(folder, original):
 
 
 def test_half_precision_is_kept_or_cast(folder):
-    change_weights(folder, lambda weights: weights.update({name: x.bfloat16() for name, x in weights.items()}))
+    change_weights(
+        folder, lambda weights: weights.update({name: x.bfloat16() for name, x in weights.items()})
+    )
     pretrained = PretrainedFolder(folder)
     assert {tensor.dtype for _, tensor in pretrained.weights()} == {torch.bfloat16}
     assert {tensor.dtype for _, tensor in pretrained.weights(torch.float16)} == {torch.float16}
@@ -207,7 +213,9 @@ def test_tied_names_may_be_repeated_and_decide_whether_they_are_tied(folder):
     assert torch.equal(model.decoder.project.weight, shared + 1)
     assert torch.equal(model.encoder.embed_tokens.weight, model.decoder.embed_tokens.weight)
     change_weights(folder, lambda w: w.update({"model.encoder.embed_tokens.weight": shared + 2}))
-    with pytest.raises(InvalidData, match=r"model\.encoder\.embed_tokens\.weight: wanted the same tensor as"):
+    with pytest.raises(
+        InvalidData, match=r"model\.encoder\.embed_tokens\.weight: wanted the same tensor as"
+    ):
         PretrainedFolder(folder)
 
 

@@ -28,14 +28,25 @@ SCRIPTS = [
 ]  # fmt: skip
 T5 = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
 FAIRSEQ = {"unk_id": 0, "bos_id": 1, "eos_id": 2, "pad_id": -1}
-LLAMA = {**FAIRSEQ, "byte_fallback": True, "normalization_rule_name": "identity", "remove_extra_whitespaces": False}
+LLAMA = {
+    **FAIRSEQ,
+    "byte_fallback": True,
+    "normalization_rule_name": "identity",
+    "remove_extra_whitespaces": False,
+}
 ROWS = 1200
 
 
 @cache
 def lines():
     chance, words = random.Random(3), " ".join(SCRIPTS).split(" ")
-    return [*SCRIPTS, *(" ".join(chance.choices(words, k=chance.randint(1, 9))) for _ in range(150)), "", " ", " x"]
+    return [
+        *SCRIPTS,
+        *(" ".join(chance.choices(words, k=chance.randint(1, 9))) for _ in range(150)),
+        "",
+        " ",
+        " x",
+    ]
 
 
 @cache
@@ -79,7 +90,9 @@ def check_pieces(model, ours):
     """Every line is split as SentencePiece does, whose pieces are tokens of other ids."""
     theirs, names = spm.SentencePieceProcessor(model_proto=model), ours.tokens()
     for line in lines():
-        known = [piece if piece in names else "<unk>" for piece in theirs.encode(line, out_type=str)]
+        known = [
+            piece if piece in names else "<unk>" for piece in theirs.encode(line, out_type=str)
+        ]
         assert [names[i] for i in ours.encode(line)] == known, line
 
 
@@ -91,13 +104,29 @@ def saved(theirs, folder):
 
 
 def test_marian(tmp_path):
-    write(tmp_path, source__spm=trained(), target__spm=trained("unigram", 60, normalization_rule_name="nfkc_cf"))
-    pieces = [piece for side in ("source", "target") for piece in read_sentencepiece(tmp_path / f"{side}.spm").names]
+    write(
+        tmp_path,
+        source__spm=trained(),
+        target__spm=trained("unigram", 60, normalization_rule_name="nfkc_cf"),
+    )
+    pieces = [
+        piece
+        for side in ("source", "target")
+        for piece in read_sentencepiece(tmp_path / f"{side}.spm").names
+    ]
     pieces = [piece for piece in dict.fromkeys(pieces) if piece not in ("</s>", "<unk>", "<s>")]
     lacking = [piece for piece in pieces if len(piece) > 2][3:40:4]
-    names = ["</s>", "<unk>", *(piece for piece in reversed(pieces) if piece not in lacking), ">>de<<", "<pad>"]
+    names = [
+        "</s>",
+        "<unk>",
+        *(piece for piece in reversed(pieces) if piece not in lacking),
+        ">>de<<",
+        "<pad>",
+    ]
     ids, pad = {name: i for i, name in enumerate(names)}, len(names) - 1
-    write(tmp_path, vocab__json=ids, tokenizer_config__json={"source_lang": "en", "target_lang": "de"})
+    write(
+        tmp_path, vocab__json=ids, tokenizer_config__json={"source_lang": "en", "target_lang": "de"}
+    )
     config = {
         "model_type": "marian",
         "is_encoder_decoder": True,
@@ -114,7 +143,9 @@ def test_marian(tmp_path):
     unknown = 0
     for line in [*lines(), ">>de<< the cat"]:
         assert as_source(source, line) == theirs(line).input_ids, line
-        assert target.special_tokens.output(target.encode(line)) == theirs(text_target=line).input_ids, line
+        assert (
+            target.special_tokens.output(target.encode(line)) == theirs(text_target=line).input_ids
+        ), line
         unknown += source.encode(line).count(1)
         ids = [i for i in target.encode(line) if i != 1 and names[i] != ">>de<<"]
         assert target.decode(ids) == theirs.decode(ids, skip_special_tokens=True), line
@@ -130,14 +161,20 @@ def test_marian(tmp_path):
 def marian_folder(tmp_path, separate=False):
     """A random Marian model as transformers saves it, with the files of its tokenizer."""
     write(tmp_path, source__spm=trained(), target__spm=trained("unigram", 60))
-    listed = {side: read_sentencepiece(tmp_path / f"{side}.spm").names[3:] for side in ("source", "target")}
+    listed = {
+        side: read_sentencepiece(tmp_path / f"{side}.spm").names[3:]
+        for side in ("source", "target")
+    }
     both = list(dict.fromkeys([*listed["source"], *listed["target"]]))
     for side, name in (("source", "vocab"), ("target", "target_vocab"))[: 1 + separate]:
         names = ["</s>", "<unk>", *(listed[side] if separate else both), "<pad>"]
         write(tmp_path, **{f"{name}__json": {piece: i for i, piece in enumerate(names)}})
     settings = {"source_lang": "en", "target_lang": "de", "separate_vocabs": separate}
     write(tmp_path, tokenizer_config__json=settings)
-    sizes = [len(json.loads(path.read_text())) for path in sorted(tmp_path.glob("*vocab.json"), reverse=True)]
+    sizes = [
+        len(json.loads(path.read_text()))
+        for path in sorted(tmp_path.glob("*vocab.json"), reverse=True)
+    ]
     torch.manual_seed(4)
     config = transformers.MarianConfig(
         vocab_size=sizes[0], decoder_vocab_size=sizes[-1], share_encoder_decoder_embeddings=not separate, d_model=16,
@@ -171,7 +208,11 @@ def test_marian_is_imported_with_its_tokenizers(tmp_path, separate):
         with torch.no_grad():
             (row,) = theirs.generate(**words(text, return_tensors="pt"))
         wanted = [int(i) for i in row[1:]]
-        assert [*one[0].token_ids] == [*two[0].token_ids] == wanted[: wanted.index(0) + 1 if 0 in wanted else None]
+        assert (
+            [*one[0].token_ids]
+            == [*two[0].token_ids]
+            == wanted[: wanted.index(0) + 1 if 0 in wanted else None]
+        )
         assert one[0].text == two[0].text == words.decode(row, skip_special_tokens=True)
 
 
@@ -180,8 +221,16 @@ def test_marian_with_two_vocabularies(tmp_path):
     for side, name in (("source", "vocab"), ("target", "target_vocab")):
         names = ["</s>", "<unk>", *read_sentencepiece(tmp_path / f"{side}.spm").names[3:], "<pad>"]
         write(tmp_path, **{f"{name}__json": {piece: i for i, piece in enumerate(names)}})
-    write(tmp_path, tokenizer_config__json={"separate_vocabs": True, "source_lang": "en", "target_lang": "de"})
-    config = {"model_type": "marian", "is_encoder_decoder": True, "eos_token_id": 0, "decoder_start_token_id": 3}
+    write(
+        tmp_path,
+        tokenizer_config__json={"separate_vocabs": True, "source_lang": "en", "target_lang": "de"},
+    )
+    config = {
+        "model_type": "marian",
+        "is_encoder_decoder": True,
+        "eos_token_id": 0,
+        "decoder_start_token_id": 3,
+    }
     source, target = read_tokenizers(tmp_path, config, ROWS)
     with pytest.warns(UserWarning, match="sacremoses"):
         theirs = transformers.MarianTokenizer.from_pretrained(
@@ -210,7 +259,9 @@ def test_t5(tmp_path):
         check(theirs, source)
         text = "the <extra_id_0> sat <extra_id_1>"
         assert as_source(source, text)[-1] == 1
-        assert set(theirs.convert_tokens_to_ids(["<extra_id_0>", "<extra_id_1>"])) <= set(as_source(source, text))
+        assert set(theirs.convert_tokens_to_ids(["<extra_id_0>", "<extra_id_1>"])) <= set(
+            as_source(source, text)
+        )
 
 
 @pytest.mark.parametrize("name", ["MBartTokenizer", "MBart50Tokenizer"])
@@ -239,7 +290,9 @@ def test_mbart(tmp_path, name):
         else:
             check(theirs, source)
     write(folder, tokenizer_config__json={"tokenizer_class": name})
-    with pytest.raises(InvalidData, match="wanted additional_special_tokens, the codes of its languages; got none"):
+    with pytest.raises(
+        InvalidData, match="wanted additional_special_tokens, the codes of its languages; got none"
+    ):
         read_tokenizers(folder, config, ROWS)
 
 
@@ -254,7 +307,9 @@ def test_llama(tmp_path):
         assert target.special_tokens == SpecialTokens(2, 1, 2, 0, None, (), (), (), ())
         if path == folder:  # transformers 5 adds no space before a text that begins with one
             for line in lines():
-                ids = spm.SentencePieceProcessor(model_proto=trained("bpe", 0, 700, **LLAMA)).encode(line)
+                ids = spm.SentencePieceProcessor(
+                    model_proto=trained("bpe", 0, 700, **LLAMA)
+                ).encode(line)
                 assert target.encode(line) == ids
                 assert line.startswith(" ") or as_prompt(target, line) == theirs(line).input_ids
         else:
@@ -263,7 +318,8 @@ def test_llama(tmp_path):
     assert read_tokenizers(folder, config, ROWS)[1].special_tokens.start is None
     write(folder, tokenizer_config__json={"add_bos_token": True, "add_eos_token": True})
     with pytest.raises(
-        InvalidData, match="one token before a prompt, or none, and none after it; got 1 before and 1 a"
+        InvalidData,
+        match="one token before a prompt, or none, and none after it; got 1 before and 1 a",
     ):
         read_tokenizers(folder, config, ROWS)
 
@@ -290,10 +346,20 @@ def test_bert(tmp_path, lower):
     assert [source.words(ids)[n] for n, word in enumerate(words) if not word.startswith("##")] == [
         *range(sum(not word.startswith("##") for word in words))
     ]
-    assert [("The mat, cat's"[a:b]) for a, b in source.spans("The mat, cat's")] == ["The", "mat", ",", "cat", "'", "s"]
+    assert [("The mat, cat's"[a:b]) for a, b in source.spans("The mat, cat's")] == [
+        "The",
+        "mat",
+        ",",
+        "cat",
+        "'",
+        "s",
+    ]
     assert source.word_indices(ids, unknown=True) == source.words(ids)
     write(folder, vocab__txt=b"[CLS]\n[UNK]\na")
-    with pytest.raises(InvalidData, match=r"vocab\.txt: wanted each token once, with the special tokens; got none of"):
+    with pytest.raises(
+        InvalidData,
+        match=r"vocab\.txt: wanted each token once, with the special tokens; got none of",
+    ):
         read_tokenizers(folder, {"model_type": "bert"}, ROWS)
 
 
@@ -309,8 +375,23 @@ def test_bert(tmp_path, lower):
     ],
 )
 def test_bert_reads_a_text_as_its_settings_say(tmp_path, settings, wanted):
-    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cafe", "café", "Café", "Cafe", "中", "国", "中国"]
-    folder = write(tmp_path / "files", vocab__txt="\n".join(names).encode(), tokenizer_config__json=settings)
+    names = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        "cafe",
+        "café",
+        "Café",
+        "Cafe",
+        "中",
+        "国",
+        "中国",
+    ]
+    folder = write(
+        tmp_path / "files", vocab__txt="\n".join(names).encode(), tokenizer_config__json=settings
+    )
     source, _ = read_tokenizers(folder, {"model_type": "bert", "pad_token_id": 0}, len(names))
     assert source.pieces(source.encode("Café 中国")) == wanted
     theirs = transformers.BertTokenizer.from_pretrained(str(folder))
@@ -319,9 +400,14 @@ def test_bert_reads_a_text_as_its_settings_say(tmp_path, settings, wanted):
 
 def byte_level(names):
     inner = tokenizers.Tokenizer(models.BPE())
-    inner.pre_tokenizer, inner.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    inner.pre_tokenizer, inner.decoder = (
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+        decoders.ByteLevel(),
+    )
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=420, special_tokens=names, initial_alphabet=alphabet, show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=420, special_tokens=names, initial_alphabet=alphabet, show_progress=False
+    )
     inner.train_from_iterator(lines()[:60], trainer)
     model = json.loads(inner.to_str())["model"]
     merges = ["#version: 0.2", *(" ".join(pair) for pair in model["merges"])]
@@ -340,7 +426,11 @@ def test_gpt2(tmp_path):
     ids = target.encode("the cats über")
     assert b"".join(target.spellings(ids)) == "the cats über".encode()
     assert target.words(ids)[-1] == 2
-    caption = {"model_type": "vision-encoder-decoder", "decoder_start_token_id": 0, "eos_token_id": 0}
+    caption = {
+        "model_type": "vision-encoder-decoder",
+        "decoder_start_token_id": 0,
+        "eos_token_id": 0,
+    }
     source, target = read_tokenizers(path, caption, ROWS)
     assert source is None
     assert target.special_tokens.start == 0
@@ -355,7 +445,9 @@ def test_bart_and_roberta(tmp_path, name):
     theirs = kind.from_pretrained(str(folder))
     config = {"model_type": name, "eos_token_id": 2, "bos_token_id": 0, "pad_token_id": 1}
     config |= (
-        {"is_encoder_decoder": True, "decoder_start_token_id": 2, "forced_bos_token_id": 0} if name == "bart" else {}
+        {"is_encoder_decoder": True, "decoder_start_token_id": 2, "forced_bos_token_id": 0}
+        if name == "bart"
+        else {}
     )
     for path in (folder, saved(theirs, tmp_path / "saved")):
         source, _ = read_tokenizers(path, config, ROWS)
@@ -376,9 +468,15 @@ def test_a_mask_takes_the_space_before_it(tmp_path):
 
 
 WRONG = {
-    "an id beyond the embedding": ({"decoder_start_token_id": 5000}, "config.json: decoder_start_token_id: wanted"),
+    "an id beyond the embedding": (
+        {"decoder_start_token_id": 5000},
+        "config.json: decoder_start_token_id: wanted",
+    ),
     "a text": ({"eos_token_id": "1"}, "config.json: eos_token_id: wanted the id of a token"),
-    "a bool": ({"pad_token_id": True}, "pad_token_id: wanted the id of a token, from 0 to 1199; got True"),
+    "a bool": (
+        {"pad_token_id": True},
+        "pad_token_id: wanted the id of a token, from 0 to 1199; got True",
+    ),
     "an end that is banned": ({"suppress_tokens": [1]}, "holds an end token"),
 }
 
@@ -386,24 +484,37 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_roles_are_refused(tmp_path, name):
     folder = write(tmp_path / "files", spiece__model=trained(**T5))
-    config = {"model_type": "t5", "is_encoder_decoder": True, "decoder_start_token_id": 0, "eos_token_id": 1}
+    config = {
+        "model_type": "t5",
+        "is_encoder_decoder": True,
+        "decoder_start_token_id": 0,
+        "eos_token_id": 1,
+    }
     change, message = WRONG[name]
     with pytest.raises(InvalidData, match=message):
         read_tokenizers(folder, config | change, ROWS)
 
 
 def test_damaged_and_missing_files_are_refused(tmp_path):
-    config = {"model_type": "t5", "is_encoder_decoder": True, "decoder_start_token_id": 0, "eos_token_id": 1}
+    config = {
+        "model_type": "t5",
+        "is_encoder_decoder": True,
+        "decoder_start_token_id": 0,
+        "eos_token_id": 1,
+    }
     with pytest.raises(InvalidData, match=r"wanted tokenizer\.json; got none"):
         read_tokenizers(tmp_path / "missing", config, ROWS)
     folder = write(tmp_path / "files", spiece__model=trained(**T5))
     with pytest.raises(
-        InvalidData, match=r"spiece\.model: wanted at most 200 tokens, the rows of the embedding; got \d+"
+        InvalidData,
+        match=r"spiece\.model: wanted at most 200 tokens, the rows of the embedding; got \d+",
     ):
         read_tokenizers(folder, config, 200)
     for count in ("many", True, -1, 10_001):
         write(folder, tokenizer_config__json={"extra_ids": count})
-        with pytest.raises(InvalidData, match=f"extra_ids: wanted a number of sentinel tokens; got {count!r}"):
+        with pytest.raises(
+            InvalidData, match=f"extra_ids: wanted a number of sentinel tokens; got {count!r}"
+        ):
             read_tokenizers(folder, config, ROWS)
     write(folder, tokenizer_config__json=[1])
     with pytest.raises(InvalidData, match=r"tokenizer_config\.json"):
@@ -416,7 +527,9 @@ def test_damaged_and_missing_files_are_refused(tmp_path):
     rules = tokenizers.Tokenizer(models.WordLevel({"<unk>": 0, "a": 1}, unk_token="<unk>"))
     rules.normalizer = normalizers.Precompiled(b"\4\0\0\0" + b"\0\1\0\0" + "é\0".encode())
     write(folder, tokenizer__json=rules.to_str().encode())
-    with pytest.raises(InvalidData, match=r"tokenizer\.json: .*precompiled_charsmap that leads out of itself"):
+    with pytest.raises(
+        InvalidData, match=r"tokenizer\.json: .*precompiled_charsmap that leads out of itself"
+    ):
         read_tokenizers(folder, config, ROWS)
     write(tmp_path, source__spm=trained(), target__spm=trained())
     for vocabulary in (
@@ -426,7 +539,9 @@ def test_damaged_and_missing_files_are_refused(tmp_path):
         {"a": 0, "b": True},
     ):
         write(tmp_path, vocab__json=vocabulary)
-        with pytest.raises(InvalidData, match=r"vocab\.json: wanted ids from 0 to 1, each once; got"):
+        with pytest.raises(
+            InvalidData, match=r"vocab\.json: wanted ids from 0 to 1, each once; got"
+        ):
             read_tokenizers(tmp_path, {"model_type": "marian", "is_encoder_decoder": True}, ROWS)
     write(tmp_path, vocab__json={"a": 0})
     with pytest.raises(InvalidData, match=r"vocab\.json: wanted </s> and <unk> among its tokens"):

@@ -83,7 +83,10 @@ def read(tmp_path, content):
 
 def wrong_lines(content, tmp_path, lines, *, ties=False):
     """Lines that are encoded otherwise; without `ties` whose tokens have the same sum of scores as SentencePiece's."""
-    theirs, ours = spm.SentencePieceProcessor(model_proto=content), to_tokenizer(read(tmp_path, content))
+    theirs, ours = (
+        spm.SentencePieceProcessor(model_proto=content),
+        to_tokenizer(read(tmp_path, content)),
+    )
     wanted = theirs.encode(lines)
     got = [each.ids for each in ours.encode_batch(lines, add_special_tokens=False)]
 
@@ -91,9 +94,13 @@ def wrong_lines(content, tmp_path, lines, *, ties=False):
         return math.fsum(map(theirs.get_score, ids))
 
     def tied(one, two):
-        return theirs.decode(one) == theirs.decode(two) and math.isclose(total(one), total(two), rel_tol=1e-7)
+        return theirs.decode(one) == theirs.decode(two) and math.isclose(
+            total(one), total(two), rel_tol=1e-7
+        )
 
-    pairs = [(line, one, two) for line, one, two in zip(lines, wanted, got, strict=True) if one != two]
+    pairs = [
+        (line, one, two) for line, one, two in zip(lines, wanted, got, strict=True) if one != two
+    ]
     return [line for line, one, two in pairs if ties or not tied(one, two)]
 
 
@@ -111,11 +118,19 @@ def test_encodings_of_10_000_real_lines(tmp_path, kind, options):
     if root is None:
         pytest.skip("REGARD_DATA is not set: the folder with multi30k, sst2 and tinyshakespeare")
     lines = generated()
-    for name in ("multi30k/train.de.gz", "multi30k/train.en.gz", "sst2/train.tsv.gz", "tinyshakespeare/input.txt.gz"):
+    for name in (
+        "multi30k/train.de.gz",
+        "multi30k/train.en.gz",
+        "sst2/train.tsv.gz",
+        "tinyshakespeare/input.txt.gz",
+    ):
         with gzip.open(Path(root) / name, "rt", encoding="utf-8") as file:
             lines = [*lines, *file.read().split("\n")[:2500]]
     assert len(lines) > 10_000
-    assert wrong_lines(trained(kind, options, 4000, tuple(lines[::2])), tmp_path, lines, ties=True) == []
+    assert (
+        wrong_lines(trained(kind, options, 4000, tuple(lines[::2])), tmp_path, lines, ties=True)
+        == []
+    )
 
 
 @cache
@@ -124,7 +139,11 @@ def catalog_lines():
     lines = set[str]()
     for path in sorted(CATALOGS.glob("*/LC_MESSAGES/*.mo")):
         with contextlib.suppress(OSError, ValueError, IndexError), path.open("rb") as file:
-            lines.update(line for text in gettext.GNUTranslations(file)._catalog.values() for line in text.split("\n"))
+            lines.update(
+                line
+                for text in gettext.GNUTranslations(file)._catalog.values()
+                for line in text.split("\n")
+            )
     chosen = sorted(filter(str.strip, lines))
     random.Random(1).shuffle(chosen)
     return tuple(chosen[:10_000])
@@ -135,9 +154,15 @@ def catalog_lines():
 @pytest.mark.parametrize("kind", KINDS)
 def test_encodings_of_10_000_real_lines_in_many_scripts(tmp_path, kind, options):
     lines = catalog_lines()
-    scripts = {unicodedata.name(letter, "").split(" ")[0] for letter in set("".join(lines)) if letter.isalpha()}
+    scripts = {
+        unicodedata.name(letter, "").split(" ")[0]
+        for letter in set("".join(lines))
+        if letter.isalpha()
+    }
     if len(lines) < 10_000 or len(scripts) < 20:
-        pytest.skip(f"{len(lines)} lines in {len(scripts)} scripts under {CATALOGS}: 10,000 in 20 are needed")
+        pytest.skip(
+            f"{len(lines)} lines in {len(scripts)} scripts under {CATALOGS}: 10,000 in 20 are needed"
+        )
     content = trained(kind, options, 8000, lines[::2])
     decomposed = [unicodedata.normalize("NFD", line) for line in lines]
     for each in (lines, decomposed):
@@ -149,7 +174,9 @@ def test_only_ties_of_repeated_letters_are_decided_otherwise(tmp_path):
     """By float32 sums: "xx" + "x" or "x" + "xx"."""
     chance = random.Random(1)
     lines = [
-        " ".join(chance.choice("aouwhxe") * chance.randint(1, 40) for _ in range(chance.randint(1, 30)))
+        " ".join(
+            chance.choice("aouwhxe") * chance.randint(1, 40) for _ in range(chance.randint(1, 30))
+        )
         for _ in range(1000)
     ]
     known = (*generated()[:200], *" ".join(lines[:30]).split(" "))
@@ -165,7 +192,13 @@ def test_a_piece_that_no_merges_lead_to_is_no_token(tmp_path):
     pieces |= {"ბგ": -0.1, "▁ა": -0.3, "▁აბ": -0.4, "გდ": -0.2, "▁აბგდ": -0.5}
     content = trained("bpe", "plain")
     for text, score in pieces.items():
-        own = b"\x0a" + bytes([len(text.encode())]) + text.encode() + b"\x15" + struct.pack("<f", score)
+        own = (
+            b"\x0a"
+            + bytes([len(text.encode())])
+            + text.encode()
+            + b"\x15"
+            + struct.pack("<f", score)
+        )
         content += b"\x0a" + bytes([len(own)]) + own
     theirs = spm.SentencePieceProcessor(model_proto=content)
     assert theirs.encode("აბგდ", out_type=str) == ["▁ა", "ბგ", "დ"]
@@ -177,8 +210,17 @@ def test_a_piece_that_no_merges_lead_to_is_no_token(tmp_path):
 def test_any_number_of_marks_in_any_order(tmp_path, kind, options):
     """Of a rule for a letter and some marks, the rest of the marks stays; Hangul letters become syllables."""
     chance, letters = random.Random(3), "abcdeEAOUyoñçÅéαωΩЙиאבשابتীकখகカハかはᄀ가각ﬁ①ǅİıſ▁ "
-    ranges = [(0x300, 0x370), (0x610, 0x61B), (0x64B, 0x660), (0x5B0, 0x5C0), (0x1161, 0x1176), (0x11A8, 0x11C3)]
-    marks = [chr(code) for first, end in ranges for code in range(first, end)] + [*"\u093c\u09be\u0bbe\u3099\u309a"]
+    ranges = [
+        (0x300, 0x370),
+        (0x610, 0x61B),
+        (0x64B, 0x660),
+        (0x5B0, 0x5C0),
+        (0x1161, 0x1176),
+        (0x11A8, 0x11C3),
+    ]
+    marks = [chr(code) for first, end in ranges for code in range(first, end)] + [
+        *"\u093c\u09be\u0bbe\u3099\u309a"
+    ]
     clusters = [
         chance.choice(letters) + "".join(chance.choices(marks, k=chance.choice((0, 0, 1, 1, 2, 3))))
         for _ in range(9000)
@@ -202,7 +244,9 @@ def test_decomposed_characters_are_composed(tmp_path, kind, options):
 def test_decoding_words_and_spellings(tmp_path, kind):
     content = trained(kind, "byte fallback")
     theirs = spm.SentencePieceProcessor(model_proto=content)
-    ours = Tokenizer(to_tokenizer(read(tmp_path, content)), SpecialTokens(3, 1, 2, 0, None, (1, 3), (), (2,), ()))
+    ours = Tokenizer(
+        to_tokenizer(read(tmp_path, content)), SpecialTokens(3, 1, 2, 0, None, (1, 3), (), (2,), ())
+    )
     assert Tokenizer.from_json(ours.to_json(), ours.settings).hash == ours.hash
     for line in generated():
         ids = ours.encode(line)
@@ -210,7 +254,10 @@ def test_decoding_words_and_spellings(tmp_path, kind):
         assert b"".join(ours.spellings(ids)).decode().removeprefix(" ") == theirs.decode(ids)
         assert ours.decode([1, *ids, 2, 3]) == ours.decode(ids)
     ids = ours.encode("the cat 𝄞")
-    words = [ours.decode([i for i, word in zip(ids, ours.words(ids), strict=True) if word == n]) for n in range(3)]
+    words = [
+        ours.decode([i for i, word in zip(ids, ours.words(ids), strict=True) if word == n])
+        for n in range(3)
+    ]
     assert [word.strip() for word in words] == ["the", "cat", "𝄞"]
     assert {ours.word_indices(ids)[n] for n in range(len(ids))} - {None} == {0, 1, 2}
     assert ours.pieces(ours.encode("the"))[0].startswith("▁")
@@ -252,7 +299,9 @@ def test_hostile_files_are_refused(tmp_path):
     with pytest.raises(InvalidData, match="treat_whitespace_as_suffix"):
         read(tmp_path, hostile["white space as a suffix"])
     chance = random.Random(2)
-    for _ in range(40):  # damaged bytes are refused, or read as another model; nothing else is raised
+    for _ in range(
+        40
+    ):  # damaged bytes are refused, or read as another model; nothing else is raised
         damaged = bytearray(content)
         for _ in range(chance.randint(1, 4)):
             damaged[chance.randrange(len(damaged) // 2)] = chance.randrange(256)
@@ -264,8 +313,22 @@ def test_hostile_files_are_refused(tmp_path):
 
 def test_fields_of_every_kind():
     """A varint of two bytes, eight bytes, a text and four bytes; then what ends too early or is of no such kind."""
-    message = b"\x08\xac\x02" + b"\x11" + bytes(range(8)) + b"\x1a\x02ab" + b"\x25" + bytes(4) + b"\x28\x00"
-    assert [*_fields(message)] == [(1, 300), (2, bytes(range(8))), (3, b"ab"), (4, bytes(4)), (5, 0)]
+    message = (
+        b"\x08\xac\x02"
+        + b"\x11"
+        + bytes(range(8))
+        + b"\x1a\x02ab"
+        + b"\x25"
+        + bytes(4)
+        + b"\x28\x00"
+    )
+    assert [*_fields(message)] == [
+        (1, 300),
+        (2, bytes(range(8))),
+        (3, b"ab"),
+        (4, bytes(4)),
+        (5, 0),
+    ]
     for wrong, got in {
         b"\x11" + bytes(7): "a field of 8 bytes where 7 are left",
         b"\x25" + bytes(3): "a field of 4 bytes where 3 are left",

@@ -51,7 +51,9 @@ def several() -> nn.Module:
 
 def labels(name: str) -> nn.Module:
     torch.manual_seed(3)
-    return without_zeros(Classifier(encoder(name), AttentionPool(AttentionPoolConfig(2, 2), WIDTH), 3)).eval()
+    return without_zeros(
+        Classifier(encoder(name), AttentionPool(AttentionPoolConfig(2, 2), WIDTH), 3)
+    ).eval()
 
 
 DECODERS = [
@@ -65,7 +67,11 @@ DECODERS = [
 ]
 FAMILY = {
     **{
-        f"{n} ← transformer": lambda n=n: (Seq2Seq(encoder("transformer"), decoder(n)), "transformer") for n in DECODERS
+        f"{n} ← transformer": lambda n=n: (
+            Seq2Seq(encoder("transformer"), decoder(n)),
+            "transformer",
+        )
+        for n in DECODERS
     },
     "transformer ← gru": lambda: (Seq2Seq(encoder("gru"), decoder("transformer")), "gru"),
     "language model": lambda: (Seq2Seq(None, decoder("transformer", None)), None),
@@ -74,9 +80,17 @@ FAMILY = {
     "several sources": lambda: (Seq2Seq(several(), decoder("transformer")), "several"),
     "several sources, recurrent": lambda: (Seq2Seq(several(), decoder("gru luong")), "several"),
     "classifier cls_token": lambda: (labels("transformer cls_token"), "transformer cls_token"),
-    "masked tokens": lambda: (MaskedLanguageModel(encoder("transformer"), Projection(WIDTH, 11)).eval(), "transformer"),
+    "masked tokens": lambda: (
+        MaskedLanguageModel(encoder("transformer"), Projection(WIDTH, 11)).eval(),
+        "transformer",
+    ),
 }
-DECODING = [*(name for name in FAMILY if "←" in name), "language model", "captioner", "several sources"]
+DECODING = [
+    *(name for name in FAMILY if "←" in name),
+    "language model",
+    "captioner",
+    "several sources",
+]
 TARGETS = torch.tensor([[START, 5, 6, 7], [START, 3, 9, 4], [START, 8, 8, 5]])
 
 
@@ -93,7 +107,9 @@ def alone(batch: object, i: int) -> object:
 
 
 @torch.no_grad()
-def run(model: nn.Module, batch: object, edits=(), targets=TARGETS) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+def run(
+    model: nn.Module, batch: object, edits=(), targets=TARGETS
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """Logits, and the captured weights (B, H, N, M) of each site."""
     names, found = {module: site.name for module, site in attention_sites(model).items()}, {}
     with editing(model, edits), capture_attention() as calls:
@@ -107,12 +123,18 @@ def run(model: nn.Module, batch: object, edits=(), targets=TARGETS) -> tuple[tor
 
 def oracle(model: nn.Module, batch: object, change) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """As `run`, all weights in memory, and changed by `change(name, first row, weights)`."""
-    names, found, rows = {module: site.name for module, site in attention_sites(model).items()}, {}, {}
+    names, found, rows = (
+        {module: site.name for module, site in attention_sites(model).items()},
+        {},
+        {},
+    )
 
     def materialised(module, result):
         first = rows.get(module, 0)
         rows[module] = first + result.spec.n
-        weights = change(names[module], first, reference.softmax(reference.scores(result.spec)).clone())
+        weights = change(
+            names[module], first, reference.softmax(reference.scores(result.spec)).clone()
+        )
         found.setdefault(names[module], []).append(weights)
         return result._replace(out=weights @ reference.repeat_heads(result.value, weights.shape[1]))
 
@@ -176,7 +198,9 @@ def test_painting_a_row_with_its_own_weights_changes_nothing(case):
     for name in some(plain[1]):
         own = plain[1][name][0, 0, 1]  # of the first sequence
         keys = tuple(own.nonzero()[:, 0].tolist())
-        edit = PaintRow(map=name, head=0, row=1, keys=keys, weights=tuple(own[list(keys)].clamp(0, 1).tolist()))
+        edit = PaintRow(
+            map=name, head=0, row=1, keys=keys, weights=tuple(own[list(keys)].clamp(0, 1).tolist())
+        )
         found, weights = run(model, alone(batch, 0), [edit], TARGETS[:1])
         torch.testing.assert_close(found, plain[0][:1], rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(weights[name][0, 0, 1], own)
@@ -186,7 +210,9 @@ def test_painting_a_row_with_its_own_weights_changes_nothing(case):
 def test_painted_rows_are_those_of_the_oracle(case, renormalize):
     model, batch = case
     for name in some(run(model, batch)[1]):
-        edit = PaintRow(map=name, head=0, row=1, keys=(1, 0), weights=(0.7, 0.1), renormalize=renormalize)
+        edit = PaintRow(
+            map=name, head=0, row=1, keys=(1, 0), weights=(0.7, 0.1), renormalize=renormalize
+        )
 
         def painted(site, first, weights, name=name):
             if site == name and first <= 1 < first + weights.shape[2]:
@@ -206,18 +232,24 @@ def test_painted_rows_are_those_of_the_oracle(case, renormalize):
             torch.testing.assert_close(shown.sum(-1), torch.ones(len(shown)))
             assert torch.allclose(shown[:, 1] / shown[:, 0], torch.tensor(7.0))
         else:
-            torch.testing.assert_close(shown[:, :2], torch.tensor([[0.1, 0.7]]).expand(len(shown), 2))
+            torch.testing.assert_close(
+                shown[:, :2], torch.tensor([[0.1, 0.7]]).expand(len(shown), 2)
+            )
 
 
 def test_a_masked_token_gets_no_weight_and_the_others_share_it(case):
     model, batch = case
     sites = {site.name: site for site in attention_sites(model).values()}
     if not any(site.key_side == "source" for site in sites.values()):
-        with pytest.raises(InvalidArgument, match="edit 1: wanted a model with attention to its source"):
+        with pytest.raises(
+            InvalidArgument, match="edit 1: wanted a model with attention to its source"
+        ):
             run(model, batch, [MaskSource(token=1)])
         return
     for number in range(2 if isinstance(batch, MultiSource) else 1):
-        first = batch.parts[0].lengths if number else torch.zeros(1, dtype=torch.int64)  # keys before those of a source
+        first = (
+            batch.parts[0].lengths if number else torch.zeros(1, dtype=torch.int64)
+        )  # keys before those of a source
 
         def masked(site, row, weights, number=number, first=first):
             place = sites[site]
@@ -241,8 +273,18 @@ def mixture(model: nn.Module) -> list[Edit]:
     paint = PaintRow(map=last.name, row=1, keys=(0, 1), weights=(0.25, 0.5), renormalize=False)
     scale = ScaleHead(map=last.name, head=0, factor=-1.5)
     mask = [MaskSource(token=2)] if any(site.key_side == "source" for site in sites) else []
-    own = [PaintRow(map=site.name, head=0, row=3, keys=(2,), weights=(0.9,)) for site in sites if site.kind == "self"]
-    return [*own, paint, *mask, scale, PaintRow(map=last.name, head=0, row=1, keys=(1,), weights=(0.6,))]
+    own = [
+        PaintRow(map=site.name, head=0, row=3, keys=(2,), weights=(0.9,))
+        for site in sites
+        if site.kind == "self"
+    ]
+    return [
+        *own,
+        paint,
+        *mask,
+        scale,
+        PaintRow(map=last.name, head=0, row=1, keys=(1,), weights=(0.6,)),
+    ]
 
 
 def test_padded_sequences_are_edited_as_they_are_alone(case):
@@ -252,9 +294,13 @@ def test_padded_sequences_are_edited_as_they_are_alone(case):
     assert not torch.allclose(logits, run(model, batch)[0], atol=1e-6)
     for i in range(3):
         found, own = run(model, alone(batch, i), edits, TARGETS[i : i + 1])
-        torch.testing.assert_close(found[0], logits[i][: found.shape[1]] if found.dim() == 3 else logits[i])
+        torch.testing.assert_close(
+            found[0], logits[i][: found.shape[1]] if found.dim() == 3 else logits[i]
+        )
         for name, each in own.items():
-            torch.testing.assert_close(each[0], weights[name][i, :, : each.shape[2], : each.shape[3]])
+            torch.testing.assert_close(
+                each[0], weights[name][i, :, : each.shape[2], : each.shape[3]]
+            )
 
 
 @torch.no_grad()
@@ -276,7 +322,9 @@ def test_decoding_steps_are_edited_as_the_forward_pass(name, beams):
             chosen = None if encoded is None else encoded.reorder(torch.tensor(index))
             return stepper.start(chosen, batch=len(index), capacity=capacity, beams=beams)
 
-        rows = [(0, 0)] if several else [(0, 0), (2, 0)]  # the sequence in each slot, and the step at which it came
+        rows = (
+            [(0, 0)] if several else [(0, 0), (2, 0)]
+        )  # the sequence in each slot, and the step at which it came
         state = start([row for row, _ in rows], 12)
         for step in range(4 if several else 6):
             if step == 2 and not several:
@@ -298,7 +346,14 @@ def test_every_kind_of_edit_survives_json():
     edits = [
         SwitchHeadOff(map="encoder 1"),
         ScaleHead(map="decoder cross", head=1, factor=-0.5),
-        PaintRow(map="decoder 1 cross source 2", head=0, row=2, keys=(0, 3), weights=(0.5, 1.0), renormalize=False),
+        PaintRow(
+            map="decoder 1 cross source 2",
+            head=0,
+            row=2,
+            keys=(0, 3),
+            weights=(0.5, 1.0),
+            renormalize=False,
+        ),
         MaskSource(token=0, source=1),
         ReplaceToken(position=2, token="ß\u202e", side="output"),
         ReplaceToken(position=2, token=7),
@@ -313,12 +368,23 @@ PAINT = {"edit": "paint_row", "map": "decoder 1 cross", "row": 0, "keys": [0], "
 REFUSED = {
     "edits: wanted a list of edits; got str": "scale_head",
     "edit 1: wanted a table of keys and values; got 3": [3],
-    "edit 2.edit: wanted one of .*; got 'scale'. Did you mean 'scale_head'?": [PAINT, {"edit": "scale"}],
-    "edit 1.factor: wanted a value; got none. Add it.": [{"edit": "scale_head", "map": "encoder 1"}],
-    "edit 1.hed: wanted a key of edit 1": [{"edit": "switch_head_off", "map": "encoder 1", "hed": 1}],
-    "edit 1.factor: wanted .*; got nan": [{"edit": "scale_head", "map": "encoder 1", "factor": float("nan")}],
+    "edit 2.edit: wanted one of .*; got 'scale'. Did you mean 'scale_head'?": [
+        PAINT,
+        {"edit": "scale"},
+    ],
+    "edit 1.factor: wanted a value; got none. Add it.": [
+        {"edit": "scale_head", "map": "encoder 1"}
+    ],
+    "edit 1.hed: wanted a key of edit 1": [
+        {"edit": "switch_head_off", "map": "encoder 1", "hed": 1}
+    ],
+    "edit 1.factor: wanted .*; got nan": [
+        {"edit": "scale_head", "map": "encoder 1", "factor": float("nan")}
+    ],
     "edit 1.head: wanted .*; got -1": [{"edit": "switch_head_off", "map": "encoder 1", "head": -1}],
-    "edit 1.head: wanted .*; got True": [{"edit": "switch_head_off", "map": "encoder 1", "head": True}],
+    "edit 1.head: wanted .*; got True": [
+        {"edit": "switch_head_off", "map": "encoder 1", "head": True}
+    ],
     "edit 1.weights: wanted one for each of 1 keys; got 2": [{**PAINT, "weights": [0.5, 0.5]}],
     "edit 1.weights: wanted a list": [{**PAINT, "weights": [1.5]}],
     "edit 1.keys: wanted each key once": [{**PAINT, "keys": [1, 1], "weights": [0.5, 0.5]}],
@@ -327,12 +393,16 @@ REFUSED = {
         {**PAINT, "map": "decoder 3 cross"}
     ],
     "edit 1.head: wanted a head of decoder 1 cross, from 0 to 1; got 2": [{**PAINT, "head": 2}],
-    "edit 1.keys: wanted keys that row 0 of decoder 1 cross may attend to; got 99": [{**PAINT, "keys": [99]}],
+    "edit 1.keys: wanted keys that row 0 of decoder 1 cross may attend to; got 99": [
+        {**PAINT, "keys": [99]}
+    ],
     "edit 1.keys: wanted keys that row 0 of decoder 1 self may attend to; got 1": [
         {**PAINT, "map": "decoder 1 self", "keys": [1]}
     ],
     "edit 1.row: wanted a row of decoder 1 cross; got 99": [{**PAINT, "row": 99}],
-    "edit 1.source: wanted a source, from 0 to 0; got 1": [{**PAINT, "map": "decoder 1 cross source 2"}],
+    "edit 1.source: wanted a source, from 0 to 0; got 1": [
+        {**PAINT, "map": "decoder 1 cross source 2"}
+    ],
     "edit 1.token: wanted a token of the source; got 99": [{"edit": "mask_source", "token": 99}],
     "edit 1.source: wanted a source": [{"edit": "mask_source", "token": 1, "source": 1}],
     "edit 1.position: wanted the position of a token of the source; got 99": [
@@ -345,14 +415,18 @@ REFUSED = {
         {"edit": "replace_token", "position": 0, "token": "the cat"}
     ],
     "edit 1.token: wanted an id below": [{"edit": "replace_token", "position": 0, "token": 9999}],
-    "edit 1.source: wanted one of 1 sources": [{"edit": "replace_token", "position": 0, "token": 7, "source": 1}],
+    "edit 1.source: wanted one of 1 sources": [
+        {"edit": "replace_token", "position": 0, "token": 7, "source": 1}
+    ],
 }
 
 
 @pytest.mark.parametrize("message", REFUSED)
 def test_edits_that_cannot_be_applied_are_refused(message):
     with pytest.raises((InvalidArgument, InvalidRecipe), match=message.replace("?", r"\?")):
-        regard.look(made("transformer"), "the cat sat", output="a dog", edits=read_edits(REFUSED[message]))
+        regard.look(
+            made("transformer"), "the cat sat", output="a dog", edits=read_edits(REFUSED[message])
+        )
 
 
 def test_a_word_is_the_token_that_begins_with_a_space_where_it_is_no_token_alone():
@@ -362,7 +436,10 @@ def test_a_word_is_the_token_that_begins_with_a_space_where_it_is_no_token_alone
     edit = {"edit": "replace_token", "position": 2, "token": "red"}
     look = regard.look(model, "the old cat sat", edits=[edit])
     assert look.sources[0].tokens[2] == "▁red"
-    assert look.output == regard.look(model, "the old cat sat", edits=[{**edit, "token": "▁red"}]).output
+    assert (
+        look.output
+        == regard.look(model, "the old cat sat", edits=[{**edit, "token": "▁red"}]).output
+    )
 
 
 @pytest.mark.parametrize("beam", [1, 3])
@@ -381,16 +458,26 @@ def test_a_look_under_edits_shows_the_output_that_predict_gives(kind, beam):
     ((best,),) = model.outputs([text], edits=edits, scores=True, **options)
     plain = model.predict([text, text], **options)
     assert plain[0] == plain[1] != best.text
-    assert model.predict([text, "a catalogue of the dogs"], edits=edits, **options)[0] == best.text == look.output.text
+    assert (
+        model.predict([text, "a catalogue of the dogs"], edits=edits, **options)[0]
+        == best.text
+        == look.output.text
+    )
     assert look.output.scores == pytest.approx(best.log_probabilities, abs=1e-4)
     assert look.sources[0].tokens[1] == model.source.pieces([model.source.encode("dog")[0]])[0]
     assert look.output.tokens[2] == model.target.pieces(model.target.encode("mat"))[0]
     cross = look["decoder 1 cross"].weights()
     torch.testing.assert_close(cross[:, 1, 0], torch.ones(len(cross)))
     assert float(cross[:, :, 3].max()) == 0.0
-    assert regard.look(model, text, edits=[each.as_dict() for each in edits], **options).to_json() == look.to_json()
+    assert (
+        regard.look(model, text, edits=[each.as_dict() for each in edits], **options).to_json()
+        == look.to_json()
+    )
     assert read_edits(json.loads(look.to_json())["edits"]) == tuple(edits)
-    by_id = [replace(x, token=model.target.encode(x.token)[0]) if isinstance(x, ReplaceToken) else x for x in edits]
+    by_id = [
+        replace(x, token=model.target.encode(x.token)[0]) if isinstance(x, ReplaceToken) else x
+        for x in edits
+    ]
     assert regard.look(model, text, edits=by_id, **options).output == look.output
     with pytest.raises(InvalidArgument, match="attributions: wanted a look without edits"):
         look.attributions()
@@ -410,7 +497,9 @@ def test_edits_of_a_language_model_count_its_text_as_output():
     with pytest.raises(InvalidArgument, match=r"edit 1.source: wanted one of 0 sources"):
         model.predict(["the cat"], edits=[ReplaceToken(position=0, token="dog")])
     running = language_model(context_length=8)
-    with pytest.raises(InvalidArgument, match="max_length: wanted at most 8 tokens with the prompt"):
+    with pytest.raises(
+        InvalidArgument, match="max_length: wanted at most 8 tokens with the prompt"
+    ):
         running.predict(["the cat"], edits=[SwitchHeadOff(map="decoder 1 self")], max_length=20)
 
 
@@ -420,7 +509,9 @@ def test_edits_of_captions_of_several_sources_and_of_labels():
         pixels = torch.randint(0, 255, (32, 32, 3), dtype=torch.uint8).numpy()
         look = regard.look(model, pixels, edits=[MaskSource(token=5)])
         assert float(look["decoder 1 cross"].weights()[..., 5].max()) == 0.0
-        with pytest.raises(InvalidArgument, match=r"edit 1.source: wanted a source of tokens; got 0"):
+        with pytest.raises(
+            InvalidArgument, match=r"edit 1.source: wanted a source of tokens; got 0"
+        ):
             regard.look(model, pixels, edits=[ReplaceToken(position=0, token=3)])
     model = questioner(TEXT)
     edits = [
@@ -429,14 +520,19 @@ def test_edits_of_captions_of_several_sources_and_of_labels():
         ReplaceToken(position=0, token="dog", source=1),
     ]
     look = regard.look(model, (pixels, "the cats concatenate"), edits=edits)
-    assert float(look["decoder 2 cross source 2"].weights()[1, 0, 1]) == pytest.approx(0.75, abs=1e-6)
+    assert float(look["decoder 2 cross source 2"].weights()[1, 0, 1]) == pytest.approx(
+        0.75, abs=1e-6
+    )
     assert float(look["decoder 2 cross source 1"].weights()[..., 9].max()) == 0.0
     assert look.sources[1].tokens[0] == "dog"
     assert model.predict([(pixels, "the cats concatenate")], edits=edits) == [look.output.text]
     labelled, text = classifier(), "the cat sat"
     replaced = regard.look(labelled, text, edits=[ReplaceToken(position=0, token="dog")])
     ((best,),) = labelled.outputs([text], edits=replaced.edits, scores=True)
-    assert (best.text, best.score) == (replaced.output.label, pytest.approx(replaced.output.score, abs=1e-5))
+    assert (best.text, best.score) == (
+        replaced.output.label,
+        pytest.approx(replaced.output.score, abs=1e-5),
+    )
     with pytest.raises(InvalidArgument, match=r"edit 1.side: wanted 'source'"):
         labelled.predict([text], edits=[ReplaceToken(position=0, token="a", side="output")])
 
@@ -444,8 +540,12 @@ def test_edits_of_captions_of_several_sources_and_of_labels():
 def test_a_model_without_vocabularies_is_looked_at_under_edits():
     """Its tokens are named by their ids, also those that an edit puts in place of others."""
     model = made("rnn").model
-    look = regard.look(model, Tokens.of([[7, 8, 9, 2]]), edits=[ReplaceToken(position=1, token=5)], max_length=4)
+    look = regard.look(
+        model, Tokens.of([[7, 8, 9, 2]]), edits=[ReplaceToken(position=1, token=5)], max_length=4
+    )
     assert look.sources[0].tokens == ("7", "5", "9", "2")
     wanted = regard.look(model, Tokens.of([[7, 5, 9, 2]]), max_length=4)
     assert look.output.tokens == wanted.output.tokens
-    torch.testing.assert_close(look["decoder 1 cross"].weights(), wanted["decoder 1 cross"].weights())
+    torch.testing.assert_close(
+        look["decoder 1 cross"].weights(), wanted["decoder 1 cross"].weights()
+    )

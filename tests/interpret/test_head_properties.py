@@ -27,7 +27,14 @@ IDS = [5, 6, 7, 5, 6, 9, 5]
 
 def known_heads() -> Seq2Seq:
     """A language model of one layer whose heads attend to the previous token, to their own, and to all alike."""
-    table = {"kind": "transformer", "dim": 2 * SIZE, "layers": 1, "heads": 4, "head_dim": SIZE, "ffn_dim": 4}
+    table = {
+        "kind": "transformer",
+        "dim": 2 * SIZE,
+        "layers": 1,
+        "heads": 4,
+        "head_dim": SIZE,
+        "ffn_dim": 4,
+    }
     table |= {"positions": "learned", "max_positions": SIZE}
     model = regard.build({"decoder": table, "vocab_size": SIZE, "tie_embeddings": "none"}).eval()
     one, zero = torch.eye(SIZE), torch.zeros(SIZE, SIZE)
@@ -40,7 +47,8 @@ def known_heads() -> Seq2Seq:
         next(model.decoder.input_layer.position_encoding.parameters()).copy_(place)
         model.decoder.project.weight.copy_(token)
         query, key, value = (
-            each.weight.view(4, SIZE, 2 * SIZE) for each in (attention.q_proj, attention.k_proj, attention.v_proj)
+            each.weight.view(4, SIZE, 2 * SIZE)
+            for each in (attention.q_proj, attention.k_proj, attention.v_proj)
         )
         query[PREVIOUS] = 200 * torch.cat((zero, one.roll(1, 1)), 1)
         query[OWN] = query[COPY] = 200 * place
@@ -61,16 +69,26 @@ def test_heads_that_were_built_have_the_properties_they_were_built_with():
     report = measured(regard.look(known_heads(), None, output=IDS))
     previous, own, uniform, copy = report.heads
     count = len(IDS)
-    assert previous.means.previous == pytest.approx((count - 1) / count)  # the first row has none before it
+    assert previous.means.previous == pytest.approx(
+        (count - 1) / count
+    )  # the first row has none before it
     assert (previous.offset, own.offset) == (-1, 0)
-    assert previous.positional == pytest.approx(_explained(regard.look(known_heads(), None, output=IDS).maps, 0))
+    assert previous.positional == pytest.approx(
+        _explained(regard.look(known_heads(), None, output=IDS).maps, 0)
+    )
     assert own.positional == pytest.approx(1.0)
     assert own.means.own == pytest.approx(1.0)
     assert own.means.distance == pytest.approx(0.0)
-    assert uniform.means.evenness == pytest.approx((count - 1) / count)  # the entropy of one key is 0 of 0
-    assert uniform.means.entropy == pytest.approx(sum(torch.arange(1.0, count + 1).log().tolist()) / count)
+    assert uniform.means.evenness == pytest.approx(
+        (count - 1) / count
+    )  # the entropy of one key is 0 of 0
+    assert uniform.means.entropy == pytest.approx(
+        sum(torch.arange(1.0, count + 1).log().tolist()) / count
+    )
     assert [each.copying for each in (copy, uniform, previous)] == pytest.approx([1.0, -1.0, 0.0])
-    assert own.copying == pytest.approx(-1 / (SIZE - 1))  # another token is raised, all others alike
+    assert own.copying == pytest.approx(
+        -1 / (SIZE - 1)
+    )  # another token is raised, all others alike
     assert own.group == copy.group
     assert len({own.group, previous.group, uniform.group}) == 3
     assert report.distances[OWN][COPY] == pytest.approx(0.0, abs=1e-6)
@@ -117,7 +135,10 @@ def looks() -> list[Look]:
     """Two inputs of different lengths of an encoder-decoder."""
     model = Seq2Seq(encoder("transformer"), decoder("transformer")).eval()
     sources = [Tokens.of([[4, 5, 4, 5, 6, 7, 4]]), Tokens.of([[8, 8, 9, 8]])]
-    return [regard.look(model, source, output=ids) for source, ids in zip(sources, (IDS, IDS[:4]), strict=True)]
+    return [
+        regard.look(model, source, output=ids)
+        for source, ids in zip(sources, (IDS, IDS[:4]), strict=True)
+    ]
 
 
 def test_properties_equal_loops_over_all_weights(looks):
@@ -126,7 +147,9 @@ def test_properties_equal_loops_over_all_weights(looks):
     assert len(report.heads) == len({each.name for each in report.heads}) == 2 * 2 * 3
     for each in report.heads:
         name, head = each.name
-        assert each.positional == pytest.approx(_explained(tuple(look[name] for look in looks), head), abs=1e-6)
+        assert each.positional == pytest.approx(
+            _explained(tuple(look[name] for look in looks), head), abs=1e-6
+        )
         if name.endswith("cross"):
             assert each.induction is None
         else:
@@ -158,7 +181,9 @@ def test_distances_equal_loops_over_all_rows(looks):
 def test_copying_from_a_source_is_measured_where_its_tokens_are_those_of_the_output(looks):
     cross = [each for each in measured(*looks).heads if each.site.kind == "cross"]
     assert all(each.copying is None for each in cross)
-    shared = [each for each in measured(*looks, shared_vocabulary=True).heads if each.site.kind == "cross"]
+    shared = [
+        each for each in measured(*looks, shared_vocabulary=True).heads if each.site.kind == "cross"
+    ]
     call, model = looks[0]["decoder 1 cross"].call, looks[0].forward.model
     ids = torch.tensor([4, 5, 4, 5, 6, 7, 4])
     out = call.source.output_weight.unflatten(1, (2, -1))[:, 0]
@@ -167,13 +192,21 @@ def test_copying_from_a_source_is_measured_where_its_tokens_are_those_of_the_out
     for value, tokens in ((call.value, ids), (other.value, torch.tensor([8, 8, 9, 8]))):
         logits = value[0, 0] @ out.mT @ model.decoder.project.weight.mT
         for row, token in zip(logits, tokens, strict=True):
-            ranks.append(float((row < row[token]).sum() - (row > row[token]).sum()) / (len(row) - 1))
+            ranks.append(
+                float((row < row[token]).sum() - (row > row[token]).sum()) / (len(row) - 1)
+            )
     assert shared[0].copying == pytest.approx(sum(ranks) / len(ranks), abs=1e-5)
 
 
 @pytest.mark.parametrize(
     ("in_all", "of_one", "wanted"),
-    [(512, 128, [4] * 5), (512, 1, [1] * 5), (512, 3, [3] * 5), (6, 4, [4, 2, 0, 0, 0]), (9, 4, [4, 4, 1, 0, 0])],
+    [
+        (512, 128, [4] * 5),
+        (512, 1, [1] * 5),
+        (512, 3, [3] * 5),
+        (6, 4, [4, 2, 0, 0, 0]),
+        (9, 4, [4, 4, 1, 0, 0]),
+    ],
 )
 def test_copying_is_measured_of_so_many_tokens_at_most(monkeypatch, in_all, of_one, wanted):
     monkeypatch.setattr(head_properties, "COPIED", in_all)
@@ -214,7 +247,14 @@ def test_a_report_is_sorted_with_its_distances(looks):
 
 @torch.no_grad()
 def test_memory_grows_with_the_length_not_with_its_square():
-    table = {"kind": "transformer", "dim": 16, "layers": 1, "heads": 2, "ffn_dim": 16, "positions": "none"}
+    table = {
+        "kind": "transformer",
+        "dim": 16,
+        "layers": 1,
+        "heads": 2,
+        "ffn_dim": 16,
+        "positions": "none",
+    }
     model = regard.build({"decoder": table, "vocab_size": 9}).eval()
     ids = torch.randint(4, 9, (4096,)).tolist()
     look = regard.look(model, None, output=ids)
@@ -226,22 +266,36 @@ def test_heads_of_a_predictor(tmp_path):
     model = translator()
     pairs = [("the cat sat", "the cat"), ("a dog", "the dog ran")]
     report = regard.heads(model, inputs=pairs)
-    assert report == measured(*(regard.look(model, a, output=b) for a, b in pairs), shared_vocabulary=True)
+    assert report == measured(
+        *(regard.look(model, a, output=b) for a, b in pairs), shared_vocabulary=True
+    )
     assert report.heads[-1].copying is not None  # cross-attention: one vocabulary
     assert regard.heads(model, inputs=pairs, limit=1).inputs == 1
     own = regard.heads(model, inputs=["the cat"], max_length=4)
     assert own == measured(regard.look(model, "the cat", max_length=4), shared_vocabulary=True)
-    for name, text in (("a.src", "the cat sat"), ("a.trg", "a cat sat"), ("a.links", "0-0 1-1 2-2")):
+    for name, text in (
+        ("a.src", "the cat sat"),
+        ("a.trg", "a cat sat"),
+        ("a.links", "0-0 1-1 2-2"),
+    ):
         (tmp_path / name).write_text(text + "\n")
     files = [tmp_path / name for name in ("a.src", "a.trg", "a.links")]
-    aligned = [each for each in regard.heads(model, inputs=pairs, alignment=files).heads if each.alignment is not None]
-    assert [each.name for each in aligned] == [(f"decoder {layer} cross", head) for layer in (1, 2) for head in (0, 1)]
+    aligned = [
+        each
+        for each in regard.heads(model, inputs=pairs, alignment=files).heads
+        if each.alignment is not None
+    ]
+    assert [each.name for each in aligned] == [
+        (f"decoder {layer} cross", head) for layer in (1, 2) for head in (0, 1)
+    ]
     for each in aligned:
         found = []
         for step in ("output", "input"):
             chosen = regard.AlignmentHeads(each.site.layer, each.means.head, step)
             (links,) = regard.align(model, ["the cat sat"], ["a cat sat"], heads=chosen)
-            found.append(len({*links.links} & {(0, 0), (1, 1), (2, 2)}) * 2 / (len(links.links) + 3))
+            found.append(
+                len({*links.links} & {(0, 0), (1, 1), (2, 2)}) * 2 / (len(links.links) + 3)
+            )
         assert each.alignment == pytest.approx(max(found))
     for given, message in (
         ({}, "data or inputs"),
@@ -282,21 +336,43 @@ def test_previous_token_and_induction_heads_are_found_in_a_trained_attention_onl
 
 def _trained_on_repeats() -> Seq2Seq:
     torch.manual_seed(0)
-    table = {"kind": "transformer", "dim": 64, "layers": 2, "heads": 4, "ffn_dim": 1, "dropout": 0.0}
-    model = regard.build({"decoder": {**table, "positions": "relative"}, "vocab_size": 32, "tie_embeddings": "target"})
+    table = {
+        "kind": "transformer",
+        "dim": 64,
+        "layers": 2,
+        "heads": 4,
+        "ffn_dim": 1,
+        "dropout": 0.0,
+    }
+    model = regard.build(
+        {
+            "decoder": {**table, "positions": "relative"},
+            "vocab_size": 32,
+            "tie_embeddings": "target",
+        }
+    )
     frozen = [each for block in model.decoder.stack.layers for each in block.ffn.parameters()]
     for each in frozen:
         torch.nn.init.zeros_(each).requires_grad_(False)
     biases = [each for name, each in model.named_parameters() if "relative_bias" in name]
-    others = [each for name, each in model.named_parameters() if each.requires_grad and "relative_bias" not in name]
-    groups = [{"params": others}, {"params": biases, "lr": 0.06}]  # biases of positions are not scaled by a width
+    others = [
+        each
+        for name, each in model.named_parameters()
+        if each.requires_grad and "relative_bias" not in name
+    ]
+    groups = [
+        {"params": others},
+        {"params": biases, "lr": 0.06},
+    ]  # biases of positions are not scaled by a width
     optimizer = torch.optim.AdamW(groups, lr=0.006, betas=(0.9, 0.98), weight_decay=0.01)
     warmup = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 50))
     places = torch.arange(36)[None]
     for _ in range(2000):
         period = torch.randint(6, 18, (16, 1))
         ids = torch.randint(4, 32, (16, 36)).gather(1, places % period)
-        losses = F.cross_entropy(model(None, ids[:, :-1]).transpose(1, 2), ids[:, 1:], reduction="none")
+        losses = F.cross_entropy(
+            model(None, ids[:, :-1]).transpose(1, 2), ids[:, 1:], reduction="none"
+        )
         loss = losses[(places >= period)[:, 1:]].mean()  # of what can be known
         optimizer.zero_grad()
         loss.backward()

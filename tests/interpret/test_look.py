@@ -46,14 +46,22 @@ def family() -> dict[str, tuple]:
     pooled = "cnn learned queries"
     made[f"{pooled} → rnn"] = lambda: (Seq2Seq(encoder(pooled), decoder("rnn")), pooled)
     causal = "transformer causal"
-    made["transformer → transformer"] = lambda: (Seq2Seq(encoder("transformer"), decoder("transformer")), causal)
-    made[f"{causal} → transformer"] = lambda: (Seq2Seq(encoder(causal), decoder("transformer")), causal)
+    made["transformer → transformer"] = lambda: (
+        Seq2Seq(encoder("transformer"), decoder("transformer")),
+        causal,
+    )
+    made[f"{causal} → transformer"] = lambda: (
+        Seq2Seq(encoder(causal), decoder("transformer")),
+        causal,
+    )
     return made
 
 
 def _classifier(name: str) -> Classifier:
     torch.manual_seed(3)
-    return without_zeros(Classifier(encoder(name), AttentionPool(AttentionPoolConfig(2, 2), WIDTH), 3)).eval()
+    return without_zeros(
+        Classifier(encoder(name), AttentionPool(AttentionPoolConfig(2, 2), WIDTH), 3)
+    ).eval()
 
 
 FAMILY = family()
@@ -97,9 +105,15 @@ def test_weights_equal_the_reference(name):
         assert weights.shape == (each.heads, *each.size)
         torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:2]))
         rows, heads = [each.size[0] - 1, 0], [each.heads - 1]
-        torch.testing.assert_close(each.weights(rows, heads), weights[heads][:, rows], rtol=0, atol=1e-6)
-        torch.testing.assert_close(each.tile(slice(0, 2), slice(1, 3)), weights[:, :2, 1:3], rtol=0, atol=1e-6)
-        torch.testing.assert_close(each.tile(slice(1, 3), slice(0, 3)), weights[:, 1:3, :3], rtol=0, atol=1e-6)
+        torch.testing.assert_close(
+            each.weights(rows, heads), weights[heads][:, rows], rtol=0, atol=1e-6
+        )
+        torch.testing.assert_close(
+            each.tile(slice(0, 2), slice(1, 3)), weights[:, :2, 1:3], rtol=0, atol=1e-6
+        )
+        torch.testing.assert_close(
+            each.tile(slice(1, 3), slice(0, 3)), weights[:, 1:3, :3], rtol=0, atol=1e-6
+        )
         assert each.tile(slice(0, 1), slice(1, 1)).shape == (each.heads, 1, 0)
         assert each.tile(slice(1, 1), slice(0, 1)).shape == (each.heads, 0, 1)
         assert all(map(len, look.names(each)))
@@ -115,7 +129,9 @@ def test_capturing_changes_no_bit_of_the_output(name):
         captured = forward(model, given)
     recorder.close()
     assert torch.equal(alone, captured)
-    assert [each.name for each in recorder.maps] == [site.name for site in attention_sites(model).values()]
+    assert [each.name for each in recorder.maps] == [
+        site.name for site in attention_sites(model).values()
+    ]
 
 
 @pytest.mark.parametrize("name", DECODERS)
@@ -131,7 +147,9 @@ def test_weights_of_an_output_equal_those_of_its_decoding_steps(name):
         with capture_attention(recorder):
             logits, state = model.decoder.step(torch.tensor([token]), state)
         recorder.close()
-        assert look.output.scores[step] == pytest.approx(float(logits[0].log_softmax(-1)[ids[step]]), abs=1e-5)
+        assert look.output.scores[step] == pytest.approx(
+            float(logits[0].log_softmax(-1)[ids[step]]), abs=1e-5
+        )
         for each in recorder.maps:
             seen = each.weights()  # (H, 1, keys so far)
             for found in (look, again):
@@ -145,7 +163,12 @@ def test_an_output_of_a_bare_model_is_as_long_as_its_source_allows():
     torch.manual_seed(3)
     part = {"kind": "rnn", "dim": 16, "dropout": 0.0}
     one = regard.build({"encoder": part, "decoder": part, "vocab_size": 30}).eval()
-    several = {"encoders": [part, part], "decoder": part, "vocab_size": 30, "source_vocab_size": [30, 30]}
+    several = {
+        "encoders": [part, part],
+        "decoder": part,
+        "vocab_size": 30,
+        "source_vocab_size": [30, 30],
+    }
     two = regard.build(several).eval()
     options = {"max_length_ratio": 1.0, "min_length_ratio": 1.0}
     first, second = Tokens.of([[5, 6, 7, 8]]), Tokens.of([[5, 6, 7]])
@@ -154,9 +177,12 @@ def test_an_output_of_a_bare_model_is_as_long_as_its_source_allows():
 
 
 def test_maps_name_their_queries_and_keys():
-    look = regard.look(translator(decoder="transformer"), "the cat sat on the doghouse", output="a cat")
+    look = regard.look(
+        translator(decoder="transformer"), "the cat sat on the doghouse", output="a cat"
+    )
     content = {
-        each.name: (each.kind, each.part, each.layer, each.query_side, each.key_side, each.causal) for each in look.maps
+        each.name: (each.kind, each.part, each.layer, each.query_side, each.key_side, each.causal)
+        for each in look.maps
     }
     assert content == {
         "decoder 1 self": ("self", "decoder", 1, "output", "output", True),
@@ -170,13 +196,21 @@ def test_maps_name_their_queries_and_keys():
     assert look.names(look["decoder 2 self"]) == (look.output.read, look.output.read)
     pooled = regard.look(_classifier("vit cls_token"), one(source("vit"), 0))
     assert [each.name for each in pooled.maps] == ["encoder 1", "encoder 2", "pool"]
-    assert (pooled["pool"].query_side, pooled["pool"].key_side, pooled.source.units) == ("pool", "source", 1)
+    assert (pooled["pool"].query_side, pooled["pool"].key_side, pooled.source.units) == (
+        "pool",
+        "source",
+        1,
+    )
     assert pooled.source.tokens[:3] == ("[CLS]", "1,1", "1,2")
     gridded = regard.look(_classifier("cnn"), one(source("cnn"), 0))
-    assert [(each.name, each.kind) for each in gridded.maps] == [("grid 1", "grid"), ("pool", "pool")]
+    assert [(each.name, each.kind) for each in gridded.maps] == [
+        ("grid 1", "grid"),
+        ("pool", "pool"),
+    ]
     summed = regard.look(*case("cnn learned queries → rnn")[:2], output=OUTPUT)
     content = [
-        (each.name, each.kind, each.part, each.layer, each.query_side, each.key_side, each.size) for each in summed.maps
+        (each.name, each.kind, each.part, each.layer, each.query_side, each.key_side, each.size)
+        for each in summed.maps
     ]
     assert content == [("encoder pool", "pool", "encoder", 1, "pool", "source", (3, 6))]
     assert summed.names(summed["encoder pool"]) == (("1", "2", "3"), summed.source.tokens)
@@ -188,7 +222,10 @@ def test_maps_name_their_queries_and_keys():
 def test_a_look_shows_the_output_of_the_model():
     for predictor in (translator(), translator(decoder="rnn"), translator(decoder="conv", seed=2)):
         for beam in (1, 3):
-            (best, *_), look = predictor.outputs(["a dog sat"], beam_size=beam, attention=True, scores=True)[0], None
+            (best, *_), look = (
+                predictor.outputs(["a dog sat"], beam_size=beam, attention=True, scores=True)[0],
+                None,
+            )
             look = regard.look(predictor, "a dog sat", beam_size=beam)
             assert look.output.text == best.text
             assert look.output.scores == pytest.approx(best.log_probabilities, abs=1e-4)
@@ -197,7 +234,10 @@ def test_a_look_shows_the_output_of_the_model():
     labels = classifier()
     look = regard.look(labels, "a dog sat")
     (best,) = labels.outputs(["a dog sat"], scores=True)[0]
-    assert (look.output.label, look.output.score) == (best.text, pytest.approx(best.score, abs=1e-6))
+    assert (look.output.label, look.output.score) == (
+        best.text,
+        pytest.approx(best.score, abs=1e-6),
+    )
     assert regard.look(labels, "a dog sat", output="bad").output.label == "bad"
 
 
@@ -219,7 +259,9 @@ def test_attention_over_an_image_is_by_region(tmp_path):
              "decoder": {"kind": "rnn", "dim": 16}}  # fmt: skip
     data = {"synthetic": "shapes", "source": {"kind": "image"}, "target": {}}
     recipe = Recipe.of({"data": data, "model": parts, "decode": {"max_length": 5}})
-    predictor = Predictor(regard.build({**parts, "vocab_size": words.size}).eval(), recipe, (None,), words)
+    predictor = Predictor(
+        regard.build({**parts, "vocab_size": words.size}).eval(), recipe, (None,), words
+    )
     picture = np.random.default_rng(1).integers(0, 255, (20, 30, 3), dtype=np.uint8)
     look = regard.look(predictor, picture)
     assert (look.source.grid, look.source.units, look["grid 1"].size) == ((16, 16), 0, (256, 256))
@@ -228,7 +270,11 @@ def test_attention_over_an_image_is_by_region(tmp_path):
     content = json.loads(look.to_json(limit=1000))
     assert (content["sources"][0]["width"], content["sources"][0]["height"]) == (64, 64)
     for each in content["maps"]:
-        assert (each["weights"] is None) == (look[each["name"]].size[0] * 256 > 1000) == (each["top"] is not None)
+        assert (
+            (each["weights"] is None)
+            == (look[each["name"]].size[0] * 256 > 1000)
+            == (each["top"] is not None)
+        )
     shown = look_text(look, width=70).splitlines()
     assert shown[2] == "decoder 1 cross, 1 head"
     with pytest.raises(ValueError, match=r"nowhere\.png"):
@@ -242,7 +288,9 @@ def test_a_look_at_a_masked_language_model_has_no_output():
         "head": "mlm",
     }
     recipe = Recipe.of({"data": {"train": "x.txt"}, "model": parts})
-    predictor = Predictor(regard.build({**parts, "vocab_size": words.size}).eval(), recipe, (), words)
+    predictor = Predictor(
+        regard.build({**parts, "vocab_size": words.size}).eval(), recipe, (), words
+    )
     look = regard.look(predictor, "the cats", words=True)
     assert (look.source.tokens, look.output) == (("<s>", "the", "cats", "</s>"), None)
     assert look["encoder 1"].weights().shape == (2, 4, 4)
@@ -253,14 +301,16 @@ def test_a_look_at_a_masked_language_model_has_no_output():
 def test_a_word_is_the_sum_of_its_keys_and_the_mean_of_its_rows():
     predictor = translator()
     tokens, words = (
-        regard.look(predictor, "the cats concatenate dogma", output="sat, on a mat", words=w) for w in (False, True)
+        regard.look(predictor, "the cats concatenate dogma", output="sat, on a mat", words=w)
+        for w in (False, True)
     )
     assert words.source.tokens == ("the", "cats", "concatenate", "dogma", "</s>")
     assert words.output.tokens == ("sat,", "on", "a", "mat", "</s>")
     assert sum(words.output.scores) == pytest.approx(sum(tokens.output.scores), abs=1e-4)
     for fine, coarse in zip(tokens.maps, words.maps, strict=True):
         sides = [
-            predictor.source.words(_ids(predictor, tokens, fine, side)) for side in (fine.query_side, fine.key_side)
+            predictor.source.words(_ids(predictor, tokens, fine, side))
+            for side in (fine.query_side, fine.key_side)
         ]
         whole = fine.weights()
         for row in range(coarse.size[0]):
@@ -268,9 +318,15 @@ def test_a_word_is_the_sum_of_its_keys_and_the_mean_of_its_rows():
                 rows = [i for i, word in enumerate(sides[0]) if word == row]
                 keys = [i for i, word in enumerate(sides[1]) if word == key]
                 wanted = sum(whole[:, i, keys].sum(-1) for i in rows) / len(rows)
-                torch.testing.assert_close(coarse.weights([row])[:, 0, key], wanted, rtol=0, atol=1e-6)
-        torch.testing.assert_close(coarse.weights().sum(-1), torch.ones(coarse.heads, coarse.size[0]))
-        torch.testing.assert_close(coarse.tile(slice(1, 3), slice(0, 2)), coarse.weights()[:, 1:3, :2])
+                torch.testing.assert_close(
+                    coarse.weights([row])[:, 0, key], wanted, rtol=0, atol=1e-6
+                )
+        torch.testing.assert_close(
+            coarse.weights().sum(-1), torch.ones(coarse.heads, coarse.size[0])
+        )
+        torch.testing.assert_close(
+            coarse.tile(slice(1, 3), slice(0, 2)), coarse.weights()[:, 1:3, :2]
+        )
 
 
 def _ids(predictor, look, found, side) -> list[int]:
@@ -293,7 +349,9 @@ def test_words_are_separated_by_spaces():
 def test_summaries_equal_those_of_the_weights(words, monkeypatch):
     monkeypatch.setattr("regard.kernels.attention.blockwise.BLOCK", 50)  # several blocks
     monkeypatch.setattr("regard.interpret.maps.BLOCK", 800)
-    look = regard.look(translator(), "the cats, concatenate dogma", output="sat, on a mat", words=words)
+    look = regard.look(
+        translator(), "the cats, concatenate dogma", output="sat, on a mat", words=words
+    )
     for each in look.maps:
         found, weights = each.summary(3), each.weights()
         n, m = each.size
@@ -302,13 +360,18 @@ def test_summaries_equal_those_of_the_weights(words, monkeypatch):
         most = (torch.arange(1, n + 1) if each.causal else torch.full((n,), m)).log()
         torch.testing.assert_close(found.entropy, entropy)
         torch.testing.assert_close(found.evenness, torch.where(most > 0, entropy / most, 0.0))
-        torch.testing.assert_close(found.distance, (weights * (torch.arange(m) - own[:, None]).abs()).sum(-1))
+        torch.testing.assert_close(
+            found.distance, (weights * (torch.arange(m) - own[:, None]).abs()).sum(-1)
+        )
         torch.testing.assert_close(found.top_weights, weights.topk(min(3, m)).values)
         torch.testing.assert_close(found.confidence, weights.amax(-1))
         torch.testing.assert_close(found.first, weights[..., 0])
         torch.testing.assert_close(found.last, weights[..., -1])
         for name, offset in (("own", 0), ("previous", -1)):
-            wanted = [weights[:, i, p] if 0 <= p < m else torch.zeros(each.heads) for i, p in enumerate(own + offset)]
+            wanted = [
+                weights[:, i, p] if 0 <= p < m else torch.zeros(each.heads)
+                for i, p in enumerate(own + offset)
+            ]
             torch.testing.assert_close(getattr(found, name), torch.stack(wanted, 1))
         signs = torch.tensor([name in ("<s>", "</s>", ",") for name in look.names(each)[1]])
         torch.testing.assert_close(found.punctuation, weights[..., signs].sum(-1))
@@ -329,15 +392,23 @@ def test_a_look_with_top_keeps_summaries_only():
         wanted = one_.summary(2)
         for name, value in vars(other.summary(2)).items():
             torch.testing.assert_close(value, getattr(wanted, name))
-        with pytest.raises(ValueError, match=rf"{one_.name}.*summary alone.*layers=\[{one_.layer}\]"):
+        with pytest.raises(
+            ValueError, match=rf"{one_.name}.*summary alone.*layers=\[{one_.layer}\]"
+        ):
             other.weights()
         with pytest.raises(ValueError, match="summary alone"):
             other.summary(3)
         top = other.as_dict(10**6)["top"]  # the weights are gone, however few
         assert top["shape"] == [one_.heads, one_.size[0], 2]
-        torch.testing.assert_close(unpacked(top, "<u2", top["weights"]) / 65535, wanted.top_weights, rtol=0, atol=1e-5)
+        torch.testing.assert_close(
+            unpacked(top, "<u2", top["weights"]) / 65535, wanted.top_weights, rtol=0, atol=1e-5
+        )
     for few in regard.look(model, given, **output, top=99).maps:  # there are not so many keys
-        assert few.summary().top_weights.shape[-1] == few.summary(200).top_weights.shape[-1] == few.size[1]
+        assert (
+            few.summary().top_weights.shape[-1]
+            == few.summary(200).top_weights.shape[-1]
+            == few.size[1]
+        )
 
 
 def test_layers_heads_and_rows_select_parts_of_the_maps():
@@ -345,12 +416,18 @@ def test_layers_heads_and_rows_select_parts_of_the_maps():
     look = regard.look(model, given, **output, layers=[2], heads=[1], rows=[5, -1])
     assert [each.name for each in look.maps] == ["encoder 2", "decoder 2 self", "decoder 2 cross"]
     whole = regard.look(model, given, **output)
-    torch.testing.assert_close(look["encoder 2"].weights(), whole["encoder 2"].weights()[[1]][:, [5, 5]])
-    torch.testing.assert_close(look["decoder 2 cross"].weights(), whole["decoder 2 cross"].weights()[[1]][:, [-1]])
+    torch.testing.assert_close(
+        look["encoder 2"].weights(), whole["encoder 2"].weights()[[1]][:, [5, 5]]
+    )
+    torch.testing.assert_close(
+        look["decoder 2 cross"].weights(), whole["decoder 2 cross"].weights()[[1]][:, [-1]]
+    )
     assert [head.head for _, head in look.heads()] == [1, 1, 1]
 
 
-@pytest.mark.parametrize("part", [{"heads": [1]}, {"heads": [1, 0]}, {"rows": [0, 2]}, {"heads": [0], "rows": [1]}])
+@pytest.mark.parametrize(
+    "part", [{"heads": [1]}, {"heads": [1, 0]}, {"rows": [0, 2]}, {"heads": [0], "rows": [1]}]
+)
 def test_the_summaries_of_a_part_are_those_of_the_whole_map(part):
     model, given, output = case("transformer → transformer")
     whole = json.loads(regard.look(model, given, **output).to_json())["maps"]
@@ -366,7 +443,10 @@ REFUSED = {
     "rows": ({"rows": [9]}, r"rows: wanted whole numbers from -6 to 5; got \[9\]"),
     "heads": ({"heads": 2}, r"heads: wanted whole numbers from -2 to 1"),
     "empty output": ({"output": []}, "output: wanted at least one token; got none"),
-    "option without a search": ({"beam_size": 2}, "beam_size: wanted nothing where no output is searched; got 2"),
+    "option without a search": (
+        {"beam_size": 2},
+        "beam_size: wanted nothing where no output is searched; got 2",
+    ),
     "unknown option": ({"output": None, "bean": 2}, "decode.bean"),
 }
 
@@ -384,7 +464,10 @@ def test_invalid_models_and_inputs_are_refused():
     for given in ("a text", Tokens.of([[5], [6]]), None, 3):
         with pytest.raises(ValueError, match="text: wanted Tokens"):
             regard.look(model, given, output=OUTPUT)
-    with pytest.raises(ValueError, match=r"model: wanted one that regard.load.*got Linear.*regard.capture_attention"):
+    with pytest.raises(
+        ValueError,
+        match=r"model: wanted one that regard.load.*got Linear.*regard.capture_attention",
+    ):
         regard.look(nn.Linear(2, 2), torch.ones(1))
     with pytest.raises(ValueError, match="output: wanted a text"):
         regard.look(translator(), "a", output=3)
@@ -395,7 +478,9 @@ def test_invalid_models_and_inputs_are_refused():
 
 
 def unpacked(content: dict, kind: str, numbers: str) -> torch.Tensor:
-    return torch.from_numpy(np.frombuffer(base64.b64decode(numbers), kind).astype(np.int64)).reshape(content["shape"])
+    return torch.from_numpy(
+        np.frombuffer(base64.b64decode(numbers), kind).astype(np.int64)
+    ).reshape(content["shape"])
 
 
 @pytest.mark.parametrize("words", [False, True])
@@ -408,7 +493,12 @@ def test_json_holds_weights_or_the_largest_of_each_row(words):
         assert content["output"]["tokens"] == list(look.output.tokens)
         for each, found in zip(look.maps, content["maps"], strict=True):
             n, m = each.size
-            assert (found["name"], found["heads"], found["rows"], found["causal"]) == (each.name, 1, None, each.causal)
+            assert (found["name"], found["heads"], found["rows"], found["causal"]) == (
+                each.name,
+                1,
+                None,
+                each.causal,
+            )
             assert (found["weights"] is None, found["top"] is None) == (limit == 0, limit != 0)
             weights = each.weights()
             if limit:
@@ -418,9 +508,14 @@ def test_json_holds_weights_or_the_largest_of_each_row(words):
             else:
                 top = found["top"]
                 assert top["shape"] == [1, n, min(16, m)]
-                keys, values = unpacked(top, "<u4", top["keys"]), unpacked(top, "<u2", top["weights"]) / 65535
+                keys, values = (
+                    unpacked(top, "<u4", top["keys"]),
+                    unpacked(top, "<u2", top["weights"]) / 65535,
+                )
                 torch.testing.assert_close(values, weights.topk(top["k"]).values, rtol=0, atol=1e-5)
-                torch.testing.assert_close(weights.gather(-1, keys)[values > 0], values[values > 0], rtol=0, atol=1e-5)
+                torch.testing.assert_close(
+                    weights.gather(-1, keys)[values > 0], values[values > 0], rtol=0, atol=1e-5
+                )
             (line,) = found["summary"]
             assert line["head"] == 1
             assert line["own"] == pytest.approx(each.summary(0).heads()[1].own)
@@ -429,7 +524,12 @@ def test_json_holds_weights_or_the_largest_of_each_row(words):
 def test_json_of_images_and_labels():
     content = json.loads(regard.look(_classifier("vit cls_token"), one(source("vit"), 0)).to_json())
     picture = content["sources"][0]
-    assert (picture["width"], picture["height"], picture["grid"], picture["units"]) == (12, 8, [2, 3], 1)
+    assert (picture["width"], picture["height"], picture["grid"], picture["units"]) == (
+        12,
+        8,
+        [2, 3],
+        1,
+    )
     assert picture["data"].startswith("data:image/webp;base64,")
     assert base64.b64decode(picture["data"].partition(",")[2])[8:12] == b"WEBP"
     assert content["output"]["label"] in "012"
@@ -460,14 +560,22 @@ def test_weighted_maps_are_norms_of_the_vectors_that_are_summed(name):
     with capture_attention(calls.append):
         forward(model, given)
     for each in look.maps:
-        module = next(module for module, site in attention_sites(model).items() if site.name == each.name)
+        module = next(
+            module for module, site in attention_sites(model).items() if site.name == each.name
+        )
         value = next(one_.value for one_ in calls if one_.source is module)[0]
         value = value.repeat_interleave(each.heads // len(value), 0)
-        out = module.context_proj.weight[:, -WIDTH:] if hasattr(module, "context_proj") else module.out_proj.weight
+        out = (
+            module.context_proj.weight[:, -WIDTH:]
+            if hasattr(module, "context_proj")
+            else module.out_proj.weight
+        )
         part = out.shape[1] // each.heads
         for head in range(each.heads):
             columns = out[:, head * part : (head + 1) * part]
-            wanted = (each.weights()[head][:, :, None] * (value[head] @ columns.mT)).norm(dim=-1)  # (rows, keys)
+            wanted = (each.weights()[head][:, :, None] * (value[head] @ columns.mT)).norm(
+                dim=-1
+            )  # (rows, keys)
             torch.testing.assert_close(each.weighted(heads=[head])[0], wanted)
             torch.testing.assert_close(each.weighted([-1], [head])[0], wanted[[-1]])
 
@@ -485,15 +593,24 @@ def test_attributions_equal_finite_differences(name):
     for of in (None, 1) if isinstance(model, Seq2Seq) else (None,):
         found = look.attributions(of)
         assert list(found) == [each.name for each in look.maps]
-        assert of is None or not found[look.maps[-1].name][:, of + 1 :].any()  # later rows have no effect
+        assert (
+            of is None or not found[look.maps[-1].name][:, of + 1 :].any()
+        )  # later rows have no effect
         for each in look.maps:
             head, row, key = each.heads - 1, min(1, each.size[0] - 1), 0
-            up, down = (_scaled(model, look, each.name, (head, row, key), 1 + step, of) for step in (1e-5, -1e-5))
-            assert float(found[each.name][head, row, key]) == pytest.approx((up - down) / 2e-5, rel=1e-3, abs=1e-7)
+            up, down = (
+                _scaled(model, look, each.name, (head, row, key), 1 + step, of)
+                for step in (1e-5, -1e-5)
+            )
+            assert float(found[each.name][head, row, key]) == pytest.approx(
+                (up - down) / 2e-5, rel=1e-3, abs=1e-7
+            )
 
 
 @torch.no_grad()
-def _scaled(model, look, name: str, at: tuple[int, int, int], factor: float, of: int | None) -> float:
+def _scaled(
+    model, look, name: str, at: tuple[int, int, int], factor: float, of: int | None
+) -> float:
     """The log-probability with one weight multiplied by a factor."""
     module = next(module for module, site in attention_sites(model).items() if site.name == name)
     rows = 0
@@ -529,8 +646,17 @@ def test_attributions_are_refused_without_an_output():
 @pytest.mark.slow
 def test_a_look_at_a_long_text_takes_less_than_twice_the_memory_of_the_model():
     """4,096 tokens: top-16 and entropy of every row of every head, where every weight would be 512 MiB."""
-    table = {"kind": "transformer", "dim": 256, "layers": 2, "heads": 4, "ffn_dim": 1024, "positions": "rotary"}
-    model = regard.build({"encoder": table, "pool": {"kind": "mean"}, "num_labels": 3, "source_vocab_size": 100}).eval()
+    table = {
+        "kind": "transformer",
+        "dim": 256,
+        "layers": 2,
+        "heads": 4,
+        "ffn_dim": 1024,
+        "positions": "rotary",
+    }
+    model = regard.build(
+        {"encoder": table, "pool": {"kind": "mean"}, "num_labels": 3, "source_vocab_size": 100}
+    ).eval()
     text = Tokens.of([torch.randint(5, 100, (4096,)).tolist()])
     found = []
     alone = peak_bytes(torch.no_grad()(lambda: model(text)))
@@ -538,7 +664,15 @@ def test_a_look_at_a_long_text_takes_less_than_twice_the_memory_of_the_model():
     for each in found[-1].maps:
         assert each.summary(16).top_keys.shape == (4, 4096, 16)
     kept = regard.look(model, text)
-    assert peak_bytes(lambda: kept["encoder 2"].tile(slice(4000, 4064), slice(0, 64))) < 2 * 4 * 4096 * 64 * 4
-    tile, rows = kept["encoder 2"].tile(slice(4000, 4064), slice(0, 64)), kept["encoder 2"].weights(range(4000, 4064))
+    assert (
+        peak_bytes(lambda: kept["encoder 2"].tile(slice(4000, 4064), slice(0, 64)))
+        < 2 * 4 * 4096 * 64 * 4
+    )
+    tile, rows = (
+        kept["encoder 2"].tile(slice(4000, 4064), slice(0, 64)),
+        kept["encoder 2"].weights(range(4000, 4064)),
+    )
     torch.testing.assert_close(tile, rows[..., :64])
-    torch.testing.assert_close(found[-1]["encoder 2"].summary(16).top_weights[:, 4000:4064], rows.topk(16).values)
+    torch.testing.assert_close(
+        found[-1]["encoder 2"].summary(16).top_weights[:, 4000:4064], rows.topk(16).values
+    )

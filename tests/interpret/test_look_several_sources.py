@@ -41,7 +41,9 @@ def test_each_source_has_its_own_maps(seen):
         torch.testing.assert_close(both, torch.ones_like(both))
     assert look["source 2 encoder 1"].size == (len(text.tokens), len(text.tokens))
     assert look.rollout(source=1).shape == (len(text.tokens), len(text.tokens))
-    with pytest.raises(InvalidArgument, match="rollout: wanted self-attention in the encoder; got none"):
+    with pytest.raises(
+        InvalidArgument, match="rollout: wanted self-attention in the encoder; got none"
+    ):
         look.rollout()
 
 
@@ -55,7 +57,9 @@ def test_weights_of_a_source_are_those_of_the_whole_call(seen):
     parts = torch.cat([look[f"{name} {source}"].weights() for source in (1, 2)], -1)
     torch.testing.assert_close(parts, whole.view_as(parts))
     of_text = look[f"{name} 2"]
-    torch.testing.assert_close(of_text.tile(slice(0, 1), slice(1, 3)), of_text.weights()[:, :1, 1:3])
+    torch.testing.assert_close(
+        of_text.tile(slice(0, 1), slice(1, 3)), of_text.weights()[:, :1, 1:3]
+    )
     assert of_text.weighted().shape == of_text.weights().shape
 
 
@@ -77,7 +81,10 @@ def test_views_show_each_source(seen, tmp_path):
     model, _, look = seen
     shown = look_text(look, width=80)
     layers = len(model.model.decoder.cross_attentions)
-    shares = [float(look[f"decoder {layers} cross source {n}"].weights().mean(0).sum(1).mean()) for n in (1, 2)]
+    shares = [
+        float(look[f"decoder {layers} cross source {n}"].weights().mean(0).sum(1).mean())
+        for n in (1, 2)
+    ]
     for source, share in enumerate(shares, start=1):
         assert f"decoder {layers} cross source {source}, " in shown
         assert f"{share:.0%} of the attention" in shown
@@ -103,9 +110,14 @@ def test_inputs_are_tuples_or_texts_with_tabs(tmp_path):
     path = tmp_path / "scene.png"
     Image.fromarray(scene.draw()).save(path)
     alone = model.predict([(scene.draw(), "the cats")])
-    assert model.predict([(path, "the cats"), [str(path), "the"], f"{path}\tthe cats"])[::2] == alone * 2
+    assert (
+        model.predict([(path, "the cats"), [str(path), "the"], f"{path}\tthe cats"])[::2]
+        == alone * 2
+    )
     for wrong in ("the cats", (path,), (path, "the", "cats")):
-        with pytest.raises(InvalidArgument, match="texts 1: wanted 2 sources, as a tuple or separated by tabs"):
+        with pytest.raises(
+            InvalidArgument, match="texts 1: wanted 2 sources, as a tuple or separated by tabs"
+        ):
             model.predict([wrong])
     (score,) = model.score([(path, "the cats")], ["the"])
     assert len(score.log_probabilities) == len(score.tokens)

@@ -12,7 +12,10 @@ from regard.decoding.config import DecodeConfig
 from regard.decoding.interfaces import GeneratedTokens
 
 if torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") != "1":
-    pytest.skip("needs Triton's interpreter; on a GPU contracts/test_cuda.py compares both", allow_module_level=True)
+    pytest.skip(
+        "needs Triton's interpreter; on a GPU contracts/test_cuda.py compares both",
+        allow_module_level=True,
+    )
 
 from regard.kernels.decode import beam_step_triton
 
@@ -30,7 +33,9 @@ def made(*, ends, **options):
     numbers = torch.zeros(BATCH, dtype=torch.int64)
     tokens = torch.zeros(BATCH, BEAMS, 10, dtype=torch.int64)
     prompt, limit = torch.tensor([0, 2, 0, 0]), torch.tensor([9, 7, 3, 9])
-    generated = GeneratedTokens(tokens, numbers.clone(), numbers, prompt, torch.full((BATCH, 0), -1))
+    generated = GeneratedTokens(
+        tokens, numbers.clone(), numbers, prompt, torch.full((BATCH, 0), -1)
+    )
     config = DecodeConfig(beam_size=BEAMS, num_hypotheses=BEAMS, **options)
     strategy = BeamSearch(config, generated, limit, [], ends=ends)
     strategy.admit(slice(None), numbers)
@@ -40,7 +45,8 @@ def made(*, ends, **options):
 
 @pytest.mark.parametrize("ends", [True, False])
 @pytest.mark.parametrize(
-    ("early_stopping", "length_penalty"), [(False, 1.0), (True, 0.0), ("never", 0.6), ("never", 0.0)]
+    ("early_stopping", "length_penalty"),
+    [(False, 1.0), (True, 0.0), ("never", 0.6), ("never", 0.0)],
 )
 def test_one_kernel_equals_the_parts(ends, early_stopping, length_penalty, monkeypatch):
     """Over several blocks of columns, until all slots are done and after that."""
@@ -64,8 +70,12 @@ def test_one_kernel_equals_the_parts(ends, early_stopping, length_penalty, monke
         written = live[..., None] & (torch.arange(10) < plain.generated.length[:, None, None])
         assert torch.equal(fused.generated.tokens[written], plain.generated.tokens[written])
         torch.testing.assert_close(fused.log_p[written], plain.log_p[written])
-        for mine, other in zip(fused.hypotheses(slice(None)), plain.hypotheses(slice(None)), strict=True):
-            assert [(each.tokens, each.end) for each in mine] == [(each.tokens, each.end) for each in other]
+        for mine, other in zip(
+            fused.hypotheses(slice(None)), plain.hypotheses(slice(None)), strict=True
+        ):
+            assert [(each.tokens, each.end) for each in mine] == [
+                (each.tokens, each.end) for each in other
+            ]
             for one, two in zip(mine, other, strict=True):
                 assert one.score == pytest.approx(two.score, abs=1e-5)
                 assert one.log_probabilities == pytest.approx(two.log_probabilities, abs=1e-5)

@@ -33,8 +33,13 @@ def compiling(monkeypatch) -> None:
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
 
 
-def dots(n: int, m: int, dim: int, dtype=FULL, heads: int = 2, kv_heads: int = 2, **changes) -> AttentionSpec:
-    query, key = torch.zeros(1, heads, n, dim, dtype=dtype), torch.zeros(1, kv_heads, m, dim, dtype=dtype)
+def dots(
+    n: int, m: int, dim: int, dtype=FULL, heads: int = 2, kv_heads: int = 2, **changes
+) -> AttentionSpec:
+    query, key = (
+        torch.zeros(1, heads, n, dim, dtype=dtype),
+        torch.zeros(1, kv_heads, m, dim, dtype=dtype),
+    )
     return replace(AttentionSpec(DotScoreFunction(1.0), query, key, AttentionMask()), **changes)
 
 
@@ -70,7 +75,15 @@ def test_kernels_take_tensors_of_their_kinds(gpu):
     ],
 )
 def test_wide_heads_over_few_keys(gpu, changes, wanted):
-    given = {"n": 4, "m": 5, "dim": 257, "dtype": HALF, "kv_heads": 2, "dropout": 0.0, "value_dim": None} | changes
+    given = {
+        "n": 4,
+        "m": 5,
+        "dim": 257,
+        "dtype": HALF,
+        "kv_heads": 2,
+        "dropout": 0.0,
+        "value_dim": None,
+    } | changes
     learned, compiled = given.pop("learned", False), given.pop("compiled", False)
     dropout, value_dim = given.pop("dropout"), given.pop("value_dim")
     spec = dots(**given)
@@ -117,7 +130,9 @@ SHARED = 227 << 10
         (512, 32, HALF, False, (80 << 10) - 1, None),
     ],
 )
-def test_heads_that_a_program_holds_or_loops_over(monkeypatch, dim, length, dtype, grouped, shared, looped):
+def test_heads_that_a_program_holds_or_loops_over(
+    monkeypatch, dim, length, dtype, grouped, shared, looped
+):
     monkeypatch.setattr(triton_launch, "shared_memory_bytes", lambda device: shared)
     layout = HeadLayout(4, 2 if grouped else 4, dim, 1.0)
     assert varlen._looped(layout, length, torch.zeros(1, dtype=dtype)) is looped
@@ -166,7 +181,11 @@ def test_tiles_of_packed_sequences(monkeypatch):
     varlen._launch(Kernel(), 2, False, packed(65, 20), torch.zeros(1))
     tiles = [(0, 32, 1), (32, 64, 4), (64, 128, 8)]
     assert launched == [
-        ((2, 2), before, {"R": size, "C": size, "LOOPED": False, "D": 32, "num_warps": warps, **plain})
+        (
+            (2, 2),
+            before,
+            {"R": size, "C": size, "LOOPED": False, "D": 32, "num_warps": warps, **plain},
+        )
         for before, size, warps in tiles
     ]
     launched.clear()
@@ -194,11 +213,19 @@ def test_tiles_of_packed_sequences(monkeypatch):
     ],
 )
 def test_linear_layers_in_half_precision(gpu, changes, wanted):
-    given = {"dtype": HALF, "activation": None, "grad": True, "autocast": None, "bias": True} | changes
+    given = {
+        "dtype": HALF,
+        "activation": None,
+        "grad": True,
+        "autocast": None,
+        "bias": True,
+    } | changes
     x, weight = torch.ones(2, 3, dtype=given["dtype"]), torch.ones(4, 3, dtype=given["dtype"])
     bias = torch.zeros(4, dtype=given["dtype"]) if given["bias"] else None
     asked = []
-    gpu.setattr(linears._Linear, "apply", lambda *tensors: asked.append(tensors[3:]) or torch.zeros(2, 4))
+    gpu.setattr(
+        linears._Linear, "apply", lambda *tensors: asked.append(tensors[3:]) or torch.zeros(2, 4)
+    )
     if given["autocast"] is not None:
         gpu.setattr(triton_launch, "autocast_dtype", lambda x: given["autocast"])
     with torch.set_grad_enabled(given["grad"]):
@@ -224,12 +251,20 @@ def test_shared_memory_of_a_gpu(monkeypatch):
     assert triton_launch.shared_memory_bytes(torch.device("cuda:0")) == 1234
     assert triton_launch.shared_memory_bytes(torch.device("cpu")) == 227 * 1024
     del properties.shared_memory_per_block_optin
-    assert triton_launch.shared_memory_bytes(torch.device("cuda:1")) == 227 * 1024  # that of the smallest supported
+    assert (
+        triton_launch.shared_memory_bytes(torch.device("cuda:1")) == 227 * 1024
+    )  # that of the smallest supported
     triton_launch.shared_memory_bytes.cache_clear()
 
 
 def test_tiles_are_powers_of_two():
-    assert [triton_launch.next_power_of_2(size) for size in (1, 16, 17, 32, 33)] == [16, 16, 32, 32, 64]
+    assert [triton_launch.next_power_of_2(size) for size in (1, 16, 17, 32, 33)] == [
+        16,
+        16,
+        32,
+        32,
+        64,
+    ]
     assert [triton_launch.next_power_of_2(size, 1) for size in (1, 2, 3, 5)] == [1, 2, 4, 8]
 
 
@@ -246,7 +281,9 @@ def test_the_folder_of_compiled_kernels_is_that_of_triton(monkeypatch, tmp_path)
 def test_arguments_of_masks():
     like = torch.zeros(1)
     allowed = torch.ones(2, 1, 3, 4, dtype=torch.bool)
-    (mask, *numbers), constants = triton_launch.mask_arguments(AttentionMask(allowed, 5, None), like)
+    (mask, *numbers), constants = triton_launch.mask_arguments(
+        AttentionMask(allowed, 5, None), like
+    )
     assert mask.data_ptr() == allowed.data_ptr()
     assert numbers == [12, 0, 4, 1, 5, 2**30]
     assert constants == {"MASKED": True, "BANDED": True}
@@ -290,7 +327,9 @@ def test_the_memory_efficient_kernel_gives_all_gradients(monkeypatch):
     out, lse = torch.zeros_like(q), torch.zeros(2, 4, 5, device="meta")
     d_q, d_k, d_v = sdpa._backward(torch.zeros_like(q), q, k, v, out, lse, None, 0.5)
     assert [each.shape for each in (d_q, d_k, d_v)] == [q.shape, k.shape, v.shape]
-    assert asked == [(None, (2, 4, 32), 0.0, False, 0.5)]  # rows of the log-sum-exp are a multiple of 32
+    assert asked == [
+        (None, (2, 4, 32), 0.0, False, 0.5)
+    ]  # rows of the log-sum-exp are a multiple of 32
 
 
 @pytest.mark.parametrize(("m", "stride"), [(5, 16), (16, 16), (17, 32)])
@@ -304,7 +343,10 @@ def test_masks_of_the_memory_efficient_kernel_are_aligned(m, stride):
     assert sdpa._aligned(None, q, k) is None
 
 
-BY_KEY, BY_ROW = torch.ones(3, 1, 1, 50, dtype=torch.bool), torch.ones(3, 1, 100, 50, dtype=torch.bool)
+BY_KEY, BY_ROW = (
+    torch.ones(3, 1, 1, 50, dtype=torch.bool),
+    torch.ones(3, 1, 100, 50, dtype=torch.bool),
+)
 
 
 @pytest.mark.parametrize(
@@ -338,7 +380,9 @@ def test_masks_that_differ_by_row_exist_in_parts(monkeypatch, allowed, bias, row
 )
 def test_programs_of_the_gradient_before_an_activation(monkeypatch, shape, activation, grid):
     """Of 128 columns each; no more than there are columns and rows for."""
-    linear_triton = pytest.importorskip("regard.kernels.layers.linear_triton", reason="needs Triton")
+    linear_triton = pytest.importorskip(
+        "regard.kernels.layers.linear_triton", reason="needs Triton"
+    )
     asked = []
 
     class Kernel:

@@ -20,18 +20,24 @@ from support.poison import poison
 pytest.importorskip("triton", reason="needs Triton, which exists for Linux on x86_64")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
-    pytest.skip("needs a GPU, or TRITON_INTERPRET=1 before Triton is imported", allow_module_level=True)
+    pytest.skip(
+        "needs a GPU, or TRITON_INTERPRET=1 before Triton is imported", allow_module_level=True
+    )
 
 
 def new(*shape: int) -> torch.Tensor:
     return torch.randn(shape, device=DEVICE).requires_grad_()
 
 
-def both(monkeypatch, compute, *inputs: torch.Tensor) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+def both(
+    monkeypatch, compute, *inputs: torch.Tensor
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Outputs and the gradients of all inputs, by the kernels and by plain PyTorch."""
     found = []
     for launched in (True, False):
-        monkeypatch.setattr(triton_launch, "can_launch", lambda *tensors, launched=launched: launched)
+        monkeypatch.setattr(
+            triton_launch, "can_launch", lambda *tensors, launched=launched: launched
+        )
         with pytest.MonkeyPatch.context() as patch:
             if launched:
                 poison(patch)
@@ -43,7 +49,9 @@ def both(monkeypatch, compute, *inputs: torch.Tensor) -> tuple[list[torch.Tensor
 
 
 @pytest.mark.parametrize("make", [nn.LayerNorm, nn.RMSNorm, residual_norm.OffsetRMSNorm])
-@pytest.mark.parametrize(("adds", "uses"), [(True, "both"), (True, "sum"), (True, "norm"), (False, "norm")])
+@pytest.mark.parametrize(
+    ("adds", "uses"), [(True, "both"), (True, "sum"), (True, "norm"), (False, "norm")]
+)
 def test_a_residual_and_its_norm(monkeypatch, make, adds, uses):
     """More rows than one program holds, and a width that is no power of two. Either output may be unused."""
     monkeypatch.setattr(residual_norm, "TILE", 16)
@@ -54,7 +62,9 @@ def test_a_residual_and_its_norm(monkeypatch, make, adds, uses):
     dropout = Dropout(0.5).eval()
 
     def compute():
-        total, normed = residual_norm.add_norm(residual_norm.PendingResidual(x, added), dropout, norm)
+        total, normed = residual_norm.add_norm(
+            residual_norm.PendingResidual(x, added), dropout, norm
+        )
         return {"both": (total, normed), "sum": (total,), "norm": (normed,)}[uses]
 
     weights = [] if uses == "sum" else [*norm.parameters()]
@@ -89,7 +99,9 @@ def test_attention_of_wide_heads(masked, biased):
         torch.manual_seed(1)
         out, lse = path.attend(spec, value)
         found.append((out, *torch.autograd.grad(out, inputs, torch.randn_like(out))))
-        seen = allowed.any(-1).expand(lse.shape) if masked else torch.ones_like(lse, dtype=torch.bool)
+        seen = (
+            allowed.any(-1).expand(lse.shape) if masked else torch.ones_like(lse, dtype=torch.bool)
+        )
         found[-1] = (*found[-1], lse[seen])
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
 
@@ -99,7 +111,9 @@ def test_taps_of_a_convolution(monkeypatch, taps):
     """Sequences shorter than the distance, more rows than a tile has, and columns beyond one."""
     monkeypatch.setattr(conv_unfold, "ROWS", 4)
     monkeypatch.setattr(conv_unfold, "COLUMNS", 4)
-    neighbors = conv_unfold.Neighbors(*(x.to(DEVICE) for x in conv_unfold.Neighbors.of(SequenceOffsets.of([3, 1, 6]))))
+    neighbors = conv_unfold.Neighbors(
+        *(x.to(DEVICE) for x in conv_unfold.Neighbors.of(SequenceOffsets.of([3, 1, 6])))
+    )
     x = new(10, 6)
     got, wanted = both(monkeypatch, lambda: (conv_unfold.unfold(x, neighbors, taps),), x)
     torch.testing.assert_close(got, wanted)
@@ -117,10 +131,17 @@ def test_losses_in_chunks_of_logits(monkeypatch, smoothing, r_drop):
     torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("wanted", [(True, False, False), (False, True, False), (False, False, True)])
+@pytest.mark.parametrize(
+    "wanted", [(True, False, False), (False, True, False), (False, False, True)]
+)
 def test_a_loss_has_the_gradients_that_are_asked_for(monkeypatch, wanted):
     """Of states, matrix or bias alone, as where others are frozen."""
-    inputs = [x.detach().requires_grad_(each) for x, each in zip((new(6, 5), new(7, 5), new(7)), wanted, strict=True)]
+    inputs = [
+        x.detach().requires_grad_(each)
+        for x, each in zip((new(6, 5), new(7, 5), new(7)), wanted, strict=True)
+    ]
     gold, trained = torch.randint(7, (6,), device=DEVICE), [x for x in inputs if x.requires_grad]
-    got, expected = both(monkeypatch, lambda: losses._Chunked.apply(*inputs, gold, 0.1, 0.0), *trained)
+    got, expected = both(
+        monkeypatch, lambda: losses._Chunked.apply(*inputs, gold, 0.1, 0.0), *trained
+    )
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)

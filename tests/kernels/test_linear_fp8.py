@@ -29,7 +29,9 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # ‖got − wanted‖ / ‖wanted‖: rounding to 3 bits of mantissa is off by 2.6 % of a number on average, to 2 bits by 5.2 %.
 VALUE, GRADIENT = 0.045, 0.085
 TRITON = DEVICE == "cuda" or os.environ.get("TRITON_INTERPRET") == "1"
-needs_triton = pytest.mark.skipif(not TRITON, reason="needs a GPU, or TRITON_INTERPRET=1 before Triton is imported")
+needs_triton = pytest.mark.skipif(
+    not TRITON, reason="needs a GPU, or TRITON_INTERPRET=1 before Triton is imported"
+)
 
 
 def error(got: torch.Tensor, wanted: torch.Tensor) -> float:
@@ -47,10 +49,17 @@ def layer(rows: int, dim: int = 64, out_dim: int = 48) -> list[torch.Tensor]:
     """Input, weight, bias, and the gradient of the output."""
     shapes = ((2, rows, dim), (out_dim, dim), (out_dim,), (2, rows, out_dim))
     x, weight, bias, d_out = (torch.randn(shape, device=DEVICE) for shape in shapes)
-    return [x.requires_grad_(), (weight / dim**0.5).requires_grad_(), bias.requires_grad_(), 1e-5 * d_out]
+    return [
+        x.requires_grad_(),
+        (weight / dim**0.5).requires_grad_(),
+        bias.requires_grad_(),
+        1e-5 * d_out,
+    ]
 
 
-@pytest.mark.parametrize("rows", [32, 37])  # the weight's gradient is a product over rows: here they are padded
+@pytest.mark.parametrize(
+    "rows", [32, 37]
+)  # the weight's gradient is a product over rows: here they are padded
 @pytest.mark.parametrize("activation", [None, "gelu", "gelu_tanh", "silu"])
 def test_value_and_gradients_are_as_near_to_float32_as_float8_allows(rows, activation):
     *given, d_out = layer(rows)
@@ -91,11 +100,16 @@ def test_without_gradients_the_product_is_the_plain_one():
 
 @pytest.mark.parametrize(("dtype", "bits"), [(E4M3, 3), (E5M2, 2)])
 def test_the_largest_number_becomes_the_largest_of_the_format_and_others_are_rounded(dtype, bits):
-    x = (torch.randn(21, 32, device=DEVICE) * 1e-4).bfloat16().float()  # kernels read float32 as bfloat16
+    x = (
+        (torch.randn(21, 32, device=DEVICE) * 1e-4).bfloat16().float()
+    )  # kernels read float32 as bfloat16
     rows, columns, scale = quantize(x, dtype)
     assert float(rows.float().abs().max()) == torch.finfo(dtype).max
     normal = x.abs() / scale > torch.finfo(dtype).smallest_normal
-    assert float(((rows.float() * scale - x)[normal] / x[normal]).abs().max()) <= 2.0 ** -(bits + 1) + 1e-6
+    assert (
+        float(((rows.float() * scale - x)[normal] / x[normal]).abs().max())
+        <= 2.0 ** -(bits + 1) + 1e-6
+    )
     assert columns.shape == (32, 32)
     assert columns.is_contiguous()
     assert torch.equal(columns.float()[:, :21], rows.float().mT)
@@ -136,14 +150,24 @@ def test_the_kernel_of_the_gradient_also_finds_its_largest_magnitude(monkeypatch
     monkeypatch.setattr(plain, "COLUMNS", 16)
     d_out, x = torch.randn(2, 50, 40, device=DEVICE)
     d_out[7, 3], x[7, 3] = -9.0, 3.0  # the largest, kept by every activation
-    d_x, d_bias, largest = activation_backward(d_out, None if activation is None else x, activation, magnitude=True)
+    d_x, d_bias, largest = activation_backward(
+        d_out, None if activation is None else x, activation, magnitude=True
+    )
     torch.testing.assert_close(d_bias, d_x.sum(0))
     assert float(largest) == float(d_x.abs().max())
 
 
 def blocks(**options: bool) -> torch.nn.Module:
     torch.manual_seed(0)
-    part = {"kind": "transformer", "dim": 32, "layers": 2, "heads": 2, "ffn_dim": 64, "dropout": 0.0, **options}
+    part = {
+        "kind": "transformer",
+        "dim": 32,
+        "layers": 2,
+        "heads": 2,
+        "ffn_dim": 64,
+        "dropout": 0.0,
+        **options,
+    }
     model = regard.build({"encoder": part, "decoder": part, "vocab_size": 32}).to(DEVICE).train()
     use_fp8(model)
     return model
@@ -154,7 +178,9 @@ def test_activation_checkpointing_recomputes_in_float8():
     gradients = []
     for checkpointing in (False, True):
         model = blocks(activation_checkpointing=checkpointing)
-        states = model.decoder.hidden(ids, model.encode(Tokens(ids, torch.full((4,), 16, device=DEVICE))))
+        states = model.decoder.hidden(
+            ids, model.encode(Tokens(ids, torch.full((4,), 16, device=DEVICE)))
+        )
         states.square().sum().backward()
         gradients.append({name: weight.grad for name, weight in model.named_parameters()})
     for name, gradient in gradients[0].items():
@@ -165,9 +191,18 @@ def test_activation_checkpointing_recomputes_in_float8():
 def losses(precision: str) -> list[float]:
     """Of updates of a language model on one batch, by the trainer."""
     torch.manual_seed(0)
-    part = {"kind": "transformer", "dim": 32, "layers": 2, "heads": 2, "ffn_dim": 64, "dropout": 0.0}
+    part = {
+        "kind": "transformer",
+        "dim": 32,
+        "layers": 2,
+        "heads": 2,
+        "ffn_dim": 64,
+        "dropout": 0.0,
+    }
     model = regard.build({"decoder": part, "vocab_size": 32}).to(DEVICE).train()
-    config = TrainConfig(max_steps=100, warmup_steps=0, learning_rate=3e-3, precision=precision, label_smoothing=0.0)
+    config = TrainConfig(
+        max_steps=100, warmup_steps=0, learning_rate=3e-3, precision=precision, label_smoothing=0.0
+    )
     unused = Corpus(None, LabelColumn(np.zeros(1, np.uint32)))  # the batch is given
     events: list[dict] = []
     batches = EpochBatches(config, unused)
@@ -209,10 +244,17 @@ def test_the_recipe_is_refused_with_all_dimensions_that_float8_cannot_multiply()
 
 def test_a_model_without_transformer_blocks_and_other_options_are_refused():
     rnn = {"kind": "rnn"}
-    with pytest.raises(InvalidRecipe, match=r"train\.precision: wanted 'bfloat16' with model\.encoder\.kind = 'rnn'"):
+    with pytest.raises(
+        InvalidRecipe,
+        match=r"train\.precision: wanted 'bfloat16' with model\.encoder\.kind = 'rnn'",
+    ):
         recipe({"precision": "float8"}, rnn, rnn)
-    with pytest.raises(InvalidRecipe, match=r"train\.precision: wanted 'bfloat16' with fsdp; got 'float8'"):
-        recipe({"precision": "float8", "fsdp": True}, {"kind": "transformer"}, {"kind": "transformer"})
+    with pytest.raises(
+        InvalidRecipe, match=r"train\.precision: wanted 'bfloat16' with fsdp; got 'float8'"
+    ):
+        recipe(
+            {"precision": "float8", "fsdp": True}, {"kind": "transformer"}, {"kind": "transformer"}
+        )
 
 
 def test_memories_that_cross_attention_projects_must_fit_too():
@@ -221,12 +263,18 @@ def test_memories_that_cross_attention_projects_must_fit_too():
 
 
 def test_a_device_that_does_not_multiply_in_float8_is_refused(monkeypatch):
-    given = recipe({"precision": "float8", "device": "cpu"}, {"kind": "transformer"}, {"kind": "transformer"})
-    with pytest.raises(InvalidRecipe, match=r"train\.precision: wanted .*Hopper.*; got 'float8' on a CPU"):
+    given = recipe(
+        {"precision": "float8", "device": "cpu"}, {"kind": "transformer"}, {"kind": "transformer"}
+    )
+    with pytest.raises(
+        InvalidRecipe, match=r"train\.precision: wanted .*Hopper.*; got 'float8' on a CPU"
+    ):
         device_of(given)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
-    given = recipe({"precision": "float8", "device": "cuda"}, {"kind": "transformer"}, {"kind": "transformer"})
+    given = recipe(
+        {"precision": "float8", "device": "cuda"}, {"kind": "transformer"}, {"kind": "transformer"}
+    )
     with pytest.raises(InvalidRecipe, match=r"got 'float8' on a GPU of compute capability 8\.0"):
         device_of(given)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))

@@ -14,7 +14,10 @@ from regard.runtime.cuda.static_decoder import StaticDecoder
 from regard.runtime.interfaces import GreedyTensors, SearchLoop
 
 if torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") != "1":
-    pytest.skip("needs Triton's interpreter; on a GPU contracts/test_cuda.py compares both", allow_module_level=True)
+    pytest.skip(
+        "needs Triton's interpreter; on a GPU contracts/test_cuda.py compares both",
+        allow_module_level=True,
+    )
 
 import triton.language as tl
 
@@ -66,7 +69,9 @@ def test_one_kernel_equals_the_parts(kind, tiles, monkeypatch):
             if number == 1:
                 state.admitted.copy_(state.time)
         expected = decoder._step_by_parts(token, states[0])
-        torch.testing.assert_close(decoder._step(persistent, token, states[1]), expected, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(
+            decoder._step(persistent, token, states[1]), expected, atol=1e-4, rtol=1e-4
+        )
         torch.testing.assert_close(states[1].cache, states[0].cache, atol=1e-4, rtol=1e-4)
         assert states[1].time == states[0].time == number + 1
 
@@ -83,11 +88,16 @@ def test_steps_alternate_between_the_halves_of_their_workspace():
         header, *words = memory.split([32, *[(memory.numel() - 32) // 2] * 2])
         halves.append((header[0].item(), *((half == -1).all().item() for half in words)))
     assert halves == [(1, False, True), (0, True, False)] * 2
-    assert state.reorder(torch.tensor([0])).workspace is not state.workspace  # both may step at the same time
+    assert (
+        state.reorder(torch.tensor([0])).workspace is not state.workspace
+    )  # both may step at the same time
 
 
 def test_no_sent_number_is_taken_for_an_empty_word():
-    words, numbers = messages.workspace(4, torch.device("cpu")), torch.tensor([1.5, -torch.inf, torch.nan, 0.0])
+    words, numbers = (
+        messages.workspace(4, torch.device("cpu")),
+        torch.tensor([1.5, -torch.inf, torch.nan, 0.0]),
+    )
     numbers.view(torch.int32)[3] = -1  # a NaN, and what a word holds that is not written
     _send_all[(1,)](words, numbers)
     assert words[32:36].tolist() == [*numbers[:3].view(torch.int32).tolist(), 0x7FFFFFFF]
@@ -123,11 +133,20 @@ def test_which_steps_are_one_kernel(monkeypatch):
 def choosing(limit=6, ends=(2, 7), suppressed=(0, 1, 4), **numbers):
     """The tensors of a greedy search of one sequence."""
     whole = {"length": 0, "min_length": 0, "prompt": 0, "limit": limit, "prefix": -1}
-    rows = {name: torch.full((1, 3) if name == "prefix" else (1,), number) for name, number in whole.items()}
+    rows = {
+        name: torch.full((1, 3) if name == "prefix" else (1,), number)
+        for name, number in whole.items()
+    }
     for name, number in numbers.items():
         rows[name].copy_(torch.tensor(number))
     ended, done = torch.zeros(1, 1, dtype=torch.bool), torch.zeros(1, dtype=torch.bool)
-    masks = {"suppressed": suppressed, "ends": ends, "forced": 0, "no_repeat_ngram_size": 0, "allow_end": False}
+    masks = {
+        "suppressed": suppressed,
+        "ends": ends,
+        "forced": 0,
+        "no_repeat_ngram_size": 0,
+        "allow_end": False,
+    }
     return SearchLoop(
         tokens=torch.full((1, 1, limit + 1), 9), log_p=None, done=done, normalized=False,
         greedy=GreedyTensors(ended, pad=9), **rows, **masks,
@@ -163,7 +182,9 @@ def test_steps_that_choose_equal_steps_and_a_choice(case, monkeypatch):
     for count in (1, 3, 2):
         for _ in range(count):
             states[1].reserve()
-            last[1] = plain_choice(decoder._step_by_parts(last[1].flatten(), states[1])[:, :50], wanted)
+            last[1] = plain_choice(
+                decoder._step_by_parts(last[1].flatten(), states[1])[:, :50], wanted
+            )
         states[0].reserve(count)
         assert decoder.greedy_steps(last[0], states[0], found, count) is states[0]
         assert last[0].tolist() == last[1].tolist()
@@ -173,7 +194,10 @@ def test_steps_that_choose_equal_steps_and_a_choice(case, monkeypatch):
         torch.testing.assert_close(states[0].cache, states[1].cache, atol=1e-4, rtol=1e-4)
         assert states[0].time == states[1].time == states[1].steps
     regions = states[0].workspace.memory[3][32:].view(2, 3, -1)  # halves, and the steps of a launch
-    assert [[(words == -1).all().item() for words in half] for half in regions] == [[False] * 3, [True] * 3]
+    assert [[(words == -1).all().item() for words in half] for half in regions] == [
+        [False] * 3,
+        [True] * 3,
+    ]
     given = found.tokens.flatten().tolist()
     assert given[:4] == tokens[:4] if tokens else 23 not in given
     assert states[0].workspace.memory.keys() == {1, 3, 2}
@@ -199,7 +223,10 @@ def plain_choice(logits, loop):
     """A step of greedy search in Python."""
     length, early = loop.length.item(), (loop.length < loop.min_length).item()
     excluded = {*loop.suppressed, *(loop.ends if early else ())}
-    token = max((each for each in range(logits.shape[1]) if each not in excluded), key=lambda each: logits[0, each])
+    token = max(
+        (each for each in range(logits.shape[1]) if each not in excluded),
+        key=lambda each: logits[0, each],
+    )
     if length < loop.prefix.shape[1] and loop.prefix[0, length] >= 0:
         token = loop.prefix[0, length].item()
     token = loop.greedy.pad if loop.greedy.ended.item() else token

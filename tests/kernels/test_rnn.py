@@ -37,7 +37,9 @@ def memory() -> Memory:
     """A memory with arbitrary values in the padding, and a row that is all padding."""
     mask = torch.arange(6) < torch.tensor([6, 2, 0, 4])[:, None]
     states = torch.randn(4, 6, WIDTH, dtype=torch.float64).masked_fill(~mask[..., None], 30.0)
-    return Memory(states.requires_grad_(), mask, torch.randn(4, WIDTH, dtype=torch.float64).requires_grad_())
+    return Memory(
+        states.requires_grad_(), mask, torch.randn(4, WIDTH, dtype=torch.float64).requires_grad_()
+    )
 
 
 def weighted_sum(*tensors: torch.Tensor) -> torch.Tensor:
@@ -61,16 +63,29 @@ def run(module: RnnDecoder, given: Memory) -> tuple:
     parts = []
     first, state = module.carry(TARGETS[:, :2], module.start(given, batch=4), parts)
     second, state = module.carry(TARGETS[:, 2:], state, parts)
-    weights = torch.cat(parts, 1) * given.mask[:, None]  # a row with an empty mask may have any weights
+    weights = (
+        torch.cat(parts, 1) * given.mask[:, None]
+    )  # a row with an empty mask may have any weights
     loss = weighted_sum(first, second, 3 * weights, *state.hidden, state.context)
     inputs = (given.states, given.summary, *module.parameters())
-    return first, second, weights, state.hidden, state.context, torch.autograd.grad(loss, inputs, allow_unused=True)
+    return (
+        first,
+        second,
+        weights,
+        state.hidden,
+        state.context,
+        torch.autograd.grad(loss, inputs, allow_unused=True),
+    )
 
 
 @pytest.mark.parametrize("layers", [1, 3])
 @pytest.mark.parametrize(
     ("cell", "wiring", "score"),
-    [each for each in product(CELLS, WIRINGS, regard.SCORES) if "gated" not in each[1] or each[2] == "additive"],
+    [
+        each
+        for each in product(CELLS, WIRINGS, regard.SCORES)
+        if "gated" not in each[1] or each[2] == "additive"
+    ],
 )
 def test_hand_written_backward_equals_autograd(cell, wiring, score, layers, slow, monkeypatch):
     module, given = decoder(wiring, cell=cell, score=score, layers=layers), memory()
@@ -81,13 +96,19 @@ def test_hand_written_backward_equals_autograd(cell, wiring, score, layers, slow
     torch.testing.assert_close(result, run(module, given))
 
 
-@pytest.mark.parametrize(("cell", "bidirectional", "layers"), list(product(CELLS, (True, False), (1, 2))))
-def test_encoder_with_hand_written_backward_equals_pytorch(cell, bidirectional, layers, slow, monkeypatch):
+@pytest.mark.parametrize(
+    ("cell", "bidirectional", "layers"), list(product(CELLS, (True, False), (1, 2)))
+)
+def test_encoder_with_hand_written_backward_equals_pytorch(
+    cell, bidirectional, layers, slow, monkeypatch
+):
     module = RnnEncoder(RnnConfig(cell, WIDTH, layers, 0.0, bidirectional), words()).double()
 
     def run():
         result = module(SOURCE)
-        grads = torch.autograd.grad(weighted_sum(result.states, result.summary), list(module.parameters()))
+        grads = torch.autograd.grad(
+            weighted_sum(result.states, result.summary), list(module.parameters())
+        )
         return result.states, result.summary, grads
 
     with monkeypatch.context() as only:
@@ -107,16 +128,30 @@ def test_dropout_between_layers_scales_the_input_of_the_upper_layer(wiring):
     between = embedded.new_full((1, TARGETS.numel(), WIDTH), 2.0)
     results = []
     for weights, scales in (([lower, upper], between), ([lower, twice], None)):
-        layers = attention_rnn.RecurrentLayers("gru", weights, list(zip(*state.hidden, strict=True)), scales)
+        layers = attention_rnn.RecurrentLayers(
+            "gru", weights, list(zip(*state.hidden, strict=True)), scales
+        )
         source = module._source(state, embedded)
         if wiring == "after fed":
             join = module.context_proj.weight, module.context_proj.bias
-            states, out, _ = attention_rnn.step_then_attend(layers, source, embedded, state.context, *join)
+            states, out, _ = attention_rnn.step_then_attend(
+                layers, source, embedded, state.context, *join
+            )
         else:
-            gate = None if module.context_gate is None else (module.context_gate.weight, module.context_gate.bias)
+            gate = (
+                None
+                if module.context_gate is None
+                else (module.context_gate.weight, module.context_gate.bias)
+            )
             states, out, _ = attention_rnn.attend_then_step(layers, source, embedded, gate)
         loss = weighted_sum(out, *(part for layer in states for part in layer))
-        results.append((out, states, torch.autograd.grad(loss, list(module.rnn.parameters()), retain_graph=True)))
+        results.append(
+            (
+                out,
+                states,
+                torch.autograd.grad(loss, list(module.rnn.parameters()), retain_graph=True),
+            )
+        )
     torch.testing.assert_close(*results)
 
 
@@ -125,9 +160,13 @@ def test_the_context_gate_scales_the_context(hand_written, slow):
     """By sigmoid(w · state + b) for each row, of the state before the step."""
     module, given = decoder("before gated"), memory()
     state = module.start(given, batch=4)
-    share = torch.sigmoid(state.hidden[0][-1] @ module.context_gate.weight[0] + module.context_gate.bias)
+    share = torch.sigmoid(
+        state.hidden[0][-1] @ module.context_gate.weight[0] + module.context_gate.bias
+    )
     assert share.std() > 0.01
-    scaled = replace(state, memory=state.memory._replace(values=share[:, None, None] * state.memory.values))
+    scaled = replace(
+        state, memory=state.memory._replace(values=share[:, None, None] * state.memory.values)
+    )
     if not hand_written:
         slow()
     result, _ = module.carry(TARGETS[:, :1], state)
@@ -148,8 +187,16 @@ def test_backward_can_run_twice():
     """It does not overwrite saved tensors."""
     module, given = decoder("after fed"), memory()
     out = module.hidden(TARGETS, given)
-    first = torch.autograd.grad(out.square().sum(), list(module.rnn.parameters()), retain_graph=True)
-    assert all(map(torch.equal, first, torch.autograd.grad(out.square().sum(), list(module.rnn.parameters()))))
+    first = torch.autograd.grad(
+        out.square().sum(), list(module.rnn.parameters()), retain_graph=True
+    )
+    assert all(
+        map(
+            torch.equal,
+            first,
+            torch.autograd.grad(out.square().sum(), list(module.rnn.parameters())),
+        )
+    )
 
 
 @pytest.mark.parametrize("wiring", WIRINGS)
@@ -194,7 +241,9 @@ def test_backward_under_autocast(wiring):
 def test_empty_targets_and_empty_memory(wiring):
     module = decoder(wiring)
     nothing = Memory(
-        torch.zeros(4, 0, WIDTH).double(), torch.ones(4, 0, dtype=torch.bool), torch.zeros(4, WIDTH).double()
+        torch.zeros(4, 0, WIDTH).double(),
+        torch.ones(4, 0, dtype=torch.bool),
+        torch.zeros(4, WIDTH).double(),
     )
     assert module.hidden(TARGETS, nothing).isfinite().all()
     assert module.hidden(TARGETS[:, :0], memory()).shape == (4, 0, WIDTH)
@@ -206,18 +255,35 @@ def test_dropout_between_three_layers_is_each_ones_own(wiring):
     module, given = decoder(wiring, layers=3), memory()
     state, embedded = module.start(given, batch=4), module.embed_tokens(TARGETS.mT)
     lower, *upper = (RnnWeights(*each) for each in module.rnn.all_weights)
-    scaled = [each._replace(input=factor * each.input) for each, factor in zip(upper, (2.0, 5.0), strict=True)]
+    scaled = [
+        each._replace(input=factor * each.input)
+        for each, factor in zip(upper, (2.0, 5.0), strict=True)
+    ]
     between = torch.tensor([2.0, 5.0])[:, None, None].expand(2, TARGETS.numel(), WIDTH).to(embedded)
     results = []
     for weights, scales in (([lower, *upper], between), ([lower, *scaled], None)):
-        layers = attention_rnn.RecurrentLayers("gru", weights, list(zip(*state.hidden, strict=True)), scales)
+        layers = attention_rnn.RecurrentLayers(
+            "gru", weights, list(zip(*state.hidden, strict=True)), scales
+        )
         source = module._source(state, embedded)
         if wiring == "after fed":
             join = module.context_proj.weight, module.context_proj.bias
-            states, out, _ = attention_rnn.step_then_attend(layers, source, embedded, state.context, *join)
+            states, out, _ = attention_rnn.step_then_attend(
+                layers, source, embedded, state.context, *join
+            )
         else:
-            gate = None if module.context_gate is None else (module.context_gate.weight, module.context_gate.bias)
+            gate = (
+                None
+                if module.context_gate is None
+                else (module.context_gate.weight, module.context_gate.bias)
+            )
             states, out, _ = attention_rnn.attend_then_step(layers, source, embedded, gate)
         loss = weighted_sum(out, *(part for layer in states for part in layer))
-        results.append((out, states, torch.autograd.grad(loss, list(module.rnn.parameters()), retain_graph=True)))
+        results.append(
+            (
+                out,
+                states,
+                torch.autograd.grad(loss, list(module.rnn.parameters()), retain_graph=True),
+            )
+        )
     torch.testing.assert_close(*results)

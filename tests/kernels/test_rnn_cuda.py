@@ -19,7 +19,9 @@ from support.poison import poison
 pytest.importorskip("triton", reason="needs Triton, which exists for Linux on x86_64")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
-    pytest.skip("needs a GPU, or TRITON_INTERPRET=1 before Triton is imported", allow_module_level=True)
+    pytest.skip(
+        "needs a GPU, or TRITON_INTERPRET=1 before Triton is imported", allow_module_level=True
+    )
 
 CELLS = ("elman", "gru", "lstm")
 COUNTS = {"elman": 1, "gru": 3, "lstm": 4}  # of gates in PyTorch's order
@@ -43,7 +45,10 @@ def assert_near(got: torch.Tensor, wanted: torch.Tensor, tolerance: float) -> No
 
 def weighted_sum(*tensors: torch.Tensor) -> torch.Tensor:
     """A weighted sum in which every element has a different weight."""
-    return sum((x.float() * torch.linspace(-1, 1, x.numel(), device=x.device).view(x.shape)).sum() for x in tensors)
+    return sum(
+        (x.float() * torch.linspace(-1, 1, x.numel(), device=x.device).view(x.shape)).sum()
+        for x in tensors
+    )
 
 
 def random_leaf(*shape: int, scale: float = 1.0) -> torch.Tensor:
@@ -59,7 +64,9 @@ def test_kernels_equal_scan(cell, sizes, layers, inner, dtype):
     counts, gates = SIZES[sizes], COUNTS[cell] * 5
     x = random_leaf(layers, sum(counts), 7)
     shapes = (gates, 7), (gates, 5), (gates,), (gates,)
-    weights = [RnnWeights(*(random_leaf(*shape, scale=0.4) for shape in shapes)) for _ in range(layers)]
+    weights = [
+        RnnWeights(*(random_leaf(*shape, scale=0.4) for shape in shapes)) for _ in range(layers)
+    ]
     start = tuple(random_leaf(layers, counts[0], 5) for _ in range(2 if cell == "lstm" else 1))
     inputs = (x, *start, *(each for one in weights for each in one))
 
@@ -67,11 +74,16 @@ def test_kernels_equal_scan(cell, sizes, layers, inner, dtype):
         kept = states if inner else states[:1]
         return *kept, *torch.autograd.grad(weighted_sum(*kept), inputs)
 
-    by_layer = [rnn.scan(cell, x[i], counts, tuple(s[i] for s in start), one) for i, one in enumerate(weights)]
+    by_layer = [
+        rnn.scan(cell, x[i], counts, tuple(s[i] for s in start), one)
+        for i, one in enumerate(weights)
+    ]
     wanted = run(tuple(torch.stack(each) for each in zip(*by_layer, strict=True)))
     with torch.autocast(DEVICE, dtype, enabled=dtype != torch.float32):
         result = run(rnn_cuda.scan(cell, x, counts, start, weights))
-    assert [each.dtype for each in result[len(result) - len(inputs) :]] == [torch.float32] * len(inputs)
+    assert [each.dtype for each in result[len(result) - len(inputs) :]] == [torch.float32] * len(
+        inputs
+    )
     for got, right in zip(result, wanted, strict=True):
         assert_near(got, right, TOLERANCE[dtype])
 
@@ -92,18 +104,26 @@ def with_and_without_kernels(monkeypatch):
     return both
 
 
-@pytest.mark.parametrize(("cell", "bidirectional", "layers"), list(product(CELLS, (True, False), (1, 2))))
-def test_encoder_with_kernels_equals_pytorch(cell, bidirectional, layers, with_and_without_kernels, monkeypatch):
+@pytest.mark.parametrize(
+    ("cell", "bidirectional", "layers"), list(product(CELLS, (True, False), (1, 2)))
+)
+def test_encoder_with_kernels_equals_pytorch(
+    cell, bidirectional, layers, with_and_without_kernels, monkeypatch
+):
     torch.manual_seed(3)
     module = RnnEncoder(RnnConfig(cell, WIDTH, layers, 0.0, bidirectional), words()).to(DEVICE)
     source = Tokens.of([[1, 2, 3], [], [4, 5, 6, 7, 8], [1], [3, 4, 5]]).to(DEVICE)
 
     def run():
         result = module(source)
-        grads = torch.autograd.grad(weighted_sum(result.states, result.summary), list(module.parameters()))
+        grads = torch.autograd.grad(
+            weighted_sum(result.states, result.summary), list(module.parameters())
+        )
         return result.states, result.summary, *grads
 
-    for got, wanted in zip(*with_and_without_kernels(run, (rnn, "scan"), (RnnEncoder, "_packed")), strict=True):
+    for got, wanted in zip(
+        *with_and_without_kernels(run, (rnn, "scan"), (RnnEncoder, "_packed")), strict=True
+    ):
         assert_near(got, wanted, 3e-5)
 
 
@@ -112,8 +132,12 @@ def test_encoder_with_kernels_equals_pytorch(cell, bidirectional, layers, with_a
 def test_decoder_with_kernels_equals_pytorch(cell, layers, attention, with_and_without_kernels):
     """In two segments, the second from the state after the first, with gradients through both."""
     torch.manual_seed(5)
-    config = RnnDecoderConfig(cell, WIDTH, layers, dropout=0.0, attention=attention, score="bilinear")
-    module = without_zeros(RnnDecoder(config, words(), Projection(WIDTH, VOCABULARY), WIDTH)).to(DEVICE)
+    config = RnnDecoderConfig(
+        cell, WIDTH, layers, dropout=0.0, attention=attention, score="bilinear"
+    )
+    module = without_zeros(RnnDecoder(config, words(), Projection(WIDTH, VOCABULARY), WIDTH)).to(
+        DEVICE
+    )
     targets = torch.randint(VOCABULARY, (4, 5), device=DEVICE)
     mask = torch.arange(6, device=DEVICE) < torch.tensor([6, 2, 1, 4], device=DEVICE)[:, None]
     memory = Memory(random_leaf(4, 6, WIDTH), mask, random_leaf(4, WIDTH))
@@ -122,10 +146,14 @@ def test_decoder_with_kernels_equals_pytorch(cell, layers, attention, with_and_w
     def run():
         first, state = module.carry(targets[:, :2], module.start(memory, batch=4))
         second, state = module.carry(targets[:, 2:], state)
-        grads = torch.autograd.grad(weighted_sum(first, second, *state.hidden), inputs, allow_unused=True)
+        grads = torch.autograd.grad(
+            weighted_sum(first, second, *state.hidden), inputs, allow_unused=True
+        )
         return first, second, *state.hidden, *(grad for grad in grads if grad is not None)
 
-    for got, wanted in zip(*with_and_without_kernels(run, (type(module.rnn), "forward")), strict=True):
+    for got, wanted in zip(
+        *with_and_without_kernels(run, (type(module.rnn), "forward")), strict=True
+    ):
         assert_near(got, wanted, 3e-5)
 
 
@@ -134,11 +162,15 @@ def test_dropout_is_applied_between_layers(with_and_without_kernels):
     config = RnnDecoderConfig("gru", WIDTH, 2, dropout=0.5, attention="none")
     module = RnnDecoder(config, words(), Projection(WIDTH, VOCABULARY), None).to(DEVICE)
     given, hidden = random_leaf(4, 5, WIDTH), module.start(None, batch=4).hidden
-    (first, again), _ = with_and_without_kernels(lambda: [module._run_layers(given, hidden)[1][0] for _ in "ab"])
+    (first, again), _ = with_and_without_kernels(
+        lambda: [module._run_layers(given, hidden)[1][0] for _ in "ab"]
+    )
     assert torch.equal(first[0], again[0])
     assert not torch.equal(first[1], again[1])
     module.eval()
-    (first, again), plain = with_and_without_kernels(lambda: [module._run_layers(given, hidden)[1][0] for _ in "ab"])
+    (first, again), plain = with_and_without_kernels(
+        lambda: [module._run_layers(given, hidden)[1][0] for _ in "ab"]
+    )
     assert torch.equal(first, again)
     assert_near(first, plain[0], 3e-5)
 
@@ -153,7 +185,9 @@ def test_small_gradients_do_not_vanish(cell):
 
     def gradients(scale):
         loss = scale * weighted_sum(module(source).states)
-        return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(module.parameters()))])
+        return torch.cat(
+            [g.flatten() for g in torch.autograd.grad(loss, list(module.parameters()))]
+        )
 
     wanted = gradients(1.0)
     with torch.autocast(DEVICE, torch.bfloat16):

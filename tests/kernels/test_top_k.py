@@ -6,7 +6,10 @@ import pytest
 import torch
 
 if torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") != "1":
-    pytest.skip("needs Triton's interpreter; on a GPU contracts/test_cuda.py searches with it", allow_module_level=True)
+    pytest.skip(
+        "needs Triton's interpreter; on a GPU contracts/test_cuda.py searches with it",
+        allow_module_level=True,
+    )
 
 from regard.kernels.decode import sampling_triton
 

@@ -19,7 +19,9 @@ from support.poison import poison
 pytest.importorskip("triton", reason="needs Triton, which exists for Linux on x86_64")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
-    pytest.skip("needs a GPU, or TRITON_INTERPRET=1 before Triton is imported", allow_module_level=True)
+    pytest.skip(
+        "needs a GPU, or TRITON_INTERPRET=1 before Triton is imported", allow_module_level=True
+    )
 
 # ‖got − wanted‖ / ‖wanted‖
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}
@@ -38,7 +40,10 @@ MASKS = {
 def _poisoned(monkeypatch):
     """Memory that a kernel leaves unwritten holds NaN, and small cases have many tiles and pieces."""
     poison(monkeypatch)
-    for module, names in ((additive, ("ROWS", "KEYS", "OWN", "COLUMNS", "TILE")), (weights, ("ROWS", "KEYS"))):
+    for module, names in (
+        (additive, ("ROWS", "KEYS", "OWN", "COLUMNS", "TILE")),
+        (weights, ("ROWS", "KEYS")),
+    ):
         for name in names:
             monkeypatch.setattr(module, name, TILE)
     monkeypatch.setattr(additive, "WIDTH", 16)
@@ -90,15 +95,26 @@ def same(spec: AttentionSpec, value: torch.Tensor, **constants: int) -> None:
 @pytest.mark.parametrize("mask", MASKS)
 def test_additive_equals_the_reference(mask, dtype):
     n, m = sizes(mask)
-    query, key, value = new(2, 2, n, 3, dtype=dtype), new(2, 1, m, 3, dtype=dtype), new(2, 2, m, 20, dtype=dtype)
-    spec = AttentionSpec(AdditiveScoreFunction(new(2, 3)), query, key, visibility(n, m, **MASKS[mask]))
+    query, key, value = (
+        new(2, 2, n, 3, dtype=dtype),
+        new(2, 1, m, 3, dtype=dtype),
+        new(2, 2, m, 20, dtype=dtype),
+    )
+    spec = AttentionSpec(
+        AdditiveScoreFunction(new(2, 3)), query, key, visibility(n, m, **MASKS[mask])
+    )
     same(spec, value)
 
 
 @pytest.mark.parametrize("rows", [2 * (TILE + 2), 1], ids=["two items", "fewest rows"])
 def test_additive_in_pieces(rows):
     n, m = TILE + 2, TILE + 1
-    spec = AttentionSpec(AdditiveScoreFunction(new(1, 2)), new(1, 3, n, 2), new(1, 3, m, 2), AttentionMask(None, 9, 2))
+    spec = AttentionSpec(
+        AdditiveScoreFunction(new(1, 2)),
+        new(1, 3, n, 2),
+        new(1, 3, m, 2),
+        AttentionMask(None, 9, 2),
+    )
     same(spec, new(1, 3, m, 4), SCORES=rows * m)
 
 
@@ -107,8 +123,12 @@ def test_a_second_backward_equals_the_first(scores, monkeypatch):
     """In one piece and in several: saved tensors are not overwritten."""
     monkeypatch.setattr(additive, "SCORES", scores)
     inputs = query, key, value, weight = [new(1, 2, TILE + 1, 3) for _ in range(3)] + [new(1, 3)]
-    out, _ = additive.attend(AttentionSpec(AdditiveScoreFunction(weight), query, key, AttentionMask()), value)
-    first, second = (torch.autograd.grad(out, inputs, torch.ones_like(out), retain_graph=True) for _ in range(2))
+    out, _ = additive.attend(
+        AttentionSpec(AdditiveScoreFunction(weight), query, key, AttentionMask()), value
+    )
+    first, second = (
+        torch.autograd.grad(out, inputs, torch.ones_like(out), retain_graph=True) for _ in range(2)
+    )
     assert all(torch.equal(*each) for each in zip(first, second, strict=True))
 
 
@@ -138,11 +158,15 @@ def test_dropout_is_the_same_in_the_backward_pass(monkeypatch):
     spec = AttentionSpec(AdditiveScoreFunction(weight), query, key, AttentionMask(None, None, 5))
     seen = reference.softmax(reference.scores(spec))
     torch.manual_seed(5)
-    shown, _ = additive.attend(spec, torch.eye(m, device=DEVICE).expand(1, 2, m, m), dropout)  # the weights themselves
+    shown, _ = additive.attend(
+        spec, torch.eye(m, device=DEVICE).expand(1, 2, m, m), dropout
+    )  # the weights themselves
     scale = (shown / seen).nan_to_num(0.0).detach()
     kept = scale > 0
     assert abs(kept[seen > 0].float().mean() - (1 - dropout)) < 0.06
-    torch.testing.assert_close(scale[kept], torch.full_like(scale[kept], 1 / (1 - dropout)), atol=1e-3, rtol=0)
+    torch.testing.assert_close(
+        scale[kept], torch.full_like(scale[kept], 1 / (1 - dropout)), atol=1e-3, rtol=0
+    )
     assert not torch.equal(kept[0, 0], kept[0, 1])
     value = new(1, 2, m, 6)
     torch.manual_seed(5)
@@ -150,7 +174,9 @@ def test_dropout_is_the_same_in_the_backward_pass(monkeypatch):
     wanted = (seen * scale) @ value
     close(out, wanted, torch.float32)
     direction, inputs = torch.randn_like(out), [query, key, weight, value]
-    found, expected = (torch.autograd.grad(x, inputs, direction, retain_graph=True) for x in (out, wanted))
+    found, expected = (
+        torch.autograd.grad(x, inputs, direction, retain_graph=True) for x in (out, wanted)
+    )
     for got, want in zip(found, expected, strict=True):
         close(got, want, torch.float32)
     other, _ = additive.attend(spec, value, dropout)
@@ -164,7 +190,10 @@ def test_large_scores_saturate(dtype):
     with torch.no_grad():
         query[..., 0], key[..., 0] = 5e4, 5e4
         query[:, :, 1], key[:, :, 1] = 1e9 if dtype != torch.float16 else 6e4, -20.0
-    same(AttentionSpec(AdditiveScoreFunction(new(1, 2)), query, key, AttentionMask()), new(1, 1, 4, 3, dtype=dtype))
+    same(
+        AttentionSpec(AdditiveScoreFunction(new(1, 2)), query, key, AttentionMask()),
+        new(1, 1, 4, 3, dtype=dtype),
+    )
 
 
 def on_cpu(spec: AttentionSpec) -> AttentionSpec:
@@ -178,7 +207,10 @@ def on_cpu(spec: AttentionSpec) -> AttentionSpec:
 def test_weights_and_summaries_equal_the_reference(mask, dtype):
     (n, m), top = sizes(mask), 5
     # As projections return them: heads between positions and dims.
-    query, key = new(2, n, 2, 7, dtype=dtype).transpose(1, 2), new(2, m, 1, 7, dtype=dtype).transpose(1, 2)
+    query, key = (
+        new(2, n, 2, 7, dtype=dtype).transpose(1, 2),
+        new(2, m, 1, 7, dtype=dtype).transpose(1, 2),
+    )
     spec = AttentionSpec(DotScoreFunction(0.7), query, key, visibility(n, m, **MASKS[mask]))
     scores = reference.scores(spec)
     lse = torch.where(scores.isinf().all(-1), 0.0, scores.logsumexp(-1))
@@ -192,9 +224,13 @@ def test_weights_and_summaries_equal_the_reference(mask, dtype):
         torch.testing.assert_close(found, wanted[:, :, picks], atol=1e-6, rtol=1e-5)
     on = (torch.arange(m, device=DEVICE) % 3 == 0).float()
     expected = weights.summarize(on_cpu(spec), top=top, on=on.cpu(), lse=lse.cpu())
-    found = weights.Summary(*(x.cpu() for x in vars(weights.triton_summary(spec, top, on, lse)).values()))
+    found = weights.Summary(
+        *(x.cpu() for x in vars(weights.triton_summary(spec, top, on, lse)).values())
+    )
     for name in ("entropy", "distance", "top_weights", "top_keys", "mass"):
-        torch.testing.assert_close(getattr(found, name), getattr(expected, name), atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(
+            getattr(found, name), getattr(expected, name), atol=1e-5, rtol=1e-4
+        )
     assert weights.triton_summary(spec, 0, None, lse).top_weights.shape[-1] == 0
 
 
@@ -203,17 +239,30 @@ def test_weights_and_summaries_come_from_the_kernels_where_these_can_be_launched
     """Rows with more of the largest weights than fit into registers do not."""
     spec = AttentionSpec(DotScoreFunction(0.7), new(2, 2, 5, 7), new(2, 1, 9, 7), AttentionMask())
     lse = reference.scores(spec).logsumexp(-1)
-    wanted = [weights.summarize(spec, top=top, lse=lse) for top in (3, 4)], weights.weights(spec, slice(1, 4), lse)
-    asked, kernels = [], {name: getattr(weights, name) for name in ("triton_summary", "triton_weights")}
+    wanted = (
+        [weights.summarize(spec, top=top, lse=lse) for top in (3, 4)],
+        weights.weights(spec, slice(1, 4), lse),
+    )
+    asked, kernels = (
+        [],
+        {name: getattr(weights, name) for name in ("triton_summary", "triton_weights")},
+    )
     for name in kernels:
-        monkeypatch.setattr(weights, name, lambda *given, name=name: (asked.append(name), kernels[name](*given))[1])
+        monkeypatch.setattr(
+            weights, name, lambda *given, name=name: (asked.append(name), kernels[name](*given))[1]
+        )
     monkeypatch.setattr(weights, "triton_supports", lambda spec: True)
     monkeypatch.setattr(weights, "MAX_TOP", 3)
-    found = [weights.summarize(spec, top=top, lse=lse) for top in (3, 4)], weights.weights(spec, slice(1, 4), lse)
+    found = (
+        [weights.summarize(spec, top=top, lse=lse) for top in (3, 4)],
+        weights.weights(spec, slice(1, 4), lse),
+    )
     assert asked == ["triton_summary", "triton_weights"]
     for ours, plain in zip(found[0], wanted[0], strict=True):
         for name in ("entropy", "distance", "top_weights", "top_keys"):
-            torch.testing.assert_close(getattr(ours, name), getattr(plain, name), atol=1e-5, rtol=1e-4)
+            torch.testing.assert_close(
+                getattr(ours, name), getattr(plain, name), atol=1e-5, rtol=1e-4
+            )
     torch.testing.assert_close(found[1], wanted[1], atol=1e-6, rtol=1e-5)
 
 
@@ -231,14 +280,20 @@ def test_kernels_are_not_launched_on_a_cpu():
     query, key, value = (torch.ones(1, 1, 3, 2) for _ in range(3))
     assert not triton_launch.can_launch(query)
     assert not additive.supports(
-        AttentionSpec(AdditiveScoreFunction(torch.ones(1, 2)), query, key, AttentionMask()), value, 0.0
+        AttentionSpec(AdditiveScoreFunction(torch.ones(1, 2)), query, key, AttentionMask()),
+        value,
+        0.0,
     )
-    assert not weights.triton_supports(AttentionSpec(DotScoreFunction(1.0), query, key, AttentionMask()))
+    assert not weights.triton_supports(
+        AttentionSpec(DotScoreFunction(1.0), query, key, AttentionMask())
+    )
 
 
 @pytest.mark.slow
 def test_every_kernel_compiles_for_a_gpu(tmp_path):
     program = Path(__file__).parents[1] / "support" / "compile_triton_kernels.py"
     environment = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
-    done = subprocess.run([sys.executable, program], capture_output=True, text=True, check=False, env=environment)
+    done = subprocess.run(
+        [sys.executable, program], capture_output=True, text=True, check=False, env=environment
+    )
     assert done.stdout == "95\n", done.stderr

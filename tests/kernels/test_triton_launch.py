@@ -45,7 +45,9 @@ def test_a_failing_probe_runs_once_per_device_and_is_logged_once(monkeypatch, ca
     monkeypatch.setattr(triton_launch, "_try", failing(tried))
     assert [triton_launch.available(each) for each in (FIRST, FIRST, SECOND, SECOND)] == [False] * 4
     assert tried == [FIRST, SECOND]
-    message = "Triton kernels are unavailable on this GPU, PyTorch's are slower: There is no C compiler"
+    message = (
+        "Triton kernels are unavailable on this GPU, PyTorch's are slower: There is no C compiler"
+    )
     assert caplog.messages == [message]
 
 
@@ -121,7 +123,9 @@ def test_pytorch_computes_the_same_without_triton(monkeypatch, caplog):
     assert caplog.text.count("Triton kernels are unavailable") == 1
 
 
-@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="tested on the GPU by test_cuda.py")
+@pytest.mark.skipif(
+    os.environ.get("TRITON_INTERPRET") != "1", reason="tested on the GPU by test_cuda.py"
+)
 def test_the_probe_notices_wrong_results(monkeypatch):
     pytest.importorskip("triton", reason="needs Triton, which exists for Linux on x86_64")
     from regard.kernels import jit_triton
@@ -149,7 +153,13 @@ assert CudaEngine().decoder_for(model.eval(), EngineOptions(4)) is None
 print([name for name in sys.modules if name.endswith("_triton")])
 """
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, env=environment)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
     assert done.stdout == "[]\n", done.stderr
 
 
@@ -182,7 +192,9 @@ def test_sizes_of_tiles_are_powers_of_two(module, names):
     assert {name: size.bit_count() for name, size in sizes.items()} == dict.fromkeys(sizes, 1)
 
 
-@pytest.mark.parametrize(("name", "begun", "wanted"), [("cuda", False, 0), ("cuda", True, 5), ("cuda:3", True, 3)])
+@pytest.mark.parametrize(
+    ("name", "begun", "wanted"), [("cuda", False, 0), ("cuda", True, 5), ("cuda:3", True, 3)]
+)
 def test_the_current_gpu_is_probed_unless_one_is_named(monkeypatch, name, begun, wanted):
     """Where CUDA has not begun, asking for the current one would begin it."""
     asked = Mock()
@@ -190,7 +202,9 @@ def test_the_current_gpu_is_probed_unless_one_is_named(monkeypatch, name, begun,
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 5)
     monkeypatch.setattr(triton_launch, "available", asked)
     monkeypatch.setattr(
-        triton_launch, "Thread", lambda target, args, name: SimpleNamespace(start=lambda: target(*args))
+        triton_launch,
+        "Thread",
+        lambda target, args, name: SimpleNamespace(start=lambda: target(*args)),
     )
     triton_launch.prepare(name)
     asked.assert_called_once_with(torch.device("cuda", wanted))

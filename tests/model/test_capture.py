@@ -84,7 +84,10 @@ def test_a_task_captures_only_its_own_calls():
 def test_captured_tensors_hold_no_graph():
     x = torch.randn(2, 3, 4, requires_grad=True)
     (call,) = captured(lambda: regard.attend(x, x, x, score=regard.Additive(4, 4, 5)))
-    assert not any(t.requires_grad for t in (call.spec.query, call.spec.key, call.spec.score_function.weight, call.lse))
+    assert not any(
+        t.requires_grad
+        for t in (call.spec.query, call.spec.key, call.spec.score_function.weight, call.lse)
+    )
 
 
 @pytest.mark.parametrize("mask", MASKS)
@@ -98,7 +101,9 @@ def test_chosen_rows_are_those_of_the_whole(score, mask):
         torch.testing.assert_close(call.weights(rows=rows), whole[:, some], rtol=0, atol=1e-12)
         alone = regard.attention_weights(case.query, case.key, **case.keywords, rows=rows)
         torch.testing.assert_close(alone, whole[:, some], rtol=0, atol=1e-12)
-        given = regard.attention_weights(case.query, case.key, **case.keywords, rows=rows, lse=call.lse[:, 0])
+        given = regard.attention_weights(
+            case.query, case.key, **case.keywords, rows=rows, lse=call.lse[:, 0]
+        )
         torch.testing.assert_close(given, whole[:, some], rtol=0, atol=1e-12)
 
 
@@ -107,7 +112,9 @@ def test_weights_carry_gradient_unless_the_log_sum_exp_is_given():
     run = lambda *inputs: regard.attention_weights(*inputs, rows=[0, 2], **case.keywords)  # noqa: E731
     assert torch.autograd.gradcheck(run, (case.query, case.key))
     lse = torch.zeros(2, case.n)
-    assert not regard.attention_weights(case.query, case.key, **case.keywords, lse=lse).requires_grad
+    assert not regard.attention_weights(
+        case.query, case.key, **case.keywords, lse=lse
+    ).requires_grad
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -195,7 +202,9 @@ def test_summaries_cost_memory_that_grows_with_length_alone():
 
 
 @pytest.mark.parametrize(
-    "keywords", [{"causal": True}, {"causal": True, "window": 64}, {"bias": "distance"}, {"dropout": 0.1}], ids=str
+    "keywords",
+    [{"causal": True}, {"causal": True, "window": 64}, {"bias": "distance"}, {"dropout": 0.1}],
+    ids=str,
 )
 def test_attending_costs_memory_that_grows_with_length_alone(keywords):
     """Masks, windows, biases and dropout included: twice the length takes at most about twice the memory."""
@@ -223,13 +232,20 @@ def test_additive_attention_never_holds_the_cube():
     assert peak_bytes(grad_run(ours, inputs)) < 0.05 * peak_bytes(grad_run(naive, inputs))
 
 
-@pytest.mark.parametrize(("kind", "name"), [*(("decoder", x) for x in DECODERS), *(("encoder", x) for x in ENCODERS)])
+@pytest.mark.parametrize(
+    ("kind", "name"), [*(("decoder", x) for x in DECODERS), *(("encoder", x) for x in ENCODERS)]
+)
 def test_each_attention_module_has_as_many_heads_as_its_calls(kind, name):
     """Edits, ablations and pages ask the module."""
     part = decoder(name) if kind == "decoder" else encoder(name)
-    calls, modules = [], [module for module in part.modules() if isinstance(module, AttentionModule)]
+    calls, modules = (
+        [],
+        [module for module in part.modules() if isinstance(module, AttentionModule)],
+    )
     with regard.capture_attention(calls.append), torch.no_grad():
-        part(torch.randint(VOCABULARY, (3, 4)), memory()) if kind == "decoder" else part(source(name))
+        part(torch.randint(VOCABULARY, (3, 4)), memory()) if kind == "decoder" else part(
+            source(name)
+        )
     found = {call.source: call.spec.query.shape[1] for call in calls if call.source is not None}
     assert {*found} <= {*modules}
     assert {module: module.heads for module in found} == found

@@ -14,7 +14,12 @@ from regard.kernels.recurrent import rnn
 from regard.model.embedding import Embedding
 
 TOKENS = torch.randint(4, 40, (6, 9), generator=torch.Generator().manual_seed(2))
-REGULARIZED = {"variational_dropout": True, "recurrent_dropout": 0.4, "input_dropout": 0.3, "layer_dropout": 0.2}
+REGULARIZED = {
+    "variational_dropout": True,
+    "recurrent_dropout": 0.4,
+    "input_dropout": 0.3,
+    "layer_dropout": 0.2,
+}
 
 
 def language_model(**options):
@@ -61,7 +66,9 @@ def test_weight_dropping_zeroes_hidden_to_hidden_weights_alone(monkeypatch):
         given = rnn.RnnWeights(*parameters)
         kept = weights.state != 0
         assert 0.5 < kept.float().mean() < 0.7
-        torch.testing.assert_close(weights.state[kept], given.state[kept] / 0.6, rtol=1e-3, atol=1e-6)
+        torch.testing.assert_close(
+            weights.state[kept], given.state[kept] / 0.6, rtol=1e-3, atol=1e-6
+        )
         assert torch.equal(weights.input, given.input)
 
 
@@ -82,20 +89,37 @@ def test_embedding_dropout_drops_a_token_wherever_it_occurs():
     torch.testing.assert_close(rows[~dropped], 2 * plain[~dropped])
 
 
-@pytest.mark.parametrize("decoder", [{"attention": "bahdanau"}, {"attention": "luong", "input_feeding": True}])
+@pytest.mark.parametrize(
+    "decoder", [{"attention": "bahdanau"}, {"attention": "luong", "input_feeding": True}]
+)
 @pytest.mark.parametrize("key", ["recurrent_dropout", "variational_dropout"])
 def test_decoders_that_are_computed_step_by_step_refuse_masks_of_whole_sequences(decoder, key):
     side = {"kind": "rnn", "dim": 8}
-    table = {"encoder": side, "decoder": side | decoder | {key: 0.5 if "recurrent" in key else True}, "vocab_size": 9}
-    with pytest.raises(regard.InvalidRecipe, match=rf"model\.decoder\.{key}: wanted nothing with 'bahdanau'"):
+    table = {
+        "encoder": side,
+        "decoder": side | decoder | {key: 0.5 if "recurrent" in key else True},
+        "vocab_size": 9,
+    }
+    with pytest.raises(
+        regard.InvalidRecipe, match=rf"model\.decoder\.{key}: wanted nothing with 'bahdanau'"
+    ):
         regard.build(table)
 
 
 def test_dropout_without_effect_is_refused():
     with pytest.raises(regard.InvalidRecipe, match=r"layer_dropout: wanted nothing with one layer"):
         language_model(layers=1, layer_dropout=0.5)
-    with pytest.raises(regard.InvalidRecipe, match=r"model\.embedding_dropout: wanted nothing here"):
-        regard.build({"encoder": {"kind": "cnn"}, "pool": {"kind": "mean"}, "num_labels": 2, "embedding_dropout": 0.1})
+    with pytest.raises(
+        regard.InvalidRecipe, match=r"model\.embedding_dropout: wanted nothing here"
+    ):
+        regard.build(
+            {
+                "encoder": {"kind": "cnn"},
+                "pool": {"kind": "mean"},
+                "num_labels": 2,
+                "embedding_dropout": 0.1,
+            }
+        )
 
 
 def test_the_fused_residual_draws_a_seed_for_each_call(monkeypatch):
@@ -147,7 +171,8 @@ def test_a_residual_is_added_in_one_pass_where_dtypes_are_equal(dtype):
 
 
 @pytest.mark.parametrize(
-    ("probability", "outcomes"), [(0.0, 0), (0.1, 6554), (0.5, 32768), (0.99999, 65535), (1.0, 65535)]
+    ("probability", "outcomes"),
+    [(0.0, 0), (0.1, 6554), (0.5, 32768), (0.99999, 65535), (1.0, 65535)],
 )
 def test_probabilities_are_counts_of_outcomes(probability, outcomes):
     """One of the 65,536 is always kept: what is kept is divided by its probability."""

@@ -10,7 +10,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SECTIONS = re.findall(
-    r"```python\n# (\w+)\.py\n(.*?)```\s*```toml\n(.*?)```", (ROOT / "docs/extend.md").read_text(), re.DOTALL
+    r"```python\n# (\w+)\.py\n(.*?)```\s*```toml\n(.*?)```",
+    (ROOT / "docs/extend.md").read_text(),
+    re.DOTALL,
 )
 MODULES = {name: (code, tomlish) for name, code, tomlish in SECTIONS}
 
@@ -61,18 +63,28 @@ def run(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
         "OMP_NUM_THREADS": "1",
     }
     return subprocess.run(
-        [sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
 @pytest.mark.parametrize(
-    "module", [pytest.param(each, marks=pytest.mark.slow) if i else each for i, each in enumerate(MODULES)]
+    "module",
+    [pytest.param(each, marks=pytest.mark.slow) if i else each for i, each in enumerate(MODULES)],
 )
 def test_a_part_of_the_users_own_is_trained_saved_loaded_and_shown(module, tmp_path):
     code, changes = MODULES[module]
     (tmp_path / f"{module}.py").write_text(code)
-    (tmp_path / "rows.tsv").write_text("".join(f"{i % 7 + 1} May 200{i % 9}\t{'ab'[i % 2]}\n" for i in range(40)))
-    (tmp_path / "rows.txt").write_text("".join(f"{i % 7 + 1} May 200{i % 9} -> {'ab'[i % 2]}\n" for i in range(40)))
+    (tmp_path / "rows.tsv").write_text(
+        "".join(f"{i % 7 + 1} May 200{i % 9}\t{'ab'[i % 2]}\n" for i in range(40))
+    )
+    (tmp_path / "rows.txt").write_text(
+        "".join(f"{i % 7 + 1} May 200{i % 9} -> {'ab'[i % 2]}\n" for i in range(40))
+    )
     trained = run(TRAIN.format(module=module, changes=changes), tmp_path)
     assert trained.returncode == 0, trained.stderr
     used = run(USE.format(module=module), tmp_path)
@@ -84,7 +96,11 @@ def test_a_part_of_the_users_own_is_trained_saved_loaded_and_shown(module, tmp_p
 
 def test_every_section_has_a_recipe():
     text = (ROOT / "docs/extend.md").read_text()
-    assert len(MODULES) == text.count("```python") == text.count("regard.register.") - text.count("`regard.register")
+    assert (
+        len(MODULES)
+        == text.count("```python")
+        == text.count("regard.register.") - text.count("`regard.register")
+    )
 
 
 def test_a_metric_of_the_users_own_is_computed(tmp_path):

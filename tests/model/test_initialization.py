@@ -19,7 +19,11 @@ def spread(parameter: torch.Tensor) -> tuple[float, float]:
 
 def parameters(**parts: object) -> dict[str, nn.Parameter]:
     torch.manual_seed(0)
-    sizes = {"source_vocab_size": WORDS} if "pool" in parts else {"vocab_size": WORDS, "tie_embeddings": "none"}
+    sizes = (
+        {"source_vocab_size": WORDS}
+        if "pool" in parts
+        else {"vocab_size": WORDS, "tie_embeddings": "none"}
+    )
     return dict(regard.build({**sizes, **parts}).named_parameters())
 
 
@@ -43,9 +47,13 @@ def test_embeddings_and_output_layers_have_vectors_of_length_one():
 def test_projections_of_attention_are_by_glorot():
     """Of equal variance forwards and backwards, and without a bias at first (https://proceedings.mlr.press/v9/glorot10a)."""
     found = parameters(encoder=BLOCK, decoder=BLOCK)
-    for weight in named(found, "q_proj.weight", "k_proj.weight", "v_proj.weight", "out_proj.weight"):
+    for weight in named(
+        found, "q_proj.weight", "k_proj.weight", "v_proj.weight", "out_proj.weight"
+    ):
         rows, columns = weight.shape
-        assert spread(weight) == pytest.approx((0.0, sqrt(2 / (rows + columns))), rel=0.05, abs=0.01)
+        assert spread(weight) == pytest.approx(
+            (0.0, sqrt(2 / (rows + columns))), rel=0.05, abs=0.01
+        )
         assert weight.abs().max() <= sqrt(6 / (rows + columns))
     for bias in named(found, "q_proj.bias", "k_proj.bias", "v_proj.bias", "out_proj.bias"):
         assert not bias.any()
@@ -54,7 +62,10 @@ def test_projections_of_attention_are_by_glorot():
 @pytest.mark.parametrize(
     ("parts", "name"),
     [
-        ({"encoder": BLOCK | {"positions": "learned", "max_positions": 200}, "decoder": BLOCK}, "table"),
+        (
+            {"encoder": BLOCK | {"positions": "learned", "max_positions": 200}, "decoder": BLOCK},
+            "table",
+        ),
         ({"encoder": BLOCK | {"cls_token": True}, "decoder": BLOCK}, "cls_token.embedding"),
         ({"encoder": BLOCK | {"token_types": 40}, "decoder": BLOCK}, "token_types"),
         (
@@ -76,7 +87,9 @@ def test_scores_begin_with_the_spread_of_their_inputs(score):
     for name, each in found.items():
         if ".score." in name and each.dim() == 2 and min(each.shape) > 1:
             rows, columns = each.shape
-            assert spread(each) == pytest.approx((0.0, sqrt(2 / (rows + columns))), rel=0.06, abs=0.01), name
+            assert spread(each) == pytest.approx(
+                (0.0, sqrt(2 / (rows + columns))), rel=0.06, abs=0.01
+            ), name
         elif name.endswith("score.weight"):
             assert each.abs().max() <= sqrt(3 / DIM)
             assert spread(each)[1] == pytest.approx(1 / sqrt(DIM), rel=0.2), name

@@ -39,7 +39,10 @@ def batch(name, rows=(0, 1, 2)):
             parts.append(torch.stack([torch.rand(3, 16, 16, generator=draw) for draw in draws]))
         else:
             sizes = [lengths[(row + number) % 3] for row in rows]
-            drawn = [torch.randint(4, VOCABULARY, (n,), generator=d) for n, d in zip(sizes, draws, strict=True)]
+            drawn = [
+                torch.randint(4, VOCABULARY, (n,), generator=d)
+                for n, d in zip(sizes, draws, strict=True)
+            ]
             parts.append(Tokens.of([each.tolist() for each in drawn]))
     return MultiSource(tuple(parts))
 
@@ -48,7 +51,10 @@ def batch(name, rows=(0, 1, 2)):
 def test_a_memory_holds_the_states_of_each_source_in_order(name):
     model, sources = build(name), batch(name)
     memory = model.encode(sources)
-    parts = [encoder(part) for encoder, part in zip(source_encoders(model.encoder), sources.parts, strict=True)]
+    parts = [
+        encoder(part)
+        for encoder, part in zip(source_encoders(model.encoder), sources.parts, strict=True)
+    ]
     assert isinstance(model.encoder, MultiSourceEncoder)
     for row in range(3):
         states = [
@@ -56,7 +62,9 @@ def test_a_memory_holds_the_states_of_each_source_in_order(name):
             for project, part in zip(model.encoder.projections, parts, strict=True)
         ]
         count = sum(map(len, states))
-        assert memory.mask[row].tolist() == [True] * count + [False] * (memory.mask.shape[1] - count)
+        assert memory.mask[row].tolist() == [True] * count + [False] * (
+            memory.mask.shape[1] - count
+        )
         torch.testing.assert_close(memory.states[row, :count], torch.cat(states))
         assert [int(span.lengths[row]) for span in memory.spans] == list(map(len, states))
     assert [span.grid for span in memory.spans] == [part.grid for part in parts]
@@ -68,16 +76,23 @@ def test_an_example_in_a_batch_equals_the_example_alone(name):
     targets = torch.tensor([[1, 5, 6], [1, 7, 8], [1, 9, 4]])
     together = model(batch(name), targets)
     for row in range(3):
-        torch.testing.assert_close(together[row : row + 1], model(batch(name, (row,)), targets[row : row + 1]))
+        torch.testing.assert_close(
+            together[row : row + 1], model(batch(name, (row,)), targets[row : row + 1])
+        )
 
 
-@pytest.mark.parametrize("kind", [{"kind": "rnn", "dim": WIDTH}, {"kind": "conv", "dim": WIDTH}, DECODER])
+@pytest.mark.parametrize(
+    "kind", [{"kind": "rnn", "dim": WIDTH}, {"kind": "conv", "dim": WIDTH}, DECODER]
+)
 @pytest.mark.parametrize("name", ENCODERS)
 @torch.no_grad()
 def test_steps_equal_the_forward_pass(name, kind):
     model = build(name, decoder=kind, vocab_size=VOCABULARY)
     targets = torch.tensor([[1, 5, 6], [1, 7, 8], [1, 9, 4]])
-    whole, state = model(batch(name), targets), model.decoder.start(model.encode(batch(name)), batch=3, capacity=3)
+    whole, state = (
+        model(batch(name), targets),
+        model.decoder.start(model.encode(batch(name)), batch=3, capacity=3),
+    )
     for step in range(3):
         logits, state = model.decoder.step(targets[:, step], state)
         torch.testing.assert_close(logits, whole[:, step])
@@ -94,16 +109,31 @@ def test_labels_of_several_sources(pool):
 def test_gradients_reach_every_encoder():
     model = build("narrow label, text")
     model(batch("narrow label, text"), torch.tensor([[1, 5, 6]] * 3)).sum().backward()
-    assert all(parameter.grad is not None and parameter.grad.any() for parameter in model.encoder.parameters())
+    assert all(
+        parameter.grad is not None and parameter.grad.any()
+        for parameter in model.encoder.parameters()
+    )
 
 
 REFUSED = {
     "one table": ({"encoders": [TEXT]}, "model.encoders: wanted two or more tables"),
     "no tables": ({"encoders": TEXT}, "model.encoders: wanted two or more tables"),
-    "beside one": ({"encoders": [TEXT, TEXT], "encoder": TEXT}, "model.encoders: wanted two or more tables, and no"),
-    "a wrong key": ({"encoders": [TEXT, TEXT | {"leyers": 2}]}, "model.encoders.2.leyers: wanted a key"),
-    "an unknown kind": ({"encoders": [TEXT, {"kind": "tex"}]}, "model.encoders.2.kind: wanted one of"),
-    "sizes": ({"encoders": [TEXT, IMAGE], "source_vocab_size": [9, 9]}, "model.source_vocab_size: wanted 1 numbers"),
+    "beside one": (
+        {"encoders": [TEXT, TEXT], "encoder": TEXT},
+        "model.encoders: wanted two or more tables, and no",
+    ),
+    "a wrong key": (
+        {"encoders": [TEXT, TEXT | {"leyers": 2}]},
+        "model.encoders.2.leyers: wanted a key",
+    ),
+    "an unknown kind": (
+        {"encoders": [TEXT, {"kind": "tex"}]},
+        "model.encoders.2.kind: wanted one of",
+    ),
+    "sizes": (
+        {"encoders": [TEXT, IMAGE], "source_vocab_size": [9, 9]},
+        "model.source_vocab_size: wanted 1 numbers",
+    ),
     "an unused key": (
         {"encoders": [TEXT, TEXT | {"norm": "layer", "score": "additive", "kv_heads": 3}]},
         "model.encoders.2.",
@@ -124,12 +154,19 @@ def test_refused(name):
 
 def test_texts_share_one_matrix():
     label = {"kind": "label", "dim": 6}
-    parts = {"encoders": [label, TEXT], "decoder": DECODER, "vocab_size": 9, "source_vocab_size": [3, 9]}
+    parts = {
+        "encoders": [label, TEXT],
+        "decoder": DECODER,
+        "vocab_size": 9,
+        "source_vocab_size": [3, 9],
+    }
     model = regard.build({**parts, "tie_embeddings": "all"})
     _, text = source_encoders(model.encoder)
     assert text.embed_tokens is model.decoder.embed_tokens
 
 
 def test_masked_tokens_need_a_single_encoder():
-    with pytest.raises(InvalidRecipe, match=r"model\.head: wanted one encoder, of tokens; got one of tokens"):
+    with pytest.raises(
+        InvalidRecipe, match=r"model\.head: wanted one encoder, of tokens; got one of tokens"
+    ):
         regard.build({"encoders": [TEXT, TEXT], "head": "mlm", "vocab_size": 9})

@@ -16,7 +16,9 @@ def theirs(ours: regard.MultiHead, source_dim: int = WIDTH) -> nn.MultiheadAtten
     module = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True, kdim=source_dim, vdim=source_dim)
     with torch.no_grad():
         if source_dim == WIDTH:
-            module.in_proj_weight.copy_(torch.cat([ours.q_proj.weight, ours.k_proj.weight, ours.v_proj.weight]))
+            module.in_proj_weight.copy_(
+                torch.cat([ours.q_proj.weight, ours.k_proj.weight, ours.v_proj.weight])
+            )
         else:
             module.q_proj_weight.copy_(ours.q_proj.weight)
             module.k_proj_weight.copy_(ours.k_proj.weight)
@@ -45,7 +47,9 @@ def test_equals_torch_with_the_same_weights(source_dim):
     calls: list[regard.AttentionCall] = []
     with regard.capture_attention(calls.append):
         out = ours(x, source, mask=mask)
-    wanted, weights = module(x, source, source, key_padding_mask=~mask[:, 0], average_attn_weights=False)
+    wanted, weights = module(
+        x, source, source, key_padding_mask=~mask[:, 0], average_attn_weights=False
+    )
     torch.testing.assert_close(out, wanted)
     torch.testing.assert_close(calls[0].weights(), weights)
     assert calls[0].source is ours
@@ -55,7 +59,9 @@ def test_equals_torch_with_the_same_weights(source_dim):
         (
             torch.autograd.grad(wanted, x, direction, retain_graph=True)[0],
             torch.autograd.grad(
-                wanted, module.k_proj_weight if source_dim != WIDTH else module.in_proj_weight, direction
+                wanted,
+                module.k_proj_weight if source_dim != WIDTH else module.in_proj_weight,
+                direction,
             )[0][slice(None) if source_dim != WIDTH else slice(WIDTH, 2 * WIDTH)],
         ),
     )
@@ -70,7 +76,10 @@ def test_causal_equals_torch_with_the_same_weights():
 
 
 def test_costs_the_parameters_of_one_wide_head():
-    sizes = {heads: sum(p.numel() for p in regard.MultiHead(WIDTH, heads).parameters()) for heads in (1, 2, 4, 8)}
+    sizes = {
+        heads: sum(p.numel() for p in regard.MultiHead(WIDTH, heads).parameters())
+        for heads in (1, 2, 4, 8)
+    }
     assert set(sizes.values()) == {4 * WIDTH * (WIDTH + 1)}
 
 
@@ -78,7 +87,10 @@ LAYERS = {
     **{score: {"score": score} for score in regard.SCORES},
     "grouped": {"kv_heads": 2},
     "multi-query": {"kv_heads": 1},
-    **{f"grouped {score}": {"score": score, "kv_heads": 2} for score in ("bilinear", "reduced_rank", "additive")},
+    **{
+        f"grouped {score}": {"score": score, "kv_heads": 2}
+        for score in ("bilinear", "reduced_rank", "additive")
+    },
     "normalised": {"qk_norm": True},
     "rotary": {"rotary": WIDTH // HEADS},
     "wide heads": {"head_dim": 10},
@@ -101,20 +113,29 @@ def test_cached_steps_equal_the_whole(name, window):
     whole = module(x, causal=True, window=window)
     cache = module.empty_cache(x, capacity=N)
     # the first three at once, then one by one
-    steps = [module.step(part, cache, window=window) for part in (x[:, :3], *x[:, 3:].split(1, dim=1))]
+    steps = [
+        module.step(part, cache, window=window) for part in (x[:, :3], *x[:, 3:].split(1, dim=1))
+    ]
     torch.testing.assert_close(torch.cat(steps, 1), whole)
 
 
 @pytest.mark.parametrize("kind", ["alibi", "relative"])
 @torch.no_grad()
 def test_cached_steps_equal_the_whole_with_a_bias_of_distance(kind):
-    positions = regard.Alibi(HEADS) if kind == "alibi" else regard.RelativeBias(HEADS, buckets=8, max_distance=6)
+    positions = (
+        regard.Alibi(HEADS)
+        if kind == "alibi"
+        else regard.RelativeBias(HEADS, buckets=8, max_distance=6)
+    )
     for parameter in positions.parameters():
         nn.init.normal_(parameter)
     module, x = regard.MultiHead(WIDTH, HEADS), torch.randn(BATCH, N, WIDTH)
     whole = module(x, causal=True, bias=positions(N, N))
     cache = module.empty_cache(x, capacity=N)
-    steps = [module.step(part, cache, bias=positions(1, i + 1)) for i, part in enumerate(x.split(1, dim=1))]
+    steps = [
+        module.step(part, cache, bias=positions(1, i + 1))
+        for i, part in enumerate(x.split(1, dim=1))
+    ]
     torch.testing.assert_close(torch.cat(steps, 1), whole)
 
 
@@ -122,13 +143,22 @@ def test_cached_steps_equal_the_whole_with_a_bias_of_distance(kind):
 @pytest.mark.parametrize("name", LAYERS)
 @torch.no_grad()
 def test_hypotheses_at_one_position_attend_to_the_past_and_to_themselves(name, positions):
-    module, past, next_ones = layer(name), torch.randn(BATCH, N, WIDTH), torch.randn(BATCH, 3, WIDTH)
+    module, past, next_ones = (
+        layer(name),
+        torch.randn(BATCH, N, WIDTH),
+        torch.randn(BATCH, 3, WIDTH),
+    )
     cache = module.empty_cache(past, capacity=N + 3)
     module.step(past, cache)
-    visible = torch.cat((torch.ones(3, N, dtype=torch.bool), torch.eye(3, dtype=torch.bool)), 1).expand(BATCH, -1, -1)
+    visible = torch.cat(
+        (torch.ones(3, N, dtype=torch.bool), torch.eye(3, dtype=torch.bool)), 1
+    ).expand(BATCH, -1, -1)
     position = N if positions == "one of all" else torch.full((BATCH,), N)
     found = module.step(next_ones, cache, visible=visible, position=position)
-    alone = [module(torch.cat((past, each), 1), causal=True)[:, -1:] for each in next_ones.split(1, dim=1)]
+    alone = [
+        module(torch.cat((past, each), 1), causal=True)[:, -1:]
+        for each in next_ones.split(1, dim=1)
+    ]
     torch.testing.assert_close(found, torch.cat(alone, 1))
 
 
@@ -136,7 +166,10 @@ def test_hypotheses_at_one_position_attend_to_the_past_and_to_themselves(name, p
 @torch.no_grad()
 def test_reordered_cache_equals_reordered_prefixes(name):
     module, x, following = layer(name), torch.randn(BATCH, N, WIDTH), torch.randn(4, 1, WIDTH)
-    for index in (torch.tensor([2, 0, 2]), torch.tensor([1, 1, 0, 2])):  # beams move; beams become more
+    for index in (
+        torch.tensor([2, 0, 2]),
+        torch.tensor([1, 1, 0, 2]),
+    ):  # beams move; beams become more
         cache = module.empty_cache(x, capacity=N + 1)
         module.step(x, cache)
         cache = cache.reorder(index)
@@ -152,7 +185,9 @@ def test_source_projected_once_equals_projected_each_time(name):
     memory = module.project_memory(source)
     torch.testing.assert_close(module.attend_memory(x, memory), module(x, source))
     index = torch.tensor([1, 1, 0])
-    torch.testing.assert_close(module.attend_memory(x[index], memory.reorder(index)), module(x, source)[index])
+    torch.testing.assert_close(
+        module.attend_memory(x[index], memory.reorder(index)), module(x, source)[index]
+    )
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -171,7 +206,9 @@ def test_gradient_reaches_every_parameter(name):
     module(torch.randn(BATCH, N, WIDTH), causal=True).square().sum().backward()
     dead = [n for n, p in module.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
     # uniform scores do not depend on them; a bias of the keys adds a constant to a row of scores, which softmax cancels
-    excused = {"uniform": {"q_proj.weight", "q_proj.bias", "k_proj.weight", "k_proj.bias"}}.get(name, set())
+    excused = {"uniform": {"q_proj.weight", "q_proj.bias", "k_proj.weight", "k_proj.bias"}}.get(
+        name, set()
+    )
     assert set(dead) <= excused | {"k_proj.bias"}
 
 
@@ -190,7 +227,9 @@ def test_grouped_heads_equal_repeated_heads(kv_heads):
     with regard.capture_attention(calls.append):
         torch.testing.assert_close(grouped(x, causal=True), full(x, causal=True))
     torch.testing.assert_close(calls[0].weights(), calls[1].weights())
-    torch.testing.assert_close(calls[0].weights(heads=[3, 1], rows=[2]), calls[1].weights()[:, [3, 1], 2:3])
+    torch.testing.assert_close(
+        calls[0].weights(heads=[3, 1], rows=[2]), calls[1].weights()[:, [3, 1], 2:3]
+    )
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -231,14 +270,18 @@ def test_2d_block_equals_convolutions():
     )
     weights = (q.mT @ k / 2).softmax(-1)
     mixed = (v @ weights.mT).reshape(2, 8, 3, 5)
-    wanted = x + 0.7 * nn.functional.conv2d(mixed, m.out_proj.weight[..., None, None], m.out_proj.bias)
+    wanted = x + 0.7 * nn.functional.conv2d(
+        mixed, m.out_proj.weight[..., None, None], m.out_proj.bias
+    )
     torch.testing.assert_close(block(x), wanted)
 
 
 def test_parameter_free_self_attention():
     x = torch.randn(2, N, WIDTH)
     torch.testing.assert_close(regard.self_attend(x), (x @ x.mT).softmax(-1) @ x)
-    torch.testing.assert_close(regard.self_attend(x, scaled=True), (x @ x.mT / WIDTH**0.5).softmax(-1) @ x)
+    torch.testing.assert_close(
+        regard.self_attend(x, scaled=True), (x @ x.mT / WIDTH**0.5).softmax(-1) @ x
+    )
     order = torch.randperm(N)
     torch.testing.assert_close(regard.self_attend(x[:, order]), regard.self_attend(x)[:, order])
 
@@ -246,7 +289,9 @@ def test_parameter_free_self_attention():
 @pytest.mark.parametrize("length", [2, 4, 5])
 def test_rows_of_a_cache_are_replaced_by_shorter_and_longer_ones(length):
     """In place, unless they are longer: then the other rows are padded with zeros."""
-    old, new = (KeyValue(*torch.randn(2, rows, 3, n, 7).unbind()) for rows, n in ((3, 4), (2, length)))
+    old, new = (
+        KeyValue(*torch.randn(2, rows, 3, n, 7).unbind()) for rows, n in ((3, 4), (2, length))
+    )
     before, rows = old.key.clone(), torch.tensor([2, 0])
     written = old.write(rows, new)
     assert written.key.shape == written.value.shape == (3, 3, max(4, length), 7)

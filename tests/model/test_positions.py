@@ -51,14 +51,18 @@ def test_sinusoidal_is_the_formula_of_the_paper():
     table = encoded("sinusoidal", 50)
     for position, i in ((0, 0), (3, 1), (49, 15), (17, 8)):
         angle = position / 10_000 ** (2 * i / WIDTH)
-        assert table[position, i].item() == pytest.approx(math.sin(angle), abs=1e-5)  # all sines, then all cosines
+        assert table[position, i].item() == pytest.approx(
+            math.sin(angle), abs=1e-5
+        )  # all sines, then all cosines
         assert table[position, WIDTH // 2 + i].item() == pytest.approx(math.cos(angle), abs=1e-5)
 
 
 def test_learned_table_refuses_a_longer_sequence_with_a_remedy():
     add = regard.Add(regard.Learned(WIDTH, 10))
     add(torch.zeros(2, 10, WIDTH))
-    with pytest.raises(ValueError, match=r"at most 10 positions.*got 11\..*larger limit, or use sinusoidal"):
+    with pytest.raises(
+        ValueError, match=r"at most 10 positions.*got 11\..*larger limit, or use sinusoidal"
+    ):
         add(torch.zeros(2, 11, WIDTH))
     with pytest.raises(ValueError, match="got 11"):
         add(torch.zeros(2, 1, WIDTH), start=10)
@@ -78,8 +82,12 @@ def test_rotary_is_a_complex_rotation():
     rotary, x = regard.Rotary(8), torch.randn(2, 3, 5, 8, dtype=torch.float64)
     positions = torch.tensor([0, 1, 5, 100, 7])
     rates = 10_000 ** (-torch.arange(4, dtype=torch.float64) / 4)
-    turned = torch.complex(*x.chunk(2, -1)) * torch.polar(torch.ones(()).double(), positions[:, None] * rates)
-    torch.testing.assert_close(rotary(x, positions), torch.cat((turned.real, turned.imag), -1), atol=1e-5, rtol=1e-5)
+    turned = torch.complex(*x.chunk(2, -1)) * torch.polar(
+        torch.ones(()).double(), positions[:, None] * rates
+    )
+    torch.testing.assert_close(
+        rotary(x, positions), torch.cat((turned.real, turned.imag), -1), atol=1e-5, rtol=1e-5
+    )
 
 
 def test_rotary_products_see_distance_alone():
@@ -93,7 +101,9 @@ def test_rotary_products_see_distance_alone():
 
 def test_alibi_slopes_are_those_of_the_paper():
     torch.testing.assert_close(regard.Alibi(8).slopes, 0.5 ** torch.arange(1.0, 9))
-    torch.testing.assert_close(regard.Alibi(4).slopes, torch.tensor([1 / 4, 1 / 16, 1 / 64, 1 / 256]))
+    torch.testing.assert_close(
+        regard.Alibi(4).slopes, torch.tensor([1 / 4, 1 / 16, 1 / 64, 1 / 256])
+    )
     twelve = torch.cat((0.5 ** torch.arange(1.0, 9), 0.5 ** torch.tensor([0.5, 1.5, 2.5, 3.5])))
     torch.testing.assert_close(regard.Alibi(12).slopes, twelve)
 
@@ -110,7 +120,30 @@ def test_alibi_is_slope_times_distance(n, m):
 def test_relative_buckets_are_those_of_t5():
     """The values that T5's published code gives for 32 buckets and a maximal distance of 128."""
     distance = torch.tensor(
-        [-500, -128, -127, -100, -64, -33, -16, -15, -9, -8, -7, -1, 0, 1, 7, 8, 12, 16, 32, 64, 127, 500]
+        [
+            -500,
+            -128,
+            -127,
+            -100,
+            -64,
+            -33,
+            -16,
+            -15,
+            -9,
+            -8,
+            -7,
+            -1,
+            0,
+            1,
+            7,
+            8,
+            12,
+            16,
+            32,
+            64,
+            127,
+            500,
+        ]
     )
     both = [15, 15, 15, 15, 14, 12, 10, 9, 8, 8, 7, 1, 0, 17, 23, 24, 25, 26, 28, 30, 31, 31]
     behind = [31, 31, 31, 30, 26, 21, 16, 15, 9, 8, 7, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
@@ -132,8 +165,14 @@ def test_relative_bias_is_learned():
         (lambda: regard.Sinusoidal(7), "dim: wanted a multiple of 2; got 7"),
         (lambda: regard.Rotary(5), "dim: wanted a multiple of 2; got 5"),
         (lambda: regard.RelativeBias(2, buckets=2), "at least 4 buckets"),
-        (lambda: regard.RelativeBias(2, buckets=32, max_distance=4), "max_distance beyond the 8 exact ones"),
-        (lambda: regard.MultiHead(16, 4, rotary=regard.Rotary(8)), r"heads of dim 4; got Rotary\(8\)"),
+        (
+            lambda: regard.RelativeBias(2, buckets=32, max_distance=4),
+            "max_distance beyond the 8 exact ones",
+        ),
+        (
+            lambda: regard.MultiHead(16, 4, rotary=regard.Rotary(8)),
+            r"heads of dim 4; got Rotary\(8\)",
+        ),
     ],
 )
 def test_impossible_positions_are_refused(make, message):
@@ -170,7 +209,9 @@ class Nearest(regard.PositionBias):
         return cls(options.heads)
 
     def forward(self, n: int, m: int) -> regard.DistanceBias:
-        return regard.DistanceBias(-regard.DistanceBias.distances(n, m).abs().float().expand(self.heads, -1))
+        return regard.DistanceBias(
+            -regard.DistanceBias.distances(n, m).abs().float().expand(self.heads, -1)
+        )
 
 
 @pytest.fixture
@@ -185,17 +226,25 @@ def registered():
 
 def test_registered_positions_are_built_by_name(registered):
     x = torch.zeros(1, 3, 8)
-    ramp = InputLayer(TransformerConfig(dim=8, heads=2, dropout=0.0, positions="ramp"), bidirectional=True)
+    ramp = InputLayer(
+        TransformerConfig(dim=8, heads=2, dropout=0.0, positions="ramp"), bidirectional=True
+    )
     assert torch.equal(ramp(x, 2), torch.tensor([0.2, 0.3, 0.4])[None, :, None].expand(1, 3, 8))
-    nearest = InputLayer(TransformerConfig(dim=8, heads=2, dropout=0.0, positions="nearest"), bidirectional=True)
+    nearest = InputLayer(
+        TransformerConfig(dim=8, heads=2, dropout=0.0, positions="nearest"), bidirectional=True
+    )
     assert torch.equal(nearest(x), x)
     assert nearest.bias(1, 3).values.tolist() == [[-2.0, -1.0, 0.0]] * 2
 
 
 def test_a_configuration_reads_what_registered_positions_declare(registered):
-    with pytest.raises(regard.InvalidRecipe, match="dim: wanted a multiple of 4, for ramp positions; got 6"):
+    with pytest.raises(
+        regard.InvalidRecipe, match="dim: wanted a multiple of 4, for ramp positions; got 6"
+    ):
         TransformerConfig(dim=6, heads=2, positions="ramp")
     assert TransformerConfig(positions="ramp").not_packable() is None
     assert TransformerConfig(positions="nearest").not_packable() == "positions = 'nearest'"
-    with pytest.raises(regard.InvalidRecipe, match=r"positions: wanted one of .* got 'rampp'\. Did you mean 'ramp'"):
+    with pytest.raises(
+        regard.InvalidRecipe, match=r"positions: wanted one of .* got 'rampp'\. Did you mean 'ramp'"
+    ):
         TransformerConfig(positions="rampp")

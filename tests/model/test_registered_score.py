@@ -23,11 +23,17 @@ def registered():
 
 def test_multi_head_attention_equals_its_definition():
     torch.manual_seed(1)
-    module, x = regard.MultiHead(8, 2, score="relu").double(), torch.randn(2, 5, 8, dtype=torch.float64)
-    query, key, value = (
-        layer(x).unflatten(2, (2, 4)).transpose(1, 2) for layer in (module.q_proj, module.k_proj, module.v_proj)
+    module, x = (
+        regard.MultiHead(8, 2, score="relu").double(),
+        torch.randn(2, 5, 8, dtype=torch.float64),
     )
-    scores = (module.score.weight[:, None, None] * torch.relu(query[:, :, :, None] + key[:, :, None])).sum(-1)
+    query, key, value = (
+        layer(x).unflatten(2, (2, 4)).transpose(1, 2)
+        for layer in (module.q_proj, module.k_proj, module.v_proj)
+    )
+    scores = (
+        module.score.weight[:, None, None] * torch.relu(query[:, :, :, None] + key[:, :, None])
+    ).sum(-1)
     wanted = module.out_proj((scores.softmax(-1) @ value).transpose(1, 2).flatten(2))
     got, parameters = module(x), list(module.parameters())
     torch.testing.assert_close(got, wanted)
@@ -38,10 +44,16 @@ def test_multi_head_attention_equals_its_definition():
 
 def test_a_recurrent_decoder_takes_it_and_its_steps_equal_the_whole():
     torch.manual_seed(2)
-    encoder, decoder = {"kind": "rnn", "dim": 8, "bidirectional": False}, {"kind": "rnn", "dim": 8, "score": "relu"}
+    encoder, decoder = (
+        {"kind": "rnn", "dim": 8, "bidirectional": False},
+        {"kind": "rnn", "dim": 8, "score": "relu"},
+    )
     table = {"encoder": encoder, "decoder": decoder, "vocab_size": 9, "source_vocab_size": 9}
     model = regard.build(table).eval()
-    memory, targets = model.encode(regard.Tokens.of([[3, 4, 5], [6, 7]])), torch.tensor([[1, 3, 4], [1, 5, 2]])
+    memory, targets = (
+        model.encode(regard.Tokens.of([[3, 4, 5], [6, 7]])),
+        torch.tensor([[1, 3, 4], [1, 5, 2]]),
+    )
     whole = model.decoder(targets, memory)
     whole.square().sum().backward()
     assert model.decoder.score.weight.grad.abs().sum() > 0

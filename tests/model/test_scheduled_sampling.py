@@ -32,7 +32,8 @@ def free_running(module, given) -> torch.Tensor:
 def test_all_gold_is_teacher_forcing(name):
     module = decoder(name)
     assert torch.equal(
-        force(module, TARGETS, memory(), ScheduledSampling(teacher_forcing=1.0)), module(TARGETS, memory())
+        force(module, TARGETS, memory(), ScheduledSampling(teacher_forcing=1.0)),
+        module(TARGETS, memory()),
     )
 
 
@@ -45,7 +46,9 @@ def test_no_gold_is_free_running(name):
     assert not torch.allclose(got, module(TARGETS, memory()), atol=1e-3)
 
 
-@pytest.mark.parametrize("name", ["rnn", "gru bahdanau additive", "gru luong input-feeding", "conv", "transformer"])
+@pytest.mark.parametrize(
+    "name", ["rnn", "gru bahdanau additive", "gru luong input-feeding", "conv", "transformer"]
+)
 def test_a_mix_is_neither_and_has_gradient(name):
     module = decoder(name)
 
@@ -78,7 +81,9 @@ def test_the_first_token_is_always_gold_and_a_ratio_is_exact():
 
 
 def test_a_ratio_is_exact_whatever_the_padding():
-    lengths = torch.arange(1, 12).repeat(50)  # of inputs: a first token and up to 10 that may be replaced
+    lengths = torch.arange(1, 12).repeat(
+        50
+    )  # of inputs: a first token and up to 10 that may be replaced
     mask = torch.arange(20) < lengths[:, None]
     for share in (0.0, 0.3, 0.5, 1.0):
         gold = _choose(mask, share, "ratio", None)
@@ -107,15 +112,17 @@ def test_the_ratio_of_a_training_batch_does_not_count_padding(monkeypatch):
 
 def test_schedules_begin_and_end_at_their_probabilities():
     for schedule in ("linear", "exponential", "sigmoid"):
-        forcing = ScheduledSampling(teacher_forcing=1.0, final_teacher_forcing=0.2, over_steps=100, schedule=schedule)
+        forcing = ScheduledSampling(
+            teacher_forcing=1.0, final_teacher_forcing=0.2, over_steps=100, schedule=schedule
+        )
         shares = [forcing.share(step) for step in range(0, 101, 10)]
         assert shares[0] == pytest.approx(1.0)
         assert shares[-1] == pytest.approx(0.2)
         assert all(a > b for a, b in itertools.pairwise(shares))
         assert forcing.share(1000) == pytest.approx(0.2)
-    assert ScheduledSampling(teacher_forcing=1.0, final_teacher_forcing=0.2, over_steps=100).share(50) == pytest.approx(
-        0.6
-    )
+    assert ScheduledSampling(teacher_forcing=1.0, final_teacher_forcing=0.2, over_steps=100).share(
+        50
+    ) == pytest.approx(0.6)
     assert ScheduledSampling(teacher_forcing=0.3).share(10**6) == 0.3
 
 
@@ -126,15 +133,24 @@ def test_a_schedule_changes_what_is_fed():
     )
     assert torch.equal(force(module, TARGETS, memory(), forcing, step=0), module(TARGETS, memory()))
     torch.testing.assert_close(
-        force(module, TARGETS, memory(), forcing, step=10), free_running(module, memory()), atol=1e-5, rtol=1e-4
+        force(module, TARGETS, memory(), forcing, step=10),
+        free_running(module, memory()),
+        atol=1e-5,
+        rtol=1e-4,
     )
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"teacher_forcing": 1.5}, "teacher_forcing: wanted a number of at least 0 and at most 1; got 1.5"),
-        ({"final_teacher_forcing": 0.5}, "final_teacher_forcing, over_steps: wanted both for a schedule, or neither"),
+        (
+            {"teacher_forcing": 1.5},
+            "teacher_forcing: wanted a number of at least 0 and at most 1; got 1.5",
+        ),
+        (
+            {"final_teacher_forcing": 0.5},
+            "final_teacher_forcing, over_steps: wanted both for a schedule, or neither",
+        ),
         (
             {"final_teacher_forcing": 0.0, "over_steps": 5, "schedule": "exponential"},
             "final_teacher_forcing: wanted above 0 for an exponential schedule",

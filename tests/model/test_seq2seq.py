@@ -18,7 +18,9 @@ TRANSFORMER = {
 
 
 def test_parts_and_parameters_add_up():
-    model = regard.build({"encoder": TRANSFORMER, "decoder": TRANSFORMER, "vocab_size": 31, "tie_embeddings": "all"})
+    model = regard.build(
+        {"encoder": TRANSFORMER, "decoder": TRANSFORMER, "vocab_size": 31, "tie_embeddings": "all"}
+    )
     first, *parts = repr(model).splitlines()
     total = sum(p.numel() for p in model.parameters())
     assert first == f"Seq2Seq, {total:,} parameters"
@@ -31,7 +33,12 @@ def test_parts_and_parameters_add_up():
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 def test_the_dropout_of_a_classifier_is_that_of_its_pooled_states(dropout):
-    table = {"encoder": TRANSFORMER | {"dropout": dropout}, "pool": {"kind": "mean"}, "vocab_size": 31, "num_labels": 3}
+    table = {
+        "encoder": TRANSFORMER | {"dropout": dropout},
+        "pool": {"kind": "mean"},
+        "vocab_size": 31,
+        "num_labels": 3,
+    }
     assert regard.build(table).dropout.p == dropout
     model, seen = regard.build(table | {"encoder": TRANSFORMER}).train(), []
     model.dropout.p = dropout
@@ -51,12 +58,18 @@ def test_an_empty_memory_is_wholly_masked():
     model = regard.build({"encoder": TRANSFORMER, "decoder": TRANSFORMER, "vocab_size": 31}).eval()
     one, other = (model.encoder(Tokens.of([ids])) for ids in ([5, 6, 7], [8, 9]))
     empty = one.empty(4, 6)
-    assert (empty.states.shape, empty.mask.shape, empty.summary.shape) == ((4, 6, 16), (4, 6), (4, 16))
+    assert (empty.states.shape, empty.mask.shape, empty.summary.shape) == (
+        (4, 6, 16),
+        (4, 6),
+        (4, 16),
+    )
     assert not empty.mask.any()
     assert not empty.states.any()
     targets = torch.tensor([[1, 2, 3]])
     padded = type(one)(
-        torch.cat((one.states, empty.states[:1]), 1), torch.cat((one.mask, empty.mask[:1]), 1), one.summary
+        torch.cat((one.states, empty.states[:1]), 1),
+        torch.cat((one.mask, empty.mask[:1]), 1),
+        one.summary,
     )
     torch.testing.assert_close(model.decoder(targets, padded), model.decoder(targets, one))
     assert not torch.allclose(model.decoder(targets, other), model.decoder(targets, one))

@@ -32,7 +32,14 @@ if "decoder" in table:
 print("equal")
 """
 
-TRANSFORMER = {"kind": "transformer", "dim": 32, "layers": 1, "heads": 2, "ffn_dim": 32, "dropout": 0.0}
+TRANSFORMER = {
+    "kind": "transformer",
+    "dim": 32,
+    "layers": 1,
+    "heads": 2,
+    "ffn_dim": 32,
+    "dropout": 0.0,
+}
 RNN = {"kind": "rnn", "dim": 32, "dropout": 0.0}
 CONV = {"kind": "conv", "dim": 32, "dilations": [1, 2], "dropout": 0.0}
 BARE = {key: value for key, value in TRANSFORMER.items() if key != "kind"}
@@ -62,7 +69,9 @@ MODELS = {  # a table, and whether it must be one graph
 @pytest.mark.parametrize("name", MODELS)
 def test_compiled_equals_eager(name):
     program = PROGRAM.replace("TABLE", repr(MODELS[name]))
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
     assert result.stdout == "equal\n", result.stderr[-3000:]
 
 
@@ -90,8 +99,12 @@ print("heard")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", [True, False], ids=["compiled, then heard", "heard, then compiled"])
+@pytest.mark.parametrize(
+    "first", [True, False], ids=["compiled, then heard", "heard, then compiled"]
+)
 def test_a_compiled_layer_is_captured(first):
     program = HEARD.replace("FIRST", repr(first))
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
     assert result.stdout == "heard\n", result.stderr[-3000:]

@@ -17,7 +17,9 @@ from support.models import VOCABULARY, WIDTH, without_zeros, words
 
 
 def copy_attention(ours, theirs) -> None:
-    theirs.in_proj_weight.copy_(torch.cat([ours.q_proj.weight, ours.k_proj.weight, ours.v_proj.weight]))
+    theirs.in_proj_weight.copy_(
+        torch.cat([ours.q_proj.weight, ours.k_proj.weight, ours.v_proj.weight])
+    )
     theirs.in_proj_bias.copy_(torch.cat([ours.q_proj.bias, ours.k_proj.bias, ours.v_proj.bias]))
     theirs.out_proj.load_state_dict(ours.out_proj.state_dict())
 
@@ -48,8 +50,12 @@ def test_transformer_encoder(norm_first, activation):
         positions="none",
     )
     ours = without_zeros(TransformerStack(config))
-    layer = nn.TransformerEncoderLayer(16, 4, 40, 0.0, activation, batch_first=True, norm_first=norm_first)
-    theirs = nn.TransformerEncoder(layer, 3, nn.LayerNorm(16) if norm_first else None, enable_nested_tensor=False)
+    layer = nn.TransformerEncoderLayer(
+        16, 4, 40, 0.0, activation, batch_first=True, norm_first=norm_first
+    )
+    theirs = nn.TransformerEncoder(
+        layer, 3, nn.LayerNorm(16) if norm_first else None, enable_nested_tensor=False
+    )
     with torch.no_grad():
         for mine, other in zip(ours.layers, theirs.layers, strict=True):
             copy_block(mine, other)
@@ -74,7 +80,9 @@ def test_transformer_decoder(norm_first):
     )
     embedding = Embedding(VOCABULARY, 16)
     ours = without_zeros(TransformerDecoder(config, embedding, Projection(16, VOCABULARY), 16))
-    layer = nn.TransformerDecoderLayer(16, 4, 40, 0.0, "relu", batch_first=True, norm_first=norm_first)
+    layer = nn.TransformerDecoderLayer(
+        16, 4, 40, 0.0, "relu", batch_first=True, norm_first=norm_first
+    )
     theirs = nn.TransformerDecoder(layer, 2, nn.LayerNorm(16) if norm_first else None)
     with torch.no_grad():
         for mine, other in zip(ours.stack.layers, theirs.layers, strict=True):
@@ -85,7 +93,13 @@ def test_transformer_decoder(norm_first):
     mask = torch.arange(7) < torch.tensor([7, 4, 1])[:, None]
     out = ours(targets, Memory(states, mask, states[:, 0]))
     future = nn.Transformer.generate_square_subsequent_mask(5)
-    wanted = theirs(embedding(targets), states, tgt_mask=future, memory_key_padding_mask=~mask, tgt_is_causal=True)
+    wanted = theirs(
+        embedding(targets),
+        states,
+        tgt_mask=future,
+        memory_key_padding_mask=~mask,
+        tgt_is_causal=True,
+    )
     torch.testing.assert_close(out, ours.project(wanted))
 
 
@@ -94,7 +108,9 @@ def test_transformer_decoder(norm_first):
 def test_recurrent_encoder(cell, bidirectional):
     """Each sentence alone through PyTorch's module; the reversed direction begins at the sentence's own end."""
     encoder = without_zeros(
-        RnnEncoder(RnnConfig(cell, WIDTH, layers=2, dropout=0.0, bidirectional=bidirectional), words())
+        RnnEncoder(
+            RnnConfig(cell, WIDTH, layers=2, dropout=0.0, bidirectional=bidirectional), words()
+        )
     ).eval()
     theirs = {"elman": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}[cell](
         WIDTH, WIDTH // (1 + bidirectional), 2, batch_first=True, bidirectional=bidirectional
@@ -106,10 +122,14 @@ def test_recurrent_encoder(cell, bidirectional):
         states, hidden = theirs(encoder.embed_tokens(torch.tensor([row])))
         torch.testing.assert_close(memory.states[i, : len(row)], states[0])
         last = hidden[0] if cell == "lstm" else hidden
-        torch.testing.assert_close(memory.summary[i], last[-2:, 0].flatten() if bidirectional else last[-1, 0])
+        torch.testing.assert_close(
+            memory.summary[i], last[-2:, 0].flatten() if bidirectional else last[-1, 0]
+        )
 
 
 @pytest.mark.parametrize("dim", [1, 2, 3])
 def test_attention_of_few_dimensions(dim):
     query, key, value = torch.randn(2, 3, dim), torch.randn(2, 5, dim), torch.randn(2, 5, 4)
-    torch.testing.assert_close(regard.attend(query, key, value), F.scaled_dot_product_attention(query, key, value))
+    torch.testing.assert_close(
+        regard.attend(query, key, value), F.scaled_dot_product_attention(query, key, value)
+    )

@@ -35,8 +35,12 @@ def test_biases_of_attention(which):
 
 @pytest.mark.parametrize("activation", ["relu", "swiglu"])
 def test_a_feed_forward_network_without_biases(activation):
-    names = dict(FeedForward(replace(SMALL, activation=activation, ffn_bias=False)).named_parameters())
-    assert set(names) == {"up.weight", "down.weight"} | ({"gate.weight"} if activation == "swiglu" else set())
+    names = dict(
+        FeedForward(replace(SMALL, activation=activation, ffn_bias=False)).named_parameters()
+    )
+    assert set(names) == {"up.weight", "down.weight"} | (
+        {"gate.weight"} if activation == "swiglu" else set()
+    )
 
 
 @pytest.mark.parametrize("name", ["swiglu", "geglu"])
@@ -44,7 +48,9 @@ def test_a_feed_forward_network_without_biases(activation):
 def test_gated_units_equal_their_definition(name):
     """SwiGLU and GEGLU, the latter with the tanh approximation of GELU (https://arxiv.org/abs/2002.05202)."""
     ffn, x = FeedForward(replace(SMALL, activation=name)).eval(), torch.randn(3, WIDTH)
-    activation = nn.functional.silu if name == "swiglu" else partial(nn.functional.gelu, approximate="tanh")
+    activation = (
+        nn.functional.silu if name == "swiglu" else partial(nn.functional.gelu, approximate="tanh")
+    )
     torch.testing.assert_close(ffn(x), ffn.down(activation(ffn.gate(x)) * ffn.up(x)))
 
 
@@ -78,12 +84,18 @@ def test_the_gain_of_an_offset_norm_is_one_plus_its_weight():
 
 
 def test_head_dim_is_independent_of_dim():
-    attention = TransformerBlock(replace(SMALL, heads=3, head_dim=10, positions="rotary"), WIDTH).self_attn
+    attention = TransformerBlock(
+        replace(SMALL, heads=3, head_dim=10, positions="rotary"), WIDTH
+    ).self_attn
     assert attention.q_proj.weight.shape == (30, WIDTH)
     assert attention.rotary.dim == 10
-    with pytest.raises(InvalidRecipe, match=r"heads: wanted a divisor of dim = 16; got 3\. .* or give head_dim"):
+    with pytest.raises(
+        InvalidRecipe, match=r"heads: wanted a divisor of dim = 16; got 3\. .* or give head_dim"
+    ):
         replace(SMALL, heads=3)
-    with pytest.raises(InvalidRecipe, match=r"heads of a dim that is a multiple of 2, for rotary .* got a dim of 5"):
+    with pytest.raises(
+        InvalidRecipe, match=r"heads of a dim that is a multiple of 2, for rotary .* got a dim of 5"
+    ):
         replace(SMALL, head_dim=5, positions="rotary")
 
 
@@ -93,10 +105,14 @@ def test_norm_eps_is_that_of_queries_and_keys_too():
 
 
 def test_the_wavelengths_of_rotary_positions():
-    rotary = TransformerBlock(replace(SMALL, positions="rotary", rotary_base=100.0)).self_attn.rotary
+    rotary = TransformerBlock(
+        replace(SMALL, positions="rotary", rotary_base=100.0)
+    ).self_attn.rotary
     x = torch.zeros(1, 8)
     x[0, 1] = 1.0  # the second pair, of dimensions 1 and 5, turns by 100^(-1/4) for each position
-    torch.testing.assert_close(rotary(x, torch.tensor([3]))[0, 1], torch.tensor(3 * 100**-0.25).cos())
+    torch.testing.assert_close(
+        rotary(x, torch.tensor([3]))[0, 1], torch.tensor(3 * 100**-0.25).cos()
+    )
 
 
 def test_the_buckets_of_relative_positions():
@@ -107,15 +123,21 @@ def test_the_buckets_of_relative_positions():
     assert (bias.table.shape, bias.max_distance, bias.bidirectional) == ((2, 8), 20, True)
     bias = model.decoder.input_layer.relative_bias
     assert (bias.table.shape, bias.max_distance, bias.bidirectional) == ((2, 32), 128, False)
-    with pytest.raises(InvalidRecipe, match="relative_max_distance: wanted more than 4, half of relative_buckets"):
+    with pytest.raises(
+        InvalidRecipe, match="relative_max_distance: wanted more than 4, half of relative_buckets"
+    ):
         TransformerConfig(positions="relative", relative_buckets=8, relative_max_distance=4)
-    with pytest.raises(InvalidRecipe, match="relative_buckets: wanted nothing here: positions are not relative"):
+    with pytest.raises(
+        InvalidRecipe, match="relative_buckets: wanted nothing here: positions are not relative"
+    ):
         regard.build({"decoder": table | options | {"positions": "rotary"}, "vocab_size": 9})
 
 
 @torch.no_grad()
 def test_learned_positions_after_unused_rows():
-    layer = InputLayer(replace(SMALL, positions="learned", max_positions=5, position_offset=2), bidirectional=True)
+    layer = InputLayer(
+        replace(SMALL, positions="learned", max_positions=5, position_offset=2), bidirectional=True
+    )
     table, x = layer.position_encoding.positions.table, torch.zeros(1, 3, WIDTH)
     assert table.shape == (7, WIDTH)
     assert layer.limit == 5
@@ -123,7 +145,9 @@ def test_learned_positions_after_unused_rows():
     with pytest.raises(InvalidArgument, match="at most 5 positions"):
         layer(x, 3)
     part = {"kind": "transformer", "positions": "rotary", "position_offset": 2}
-    with pytest.raises(InvalidRecipe, match="position_offset: wanted nothing here: only learned positions are rows"):
+    with pytest.raises(
+        InvalidRecipe, match="position_offset: wanted nothing here: only learned positions are rows"
+    ):
         regard.build({"decoder": part, "vocab_size": 9})
 
 
@@ -134,8 +158,12 @@ def test_the_vector_of_the_first_segment_is_added_before_the_norm():
         torch.randn(1, 3, 16),
     )
     assert layer.token_types.shape == (2, WIDTH)
-    torch.testing.assert_close(layer(x), layer.norm(layer.position_encoding(x + layer.token_types[0])))
-    with pytest.raises(InvalidRecipe, match="token_types: wanted nothing here: only the input of an encoder"):
+    torch.testing.assert_close(
+        layer(x), layer.norm(layer.position_encoding(x + layer.token_types[0]))
+    )
+    with pytest.raises(
+        InvalidRecipe, match="token_types: wanted nothing here: only the input of an encoder"
+    ):
         regard.build({"decoder": {"kind": "transformer", "token_types": 2}, "vocab_size": 9})
 
 
@@ -147,7 +175,8 @@ def test_a_distillation_token_comes_after_the_cls_token():
     found = made(source("vit", (1, 1)))
     table = made.input_layer.position_encoding.positions.table
     assert torch.equal(
-        given[0][0, :2], torch.stack((made.cls_token.embedding, made.distillation_token.embedding)) + table[:2]
+        given[0][0, :2],
+        torch.stack((made.cls_token.embedding, made.distillation_token.embedding)) + table[:2],
     )
     assert (found.cls_tokens, found.states.shape[1], made.cls_tokens) == (2, 2 + 6, 2)
     with pytest.raises(InvalidRecipe, match="cls_token: wanted true with a distillation_token"):
@@ -157,7 +186,10 @@ def test_a_distillation_token_comes_after_the_cls_token():
 @torch.no_grad()
 def test_output_layers_with_and_without_bias_and_scale():
     embedding, states = Embedding(9, WIDTH), torch.randn(2, WIDTH)
-    plain, scaled = Projection(WIDTH, 9, tied=embedding, bias=False), Projection(WIDTH, 9, tied=embedding, scaled=True)
+    plain, scaled = (
+        Projection(WIDTH, 9, tied=embedding, bias=False),
+        Projection(WIDTH, 9, tied=embedding, scaled=True),
+    )
     scaled.bias.copy_(torch.randn(9))
     assert set(dict(plain.named_parameters())) == {"weight"}
     torch.testing.assert_close(scaled(states), plain(states) / WIDTH**0.5 + scaled.bias)
@@ -168,7 +200,9 @@ def test_output_layers_with_and_without_bias_and_scale():
         project = built.project if "head" in model else built.decoder.project
         assert (project.bias, project.scale) == (None, 8**-0.5)
     pool = {"encoder": part, "pool": {"kind": "mean"}, "source_vocab_size": 9, "num_labels": 2}
-    with pytest.raises(InvalidRecipe, match="scale_logits: wanted nothing here: no tokens are predicted"):
+    with pytest.raises(
+        InvalidRecipe, match="scale_logits: wanted nothing here: no tokens are predicted"
+    ):
         regard.build(pool | {"scale_logits": True})
 
 
@@ -193,14 +227,18 @@ def test_steps_with_a_sliding_window_equal_forward(beams):
     prefixes = torch.zeros(batch, beams, 0, dtype=torch.int64)
     for step in range(length):
         if step == 8:
-            state = state.admit(torch.tensor([1]), module.start(None, batch=1, capacity=0, beams=beams))
+            state = state.admit(
+                torch.tensor([1]), module.start(None, batch=1, capacity=0, beams=beams)
+            )
         tokens = torch.randint(11, (batch, beams, 1), generator=generator)
         prefixes = torch.cat((prefixes, tokens), 2)
         logits, state = module.step(tokens.flatten(), state)
         for row in range(batch):
             read = prefixes[row, :, 8 if row == 1 and step >= 8 else 0 :]
             wanted = module(read)[:, -1]
-            torch.testing.assert_close(logits.view(batch, beams, -1)[row], wanted, atol=1e-5, rtol=1e-4)
+            torch.testing.assert_close(
+                logits.view(batch, beams, -1)[row], wanted, atol=1e-5, rtol=1e-4
+            )
         parents = torch.randint(beams, (batch, beams), generator=generator)
         state = state.follow(parents)
         prefixes = prefixes.gather(1, parents[..., None].expand_as(prefixes))
@@ -211,7 +249,9 @@ def test_engines_decline_a_window_and_segments():
         embedding = words()
         config = replace(SMALL, **options)
         decoder = TransformerDecoder(config, embedding, Projection(WIDTH, 11, tied=embedding), None)
-        return [supported(module.eval()) for module in (decoder, TransformerEncoder(config, embedding))]
+        return [
+            supported(module.eval()) for module in (decoder, TransformerEncoder(config, embedding))
+        ]
 
     assert plain() == [True, True]
     assert plain(causal=True, sliding_window=3) == [False, False]
@@ -220,9 +260,15 @@ def test_engines_decline_a_window_and_segments():
 
 def test_a_sliding_window_is_for_causal_attention():
     part = {"kind": "transformer", "dim": 8, "heads": 2, "layers": 1, "sliding_window": 4}
-    with pytest.raises(InvalidRecipe, match=r"encoder.sliding_window: wanted nothing here: only causal attention"):
-        regard.build({"encoder": part, "pool": {"kind": "mean"}, "source_vocab_size": 9, "num_labels": 2})
+    with pytest.raises(
+        InvalidRecipe, match=r"encoder.sliding_window: wanted nothing here: only causal attention"
+    ):
+        regard.build(
+            {"encoder": part, "pool": {"kind": "mean"}, "source_vocab_size": 9, "num_labels": 2}
+        )
     encoder = part | {"causal": True}
     assert regard.build({"encoder": encoder, "decoder": part, "vocab_size": 9}).encoder.window == 3
-    with pytest.raises(InvalidRecipe, match=r"transformer.sliding_window: wanted none: regions have no order"):
+    with pytest.raises(
+        InvalidRecipe, match=r"transformer.sliding_window: wanted none: regions have no order"
+    ):
         VitConfig(4, replace(SMALL, sliding_window=3))

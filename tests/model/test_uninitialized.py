@@ -10,7 +10,14 @@ from regard.model.weights import load_weights, weights_of
 
 RNN = {"kind": "rnn", "dim": 16}
 CONVOLUTION = {"kind": "conv", "dim": 16}
-TRANSFORMER = {"kind": "transformer", "dim": 16, "layers": 1, "heads": 2, "ffn_dim": 32, "positions": "learned"}
+TRANSFORMER = {
+    "kind": "transformer",
+    "dim": 16,
+    "layers": 1,
+    "heads": 2,
+    "ffn_dim": 32,
+    "positions": "learned",
+}
 MODELS = [
     {"encoder": each, "decoder": each, "vocab_size": 20, "tie_embeddings": "all"}
     for each in (RNN, CONVOLUTION, TRANSFORMER)
@@ -35,7 +42,9 @@ def test_a_model_on_the_meta_device_takes_weights():
         with torch.device("meta"), uninitialized():
             empty = build(table)
         assign = only_parameters(empty)
-        assert assign == (table["encoder"] is not RNN)  # whose `nn.GRU` has a list of its parameters
+        assert assign == (
+            table["encoder"] is not RNN
+        )  # whose `nn.GRU` has a list of its parameters
         if not assign:
             with uninitialized():
                 empty = build(table)
@@ -44,7 +53,10 @@ def test_a_model_on_the_meta_device_takes_weights():
         assert loaded.keys() == dict(plain.named_parameters(remove_duplicate=False)).keys()
         source = regard.Tokens.of([[3, 4, 5]])
         assert torch.equal(empty.eval()(source, source.ids), plain.eval()(source, source.ids))
-        assert all(torch.equal(loaded[key], value) for key, value in plain.named_parameters(remove_duplicate=False))
+        assert all(
+            torch.equal(loaded[key], value)
+            for key, value in plain.named_parameters(remove_duplicate=False)
+        )
 
 
 class WithBuffer(nn.Linear):

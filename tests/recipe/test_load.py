@@ -70,7 +70,10 @@ def test_a_missing_file_names_both_paths(recipe, tmp_path):
 def test_both_paths_are_stored(recipe):
     write_pair(recipe.parent, "beside")
     stored = read_recipe(recipe).as_dict()
-    assert stored["data"]["train"] == (str(recipe.parent / "train.en"), str(recipe.parent / "train.de"))
+    assert stored["data"]["train"] == (
+        str(recipe.parent / "train.en"),
+        str(recipe.parent / "train.de"),
+    )
     assert stored["paths"] == {"folder": str(recipe.parent), "data.train": ["train.en", "train.de"]}
     assert Recipe.of(stored) == read_recipe(recipe)
 
@@ -92,11 +95,17 @@ def test_data_of_a_checkpoint_are_found_again(recipe, tmp_path, monkeypatch):
     ):
         stored = Recipe.of(read.as_dict())
         monkeypatch.chdir(tmp_path)
-        assert locate_data(stored).train == (str(tmp_path / "work/train.en"), str(tmp_path / "work/train.de"))
+        assert locate_data(stored).train == (
+            str(tmp_path / "work/train.en"),
+            str(tmp_path / "work/train.de"),
+        )
         monkeypatch.chdir(tmp_path / "work")
     (tmp_path / "work").rename(tmp_path / "moved")
     monkeypatch.chdir(tmp_path / "moved")
-    assert locate_data(stored).train == (str(tmp_path / "moved/train.en"), str(tmp_path / "moved/train.de"))
+    assert locate_data(stored).train == (
+        str(tmp_path / "moved/train.en"),
+        str(tmp_path / "moved/train.de"),
+    )
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidRecipe) as error:
         locate_data(stored, ["train"])
@@ -124,7 +133,11 @@ def test_a_recipe_names_the_extensions_it_needs():
         used = {"train": {"monitor": "shouting"}, "decode": {"logits_processors": ["quiet"]}}
         named = read_recipe(table | used).extensions()
         assert named == [
-            {"kind": "metric", "name": "shouting", "package": "regard"},  # where the function is defined
+            {
+                "kind": "metric",
+                "name": "shouting",
+                "package": "regard",
+            },  # where the function is defined
             {"kind": "logits processor", "name": "quiet", "package": "builtins"},
         ]
         assert list(missing_extensions(named)) == []
@@ -139,11 +152,16 @@ def test_a_recipe_names_the_extensions_it_needs():
 
 
 def test_a_recipe_extends_another(tmp_path):
-    (tmp_path / "base.toml").write_text('extends = "translation"\n[data]\ntrain = ["a", "b"]\n[train]\nseed = 5\n')
+    (tmp_path / "base.toml").write_text(
+        'extends = "translation"\n[data]\ntrain = ["a", "b"]\n[train]\nseed = 5\n'
+    )
     (tmp_path / "mine.toml").write_text(
         'extends = "base.toml"\n[train]\nmax_steps = 9\nwarmup_steps = 2\n[model.decoder]\nkind = "rnn"\ndim = 256\n'
     )
-    base, made = read_tables(find_recipe("translation")), read_tables(tmp_path / "mine.toml", ["train.seed=6"])
+    base, made = (
+        read_tables(find_recipe("translation")),
+        read_tables(tmp_path / "mine.toml", ["train.seed=6"]),
+    )
     assert made["data"]["train"] == ["a", "b"]
     assert made["data"]["valid"] == base["data"]["valid"]
     assert (made["train"]["max_steps"], made["train"]["seed"]) == (9, 6)
@@ -157,15 +175,22 @@ def test_a_recipe_extends_another(tmp_path):
 def test_recipes_that_extend_themselves_or_nothing_are_refused(tmp_path):
     for name, other in (("a", "b.toml"), ("b", "a.toml"), ("c", "translaton")):
         (tmp_path / f"{name}.toml").write_text(f'extends = "{other}"\n')
-    with pytest.raises(InvalidArgument, match=r"extends: wanted a recipe that does not extend this one; got .*a\.toml"):
+    with pytest.raises(
+        InvalidArgument,
+        match=r"extends: wanted a recipe that does not extend this one; got .*a\.toml",
+    ):
         read_tables(tmp_path / "a.toml")
     with pytest.raises(InvalidArgument, match="Did you mean 'translation'"):
         read_tables(tmp_path / "c.toml")
-    with pytest.raises(InvalidArgument, match="extends: wanted the name or file of a recipe; got 3"):
+    with pytest.raises(
+        InvalidArgument, match="extends: wanted the name or file of a recipe; got 3"
+    ):
         read_tables({"extends": 3})
 
 
-@pytest.mark.parametrize("wrong", [[], "a", {"data.train": 3}, {"data.train": ["a", 3]}, {"folder": None}])
+@pytest.mark.parametrize(
+    "wrong", [[], "a", {"data.train": 3}, {"data.train": ["a", 3]}, {"folder": None}]
+)
 def test_paths_that_are_none_are_refused(recipe, wrong):
     """A checkpoint of others holds them."""
     table = read_recipe(recipe).as_dict()
@@ -184,7 +209,9 @@ def test_a_setting_of_one_of_several_tables_changes_that_one(number):
     assert [each["column"] for each in table["data"]["sources"]] == [*"abc"]
 
 
-@pytest.mark.parametrize("key", ["data.sources.0.column", "data.sources.4.column", "data.sources.x.column"])
+@pytest.mark.parametrize(
+    "key", ["data.sources.0.column", "data.sources.4.column", "data.sources.x.column"]
+)
 def test_a_setting_of_a_table_that_is_not_there_is_refused(key):
     table = {"data": {"sources": [{"column": "a"}, {"column": "b"}, {"column": "c"}]}}
     with pytest.raises(InvalidArgument, match=f"a table at 'sources'.*{key} is no key"):
@@ -192,7 +219,10 @@ def test_a_setting_of_a_table_that_is_not_there_is_refused(key):
 
 
 def test_a_list_with_other_things_than_tables_is_shown_as_it_was_given(recipe):
-    data = read_recipe(recipe).as_dict()["data"] | {"source": None, "sources": [{"kind": "nonsense"}, 3]}
+    data = read_recipe(recipe).as_dict()["data"] | {
+        "source": None,
+        "sources": [{"kind": "nonsense"}, 3],
+    }
     with pytest.raises(InvalidRecipe) as refused:
         Recipe.of(read_recipe(recipe).as_dict() | {"data": data})
     (problem,) = (each for each in refused.value.problems if each.key.startswith("data.sources"))

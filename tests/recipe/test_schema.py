@@ -19,7 +19,9 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_shipped_schema_is_current():
     shipped = (ROOT / "src/regard/recipes/recipe.schema.json").read_text("utf-8")
-    assert shipped == schema_text(), "run python -m regard.recipe.schema > src/regard/recipes/recipe.schema.json"
+    assert shipped == schema_text(), (
+        "run python -m regard.recipe.schema > src/regard/recipes/recipe.schema.json"
+    )
 
 
 def test_the_reference_is_current():
@@ -28,7 +30,12 @@ def test_the_reference_is_current():
 
 
 def test_every_key_is_described():
-    missing = [f"{name}.{key.name}" for name, _, config in tables() for key in keys(config) if not key.description]
+    missing = [
+        f"{name}.{key.name}"
+        for name, _, config in tables()
+        for key in keys(config)
+        if not key.description
+    ]
     assert not missing
 
 
@@ -41,15 +48,29 @@ def fits(value, schema):
         return value in schema.get("enum", [schema.get("const")])
     if schema["type"] == "object":
         known = schema["properties"]
-        complete = set(schema.get("required", ())) <= value.keys() if isinstance(value, dict) else False
-        return complete and all(key in known and fits(inner, known[key]) for key, inner in value.items())
+        complete = (
+            set(schema.get("required", ())) <= value.keys() if isinstance(value, dict) else False
+        )
+        return complete and all(
+            key in known and fits(inner, known[key]) for key, inner in value.items()
+        )
     if schema["type"] == "array":
-        return isinstance(value, list) and bool(value) and all(fits(item, schema["items"]) for item in value)
+        return (
+            isinstance(value, list)
+            and bool(value)
+            and all(fits(item, schema["items"]) for item in value)
+        )
     types = {"string": str, "boolean": bool, "integer": int, "number": int | float}
-    if not isinstance(value, types[schema["type"]]) or (isinstance(value, bool) and schema["type"] != "boolean"):
+    if not isinstance(value, types[schema["type"]]) or (
+        isinstance(value, bool) and schema["type"] != "boolean"
+    ):
         return False
     low, high, below = (schema.get(key) for key in ("minimum", "maximum", "exclusiveMaximum"))
-    return (low is None or value >= low) and (high is None or value <= high) and (below is None or value < below)
+    return (
+        (low is None or value >= low)
+        and (high is None or value <= high)
+        and (below is None or value < below)
+    )
 
 
 @pytest.mark.parametrize("path", shipped_recipes(), ids=lambda path: path.stem)

@@ -29,7 +29,11 @@ def private(tmp_path, monkeypatch):
 
 def naming(tmp_path, path):
     """A checkpoint of somebody else that names this path."""
-    return forge(tmp_path / "foreign", "config.json", lambda config: config["recipe"]["data"].update(test=str(path)))
+    return forge(
+        tmp_path / "foreign",
+        "config.json",
+        lambda config: config["recipe"]["data"].update(test=str(path)),
+    )
 
 
 def test_paths_of_a_foreign_checkpoint_are_refused(tmp_path, private, caplog):
@@ -53,16 +57,35 @@ def test_nothing_trusts_paths_unless_told():
     for path in sorted(Path(regard.__path__[0]).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.arguments):
-                positional, named = [*node.posonlyargs, *node.args], zip(node.kwonlyargs, node.kw_defaults, strict=True)
-                given = [*zip(positional[len(positional) - len(node.defaults) :], node.defaults, strict=True), *named]
+                positional, named = (
+                    [*node.posonlyargs, *node.args],
+                    zip(node.kwonlyargs, node.kw_defaults, strict=True),
+                )
+                given = [
+                    *zip(
+                        positional[len(positional) - len(node.defaults) :],
+                        node.defaults,
+                        strict=True,
+                    ),
+                    *named,
+                ]
             elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                 given = [(ast.arg(node.target.id), node.value)]
             else:
                 continue
-            found = [value for argument, value in given if argument.arg == "trust_data_paths" and value is not None]
+            found = [
+                value
+                for argument, value in given
+                if argument.arg == "trust_data_paths" and value is not None
+            ]
             defaults += [(f"{path.parent.name}/{path.name}", ast.unparse(value)) for value in found]
     files = {file for file, _ in defaults}
-    assert {"api/shortlist.py", "api/look.py", "cli/evaluate.py", "server/studio_sources.py"} <= files
+    assert {
+        "api/shortlist.py",
+        "api/look.py",
+        "cli/evaluate.py",
+        "server/studio_sources.py",
+    } <= files
     assert [each for each in defaults if each[1] != "False"] == []
 
 

@@ -44,5 +44,9 @@ def test_the_page_names_what_an_installation_brings():
 
 def test_the_page_lists_every_extra():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    listed = [name for row in table("| extra | brings | for |") for name in re.findall(r"`([a-z0-9]+)`", row[0])]
+    listed = [
+        name
+        for row in table("| extra | brings | for |")
+        for name in re.findall(r"`([a-z0-9]+)`", row[0])
+    ]
     assert sorted(listed) == sorted(project["optional-dependencies"])

@@ -27,7 +27,10 @@ def locked(name: str) -> dict[str, tuple[str, list[str]]]:
         requirement = Requirement(line.partition("--hash")[0])
         hashes = re.findall(r"--hash=sha256:([0-9a-f]{64})(?=\s|$)", line)
         assert len(hashes) == line.count("--hash"), line
-        entries[canonicalize_name(requirement.name)] = str(requirement.specifier).removeprefix("=="), hashes
+        entries[canonicalize_name(requirement.name)] = (
+            str(requirement.specifier).removeprefix("=="),
+            hashes,
+        )
     assert len(entries) == len(lines)
     return entries
 
@@ -40,7 +43,11 @@ def test_every_pinned_package_is_locked_with_its_hashes():
     assert {name: version for name, (version, _) in together.items()} == {
         name: pin for name, pin in pins.items() if name not in lock.UNLOCKED
     }
-    assert [name for name, (_, hashes) in together.items() if not hashes or len({*hashes}) != len(hashes)] == []
+    assert [
+        name
+        for name, (_, hashes) in together.items()
+        if not hashes or len({*hashes}) != len(hashes)
+    ] == []
 
 
 def test_development_is_locked_with_the_build_backend():
@@ -55,7 +62,9 @@ def test_make_installs_all_but_torch_by_hash(tmp_path):
     """The commands that `make` would run in a fresh clone."""
     command = ["make", "-n", f"VENV={tmp_path}/venv", "check"]
     lines = subprocess.check_output(command, cwd=ROOT, text=True).splitlines()
-    installs = [line.partition(" install ")[2] for line in lines if " pip " in line and " install " in line]
+    installs = [
+        line.partition(" install ")[2] for line in lines if " pip " in line and " install " in line
+    ]
     hashed, torch, project = installs
     assert "--require-hashes" in hashed
     assert hashed.endswith("--requirement locks/dev.txt")
@@ -70,7 +79,9 @@ def wheel(folder: Path) -> Path:
     files = {
         "METADATA": "Metadata-Version: 2.1\nName: sample\nVersion: 1.0\n",
         "WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        "RECORD": "".join(f"sample-1.0.dist-info/{name},,\n" for name in ("METADATA", "WHEEL", "RECORD")),
+        "RECORD": "".join(
+            f"sample-1.0.dist-info/{name},,\n" for name in ("METADATA", "WHEEL", "RECORD")
+        ),
     }
     with zipfile.ZipFile(path, "w") as archive:
         for name, content in files.items():
@@ -95,9 +106,17 @@ def test_pip_refuses_another_file_than_the_locked_one(tmp_path, tampered):
         tmp_path,
         "--no-deps",
     ]
-    command += ["--target", tmp_path / "out", "--require-hashes", "--requirement", tmp_path / "lock.txt"]
+    command += [
+        "--target",
+        tmp_path / "out",
+        "--require-hashes",
+        "--requirement",
+        tmp_path / "lock.txt",
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
-    assert (done.returncode == 0, (tmp_path / "out").exists()) == (not tampered, not tampered), done.stderr
+    assert (done.returncode == 0, (tmp_path / "out").exists()) == (not tampered, not tampered), (
+        done.stderr
+    )
     assert ("DO NOT MATCH" in done.stderr) is tampered
 
 
@@ -105,7 +124,9 @@ def index(folder: Path, files: dict[str, str]) -> str:
     """A package index in a folder (PEP 503), with these files of `sample` and their hashes."""
     page = folder / "sample" / "index.html"
     page.parent.mkdir(parents=True)
-    page.write_text("".join(f'<a href="../{name}#sha256={digest}">{name}</a>' for name, digest in files.items()))
+    page.write_text(
+        "".join(f'<a href="../{name}#sha256={digest}">{name}</a>' for name, digest in files.items())
+    )
     return folder.as_uri()
 
 
@@ -118,7 +139,9 @@ def test_hashes_are_of_all_files_of_the_version_in_all_indexes(tmp_path):
             "sample-1.0.1-py3-none-any.whl": "cc",
         },
     )
-    second = index(tmp_path / "second", {"sample-1.0.tar.gz": "dd", "sample-1.0-py3-none-any.whl": "aa"})
+    second = index(
+        tmp_path / "second", {"sample-1.0.tar.gz": "dd", "sample-1.0-py3-none-any.whl": "aa"}
+    )
     assert lock.release_hashes("sample", "1.0", [first, second]) == ["aa", "bb", "dd"]
     with pytest.raises(lock.LockError, match=r"sample 2\.0: no index"):
         lock.release_hashes("sample", "2.0", [first, second])

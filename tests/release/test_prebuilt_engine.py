@@ -19,7 +19,20 @@ from regard.runtime.cpu import build_flags, compile, prebuilt
 from regard.runtime.cpu.build_flags import FLAGS, FOLDER, VARIANTS
 from regard.runtime.cpu.weight_layout import LinearWeights, WeightLayout, apply_linear
 
-AVX2 = {"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "sse4_1", "sse4_2", "ssse3", "popcnt"}
+AVX2 = {
+    "avx",
+    "avx2",
+    "bmi1",
+    "bmi2",
+    "f16c",
+    "fma",
+    "abm",
+    "movbe",
+    "sse4_1",
+    "sse4_2",
+    "ssse3",
+    "popcnt",
+}
 AVX512 = AVX2 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 
 needs_compiler = pytest.mark.skipif(
@@ -61,7 +74,9 @@ def built(tmp_path_factory) -> Path:
     """The baseline of this machine, compiled in a hurry."""
     variant = VARIANTS[platform.machine()][-1]
     hurried = replace(variant, flags=(*variant.flags, "-O0"))
-    return build_engine.build_variant(build_engine.build_flags(), hurried, tmp_path_factory.mktemp("built"), "g++")
+    return build_engine.build_variant(
+        build_engine.build_flags(), hurried, tmp_path_factory.mktemp("built"), "g++"
+    )
 
 
 @pytest.fixture
@@ -118,7 +133,9 @@ print(hasattr(ctypes.CDLL(None), "omp_get_thread_num"))
 
 @needs_compiler
 def test_the_openmp_that_is_loaded_is_found_by_libraries_after_it():
-    done = subprocess.run([sys.executable, "-c", OPENMP_OF_ONE], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", OPENMP_OF_ONE], capture_output=True, text=True, check=True
+    )
     assert done.stdout.split() == ["False", "True"]
 
 
@@ -131,7 +148,9 @@ def test_a_damaged_library_is_not_loaded(package, damage, caplog):
         package.rename(target)
         package.symlink_to(target)
     else:
-        package.write_bytes(content[: len(content) // 2] if damage == "truncated" else content[:-1] + b"\x01")
+        package.write_bytes(
+            content[: len(content) // 2] if damage == "truncated" else content[:-1] + b"\x01"
+        )
     assert prebuilt.prebuilt_library() is None
     assert "is damaged: it is not used" in caplog.text
 
@@ -173,7 +192,11 @@ def test_every_variant_that_runs_here_predicts_as_torch_does(tmp_path, monkeypat
     build_engine.build(platform.machine(), tmp_path)
     monkeypatch.setattr(prebuilt, "FOLDER", tmp_path)
     model = Path(prebuilt.__file__).parents[2] / "server/studio_model/dates"
-    sources = [f"{day} {month} {1900 + 3 * day}" for day in range(1, 29) for month in ("May", "March", "October")]
+    sources = [
+        f"{day} {month} {1900 + 3 * day}"
+        for day in range(1, 29)
+        for month in ("May", "March", "October")
+    ]
 
     def outputs(native: str, supported: frozenset[str]) -> tuple[list[str], torch.Tensor, int]:
         monkeypatch.setenv("REGARD_NATIVE", native)
@@ -184,7 +207,11 @@ def test_every_variant_that_runs_here_predicts_as_torch_does(tmp_path, monkeypat
         for beam in (1, 4):
             found += predictor.outputs(sources, beam_size=beam, scores=True)
         columns = 0 if library is None else library.regard_panel_columns()
-        return [each[0].text for each in found], torch.tensor([each[0].log_probability for each in found]), columns
+        return (
+            [each[0].text for each in found],
+            torch.tensor([each[0].log_probability for each in found]),
+            columns,
+        )
 
     def int8_product() -> tuple[bool, torch.Tensor]:
         generator = torch.Generator().manual_seed(1)
@@ -197,7 +224,14 @@ def test_every_variant_that_runs_here_predicts_as_torch_does(tmp_path, monkeypat
 
     products = []
     texts, scores, _ = outputs("0", frozenset())
-    widths = {"x86_64": 16, "avx2": 16, "avx512": 64, "avx512vnni": 64, "aarch64": 16, "aarch64dotprod": 16}
+    widths = {
+        "x86_64": 16,
+        "avx2": 16,
+        "avx512": 64,
+        "avx512vnni": 64,
+        "aarch64": 16,
+        "aarch64dotprod": 16,
+    }
     try:
         for variant in VARIANTS[platform.machine()]:
             if variant.needs <= features:
@@ -224,12 +258,17 @@ def test_it_compiles_for_aarch64(tmp_path):
     assert all(library.read_bytes()[18:20] == b"\xb7\x00" for library in libraries)  # EM_AARCH64
 
 
-def driven(folder: Path, compiler: str, flags: tuple[str, ...], emulator: tuple[str, ...] = ()) -> dict[str, list]:
+def driven(
+    folder: Path, compiler: str, flags: tuple[str, ...], emulator: tuple[str, ...] = ()
+) -> dict[str, list]:
     """The outputs of engine_driver.cpp by the name of their search: tokens, and their log-probabilities."""
     program, engine = folder / "driver", f'-DENGINE="{FOLDER / "step.cpp"}"'
     shared = [flag for flag in FLAGS if flag not in ("-shared", "-fPIC", "-fopenmp", "-O3")]
     source = str(Path(__file__).with_name("engine_driver.cpp"))
-    subprocess.run([compiler, *shared, "-O2", "-static", *flags, engine, source, "-o", str(program)], check=True)
+    subprocess.run(
+        [compiler, *shared, "-O2", "-static", *flags, engine, source, "-o", str(program)],
+        check=True,
+    )
     done = subprocess.run([*emulator, str(program)], check=True, capture_output=True, text=True)
     found = {}
     for line in done.stdout.splitlines():
@@ -248,7 +287,9 @@ def driven(folder: Path, compiler: str, flags: tuple[str, ...], emulator: tuple[
 def test_the_code_for_aarch64_searches_as_that_for_x86(tmp_path):
     """With NEON, in float32 and int8, under an emulator; the tests above hold the code for x86 to PyTorch."""
     wanted = driven(tmp_path, "g++", ("-march=x86-64-v3",))
-    assert len(wanted) == 2 * (3 + 4 * 3)  # float32 and int8; greedy, and four of a beam for each sequence
+    assert len(wanted) == 2 * (
+        3 + 4 * 3
+    )  # float32 and int8; greedy, and four of a beam for each sequence
     for variant in VARIANTS["aarch64"]:
         found = driven(tmp_path, CROSS, variant.flags, ("qemu-aarch64",))
         assert found.keys() == wanted.keys()
@@ -268,10 +309,21 @@ def test_the_engine_for_aarch64_computes_what_torch_does(aarch64, tmp_path, rows
     assert aarch64.read_bytes()[18:20] == b"\xb7\x00"  # EM_AARCH64
     driver = tmp_path / "driver"
     source = Path(__file__).parents[1] / "support" / "linear_driver.cpp"
-    subprocess.run([CROSS, "-std=c++17", "-fopenmp", "-Wl,--no-as-needed", source, "-o", driver], check=True)
+    subprocess.run(
+        [CROSS, "-std=c++17", "-fopenmp", "-Wl,--no-as-needed", source, "-o", driver], check=True
+    )
     weight, x, bias = torch.randn(40, 24), torch.randn(rows, 24), torch.randn(40)
     given = b"".join(each.numpy().tobytes() for each in (weight, x, bias))
-    command = ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu", driver, aarch64, str(rows), "24", "40"]
+    command = [
+        "qemu-aarch64",
+        "-L",
+        "/usr/aarch64-linux-gnu",
+        driver,
+        aarch64,
+        str(rows),
+        "24",
+        "40",
+    ]
     done = subprocess.run(command, input=given, capture_output=True, timeout=120)
     assert done.returncode == 0, done.stderr.decode()
     y = torch.frombuffer(bytearray(done.stdout), dtype=torch.float32).view(rows, 40)

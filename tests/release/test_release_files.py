@@ -12,23 +12,32 @@ import regard
 import release_notes
 
 yaml = pytest.importorskip("yaml", reason="needs PyYAML")
-get_reproducible_timestamp = pytest.importorskip("hatchling.builders.utils").get_reproducible_timestamp
+get_reproducible_timestamp = pytest.importorskip(
+    "hatchling.builders.utils"
+).get_reproducible_timestamp
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 
 
 def steps(path: Path) -> list[dict]:
-    return [step for job in yaml.safe_load(path.read_text())["jobs"].values() for step in job["steps"]]
+    return [
+        step for job in yaml.safe_load(path.read_text())["jobs"].values() for step in job["steps"]
+    ]
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
 def test_workflows_call_what_there_is(path):
     makefile = (ROOT / "Makefile").read_text()
     commands = "\n".join(step["run"] for step in steps(path) if "run" in step)
-    targets, tools = re.findall(r"\bmake ([a-z-]+)", commands), re.findall(r"tools/\w+\.py", commands)
+    targets, tools = (
+        re.findall(r"\bmake ([a-z-]+)", commands),
+        re.findall(r"tools/\w+\.py", commands),
+    )
     assert targets
-    assert [target for target in targets if not re.search(rf"^{target}:", makefile, re.MULTILINE)] == []
+    assert [
+        target for target in targets if not re.search(rf"^{target}:", makefile, re.MULTILINE)
+    ] == []
     assert [tool for tool in tools if not (ROOT / tool).is_file()] == []
 
 
@@ -47,7 +56,10 @@ def test_a_release_is_published_only_after_its_wheels_are_tested():
     jobs = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())["jobs"]
     assert {*jobs["publish"]["needs"]} == {"install", "docs"}
     assert {*jobs["install"]["needs"]} == {"pure", "engine"}
-    pythons = {f"Programming Language :: Python :: {each}" for each in jobs["install"]["strategy"]["matrix"]["python"]}
+    pythons = {
+        f"Programming Language :: Python :: {each}"
+        for each in jobs["install"]["strategy"]["matrix"]["python"]
+    }
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
     assert pythons == {each for each in listed if re.search(r"Python :: 3\.\d", each)}
 
@@ -68,7 +80,9 @@ def test_what_a_job_downloads_was_uploaded_by_one_that_it_needs():
         for step in job["steps"]:
             if "download-artifact" in step.get("uses", ""):
                 wanted = step["with"].get("pattern") or step["with"]["name"]
-                assert [found for each in needed for found in uploaded[each] if fnmatch(found, wanted)], (name, wanted)
+                assert [
+                    found for each in needed for found in uploaded[each] if fnmatch(found, wanted)
+                ], (name, wanted)
                 asked += 1
     assert asked == 3
 

@@ -26,7 +26,10 @@ class Service:
         self.documents, self.asked = dict[str, dict | None](), list[str]()
 
     def has(self, path: str, version: str, *faults: dict) -> None:
-        self.documents[f"/pypi/{path}/json"] = {"info": {"version": version}, "vulnerabilities": faults}
+        self.documents[f"/pypi/{path}/json"] = {
+            "info": {"version": version},
+            "vulnerabilities": faults,
+        }
 
 
 @pytest.fixture
@@ -98,7 +101,9 @@ def test_what_could_not_be_looked_up_is_no_success(service, tmp_path):
     assert lines[2].startswith("not looked up: missing 1.0: LookupError: ")
     code, lines = scanned(tmp_path, "http://127.0.0.1:9/pypi", "sample==1.0")  # no service there
     assert (code, lines[0]) == (2, "1 versions, 1 of them not looked up, 0 vulnerabilities")
-    assert scanned(tmp_path, service.address)[0] == 2  # nothing to look up: the file is not what it should be
+    assert (
+        scanned(tmp_path, service.address)[0] == 2
+    )  # nothing to look up: the file is not what it should be
 
 
 def test_every_pinned_version_is_scanned_by_make_audit_and_by_ci(service, tmp_path):
@@ -111,5 +116,8 @@ def test_every_pinned_version_is_scanned_by_make_audit_and_by_ci(service, tmp_pa
         service.has(f"{name}/{version}", version, *([UNMENDED] if name == "torch" else []))
     command = [sys.executable, ROOT / "tools/vulnerabilities.py", "--service", service.address]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, sorted(service.asked)) == (1, sorted(f"/pypi/{a}/{b}/json" for a, b in pins.items()))
+    assert (done.returncode, sorted(service.asked)) == (
+        1,
+        sorted(f"/pypi/{a}/{b}/json" for a, b in pins.items()),
+    )
     assert f"vulnerable: torch {pins['torch']}: PYSEC-3" in done.stdout

@@ -43,7 +43,9 @@ def metadata(wheel: Path) -> Message:
 
 
 def links(text: str) -> list[str]:
-    return re.findall(r"\]\(([^)]+)\)", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL))
+    return re.findall(
+        r"\]\(([^)]+)\)", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +75,9 @@ def test_a_wheel_with_an_address_links_to_files_that_there_are(tmp_path):
     targets = [*links(found.get_payload()), urls["Changelog"], urls["Documentation"]]
     assert len(targets) > 15
     for target in targets:
-        view, file = re.fullmatch(rf"{URL}/(blob|raw)/v{re.escape(version)}/([^#]+)(?:#.*)?", target).groups()
+        view, file = re.fullmatch(
+            rf"{URL}/(blob|raw)/v{re.escape(version)}/([^#]+)(?:#.*)?", target
+        ).groups()
         assert (ROOT / file).is_file(), target
         assert (view == "raw") is file.endswith(".webp")
 
@@ -97,7 +101,10 @@ def test_the_bill_of_materials_names_every_requirement(pure):
     assert bill["metadata"]["component"]["version"] == metadata(pure)["Version"]
     scopes = {each["name"]: each["scope"] for each in bill["components"]}
     lines = metadata(pure).get_all("Requires-Dist")
-    names = {re.match(r"[A-Za-z0-9._-]+", line)[0].lower().replace("_", "-"): "extra ==" in line for line in lines}
+    names = {
+        re.match(r"[A-Za-z0-9._-]+", line)[0].lower().replace("_", "-"): "extra ==" in line
+        for line in lines
+    }
     names.pop("regard", None)
     assert {*scopes} == {*names}
     assert scopes["torch"] == "required"
@@ -113,7 +120,14 @@ def test_the_wheel_holds_the_files_of_the_package_and_nothing_else(pure):
         if path.is_file() and "__pycache__" not in path.parts
     }
     information = f"regard-{metadata(pure)['Version']}.dist-info"
-    described = ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE", "sboms/regard.cdx.json")
+    described = (
+        "METADATA",
+        "RECORD",
+        "WHEEL",
+        "entry_points.txt",
+        "licenses/LICENSE",
+        "sboms/regard.cdx.json",
+    )
     with zipfile.ZipFile(pure) as archive:
         found = archive.namelist()
         assert len(found) == len({*found})
@@ -126,14 +140,21 @@ def test_the_wheel_holds_the_files_of_the_package_and_nothing_else(pure):
 def test_two_builds_are_equal(pure, tmp_path):
     """From another folder too: nothing of the machine is in the wheel."""
     copy = tmp_path / "copy"
-    ignored = shutil.ignore_patterns(".git", ".venv", "__pycache__", ".*_cache", "dist", "build", "results")
+    ignored = shutil.ignore_patterns(
+        ".git", ".venv", "__pycache__", ".*_cache", "dist", "build", "results"
+    )
     shutil.copytree(ROOT, copy, ignore=ignored)
     again = build(tmp_path / "out", source=copy)
-    assert hashlib.sha256(again.read_bytes()).hexdigest() == hashlib.sha256(pure.read_bytes()).hexdigest()
+    assert (
+        hashlib.sha256(again.read_bytes()).hexdigest()
+        == hashlib.sha256(pure.read_bytes()).hexdigest()
+    )
 
 
 needs_engine = pytest.mark.skipif(
-    sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64") or not shutil.which("g++"),
+    sys.platform != "linux"
+    or platform.machine() not in ("x86_64", "aarch64")
+    or not shutil.which("g++"),
     reason="wheels with the engine are built on Linux with g++",
 )
 
@@ -155,6 +176,8 @@ def test_a_wheel_with_the_engine_predicts_without_a_compiler(tmp_path):
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     site = Path(pytest.__file__).parents[1]
     command = [sys.executable, ROOT / "tools/install_test.py", wheel, "--dependencies", site]
-    done = subprocess.run([*map(str, command)], cwd=tmp_path, env=clean, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        [*map(str, command)], cwd=tmp_path, env=clean, capture_output=True, text=True, timeout=600
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip().endswith("from the wheel")

@@ -36,7 +36,13 @@ were skipped is not counted.
 
 This page is written from `tests/reliability/promises.py` by `make docs`.
 """
-TITLES = {"F": "Training", "B": "Bad inputs", "S": "Server", "C": "Supply chain", "N": "Processes, files and machines"}
+TITLES = {
+    "F": "Training",
+    "B": "Bad inputs",
+    "S": "Server",
+    "C": "Supply chain",
+    "N": "Processes, files and machines",
+}
 
 
 def page() -> str:
@@ -46,7 +52,9 @@ def page() -> str:
         parts.append(f"\n## {title}\n\n| id | promise | tests |\n|---|---|---|\n")
         for id, promise, tests in PROMISES:
             if id[0] == letter:
-                parts.append(f"| {id} | {promise} | {'<br>'.join(f'`{test}`' for test in tests)} |\n")
+                parts.append(
+                    f"| {id} | {promise} | {'<br>'.join(f'`{test}`' for test in tests)} |\n"
+                )
     return "".join(parts)
 
 
@@ -94,5 +102,10 @@ if __name__ == "__main__":
     given = [each for each in sys.argv[1:] if each != "--check"]
     names = {promise.id for promise in PROMISES}
     if "--check" in sys.argv:
-        sys.exit(check([each for each in given if each in names], [each for each in given if each not in names]))
+        sys.exit(
+            check(
+                [each for each in given if each in names],
+                [each for each in given if each not in names],
+            )
+        )
     PAGE.write_text(page(), "utf-8")

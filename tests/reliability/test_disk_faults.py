@@ -17,7 +17,10 @@ from support.power_loss import Disk, write_tree
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(sys.platform != "linux" or COMPILER is None, reason="preloads a library that is compiled here"),
+    pytest.mark.skipif(
+        sys.platform != "linux" or COMPILER is None,
+        reason="preloads a library that is compiled here",
+    ),
 ]
 SOURCE = Path(file_faults.__file__)
 MEMORY = Path("/dev/shm")  # where a thousand saves need no disk
@@ -27,7 +30,11 @@ MEMORY = Path("/dev/shm")  # where a thousand saves need no disk
 def folder(tmp_path_factory):
     """The recorded calls of each save, and what became of a save with each fault."""
     name = tmp_path_factory.mktemp("faults").name
-    folder = MEMORY / f"{name}-{os.getpid()}" if os.access(MEMORY, os.W_OK) else tmp_path_factory.mktemp("saves")
+    folder = (
+        MEMORY / f"{name}-{os.getpid()}"
+        if os.access(MEMORY, os.W_OK)
+        else tmp_path_factory.mktemp("saves")
+    )
     folder.mkdir(exist_ok=True)
     library = folder / "file_faults.so"
     flags = ["-O1", "-shared", "-fPIC", "-o", library, SOURCE.with_suffix(".c"), "-ldl"]
@@ -35,7 +42,11 @@ def folder(tmp_path_factory):
     environment = os.environ | {"LD_PRELOAD": str(library), "OMP_NUM_THREADS": "1"}
     try:
         ended = subprocess.run(
-            [sys.executable, str(SOURCE), str(folder)], env=environment, capture_output=True, text=True, timeout=900
+            [sys.executable, str(SOURCE), str(folder)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=900,
         )
         assert ended.returncode == 0, ended.stderr[-2000:]
         (folder / "outcomes.jsonl").write_text(ended.stdout)
@@ -63,7 +74,11 @@ def test_a_fault_at_every_call_of_a_save_leaves_a_whole_checkpoint(fault, outcom
         elif fault == "SIGKILL":
             assert told == ["status 9"] * len(rows)
         else:
-            assert [each for each in told if "Earlier checkpoints are intact: make room, and resume." not in each] == []
+            assert [
+                each
+                for each in told
+                if "Earlier checkpoints are intact: make room, and resume." not in each
+            ] == []
             assert [each for each in rows if each["message"] is None and each["found"] != 2.0] == []
             assert len(told) > len(rows) / 2
 
@@ -74,7 +89,9 @@ def test_every_kind_of_call_is_made_to_fail(outcomes):
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_after_a_power_loss_at_any_moment_the_newest_whole_checkpoint_loads(scenario, folder, tmp_path):
+def test_after_a_power_loss_at_any_moment_the_newest_whole_checkpoint_loads(
+    scenario, folder, tmp_path
+):
     recorded = folder / "recorded"
     disk = Disk.of(recorded / f"{scenario}.before", str(recorded / scenario))
     calls = (recorded / f"{scenario}.calls").read_text().splitlines()
@@ -91,7 +108,8 @@ def test_after_a_power_loss_at_any_moment_the_newest_whole_checkpoint_loads(scen
             found.append((number, file_faults.found(run)))
     assert {value for _, value in found} == {1.0, 2.0}, found
     (at_the_end,) = {
-        file_faults.found(_written(tree, tmp_path / f"end {i}")) for i, tree in enumerate(disk.after_power_loss())
+        file_faults.found(_written(tree, tmp_path / f"end {i}"))
+        for i, tree in enumerate(disk.after_power_loss())
     }
     assert at_the_end == 2.0
     assert len(seen) > 20

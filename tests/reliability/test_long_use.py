@@ -23,7 +23,9 @@ def test_memory_is_flat_over_20_000_predictions():
     def predict(count: int) -> None:
         while count > 0:
             size = min(count, chance.choice([1, 7, 64, 256]))
-            texts = ["".join(chance.choices("abcdefgh ", k=chance.randrange(0, 24))) for _ in range(size)]
+            texts = [
+                "".join(chance.choices("abcdefgh ", k=chance.randrange(0, 24))) for _ in range(size)
+            ]
             options = chance.choice([{}, {"beam_size": 3}, {"sample": True, "seed": 1}])
             assert len(list(model.predict(texts, max_length=8, **options))) == size
             count -= size

@@ -22,13 +22,22 @@ KINDS = (Exchange, Job, Record, RunningJob, SearchGroup, Work)
 
 def alive() -> Counter:
     gc.collect()
-    return Counter(type(each).__name__ for each in gc.get_objects() if issubclass(type(each), KINDS))
+    return Counter(
+        type(each).__name__ for each in gc.get_objects() if issubclass(type(each), KINDS)
+    )
 
 
 def ask(running: Running, chance: random.Random) -> None:
     connection = running.connect()
     stream = chance.random() < 0.5
-    body = json.dumps({"input": "a dog", "stream": stream, "max_length": 6, "timeout_ms": chance.choice([5, 60_000])})
+    body = json.dumps(
+        {
+            "input": "a dog",
+            "stream": stream,
+            "max_length": 6,
+            "timeout_ms": chance.choice([5, 60_000]),
+        }
+    )
     connection.request("POST", "/predict", body, {"content-type": "application/json"})
     if chance.random() < 0.4:
         time.sleep(chance.random() * 0.02)

@@ -13,7 +13,11 @@ COUNTS = {"F": 18, "B": 26, "S": 10, "C": 8, "N": 18}
 
 @lru_cache
 def functions(path: Path) -> set[str]:
-    return {node.name for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.FunctionDef)}
+    return {
+        node.name
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.FunctionDef)
+    }
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.id)
@@ -28,7 +32,9 @@ def test_a_promise_names_tests_that_exist(promise: Promise):
 def test_ids_are_different_and_complete():
     ids = [promise.id for promise in PROMISES]
     assert len(set(ids)) == len(ids)
-    assert set(ids) == {f"{letter}{number}" for letter, count in COUNTS.items() for number in range(1, count + 1)}
+    assert set(ids) == {
+        f"{letter}{number}" for letter, count in COUNTS.items() for number in range(1, count + 1)
+    }
 
 
 def test_the_page_is_current():
@@ -55,6 +61,9 @@ def test_what_holds_is_counted(tmp_path):
         ("test_y.py::test_setup",): "failed: test_y.py::test_setup",
         ("test_y.py::test_absent",): "failed: test_y.py::test_absent",
         ("test_y.py::test_gpu",): "skipped: test_y.py::test_gpu",
-        ("a/test_x.py::test_two", "test_y.py::test_gpu"): "holds, but for skipped test_y.py::test_gpu",
+        (
+            "a/test_x.py::test_two",
+            "test_y.py::test_gpu",
+        ): "holds, but for skipped test_y.py::test_gpu",
     }
     assert {tests: verdict(Promise("X1", "", tests), found) for tests in wanted} == wanted

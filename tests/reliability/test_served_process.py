@@ -34,15 +34,30 @@ class Process:
     """A server, and what it holds."""
 
     def __init__(self) -> None:
-        command = [sys.executable, "-m", "regard", "serve", f"en={GOLDEN / 'transformer'}", "--port", "0"]
+        command = [
+            sys.executable,
+            "-m",
+            "regard",
+            "serve",
+            f"en={GOLDEN / 'transformer'}",
+            "--port",
+            "0",
+        ]
         command += ["--slots", str(SLOTS), "--queue", str(QUEUE)]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        found = (re.search(r"serving en on http://127\.0\.0\.1:(\d+)", line) for line in self.process.stderr)
+        found = (
+            re.search(r"serving en on http://127\.0\.0\.1:(\d+)", line)
+            for line in self.process.stderr
+        )
         self.port = int(next(fit for fit in found if fit)[1])
         self.reader = ThreadPoolExecutor(1)
-        self.reader.submit(lambda: [None for _ in self.process.stderr])  # so that its log does not block it
+        self.reader.submit(
+            lambda: [None for _ in self.process.stderr]
+        )  # so that its log does not block it
 
-    def ask(self, body: dict | None, path: str = "/predict") -> tuple[int, http.client.HTTPMessage, bytes]:
+    def ask(
+        self, body: dict | None, path: str = "/predict"
+    ) -> tuple[int, http.client.HTTPMessage, bytes]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
         try:
             given = () if body is None else (json.dumps(body), {"content-type": "application/json"})
@@ -54,7 +69,12 @@ class Process:
 
     def metrics(self) -> dict[str, float]:
         families = text_string_to_metric_families(self.ask(None, "/metrics")[2].decode())
-        return {sample.name: sample.value for family in families for sample in family.samples if not sample.labels}
+        return {
+            sample.name: sample.value
+            for family in families
+            for sample in family.samples
+            if not sample.labels
+        }
 
     @property
     def memory(self) -> int:
@@ -63,11 +83,18 @@ class Process:
 
     @property
     def threads(self) -> int:
-        return int(re.search(r"Threads:\s+(\d+)", Path(f"/proc/{self.process.pid}/status").read_text())[1])
+        return int(
+            re.search(r"Threads:\s+(\d+)", Path(f"/proc/{self.process.pid}/status").read_text())[1]
+        )
 
     def is_idle(self) -> bool:
         found = self.metrics()
-        return found["regard_slots_busy"] == found["regard_queue_jobs"] == found["regard_searches"] == 0
+        return (
+            found["regard_slots_busy"]
+            == found["regard_queue_jobs"]
+            == found["regard_searches"]
+            == 0
+        )
 
 
 @pytest.fixture(scope="module")
@@ -127,9 +154,17 @@ async def _client(port: int, chance: random.Random, counts: dict[str, int]) -> N
     """One request; some clients vanish while it waits or runs."""
     stream = chance.random() < 0.3
     options = {"stream": stream} | ({} if stream or chance.random() < 0.7 else {"beam_size": 2})
-    body = json.dumps({"input": chance.choice(["hello", "abc", "x"]), "max_length": chance.choice([2, 8]), **options})
+    body = json.dumps(
+        {
+            "input": chance.choice(["hello", "abc", "x"]),
+            "max_length": chance.choice([2, 8]),
+            **options,
+        }
+    )
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(HEAD.format(len(body), body).replace("host: x", "host: x\r\nconnection: close").encode())
+    writer.write(
+        HEAD.format(len(body), body).replace("host: x", "host: x\r\nconnection: close").encode()
+    )
     try:
         if chance.random() < 0.3:
             await asyncio.sleep(chance.random() * 0.02)

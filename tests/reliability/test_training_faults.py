@@ -52,7 +52,17 @@ def test_sigterm_at_any_moment_ends_the_command_within_10_seconds(moment, tmp_pa
     """With a checkpoint of the last update where there was one, from which the run goes on."""
     begins, seconds = MOMENTS[moment]
     (tmp_path / "recipe.toml").write_text(RECIPE)
-    command = [sys.executable, "-m", "regard", "train", "recipe.toml", "--out", "run", "--cache", "cache"]
+    command = [
+        sys.executable,
+        "-m",
+        "regard",
+        "train",
+        "recipe.toml",
+        "--out",
+        "run",
+        "--cache",
+        "cache",
+    ]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as process:
         for line in process.stderr if begins else ():
             if line.startswith(begins):
@@ -68,7 +78,10 @@ def test_sigterm_at_any_moment_ends_the_command_within_10_seconds(moment, tmp_pa
         assert step >= int("".join(filter(str.isdigit, begins)))
         assert store.verify(store.step_folder(run, step))
         resumed = subprocess.run(
-            [*command, "--resume", "--set", f"train.max_steps={step + 1}"], cwd=tmp_path, capture_output=True, text=True
+            [*command, "--resume", "--set", f"train.max_steps={step + 1}"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
         )
         assert resumed.returncode == 0, resumed.stderr
         assert store.steps(run)[-1] == step + 1

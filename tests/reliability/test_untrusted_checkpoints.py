@@ -32,13 +32,22 @@ print(json.dumps(seen))
 
 def foreign_data(config):
     config["recipe"]["data"] |= {"train": "/etc/passwd", "test": "hf:somebody/something:test"}
-    config["recipe"]["train"] = config["recipe"].get("train", {}) | {"init_from": "/etc", "loggers": ["tensorboard"]}
+    config["recipe"]["train"] = config["recipe"].get("train", {}) | {
+        "init_from": "/etc",
+        "loggers": ["tensorboard"],
+    }
 
 
 def named_code(config):
-    config |= {"auto_map": {"AutoModel": "modeling.Model"}, "_target_": "os.system", "module": "planted"}
+    config |= {
+        "auto_map": {"AutoModel": "modeling.Model"},
+        "_target_": "os.system",
+        "module": "planted",
+    }
     config["registered"] = [{"kind": "encoder", "name": "planted", "package": "planted"}]
-    config["recipe"]["model"]["encoder"]["kind"] = config["model"]["encoder"]["kind"] = "planted:Encoder"
+    config["recipe"]["model"]["encoder"]["kind"] = config["model"]["encoder"]["kind"] = (
+        "planted:Encoder"
+    )
 
 
 def audited(tmp_path, change) -> list[list]:

@@ -14,9 +14,20 @@ from support import predictors
 from support.predictors import TEXT, language_model, translator
 
 pytestmark = pytest.mark.skipif(compile.library() is None, reason="no C++ compiler here")
-WIDE = {"kind": "transformer", "dim": 96, "layers": 2, "heads": 3, "ffn_dim": 200}  # no multiples of a panel
+WIDE = {
+    "kind": "transformer",
+    "dim": 96,
+    "layers": 2,
+    "heads": 3,
+    "ffn_dim": 200,
+}  # no multiples of a panel
 WORDS = " ".join(TEXT[:3]).split()
-MODES = [{}, {"beam_size": 3}, {"sample": True, "temperature": 1.5, "seed": 4}, {"repetition_penalty": 1.2}]
+MODES = [
+    {},
+    {"beam_size": 3},
+    {"sample": True, "temperature": 1.5, "seed": 4},
+    {"repetition_penalty": 1.2},
+]
 
 
 def texts(count: int) -> list[str]:
@@ -52,7 +63,9 @@ def test_large_batches_are_encoded_in_parts(wide):
     assert source.ids.numel() > 2 * MAX_TOKENS - 500
     with torch.inference_mode():
         memory = CpuEngine().encode(wide.model, source, half=False)
-        torch.testing.assert_close(memory.states, wide.model.encode(source).states, atol=2e-5, rtol=1e-4)
+        torch.testing.assert_close(
+            memory.states, wide.model.encode(source).states, atol=2e-5, rtol=1e-4
+        )
         for row in range(0, len(rows), 17):
             alone = engines.encode(wide.model, Tokens.of([rows[row]]))
             assert torch.equal(memory.states[row, : len(rows[row])], alone.states[0])

@@ -16,7 +16,9 @@ from support.search import decode, model, sources, token_ids
 needs_compiler = pytest.mark.skipif(compile.library() is None, reason="no C++ compiler here")
 
 
-@pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="no C++ compiler here")
+@pytest.mark.skipif(
+    not (shutil.which("g++") or shutil.which("clang++")), reason="no C++ compiler here"
+)
 def test_where_there_is_a_compiler_there_is_the_library():
     """Tests of the compiled engine are skipped where it is not: a fault that prevents it would be skipped with them."""
     assert compile.library() is not None
@@ -39,7 +41,9 @@ def test_a_private_folder_is_made_and_found_again(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("compiler", "why"), [("false", "ended with 1"), ("no-such-compiler", "No such file")], ids=["fails", "missing"]
+    ("compiler", "why"),
+    [("false", "ended with 1"), ("no-such-compiler", "No such file")],
+    ids=["fails", "missing"],
 )
 def test_a_missing_compiler_is_logged_once(monkeypatch, tmp_path, caplog, compiler, why):
     monkeypatch.setenv("CXX", shutil.which(compiler) or compiler)
@@ -62,7 +66,9 @@ def test_a_missing_compiler_is_logged_once(monkeypatch, tmp_path, caplog, compil
 def fresh_cache(monkeypatch, tmp_path):
     """A cache without a compiled library, and a compiler that optimizes nothing; the folder of compiled libraries."""
     compiler = tmp_path / "c++"
-    compiler.write_text(f'#!/bin/sh\nexec {shutil.which("g++") or shutil.which("clang++")} "$@" -O0\n')
+    compiler.write_text(
+        f'#!/bin/sh\nexec {shutil.which("g++") or shutil.which("clang++")} "$@" -O0\n'
+    )
     compiler.chmod(0o755)
     monkeypatch.setenv("CXX", str(compiler))
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
@@ -82,7 +88,9 @@ sys.exit(3 if library is None else 0 if library.regard_panel_columns() in (16, 6
 
 def loaded() -> tuple[int, str]:
     """The exit code of a process that loads the library, 3 where it does not, and its messages."""
-    ended = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(
+        [sys.executable, "-c", LOADED], capture_output=True, text=True, timeout=120
+    )
     return ended.returncode, ended.stderr
 
 
@@ -113,7 +121,9 @@ def test_a_truncated_or_planted_library_is_compiled_anew(fresh_cache):
 
 @needs_compiler
 @pytest.mark.parametrize("change", ["mode", "parent", "link", "owner"])
-def test_a_library_that_others_could_replace_is_not_loaded(fresh_cache, change, monkeypatch, caplog):
+def test_a_library_that_others_could_replace_is_not_loaded(
+    fresh_cache, change, monkeypatch, caplog
+):
     fresh_cache.mkdir(parents=True)
     if change == "mode":
         fresh_cache.chmod(0o777)
@@ -124,7 +134,9 @@ def test_a_library_that_others_could_replace_is_not_loaded(fresh_cache, change, 
         (fresh_cache.parent / "elsewhere").mkdir()
         fresh_cache.symlink_to(fresh_cache.parent / "elsewhere")
     else:
-        monkeypatch.setattr(os, "geteuid", lambda: 4321)  # neither root nor the owner, if the tests run as another user
+        monkeypatch.setattr(
+            os, "geteuid", lambda: 4321
+        )  # neither root nor the owner, if the tests run as another user
         if fresh_cache.stat().st_uid == 0:
             os.chown(fresh_cache, 1234, -1)
     assert compile.library() is None

@@ -27,14 +27,26 @@ from regard.runtime.cpu.decoder import NativeDecoder
 from regard.runtime.cpu.engine import CpuEngine, _warn_no_int8
 from regard.runtime.cpu.support import decodes, supported
 from regard.runtime.interfaces import EngineOptions
-from support.models import DECODERS, SMALL, TEXT_ENCODERS, VOCABULARY, WIDTH, decoder, encoder, memory, words
+from support.models import (
+    DECODERS,
+    SMALL,
+    TEXT_ENCODERS,
+    VOCABULARY,
+    WIDTH,
+    decoder,
+    encoder,
+    memory,
+    words,
+)
 from support.search import LONGEST, decode, model, sources, token_ids
 
 COMPILED = ("transformer", "transformer post-norm", "transformer sinusoidal", "transformer learned", "transformer none",
             "transformer rms_offset, no biases")  # fmt: skip
 DECODED = (*COMPILED, "transformer rms swiglu grouped", "transformer like T5", "transformer like Qwen",
            "transformer like BART", "transformer rotary", "transformer alibi", "transformer relative")  # fmt: skip
-RECURRENT = tuple(name for name in DECODERS if not name.startswith("transformer"))  # convolutional ones among them
+RECURRENT = tuple(
+    name for name in DECODERS if not name.startswith("transformer")
+)  # convolutional ones among them
 ENGINE = CpuEngine()
 needs_compiler = pytest.mark.skipif(compile.library() is None, reason="no C++ compiler here")
 
@@ -82,9 +94,12 @@ def test_compiled_steps_equal_plain_ones(name, beams):
     for _ in range(4):
         step(3)
     fresh = [
-        each.start(given.reorder(torch.tensor([2, 0])), batch=2, capacity=0, beams=beams) for each in (plain, compiled)
+        each.start(given.reorder(torch.tensor([2, 0])), batch=2, capacity=0, beams=beams)
+        for each in (plain, compiled)
     ]
-    states[:] = [mine.admit(torch.tensor([0, 2]), new) for mine, new in zip(states, fresh, strict=True)]
+    states[:] = [
+        mine.admit(torch.tensor([0, 2]), new) for mine, new in zip(states, fresh, strict=True)
+    ]
     for _ in range(3):
         step(3)
     states[:] = [each.reorder(torch.tensor([2, 0])) for each in states]  # the ones admitted later
@@ -101,7 +116,9 @@ def test_search_results_equal_plain_ones(monkeypatch, options):
     plain = decode(made, rows, **options, batch_tokens=13)
     assert token_ids(compiled) == token_ids(plain)
     for one, other in zip(compiled, plain, strict=True):
-        assert [each.score for each in one] == pytest.approx([each.score for each in other], abs=1e-4)
+        assert [each.score for each in one] == pytest.approx(
+            [each.score for each in other], abs=1e-4
+        )
 
 
 @needs_compiler
@@ -116,7 +133,11 @@ def test_a_row_does_not_depend_on_the_batch(name, beams):
     lengths = given.mask.sum(1).tolist()
     alone = []
     for row, length in enumerate(lengths):
-        part = Memory(given.states[row : row + 1, :length], given.mask[row : row + 1, :length], given.summary[[row]])
+        part = Memory(
+            given.states[row : row + 1, :length],
+            given.mask[row : row + 1, :length],
+            given.summary[[row]],
+        )
         alone.append(compiled.start(part, batch=1, capacity=8, beams=beams))
     assert len(set(lengths)) > 1
     for tokens in rows:
@@ -147,7 +168,9 @@ def test_heads_are_scaled_as_their_outputs_are(name):
     factors = {last.self_attn: {0: 0.0}, last.cross_attn: {0: -2.0, 1: 0.5}}
 
     def scale(module, result):
-        scaled = torch.tensor([factors.get(module, {}).get(head, 1.0) for head in range(result.out.shape[1])])
+        scaled = torch.tensor(
+            [factors.get(module, {}).get(head, 1.0) for head in range(result.out.shape[1])]
+        )
         return result._replace(out=result.out * scaled[:, None, None])
 
     def logits(engine) -> torch.Tensor:
@@ -189,7 +212,9 @@ def test_changed_weights_are_noticed(change):
 @pytest.mark.parametrize("columns", [slice(0, 64), slice(64, 128), slice(192, 256)])
 def test_changed_columns_of_a_large_matrix_are_noticed(columns):
     wide = replace(SMALL, dim=256, heads=4, ffn_dim=256)
-    plain = TransformerDecoder(wide, Embedding(VOCABULARY, 256), Projection(256, VOCABULARY), WIDTH).eval()
+    plain = TransformerDecoder(
+        wide, Embedding(VOCABULARY, 256), Projection(256, VOCABULARY), WIDTH
+    ).eval()
     before = ENGINE.compile_decoder(plain)
     plain.stack.layers[0].self_attn.out_proj.weight.data[:, columns] *= 2
     assert ENGINE.compile_decoder(plain) is not before
@@ -206,15 +231,24 @@ def test_compiled_encoders_equal_plain_ones(name):
 
 @needs_compiler
 def test_compiled_encoders_with_post_norm_and_empty_sources():
-    made = Seq2Seq(TransformerEncoder(replace(SMALL, norm_first=False), words()), decoder("transformer")).eval()
+    made = Seq2Seq(
+        TransformerEncoder(replace(SMALL, norm_first=False), words()), decoder("transformer")
+    ).eval()
     with torch.inference_mode():
         same_memory(made, Tokens.of(sources()))
         same_memory(made, Tokens.of([[3, 4], []]))
 
 
 def same_memory(made: Seq2Seq, source: Tokens) -> None:
-    mine, plain = ENGINE.encode(made, source, half=False) or made.encode(source), made.encode(source)
-    for one, other in ((mine.states, plain.states), (mine.summary, plain.summary), (mine.mask, plain.mask)):
+    mine, plain = (
+        ENGINE.encode(made, source, half=False) or made.encode(source),
+        made.encode(source),
+    )
+    for one, other in (
+        (mine.states, plain.states),
+        (mine.summary, plain.summary),
+        (mine.mask, plain.mask),
+    ):
         torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-4)
 
 
@@ -238,7 +272,9 @@ def test_int8_is_close(name):
 def test_int8_leaves_widths_that_four_does_not_divide():
     """Its products read four bytes at a time."""
     odd = replace(SMALL, dim=18, heads=2, ffn_dim=22)
-    plain = TransformerDecoder(odd, Embedding(VOCABULARY, 18), Projection(18, VOCABULARY), WIDTH).eval()
+    plain = TransformerDecoder(
+        odd, Embedding(VOCABULARY, 18), Projection(18, VOCABULARY), WIDTH
+    ).eval()
     compiled, given = ENGINE.compile_decoder(plain, int8=True), memory()
     if compiled is None or not compiled.weights.int8_max_inputs:
         pytest.skip("this processor has no int8 products")
@@ -264,7 +300,11 @@ def test_unsupported_int8_is_logged_once(caplog):
 @pytest.mark.parametrize("beams", [1, 3])
 def test_a_search_under_capture_keeps_the_engine_and_every_bit(beams):
     """A call's tensors are overwritten by later steps, so that its weights are computed at once."""
-    made, rows, options = model("transformer"), sources()[:5], {"beam_size": beams, "batch_tokens": 13}
+    made, rows, options = (
+        model("transformer"),
+        sources()[:5],
+        {"beam_size": beams, "batch_tokens": 13},
+    )
     plain = decode(made, rows, **options)
     modules, sums = set(), []
 
@@ -305,8 +345,13 @@ def test_captured_weights_equal_those_of_plain_steps(name, beams):
         parents = torch.randint(beams, (3, beams), generator=generator)
         states[:] = [each.follow(parents) for each in states]
         if number == 2:
-            fresh = [each.start(given.reorder(torch.tensor([1])), batch=1, capacity=0, beams=beams) for each in both]
-            states[:] = [mine.admit(torch.tensor([0]), new) for mine, new in zip(states, fresh, strict=True)]
+            fresh = [
+                each.start(given.reorder(torch.tensor([1])), batch=1, capacity=0, beams=beams)
+                for each in both
+            ]
+            states[:] = [
+                mine.admit(torch.tensor([0]), new) for mine, new in zip(states, fresh, strict=True)
+            ]
 
 
 @needs_compiler
@@ -333,10 +378,14 @@ def test_a_decoder_compiled_by_another_thread_is_not_returned(monkeypatch):
 @needs_compiler
 def test_interceptors_change_a_search():
     made, rows = model("transformer"), sources()[:3]
-    with capture.intercepting(lambda source, result: result._replace(out=torch.zeros_like(result.out))):
+    with capture.intercepting(
+        lambda source, result: result._replace(out=torch.zeros_like(result.out))
+    ):
         zeroed = decode(made, rows)
     plain = decode(made, rows)
-    assert [each[0].score for each in zeroed] != pytest.approx([each[0].score for each in plain], abs=1e-3)
+    assert [each[0].score for each in zeroed] != pytest.approx(
+        [each[0].score for each in plain], abs=1e-3
+    )
 
 
 @needs_compiler
@@ -373,7 +422,12 @@ def test_ids_out_of_range_are_refused(name, wrong):
 @needs_compiler
 @pytest.mark.parametrize(
     ("field", "value", "match"),
-    [("parents", 3, "parent"), ("parents", -1, "parent"), ("admitted", 1, "admission"), ("admitted", -1, "admission")],
+    [
+        ("parents", 3, "parent"),
+        ("parents", -1, "parent"),
+        ("admitted", 1, "admission"),
+        ("admitted", -1, "admission"),
+    ],
 )
 @torch.inference_mode()
 def test_states_out_of_range_are_refused(field, value, match):
@@ -408,7 +462,18 @@ def test_compiled_code_passes_the_sanitizers(tmp_path):
         "UBSAN_OPTIONS": "print_stacktrace=1",
     }
     files = [__file__, str(Path(__file__).with_name("test_search_loop.py"))]
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not slow", "-p", "no:cacheprovider", *files]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-m",
+        "not slow",
+        "-p",
+        "no:cacheprovider",
+        *files,
+    ]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1800)
     assert ended.returncode == 0, (ended.stdout + ended.stderr)[-4000:]
     assert list(tmp_path.rglob("*.so"))
@@ -425,5 +490,7 @@ def test_a_block_of_another_kind_leaves_its_stack_to_pytorch():
             assert not compiled(module)
             block.self_attn.score = score
         assert compiled(module)
-    coder.stack.layers[-1].self_attn.kv_heads = 1  # grouped heads, which compiled encoders do not have
+    coder.stack.layers[
+        -1
+    ].self_attn.kv_heads = 1  # grouped heads, which compiled encoders do not have
     assert (decodes(coder), supported(coder)) == (True, False)

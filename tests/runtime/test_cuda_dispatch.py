@@ -58,7 +58,9 @@ def test_the_cuda_engine_has_a_decoder_for_plain_transformers(gpu):
     assert given_decoder(gpu, engine_model(), window=9) is torch.float32
 
 
-@pytest.mark.parametrize("name", ["lstm bahdanau", "conv", "transformer rotary", "transformer alibi"])
+@pytest.mark.parametrize(
+    "name", ["lstm bahdanau", "conv", "transformer rotary", "transformer alibi"]
+)
 def test_the_cuda_engine_has_none_for_other_decoders(gpu, name):
     assert given_decoder(gpu, engine_model(name)) is None
 
@@ -98,13 +100,20 @@ def test_the_cuda_engine_has_a_decoder_up_to_the_last_position(gpu, positions, l
 def test_the_cuda_engine_encodes_texts_of_transformers(gpu):
     asked = []
     found = memory()
-    gpu.setattr(cuda_engine, "encode", lambda encoder, source, *, half: asked.append((encoder, half)) or found)
+    gpu.setattr(
+        cuda_engine,
+        "encode",
+        lambda encoder, source, *, half: asked.append((encoder, half)) or found,
+    )
     made, source = engine_model(), Tokens.of([[5, 6, 7]])
     assert CudaEngine().encode(made, source, half=False) is found
     assert CudaEngine().encode(made, source, half=True) is found
     assert asked == [(made.encoder, False), (made.encoder, True)]
     assert CudaEngine().encode(engine_model(encoder_name="lstm"), source, half=False) is None
-    assert CudaEngine().encode(engine_model(encoder_name="vit"), torch.zeros(1, 3, 8, 8), half=False) is None
+    assert (
+        CudaEngine().encode(engine_model(encoder_name="vit"), torch.zeros(1, 3, 8, 8), half=False)
+        is None
+    )
     assert CudaEngine().encode(made.train(), source, half=False) is None
     assert len(asked) == 2
 
@@ -116,7 +125,9 @@ def test_attention_of_a_recorded_encoder_is_captured_in_a_second_pass(monkeypatc
     monkeypatch.setattr(cuda_engine, "recordable", lambda module: True)
     monkeypatch.setattr(cuda_engine, "autocast", lambda half: nullcontext())
     monkeypatch.setattr(
-        cuda_engine, "encode", lambda encoder, given, *, half: inside.append(cuda_engine.capturing_here()) or found
+        cuda_engine,
+        "encode",
+        lambda encoder, given, *, half: inside.append(cuda_engine.capturing_here()) or found,
     )
     with capture_attention(lambda *call: calls.append(call)):
         assert CudaEngine().encode(made, source, half=False) is found
@@ -127,7 +138,10 @@ def test_attention_of_a_recorded_encoder_is_captured_in_a_second_pass(monkeypatc
 def test_recordable_modules(gpu):
     module = nn.Linear(2, 2).eval()
     assert recordable(module)
-    for name, value in {"intercepting_here": lambda: True, "triton_launch.available": lambda device: False}.items():
+    for name, value in {
+        "intercepting_here": lambda: True,
+        "triton_launch.available": lambda device: False,
+    }.items():
         with gpu.context() as patch:
             patch.setattr(f"regard.runtime.cuda.cuda_graphs.{name}", value)
             assert not recordable(module)
@@ -144,7 +158,9 @@ def test_work_is_recorded_after_two_runs(monkeypatch):
     monkeypatch.setattr(
         cuda_graphs,
         "capture",
-        lambda work, *, release_cache: captured.append(release_cache) or (lambda: events.append("replay")),
+        lambda work, *, release_cache: (
+            captured.append(release_cache) or (lambda: events.append("replay"))
+        ),
     )
     for release in (False, True):
         recorder = GraphRecorder(release_cache=release)
@@ -177,7 +193,9 @@ def test_work_that_cannot_be_recorded_is_launched_and_logged_once(monkeypatch, c
             recorder.run(key, lambda: done.append(1))
     cuda_graphs._warn.cache_clear()
     assert len(done) == 8
-    message = "decoding steps cannot be recorded as CUDA graphs, which is slower: operation not permitted"
+    message = (
+        "decoding steps cannot be recorded as CUDA graphs, which is slower: operation not permitted"
+    )
     assert caplog.messages == [message]
 
 
@@ -224,10 +242,19 @@ def cuda(monkeypatch):
     return FakeCuda(monkeypatch)
 
 
-RECORDING = ["own waits for current", "in own", "begin thread_local", "work", "end", "current waits for own"]
+RECORDING = [
+    "own waits for current",
+    "in own",
+    "begin thread_local",
+    "work",
+    "end",
+    "current waits for own",
+]
 
 
-@pytest.mark.parametrize(("release", "before"), [(False, []), (True, ["synchronize", "empty cache"])])
+@pytest.mark.parametrize(
+    ("release", "before"), [(False, []), (True, ["synchronize", "empty cache"])]
+)
 def test_a_recording_is_made_in_a_stream_of_its_own(cuda, release, before):
     replay = cuda_graphs.capture(lambda: cuda.events.append("work"), release_cache=release)
     assert cuda.events == [*before, *RECORDING]
@@ -256,7 +283,9 @@ def test_few_sizes_of_an_encoder_are_kept(monkeypatch):
     monkeypatch.setattr(encoding, "KEPT", 2)
     made, sizes = encoder("transformer"), []
     right = encoding.GraphedEncoder
-    monkeypatch.setattr(encoding, "GraphedEncoder", lambda *size: sizes.append(size[:2]) or right(*size))
+    monkeypatch.setattr(
+        encoding, "GraphedEncoder", lambda *size: sizes.append(size[:2]) or right(*size)
+    )
 
     def encoded(rows: int, length: int) -> None:
         source = Tokens.of([[5] * length] * rows)
@@ -265,7 +294,12 @@ def test_few_sizes_of_an_encoder_are_kept(monkeypatch):
 
     for rows, length in ((1, 16), (5, 17), (6, 32), (1, 3), (2, 5), (6, 20)):
         encoded(rows, length)
-    assert sizes == [(1, 16), (6, 32), (2, 16), (6, 32)]  # the least recently used was dropped for the third
+    assert sizes == [
+        (1, 16),
+        (6, 32),
+        (2, 16),
+        (6, 32),
+    ]  # the least recently used was dropped for the third
     assert len(encoding._encoders[made]) == 2
 
 
@@ -278,7 +312,11 @@ def test_few_sizes_of_an_encoder_are_kept(monkeypatch):
     ],
 )
 def test_lengths_are_padded_within_the_positions(limit, cls_token, lengths):
-    kinds = {"positions": "sinusoidal"} if limit is None else {"positions": "learned", "max_positions": limit}
+    kinds = (
+        {"positions": "sinusoidal"}
+        if limit is None
+        else {"positions": "learned", "max_positions": limit}
+    )
     made = TransformerEncoder(replace(SMALL, cls_token=cls_token, **kinds), words())
     assert {length: encoding._padded_length(made, length) for length in lengths} == lengths
 
@@ -337,7 +375,9 @@ def test_batches_of_few_shapes_without_padding_are_recorded(monkeypatch):
             module.weight.grad = None
             assert torch.equal(update(batch(length), losses), losses(batch(length)))
             assert float(module.weight.grad) == float(batch(length).targets.ids.sum())
-            assert len(replayed) == min(2 * min(length - 3, 4) + max(0, count - 1) * (length < 7), 8)
+            assert len(replayed) == min(
+                2 * min(length - 3, 4) + max(0, count - 1) * (length < 7), 8
+            )
         update(batch(length, shorter=1), losses)
     assert len(replayed) == 8
     assert [shape[0].numel() for shape in update.recorded] == [8, 10, 12, 14]
@@ -387,7 +427,9 @@ def test_prompts_are_read_step_by_step_where_steps_are_recorded(static, admits, 
         assert not kept.prefill(3)
 
 
-@pytest.mark.filterwarnings("ignore:CUDA is not available", "ignore:User provided device_type of 'cuda'")
+@pytest.mark.filterwarnings(
+    "ignore:CUDA is not available", "ignore:User provided device_type of 'cuda'"
+)
 def test_recorded_steps_keep_no_copies_of_weights():
     """A recording would go on with a copy in bfloat16 that autocast has cached, whatever the weights are later."""
     found = cuda_graphs.autocast(True)

@@ -35,7 +35,12 @@ SEARCHES = {
     "greedy": {},
     "beam": {"beam_size": 3, "num_hypotheses": 3},
     "greedy, constrained": {"min_length": 4, "no_repeat_ngram_size": 2},
-    "beam, constrained": {"beam_size": 4, "num_hypotheses": 2, "min_length": 4, "no_repeat_ngram_size": 2},
+    "beam, constrained": {
+        "beam_size": 4,
+        "num_hypotheses": 2,
+        "min_length": 4,
+        "no_repeat_ngram_size": 2,
+    },
 }
 BEAMS = {
     "full": {"early_stopping": True},
@@ -66,7 +71,10 @@ def loops(*, enabled: bool) -> Iterator[Counted]:
 
             def loop(self, *given, plain=plain, **options):
                 found = plain(self, *given, **options) if enabled else None
-                counted.calls, counted.steps = counted.calls + 1, counted.steps + (0 if found is None else found[0])
+                counted.calls, counted.steps = (
+                    counted.calls + 1,
+                    counted.steps + (0 if found is None else found[0]),
+                )
                 return found
 
             patch.setattr(kind, "search", loop)
@@ -92,7 +100,9 @@ def test_every_member_searches_as_in_python(name, options):
 
 @pytest.mark.parametrize("options", BEAMS.values(), ids=BEAMS)
 def test_every_option_of_beam_search(options):
-    compiled, plain = both(model("transformer"), sources(), **{"beam_size": 3, "num_hypotheses": 3, **options})
+    compiled, plain = both(
+        model("transformer"), sources(), **{"beam_size": 3, "num_hypotheses": 3, **options}
+    )
     assert compiled == plain
 
 
@@ -101,16 +111,24 @@ def test_every_option_of_beam_search(options):
 def test_prefixes_and_outputs_without_an_end(beams, ends):
     prefixes = [[5, 6, 7][: n % 4] for n in range(len(sources()))]
     options = {"beam_size": beams, "min_length": 3, "no_repeat_ngram_size": 2, "ends": ends}
-    compiled, plain = both(model("transformer"), sources(), prefixes=prefixes, **options, batch_tokens=13)
+    compiled, plain = both(
+        model("transformer"), sources(), prefixes=prefixes, **options, batch_tokens=13
+    )
     assert compiled == plain
-    assert all(list(one[0].tokens[: len(prefix)]) == prefix for one, prefix in zip(plain, prefixes, strict=True))
+    assert all(
+        list(one[0].tokens[: len(prefix)]) == prefix
+        for one, prefix in zip(plain, prefixes, strict=True)
+    )
 
 
 @pytest.mark.parametrize("beams", [1, 3])
 def test_special_tokens(beams):
     """Several end tokens, a forced prefix, and a prompt that contains an end token."""
     special = SpecialTokens(target_prefix=(7, 8), other_ends=(5, 9), suppressed=(0, 1, 4, 10))
-    requests = [Request(row, len(row), prefix=[5, END, 6][:n], given=n) for n, row in enumerate(sources()[:4])]
+    requests = [
+        Request(row, len(row), prefix=[5, END, 6][:n], given=n)
+        for n, row in enumerate(sources()[:4])
+    ]
     task = SearchTask(
         model("transformer"),
         Tokens.of,
@@ -169,7 +187,11 @@ class SuppressLater(SuppressTokens):
 @pytest.mark.parametrize("beams", [1, 3])
 def test_processors_of_ones_own_are_added_to_those_of_the_loop(beams):
     """Two lists of suppressed tokens, and two sizes of n-grams."""
-    made, rows, options = model("transformer"), sources(), {"beam_size": beams, "no_repeat_ngram_size": 1}
+    made, rows, options = (
+        model("transformer"),
+        sources(),
+        {"beam_size": beams, "no_repeat_ngram_size": 1},
+    )
     with torch.no_grad():
         made.decoder.project.bias[PAD] = 6.0  # which is never generated, likely as it is here
     usual = decode(made, rows, **options)
@@ -207,7 +229,9 @@ def test_a_stream_takes_one_step_at_a_time():
 def test_log_softmax_is_that_of_pytorch():
     for width in (3, 16, 64, 1000):
         logits = 20 * torch.randn(7, 2, width, generator=torch.Generator().manual_seed(width))
-        torch.testing.assert_close(log_softmax(logits), logits.double().log_softmax(-1).float(), atol=2e-6, rtol=1e-6)
+        torch.testing.assert_close(
+            log_softmax(logits), logits.double().log_softmax(-1).float(), atol=2e-6, rtol=1e-6
+        )
 
 
 @pytest.mark.parametrize("value", [0.0, float("nan")])
@@ -222,7 +246,9 @@ def test_the_best_of_equal_and_of_undefined_logits_is_that_of_pytorch(value):
 
 def greedy_loop(batch: int) -> SearchLoop:
     """Of a greedy search over so many slots, before its first token."""
-    numbers = {name: torch.zeros(batch, dtype=torch.int64) for name in ("length", "min_length", "prompt")}
+    numbers = {
+        name: torch.zeros(batch, dtype=torch.int64) for name in ("length", "min_length", "prompt")
+    }
     return SearchLoop(
         tokens=torch.zeros(batch, 1, LONGEST + 1, dtype=torch.int64),
         log_p=torch.zeros(batch, 1, LONGEST + 1),
@@ -268,7 +294,9 @@ def test_arguments_out_of_range_are_refused(name, field, value, match):
     else:
         (last if field == "last" else getattr(loop, field)).fill_(value)
     with pytest.raises(IndexError, match=match):
-        compiled.search(last, compiled.start(memory(), batch=3, capacity=8), loop, LoopBounds(steps=2, stop=3))
+        compiled.search(
+            last, compiled.start(memory(), batch=3, capacity=8), loop, LoopBounds(steps=2, stop=3)
+        )
 
 
 @torch.inference_mode()

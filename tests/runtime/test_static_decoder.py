@@ -61,7 +61,9 @@ def test_static_steps_equal_plain_ones(name, beams):
         step(3)
     some = given.reorder(torch.tensor([2, 0]))
     fresh = [each.start(some, batch=2, capacity=0, beams=beams) for each in (module, fixed)]
-    states[:] = [mine.admit(torch.tensor([0, 2]), new) for mine, new in zip(states, fresh, strict=True)]
+    states[:] = [
+        mine.admit(torch.tensor([0, 2]), new) for mine, new in zip(states, fresh, strict=True)
+    ]
     for _ in range(3):
         step(3)
     states[:] = [each.reorder(torch.tensor([2, 0])) for each in states]  # the ones admitted later
@@ -80,7 +82,10 @@ def test_a_restarted_state_is_a_new_one(beams):
         assert used.reserve()
         fixed.step(torch.arange(3 * beams), used)
         used.follow(torch.arange(beams).roll(1).expand(3, beams))
-    used.admit(torch.tensor([1]), fixed.start(given.reorder(torch.tensor([1])), batch=1, capacity=0, beams=beams))
+    used.admit(
+        torch.tensor([1]),
+        fixed.start(given.reorder(torch.tensor([1])), batch=1, capacity=0, beams=beams),
+    )
     used.steps = 0
     used.clear()
     assert (used.steps, used.time.tolist(), used.admitted.tolist()) == (0, [0], [0, 0, 0])
@@ -93,7 +98,9 @@ def test_a_restarted_state_is_a_new_one(beams):
 
 @torch.inference_mode()
 def test_steps_are_reserved_where_there_is_room_for_all_of_them():
-    state = static_decoder(decoder("transformer"), torch.float32).start(memory(), batch=3, capacity=8)
+    state = static_decoder(decoder("transformer"), torch.float32).start(
+        memory(), batch=3, capacity=8
+    )
     assert [state.reserve(count) for count in (3, 5, 1)] == [True, True, True]
     assert (state.steps, int(state.time)) == (5, -4)  # the older half was dropped for the last one
     assert not state.reserve(4)
@@ -125,7 +132,9 @@ def _as_on_a_gpu(monkeypatch):
 
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize(
-    "options", [*STRATEGIES, {"beam_size": 4, "beam_groups": 2, "no_repeat_ngram_size": 2, "min_length": 3}], ids=str
+    "options",
+    [*STRATEGIES, {"beam_size": 4, "beam_groups": 2, "no_repeat_ngram_size": 2, "min_length": 3}],
+    ids=str,
 )
 def test_search_results_equal_plain_ones(name, options, request):
     made, rows, prefixes = model(name), sources()[:8], [(), (5, 9), (7,), *[()] * 5]
@@ -139,7 +148,9 @@ def test_search_results_equal_plain_ones(name, options, request):
     for outputs, wanted in zip([again, *(run() for run in runs)], [plain[0], *plain], strict=True):
         assert token_ids(outputs) == token_ids(wanted)
         for one, other in zip(outputs, wanted, strict=True):
-            assert [each.score for each in one] == pytest.approx([each.score for each in other], abs=1e-4)
+            assert [each.score for each in one] == pytest.approx(
+                [each.score for each in other], abs=1e-4
+            )
 
 
 @pytest.mark.parametrize("beams", [1, 3])
@@ -176,7 +187,9 @@ def test_static_steps_move_no_tensor(name, options, monkeypatch):
 def test_buffers_are_kept_for_the_next_search(monkeypatch):
     made, rows, fresh = model("transformer"), sources(), []
     new_buffers = searching.SearchBatch._new_buffers
-    monkeypatch.setattr(searching.SearchBatch, "_new_buffers", lambda self: fresh.append(1) or new_buffers(self))
+    monkeypatch.setattr(
+        searching.SearchBatch, "_new_buffers", lambda self: fresh.append(1) or new_buffers(self)
+    )
     first = token_ids(decode(made, rows))
     count = len(fresh)
     assert token_ids(decode(made, rows)) == first
@@ -194,7 +207,11 @@ def test_buffers_are_kept_for_the_next_search(monkeypatch):
     assert len(fresh) == count
     assert turned == token_ids(decode(deepcopy(made), rows[::-1], sample=True, seed=2))
     task = SearchTask(made, Tokens.of, DecodeConfig(max_length=12))
-    begun = [replace(task, first=first, model=some) for first in (START, END) for some in (made, deepcopy(made))]
+    begun = [
+        replace(task, first=first, model=some)
+        for first in (START, END)
+        for some in (made, deepcopy(made))
+    ]
     inputs = [Request(row, len(row)) for row in rows[:4]]
     one, same, other, again = (sorted(searching.search(each, inputs)) for each in begun)
     assert one == same
@@ -208,7 +225,9 @@ def test_buffers_are_kept_for_the_next_search(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "change", [partial(stepped, fused=False), partial(stepped, fused=True), one_weight], ids=["plain", "fused", "one"]
+    "change",
+    [partial(stepped, fused=False), partial(stepped, fused=True), one_weight],
+    ids=["plain", "fused", "one"],
 )
 def test_changed_weights_are_copied_into_the_same_memory(change):
     module, given = decoder("transformer"), memory()
@@ -231,8 +250,12 @@ def test_the_output_with_the_largest_limit_ends_first():
     made = model("transformer")
     made.decoder.project.bias.data[END] = -1e9  # no output ends before its limit
     rows = [[5] * 12, *[[5 + n % 6] * 10 for n in range(120)]]
-    inputs = [Request(row, len(row), (5,) * 5 + (END,) if n == 0 else ()) for n, row in enumerate(rows)]
-    task = SearchTask(made, Tokens.of, DecodeConfig(max_length=40, max_length_ratio=1.0, batch_tokens=12 * 17))
+    inputs = [
+        Request(row, len(row), (5,) * 5 + (END,) if n == 0 else ()) for n, row in enumerate(rows)
+    ]
+    task = SearchTask(
+        made, Tokens.of, DecodeConfig(max_length=40, max_length_ratio=1.0, batch_tokens=12 * 17)
+    )
     hits = dict(searching.search(task, inputs))
     assert [len(hits[n][0].tokens) for n in range(len(rows))] == [5, *[10] * 120]
 
@@ -244,8 +267,14 @@ def test_steps_continue_while_weights_are_compared(length, monkeypatch):
     made, rows = model("transformer"), sources()[:1]
     made.decoder.project.bias.data[END] = -1e9  # no output ends before its limit
     taken, compared, right, refresh = [], [], buffers.DecodeBuffers.steps, StaticDecoder.refresh
-    monkeypatch.setattr(buffers.DecodeBuffers, "steps", lambda self, count: taken.append(count) or right(self, count))
-    monkeypatch.setattr(StaticDecoder, "refresh", lambda *given: compared.append(sum(taken)) or refresh(*given))
+    monkeypatch.setattr(
+        buffers.DecodeBuffers,
+        "steps",
+        lambda self, count: taken.append(count) or right(self, count),
+    )
+    monkeypatch.setattr(
+        StaticDecoder, "refresh", lambda *given: compared.append(sum(taken)) or refresh(*given)
+    )
     before = token_ids(decode(made, rows, max_length=length))
     assert (compared, sum(taken)) == ([min(length, 8)], length)
     made.decoder.project.weight.data.mul_(-2)
@@ -266,13 +295,19 @@ def test_a_search_uses_changed_weights():
     made.decoder.project.weight.data.mul_(-0.5)
     task = SearchTask(made, Tokens.of, DecodeConfig(max_length=12))
     streamed = [tuple(searching.stream(task, Request(row, len(row)))) for row in rows]
-    assert streamed == [tokens for (tokens,) in token_ids(decode(deepcopy(made), rows, max_length=12))]
+    assert streamed == [
+        tokens for (tokens,) in token_ids(decode(deepcopy(made), rows, max_length=12))
+    ]
 
 
 @torch.inference_mode()
 def test_a_graphed_encoder_encodes_smaller_batches(monkeypatch):
     """Fewer and shorter sources after more and longer ones; earlier memories are copies that replays do not change."""
-    module, rows, one = encoder("transformer"), sources(), GraphedEncoder(12, 16, torch.device("cpu"))
+    module, rows, one = (
+        encoder("transformer"),
+        sources(),
+        GraphedEncoder(12, 16, torch.device("cpu")),
+    )
 
     def record(work, **_):
         work()
@@ -306,7 +341,16 @@ def test_a_static_decoder_is_released_with_the_model():
 
 
 def test_recorded_sizes_are_few():
-    assert [rounded(count, up=True) for count in (1, 2, 3, 5, 7, 64, 65, 100)] == [1, 2, 3, 6, 8, 64, 96, 128]
+    assert [rounded(count, up=True) for count in (1, 2, 3, 5, 7, 64, 65, 100)] == [
+        1,
+        2,
+        3,
+        6,
+        8,
+        64,
+        96,
+        128,
+    ]
     assert [rounded(count, up=False) for count in (1, 5, 7, 64, 65, 100)] == [1, 4, 6, 64, 64, 96]
 
 
@@ -320,11 +364,17 @@ def test_half_precision_without_a_gpu_is_logged_once(caplog):
 
 @pytest.mark.parametrize("strategy", [BeamSearch, GreedySearch])
 def test_a_finished_slot_does_not_change(strategy):
-    generator, rows, beams = torch.Generator().manual_seed(1), 12, 3 if strategy is BeamSearch else 1
+    generator, rows, beams = (
+        torch.Generator().manual_seed(1),
+        12,
+        3 if strategy is BeamSearch else 1,
+    )
     generated = GeneratedTokens(
         *(torch.full(size, 0) for size in ((rows, beams, 17), (rows,), (rows,), (rows,), (rows, 1)))
     )
-    config = DecodeConfig(beam_size=beams, num_hypotheses=beams, length_penalty=3.0)  # a later end would score higher
+    config = DecodeConfig(
+        beam_size=beams, num_hypotheses=beams, length_penalty=3.0
+    )  # a later end would score higher
     scored = {"scored": True} if strategy is GreedySearch else {}
     searched = strategy(config, generated, torch.arange(4, 16), [], ends=True, **scored)
     searched.admit(torch.arange(rows), torch.arange(rows))
@@ -354,7 +404,9 @@ def test_a_gpu_reads_every_word_of_every_weight_for_the_fingerprints(monkeypatch
     tensors = static_decoders.weights(module)
     wanted = [each.data_ptr() for each in tensors], [each.numel() for each in tensors]
     with monkeypatch.context() as unread:  # sizes before anything is read by them
-        unread.setattr(Kernels, "fingerprints", lambda addresses, sizes: given.append(sizes.tolist()) or sizes)
+        unread.setattr(
+            Kernels, "fingerprints", lambda addresses, sizes: given.append(sizes.tolist()) or sizes
+        )
         static_decoders.WeightFingerprint(module)
     assert given.pop() == wanted[1]
     fingerprint = static_decoders.WeightFingerprint(module)
@@ -369,22 +421,35 @@ def test_a_gpu_reads_every_word_of_every_weight_for_the_fingerprints(monkeypatch
 @torch.inference_mode()
 def test_an_encoder_with_cast_weights_computes_the_same_bit_for_bit(bias, monkeypatch):
     """As autocast casts them, also after they have changed; without joining the projections of a layer anew."""
-    side = {"kind": "transformer", "dim": 16, "layers": 2, "heads": 2, "ffn_dim": 24, "attention_bias": bias}
+    side = {
+        "kind": "transformer",
+        "dim": 16,
+        "layers": 2,
+        "heads": 2,
+        "ffn_dim": 24,
+        "attention_bias": bias,
+    }
     module = build({"encoder": side, "vocab_size": 20, "decoder": side}).encoder.eval()
     source = Tokens.of([[5, 6, 7], [8]])
     with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
         cast = CastEncoder(module, ())
         for weight in (None, *static_decoders.weights(module)):
             if weight is not None:
-                weight.data.add_(0.3 * torch.randn_like(weight))  # not counted by PyTorch's version counter
+                weight.data.add_(
+                    0.3 * torch.randn_like(weight)
+                )  # not counted by PyTorch's version counter
             assert torch.equal(cast(source).states, module(source).states)
         joined, right = [], torch.cat
-        monkeypatch.setattr(torch, "cat", lambda parts, *more: joined.append(len(parts)) or right(parts, *more))
+        monkeypatch.setattr(
+            torch, "cat", lambda parts, *more: joined.append(len(parts)) or right(parts, *more)
+        )
         cast(source)
         assert 3 not in joined
         module(source)
         assert 3 in joined
-    assert not {x.data_ptr() for x in cast.casts} & {x.data_ptr() for x in static_decoders.weights(module)}
+    assert not {x.data_ptr() for x in cast.casts} & {
+        x.data_ptr() for x in static_decoders.weights(module)
+    }
 
 
 @pytest.mark.usefixtures("_as_on_a_gpu")
@@ -410,7 +475,10 @@ def test_a_recorded_beginning_reads_the_memory_of_each_search(monkeypatch):
     starts.clear()
     for _ in range(3):
         assert [token_ids(decode(made, [row])) for row in rows] == wanted
-    read = {shape: {x.data_ptr() for x in starts if x.shape == shape} for shape in {x.shape for x in starts}}
+    read = {
+        shape: {x.data_ptr() for x in starts if x.shape == shape}
+        for shape in {x.shape for x in starts}
+    }
     assert len(read) == 3
     assert sum(len(addresses) == 1 for addresses in read.values()) >= 2
 

@@ -29,7 +29,9 @@ def test_tokens_that_were_read_are_those_of_the_input_and_of_a_given_target():
         assert found.read == len(lines.encode(text)[0])
     (found,) = compute(model, [Scoring("the red dog", "a cat sat")])
     assert found.read == len(model.encode("the red dog")[0]) + len(found.result.tokens)
-    assert len(found.result.tokens) == len(model.score(["the red dog"], ["a cat sat"])[0].tokens) > 1
+    assert (
+        len(found.result.tokens) == len(model.score(["the red dog"], ["a cat sat"])[0].tokens) > 1
+    )
 
 
 def test_a_search_has_room_for_what_its_requests_need_and_for_nothing_else():
@@ -40,7 +42,9 @@ def test_a_search_has_room_for_what_its_requests_need_and_for_nothing_else():
 
     made = model("transformer")
     plain = BatchLimits(max_length=64)
-    assert limits() == limits(max_length=64) == limits(max_length=3) == plain  # similar requests share a search
+    assert (
+        limits() == limits(max_length=64) == limits(max_length=3) == plain
+    )  # similar requests share a search
     assert limits(max_length=65) == plain._replace(max_length=128)
     assert limits(min_length=1) == plain._replace(min_length=True)
     assert limits(banned=[[7], [8, 9, 10]]) == plain._replace(banned=(2, 4))
@@ -91,7 +95,9 @@ def test_looks_are_computed_in_a_thread_that_stays(monkeypatch):
 def test_a_look_that_is_computed_ends_before_its_thread_is_closed(monkeypatch):
     """A thread that computes while Python exits would abort the process: "terminate called", exit code 134."""
     wake, begun, go_on = threading.Condition(), threading.Event(), threading.Event()
-    monkeypatch.setattr(Thread, "compute", lambda *given: begun.set() or (go_on.wait(60) and ["looked"]))
+    monkeypatch.setattr(
+        Thread, "compute", lambda *given: begun.set() or (go_on.wait(60) and ["looked"])
+    )
     aside = AsideBatch("cpu", wake)
     aside.begin([Job("", Thread("a dog"), print)], translator(), [Thread("a dog")])
     assert begun.wait(60)

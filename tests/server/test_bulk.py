@@ -36,7 +36,9 @@ def server() -> Iterator[Running]:
 
 def bulk(server: Running, path: str, lines: list[object]) -> list[dict]:
     """The answers to lines: JSON values, or bytes as they are."""
-    body = b"\n".join(line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines)
+    body = b"\n".join(
+        line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines
+    )
     status, headers, answer = server.ask(path, body + b"\n", content_type=NDJSON)
     assert (status, headers["content-type"]) == (200, NDJSON)
     assert answer["text"].endswith("\n")
@@ -49,16 +51,23 @@ def test_lines_are_answered_as_requests_are(server):
     for _ in range(60):
         model = chance.choice(["rnn", "lines", "labels"])
         options = (
-            {} if model == "labels" else {"max_length": chance.choice([1, 5, 20]), "beam_size": chance.choice([1, 3])}
+            {}
+            if model == "labels"
+            else {"max_length": chance.choice([1, 5, 20]), "beam_size": chance.choice([1, 3])}
         )
         asked.append({"model": model, "input": chance.choice(TEXTS[:4]), **options})
     answers = bulk(server, "/predict", asked)
-    assert [each["id"] for each in answers] == [f"{server.last_id}-{number}" for number in range(1, 61)]
+    assert [each["id"] for each in answers] == [
+        f"{server.last_id}-{number}" for number in range(1, 61)
+    ]
     for line, answer in zip(asked, answers, strict=True):
         options = {name: value for name, value in line.items() if name not in ("model", "input")}
         assert (answer["model"], answer["version"]) == (line["model"], "7")
         (result,) = answer["results"]
-        assert result["outputs"][0]["text"] == MODELS[line["model"]].predict([line["input"]], **options)[0]
+        assert (
+            result["outputs"][0]["text"]
+            == MODELS[line["model"]].predict([line["input"]], **options)[0]
+        )
 
 
 def test_every_route_for_inputs_takes_lines(server):
@@ -73,7 +82,9 @@ def test_every_route_for_inputs_takes_lines(server):
             alone = server.ask(path, line)[2]["results"][0][key]
             found = answer["results"][0][key]
             if key == "labels":
-                alone, found = ([each["probability"] for each in labels] for labels in (alone, found))
+                alone, found = (
+                    [each["probability"] for each in labels] for labels in (alone, found)
+                )
             assert found == pytest.approx(alone, abs=1e-5)
 
 
@@ -97,7 +108,9 @@ def test_a_bad_line_does_not_end_the_others(server):
     assert len(answers) == 2 * len(bad) + 1
     for answer in answers[::2]:
         assert answer["results"][0]["outputs"][0]["text"] == wanted
-    for number, (answer, detail) in enumerate(zip(answers[1::2], bad.values(), strict=True), start=1):
+    for number, (answer, detail) in enumerate(
+        zip(answers[1::2], bad.values(), strict=True), start=1
+    ):
         assert answer["status"] in (400, 404, 413)
         assert answer["id"] == f"{server.last_id}-{2 * number}"
         assert detail in answer["detail"]
@@ -107,13 +120,22 @@ def test_images_in_lines():
     captions = captioner("rnn")
     image = {"image": "R0lGODdhCAAIAIEAAMg8KAAAAAAAAAAAACwAAAAACAAIAAAIDwABCBxIsKDBgwgTKkwYEAA7"}
     with served({"captions": captions}, limits=HttpLimits(body=500, image_body=2000)) as server:
-        answers = bulk(server, "/predict", [{"input": image}, {"input": "x.png"}, {"input": {"image": "A" * 1200}}])
+        answers = bulk(
+            server,
+            "/predict",
+            [{"input": image}, {"input": "x.png"}, {"input": {"image": "A" * 1200}}],
+        )
         assert [each.get("status") for each in answers] == [None, 400, 400]
         vectors = bulk(server, "/embed", [{"input": image}] * 3)
         (alone,) = server.ask("/embed", {"input": image})[2]["results"]
-        assert all(each["results"][0]["embedding"] == pytest.approx(alone["embedding"]) for each in vectors)
+        assert all(
+            each["results"][0]["embedding"] == pytest.approx(alone["embedding"]) for each in vectors
+        )
         (answer,) = bulk(server, "/caption", [image])
-        assert answer["results"][0]["outputs"][0]["text"] == answers[0]["results"][0]["outputs"][0]["text"]
+        assert (
+            answer["results"][0]["outputs"][0]["text"]
+            == answers[0]["results"][0]["outputs"][0]["text"]
+        )
         assert base64.b64decode(image["image"]).startswith(b"GIF")
         until(lambda: server.app.service.large_bodies == 0)
 
@@ -151,7 +173,10 @@ def test_a_line_is_answered_before_the_next_is_sent(server):
     client = Duplex(server)
     for text in TEXTS[:3]:
         client.send({"model": "rnn", "input": text, **LONG})
-        assert client.line()["results"][0]["outputs"][0]["text"] == MODELS["rnn"].predict([text], **LONG)[0]
+        assert (
+            client.line()["results"][0]["outputs"][0]["text"]
+            == MODELS["rnn"].predict([text], **LONG)[0]
+        )
     client.end()
     assert client.line() is None
     client.close()
@@ -169,7 +194,9 @@ def test_lines_leave_room_for_others(monkeypatch):
     """Of all requests of many lines together, only some lines are in the queue; the rest is not even read."""
     gate, waits = slowed(monkeypatch, MODELS["rnn"])
     limits = HttpLimits(bulk_lines=3)
-    with served({"rnn": MODELS["rnn"]}, EngineLimits(slots=2, queued_jobs=4), limits=limits) as server:
+    with served(
+        {"rnn": MODELS["rnn"]}, EngineLimits(slots=2, queued_jobs=4), limits=limits
+    ) as server:
         line = {"input": "a dog", **LONG}
         answers = []
 
@@ -201,7 +228,10 @@ def test_lines_leave_room_for_others(monkeypatch):
 def test_a_body_of_any_size_is_not_read_ahead(monkeypatch):
     gate, waits = slowed(monkeypatch, MODELS["rnn"])
     with served({"rnn": MODELS["rnn"]}, limits=HttpLimits(bulk_lines=4)) as server:
-        client, content = Duplex(server), json.dumps({"input": "a dog", "max_length": 1, "prefix": ""}).encode()
+        client, content = (
+            Duplex(server),
+            json.dumps({"input": "a dog", "max_length": 1, "prefix": ""}).encode(),
+        )
         line = content + b" " * (200_000 - len(content)) + b"\n"
         count, sent = 100, []  # 20 MB: more than the buffers of sockets hold
 
@@ -238,7 +268,9 @@ def test_a_client_that_leaves_frees_its_slots(monkeypatch):
             until(lambda: server.engine.busy == 5)
             client.close()
             until(lambda: len(server.engine._cancelled) == 5)  # while the engine waits in a step
-            gate.release(2)  # a step of each slot, which is a search of its own where PyTorch executes the decoder
+            gate.release(
+                2
+            )  # a step of each slot, which is a search of its own where PyTorch executes the decoder
             until(lambda: server.engine.busy == 0)
         gate.release(1_000_000)
         until(lambda: server.app.open == 0)
@@ -300,9 +332,14 @@ def test_lines_are_counted(server):
         lines = server.ask("/metrics")[2]["text"].splitlines()
         return float(next((line.split()[-1] for line in lines if line.startswith(name)), 0))
 
-    names = ['regard_inputs_total{model="rnn"}', 'regard_requests_total{route="/predict",status="200"}']
+    names = [
+        'regard_inputs_total{model="rnn"}',
+        'regard_requests_total{route="/predict",status="200"}',
+    ]
     before = [counted(name) for name in names]
-    answers = bulk(server, "/predict", [{"model": "rnn", "input": "a dog", "max_length": 2}] * 5 + [b"{"])
+    answers = bulk(
+        server, "/predict", [{"model": "rnn", "input": "a dog", "max_length": 2}] * 5 + [b"{"]
+    )
     assert len(answers) == 6
     until(lambda: counted(names[1]) == before[1] + 1)
     assert counted(names[0]) == before[0] + 5
@@ -324,13 +361,20 @@ def test_lines_are_split_alike_however_they_arrive():
 
     for seed in range(200):
         chance = random.Random(seed)
-        lines = [bytes(chance.choices(b"ab\r", k=chance.randrange(9))) for _ in range(chance.randrange(6))]
+        lines = [
+            bytes(chance.choices(b"ab\r", k=chance.randrange(9)))
+            for _ in range(chance.randrange(6))
+        ]
         body = b"\n".join(lines) + chance.choice([b"", b"\n"])
         places = sorted(chance.choices(range(len(body) + 1), k=chance.randrange(8)))
-        chunks = [body[first:last] for first, last in zip([0, *places], [*places, len(body)], strict=True)]
+        chunks = [
+            body[first:last] for first, last in zip([0, *places], [*places, len(body)], strict=True)
+        ]
         wanted = body.split(b"\n")
         wanted = wanted[:-1] if not wanted[-1] else wanted
-        assert asyncio.run(split(chunks, 5)) == [line if len(line) <= 5 else None for line in wanted]
+        assert asyncio.run(split(chunks, 5)) == [
+            line if len(line) <= 5 else None for line in wanted
+        ]
 
 
 def test_a_fault_of_the_server_ends_one_line(server, monkeypatch, caplog):
@@ -343,7 +387,11 @@ def test_a_fault_of_the_server_ends_one_line(server, monkeypatch, caplog):
 
     monkeypatch.setattr(NativeRoutes, "predict", predict)
     with served({"rnn": MODELS["rnn"]}) as running:
-        answers = bulk(running, "/predict", [{"input": text, "max_length": 3} for text in ("a", "the cat", "a dog")])
+        answers = bulk(
+            running,
+            "/predict",
+            [{"input": text, "max_length": 3} for text in ("a", "the cat", "a dog")],
+        )
     assert ["results" in each for each in answers] == [True, False, True]
     assert answers[1]["status"] == 500
     assert "lost" not in json.dumps(answers[1])

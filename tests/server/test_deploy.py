@@ -28,7 +28,9 @@ MANIFESTS = ("kubernetes.yaml", "kserve.yaml")
 
 def instructions() -> list[tuple[str, str]]:
     """Of the container file, with continued lines joined."""
-    text = re.sub(r"^#.*\n", "", (DEPLOY / "Containerfile").read_text(), flags=re.MULTILINE).replace("\\\n", " ")
+    text = re.sub(
+        r"^#.*\n", "", (DEPLOY / "Containerfile").read_text(), flags=re.MULTILINE
+    ).replace("\\\n", " ")
     return [tuple(line.split(None, 1)) for line in text.splitlines() if line.strip()]
 
 
@@ -79,12 +81,17 @@ def test_the_container_installs_the_wheel_with_extras_that_there_are():
     assert ("COPY", "dist/*.whl constraints.txt /wheels/") in instructions()
     assert "--constraint /wheels/constraints.txt" in install  # the versions that were tested
     ignored, *sent = (DEPLOY.parent / ".dockerignore").read_text().split()
-    assert (ignored, sent) == ("*", ["!dist/*.whl", "!constraints.txt"])  # no environment of gigabytes
+    assert (ignored, sent) == (
+        "*",
+        ["!dist/*.whl", "!constraints.txt"],
+    )  # no environment of gigabytes
 
 
 def test_the_image_keeps_its_health_check():
     """Images of podman have none in their default format, OCI."""
-    builds = [line for page in PAGES for line in page.read_text().splitlines() if "podman build" in line]
+    builds = [
+        line for page in PAGES for line in page.read_text().splitlines() if "podman build" in line
+    ]
     assert builds
     assert [line for line in builds if "--format docker" not in line] == []
 
@@ -92,14 +99,22 @@ def test_the_image_keeps_its_health_check():
 @pytest.mark.parametrize(
     ("names", "chosen"),
     [
-        (["py3-none-any", "py3-none-linux_MACHINE", "py3-none-linux_other"], "py3-none-linux_MACHINE"),
+        (
+            ["py3-none-any", "py3-none-linux_MACHINE", "py3-none-linux_other"],
+            "py3-none-linux_MACHINE",
+        ),
         (["py3-none-any", "py3-none-manylinux_2_27_MACHINE.manylinux_2_28_MACHINE"], "28_MACHINE"),
         (["py3-none-any", "py3-none-linux_other"], "py3-none-any"),
     ],
 )
-def test_the_container_installs_the_wheel_with_the_engine_where_there_is_one(tmp_path, names, chosen):
+def test_the_container_installs_the_wheel_with_the_engine_where_there_is_one(
+    tmp_path, names, chosen
+):
     (install,) = [rest for name, rest in instructions() if name == "RUN"]
-    command = install.partition("&& python -m venv")[0].replace("/wheels", str(tmp_path)) + ' && echo "$1"'
+    command = (
+        install.partition("&& python -m venv")[0].replace("/wheels", str(tmp_path))
+        + ' && echo "$1"'
+    )
     for name in names:
         (tmp_path / f"regard-1.0-{name.replace('MACHINE', platform.machine())}.whl").touch()
     found = subprocess.check_output(["sh", "-c", command], text=True).split()
@@ -110,7 +125,12 @@ def test_the_container_installs_the_wheel_with_the_engine_where_there_is_one(tmp
 def test_the_container_listens_and_is_asked_on_one_port(running):
     program, verb, *arguments = json.loads(last("ENTRYPOINT"))
     options = parsed([*arguments, *json.loads(last("CMD"))])
-    assert (program, verb, options["host"], options["models"]) == ("regard", "serve", "0.0.0.0", ["/models/model"])
+    assert (program, verb, options["host"], options["models"]) == (
+        "regard",
+        "serve",
+        "0.0.0.0",
+        ["/models/model"],
+    )
     assert int(last("EXPOSE")) == options["port"] == 8000
     host, port, path = re.search(r"http://([^:/]+):(\d+)(/[a-z/]+)", last("HEALTHCHECK")).groups()
     assert (host, int(port)) == ("127.0.0.1", 8000)
@@ -132,7 +152,10 @@ def test_manifests_are_of_known_kinds(manifest):
 def test_containers_of_manifests_have_arguments_that_serve_takes():
     entry = json.loads(last("ENTRYPOINT"))[2:]
     found = [parsed([*entry, *container["args"]]) for _, _, container in containers()]
-    assert [each["models"] for each in found] == [["en-de=/models/en-de"], ["{{.Name}}=/mnt/models"]]
+    assert [each["models"] for each in found] == [
+        ["en-de=/models/en-de"],
+        ["{{.Name}}=/mnt/models"],
+    ]
     for (_, spec, _), options in zip(containers(), found, strict=True):
         assert spec.get("terminationGracePeriodSeconds", 60) > options["drain_seconds"] + 5
 
@@ -147,7 +170,9 @@ def test_containers_of_manifests_have_the_ports_and_probes_of_the_server(running
             assert probe["port"] in (port["name"], port["containerPort"])
             assert running.ask(probe["path"])[0] == 200, probe["path"]
         live = container["livenessProbe"]["httpGet"]["path"]
-        assert live.endswith("live")  # a server that drains or loads is alive: it must not be killed
+        assert live.endswith(
+            "live"
+        )  # a server that drains or loads is alive: it must not be killed
 
 
 def test_containers_of_manifests_run_without_privileges():
@@ -176,6 +201,8 @@ def test_manifests_name_each_other(running):
     runtime, service = yaml.safe_load_all((DEPLOY / "kserve.yaml").read_text())
     model = service["spec"]["predictor"]["model"]
     assert model["runtime"] == runtime["metadata"]["name"]
-    assert model["modelFormat"]["name"] in {each["name"] for each in runtime["spec"]["supportedModelFormats"]}
+    assert model["modelFormat"]["name"] in {
+        each["name"] for each in runtime["spec"]["supportedModelFormats"]
+    }
     body = {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1], "data": ["abc"]}]}
     assert running.ask(f"/v2/models/{service['metadata']['name']}/infer", body)[0] == 200

@@ -12,7 +12,13 @@ import pytest
 import torch
 
 import regard
-from regard.core.errors import DeadlineExceeded, EngineFailed, InvalidArgument, Overloaded, ServerStopping
+from regard.core.errors import (
+    DeadlineExceeded,
+    EngineFailed,
+    InvalidArgument,
+    Overloaded,
+    ServerStopping,
+)
 from regard.inference.pipelines import Output
 from regard.server import jobs as jobs_module, searches
 from regard.server.engine import Engine, EngineLimits
@@ -21,7 +27,14 @@ from regard.server.job_queue import JobQueue, Lanes
 from regard.server.jobs import Embedding, Generation, Inspection, Job, Scoring, Work
 from support.predictors import classifier, language_model, masked_model, replace_step, translator
 
-TEXTS = ["the cat sat", "a dog ran on the mat", "the", "on the mat the red cat sat; a dogma", "dog", ""]
+TEXTS = [
+    "the cat sat",
+    "a dog ran on the mat",
+    "the",
+    "on the mat the red cat sat; a dogma",
+    "dog",
+    "",
+]
 PATIENCE = 60.0
 LONG = {"min_length": 8, "max_length": 12}
 
@@ -56,7 +69,11 @@ def any_engine(request, monkeypatch) -> Iterator[Engine]:
 
 
 def started(**limits) -> Iterator[Engine]:
-    engine = Engine(EngineLimits(slots=4, hypotheses=16, queued_jobs=200, queued_tokens=10_000, batch=3, **limits))
+    engine = Engine(
+        EngineLimits(
+            slots=4, hypotheses=16, queued_jobs=200, queued_tokens=10_000, batch=3, **limits
+        )
+    )
     for decoder in ("transformer", "rnn", "conv"):
         engine.load(decoder, "1", translator(decoder=decoder))
     engine.load("exact", "1", translator(encoder="transformer"))
@@ -115,10 +132,15 @@ def test_looks_of_several_models_that_come_together_are_all_answered():
     engine = Engine(EngineLimits(slots=4))
     for name, model in models.items():
         engine.load(name, "1", model)
-    looks = {name: ask(engine, name, Inspection(TEXTS[0], options={"max_length": 8})) for name in models}
+    looks = {
+        name: ask(engine, name, Inspection(TEXTS[0], options={"max_length": 8})) for name in models
+    }
     engine.start()
     for name, each in looks.items():
-        assert each.wait().output["text"] == regard.look(models[name], TEXTS[0], max_length=8).output.text, name
+        assert (
+            each.wait().output["text"]
+            == regard.look(models[name], TEXTS[0], max_length=8).output.text
+        ), name
     engine.stop()
 
 
@@ -135,7 +157,10 @@ def test_a_look_that_is_cancelled_while_it_searches_gives_nothing(engine, held_l
 
 
 def test_an_engine_that_does_nothing_with_its_jobs_is_stuck(engine):
-    release, job = threading.Event(), Job("rnn", Generation(TEXTS[0]), lambda result: release.wait(PATIENCE))
+    release, job = (
+        threading.Event(),
+        Job("rnn", Generation(TEXTS[0]), lambda result: release.wait(PATIENCE)),
+    )
     assert engine.stuck() == 0.0
     engine.submit(job)  # whose receiver blocks the engine's thread
     other = ask(engine, "rnn", Generation(TEXTS[1], LONG))
@@ -162,7 +187,9 @@ def expected(engine: Engine, model: str, work: Work):
     if isinstance(work, Embedding):
         return predictor.embed([work.input], truncate=work.truncate)[0]
     if isinstance(work, Inspection):
-        return regard.look(predictor, work.input, output=work.output, layers=work.layers, words=work.words)
+        return regard.look(
+            predictor, work.input, output=work.output, layers=work.layers, words=work.words
+        )
     found = predictor.outputs(
         [work.input],
         prefixes=[work.prefix] if work.prefix else None,
@@ -179,7 +206,9 @@ def expected(engine: Engine, model: str, work: Work):
 def _stopped(output: Output, strings: Sequence[str]) -> Output:
     """What is before the first of these strings; its tokens are not compared."""
     places = [place for each in strings if (place := output.text.find(each)) >= 0]
-    return replace(output, text=output.text[: min(places)], finish_reason="end") if places else output
+    return (
+        replace(output, text=output.text[: min(places)], finish_reason="end") if places else output
+    )
 
 
 def assert_equal(result, wanted, *, exact: bool = False) -> None:
@@ -237,21 +266,34 @@ def works(chance: random.Random) -> tuple[str, Work]:
     if kind == 4:
         return "labels", Generation(text, chance.choice([{}, {"num_hypotheses": 2}]), scores=True)
     if kind == 5:
-        return chance.choice(["lines", "running"]), Generation("the cat", {"max_length": chance.choice([4, 20])})
+        return chance.choice(["lines", "running"]), Generation(
+            "the cat", {"max_length": chance.choice([4, 20])}
+        )
     if kind == 6:
-        return model, Scoring(text, "a dog sat") if chance.random() < 0.5 else Generation(text, short, attention=True)
+        return model, Scoring(text, "a dog sat") if chance.random() < 0.5 else Generation(
+            text, short, attention=True
+        )
     if kind == 7:
         return "lines", Scoring("the cat sat")
     if kind == 8:
         every = [model, "labels", "lines", "running", "masked"]
         return chance.choice(every), Embedding(text, truncate=chance.random() < 0.5)
     if kind == 9:
-        output, rows = chance.choice([("the mat", None), ("a dog", (1, 3))]), chance.choice([None, (0, 2)])
-        return model, Inspection(text or "a", output[0], rows=output[1] or rows, columns=rows, words=rows is None)
+        output, rows = (
+            chance.choice([("the mat", None), ("a dog", (1, 3))]),
+            chance.choice([None, (0, 2)]),
+        )
+        return model, Inspection(
+            text or "a", output[0], rows=output[1] or rows, columns=rows, words=rows is None
+        )
     if kind == 10:
-        return chance.choice(["labels", "masked"]), Inspection("the cat sat", heads=chance.choice([None, (0,)]))
+        return chance.choice(["labels", "masked"]), Inspection(
+            "the cat sat", heads=chance.choice([None, (0,)])
+        )
     if kind == 11:
-        return chance.choice(["rnn", "exact"]), Generation(text, {**short, "min_length": 3}, stop=["a", " c"])
+        return chance.choice(["rnn", "exact"]), Generation(
+            text, {**short, "min_length": 3}, stop=["a", " c"]
+        )
     return model, Generation(text, short, scores=chance.random() < 0.5)
 
 
@@ -286,7 +328,9 @@ def test_any_mixture_of_jobs_is_answered_as_each_alone(any_engine):
         thread.join()
     checked = 0
     for answer, model, work in answers:
-        if answer not in cancelled and not (isinstance(answer.wait(), DeadlineExceeded) and answer in late):
+        if answer not in cancelled and not (
+            isinstance(answer.wait(), DeadlineExceeded) and answer in late
+        ):
             assert_equal(answer.wait(), expected(engine, model, work), exact=model == "exact")
             checked += 1
     assert checked > 30
@@ -318,7 +362,10 @@ def test_a_bad_input_is_refused_alone(engine):
     assert_equal(answers[-1].wait(), expected(engine, "transformer", good))
     for answer in answers[1:-1]:
         assert isinstance(answer.wait(), ValueError)
-    labels = [ask(engine, "labels", work) for work in (Generation("cat"), Generation(np.zeros((4, 4, 3), np.uint8)))]
+    labels = [
+        ask(engine, "labels", work)
+        for work in (Generation("cat"), Generation(np.zeros((4, 4, 3), np.uint8)))
+    ]
     assert_equal(labels[0].wait(), expected(engine, "labels", Generation("cat")))
     assert isinstance(labels[1].wait(), InvalidArgument)
     with pytest.raises(InvalidArgument, match=r"model: wanted one of transformer.*; got 'nothing'"):
@@ -486,8 +533,14 @@ def test_a_lane_without_room_does_not_keep_others_waiting():
 
 def test_the_turns_of_many_clients_are_those_of_the_least_busy_who_waited_longest():
     chance, queue = random.Random(3), JobQueue(max_jobs=1000, max_tokens=100_000)
-    lanes, running = Lanes(queue), Counter({str(number): chance.randrange(4) for number in range(9)})
-    jobs = [Job("m", Generation("x"), lambda result: None, client=str(chance.randrange(9))) for _ in range(200)]
+    lanes, running = (
+        Lanes(queue),
+        Counter({str(number): chance.randrange(4) for number in range(9)}),
+    )
+    jobs = [
+        Job("m", Generation("x"), lambda result: None, client=str(chance.randrange(9)))
+        for _ in range(200)
+    ]
     for number, job in enumerate(jobs):
         queue.add(job)
         lanes.add(number % 3, job)
@@ -508,7 +561,9 @@ def test_a_client_with_many_jobs_leaves_slots_to_others(engine, slow):
     one = ask(engine, "rnn", Generation("dog", LONG), client="one")
     slow.go_on()
     one.wait()
-    assert sum(answer.ended.is_set() for answer in many) <= 4 + 3  # it was admitted with the first that became free
+    assert (
+        sum(answer.ended.is_set() for answer in many) <= 4 + 3
+    )  # it was admitted with the first that became free
     assert all(isinstance(answer.wait(), list) for answer in many)
 
 
@@ -545,12 +600,21 @@ def test_an_output_that_spells_a_banned_phrase_otherwise_is_searched_again(monke
     again = []
     search_again = Engine._search_again
     monkeypatch.setattr(
-        Engine, "_search_again", lambda self, group, each: (again.append(each.job), search_again(self, group, each))[1]
+        Engine,
+        "_search_again",
+        lambda self, group, each: (again.append(each.job), search_again(self, group, each))[1],
     )
     engine = Engine(EngineLimits(slots=4))
     engine.load("characters", "1", translator("characters"))
     engine.start()
-    options = {"sample": True, "temperature": 1.5, "min_length": 3, "max_length": 8, "num_hypotheses": 6, "seed": 3}
+    options = {
+        "sample": True,
+        "temperature": 1.5,
+        "min_length": 3,
+        "max_length": 8,
+        "num_hypotheses": 6,
+        "seed": 3,
+    }
     works = [
         Generation(text, options, banned=tuple("aeiotn"), scores=True, number=number)
         for number, text in enumerate(TEXTS)

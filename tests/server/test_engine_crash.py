@@ -67,14 +67,19 @@ def test_a_fault_of_the_engine_ends_every_job_and_is_told(crashing, caplog):
     crashing.start()
     assert told.wait(PATIENCE)
     assert [type(each) for each in results] == [EngineCrashed] * 3
-    assert str(results[0]) == "wanted an engine that answers; got one that ZeroDivisionError ended. Ask again later."
+    assert (
+        str(results[0])
+        == "wanted an engine that answers; got one that ZeroDivisionError ended. Ask again later."
+    )
     assert "planted" in caplog.text
     assert not crashing.ready
     assert crashing.stuck() == crashing.busy == 0
     with pytest.raises(EngineCrashed):
         crashing.submit(Job("m", Generation("the cat"), results.append))
     late: list[EngineCrashed] = []
-    ReplicaRouter([crashing], {"m": [0]}).when_crashed(late.append)  # one that asks too late is told at once
+    ReplicaRouter([crashing], {"m": [0]}).when_crashed(
+        late.append
+    )  # one that asks too late is told at once
     assert late == [results[0]]
     assert crashing.stop(PATIENCE)
 
@@ -99,7 +104,14 @@ def server(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen, in
     command = [sys.executable, "-m", "regard", "serve", model, "--port", "0", *arguments]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
     try:
-        yield process, next(int(said[1]) for line in process.stderr if (said := re.search(r"on http.*:(\d+)", line)))
+        yield (
+            process,
+            next(
+                int(said[1])
+                for line in process.stderr
+                if (said := re.search(r"on http.*:(\d+)", line))
+            ),
+        )
     finally:
         process.kill()
         process.wait()
@@ -118,7 +130,11 @@ def ask(port: int, **options) -> tuple[int, dict]:
 
 def crash(folder: Path, port: int) -> list[tuple[int, dict]]:
     """The answers to requests that a fault of the engine meets."""
-    long = {"input": ["abc"] * 60, "min_length": 200, "max_length": 200}  # not answered before the fault is planted
+    long = {
+        "input": ["abc"] * 60,
+        "min_length": 200,
+        "max_length": 200,
+    }  # not answered before the fault is planted
     with ThreadPoolExecutor() as pool:
         asked = [pool.submit(ask, port, **long) for _ in range(3)]
         (folder / "fault").touch()

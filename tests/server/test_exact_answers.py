@@ -61,7 +61,15 @@ UNCOMPILED = {
     "concatenated": {"position_mode": "concatenate"},
 }
 DECODERS |= {name: {**TRANSFORMER, **options} for name, options in (VARIANTS | UNCOMPILED).items()}
-TEXTS = ["the cat sat", "a dog ran on the mat", "the", "on the mat the red cat sat; a dogma", "dog", "", "the " * 40]
+TEXTS = [
+    "the cat sat",
+    "a dog ran on the mat",
+    "the",
+    "on the mat the red cat sat; a dogma",
+    "dog",
+    "",
+    "the " * 40,
+]
 OPTIONS = [
     {"max_length": 9},
     {"max_length": 25, "min_length": 6},
@@ -78,11 +86,18 @@ def translator(encoder: dict, decoder: dict) -> Predictor:
     model = regard.build({**parts, "vocab_size": words.size}).eval()
     with torch.no_grad():
         model.decoder.project.weight *= 2
-    return Predictor(model, Recipe.of({"data": COPY, "model": parts, "decode": {"max_length": 30}}), (words,), words)
+    return Predictor(
+        model,
+        Recipe.of({"data": COPY, "model": parts, "decode": {"max_length": 30}}),
+        (words,),
+        words,
+    )
 
 
 def pictures(count: int) -> list[np.ndarray]:
-    return [np.random.default_rng(seed).integers(0, 256, (32, 32, 3), np.uint8) for seed in range(count)]
+    return [
+        np.random.default_rng(seed).integers(0, 256, (32, 32, 3), np.uint8) for seed in range(count)
+    ]
 
 
 PAIRS = [
@@ -103,9 +118,16 @@ MEMBERS: dict[str, tuple[Callable[[], Predictor], list]] = {
 
 
 def assert_exact(
-    predictor: Predictor, inputs: list, slots: int, seed: int = 0, count: int = COUNT, threads: int = 1
+    predictor: Predictor,
+    inputs: list,
+    slots: int,
+    seed: int = 0,
+    count: int = COUNT,
+    threads: int = 1,
 ) -> None:
-    engine = Engine(EngineLimits(slots=slots, queued_jobs=1000, queued_tokens=1 << 30, searches=threads), "cpu")
+    engine = Engine(
+        EngineLimits(slots=slots, queued_jobs=1000, queued_tokens=1 << 30, searches=threads), "cpu"
+    )
     engine.load("m", "1", predictor)
     engine.start()
     answers: list[tuple[Generation, list, threading.Event]] = []
@@ -115,10 +137,18 @@ def assert_exact(
         chance = random.Random(10 * seed + number)
         for _ in range(count // 2):
             work = Generation(
-                chance.choice(inputs), chance.choice(OPTIONS), scores=True, number=chance.randrange(3), truncate=True
+                chance.choice(inputs),
+                chance.choice(OPTIONS),
+                scores=True,
+                number=chance.randrange(3),
+                truncate=True,
             )
             found, ended = [], threading.Event()
-            job = Job("m", work, lambda result, found=found, ended=ended: (found.append(result), ended.set()))
+            job = Job(
+                "m",
+                work,
+                lambda result, found=found, ended=ended: (found.append(result), ended.set()),
+            )
             engine.submit(job)
             answers.append((work, found, ended))
             if chance.random() < 0.15:
@@ -152,7 +182,9 @@ def test_an_answer_does_not_depend_on_what_is_computed_beside_it(member):
     assert_exact(make(), inputs, slots=8)
 
 
-@pytest.mark.parametrize("member", ["lstm to bahdanau", "conv to conv", "transformer to transformer"])
+@pytest.mark.parametrize(
+    "member", ["lstm to bahdanau", "conv to conv", "transformer to transformer"]
+)
 def test_nor_on_which_of_several_searches_computes_it(member, monkeypatch):
     """With searches of two hypotheses or more in two threads at once, of which small ones are interrupted."""
     monkeypatch.setattr(searches, "FULL_ROWS", 2)

@@ -39,33 +39,62 @@ def test_answers_are_those_of_predict(server):
     assert (status, answer["model"], answer["version"]) == (200, "rnn", "7")
     assert outputs(answer) == [[text] for text in MODELS["rnn"].predict(texts, **LONG)]
     assert answer["id"] == headers["x-request-id"]
-    best = {"model": "rnn", "input": "a dog", "beam_size": 3, "num_hypotheses": 2, "scores": True, "tokens": True}
+    best = {
+        "model": "rnn",
+        "input": "a dog",
+        "beam_size": 3,
+        "num_hypotheses": 2,
+        "scores": True,
+        "tokens": True,
+    }
     _, _, answer = server.ask("/predict", {**best, "max_length": 6})
-    wanted = MODELS["rnn"].outputs(["a dog"], beam_size=3, num_hypotheses=2, scores=True, max_length=6)[0]
+    wanted = MODELS["rnn"].outputs(
+        ["a dog"], beam_size=3, num_hypotheses=2, scores=True, max_length=6
+    )[0]
     for got, each in zip(answer["results"][0]["outputs"], wanted, strict=True):
-        assert (got["text"], got["tokens"], got["finish_reason"]) == (each.text, [*each.tokens], each.finish_reason)
+        assert (got["text"], got["tokens"], got["finish_reason"]) == (
+            each.text,
+            [*each.tokens],
+            each.finish_reason,
+        )
         assert got["score"] == pytest.approx(each.score, abs=1e-5)
         assert got["log_probabilities"] == pytest.approx(each.log_probabilities, abs=1e-5)
-    _, _, answer = server.ask("/predict", {"model": "labels", "input": "a dog", "num_hypotheses": 3})
+    _, _, answer = server.ask(
+        "/predict", {"model": "labels", "input": "a dog", "num_hypotheses": 3}
+    )
     assert answer["results"][0]["outputs"][0]["probabilities"].keys() == {"bad", "fine", "good"}
-    assert outputs(answer) == [[each.text for each in MODELS["labels"].outputs(["a dog"], num_hypotheses=3)[0]]]
+    assert outputs(answer) == [
+        [each.text for each in MODELS["labels"].outputs(["a dog"], num_hypotheses=3)[0]]
+    ]
 
 
 def test_attention_comes_with_an_answer(server):
-    _, _, answer = server.ask("/predict", {"model": "rnn", "input": "a dog", "attention": True, **LONG})
+    _, _, answer = server.ask(
+        "/predict", {"model": "rnn", "input": "a dog", "attention": True, **LONG}
+    )
     weights = answer["results"][0]["outputs"][0]["attention"]
-    assert all(sum(row) == pytest.approx(1, abs=1e-5) for layer in weights for head in layer for row in head)
+    assert all(
+        sum(row) == pytest.approx(1, abs=1e-5)
+        for layer in weights
+        for head in layer
+        for row in head
+    )
 
 
 def test_scores_are_those_of_score(server):
     asked = {"model": "rnn", "input": ["the cat", "a dog"], "target": ["a mat", "the"]}
     _, _, answer = server.ask("/score", asked)
-    for got, wanted in zip(answer["results"], MODELS["rnn"].score(asked["input"], asked["target"]), strict=True):
+    for got, wanted in zip(
+        answer["results"], MODELS["rnn"].score(asked["input"], asked["target"]), strict=True
+    ):
         assert got["tokens"] == [*wanted.tokens]
         assert got["log_probabilities"] == pytest.approx(wanted.log_probabilities, abs=1e-5)
     assert server.ask("/score", {"model": "lines", "input": "the cat"})[0] == 200
     status, _, answer = server.ask("/score", {**asked, "target": ["a"]})
-    assert (status, answer["detail"]) == (400, "target: wanted 2, one for each input; got 1. Give each one.")
+    assert (status, answer["detail"]) == (
+        400,
+        "target: wanted 2, one for each input; got 1. Give each one.",
+    )
 
 
 def events(answer: http.client.HTTPResponse) -> Iterator[dict]:
@@ -108,21 +137,61 @@ def test_a_stream_is_greedy_where_the_recipe_has_a_beam():
 @pytest.mark.parametrize(
     ("path", "body", "status", "detail"),
     [
-        ("/predict", b"{", 400, "body: wanted a request of this route; got Input data was truncated"),
+        (
+            "/predict",
+            b"{",
+            400,
+            "body: wanted a request of this route; got Input data was truncated",
+        ),
         ("/predict", b"[" * 150_000, 400, "body: wanted JSON nested at most 32 deep"),
         ("/predict", b'{"input": "\xff"}', 400, "body: wanted a request of this route"),
-        ("/predict", {"input": 3, "model": "rnn"}, 400, "Expected `str | object | array`, got `int`"),
+        (
+            "/predict",
+            {"input": 3, "model": "rnn"},
+            400,
+            "Expected `str | object | array`, got `int`",
+        ),
         ("/predict", {"model": "rnn"}, 400, "missing required field `input`"),
-        ("/predict", {"text": "x"}, 400, "unknown field `text`. It needs input; see /openapi.json."),
+        (
+            "/predict",
+            {"text": "x"},
+            400,
+            "unknown field `text`. It needs input; see /openapi.json.",
+        ),
         ("/predict", {"input": "x", "model": "rnn", "beam": 3}, 400, "unknown field `beam`"),
-        ("/predict", {"input": "x", "model": "rnn", "beam_size": 0}, 400, "decode.beam_size: wanted"),
-        ("/predict", {"input": "x", "model": "rnn", "quantization": "int8"}, 400, "unknown field `quantization`"),
-        ("/predict", {"input": "x", "model": "rnn", "timeout_ms": 0}, 400, "timeout_ms: wanted more than 0"),
+        (
+            "/predict",
+            {"input": "x", "model": "rnn", "beam_size": 0},
+            400,
+            "decode.beam_size: wanted",
+        ),
+        (
+            "/predict",
+            {"input": "x", "model": "rnn", "quantization": "int8"},
+            400,
+            "unknown field `quantization`",
+        ),
+        (
+            "/predict",
+            {"input": "x", "model": "rnn", "timeout_ms": 0},
+            400,
+            "timeout_ms: wanted more than 0",
+        ),
         ("/predict", {"input": [], "model": "rnn"}, 400, "input: wanted 1 to 256; got 0"),
-        ("/predict", {"input": ["x"] * 257, "model": "rnn"}, 400, "input: wanted 1 to 256; got 257"),
+        (
+            "/predict",
+            {"input": ["x"] * 257, "model": "rnn"},
+            400,
+            "input: wanted 1 to 256; got 257",
+        ),
         ("/predict", {"input": "x " * 5000, "model": "rnn"}, 400, "wanted at most 1000 tokens"),
         ("/predict", {"input": "x"}, 404, "model: wanted one of rnn, labels, lines; got none"),
-        ("/predict", {"input": "x", "model": "../../etc"}, 404, "model: wanted one of rnn, labels, lines; got '../../"),
+        (
+            "/predict",
+            {"input": "x", "model": "../../etc"},
+            404,
+            "model: wanted one of rnn, labels, lines; got '../../",
+        ),
         ("/../../etc/passwd", None, 404, "path: wanted one of"),
         ("/predict", None, 405, "method: wanted POST; got GET"),
     ],
@@ -139,14 +208,21 @@ def test_a_wrong_option_is_named_as_the_request_names_it(server):
     _, _, answer = server.ask("/predict", {"input": "x", "model": "rnn", "beam_size": 0})
     parts = {name: answer[name] for name in ("argument", "wanted", "got", "remedy")}
     assert parts.pop("remedy")
-    assert parts == {"argument": "beam_size", "wanted": "a whole number of at least 1 and at most 1000", "got": "0"}
+    assert parts == {
+        "argument": "beam_size",
+        "wanted": "a whole number of at least 1 and at most 1000",
+        "got": "0",
+    }
 
 
 def test_other_content_and_large_bodies_are_refused(server):
     assert server.ask("/predict", {"input": "x"}, content_type="text/plain")[0] == 415
     with served({"rnn": MODELS["rnn"]}, limits=HttpLimits(body=1000)) as small:
         assert small.ask("/predict", b" " * 1001)[0] == 413
-        assert small.ask("/predict", json.dumps({"input": "a dog", **LONG}).encode().ljust(1000))[0] == 200
+        assert (
+            small.ask("/predict", json.dumps({"input": "a dog", **LONG}).encode().ljust(1000))[0]
+            == 200
+        )
         assert small.ask("/predict", {"input": "a dog", **LONG})[0] == 200
 
 
@@ -162,7 +238,12 @@ def test_every_answer_has_headers_that_browsers_heed(server):
 def test_keys_are_asked_for_everywhere_but_for_health():
     with served({"rnn": MODELS["rnn"]}, keys=["secret", "other"]) as running:
         body = {"input": "a dog", **LONG}
-        for given in ({}, {"authorization": "Bearer wrong"}, {"authorization": "secret"}, {"authorization": "Bearer"}):
+        for given in (
+            {},
+            {"authorization": "Bearer wrong"},
+            {"authorization": "secret"},
+            {"authorization": "Bearer"},
+        ):
             status, headers, answer = running.ask("/predict", body, **given)
             assert (status, headers["www-authenticate"]) == (401, "Bearer")
             assert "secret" not in json.dumps(answer)
@@ -177,17 +258,25 @@ def test_overload_gives_429_and_nothing_else(monkeypatch):
         served({"rnn": MODELS["rnn"]}, EngineLimits(slots=2, queued_jobs=4)) as running,
         ThreadPoolExecutor(60) as pool,
     ):
-        asked = [pool.submit(running.ask, "/predict", {"input": "a dog", **LONG}) for _ in range(60)]
+        asked = [
+            pool.submit(running.ask, "/predict", {"input": "a dog", **LONG}) for _ in range(60)
+        ]
         until(lambda: sum(each.done() for each in asked) >= 60 - 2 - 4)
         gate.release(100_000)
         answers = [each.result(PATIENCE) for each in asked]
         counts = {status: sum(answer[0] == status for answer in answers) for status in (200, 429)}
         assert sum(counts.values()) == 60
         assert 1 <= counts[200] <= 6 + 2
-        assert all(1 <= int(headers["retry-after"]) <= 60 for status, headers, _ in answers if status == 429)
+        assert all(
+            1 <= int(headers["retry-after"]) <= 60
+            for status, headers, _ in answers
+            if status == 429
+        )
         text = running.ask("/metrics")[2]["text"]
         for status, count in counts.items():
-            assert f'regard_requests_total{{route="/predict",status="{status}"}} {count:.1f}' in text
+            assert (
+                f'regard_requests_total{{route="/predict",status="{status}"}} {count:.1f}' in text
+            )
         assert running.engine.busy == 0
 
 
@@ -205,12 +294,17 @@ def test_a_disconnected_client_frees_its_slot(monkeypatch):
                 assert connection.getresponse().readline().startswith(b"data: ")
             connection.sock.close()
             connection.close()
-            until(lambda: running.engine._cancelled or running.engine.busy == 0)  # between two steps, it goes at once
+            until(
+                lambda: running.engine._cancelled or running.engine.busy == 0
+            )  # between two steps, it goes at once
             gate.release(1)  # the step that runs now is the last one
             until(lambda: running.engine.busy == 0)
         gate.release(100_000)
         assert running.ask("/predict", {"input": "a dog", **LONG})[0] == 200
-        assert 'regard_requests_cancelled_total{route="/predict"} 2.0' in running.ask("/metrics")[2]["text"]
+        assert (
+            'regard_requests_cancelled_total{route="/predict"} 2.0'
+            in running.ask("/metrics")[2]["text"]
+        )
 
 
 def test_a_deadline_gives_504(monkeypatch):
@@ -229,11 +323,15 @@ def test_a_deadline_may_be_a_header_of_any_api(monkeypatch, server):
     }
     with served({"rnn": MODELS["rnn"]}) as running:
         for path, body in asked.items():
-            threading.Timer(0.3, gate.release, [2]).start()  # the step that waits, not all of the output
+            threading.Timer(
+                0.3, gate.release, [2]
+            ).start()  # the step that waits, not all of the output
             assert running.ask(path, body, x_timeout_ms="50")[0] == 504
         gate.release(100_000)
     for wrong in ("-1", "soon", "1.5"):
-        status, _, answer = server.ask("/predict", {"input": "a", "model": "rnn"}, x_timeout_ms=wrong)
+        status, _, answer = server.ask(
+            "/predict", {"input": "a", "model": "rnn"}, x_timeout_ms=wrong
+        )
         assert (status, answer["detail"].partition(";")[0]) == (
             400,
             "x-timeout-ms: wanted milliseconds, a whole number",
@@ -244,7 +342,15 @@ def test_a_deadline_in_a_stream_is_its_last_event(monkeypatch):
     gate, _ = slowed(monkeypatch, MODELS["rnn"])
     with served({"rnn": MODELS["rnn"]}) as running:
         connection = running.connect()
-        body = json.dumps({"input": "a dog", "stream": True, "timeout_ms": 1000, "min_length": 200, "max_length": 200})
+        body = json.dumps(
+            {
+                "input": "a dog",
+                "stream": True,
+                "timeout_ms": 1000,
+                "min_length": 200,
+                "max_length": 200,
+            }
+        )
         gate.release(20)  # some pieces
         connection.request("POST", "/predict", body, {"content-type": "application/json"})
         answer = connection.getresponse()
@@ -252,9 +358,15 @@ def test_a_deadline_in_a_stream_is_its_last_event(monkeypatch):
         *pieces, last = events(answer)
         connection.close()
         assert "".join(piece["text"] for piece in pieces)
-        assert (last["error"]["status"], last["error"]["id"]) == (504, answer.headers["x-request-id"])
+        assert (last["error"]["status"], last["error"]["id"]) == (
+            504,
+            answer.headers["x-request-id"],
+        )
         until(lambda: running.engine.busy == running.app.open == 0)
-        assert 'regard_deadlines_missed_total{route="/predict"} 1.0' in running.ask("/metrics")[2]["text"]
+        assert (
+            'regard_deadlines_missed_total{route="/predict"} 1.0'
+            in running.ask("/metrics")[2]["text"]
+        )
 
 
 def test_a_slow_reader_stalls_nobody():

@@ -58,7 +58,10 @@ def computed(lane: str = "batch", *, most: int = 9, aside: bool = False) -> Job:
 
 
 def admissions(**changes) -> Admissions:
-    return Admissions(**{"slots": 4, "hypotheses": 10, "batch": 2, "threads": 1, "rows": 0, "aside": False} | changes)
+    return Admissions(
+        **{"slots": 4, "hypotheses": 10, "batch": 2, "threads": 1, "rows": 0, "aside": False}
+        | changes
+    )
 
 
 def test_hypotheses_of_all_searches_are_limited():
@@ -88,7 +91,9 @@ ALONE = {  # a forward pass under capture is of one input, and edits are of one 
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", [each for each in kinds_of_work() if each.__module__.startswith("regard.")])
+@pytest.mark.parametrize(
+    "kind", [each for each in kinds_of_work() if each.__module__.startswith("regard.")]
+)
 def test_work_that_is_captured_or_edited_is_computed_alone(kind):
     round_ = admissions(batch=3)
     together = [round_.choose(computed(most=kind.most)) for _ in range(4)]
@@ -130,7 +135,15 @@ def test_the_time_to_try_again_is_that_of_the_last_seconds(monkeypatch):
     assert drain.seconds_for(50) == 1  # nothing is known
     now[0] += 10
     drain.ended(20)  # two a second, over all that counts
-    assert [drain.seconds_for(jobs) for jobs in (0, 1, 2, 3, 119, 120, 500)] == [1, 1, 1, 2, 60, 60, 60]
+    assert [drain.seconds_for(jobs) for jobs in (0, 1, 2, 3, 119, 120, 500)] == [
+        1,
+        1,
+        1,
+        2,
+        60,
+        60,
+        60,
+    ]
     now[0] += 5
     drain.ended(40)  # eight a second for half of it
     assert [drain.seconds_for(jobs) for jobs in (5, 6, 50)] == [1, 2, 10]

@@ -99,7 +99,10 @@ def test_settings_of_requests_are_kept_up_to_a_number(monkeypatch):
         return settings._replace(number=work.options["seed"])
 
     monkeypatch.setattr(Planner, "_new_settings", new_settings)
-    one, other = ([planner.settings(Generation("a", options={"seed": seed})) for seed in (1, 1, 2)] for _ in "ab")
+    one, other = (
+        [planner.settings(Generation("a", options={"seed": seed})) for seed in (1, 1, 2)]
+        for _ in "ab"
+    )
     assert all(a is b for a, b in zip(one, other, strict=True))
     assert one[0] is one[1] is not one[2]
     assert made == [1, 2]
@@ -123,8 +126,16 @@ def test_a_value_that_cannot_be_compared_is_refused_as_any_other():
 
 
 def test_ten_thousand_examples_of_a_data_set_are_read(monkeypatch):
-    for count, known, more in ((9_999, 9_999, False), (10_000, 10_000, False), (10_001, 10_000, True)):
-        monkeypatch.setattr(studio_data, "pairs_of", lambda *given, count=count, **options: iter([("a", "b")] * count))
+    for count, known, more in (
+        (9_999, 9_999, False),
+        (10_000, 10_000, False),
+        (10_001, 10_000, True),
+    ):
+        monkeypatch.setattr(
+            studio_data,
+            "pairs_of",
+            lambda *given, count=count, **options: iter([("a", "b")] * count),
+        )
         found = studio_data._measured(translator(), DataSet(("x.tsv",)))
         assert (len(found.pairs), found.more) == (known, more)
 
@@ -132,7 +143,9 @@ def test_ten_thousand_examples_of_a_data_set_are_read(monkeypatch):
 def test_heads_are_measured_over_128_examples_and_ablated_over_32(monkeypatch):
     """In their order, each once."""
     model, data = translator(), DataSet(("x.tsv",))
-    monkeypatch.setattr(studio_data, "pairs_of", lambda *given, **options: iter([("the cat", "a")] * 200))
+    monkeypatch.setattr(
+        studio_data, "pairs_of", lambda *given, **options: iter([("the cat", "a")] * 200)
+    )
     measured = studio_data._measured(model, data)
     for before, index, added in ((0, 0, 1), (0, 1, 0), (127, 127, 1), (127, 126, 0), (128, 128, 0)):
         measured.meter = Mock(inputs=before)
@@ -140,7 +153,9 @@ def test_heads_are_measured_over_128_examples_and_ablated_over_32(monkeypatch):
         assert measured.meter.add.call_count == added, (before, index)
     lengths: list[int] = []
     monkeypatch.setattr(
-        studio_data, "_loss", lambda predictor, pairs: float(lengths.append(len(pairs)) or len(lengths))
+        studio_data,
+        "_loss",
+        lambda predictor, pairs: float(lengths.append(len(pairs)) or len(lengths)),
     )
     left = [studio_data.AblationStep("", data)._step(model) for _ in range(3)]
     assert lengths == [32, 32, 32]

@@ -24,7 +24,9 @@ LONG = {"min_length": 6, "max_length": 8}
 def test_a_line_is_a_key_with_its_settings(tmp_path):
     file = tmp_path / "keys.txt"
     file.write_text(
-        "# who may ask\nplain\n\n  abc name=web rate=10/s concurrent=8 admin \nd rate=6/min\ne rate=5/h name=é\n"[:-8]
+        "# who may ask\nplain\n\n  abc name=web rate=10/s concurrent=8 admin \nd rate=6/min\ne rate=5/h name=é\n"[
+            :-8
+        ]
     )
     plain, web, slow, slower = read_key_file(file)
     assert (plain.name, plain.rate, plain.concurrent, plain.admin) == ("key-1", None, None, False)
@@ -111,10 +113,18 @@ def bearer(key: str) -> dict[str, str]:
 
 def test_limits_hold_over_http_and_the_log_has_the_name(caplog, monkeypatch):
     caplog.set_level("INFO")
-    keys = ["s3cret-a name=web rate=2/h", "s3cret-b name=batch concurrent=1", "s3cret-c name=root admin"]
+    keys = [
+        "s3cret-a name=web rate=2/h",
+        "s3cret-b name=batch concurrent=1",
+        "s3cret-c name=root admin",
+    ]
     body = {"input": "a dog", **LONG}
     with served({"rnn": MODEL}, keys=keys) as running:
-        assert [running.ask("/predict", body, **bearer("s3cret-a"))[0] for _ in range(3)] == [200, 200, 429]
+        assert [running.ask("/predict", body, **bearer("s3cret-a"))[0] for _ in range(3)] == [
+            200,
+            200,
+            429,
+        ]
         status, headers, answer = running.ask("/models", **bearer("s3cret-a"))
         assert (status, answer["status"]) == (429, 429)
         assert 1700 < int(headers["retry-after"]) <= 1800
@@ -130,7 +140,9 @@ def test_limits_hold_over_http_and_the_log_has_the_name(caplog, monkeypatch):
             assert first.result(PATIENCE)[0] == 200
         assert running.ask("/predict", body, **bearer("s3cret-b"))[0] == 200
         metrics = running.ask("/metrics", **bearer("s3cret-c"))[2]["text"]
-    records = [json.loads(each.message) for each in caplog.records if each.name == "regard.server.exchange"]
+    records = [
+        json.loads(each.message) for each in caplog.records if each.name == "regard.server.exchange"
+    ]
     assert {each["client"] for each in records} == {"web", "batch", "root", ""}
     assert "s3cret" not in caplog.text + metrics
 
@@ -140,7 +152,9 @@ def test_a_stream_counts_until_it_ends(monkeypatch):
     with served({"rnn": MODEL}, keys=["k concurrent=1"]) as running:
         connection = running.connect()
         headers = {"content-type": "application/json", **bearer("k")}
-        connection.request("POST", "/predict", json.dumps({"input": "a dog", "stream": True, **LONG}), headers)
+        connection.request(
+            "POST", "/predict", json.dumps({"input": "a dog", "stream": True, **LONG}), headers
+        )
         assert waits.wait(PATIENCE)
         gate.release(3)  # the stream has begun
         answer = connection.getresponse()

@@ -8,7 +8,9 @@ from urllib.parse import urlencode
 import pytest
 
 pytest.importorskip("uvicorn", reason="needs the extra `serve`")
-libretranslatepy = pytest.importorskip("libretranslatepy", reason="needs the package libretranslatepy")
+libretranslatepy = pytest.importorskip(
+    "libretranslatepy", reason="needs the package libretranslatepy"
+)
 
 from support.predictors import classifier, language_model, translator  # noqa: E402
 from support.servers import PATIENCE, Running, served  # noqa: E402
@@ -36,13 +38,26 @@ def server() -> Iterator[Running]:
 
 def test_a_translation_is_what_predict_gives(server):
     for text in ("the cat sat", "a & b = ü; 100%"):
-        assert client(server).translate(text, "en", "de", PATIENCE) == MODELS["en-de"].predict([text])[0]
-    assert client(server).translate("a dog", "zh-Hans", "en", PATIENCE) == MODELS["zh-Hans-en"].predict(["a dog"])[0]
+        assert (
+            client(server).translate(text, "en", "de", PATIENCE)
+            == MODELS["en-de"].predict([text])[0]
+        )
+    assert (
+        client(server).translate("a dog", "zh-Hans", "en", PATIENCE)
+        == MODELS["zh-Hans-en"].predict(["a dog"])[0]
+    )
 
 
 def test_several_texts_and_alternatives(server):
     texts = ["the cat sat", "a dog"]
-    asked = {"q": texts, "source": "en", "target": "de", "format": "text", "api_key": "", "anything": 1}
+    asked = {
+        "q": texts,
+        "source": "en",
+        "target": "de",
+        "format": "text",
+        "api_key": "",
+        "anything": 1,
+    }
     status, _, answer = server.ask("/translate", asked)
     assert (status, answer) == (200, {"translatedText": MODELS["en-de"].predict(texts)})
     wanted = MODELS["en-de"].outputs(texts, beam_size=3, num_hypotheses=3)
@@ -55,8 +70,12 @@ def test_several_texts_and_alternatives(server):
     assert answer == {"translatedText": found[1][0], "alternatives": found[1][1:]}
     form = urlencode({"q": "a dog", "source": "en", "target": "de", "alternatives": 2}).encode()
     assert server.ask("/translate", form, content_type=FORM)[2] == answer
-    form = urlencode([("q", "the cat sat"), ("q", "a dog"), ("source", "en"), ("target", "de")]).encode()
-    assert server.ask("/translate", form, content_type=FORM)[2] == {"translatedText": MODELS["en-de"].predict(texts)}
+    form = urlencode(
+        [("q", "the cat sat"), ("q", "a dog"), ("source", "en"), ("target", "de")]
+    ).encode()
+    assert server.ask("/translate", form, content_type=FORM)[2] == {
+        "translatedText": MODELS["en-de"].predict(texts)
+    }
 
 
 def test_languages_are_those_of_the_models(server):
@@ -88,7 +107,10 @@ def test_no_language_is_detected(server):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"target": "es"}, "source and target: wanted en to de or zh-Hans to en or en to fr; got en to es"),
+        (
+            {"target": "es"},
+            "source and target: wanted en to de or zh-Hans to en or en to fr; got en to es",
+        ),
         ({"source": "de", "target": "en"}, "got de to en"),
         ({"format": "html"}, "format: wanted 'text'"),
         ({"alternatives": 99}, "alternatives: wanted 0 to 31"),
@@ -99,12 +121,16 @@ def test_no_language_is_detected(server):
     ids=lambda value: "+".join(value) if isinstance(value, dict) else None,
 )
 def test_bad_requests_are_errors_of_libretranslate(server, given, message):
-    status, headers, answer = server.ask("/translate", {"q": "a", "source": "en", "target": "de", **given})
+    status, headers, answer = server.ask(
+        "/translate", {"q": "a", "source": "en", "target": "de", **given}
+    )
     assert (status, headers["content-type"], list(answer)) == (400, "application/json", ["error"])
     assert message in answer["error"]
 
 
-@pytest.mark.parametrize("form", [b"q=%ff&source=en&target=de", b"\xff", b"q=a", b"q=a&" * 2000, b"alternatives=x"])
+@pytest.mark.parametrize(
+    "form", [b"q=%ff&source=en&target=de", b"\xff", b"q=a", b"q=a&" * 2000, b"alternatives=x"]
+)
 def test_bad_forms_are_refused(server, form):
     status, _, answer = server.ask("/translate", form, content_type=FORM)
     assert (status, answer["error"][:33]) == (400, "body: wanted the fields of a requ")
@@ -113,16 +139,30 @@ def test_bad_forms_are_refused(server, form):
 def test_the_key_may_be_in_the_body():
     with served({"en-de": MODELS["en-de"]}, keys=["secret"]) as running:
         mine, body = client(running, "secret"), {"q": "a dog", "source": "en", "target": "de"}
-        assert mine.translate("a dog", "en", "de", PATIENCE) == MODELS["en-de"].predict(["a dog"])[0]
+        assert (
+            mine.translate("a dog", "en", "de", PATIENCE) == MODELS["en-de"].predict(["a dog"])[0]
+        )
         assert [each["code"] for each in mine.languages(PATIENCE)] == ["en", "de"]
         assert mine.detect("a dog", PATIENCE) == [{"language": "en", "confidence": 0}]
         assert running.ask("/translate", {**body, "api_key": "secret"})[0] == 200
         assert running.ask("/translate", body, authorization="Bearer secret")[0] == 200
-        for wrong in (body, {**body, "api_key": "other"}, {**body, "api_key": 7}, b"[", b"\xff", b"api_key=secret2"):
+        for wrong in (
+            body,
+            {**body, "api_key": "other"},
+            {**body, "api_key": 7},
+            b"[",
+            b"\xff",
+            b"api_key=secret2",
+        ):
             status, _, answer = running.ask("/translate", wrong)
             assert (status, list(answer)) == (401, ["error"])
         # A key in the header is not corrected by one in the body, and other routes read none there.
-        assert running.ask("/translate", {**body, "api_key": "secret"}, authorization="Bearer other")[0] == 401
+        assert (
+            running.ask("/translate", {**body, "api_key": "secret"}, authorization="Bearer other")[
+                0
+            ]
+            == 401
+        )
         assert running.ask("/predict", {"input": "a", "api_key": "secret"})[0] == 401
         assert running.ask("/health")[0] == 200
         settings = running.ask("/frontend/settings", authorization="Bearer secret")[2]

@@ -37,10 +37,20 @@ def app() -> Iterator[Server]:
     engine.stop(60.0)
 
 
-def ask(app: Server, path: str, body: object = None, *headers: tuple[str, str], state=None, parts: int = 1):
+def ask(
+    app: Server,
+    path: str,
+    body: object = None,
+    *headers: tuple[str, str],
+    state=None,
+    parts: int = 1,
+):
     """Status, headers and content of an answer; a body is a POST, in so many messages."""
     given = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
-    named = [*headers, *([JSON] * (body is not None and all(name != "content-type" for name, _ in headers)))]
+    named = [
+        *headers,
+        *([JSON] * (body is not None and all(name != "content-type" for name, _ in headers))),
+    ]
     size = -(-len(given) // parts) or 1
     pieces = [given[at : at + size] for at in range(0, len(given), size)] or [b""]
     messages = [
@@ -92,7 +102,9 @@ def test_names_of_requests(app, length, kept):
     assert len(headers["x-request-id"]) == (length if kept else 32)
 
 
-@pytest.mark.parametrize(("before", "closed"), [(0, False), (998, False), (999, True), (1000, True)])
+@pytest.mark.parametrize(
+    ("before", "closed"), [(0, False), (998, False), (999, True), (1000, True)]
+)
 def test_requests_of_a_connection(app, before, closed):
     _, headers, _ = ask(app, "/health/live", None, state={"requests": before})
     assert ("connection" in headers) is closed
@@ -117,7 +129,8 @@ def test_inputs_of_a_request(app):
 
 
 @pytest.mark.parametrize(
-    ("given", "wanted"), [("1" + "0" * 8, 200), ("1" + "0" * 9, 400), ("0", 400), ("1.5", 400), ("-1", 400)]
+    ("given", "wanted"),
+    [("1" + "0" * 8, 200), ("1" + "0" * 9, 400), ("0", 400), ("1.5", 400), ("-1", 400)],
 )
 def test_milliseconds_of_a_request(app, given, wanted):
     asked = {"input": "a dog", "max_length": 2}
@@ -130,7 +143,9 @@ def test_the_shorter_of_two_timeouts_counts(app, monkeypatch):
 
     def noted(self, call, model, timeout_ms=None):
         client = right(self, call, model, timeout_ms)
-        seconds.append(None if client.deadline is None else round(client.deadline - time.monotonic()))
+        seconds.append(
+            None if client.deadline is None else round(client.deadline - time.monotonic())
+        )
         return client
 
     monkeypatch.setattr(exchange.Service, "engine_client", noted)
@@ -175,7 +190,9 @@ def test_large_lines_are_counted_as_large_bodies(app, monkeypatch):
     ],
 )
 def test_choices_and_stops_of_openai(app, changes, wanted, message):
-    status, _, content = ask(app, "/v1/completions", {"model": "en-de", "prompt": "a dog", "max_tokens": 1, **changes})
+    status, _, content = ask(
+        app, "/v1/completions", {"model": "en-de", "prompt": "a dog", "max_tokens": 1, **changes}
+    )
     assert status == wanted, content
     assert message in json.loads(content).get("error", {"message": ""})["message"]
 
@@ -205,9 +222,13 @@ def test_routes_without_a_key_show_nothing_of_a_model(app):
 def test_routes_that_take_an_input_take_large_ones(app):
     """Images; other bodies, of texts, are as large as a text may be."""
     native = {"/predict", "/caption", "/classify", "/embed", "/score", "/look"}
-    studio = {f"/studio/{name}" for name in ("look", "prepare", "watch", "export", "beam", "alternatives")}
+    studio = {
+        f"/studio/{name}" for name in ("look", "prepare", "watch", "export", "beam", "alternatives")
+    }
     assert {route.path for route in app.table.routes if route.takes_images} == native | studio
-    assert {route.path for route in app.table.routes if "multipart/form-data" in route.accepts} == native
+    assert {
+        route.path for route in app.table.routes if "multipart/form-data" in route.accepts
+    } == native
     lines = {route.path for route in app.table.routes if "application/x-ndjson" in route.accepts}
     assert lines == native - {"/look"}
 
@@ -233,7 +254,11 @@ def test_the_event_loop_is_the_fastest_that_is_installed():
 def test_bytes_of_the_texts_of_a_request(app, monkeypatch, size, refused):
     """Beside images, for which a body may be larger, texts are as large as without them."""
     monkeypatch.setattr(app.service, "body_limit", lambda route: 4 * BODY)
-    asked = {"input": ["ä" * (BODY // 4), "a" * (size - BODY // 2)], "max_length": 2, "truncate": True}
+    asked = {
+        "input": ["ä" * (BODY // 4), "a" * (size - BODY // 2)],
+        "max_length": 2,
+        "truncate": True,
+    }
     status, _, content = ask(app, "/predict", json.dumps(asked, ensure_ascii=False).encode())
     assert status == (413 if refused else 200), content
     assert ("input: wanted texts of at most 400 bytes; got 401" in content) is refused

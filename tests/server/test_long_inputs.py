@@ -23,7 +23,12 @@ SIDE, GRID = 16, 32
 @pytest.fixture(scope="module")
 def server() -> Iterator[Running]:
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in (("SIDE", SIDE), ("GRID", GRID), ("STRIP", 1 << 11), ("TOGETHER", 1 << 9)):
+        for name, value in (
+            ("SIDE", SIDE),
+            ("GRID", GRID),
+            ("STRIP", 1 << 11),
+            ("TOGETHER", 1 << 9),
+        ):
             patch.setattr(long_inputs, name, value)
         with served(MODELS) as running:
             yield running
@@ -36,7 +41,12 @@ def look() -> Look:
 
 def pooled(weights: torch.Tensor, level: int) -> torch.Tensor:
     size = 1 << level
-    return torch.stack([torch.stack([part.max() for part in strip.split(size, 1)]) for strip in weights.split(size, 0)])
+    return torch.stack(
+        [
+            torch.stack([part.max() for part in strip.split(size, 1)])
+            for strip in weights.split(size, 0)
+        ]
+    )
 
 
 def bytes_of(server: Running, path: str) -> np.ndarray:
@@ -54,11 +64,19 @@ def test_every_tile_of_every_level_has_the_largest_weights(server, look):
     each = opened["maps"][1]
     assert opened["tokens"]["read"] == list(look.output.read)
     n = len(TEXT) + 1
-    assert (each["name"], each["rows"], each["levels"], each["grid_level"]) == ("decoder 2 self", n, 4, 2)
+    assert (each["name"], each["rows"], each["levels"], each["grid_level"]) == (
+        "decoder 2 self",
+        n,
+        4,
+        2,
+    )
     of = {"model": "lines", "map": each["name"], "head": 1}
     path = f"/studio/long/{opened['id']}"
     weights = look["decoder 2 self"].weights(heads=[1])[0]
-    coarsest, first = pooled(weights, 3).numpy(), f"{path}/tile?{urlencode({**of, 'level': 3, 'row': 0, 'column': 0})}"
+    coarsest, first = (
+        pooled(weights, 3).numpy(),
+        f"{path}/tile?{urlencode({**of, 'level': 3, 'row': 0, 'column': 0})}",
+    )
     assert server.ask(first)[0] == 400  # nothing is known
     steps, complete, known = 0, False, list[int]()
     while not complete:
@@ -124,8 +142,12 @@ def test_maps_that_are_not_square(server):
     each = next(one for one in opened["maps"] if one["name"] == "decoder 1 cross")
     seen = regard.look(MODELS["en-de"], TEXT)
     assert (each["rows"], each["keys"]) == seen["decoder 1 cross"].size
-    query = urlencode({"model": "en-de", "map": each["name"], "head": 1, "level": 1, "row": 0, "column": 2})
-    wanted = pooled(seen["decoder 1 cross"].weights(heads=[1])[0], 1)[:SIDE, 2 * SIDE : 3 * SIDE].numpy()
+    query = urlencode(
+        {"model": "en-de", "map": each["name"], "head": 1, "level": 1, "row": 0, "column": 2}
+    )
+    wanted = pooled(seen["decoder 1 cross"].weights(heads=[1])[0], 1)[
+        :SIDE, 2 * SIDE : 3 * SIDE
+    ].numpy()
     found = bytes_of(server, f"/studio/long/{opened['id']}/tile?{query}").reshape(wanted.shape)
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-6)
 

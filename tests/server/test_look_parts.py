@@ -40,7 +40,9 @@ def test_the_parts_are_those_of_one_look(computed):
         for chosen in (slice(2, 3), slice(3, None), slice(0, 0)):
             wanted = whole["maps"][chosen]
             names = [each["name"] for each in wanted]
-            assert server.ask("/studio/look", asked | {"maps": names})[2] == whole | {"maps": wanted}
+            assert server.ask("/studio/look", asked | {"maps": names})[2] == whole | {
+                "maps": wanted
+            }
         assert len(computed) == 1
         for other in ("alternatives", "export", "watch"):  # which give no maps, or all of them
             more = {"position": 0} if other == "alternatives" else {}
@@ -60,7 +62,9 @@ def test_a_prepared_look_is_not_computed_again_and_a_refused_edit_is_told(comput
         assert len(computed) == 1
         status, _, answer = server.ask("/studio/prepare", asked | {"edits": unknown})
         assert (status, "no such token" in answer["refusal"]) == (200, True)
-        assert server.ask("/studio/look", asked | {"edits": unknown})[2]["detail"] == answer["refusal"]
+        assert (
+            server.ask("/studio/look", asked | {"edits": unknown})[2]["detail"] == answer["refusal"]
+        )
         assert server.ask("/studio/prepare", asked | {"model": "other"})[0] == 404
         assert server.ask("/studio/prepare", asked | {"maps": []})[0] in (400, 422)
 
@@ -135,4 +139,6 @@ def test_looks_at_an_unfinished_output_leave_time_for_the_search(monkeypatch, se
     events = asyncio.run(watched())
     assert len(events) == len(ended) > 4
     assert events[-1].startswith(b'data: {"last": true')
-    assert pauses[:-1] == pytest.approx([most] * (len(pauses) - 1), abs=0.031)  # up to three tokens until it is noticed
+    assert pauses[:-1] == pytest.approx(
+        [most] * (len(pauses) - 1), abs=0.031
+    )  # up to three tokens until it is noticed

@@ -42,15 +42,23 @@ def assert_seen(answer: dict, wanted: regard.Look, **chosen) -> None:
     if shown is None or answer["output"] is None:
         assert answer["output"] is shown
     else:
-        assert {**answer["output"], **{"scores": None}} == {**json.loads(json.dumps(shown)), **{"scores": None}}
+        assert {**answer["output"], **{"scores": None}} == {
+            **json.loads(json.dumps(shown)),
+            **{"scores": None},
+        }
         for name in ("scores", "score"):
             if shown.get(name) is not None:
                 assert answer["output"][name] == pytest.approx(shown[name], abs=1e-5)
-    assert answer["sources"] == [json.loads(json.dumps(source.as_dict())) for source in wanted.sources]
+    assert answer["sources"] == [
+        json.loads(json.dumps(source.as_dict())) for source in wanted.sources
+    ]
     for got in answer["maps"]:
         each = wanted[got["name"]]
         heads = chosen.get("heads", range(each.heads))
-        rows, columns = chosen.get("rows", (0, each.size[0])), chosen.get("columns", (0, each.size[1]))
+        rows, columns = (
+            chosen.get("rows", (0, each.size[0])),
+            chosen.get("columns", (0, each.size[1])),
+        )
         part = each.weights()[list(heads)][:, slice(*rows), slice(*columns)].numpy()
         assert np.abs(np.array(got["weights"]).reshape(part.shape) - part).max(initial=0) < 1e-6
         row_names, column_names = wanted.names(each)
@@ -60,15 +68,28 @@ def assert_seen(answer: dict, wanted: regard.Look, **chosen) -> None:
         )
         assert (got["size"], got["heads"]) == ([*each.size], [*heads])
         assert (got["kind"], got["part"], got["layer"]) == (each.kind, each.part, each.layer)
-        assert (got["query_side"], got["key_side"], got["causal"]) == (each.query_side, each.key_side, each.causal)
+        assert (got["query_side"], got["key_side"], got["causal"]) == (
+            each.query_side,
+            each.key_side,
+            each.causal,
+        )
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_a_look_is_that_of_regard_look(server, model):
     """At what the model generates by itself; a classifier at its label."""
-    searched = {"max_length": 7, "beam_size": 2} if MODELS[model].model.as_seq2seq() is not None else {}
-    status, headers, answer = server.ask("/look", {"model": model, "input": "the cat sat", **searched})
-    assert (status, answer["model"], answer["version"], headers["x-model"]) == (200, model, "7", model)
+    searched = (
+        {"max_length": 7, "beam_size": 2} if MODELS[model].model.as_seq2seq() is not None else {}
+    )
+    status, headers, answer = server.ask(
+        "/look", {"model": model, "input": "the cat sat", **searched}
+    )
+    assert (status, answer["model"], answer["version"], headers["x-model"]) == (
+        200,
+        model,
+        "7",
+        model,
+    )
     wanted = regard.look(MODELS[model], "the cat sat", **searched)
     assert [each["name"] for each in answer["maps"]] == [each.name for each in wanted.maps]
     assert_seen(answer, wanted)
@@ -79,9 +100,13 @@ def test_some_maps_heads_rows_and_columns(server):
     chosen = {"heads": [1], "rows": (1, 3), "columns": (0, 2)}
     _, _, answer = server.ask("/look", {**asked, "maps": [CROSS, "decoder 2 self"], **chosen})
     assert [each["name"] for each in answer["maps"]] == [CROSS, "decoder 2 self"]
-    assert_seen(answer, regard.look(MODELS["transformer"], asked["input"], output=asked["output"]), **chosen)
+    assert_seen(
+        answer, regard.look(MODELS["transformer"], asked["input"], output=asked["output"]), **chosen
+    )
     _, _, answer = server.ask("/look", {**asked, "layers": [2], "words": True, "summaries": True})
-    wanted = regard.look(MODELS["transformer"], asked["input"], output=asked["output"], layers=[2], words=True)
+    wanted = regard.look(
+        MODELS["transformer"], asked["input"], output=asked["output"], layers=[2], words=True
+    )
     assert_seen(answer, wanted)
     for got, each in zip(answer["maps"], wanted.maps, strict=True):
         assert [one["entropy"] for one in got["summaries"]] == pytest.approx(
@@ -91,11 +116,20 @@ def test_some_maps_heads_rows_and_columns(server):
 
 @pytest.mark.parametrize("output", [None, "a dog ran"])
 def test_edits_change_output_and_weights(server, output):
-    asked = {"model": "transformer", "input": "the cat sat", **({"max_length": 6} if output is None else {})}
+    asked = {
+        "model": "transformer",
+        "input": "the cat sat",
+        **({"max_length": 6} if output is None else {}),
+    }
     _, _, plain = server.ask("/look", {**asked, "output": output})
-    _, _, answer = server.ask("/look", {**asked, "output": output, "edits": EDITS, "maps": [CROSS, "decoder 2 cross"]})
+    _, _, answer = server.ask(
+        "/look", {**asked, "output": output, "edits": EDITS, "maps": [CROSS, "decoder 2 cross"]}
+    )
     options = {"max_length": 6} if output is None else {}
-    assert_seen(answer, regard.look(MODELS["transformer"], "the cat sat", output=output, edits=EDITS, **options))
+    assert_seen(
+        answer,
+        regard.look(MODELS["transformer"], "the cat sat", output=output, edits=EDITS, **options),
+    )
     scores = [each["output"]["scores"] for each in (plain, answer)]
     assert scores[0] != pytest.approx(scores[1], abs=1e-3)
     weights = np.array(next(each["weights"] for each in answer["maps"] if each["name"] == CROSS))
@@ -114,7 +148,13 @@ def test_a_prefix_and_token_ids_are_outputs_too(server):
 
 
 def test_a_file_of_safetensors_has_the_same_weights(server):
-    asked = {"model": "transformer", "input": "the cat sat", "output": "a dog ran", "heads": [0], "rows": [0, 2]}
+    asked = {
+        "model": "transformer",
+        "input": "the cat sat",
+        "output": "a dog ran",
+        "heads": [0],
+        "rows": [0, 2],
+    }
     _, _, as_json = server.ask("/look", asked)
     connection = server.connect()
     named = {"content-type": "application/json", "accept": SAFETENSORS}
@@ -129,7 +169,9 @@ def test_a_file_of_safetensors_has_the_same_weights(server):
     for each, same in zip(told["maps"], as_json["maps"], strict=True):
         place = header[each["name"]]
         first, last = place["data_offsets"]
-        weights = np.frombuffer(content[8 + size + first : 8 + size + last], "<f4").reshape(place["shape"])
+        weights = np.frombuffer(content[8 + size + first : 8 + size + last], "<f4").reshape(
+            place["shape"]
+        )
         assert weights.tolist() == same["weights"]
         assert (place["dtype"], each["weights"]) == ("F32", None)
         assert {**each, "weights": 0} == {**same, "weights": 0}
@@ -159,13 +201,18 @@ def test_an_answer_is_bounded(server, monkeypatch):
         ({"output": [1, 10**6]}, "output: wanted a text or a label, or token ids"),
         ({"beam_size": 3}, "beam_size: wanted nothing where no output is searched"),
         ({"edits": [{"edit": "paint"}]}, "edit 1.edit: wanted one of"),
-        ({"edits": [{"edit": "switch_head_off", "map": "decoder 7"}]}, "edit 1.map: wanted the name of an attention"),
+        (
+            {"edits": [{"edit": "switch_head_off", "map": "decoder 7"}]},
+            "edit 1.map: wanted the name of an attention",
+        ),
         ({"edits": "mask"}, "Expected `array`, got `str`"),
         ({"input": ["a", "b"]}, "input: wanted one text; got 2"),
     ],
 )
 def test_what_cannot_be_seen_is_refused(server, asked, detail):
-    status, _, answer = server.ask("/look", {"model": "transformer", "input": "the cat sat", "output": "a"} | asked)
+    status, _, answer = server.ask(
+        "/look", {"model": "transformer", "input": "the cat sat", "output": "a"} | asked
+    )
     assert status == 400
     assert detail in answer["detail"]
 

@@ -29,22 +29,35 @@ def server() -> Iterator[Running]:
 
 def test_labels_have_the_probabilities_of_predict(server):
     status, headers, answer = server.ask("/classify", {"model": "labels", "input": TEXTS})
-    assert (status, answer["model"], answer["version"], answer["id"]) == (200, "labels", "7", headers["x-request-id"])
+    assert (status, answer["model"], answer["version"], answer["id"]) == (
+        200,
+        "labels",
+        "7",
+        headers["x-request-id"],
+    )
     for result, (wanted,) in zip(answer["results"], MODELS["labels"].outputs(TEXTS), strict=True):
         assert [each["label"] for each in result["labels"]] == [*wanted.probabilities]
-        assert [each["probability"] for each in result["labels"]] == pytest.approx([*wanted.probabilities.values()])
+        assert [each["probability"] for each in result["labels"]] == pytest.approx(
+            [*wanted.probabilities.values()]
+        )
         assert sum(each["probability"] for each in result["labels"]) == pytest.approx(1)
     _, _, best = server.ask("/classify", {"model": "labels", "input": TEXTS[1], "n_best": 2})
     (result,) = best["results"]
     first = answer["results"][1]["labels"][:2]
     assert [each["label"] for each in result["labels"]] == [each["label"] for each in first]
-    assert [each["probability"] for each in result["labels"]] == pytest.approx([each["probability"] for each in first])
+    assert [each["probability"] for each in result["labels"]] == pytest.approx(
+        [each["probability"] for each in first]
+    )
 
 
 @pytest.mark.parametrize(
     ("asked", "argument", "detail"),
     [
-        ({"model": "rnn"}, "model", "wanted a model that gives labels; got one that generates text. Use /predict."),
+        (
+            {"model": "rnn"},
+            "model",
+            "wanted a model that gives labels; got one that generates text. Use /predict.",
+        ),
         ({"model": "labels", "n_best": 0}, "n_best", "wanted 1 to 3 labels; got 0"),
         ({"model": "labels", "n_best": 4}, "n_best", "wanted 1 to 3 labels; got 4"),
         ({"model": "labels", "input": "x " * 5000}, "text 1", "wanted at most 1000 tokens"),
@@ -72,7 +85,9 @@ def test_a_long_input_is_truncated_where_that_is_asked_for(server):
     (wanted,) = MODELS["labels"].outputs([asked["input"]], truncate=True)[0]
     assert result["labels"][0]["probability"] == pytest.approx(wanted.probabilities[wanted.text])
     (vector,) = server.ask("/embed", asked)[2]["results"]
-    assert vector["embedding"] == pytest.approx(MODELS["labels"].embed([asked["input"]], truncate=True)[0].tolist())
+    assert vector["embedding"] == pytest.approx(
+        MODELS["labels"].embed([asked["input"]], truncate=True)[0].tolist()
+    )
     assert server.ask("/embed", {**asked, "truncate": False})[0] == 400
 
 
@@ -86,10 +101,23 @@ def test_vectors_are_those_of_embed(server, model):
 
 @pytest.mark.parametrize(
     "part",
-    [True, {}, {"layers": [2]}, {"heads": [1, 0]}, {"rows": [1, 3]}, {"layers": [2, 1], "heads": [1], "rows": [2, 99]}],
+    [
+        True,
+        {},
+        {"layers": [2]},
+        {"heads": [1, 0]},
+        {"rows": [1, 3]},
+        {"layers": [2, 1], "heads": [1], "rows": [2, 99]},
+    ],
 )
 def test_some_attention_comes_with_an_answer(server, part):
-    asked = {"model": "transformer", "input": "the cat sat", "beam_size": 2, "num_hypotheses": 2, "max_length": 5}
+    asked = {
+        "model": "transformer",
+        "input": "the cat sat",
+        "beam_size": 2,
+        "num_hypotheses": 2,
+        "max_length": 5,
+    }
     _, _, answer = server.ask("/predict", {**asked, "attention": part})
     options = {"beam_size": 2, "num_hypotheses": 2, "max_length": 5}
     chosen = {} if part is True else part
@@ -99,7 +127,9 @@ def test_some_attention_comes_with_an_answer(server, part):
         MODELS["transformer"].outputs(["the cat sat"], attention=True, **options)[0],
         strict=True,
     ):
-        wanted = each.attention[layers][:, chosen.get("heads", [0, 1])][:, :, slice(*chosen.get("rows", [None]))]
+        wanted = each.attention[layers][:, chosen.get("heads", [0, 1])][
+            :, :, slice(*chosen.get("rows", [None]))
+        ]
         assert np.array(got["attention"]).shape == wanted.shape
         assert np.abs(np.array(got["attention"]) - wanted.numpy()).max() < 1e-5
 
@@ -117,7 +147,9 @@ def test_some_attention_comes_with_an_answer(server, part):
     ],
 )
 def test_wrong_attention_is_refused(server, part, detail):
-    status, _, answer = server.ask("/predict", {"model": "transformer", "input": "a dog", "attention": part})
+    status, _, answer = server.ask(
+        "/predict", {"model": "transformer", "input": "a dog", "attention": part}
+    )
     assert status == 400
     assert detail in answer["detail"]
     assert server.ask("/predict", {"model": "labels", "input": "a dog", "attention": {}})[0] == 400
@@ -125,7 +157,9 @@ def test_wrong_attention_is_refused(server, part, detail):
 
 def test_attention_of_an_answer_is_bounded(server, monkeypatch):
     asked = {"model": "transformer", "input": "the cat sat", "min_length": 4, "max_length": 4}
-    weights = server.ask("/predict", {**asked, "attention": True})[2]["results"][0]["outputs"][0]["attention"]
+    weights = server.ask("/predict", {**asked, "attention": True})[2]["results"][0]["outputs"][0][
+        "attention"
+    ]
     monkeypatch.setattr(wire, "MAX_ATTENTION", np.array(weights).size - 1)
     status, _, answer = server.ask("/predict", {**asked, "attention": True})
     assert (status, answer["argument"]) == (400, "attention")

@@ -21,7 +21,9 @@ SAME = {"sample": True, "temperature": 2.0, "seed": 3, "max_length": 12, "min_le
 
 
 def client(running: Running, key: str = "none") -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"http://127.0.0.1:{running.port}/v1", api_key=key, max_retries=0, timeout=PATIENCE)
+    return openai.OpenAI(
+        base_url=f"http://127.0.0.1:{running.port}/v1", api_key=key, max_retries=0, timeout=PATIENCE
+    )
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +54,9 @@ def test_models_are_listed(asked):
 @pytest.mark.parametrize("stream", [False, True])
 def test_chat_is_refused_with_what_to_do_instead(asked, stream):
     with pytest.raises(openai.BadRequestError) as caught:
-        asked.chat.completions.create(model="lines", messages=[{"role": "user", "content": "hello"}], stream=stream)
+        asked.chat.completions.create(
+            model="lines", messages=[{"role": "user", "content": "hello"}], stream=stream
+        )
     assert caught.value.param == "messages"
     assert "no chat template" in caught.value.message
     assert "send it to /v1/completions" in caught.value.message
@@ -63,7 +67,11 @@ def test_a_completion_is_what_predict_gives(asked, model):
     prompts = ["the cat sat", "a dog"]
     answer = asked.completions.create(model=model, prompt=prompts, max_tokens=7)
     wanted = MODELS[model].outputs(prompts, max_length=7)
-    assert (answer.object, answer.model, answer.system_fingerprint) == ("text_completion", model, "7")
+    assert (answer.object, answer.model, answer.system_fingerprint) == (
+        "text_completion",
+        model,
+        "7",
+    )
     for choice, (output,) in zip(answer.choices, wanted, strict=True):
         assert choice.text == output.text
         assert choice.finish_reason == ("stop" if output.finish_reason == "end" else "length")
@@ -75,18 +83,29 @@ def test_a_completion_is_what_predict_gives(asked, model):
 
 
 def test_samples_depend_on_their_seed(asked):
-    answer = asked.completions.create(model="rnn", prompt=["a dog", "the"], n=3, top_p=0.9, **SAMPLED)
+    answer = asked.completions.create(
+        model="rnn", prompt=["a dog", "the"], n=3, top_p=0.9, **SAMPLED
+    )
     wanted = MODELS["rnn"].outputs(["a dog", "the"], num_hypotheses=3, top_p=0.9, **SAME)
-    assert [each.text for each in answer.choices] == [one.text for outputs in wanted for one in outputs]
+    assert [each.text for each in answer.choices] == [
+        one.text for outputs in wanted for one in outputs
+    ]
     assert len({each.text for each in answer.choices}) > 1
     free = {**SAMPLED, "seed": openai.omit}
-    answers = {asked.completions.create(model="rnn", prompt="a dog", **free).choices[0].text for _ in range(4)}
+    answers = {
+        asked.completions.create(model="rnn", prompt="a dog", **free).choices[0].text
+        for _ in range(4)
+    }
     assert len(answers) > 1
 
 
 def test_temperature_0_is_a_search_and_n_a_beam(asked):
-    answer = asked.completions.create(model="rnn", prompt="a dog", temperature=0, top_p=1, n=2, best_of=4, max_tokens=5)
-    wanted = MODELS["rnn"].outputs(["a dog"], beam_size=4, num_hypotheses=4, scores=True, max_length=5)[0]
+    answer = asked.completions.create(
+        model="rnn", prompt="a dog", temperature=0, top_p=1, n=2, best_of=4, max_tokens=5
+    )
+    wanted = MODELS["rnn"].outputs(
+        ["a dog"], beam_size=4, num_hypotheses=4, scores=True, max_length=5
+    )[0]
     mean = {each.text: each.log_probability / len(each.log_probabilities) for each in wanted}
     assert [each.text for each in answer.choices] == sorted(mean, key=mean.get, reverse=True)[:2]
     assert answer.usage.completion_tokens == sum(len(each.tokens) for each in wanted)
@@ -94,18 +113,28 @@ def test_temperature_0_is_a_search_and_n_a_beam(asked):
 
 def test_log_probabilities_and_an_echo(asked):
     prompt = "the cat sat"
-    answer = asked.completions.create(model="lines", prompt=prompt, max_tokens=3, logprobs=0, echo=True)
+    answer = asked.completions.create(
+        model="lines", prompt=prompt, max_tokens=3, logprobs=0, echo=True
+    )
     (choice,), model = answer.choices, MODELS["lines"]
-    assert choice.text == prompt + model.predict([prompt], max_length=3)[0] == "".join(choice.logprobs.tokens)
+    assert (
+        choice.text
+        == prompt + model.predict([prompt], max_length=3)[0]
+        == "".join(choice.logprobs.tokens)
+    )
     given, tokens = count("lines", prompt), choice.logprobs.tokens
-    assert choice.logprobs.text_offset == [len("".join(tokens[:number])) for number in range(len(tokens))]
+    assert choice.logprobs.text_offset == [
+        len("".join(tokens[:number])) for number in range(len(tokens))
+    ]
     score = model.score([prompt])[0].log_probabilities
     assert choice.logprobs.token_logprobs[:given] == pytest.approx(score[:given], abs=1e-4)
     (output,) = model.outputs([prompt], max_length=3, scores=True)[0]
     generated = output.log_probabilities[: len(output.tokens)]
     assert choice.logprobs.token_logprobs[given:] == pytest.approx(generated, abs=1e-4)
     assert answer.usage.completion_tokens == len(tokens) - given
-    answer = asked.completions.create(model="lines", prompt=prompt, max_tokens=0, logprobs=0, echo=True)
+    answer = asked.completions.create(
+        model="lines", prompt=prompt, max_tokens=0, logprobs=0, echo=True
+    )
     assert (answer.choices[0].text, answer.usage.completion_tokens) == (prompt, 0)
     assert answer.choices[0].logprobs.token_logprobs == pytest.approx(score[:given], abs=1e-4)
 
@@ -124,7 +153,9 @@ def test_stop_strings_end_a_completion(asked):
 def test_a_stream_is_the_completion(asked, options):
     given = {"model": "rnn", "prompt": ["a dog", "the"], "n": 2, **options, **SAMPLED}
     whole = asked.completions.create(**given)
-    chunks = list(asked.completions.create(**given, stream=True, stream_options={"include_usage": True}))
+    chunks = list(
+        asked.completions.create(**given, stream=True, stream_options={"include_usage": True})
+    )
     *chunks, last = chunks
     assert (last.choices, last.usage) == ([], whole.usage)
     assert all(chunk.usage is None for chunk in chunks)
@@ -132,11 +163,15 @@ def test_a_stream_is_the_completion(asked, options):
     for choice in whole.choices:
         parts = [part for chunk in chunks for part in chunk.choices if part.index == choice.index]
         assert "".join(part.text for part in parts) == choice.text
-        assert [part.finish_reason for part in parts] == [None] * (len(parts) - 1) + [choice.finish_reason]
+        assert [part.finish_reason for part in parts] == [None] * (len(parts) - 1) + [
+            choice.finish_reason
+        ]
         if options:
             assert parts[-1].logprobs.tokens == choice.logprobs.tokens
             assert parts[-1].logprobs.text_offset == choice.logprobs.text_offset
-            assert parts[-1].logprobs.token_logprobs == pytest.approx(choice.logprobs.token_logprobs, abs=1e-5)
+            assert parts[-1].logprobs.token_logprobs == pytest.approx(
+                choice.logprobs.token_logprobs, abs=1e-5
+            )
         assert len(parts) > 1 or options
 
 
@@ -145,9 +180,9 @@ def test_a_stream_stops_and_echoes(asked):
     whole = asked.completions.create(**given)
     assert whole.choices[0].text.startswith("the cat")
     assert whole.choices[0].text.count("a") == 1
-    assert "".join(chunk.choices[0].text for chunk in asked.completions.create(**given, stream=True)) == (
-        whole.choices[0].text
-    )
+    assert "".join(
+        chunk.choices[0].text for chunk in asked.completions.create(**given, stream=True)
+    ) == (whole.choices[0].text)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +207,9 @@ def test_a_stream_stops_and_echoes(asked):
         ({"extra_body": {"tools": []}}, None),
         ({"prompt": [1, 2]}, None),
     ],
-    ids=lambda value: None if value is None else "+".join(value) if isinstance(value, dict) else value,
+    ids=lambda value: (
+        None if value is None else "+".join(value) if isinstance(value, dict) else value
+    ),
 )
 def test_bad_requests_are_errors_of_openai(asked, given, param):
     with pytest.raises(openai.BadRequestError) as caught:
@@ -184,7 +221,13 @@ def test_bad_requests_are_errors_of_openai(asked, given, param):
 
 def test_zeros_and_labels_of_users_are_accepted(asked):
     asked.completions.create(
-        model="rnn", prompt="a", user="me", presence_penalty=0, frequency_penalty=0, logit_bias={}, max_tokens=1
+        model="rnn",
+        prompt="a",
+        user="me",
+        presence_penalty=0,
+        frequency_penalty=0,
+        logit_bias={},
+        max_tokens=1,
     )
 
 
@@ -245,21 +288,31 @@ def test_an_error_in_a_stream_reaches_the_client(asked, monkeypatch):
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("encoding", ["float", "base64", openai.omit], ids=["float", "base64", "default"])
+@pytest.mark.parametrize(
+    "encoding", ["float", "base64", openai.omit], ids=["float", "base64", "default"]
+)
 def test_embeddings_are_those_of_embed(asked, model, encoding):
     """The client asks for base64 by default, and decodes it."""
     texts = ["the cat sat", "a dog", "the red mat"]
     answer = asked.embeddings.create(model=model, input=texts, encoding_format=encoding)
     assert (answer.object, answer.model) == ("list", model)
-    for index, (each, wanted) in enumerate(zip(answer.data, MODELS[model].embed(texts), strict=True)):
+    for index, (each, wanted) in enumerate(
+        zip(answer.data, MODELS[model].embed(texts), strict=True)
+    ):
         vector = each.embedding
         if encoding == "base64":  # asked for explicitly, it is given as it is
             assert isinstance(vector, str)
             vector = np.frombuffer(base64.b64decode(vector), "<f4").tolist()
         assert (each.object, each.index) == ("embedding", index)
         assert vector == pytest.approx(wanted.tolist(), abs=1e-5)
-    assert answer.usage.prompt_tokens == answer.usage.total_tokens == sum(count(model, text) for text in texts)
-    (one,) = asked.embeddings.create(model=model, input="a dog", dimensions=len(vector), user="me").data
+    assert (
+        answer.usage.prompt_tokens
+        == answer.usage.total_tokens
+        == sum(count(model, text) for text in texts)
+    )
+    (one,) = asked.embeddings.create(
+        model=model, input="a dog", dimensions=len(vector), user="me"
+    ).data
     assert one.embedding == pytest.approx(MODELS[model].embed(["a dog"])[0].tolist(), abs=1e-5)
 
 

@@ -17,18 +17,26 @@ from support.write_http_interface import FILE, interface
 
 SERVERS: dict[str, dict] = {
     "one": {"en-de": translator(decoder="rnn")},
-    "several": {"en-de": translator(decoder="rnn"), "labels": classifier(), "lines": language_model()},
+    "several": {
+        "en-de": translator(decoder="rnn"),
+        "labels": classifier(),
+        "lines": language_model(),
+    },
     "lines": {"lines": language_model()},
     "labels": {"labels": classifier()},
     "captions": {"captions": captioner("rnn")},
 }
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 # Routes that some models do not have: a body that is right for others is refused.
 GENERATES, EMBEDS = ("/v1/completions", "/translator/translate"), ("/v1/embeddings",)
 TRANSLATES = ("/translate", "/detect")
 CLASSIFIES, CAPTIONS = ("/classify",), ("/caption",)
 CHAT = ("/v1/chat/completions",)  # no model has it
-OF_MODEL = [f"/v2/models/{{name}}{version}" for version in ("", "/versions/{version}")]  # whose inputs are texts
+OF_MODEL = [
+    f"/v2/models/{{name}}{version}" for version in ("", "/versions/{version}")
+]  # whose inputs are texts
 INFERS = tuple(path + end for path in OF_MODEL for end in ("", "/ready", "/infer"))
 REFUSED = {
     "one": CLASSIFIES + CAPTIONS + CHAT,
@@ -71,7 +79,9 @@ def test_every_route_is_described(servers):
     assert {tag for _, _, each in operations(document) for tag in each["tags"]} == {
         each["name"] for each in document["tags"]
     }
-    assert document["components"]["schemas"]["PredictRequest"]["properties"]["beam_size"]["description"]
+    assert document["components"]["schemas"]["PredictRequest"]["properties"]["beam_size"][
+        "description"
+    ]
 
 
 def bodies(document: dict) -> dict[str, dict]:
@@ -80,7 +90,9 @@ def bodies(document: dict) -> dict[str, dict]:
     content = [each.get("requestBody", {}).get("content", {}) for *_, each in operations(document)]
     waiting = [content["application/json"] for content in content if "application/json" in content]
     while waiting:
-        names = {*re.findall(r'"\$ref": "#/components/schemas/([^"]+)"', json.dumps(waiting.pop()))} - found.keys()
+        names = {
+            *re.findall(r'"\$ref": "#/components/schemas/([^"]+)"', json.dumps(waiting.pop()))
+        } - found.keys()
         found |= {name: schemas[name] for name in names}
         waiting += [schemas[name] for name in names]
     return {name: schema for name, schema in found.items() if "properties" in schema}
@@ -97,7 +109,9 @@ def test_a_request_has_no_unknown_keys(servers, name):
     """A misspelt option is an error, wherever it is. LibreTranslate, which two routes follow, ignores unknown keys."""
     found = bodies(servers(name).ask("/openapi.json")[2])
     assert len(found) > 8
-    lenient = {each for each, schema in found.items() if schema.get("additionalProperties") is not False}
+    lenient = {
+        each for each, schema in found.items() if schema.get("additionalProperties") is not False
+    }
     assert lenient == {"TranslateRequest", "DetectRequest"}
 
 
@@ -108,7 +122,9 @@ def test_every_reference_leads_somewhere(servers):
     assert references <= document["components"]["schemas"].keys()
 
 
-def sent(server: Running, method: str, path: str, operation: dict) -> tuple[int, dict, object] | None:
+def sent(
+    server: Running, method: str, path: str, operation: dict
+) -> tuple[int, dict, object] | None:
     """The answer to the example of a route; None where it has no example, as a file has none."""
     for parameter in operation.get("parameters", []):
         if parameter["in"] != "path":
@@ -129,7 +145,10 @@ def test_examples_work_and_answers_are_as_described(servers, name):
     document = server.ask("/openapi.json")[2]
     tried = 0
     for method, path, operation in operations(document):
-        if path.startswith(("/admin", "/studio")) or (found := sent(server, method, path, operation)) is None:
+        if (
+            path.startswith(("/admin", "/studio"))
+            or (found := sent(server, method, path, operation)) is None
+        ):
             continue
         status, headers, answer = found
         refused = path in REFUSED.get(name, ())
@@ -151,7 +170,9 @@ def test_the_description_is_valid_openapi(servers):
     assert document["openapi"].startswith("3.1.")
     for method, path, operation in operations(document):
         given = operation.get("parameters", [])
-        assert {each["name"] for each in given if each["in"] == "path"} == set(re.findall(r"{(\w+)}", path))
+        assert {each["name"] for each in given if each["in"] == "path"} == set(
+            re.findall(r"{(\w+)}", path)
+        )
         assert all(each["required"] for each in given if each["in"] == "path")
         assert all(each["name"] == "x-timeout-ms" for each in given if each["in"] != "path")
         assert ("requestBody" in operation) == (method == "POST")
@@ -163,7 +184,10 @@ def test_keys_are_described_where_there_are_some():
     with served(SERVERS["one"], keys=["secret"]) as server:
         assert server.ask("/openapi.json")[0] == 401
         document = server.ask("/openapi.json", authorization="Bearer secret")[2]
-        assert document["components"]["securitySchemes"]["key"] == {"type": "http", "scheme": "bearer"}
+        assert document["components"]["securitySchemes"]["key"] == {
+            "type": "http",
+            "scheme": "bearer",
+        }
         for method, path, operation in operations(document):
             route, _ = server.app.table.find(method, path.replace("{file}", "page.js"))
             assert operation["security"] == ([{"key": []}] if route.needs_key else [])
@@ -172,10 +196,16 @@ def test_keys_are_described_where_there_are_some():
 
 def test_the_page_has_a_strict_policy_and_nothing_from_elsewhere(servers):
     server = servers("one")
-    for path, kind in (("/docs", "html"), ("/docs/page.js", "javascript"), ("/docs/page.css", "css")):
+    for path, kind in (
+        ("/docs", "html"),
+        ("/docs/page.js", "javascript"),
+        ("/docs/page.css", "css"),
+    ):
         status, headers, answer = server.ask(path)
         assert (status, kind in headers["content-type"]) == (200, True)
-        policy = dict(part.strip().split(" ", 1) for part in headers["content-security-policy"].split(";"))
+        policy = dict(
+            part.strip().split(" ", 1) for part in headers["content-security-policy"].split(";")
+        )
         assert policy["default-src"] == "'none'"
         assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
         assert "http" not in answer["text"]
@@ -186,7 +216,9 @@ def test_the_page_has_a_strict_policy_and_nothing_from_elsewhere(servers):
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[object]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install playwright")
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="needs Playwright: pip install playwright"
+    )
     if CHROMIUM is None:
         pytest.skip("needs a browser: apt-get install chromium")
     with playwright.sync_playwright() as started:
@@ -222,11 +254,18 @@ def test_a_route_is_tried_on_the_page(servers, opened):
     tried.locator("summary").first.click()
     assert json.loads(tried.locator("textarea").input_value()) == {"input": "A dog runs."}
     hostile = "<img src=x onerror=document.title='hacked'>"
-    tried.locator("textarea").fill(json.dumps({"input": "the cat", "prefix": hostile, "max_length": 3}))
+    tried.locator("textarea").fill(
+        json.dumps({"input": "the cat", "prefix": hostile, "max_length": 3})
+    )
     tried.get_by_role("button", name="Send").click()
     expect(tried.locator(".status")).to_contain_text("Status 200, application/json")
-    wanted = SERVERS["one"]["en-de"].outputs(["the cat"], prefixes=[hostile], max_length=3)[0][0].text
-    assert json.loads(tried.locator("pre").text_content())["results"][0]["outputs"][0]["text"] == wanted
+    wanted = (
+        SERVERS["one"]["en-de"].outputs(["the cat"], prefixes=[hostile], max_length=3)[0][0].text
+    )
+    assert (
+        json.loads(tried.locator("pre").text_content())["results"][0]["outputs"][0]["text"]
+        == wanted
+    )
     assert page.title() == "Regard: the API"
     shown = page.locator("#get_v2_models_name")
     shown.locator("summary").first.click()
@@ -234,7 +273,9 @@ def test_a_route_is_tried_on_the_page(servers, opened):
     expect(shown.locator("pre")).to_contain_text('"name": "en-de"')
     streamed = page.locator("#post_v1_completions")
     streamed.locator("summary").first.click()
-    streamed.locator("textarea").fill(json.dumps({"prompt": "a dog", "stream": True, "max_tokens": 5}))
+    streamed.locator("textarea").fill(
+        json.dumps({"prompt": "a dog", "stream": True, "max_tokens": 5})
+    )
     streamed.get_by_role("button", name="Send").click()
     expect(streamed.locator("pre")).to_contain_text("data: [DONE]")
 
@@ -249,12 +290,22 @@ def test_an_image_is_uploaded_on_the_page(servers, opened, tmp_path):
     tried.locator("summary").first.click()
     tried.get_by_role("button", name="Send").click()  # the image of the example
     expect(tried.locator(".status")).to_contain_text("Status 200")
-    asked = {"model": "captions", "image": "", "min_length": 3, "max_length": 5, "scores": True, "banned": ["red"]}
+    asked = {
+        "model": "captions",
+        "image": "",
+        "min_length": 3,
+        "max_length": 5,
+        "scores": True,
+        "banned": ["red"],
+    }
     tried.locator("textarea").fill(json.dumps(asked))
     tried.get_by_label("Images, sent as a form").set_input_files(path)
     tried.get_by_role("button", name="Send").click()
     expect(tried.locator("pre")).to_contain_text('"score"')
-    model, options = SERVERS["captions"]["captions"], {"min_length": 3, "max_length": 5, "scores": True}
+    model, options = (
+        SERVERS["captions"]["captions"],
+        {"min_length": 3, "max_length": 5, "scores": True},
+    )
     (wanted,) = model.outputs([path], banned=["red"], **options)[0]
     (found,) = json.loads(tried.locator("pre").text_content())["results"][0]["outputs"]
     assert (found["text"], found["score"]) == (wanted.text, pytest.approx(wanted.score, abs=1e-5))
@@ -276,7 +327,9 @@ def test_the_page_asks_for_a_key(opened):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_is_accessible(servers, opened, scheme):
-    package = pytest.importorskip("axe_playwright_python", reason="needs axe: pip install axe-playwright-python")
+    package = pytest.importorskip(
+        "axe_playwright_python", reason="needs axe: pip install axe-playwright-python"
+    )
     expect = pytest.importorskip("playwright.sync_api").expect
     axe = Path(package.__path__[0], "axe.min.js").read_text(encoding="utf-8")
     page = opened(servers("one"), color_scheme=scheme)

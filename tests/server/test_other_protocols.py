@@ -32,7 +32,9 @@ def test_opennmt_lists_models_and_translates(server):
     for name, given in (("rnn", "rnn"), ("100", 100), ("100", "100")):
         wanted = MODELS[name].outputs(TEXTS, scores=True)
         count = len(wanted[0])
-        status, _, answer = server.ask("/translator/translate", [{"src": text, "id": given} for text in TEXTS])
+        status, _, answer = server.ask(
+            "/translator/translate", [{"src": text, "id": given} for text in TEXTS]
+        )
         assert (status, len(answer)) == (200, count)
         for rank, row in enumerate(answer):
             for text, outputs, each in zip(TEXTS, wanted, row, strict=True):
@@ -45,7 +47,11 @@ def test_opennmt_lists_models_and_translates(server):
     ("body", "status", "message"),
     [
         ([], 400, "input: wanted 1 to 256"),
-        ([{"src": "a", "id": "rnn"}, {"src": "b", "id": 100}], 400, "id: wanted the same for all texts; got 2"),
+        (
+            [{"src": "a", "id": "rnn"}, {"src": "b", "id": 100}],
+            400,
+            "id: wanted the same for all texts; got 2",
+        ),
         ([{"src": "a", "id": "labels"}], 400, "id: wanted a model that generates text"),
         ([{"src": "a"}], 404, "model: wanted one of"),
         ([{"src": "a", "id": 7}], 404, "got '7'"),
@@ -66,7 +72,10 @@ def tensor(data: list = TEXTS, **other: object) -> dict:
 
 def test_open_inference_describes_server_and_models(server):
     assert server.ask("/v2")[2]["name"] == "regard"
-    assert (server.ask("/v2/health/live")[2], server.ask("/v2/health/ready")[2]) == ({"live": True}, {"ready": True})
+    assert (server.ask("/v2/health/live")[2], server.ask("/v2/health/ready")[2]) == (
+        {"live": True},
+        {"ready": True},
+    )
     for path in ("/v2/models/rnn", "/v2/models/rnn/versions/7"):
         assert server.ask(path)[2] == {
             "name": "rnn",
@@ -88,21 +97,38 @@ def test_open_inference_describes_server_and_models(server):
 @pytest.mark.parametrize("given", [tensor(), tensor(shape=[2, 1]), tensor([["the cat sat"], ["a dog"]], shape=[2, 1])],
                          ids=["flat", "column", "nested"])  # fmt: skip
 def test_open_inference_gives_tensors(server, given, model):
-    parameters = {"num_hypotheses": 2, **({} if model == "labels" else {"beam_size": 3, "max_length": 6})}
+    parameters = {
+        "num_hypotheses": 2,
+        **({} if model == "labels" else {"beam_size": 3, "max_length": 6}),
+    }
     asked = {"id": "mine", "inputs": [given], "parameters": parameters}
     status, _, answer = server.ask(f"/v2/models/{model}/versions/7/infer", asked)
-    wanted = [output for outputs in MODELS[model].outputs(TEXTS, scores=True, **parameters) for output in outputs]
+    wanted = [
+        output
+        for outputs in MODELS[model].outputs(TEXTS, scores=True, **parameters)
+        for output in outputs
+    ]
     text, score = answer.pop("outputs")
     assert (status, answer) == (200, {"model_name": model, "model_version": "7", "id": "mine"})
-    assert text == {"name": "text", "shape": [2, 2], "datatype": "BYTES", "data": [each.text for each in wanted]}
+    assert text == {
+        "name": "text",
+        "shape": [2, 2],
+        "datatype": "BYTES",
+        "data": [each.text for each in wanted],
+    }
     assert score.pop("data") == pytest.approx([each.score for each in wanted], abs=1e-5)
     assert score == {"name": "score", "shape": [2, 2], "datatype": "FP32"}
 
 
 def test_open_inference_gives_the_outputs_asked_for(server):
-    asked = {"inputs": [tensor(["a dog"])], "outputs": [{"name": "text", "parameters": {"binary_data": False}}]}
+    asked = {
+        "inputs": [tensor(["a dog"])],
+        "outputs": [{"name": "text", "parameters": {"binary_data": False}}],
+    }
     _, headers, answer = server.ask("/v2/models/rnn/infer", asked)
-    assert answer["outputs"] == [{"name": "text", "shape": [1, 1], "datatype": "BYTES", "data": RNN.predict(["a dog"])}]
+    assert answer["outputs"] == [
+        {"name": "text", "shape": [1, 1], "datatype": "BYTES", "data": RNN.predict(["a dog"])}
+    ]
     assert answer["id"] == headers["x-request-id"]
 
 

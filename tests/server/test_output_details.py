@@ -12,7 +12,11 @@ from regard.server.jobs import Generation, Job
 from support.predictors import language_model, translator
 
 PATIENCE = 60.0
-MODELS = {"lines": language_model(), "running": language_model(context_length=8), "rnn": translator(decoder="rnn")}
+MODELS = {
+    "lines": language_model(),
+    "running": language_model(context_length=8),
+    "rnn": translator(decoder="rnn"),
+}
 SAMPLE = {"sample": True, "temperature": 2.0, "min_length": 20, "max_length": 20}
 BEAM = {"beam_size": 3, "min_length": 12, "max_length": 12, "no_repeat_ngram_size": 2}
 
@@ -27,9 +31,13 @@ def engine() -> Iterator[Engine]:
     engine.stop(PATIENCE)
 
 
-def outputs(engine: Engine, model: str, *given: object, pieces: list[str] | None = None, **work: object) -> list:
+def outputs(
+    engine: Engine, model: str, *given: object, pieces: list[str] | None = None, **work: object
+) -> list:
     ended, results = threading.Event(), []
-    job = Job(model, Generation(*given, **work), lambda result: (results.append(result), ended.set()))
+    job = Job(
+        model, Generation(*given, **work), lambda result: (results.append(result), ended.set())
+    )
     if pieces is not None:
         job.on_text = pieces.append
     engine.submit(job)
@@ -42,7 +50,11 @@ def outputs(engine: Engine, model: str, *given: object, pieces: list[str] | None
 @pytest.mark.parametrize("model", MODELS)
 def test_the_texts_of_the_tokens_are_the_text(engine, model):
     (output,) = outputs(engine, model, "the cat", SAMPLE, token_texts=True, scores=True)
-    assert output.text == MODELS[model].predict(["the cat"], **SAMPLE)[0] == "".join(output.token_texts)
+    assert (
+        output.text
+        == MODELS[model].predict(["the cat"], **SAMPLE)[0]
+        == "".join(output.token_texts)
+    )
     assert len(output.token_texts) == len(output.tokens)
     assert output.input_tokens == len(MODELS[model].encode("the cat")[0])
 
@@ -54,19 +66,27 @@ def test_an_output_ends_before_a_string(engine, model, options):
     middle = len(whole.text) // 2
     stop = whole.text[middle : middle + 3]
     place = whole.text.find(stop)
-    (output,) = outputs(engine, model, "the cat", options, stop=["\0", stop], token_texts=True, scores=True)
+    (output,) = outputs(
+        engine, model, "the cat", options, stop=["\0", stop], token_texts=True, scores=True
+    )
     assert (output.text, output.finish_reason) == (whole.text[:place], "end")
     assert "".join(output.token_texts) == output.text
     count = len(output.tokens)
     assert len(output.log_probabilities) == len(output.token_ids) == count < len(whole.tokens)
     assert output.tokens == whole.tokens[:count]
-    assert len("".join(whole.token_texts[: count - 1])) < place <= len("".join(whole.token_texts[:count]))
+    assert (
+        len("".join(whole.token_texts[: count - 1]))
+        < place
+        <= len("".join(whole.token_texts[:count]))
+    )
 
 
 def test_a_stream_ends_before_a_string_and_frees_its_slot(engine, monkeypatch):
     (whole,) = outputs(engine, "rnn", "the cat", SAMPLE)
     steps, advance = [], OnlineSearch.advance
-    monkeypatch.setattr(OnlineSearch, "advance", lambda *given: (steps.append(1), advance(*given))[1])
+    monkeypatch.setattr(
+        OnlineSearch, "advance", lambda *given: (steps.append(1), advance(*given))[1]
+    )
     stop, pieces = whole.text[len(whole.text) // 2 :][:4], []
     (output,) = outputs(engine, "rnn", "the cat", SAMPLE, stop=[stop], pieces=pieces)
     assert "".join(pieces) == output.text == whole.text[: whole.text.find(stop)]
@@ -80,7 +100,9 @@ def test_the_prompt_comes_back(engine, model):
     """With its log-probabilities, which are those of a score."""
     predictor, prompt, pieces = MODELS[model], "the cat sat", []
     options = {"max_length": 3, "min_length": 3}
-    (output,) = outputs(engine, model, prompt, options, echo=True, scores=True, token_texts=True, pieces=pieces)
+    (output,) = outputs(
+        engine, model, prompt, options, echo=True, scores=True, token_texts=True, pieces=pieces
+    )
     assert output.text == "".join(pieces) == prompt + predictor.predict([prompt], **options)[0]
     scores = predictor.score([prompt])[0].log_probabilities
     count = output.input_tokens
@@ -96,7 +118,9 @@ def test_a_beam_is_as_wide_as_its_outputs(engine):
     assert [each.text for each in found] == [each.text for each in wanted]
     sampled = {**SAMPLE, "num_hypotheses": 3}
     found = outputs(engine, "rnn", "a dog", sampled, widen_beam=True)
-    assert [each.text for each in found] == [each.text for each in MODELS["rnn"].outputs(["a dog"], **sampled)[0]]
+    assert [each.text for each in found] == [
+        each.text for each in MODELS["rnn"].outputs(["a dog"], **sampled)[0]
+    ]
 
 
 @pytest.mark.parametrize(

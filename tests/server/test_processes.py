@@ -96,12 +96,34 @@ def crossed(value):
 @pytest.mark.parametrize(
     "value",
     [
-        Generation("a", {"beam_size": 2, "temperature": 0.5, "sample": True}, "p", ("x",), ("y", "z"), number=3),
+        Generation(
+            "a",
+            {"beam_size": 2, "temperature": 0.5, "sample": True},
+            "p",
+            ("x",),
+            ("y", "z"),
+            number=3,
+        ),
         Generation(("a", "b"), stop=("s",), echo=True, token_texts=True, widen_beam=True),
         Scoring("a", "b"),
         Embedding("a", truncate=True),
-        Inspection("a", (1, 2), layers=(1,), maps=("m",), rows=(0, 2), words=True, edits=({"head": 1},)),
-        [Output("t", ("t",), (-0.5,), -0.5, "end", None, True, (7, 2), token_texts=("t",), input_tokens=3)],
+        Inspection(
+            "a", (1, 2), layers=(1,), maps=("m",), rows=(0, 2), words=True, edits=({"head": 1},)
+        ),
+        [
+            Output(
+                "t",
+                ("t",),
+                (-0.5,),
+                -0.5,
+                "end",
+                None,
+                True,
+                (7, 2),
+                token_texts=("t",),
+                input_tokens=3,
+            )
+        ],
         [Output("label", probabilities={"label": 0.75, "other": 0.25})],
         [0.1, float("inf"), -2.5e-300],
         Generation("a", attention=AttentionPart((1,), None, (0, 2))),
@@ -154,9 +176,20 @@ def test_every_kind_of_work_has_a_format():
         return {of, *(each for one in of.__subclasses__() for each in kinds(one))}
 
     # Those of tests are not sent.
-    made = {each for each in kinds(Work) if not isabstract(each) and each.__module__.startswith("regard.")}
+    made = {
+        each
+        for each in kinds(Work)
+        if not isabstract(each) and each.__module__.startswith("regard.")
+    }
     sent = {each for each in made if each.crosses_processes}
-    of_data = {AblationStep, AlignmentStep, DataSize, ExampleInputs, ExampleMeasurement, HeadsOfData}
+    of_data = {
+        AblationStep,
+        AlignmentStep,
+        DataSize,
+        ExampleInputs,
+        ExampleMeasurement,
+        HeadsOfData,
+    }
     assert made - sent == {Classification, *of_data}
     assert sent == {each for each in TYPES.values() if issubclass(each, Work)}
 
@@ -193,21 +226,31 @@ class OfAPlugin(InvalidArgument):
 def test_errors_keep_their_class_message_and_status(error):
     arrived = crossed(error)
     assert type(arrived) is type(error)
-    assert (str(arrived), vars(arrived), arrived.exit_code) == (str(error), vars(error), error.exit_code)
+    assert (str(arrived), vars(arrived), arrived.exit_code) == (
+        str(error),
+        vars(error),
+        error.exit_code,
+    )
     assert status_of(arrived) == status_of(error)
     assert isinstance(arrived, ValueError) == isinstance(error, ValueError)
 
 
 def test_errors_of_other_classes_arrive_as_the_nearest_that_is_known():
     arrived = crossed(OfAPlugin("a", wanted="b", got="c", remedy="D."))
-    assert (type(arrived), arrived.wanted, str(arrived)) == (InvalidArgument, "b", "a: wanted b; got c. D.")
+    assert (type(arrived), arrived.wanted, str(arrived)) == (
+        InvalidArgument,
+        "b",
+        "a: wanted b; got c. D.",
+    )
     arrived = crossed(ZeroDivisionError("secret"))
     assert (type(arrived), "ZeroDivisionError" in str(arrived), "secret" in str(arrived)) == (
         errors.EngineFailed, True, False,
     )  # fmt: skip
-    assert {each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, RegardError)} < {
-        *ERRORS.values()
-    }
+    assert {
+        each
+        for each in vars(errors).values()
+        if isinstance(each, type) and issubclass(each, RegardError)
+    } < {*ERRORS.values()}
 
 
 def test_nothing_but_listed_types_is_made():
@@ -231,7 +274,11 @@ def test_a_process_that_ends_is_started_again_and_the_log_tells_why(tmp_path, mo
     async def run() -> None:
         running = asyncio.ensure_future(child.run())
         await until(
-            lambda: "it is ready again" in caplog.text and child.ready.is_set() and len([*tmp_path.iterdir()]) == 4
+            lambda: (
+                "it is ready again" in caplog.text
+                and child.ready.is_set()
+                and len([*tmp_path.iterdir()]) == 4
+            )
         )
         child.end(signal.SIGTERM)
         await asyncio.wait_for(running, PATIENCE)
@@ -250,7 +297,9 @@ def test_a_process_that_never_was_ready_is_not_started_again(tmp_path):
         (tmp_path / str(number)).touch()  # it refuses to start at once
 
     async def run() -> None:
-        await Supervised("it", "support.crashing_child", Start(config()), {"CRASHES": str(tmp_path)}).run()
+        await Supervised(
+            "it", "support.crashing_child", Start(config()), {"CRASHES": str(tmp_path)}
+        ).run()
 
     with pytest.raises(RegardError, match=r"^model: gone$") as refused:
         asyncio.run(run())
@@ -258,10 +307,14 @@ def test_a_process_that_never_was_ready_is_not_started_again(tmp_path):
     assert len([*tmp_path.iterdir()]) == 3
 
 
-@pytest.mark.parametrize(("module", "ending"), [("this", "exit code 0"), ("py_compile", "exit code 1")])
+@pytest.mark.parametrize(
+    ("module", "ending"), [("this", "exit code 0"), ("py_compile", "exit code 1")]
+)
 def test_a_process_that_ends_before_it_was_ready_is_an_error(module, ending):
     """Other programs, which end at once and have said nothing."""
-    with pytest.raises(RegardError, match=f"^it: wanted a process that starts; got {ending}. See the log.$"):
+    with pytest.raises(
+        RegardError, match=f"^it: wanted a process that starts; got {ending}. See the log.$"
+    ):
         asyncio.run(Supervised("it", module, Start(config()), {}).run())
 
 
@@ -269,7 +322,9 @@ def test_a_process_that_does_not_answer_is_ended_and_started_again(tmp_path, cap
     """The child says that it is ready, and never answers a ping: see support/crashing_child.py."""
     for number in range(3):
         (tmp_path / str(number)).touch()
-    child = Supervised("it", "support.crashing_child", Start(config()), {"CRASHES": str(tmp_path)}, patience=0.2)
+    child = Supervised(
+        "it", "support.crashing_child", Start(config()), {"CRASHES": str(tmp_path)}, patience=0.2
+    )
 
     async def run() -> None:
         running = asyncio.ensure_future(child.run())
@@ -280,7 +335,10 @@ def test_a_process_that_does_not_answer_is_ended_and_started_again(tmp_path, cap
     with caplog.at_level("INFO", "regard"):
         asyncio.run(run())
     messages = [record.message for record in caplog.records]
-    assert messages[:2] == ["it has not answered for 0.2 s: it is ended", "it ended with SIGKILL: started again"]
+    assert messages[:2] == [
+        "it has not answered for 0.2 s: it is ended",
+        "it ended with SIGKILL: started again",
+    ]
 
 
 def test_a_process_answers_pings_with_the_time_for_which_it_is_stuck():
@@ -339,11 +397,15 @@ def models() -> dict:
     }
 
 
-def behind_a_socket(models: dict, test: Callable, tmp_path, limits: EngineLimits | None = None, keys=()) -> None:
+def behind_a_socket(
+    models: dict, test: Callable, tmp_path, limits: EngineLimits | None = None, keys=()
+) -> None:
     """Run a test in an event loop, with an engine behind a socket."""
 
     async def run() -> None:
-        engine = Engine(limits or EngineLimits(slots=4, queued_jobs=500, queued_tokens=100_000), "cpu")
+        engine = Engine(
+            limits or EngineLimits(slots=4, queued_jobs=500, queued_tokens=100_000), "cpu"
+        )
         loader = ModelLoader(engine, models)
         for name, model in models.items():
             engine.load(name, "7", model)
@@ -376,13 +438,26 @@ def test_results_are_those_of_the_engine(models, tmp_path):
     for _ in range(60):
         text, model = chance.choice(TEXTS), chance.choice(["rnn", "conv"])
         kinds: list[tuple[str, Work]] = [
-            (model, Generation(text, {**LONG, "beam_size": 2, "num_hypotheses": 2}, scores=True, attention=True)),
-            (model, Generation(text, {"max_length": 9, "sample": True, "seed": 4}, number=2, banned=("dog",))),
+            (
+                model,
+                Generation(
+                    text, {**LONG, "beam_size": 2, "num_hypotheses": 2}, scores=True, attention=True
+                ),
+            ),
+            (
+                model,
+                Generation(
+                    text, {"max_length": 9, "sample": True, "seed": 4}, number=2, banned=("dog",)
+                ),
+            ),
             (model, Scoring(text, "a dog")),
             (model, Embedding(text)),
             (model, Inspection(text or "a", "the mat", rows=(0, 2))),
             ("labels", Generation(text, {"num_hypotheses": 2}, scores=True)),
-            ("lines", Generation("the cat", {"max_length": 4}, token_texts=True, echo=True, scores=True)),
+            (
+                "lines",
+                Generation("the cat", {"max_length": 4}, token_texts=True, echo=True, scores=True),
+            ),
             ("lines", Generation("the cat", {"beam_size": 0})),  # refused
         ]
         name, work = chance.choice(kinds)
@@ -400,7 +475,9 @@ def test_results_are_those_of_the_engine(models, tmp_path):
         async with side.front_end() as one, side.front_end() as other:
             assert one.ready
             assert one.model_info == side.engine.model_info
-            tasks = [asyncio.ensure_future(answer(chance.choice([one, other]), *each)) for each in asked]
+            tasks = [
+                asyncio.ensure_future(answer(chance.choice([one, other]), *each)) for each in asked
+            ]
             dropped = [asyncio.ensure_future(answer(one, *each)) for each in asked[:20]]
             await asyncio.sleep(0.02)
             for task in dropped:
@@ -472,7 +549,9 @@ def test_a_full_queue_refuses_with_the_time_to_wait(models, tmp_path, monkeypatc
             assert refused.value.retry_after >= 1
             gate.release(1000)
             assert len(await held) == 2
-            await until(lambda: side.engine.busy == 0)  # those that were let in before the refused one have left
+            await until(
+                lambda: side.engine.busy == 0
+            )  # those that were let in before the refused one have left
 
     behind_a_socket(models, test, tmp_path, EngineLimits(slots=2, queued_jobs=2))
 
@@ -498,13 +577,17 @@ def test_limits_of_keys_hold_for_all_front_ends_together(models, tmp_path):
                 first.leave(one)
                 await second.enter(one)
                 assert await refused(second, one) == "concurrency"
-            await until(lambda: len(side.host.sessions) == 1)  # the second has ended: its requests have left
+            await until(
+                lambda: len(side.host.sessions) == 1
+            )  # the second has ended: its requests have left
             await first.enter(one)
             await first.enter(one)
             assert await refused(first, one) == "concurrency"
             assert await refused(first, rate) == "rate"
 
-    behind_a_socket(models, test, tmp_path, keys=["a name=one concurrent=2", "b name=rate rate=2/h"])
+    behind_a_socket(
+        models, test, tmp_path, keys=["a name=one concurrent=2", "b name=rate rate=2/h"]
+    )
     assert all(key.limited for key in keys)
 
 
@@ -545,7 +628,9 @@ def test_an_engine_that_ends_is_told_and_found_again(models, tmp_path, monkeypat
                 with pytest.raises(EngineRestarting):
                     await asked
             gate.release(1000)
-            await until(lambda: side.engine.busy == 0)  # what the front end had asked for is cancelled
+            await until(
+                lambda: side.engine.busy == 0
+            )  # what the front end had asked for is cancelled
             remote.socket = side.socket
             await until(lambda: remote.ready)
             assert len(await EngineClient(remote, "rnn", "c", None).results([work])) == 1
@@ -567,7 +652,9 @@ def test_a_front_end_that_stops_finishes_its_jobs(models, tmp_path, monkeypatch)
             gate.release(1000)
             assert len(await held) == 1
             assert await stopping
-            assert len(await EngineClient(other, "rnn", "c", None).results([work])) == 1  # the engine goes on
+            assert (
+                len(await EngineClient(other, "rnn", "c", None).results([work])) == 1
+            )  # the engine goes on
 
     behind_a_socket(models, test, tmp_path)
 

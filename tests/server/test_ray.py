@@ -26,7 +26,14 @@ from support.ray_processes import PATIENCE, ray_environment
 
 PROGRAM = Path(support.__file__).parent / "serve_with_ray.py"
 MODEL = GOLDEN / "rnn"
-ENDLESS = {"input": "abc", "stream": True, "sample": True, "seed": 1, "min_length": 100_000, "max_length": 100_000}
+ENDLESS = {
+    "input": "abc",
+    "stream": True,
+    "sample": True,
+    "seed": 1,
+    "min_length": 100_000,
+    "max_length": 100_000,
+}
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +61,12 @@ def request(
 ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     given = None if body is None else json.dumps(body)
-    connection.request("GET" if body is None else "POST", f"/nmt{path}", given, {"content-type": "application/json"})
+    connection.request(
+        "GET" if body is None else "POST",
+        f"/nmt{path}",
+        given,
+        {"content-type": "application/json"},
+    )
     return connection, connection.getresponse()
 
 
@@ -78,7 +90,10 @@ def counts(port: int) -> list[dict[str, float]]:
     with ThreadPoolExecutor(8) as pool:
         texts = list(pool.map(lambda _: ask(port, "/metrics")[2], range(8)))
     return [
-        {name: float(value) for name, value in re.findall(r"^(\w+)(?:{.*})? (\S+)$", text, re.MULTILINE)}
+        {
+            name: float(value)
+            for name, value in re.findall(r"^(\w+)(?:{.*})? (\S+)$", text, re.MULTILINE)
+        }
         for text in texts
     ]
 
@@ -88,23 +103,33 @@ def test_replicas_answer_as_the_model_does(port):
     texts = ["abc", "hello", "x"]
     expected = regard.load(MODEL).predict(texts, max_length=20)
     with ThreadPoolExecutor(2) as pool:
-        asked = [pool.submit(ask, port, "/predict", {"input": texts[:2], "max_length": 20}) for _ in range(10)]
+        asked = [
+            pool.submit(ask, port, "/predict", {"input": texts[:2], "max_length": 20})
+            for _ in range(10)
+        ]
         for each in asked:
             status, headers, answer = each.result()
             assert status == 200, answer
             assert headers["x-model-version"] == "rnn"
-            assert [one["outputs"][0]["text"] for one in json.loads(answer)["results"]] == expected[:2]
+            assert [one["outputs"][0]["text"] for one in json.loads(answer)["results"]] == expected[
+                :2
+            ]
     assert ask(port, "/health/ready")[0] == 200
     status, _, answer = ask(port, "/predict", {"input": "a", "beam_size": 0})
     assert (status, "beam_size" in json.loads(answer)["detail"]) == (400, True)
-    assert ask(port, "/admin/models", {"name": "en"})[0] == 404  # it would reach one replica of many
+    assert (
+        ask(port, "/admin/models", {"name": "en"})[0] == 404
+    )  # it would reach one replica of many
 
 
 @pytest.mark.slow
 def test_a_stream_arrives_in_pieces_and_ends_with_its_client(port):
     """An output that would take minutes: its first pieces arrive, and its slot is free when the client leaves."""
     connection, answer = request(port, "/predict", ENDLESS)
-    assert (answer.status, answer.headers["content-type"].partition(";")[0]) == (200, "text/event-stream")
+    assert (answer.status, answer.headers["content-type"].partition(";")[0]) == (
+        200,
+        "text/event-stream",
+    )
     pieces = [answer.readline() for _ in range(6)]
     assert all(json.loads(each.removeprefix(b"data: ")).keys() == {"text"} for each in pieces[::2])
     until(lambda: any(each["regard_slots_busy"] == 1 for each in counts(port)))
@@ -113,7 +138,8 @@ def test_a_stream_arrives_in_pieces_and_ends_with_its_client(port):
     connection.close()
     until(
         lambda: any(
-            (each.get("regard_requests_cancelled_total"), each["regard_slots_busy"]) == (1, 0) for each in counts(port)
+            (each.get("regard_requests_cancelled_total"), each["regard_slots_busy"]) == (1, 0)
+            for each in counts(port)
         )
     )
 
@@ -124,7 +150,9 @@ def test_a_full_queue_is_refused_by_the_engine(port):
     opened = [request(port, "/predict", {**ENDLESS, "timeout_ms": 60_000}) for _ in range(2)]
     with ThreadPoolExecutor(20) as pool:
         body = {**ENDLESS, "stream": False, "timeout_ms": 3_000}
-        answers = [each.result() for each in [pool.submit(ask, port, "/predict", body) for _ in range(20)]]
+        answers = [
+            each.result() for each in [pool.submit(ask, port, "/predict", body) for _ in range(20)]
+        ]
     for connection, answer in opened:
         answer.close()
         connection.close()
@@ -135,7 +163,16 @@ def test_a_full_queue_is_refused_by_the_engine(port):
 def test_arguments_shared_with_serve_have_its_defaults():
     own, serves = (inspect.signature(each).parameters for each in (deployment, regard.serve))
     shared = [name for name in own if name in serves]
-    assert {"device", "keys", "slots", "queue", "max_body", "max_inputs", "drain_seconds", "cors"} < {*shared}
+    assert {
+        "device",
+        "keys",
+        "slots",
+        "queue",
+        "max_body",
+        "max_inputs",
+        "drain_seconds",
+        "cors",
+    } < {*shared}
     assert [own[name].default for name in shared] == [serves[name].default for name in shared]
 
 
@@ -148,7 +185,12 @@ def test_arguments_that_contradict_each_other_are_refused():
 
 @pytest.mark.parametrize(
     ("prefix", "path", "wanted"),
-    [("", "/predict", "/predict"), ("/a", "/a/predict", "/predict"), ("/a", "/a", "/"), ("/a", "/predict", "/predict")],
+    [
+        ("", "/predict", "/predict"),
+        ("/a", "/a/predict", "/predict"),
+        ("/a", "/a", "/"),
+        ("/a", "/predict", "/predict"),
+    ],
 )
 def test_paths_are_those_below_the_prefix(prefix, path, wanted):
     assert _without_prefix({"type": "http", "root_path": prefix, "path": path})["path"] == wanted

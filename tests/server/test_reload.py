@@ -32,7 +32,9 @@ def add_step(run: Path, step: int, model: str) -> Path:
     """A golden checkpoint as the one of this step, which is the best so far."""
     folder = store.step_folder(run, step)
     shutil.copytree(GOLDEN / model, folder)
-    (folder / store.TRAINING_STATE).write_text(json.dumps({"step": step, "history": {"best_step": step}}))
+    (folder / store.TRAINING_STATE).write_text(
+        json.dumps({"step": step, "history": {"best_step": step}})
+    )
     return rehashed(folder)
 
 
@@ -49,9 +51,17 @@ def test_a_newer_checkpoint_is_served_after_a_reload(tmp_path):
         )  # fmt: skip
         assert said(answer) == regard.load(old).predict(TEXTS, **LONG)
         new = add_step(tmp_path, 20, "convolution")
-        assert running.ask("/predict", {"input": TEXTS, **LONG})[2] == {**answer, "id": running.last_id}
+        assert running.ask("/predict", {"input": TEXTS, **LONG})[2] == {
+            **answer,
+            "id": running.last_id,
+        }
         status, _, state = running.ask("/admin/models", {"name": "en"})
-        assert (status, state["version"], state["state"], state["reloads"]) == (200, new.name, "ready", 1)
+        assert (status, state["version"], state["state"], state["reloads"]) == (
+            200,
+            new.name,
+            "ready",
+            1,
+        )
         _, headers, answer = running.ask("/predict", {"input": TEXTS, **LONG})
         assert (answer["version"], headers["x-model-version"]) == (new.name, new.name)
         assert said(answer) == regard.load(new).predict(TEXTS, **LONG)
@@ -92,13 +102,18 @@ def test_requests_before_the_switch_end_with_the_old_model_which_is_freed(tmp_pa
     """One runs, one waits for its slot, one comes after the switch; each tells the version that answered it."""
     link = tmp_path / "current"
     link.symlink_to(GOLDEN / "rnn")
-    wanted = {name: regard.load(GOLDEN / name).predict(TEXTS[:1], **LONG) for name in ("rnn", "convolution")}
+    wanted = {
+        name: regard.load(GOLDEN / name).predict(TEXTS[:1], **LONG)
+        for name in ("rnn", "convolution")
+    }
     assert wanted["rnn"] != wanted["convolution"]
     with served({"en": link}, EngineLimits(slots=1)) as running, ThreadPoolExecutor(3) as pool:
         old = running.engine.models["en"].predictor
         gate, waits = slowed(monkeypatch, old)
         model = weakref.ref(old.model)
-        before = [pool.submit(running.ask, "/predict", {"input": TEXTS[0], **LONG}) for _ in range(2)]
+        before = [
+            pool.submit(running.ask, "/predict", {"input": TEXTS[0], **LONG}) for _ in range(2)
+        ]
         assert waits.wait(PATIENCE)
         until(lambda: running.engine.busy == 2)
         link.unlink()
@@ -110,11 +125,17 @@ def test_requests_before_the_switch_end_with_the_old_model_which_is_freed(tmp_pa
         gate.release(100_000)
         for asked, version in ((before[0], "rnn"), (before[1], "rnn"), (after, "convolution")):
             status, headers, answer = asked.result(PATIENCE)
-            assert (status, answer["version"], headers["x-model-version"]) == (200, version, version)
+            assert (status, answer["version"], headers["x-model-version"]) == (
+                200,
+                version,
+                version,
+            )
             assert said(answer) == wanted[version]
         del old
         monkeypatch.undo()
-        until(lambda: gc.collect() >= 0 and model() is None)  # the engine's thread may still be in its last step
+        until(
+            lambda: gc.collect() >= 0 and model() is None
+        )  # the engine's thread may still be in its last step
         assert running.ask("/admin/models")[2]["models"][0]["old_jobs"] == 0
 
 
@@ -181,7 +202,9 @@ def test_a_model_is_loaded_once_at_a_time(monkeypatch):
 def test_all_models_are_loaded_anew_in_spite_of_one_that_is_damaged(tmp_path, caplog):
     shutil.copytree(GOLDEN / "transformer", tmp_path / "bad")
     engine = Engine()
-    loader = ModelLoader(engine, {"bad": tmp_path / "bad", "good": GOLDEN / "rnn", "given": translator()})
+    loader = ModelLoader(
+        engine, {"bad": tmp_path / "bad", "good": GOLDEN / "rnn", "given": translator()}
+    )
     for name in loader.models:
         loader.load(name)
     os.truncate(tmp_path / "bad" / "model.safetensors", 100)
@@ -193,14 +216,23 @@ def test_all_models_are_loaded_anew_in_spite_of_one_that_is_damaged(tmp_path, ca
 
 @pytest.mark.parametrize(
     ("address", "status"),
-    [("127.0.0.1", 200), ("127.8.8.8", 200), ("::1", 200), ("::ffff:127.0.0.1", 200), ("10.0.0.1", 403), ("", 403)],
+    [
+        ("127.0.0.1", 200),
+        ("127.8.8.8", 200),
+        ("::1", 200),
+        ("::ffff:127.0.0.1", 200),
+        ("10.0.0.1", 403),
+        ("", 403),
+    ],
 )
 def test_without_keys_only_this_machine_administers(address, status, monkeypatch):
     from regard.server.exchange import Exchange
 
     init = Exchange.__init__
     monkeypatch.setattr(
-        Exchange, "__init__", lambda self, app, scope, *rest: init(self, app, {**scope, "client": (address, 1)}, *rest)
+        Exchange,
+        "__init__",
+        lambda self, app, scope, *rest: init(self, app, {**scope, "client": (address, 1)}, *rest),
     )
     with served({"en": GOLDEN / "transformer"}) as running:
         assert running.ask("/admin/models")[0] == status

@@ -28,7 +28,12 @@ def submit(engine, texts: list[str], model: str = "en", **options) -> list[tuple
     asked = []
     for number, text in enumerate(texts):
         result: list = []
-        asked.append((Job(model, Generation(text, {**LONG, **options}, number=number), result.append), result))
+        asked.append(
+            (
+                Job(model, Generation(text, {**LONG, **options}, number=number), result.append),
+                result,
+            )
+        )
     engine.submit(*(job for job, _ in asked))
     return asked
 
@@ -54,7 +59,13 @@ def test_models_are_placed():
     assert named.devices[:2] == ("cpu", "cpu")
     assert (named.engines["a"], named.engines["b"]) == ((0,), (0, 1))
     assert isinstance(Placement.of(["a"], "cpu").engine(EngineLimits(slots=1)), Engine)
-    for wrong in ({"a": "cpu"}, {"a": "cpu", "b": "cpu", "z": "cpu"}, {"a": "cpu", "b": []}, "tpu", ["cpu", "cuda:99"]):
+    for wrong in (
+        {"a": "cpu"},
+        {"a": "cpu", "b": "cpu", "z": "cpu"},
+        {"a": "cpu", "b": []},
+        "tpu",
+        ["cpu", "cuda:99"],
+    ):
         with pytest.raises(InvalidArgument, match="device: wanted"):
             Placement.of(["a", "b"], wrong)
 
@@ -65,10 +76,15 @@ def test_a_model_is_on_the_devices_that_were_named_for_it():
     ModelLoader(engine, {"en": GOLDEN / "rnn", "de": GOLDEN / "convolution"}).load_all()
     assert [sorted(each.models) for each in engine.engines] == [["de", "en"], ["en"]]
     assert (len(engine.devices("en")), len(engine.devices("de"))) == (2, 1)
-    assert {name: info.version for name, info in engine.model_info.items()} == {"en": "rnn", "de": "convolution"}
+    assert {name: info.version for name, info in engine.model_info.items()} == {
+        "en": "rnn",
+        "de": "convolution",
+    }
     engine.start()
     try:
-        assert texts_of(submit(engine, TEXTS, "de")) == regard.load(GOLDEN / "convolution").predict(TEXTS, **LONG)
+        assert texts_of(submit(engine, TEXTS, "de")) == regard.load(GOLDEN / "convolution").predict(
+            TEXTS, **LONG
+        )
         with pytest.raises(InvalidArgument, match="model: wanted one of"):
             submit(engine, TEXTS, "fr")
     finally:
@@ -110,7 +126,9 @@ def test_a_full_queue_and_a_stopping_router_refuse():
 
 
 def test_the_jobs_of_a_request_get_one_version_while_models_are_switched():
-    versions = {str(seed): [translator(decoder="rnn", seed=seed) for _ in range(2)] for seed in (1, 2)}
+    versions = {
+        str(seed): [translator(decoder="rnn", seed=seed) for _ in range(2)] for seed in (1, 2)
+    }
     wanted = {version: models[0].predict(TEXTS, **LONG) for version, models in versions.items()}
     assert all(a != b for a, b in zip(*wanted.values(), strict=True))
     engine = ReplicaRouter([Engine(EngineLimits(slots=2), "cpu") for _ in range(2)], {"en": (0, 1)})
@@ -139,7 +157,9 @@ def test_the_jobs_of_a_request_get_one_version_while_models_are_switched():
 
 
 def test_one_object_is_not_two_replicas():
-    with pytest.raises(InvalidArgument, match="wanted a model that is loaded for each of its devices"):
+    with pytest.raises(
+        InvalidArgument, match="wanted a model that is loaded for each of its devices"
+    ):
         router(("en", translator(decoder="rnn")))
 
 

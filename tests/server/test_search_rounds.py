@@ -35,7 +35,9 @@ class Held:
         def waiting(group: SearchGroup) -> Round:
             if "search" in threading.current_thread().name:
                 self.rows.append(group.rows)
-                self.jobs.append([each.job for each in (*group.running.values(), *(group.admitted or ()))])
+                self.jobs.append(
+                    [each.job for each in (*group.running.values(), *(group.admitted or ()))]
+                )
                 self.begun.release()
                 assert self.go_on.wait(PATIENCE)
             return compute(group)
@@ -58,7 +60,9 @@ def engine(monkeypatch) -> Iterator[Engine]:
 
 def ask(engine: Engine, text: str, **options) -> tuple[Job, list[object], threading.Event]:
     found, ended = [], threading.Event()
-    job = Job("m", Generation(text, LONG), lambda result: (found.append(result), ended.set()), **options)
+    job = Job(
+        "m", Generation(text, LONG), lambda result: (found.append(result), ended.set()), **options
+    )
     engine.submit(job)
     return job, found, ended
 
@@ -101,7 +105,9 @@ def test_a_job_that_is_cancelled_or_late_during_a_round_leaves_with_its_end(engi
     assert isinstance(asked[1][1][0], DeadlineExceeded)
     assert engine.stop(PATIENCE)
     assert asked[0][1] == []
-    assert not any(gone[0] in jobs for jobs in held.jobs[2:] for gone in asked[:2])  # their slots were free at once
+    assert not any(
+        gone[0] in jobs for jobs in held.jobs[2:] for gone in asked[:2]
+    )  # their slots were free at once
     assert_empty(engine)
 
 
@@ -181,8 +187,12 @@ def test_stopping_waits_for_the_rounds_that_are_computed(engine, monkeypatch):
     held.wait(2)
     threading.Timer(0.3, held.go_on.set).start()
     assert engine.stop(0.05) is False
-    assert not any("search" in each.name or each is engine._thread for each in threading.enumerate())
-    assert all(isinstance(found[0], ServerStopping) for _, found, ended in asked if ended.wait(PATIENCE))
+    assert not any(
+        "search" in each.name or each is engine._thread for each in threading.enumerate()
+    )
+    assert all(
+        isinstance(found[0], ServerStopping) for _, found, ended in asked if ended.wait(PATIENCE)
+    )
 
 
 def test_searches_that_wait_for_each_other_have_shorter_rounds(monkeypatch):
@@ -191,7 +201,9 @@ def test_searches_that_wait_for_each_other_have_shorter_rounds(monkeypatch):
     groups = [object.__new__(SearchGroup) for _ in range(3)]
     for group in groups:
         search = SimpleNamespace(microseconds=0, plan=SimpleNamespace(beams=1))
-        vars(group).update(search=search, threaded=True, running={1: None}, watched=set(), entering=[], dropped=[])
+        vars(group).update(
+            search=search, threaded=True, running={1: None}, watched=set(), entering=[], dropped=[]
+        )
     monkeypatch.setattr(SearchRounds, "busy", True)
     rounds.begin(groups)
     assert [group.search.microseconds for group in groups] == [LOOP_MICROSECONDS // 3] * 3
@@ -199,7 +211,11 @@ def test_searches_that_wait_for_each_other_have_shorter_rounds(monkeypatch):
     rounds.begin(groups)
     assert [group.search.microseconds for group in groups] == [1] * 3
     rounds.begin(groups[:2])
-    assert [group.search.microseconds for group in groups] == [LOOP_MICROSECONDS, LOOP_MICROSECONDS, 1]
+    assert [group.search.microseconds for group in groups] == [
+        LOOP_MICROSECONDS,
+        LOOP_MICROSECONDS,
+        1,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -214,7 +230,9 @@ def test_searches_that_wait_for_each_other_have_shorter_rounds(monkeypatch):
         (1, [False, True], True, [0, 1]),
     ],
 )
-def test_a_small_search_without_others_is_computed_here(monkeypatch, threads, small, threaded, here):
+def test_a_small_search_without_others_is_computed_here(
+    monkeypatch, threads, small, threaded, here
+):
     monkeypatch.setattr(SearchRounds, "busy", True)
     monkeypatch.setattr(SearchGroup, "small", property(lambda group: group.is_small))
     groups = [object.__new__(SearchGroup) for _ in small]

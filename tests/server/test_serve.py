@@ -37,7 +37,9 @@ def started(*arguments: str) -> tuple[subprocess.Popen, int]:
 def ask(port: int, body: dict) -> tuple[int, dict]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     try:
-        connection.request("POST", "/predict", json.dumps(body), {"content-type": "application/json"})
+        connection.request(
+            "POST", "/predict", json.dumps(body), {"content-type": "application/json"}
+        )
         answer = connection.getresponse()
         return answer.status, json.loads(answer.read())
     finally:
@@ -52,14 +54,20 @@ def test_a_server_answers_and_drains():
         status, answer = ask(port, {"input": texts})
         assert (status, answer["model"], answer["version"]) == (200, "en", "transformer")
         assert [each["outputs"][0]["text"] for each in answer["results"]] == model.predict(texts)
-        with pytest.raises(InvalidArgument, match="port: wanted an address and a port that are free"):
+        with pytest.raises(
+            InvalidArgument, match="port: wanted an address and a port that are free"
+        ):
             regard.serve(MODEL, port=port)
         process.send_signal(signal.SIGHUP)  # all models are loaded anew
-        assert any("model en: 'transformer' replaced by 'transformer'" in line for line in process.stderr)
+        assert any(
+            "model en: 'transformer' replaced by 'transformer'" in line for line in process.stderr
+        )
         assert ask(port, {"input": texts})[1]["results"] == answer["results"]
         results: list[tuple[int, dict]] = []
         long = {"input": texts * 10, "min_length": 150, "max_length": 150}
-        threads = [threading.Thread(target=lambda: results.append(ask(port, long))) for _ in range(3)]
+        threads = [
+            threading.Thread(target=lambda: results.append(ask(port, long))) for _ in range(3)
+        ]
         for thread in threads:
             thread.start()
         time.sleep(0.3)
@@ -79,7 +87,9 @@ def test_a_server_answers_and_drains():
 @pytest.mark.slow
 def test_a_client_that_does_not_read_its_answer_does_not_hold_up_the_end():
     process, port = started("--drain-seconds", "1")
-    body = json.dumps({"input": ["x" * 180] * 24, "attention": True, "min_length": 200, "max_length": 200}).encode()
+    body = json.dumps(
+        {"input": ["x" * 180] * 24, "attention": True, "min_length": 200, "max_length": 200}
+    ).encode()
     head = f"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
     try:
         with socket.create_connection(("127.0.0.1", port)) as client:
@@ -110,9 +120,17 @@ def test_a_host_that_is_no_name_is_refused(host):
     ("models", "devices", "wanted"),
     [
         (["a=runs/x"], ["auto"], {"a": ("runs/x", ["auto"])}),
-        (["a=runs/x", "b=y@cpu"], ["cuda:0", "cuda:1"], {"a": ("runs/x", ["cuda:0", "cuda:1"]), "b": ("y", ["cpu"])}),
+        (
+            ["a=runs/x", "b=y@cpu"],
+            ["cuda:0", "cuda:1"],
+            {"a": ("runs/x", ["cuda:0", "cuda:1"]), "b": ("y", ["cpu"])},
+        ),
         (["a=runs/x@cuda:0,cuda:1"], ["cpu"], {"a": ("runs/x", ["cuda:0", "cuda:1"])}),
-        (["a=runs/me@home", "b=x@cpu/1"], ["cpu"], {"a": ("runs/me@home", ["cpu"]), "b": ("x@cpu/1", ["cpu"])}),
+        (
+            ["a=runs/me@home", "b=x@cpu/1"],
+            ["cpu"],
+            {"a": ("runs/me@home", ["cpu"]), "b": ("x@cpu/1", ["cpu"])},
+        ),
         (["runs/x@cuda"], ["auto"], {"x": ("runs/x", ["cuda"])}),
     ],
 )
@@ -120,9 +138,16 @@ def test_models_are_placed_on_devices_by_the_command_line(models, devices, wante
     from regard.cli.serve import serve
 
     asked: list = []
-    monkeypatch.setattr(regard, "serve", lambda named, **options: asked.append((named, options["device"])))
+    monkeypatch.setattr(
+        regard, "serve", lambda named, **options: asked.append((named, options["device"]))
+    )
     serve(models, device=devices)
-    assert asked == [({name: path for name, (path, _) in wanted.items()}, {n: own for n, (_, own) in wanted.items()})]
+    assert asked == [
+        (
+            {name: path for name, (path, _) in wanted.items()},
+            {n: own for n, (_, own) in wanted.items()},
+        )
+    ]
 
 
 @pytest.mark.parametrize(("queue", "lines"), [(1, 1), (7, 3), (64, 32)])
@@ -131,7 +156,9 @@ def test_a_server_has_the_limits_that_it_was_given(monkeypatch, queue, lines):
     served = []
 
     async def serve_http(app, engine, listening, drain_seconds, tls):
-        served.append((app.service.limits, engine.limits, listening.getsockname(), drain_seconds, tls))
+        served.append(
+            (app.service.limits, engine.limits, listening.getsockname(), drain_seconds, tls)
+        )
         listening.close()
         engine.stop()
 
@@ -155,7 +182,13 @@ def test_front_ends_have_the_limits_that_the_server_was_given(monkeypatch, queue
         "run_processes",
         lambda config, listening, count, ready: started.append((config, count, listening.close())),
     )
-    options = {"slots": 3, "max_body": 500, "max_image_body": 700, "max_inputs": 9, "drain_seconds": 2.5}
+    options = {
+        "slots": 3,
+        "max_body": 500,
+        "max_image_body": 700,
+        "max_inputs": 9,
+        "drain_seconds": 2.5,
+    }
     regard.serve({"en": str(GOLDEN)}, port=0, device="cpu", queue=queue, workers=workers, **options)
     ((config, count, _),) = started
     assert (config.models, config.devices, count) == ({"en": str(GOLDEN)}, {"en": ["cpu"]}, workers)

@@ -68,8 +68,13 @@ def form(parts: list[tuple[str, object]], boundary: str = "frontier") -> tuple[b
     for name, value in parts:
         file = f'; filename="{value[0]}"' if isinstance(value, tuple) else ""
         body = value[1] if isinstance(value, tuple) else str(value).encode()
-        lines.append(f'--{boundary}\r\ncontent-disposition: form-data; name="{name}"{file}\r\n\r\n'.encode() + body)
-    return b"\r\n".join([*lines, f"--{boundary}--\r\n".encode()]), f"multipart/form-data; boundary={boundary}"
+        lines.append(
+            f'--{boundary}\r\ncontent-disposition: form-data; name="{name}"{file}\r\n\r\n'.encode()
+            + body
+        )
+    return b"\r\n".join(
+        [*lines, f"--{boundary}--\r\n".encode()]
+    ), f"multipart/form-data; boundary={boundary}"
 
 
 def send(server: Running, path: str, *parts: tuple[str, object]) -> tuple[int, dict]:
@@ -95,8 +100,12 @@ def test_captions_are_those_of_the_files(server, files):
     images = [base64.b64encode(each.read_bytes()).decode() for each in files]
     options = {"model": "captions", "beam_size": 2, "scores": True, **LONG}
     _, headers, answer = server.ask("/caption", {"image": images, **options})
-    fields = [(name, json.dumps(value) if name == "scores" else value) for name, value in options.items()]
-    status, uploaded = send(server, "/caption", *(("image", (each.name, each.read_bytes())) for each in files), *fields)
+    fields = [
+        (name, json.dumps(value) if name == "scores" else value) for name, value in options.items()
+    ]
+    status, uploaded = send(
+        server, "/caption", *(("image", (each.name, each.read_bytes())) for each in files), *fields
+    )
     assert (status, headers["x-model"], answer["version"]) == (200, "captions", "7")
     for one in (answer, uploaded):
         assert texts(one) == [outputs[0].text for outputs in wanted]
@@ -108,12 +117,18 @@ def test_captions_are_those_of_the_files(server, files):
 
 
 def test_a_caption_is_streamed(server, files):
-    body, kind = form([("image", ("x.png", files[0].read_bytes())), ("model", "rnn"), ("stream", "true")])
+    body, kind = form(
+        [("image", ("x.png", files[0].read_bytes())), ("model", "rnn"), ("stream", "true")]
+    )
     _, headers, answer = server.ask("/caption", body, content_type=kind)
     assert headers["content-type"].startswith("text/event-stream")
-    events = [json.loads(line.removeprefix("data: ")) for line in answer["text"].split("\n\n") if line]
+    events = [
+        json.loads(line.removeprefix("data: ")) for line in answer["text"].split("\n\n") if line
+    ]
     wanted = MODELS["rnn"].predict(files[:1])[0]
-    assert "".join(each["text"] for each in events[:-1]) == wanted == events[-1]["outputs"][0]["text"]
+    assert (
+        "".join(each["text"] for each in events[:-1]) == wanted == events[-1]["outputs"][0]["text"]
+    )
 
 
 def test_every_route_takes_images(server, files):
@@ -128,10 +143,20 @@ def test_every_route_takes_images(server, files):
         _, _, answer = server.ask("/embed", {"model": model, "input": inputs})
         for result, wanted in zip(answer["results"], MODELS[model].embed(files), strict=True):
             assert result["embedding"] == pytest.approx(wanted.tolist(), abs=1e-5)
-    _, _, answer = server.ask("/score", {"model": "rnn", "input": inputs[0], "target": "a red circle"})
+    _, _, answer = server.ask(
+        "/score", {"model": "rnn", "input": inputs[0], "target": "a red circle"}
+    )
     (wanted,) = MODELS["rnn"].score(files[:1], ["a red circle"])
-    assert answer["results"][0]["log_probabilities"] == pytest.approx(wanted.log_probabilities, abs=1e-5)
-    _, answer = send(server, "/classify", ("image", ("x", files[1].read_bytes())), ("model", "kinds"), ("n_best", "1"))
+    assert answer["results"][0]["log_probabilities"] == pytest.approx(
+        wanted.log_probabilities, abs=1e-5
+    )
+    _, answer = send(
+        server,
+        "/classify",
+        ("image", ("x", files[1].read_bytes())),
+        ("model", "kinds"),
+        ("n_best", "1"),
+    )
     (wanted,) = MODELS["kinds"].outputs(files[1:2])[0]
     assert [each["label"] for each in answer["results"][0]["labels"]] == [wanted.text]
 
@@ -141,16 +166,25 @@ def test_a_look_at_an_image(server, files, model):
     asked = {"model": model, "input": in_json(files[0].read_bytes()), "output": "a red circle"}
     _, _, answer = server.ask("/look", asked)
     status, uploaded = send(
-        server, "/look", ("image", ("x", files[0].read_bytes())), ("model", model), ("output", "a red circle")
+        server,
+        "/look",
+        ("image", ("x", files[0].read_bytes())),
+        ("model", model),
+        ("output", "a red circle"),
     )
     wanted = regard.look(MODELS[model], files[0], output="a red circle")
     assert status == 200
     for one in (answer, uploaded):
         assert one["sources"] == [json.loads(json.dumps(wanted.source.as_dict()))]
         for got in one["maps"]:
-            assert np.abs(np.array(got["weights"]) - wanted[got["name"]].weights().numpy()).max() < 1e-6
+            assert (
+                np.abs(np.array(got["weights"]) - wanted[got["name"]].weights().numpy()).max()
+                < 1e-6
+            )
     _, _, answer = server.ask("/look", {**asked, "output": None, "max_length": 5})
-    assert answer["output"]["text"] == regard.look(MODELS[model], files[0], max_length=5).output.text
+    assert (
+        answer["output"]["text"] == regard.look(MODELS[model], files[0], max_length=5).output.text
+    )
 
 
 def test_models_of_several_sources(server, files):
@@ -166,7 +200,9 @@ def test_models_of_several_sources(server, files):
     for result in (*answer["results"], *uploaded["results"]):
         assert result["outputs"][0]["text"] == wanted.text
         assert result["outputs"][0]["score"] == pytest.approx(wanted.score, abs=1e-5)
-    _, _, answer = server.ask("/look", {"model": "answers", "input": [in_json(data), question], "output": "a circle"})
+    _, _, answer = server.ask(
+        "/look", {"model": "answers", "input": [in_json(data), question], "output": "a circle"}
+    )
     seen = regard.look(MODELS["answers"], (files[0], question), output="a circle")
     assert [each["kind"] for each in answer["sources"]] == ["image", "text"]
     for got in answer["maps"]:
@@ -175,23 +211,41 @@ def test_models_of_several_sources(server, files):
     wanted = MODELS["labels"].predict([sources])
     for given in ([[*sources]], "\t".join(sources), ["\t".join(sources)]):
         assert texts(server.ask("/predict", {"model": "labels", "input": given})[2]) == wanted
-    _, answer = send(server, "/predict", *(("input", each) for each in sources), ("model", "labels"))
+    _, answer = send(
+        server, "/predict", *(("input", each) for each in sources), ("model", "labels")
+    )
     assert texts(answer) == wanted
 
 
 def test_no_path_and_no_url_is_taken(server, tmp_path):
     secret = tmp_path / "secret.png"
     secret.write_bytes(content(picture()))
-    for given in (str(secret), f"file://{secret}", "http://127.0.0.1:9/secret.png", "data:image/png;base64,AAAA"):
-        routes = {"/predict": {}, "/classify": {"model": "kinds"}, "/embed": {}, "/look": {}, "/score": {"target": "a"}}
+    for given in (
+        str(secret),
+        f"file://{secret}",
+        "http://127.0.0.1:9/secret.png",
+        "data:image/png;base64,AAAA",
+    ):
+        routes = {
+            "/predict": {},
+            "/classify": {"model": "kinds"},
+            "/embed": {},
+            "/look": {},
+            "/score": {"target": "a"},
+        }
         for path, more in routes.items():
             status, _, answer = server.ask(path, {"model": "captions", "input": given, **more})
             assert (status, answer["argument"]) == (400, "input")
             assert "No path and no URL is taken" in answer["detail"]
             assert "secret" not in answer["detail"]
-        status, _, answer = server.ask("/predict", {"model": "answers", "input": [[given, "what is red ?"]]})
+        status, _, answer = server.ask(
+            "/predict", {"model": "answers", "input": [[given, "what is red ?"]]}
+        )
         assert (status, answer["argument"]) == (400, "input")
-        assert server.ask("/predict", {"model": "answers", "input": f"{given}\twhat is red ?"})[0] == 400
+        assert (
+            server.ask("/predict", {"model": "answers", "input": f"{given}\twhat is red ?"})[0]
+            == 400
+        )
         assert server.ask("/caption", {"model": "captions", "image": given})[0] == 400  # no base64
         assert send(server, "/caption", ("model", "captions"), ("image", given))[0] == 400
         assert server.ask("/v1/completions", {"model": "captions", "prompt": given})[0] == 400
@@ -242,13 +296,18 @@ BAD = {
 def test_bad_images_are_refused(server, name):
     data, detail = BAD[name]
     for status, answer in (
-        server.ask("/caption", {"model": "captions", "image": base64.b64encode(data).decode()})[::2],
+        server.ask("/caption", {"model": "captions", "image": base64.b64encode(data).decode()})[
+            ::2
+        ],
         send(server, "/caption", ("model", "captions"), ("image", ("photo.jpg", data))),
     ):
         assert (status, answer["argument"]) == (400, "image of input 1")
         assert detail in answer["detail"]
     good, bad = in_json(content(picture())), in_json(data)
-    assert server.ask("/embed", {"model": "captions", "input": [good, bad]})[2]["argument"] == "image of input 2"
+    assert (
+        server.ask("/embed", {"model": "captions", "input": [good, bad]})[2]["argument"]
+        == "image of input 2"
+    )
 
 
 def rotated(orientation: int) -> bytes:
@@ -279,15 +338,39 @@ def test_odd_images_are_read_as_files_are(server, tmp_path, name):
 @pytest.mark.parametrize(
     ("path", "asked", "detail"),
     [
-        ("/caption", {"model": "text", "image": "AAAA"}, "model: wanted a model from images to texts"),
-        ("/caption", {"model": "kinds", "image": "AAAA"}, "model: wanted a model from images to texts"),
+        (
+            "/caption",
+            {"model": "text", "image": "AAAA"},
+            "model: wanted a model from images to texts",
+        ),
+        (
+            "/caption",
+            {"model": "kinds", "image": "AAAA"},
+            "model: wanted a model from images to texts",
+        ),
         ("/caption", {"model": "captions", "image": "?"}, "Invalid base64 encoded string"),
         ("/caption", {"model": "captions", "image": []}, "input: wanted 1 to 256; got 0"),
-        ("/predict", {"model": "text", "input": {"image": "AAAA"}}, "input: wanted a text; got an image"),
+        (
+            "/predict",
+            {"model": "text", "input": {"image": "AAAA"}},
+            "input: wanted a text; got an image",
+        ),
         ("/predict", {"model": "captions", "input": {"path": "x.png"}}, "unknown field `path`"),
-        ("/predict", {"model": "captions", "input": {"image": "AAAA", "url": "x"}}, "unknown field `url`"),
-        ("/predict", {"model": "answers", "input": [["a"]]}, "input: wanted 2 sources (image, text); got 1"),
-        ("/predict", {"model": "labels", "input": "a"}, "input: wanted 3 sources (label, text, text); got 1"),
+        (
+            "/predict",
+            {"model": "captions", "input": {"image": "AAAA", "url": "x"}},
+            "unknown field `url`",
+        ),
+        (
+            "/predict",
+            {"model": "answers", "input": [["a"]]},
+            "input: wanted 2 sources (image, text); got 1",
+        ),
+        (
+            "/predict",
+            {"model": "labels", "input": "a"},
+            "input: wanted 3 sources (label, text, text); got 1",
+        ),
         ("/look", {"model": "text", "input": ["a", "b"]}, "input: wanted one text; got 2"),
     ],
 )
@@ -304,9 +387,18 @@ def test_what_a_model_does_not_read_is_refused(server, path, asked, detail):
         ([("model", "captions"), ("image", ("x", b"")), ("beam", "3")], "beam: wanted one of"),
         ([("model", "captions"), ("photo", ("x", b""))], "photo: wanted files as image"),
         ([("model", "captions"), ("model", "rnn")], "model: wanted one value; got several"),
-        ([("model", "captions"), ("image", ("x", b"")), ("beam_size", "three")], "got JSON is malformed"),
-        ([("model", "captions"), ("image", ("x", b"")), ("banned", "[" * 100)], "nested at most 32 deep"),
-        ([("model", "captions"), ("image", ("x", b"")), ("beam_size", '"3"')], "Expected `int | null`, got `str`"),
+        (
+            [("model", "captions"), ("image", ("x", b"")), ("beam_size", "three")],
+            "got JSON is malformed",
+        ),
+        (
+            [("model", "captions"), ("image", ("x", b"")), ("banned", "[" * 100)],
+            "nested at most 32 deep",
+        ),
+        (
+            [("model", "captions"), ("image", ("x", b"")), ("beam_size", '"3"')],
+            "Expected `int | null`, got `str`",
+        ),
         ([("image", ("x", b"1"))] * 300, "Too many files"),
     ],
 )
@@ -331,7 +423,9 @@ def test_bodies_with_images_have_a_limit_of_their_own():
         named = {"model": "captions", "max_length": 3}
         assert running.ask("/predict", {"input": in_json(large), **named})[0] == 200
         assert running.ask("/predict", {"input": [in_json(large)] * 4, **named})[0] == 413
-        assert running.ask("/predict", {"model": "text", "input": "x" * 2500})[0] == 413  # texts have the other limit
+        assert (
+            running.ask("/predict", {"model": "text", "input": "x" * 2500})[0] == 413
+        )  # texts have the other limit
         assert running.ask("/v1/completions", {"model": "text", "prompt": "x" * 2500})[0] == 413
         until(lambda: running.app.service.large_bodies == 0)
         running.app.service.large_bodies = 16
@@ -359,7 +453,10 @@ def test_decoding_holds_up_nobody(server, monkeypatch):
     monkeypatch.setattr(request_inputs, "decode_image", slow)
     asked = {"model": "captions", "image": [base64.b64encode(content(picture())).decode()] * 2}
     answers = []
-    threads = [threading.Thread(target=lambda: answers.append(server.ask("/caption", asked)[0])) for _ in range(6)]
+    threads = [
+        threading.Thread(target=lambda: answers.append(server.ask("/caption", asked)[0]))
+        for _ in range(6)
+    ]
     for thread in threads:
         thread.start()
     assert begun.wait(PATIENCE)

@@ -25,7 +25,11 @@ from support.servers import PATIENCE, Running, served, slowed, until
 MODELS = {"rnn": translator(decoder="rnn"), "labels": classifier(), "lines": language_model()}
 TEXTS = ["the cat sat", "a dog", "the red mat", "on the mat", "dog"]
 LONG = {"min_length": 6, "max_length": 9}
-HISTOGRAMS = ("regard_queue_seconds", "regard_time_to_first_token_seconds", "regard_generation_seconds")
+HISTOGRAMS = (
+    "regard_queue_seconds",
+    "regard_time_to_first_token_seconds",
+    "regard_generation_seconds",
+)
 
 
 def read(running: Running) -> Counter:
@@ -36,7 +40,8 @@ def read(running: Running) -> Counter:
             (sample.name, *sample.labels.values()): sample.value
             for family in families
             for sample in family.samples
-            if sample.name.startswith("regard") and not sample.name.endswith(("_bucket", "_sum", "_created"))
+            if sample.name.startswith("regard")
+            and not sample.name.endswith(("_bucket", "_sum", "_created"))
         }
     )
 
@@ -62,7 +67,11 @@ class Client:
 
     def jobs(self, model: str, inputs: list[str], generated: int, *, steps: bool = True) -> None:
         self.count("regard_inputs_total", model, by=len(inputs))
-        self.count("regard_input_tokens_total", model, by=sum(len(MODELS[model].encode(text)[0]) for text in inputs))
+        self.count(
+            "regard_input_tokens_total",
+            model,
+            by=sum(len(MODELS[model].encode(text)[0]) for text in inputs),
+        )
         self.count("regard_output_tokens_total", model, by=generated)
         for name in HISTOGRAMS:
             if steps or name != "regard_time_to_first_token_seconds":
@@ -76,7 +85,9 @@ class Client:
 
     def stream(self, text: str, **options: object) -> None:
         connection = self.running.connect()
-        body = json.dumps({"model": "rnn", "input": text, "stream": True, "tokens": True, **options})
+        body = json.dumps(
+            {"model": "rnn", "input": text, "stream": True, "tokens": True, **options}
+        )
         connection.request("POST", "/predict", body, {"content-type": "application/json"})
         answer = connection.getresponse()
         last = [line for line in answer.read().splitlines() if line][-1].removeprefix(b"data: ")
@@ -85,8 +96,12 @@ class Client:
         self.jobs("rnn", [text], len(json.loads(last)["outputs"][0]["tokens"]))
 
     def complete(self, prompts: list[str], **options: object) -> None:
-        usage = self.ask("/v1/completions", {"model": "lines", "prompt": prompts, **options})["usage"]
-        assert usage["prompt_tokens"] == sum(len(MODELS["lines"].encode(text)[0]) for text in prompts)
+        usage = self.ask("/v1/completions", {"model": "lines", "prompt": prompts, **options})[
+            "usage"
+        ]
+        assert usage["prompt_tokens"] == sum(
+            len(MODELS["lines"].encode(text)[0]) for text in prompts
+        )
         self.jobs("lines", prompts, usage["completion_tokens"])
 
     def score(self, text: str, target: str) -> None:
@@ -94,7 +109,9 @@ class Client:
         self.jobs("rnn", [text], 0, steps=False)
         self.count("regard_input_tokens_total", "rnn", by=len(result["tokens"]))
 
-    def refused(self, path: str, body: object, reason: str, route: str | None = None, **headers: str) -> None:
+    def refused(
+        self, path: str, body: object, reason: str, route: str | None = None, **headers: str
+    ) -> None:
         self.ask(path, body, route, **headers)
         self.count("regard_requests_rejected_total", reason)
 
@@ -152,10 +169,14 @@ def test_what_waits_and_runs_is_measured(monkeypatch):
     ):
         asked = [pool.submit(running.ask, "/predict", {"input": "a dog", **LONG})]
         assert waits.wait(PATIENCE)
-        asked += [pool.submit(running.ask, "/predict", {"input": "a red cat", **LONG}) for _ in range(3)]
+        asked += [
+            pool.submit(running.ask, "/predict", {"input": "a red cat", **LONG}) for _ in range(3)
+        ]
         until(lambda: len(running.engine.queue) == 3)
         found = read(running)
-        assert [found[name,] for name in ("regard_queue_jobs", "regard_slots_busy", "regard_searches")] == [3, 1, 1]
+        assert [
+            found[name,] for name in ("regard_queue_jobs", "regard_slots_busy", "regard_searches")
+        ] == [3, 1, 1]
         assert found["regard_queue_tokens",] == running.engine.queue.tokens > 0
         assert found["regard_model", "rnn", "7"] == 1
         assert running.ask("/predict", {"input": "a dog", **LONG})[0] == 429
@@ -164,7 +185,9 @@ def test_what_waits_and_runs_is_measured(monkeypatch):
         assert all(each.result(PATIENCE)[0] == 200 for each in asked)
         until(lambda: running.engine.stats() == EngineStats())
         found = read(running)
-        assert [found[name,] for name in ("regard_queue_jobs", "regard_slots_busy", "regard_searches")] == [0, 0, 0]
+        assert [
+            found[name,] for name in ("regard_queue_jobs", "regard_slots_busy", "regard_searches")
+        ] == [0, 0, 0]
 
 
 def test_cancellations_and_deadlines_are_counted(monkeypatch):
@@ -188,7 +211,9 @@ def test_cancellations_and_deadlines_are_counted(monkeypatch):
         assert found["regard_requests_cancelled_total", "/predict"] == 3
         assert found["regard_deadlines_missed_total", "/predict"] == 2
         assert found["regard_requests_total", "/predict", "504"] == 2
-        assert found["regard_inputs_total", "rnn"] == found["regard_output_tokens_total", "rnn"] == 0
+        assert (
+            found["regard_inputs_total", "rnn"] == found["regard_output_tokens_total", "rnn"] == 0
+        )
 
 
 def test_reloads_are_counted(tmp_path):
@@ -199,7 +224,10 @@ def test_reloads_are_counted(tmp_path):
         for _ in range(2):
             assert running.ask("/admin/models", {"name": "en"})[0] == 500
         found = read(running)
-        assert (found["regard_reloads_total", "en", "success"], found["regard_reloads_total", "en", "failure"]) == (
+        assert (
+            found["regard_reloads_total", "en", "success"],
+            found["regard_reloads_total", "en", "failure"],
+        ) == (
             1,
             2,
         )
@@ -209,7 +237,10 @@ def test_reloads_are_counted(tmp_path):
 def test_stages_add_up(running, monkeypatch):
     """A request that waits: the time in the queue is measured, and the first token comes after it."""
     gate, waits = slowed(monkeypatch, MODELS["rnn"])
-    with served({"rnn": MODELS["rnn"]}, EngineLimits(slots=1)) as slow, ThreadPoolExecutor(2) as pool:
+    with (
+        served({"rnn": MODELS["rnn"]}, EngineLimits(slots=1)) as slow,
+        ThreadPoolExecutor(2) as pool,
+    ):
         asked = [pool.submit(slow.ask, "/predict", {"input": "a dog", **LONG}) for _ in range(2)]
         assert waits.wait(PATIENCE)
         until(lambda: len(slow.engine.queue) == 1)
@@ -240,13 +271,21 @@ def test_the_access_log_has_a_line_for_each_request(running, caplog):
     running.ask("/predict", {"model": "rnn", "input": "x", "beam_size": 0}, x_request_id="two")
     running.ask("/nothing", x_request_id="three")
     until(lambda: running.app.open == 0)
-    found = {line["id"]: line for record in caplog.records if (line := json.loads(record.getMessage()))}
+    found = {
+        line["id"]: line for record in caplog.records if (line := json.loads(record.getMessage()))
+    }
     one = found["one"]
     assert (one["status"], one["model"], one["version"]) == (200, "rnn", answer["version"])
     assert one["inputs"] == 2
     assert one["input_tokens"] == sum(len(MODELS["rnn"].encode(text)[0]) for text in asked["input"])
-    assert one["output_tokens"] == sum(len(result["outputs"][0]["tokens"]) for result in answer["results"])
+    assert one["output_tokens"] == sum(
+        len(result["outputs"][0]["tokens"]) for result in answer["results"]
+    )
     assert 0 <= one["queue_seconds"] <= one["first_seconds"] <= one["seconds"]
     assert one["client"] == "127.0.0.1"
     assert (found["two"]["status"], found["two"]["error"]) == (400, "bad_request")
-    assert (found["three"]["status"], found["three"]["error"], "model" in found["three"]) == (404, "not_found", False)
+    assert (found["three"]["status"], found["three"]["error"], "model" in found["three"]) == (
+        404,
+        "not_found",
+        False,
+    )

@@ -60,7 +60,9 @@ def server() -> Iterator[Running]:
 @pytest.fixture
 def opened(browser, server) -> Iterator[Callable]:
     with strict_pages(browser) as open_page:
-        yield lambda address="", **options: settled(open_page(f"http://127.0.0.1:{server.port}/{address}", **options))
+        yield lambda address="", **options: settled(
+            open_page(f"http://127.0.0.1:{server.port}/{address}", **options)
+        )
 
 
 @pytest.fixture(scope="module")
@@ -75,22 +77,42 @@ def address(route: str = "type", **parameters: object) -> str:
 
 
 def test_the_page_has_a_strict_policy_and_nothing_from_elsewhere(server):
-    for path in ("/", "/studio/main.js", "/studio/views.js", "/studio/page/studio.css", "/studio/page/look.js"):
+    for path in (
+        "/",
+        "/studio/main.js",
+        "/studio/views.js",
+        "/studio/page/studio.css",
+        "/studio/page/look.js",
+    ):
         status, headers, answer = server.ask(path)
         assert status == 200, path
-        policy = dict(part.strip().split(" ", 1) for part in headers["content-security-policy"].split(";"))
+        policy = dict(
+            part.strip().split(" ", 1) for part in headers["content-security-policy"].split(";")
+        )
         assert policy["default-src"] == "'none'"
         assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
         assert "innerHTML" not in answer["text"]
         assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", answer["text"]), path
-    for path in ("/studio/..%2fapp.py", "/studio/app.py", "/studio/page/..%2fhtml.py", "/studio/page/html.py"):
+    for path in (
+        "/studio/..%2fapp.py",
+        "/studio/app.py",
+        "/studio/page/..%2fhtml.py",
+        "/studio/page/html.py",
+    ):
         assert server.ask(path)[0] == 404
 
 
 def test_models_are_listed_with_what_they_read(server):
     models = {each["name"]: each for each in server.ask("/studio/models")[2]["models"]}
-    assert [models["en-de"][key] for key in ("reads", "labels", "generates")] == [["text"], [], True]
-    assert [models["labels"][key] for key in ("labels", "generates")] == [["bad", "fine", "good"], False]
+    assert [models["en-de"][key] for key in ("reads", "labels", "generates")] == [
+        ["text"],
+        [],
+        True,
+    ]
+    assert [models["labels"][key] for key in ("labels", "generates")] == [
+        ["bad", "fine", "good"],
+        False,
+    ]
     assert models["lines"]["reads"] == []
     assert len(models["en-de"]["examples"]) == 6  # of its synthetic data
     assert all(isinstance(text, str) for (text,) in models["en-de"]["examples"])
@@ -105,10 +127,14 @@ def test_the_state_is_the_address(opened, expect):
     assert "input=a+cat" in settled(page).url
     assert page.locator("#said").text_content() == regard.look(MODELS["en-de"], "a cat").output.text
     page.locator("#model").select_option("lines")
-    assert settled(page).url.split("#")[1].startswith("/type?model=lines")  # and the layer that is shown
+    assert (
+        settled(page).url.split("#")[1].startswith("/type?model=lines")
+    )  # and the layer that is shown
     page.go_back()
     expect(page.locator("#input-0")).to_have_value("a cat")
-    page.evaluate("location.hash = '#/nowhere?model=nobody'")  # an address that leads nowhere shows the first view
+    page.evaluate(
+        "location.hash = '#/nowhere?model=nobody'"
+    )  # an address that leads nowhere shows the first view
     expect(page.locator("#views-nav [aria-current]")).to_have_text("Type and watch")
     expect(page.locator("#model")).to_have_value("en-de")
 
@@ -129,7 +155,9 @@ def test_a_layer_chosen_while_a_link_is_followed_does_not_hold_it_up(opened, exp
 
 def test_an_error_is_shown_as_the_server_tells_it(browser, server, expect):
     with strict_pages(browser, lambda text: "400" in text) as open_page:
-        page = open_page(f"http://127.0.0.1:{server.port}/{address(model='en-de', input=TEXT * 4000)}")
+        page = open_page(
+            f"http://127.0.0.1:{server.port}/{address(model='en-de', input=TEXT * 4000)}"
+        )
         expect(page.get_by_role("alert")).to_contain_text("wanted")
         page.locator("#input-0").fill("a cat")
         expect(page.get_by_role("alert")).to_be_hidden()
@@ -151,7 +179,12 @@ SLOW = pytest.mark.slow
 
 @pytest.mark.parametrize(
     ("scheme", "width"),
-    [("light", 390), ("dark", 1400), pytest.param("dark", 390, marks=SLOW), pytest.param("light", 1400, marks=SLOW)],
+    [
+        ("light", 390),
+        ("dark", 1400),
+        pytest.param("dark", 390, marks=SLOW),
+        pytest.param("light", 1400, marks=SLOW),
+    ],
 )
 def test_the_page_is_accessible(opened, expect, scheme, width):
     options = {"color_scheme": scheme, "viewport": {"width": width, "height": 844}}
@@ -165,7 +198,10 @@ def test_the_page_is_accessible(opened, expect, scheme, width):
 
 def test_hostile_names_and_inputs_stay_inert(browser, expect):
     name = HOSTILE[0] + HOSTILE[4]
-    with served({name: MODELS["en-de"], "other": MODELS["labels"]}) as server, strict_pages(browser) as open_page:
+    with (
+        served({name: MODELS["en-de"], "other": MODELS["labels"]}) as server,
+        strict_pages(browser) as open_page,
+    ):
         page = open_page(f"http://127.0.0.1:{server.port}/{address(input=' '.join(HOSTILE))}")
         assert settled(page).locator("#model option").first.text_content() == name
         for route in ("beam", "compare", "type"):
@@ -173,19 +209,24 @@ def test_hostile_names_and_inputs_stay_inert(browser, expect):
             expect(settled(page).locator("main tbody tr").first).to_be_visible()
         assert page.evaluate("window.hacked") is None
         assert page.locator("main :is(img, iframe, base, script, a[href^=javascript])").count() == 0
-        assert json.loads(page.evaluate("JSON.stringify(document.querySelector('#input-0').value)")).startswith(
-            "<script"
-        )
+        assert json.loads(
+            page.evaluate("JSON.stringify(document.querySelector('#input-0').value)")
+        ).startswith("<script")
 
 
 def test_hostile_labels_and_tokens_stay_inert(browser, expect):
     labels = replace(MODELS["labels"], target=Labels(HOSTILE[:3]))
     edits = [{"edit": "replace_token", "position": 0, "token": HOSTILE[4]}]
     refused = lambda text: "400" in text  # noqa: E731  the token is none of the vocabulary: the answer names it
-    with served({"labels": labels, "en-de": MODELS["en-de"]}) as server, strict_pages(browser, refused) as open_page:
+    with (
+        served({"labels": labels, "en-de": MODELS["en-de"]}) as server,
+        strict_pages(browser, refused) as open_page,
+    ):
         page = open_page(f"http://127.0.0.1:{server.port}/{address(model='labels', input=TEXT)}")
         expect(page.locator("#said")).to_contain_text(regard.look(labels, TEXT).output.label)
-        page.goto(f"http://127.0.0.1:{server.port}/{address(model='en-de', input=TEXT, edits=json.dumps(edits))}")
+        page.goto(
+            f"http://127.0.0.1:{server.port}/{address(model='en-de', input=TEXT, edits=json.dumps(edits))}"
+        )
         expect(page.get_by_role("alert")).to_contain_text("onerror")
         page.goto(
             f"http://127.0.0.1:{server.port}/{address(HOSTILE[4], model=HOSTILE[0], map=HOSTILE[5], edits=HOSTILE[6])}"
@@ -208,9 +249,14 @@ def test_every_member_shows_its_output_and_exact_weights(opened, expect, name):
         expect(page.get_by_text("This model has no attention.")).to_be_visible()
         return
     expect(page.locator("#asking > span")).to_have_count(look.maps[-1].size[0])
-    last = next(each for kind in ("cross", "self") for each in reversed(look.maps) if each.kind == kind)
+    last = next(
+        each for kind in ("cross", "self") for each in reversed(look.maps) if each.kind == kind
+    )
     assert page.locator("#map option:checked").text_content() == last.name
-    shown = [float(text.removesuffix(" %")) / 100 for text in page.locator("#asked small").all_text_contents()]
+    shown = [
+        float(text.removesuffix(" %")) / 100
+        for text in page.locator("#asked small").all_text_contents()
+    ]
     assert shown == pytest.approx(last.weights().mean(0)[0].tolist(), abs=0.0052)
     scores = page.locator("#score").text_content()
     assert number(scores.split()[1]) == pytest.approx(sum(look.output.scores), abs=6e-4)
@@ -219,12 +265,23 @@ def test_every_member_shows_its_output_and_exact_weights(opened, expect, name):
 EDITS = [
     {"edit": "switch_head_off", "map": "decoder 1 cross", "head": 1},
     {"edit": "mask_source", "token": 2},
-    {"edit": "paint_row", "map": "decoder 2 cross", "head": 0, "row": 0, "keys": [1], "weights": [0.9]},
+    {
+        "edit": "paint_row",
+        "map": "decoder 2 cross",
+        "head": 0,
+        "row": 0,
+        "keys": [1],
+        "weights": [0.9],
+    },
 ]
 
 
 def test_edits_of_the_address_are_those_of_a_look(opened, expect):
-    page = opened(address(model="en-de", input=TEXT, edits=json.dumps(EDITS), map="decoder 2 cross", head=0, row=0))
+    page = opened(
+        address(
+            model="en-de", input=TEXT, edits=json.dumps(EDITS), map="decoder 2 cross", head=0, row=0
+        )
+    )
     look = regard.look(MODELS["en-de"], TEXT, edits=EDITS, beam_size=1)
     plain = regard.look(MODELS["en-de"], TEXT, beam_size=1)
     expect(page.locator("#edits li")).to_have_count(3)
@@ -235,15 +292,25 @@ def test_edits_of_the_address_are_those_of_a_look(opened, expect):
     assert shown == pytest.approx(weights, abs=0.0052)
     assert weights[1] == pytest.approx(0.9)
     assert weights[2] == 0
-    gain = re.search(r"log-probability (\S+) \((\S+) by", page.locator("#score").text_content().replace("−", "-"))
+    gain = re.search(
+        r"log-probability (\S+) \((\S+) by", page.locator("#score").text_content().replace("−", "-")
+    )
     assert float(gain[1]) == pytest.approx(sum(look.output.scores), abs=6e-4)
-    assert float(gain[2]) == pytest.approx(sum(look.output.scores) - sum(plain.output.scores), abs=1.1e-3)
+    assert float(gain[2]) == pytest.approx(
+        sum(look.output.scores) - sum(plain.output.scores), abs=1.1e-3
+    )
     changes = [each.change for each in plain.difference(look)]
-    assert page.locator("#output-tokens .gone").count() == sum(each in ("delete", "replace") for each in changes)
-    assert page.locator("#output-tokens .new").count() == sum(each in ("insert", "replace") for each in changes)
+    assert page.locator("#output-tokens .gone").count() == sum(
+        each in ("delete", "replace") for each in changes
+    )
+    assert page.locator("#output-tokens .new").count() == sum(
+        each in ("insert", "replace") for each in changes
+    )
     assert json.dumps(EDITS, separators=(",", ":")) in page.locator("#shell").text_content()
     scope: dict = {}
-    program = page.locator("#python").text_content().replace('"en-de"', "model").replace("print(", "(")
+    program = (
+        page.locator("#python").text_content().replace('"en-de"', "model").replace("print(", "(")
+    )
     exec(program, {"model": MODELS["en-de"]}, scope)  # the snippet of the page
     assert scope["look"].output == look.output
 
@@ -270,9 +337,14 @@ def shares(numbers: object) -> list[float]:
 def test_the_output_and_the_shown_map_are_drawn_before_the_other_maps(opened, expect):
     """Until those have arrived the page is busy, and one that is chosen in the meantime follows."""
     edit = [{"edit": "mask_source", "token": 3}]
-    page, model = opened(address(model="en-de", input=TEXT, map="decoder 1 cross", head=0, row=0)), MODELS["en-de"]
+    page, model = (
+        opened(address(model="en-de", input=TEXT, map="decoder 1 cross", head=0, row=0)),
+        MODELS["en-de"],
+    )
     look, plain = (regard.look(model, TEXT, edits=edits, beam_size=1) for edits in (edit, None))
-    rows = {name: look[name].weights()[0, 0].tolist() for name in ("decoder 1 cross", "decoder 2 cross")}
+    rows = {
+        name: look[name].weights()[0, 0].tolist() for name in ("decoder 1 cross", "decoder 2 cross")
+    }
     assert all(row[3] == 0 != plain[name].weights()[0, 0, 3] for name, row in rows.items())
     held: list = []
 
@@ -290,7 +362,9 @@ def test_the_output_and_the_shown_map_are_drawn_before_the_other_maps(opened, ex
     assert page.locator("main[aria-busy] #heads[aria-busy]").count() == 1
     page.locator("#map").select_option("decoder 2 cross")
     for _ in range(100):
-        page.wait_for_timeout(0 if held else 50)  # the other maps are asked for after the next frame
+        page.wait_for_timeout(
+            0 if held else 50
+        )  # the other maps are asked for after the next frame
     (route,) = held
     route.continue_()
     settled(page)
@@ -301,12 +375,19 @@ def test_a_likely_edit_is_computed_before_it_is_made(browser, expect, monkeypatc
     """While a button is pointed at or has the focus, a slider moves, a token is typed or a row is painted."""
     model, computed = MODELS["en-de"], []
     compute = LiveLook._computed
-    monkeypatch.setattr(LiveLook, "_computed", lambda *given: computed.append(list(given[0].edits)) or compute(*given))
+    monkeypatch.setattr(
+        LiveLook,
+        "_computed",
+        lambda *given: computed.append(list(given[0].edits)) or compute(*given),
+    )
     off = {"edit": "switch_head_off", "map": "decoder 1 cross", "head": 0}
     with served({"en-de": model}) as running, strict_pages(browser) as open_page:
         place = address(model="en-de", input=TEXT, map="decoder 1 cross", head=0)
         page = settled(open_page(f"http://127.0.0.1:{running.port}/{place}"))
-        button, plain = page.get_by_role("button", name="Switch off"), page.locator("#said").text_content()
+        button, plain = (
+            page.get_by_role("button", name="Switch off"),
+            page.locator("#said").text_content(),
+        )
 
         def made(act: Callable) -> list:
             """The edits of the looks that were computed for an action, after the page's next request has its answer."""
@@ -337,7 +418,9 @@ def test_a_likely_edit_is_computed_before_it_is_made(browser, expect, monkeypatc
         assert made(lambda: page.locator("#edit-factor").dispatch_event("change")) == []
         assert edits_of_address(settled(page)) == [half]
         chosen = page.get_by_role("button", name="Source token 1")
-        assert made(chosen.click) == [[half, {"edit": "mask_source", "token": 1}]]  # the tool for it gets the focus
+        assert made(chosen.click) == [
+            [half, {"edit": "mask_source", "token": 1}]
+        ]  # the tool for it gets the focus
         field = page.locator("#token-text")
         typed = {"edit": "replace_token", "position": 1, "token": "the"}
         assert made(lambda: field.fill("the")) == [[half, typed]]
@@ -347,7 +430,9 @@ def test_a_likely_edit_is_computed_before_it_is_made(browser, expect, monkeypatc
         page.mouse.move(bar["x"] + bar["width"] / 2, bar["y"] + bar["height"] - 1)
         (first,) = made(page.mouse.down)
         assert (first[:2], first[2]["keys"]) == ([half, typed], [0])
-        (last,) = made(lambda: page.mouse.move(bar["x"] + bar["width"] / 2, bar["y"] + bar["height"] / 2))
+        (last,) = made(
+            lambda: page.mouse.move(bar["x"] + bar["width"] / 2, bar["y"] + bar["height"] / 2)
+        )
         assert last[2] == {**first[2], "weights": [pytest.approx(0.5, abs=0.02)]}
         assert made(page.mouse.up) == []
         assert edits_of_address(settled(page)) == last
@@ -360,7 +445,9 @@ def test_what_was_kept_of_a_replaced_model_is_not_compared_with_its_successor(br
     with served({"en-de": first}) as running, strict_pages(browser) as open_page:
         place = address(model="en-de", input=TEXT, map="decoder 1 cross", head=0)
         page = settled(open_page(f"http://127.0.0.1:{running.port}/{place}"))
-        expect(page.locator("#said")).to_have_text(regard.look(first, TEXT, beam_size=1).output.text)
+        expect(page.locator("#said")).to_have_text(
+            regard.look(first, TEXT, beam_size=1).output.text
+        )
         running.engine.load("en-de", "8", second)
         page.get_by_role("button", name="Switch off").click()
         expect(page.locator("#unedited")).to_contain_text(unedited)
@@ -371,7 +458,9 @@ def test_what_was_kept_of_a_replaced_model_is_not_compared_with_its_successor(br
 
 
 def edits_of_address(page) -> list:
-    return json.loads(page.evaluate("new URLSearchParams(location.hash.split('?')[1]).get('edits') ?? '[]'"))
+    return json.loads(
+        page.evaluate("new URLSearchParams(location.hash.split('?')[1]).get('edits') ?? '[]'")
+    )
 
 
 def test_heads_rows_and_tokens_are_edited_by_keys_and_undone(opened, expect):
@@ -389,7 +478,14 @@ def test_heads_rows_and_tokens_are_edited_by_keys_and_undone(opened, expect):
     page.locator("#painter [data-key='2']").focus()
     page.keyboard.press("End")
     expect(page.locator("#edits li")).to_have_count(2)
-    paint = {"edit": "paint_row", "map": "decoder 2 cross", "head": 1, "row": 0, "keys": [2], "weights": [1]}
+    paint = {
+        "edit": "paint_row",
+        "map": "decoder 2 cross",
+        "head": 1,
+        "row": 0,
+        "keys": [2],
+        "weights": [1],
+    }
     scale = {"edit": "scale_head", "map": "decoder 2 cross", "head": 1, "factor": 2}
     assert edits() == [scale, paint]
     page.get_by_role("button", name="Source token 1").click()
@@ -440,7 +536,11 @@ def test_the_output_is_watched_token_by_token(server, monkeypatch):
     connection = server.connect()
     body = json.dumps({"model": "en-de", "input": [TEXT]})
     connection.request("POST", "/studio/watch", body, {"content-type": "application/json"})
-    events = [json.loads(line[6:]) for line in connection.getresponse().read().decode().split("\n\n") if line]
+    events = [
+        json.loads(line[6:])
+        for line in connection.getresponse().read().decode().split("\n\n")
+        if line
+    ]
     connection.close()
     whole = regard.look(MODELS["en-de"], TEXT, beam_size=1)
     assert [each["last"] for each in events] == [False] * (len(events) - 1) + [True]
@@ -451,8 +551,12 @@ def test_the_output_is_watched_token_by_token(server, monkeypatch):
         tokens = each["look"]["output"]["tokens"]
         assert 0 < len(tokens) <= len(whole.output.tokens)
         assert tokens == list(whole.output.tokens[: len(tokens)])
-        found = next(one for one in each["look"]["maps"] if one["name"] == "decoder 2 cross")["weights"]
-        weights = np.frombuffer(base64.b64decode(found["data"]), "<u2").reshape(found["shape"]) / 65535
+        found = next(one for one in each["look"]["maps"] if one["name"] == "decoder 2 cross")[
+            "weights"
+        ]
+        weights = (
+            np.frombuffer(base64.b64decode(found["data"]), "<u2").reshape(found["shape"]) / 65535
+        )
         assert weights == pytest.approx(cross[:, : len(tokens)].numpy(), abs=1e-4)
     assert server.ask("/studio/watch", {"model": "labels", "input": [TEXT]})[0] == 400
 
@@ -506,7 +610,9 @@ def test_a_picture_is_dropped(opened, expect, tmp_path):
     expect(page.locator("#picture canvas").first).to_have_attribute("aria-label", re.compile(place))
     page.get_by_role("button", name="Example 2").click()
     other = load_image(list(shapes("test", 0, 2))[1].sources[0], 64)
-    expect(page.locator("#said")).to_have_text(regard.look(MODELS["captions"], other, beam_size=1).output.text)
+    expect(page.locator("#said")).to_have_text(
+        regard.look(MODELS["captions"], other, beam_size=1).output.text
+    )
 
 
 def test_several_sources_are_typed_and_shown(opened, expect):
@@ -528,8 +634,14 @@ def test_several_sources_are_typed_and_shown(opened, expect):
 
 
 def test_no_file_is_read_for_a_request(server, tmp_path):
-    (tmp_path / "picture.webp").write_bytes(webp(load_image(next(shapes("valid", 0, 1)).sources[0], 64)))
-    for given in (str(tmp_path / "picture.webp"), (tmp_path / "picture.webp").as_uri(), "data:image/png;base64,AAAA"):
+    (tmp_path / "picture.webp").write_bytes(
+        webp(load_image(next(shapes("valid", 0, 1)).sources[0], 64))
+    )
+    for given in (
+        str(tmp_path / "picture.webp"),
+        (tmp_path / "picture.webp").as_uri(),
+        "data:image/png;base64,AAAA",
+    ):
         status, _, answer = server.ask("/studio/look", {"model": "captions", "input": [given]})
         assert (status, "input 1" in answer["argument"]) == (400, True)
 
@@ -543,19 +655,29 @@ def test_a_token_is_swapped_for_an_alternative_of_the_model(opened, server, expe
     with torch.inference_mode():
         best = look.forward()[2].log_softmax(-1).topk(8)
     names = model.target.pieces(best.indices.tolist())
-    expect(page.locator("#alternatives .name")).to_have_text([name.replace(" ", "␣") or "␣" for name in names])
-    shown = [float(text.removesuffix(" %")) for text in page.locator("#alternatives .number").all_text_contents()]
+    expect(page.locator("#alternatives .name")).to_have_text(
+        [name.replace(" ", "␣") or "␣" for name in names]
+    )
+    shown = [
+        float(text.removesuffix(" %"))
+        for text in page.locator("#alternatives .number").all_text_contents()
+    ]
     assert shown == pytest.approx((100 * best.values.exp()).tolist(), abs=0.51)
     expect(page.locator("#alternatives [aria-pressed=true]")).to_have_count(1)
     page.locator("#alternatives button").nth(4).click()
-    edits = [{"edit": "replace_token", "side": "output", "position": 2, "token": int(best.indices[4])}]
+    edits = [
+        {"edit": "replace_token", "side": "output", "position": 2, "token": int(best.indices[4])}
+    ]
     assert edits_of_address(settled(page)) == edits
     edited = regard.look(model, TEXT, edits=edits, beam_size=1)
     assert page.locator("#said").text_content() == edited.output.text
     for position, wanted in ((99, 400), (-1, 400), (2, 200)):
         body = {"model": "en-de", "input": [TEXT], "beam_size": 1, "position": position}
         assert server.ask("/studio/alternatives", body)[0] == wanted
-    assert server.ask("/studio/alternatives", {"model": "labels", "input": [TEXT], "position": 0})[0] == 400
+    assert (
+        server.ask("/studio/alternatives", {"model": "labels", "input": [TEXT], "position": 0})[0]
+        == 400
+    )
 
 
 def test_the_search_is_chosen(opened):
@@ -568,8 +690,14 @@ def test_the_search_is_chosen(opened):
         page.locator(f"#{key}").press("Enter")
     options = {"sample": True, "temperature": 2.0, "top_k": 30, "top_p": 0.9, "seed": 5}
     look = regard.look(model, TEXT, **options)
-    assert settled(page).locator("#said").text_content() == look.output.text != model.predict([TEXT], beam_size=1)[0]
-    flags = "--beam 1 --set sample=true --set temperature=2 --set top_k=30 --set top_p=0.9 --set seed=5"
+    assert (
+        settled(page).locator("#said").text_content()
+        == look.output.text
+        != model.predict([TEXT], beam_size=1)[0]
+    )
+    flags = (
+        "--beam 1 --set sample=true --set temperature=2 --set top_k=30 --set top_p=0.9 --set seed=5"
+    )
     assert flags in page.locator("#shell").text_content()
     edits = [{"edit": "mask_source", "token": 2}]
     page.get_by_role("button", name="Source token 2").click()
@@ -592,7 +720,10 @@ def test_the_beam_is_a_tree_whose_nodes_force_their_prefix(opened, expect):
     page = opened(address("beam", model="en-de", input=TEXT, beam=3))
     outputs = model.outputs([TEXT], beam_size=3, num_hypotheses=3)[0]
     expect(page.locator("#hypotheses tbody th")).to_have_text([each.text for each in outputs])
-    scores = [number(text) for text in page.locator("#hypotheses tbody td:nth-child(2)").all_text_contents()]
+    scores = [
+        number(text)
+        for text in page.locator("#hypotheses tbody td:nth-child(2)").all_text_contents()
+    ]
     assert scores == pytest.approx([each.score for each in outputs], abs=6e-4)
     assert page.locator(".node.alive.ended").count() == 3
     assert page.locator(".node.dead").count() > 0
@@ -625,7 +756,16 @@ def test_the_beam_is_a_tree_whose_nodes_force_their_prefix(opened, expect):
 
 def test_edits_are_compared_with_the_model_as_it_is(opened, expect):
     edits = [{"edit": "switch_head_off", "map": "decoder 1 cross"}]
-    page = opened(address("compare", model="en-de", input=TEXT, edits=json.dumps(edits), map="decoder 1 cross", head=1))
+    page = opened(
+        address(
+            "compare",
+            model="en-de",
+            input=TEXT,
+            edits=json.dumps(edits),
+            map="decoder 1 cross",
+            head=1,
+        )
+    )
     first = regard.look(MODELS["en-de"], TEXT, edits=edits, beam_size=1)
     second = regard.look(MODELS["en-de"], TEXT, beam_size=1)
     aligned = first.difference(second)
@@ -637,15 +777,21 @@ def test_edits_are_compared_with_the_model_as_it_is(opened, expect):
         assert cells[4] == ("" if each.gain is None else f"{each.gain:+.3f}".replace("-", "−"))
     page.locator("#head-b").select_option("0")
     assert "head_b=0" in settled(page).url
-    both = [i for i, each in enumerate(aligned) if each.first is not None and each.second is not None]
+    both = [
+        i for i, each in enumerate(aligned) if each.first is not None and each.second is not None
+    ]
     count = lambda side, end: sum(getattr(each, side) is not None for each in aligned[:end])  # noqa: E731
     pairs = [(count("first", i), count("second", i)) for i in both]
     weights = [look["decoder 1 cross"].weights()[head] for look, head in ((first, 1), (second, 0))]
     change = max(
-        (weights[0][a, key] - weights[1][b, key]).item() for a, b in pairs for key in range(weights[0].shape[1])
+        (weights[0][a, key] - weights[1][b, key]).item()
+        for a, b in pairs
+        for key in range(weights[0].shape[1])
     )
     least = min(
-        (weights[0][a, key] - weights[1][b, key]).item() for a, b in pairs for key in range(weights[0].shape[1])
+        (weights[0][a, key] - weights[1][b, key]).item()
+        for a, b in pairs
+        for key in range(weights[0].shape[1])
     )
     most = max(change, least, key=abs)
     wanted = f"{100 * most:+.1f} %".replace("-", "−")
@@ -713,7 +859,9 @@ def test_the_verb_serves_the_model_of_the_package():
 
 @contextmanager
 def process_of(*arguments: str) -> Iterator[subprocess.Popen]:
-    started = subprocess.Popen([sys.executable, "-m", "regard", *arguments], stdout=subprocess.PIPE, text=True)
+    started = subprocess.Popen(
+        [sys.executable, "-m", "regard", *arguments], stdout=subprocess.PIPE, text=True
+    )
     timer = threading.Timer(120, started.kill)
     timer.start()
     try:

@@ -21,7 +21,12 @@ from support.captioners import captioner
 from support.predictors import classifier, language_model, translator
 from support.servers import Running, served, until
 
-PAIRS = [("the cat sat", "a cat"), ("a dog", "the dog ran"), ("the red car and the dog", "words"), ("a", "a")]
+PAIRS = [
+    ("the cat sat", "a cat"),
+    ("a dog", "the dog ran"),
+    ("the red car and the dog", "words"),
+    ("a", "a"),
+]
 MODELS = {"en-de": translator(), "other": translator(decoder="rnn")}
 
 
@@ -36,7 +41,11 @@ def data(tmp_path_factory) -> Path:
 def links(tmp_path_factory) -> list[str]:
     """Files of sources, targets and reference links."""
     folder = tmp_path_factory.mktemp("links")
-    texts = {"sources": "the cat sat\na dog\n", "targets": "a cat sat\nthe dog\n", "links": "0-0 1-1 2-2\n1-1\n"}
+    texts = {
+        "sources": "the cat sat\na dog\n",
+        "targets": "a cat sat\nthe dog\n",
+        "links": "0-0 1-1 2-2\n1-1\n",
+    }
     for name, text in texts.items():
         (folder / name).write_text(text)
     return [str(folder / name) for name in texts]
@@ -44,7 +53,9 @@ def links(tmp_path_factory) -> list[str]:
 
 @pytest.fixture(scope="module")
 def server(data, links) -> Iterator[Running]:
-    with served(MODELS, studio=StudioSources(DataSet((str(data),), alignment=tuple(links)))) as running:
+    with served(
+        MODELS, studio=StudioSources(DataSet((str(data),), alignment=tuple(links)))
+    ) as running:
         yield running
 
 
@@ -57,17 +68,29 @@ def page(server: Running, query: str = "", model: str = "en-de") -> dict:
 
 def test_examples_are_those_of_look(server, data):
     answer = page(server)
-    assert answer["data"] == {"name": data.name, "total": 4, "more": False, "measured": 4, "error": None}
+    assert answer["data"] == {
+        "name": data.name,
+        "total": 4,
+        "more": False,
+        "measured": 4,
+        "error": None,
+    }
     assert [each["index"] for each in answer["examples"]] == [0, 1, 2, 3]
     for each, (text, reference) in zip(answer["examples"], PAIRS, strict=True):
         seen = regard.look(MODELS["en-de"], text)
         heads = [head.entropy for _, head in seen.heads()]
-        assert (each["input"], each["reference"], each["output"]) == ([text], reference, seen.output.text)
+        assert (each["input"], each["reference"], each["output"]) == (
+            [text],
+            reference,
+            seen.output.text,
+        )
         assert each["score"] == pytest.approx(sum(seen.output.scores), abs=1e-4)
         assert each["tokens"] == len(seen.output.tokens)
         assert each["length"] == len(seen.sources[0].tokens)
         assert each["entropy"] == pytest.approx(sum(heads) / len(heads), abs=1e-5)
-        assert each["error"] == pytest.approx(score("character_error_rate", [seen.output.text], [[reference]]))
+        assert each["error"] == pytest.approx(
+            score("character_error_rate", [seen.output.text], [[reference]])
+        )
 
 
 @pytest.mark.parametrize("sort", ["score", "length", "entropy", "error"])
@@ -75,13 +98,17 @@ def test_examples_are_sorted_and_paged(server, sort):
     values = [each[sort] for each in page(server)["examples"]]
     for order in ("ascending", "descending"):
         wanted = sorted(values, reverse=order == "descending")
-        assert [each[sort] for each in page(server, f"sort={sort}&order={order}")["examples"]] == wanted
+        assert [
+            each[sort] for each in page(server, f"sort={sort}&order={order}")["examples"]
+        ] == wanted
     second = page(server, f"sort={sort}&first=1&count=2")
     assert [each[sort] for each in second["examples"]] == sorted(values)[1:3]
 
 
 def test_what_is_wrong_is_refused(server):
-    assert server.ask("/studio/data?model=en-de&sort=entrpy")[2]["remedy"] == "Did you mean 'entropy'?"
+    assert (
+        server.ask("/studio/data?model=en-de&sort=entrpy")[2]["remedy"] == "Did you mean 'entropy'?"
+    )
     assert server.ask("/studio/data?model=en-de&first=-1")[0] == 400
     assert server.ask("/studio/data?model=missing")[0] == 404
     other = server.ask("/studio/data?model=en-de&data=/etc/passwd&names=/etc/passwd")[2]
@@ -95,9 +122,13 @@ def test_heads_are_those_of_the_data(server, links):
     model = MODELS["en-de"]
     wanted = regard.heads(model, inputs=[text for text, _ in PAIRS], alignment=links)
     assert answer["inputs"] == len(PAIRS)
-    assert [each["alignment"] for each in answer["heads"]] == [each.alignment for each in wanted.heads]
+    assert [each["alignment"] for each in answer["heads"]] == [
+        each.alignment for each in wanted.heads
+    ]
     assert any(each["alignment"] for each in answer["heads"])
-    assert [(each["map"], each["head"]) for each in answer["heads"]] == [each.name for each in wanted.heads]
+    assert [(each["map"], each["head"]) for each in answer["heads"]] == [
+        each.name for each in wanted.heads
+    ]
     for each, head in zip(answer["heads"], wanted.heads, strict=True):
         for column in ("entropy", "previous", "positional", "induction", "copying"):
             assert each[column] == pytest.approx(head.value(column), abs=1e-5)
@@ -106,7 +137,9 @@ def test_heads_are_those_of_the_data(server, links):
 
     def loss() -> float:
         scores = model.score([text for text, _ in PAIRS], [target for _, target in PAIRS])
-        return -sum(each.log_probability for each in scores) / sum(len(each.tokens) for each in scores)
+        return -sum(each.log_probability for each in scores) / sum(
+            len(each.tokens) for each in scores
+        )
 
     whole = loss()
     with editing(model.model, [SwitchHeadOff(map=first["map"], head=first["head"])]):
@@ -117,7 +150,9 @@ def test_heads_are_those_of_the_data(server, links):
 def test_heads_of_one_input(server):
     answer = server.ask("/studio/heads", {"model": "en-de", "input": "the cat sat"})[2]
     wanted = regard.heads(MODELS["en-de"], inputs=["the cat sat"])
-    assert [each["entropy"] for each in answer["heads"]] == pytest.approx([h.means.entropy for h in wanted.heads])
+    assert [each["entropy"] for each in answer["heads"]] == pytest.approx(
+        [h.means.entropy for h in wanted.heads]
+    )
     assert (answer["inputs"], answer["complete"]) == (1, True)
 
 
@@ -125,7 +160,9 @@ def test_a_new_version_is_measured_anew(server):
     before = page(server, model="other")["examples"]
     server.engine.load("other", "8", translator(decoder="rnn", seed=5))
     try:
-        assert [each["score"] for each in page(server, model="other")["examples"]] != [e["score"] for e in before]
+        assert [each["score"] for each in page(server, model="other")["examples"]] != [
+            e["score"] for e in before
+        ]
     finally:
         server.engine.load("other", "7", MODELS["other"])
 
@@ -133,7 +170,9 @@ def test_a_new_version_is_measured_anew(server):
 def test_texts_of_a_language_model(tmp_path):
     (tmp_path / "t.txt").write_text("the cat sat\na dog\n")
     model = language_model()
-    with served({"lines": model}, studio=StudioSources(DataSet((str(tmp_path / "t.txt"),)))) as running:
+    with served(
+        {"lines": model}, studio=StudioSources(DataSet((str(tmp_path / "t.txt"),)))
+    ) as running:
         until(lambda: running.ask("/studio/data")[2]["data"]["measured"] == 2)
         first = running.ask("/studio/data")[2]["examples"][0]
         seen = regard.look(model, "the cat sat", output="")
@@ -148,7 +187,9 @@ def test_an_image_of_the_data_is_looked_at_as_the_example(tmp_path, crop_from):
     image = pytest.importorskip("PIL.Image")
     model = captioner("transformer")
     fields = replace(model.recipe.data.source_fields[0], image_crop_from=crop_from)
-    model = replace(model, recipe=replace(model.recipe, data=replace(model.recipe.data, source=fields)))
+    model = replace(
+        model, recipe=replace(model.recipe, data=replace(model.recipe.data, source=fields))
+    )
     for name, scene in zip(("a.png", "b.png"), shapes("test", 0, 2), strict=True):
         image.fromarray(scene.source.draw()).resize((150, 97)).save(tmp_path / name)
     (tmp_path / "test.tsv").write_text("image\ttext\na.png\tred\nb.png\tblue\n")
@@ -176,14 +217,17 @@ def test_an_image_of_the_data_is_looked_at_as_the_example(tmp_path, crop_from):
 def test_alignment_needs_three_files_and_data():
     for given in ({"alignment": ["a", "b", "c"]}, {"alignment": ["a"], "data": ["test"]}):
         with pytest.raises(
-            regard.InvalidArgument, match="alignment: wanted files of sources, targets and reference links"
+            regard.InvalidArgument,
+            match="alignment: wanted files of sources, targets and reference links",
         ):
             regard.studio(**given)
 
 
 def test_alignment_of_three_files_is_shown_with_the_data(monkeypatch):
     shown = []
-    monkeypatch.setattr(studio, "serve", lambda models, **options: shown.append(options["studio"].data))
+    monkeypatch.setattr(
+        studio, "serve", lambda models, **options: shown.append(options["studio"].data)
+    )
     regard.studio(data=["test"], alignment=["a", "b", "c"], open_browser=False)
     regard.studio(data=["test"], open_browser=False)
     regard.studio(open_browser=False)
@@ -203,7 +247,10 @@ def test_labels_of_a_classifier_and_links_that_it_has_not(tmp_path, links):
             assert examples[index]["output"] == output.label
             assert examples[index]["score"] == pytest.approx(output.score, abs=1e-5)
         until(lambda: running.ask("/studio/heads", {})[2]["complete"])
-        assert running.ask("/studio/data/inputs", {"indices": [1, 0, 2]})[2] == [["a dog"], ["the cat sat"]]
+        assert running.ask("/studio/data/inputs", {"indices": [1, 0, 2]})[2] == [
+            ["a dog"],
+            ["the cat sat"],
+        ]
 
 
 def test_without_data(tmp_path):

@@ -37,7 +37,9 @@ def classifier() -> Predictor:
     words, labels = tokenizer(), Labels(["bad", "fine", "good"])
     table = {"encoder": PARTS["transformer"], "pool": {"kind": "attention", "heads": 2}}
     torch.manual_seed(1)
-    model = regard.build({**table, "num_labels": labels.size, "source_vocab_size": words.size}).eval()
+    model = regard.build(
+        {**table, "num_labels": labels.size, "source_vocab_size": words.size}
+    ).eval()
     data = {"train": "x.tsv", "source": {"column": "1"}, "target": {"kind": "label", "column": "2"}}
     return Predictor(model, Recipe.of({"data": data, "model": table}), (words,), labels)
 
@@ -67,7 +69,10 @@ class Member:
 
 
 MEMBERS = {
-    **{kind: Member(translator(PARTS[kind], PARTS[kind])) for kind in ("rnn", "conv", "transformer")},
+    **{
+        kind: Member(translator(PARTS[kind], PARTS[kind]))
+        for kind in ("rnn", "conv", "transformer")
+    },
     "classifier": Member(classifier()),
     "language model": Member(seeded(language_model).with_decode(max_length=8)),
     "captioner": Member(captioner("transformer"), (None,)),
@@ -90,7 +95,9 @@ def server() -> Iterator[Running]:
 @pytest.fixture
 def opened(browser, server) -> Iterator[Callable]:
     with strict_pages(browser) as open_page:
-        yield lambda **given: settled(open_page(f"http://127.0.0.1:{server.port}/#/type?{urlencode(given)}"))
+        yield lambda **given: settled(
+            open_page(f"http://127.0.0.1:{server.port}/#/type?{urlencode(given)}")
+        )
 
 
 def problems(page: object) -> list[str]:
@@ -102,7 +109,9 @@ def problems(page: object) -> list[str]:
 
 
 def edits_of_address(page: object) -> list[dict]:
-    return json.loads(page.evaluate("new URLSearchParams(location.hash.split('?')[1]).get('edits') ?? '[]'"))
+    return json.loads(
+        page.evaluate("new URLSearchParams(location.hash.split('?')[1]).get('edits') ?? '[]'")
+    )
 
 
 def check_output(page: object, member: Member, given: Any) -> None:
@@ -191,9 +200,13 @@ def edit_the_head_and_the_row(keys: Keyboard, member: Member, given: Any) -> Non
     page, wanted = keys.page, member.look(given).maps[0]
     head = {"head": 1} if wanted.heads > 1 else {"head": 0}
     keys.tab_to("#edit-factor").press("ArrowRight")
-    assert edits_of_address(settled(page)) == [{"edit": "scale_head", "map": wanted.name, **head, "factor": 1.05}]
+    assert edits_of_address(settled(page)) == [
+        {"edit": "scale_head", "map": wanted.name, **head, "factor": 1.05}
+    ]
     keys.tab_to("#edit-factor ~ button").press("Enter")
-    assert edits_of_address(settled(page)) == [{"edit": "switch_head_off", "map": wanted.name, **head}]
+    assert edits_of_address(settled(page)) == [
+        {"edit": "switch_head_off", "map": wanted.name, **head}
+    ]
     check_output(page, member, given)
     keys.check_focus("#edit-factor ~ button")
     keys.tab_to("#painter [role=slider]").press("ArrowUp", "ArrowUp")
@@ -293,7 +306,9 @@ def compare(keys: Keyboard) -> None:
     settled(page).wait_for_selector("#maps canvas")
     keys.tab_to("#map-b")
     if page.evaluate("document.activeElement.options.length") > 1:
-        keys.press("ArrowUp" if page.evaluate("document.activeElement.selectedIndex") else "ArrowDown")
+        keys.press(
+            "ArrowUp" if page.evaluate("document.activeElement.selectedIndex") else "ArrowDown"
+        )
         assert "map_b=" in settled(page).url
         keys.check_focus("#map-b")
     keys.tab_to("#maps .weights").press("ArrowDown", "ArrowRight")

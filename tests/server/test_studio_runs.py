@@ -48,7 +48,9 @@ def test_news_of_a_run(tmp_path):
         ("loss", "validation", 20, 2.5),
         ("bleu", "validation", 20, 30.0),
     ]
-    assert [(each.step, each.samples, each.heads) for each in news.validations] == [(20, SAMPLES, HEADS)]
+    assert [(each.step, each.samples, each.heads) for each in news.validations] == [
+        (20, SAMPLES, HEADS)
+    ]
     with (run / "log.jsonl").open("a") as file:
         file.write('{"event": "tr')
     assert run_news(run, LogPosition.parse(news.after)).points == []
@@ -80,19 +82,25 @@ def test_runs_over_http(tmp_path):
         assert (second["points"][0], second["restarted"]) == (["loss", "training", 20, 3.0], False)
         assert running.ask("/studio/run?name=three")[0] == 404
         assert running.ask("/studio/run?name=..%2fone")[0] == 404
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.parent.name != "one"} == {
-        path: time for path, time in before.items() if path.parent.name != "one"
-    }
+    assert {
+        path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.parent.name != "one"
+    } == {path: time for path, time in before.items() if path.parent.name != "one"}
     assert sorted(path.name for path in tmp_path.rglob("*")) == sorted(path.name for path in before)
 
 
 def test_the_studio_draws_runs_and_loads_those_with_a_checkpoint(tmp_path, monkeypatch):
     served_with: dict = {}
     monkeypatch.setattr(
-        "regard.server.studio.serve", lambda models, **options: served_with.update(options, models=models)
+        "regard.server.studio.serve",
+        lambda models, **options: served_with.update(options, models=models),
     )
     begun, trained = write(tmp_path / "begun", train(10, 4.0)), HERE / "0.1.0" / "rnn"
-    regard.studio({"begun": begun, "rnn": trained}, device={"begun": "cpu", "rnn": "cpu"}, data=["test"], columns=["a"])
+    regard.studio(
+        {"begun": begun, "rnn": trained},
+        device={"begun": "cpu", "rnn": "cpu"},
+        data=["test"],
+        columns=["a"],
+    )
     assert (served_with["models"], served_with["device"]) == ({"rnn": trained}, {"rnn": "cpu"})
     assert served_with["studio"] == StudioSources(DataSet(("test",), ("a",)), {"begun": begun})
     regard.studio(begun, open_browser=False)

@@ -16,7 +16,15 @@ from regard.data.synthetic.shapes import shapes
 from regard.server import long_inputs
 from regard.server.studio_sources import DataSet, StudioSources
 from regard.training.telemetry.log_file import truncate_log
-from support.browsers import HOSTILE, browser as launched, fixed, settled, strict_pages, until, violations
+from support.browsers import (
+    HOSTILE,
+    browser as launched,
+    fixed,
+    settled,
+    strict_pages,
+    until,
+    violations,
+)
 from support.captioners import captioner
 from support.keyboard import Keyboard
 from support.page_blocks import run_by
@@ -26,7 +34,10 @@ from support.servers import Running, served
 pytestmark = pytest.mark.slow
 
 MODELS = {"en-de": translator(), "lines": language_model("bytes")}
-PAIRS = [(f"the {name} sat on the mat {n}", HOSTILE[n % len(HOSTILE)]) for n, name in enumerate(["cat", "dog"] * 14)]
+PAIRS = [
+    (f"the {name} sat on the mat {n}", HOSTILE[n % len(HOSTILE)])
+    for n, name in enumerate(["cat", "dog"] * 14)
+]
 LONG = "the red car and the dog sat; a dogma, the doghouse! " * 7
 SIDE = 32
 
@@ -46,7 +57,10 @@ def runs(tmp_path_factory) -> dict:
         made[name].mkdir()
         log(
             made[name],
-            *[{"event": "train", "step": 10 * n, "loss": 4 + shift - n / 3, "rate": n * 1e-4} for n in range(1, 9)],
+            *[
+                {"event": "train", "step": 10 * n, "loss": 4 + shift - n / 3, "rate": n * 1e-4}
+                for n in range(1, 9)
+            ],
         )
     log(made["one"], validation(40, 30.0), validation(80, 35.5))
     return made
@@ -54,8 +68,18 @@ def runs(tmp_path_factory) -> dict:
 
 def validation(step: int, bleu: float) -> dict:
     samples = [{"source": "a cat", "output": HOSTILE[0], "reference": "eine Katze"}]
-    heads = [{"map": "decoder 1 cross", "head": head, "entropy": 1.0 + head + step / 100} for head in (0, 1)]
-    return {"event": "validation", "step": step, "loss": 2.0, "bleu": bleu, "samples": samples, "heads": heads}
+    heads = [
+        {"map": "decoder 1 cross", "head": head, "entropy": 1.0 + head + step / 100}
+        for head in (0, 1)
+    ]
+    return {
+        "event": "validation",
+        "step": step,
+        "loss": 2.0,
+        "bleu": bleu,
+        "samples": samples,
+        "heads": heads,
+    }
 
 
 def log(run, *events: dict) -> None:
@@ -105,19 +129,28 @@ def test_a_view_of_the_docs_is_shown(opened, expect):
     views = (Path(regard.__file__).parent / "server/studio_page/views.js").read_text("utf-8")
     assert views.count("./heads_view.js") == 1
     page = opened("heads", model="en-de", sort="entropy")
-    for name, body in (("views", views.replace("./heads_view.js", "./own_view.js")), ("own_view", block.code)):
-        answer = partial(lambda body, route: route.fulfill(body=body, content_type="text/javascript"), body)
+    for name, body in (
+        ("views", views.replace("./heads_view.js", "./own_view.js")),
+        ("own_view", block.code),
+    ):
+        answer = partial(
+            lambda body, route: route.fulfill(body=body, content_type="text/javascript"), body
+        )
         page.route(f"**/{name}.js", answer)
     page.reload()
     expect(page.locator("main p").filter(has_text="en-de: entropy")).to_be_visible()
-    page.goto(re.sub(r"&?sort=entropy", "", page.url))  # the view is told that the address has changed
+    page.goto(
+        re.sub(r"&?sort=entropy", "", page.url)
+    )  # the view is told that the address has changed
     expect(page.locator("main p").filter(has_text="en-de: not sorted")).to_be_visible()
 
 
 def test_examples_are_browsed_and_one_click_leads_to_a_look(opened, expect, server):
     page = opened("data", model="en-de", sort="score", order="descending")
     expect(page.locator("#data-told")).to_have_text(re.compile(r"28 of 28 examples measured"))
-    told = server.ask("/studio/data?model=en-de&sort=score&order=descending&count=25")[2]["examples"]
+    told = server.ask("/studio/data?model=en-de&sort=score&order=descending&count=25")[2][
+        "examples"
+    ]
     shown = rows(page, "#examples")
     assert [row[0] for row in shown] == [str(each["index"]) for each in told]
     assert [row[4] for row in shown] == [fixed(each["score"]) for each in told]
@@ -132,7 +165,10 @@ def test_examples_are_browsed_and_one_click_leads_to_a_look(opened, expect, serv
     text = first.text_content()
     first.click()
     expect(page.locator("#input-0")).to_have_value(text)
-    assert settled(page).locator("#said").text_content() == regard.look(MODELS["en-de"], text, beam_size=1).output.text
+    assert (
+        settled(page).locator("#said").text_content()
+        == regard.look(MODELS["en-de"], text, beam_size=1).output.text
+    )
     assert page.evaluate("window.hacked") is None
 
 
@@ -142,7 +178,10 @@ def test_one_click_leads_from_an_image_of_the_data_to_its_look(browser, expect, 
         image.fromarray(scene.source.draw()).resize((150, 97)).save(tmp_path / name)
     (tmp_path / "test.tsv").write_text("image\ttext\na.png\tred\nb.png\tblue\n")
     data = DataSet((str(tmp_path / "test.tsv"),), ("image", "text"), trust_data_paths=True)
-    with served({"captions": model}, studio=StudioSources(data)) as running, strict_pages(browser) as open_page:
+    with (
+        served({"captions": model}, studio=StudioSources(data)) as running,
+        strict_pages(browser) as open_page,
+    ):
         page = open_page(f"http://127.0.0.1:{running.port}/#/data")
         expect(page.locator("#examples img")).to_have_count(2)
         assert violations(settled(page)) == []
@@ -153,27 +192,37 @@ def test_one_click_leads_from_an_image_of_the_data_to_its_look(browser, expect, 
         columns = look.source.grid[1]
         page.locator("#map").select_option("decoder 2 cross")
         place = f"row {best // columns + 1}, column {best % columns + 1},"
-        expect(settled(page).locator("#picture canvas").first).to_have_attribute("aria-label", re.compile(place))
+        expect(settled(page).locator("#picture canvas").first).to_have_attribute(
+            "aria-label", re.compile(place)
+        )
 
 
 def test_heads_are_sorted_and_grouped_by_what_was_measured(opened, expect, server):
     page = opened("heads", model="en-de", input="the cat sat")
-    expect(page.locator("#heads-told")).to_have_text(re.compile(r"heads, measured over 28 examples of test.tsv\."))
+    expect(page.locator("#heads-told")).to_have_text(
+        re.compile(r"heads, measured over 28 examples of test.tsv\.")
+    )
     told = server.ask("/studio/heads", {"model": "en-de"})[2]
     page.locator("#heads-sort").select_option("induction")
     assert "sort=induction" in settled(page).url
     heading = page.locator("#head-table thead th").all_text_contents()
     shown = rows(page, "#head-table")
     column = heading.index("induction")
-    wanted = sorted((head["induction"] for head in told["heads"] if head["induction"] is not None), reverse=True)
-    assert [row[column] for row in shown if row[column] != "–"] == [fixed(value) for value in wanted]
+    wanted = sorted(
+        (head["induction"] for head in told["heads"] if head["induction"] is not None), reverse=True
+    )
+    assert [row[column] for row in shown if row[column] != "–"] == [
+        fixed(value) for value in wanted
+    ]
     by_name = {f"{head['map']}, head {head['head']}": head for head in told["heads"]}
     for row in shown:
         assert row[heading.index("entropy")] == fixed(by_name[row[0]]["entropy"])
         assert row[heading.index("ablation")] == fixed(by_name[row[0]]["ablation"])
     page.locator("#heads-sort").select_option("group")
     groups = {head["group"] for head in told["heads"]}
-    expect(page.locator(".head-group h3")).to_have_text([f"Group {group}" for group in sorted(groups)])
+    expect(page.locator(".head-group h3")).to_have_text(
+        [f"Group {group}" for group in sorted(groups)]
+    )
     expect(page.locator(".cards canvas")).to_have_count(len(told["heads"]))
     link = page.locator(".cards a").first
     assert "map=" in link.get_attribute("href")
@@ -192,13 +241,19 @@ def test_runs_are_drawn_as_they_train(opened, expect, runs):
     lines = page.locator("#charts figure:nth-of-type(1) .curve").evaluate_all(
         "(all) => all.map((each) => each.classList.value)"
     )
-    assert lines == [f"curve line-{run} dash-{dash}" for run in (0, 1) for dash in (0, 1)][: len(lines)]
+    assert (
+        lines
+        == [f"curve line-{run} dash-{dash}" for run in (0, 1) for dash in (0, 1)][: len(lines)]
+    )
     rates = page.locator("#charts figure:nth-of-type(3)")
     assert rates.locator(".key").evaluate_all("(all) => all.map((each) => each.className)") == [
         "key line-0 dash-0",
         "key line-1 dash-0",
     ]
-    assert [row[0] for row in rows(page, "#charts figure:nth-of-type(3) table")] == ["one", "<b>two</b>"]
+    assert [row[0] for row in rows(page, "#charts figure:nth-of-type(3) table")] == [
+        "one",
+        "<b>two</b>",
+    ]
     assert rows(page, "#samples table") == [["a cat", HOSTILE[0], "eine Katze"]]
     assert rows(page, "#run-heads table")[1] == ["decoder 1 cross, head 1", "80", "2.8"]
     log(runs["one"], {"event": "train", "step": 90, "loss": 0.25, "rate": 1e-4})
@@ -229,7 +284,9 @@ DRAWN = """(shares) => {  // whether the map is drawn at these shares of the hei
 }"""
 
 
-def test_the_known_part_of_a_long_map_is_drawn_while_the_rest_is_computed(opened, expect, monkeypatch):
+def test_the_known_part_of_a_long_map_is_drawn_while_the_rest_is_computed(
+    opened, expect, monkeypatch
+):
     monkeypatch.setattr(
         long_inputs, "GRID", 1024
     )  # more points than the canvas has: all that it shows come from the grid
@@ -266,9 +323,13 @@ def test_a_long_map_is_zoomed_and_its_rows_are_exact(opened, expect):
     page.locator("#long-row").press("Enter")
     best = of.weights([300], [1])[0, 0].topk(16)
     expect(page.locator("#long-top caption")).to_contain_text("Row 300")
-    expect(page.locator("#long-top tbody td:last-child")).to_have_text([f"{x:.5f}" for x in best.values.tolist()])
+    expect(page.locator("#long-top tbody td:last-child")).to_have_text(
+        [f"{x:.5f}" for x in best.values.tolist()]
+    )
     entropies = of.summary(0).entropy[1]
-    expect(page.locator("#long-entropy h3")).to_contain_text(f"mean {float(entropies.mean()):.3f} nats")
+    expect(page.locator("#long-entropy h3")).to_contain_text(
+        f"mean {float(entropies.mean()):.3f} nats"
+    )
     canvas = page.locator("#long-canvas")
     until(page, MARKED, [300, tokens])
     canvas.focus()
@@ -294,7 +355,9 @@ def test_all_views_are_used_by_keys(opened, expect):
     keys.tab_to("#data-order").choose("descending")
     keys.tab_to("#page-after").press("Enter")
     assert "sort=entropy&order=descending&first=25" in settled(page).url
-    keys.check_focus("#page-after[aria-disabled]")  # there is no further page, and the focus is not lost
+    keys.check_focus(
+        "#page-after[aria-disabled]"
+    )  # there is no further page, and the focus is not lost
     keys.press("Enter")
     expect(page.locator("#examples tbody tr")).to_have_count(3)
     text = page.locator("#examples tbody a").last.text_content()
@@ -322,7 +385,11 @@ def test_all_views_are_used_by_keys(opened, expect):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing(opened, expect, scheme):
-    for route, ready in (("data", "#examples tbody tr"), ("heads", "#head-table tbody tr"), ("runs", "#charts svg")):
+    for route, ready in (
+        ("data", "#examples tbody tr"),
+        ("heads", "#head-table tbody tr"),
+        ("runs", "#charts svg"),
+    ):
         page = opened(route, scheme=scheme, model="en-de", input="the cat sat")
         expect(page.locator(ready).first).to_be_visible(timeout=60_000)
         assert violations(page) == [], route

@@ -41,13 +41,17 @@ class Traced:
 def traced() -> Iterator[Traced]:
     exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    with served({"en": translator(decoder="rnn")}, tracing=OpenTelemetryTracing(provider)) as running:
+    with served(
+        {"en": translator(decoder="rnn")}, tracing=OpenTelemetryTracing(provider)
+    ) as running:
         yield Traced(running, exporter)
 
 
 def test_a_request_is_a_span_with_its_stages_in_order(traced):
     before = time.time_ns()
-    status, headers, answer = traced.running.ask("/predict", ASKED, traceparent=f"00-{TRACE}-{PARENT}-01")
+    status, headers, answer = traced.running.ask(
+        "/predict", ASKED, traceparent=f"00-{TRACE}-{PARENT}-01"
+    )
     assert status == 200
     spans = traced.spans()
     assert sorted(spans) == ["POST /predict", "answer", "generate", "queue", "receive"]
@@ -64,7 +68,10 @@ def test_a_request_is_a_span_with_its_stages_in_order(traced):
     edges = [before, root.start_time]
     for name in ("receive", "queue", "generate", "answer"):
         stage = spans[name]
-        assert (stage.parent.span_id, stage.context.trace_id) == (root.context.span_id, root.context.trace_id)
+        assert (stage.parent.span_id, stage.context.trace_id) == (
+            root.context.span_id,
+            root.context.trace_id,
+        )
         edges += [stage.start_time, stage.end_time]
     edges += [root.end_time, time.time_ns()]
     assert all(one <= other + 1_000_000 for one, other in pairwise(edges))  # seconds are rounded
@@ -72,19 +79,31 @@ def test_a_request_is_a_span_with_its_stages_in_order(traced):
 
 
 def test_a_request_without_a_trace_begins_one(traced):
-    for given in ({}, {"traceparent": "00-nonsense"}, {"traceparent": f"00-{'0' * 32}-{PARENT}-01"}):
+    for given in (
+        {},
+        {"traceparent": "00-nonsense"},
+        {"traceparent": f"00-{'0' * 32}-{PARENT}-01"},
+    ):
         _, headers, _ = traced.running.ask("/models", **given)
         (root,) = traced.spans().values()
         assert (root.name, root.parent) == ("GET /models", None)
-        assert headers["traceparent"][:-2] == f"00-{root.context.trace_id:032x}-{root.context.span_id:016x}-"
+        assert (
+            headers["traceparent"][:-2]
+            == f"00-{root.context.trace_id:032x}-{root.context.span_id:016x}-"
+        )
 
 
 def test_refusals_and_failures_are_told(traced, monkeypatch):
     assert traced.running.ask("/predict", {"input": "x", "beam_size": 0})[0] == 400
     root = traced.spans()["POST /predict"]
-    assert (root.attributes["http.response.status_code"], root.status.status_code) == (400, StatusCode.UNSET)
+    assert (root.attributes["http.response.status_code"], root.status.status_code) == (
+        400,
+        StatusCode.UNSET,
+    )
     assert traced.running.ask("/nowhere")[0] == 404
-    assert traced.spans()["GET other"].attributes["http.route"] == "other"  # no path of a client is in it
+    assert (
+        traced.spans()["GET other"].attributes["http.route"] == "other"
+    )  # no path of a client is in it
     model = traced.running.engine.models["en"].predictor
     replace_step(monkeypatch, model.model.decoder, lambda *given: 1 / 0)
     assert traced.running.ask("/predict", {**ASKED, "max_length": 4})[0] == 500
@@ -96,7 +115,9 @@ def test_refusals_and_failures_are_told(traced, monkeypatch):
 def test_a_client_that_leaves_is_told(traced, monkeypatch):
     gate, waits = slowed(monkeypatch, traced.running.engine.models["en"].predictor)
     connection = traced.running.connect()
-    connection.request("POST", "/predict", '{"input": "the cat"}', {"content-type": "application/json"})
+    connection.request(
+        "POST", "/predict", '{"input": "the cat"}', {"content-type": "application/json"}
+    )
     assert waits.wait(PATIENCE)
     connection.close()
     until(lambda: len(traced.running.engine._cancelled) == 1)  # while the engine waits in a step

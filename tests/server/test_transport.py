@@ -91,7 +91,9 @@ def test_slow_headers_and_bodies_are_timed_out(parser, monkeypatch):
         metrics = slow.ask("/metrics")[2]["text"]
         for reason in ("header_timeout", "request_timeout"):
             assert f'regard_requests_rejected_total{{reason="{reason}"}} 1.0' in metrics
-        answered = talk(slow, HEAD % len(BODY) + BODY, b"GET /health")  # a second request that never ends
+        answered = talk(
+            slow, HEAD % len(BODY) + BODY, b"GET /health"
+        )  # a second request that never ends
         assert answered.count(b"HTTP/1.1 ") == 1
         assert answered.startswith(b"HTTP/1.1 200")
 
@@ -121,7 +123,9 @@ def test_a_connection_is_not_timed_out_while_requests_wait_in_it(parser, monkeyp
 def test_large_headers_are_refused(running, size):
     head = b"GET /health/live HTTP/1.1\r\nHost: x\r\nX-Large: " + b"x" * size
     answered = talk(running, head, b"\r\nConnection: close\r\n\r\n")
-    assert answered.startswith(b"HTTP/1.1 431") or (size > 60_000 and answered[:12] in (b"", b"HTTP/1.1 400"))
+    assert answered.startswith(b"HTTP/1.1 431") or (
+        size > 60_000 and answered[:12] in (b"", b"HTTP/1.1 400")
+    )
     assert running.ask("/health/live", x_large="x" * 20_000)[0] == 200
 
 
@@ -146,7 +150,10 @@ def test_a_connection_is_closed_after_many_requests(running, monkeypatch):
 
 def test_a_large_body_is_refused_without_being_kept(running):
     """The client can send all of it, and reads 413."""
-    for body in (bytes(100 << 20), (bytes(1 << 20) for _ in range(100))):  # the second is sent in chunks
+    for body in (
+        bytes(100 << 20),
+        (bytes(1 << 20) for _ in range(100)),
+    ):  # the second is sent in chunks
         connection = running.connect()
         connection.request("POST", "/predict", body, {"content-type": "application/json"})
         answer = connection.getresponse()
@@ -190,7 +197,9 @@ def test_nesting_is_measured_without_parsing():
         inner = [value(chosen.randrange(depth)) for _ in range(chosen.randrange(3))]
         inner.insert(chosen.randrange(len(inner) + 1), value(depth - 1))
         return (
-            inner if chosen.random() < 0.5 else {chosen.choice(strings) + str(i): each for i, each in enumerate(inner)}
+            inner
+            if chosen.random() < 0.5
+            else {chosen.choice(strings) + str(i): each for i, each in enumerate(inner)}
         )
 
     for _ in range(300):
@@ -219,13 +228,18 @@ def test_other_origins_are_refused_unless_listed():
         assert (answer.status, answer.headers["access-control-allow-origin"]) == (204, ORIGIN)
         assert "authorization" in answer.headers["access-control-allow-headers"]
         assert "POST" in answer.headers["access-control-allow-methods"]
-        assert ask("OPTIONS", "https://other.example", access_control_request_method="POST").status == 403
+        assert (
+            ask("OPTIONS", "https://other.example", access_control_request_method="POST").status
+            == 403
+        )
         assert ask("OPTIONS", ORIGIN).status == 401  # no preflight: as every other request
         for origin, allowed in ((ORIGIN, ORIGIN), ("https://other.example", None), ("null", None)):
             answer = ask("GET", origin, authorization="Bearer k")
             assert (answer.status, answer.headers["access-control-allow-origin"]) == (200, allowed)
             assert answer.headers["vary"] == "origin"
-        assert ask("GET", ORIGIN).headers["access-control-allow-origin"] == ORIGIN  # the page may read the 401
+        assert (
+            ask("GET", ORIGIN).headers["access-control-allow-origin"] == ORIGIN
+        )  # the page may read the 401
 
 
 def test_no_origin_is_allowed_by_default_and_a_star_allows_all(running):
@@ -260,13 +274,17 @@ def tls(tmp_path_factory) -> Tls:
 def test_tls(tls, parser):
     with served({"rnn": MODEL}, tls=Tls.of(tls.certificate, tls.key), protocol=parser) as server:
         context = ssl.create_default_context(cafile=tls.certificate)
-        connection = http.client.HTTPSConnection("127.0.0.1", server.port, timeout=PATIENCE, context=context)
+        connection = http.client.HTTPSConnection(
+            "127.0.0.1", server.port, timeout=PATIENCE, context=context
+        )
         connection.request("POST", "/predict", BODY, {"content-type": "application/json"})
         answer = connection.getresponse()
         assert (answer.status, json.loads(answer.read())["model"]) == (200, "rnn")
         connection.close()
         with pytest.raises(ssl.SSLCertVerificationError):
-            http.client.HTTPSConnection("127.0.0.1", server.port, timeout=PATIENCE).request("GET", "/health/live")
+            http.client.HTTPSConnection("127.0.0.1", server.port, timeout=PATIENCE).request(
+                "GET", "/health/live"
+            )
         with pytest.raises(OSError):
             server.ask("/health/live")
         until(lambda: server.app.open == 0)
@@ -275,8 +293,14 @@ def test_tls(tls, parser):
 def test_a_certificate_without_its_key_is_refused(tls, tmp_path):
     with pytest.raises(InvalidArgument, match="tls_key: wanted both"):
         regard.serve(GOLDEN / "rnn", tls_certificate=tls.certificate)
-    for certificate, key in ((tls.certificate, tls.certificate), (tmp_path / "none", tls.key), (GOLDEN, tls.key)):
-        with pytest.raises(InvalidArgument, match="tls_certificate: wanted files of a certificate and its key"):
+    for certificate, key in (
+        (tls.certificate, tls.certificate),
+        (tmp_path / "none", tls.key),
+        (GOLDEN, tls.key),
+    ):
+        with pytest.raises(
+            InvalidArgument, match="tls_certificate: wanted files of a certificate and its key"
+        ):
             regard.serve(GOLDEN / "rnn", tls_certificate=certificate, tls_key=key)
     subprocess.run(["openssl", "ec", "-aes256", "-passout", "pass:secret", "-in", tls.key, "-out", tmp_path / "locked"],
                    check=True, capture_output=True, timeout=PATIENCE)  # fmt: skip
@@ -288,9 +312,24 @@ def test_requests_that_do_not_wait_for_each_other_are_answered_in_order(running)
     """Pipelined, the last by HEAD, whose answer has no body: head and body of each are written together."""
     get = b"GET /health/%s HTTP/1.1\r\nHost: x\r\n%s\r\n"
     stream = json.dumps({"input": "a dog", "stream": True, **LONG}).encode()
-    parts = [get % (b"live", b""), HEAD % len(BODY) + BODY, HEAD % len(stream) + stream, get % (b"ready", b"")]
-    said = talk(running, b"".join(parts), b"HEAD /health/live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-    assert [part[:3] for part in said.split(b"HTTP/1.1 ")[1:]] == [b"200", b"200", b"200", b"200", b"405"]
+    parts = [
+        get % (b"live", b""),
+        HEAD % len(BODY) + BODY,
+        HEAD % len(stream) + stream,
+        get % (b"ready", b""),
+    ]
+    said = talk(
+        running,
+        b"".join(parts),
+        b"HEAD /health/live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+    )
+    assert [part[:3] for part in said.split(b"HTTP/1.1 ")[1:]] == [
+        b"200",
+        b"200",
+        b"200",
+        b"200",
+        b"405",
+    ]
     assert said.count(b"data: ") > 1
     assert said.endswith(b"\r\n\r\n")
 
@@ -303,7 +342,9 @@ def test_an_answer_is_written_at_once(running, monkeypatch):
         "write",
         lambda self, data: (writes.append((self._first, data)), write(self, data))[1],
     )
-    assert talk(running, HEAD.replace(b"Host: x", b"Host: x\r\nConnection: close") % len(BODY) + BODY)
+    assert talk(
+        running, HEAD.replace(b"Host: x", b"Host: x\r\nConnection: close") % len(BODY) + BODY
+    )
     (nothing, head), (kept, body), *rest = writes
     assert (nothing, kept) == (b"", head)
     assert head.startswith(b"HTTP/1.1 200 ")
@@ -338,7 +379,14 @@ def test_worker_processes_have_the_options_of_the_server(tls, encrypted, monkeyp
     started = []
     monkeypatch.setattr(supervisor, "run_processes", lambda *given: started.append(given))
     files = {"tls_certificate": tls.certificate, "tls_key": tls.key} if encrypted else {}
-    limits = {"slots": 5, "queue": 24, "max_body": 7, "max_image_body": 8, "max_inputs": 9, "drain_seconds": 10.0}
+    limits = {
+        "slots": 5,
+        "queue": 24,
+        "max_body": 7,
+        "max_image_body": 8,
+        "max_inputs": 9,
+        "drain_seconds": 10.0,
+    }
     given = {"cors": ["https://a.example"], "keys": ["k" * 20], "device": "cpu"}
     regard.serve({"rnn": GOLDEN / "rnn"}, port=0, workers=3, **limits, **given, **files)
     ((config, listening, workers, _),) = started

@@ -21,7 +21,9 @@ EDITS = {
     "a head is off": [{"edit": "switch_head_off", "map": "decoder 1 cross", "head": 1}],
     "a source token is masked": [{"edit": "mask_source", "token": 2}],
     "a source token is replaced": [{"edit": "replace_token", "position": 0, "token": "9"}],
-    "an output token is forced": [{"edit": "replace_token", "position": 3, "token": "7", "side": "output"}],
+    "an output token is forced": [
+        {"edit": "replace_token", "position": 3, "token": "7", "side": "output"}
+    ],
 }
 
 
@@ -50,13 +52,18 @@ def test_a_verified_look_is_that_of_a_search(trained, name):
             assert json.loads(found.to_json())["maps"] == json.loads(wanted.to_json())["maps"]
         if name == "nothing changes":
             assert found.output == plain.output
-        assert LiveLook(text, tuple(edits), options={"beam_size": 1}).look(trained).output.text == wanted.output.text
+        assert (
+            LiveLook(text, tuple(edits), options={"beam_size": 1}).look(trained).output.text
+            == wanted.output.text
+        )
     assert verified >= 3
 
 
 def test_only_greedy_search_without_constraints_is_verified(trained):
     text, edits = DATES[0], EDITS["nothing changes"]
-    assert verified_looks.verified_look(trained, "another", edits, {"beam_size": 1}) is None  # no draft
+    assert (
+        verified_looks.verified_look(trained, "another", edits, {"beam_size": 1}) is None
+    )  # no draft
     LiveLook(text, options={"beam_size": 1}).look(trained)
     assert verified_looks.verified_look(trained, text, edits, {"beam_size": 1}) is not None
     for options in (
@@ -70,7 +77,10 @@ def test_an_output_that_was_not_complete_is_no_draft(trained):
     text = DATES[1]
     ids = trained.outputs([text], beam_size=1)[0][0].token_ids
     LiveLook(text, output=ids[:4]).look(trained)
-    assert verified_looks.verified_look(trained, text, EDITS["nothing changes"], {"beam_size": 1}) is None
+    assert (
+        verified_looks.verified_look(trained, text, EDITS["nothing changes"], {"beam_size": 1})
+        is None
+    )
 
 
 def test_drafts_are_kept_for_few_inputs_and_are_corrected():
@@ -95,7 +105,9 @@ def test_outputs_without_repeated_runs_are_verified(trained):
         found = verified_looks.verified_look(trained, text, edits, options)
         wanted = regard.look(trained, text, edits=edits, **options)
         assert found is None or found.output.tokens == wanted.output.tokens
-    assert verified_looks.verified_look(trained, text, EDITS["nothing changes"], options) is not None
+    assert (
+        verified_looks.verified_look(trained, text, EDITS["nothing changes"], options) is not None
+    )
     options = {"beam_size": 1, "no_repeat_ngram_size": 2, "max_length": 12}
     plain = LiveLook("a dog", options=options).look(repeating)
     looping = regard.look(repeating, "a dog", beam_size=1, max_length=12).output.tokens
@@ -103,7 +115,10 @@ def test_outputs_without_repeated_runs_are_verified(trained):
     assert looping != plain.output.tokens
     for name in ("nothing changes", "a head is off"):
         found = verified_looks.verified_look(repeating, "a dog", EDITS[name], options)
-        assert found.output.tokens == regard.look(repeating, "a dog", edits=EDITS[name], **options).output.tokens
+        assert (
+            found.output.tokens
+            == regard.look(repeating, "a dog", edits=EDITS[name], **options).output.tokens
+        )
 
 
 @pytest.mark.parametrize("change", ["a token is missing", "another token"])
@@ -112,27 +127,39 @@ def test_a_draft_continues_where_it_agrees_again(trained, monkeypatch, change):
     own = LiveLook(text, options=options).look(trained).forward.labels.tolist()  # 1937-06-24
     draft = own[:3] + own[4:] if change == "a token is missing" else [*own[:3], own[6], *own[4:]]
     plant(trained, text, draft)
-    monkeypatch.setattr(verified_looks, "draft_search", lambda *given: None)  # as without compiled code
+    monkeypatch.setattr(
+        verified_looks, "draft_search", lambda *given: None
+    )  # as without compiled code
     look = verified_looks.look_at_output
-    monkeypatch.setattr(verified_looks, "look_at_output", lambda *given: passes.append(1) or look(*given))
+    monkeypatch.setattr(
+        verified_looks, "look_at_output", lambda *given: passes.append(1) or look(*given)
+    )
     found = verified_looks.verified_look(trained, text, EDITS["nothing changes"], options)
     assert found.forward.labels.tolist() == own
     assert len(passes) == (3 if change == "a token is missing" else 2)
 
 
 @pytest.mark.parametrize("apart", [verified_looks.TOKENS - 1, verified_looks.TOKENS])
-def test_a_draft_is_given_up_that_was_right_in_too_few_tokens_since_its_correction(trained, monkeypatch, apart):
+def test_a_draft_is_given_up_that_was_right_in_too_few_tokens_since_its_correction(
+    trained, monkeypatch, apart
+):
     text, options = "24 June 1937", {"beam_size": 1}
     own = LiveLook(text, options=options).look(trained).forward.labels.tolist()  # 1937-06-24
     wrong = [own[9] if place in (2, 2 + apart) else token for place, token in enumerate(own)]
     assert sum(one != other for one, other in zip(own, wrong, strict=True)) == 2
     plant(trained, text, wrong)
-    monkeypatch.setattr(verified_looks, "draft_search", lambda *given: None)  # as without compiled code
+    monkeypatch.setattr(
+        verified_looks, "draft_search", lambda *given: None
+    )  # as without compiled code
     found = verified_looks.verified_look(trained, text, EDITS["nothing changes"], options)
-    assert (found and found.forward.labels.tolist()) == (own if apart == verified_looks.TOKENS else None)
+    assert (found and found.forward.labels.tolist()) == (
+        own if apart == verified_looks.TOKENS else None
+    )
 
 
-@pytest.mark.parametrize("changes", [False, True], ids=["after a draft", "for the first draft, too"])
+@pytest.mark.parametrize(
+    "changes", [False, True], ids=["after a draft", "for the first draft, too"]
+)
 def test_the_compiled_decoder_is_asked_four_times_at_most(trained, monkeypatch, changes):
     text, options, calls = "24 June 1937", {"beam_size": 1}, []
     own = LiveLook(text, options=options).look(trained).forward.labels.tolist()  # 1937-06-24
@@ -172,7 +199,9 @@ STRONG = {
 def counted(monkeypatch, name) -> list[object]:
     """The results of a function of `verified_looks`."""
     results, function = [], getattr(verified_looks, name)
-    monkeypatch.setattr(verified_looks, name, lambda *given: results.append(function(*given)) or results[-1])
+    monkeypatch.setattr(
+        verified_looks, name, lambda *given: results.append(function(*given)) or results[-1]
+    )
     return results
 
 
@@ -180,7 +209,11 @@ def counted(monkeypatch, name) -> list[object]:
 @pytest.mark.parametrize("name", STRONG)
 def test_a_changed_output_is_that_of_a_search(monkeypatch, name, size):
     """Random weights: hardly a token stays, so that the compiled decoder makes the draft."""
-    options, drafts, verified = {"beam_size": 1, "max_length": 16, "no_repeat_ngram_size": size}, 0, 0
+    options, drafts, verified = (
+        {"beam_size": 1, "max_length": 16, "no_repeat_ngram_size": size},
+        0,
+        0,
+    )
     for seed in range(1, 5):
         model = translator(seed=seed, encoder="transformer")
         plain = LiveLook("a dog and a cat", options=options).look(model)
@@ -223,7 +256,9 @@ def test_edits_beyond_the_output_without_them_are_those_of_a_longer_output(train
     ):
         wanted = regard.look(trained, text, edits=[edit], **options)
         assert LiveLook(text, (edit,), options=options).look(trained).output == wanted.output
-    with pytest.raises(InvalidArgument, match=r"edit 1\.row: wanted a row of decoder 1 cross; got 99"):
+    with pytest.raises(
+        InvalidArgument, match=r"edit 1\.row: wanted a row of decoder 1 cross; got 99"
+    ):
         LiveLook(text, ({**edit, "row": 99},), options=options).look(trained)
 
 
@@ -233,14 +268,22 @@ def test_after_a_change_the_compiled_decoder_makes_the_first_draft(monkeypatch):
     for seed in range(1, 9):
         model = translator(seed=seed, encoder="transformer")
         plain = LiveLook("a dog and a cat", options=options).look(model)
-        found = verified_looks.verified_look(model, "a dog and a cat", STRONG["a layer is off"], options)
+        found = verified_looks.verified_look(
+            model, "a dog and a cat", STRONG["a layer is off"], options
+        )
         if found is None or found.output.tokens == plain.output.tokens:
             continue
         passes = counted(monkeypatch, "look_at_output")
-        edits = [*STRONG["a layer is off"], {"edit": "scale_head", "map": "decoder 1 self", "head": 0, "factor": 0.9}]
+        edits = [
+            *STRONG["a layer is off"],
+            {"edit": "scale_head", "map": "decoder 1 self", "head": 0, "factor": 0.9},
+        ]
         found = verified_looks.verified_look(model, "a dog and a cat", edits, options)
         monkeypatch.undo()
-        assert found.output.tokens == regard.look(model, "a dog and a cat", edits=edits, **options).output.tokens
+        assert (
+            found.output.tokens
+            == regard.look(model, "a dog and a cat", edits=edits, **options).output.tokens
+        )
         counts.append(len(passes))
     assert min(counts) == 1
 
@@ -265,7 +308,9 @@ def test_after_a_change_the_encoder_runs_before_the_first_draft(monkeypatch, row
         assert len(runs) == 1
         if row == 99:
             assert found is None
-            with pytest.raises(InvalidArgument, match=r"edit 2\.row: wanted a row of encoder 1; got 99"):
+            with pytest.raises(
+                InvalidArgument, match=r"edit 2\.row: wanted a row of encoder 1; got 99"
+            ):
                 regard.look(model, text, edits=edits, **options)
         elif found is not None:
             wanted = regard.look(model, text, edits=edits, **options)
@@ -289,5 +334,8 @@ def test_a_draft_goes_on_with_the_known_output_after_replaced_and_inserted_token
     draft.correct((1, 2, 90, 3, 4, 5, 91))  # in the place of 6
     assert (draft.tokens, draft.ahead) == ((1, 2, 90, 3, 4, 5, 91, 7, 8), 1)
     draft.correct((1, 2, 90, 3, 4, 5, 91, 6))
-    assert (draft.tokens, draft.ahead) == ((1, 2, 90, 3, 4, 5, 91, 6, 7), 2)  # of nine tokens at most
+    assert (draft.tokens, draft.ahead) == (
+        (1, 2, 90, 3, 4, 5, 91, 6, 7),
+        2,
+    )  # of nine tokens at most
     assert draft.corrected == [2, 3, 6, 7]

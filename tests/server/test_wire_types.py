@@ -25,8 +25,15 @@ def structs() -> list[type[msgspec.Struct]]:
     for module in pkgutil.walk_packages(regard.server.__path__, "regard.server."):
         if not module.name.endswith("_process"):
             members = vars(import_module(module.name)).values()
-            found += [each for each in members if inspect.isclass(each) and issubclass(each, msgspec.Struct)]
-    return sorted({each for each in found if each.__module__.startswith("regard.")}, key=lambda each: each.__qualname__)
+            found += [
+                each
+                for each in members
+                if inspect.isclass(each) and issubclass(each, msgspec.Struct)
+            ]
+    return sorted(
+        {each for each in found if each.__module__.startswith("regard.")},
+        key=lambda each: each.__qualname__,
+    )
 
 
 def within(wanted: object) -> set[type[msgspec.Struct]]:
@@ -50,7 +57,9 @@ def test_unknown_keys_of_a_request_are_refused(kind):
 
 @pytest.mark.parametrize("kind", sorted(LENIENT, key=str))
 def test_unknown_keys_of_libretranslate_are_ignored(kind):
-    assert msgspec.convert({"no_such_key": 1} | required(kind), kind) == msgspec.convert(required(kind), kind)
+    assert msgspec.convert({"no_such_key": 1} | required(kind), kind) == msgspec.convert(
+        required(kind), kind
+    )
 
 
 def required(kind: type[msgspec.Struct]) -> dict[str, object]:

@@ -37,9 +37,22 @@ class Processes:
     """A server of several processes, and how to find each."""
 
     def __init__(self, *arguments: str, temporary: Path) -> None:
-        command = [sys.executable, "-m", "regard", "serve", f"en={MODEL}", "--port", "0", "--workers", "2", *arguments]
+        command = [
+            sys.executable,
+            "-m",
+            "regard",
+            "serve",
+            f"en={MODEL}",
+            "--port",
+            "0",
+            "--workers",
+            "2",
+            *arguments,
+        ]
         environment = os.environ | {"TMPDIR": str(temporary)}
-        self.supervisor = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+        self.supervisor = subprocess.Popen(
+            command, stderr=subprocess.PIPE, text=True, env=environment
+        )
         self.temporary, self.lines = temporary, list[str]()
         self.reading = threading.Thread(target=self._read, daemon=True)
         self.reading.start()
@@ -50,7 +63,11 @@ class Processes:
 
     def said(self, pattern: str, after: int = 0) -> re.Match:
         """The first line that fits, after so many lines."""
-        return until(lambda: next((fit for line in self.lines[after:] if (fit := re.search(pattern, line))), None))
+        return until(
+            lambda: next(
+                (fit for line in self.lines[after:] if (fit := re.search(pattern, line))), None
+            )
+        )
 
     def pids(self, kind: str) -> set[int]:
         found = set()
@@ -128,7 +145,9 @@ def server(started, tmp_path_factory) -> Processes:
     if not started or started[-1].supervisor.poll() is not None:
         folder = tmp_path_factory.mktemp("t")
         (folder / "keys").write_text("k name=web admin\nthree concurrent=3\n")
-        started.append(Processes("--drain-seconds", "60", "--keys", str(folder / "keys"), temporary=folder))
+        started.append(
+            Processes("--drain-seconds", "60", "--keys", str(folder / "keys"), temporary=folder)
+        )
     until(started[-1].ready)
     return started[-1]
 
@@ -155,7 +174,9 @@ def test_every_worker_answers_and_tells_the_totals_of_all(server):
             for _ in range(3):
                 status, headers, answer = server.ask("/predict", SHORT)
                 assert (status, headers["x-model-version"]) == (200, "transformer")
-                assert [each["outputs"][0]["text"] for each in json.loads(answer)["results"]] == expected
+                assert [
+                    each["outputs"][0]["text"] for each in json.loads(answer)["results"]
+                ] == expected
             assert server.predicted() == total
     assert {server.predicted() for _ in range(10)} == {before + 6}
 
@@ -224,11 +245,18 @@ def test_a_killed_worker_is_started_again_and_its_counts_stay(server):
 
 
 def test_models_are_loaded_anew_by_request_and_by_signal(server):
-    lines, before = len(server.lines), json.loads(server.ask("/admin/models")[2])["models"][0]["reloads"]
+    lines, before = (
+        len(server.lines),
+        json.loads(server.ask("/admin/models")[2])["models"][0]["reloads"],
+    )
     status, _, answer = server.ask("/admin/models", {"name": "en"})
     assert (status, json.loads(answer)["reloads"]) == (200, before + 1)
     server.supervisor.send_signal(signal.SIGHUP)
-    until(lambda: len([line for line in server.lines[lines:] if "replaced by 'transformer'" in line]) == 2)
+    until(
+        lambda: (
+            len([line for line in server.lines[lines:] if "replaced by 'transformer'" in line]) == 2
+        )
+    )
     until(lambda: json.loads(server.ask("/admin/models")[2])["models"][0]["reloads"] == before + 2)
 
 
@@ -259,7 +287,9 @@ def test_a_signal_ends_all_processes_after_the_requests_in_flight(server):
         asked = []
 
         def busy():
-            if all(each.done() for each in asked):  # at first, and where they were answered before the metrics were
+            if all(
+                each.done() for each in asked
+            ):  # at first, and where they were answered before the metrics were
                 asked[:] = [pool.submit(server.ask, "/predict", long) for _ in range(3)]
             return re.search(r"regard_(slots_busy|queue_jobs) [1-9]", server.ask("/metrics")[2])
 
@@ -276,7 +306,17 @@ def test_a_server_that_cannot_start_says_so_once(tmp_path):
     damaged = tmp_path / "model"
     damaged.mkdir()
     (damaged / "config.json").write_text("{}")
-    command = [sys.executable, "-m", "regard", "serve", f"en={damaged}", "--port", "0", "--workers", "1"]
+    command = [
+        sys.executable,
+        "-m",
+        "regard",
+        "serve",
+        f"en={damaged}",
+        "--port",
+        "0",
+        "--workers",
+        "1",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert (done.returncode, "Traceback" in done.stderr) == (4, False)
     assert len(done.stderr.splitlines()) == 1, done.stderr
@@ -292,5 +332,7 @@ def test_children_end_with_their_supervisor(tmp_path):
 
 
 def test_models_of_workers_are_paths():
-    with pytest.raises(InvalidArgument, match="wanted paths of models, which another process loads"):
+    with pytest.raises(
+        InvalidArgument, match="wanted paths of models, which another process loads"
+    ):
         regard.serve({"en": translator(decoder="rnn")}, port=0, workers=1)

@@ -66,8 +66,12 @@ class Secure:
         self.port, self.collector = port, collector
         self.context = ssl.create_default_context(cafile=certificate)
 
-    def ask(self, path: str, body: str, kind: str = "application/json", **headers: str) -> tuple[int, str]:
-        connection = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=PATIENCE, context=self.context)
+    def ask(
+        self, path: str, body: str, kind: str = "application/json", **headers: str
+    ) -> tuple[int, str]:
+        connection = http.client.HTTPSConnection(
+            "127.0.0.1", self.port, timeout=PATIENCE, context=self.context
+        )
         try:
             connection.request("POST", path, body, {"content-type": kind, **headers})
             answer = connection.getresponse()
@@ -78,7 +82,9 @@ class Secure:
 
 def saved(model: Predictor, folder: Path) -> Path:
     table = model.recipe.with_sizes(model.sources, model.target)
-    texts = checkpoint_texts(model.recipe.as_dict(), (model.sources, model.target), table, regard.__version__)
+    texts = checkpoint_texts(
+        model.recipe.as_dict(), (model.sources, model.target), table, regard.__version__
+    )
     store.write(folder, texts, {WEIGHTS: weights_of(model.model)})
     return folder
 
@@ -100,8 +106,24 @@ def server(tmp_path_factory, captions) -> Iterator[Secure]:
     collector = Collector()
     receiving = threading.Thread(target=collector.serve_forever, daemon=True)
     receiving.start()
-    command = [sys.executable, "-m", "regard", "serve", f"en={GOLDEN / 'transformer'}", f"captions={captions}"]
-    command += ["--port", "0", "--workers", "2", "--tls-certificate", str(certificate), "--tls-key", str(key)]
+    command = [
+        sys.executable,
+        "-m",
+        "regard",
+        "serve",
+        f"en={GOLDEN / 'transformer'}",
+        f"captions={captions}",
+    ]
+    command += [
+        "--port",
+        "0",
+        "--workers",
+        "2",
+        "--tls-certificate",
+        str(certificate),
+        "--tls-key",
+        str(key),
+    ]
     traces = {
         "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{collector.server_port}",
         "OTEL_BSP_SCHEDULE_DELAY": "50",
@@ -131,7 +153,9 @@ def test_all_front_ends_speak_tls(server):
         status, answer = server.ask("/predict", body)
         assert (status, [json.loads(answer)["results"][0]["outputs"][0]["text"]]) == (200, wanted)
     with pytest.raises(ssl.SSLCertVerificationError):
-        http.client.HTTPSConnection("127.0.0.1", server.port, timeout=PATIENCE).request("GET", "/health/live")
+        http.client.HTTPSConnection("127.0.0.1", server.port, timeout=PATIENCE).request(
+            "GET", "/health/live"
+        )
 
 
 def test_requests_are_traced_with_the_stages_of_the_engine_process(server):
@@ -146,14 +170,20 @@ def test_requests_are_traced_with_the_stages_of_the_engine_process(server):
 
 def test_images_are_captioned(server, captions):
     (wanted,) = regard.load(captions).predict([_pixels(captions)], max_length=6)
-    status, answer = server.ask("/caption", json.dumps({"model": "captions", "image": IMAGE, "max_length": 6}))
+    status, answer = server.ask(
+        "/caption", json.dumps({"model": "captions", "image": IMAGE, "max_length": 6})
+    )
     assert (status, json.loads(answer)["results"][0]["outputs"][0]["text"]) == (200, wanted)
 
 
 def _pixels(captions: Path) -> object:
     from regard.data.images import decode_image
 
-    return decode_image(base64.b64decode(IMAGE), "image", *regard.load(captions).recipe.data.source_fields[0].resizing)
+    return decode_image(
+        base64.b64decode(IMAGE),
+        "image",
+        *regard.load(captions).recipe.data.source_fields[0].resizing,
+    )
 
 
 def test_many_lines_are_answered_in_order(server):

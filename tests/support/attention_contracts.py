@@ -44,7 +44,9 @@ def _definition(score: str, mask: str, dtype: torch.dtype, shape: str) -> Defini
 def definition(case: Case) -> Definition:
     """Computed once for all implementations: a case with the same names has the same inputs."""
     found = _definition(case.score, case.mask, case.dtype, case.shape)
-    assert all(torch.equal(mine, theirs) for mine, theirs in zip(case.inputs, found.inputs, strict=True))
+    assert all(
+        torch.equal(mine, theirs) for mine, theirs in zip(case.inputs, found.inputs, strict=True)
+    )
     return found
 
 
@@ -85,13 +87,17 @@ def future_changes_nothing(attend: Attend, case: Case) -> None:
 def padding_changes_nothing(attend: Attend, case: Case) -> None:
     """Masked keys, whatever they hold, change neither outputs nor gradients."""
     extra = 4
-    garbage = [torch.full((2, extra, x.shape[-1]), 50.0, dtype=case.dtype) for x in (case.key, case.value)]
+    garbage = [
+        torch.full((2, extra, x.shape[-1]), 50.0, dtype=case.dtype) for x in (case.key, case.value)
+    ]
     key, value = torch.cat((case.key, garbage[0]), 1), torch.cat((case.value, garbage[1]), 1)
     mask = torch.arange(case.m + extra).expand(2, 1, -1) < case.m
     alone = attend(case.query, case.key, case.value, score=case.module)
     padded = attend(case.query, key, value, score=case.module, mask=mask)
     close(padded, alone, case.dtype)
-    for got, wanted in zip(gradients(padded, case.inputs), gradients(alone, case.inputs), strict=True):
+    for got, wanted in zip(
+        gradients(padded, case.inputs), gradients(alone, case.inputs), strict=True
+    ):
         close(got, wanted, case.dtype)
 
 
@@ -99,7 +105,9 @@ def order_of_keys_changes_nothing(attend: Attend, case: Case) -> None:
     """Permuting keys with their values changes nothing; permuting queries permutes outputs."""
     keys, queries = torch.randperm(case.m), torch.randperm(case.n)
     out = attend(case.query, case.key, case.value, score=case.module)
-    shuffled = attend(case.query[:, queries], case.key[:, keys], case.value[:, keys], score=case.module)
+    shuffled = attend(
+        case.query[:, queries], case.key[:, keys], case.value[:, keys], score=case.module
+    )
     close(shuffled, out[:, queries], case.dtype)
 
 
@@ -109,7 +117,9 @@ def capturing_changes_no_bit(attend: Attend, case: Case) -> None:
     with regard.capture_attention():
         captured = attend(case.query, case.key, case.value, **case.keywords)
     assert torch.equal(plain, captured)
-    for got, wanted in zip(gradients(captured, case.inputs), gradients(plain, case.inputs), strict=True):
+    for got, wanted in zip(
+        gradients(captured, case.inputs), gradients(plain, case.inputs), strict=True
+    ):
         assert torch.equal(got, wanted)
 
 
@@ -127,7 +137,9 @@ def agrees_with_torch(attend: Attend, case: Case) -> None:
     )
     out = attend(case.query, case.key, case.value, **case.keywords)
     close(out, theirs, case.dtype)
-    for got, wanted in zip(gradients(out, case.inputs), gradients(theirs, case.inputs), strict=True):
+    for got, wanted in zip(
+        gradients(out, case.inputs), gradients(theirs, case.inputs), strict=True
+    ):
         close(got, wanted, case.dtype)
 
 
@@ -140,7 +152,10 @@ def weights_are_exact(weights: Attend, case: Case, slack: float = 1.0) -> None:
     assert (total - ones).abs().max() < (1e-2 if case.dtype == torch.bfloat16 else 1e-5)
     assert (got[wanted == 0] == 0).all()
     error = (got.double() - wanted.double()).abs().max()
-    assert error <= slack * {torch.float32: 1e-6, torch.float64: 1e-12, torch.bfloat16: 1e-2}[case.dtype]
+    assert (
+        error
+        <= slack * {torch.float32: 1e-6, torch.float64: 1e-12, torch.bfloat16: 1e-2}[case.dtype]
+    )
 
 
 def captured_weights(query: Tensor, key: Tensor, *, rows: Any = None, **keywords: Any) -> Tensor:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 HOSTILE = [
     "<script>window.hacked = 1</script>",
     "</script><script>window.hacked = 1</script>",
@@ -37,7 +39,9 @@ VIOLATIONS = "async (options) => (await axe.run(options)).violations.map(each =>
 @contextmanager
 def browser() -> Iterator[object]:
     """A browser; where there is none, the test is skipped."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install playwright")
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="needs Playwright: pip install playwright"
+    )
     if CHROMIUM is None:
         pytest.skip("needs a browser: apt-get install chromium")
     with playwright.sync_playwright() as started:
@@ -47,7 +51,9 @@ def browser() -> Iterator[object]:
 
 
 @contextmanager
-def strict_pages(browser: object, allowed: Callable[[str], bool] = lambda text: False) -> Iterator[Callable]:
+def strict_pages(
+    browser: object, allowed: Callable[[str], bool] = lambda text: False
+) -> Iterator[Callable]:
     """Opens pages at addresses. In the end none has reported an error, but what is `allowed`, nor asked elsewhere."""
     contexts, told, asked = [], [], []
 
@@ -100,7 +106,9 @@ def settled(page: object) -> object:
 
 def violations(page: object, rules: Sequence[str] = ()) -> list[str]:
     """What the rules of https://github.com/dequelabs/axe-core find on a page: all of them, or those named."""
-    package = pytest.importorskip("axe_playwright_python", reason="needs axe: pip install axe-playwright-python")
+    package = pytest.importorskip(
+        "axe_playwright_python", reason="needs axe: pip install axe-playwright-python"
+    )
     if not page.evaluate("Boolean(globalThis.axe)"):
         page.evaluate(Path(package.__path__[0], "axe.min.js").read_text(encoding="utf-8"))
     return page.evaluate(VIOLATIONS, {"runOnly": list(rules)} if rules else {})

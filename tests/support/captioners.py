@@ -31,9 +31,13 @@ def captioner(decoder: str, encoder: dict = CNN, tokens: dict = TARGET) -> Predi
             "decode": {"max_length": 6},
         }
     )
-    vocabulary = train_tokenizer(tokens["tokenizer"], [scene.target for scene in shapes("train", 0, 40)], 300)
+    vocabulary = train_tokenizer(
+        tokens["tokenizer"], [scene.target for scene in shapes("train", 0, 40)], 300
+    )
     torch.manual_seed(0)
-    return Predictor(regard.build({**table, "vocab_size": vocabulary.size}).eval(), recipe, (None,), vocabulary)
+    return Predictor(
+        regard.build({**table, "vocab_size": vocabulary.size}).eval(), recipe, (None,), vocabulary
+    )
 
 
 def questioner(decoder: dict) -> Predictor:
@@ -50,7 +54,11 @@ def questioner(decoder: dict) -> Predictor:
 def image_classifier() -> Predictor:
     labels = Labels(["circle", "square", "triangle"])
     parts = {"encoder": CNN, "pool": {"kind": "mean"}}
-    data = {"train": "x", "source": {"kind": "image", "image_size": 24}, "target": {"kind": "label"}}
+    data = {
+        "train": "x",
+        "source": {"kind": "image", "image_size": 24},
+        "target": {"kind": "label"},
+    }
     torch.manual_seed(0)
     model = regard.build({**parts, "num_labels": labels.size}).eval()
     return Predictor(model, Recipe.of({"data": data, "model": parts}), (None,), labels)
@@ -59,8 +67,15 @@ def image_classifier() -> Predictor:
 def question_answerer() -> Predictor:
     """One that reads an image and a text."""
     words = train_tokenizer("words", ["what is red ? a circle is left of a square"], 50)
-    table = {"encoders": [CNN, DECODERS["transformer"]], "decoder": DECODERS["transformer"], "tie_embeddings": "none"}
-    fields = [{"kind": "image", "column": "1", "image_size": 24}, {"tokenizer": "words", "column": "2"}]
+    table = {
+        "encoders": [CNN, DECODERS["transformer"]],
+        "decoder": DECODERS["transformer"],
+        "tie_embeddings": "none",
+    }
+    fields = [
+        {"kind": "image", "column": "1", "image_size": 24},
+        {"tokenizer": "words", "column": "2"},
+    ]
     data = {"train": "x.tsv", "sources": fields, "target": {"tokenizer": "words", "column": "3"}}
     torch.manual_seed(0)
     sizes = {"vocab_size": words.size, "source_vocab_size": [words.size]}

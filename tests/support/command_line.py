@@ -14,14 +14,21 @@ from regard.cli import main
 def process(*arguments: str | Path, text: str | bytes = "") -> subprocess.CompletedProcess:
     """The command as a shell starts it, with something to read."""
     given = text.encode() if isinstance(text, str) else text
-    done = subprocess.run([sys.executable, "-m", "regard", *map(str, arguments)], input=given, capture_output=True)
-    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+    done = subprocess.run(
+        [sys.executable, "-m", "regard", *map(str, arguments)], input=given, capture_output=True
+    )
+    return subprocess.CompletedProcess(
+        done.args, done.returncode, done.stdout.decode(), done.stderr.decode()
+    )
 
 
 def command(*arguments: str | Path, text: str | bytes | None = None) -> subprocess.CompletedProcess:
     """The same without a process of its own, which takes seconds to import PyTorch."""
     code, given = 0, sys.argv
-    with TemporaryFile("w+", encoding="utf-8") as out, TemporaryFile("w+", encoding="utf-8") as errors:
+    with (
+        TemporaryFile("w+", encoding="utf-8") as out,
+        TemporaryFile("w+", encoding="utf-8") as errors,
+    ):
         sys.argv = ["regard", *map(str, arguments)]
         try:
             with redirect_stdout(out), redirect_stderr(errors), standard_input(text):

@@ -26,7 +26,12 @@ from regard.kernels.attention import (
 from regard.kernels.attention.mask import AttentionMask
 from regard.kernels.attention.score_function import DotScoreFunction
 from regard.kernels.attention.spec import AttentionSpec
-from regard.kernels.decode import beam_step_triton, persistent_step_triton, sampling_triton, step_triton
+from regard.kernels.decode import (
+    beam_step_triton,
+    persistent_step_triton,
+    sampling_triton,
+    step_triton,
+)
 from regard.kernels.decode.step import StackedLayers, StepLinear, StepNorm
 from regard.kernels.layers import (
     conv_unfold,
@@ -65,7 +70,9 @@ class Compiled:
         self.kernel = kernel
 
     def __getitem__(self, grid):
-        return lambda *given, **constants: made.append(self.kernel.warmup(*given, grid=grid, **constants))
+        return lambda *given, **constants: made.append(
+            self.kernel.warmup(*given, grid=grid, **constants)
+        )
 
 
 made: list = []
@@ -78,7 +85,10 @@ DECODING_KERNELS = {
 def main() -> None:
     triton.runtime.driver.set_active(Device())
     for module, names in (
-        (additive_triton, ("additive_scores", "weighted_values", "d_weighted_values", "additive_gradient")),
+        (
+            additive_triton,
+            ("additive_scores", "weighted_values", "d_weighted_values", "additive_gradient"),
+        ),
         (weights_triton, ("dot_weights", "dot_summary")),
     ):
         for name in names:
@@ -91,9 +101,14 @@ def main() -> None:
             setattr(module, name, 16)
     n, seed = 24, torch.zeros(1, dtype=torch.int64)
     mask = torch.ones(1, 1, 1, n, dtype=torch.bool)
-    for dtype, allowed, reach, dropped in ((torch.bfloat16, None, (None, None), 0), (torch.float32, mask, (3, 0), 9)):
+    for dtype, allowed, reach, dropped in (
+        (torch.bfloat16, None, (None, None), 0),
+        (torch.float32, mask, (3, 0), 9),
+    ):
         query, key, value = (torch.zeros(1, 2, n, 20, dtype=dtype) for _ in range(3))
-        launch = additive._Launch(reach, dropped, seed, allowed, query, key, torch.zeros(1, 20), value)
+        launch = additive._Launch(
+            reach, dropped, seed, allowed, query, key, torch.zeros(1, 20), value
+        )
         launch.speed["FAST"] = dtype == torch.bfloat16
         out, lse, kept = launch.forward()
         launch.backward(out, lse, kept, out)
@@ -139,16 +154,22 @@ def training(dtype, dropout) -> None:
     seed, weight = torch.zeros(1, dtype=torch.int64), torch.ones(40)
     for added, bias in ((low, weight), (None, None)):
         ctx = Context()
-        residual_norm._AddNorm.forward(ctx, x, added, weight, bias, seed, 1e-5, int(dropout * 65536), dtype)
+        residual_norm._AddNorm.forward(
+            ctx, x, added, weight, bias, seed, 1e-5, int(dropout * 65536), dtype
+        )
         residual_norm._AddNorm.backward(ctx, None if added is None else x, low)
     ends, ctx = SequenceOffsets.of([5, 3]), Context()
-    varlen._Short.forward(ctx, False, varlen.HeadLayout(4, 2, 5, 1.0, True, dropout), ends, ends, seed, low, None)
+    varlen._Short.forward(
+        ctx, False, varlen.HeadLayout(4, 2, 5, 1.0, True, dropout), ends, ends, seed, low, None
+    )
     varlen._Short.backward(ctx, low[:, :20])
     linear.activation_backward(low, low, "gelu", magnitude=True)
     for float8 in (linear_fp8.E4M3, linear_fp8.E5M2):
         linear_fp8._cast_transpose(low, float8, linear_fp8.largest_magnitude(low))
     for r_drop in (0.0, 1.0):
-        losses._on_gpu(low, low[:6], low[0, :6], torch.zeros(8, dtype=torch.int64), 0.1, r_drop, 4, (True,) * 3)
+        losses._on_gpu(
+            low, low[:6], low[0, :6], torch.zeros(8, dtype=torch.int64), 0.1, r_drop, 4, (True,) * 3
+        )
 
 
 @torch.no_grad()
@@ -156,9 +177,13 @@ def convolutions(dtype) -> None:
     """With the largest tiles."""
     low, ends, ctx = torch.zeros(133, 3 * 512, dtype=dtype), SequenceOffsets.of([128, 5]), Context()
     seed = torch.zeros(1, dtype=torch.int64)
-    varlen._Short.forward(ctx, True, varlen.HeadLayout(1, 1, 512, 1.0, True, 0.1), ends, ends, seed, low, None)
+    varlen._Short.forward(
+        ctx, True, varlen.HeadLayout(1, 1, 512, 1.0, True, 0.1), ends, ends, seed, low, None
+    )
     varlen._Short.backward(ctx, low[:, :512])
-    conv_unfold._Unfold.forward(ctx, low[:, :512].contiguous(), *conv_unfold.Neighbors.of(ends), range(-2, 3, 2))
+    conv_unfold._Unfold.forward(
+        ctx, low[:, :512].contiguous(), *conv_unfold.Neighbors.of(ends), range(-2, 3, 2)
+    )
     conv_unfold._Unfold.backward(ctx, low)
 
 
@@ -181,18 +206,38 @@ def decoding(dtype) -> None:
         module.launch_options = lambda: {"EARLY": True, "launch_pdl": True}
         for name in DECODING_KERNELS & vars(module).keys():
             setattr(module, name, Compiled(getattr(module, name)))
-    dim, heads, time, tokens = 64, 4, torch.zeros(1, dtype=torch.int64), torch.zeros(4, dtype=torch.int64)
+    dim, heads, time, tokens = (
+        64,
+        4,
+        torch.zeros(1, dtype=torch.int64),
+        torch.zeros(4, dtype=torch.int64),
+    )
     linear = StepLinear(torch.zeros(dim, dim, dtype=dtype), torch.zeros(dim, dtype=dtype))
-    for rows, norm in ((4, StepNorm(torch.ones(dim), None, 1e-5)), (128, StepNorm(*torch.ones(2, dim), 1e-5))):
+    for rows, norm in (
+        (4, StepNorm(torch.ones(dim), None, 1e-5)),
+        (128, StepNorm(*torch.ones(2, dim), 1e-5)),
+    ):
         pending = PendingResidual(torch.zeros(rows, dim), torch.zeros(rows, dim, dtype=dtype))
         step_triton.norm_linear(pending, norm, linear, post_norm=rows == 4, activation=relu_)
-    step_triton.add_linear(PendingResidual(torch.zeros(4, dim)), torch.zeros(4, dim, dtype=dtype), linear)
+    step_triton.add_linear(
+        PendingResidual(torch.zeros(4, dim)), torch.zeros(4, dim, dtype=dtype), linear
+    )
     for batch, beams in ((4, 1), (2, 2)):
-        admitted, parents = torch.zeros(batch, dtype=torch.int64), torch.zeros(batch, beams, 20, dtype=torch.int32)
-        step_triton.embed(tokens, torch.zeros(100, dim, dtype=dtype), 2.0, torch.zeros(50, dim), admitted, time)
+        admitted, parents = (
+            torch.zeros(batch, dtype=torch.int64),
+            torch.zeros(batch, beams, 20, dtype=torch.int32),
+        )
+        step_triton.embed(
+            tokens, torch.zeros(100, dim, dtype=dtype), 2.0, torch.zeros(50, dim), admitted, time
+        )
         cache = torch.zeros(batch, 20, beams, 2, dim, dtype=dtype)
-        step_triton.self_attention(torch.zeros(4, 3 * dim, dtype=dtype), cache, parents, admitted, time, heads)
-        source, mask = torch.zeros(batch, 30, 2, dim, dtype=dtype), torch.ones(batch, 30, dtype=torch.bool)
+        step_triton.self_attention(
+            torch.zeros(4, 3 * dim, dtype=dtype), cache, parents, admitted, time, heads
+        )
+        source, mask = (
+            torch.zeros(batch, 30, 2, dim, dtype=dtype),
+            torch.ones(batch, 30, dtype=torch.bool),
+        )
         step_triton.cross_attention(torch.zeros(4, dim, dtype=dtype), source, mask, heads)
     persistent_step(dtype)
     scores, flags = torch.zeros(4, 1, 5000, dtype=dtype), torch.zeros(4, dtype=torch.bool)
@@ -216,17 +261,32 @@ def persistent_step(dtype) -> None:
     """A whole step of one row in one kernel, with all programs of an H200."""
 
     def linear(outputs, inputs):
-        return StepLinear(torch.zeros(2, outputs, inputs, dtype=dtype), torch.zeros(2, outputs, dtype=dtype))
+        return StepLinear(
+            torch.zeros(2, outputs, inputs, dtype=dtype), torch.zeros(2, outputs, dtype=dtype)
+        )
 
     dim, time, norm = 64, torch.zeros(1, dtype=torch.int64), StepNorm(*torch.ones(2, 64), 1e-5)
     square, norms = linear(dim, dim), torch.ones(2, 3, dim)
     layers = StackedLayers(
-        norms, norms, 1e-5, linear(3 * dim, dim), square, square, square, linear(128, dim), linear(dim, 128)
+        norms,
+        norms,
+        1e-5,
+        linear(3 * dim, dim),
+        square,
+        square,
+        square,
+        linear(128, dim),
+        linear(dim, 128),
     )
     persistent_step_triton._step = Compiled(persistent_step_triton._step)
-    persistent_step_triton._programs, persistent_step_triton._bulk = lambda device: 132, lambda device: True
+    persistent_step_triton._programs, persistent_step_triton._bulk = (
+        lambda device: 132,
+        lambda device: True,
+    )
     kinds, flag = torch.ones(100, dtype=torch.int8), torch.zeros(1, dtype=torch.uint8)
-    choice = persistent_step_triton.Choice(kinds, time, time, time, time, time[None], time, flag, flag, 0)
+    choice = persistent_step_triton.Choice(
+        kinds, time, time, time, time, time[None], time, flag, flag, 0
+    )
     for given, steps in ((None, 1), (choice, 4)):
         persistent_step_triton.step(
             time, torch.zeros(100, dim, dtype=dtype), 8.0, torch.zeros(50, dim), layers, norm,

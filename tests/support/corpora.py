@@ -9,7 +9,9 @@ from regard.data.vocabulary import Labels
 
 
 def corpus_of(
-    pairs: list[tuple[str | None, str]], source: VocabularyType | None, target: VocabularyType | None
+    pairs: list[tuple[str | None, str]],
+    source: VocabularyType | None,
+    target: VocabularyType | None,
 ) -> Corpus:
     """Pairs as `prepare` stores them; without a source vocabulary, the targets alone."""
     assert target is not None
@@ -17,10 +19,13 @@ def corpus_of(
     return Corpus(sources, _column(target, [text for _, text in pairs], [START]))
 
 
-def _column(vocabulary: VocabularyType, texts: list[str], start: list[int]) -> TextColumn | LabelColumn:
+def _column(
+    vocabulary: VocabularyType, texts: list[str], start: list[int]
+) -> TextColumn | LabelColumn:
     if isinstance(vocabulary, Labels):
         return LabelColumn(np.array([vocabulary.encode(name) for name in texts], dtype=np.uint32))
     rows = [[*start, *ids, END] for ids in vocabulary.encode_batch(texts)]
     return TextColumn(
-        np.array([i for row in rows for i in row], dtype=np.uint16), np.cumsum([len(row) for row in rows])
+        np.array([i for row in rows for i in row], dtype=np.uint16),
+        np.cumsum([len(row) for row in rows]),
     )

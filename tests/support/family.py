@@ -52,7 +52,10 @@ SCORES: dict[str, Callable[[], regard.Score]] = {
 }
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
-TOLERANCE = {torch.float64: {"rtol": 1e-9, "atol": 1e-10}, torch.float32: {"rtol": 1e-4, "atol": 1e-5}}
+TOLERANCE = {
+    torch.float64: {"rtol": 1e-9, "atol": 1e-10},
+    torch.float32: {"rtol": 1e-4, "atol": 1e-5},
+}
 
 
 def padding(n: int, m: int, dtype: torch.dtype) -> dict[str, Any]:
@@ -86,7 +89,9 @@ MASKS: dict[str, Callable[[int, int, torch.dtype], dict[str, Any]]] = {
     "causal window": lambda n, m, dtype: {"causal": True, "window": (1, 3)},
     "window padding": lambda n, m, dtype: {"window": (None, 1)} | padding(n, m, dtype),
     "bias": lambda n, m, dtype: {"bias": values(n, m, dtype=dtype)},
-    "bias of keys": lambda n, m, dtype: {"bias": values(2, 1, m, dtype=dtype)} | scattered(n, m, dtype),
+    "bias of keys": lambda n, m, dtype: (
+        {"bias": values(2, 1, m, dtype=dtype)} | scattered(n, m, dtype)
+    ),
     "distance bias": lambda n, m, dtype: {
         "bias": regard.DistanceBias(values(n + m - 1, dtype=dtype)),
         "causal": True,
@@ -164,7 +169,9 @@ def path(name: str) -> Iterator[Attend]:
     """`regard.attend` by this implementation, within the context."""
     kernel, settings = PATHS[name]
 
-    def attend(query, key, value, *, score=None, mask=None, causal=False, window=None, bias=None) -> Tensor:
+    def attend(
+        query, key, value, *, score=None, mask=None, causal=False, window=None, bias=None
+    ) -> Tensor:
         tensors = {"query": query, "key": key, "value": value}
         spec, lead, folded = attention._spec(tensors, score, mask, causal, window, bias)
         assert kernel is not sdpa or sdpa.supports(spec, folded, 0.0)
@@ -182,7 +189,9 @@ def has(path_name: str, score: str) -> bool:
     return not (path_name.startswith(("sdpa", "small_kv")) and score in ("additive", "relu"))
 
 
-def sees(i: int, j: int, n: int, m: int, *, causal: bool, window: Any, fault: str | None = None) -> bool:
+def sees(
+    i: int, j: int, n: int, m: int, *, causal: bool, window: Any, fault: str | None = None
+) -> bool:
     position = i + (0 if fault == "upper-left" else m - n)
     behind, ahead = (window, window) if isinstance(window, int) else window or (None, None)
     if fault == "window off by one" and behind is not None:
@@ -214,7 +223,9 @@ def score_of(module: regard.Score, q: Tensor, k: Tensor) -> Tensor:
     raise TypeError(module)
 
 
-def oracle_weights(query, key, *, score=None, mask=None, causal=False, window=None, bias=None, fault=None) -> Tensor:
+def oracle_weights(
+    query, key, *, score=None, mask=None, causal=False, window=None, bias=None, fault=None
+) -> Tensor:
     score = score or regard.ScaledDot()
     if fault == "no scale":
         score = regard.Dot()

@@ -29,7 +29,11 @@ FAULTS = {errno.errorcode[code]: code for code in (
 
 
 def write(run: Path, step: int, value: float) -> None:
-    texts = {"config.json": "{}\n", "training.json": f'{{"step": {step}}}', "README.md": "# A model\n" * 40}
+    texts = {
+        "config.json": "{}\n",
+        "training.json": f'{{"step": {step}}}',
+        "README.md": "# A model\n" * 40,
+    }
     weights = {"w": torch.full((300,), value), "b": torch.full((7,), value)}
     store.write(store.step_folder(run, step), texts, {"model.safetensors": weights})
 
@@ -82,7 +86,9 @@ class Faults:
     def watch(self, folder: Path | None, record: int = -1) -> None:
         self.library.faults_watch(b"" if folder is None else str(folder).encode(), record)
 
-    def saved(self, save: Callable[[Path], None], run: Path, call: int, fault: int) -> tuple[str | None, str]:
+    def saved(
+        self, save: Callable[[Path], None], run: Path, call: int, fault: int
+    ) -> tuple[str | None, str]:
         """Save with a fault at a call. The message of the error, if one is raised, and the name of the call."""
         self.watch(run)
         self.library.faults_arm(call, fault)

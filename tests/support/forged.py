@@ -19,7 +19,9 @@ HOSTILE = (
 )  # fmt: skip
 
 
-def forge(folder: Path, name: str, change: Callable[[Any], Any], model: str = "transformer") -> Path:
+def forge(
+    folder: Path, name: str, change: Callable[[Any], Any], model: str = "transformer"
+) -> Path:
     """A copy of a golden checkpoint with a file changed: JSON as a value, tensors by name."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(GOLDEN / model, folder)
@@ -49,14 +51,24 @@ def rehashed(folder: Path) -> Path:
             settings = {key: entry[key] for key in SETTINGS if key in entry}
             entry["sha256"] = content_hash((folder / entry["file"]).read_text(), settings)
     (folder / "config.json").write_text(json.dumps(config))
-    files = {path.name: store._entry(path.read_bytes()) for path in folder.iterdir() if path.name != store.MANIFEST}
+    files = {
+        path.name: store._entry(path.read_bytes())
+        for path in folder.iterdir()
+        if path.name != store.MANIFEST
+    }
     (folder / store.MANIFEST).write_bytes(store._manifest(files))
     return folder
 
 
 def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """The path of every value inside a JSON value."""
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    items = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, inner in items:
         yield (*path, key)
         yield from leaves(inner, (*path, key))

@@ -9,9 +9,17 @@ from torch import Tensor, nn
 
 import regard
 
-ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_new": "gelu_tanh", "silu": "silu", "swish": "silu"}
+ACTIVATIONS = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "silu": "silu",
+    "swish": "silu",
+}
 
-Names = tuple[tuple[str, str], ...]  # patterns of their names, and ours; a weight that no pattern fits is refused
+Names = tuple[
+    tuple[str, str], ...
+]  # patterns of their names, and ours; a weight that no pattern fits is refused
 
 _SEQ2SEQ: Names = (
     (r"model\.(encoder|decoder)\.embed_tokens\.(.*)", r"\1.embed_tokens.\2"),
@@ -55,7 +63,10 @@ _BERT: Names = (
 )  # fmt: skip
 _VIT: Names = (
     (r"vit\.embeddings\.cls_token", r"encoder.cls_token.embedding"),
-    (r"vit\.embeddings\.position_embeddings", r"encoder.input_layer.position_encoding.positions.table"),
+    (
+        r"vit\.embeddings\.position_embeddings",
+        r"encoder.input_layer.position_encoding.positions.table",
+    ),
     (r"vit\.embeddings\.patch_embeddings\.projection\.(.*)", r"encoder.patch_embed.proj.\1"),
     (r"vit\.layers\.(\d+)\.attention\.(.*)", r"encoder.stack.layers.\1.self_attn.\2"),
     (r"vit\.layers\.(\d+)\.layernorm_before\.(.*)", r"encoder.stack.layers.\1.norm1.\2"),
@@ -68,9 +79,13 @@ _VIT: Names = (
 _PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "o_proj": "out_proj"}
 
 
-def translate(kind: str, config: Any, weights: Mapping[str, Tensor]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def translate(
+    kind: str, config: Any, weights: Mapping[str, Tensor]
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The table for `regard.build`, and the weights under our names."""
-    return {"marian": marian, "bart": bart, "gpt2": gpt2, "bert": bert, "vit": vit}[kind](config, dict(weights))
+    return {"marian": marian, "bart": bart, "gpt2": gpt2, "bert": bert, "vit": vit}[kind](
+        config, dict(weights)
+    )
 
 
 def marian(config: Any, weights: dict[str, Tensor]) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -87,7 +102,9 @@ def bart(config: Any, weights: dict[str, Tensor]) -> tuple[dict[str, Any], dict[
     return _seq2seq(config, weights, positions="learned", max_positions=longest, norm_input=True)
 
 
-def _seq2seq(config: Any, weights: dict[str, Tensor], **both: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _seq2seq(
+    config: Any, weights: dict[str, Tensor], **both: Any
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
     both |= {
         "kind": "transformer",
         "dim": config.d_model,
@@ -105,7 +122,11 @@ def _seq2seq(config: Any, weights: dict[str, Tensor], **both: Any) -> tuple[dict
     }
     weights.pop("model.shared.weight")  # once more under each name it is used by
     weights["final_logits_bias"] = weights["final_logits_bias"][0]
-    outline = {"vocab_size": config.vocab_size, "tie_embeddings": "all", "scale_embeddings": config.scale_embedding}
+    outline = {
+        "vocab_size": config.vocab_size,
+        "tie_embeddings": "all",
+        "scale_embeddings": config.scale_embedding,
+    }
     return table | outline, _renamed(weights, _SEQ2SEQ)
 
 
@@ -140,7 +161,9 @@ def gpt2(config: Any, weights: dict[str, Tensor]) -> tuple[dict[str, Any], dict[
 
 def bert(config: Any, weights: dict[str, Tensor]) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if config.hidden_act != "gelu":
-        raise ValueError(f"the masked-token head turns with gelu, and this one with {config.hidden_act}")
+        raise ValueError(
+            f"the masked-token head turns with gelu, and this one with {config.hidden_act}"
+        )
     weights.pop("cls.predictions.bias")  # the decoder's, a second time
     kinds = weights.pop("bert.embeddings.token_type_embeddings.weight")
     weights["bert.embeddings.position_embeddings.weight"] = (
@@ -148,7 +171,8 @@ def bert(config: Any, weights: dict[str, Tensor]) -> tuple[dict[str, Any], dict[
         + kinds[0]  # one sentence: every token is of the first kind
     )
     table = {
-        "encoder": _encoder(config) | {"max_positions": config.max_position_embeddings, "norm_input": True},
+        "encoder": _encoder(config)
+        | {"max_positions": config.max_position_embeddings, "norm_input": True},
         "head": "mlm",
         "vocab_size": config.vocab_size,
         "scale_embeddings": False,

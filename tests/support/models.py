@@ -18,15 +18,37 @@ from regard.model.rnn_encoder import RnnConfig, RnnEncoder
 from regard.model.simple_encoders import BagConfig, BagEncoder, LabelConfig, LabelEncoder
 from regard.model.transformer import TransformerDecoder, TransformerEncoder
 from regard.model.transformer_config import TransformerConfig
-from regard.model.vision import CnnConfig, CnnTransformerConfig, VitConfig, cnn, cnn_transformer, vit
+from regard.model.vision import (
+    CnnConfig,
+    CnnTransformerConfig,
+    VitConfig,
+    cnn,
+    cnn_transformer,
+    vit,
+)
 
 WIDTH, VOCABULARY, LABELS = 16, 11, 4
-SMALL = TransformerConfig(dim=WIDTH, layers=2, heads=2, ffn_dim=24, attention_dropout=0.1, ffn_dropout=0.1)
+SMALL = TransformerConfig(
+    dim=WIDTH, layers=2, heads=2, ffn_dim=24, attention_dropout=0.1, ffn_dropout=0.1
+)
 CONV = ConvConfig(dim=WIDTH, dilations=(1, 2))
 NO_BIAS = {"attention_bias": "none", "ffn_bias": False}
 T5 = {"norm": "rms", "activation": "geglu", "score": "dot", "head_dim": 6, **NO_BIAS}
-BART = {"positions": "learned", "position_offset": 2, "norm_input": True, "norm_first": False, "activation": "gelu"}
-LLAMA = {"norm": "rms", "activation": "swiglu", "positions": "rotary", "kv_heads": 1, "head_dim": 10, **NO_BIAS}
+BART = {
+    "positions": "learned",
+    "position_offset": 2,
+    "norm_input": True,
+    "norm_first": False,
+    "activation": "gelu",
+}
+LLAMA = {
+    "norm": "rms",
+    "activation": "swiglu",
+    "positions": "rotary",
+    "kv_heads": 1,
+    "head_dim": 10,
+    **NO_BIAS,
+}
 POSITIONS = ("sinusoidal", "learned", "rotary", "alibi", "relative", "none")
 
 
@@ -48,13 +70,19 @@ TEXT_ENCODERS: dict[str, Callable[[], nn.Module]] = {
         replace(SMALL, norm="rms", norm_first=False, activation="swiglu"), words()
     ),
     "transformer like T5": lambda: TransformerEncoder(
-        replace(SMALL, **T5, positions="relative", relative_buckets=8, relative_max_distance=6), words()
+        replace(SMALL, **T5, positions="relative", relative_buckets=8, relative_max_distance=6),
+        words(),
     ),
-    "transformer causal window": lambda: TransformerEncoder(replace(SMALL, causal=True, sliding_window=2), words()),
-    "transformer like BERT": lambda: TransformerEncoder(replace(SMALL, **BART, token_types=2), words()),
+    "transformer causal window": lambda: TransformerEncoder(
+        replace(SMALL, causal=True, sliding_window=2), words()
+    ),
+    "transformer like BERT": lambda: TransformerEncoder(
+        replace(SMALL, **BART, token_types=2), words()
+    ),
     "transformer cls_token": lambda: TransformerEncoder(replace(SMALL, cls_token=True), words()),
     "transformer concatenated, normed": lambda: TransformerEncoder(
-        replace(SMALL, position_mode="concatenate", norm_input=True, activation="gelu_tanh"), words()
+        replace(SMALL, position_mode="concatenate", norm_input=True, activation="gelu_tanh"),
+        words(),
     ),
     **{
         f"transformer {position}": lambda position=position: TransformerEncoder(
@@ -70,7 +98,9 @@ OTHER_ENCODERS: dict[str, Callable[[], nn.Module]] = {
     "cnn+transformer": lambda: cnn_transformer(CnnTransformerConfig((4, 8), transformer=SMALL)),
     "efficientnet": lambda: cnn(CnnConfig(WIDTH, backbone=BackboneConfig("efficientnet-lite0"))),
     "resnet+transformer": lambda: cnn_transformer(
-        CnnTransformerConfig(backbone=BackboneConfig("resnet18", 16, "resnet18.pth"), transformer=SMALL)
+        CnnTransformerConfig(
+            backbone=BackboneConfig("resnet18", 16, "resnet18.pth"), transformer=SMALL
+        )
     ),
     "vit": lambda: vit(VitConfig(4, SMALL)),
     "vit mlp": lambda: vit(VitConfig(4, SMALL, patch_ffn_dim=24)),
@@ -91,7 +121,9 @@ def rnn(**options: Any) -> Make:
 
 
 def transformer(**options: Any) -> Make:
-    return lambda embedding, project, memory: TransformerDecoder(replace(SMALL, **options), embedding, project, memory)
+    return lambda embedding, project, memory: TransformerDecoder(
+        replace(SMALL, **options), embedding, project, memory
+    )
 
 
 DECODERS: dict[str, Make] = {
@@ -156,7 +188,9 @@ def source(name: str, lengths: tuple[int, ...] = (6, 3, 5)) -> Any:
     if name in OTHER_ENCODERS:
         size = (40, 56) if "net" in name else (8, 12)
         return torch.rand(len(lengths), 3, *size, generator=generator)
-    rows = [torch.randint(VOCABULARY, (length,), generator=generator).tolist() for length in lengths]
+    rows = [
+        torch.randint(VOCABULARY, (length,), generator=generator).tolist() for length in lengths
+    ]
     return Tokens.of(rows)
 
 
@@ -173,4 +207,8 @@ def memory(batch: int = 3) -> Memory:
     generator = torch.Generator().manual_seed(8)
     states = torch.randn(batch, 6, WIDTH, generator=generator)
     mask = torch.arange(6) < torch.tensor([6, 2, 4])[:batch, None]
-    return Memory(states.masked_fill(~mask[..., None], 30.0), mask, torch.randn(batch, WIDTH, generator=generator))
+    return Memory(
+        states.masked_fill(~mask[..., None], 30.0),
+        mask,
+        torch.randn(batch, WIDTH, generator=generator),
+    )

@@ -29,7 +29,11 @@ from support.predictors import COPY, PARTS
 
 ONE_LAYER = PARTS["transformer"] | {"layers": 1}
 BAHDANAU = PARTS["rnn"] | {"cell": "lstm", "attention": "bahdanau"}
-VIT = {"kind": "vit", "patch_size": 16, "transformer": {key: ONE_LAYER[key] for key in ONE_LAYER if key != "kind"}}
+VIT = {
+    "kind": "vit",
+    "patch_size": 16,
+    "transformer": {key: ONE_LAYER[key] for key in ONE_LAYER if key != "kind"},
+}
 
 
 def translator(encoder: Any, decoder: Any) -> Predictor:
@@ -69,7 +73,10 @@ def two_sources() -> Predictor:
 
 
 def masked_language_model() -> Predictor:
-    words, table = predictors.tokenizer(), {"encoder": ONE_LAYER | {"cls_token": True}, "head": "mlm"}
+    words, table = (
+        predictors.tokenizer(),
+        {"encoder": ONE_LAYER | {"cls_token": True}, "head": "mlm"},
+    )
     torch.manual_seed(1)
     model = regard.build({**table, "vocab_size": words.size}).eval()
     return Predictor(model, Recipe.of({"data": {"train": "x.txt"}, "model": table}), (), words)
@@ -90,7 +97,10 @@ def seeded(make: Callable[[], Predictor]) -> Predictor:
 # Whole models, with the options of their export.
 PREDICTORS: dict[str, tuple[Callable[[], Predictor], dict[str, Any]]] = {
     "rnn to transformer": (lambda: translator(PARTS["rnn"], ONE_LAYER), {"attention": True}),
-    "transformer to rnn": (lambda: translator(ONE_LAYER | {"cls_token": True}, BAHDANAU), {"attention": True}),
+    "transformer to rnn": (
+        lambda: translator(ONE_LAYER | {"cls_token": True}, BAHDANAU),
+        {"attention": True},
+    ),
     "transformer to conv": (lambda: translator(ONE_LAYER, PARTS["conv"]), {"attention": True}),
     "transformer, cls_token": (lambda: translator(ONE_LAYER | {"cls_token": True}, ONE_LAYER), {}),
     "bag to rnn without attention": (
@@ -119,20 +129,29 @@ def graph(kind: str, name: str) -> Graph:
     """The graph of a member of the contract family: "encoder", "decoder" or "language model"."""
     if kind == "encoder":
         model = Seq2Seq(models.encoder(name), models.decoder("transformer")).eval()
-        return EncoderGraph(model, SourceInputs([source_kind(name)], [image_size(name)]), attention=False)
+        return EncoderGraph(
+            model, SourceInputs([source_kind(name)], [image_size(name)]), attention=False
+        )
     memory = MemoryInputs(models.WIDTH, masked=True) if kind == "decoder" else None
     decoder = models.decoder(name, None if memory is None else models.WIDTH)
     return DECODER_GRAPHS[type(decoder)](decoder, memory, attention=False)
 
 
-def exported(folder: Path, kind: str, names: Sequence[str], module: str = "support.onnx_members") -> Path:
+def exported(
+    folder: Path, kind: str, names: Sequence[str], module: str = "support.onnx_members"
+) -> Path:
     """Export these in another process, by a module's main function. Where one fails, its error is in NAME.error."""
     tests = str(Path(__file__).parents[1])
     path = os.pathsep.join([tests, *filter(None, [os.environ.get("PYTHONPATH")])])
     command = [sys.executable, "-m", module, str(folder), kind, *names]
-    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert (done.stdout, done.stderr) == ("", ""), (done.stdout, done.stderr)  # the export says nothing
+    assert (done.stdout, done.stderr) == ("", ""), (
+        done.stdout,
+        done.stderr,
+    )  # the export says nothing
     return folder
 
 

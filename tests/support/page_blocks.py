@@ -27,10 +27,19 @@ RUNNERS = {
 }
 SHOWN = ("text", "{toctree}", "{eval-rst}")  # results, drawings of text, and what Sphinx reads
 SHELL = ("sh", "bash", "console")
-FILES = {"docs/interop.md": "onnx", "docs/serve.md": "requests"}  # pages with Python files that are not guides
+FILES = {
+    "docs/interop.md": "onnx",
+    "docs/serve.md": "requests",
+}  # pages with Python files that are not guides
 NOT_RUN = {  # blocks that no test executes, by their page and first line, and why
-    ("docs/serve.md", "# cluster.py"): "needs a cluster of Ray; tests/server/test_ray.py deploys on this machine",
-    ("docs/guides/own-module.md", '[project.entry-points."regard.plugins"]'): "a part of a package's pyproject.toml; "
+    (
+        "docs/serve.md",
+        "# cluster.py",
+    ): "needs a cluster of Ray; tests/server/test_ray.py deploys on this machine",
+    (
+        "docs/guides/own-module.md",
+        '[project.entry-points."regard.plugins"]',
+    ): "a part of a package's pyproject.toml; "
     "tests/model/test_extend.py::test_a_plugin_is_imported_when_its_name_is_met has such a package",
 }
 

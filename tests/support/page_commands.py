@@ -81,7 +81,14 @@ def of_regard(command: list[str]) -> list[str] | None:
 def reason_not_to_run(command: list[str]) -> str:
     """Why no test runs a command; nothing if one does."""
     text = " ".join(command)
-    return next((why for part, why in NOT_RUN.items() if text.startswith(part) or f" {part} " in f"{text} "), "")
+    return next(
+        (
+            why
+            for part, why in NOT_RUN.items()
+            if text.startswith(part) or f" {part} " in f"{text} "
+        ),
+        "",
+    )
 
 
 def runner(command: list[str]) -> str:
@@ -93,13 +100,18 @@ def runner(command: list[str]) -> str:
         return "torchrun"
     if arguments is not None:
         return "server" if arguments[:1] and arguments[0] in SERVERS else "regard"
-    return {"curl": "request", "jq": "request", "echo": "echo", "python": "python"}.get(command[0], "")
+    return {"curl": "request", "jq": "request", "echo": "echo", "python": "python"}.get(
+        command[0], ""
+    )
 
 
 def write_parallel_text(folder: Path) -> None:
     """The files that the recipe `translation` names, small."""
     folder.mkdir()
-    pairs = {"en": "a dog runs\ntwo men talk\n" * 20, "de": "ein Hund rennt\nzwei Männer reden\n" * 20}
+    pairs = {
+        "en": "a dog runs\ntwo men talk\n" * 20,
+        "de": "ein Hund rennt\nzwei Männer reden\n" * 20,
+    }
     for split in ("train", "val", "test_2016_flickr"):
         for side, text in pairs.items():
             (folder / f"{split}.{side}.gz").write_bytes(gzip.compress(text.encode()))

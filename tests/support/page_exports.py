@@ -45,12 +45,16 @@ class PageExports:
                 time.sleep(0.02)
         else:
             self._export(kind, name, error)
-        assert path.exists(), error.read_text() if error.exists() else f"{path} was not exported in {PATIENCE} s"
+        assert path.exists(), (
+            error.read_text() if error.exists() else f"{path} was not exported in {PATIENCE} s"
+        )
         return path
 
     def _export(self, kind: str, name: str, error: Path) -> None:
         if self.process is None:
-            path = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
+            path = os.pathsep.join(
+                [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+            )
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "support.page_exports", str(self.folder)],
                 env=os.environ | {"PYTHONPATH": path},

@@ -35,7 +35,9 @@ def date_model(decode: dict[str, Any] | None = None) -> Predictor:
     torch.manual_seed(3)
     part = ONE_LAYER | {"ffn_dim": 24}
     table = {"encoder": part, "decoder": part, "tie_embeddings": "none"}
-    model = regard.build({**table, "source_vocab_size": source.size, "vocab_size": target.size}).eval()
+    model = regard.build(
+        {**table, "source_vocab_size": source.size, "vocab_size": target.size}
+    ).eval()
     characters = {"tokenizer": "characters"}
     data = {"synthetic": "dates", "source": characters, "target": characters, "shared_vocab": False}
     recipe = Recipe.of({"data": data, "model": table, "decode": decode or {"max_length": 14}})
@@ -52,7 +54,10 @@ def image_classifier() -> Predictor:
     labels = Labels(["round", "square", "</script>"])
     torch.manual_seed(1)
     model = regard.build({**table, "num_labels": labels.size}).eval()
-    source, target = {"kind": "image", "column": "1", "image_resize": "bilinear"}, {"kind": "label", "column": "2"}
+    source, target = (
+        {"kind": "image", "column": "1", "image_resize": "bilinear"},
+        {"kind": "label", "column": "2"},
+    )
     data = {"train": "x.tsv", "source": source, "target": target}
     recipe = Recipe.of({"data": data, "model": table})
     return Predictor(model, recipe, (None,), labels)
@@ -65,7 +70,11 @@ PAGES: dict[str, tuple[Callable[[], Predictor], dict[str, Any]]] = {
     "dates, trained": (lambda: regard.load(SHIPPED), {}),
     "dates int8": (date_model, {"quantization": "int8"}),
     "dates constrained": (lambda: date_model(CONSTRAINED), {}),
-    **{name: (make, {}) for name, (make, _) in PREDICTORS.items() if name not in ("int8", "masked language model")},
+    **{
+        name: (make, {})
+        for name, (make, _) in PREDICTORS.items()
+        if name not in ("int8", "masked language model")
+    },
     "running text": (lambda: seeded(lambda: predictors.language_model(context_length=12)), {}),
     "image classifier": (image_classifier, {}),
 }
@@ -103,7 +112,11 @@ def _random(name: str, example: torch.Tensor) -> torch.Tensor:
 
 def _tables(tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
     return {
-        name: {"type": "f" if x.is_floating_point() else "i", "shape": list(x.shape), "values": x.flatten().tolist()}
+        name: {
+            "type": "f" if x.is_floating_point() else "i",
+            "shape": list(x.shape),
+            "values": x.flatten().tolist(),
+        }
         for name, x in tensors.items()
     }
 

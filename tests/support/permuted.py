@@ -25,7 +25,11 @@ def special_tokens(order: list[int], given: SpecialTokens = DEFAULT_TOKENS) -> S
     """The special tokens, wherever they are now."""
     return SpecialTokens(
         **{
-            key: None if value is None else order[value] if isinstance(value, int) else tuple(order[i] for i in value)
+            key: None
+            if value is None
+            else order[value]
+            if isinstance(value, int)
+            else tuple(order[i] for i in value)
             for key, value in vars(given).items()
         }
     )
@@ -36,7 +40,8 @@ def permuted_tokenizer(tokenizer: Tokenizer, order: list[int]) -> Tokenizer:
     vocabulary = content["model"]["vocab"]
     content["model"]["vocab"] = {token: order[i] for token, i in vocabulary.items()}
     content["added_tokens"] = sorted(
-        (each | {"id": order[each["id"]]} for each in content["added_tokens"]), key=lambda each: each["id"]
+        (each | {"id": order[each["id"]]} for each in content["added_tokens"]),
+        key=lambda each: each["id"],
     )
     inner = tokenizers.Tokenizer.from_str(json.dumps(content))
     return Tokenizer(inner, special_tokens(order, tokenizer.special_tokens))
@@ -58,4 +63,6 @@ def permuted(predictor: Predictor) -> Predictor:
     assert isinstance(predictor.target, Tokenizer)
     words = permuted_tokenizer(predictor.target, order)
     sources = tuple(words for _ in predictor.sources)
-    return replace(predictor, model=permuted_model(predictor.model, order), sources=sources, target=words)
+    return replace(
+        predictor, model=permuted_model(predictor.model, order), sources=sources, target=words
+    )

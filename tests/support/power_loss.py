@@ -69,15 +69,21 @@ class Disk:
         _apply(self.names, (name, one, other), entry)
 
     def _sync(self, path: str) -> None:
-        if path not in self.names:  # safetensors renames its temporary file by a system call that is not recorded
-            (temporary,) = [each for each in self.names if each.startswith(f"{PurePosixPath(path).parent}/.tmp")]
+        if (
+            path not in self.names
+        ):  # safetensors renames its temporary file by a system call that is not recorded
+            (temporary,) = [
+                each for each in self.names if each.startswith(f"{PurePosixPath(path).parent}/.tmp")
+            ]
             self._change("rename", temporary, path, None)
         entry = self.names[path]
         if entry is not None:
             entry.durable = bytes(entry.content)
             return
         touched = [_touches(change, path) for change, _ in self.changes]
-        self.synced = max(self.synced, len(touched) - touched[::-1].index(True) if True in touched else 0)
+        self.synced = max(
+            self.synced, len(touched) - touched[::-1].index(True) if True in touched else 0
+        )
 
     def after_power_loss(self) -> Iterator[Tree]:
         """Every folder that may be found."""
@@ -87,7 +93,9 @@ class Disk:
                 _apply(names, change, entry)
             for half in (False, True):
                 yield {
-                    path.removeprefix(f"{self.root}/"): None if entry is None else _left(entry, half)
+                    path.removeprefix(f"{self.root}/"): None
+                    if entry is None
+                    else _left(entry, half)
                     for path, entry in names.items()
                     if path != self.root
                 }

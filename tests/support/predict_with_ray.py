@@ -53,8 +53,13 @@ if __name__ == "__main__":
             code = ended.code
         sys.argv = given
         deaths = len(list(Mortal.folder.iterdir()))
-        print(json.dumps({"code": code, "messages": messages.getvalue(), "deaths": deaths}), flush=True)
-    end = time.monotonic() + 15  # a thread of Ray Data that outlives a failed command would end the process with code 1
+        print(
+            json.dumps({"code": code, "messages": messages.getvalue(), "deaths": deaths}),
+            flush=True,
+        )
+    end = (
+        time.monotonic() + 15
+    )  # a thread of Ray Data that outlives a failed command would end the process with code 1
     while threading.active_count() > 1 and time.monotonic() < end:
         time.sleep(0.1)
     ray.shutdown()

@@ -32,7 +32,9 @@ def tokenizer(kind: str = "bpe") -> Tokenizer:
     return train_tokenizer(kind, TEXT, 320)
 
 
-def translator(kind: str = "bpe", decoder: str = "transformer", seed: int = 1, encoder: str = "rnn") -> Predictor:
+def translator(
+    kind: str = "bpe", decoder: str = "transformer", seed: int = 1, encoder: str = "rnn"
+) -> Predictor:
     words, parts = tokenizer(kind), {"encoder": PARTS[encoder], "decoder": PARTS[decoder]}
     torch.manual_seed(seed)
     model = regard.build({**parts, "vocab_size": words.size}).eval()
@@ -51,7 +53,9 @@ def classifier() -> Predictor:
     words, labels = tokenizer(), Labels(["bad", "fine", "good"])
     parts = {"encoder": PARTS["rnn"], "pool": {"kind": "mean"}}
     torch.manual_seed(0)
-    model = regard.build({**parts, "num_labels": labels.size, "source_vocab_size": words.size}).eval()
+    model = regard.build(
+        {**parts, "num_labels": labels.size, "source_vocab_size": words.size}
+    ).eval()
     recipe = Recipe.of({"data": COPY, "model": {"encoder": PARTS["rnn"], "decoder": PARTS["rnn"]}})
     return Predictor(model, recipe, (words,), labels)
 
@@ -61,7 +65,9 @@ def masked_model() -> Predictor:
     parts = {"encoder": PARTS["transformer"], "head": "mlm"}
     torch.manual_seed(0)
     model = regard.build({**parts, "vocab_size": words.size}).eval()
-    recipe = Recipe.of({"data": {"train": "x.txt"}, "model": parts, "train": {"mask_probability": 0.15}})
+    recipe = Recipe.of(
+        {"data": {"train": "x.txt"}, "model": parts, "train": {"mask_probability": 0.15}}
+    )
     return Predictor(model, recipe, (), words)
 
 
@@ -82,4 +88,6 @@ def _ending(model: Any) -> Any:
 def _recipe(model: dict[str, Any], **data: Any) -> Recipe:
     if "encoder" in model:
         return Recipe.of({"data": COPY, "model": model, "decode": {"max_length": 30}})
-    return Recipe.of({"data": {"train": "x.txt", **data}, "model": model, "decode": {"max_length": 30}})
+    return Recipe.of(
+        {"data": {"train": "x.txt", **data}, "model": model, "decode": {"max_length": 30}}
+    )

@@ -16,9 +16,26 @@ SEQ2SEQ = {
     "decoder_attention_heads": 6, "encoder_ffn_dim": 20, "decoder_ffn_dim": 28, "max_position_embeddings": 24,
     "decoder_start_token_id": 0, "forced_eos_token_id": None, **SPECIAL,
 }  # fmt: skip
-ENCODER = {"hidden_size": 15, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 22}
-LARGER = {"hidden_size": 40, "num_hidden_layers": 3, "num_attention_heads": 5, "intermediate_size": 64}
-GPT2 = {"vocab_size": VOCABULARY, "n_positions": 24, "n_embd": 15, "n_layer": 2, "n_head": 3, **SPECIAL}
+ENCODER = {
+    "hidden_size": 15,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "intermediate_size": 22,
+}
+LARGER = {
+    "hidden_size": 40,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 5,
+    "intermediate_size": 64,
+}
+GPT2 = {
+    "vocab_size": VOCABULARY,
+    "n_positions": 24,
+    "n_embd": 15,
+    "n_layer": 2,
+    "n_head": 3,
+    **SPECIAL,
+}
 BERT = {"vocab_size": VOCABULARY, "max_position_embeddings": 24, "pad_token_id": 0}
 T5 = {"vocab_size": VOCABULARY, "d_model": 14, "d_kv": 5, "d_ff": 20, "num_layers": 3, "num_decoder_layers": 2,
       "num_heads": 3, "pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 0,
@@ -99,7 +116,9 @@ def random_theirs(name, seed=3):
     if name.startswith("captioner"):
         own = {"n_embd": options["hidden_size"], "n_head": options.get("n_head", GPT2["n_head"])}
         parts = (
-            transformers.ViTConfig(**{**VIT, **{key: options[key] for key in options if key != "n_head"}}),
+            transformers.ViTConfig(
+                **{**VIT, **{key: options[key] for key in options if key != "n_head"}}
+            ),
             transformers.GPT2Config(**{**GPT2, **own}),
         )
         config = transformers.VisionEncoderDecoderConfig.from_encoder_decoder_configs(
@@ -113,7 +132,9 @@ def random_theirs(name, seed=3):
     for parameter in theirs.parameters():
         if parameter.requires_grad:  # Marian's sinusoids are no weights
             parameter.data += 0.3 * torch.randn_like(parameter)
-    if name == "t5-gated":  # the head of a published file is not tied, whatever the configuration says
+    if (
+        name == "t5-gated"
+    ):  # the head of a published file is not tied, whatever the configuration says
         theirs.lm_head.weight = torch.nn.Parameter(torch.randn_like(theirs.lm_head.weight))
     return theirs
 

@@ -36,9 +36,15 @@ def started(world: int, jobs: list[dict], folder: Path) -> list[subprocess.Popen
     """Start `world` processes that work through these jobs, without torchrun."""
     folder.mkdir(parents=True, exist_ok=True)
     ports = free_ports(len(jobs))
-    (folder / "jobs.json").write_text(json.dumps([job | {"port": port} for job, port in zip(jobs, ports, strict=True)]))
+    (folder / "jobs.json").write_text(
+        json.dumps([job | {"port": port} for job, port in zip(jobs, ports, strict=True)])
+    )
     command = [sys.executable, __file__, str(folder / "jobs.json")]
-    environment = os.environ | {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": str(world), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {
+        "MASTER_ADDR": "127.0.0.1",
+        "WORLD_SIZE": str(world),
+        "OMP_NUM_THREADS": "1",
+    }
     return [
         subprocess.Popen(
             command,

@@ -20,7 +20,9 @@ def processes(mark: str) -> dict[int, str]:
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it ended meanwhile, or is of another user
             if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes().split(b"\0"):
-                found[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ").strip()
+                found[int(folder.name)] = (
+                    (folder / "cmdline").read_text().replace("\0", " ").strip()
+                )
     return found
 
 
@@ -28,8 +30,15 @@ def processes(mark: str) -> dict[int, str]:
 def ray_environment() -> Iterator[dict[str, str]]:
     """The environment of programs that use Ray: all of their processes have to end."""
     with TemporaryDirectory(prefix="ray") as folder:  # paths of its sockets must be short
-        yield os.environ | {MARK: folder, "RAY_TMPDIR": folder, "RAY_AUTH_MODE": "disabled", "OMP_NUM_THREADS": "1"}
-        end = time.monotonic() + 150  # an agent that starts while its cluster ends waits a minute for it
+        yield os.environ | {
+            MARK: folder,
+            "RAY_TMPDIR": folder,
+            "RAY_AUTH_MODE": "disabled",
+            "OMP_NUM_THREADS": "1",
+        }
+        end = (
+            time.monotonic() + 150
+        )  # an agent that starts while its cluster ends waits a minute for it
         while (left := processes(folder)) and time.monotonic() < end:
             time.sleep(0.1)
         for process in left:

@@ -25,7 +25,10 @@ def model(name: str) -> Seq2Seq:
         VOCABULARY, WIDTH, generator=generator
     )  # not tied to the embedding: that would repeat its input
     project = made.decoder.project
-    project.weight, project.bias = nn.Parameter(words / project.scale), nn.Parameter(torch.zeros(VOCABULARY))
+    project.weight, project.bias = (
+        nn.Parameter(words / project.scale),
+        nn.Parameter(torch.zeros(VOCABULARY)),
+    )
     with torch.no_grad():
         project.bias[END] = 3.0
     return made
@@ -36,13 +39,29 @@ def sources() -> list[list[int]]:
     return [torch.randint(5, VOCABULARY, (n,), generator=generator).tolist() for n in LENGTHS]
 
 
-def decode(made: Seq2Seq, rows: list[list[int]], *, processors=(), prefixes=None, banned=(), ends=True, **options):
+def decode(
+    made: Seq2Seq,
+    rows: list[list[int]],
+    *,
+    processors=(),
+    prefixes=None,
+    banned=(),
+    ends=True,
+    **options,
+):
     """The hypotheses of each of these sources, by a search with `options` of [decode]."""
     prefixes = prefixes or [()] * len(rows)
-    inputs = [Request(row, len(row), prefix, banned) for row, prefix in zip(rows, prefixes, strict=True)]
+    inputs = [
+        Request(row, len(row), prefix, banned) for row, prefix in zip(rows, prefixes, strict=True)
+    ]
     config = DecodeConfig(**{"max_length": LONGEST, **options})
     rerank = coverage_reranker(made, config, START)
-    hits = dict(search(SearchTask(made, Tokens.of, config, processors, ends=ends, rerank=rerank, scored=True), inputs))
+    hits = dict(
+        search(
+            SearchTask(made, Tokens.of, config, processors, ends=ends, rerank=rerank, scored=True),
+            inputs,
+        )
+    )
     return [hits[i] for i in range(len(rows))]
 
 

@@ -49,7 +49,9 @@ class Running:
         return (
             answer.status,
             dict(answer.headers),
-            json.loads(content) if "json" in kind and "ndjson" not in kind else {"text": content.decode()},
+            json.loads(content)
+            if "json" in kind and "ndjson" not in kind
+            else {"text": content.decode()},
         )
 
 

@@ -14,19 +14,25 @@ from support.models import DECODERS, VOCABULARY, WIDTH, decoder
 
 CONTEXT, LONGEST = 5, 12
 EXTRAPOLATING = {
-    name for name in DECODERS if not name.startswith("transformer") or name.endswith(("alibi", "relative", "like T5"))
+    name
+    for name in DECODERS
+    if not name.startswith("transformer") or name.endswith(("alibi", "relative", "like T5"))
 }
 
 
 def language_model(name: str) -> Seq2Seq:
     made = decoder(name, None)
-    made.project.weight = nn.Parameter(0.5 * torch.randn(VOCABULARY, WIDTH, generator=torch.Generator().manual_seed(2)))
+    made.project.weight = nn.Parameter(
+        0.5 * torch.randn(VOCABULARY, WIDTH, generator=torch.Generator().manual_seed(2))
+    )
     return Seq2Seq(None, made).eval()
 
 
 def task(made: Seq2Seq, **options) -> SearchTask:
     config = DecodeConfig(**{"max_length": LONGEST, **options})
-    return SearchTask(made, Tokens.of, config, first=END, ends=False, scored=True, context_length=CONTEXT)
+    return SearchTask(
+        made, Tokens.of, config, first=END, ends=False, scored=True, context_length=CONTEXT
+    )
 
 
 def recomputed(

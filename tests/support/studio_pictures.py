@@ -67,7 +67,9 @@ def open_long(page: Page) -> None:
 
 
 def wait_for_heads(page: Page) -> None:
-    expect(page.locator("#heads-told")).to_contain_text("measured over 40 examples of dates.tsv.", timeout=120_000)
+    expect(page.locator("#heads-told")).to_contain_text(
+        "measured over 40 examples of dates.tsv.", timeout=120_000
+    )
 
 
 ROW = {"model": "dates", "input": TEXT, "map": "decoder 2 cross", "row": 6}
@@ -78,14 +80,21 @@ STATES = {
     "phone": State("type", {"model": "dates", "input": TEXT}, viewport=(390, 844)),
     "picture": State("type", {"model": "captions", "map": "decoder 2 cross"}, dark=True),
     "beam": State("beam", {"model": "dates", "input": "03/04/05", "beam": 4}),
-    "compare": State("compare", {"model": "dates", "input": TEXT, "edits": json.dumps(OFF)}, viewport=(1280, 980)),
+    "compare": State(
+        "compare", {"model": "dates", "input": TEXT, "edits": json.dumps(OFF)}, viewport=(1280, 980)
+    ),
     "heads": State(
-        "heads", {"model": "dates", "input": TEXT, "sort": "alignment"}, viewport=(1280, 1000), act=wait_for_heads
+        "heads",
+        {"model": "dates", "input": TEXT, "sort": "alignment"},
+        viewport=(1280, 1000),
+        act=wait_for_heads,
     ),
     "data": State("data", {"model": "dates", "sort": "entropy", "order": "descending"}),
     "runs": State("runs", dark=True),
     "long": State("long", {"model": "lines", "head": 1}, viewport=(1280, 1000), act=open_long),
-    "beam-phone": State("beam", {"model": "dates", "input": "03/04/05", "beam": 3}, dark=True, viewport=(390, 844)),
+    "beam-phone": State(
+        "beam", {"model": "dates", "input": "03/04/05", "beam": 3}, dark=True, viewport=(390, 844)
+    ),
 }
 
 
@@ -94,7 +103,12 @@ def write_runs(folder: Path) -> dict[str, Path]:
     made = {"dim 32": folder / "small", "dim 64": folder / "large"}
     for name, run in made.items():
         sizes = [f"model.{part}.dim={name.removeprefix('dim ')}" for part in ("encoder", "decoder")]
-        steps = ["train.max_steps=300", "train.warmup_steps=60", "train.validate_every=30", "train.log_every=3"]
+        steps = [
+            "train.max_steps=300",
+            "train.warmup_steps=60",
+            "train.validate_every=30",
+            "train.log_every=3",
+        ]
         regard.train(find_recipe("dates"), run, changes=[*sizes, *steps], progress=False)
     return made
 
@@ -107,7 +121,9 @@ def write_data(folder: Path) -> DataSet:
     names = {"sources": "14 / 07 / 1937", "targets": "1937 - 07 - 14", "links": "4-0 2-2 0-4"}
     for name, text in names.items():
         (folder / name).write_text(text + "\n")
-    return DataSet((str(folder / "dates.tsv"),), alignment=tuple(str(folder / name) for name in names))
+    return DataSet(
+        (str(folder / "dates.tsv"),), alignment=tuple(str(folder / name) for name in names)
+    )
 
 
 def picture_of(browser: Browser, address: str, state: State) -> Image.Image:
@@ -130,14 +146,18 @@ def picture_of(browser: Browser, address: str, state: State) -> Image.Image:
 def animation(browser: Browser, address: str) -> tuple[list[Image.Image], list[int]]:
     """Frames, and the milliseconds of each: a date is typed, its output appears, and a head is switched off."""
     page = browser.new_page(viewport={"width": 1240, "height": 700})
-    page.goto(f"{address}#/type?{urlencode({'model': 'dates', 'input': 'le', 'map': 'decoder 1 cross'})}")
+    page.goto(
+        f"{address}#/type?{urlencode({'model': 'dates', 'input': 'le', 'map': 'decoder 1 cross'})}"
+    )
     settled(page)
     frames: list[Image.Image] = []
     times: list[int] = []
 
     def shoot(milliseconds: int) -> None:
         frames.append(
-            Image.open(BytesIO(page.screenshot())).convert("RGB").resize((880, 497), Image.Resampling.LANCZOS)
+            Image.open(BytesIO(page.screenshot()))
+            .convert("RGB")
+            .resize((880, 497), Image.Resampling.LANCZOS)
         )
         times.append(milliseconds)
 
@@ -166,7 +186,11 @@ def animation(browser: Browser, address: str) -> tuple[list[Image.Image], list[i
 def studio(*, runs: bool) -> Iterator[str]:
     model = regard.load(files("regard.server") / "studio_model" / "dates", device="cpu")
     torch.manual_seed(0)
-    models = {"dates": model, "captions": captioner("transformer"), "lines": language_model("bytes")}
+    models = {
+        "dates": model,
+        "captions": captioner("transformer"),
+        "lines": language_model("bytes"),
+    }
     with TemporaryDirectory() as folder:
         sources = StudioSources(write_data(Path(folder)), write_runs(Path(folder)) if runs else {})
         with served(models, studio=sources) as server:
@@ -184,7 +208,9 @@ def smallest(image: Image.Image, most: int) -> bytes:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("names", nargs="*")
     parser.add_argument("--png", type=Path)
     given = parser.parse_args()

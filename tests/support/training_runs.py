@@ -23,7 +23,14 @@ PAIRS = {
     "source": {"tokenizer": "bytes"},
     "target": {"tokenizer": "bytes"},
 }
-SHORT = {"max_steps": 12, "warmup_steps": 4, "validate_every": 4, "batch_tokens": 256, "log_every": 2, "log_samples": 1}
+SHORT = {
+    "max_steps": 12,
+    "warmup_steps": 4,
+    "validate_every": 4,
+    "batch_tokens": 256,
+    "log_every": 2,
+    "log_samples": 1,
+}
 
 
 def table(encoder=TRANSFORMER, decoder=TRANSFORMER, **changes):
@@ -31,7 +38,9 @@ def table(encoder=TRANSFORMER, decoder=TRANSFORMER, **changes):
     return {"data": PAIRS, "model": model, "train": SHORT | changes, "decode": {"max_length": 12}}
 
 
-def rnn_recipe(synthetic: str = "copy", *, dim: int = 4, max_length: int = 20, **train: object) -> str:
+def rnn_recipe(
+    synthetic: str = "copy", *, dim: int = 4, max_length: int = 20, **train: object
+) -> str:
     """A recipe file: a recurrent model of bytes, which learns synthetic data on a CPU."""
     steps = {"max_steps": 1, "warmup_steps": 0, "validate_every": 1, "device": "cpu"} | train
     tables = {
@@ -44,7 +53,8 @@ def rnn_recipe(synthetic: str = "copy", *, dim: int = 4, max_length: int = 20, *
         "decode": {"max_length": max_length},
     }
     lines = [
-        [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in each.items())] for name, each in tables.items()
+        [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in each.items())]
+        for name, each in tables.items()
     ]
     return "\n".join(line for table in lines for line in table) + "\n"
 
@@ -56,14 +66,18 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
 
 def log(run: Path) -> list[dict]:
     lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key != "tokens_per_second"} for line in lines]
+    return [
+        {key: value for key, value in line.items() if key != "tokens_per_second"} for line in lines
+    ]
 
 
 def same(a: dict, b: dict) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
-def interrupted(recipe, run: Path, after: int, cache: Path, number: int = signal.SIGTERM, **options) -> None:
+def interrupted(
+    recipe, run: Path, after: int, cache: Path, number: int = signal.SIGTERM, **options
+) -> None:
     """Train until a signal during update number `after`."""
     update, count = Trainer._update, 0
 
@@ -87,7 +101,11 @@ def hidden_tokens(texts: list[str], target: dict, path: Path, **changes) -> dict
     """A recipe for a masked-token head."""
     path.write_text("".join(text + "\n" for text in texts))
     data = {"train": str(path), "valid": str(path), "target": target}
-    return {"data": data, "model": {"encoder": TRANSFORMER, "head": "mlm"}, "train": SHORT | changes}
+    return {
+        "data": data,
+        "model": {"encoder": TRANSFORMER, "head": "mlm"},
+        "train": SHORT | changes,
+    }
 
 
 def dropout_free() -> dict:

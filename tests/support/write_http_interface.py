@@ -21,7 +21,10 @@ METADATA = ("description", "summary", "title")
 def interface() -> str:
     """Lines from the OpenAPI document of a server with keys and without models."""
     server = Server(Engine(EngineLimits(), "cpu"), keys=read_keys(["secret"]))
-    return "".join(f"{line}\n" for line in _lines(msgspec.to_builtins(document(server.table.routes, [], keys=True))))
+    return "".join(
+        f"{line}\n"
+        for line in _lines(msgspec.to_builtins(document(server.table.routes, [], keys=True)))
+    )
 
 
 def _lines(described: dict) -> Iterator[str]:
@@ -31,7 +34,9 @@ def _lines(described: dict) -> Iterator[str]:
             yield f"{method.upper()} {path} {_compact(operation)}"
             if body:
                 yield f"  body{' required' if body.get('required') else ''}"
-            yield from (f"    {kind} {_compact(each)}" for kind, each in body.get("content", {}).items())
+            yield from (
+                f"    {kind} {_compact(each)}" for kind, each in body.get("content", {}).items()
+            )
             for status, answer in answers.items():
                 content = answer.get("content", {})
                 yield f"  {status} {', '.join(f'{kind} {_compact(each)}' for kind, each in content.items())}".rstrip()
@@ -44,13 +49,21 @@ def _lines(described: dict) -> Iterator[str]:
 
 
 def _compact(value: object) -> str:
-    return json.dumps(_without_metadata(value), sort_keys=True, ensure_ascii=False).replace("#/components/schemas/", "")
+    return json.dumps(_without_metadata(value), sort_keys=True, ensure_ascii=False).replace(
+        "#/components/schemas/", ""
+    )
 
 
 def _without_metadata(value: object) -> object:
     if isinstance(value, dict):
-        left_out = METADATA if "image" not in value else (*METADATA, "image")  # of an example: as Pillow writes it
-        kept = {key: each for key, each in value.items() if key not in left_out or not isinstance(each, str)}
+        left_out = (
+            METADATA if "image" not in value else (*METADATA, "image")
+        )  # of an example: as Pillow writes it
+        kept = {
+            key: each
+            for key, each in value.items()
+            if key not in left_out or not isinstance(each, str)
+        }
         return {key: _without_metadata(each) for key, each in kept.items()}
     return [_without_metadata(each) for each in value] if isinstance(value, list) else value
 

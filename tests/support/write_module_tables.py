@@ -11,7 +11,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "regard"
 PAGE = ROOT / "docs" / "architecture.md"
-START, END = "<!-- modules: written by tests/support/write_module_tables.py -->\n", "<!-- end of modules -->\n"
+START, END = (
+    "<!-- modules: written by tests/support/write_module_tables.py -->\n",
+    "<!-- end of modules -->\n",
+)
 
 
 def first_line(path: Path) -> str:
@@ -21,7 +24,9 @@ def first_line(path: Path) -> str:
 
 def packages() -> list[str]:
     """From the top, as the import rules order them; those that do not exist yet are left out."""
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"][
+        "contracts"
+    ]
     names = [layer.strip("()").removeprefix("regard.") for layer in contracts[0]["layers"]]
     return [name for name in names if (SOURCE / name).is_dir()]
 
@@ -34,13 +39,17 @@ def tables() -> str:
             for path in sorted((SOURCE / package).rglob("*.py"))
             if path.name != "__init__.py"
         ]
-        parts.append(f"\n### {package}\n\n{first_line(SOURCE / package / '__init__.py')}.\n\n| module | |\n|---|---|\n")
+        parts.append(
+            f"\n### {package}\n\n{first_line(SOURCE / package / '__init__.py')}.\n\n| module | |\n|---|---|\n"
+        )
         parts.append("\n".join(rows) + "\n")
     return "".join(parts)
 
 
 def written(page: str) -> str:
-    return re.sub(f"{START}.*?{END}", lambda match: f"{START}{tables()}\n{END}", page, flags=re.DOTALL)
+    return re.sub(
+        f"{START}.*?{END}", lambda match: f"{START}{tables()}\n{END}", page, flags=re.DOTALL
+    )
 
 
 if __name__ == "__main__":

@@ -29,7 +29,11 @@ def public_callables():
             if inspect.isfunction(function) and not each.startswith("_"):
                 yield f"{name}.{each}", function, f"{inspect.getdoc(function) or ''}\n{own}"
     for name in api_reference.REGISTER:
-        yield f"register.{name}", getattr(regard.register, name), inspect.getdoc(getattr(regard.register, name)) or ""
+        yield (
+            f"register.{name}",
+            getattr(regard.register, name),
+            inspect.getdoc(getattr(regard.register, name)) or "",
+        )
 
 
 def interface() -> str:
@@ -39,7 +43,9 @@ def interface() -> str:
 
 def _arguments(value) -> str:
     signature = inspect.signature(value)
-    plain = [each.replace(annotation=inspect.Parameter.empty) for each in signature.parameters.values()]
+    plain = [
+        each.replace(annotation=inspect.Parameter.empty) for each in signature.parameters.values()
+    ]
     return re.sub(r" at 0x\w+", "", str(inspect.Signature(plain)))
 
 

@@ -18,9 +18,15 @@ PLACE = Path(__file__).parents[2] / "src/regard/server/studio_model/dates"
 def main() -> None:
     best = find_checkpoint(Path(sys.argv[1]))
     content = store.read(best)
-    texts = {name: text.decode() for name, text in content.items() if name.endswith(".json") or name.endswith(".md")}
+    texts = {
+        name: text.decode()
+        for name, text in content.items()
+        if name.endswith(".json") or name.endswith(".md")
+    }
     texts.pop(store.TRAINING_STATE)
-    store.write(PLACE, texts, {"model.safetensors": store.tensors(content, "model.safetensors", best)})
+    store.write(
+        PLACE, texts, {"model.safetensors": store.tensors(content, "model.safetensors", best)}
+    )
 
 
 if __name__ == "__main__":

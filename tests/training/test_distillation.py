@@ -20,17 +20,40 @@ from regard.training import losses
 from regard.training.distillation import Distillation, Predictions, divergence
 from regard.training.objective import Objective, mask_tokens, next_tokens
 from support.captioners import CNN, DECODERS
-from support.training_runs import LETTERS, RNN, TRANSFORMER, hidden_tokens, interrupted, log, same, table, weights
+from support.training_runs import (
+    LETTERS,
+    RNN,
+    TRANSFORMER,
+    hidden_tokens,
+    interrupted,
+    log,
+    same,
+    table,
+    weights,
+)
 
 DROPPING = TRANSFORMER | {"dropout": 0.3}
 MODELS = {
     "text": {"encoder": DROPPING, "decoder": DROPPING, "vocab_size": 30},
     "running text": {"decoder": DROPPING, "vocab_size": 30},
-    "recurrent": {"encoder": RNN | {"dropout": 0.3}, "decoder": RNN | {"dropout": 0.3}, "vocab_size": 30},
-    "label": {"encoder": DROPPING, "pool": {"kind": "mean"}, "source_vocab_size": 30, "num_labels": 4},
+    "recurrent": {
+        "encoder": RNN | {"dropout": 0.3},
+        "decoder": RNN | {"dropout": 0.3},
+        "vocab_size": 30,
+    },
+    "label": {
+        "encoder": DROPPING,
+        "pool": {"kind": "mean"},
+        "source_vocab_size": 30,
+        "num_labels": 4,
+    },
     "masked": {"encoder": DROPPING, "head": "mlm", "vocab_size": 30},
 }
-EVEN = [[1, 7, 8, 9, 12, 2], [1, 9, 9, 20, 21, 2], [1, 25, 8, 8, 7, 2]]  # from the start to the end token
+EVEN = [
+    [1, 7, 8, 9, 12, 2],
+    [1, 9, 9, 20, 21, 2],
+    [1, 25, 8, 8, 7, 2],
+]  # from the start to the end token
 RAGGED = [[1, 7, 8, 9, 12, 2], [1, 9, 2], [1, 25, 8, 2]]
 
 
@@ -51,11 +74,17 @@ def some_teachers(kind: str, count: int = 2) -> list[Model]:
     return teachers
 
 
-def logits_of(kind: str, model: Model, batch: Batch, times: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
+def logits_of(
+    kind: str, model: Model, batch: Batch, times: int = 1
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The logits of all predictions of a batch that is computed so many times at once, and the gold ones."""
 
     def repeated(tokens):
-        return None if tokens is None else regard.Tokens(tokens.ids.repeat(times, 1), tokens.lengths.repeat(times))
+        return (
+            None
+            if tokens is None
+            else regard.Tokens(tokens.ids.repeat(times, 1), tokens.lengths.repeat(times))
+        )
 
     if kind == "label":
         return model(repeated(batch.source)), batch.targets
@@ -109,7 +138,9 @@ def test_value_and_gradient_are_those_of_the_formula(kind, r_drop):
 @pytest.mark.parametrize("r_drop", [0.0, 2.0])
 def test_packed_equals_padded(r_drop):
     torch.manual_seed(0)
-    model = regard.build(MODELS["text"] | {part: TRANSFORMER | {"dropout": 0.0} for part in ("encoder", "decoder")})
+    model = regard.build(
+        MODELS["text"] | {part: TRANSFORMER | {"dropout": 0.0} for part in ("encoder", "decoder")}
+    )
     teachers, padded = some_teachers("text"), batch_of("text", RAGGED)
     objective = Objective(0.1, r_drop=r_drop, distillation=Distillation(teachers, 0.6, 1.5))
     packed = pack_batch(padded, PackedCapacity((8, 12), (3, 5), 3, False))
@@ -117,10 +148,14 @@ def test_packed_equals_padded(r_drop):
     torch.testing.assert_close(got.loss, wanted.loss)
     logits, *taught = (logits_of("text", each, padded)[0] for each in (model, *teachers))
     usual = Objective(0.1)(model, padded).loss
-    torch.testing.assert_close(wanted.loss, plain(usual, logits, taught, weight=0.6, temperature=1.5))
+    torch.testing.assert_close(
+        wanted.loss, plain(usual, logits, taught, weight=0.6, temperature=1.5)
+    )
     parameters = list(model.parameters())
     for a, b in zip(
-        torch.autograd.grad(got.loss, parameters), torch.autograd.grad(wanted.loss, parameters), strict=True
+        torch.autograd.grad(got.loss, parameters),
+        torch.autograd.grad(wanted.loss, parameters),
+        strict=True,
     ):
         torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
 
@@ -129,12 +164,18 @@ def test_packed_equals_padded(r_drop):
 def test_chunks_change_nothing(rows, monkeypatch):
     """And predictions that only fill a packed batch are ignored."""
     torch.manual_seed(0)
-    model, teachers, batch = regard.build(MODELS["text"]).eval(), some_teachers("text"), batch_of("text", RAGGED)
+    model, teachers, batch = (
+        regard.build(MODELS["text"]).eval(),
+        some_teachers("text"),
+        batch_of("text", RAGGED),
+    )
     inputs, source = batch.targets.ids[:, :-1], batch.source
     student, *taught = (next_tokens(each, inputs, source, None) for each in (model, *teachers))
     gold = batch.targets.ids[:, 1:].masked_fill(~batch.targets.mask[:, 1:], -1).flatten()
     logits = [Predictions(each.logits(slice(None))[gold >= 0]) for each in (student, *taught)]
-    wanted = plain(0.0, logits[0].states, [each.states for each in logits[1:]], weight=1.0, temperature=3.0)
+    wanted = plain(
+        0.0, logits[0].states, [each.states for each in logits[1:]], weight=1.0, temperature=3.0
+    )
     monkeypatch.setattr(losses, "chunk_size", lambda device: 30 * rows)
     got = divergence(student, taught, gold, 3.0)
     torch.testing.assert_close(got, wanted)
@@ -147,12 +188,16 @@ def test_chunks_change_nothing(rows, monkeypatch):
 def test_a_student_equal_to_its_teacher_has_no_divergence():
     (teacher,) = some_teachers("label", 1)
     logits = Predictions(teacher(batch_of("label").source))
-    assert divergence(logits, [logits], torch.zeros(3, dtype=torch.int64), 2.0).item() == pytest.approx(0.0, abs=1e-5)
-    impossible = Predictions(torch.tensor([[0.0, -1e5]]))  # a probability of 0 has a finite divergence
+    assert divergence(
+        logits, [logits], torch.zeros(3, dtype=torch.int64), 2.0
+    ).item() == pytest.approx(0.0, abs=1e-5)
+    impossible = Predictions(
+        torch.tensor([[0.0, -1e5]])
+    )  # a probability of 0 has a finite divergence
     flat = Predictions(torch.zeros(1, 2))
-    assert divergence(flat, [impossible], torch.zeros(1, dtype=torch.int64), 1.0).item() == pytest.approx(
-        0.6931, abs=1e-4
-    )
+    assert divergence(
+        flat, [impossible], torch.zeros(1, dtype=torch.int64), 1.0
+    ).item() == pytest.approx(0.6931, abs=1e-4)
 
 
 @pytest.fixture(scope="session")
@@ -169,13 +214,17 @@ def teachers(tmp_path_factory, cache) -> list[str]:
     return [str(folder / "a"), str(folder / "b")]
 
 
-def distilled(teachers: list[str], weight: float = 0.5, temperature: float = 2.0, **changes) -> dict:
+def distilled(
+    teachers: list[str], weight: float = 0.5, temperature: float = 2.0, **changes
+) -> dict:
     given = {"teachers": teachers, "weight": weight, "temperature": temperature}
     return table(distillation=given, **changes)
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"packed": True, "r_drop": 1.0}, {"accumulate_steps": 3, "ema_decay": 0.9}], ids=str
+    "changes",
+    [{}, {"packed": True, "r_drop": 1.0}, {"accumulate_steps": 3, "ema_decay": 0.9}],
+    ids=str,
 )
 def test_resumed_equals_uninterrupted(changes, tmp_path, cache, teachers):
     recipe = distilled(teachers, **changes)
@@ -187,12 +236,19 @@ def test_resumed_equals_uninterrupted(changes, tmp_path, cache, teachers):
     assert log(tmp_path / "whole") == log(tmp_path / "parts")
     train(table(**changes), tmp_path / "alone", cache=cache)
     assert not same(weights(tmp_path / "whole"), weights(tmp_path / "alone"))
-    assert all(same(weights(Path(teacher)), was) for teacher, was in zip(teachers, before, strict=True))
+    assert all(
+        same(weights(Path(teacher)), was) for teacher, was in zip(teachers, before, strict=True)
+    )
 
 
 def test_without_weight_the_teachers_change_nothing(tmp_path, cache, teachers):
     """Bit for bit; they are not evaluated."""
-    assert Distillation(some_teachers("text"), weight=0.0).predictions(lambda teacher: pytest.fail("evaluated")) == []
+    assert (
+        Distillation(some_teachers("text"), weight=0.0).predictions(
+            lambda teacher: pytest.fail("evaluated")
+        )
+        == []
+    )
     train(distilled(teachers, weight=0.0), tmp_path / "none", cache=cache)
     train(table(), tmp_path / "alone", cache=cache)
     assert same(weights(tmp_path / "none"), weights(tmp_path / "alone"))
@@ -202,7 +258,13 @@ def test_without_weight_the_teachers_change_nothing(tmp_path, cache, teachers):
 def test_accumulated_batches_weigh_by_their_tokens(tmp_path, cache, teachers):
     """As many small batches as one large one, without dropout: the same gradient."""
     still = {"encoder": TRANSFORMER | {"dropout": 0.0}, "decoder": TRANSFORMER | {"dropout": 0.0}}
-    steps = {"max_steps": 1, "warmup_steps": 0, "validate_every": 1, "label_smoothing": 0.0, "log_every": 1}
+    steps = {
+        "max_steps": 1,
+        "warmup_steps": 0,
+        "validate_every": 1,
+        "label_smoothing": 0.0,
+        "log_every": 1,
+    }
     one = distilled(teachers, **still, **steps, batch_tokens=10_000)
     several = distilled(teachers, **still, **steps, batch_tokens=200, accumulate_steps=1000)
     for name, recipe in {"one": one, "several": several}.items():
@@ -221,11 +283,17 @@ def test_a_student_of_teachers_alone_comes_near_to_them(tmp_path, cache, teacher
         given = batch.targets.ids[:, :-1], batch.source, None
         gold = torch.zeros(given[0].numel(), dtype=torch.int64)
         with torch.no_grad():
-            return divergence(next_tokens(student, *given), [next_tokens(teacher, *given)], gold, 1.0).item() / len(
-                gold
-            )
+            return divergence(
+                next_tokens(student, *given), [next_tokens(teacher, *given)], gold, 1.0
+            ).item() / len(gold)
 
-    fast = {"max_steps": 60, "learning_rate": 1e-2, "validate_every": 60, "label_smoothing": 0.0, "seed": 9}
+    fast = {
+        "max_steps": 60,
+        "learning_rate": 1e-2,
+        "validate_every": 60,
+        "label_smoothing": 0.0,
+        "seed": 9,
+    }
     train(distilled(teachers[:1], 1.0, 1.0, **fast), tmp_path / "student", cache=cache)
     train(table(**fast | {"max_steps": 4}), tmp_path / "early", cache=cache)
     assert distance(tmp_path / "student") < 0.5 * distance(tmp_path / "early")
@@ -242,10 +310,13 @@ def test_a_resumed_run_keeps_its_teachers(tmp_path, cache, teachers):
         path.rmdir() if path.is_dir() else path.unlink()
     train(table(seed=8), other, cache=cache)
     with pytest.raises(
-        CheckpointRefused, match=rf"wanted the teachers that the run began with.*{stored['teachers'][0]}"
+        CheckpointRefused,
+        match=rf"wanted the teachers that the run began with.*{stored['teachers'][0]}",
     ):
         train(recipe, tmp_path / "run", cache=cache, resume=True)
-    with pytest.raises(CheckpointRefused, match=r"train\.distillation\.weight = 0\.9, which was 0\.5"):
+    with pytest.raises(
+        CheckpointRefused, match=r"train\.distillation\.weight = 0\.9, which was 0\.5"
+    ):
         train(distilled([str(other)], weight=0.9), tmp_path / "run", cache=cache, resume=True)
 
 
@@ -264,7 +335,12 @@ def test_teachers_are_fixed(cache, teachers):
 def test_teachers_of_other_vocabularies_are_refused_with_both(tmp_path, cache, teachers):
     recipe = distilled(teachers)
     field = {"tokenizer": "characters", "vocab_size": 300}
-    recipe["data"] = {"train": [LETTERS, LETTERS], "valid": [LETTERS, LETTERS], "source": field, "target": field}
+    recipe["data"] = {
+        "train": [LETTERS, LETTERS],
+        "valid": [LETTERS, LETTERS],
+        "source": field,
+        "target": field,
+    }
     with pytest.raises(InvalidRecipe) as caught:
         train(recipe, tmp_path / "run", cache=cache)
     first, *rest = caught.value.problems
@@ -279,19 +355,33 @@ def test_teachers_of_other_vocabularies_are_refused_with_both(tmp_path, cache, t
 
 def test_teachers_of_another_kind_are_refused(tmp_path, cache, teachers):
     masked = hidden_tokens(
-        ["abc", "bcd"], {"tokenizer": "bytes"}, tmp_path / "text", distillation={"teachers": teachers}
+        ["abc", "bcd"],
+        {"tokenizer": "bytes"},
+        tmp_path / "text",
+        distillation={"teachers": teachers},
     )
-    with pytest.raises(InvalidRecipe, match=r"wanted models that predict masked tokens; got .*, which predicts tokens"):
+    with pytest.raises(
+        InvalidRecipe,
+        match=r"wanted models that predict masked tokens; got .*, which predicts tokens",
+    ):
         train(masked, tmp_path / "run", cache=cache)
     text = {"train": LETTERS, "target": {"tokenizer": "bytes"}, "context_length": 16}
-    recipe = {"data": text, "model": {"decoder": TRANSFORMER}, "train": {"distillation": {"teachers": teachers}}}
-    with pytest.raises(InvalidRecipe, match=r"wanted models of data.target of running text; got .*data.source and"):
+    recipe = {
+        "data": text,
+        "model": {"decoder": TRANSFORMER},
+        "train": {"distillation": {"teachers": teachers}},
+    }
+    with pytest.raises(
+        InvalidRecipe, match=r"wanted models of data.target of running text; got .*data.source and"
+    ):
         train(recipe, tmp_path / "run", cache=cache)
 
 
 def test_a_teacher_that_takes_no_packed_sequences_is_refused(tmp_path, cache, teachers):
     train(table(RNN, TRANSFORMER, max_steps=1, warmup_steps=0), tmp_path / "teacher", cache=cache)
-    with pytest.raises(InvalidRecipe, match=r"wanted models that take packed sequences, with train\.packed"):
+    with pytest.raises(
+        InvalidRecipe, match=r"wanted models that take packed sequences, with train\.packed"
+    ):
         train(distilled([str(tmp_path / "teacher")], packed=True), tmp_path / "run", cache=cache)
 
 
@@ -304,7 +394,13 @@ def test_teachers_of_images_must_read_them_alike(tmp_path, monkeypatch):
             "source": {"kind": "image", "image_mean": [mean] * 3},
             "target": {"tokenizer": "words", "vocab_size": 50},
         }
-        steps = {"max_steps": 2, "warmup_steps": 1, "validate_every": 2, "batch_tokens": 128, "log_samples": 0}
+        steps = {
+            "max_steps": 2,
+            "warmup_steps": 1,
+            "validate_every": 2,
+            "batch_tokens": 128,
+            "log_samples": 0,
+        }
         model = {"encoder": CNN, "decoder": DECODERS[decoder]}
         return {"data": {"synthetic": "shapes", **fields}, "model": model, "train": steps | changes}
 
@@ -312,7 +408,8 @@ def test_teachers_of_images_must_read_them_alike(tmp_path, monkeypatch):
     train(captioner(0.4, "rnn"), tmp_path / "teacher", cache=tmp_path)
     train(captioner(0.4, **taught), tmp_path / "student", cache=tmp_path)
     with pytest.raises(
-        InvalidRecipe, match=r"wanted data\.source\.image_mean = \(0\.5, .*; got .*teacher.* with \(0\.4, "
+        InvalidRecipe,
+        match=r"wanted data\.source\.image_mean = \(0\.5, .*; got .*teacher.* with \(0\.4, ",
     ):
         train(captioner(0.5, **taught), tmp_path / "other", cache=tmp_path)
 
@@ -337,7 +434,10 @@ def test_losses_that_are_computed_in_their_own_way_are_refused(other):
     ("given", "problem"),
     [
         ({}, r"train\.distillation\.teachers: wanted at least one trained model; got none"),
-        ({"teachers": ["a"], "temperature": 0.0}, r"train\.distillation\.temperature: wanted a number above 0"),
+        (
+            {"teachers": ["a"], "temperature": 0.0},
+            r"train\.distillation\.temperature: wanted a number above 0",
+        ),
         ({"teachers": ["a"], "weight": 1.5}, r"train\.distillation\.weight: wanted .*at most 1"),
         ({"teachers": ["a"], "weights": 0.5}, r"Did you mean 'weight'"),
     ],

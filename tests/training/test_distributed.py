@@ -23,7 +23,17 @@ from regard.recipe.load import read_recipe
 from regard.training import distributed as module
 from regard.training.distributed import SINGLE_PROCESS, process_group
 from support import processes
-from support.training_runs import PAIRS, RNN, SHORT, dropout_free, hidden_tokens, log, same, table, weights
+from support.training_runs import (
+    PAIRS,
+    RNN,
+    SHORT,
+    dropout_free,
+    hidden_tokens,
+    log,
+    same,
+    table,
+    weights,
+)
 
 STILL = dropout_free()  # without dropout, whose random numbers are each rank's own
 STILL_RNN = RNN | {"dropout": 0.0}
@@ -34,17 +44,26 @@ def recipes(folder: Path) -> dict[str, dict]:
     """Recipes whose loss curves do not depend on the number of processes."""
     text = TEXT | {"train": str(folder / "text.txt"), "valid": str(folder / "text.txt")}
     frozen = {"freeze": ["encoder.*"], "unfreeze_after": 1, "weight_decay": 0.1}
-    taught = {"distillation": {"teachers": [str(folder / "transformer")], "temperature": 2.0}, "seed": 2}
+    taught = {
+        "distillation": {"teachers": [str(folder / "transformer")], "temperature": 2.0},
+        "seed": 2,
+    }
     return {
         "transformer": table(STILL, STILL),
         "accumulated": table(STILL, STILL, accumulate_steps=3),
         "packed": table(STILL, STILL, packed=True),
         "rnn, ema": table(STILL_RNN, STILL_RNN, ema_decay=0.9),
         "frozen at first": table(STILL, STILL, **frozen),
-        "carried": {"data": text, "model": {"decoder": STILL_RNN}, "train": SHORT | {"carry_state": True}},
+        "carried": {
+            "data": text,
+            "model": {"decoder": STILL_RNN},
+            "train": SHORT | {"carry_state": True},
+        },
         "sharded": table(STILL, STILL, fsdp=True, accumulate_steps=2, ema_decay=0.9),
         "sharded, recomputed": table(
-            STILL | {"activation_checkpointing": True}, STILL | {"activation_checkpointing": True}, fsdp=True
+            STILL | {"activation_checkpointing": True},
+            STILL | {"activation_checkpointing": True},
+            fsdp=True,
         ),
         "sharded, packed": table(STILL, STILL, fsdp=True, packed=True),
         "distilled": table(STILL, STILL, **taught),  # from the first
@@ -55,7 +74,13 @@ def recipes(folder: Path) -> dict[str, dict]:
 def jobs(folder: Path, names: list[str], **changes) -> list[dict]:
     every = recipes(folder)
     return [
-        {"name": name, "recipe": every[name], "run": str(folder / name), "cache": str(folder / "cache")} | changes
+        {
+            "name": name,
+            "recipe": every[name],
+            "run": str(folder / name),
+            "cache": str(folder / "cache"),
+        }
+        | changes
         for name in names
     ]
 
@@ -68,7 +93,9 @@ def folder(tmp_path_factory) -> Path:
     folder.mkdir(exist_ok=True)
     with file_lock(folder / ".lock", wait=True):
         if not (folder / "text.txt").exists():
-            (folder / "text.txt").write_text("the cat sat on the mat and the dog sat on the log\n" * 60)
+            (folder / "text.txt").write_text(
+                "the cat sat on the mat and the dog sat on the log\n" * 60
+            )
     return folder
 
 
@@ -125,7 +152,9 @@ def one(folder: Path, name: str) -> Path:
 
 def curve(run: Path) -> list[tuple[str, int, float]]:
     figures = ("loss", "nll", "norm", "perplexity")
-    return [(name, line["step"], line[name]) for line in log(run) for name in figures if name in line]
+    return [
+        (name, line["step"], line[name]) for line in log(run) for name in figures if name in line
+    ]
 
 
 def alike(run: Path, other: Path) -> None:
@@ -136,14 +165,17 @@ def alike(run: Path, other: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["transformer", "accumulated", "packed", "rnn, ema", "frozen at first", "carried", "distilled"]
+    "name",
+    ["transformer", "accumulated", "packed", "rnn, ema", "frozen at first", "carried", "distilled"],
 )
 def test_two_processes_have_the_loss_curve_of_one(name, folder, two):
     assert [rank[name]["error"] for rank in two] == [None, None]
     alike(folder / name, one(folder, name))
 
 
-@pytest.mark.parametrize("name", ["sharded", "sharded, recomputed", "sharded, packed", "sharded, distilled"])
+@pytest.mark.parametrize(
+    "name", ["sharded", "sharded, recomputed", "sharded, packed", "sharded, distilled"]
+)
 def test_a_sharded_model_has_the_loss_curve_of_one_process(name, folder, two):
     assert [rank[name]["error"] for rank in two] == [None, None]
     alike(folder / name, one(folder, name))
@@ -204,9 +236,13 @@ def without_its_end(run: Path, copy: Path) -> Path:
 def test_ranks_that_differ_are_refused(two):
     for rank in two:
         assert rank["another rate"]["code"] == 2
-        assert "train.learning_rate = 0.5 at rank 1 for 0.001 at rank 0" in rank["another rate"]["error"]
         assert (
-            "wanted one recipe, one corpus and one version in all processes; got data = " in rank["other data"]["error"]
+            "train.learning_rate = 0.5 at rank 1 for 0.001 at rank 0"
+            in rank["another rate"]["error"]
+        )
+        assert (
+            "wanted one recipe, one corpus and one version in all processes; got data = "
+            in rank["other data"]["error"]
         )
         assert "at rank 1 for" in rank["other data"]["error"]
 
@@ -214,21 +250,31 @@ def test_ranks_that_differ_are_refused(two):
 def test_settings_for_one_process_are_refused(two):
     for rank in two:
         assert "train.cuda_graphs: wanted false with several processes" in rank["replay"]["error"]
-        assert "train.batch_tokens: wanted data.context_length times the 2 processes" in rank["one lane"]["error"]
+        assert (
+            "train.batch_tokens: wanted data.context_length times the 2 processes"
+            in rank["one lane"]["error"]
+        )
     assert "wanted a folder without checkpoints" in two[0]["not over another"]["error"]
-    assert "rank 1 of 2: wanted an answer of every other; got none from rank 0" in two[1]["not over another"]["error"]
+    assert (
+        "rank 1 of 2: wanted an answer of every other; got none from rank 0"
+        in two[1]["not over another"]["error"]
+    )
 
 
 def test_a_hanging_rank_ends_the_run_in_time(folder):
     (job,) = jobs(folder, ["transformer"], run=str(folder / "frozen"))
     job["recipe"] = table(STILL, STILL, distributed_timeout=3)
-    both = processes.started(2, [job | {"end": {"rank": 1, "update": 3, "signal": signal.SIGSTOP}}], folder / "freeze")
+    both = processes.started(
+        2, [job | {"end": {"rank": 1, "update": 3, "signal": signal.SIGSTOP}}], folder / "freeze"
+    )
     try:
         output, _ = both[0].communicate(timeout=processes.LIMIT)
     finally:
         processes.end(both)
     became = json.loads((folder / "freeze" / "done-0.json").read_text())["transformer"]
-    assert "rank 0 of 2: wanted an answer of every other; got none from rank 1" in became["error"], output
+    assert (
+        "rank 0 of 2: wanted an answer of every other; got none from rank 1" in became["error"]
+    ), output
     assert became["code"] == 1
     assert len(became["rows"]) == 3
     assert 2 < became["waited"] < 30
@@ -254,7 +300,9 @@ def test_the_command_under_torchrun(folder):
         + '[model]\nencoder = {kind = "rnn", dim = 16}\ndecoder = {kind = "rnn", dim = 16}\n'
         + "[train]\nmax_steps = 4\nwarmup_steps = 2\nlog_every = 2\nbatch_tokens = 256\n"
     )
-    made = torchrun(2, "-m", "regard", "train", recipe, "--out", folder / "command", "--cache", folder / "cache")
+    made = torchrun(
+        2, "-m", "regard", "train", recipe, "--out", folder / "command", "--cache", folder / "cache"
+    )
     assert made.returncode == 0, made.stderr
     assert made.stdout.split() == [str(folder / "command" / "step-00000004")]
     assert made.stderr.count("step 4/4") == 1
@@ -264,7 +312,13 @@ def test_the_command_under_torchrun(folder):
 @pytest.mark.parametrize("name", ["transformer", "sharded"])
 def test_after_a_killed_rank_torchrun_restarts_to_the_same_weights(name, folder, two):
     run = folder / f"killed {name}"
-    (job,) = jobs(folder, [name], run=str(run), resume=True, end={"rank": 1, "update": 7, "signal": signal.SIGKILL})
+    (job,) = jobs(
+        folder,
+        [name],
+        run=str(run),
+        resume=True,
+        end={"rank": 1, "update": 7, "signal": signal.SIGKILL},
+    )
     (folder / "killed.json").write_text(json.dumps([job]))
     ended = torchrun(2, processes.__file__, folder / "killed.json", restarts=2)
     assert ended.returncode == 0, ended.stderr
@@ -282,7 +336,9 @@ def test_a_frozen_rank_ends_the_whole_job(folder):
     ended = torchrun(2, processes.__file__, folder / "frozen.json")
     assert ended.returncode == 1
     assert "rank 0 of 2: wanted an answer of every other" in (folder / "done-0.json").read_text()
-    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(
+        ["ps", "-eo", "args"], capture_output=True, text=True, check=True
+    ).stdout
     assert str(folder / "frozen.json") not in listed
 
 
@@ -296,7 +352,10 @@ def test_four_processes_and_checkpoints_between_one_two_and_four(folder, two):
         (job,) = jobs(folder, [name], run=str(run), resume=True)
         return job | {"name": run.name}
 
-    begun = [job | {"name": f"{job['name']} on 4", "run": f"{job['run']} on 4"} for job in jobs(folder, names)]
+    begun = [
+        job | {"name": f"{job['name']} on 4", "run": f"{job['run']} on 4"}
+        for job in jobs(folder, names)
+    ]
     resumed = [going_on(name, folder / name, "of 2 on 4") for name in names]
     resumed += [going_on(name, one(folder, name), "of 1 on 4") for name in names]
     four = processes.done(4, begun + resumed, folder / "four")
@@ -334,7 +393,9 @@ def test_an_environment_that_torchrun_did_not_make_is_refused(name, monkeypatch)
     for key, value in WRONG[name].items():
         monkeypatch.setenv(key, value)
     with (
-        pytest.raises(InvalidArgument, match=r"ranks: wanted RANK, WORLD_SIZE, LOCAL_RANK in the environment"),
+        pytest.raises(
+            InvalidArgument, match=r"ranks: wanted RANK, WORLD_SIZE, LOCAL_RANK in the environment"
+        ),
         process_group("cpu", 1),
     ):
         pass
@@ -342,17 +403,31 @@ def test_an_environment_that_torchrun_did_not_make_is_refused(name, monkeypatch)
 
 def test_missing_ranks_are_reported_in_time(monkeypatch):
     (port,) = processes.free_ports(1)
-    there = {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    there = {
+        "WORLD_SIZE": "2",
+        "RANK": "1",
+        "LOCAL_RANK": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
     for key, value in there.items():
         monkeypatch.setenv(key, value)
-    with pytest.raises(RegardError, match="rank 1 of 2: wanted to meet the others"), process_group("cpu", 1):
+    with (
+        pytest.raises(RegardError, match="rank 1 of 2: wanted to meet the others"),
+        process_group("cpu", 1),
+    ):
         pass
 
 
 def test_store_keys_of_earlier_processes_are_ignored():
     """A store that outlived earlier processes holds their keys; here the other ranks connect before rank 0."""
     store = torch.distributed.HashStore()
-    for key, value in {"name": "before", "before/1": "a", "before/2": "b", "before/answers": "a b"}.items():
+    for key, value in {
+        "name": "before",
+        "before/1": "a",
+        "before/2": "b",
+        "before/answers": "a b",
+    }.items():
         store.set(f"regard/{key}", value)
     with ThreadPoolExecutor() as pool:
         others = [pool.submit(module._private_store, store, rank, 3, 30) for rank in (1, 2)]
@@ -365,7 +440,9 @@ def test_store_keys_of_earlier_processes_are_ignored():
 
 
 def test_fsdp_needs_transformer_blocks():
-    with pytest.raises(RegardError, match=r"train.fsdp: wanted false with model.encoder.kind = 'rnn'"):
+    with pytest.raises(
+        RegardError, match=r"train.fsdp: wanted false with model.encoder.kind = 'rnn'"
+    ):
         read_recipe(table(RNN, RNN, fsdp=True))
     with pytest.raises(RegardError, match=r"train.fsdp: wanted nothing with unfreeze_after"):
         read_recipe(table(fsdp=True, freeze=["encoder.*"], unfreeze_after=1))
@@ -406,4 +483,6 @@ def test_each_weight_announces_its_gradient_once():
     for trained in (model[1], model):
         trained.requires_grad_(True)
         gradients.expect()
-        assert {len(parameter._post_accumulate_grad_hooks) for parameter in trained.parameters()} == {1}
+        assert {
+            len(parameter._post_accumulate_grad_hooks) for parameter in trained.parameters()
+        } == {1}

@@ -8,7 +8,9 @@ from regard.training.telemetry.log_reader import LogPosition, event_of, new_line
 
 
 def lines(*steps: int, loss: float = 1.0) -> str:
-    return "".join(json.dumps({"event": "train", "step": step, "loss": loss}) + "\n" for step in steps)
+    return "".join(
+        json.dumps({"event": "train", "step": step, "loss": loss}) + "\n" for step in steps
+    )
 
 
 def steps(found: list[bytes]) -> list[int]:
@@ -53,12 +55,19 @@ def test_a_copy_of_the_log_is_read_on(tmp_path):
 
 def test_a_long_log_is_read_in_parts(tmp_path):
     path = tmp_path / "log.jsonl"
-    path.write_text(lines(*range(100)) + json.dumps({"step": 100, "text": "x" * 500}) + "\n" + "not JSON\n[1]\n")
+    path.write_text(
+        lines(*range(100)) + json.dumps({"step": 100, "text": "x" * 500}) + "\n" + "not JSON\n[1]\n"
+    )
     found, position, complete, parts = [], LogPosition(), False, 0
     while not complete:
         part = new_lines(path, position, most=256)
         assert not part.restarted
-        found, position, complete, parts = found + part.lines, part.position, part.complete, parts + 1
+        found, position, complete, parts = (
+            found + part.lines,
+            part.position,
+            part.complete,
+            parts + 1,
+        )
     assert steps(found) == list(range(101))
     assert [event_of(line) for line in found[-2:]] == [None, None]
     assert parts > 10

@@ -18,7 +18,13 @@ def recipe(*loggers: str, steps: int = 4) -> dict:
     return {
         "data": {"train": LETTERS, "valid": LETTERS, "target": {"tokenizer": "bytes"}},
         "model": {"decoder": {"kind": "rnn", "dim": 8}},
-        "train": {"max_steps": steps, "warmup_steps": 1, "validate_every": 2, "log_every": 2, "loggers": list(loggers)},
+        "train": {
+            "max_steps": steps,
+            "warmup_steps": 1,
+            "validate_every": 2,
+            "log_every": 2,
+            "loggers": list(loggers),
+        },
     }
 
 
@@ -61,7 +67,14 @@ def test_wandb_gets_the_metrics_of_the_log_and_resumes_its_run(tmp_path, wandb):
     train(recipe("wandb"), tmp_path / "run", cache=tmp_path / "cache")
     train(recipe("wandb", steps=6), tmp_path / "run", cache=tmp_path / "cache", resume=True)
     wanted = [
-        (line["step"], {f"{line['event']}/{key}": line[key] for key in line if key not in ("event", "step", "best")})
+        (
+            line["step"],
+            {
+                f"{line['event']}/{key}": line[key]
+                for key in line
+                if key not in ("event", "step", "best")
+            },
+        )
         for line in written(tmp_path / "run")
     ]
     assert wandb.logged == wanted
@@ -81,7 +94,9 @@ def test_a_failing_logger_warns_once_and_does_not_stop_the_run(fails, tmp_path, 
     wandb.fails, events = fails, []
     train(recipe("wandb"), tmp_path / "run", cache=tmp_path / "cache", on_event=events.append)
     warnings = [event["message"] for event in events if event["event"] == "warning"]
-    assert warnings == [f"wandb failed and is not used any more: RuntimeError('{fails}: no answer')"]
+    assert warnings == [
+        f"wandb failed and is not used any more: RuntimeError('{fails}: no answer')"
+    ]
     assert [line["step"] for line in written(tmp_path / "run")] == [2, 2, 4, 4]
     assert (tmp_path / "run" / "step-00000004").is_dir()
 
@@ -89,16 +104,20 @@ def test_a_failing_logger_warns_once_and_does_not_stop_the_run(fails, tmp_path, 
 def test_a_logger_that_cannot_start_is_refused_before_any_work(tmp_path, wandb, monkeypatch):
     wandb.fails = "init"
     with pytest.raises(
-        regard.InvalidArgument, match=r"wanted Weights & Biases to answer; got init: no answer\. Log in"
+        regard.InvalidArgument,
+        match=r"wanted Weights & Biases to answer; got init: no answer\. Log in",
     ):
         train(recipe("wandb"), tmp_path / "run", cache=tmp_path / "cache")
     for name, module in (("wandb", "wandb"), ("tensorboard", "torch.utils.tensorboard")):
         monkeypatch.setitem(sys.modules, module, None)
-        with pytest.raises(MissingExtra, match=rf"'{name}'\] needs the package '{name}'.*'regard\[{name}\]'"):
+        with pytest.raises(
+            MissingExtra, match=rf"'{name}'\] needs the package '{name}'.*'regard\[{name}\]'"
+        ):
             train(recipe(name), tmp_path / "run", cache=tmp_path / "cache")
     assert not (tmp_path / "cache").exists()
     with pytest.raises(
-        regard.InvalidRecipe, match=r"train\.loggers: wanted a list, each item one of 'tensorboard', 'wandb'"
+        regard.InvalidRecipe,
+        match=r"train\.loggers: wanted a list, each item one of 'tensorboard', 'wandb'",
     ):
         train(recipe("tensorbord"), tmp_path / "run", cache=tmp_path / "cache")
 
@@ -117,21 +136,28 @@ def test_tensorboard_gets_the_metrics(tmp_path, monkeypatch):
         def close(self):
             self.closed = True
 
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=Writer))
+    monkeypatch.setitem(
+        sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=Writer)
+    )
     train(recipe("tensorboard"), tmp_path / "run", cache=tmp_path / "cache")
     train(recipe("tensorboard", steps=6), tmp_path / "run", cache=tmp_path / "cache", resume=True)
     first, second = made
     assert first.folder == str(tmp_path / "run" / "tensorboard")
     assert (first.purge_step, second.purge_step) == (None, 5)
     assert first.closed
-    losses = [(line["event"] + "/loss", line["loss"], line["step"]) for line in written(tmp_path / "run")]
-    assert [scalar for scalar in first.scalars + second.scalars if scalar[0].endswith("/loss")] == losses
+    losses = [
+        (line["event"] + "/loss", line["loss"], line["step"]) for line in written(tmp_path / "run")
+    ]
+    assert [
+        scalar for scalar in first.scalars + second.scalars if scalar[0].endswith("/loss")
+    ] == losses
 
 
 @pytest.mark.filterwarnings("ignore")  # of the package and what it imports
 def test_the_real_tensorboard_reads_what_was_written(tmp_path):
     events = pytest.importorskip(
-        "tensorboard.backend.event_processing.event_accumulator", reason="the extra `tensorboard` is not installed"
+        "tensorboard.backend.event_processing.event_accumulator",
+        reason="the extra `tensorboard` is not installed",
     )
     train(recipe("tensorboard"), tmp_path / "run", cache=tmp_path / "cache")
     found = events.EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()

@@ -15,7 +15,12 @@ from regard.model.seq2seq import Seq2Seq
 from regard.recipe.recipe import Recipe
 from regard.training import losses
 from regard.training.config import TrainConfig
-from regard.training.losses import doubly_stochastic_penalty, logit_loss, plain_token_loss, token_loss
+from regard.training.losses import (
+    doubly_stochastic_penalty,
+    logit_loss,
+    plain_token_loss,
+    token_loss,
+)
 from regard.training.objective import Objective, no_dropout, repeat_batch
 from support.models import VOCABULARY, WIDTH, encoder, memory, one, source, words
 
@@ -37,7 +42,9 @@ def test_chunked_equals_plain(monkeypatch, rows, r_drop, label_smoothing):
     for function in (token_loss, plain_token_loss):
         value, nll = function(states, project, gold, label_smoothing=label_smoothing, r_drop=r_drop)
         assert not nll.requires_grad
-        found.append((value, nll, *torch.autograd.grad(value * 0.3, [states, project.weight, project.bias])))
+        found.append(
+            (value, nll, *torch.autograd.grad(value * 0.3, [states, project.weight, project.bias]))
+        )
     for got, wanted in zip(*found, strict=True):
         torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-5)
 
@@ -45,7 +52,10 @@ def test_chunked_equals_plain(monkeypatch, rows, r_drop, label_smoothing):
 def test_chunked_equals_plain_with_scaled_logits_without_bias():
     states, _, gold = inputs()
     project = Projection(states.shape[1], 50, bias=False, scaled=True)
-    losses = [function(states, project, gold, label_smoothing=0.1).loss for function in (token_loss, plain_token_loss)]
+    losses = [
+        function(states, project, gold, label_smoothing=0.1).loss
+        for function in (token_loss, plain_token_loss)
+    ]
     found = [(loss, *torch.autograd.grad(loss, [states, project.weight])) for loss in losses]
     for got, wanted in zip(*found, strict=True):
         torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-5)
@@ -59,17 +69,27 @@ def test_label_smoothing_includes_the_right_token():
     target[torch.arange(5), gold] += 1 - e
     wanted = -(target * logits.log_softmax(-1)).sum()
     torch.testing.assert_close(logit_loss(logits, gold, label_smoothing=e).loss, wanted)
-    assert "the right one included" in TrainConfig.__dataclass_fields__["label_smoothing"].metadata["doc"]
+    assert (
+        "the right one included"
+        in TrainConfig.__dataclass_fields__["label_smoothing"].metadata["doc"]
+    )
 
 
 def test_r_drop_adds_the_mean_of_both_divergences():
     states, project, gold = inputs()
     one, other = project(states).log_softmax(-1)[::2], project(states).log_softmax(-1)[1::2]
-    both = [torch.nn.functional.kl_div(a, b, reduction="sum", log_target=True) for a, b in ((one, other), (other, one))]
-    wanted = plain_token_loss(states, project, gold).loss + 3.0 * sum(both)  # each of two rows counts the mean of both
+    both = [
+        torch.nn.functional.kl_div(a, b, reduction="sum", log_target=True)
+        for a, b in ((one, other), (other, one))
+    ]
+    wanted = plain_token_loss(states, project, gold).loss + 3.0 * sum(
+        both
+    )  # each of two rows counts the mean of both
     torch.testing.assert_close(plain_token_loss(states, project, gold, r_drop=3.0).loss, wanted)
     twins = states.detach()[::2].repeat_interleave(2, 0)
-    torch.testing.assert_close(token_loss(twins, project, gold, r_drop=3.0).loss, token_loss(twins, project, gold).loss)
+    torch.testing.assert_close(
+        token_loss(twins, project, gold, r_drop=3.0).loss, token_loss(twins, project, gold).loss
+    )
 
 
 def test_r_drop_repeats_cached_features_under_autocast():
@@ -95,7 +115,9 @@ def test_impossible_tokens_have_a_finite_loss():
     project.bias.data[3] = -1e4
     value = token_loss(states, project, torch.full_like(gold, 3)).loss
     assert value.isfinite()
-    torch.testing.assert_close(value, plain_token_loss(states, project, torch.full_like(gold, 3)).loss)
+    torch.testing.assert_close(
+        value, plain_token_loss(states, project, torch.full_like(gold, 3)).loss
+    )
 
 
 def test_in_low_precision_the_sum_is_float32():
@@ -106,7 +128,10 @@ def test_in_low_precision_the_sum_is_float32():
     assert value.dtype == torch.float32
     assert project.weight.grad.dtype == torch.float32
     torch.testing.assert_close(
-        value, plain_token_loss(states, project, gold, label_smoothing=0.1).loss, rtol=2e-2, atol=0.0
+        value,
+        plain_token_loss(states, project, gold, label_smoothing=0.1).loss,
+        rtol=2e-2,
+        atol=0.0,
     )
 
 
@@ -138,7 +163,13 @@ def test_the_penalty_equals_its_definition():
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"context_gate": True}, {"attention": "luong"}, {"attention": "luong", "input_feeding": True}]
+    "options",
+    [
+        {},
+        {"context_gate": True},
+        {"attention": "luong"},
+        {"attention": "luong", "input_feeding": True},
+    ],
 )
 def test_the_penalty_uses_the_weights_of_the_forward_pass(options):
     """Equal to the captured weights; padding of targets and sources does not count."""
@@ -153,7 +184,10 @@ def test_the_penalty_uses_the_weights_of_the_forward_pass(options):
     assert (tokens, carried) == (count, None)
     torch.testing.assert_close(nll, plain)
     torch.testing.assert_close(loss.detach(), plain + 0.7 * penalty)
-    alone = [Batch(one(read, i), one(TARGETS, i), int(TARGETS.lengths[i]) - 1, torch.arange(1)) for i in range(3)]
+    alone = [
+        Batch(one(read, i), one(TARGETS, i), int(TARGETS.lengths[i]) - 1, torch.arange(1))
+        for i in range(3)
+    ]
     torch.testing.assert_close(loss, sum(penalised(model, each)[0] for each in alone))
 
 
@@ -165,7 +199,9 @@ def test_the_penalty_spreads_attention_evenly():
 
     def penalty():
         weights = []
-        decoder.carry(TARGETS.ids[:, :-1], decoder.start(everywhere, batch=len(TARGETS.ids)), weights)
+        decoder.carry(
+            TARGETS.ids[:, :-1], decoder.start(everywhere, batch=len(TARGETS.ids)), weights
+        )
         return doubly_stochastic_penalty(torch.cat(weights, 1), there, everywhere.mask)
 
     with torch.autocast("cpu", torch.bfloat16):
@@ -194,9 +230,14 @@ def test_a_penalty_without_attention_is_refused(name):
     model, train = REFUSED[name]
     data = {"synthetic": "copy", "source": {"tokenizer": "bytes"}, "target": {"tokenizer": "bytes"}}
     model = {"encoder": {"kind": "rnn"}, "decoder": {"kind": "rnn"}} | model
-    table = {"data": data, "model": {k: v for k, v in model.items() if v}, "train": {"doubly_stochastic": 0.5} | train}
+    table = {
+        "data": data,
+        "model": {k: v for k, v in model.items() if v},
+        "train": {"doubly_stochastic": 0.5} | train,
+    }
     with pytest.raises(
-        regard.InvalidRecipe, match=r"train\.doubly_stochastic: wanted (0 unless a rec|nothing with scheduled_sampling)"
+        regard.InvalidRecipe,
+        match=r"train\.doubly_stochastic: wanted (0 unless a rec|nothing with scheduled_sampling)",
     ):
         Recipe.of(table)
 
@@ -212,7 +253,9 @@ def test_log_softmax_is_in_float32_whatever_the_logits_are():
 
 
 def test_dropout_is_off_in_every_module_and_on_again_after():
-    model = torch.nn.ModuleList([torch.nn.GRU(3, 3, num_layers=2, dropout=0.5), torch.nn.Dropout(0.5)]).train()
+    model = torch.nn.ModuleList(
+        [torch.nn.GRU(3, 3, num_layers=2, dropout=0.5), torch.nn.Dropout(0.5)]
+    ).train()
     with no_dropout(model):
         assert (model[0].dropout, model[0].training, model[1].training) == (0.0, True, False)
         x = torch.randn(2, 4, 3)

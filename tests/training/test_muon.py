@@ -23,7 +23,9 @@ def test_updates_and_state_are_those_of_pytorch():
     for one, other, before in zip(ours, theirs, weights, strict=True):
         if one is not ours[1]:
             change = (other - before).detach()
-            assert float((one - other).detach().norm()) < 0.02 * float(change.norm())  # products in bfloat16
+            assert float((one - other).detach().norm()) < 0.02 * float(
+                change.norm()
+            )  # products in bfloat16
     mine, other = (optimizer.state_dict()["state"] for optimizer in optimizers)
     assert mine.keys() == other.keys()
     for number, state in mine.items():
@@ -34,7 +36,9 @@ def test_updates_and_state_are_those_of_pytorch():
 def test_singular_values_become_nearly_one():
     x = torch.randn(3, 16, 40)
     for matrices in (x, x.mT):
-        found = torch.linalg.svdvals(orthogonalize(matrices, (3.4445, -4.7750, 2.0315), 5, 1e-7).float())
+        found = torch.linalg.svdvals(
+            orthogonalize(matrices, (3.4445, -4.7750, 2.0315), 5, 1e-7).float()
+        )
         assert found.shape == (3, 16)
         assert 0.6 < float(found.min()) < float(found.max()) < 1.3
 

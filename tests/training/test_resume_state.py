@@ -26,7 +26,9 @@ STATE = asdict(RunState(history=ValidationHistory(best=2.0, best_step=1)))
 
 @pytest.mark.parametrize("place", list(leaves(STATE)), ids=lambda place: ".".join(place))
 def test_progress_of_other_types_is_refused(place):
-    assert RunState.from_dict(json.loads(json.dumps(STATE)), WHERE) == RunState(history=ValidationHistory(2.0, 1))
+    assert RunState.from_dict(json.loads(json.dumps(STATE)), WHERE) == RunState(
+        history=ValidationHistory(2.0, 1)
+    )
     for value in HOSTILE:
         changed = json.loads(json.dumps(STATE))
         put(changed, place, value)
@@ -48,7 +50,8 @@ def _valid(key, value) -> bool:
 
 
 @pytest.mark.parametrize(
-    "history", [None, [], {"best_step": "1"}, {"best_step": ["a"]}, {"best_step": 2**70}, {"best_step": -1}]
+    "history",
+    [None, [], {"best_step": "1"}, {"best_step": ["a"]}, {"best_step": 2**70}, {"best_step": -1}],
 )
 def test_a_run_with_a_forged_best_step_is_refused(tmp_path, history):
     folder = forge(tmp_path / "step-00000001", "config.json", lambda config: None)
@@ -118,7 +121,13 @@ def test_a_run_without_its_optimizer_state_is_not_resumed(tmp_path):
     (folder / "training.safetensors").write_bytes(save({}))
     rehashed(folder)
     with pytest.raises(regard.CheckpointRefused, match="optimizer state"):
-        regard.train(recipe, tmp_path / "run", changes=["train.max_steps=2"], resume=True, cache=tmp_path / "cache")
+        regard.train(
+            recipe,
+            tmp_path / "run",
+            changes=["train.max_steps=2"],
+            resume=True,
+            cache=tmp_path / "cache",
+        )
 
 
 @pytest.mark.parametrize("key", ["threads", "torch", "regard", "processor", "processes"])
@@ -143,7 +152,11 @@ def test_a_resume_in_another_environment_says_so(key, tmp_path):
     try:
         interrupted(recipe, run, 4, tmp_path / "cache", resume=True, on_event=events.append)
         warnings = [event["message"] for event in events if event["event"] == "warning"]
-        wanted = f"threads {threads + 1} for {threads}" if key == "threads" else f"{key} {was[key]} for 0.0.7"
+        wanted = (
+            f"threads {threads + 1} for {threads}"
+            if key == "threads"
+            else f"{key} {was[key]} for 0.0.7"
+        )
         assert [wanted in message for message in warnings] == [True]
         events.clear()
         regard.train(recipe, run, cache=tmp_path / "cache", resume=True, on_event=events.append)
@@ -167,4 +180,6 @@ def test_an_update_that_is_not_finite_is_skipped_without_waiting():
     """By PyTorch's fused AdamW, which reads on the device whether to skip: the others wait for it."""
     optimizer = Optimizer(LinearModel(2, 3), TrainConfig())
     assert optimizer.adamw is not None
-    assert [group["fused"] for group in optimizer.adamw.param_groups] == [True] * len(optimizer.adamw.param_groups)
+    assert [group["fused"] for group in optimizer.adamw.param_groups] == [True] * len(
+        optimizer.adamw.param_groups
+    )

@@ -64,7 +64,9 @@ def critic(given: Recipe, folder):
 def test_features_of_images_keep_the_references_of_each_image():
     """A reward compares with all captions of an image, also where its features take the place of its pixels."""
     words = train_tokenizer("words", ["a red circle", "one circle", "a blue cross"], 50, False)
-    rows = [[START, *words.encode(text), END] for text in ("a red circle", "one circle", "a blue cross")]
+    rows = [
+        [START, *words.encode(text), END] for text in ("a red circle", "one circle", "a blue cross")
+    ]
     targets = TextColumn(np.concatenate(rows), np.cumsum([len(row) for row in rows]))
     images = ImageColumn(np.zeros((2, 4, 4, 3), np.uint8), np.array([0, 0, 1]))
     features = FeatureColumn(images, np.zeros((2, 1, 1, 3), np.float16))
@@ -87,10 +89,18 @@ def test_advantages_are_cider_less_that_of_the_greedy_output(decoder, tmp_path, 
     assert torch.equal(advantages, same)
     assert not torch.equal(sampled.ids, sampler(model, batch, 8)[0].ids)
     assert advantages.shape == (8,)
-    gold = [Hypothesis(tuple(data.train.target.row(row)[1:-1].tolist()), None, None, END) for row in range(8)]
+    gold = [
+        Hypothesis(tuple(data.train.target.row(row)[1:-1].tolist()), None, None, END)
+        for row in range(8)
+    ]
     best = [sampler.reward(row, each) for row, each in enumerate(gold)]
-    assert min(best) > 9.0  # the only reference itself: ten, or a little less where an order has no rare n-gram
-    broken = [sampler.reward(row, Hypothesis(each.tokens, None, None, None)) for row, each in enumerate(gold)]
+    assert (
+        min(best) > 9.0
+    )  # the only reference itself: ten, or a little less where an order has no rare n-gram
+    broken = [
+        sampler.reward(row, Hypothesis(each.tokens, None, None, None))
+        for row, each in enumerate(gold)
+    ]
     assert all(cut < whole for cut, whole in zip(broken, best, strict=True))  # it did not end
     assert sampler.reward.references[0][0][-1] == STOP
 
@@ -104,14 +114,18 @@ def test_of_several_samples_the_others_are_the_baseline(tmp_path, few):
     sampled, advantages = sampler(model, batch, 7)
     assert len(rewards) == len(sampled.ids) == 24  # no greedy outputs
     by_source = torch.tensor(rewards).view(8, 3)
-    wanted = by_source - torch.stack([by_source[:, [1, 2]], by_source[:, [0, 2]], by_source[:, [0, 1]]], 1).mean(2)
+    wanted = by_source - torch.stack(
+        [by_source[:, [1, 2]], by_source[:, [0, 2]], by_source[:, [0, 1]]], 1
+    ).mean(2)
     torch.testing.assert_close(advantages.view(8, 3), wanted, atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(advantages.view(8, 3).sum(1), torch.zeros(8), atol=1e-4, rtol=0)
     # Each sample's log-probability is that of its own source.
     objective = Objective(sampler=lambda model, batch, step: (sampled, advantages))
     loss = objective(model.eval(), batch)
     sources = batch.source.repeat_interleave(3, 0)
-    log_p = model.log_probabilities(sources, sampled.ids).masked_fill(~sampled.mask[:, 1:], 0.0).sum(1)
+    log_p = (
+        model.log_probabilities(sources, sampled.ids).masked_fill(~sampled.mask[:, 1:], 0.0).sum(1)
+    )
     torch.testing.assert_close(loss.loss, -(log_p * advantages).sum(), atol=1e-3, rtol=1e-4)
     with pytest.raises(InvalidRecipe, match=r"train.reward_samples: wanted 1 without reward"):
         recipe(reward_samples=3)
@@ -132,7 +146,11 @@ def test_the_rewarded_distribution_has_the_temperature_of_the_samples(tmp_path, 
     model, batch, sampled, advantages, given = sampled_batch(tmp_path)
     cold = Objective(sampler=given, reward_temperature=0.5)(model.eval(), batch).loss
     logits = model(batch.source, sampled.ids[:, :-1]) / 0.5
-    log_p = logits.log_softmax(-1).gather(2, sampled.ids[:, 1:, None])[..., 0].masked_fill(~sampled.mask[:, 1:], 0.0)
+    log_p = (
+        logits.log_softmax(-1)
+        .gather(2, sampled.ids[:, 1:, None])[..., 0]
+        .masked_fill(~sampled.mask[:, 1:], 0.0)
+    )
     torch.testing.assert_close(cold, -(log_p.sum(1) * advantages).sum(), atol=1e-3, rtol=1e-4)
     sampler, _, _ = critic(recipe("transformer", reward="cider"), tmp_path)
     sampler.temperature = 1e-4  # only the most likely token is left
@@ -221,14 +239,18 @@ def test_outputs_of_higher_reward_become_more_probable(tmp_path, few):
 
     gold = gradient(Objective())
     for worth in (1.0, -0.5):
-        own = Objective(sampler=lambda model, batch, step, worth=worth: (batch.targets, torch.full((8,), worth)))
+        own = Objective(
+            sampler=lambda model, batch, step, worth=worth: (batch.targets, torch.full((8,), worth))
+        )
         assert torch.allclose(gradient(own), worth * gold, atol=1e-5)
     first = torch.zeros(8).index_fill(0, torch.tensor([0]), 1.0)
     alone = gradient(Objective(sampler=lambda model, batch, step: (batch.targets, first)))
     short = Tokens(batch.targets.ids[:1], batch.targets.lengths[:1])
     logits = model(batch.source[:1], short.ids[:, :-1])[short.mask[:, 1:]]
     model.zero_grad()
-    torch.nn.functional.cross_entropy(logits, short.ids[:, 1:][short.mask[:, 1:]], reduction="sum").backward()
+    torch.nn.functional.cross_entropy(
+        logits, short.ids[:, 1:][short.mask[:, 1:]], reduction="sum"
+    ).backward()
     expected = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
     assert torch.allclose(alone, expected, atol=1e-5)
 
@@ -249,7 +271,13 @@ def learned(folder, run: str, resume: bool = False, dropout: float = 0.0, **sett
             "encoder": {"kind": "label", "dim": 16},
             "decoder": {**DECODERS["blind"], "dim": 24, "dropout": dropout},
         },
-        "train": {**TRAIN, "warmup_steps": 1, "lr_schedule": "constant", "validate_every": 1000, **settings},
+        "train": {
+            **TRAIN,
+            "warmup_steps": 1,
+            "lr_schedule": "constant",
+            "validate_every": 1000,
+            **settings,
+        },
         "decode": {"max_length": 8},
     }
     rows = list(CAPTIONS.items()) * (12 if "reward" in settings else 1)
@@ -263,7 +291,12 @@ def test_reward_rises(tmp_path, dropout, first, gain):
     With dropout too: log-probabilities must be those without dropout, from which the captions were sampled.
     """
     before = learned(tmp_path, "first", dropout=dropout, max_steps=first)
-    more = {"max_steps": 30, "learning_rate": 4e-3, "batch_tokens": 2000, "init_from": str(tmp_path / "first")}
+    more = {
+        "max_steps": 30,
+        "learning_rate": 4e-3,
+        "batch_tokens": 2000,
+        "init_from": str(tmp_path / "first"),
+    }
     after = learned(tmp_path, "second", dropout=dropout, reward="cider", **more)
     asked, gold = list(CAPTIONS) * 50, [[caption] for caption in CAPTIONS.values()] * 50
     drawn = [score("cider", made.predict(asked, sample=True), gold) for made in (before, after)]
@@ -277,14 +310,21 @@ def test_a_resumed_run_ends_with_the_same_weights(tmp_path):
     whole = learned(tmp_path, "whole", max_steps=6, **given)
     learned(tmp_path, "parts", max_steps=3, **given)
     parts = learned(tmp_path, "parts", max_steps=6, resume=True, **given)
-    for (name, one), other in zip(whole.model.named_parameters(), parts.model.parameters(), strict=True):
+    for (name, one), other in zip(
+        whole.model.named_parameters(), parts.model.parameters(), strict=True
+    ):
         assert torch.equal(one, other), name
 
 
 def test_training_in_bfloat16(tmp_path):
     """Weights cast by autocast without gradients must not be reused with gradients."""
     first = learned(tmp_path, "first", max_steps=2)
-    more = {"reward": "cider", "init_from": str(tmp_path / "first"), "precision": "bfloat16", "batch_tokens": 2000}
+    more = {
+        "reward": "cider",
+        "init_from": str(tmp_path / "first"),
+        "precision": "bfloat16",
+        "batch_tokens": 2000,
+    }
     second = learned(tmp_path, "second", max_steps=2, **more)
     weights = zip(first.model.named_parameters(), second.model.parameters(), strict=True)
     still = [name for (name, one), other in weights if torch.equal(one, other)]
@@ -294,10 +334,16 @@ def test_training_in_bfloat16(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"reward_temperature": 0.5}, "train.reward_temperature: wanted 1.0 without reward; got 0.5"),
+        (
+            {"reward_temperature": 0.5},
+            "train.reward_temperature: wanted 1.0 without reward; got 0.5",
+        ),
         ({"reward_likelihood": 0.1}, "train.reward_likelihood: wanted 0.0 without reward; got 0.1"),
         ({"reward_dropout": True}, "train.reward_dropout: wanted False without reward; got True"),
-        ({"reward": "cider", "reward_temperature": 0.0}, "train.reward_temperature: wanted a number above 0"),
+        (
+            {"reward": "cider", "reward_temperature": 0.0},
+            "train.reward_temperature: wanted a number above 0",
+        ),
         ({"reward": "cider", "r_drop": 1.0}, "train.r_drop: wanted nothing with reward"),
     ],
 )
@@ -313,8 +359,16 @@ WRONG = {
         {},
         "train.reward: wanted nothing unless",
     ),
-    "no source": ({"model": {"decoder": {"kind": "rnn"}}}, {}, "train.reward: wanted nothing unless"),
-    "forcing": ({}, {"scheduled_sampling": {}}, "train.reward: wanted nothing with scheduled_sampling"),
+    "no source": (
+        {"model": {"decoder": {"kind": "rnn"}}},
+        {},
+        "train.reward: wanted nothing unless",
+    ),
+    "forcing": (
+        {},
+        {"scheduled_sampling": {}},
+        "train.reward: wanted nothing with scheduled_sampling",
+    ),
 }
 
 
@@ -322,4 +376,6 @@ WRONG = {
 def test_recipes_without_a_reward_are_refused(case):
     changed, settings, message = WRONG[case]
     with pytest.raises(InvalidRecipe, match=message):
-        Recipe.of({**recipe().as_dict(), **changed, "train": {**TRAIN, "reward": "cider", **settings}})
+        Recipe.of(
+            {**recipe().as_dict(), **changed, "train": {**TRAIN, "reward": "cider", **settings}}
+        )

@@ -125,7 +125,9 @@ def test_resumed_equals_uninterrupted(name, tmp_path, cache, whole):
     assert log(whole) == log(tmp_path / "parts")
 
 
-@pytest.mark.parametrize("decoder", [TRANSFORMER, RNN, CONV], ids=["transformer", "rnn carried", "conv"])
+@pytest.mark.parametrize(
+    "decoder", [TRANSFORMER, RNN, CONV], ids=["transformer", "rnn carried", "conv"]
+)
 def test_a_language_model_resumes_exactly(decoder, tmp_path, cache, text):
     changes = {"carry_state": True} if decoder is RNN else {}
     recipe = {"data": text, "model": {"decoder": decoder}, "train": SHORT | changes}
@@ -146,9 +148,9 @@ def test_a_run_ends_after_its_epochs(tmp_path, cache):
     corpus = prepare(recipe, cache).train
     planned = len(list(batches_module.plan(corpus, budget=512, seed=1, epoch=0)))
     assert epochs(recipe, corpus).total_steps == 2 * planned
-    assert epochs(read_recipe(epochs_recipe(max_epochs=2, accumulate_steps=3)), corpus).total_steps == 2 * -(
-        -planned // 3
-    )
+    assert epochs(
+        read_recipe(epochs_recipe(max_epochs=2, accumulate_steps=3)), corpus
+    ).total_steps == 2 * -(-planned // 3)
     train(recipe, tmp_path, cache=cache)
     assert regular_steps(tmp_path) == [2 * planned]
     assert [(line["event"], line["step"]) for line in log(tmp_path)] == [
@@ -178,22 +180,32 @@ def test_stopped_after_the_last_update_a_run_of_epochs_ends_the_same(tmp_path, c
 @pytest.mark.parametrize("log_every", [1, 1000])
 def test_the_throughput_of_each_line_is_of_its_own_time(log_every, tmp_path, cache):
     """Also of the last line of a run of epochs, which ends before the next is due: no line took longer than the run."""
-    recipe = table(max_steps=None, max_epochs=1, batch_tokens=512, validate_every=1000, log_every=log_every)
+    recipe = table(
+        max_steps=None, max_epochs=1, batch_tokens=512, validate_every=1000, log_every=log_every
+    )
     events, began = [], time.perf_counter()
     train(recipe, tmp_path, cache=cache, on_event=events.append)
     took = time.perf_counter() - began
     lines = [event for event in events if event["event"] == "train"]
     assert (len(lines) == 1) == (log_every == 1000)
-    state = json.loads((store.step_folder(tmp_path, store.steps(tmp_path)[-1]) / "training.json").read_text())
+    state = json.loads(
+        (store.step_folder(tmp_path, store.steps(tmp_path)[-1]) / "training.json").read_text()
+    )
     fewest = state["tokens"] / len(lines) / 4  # of a line: batches differ in size
     assert all(line["tokens_per_second"] > fewest / took for line in lines)
 
 
 def test_a_line_of_the_log_has_the_rate_of_its_last_update(tmp_path, cache):
-    train(table(RNN, RNN, max_steps=6, learning_rate=0.01, lr_schedule="linear"), tmp_path, cache=cache)
+    train(
+        table(RNN, RNN, max_steps=6, learning_rate=0.01, lr_schedule="linear"),
+        tmp_path,
+        cache=cache,
+    )
     lines = [line for line in log(tmp_path) if line["event"] == "train"]
     assert [line["step"] for line in lines] == [2, 4, 6]
-    assert [line["rate"] for line in lines] == pytest.approx([0.005, 0.01, 0.0])  # warmed up in four steps
+    assert [line["rate"] for line in lines] == pytest.approx(
+        [0.005, 0.01, 0.0]
+    )  # warmed up in four steps
 
 
 def test_steps_or_epochs_whichever_comes_first(tmp_path, cache):
@@ -201,7 +213,9 @@ def test_steps_or_epochs_whichever_comes_first(tmp_path, cache):
     assert TrainConfig(max_epochs=3).max_steps is None
     train(table(max_steps=3, max_epochs=2, warmup_steps=1), tmp_path / "steps", cache=cache)
     assert store.steps(tmp_path / "steps") == [3]
-    recipe = read_recipe(epochs_recipe(max_epochs=1) | {"train": SHORT | {"max_steps": 500, "max_epochs": 1}})
+    recipe = read_recipe(
+        epochs_recipe(max_epochs=1) | {"train": SHORT | {"max_steps": 500, "max_epochs": 1}}
+    )
     expected = epochs(recipe, prepare(recipe, cache).train).total_steps
     assert expected < 500
     train(recipe, tmp_path / "epochs", cache=cache)
@@ -218,10 +232,14 @@ def test_muon_trains_hidden_matrices_only(tmp_path, cache):
     assert not matrices & others
     assert "encoder.stack.layers.0.ffn.up.weight" in matrices
     assert "decoder.stack.layers.0.cross_attn.q_proj.weight" in matrices
-    assert not any("embed" in name or "project" in name or name.endswith("bias") for name in matrices)
+    assert not any(
+        "embed" in name or "project" in name or name.endswith("bias") for name in matrices
+    )
     made.fit()
     saved = optimizer.state_tensors()
-    assert {key.partition(".")[2] for key in saved if key.startswith("momentum_buffer.")} == matrices
+    assert {
+        key.partition(".")[2] for key in saved if key.startswith("momentum_buffer.")
+    } == matrices
     assert {key.partition(".")[2] for key in saved if key.startswith("exp_avg.")} == others
     with pytest.raises(regard.InvalidRecipe, match=r"train.fsdp: wanted nothing with optimizer"):
         read_recipe(table(optimizer="muon", fsdp=True))
@@ -241,7 +259,9 @@ def trainer(recipe: Recipe, cache: Path, run: Path, **options) -> Trainer:
 @pytest.mark.parametrize("r_drop", [0.0, 2.0])
 def test_accumulated_batches_weigh_by_their_tokens(r_drop, tmp_path, cache):
     """The gradient of an update of three batches is that of the mean over all their tokens."""
-    recipe = read_recipe(table(dropout_free(), dropout_free(), accumulate_steps=3, clip_norm=1e9, r_drop=r_drop))
+    recipe = read_recipe(
+        table(dropout_free(), dropout_free(), accumulate_steps=3, clip_norm=1e9, r_drop=r_drop)
+    )
     made = trainer(recipe, cache, tmp_path)
     group = next(made._groups())
     assert len({batch.tokens for batch in group}) > 1
@@ -262,10 +282,15 @@ NOTHING = {
 
 
 @pytest.mark.parametrize("name", NOTHING)
-@pytest.mark.parametrize("changes", [{}, {"r_drop": 1.0, "ema_decay": 0.9}, {"accumulate_steps": 2}], ids=str)
+@pytest.mark.parametrize(
+    "changes", [{}, {"r_drop": 1.0, "ema_decay": 0.9}, {"accumulate_steps": 2}], ids=str
+)
 def test_batches_without_predictions_change_no_weight(name, changes, tmp_path, cache):
     empty, target = NOTHING[name]
-    texts, changes = ["abc def", "ghi jkl"] * 20 + empty, {"batch_tokens": 64, "weight_decay": 0.1} | changes
+    texts, changes = (
+        ["abc def", "ghi jkl"] * 20 + empty,
+        {"batch_tokens": 64, "weight_decay": 0.1} | changes,
+    )
     recipe = read_recipe(hidden_tokens(texts, target, tmp_path / "text.txt", **changes))
     made = trainer(recipe, cache, tmp_path)
     update, still = made._update, []
@@ -283,9 +308,16 @@ def test_batches_without_predictions_change_no_weight(name, changes, tmp_path, c
 
 
 KINDS = {
-    "text": ({"encoder": TRANSFORMER | {"dropout": 0.3}, "decoder": TRANSFORMER | {"dropout": 0.3}}, "vocab_size"),
+    "text": (
+        {"encoder": TRANSFORMER | {"dropout": 0.3}, "decoder": TRANSFORMER | {"dropout": 0.3}},
+        "vocab_size",
+    ),
     "label": (
-        {"encoder": TRANSFORMER | {"dropout": 0.3}, "pool": {"kind": "mean"}, "source_vocab_size": 30},
+        {
+            "encoder": TRANSFORMER | {"dropout": 0.3},
+            "pool": {"kind": "mean"},
+            "source_vocab_size": 30,
+        },
         "num_labels",
     ),
 }
@@ -303,11 +335,18 @@ def test_r_drop_is_of_two_forward_passes(kind):
     batch = Batch(source, targets, 12 if kind == "text" else 3, torch.arange(3))
     double = regard.Tokens(source.ids.repeat(2, 1), source.lengths.repeat(2))
     torch.manual_seed(1)
-    logits = model(double, ids[:, :-1].repeat(2, 1)).flatten(0, 1) if kind == "text" else model(double)
+    logits = (
+        model(double, ids[:, :-1].repeat(2, 1)).flatten(0, 1) if kind == "text" else model(double)
+    )
     one, other = logits.log_softmax(-1).chunk(2)
     gold = ids[:, 1:].flatten() if kind == "text" else ids[:, 0]
-    losses = [F.cross_entropy(reading, gold, reduction="sum", label_smoothing=0.1) for reading in (one, other)]
-    apart = [F.kl_div(a, b, reduction="sum", log_target=True) for a, b in ((one, other), (other, one))]
+    losses = [
+        F.cross_entropy(reading, gold, reduction="sum", label_smoothing=0.1)
+        for reading in (one, other)
+    ]
+    apart = [
+        F.kl_div(a, b, reduction="sum", log_target=True) for a, b in ((one, other), (other, one))
+    ]
     assert sum(apart).item() > 0.01
     torch.manual_seed(1)
     loss, nll, count, _ = Objective(0.1, r_drop=2.0)(model, batch)
@@ -328,7 +367,9 @@ def test_without_dropout_r_drop_changes_nothing(masked):
     for r_drop in (0.0, 5.0):
         torch.manual_seed(0)
         loss, nll, count, _ = Objective(0.1, r_drop=r_drop)(model, batch)
-        found.append((loss, nll, torch.tensor(count), *torch.autograd.grad(loss, list(model.parameters()))))
+        found.append(
+            (loss, nll, torch.tensor(count), *torch.autograd.grad(loss, list(model.parameters())))
+        )
     for once, both in zip(*found, strict=True):
         torch.testing.assert_close(both, once, atol=1e-5, rtol=1e-4)
 
@@ -366,16 +407,27 @@ def test_an_epoch_of_batches_of_all_lengths(cache, text):
     recipe = read_recipe(table(mixed_lengths=True))
     corpus = prepare(recipe, cache).train
     found = [batch.rows.tolist() for batch in epochs(recipe, corpus)(2, 1)]
-    wanted = [rows.tolist() for rows in batches_module.plan(corpus, budget=256, seed=1, epoch=2, mixed=True)]
+    wanted = [
+        rows.tolist()
+        for rows in batches_module.plan(corpus, budget=256, seed=1, epoch=2, mixed=True)
+    ]
     assert found == wanted[1:]
-    with pytest.raises(regard.InvalidRecipe, match=r"train.mixed_lengths: wanted nothing with packed"):
+    with pytest.raises(
+        regard.InvalidRecipe, match=r"train.mixed_lengths: wanted nothing with packed"
+    ):
         read_recipe(table(mixed_lengths=True, packed=True))
-    with pytest.raises(regard.InvalidRecipe, match=r"train.mixed_lengths: wanted false with running text"):
-        read_recipe({"data": text, "model": {"decoder": TRANSFORMER}, "train": {"mixed_lengths": True}})
+    with pytest.raises(
+        regard.InvalidRecipe, match=r"train.mixed_lengths: wanted false with running text"
+    ):
+        read_recipe(
+            {"data": text, "model": {"decoder": TRANSFORMER}, "train": {"mixed_lengths": True}}
+        )
 
 
 def test_r_drop_is_refused_with_scheduled_sampling():
-    with pytest.raises(regard.InvalidRecipe, match=r"train.r_drop: wanted nothing with scheduled_sampling"):
+    with pytest.raises(
+        regard.InvalidRecipe, match=r"train.r_drop: wanted nothing with scheduled_sampling"
+    ):
         read_recipe(table(RNN, RNN, r_drop=1.0, scheduled_sampling={"teacher_forcing": 0.5}))
 
 
@@ -395,7 +447,9 @@ def test_validation_carries_the_state_to_the_end_of_the_text(rows):
     ends = [*(length * (lane + 1) for lane in range(rows - 1)), 199]
     with torch.no_grad():
         losses = [
-            F.cross_entropy(model(None, text[None, start:end])[0], text[start + 1 : end + 1], reduction="sum")
+            F.cross_entropy(
+                model(None, text[None, start:end])[0], text[start + 1 : end + 1], reduction="sum"
+            )
             for start, end in zip([0, *ends], ends, strict=False)
         ]
     found = mean_loss(model, corpus, budget=16 * rows, carry=True)
@@ -408,7 +462,9 @@ def test_validation_carries_the_state_to_the_end_of_the_text(rows):
 def test_contexts_that_overlap_predict_each_token_once_with_more_before_it(overlap):
     model, corpus = recurrent_reader()
     text, total = torch.from_numpy(corpus.target.ids.astype(np.int64)), 0.0
-    for position in range(1, 200):  # the token at a position is predicted in the first context that reaches it
+    for position in range(
+        1, 200
+    ):  # the token at a position is predicted in the first context that reaches it
         context = max(0, -(-(position - 16) // (16 - overlap)))
         start = context * (16 - overlap)
         total -= float(model.log_probabilities(None, text[None, start : position + 1])[0, -1])
@@ -417,7 +473,9 @@ def test_contexts_that_overlap_predict_each_token_once_with_more_before_it(overl
     assert abs(found - mean_loss(model, corpus, budget=48)) > 1e-4
 
 
-def test_an_overlap_of_contexts_is_evaluated_and_refused_where_it_means_nothing(tmp_path, cache, text):
+def test_an_overlap_of_contexts_is_evaluated_and_refused_where_it_means_nothing(
+    tmp_path, cache, text
+):
     settings = SHORT | {"evaluation_overlap": 4}
     recipe = {"data": text, "model": {"decoder": TRANSFORMER}, "train": settings}
     model = train(recipe, tmp_path / "run", cache=cache)
@@ -430,7 +488,9 @@ def test_an_overlap_of_contexts_is_evaluated_and_refused_where_it_means_nothing(
     ):
         with pytest.raises(regard.InvalidRecipe, match=reason):
             read_recipe({"data": text, "model": {"decoder": RNN}, "train": SHORT | changes})
-    with pytest.raises(regard.InvalidRecipe, match=r"train.evaluation_overlap: wanted 0 without running text"):
+    with pytest.raises(
+        regard.InvalidRecipe, match=r"train.evaluation_overlap: wanted 0 without running text"
+    ):
         read_recipe(table(RNN, RNN, evaluation_overlap=1))
 
 
@@ -452,11 +512,15 @@ def test_without_a_gpu_cuda_graphs_warn_and_change_nothing(tmp_path, cache, text
     train(again, tmp_path / "replayed", cache=cache, on_event=events.append)
     assert same(weights(tmp_path / "launched"), weights(tmp_path / "replayed"))
     assert [
-        e["message"] for e in events if e["event"] == "warning" and "train.cuda_graphs: wanted a GPU" in e["message"]
+        e["message"]
+        for e in events
+        if e["event"] == "warning" and "train.cuda_graphs: wanted a GPU" in e["message"]
     ]
 
 
-def test_a_replayed_graph_reads_the_current_batch_and_no_padding(tmp_path, cache, text, monkeypatch):
+def test_a_replayed_graph_reads_the_current_batch_and_no_padding(
+    tmp_path, cache, text, monkeypatch
+):
     """The text's last context is a shorter row in a batch whose shape may be that of a recorded one.
 
     The stand-in for a CUDA graph computes again from the current content of the recorded tensors.
@@ -479,24 +543,38 @@ def test_a_replayed_graph_reads_the_current_batch_and_no_padding(tmp_path, cache
 
     def called(self, batch, compute):
         self.enabled = True
-        padded.append((batch.targets.ids.shape,) in self.recorded and int(batch.targets.lengths.min()) < 49)
+        padded.append(
+            (batch.targets.ids.shape,) in self.recorded and int(batch.targets.lengths.min()) < 49
+        )
         return before(self, batch, compute)
 
     monkeypatch.setattr(graphed_update, "RecordedBatch", static)
     monkeypatch.setattr(cuda_graphs, "capture", lambda work, **_: work)
     monkeypatch.setattr(GraphedUpdate, "__call__", called)
-    train(recipe | {"train": recipe["train"] | {"cuda_graphs": True}}, tmp_path / "replayed", cache=cache)
+    train(
+        recipe | {"train": recipe["train"] | {"cuda_graphs": True}},
+        tmp_path / "replayed",
+        cache=cache,
+    )
     assert recorded
     assert any(padded)
     assert same(weights(tmp_path / "launched"), weights(tmp_path / "replayed"))
 
 
 def test_cuda_graphs_are_refused_where_shapes_differ(text):
-    with pytest.raises(regard.InvalidRecipe, match=r"train.cuda_graphs: wanted false unless batches are packed"):
+    with pytest.raises(
+        regard.InvalidRecipe, match=r"train.cuda_graphs: wanted false unless batches are packed"
+    ):
         read_recipe(table(cuda_graphs=True))
-    with pytest.raises(regard.InvalidRecipe, match=r"train.cuda_graphs: wanted nothing with accumulate"):
+    with pytest.raises(
+        regard.InvalidRecipe, match=r"train.cuda_graphs: wanted nothing with accumulate"
+    ):
         read_recipe(
-            {"data": text, "model": {"decoder": TRANSFORMER}, "train": {"cuda_graphs": True, "accumulate_steps": 2}}
+            {
+                "data": text,
+                "model": {"decoder": TRANSFORMER},
+                "train": {"cuda_graphs": True, "accumulate_steps": 2},
+            }
         )
 
 
@@ -541,7 +619,13 @@ def test_learning_rates(schedule):
 
 
 def test_cosine_ends_at_the_minimum_learning_rate():
-    config = TrainConfig(max_steps=100, warmup_steps=10, learning_rate=1.0, min_learning_rate=0.1, lr_schedule="cosine")
+    config = TrainConfig(
+        max_steps=100,
+        warmup_steps=10,
+        learning_rate=1.0,
+        min_learning_rate=0.1,
+        lr_schedule="cosine",
+    )
     assert learning_rate_at(9, config) == pytest.approx(1.0)
     assert learning_rate_at(54, config) == pytest.approx(0.55)
     assert learning_rate_at(99, config) == pytest.approx(0.1)
@@ -554,7 +638,9 @@ def test_validation_history_stops_early_and_halves_the_rate():
         assert not history.exhausted(config)
         history = history.after({"loss": loss}, step, config)
     assert (history.best, history.best_step, history.waited, history.factor) == (2.0, 1, 3, 0.5)
-    assert history.after({"loss": 2.0}, 5, config) == ValidationHistory(2.0, 5, 4, 0.25)  # the last of equals
+    assert history.after({"loss": 2.0}, 5, config) == ValidationHistory(
+        2.0, 5, 4, 0.25
+    )  # the last of equals
     unknown = ValidationHistory().after({"loss": math.nan}, 0, config)
     assert unknown.after({"loss": 9.0}, 1, config) == ValidationHistory(9.0, 1)
     assert history.exhausted(config)
@@ -564,8 +650,12 @@ def test_validation_history_stops_early_and_halves_the_rate():
 
 def test_the_best_checkpoint_is_kept_and_loaded(tmp_path, cache):
     values = iter([1.0, 5.0, 4.0, 3.0, 2.0, 1.0])
-    recipe = read_recipe(table(max_steps=12, validate_every=2, keep_checkpoints=1, monitor="accuracy"))
-    made = trainer(recipe, cache, tmp_path, validate=lambda model: Validation({"accuracy": next(values)}))
+    recipe = read_recipe(
+        table(max_steps=12, validate_every=2, keep_checkpoints=1, monitor="accuracy")
+    )
+    made = trainer(
+        recipe, cache, tmp_path, validate=lambda model: Validation({"accuracy": next(values)})
+    )
     made.fit()
     assert store.steps(tmp_path) == [4, 12]
     assert made.state.history.best_step == 4
@@ -574,7 +664,9 @@ def test_the_best_checkpoint_is_kept_and_loaded(tmp_path, cache):
 def test_early_stopping(tmp_path, cache):
     values = iter([5.0, 4.0, 3.0, 2.0])
     recipe = read_recipe(table(max_steps=100, validate_every=2, patience=2, monitor="accuracy"))
-    made = trainer(recipe, cache, tmp_path, validate=lambda model: Validation({"accuracy": next(values)}))
+    made = trainer(
+        recipe, cache, tmp_path, validate=lambda model: Validation({"accuracy": next(values)})
+    )
     assert made.fit().step == 6
 
 
@@ -583,7 +675,11 @@ def poisoned(monkeypatch, at: set[int]) -> None:
 
     def wrong(self, model, batch, *, step=0, carried=None):
         result = right(self, model, batch, step=step, carried=carried)
-        return result._replace(loss=result.loss * float("nan")) if step in at and model.training else result
+        return (
+            result._replace(loss=result.loss * float("nan"))
+            if step in at and model.training
+            else result
+        )
 
     monkeypatch.setattr(Objective, "__call__", wrong)
 
@@ -608,7 +704,9 @@ def _either(request, monkeypatch):
 @pytest.mark.usefixtures("_either")
 def test_a_nan_loss_stops_the_run(tmp_path, cache, monkeypatch):
     poisoned(monkeypatch, {6})
-    with pytest.raises(regard.Diverged, match=r"step 7: wanted a finite loss and gradient; got loss nan") as caught:
+    with pytest.raises(
+        regard.Diverged, match=r"step 7: wanted a finite loss and gradient; got loss nan"
+    ) as caught:
         train(table(), tmp_path, cache=cache)
     assert caught.value.exit_code == 3
     assert store.steps(tmp_path) == [4]
@@ -621,11 +719,15 @@ def test_a_nan_loss_is_skipped(tmp_path, cache, monkeypatch):
     train(table(on_nan="skip"), tmp_path, cache=cache)
     assert all(tensor.isfinite().all() for tensor in weights(tmp_path).values())
     poisoned(monkeypatch, set(range(100)))
-    with pytest.raises(regard.Diverged, match=r"step 10: .*, 10 updates in a row\. .* or clip more\.$"):
+    with pytest.raises(
+        regard.Diverged, match=r"step 10: .*, 10 updates in a row\. .* or clip more\.$"
+    ):
         train(table(on_nan="skip"), tmp_path / "again", cache=cache)
     events = [line for line in log(tmp_path / "again") if line["event"] == "train"]
     assert events
-    assert all(line["loss"] is line["nll"] is line["perplexity"] is line["norm"] is None for line in events)
+    assert all(
+        line["loss"] is line["nll"] is line["perplexity"] is line["norm"] is None for line in events
+    )
 
 
 def test_a_log_is_truncated_line_by_line(tmp_path):
@@ -682,7 +784,9 @@ def test_an_update_may_be_settled_when_the_next_has_begun(log_every, tmp_path, c
     "error",
     [
         torch.OutOfMemoryError("CUDA out of memory. Tried 3.00 GiB"),
-        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 3000000000 bytes."),
+        RuntimeError(
+            "DefaultCPUAllocator: can't allocate memory: you tried to allocate 3000000000 bytes."
+        ),
     ],
     ids=["GPU", "CPU"],
 )
@@ -695,7 +799,8 @@ def test_out_of_memory_names_the_batch_and_changes_nothing(error, tmp_path, cach
 
     monkeypatch.setattr(Objective, "__call__", greedy)
     with pytest.raises(
-        regard.TrainingFailed, match=r"a batch of \d+ examples, the longest source \d+ tokens.*batch_tokens"
+        regard.TrainingFailed,
+        match=r"a batch of \d+ examples, the longest source \d+ tokens.*batch_tokens",
     ):
         made.fit()
     assert made.state.step == 0
@@ -711,7 +816,9 @@ def test_another_error_of_an_update_is_told_as_it_is(tmp_path, cache, monkeypatc
         trainer(read_recipe(table()), cache, tmp_path).fit()
 
 
-def test_a_full_disk_ends_the_run_and_keeps_the_last_checkpoint(tmp_path, cache, whole, monkeypatch):
+def test_a_full_disk_ends_the_run_and_keeps_the_last_checkpoint(
+    tmp_path, cache, whole, monkeypatch
+):
     save, count = safetensors.torch.save_file, 0
 
     def full(*arguments):
@@ -722,7 +829,10 @@ def test_a_full_disk_ends_the_run_and_keeps_the_last_checkpoint(tmp_path, cache,
         return save(*arguments)
 
     monkeypatch.setattr(safetensors.torch, "save_file", full)
-    with pytest.raises(regard.TrainingFailed, match=r"step-00000008: wanted to save a checkpoint; got No space left"):
+    with pytest.raises(
+        regard.TrainingFailed,
+        match=r"step-00000008: wanted to save a checkpoint; got No space left",
+    ):
         train(table(), tmp_path, cache=cache)
     assert store.steps(tmp_path) == [4]
     monkeypatch.undo()
@@ -734,7 +844,9 @@ ENDS = {"an error": lambda: os.stat("/nowhere/at/all"), "an exit": sys.exit}
 
 
 @pytest.mark.parametrize("name", ENDS)
-def test_a_failing_prefetch_thread_is_reported_and_the_run_resumes(name, tmp_path, cache, whole, monkeypatch):
+def test_a_failing_prefetch_thread_is_reported_and_the_run_resumes(
+    name, tmp_path, cache, whole, monkeypatch
+):
     """Any failure of the prefetch thread is reported; the resumed run ends with the same weights."""
     right, count = batches_module._collate, 0
 
@@ -747,7 +859,9 @@ def test_a_failing_prefetch_thread_is_reported_and_the_run_resumes(name, tmp_pat
         return right(corpus, rows, capacity)
 
     monkeypatch.setattr(batches_module, "_collate", wrong)
-    with pytest.raises(regard.TrainingFailed, match=r"step \d+: wanted its batches; got .*resume") as caught:
+    with pytest.raises(
+        regard.TrainingFailed, match=r"step \d+: wanted its batches; got .*resume"
+    ) as caught:
         train(table(), tmp_path, cache=cache)
     assert caught.value.exit_code == 1
     assert store.steps(tmp_path) == [4]
@@ -797,16 +911,20 @@ def test_a_run_does_not_overwrite_another(copy, cache):
 
 def test_a_resumed_run_keeps_its_recipe(copy, cache):
     with pytest.raises(
-        regard.CheckpointRefused, match=r"began with; got another \(train\.learning_rate = 0\.5, which was 0\.0"
+        regard.CheckpointRefused,
+        match=r"began with; got another \(train\.learning_rate = 0\.5, which was 0\.0",
     ):
         train(table(learning_rate=0.5), copy, cache=cache, resume=True)
     changed = PAIRS | {"target": {"tokenizer": "characters"}, "shared_vocab": False}
     with pytest.raises(
-        regard.CheckpointRefused, match=r"got others \(data\.target\.tokenizer = 'characters', which was "
+        regard.CheckpointRefused,
+        match=r"got others \(data\.target\.tokenizer = 'characters', which was ",
     ):
         train(table() | {"data": changed}, copy, cache=cache, resume=True)
     for key, value in {"warmup_steps": 5, "seed": 2, "batch_tokens": 128, "clip_norm": 2.0}.items():
-        with pytest.raises(regard.CheckpointRefused, match=rf"got another \(train\.{key} = {value}"):
+        with pytest.raises(
+            regard.CheckpointRefused, match=rf"got another \(train\.{key} = {value}"
+        ):
             train(table(**{key: value}), copy, cache=cache, resume=True)
     train(table(max_steps=16), copy, cache=cache, resume=True)
     assert store.steps(copy)[-1] == 16
@@ -828,12 +946,16 @@ def test_changed_data_are_allowed_when_asked_for(tmp_path, cache):
     data = {"train": str(path), "target": {"tokenizer": "words", "vocab_size": 40}}
     recipe = {"data": data, "model": {"decoder": RNN}, "train": SHORT}
     before = train(recipe, tmp_path / "run", cache=cache)
-    path.write_text("an owl and a fox met the cat at the old mill and sat on the log until it was dark\n" * 20)
+    path.write_text(
+        "an owl and a fox met the cat at the old mill and sat on the log until it was dark\n" * 20
+    )
     more = recipe | {"train": SHORT | {"max_steps": 16}}
     after = train(more, tmp_path / "run", cache=cache, resume=True, allow_changed_data=True)
     assert store.steps(tmp_path / "run")[-1] == 16
     assert after.target.hash == before.target.hash
-    again = train(more, tmp_path / "run", cache=cache, resume=True)  # these are now the data of the run
+    again = train(
+        more, tmp_path / "run", cache=cache, resume=True
+    )  # these are now the data of the run
     assert same(weights_of(again.model), weights_of(after.model))
 
 
@@ -869,7 +991,9 @@ def test_frozen_weights_stay_and_others_learn(tmp_path, cache):
     moved = {name for name, p in made.model.named_parameters() if not torch.equal(p, before[name])}
     assert moved
     assert not any(name.startswith("encoder.") for name in moved)
-    with pytest.raises(regard.InvalidRecipe, match=r"train.freeze: wanted patterns that match.*'encodr"):
+    with pytest.raises(
+        regard.InvalidRecipe, match=r"train.freeze: wanted patterns that match.*'encodr"
+    ):
         trainer(read_recipe(table(freeze=["encodr.*"])), cache, tmp_path)
 
 
@@ -882,14 +1006,18 @@ def test_frozen_weights_learn_after_unfreeze_epochs(tmp_path, cache):
     def noted(group):
         later = made.state.epoch >= 1
         update(group)
-        moved[later] |= {name for name, p in made.model.named_parameters() if not torch.equal(p, before[name])}
+        moved[later] |= {
+            name for name, p in made.model.named_parameters() if not torch.equal(p, before[name])
+        }
 
     made._update = noted
     made.fit()
     assert moved[False]
     assert not any(name.startswith("encoder.") for name in moved[False])
     assert moved[True] == before.keys()
-    with pytest.raises(regard.InvalidRecipe, match=r"train\.unfreeze_after: wanted nothing without freeze"):
+    with pytest.raises(
+        regard.InvalidRecipe, match=r"train\.unfreeze_after: wanted nothing without freeze"
+    ):
         read_recipe(table(unfreeze_after=1))
 
 
@@ -902,13 +1030,22 @@ def test_fine_tuning_starts_from_the_weights_and_vocabulary(cache, whole):
     assert data.target.hash == first.target.hash
     recipe, events = read_recipe(table(TRANSFORMER | {"ffn_dim": 48}, init_from=str(whole))), []
     make_model(recipe, recipe.sized(data), on_event=events.append)
-    assert "weights match and were copied; initialized anew: encoder.stack.layers.0.ffn.up" in events[0]["message"]
+    assert (
+        "weights match and were copied; initialized anew: encoder.stack.layers.0.ffn.up"
+        in events[0]["message"]
+    )
 
 
 FINE_TUNED = {
     "classifier": ({"target": {"kind": "label"}}, {"pool": {"kind": "mean"}}),
-    "translator": ({"target": {"tokenizer": "bytes"}, "shared_vocab": False}, {"decoder": TRANSFORMER}),
-    "of one vocabulary": ({"target": {"tokenizer": "words", "vocab_size": 12}}, {"decoder": TRANSFORMER}),
+    "translator": (
+        {"target": {"tokenizer": "bytes"}, "shared_vocab": False},
+        {"decoder": TRANSFORMER},
+    ),
+    "of one vocabulary": (
+        {"target": {"tokenizer": "words", "vocab_size": 12}},
+        {"decoder": TRANSFORMER},
+    ),
 }
 
 
@@ -916,14 +1053,21 @@ FINE_TUNED = {
 def test_a_masked_language_model_is_fine_tuned(name, tmp_path, cache):
     words = {"tokenizer": "words", "vocab_size": 12}
     texts = ["the cat sat", "the dog ran", "a dog sat"] * 20
-    first = train(hidden_tokens(texts, words, tmp_path / "text.txt"), tmp_path / "first", cache=cache)
+    first = train(
+        hidden_tokens(texts, words, tmp_path / "text.txt"), tmp_path / "first", cache=cache
+    )
     (tmp_path / "sources.txt").write_text("the cat ran\nthe owl sat\n" * 20)
     (tmp_path / "targets.txt").write_text("one\ntwo\n" * 20)
     data, model = FINE_TUNED[name]
-    data = {"train": [str(tmp_path / "sources.txt"), str(tmp_path / "targets.txt")], "source": words} | data
+    data = {
+        "train": [str(tmp_path / "sources.txt"), str(tmp_path / "targets.txt")],
+        "source": words,
+    } | data
     tuned = SHORT | {"init_from": str(tmp_path / "first")}
     recipe = {"data": data, "model": {"encoder": TRANSFORMER} | model, "train": tuned}
-    made = make_model(read_recipe(recipe), read_recipe(recipe).sized(prepare(read_recipe(recipe), cache)))
+    made = make_model(
+        read_recipe(recipe), read_recipe(recipe).sized(prepare(read_recipe(recipe), cache))
+    )
     theirs = weights_of(first.model)
     mine = weights_of(made)
     assert all(torch.equal(mine[key], theirs[key]) for key in theirs if key.startswith("encoder."))
@@ -957,11 +1101,16 @@ def test_an_encoder_decoder_becomes_a_classifier(tmp_path, cache, whole):
 
 def test_a_vocabulary_size_that_contradicts_the_checkpoint_is_refused(tmp_path, cache):
     words = {"tokenizer": "words", "vocab_size": 12}
-    train(hidden_tokens(["the cat sat"] * 20, words, tmp_path / "text.txt"), tmp_path / "first", cache=cache)
+    train(
+        hidden_tokens(["the cat sat"] * 20, words, tmp_path / "text.txt"),
+        tmp_path / "first",
+        cache=cache,
+    )
     again = hidden_tokens(["the cat sat"] * 20, words | {"vocab_size": 50}, tmp_path / "text.txt")
     again["train"] = again["train"] | {"init_from": str(tmp_path / "first")}
     with pytest.raises(
-        regard.InvalidRecipe, match=r"data\.target\.vocab_size: wanted \d+, of the vocabulary of .*; got 50"
+        regard.InvalidRecipe,
+        match=r"data\.target\.vocab_size: wanted \d+, of the vocabulary of .*; got 50",
     ):
         prepare(read_recipe(again), cache)
 
@@ -1004,7 +1153,9 @@ def test_a_stopped_run_averages_the_same_checkpoints(tmp_path, cache):
 
 def test_a_run_may_end_where_it_was_stopped(tmp_path, cache):
     interrupted(table(average_checkpoints=2), tmp_path / "parts", 7, cache)
-    parts = train(table(average_checkpoints=2, max_steps=7), tmp_path / "parts", cache=cache, resume=True)
+    parts = train(
+        table(average_checkpoints=2, max_steps=7), tmp_path / "parts", cache=cache, resume=True
+    )
     whole = train(table(average_checkpoints=2, max_steps=7), tmp_path / "whole", cache=cache)
     assert same(weights_of(parts.model), weights_of(whole.model))
     assert [line for line in log(tmp_path / "parts") if line["event"] == "validation"] == [
@@ -1074,9 +1225,16 @@ def test_killed_at_random_moments_a_run_ends_the_same(tmp_path, cache):
 @pytest.mark.slow
 def test_the_environment_changes_nothing(tmp_path, whole):
     """Clock, hash seed, locale, time zone and worker threads: the same weights."""
-    surroundings = {"PYTHONHASHSEED": "7", "LC_ALL": "C", "TZ": "Pacific/Apia", "TOKENIZERS_PARALLELISM": "false"}
+    surroundings = {
+        "PYTHONHASHSEED": "7",
+        "LC_ALL": "C",
+        "TZ": "Pacific/Apia",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
     surroundings |= {"RAYON_NUM_THREADS": "3"}
-    backwards = "import time\nnow = time.time\ntime.time = lambda: 4e9 - now()\n"  # in another century
+    backwards = (
+        "import time\nnow = time.time\ntime.time = lambda: 4e9 - now()\n"  # in another century
+    )
     command = [
         sys.executable,
         "-c",
@@ -1132,7 +1290,10 @@ def test_a_folder_of_other_files_is_refused_and_left_alone(name, resume, tmp_pat
     file = tmp_path / "out" / name
     file.parent.mkdir(parents=True)
     file.write_text("mine")
-    with pytest.raises(regard.InvalidArgument, match=r"out: wanted the folder of a run, or an empty or a new one; got"):
+    with pytest.raises(
+        regard.InvalidArgument,
+        match=r"out: wanted the folder of a run, or an empty or a new one; got",
+    ):
         train(table(max_steps=4), tmp_path / "out", cache=cache, resume=resume)
     assert [path for path in (tmp_path / "out").rglob("*") if path.is_file()] == [file]
     assert file.read_text() == "mine"
@@ -1140,7 +1301,9 @@ def test_a_folder_of_other_files_is_refused_and_left_alone(name, resume, tmp_pat
 
 def test_an_empty_name_is_no_folder(tmp_path, cache, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    done = command("train", "dates", "--out", "", "--set", "train.max_steps=1", "--set", "train.warmup_steps=0")
+    done = command(
+        "train", "dates", "--out", "", "--set", "train.max_steps=1", "--set", "train.warmup_steps=0"
+    )
     assert done.returncode == 2
     assert "run: wanted the folder of the run; got an empty name" in done.stderr
     assert not list(tmp_path.iterdir())
@@ -1155,7 +1318,9 @@ def test_a_resumed_run_keeps_files_that_are_not_its_own(copy, cache):
     assert all(path.exists() for path in others)
 
 
-def test_a_run_that_failed_before_its_first_checkpoint_may_begin_again(tmp_path, cache, monkeypatch):
+def test_a_run_that_failed_before_its_first_checkpoint_may_begin_again(
+    tmp_path, cache, monkeypatch
+):
     monkeypatch.setattr(Trainer, "_update", lambda self, batches: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         train(table(max_steps=4), tmp_path / "run", cache=cache)
@@ -1169,7 +1334,9 @@ def test_two_trainings_of_one_folder_are_refused(resume, tmp_path, cache):
 
     def again(event):
         if event["event"] == "checkpoint" and not refused:
-            with pytest.raises(regard.InvalidArgument, match=rf"no other process.*got process {os.getpid()} on ") as e:
+            with pytest.raises(
+                regard.InvalidArgument, match=rf"no other process.*got process {os.getpid()} on "
+            ) as e:
                 train(table(), tmp_path / "run", cache=cache, resume=resume)
             refused.append(e.value.exit_code)
 
@@ -1185,7 +1352,9 @@ HARM = {
 
 
 @pytest.mark.parametrize("name", HARM)
-def test_a_folder_that_is_removed_while_it_is_trained_in_is_noticed_at_once(name, tmp_path, cache, monkeypatch):
+def test_a_folder_that_is_removed_while_it_is_trained_in_is_noticed_at_once(
+    name, tmp_path, cache, monkeypatch
+):
     update, steps = Trainer._update, []
 
     def harmful(self, batches):
@@ -1223,13 +1392,23 @@ DISKS = {
         "checkpoint",
         r"step-00000008: wanted to save a checkpoint; got .*File too large",
     ),
-    "error": (fail_to_sync, "checkpoint", r"step-00000008: wanted to save a checkpoint; got Input/output error"),
-    "full, for the log": (fill_the_log, "start", r"log\.jsonl: wanted to write the log; got No space left on device"),
+    "error": (
+        fail_to_sync,
+        "checkpoint",
+        r"step-00000008: wanted to save a checkpoint; got Input/output error",
+    ),
+    "full, for the log": (
+        fill_the_log,
+        "start",
+        r"log\.jsonl: wanted to write the log; got No space left on device",
+    ),
 }
 
 
 @pytest.mark.parametrize("name", DISKS)
-def test_an_error_of_the_disk_names_its_remedy_and_loses_nothing(name, tmp_path, cache, whole, monkeypatch):
+def test_an_error_of_the_disk_names_its_remedy_and_loses_nothing(
+    name, tmp_path, cache, whole, monkeypatch
+):
     fail, when, message = DISKS[name]
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     monkeypatch.setattr(os, "fsync", os.fsync)
@@ -1255,7 +1434,9 @@ def test_an_error_of_the_disk_names_its_remedy_and_loses_nothing(name, tmp_path,
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
 def test_other_signals_save_too(number, tmp_path, cache, whole):
-    before = signal.signal(number, signal.SIG_DFL)  # `nohup make test` ignores SIGHUP, which training obeys
+    before = signal.signal(
+        number, signal.SIG_DFL
+    )  # `nohup make test` ignores SIGHUP, which training obeys
     try:
         interrupted(table(), tmp_path / "run", 5, cache, number)
     finally:
@@ -1267,7 +1448,12 @@ def test_other_signals_save_too(number, tmp_path, cache, whole):
 def test_nohup_is_obeyed(tmp_path, cache, whole, monkeypatch):
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        train(table(), tmp_path / "run", cache=cache, on_event=lambda _: os.kill(os.getpid(), signal.SIGHUP))
+        train(
+            table(),
+            tmp_path / "run",
+            cache=cache,
+            on_event=lambda _: os.kill(os.getpid(), signal.SIGHUP),
+        )
     finally:
         signal.signal(signal.SIGHUP, before)
     assert same(weights(tmp_path / "run"), weights(whole))

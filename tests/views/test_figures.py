@@ -34,13 +34,20 @@ def look():
 
 @pytest.fixture(scope="module")
 def of_picture():
-    return regard.look(Seq2Seq(encoder("vit"), decoder("transformer")), one(source("vit"), 0), output=[5, 6, 7, 3])
+    return regard.look(
+        Seq2Seq(encoder("vit"), decoder("transformer")), one(source("vit"), 0), output=[5, 6, 7, 3]
+    )
 
 
 def test_an_image_in_a_page_is_near_the_original_and_exact_with_an_alpha_channel():
     rng = np.random.default_rng(0)
     smooth = np.kron(rng.integers(0, 256, (6, 6, 4), np.uint8), np.ones((12, 12, 1), np.uint8))
-    for mode, form, most in (("RGBA", "png", 0), ("LA", "png", 0), ("RGB", "jpeg", 7.0), ("L", "jpeg", 0.5)):
+    for mode, form, most in (
+        ("RGBA", "png", 0),
+        ("LA", "png", 0),
+        ("RGB", "jpeg", 7.0),
+        ("L", "jpeg", 0.5),
+    ):
         image = Image.fromarray(smooth).convert(mode)
         head, _, content = data_uri(image).partition(",")
         assert head == f"data:image/{form};base64"
@@ -73,7 +80,9 @@ def test_a_heat_map_has_a_cell_and_a_number_for_each_weight(look, tmp_path):
     assert tuple(told[1 : 1 + keys]) == look.source.tokens
     lines = [told[i : i + keys + 1] for i in range(1 + keys, len(told), keys + 1)]
     assert tuple(line[0] for line in lines) == look.output.tokens
-    assert [[int(number) for number in line[1:]] for line in lines] == (100 * weights).round().int().tolist()
+    assert [[int(number) for number in line[1:]] for line in lines] == (
+        100 * weights
+    ).round().int().tolist()
 
 
 def test_a_png_has_the_same_cells(look, tmp_path):
@@ -84,7 +93,9 @@ def test_a_png_has_the_same_cells(look, tmp_path):
     weights = look["decoder 1 cross"].weights(heads=[1])[0]
     drawn = svg(one_head, tmp_path, map="decoder 1 cross")
     assert texts(drawn)[0].startswith("decoder 1 cross, head 1; ")
-    for rect, share in zip(parts(drawn, "rect")[1:], (weights / weights.max()).flatten().tolist(), strict=True):
+    for rect, share in zip(
+        parts(drawn, "rect")[1:], (weights / weights.max()).flatten().tolist(), strict=True
+    ):
         x, y = (round(SHARP * (float(rect.get(side)) + CELL * 0.05)) for side in "xy")
         assert "#" + "".join(f"{value:02x}" for value in pixels[y, x]) == color(share)
     assert pixels.shape[:2] == (SHARP * int(drawn.get("height")), SHARP * int(drawn.get("width")))
@@ -141,11 +152,18 @@ def test_words_are_drawn_on_their_picture(of_picture, tmp_path):
 
 
 def test_what_cannot_be_drawn_is_refused(look, tmp_path):
-    nothing = regard.look(Seq2Seq(encoder("bag"), decoder("rnn")), one(source("bag"), 0), output=[5])
+    nothing = regard.look(
+        Seq2Seq(encoder("bag"), decoder("rnn")), one(source("bag"), 0), output=[5]
+    )
     kept = regard.look(translator(), TEXT, output=SAID, top=2)
     for found, name, options, message in (
         (look, "x.gif", {}, "path: wanted a name in .svg or .png; got .*x.gif"),
-        (look, "x.svg", {"view": "heet"}, "view: wanted one of heat, heads, lines, image; got 'heet'.*heat"),
+        (
+            look,
+            "x.svg",
+            {"view": "heet"},
+            "view: wanted one of heat, heads, lines, image; got 'heet'.*heat",
+        ),
         (look, "x.svg", {"map": "decoder 2"}, "map: wanted one of .*; got 'decoder 2'"),
         (
             look,
@@ -164,7 +182,9 @@ def test_what_cannot_be_drawn_is_refused(look, tmp_path):
 
 
 def test_colours_grow_ever_darker():
-    shades = [[int(color(i / 100)[1 + 2 * c : 3 + 2 * c], 16) for c in range(3)] for i in range(101)]
+    shades = [
+        [int(color(i / 100)[1 + 2 * c : 3 + 2 * c], 16) for c in range(3)] for i in range(101)
+    ]
     light = [0.2126 * r + 0.7152 * g + 0.0722 * b for r, g, b in shades]
     assert light == sorted(light, reverse=True)
     assert shades[0] == list(RAMP[0])
@@ -183,7 +203,8 @@ def test_a_page_is_one_file_with_a_strict_policy(look):
     assert html.content_hash(re.search("<style>(.*?)</style>", page, re.DOTALL)[1]) in policy
     assert not re.search("^(import|export) ", script, re.MULTILINE)
     assert not re.search(
-        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|Function\(|https?://(?!www.w3.org)", script
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|Function\(|https?://(?!www.w3.org)",
+        script,
     )
     told = re.search('<script type="application/json" id="look">(.*?)</script>', page, re.DOTALL)[1]
     assert json.loads(told) == json.loads(look.to_json())
@@ -200,7 +221,9 @@ def test_a_title_cannot_close_its_element(look):
 
 def test_a_notebook_frames_the_page(look):
     framed = look._repr_html_()
-    assert re.match('<iframe title="A look" .*sandbox="allow-scripts allow-downloads" srcdoc="', framed)
+    assert re.match(
+        '<iframe title="A look" .*sandbox="allow-scripts allow-downloads" srcdoc="', framed
+    )
     assert unescape(framed.split('srcdoc="')[1].removesuffix('"></iframe>')) == look.to_html()
 
 
@@ -245,11 +268,16 @@ def test_slanted_text_ascends_from_its_place():
 
 
 @pytest.mark.parametrize(
-    ("name", "most", "wanted"), [("abcd", 4, "abcd"), ("abcde", 4, "abc…"), ("", 1, ""), ("ab", 1, "…")]
+    ("name", "most", "wanted"),
+    [("abcd", 4, "abcd"), ("abcde", 4, "abc…"), ("", 1, ""), ("ab", 1, "…")],
 )
 def test_shortened_names(name, most, wanted):
     assert shortened(name, most) == wanted
 
 
 def test_colors_between_two():
-    assert [mixed((0, 10, 255), (255, 20, 0), share) for share in (0.0, 0.5, 1.0)] == ["#000aff", "#800f80", "#ff1400"]
+    assert [mixed((0, 10, 255), (255, 20, 0), share) for share in (0.0, 0.5, 1.0)] == [
+        "#000aff",
+        "#800f80",
+        "#ff1400",
+    ]

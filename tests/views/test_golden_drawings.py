@@ -32,7 +32,10 @@ EVENTS = [
       for s in (4, 8)),
 ]  # fmt: skip
 WEIGHTS = [[0.5, 0.25, 0.25], [0.0, 1.0, 0.0], [0.0625, 0.125, 0.8125], [0.003, 0.99, 0.007]]
-ROWS, KEYS = ["a", "<dog>", "& cats", "an unusually long word"], ["the", "cat", "sat on a mat, all day"]
+ROWS, KEYS = (
+    ["a", "<dog>", "& cats", "an unusually long word"],
+    ["the", "cat", "sat on a mat, all day"],
+)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -50,33 +53,56 @@ class FixedMap(AttentionMap):
 
 
 def look() -> Look:
-    maps = tuple(FixedMap(f"decoder {n} cross", "cross", "decoder", n, 2, (4, 3), False) for n in (1, 2))
+    maps = tuple(
+        FixedMap(f"decoder {n} cross", "cross", "decoder", n, 2, (4, 3), False) for n in (1, 2)
+    )
     return Look("a look", (Text(tuple(KEYS)),), None, maps, None)
 
 
 def comparison() -> Comparison:
     def results(value: float, wide: float) -> dict[str, MetricResult]:
         return {
-            "bleu": MetricResult(value, value - wide, value + wide, 1.5, 0.03125, signature="made up"),
+            "bleu": MetricResult(
+                value, value - wide, value + wide, 1.5, 0.03125, signature="made up"
+            ),
             "chrf": MetricResult(value + 20, value + 19, value + 22, -0.25, 0.5),
         }
 
     def system(name: str, value: float) -> System:
-        groups = [LengthGroup(1, 1, 7, results(value, 4)), LengthGroup(2, 5, 20, results(value + 3, 2))]
+        groups = [
+            LengthGroup(1, 1, 7, results(value, 4)),
+            LengthGroup(2, 5, 20, results(value + 3, 2)),
+        ]
         return System(name, results(value, 2), (), groups)
 
     seen = AnswerAttention(ROWS, KEYS, WEIGHTS)
-    answers = [SystemAnswer("one two", {"bleu": 12.5}, seen), SystemAnswer("one <b>", {"bleu": 50.0}, None)]
+    answers = [
+        SystemAnswer("one two", {"bleu": 12.5}, seen),
+        SystemAnswer("one <b>", {"bleu": 50.0}, None),
+    ]
     report = Report(
-        27, 1000, 0.95, 0, [system("first", 20.0), system("a name of more than twenty-eight letters", 26.0)]
+        27,
+        1000,
+        0.95,
+        0,
+        [system("first", 20.0), system("a name of more than twenty-eight letters", 26.0)],
     )
-    return Comparison(report, [ComparedExample(1234, "eins zwei", ["one 2", "1 2"], 0.625, answers)])
+    return Comparison(
+        report, [ComparedExample(1234, "eins zwei", ["one 2", "1 2"], 0.625, answers)]
+    )
 
 
 def chart() -> SvgCanvas:
     drawn = [
         charts.ChartLine(
-            f"line {n}", [(n - 0.5, n + 0.25, n + 1.0), None, (1.0, 1.0, 1.0), (0.0, math.nan, 1.0), (2.0, 3.0, 4.0)]
+            f"line {n}",
+            [
+                (n - 0.5, n + 0.25, n + 1.0),
+                None,
+                (1.0, 1.0, 1.0),
+                (0.0, math.nan, 1.0),
+                (2.0, 3.0, 4.0),
+            ],
         )
         for n in range(5)
     ]
@@ -87,7 +113,9 @@ def overlay() -> bytes:
     pixels = (np.arange(30 * 20 * 3).reshape(30, 20, 3) % 251).astype(np.uint8)
     weights = torch.tensor(WEIGHTS)[:, [0, 1, 2, 2, 1, 0]].view(4, 3, 2)
     words = [*ROWS, *ROWS[:3]]
-    return caption_overlay.draw(caption_overlay.Overlay("a <file>", pixels, words, weights.repeat(2, 1, 1)[:7]), ".svg")
+    return caption_overlay.draw(
+        caption_overlay.Overlay("a <file>", pixels, words, weights.repeat(2, 1, 1)[:7]), ".svg"
+    )
 
 
 def terminal_maps() -> str:
@@ -97,9 +125,15 @@ def terminal_maps() -> str:
         for width in (44, 80)
         for numbers in (False, True)
     ]
-    parts += [terminal.heat_map(weights, ROWS, KEYS, color=True, numbers=numbers) for numbers in (False, True)]
+    parts += [
+        terminal.heat_map(weights, ROWS, KEYS, color=True, numbers=numbers)
+        for numbers in (False, True)
+    ]
     grids = torch.tensor(WEIGHTS)[:, [0, 1, 2, 2, 1, 0]]
-    parts += [terminal.grid_maps(grids, ROWS, (2, 3), width=width, color=width == 60) for width in (40, 60)]
+    parts += [
+        terminal.grid_maps(grids, ROWS, (2, 3), width=width, color=width == 60)
+        for width in (40, 60)
+    ]
     return "\n\n".join(parts)
 
 
@@ -145,7 +179,13 @@ def test_grids_are_side_by_side_where_they_fit():
     weights = torch.tensor([[0.5, 0.5], [0.2, 0.8], [0.9, 0.1]])
     names, title = ("one", "two", "red"), "one 50%"
     fits = 3 * len(title) + 2 * 2  # two columns between grids
-    for width, across in ((fits, 3), (fits - 1, 2), (2 * len(title) + 2, 2), (2 * len(title) + 1, 1), (1, 1)):
+    for width, across in (
+        (fits, 3),
+        (fits - 1, 2),
+        (2 * len(title) + 2, 2),
+        (2 * len(title) + 1, 1),
+        (1, 1),
+    ):
         first = terminal.grid_maps(weights, names, (1, 2), width=width).splitlines()[0]
         assert sum(name in first for name in names) == across, width
 
@@ -154,7 +194,12 @@ def test_lengths_without_an_interval_have_no_point():
     """Where a group has too few examples to be resampled, or a system no such metric."""
     results = [MetricResult(3.0, 1.0, 4.0), MetricResult(3.0), None, MetricResult(2.0, 2.0, 2.0)]
     groups = [LengthGroup(1, 2, 5, {} if one is None else {"bleu": one}) for one in results]
-    assert _points(System("s", {}, [], groups), "bleu") == [(1.0, 3.0, 4.0), None, None, (2.0, 2.0, 2.0)]
+    assert _points(System("s", {}, [], groups), "bleu") == [
+        (1.0, 3.0, 4.0),
+        None,
+        None,
+        (2.0, 2.0, 2.0),
+    ]
 
 
 @pytest.mark.parametrize(("letters", "shown"), [(40, "a" * 40), (41, "a" * 39 + "…")])

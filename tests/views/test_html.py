@@ -18,7 +18,9 @@ from support.browsers import HOSTILE, browser as launched, until
 from support.models import decoder, encoder, one, source
 from support.predictors import language_model, translator
 
-playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install playwright")
+playwright = pytest.importorskip(
+    "playwright.sync_api", reason="needs Playwright: pip install playwright"
+)
 TEXT, SAID = "the cat sat on the mat, and the red dog ran.", "the dogma of the category words"
 
 
@@ -50,7 +52,9 @@ def show(browser, tmp_path) -> Iterator[Callable]:
     for context in contexts:
         context.close()
     assert told == []
-    assert [url for url in asked if not re.match("data:|blob:|about:|file:.*/page.html$", url)] == []
+    assert [
+        url for url in asked if not re.match("data:|blob:|about:|file:.*/page.html$", url)
+    ] == []
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +64,9 @@ def text() -> Look:
 
 @pytest.fixture(scope="module")
 def picture() -> Look:
-    return regard.look(Seq2Seq(encoder("vit"), decoder("transformer")), one(source("vit"), 0), output=[5, 6, 7, 3])
+    return regard.look(
+        Seq2Seq(encoder("vit"), decoder("transformer")), one(source("vit"), 0), output=[5, 6, 7, 3]
+    )
 
 
 def value(told: str) -> float:
@@ -80,7 +86,9 @@ def test_each_of_several_sources_is_shown_with_its_own_maps(show):
     """The image is shown for maps of its regions only, the tokens for those of the text."""
     text = {"kind": "transformer", "dim": 16, "heads": 2, "layers": 1, "ffn_dim": 16}
     encoders = [{"kind": "cnn", "dim": 16, "channels": [4, 8, 8]}, text]
-    model = regard.build({"encoders": encoders, "decoder": text, "vocab_size": 9, "source_vocab_size": [9]}).eval()
+    model = regard.build(
+        {"encoders": encoders, "decoder": text, "vocab_size": 9, "source_vocab_size": [9]}
+    ).eval()
     sources = MultiSource((torch.rand(1, 3, 64, 64), Tokens.of([[4, 5, 6]])))
     look = regard.look(model, sources, output=[7, 8])
     page = show(look.to_html())
@@ -107,9 +115,13 @@ def test_a_page_of_several_inputs_shows_the_one_that_is_chosen(show, text, pictu
     page.select_option("#input", index=1)
     assert page.locator("#title").text_content() == "the red dog ran"
     assert page.locator("#map option:checked").text_content() == "decoder 1 cross"  # as before
-    assert numbers(page) == [same(float(weight)) for weight in other["decoder 1 cross"].weights()[0, 0]]
+    assert numbers(page) == [
+        same(float(weight)) for weight in other["decoder 1 cross"].weights()[0, 0]
+    ]
     page.locator("#asking > span").nth(1).hover()
-    assert numbers(page) == [same(float(weight)) for weight in other["decoder 1 cross"].weights()[0, 1]]
+    assert numbers(page) == [
+        same(float(weight)) for weight in other["decoder 1 cross"].weights()[0, 1]
+    ]
     page.select_option("#input", index=2)
     assert page.locator("#picture").is_visible()
     page.select_option("#input", index=0)
@@ -128,7 +140,9 @@ def test_a_word_that_is_pointed_at_shows_where_it_looks(show, text):
     page.select_option("#head", label="head 1")
     assert numbers(page) == list(map(same, cross[1, 3].tolist()))
     best = int(cross[1, 3].argmax())
-    shades = page.locator("#asked > span").evaluate_all("all => all.map(each => each.style.backgroundColor)")
+    shades = page.locator("#asked > span").evaluate_all(
+        "all => all.map(each => each.style.backgroundColor)"
+    )
     assert [i for i, shade in enumerate(shades) if shade == "rgb(0, 34, 78)"] == [best]
     assert (
         page.locator("#told")
@@ -144,7 +158,9 @@ def test_a_word_that_is_pointed_at_shows_where_it_looks(show, text):
 
 def test_rows_and_heads_that_were_asked_for_are_shown(show, text):
     page = show(regard.look(translator(), TEXT, output=SAID, rows=[4, 1], heads=[1]).to_html())
-    assert page.locator("#asking > span").all_text_contents() == [text.output.tokens[row] for row in (4, 1)]
+    assert page.locator("#asking > span").all_text_contents() == [
+        text.output.tokens[row] for row in (4, 1)
+    ]
     assert page.locator("#head option").all_text_contents() == ["head 1"]
     page.hover("[data-row='1']")
     assert numbers(page) == list(map(same, text["decoder 2 cross"].weights(1, 1)[0, 0].tolist()))
@@ -155,10 +171,15 @@ def test_a_pinned_row_is_compared(show, text):
     page.click("[data-row='1']")
     page.hover("[data-row='4']")
     cross = text["decoder 2 cross"].weights().mean(0)
-    lines = [row.locator("th, td").all_text_contents() for row in page.locator("#largest tbody tr").all()]
+    lines = [
+        row.locator("th, td").all_text_contents() for row in page.locator("#largest tbody tr").all()
+    ]
     for name, now, pinned, change in lines:
         place = int(name.split()[-1])
-        assert (value(now), value(pinned)) == (same(cross[4, place].item()), same(cross[1, place].item()))
+        assert (value(now), value(pinned)) == (
+            same(cross[4, place].item()),
+            same(cross[1, place].item()),
+        )
         assert value(change) == same((cross[4, place] - cross[1, place]).item())
     assert "pinned: " in page.locator("#largest thead").text_content()
     page.press("[data-row='4']", "Escape")
@@ -256,7 +277,9 @@ def test_thumbnails_of_heads_are_painted_where_they_are_seen_and_for_print(show,
     until(page, f"() => Math.min(...({COLORS})()) > 3")
     before = page.evaluate("document.querySelector('#heads canvas').toDataURL()")
     page.emulate_media(color_scheme="dark")
-    until(page, "(before) => document.querySelector('#heads canvas').toDataURL() !== before", before)
+    until(
+        page, "(before) => document.querySelector('#heads canvas').toDataURL() !== before", before
+    )
 
 
 def test_a_long_map_is_drawn_in_tiles(show):
@@ -267,8 +290,12 @@ def test_a_long_map_is_drawn_in_tiles(show):
     page.hover("[data-row='500']")
     summary = look["decoder 2 self"].summary(1)
     page.select_option("#head", label="head 1")
-    assert value(page.locator("#largest td").first.text_content()) == same(summary.top_weights[1, 500, 0].item())
-    assert page.locator("#largest tbody small").first.text_content().strip() == str(summary.top_keys[1, 500, 0].item())
+    assert value(page.locator("#largest td").first.text_content()) == same(
+        summary.top_weights[1, 500, 0].item()
+    )
+    assert page.locator("#largest tbody small").first.text_content().strip() == str(
+        summary.top_keys[1, 500, 0].item()
+    )
     page.focus("[data-row='500']")
     page.keyboard.press("End")
     assert page.evaluate("document.activeElement.dataset.row") == "2000"
@@ -304,7 +331,11 @@ def test_regions_of_a_picture_are_lit(show, picture):
     )
     shares = cross[2] / cross[2].max()
     assert alphas == pytest.approx([255 * 0.75 * (1 - share) for share in shares.tolist()], abs=2)
-    assert page.locator("#picture canvas").first.get_attribute("aria-label").startswith("7, decoder 2 cross, mean of 2")
+    assert (
+        page.locator("#picture canvas")
+        .first.get_attribute("aria-label")
+        .startswith("7, decoder 2 cross, mean of 2")
+    )
     page.click("[data-row='1']")
     assert page.locator("figure:visible").count() == 2
     page.select_option("#map", label="encoder 1")
@@ -318,7 +349,10 @@ def test_regions_of_a_picture_are_lit(show, picture):
 
 @pytest.mark.parametrize("what", ["map", "row"])
 def test_the_view_is_saved(show, text, picture, what):
-    for look, needle in ((text, "rect" if what == "map" else "line"), (picture, "rect" if what == "map" else "image")):
+    for look, needle in (
+        (text, "rect" if what == "map" else "line"),
+        (picture, "rect" if what == "map" else "image"),
+    ):
         page = show(look.to_html())
         with page.expect_download() as saved:
             page.click(f"[data-save='{what}.svg']")
@@ -329,7 +363,10 @@ def test_the_view_is_saved(show, text, picture, what):
             page.click(f"[data-save='{what}.png']")
         content = saved.value.path().read_bytes()
         assert content[:8] == b"\x89PNG\r\n\x1a\n"
-        assert struct.unpack(">II", content[16:24]) == (2 * int(drawn.get("width")), 2 * int(drawn.get("height")))
+        assert struct.unpack(">II", content[16:24]) == (
+            2 * int(drawn.get("width")),
+            2 * int(drawn.get("height")),
+        )
 
 
 def test_hostile_tokens_stay_inert(show, text):
@@ -378,7 +415,9 @@ def test_each_hostile_string_stays_inert_as_token_file_name_and_caption(show, te
     page = show(made(inputs))
     assert len(HOSTILE) == 20
     for number, string in enumerate(HOSTILE):
-        token = string.replace("\0", "\ufffd").replace("\u2028", "⏎")  # as control characters are shown
+        token = string.replace("\0", "\ufffd").replace(
+            "\u2028", "⏎"
+        )  # as control characters are shown
         page.select_option("#input", index=2 * number)
         assert page.locator("#asked > span > span").first.text_content() == token
         page.select_option("#input", index=2 * number + 1)
@@ -386,7 +425,12 @@ def test_each_hostile_string_stays_inert_as_token_file_name_and_caption(show, te
         assert page.locator("#asking > span").first.text_content() == token
         page.hover("[data-row='1']")
     assert page.evaluate("window.hacked") is None
-    assert page.locator("iframe, base, script:not(#look):not([type=module]), a, meta[http-equiv=refresh]").count() == 0
+    assert (
+        page.locator(
+            "iframe, base, script:not(#look):not([type=module]), a, meta[http-equiv=refresh]"
+        ).count()
+        == 0
+    )
     assert page.locator("style").count() == 1
     sources = page.locator("img").evaluate_all("each => each.map(image => image.src)")
     assert {source.partition(",")[0] for source in sources} <= {"", "data:image/webp;base64"}
@@ -395,7 +439,9 @@ def test_each_hostile_string_stays_inert_as_token_file_name_and_caption(show, te
 def test_nothing_else_may_run(show, text):
     page = show(text.to_html())
     with page.expect_console_message(lambda message: "Content Security Policy" in message.text):
-        page.evaluate("document.body.append(Object.assign(document.createElement('script'), {text: 'hacked = 1'}))")
+        page.evaluate(
+            "document.body.append(Object.assign(document.createElement('script'), {text: 'hacked = 1'}))"
+        )
     assert page.evaluate("window.hacked") is None
     page.complaints.clear()
     policy = page.locator("meta[http-equiv]").get_attribute("content")
@@ -406,7 +452,9 @@ def test_it_follows_light_and_dark(show, text):
     for scheme, ground in (("light", "rgb(255, 255, 255)"), ("dark", "rgb(17, 19, 24)")):
         page = show(text.to_html(), color_scheme=scheme)
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == ground
-        shades = page.locator("#asked > span").evaluate_all("all => all.map(each => each.style.backgroundColor)")
+        shades = page.locator("#asked > span").evaluate_all(
+            "all => all.map(each => each.style.backgroundColor)"
+        )
         assert ("rgb(0, 34, 78)" if scheme == "light" else "rgb(255, 234, 70)") in shades
 
 
@@ -423,17 +471,22 @@ def test_everything_has_a_role_and_a_name(show, text, picture):
             assert page.get_by_role(role, name=name, exact=True).count() == 1, name
         assert page.locator("#asking [role=option][aria-selected=true]").count() == 1
         named = (
-            "each.textContent.trim() || each.ariaLabel || each.labels?.length || each.ariaLabelledByElements?.length"
+            "each.textContent.trim() || each.ariaLabel || each.labels?.length"
+            " || each.ariaLabelledByElements?.length"
         )
         nameless = f"all => all.filter(each => !({named})).length"
         assert page.locator("button, select, input, [tabindex='0']").evaluate_all(nameless) == 0
-        assert page.locator("h1, h2, h3").evaluate_all("all => all.map(each => each.tagName)")[:3] == ["H1", "H2", "H3"]
+        assert page.locator("h1, h2, h3").evaluate_all("all => all.map(each => each.tagName)")[
+            :3
+        ] == ["H1", "H2", "H3"]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_has_no_complaint(show, text, picture, scheme):
     """The rules of https://github.com/dequelabs/axe-core; which do complain where there is cause."""
-    package = pytest.importorskip("axe_playwright_python", reason="needs axe: pip install axe-playwright-python")
+    package = pytest.importorskip(
+        "axe_playwright_python", reason="needs axe: pip install axe-playwright-python"
+    )
     axe = Path(package.__path__[0], "axe.min.js").read_text(encoding="utf-8")
     for look in (text, picture):
         page = show(look.to_html(), color_scheme=scheme)

@@ -41,7 +41,11 @@ def terminal():
     reader = threading.Thread(target=read)
     reader.start()
     try:
-        yield stream, lambda: "".join(text for _, text in chunks), lambda: [when for when, _ in chunks]
+        yield (
+            stream,
+            lambda: "".join(text for _, text in chunks),
+            lambda: [when for when, _ in chunks],
+        )
     finally:
         stream.close()
         reader.join()
@@ -76,7 +80,9 @@ def test_a_status_line_is_renewed_at_least_twice_a_second():
         line.print("a line above")
         line.close()
         wait_for(lambda: "a line above\r\n" in shown())
-        assert sorted(later - earlier for earlier, later in pairwise(times()))[len(times()) // 2] < 0.5
+        assert (
+            sorted(later - earlier for earlier, later in pairwise(times()))[len(times()) // 2] < 0.5
+        )
     assert f"\r{ESCAPE}[2K" in shown()  # erased, and written again
     assert f"{ESCAPE}[?25l" not in shown()  # the cursor stays
 
@@ -92,7 +98,9 @@ def test_the_training_line_has_loss_throughput_and_the_time_left():
         handler.close()
         wait_for(lambda: shown().count("step 2/1,000   loss") > 1)
     line = re.search(r"step 2/1,000 .*", shown())[0]
-    assert re.search(r"loss 3\.0000   nll 2\.0000   1,234 tokens/s   [\d:]+ left   perplexity 7\.40", line)
+    assert re.search(
+        r"loss 3\.0000   nll 2\.0000   1,234 tokens/s   [\d:]+ left   perplexity 7\.40", line
+    )
     assert "validation at step 2: loss 1.5000   (best)\r\n" in shown()
 
 
@@ -132,7 +140,12 @@ def test_training_in_python_shows_progress_on_a_terminal_unless_asked_not_to(tmp
 
 def test_updates_are_not_logged_and_change_nothing(tmp_path):
     events = []
-    train(table(max_steps=4, log_every=2), tmp_path / "run", cache=tmp_path / "cache", on_event=events.append)
+    train(
+        table(max_steps=4, log_every=2),
+        tmp_path / "run",
+        cache=tmp_path / "cache",
+        on_event=events.append,
+    )
     assert [event["step"] for event in events if event["event"] == "update"] == [1, 2, 3, 4]
     lines = [json.loads(line) for line in (tmp_path / "run/log.jsonl").read_text().splitlines()]
     assert [line["event"] for line in lines] == ["train", "train", "validation"]
@@ -170,7 +183,9 @@ def test_lines_are_counted_on_a_terminal_only():
     assert re.search(r"lines [1-7]   \d+\.\d a second   0:00:00", shown())
     assert shown().endswith(f"\r{ESCAPE}[1A{ESCAPE}[2K")  # nothing is left
     with terminal() as (stream, shown, _):
-        subprocess.run(command, stdout=stream, stderr=stream, check=True)  # its own lines are the progress
+        subprocess.run(
+            command, stdout=stream, stderr=stream, check=True
+        )  # its own lines are the progress
         wait_for(lambda: "7" in shown())
     assert shown().split() == list("01234567")
 
@@ -194,10 +209,17 @@ main()
 """
 
 
-@pytest.mark.parametrize(("name", "message"), [("error", "regard: a message"), ("interrupt", "regard: interrupted")])
+@pytest.mark.parametrize(
+    ("name", "message"), [("error", "regard: a message"), ("interrupt", "regard: interrupted")]
+)
 def test_a_message_follows_the_end_of_the_status_line(name, message):
     with terminal() as (stream, shown, _):
-        subprocess.run([sys.executable, "-c", FAILING, name], stdout=subprocess.DEVNULL, stderr=stream, check=False)
+        subprocess.run(
+            [sys.executable, "-c", FAILING, name],
+            stdout=subprocess.DEVNULL,
+            stderr=stream,
+            check=False,
+        )
         wait_for(lambda: message in shown())
     *_, last = shown().split(f"{ESCAPE}[2K")  # after the status line was erased
     assert last.strip() == message

@@ -4,7 +4,9 @@ import math
 
 
 def check_1(answer):
-    assert math.isclose(answer([math.log(0.5), math.log(0.25)]), 0.125), "the product of 0.5 and 0.25 is 0.125"
+    assert math.isclose(answer([math.log(0.5), math.log(0.25)]), 0.125), (
+        "the product of 0.5 and 0.25 is 0.125"
+    )
     assert answer([]) == 1.0, "an empty sequence has probability 1"
     assert answer([-1000.0] * 10) == 0.0, "10 tokens of log-probability -1000 underflow to 0.0"
 

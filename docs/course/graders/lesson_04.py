@@ -15,7 +15,9 @@ def check_1(answer):
 
 def check_2(answer):
     x = torch.randn(6, 4)
-    assert answer(lambda x: regard.self_attend(x), x) is True, "self-attention is equivariant: wanted True"
+    assert answer(lambda x: regard.self_attend(x), x) is True, (
+        "self-attention is equivariant: wanted True"
+    )
     assert answer(lambda x: x.flip(0).cumsum(0).flip(0), x) is False, (
         "a cumulative sum is not equivariant: wanted False"
     )
@@ -26,6 +28,8 @@ def check_2(answer):
 
 def check_3(answer):
     order = [3, 0, 2, 1]
-    assert [order[i] for i in answer(order)] == [0, 1, 2, 3], "first inverse, then the order, must be the identity"
+    assert [order[i] for i in answer(order)] == [0, 1, 2, 3], (
+        "first inverse, then the order, must be the identity"
+    )
     assert list(answer([0])) == [0], "the inverse of [0] is [0]"
     assert list(answer([1, 2, 0])) == [2, 0, 1], "the inverse of [1, 2, 0] is [2, 0, 1]"

@@ -7,7 +7,9 @@ import regard
 
 def check_1(answer):
     x = torch.arange(12.0).view(2, 6)
-    assert answer(x, 3).tolist() == [[[0, 1], [6, 7]], [[2, 3], [8, 9]], [[4, 5], [10, 11]]], "head 0 has columns 0, 1"
+    assert answer(x, 3).tolist() == [[[0, 1], [6, 7]], [[2, 3], [8, 9]], [[4, 5], [10, 11]]], (
+        "head 0 has columns 0, 1"
+    )
 
 
 def check_2(answer):

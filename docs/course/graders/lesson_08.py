@@ -8,9 +8,9 @@ import regard
 
 def check_1(answer):
     x, gain, bias = torch.randn(4, 6), torch.rand(6), torch.randn(6)
-    assert torch.allclose(answer(x, gain, bias), nn.functional.layer_norm(x, (6,), gain, bias), atol=1e-4), (
-        "mean and variance (without Bessel's correction) over the last axis"
-    )
+    assert torch.allclose(
+        answer(x, gain, bias), nn.functional.layer_norm(x, (6,), gain, bias), atol=1e-4
+    ), "mean and variance (without Bessel's correction) over the last axis"
 
 
 def check_2(answer):

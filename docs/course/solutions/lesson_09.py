@@ -1,6 +1,8 @@
 def exercise_1(tokens, context_length):
     starts = range(0, len(tokens) - context_length, context_length)
-    return [(tokens[i : i + context_length], tokens[i + 1 : i + context_length + 1]) for i in starts]
+    return [
+        (tokens[i : i + context_length], tokens[i + 1 : i + context_length + 1]) for i in starts
+    ]
 
 
 def exercise_2(states, mask):

@@ -3,7 +3,9 @@ def exercise_1(features):
 
 
 def exercise_2(image, patch):
-    tiles = image.unfold(1, patch, patch).unfold(2, patch, patch)  # (C, rows, columns, patch, patch)
+    tiles = image.unfold(1, patch, patch).unfold(
+        2, patch, patch
+    )  # (C, rows, columns, patch, patch)
     return tiles.permute(1, 2, 0, 3, 4).flatten(2).flatten(0, 1)
 
 

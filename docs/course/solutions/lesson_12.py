@@ -9,7 +9,10 @@ def exercise_1(tokens, window):
 
 
 def exercise_2(center, context, negatives):
-    right, wrong = torch.sigmoid(context @ center).log(), torch.sigmoid(-negatives @ center).log().sum()
+    right, wrong = (
+        torch.sigmoid(context @ center).log(),
+        torch.sigmoid(-negatives @ center).log().sum(),
+    )
     return -(right + wrong)
 
 

@@ -35,13 +35,19 @@ def ablate(
     model = load(model)
     recipe = model.recipe
     config, split = data_of(recipe, data, columns, trust_data_paths=trust_data_paths)
-    prepared = prepare(config, cache or cache_folder(), vocabularies=(model.sources, model.target), splits=[split])
+    prepared = prepare(
+        config, cache or cache_folder(), vocabularies=(model.sources, model.target), splits=[split]
+    )
     corpus: Corpus = getattr(prepared, split)
     budget, masked = recipe.train.batch_tokens, recipe.train.mask_probability
-    return ablate_heads(model.model, partial(mean_loss, model.model, corpus, budget=budget, masked=masked))
+    return ablate_heads(
+        model.model, partial(mean_loss, model.model, corpus, budget=budget, masked=masked)
+    )
 
 
-def prune(model: str | Path | Predictor, heads: Iterable[tuple[str, int]], out: str | Path) -> Predictor:
+def prune(
+    model: str | Path | Predictor, heads: Iterable[tuple[str, int]], out: str | Path
+) -> Predictor:
     """Write a checkpoint without these heads to a new folder, and load it.
 
     model   a run, a checkpoint, or a loaded model
@@ -53,10 +59,14 @@ def prune(model: str | Path | Predictor, heads: Iterable[tuple[str, int]], out: 
     """
     model = load(model)
     if model.folder is None:
-        raise InvalidArgument("model", wanted="one from a checkpoint", got="one without", remedy="Use regard.load.")
+        raise InvalidArgument(
+            "model", wanted="one from a checkpoint", got="one without", remedy="Use regard.load."
+        )
     out, pruned = Path(out), list(heads)
     if out.exists():
-        raise InvalidArgument("out", wanted="a folder that is not there yet", got=str(out), remedy="Choose another.")
+        raise InvalidArgument(
+            "out", wanted="a folder that is not there yet", got=str(out), remedy="Choose another."
+        )
     content = store.read(model.folder)
     weights = store.tensors(content, WEIGHTS, model.folder)
     prune_heads(model.model, weights, pruned)

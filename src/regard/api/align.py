@@ -18,7 +18,9 @@ from regard.inference.predictor import Predictor
 from regard.interpret.alignment import ALL_HEADS, STEPS, Alignment, AlignmentHeads, TokenizedPair
 from regard.interpret.output_attention import require_cross_attention
 
-SentencePair = tuple[str, str, Sequence[int]]  # a text, its translation, and the tokens of the translation
+SentencePair = tuple[
+    str, str, Sequence[int]
+]  # a text, its translation, and the tokens of the translation
 
 
 def align(
@@ -47,10 +49,16 @@ def align(
         check_no_search_options(options)
     if options.get("num_hypotheses") not in (None, 1):
         remedy = "Leave it out: the best output is aligned."
-        raise InvalidArgument("num_hypotheses", wanted="1", got=repr(options["num_hypotheses"]), remedy=remedy)
+        raise InvalidArgument(
+            "num_hypotheses", wanted="1", got=repr(options["num_hypotheses"]), remedy=remedy
+        )
     limits = {"truncate": truncate, "max_source_length": options.get("max_source_length")}
-    generated = () if targets is not None else predict(predictor, sources, truncate=truncate, **options)
-    pairs: Iterator[SentencePair] = ((line, best[0].text, best[0].token_ids) for line, best in generated)
+    generated = (
+        () if targets is not None else predict(predictor, sources, truncate=truncate, **options)
+    )
+    pairs: Iterator[SentencePair] = (
+        (line, best[0].text, best[0].token_ids) for line, best in generated
+    )
     if targets is not None:
         pairs = _given_pairs(sources, targets, vocabularies[1])
     for line, (source, output, ids) in enumerate(pairs, 1):
@@ -66,7 +74,9 @@ def with_references(
         if each is None or line is None:
             got = "more" if each is None else "fewer"
             remedy = "Each line must be the reference of the line of its number."
-            raise InvalidData(references, number, wanted="a line for each source", got=got, remedy=remedy)
+            raise InvalidData(
+                references, number, wanted="a line for each source", got=got, remedy=remedy
+            )
         agreement.add(each.links, read_links(line, each.sizes, references, number))
         yield each
 
@@ -100,7 +110,9 @@ def with_markup(
         yield insert_tags(pending.popleft(), each.output, target.spans(each.output), each.origins)
 
 
-def choose(model: str | Path | Predictor, files: Sequence[str | Path]) -> tuple[AlignmentHeads, Agreement]:
+def choose(
+    model: str | Path | Predictor, files: Sequence[str | Path]
+) -> tuple[AlignmentHeads, Agreement]:
     """The heads and the step with the lowest alignment error rate: files of sources, targets and reference links.
 
     Candidates are those of `head_agreements`; of equal ones the first wins.
@@ -110,7 +122,9 @@ def choose(model: str | Path | Predictor, files: Sequence[str | Path]) -> tuple[
     return best, agreements[best]
 
 
-def head_agreements(predictor: Predictor, files: Sequence[str | Path]) -> dict[AlignmentHeads, Agreement]:
+def head_agreements(
+    predictor: Predictor, files: Sequence[str | Path]
+) -> dict[AlignmentHeads, Agreement]:
     """The agreement with reference links of the mean of all heads, the mean of each layer and every head, at each step.
 
     files   sources, targets and reference links
@@ -123,17 +137,28 @@ def head_agreements(predictor: Predictor, files: Sequence[str | Path]) -> dict[A
     return agreements
 
 
-def agreements_by_line(predictor: Predictor, files: Sequence[str | Path]) -> Iterator[dict[AlignmentHeads, Agreement]]:
+def agreements_by_line(
+    predictor: Predictor, files: Sequence[str | Path]
+) -> Iterator[dict[AlignmentHeads, Agreement]]:
     """As `head_agreements`, after each line of the files: one dictionary, to which the next line adds."""
     vocabularies = check(predictor)
     layers = list(enumerate(_head_counts(predictor), 1))
-    candidates: list[tuple[int | None, int | None]] = [(None, None), *((layer, None) for layer, _ in layers)]
+    candidates: list[tuple[int | None, int | None]] = [
+        (None, None),
+        *((layer, None) for layer, _ in layers),
+    ]
     candidates += [(layer, head) for layer, count in layers for head in range(count)]
-    agreements = {AlignmentHeads(layer, head, step): Agreement() for layer, head in candidates for step in STEPS}
+    agreements = {
+        AlignmentHeads(layer, head, step): Agreement()
+        for layer, head in candidates
+        for step in STEPS
+    }
     for number, (source, target, links) in enumerate(parallel(files), 1):
         ids = vocabularies[1].special_tokens.output(vocabularies[1].encode(target))
         pair = TokenizedPair.of(source, target, ids, vocabularies, given=True)
-        reference = read_links(links, (len(pair.source_words), len(pair.output_words)), files[2], number)
+        reference = read_links(
+            links, (len(pair.source_words), len(pair.output_words)), files[2], number
+        )
         weights = _weights(predictor, pair, None, line=number)
         for heads, agreement in agreements.items():
             chosen = weights if heads.layer is None else weights[heads.layer - 1 : heads.layer]
@@ -154,7 +179,9 @@ def check(predictor: Predictor, heads: AlignmentHeads = ALL_HEADS) -> tuple[Toke
     counts = dict(enumerate(layers, 1))
     if heads.layer is not None and (heads.head or 0) >= counts.get(heads.layer, 0):
         known = ", ".join(f"{layer}.0 to {layer}.{count - 1}" for layer, count in counts.items())
-        raise InvalidArgument("head", wanted=f"one of {known}", got=str(heads), remedy="Or a layer, or leave it out.")
+        raise InvalidArgument(
+            "head", wanted=f"one of {known}", got=str(heads), remedy="Or a layer, or leave it out."
+        )
     return source, target
 
 
@@ -164,15 +191,21 @@ def _head_counts(predictor: Predictor) -> list[int]:
     return [] if model is None else [module.heads for module in model.decoder.cross_attentions]
 
 
-def _weights(predictor: Predictor, pair: TokenizedPair, layer: int | None, **limits: Any) -> list[Any]:
+def _weights(
+    predictor: Predictor, pair: TokenizedPair, layer: int | None, **limits: Any
+) -> list[Any]:
     ids, batch = predictor.encode(pair.source, **limits)
     return pair.weights(require_cross_attention("model", predictor.model), batch, len(ids), layer)
 
 
-def _given_pairs(sources: Iterable[str], targets: Iterable[str], vocabulary: Tokenizer) -> Iterator[SentencePair]:
+def _given_pairs(
+    sources: Iterable[str], targets: Iterable[str], vocabulary: Tokenizer
+) -> Iterator[SentencePair]:
     for number, (source, target) in enumerate(zip_longest(sources, targets), 1):
         if source is None or target is None:
             got = "no source" if source is None else "no target"
             remedy = "Each target must belong to the source of its number."
-            raise InvalidArgument(f"line {number}", wanted="a source and a target", got=got, remedy=remedy)
+            raise InvalidArgument(
+                f"line {number}", wanted="a source and a target", got=got, remedy=remedy
+            )
         yield source, target, vocabulary.special_tokens.output(vocabulary.encode(target))

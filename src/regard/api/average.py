@@ -34,11 +34,16 @@ def average(models: Sequence[str | Path], out: str | Path) -> Path:
     """
     folder, paths = Path(out), [Path(model) for model in models]
     if len(paths) < 2:
-        raise InvalidArgument("models", wanted="two or more", got=str(len(paths)), remedy="Name more runs.")
+        raise InvalidArgument(
+            "models", wanted="two or more", got=str(len(paths)), remedy="Name more runs."
+        )
     with named_os_errors(folder, "a folder to write to"):
         if folder.exists() or str(out) in ("", "."):
             raise InvalidArgument(
-                "out", wanted="a folder that does not exist yet", got=repr(str(out)), remedy="Choose another."
+                "out",
+                wanted="a folder that does not exist yet",
+                got=repr(str(out)),
+                remedy="Choose another.",
             )
         place, content = open_checkpoint(paths[0])
         first, total = load(place, device="cpu"), WeightSum()
@@ -52,8 +57,14 @@ def average(models: Sequence[str | Path], out: str | Path) -> Path:
         if len(beginnings) > 1:
             wanted = "models that were trained on from the same weights (train.init_from)"
             got = "different initial weights by their recipes"
-            log.warning("average: wanted %s; got %s. Evaluate the result: it may be far worse.", wanted, got)
-        texts = {name: data.decode() for name, data in content.items() if not _of_training_or_tensors(name)}
+            log.warning(
+                "average: wanted %s; got %s. Evaluate the result: it may be far worse.", wanted, got
+            )
+        texts = {
+            name: data.decode()
+            for name, data in content.items()
+            if not _of_training_or_tensors(name)
+        }
         names = ", ".join(f"`{path}`" for path in paths)
         texts[CARD] = texts.get(CARD, "") + CARD_SECTION.format(count=len(paths), models=names)
         tensors = {WEIGHTS: total.mean()}

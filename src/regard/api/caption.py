@@ -40,7 +40,11 @@ class CaptionedImage:
 
 
 def caption(
-    model: str | Path | Predictor, paths: Iterable[str | Path], *, draw: Path | None = None, **options: Any
+    model: str | Path | Predictor,
+    paths: Iterable[str | Path],
+    *,
+    draw: Path | None = None,
+    **options: Any,
 ) -> Iterator[CaptionedImage]:
     """A caption for each image, in order. An image that cannot be read is reported in its place.
 
@@ -58,9 +62,13 @@ def caption(
         numbered = enumerate(find_images(paths), start=1)
         while chunk := dict(islice(numbered, CHUNK)):
             images = {number: _read(image, field) for number, image in chunk.items()}
-            readable = {number: pixels for number, pixels in images.items() if not isinstance(pixels, str)}
+            readable = {
+                number: pixels for number, pixels in images.items() if not isinstance(pixels, str)
+            }
             numbers, attention = list(readable), {"attention": draw_image is not None}
-            found = predictor.iter_outputs(list(readable.values()), lines=numbers, **attention | options)
+            found = predictor.iter_outputs(
+                list(readable.values()), lines=numbers, **attention | options
+            )
             outputs = {numbers[i]: best for i, best in found} if readable else {}
             for number, image in chunk.items():
                 if isinstance(problem := images[number], str):
@@ -95,7 +103,9 @@ def caption_words(predictor: Predictor, output: Output, grid: ImageRegions) -> l
 
 
 @contextmanager
-def _drawing(predictor: Predictor, folder: Path) -> Iterator[Callable[[Path | Member, Output], None]]:
+def _drawing(
+    predictor: Predictor, folder: Path
+) -> Iterator[Callable[[Path | Member, Output], None]]:
     """A function that draws a captioned image into a folder, which also gets a page of all images."""
     require_cross_attention("draw", predictor.model)
     grid, numbers = predictor_regions(predictor), count(1)
@@ -108,7 +118,9 @@ def _drawing(predictor: Predictor, folder: Path) -> Iterator[Callable[[Path | Me
                 weights = torch.zeros(len(words), grid.rows, grid.columns)
                 for row, word in zip(weights, words, strict=True):
                     row.copy_(word.weights)
-                overlay = Overlay(str(image), read_thumbnail(image, SHOWN), [word.text for word in words], weights)
+                overlay = Overlay(
+                    str(image), read_thumbnail(image, SHOWN), [word.text for word in words], weights
+                )
                 name = file_name(image, next(numbers))
                 for ending in (".png", ".svg"):
                     with atomic_file(folder / f"{name}{ending}") as file:

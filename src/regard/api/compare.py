@@ -17,7 +17,13 @@ from regard.api.look import look
 from regard.core.errors import InvalidArgument
 from regard.data.example import source_text
 from regard.evaluation.bootstrap import RESAMPLES
-from regard.evaluation.comparison import AnswerAttention, ComparedExample, Comparison, SystemAnswer, output_difference
+from regard.evaluation.comparison import (
+    AnswerAttention,
+    ComparedExample,
+    Comparison,
+    SystemAnswer,
+    output_difference,
+)
 from regard.evaluation.output_difference import token_differences
 from regard.evaluation.report import Row, SystemStatistics, report
 from regard.evaluation.statistics import ConfusionMatrix
@@ -64,21 +70,42 @@ def compare(
     )  # fmt: skip
     loaded = [system if is_file(system) else evaluation.load(system) for system in systems]
     recipes = [system.recipe for system in loaded if isinstance(system, Predictor)]
-    with_outputs = all(recipe.data.source_fields for recipe in recipes)  # language models have none to compare
+    with_outputs = all(
+        recipe.data.source_fields for recipe in recipes
+    )  # language models have none to compare
     by_length = by_length if with_outputs else None
     evaluation = replace(evaluation, by_length=by_length)
     with ExitStack() as stack:
-        files = [stack.enter_context(TemporaryFile("w+", encoding="ascii")) for _ in systems if with_outputs]
+        files = [
+            stack.enter_context(TemporaryFile("w+", encoding="ascii"))
+            for _ in systems
+            if with_outputs
+        ]
         collected = evaluation.collect(loaded, [partial(_write_json, file) for file in files])
-        collected = [replace(one, name=system_name(given)) for one, given in zip(collected, systems, strict=True)]
+        collected = [
+            replace(one, name=system_name(given))
+            for one, given in zip(collected, systems, strict=True)
+        ]
         result = report(collected, resamples=resamples, by_length=by_length)
         for file in files:
             file.seek(0)
-        rows = zip(evaluation.rows(recipes[0] if recipes else None), *files, strict=True) if files else ()
+        rows = (
+            zip(evaluation.rows(recipes[0] if recipes else None), *files, strict=True)
+            if files
+            else ()
+        )
         outputs = ((row, [json.loads(line) for line in lines]) for row, *lines in rows)
-        scored = ((output_difference(texts), -index, row, texts) for index, (row, texts) in enumerate(outputs))
-        most = nlargest(sentences, (each for each in scored if each[0] > 0), key=lambda each: each[:2])
-    return Comparison(result, [_compared(d, -index, row, texts, collected, loaded) for d, index, row, texts in most])
+        scored = (
+            (output_difference(texts), -index, row, texts)
+            for index, (row, texts) in enumerate(outputs)
+        )
+        most = nlargest(
+            sentences, (each for each in scored if each[0] > 0), key=lambda each: each[:2]
+        )
+    return Comparison(
+        result,
+        [_compared(d, -index, row, texts, collected, loaded) for d, index, row, texts in most],
+    )
 
 
 def _write_json(file: IO[str], output: str) -> None:
@@ -116,4 +143,6 @@ def _attention(model: Predictor, source: Any) -> AnswerAttention | None:
     if not maps or maps[-1].size[0] * maps[-1].size[1] > LARGEST:
         return None
     rows, keys = result.names(maps[-1])
-    return AnswerAttention(rows, keys, [[round(w, 4) for w in row] for row in maps[-1].weights().mean(0).tolist()])
+    return AnswerAttention(
+        rows, keys, [[round(w, 4) for w in row] for row in maps[-1].weights().mean(0).tolist()]
+    )

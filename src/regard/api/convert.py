@@ -11,7 +11,11 @@ from regard.interop.configurations import fairseq, fairseq_commands, joeynmt, op
 from regard.recipe.recipe import Recipe
 from regard.recipe.toml_text import toml_lines
 
-TOOLKITS = {"joeynmt": joeynmt.converted, "opennmt": opennmt.converted, "fairseq": fairseq.converted}
+TOOLKITS = {
+    "joeynmt": joeynmt.converted,
+    "opennmt": opennmt.converted,
+    "fairseq": fairseq.converted,
+}
 LARGEST = 1_000_000  # bytes of a file
 
 
@@ -30,7 +34,9 @@ class ConvertedRecipe:
 
     def toml(self) -> str:
         """The recipe as TOML, with the notes as comments before it."""
-        head = [f"# From {one_line(self.origin)}. Check what follows, then: regard train THIS.toml --out RUN --dry-run"]
+        head = [
+            f"# From {one_line(self.origin)}. Check what follows, then: regard train THIS.toml --out RUN --dry-run"
+        ]
         if self.notes:
             head += ["#", "# Not taken over, or changed in meaning:"]
             head += [f"#   {one_line(f'{name}: {why}')}" for name, why in self.notes.items()]
@@ -48,7 +54,9 @@ def convert(path: str | Path, source: str) -> ConvertedRecipe:
     """
     if source not in TOOLKITS:
         wanted = f"one of {', '.join(TOOLKITS)}"
-        raise InvalidArgument("source", wanted=wanted, got=repr(source), remedy="Name the toolkit of the file.")
+        raise InvalidArgument(
+            "source", wanted=wanted, got=repr(source), remedy="Name the toolkit of the file."
+        )
     path = Path(path)
     text = _read(path)
     if source == "fairseq":
@@ -76,7 +84,9 @@ def _read(path: Path) -> str:
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         got = getattr(error, "strerror", None) or str(error)
-        raise InvalidArgument(str(path), wanted="a configuration file", got=got, remedy="Check the path.") from None
+        raise InvalidArgument(
+            str(path), wanted="a configuration file", got=got, remedy="Check the path."
+        ) from None
 
 
 def _yaml(text: str, path: Path) -> dict[str, Any]:
@@ -92,5 +102,7 @@ def _yaml(text: str, path: Path) -> dict[str, Any]:
         raise InvalidArgument(str(path), wanted="a YAML file", got=got, remedy="Mend it.") from None
     if not isinstance(tables, dict) or not all(isinstance(key, str) for key in tables):
         got = type(tables).__name__
-        raise InvalidArgument(str(path), wanted="a YAML file with options by name", got=got, remedy="Check the file.")
+        raise InvalidArgument(
+            str(path), wanted="a YAML file with options by name", got=got, remedy="Check the file."
+        )
     return tables

@@ -39,11 +39,16 @@ def demo(seed: int = 1, out: str | Path | None = None) -> None:
 
     A demo in the cache that another version of Regard began is begun anew.
     """
-    began, folder = time.perf_counter(), cache_folder() / f"demo-{seed}" if out is None else Path(out)
+    began, folder = (
+        time.perf_counter(),
+        cache_folder() / f"demo-{seed}" if out is None else Path(out),
+    )
     color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     for name, title in RECIPES.items():
         print(f"\n{title} learns dates in several languages ({name}):", file=sys.stderr, flush=True)
-        recipe = read_recipe(find_recipe(name), [f"train.seed={seed}", "train.log_samples=0", "train.device='cpu'"])
+        recipe = read_recipe(
+            find_recipe(name), [f"train.seed={seed}", "train.log_samples=0", "train.device='cpu'"]
+        )
         run, cache = folder / Path(name).stem, folder / "data"
         with closing(TrainingProgress(sys.stderr)) as progress:
             options: dict[str, Any] = {"cache": cache, "on_event": progress, "progress": False}
@@ -52,13 +57,22 @@ def demo(seed: int = 1, out: str | Path | None = None) -> None:
             except CheckpointRefused:
                 if out is not None:
                     raise
-                progress({"event": "warning", "message": f"{run} is of another version of Regard: training begins"})
+                progress(
+                    {
+                        "event": "warning",
+                        "message": f"{run} is of another version of Regard: training begins",
+                    }
+                )
                 shutil.rmtree(run)
                 model = train(recipe, run, **options)
         accuracy = evaluate(model, metrics=["accuracy"], cache=cache)["accuracy"].value
         print(f"\n{title}: {accuracy:.1%} of 1,000 dates that it never saw, without a mistake.")
         for text, _ in islice(rows_of(recipe, "test"), 2):
-            print(f"\n{look_text(look(model, text), width=shutil.get_terminal_size().columns, color=color)}")
-        print(f'\nThe model is in {run}:\n  echo "3 March 1999" | regard predict {shlex.quote(str(run))}')
+            print(
+                f"\n{look_text(look(model, text), width=shutil.get_terminal_size().columns, color=color)}"
+            )
+        print(
+            f'\nThe model is in {run}:\n  echo "3 March 1999" | regard predict {shlex.quote(str(run))}'
+        )
     print(f"\n{time.perf_counter() - began:.0f} s in all", file=sys.stderr, flush=True)
     print(NEXT)

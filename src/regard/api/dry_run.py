@@ -44,7 +44,10 @@ def dry_run(recipe: Recipe, cache: Path | None = None) -> str:
 
 def _as_text(batch: Batch, row: int, data: Prepared) -> Iterator[tuple[str, str]]:
     sources = batch.source.parts if isinstance(batch.source, MultiSource) else (batch.source,)
-    sides = [("source", side, vocabulary) for side, vocabulary in zip(sources, data.sources, strict=False)]
+    sides = [
+        ("source", side, vocabulary)
+        for side, vocabulary in zip(sources, data.sources, strict=False)
+    ]
     for name, side, vocabulary in (*sides, ("target", batch.targets, data.target)):
         if isinstance(side, Tokens | Packed) and isinstance(vocabulary, Tokenizer):
             ids = side.row(row)

@@ -39,7 +39,9 @@ MODEL_METRICS: dict[TaskName, list[str]] = {
     "language": ["loss", "perplexity"], "label": ["loss"], "text": ["loss", "perplexity"],
 }  # fmt: skip
 Keep = Callable[[str], object]
-SystemInput = str | Path | Predictor  # a run or checkpoint, a loaded model, or a file of outputs, one per line
+SystemInput = (
+    str | Path | Predictor
+)  # a run or checkpoint, a loaded model, or a file of outputs, one per line
 
 
 def evaluate(
@@ -113,7 +115,9 @@ class Evaluation:
     trust_data_paths: bool = False
     progress: bool = False
 
-    def collect(self, systems: Sequence[SystemInput], keep: Sequence[Keep | None] = ()) -> list[SystemStatistics]:
+    def collect(
+        self, systems: Sequence[SystemInput], keep: Sequence[Keep | None] = ()
+    ) -> list[SystemStatistics]:
         """The statistics of each system; `keep`, one for each, is called with every output of it, in order."""
         keep = keep or [None] * len(systems)
         models = [i for i, system in enumerate(systems) if not is_file(system)]
@@ -129,7 +133,9 @@ class Evaluation:
             check_metrics(metrics, None if recipe is None else _task(recipe))
             outputs = text.texts(name, self._columns(recipe)[-1:])
             pairs, length = _zip_lines(name, outputs, self.rows(recipe)), _source_length(recipe)
-            collected[i] = collect(name, pairs, _of_outputs(metrics), source_length=length, keep=keep[i])
+            collected[i] = collect(
+                name, pairs, _of_outputs(metrics), source_length=length, keep=keep[i]
+            )
         return [collected[i] for i in range(len(systems))]
 
     def rows(self, recipe: Recipe | None) -> Iterator[Row]:
@@ -161,7 +167,9 @@ class Evaluation:
         wanted = 1 if self.sources is None else 2
         if self.columns and len(self.columns) != wanted:
             remedy = "Give that of the sources, where there are any, then that of the references."
-            raise InvalidArgument("--column", wanted=str(wanted), got=str(len(self.columns)), remedy=remedy)
+            raise InvalidArgument(
+                "--column", wanted=str(wanted), got=str(len(self.columns)), remedy=remedy
+            )
         return self.columns
 
     def _with_known_labels(self, rows: Iterator[Row], model: Predictor) -> Iterator[Row]:
@@ -173,7 +181,10 @@ class Evaluation:
                 except InvalidArgument as error:
                     if not self.references:
                         raise at_example(*self._data(model.recipe), number, error) from None
-                    file, about = self.references[i], {"wanted": error.wanted, "got": error.got, "remedy": error.remedy}
+                    file, about = (
+                        self.references[i],
+                        {"wanted": error.wanted, "got": error.got, "remedy": error.remedy},
+                    )
                     raise InvalidData(file, text.line_of(file, number), **about) from None
             yield row
 
@@ -186,21 +197,37 @@ class Evaluation:
         return model
 
     def default_metrics(self, recipe: Recipe) -> list[str]:
-        return ([] if self.references else MODEL_METRICS[_task(recipe)]) + _default_output_metrics(recipe)
+        return ([] if self.references else MODEL_METRICS[_task(recipe)]) + _default_output_metrics(
+            recipe
+        )
 
     def _check(self, models: int) -> None:
-        if self.data and not (models and self.split is self.sources is None and not self.references):
-            wanted = "none beside split, sources and references" if models else "a model to evaluate on it"
-            raise InvalidArgument("data", wanted=wanted, got=self.data[0], remedy="Leave one out, or name a run.")
+        if self.data and not (
+            models and self.split is self.sources is None and not self.references
+        ):
+            wanted = (
+                "none beside split, sources and references"
+                if models
+                else "a model to evaluate on it"
+            )
+            raise InvalidArgument(
+                "data", wanted=wanted, got=self.data[0], remedy="Leave one out, or name a run."
+            )
         if not self.references and (not models or self.sources is not None):
             wanted = f"a file beside {'sources' if models else 'outputs without a model'}"
-            raise InvalidArgument("references", wanted=wanted, got="none", remedy="Add --references FILE.")
+            raise InvalidArgument(
+                "references", wanted=wanted, got="none", remedy="Add --references FILE."
+            )
         if self.references and self.split is not None:
             wanted = "none beside references"
-            raise InvalidArgument("split", wanted=wanted, got=repr(self.split), remedy="Leave one out.")
+            raise InvalidArgument(
+                "split", wanted=wanted, got=repr(self.split), remedy="Leave one out."
+            )
         if self.references and self.sources is None and (models or self.by_length):
             wanted = f"a file {'for a model to read' if models else 'whose lengths count'}"
-            raise InvalidArgument("sources", wanted=wanted, got="none", remedy="Add --sources FILE.")
+            raise InvalidArgument(
+                "sources", wanted=wanted, got="none", remedy="Add --sources FILE."
+            )
 
     def _collect_model(
         self, name: str, model: Predictor, metrics: Sequence[str], keep: Keep | None
@@ -211,11 +238,15 @@ class Evaluation:
         if self.references and (len(outputs) < len(metrics) or _task(recipe) == "language"):
             wanted = "none for loss and perplexity, which need prepared data"
             remedy = "Leave it out, or name other metrics."
-            raise InvalidArgument("references", wanted=wanted, got=str(self.references[0]), remedy=remedy)
+            raise InvalidArgument(
+                "references", wanted=wanted, got=str(self.references[0]), remedy=remedy
+            )
         if len(outputs) < len(metrics):
             config, split = self._data(recipe)
             vocabularies = (model.sources, model.target)
-            data = prepare(config, self.cache or cache_folder(), vocabularies=vocabularies, splits=[split])
+            data = prepare(
+                config, self.cache or cache_folder(), vocabularies=vocabularies, splits=[split]
+            )
             with status_line(lambda: Status(f"{name}: loss"), shown=self.progress):
                 loss = corpus_loss(model.model, data, split, recipe)
             values = {"loss": loss, "perplexity": perplexity(loss)}
@@ -224,7 +255,9 @@ class Evaluation:
         rows = self._with_known_labels(rows, model) if isinstance(model.target, Labels) else rows
         pairs = tracked(_predict(model, rows), f"{name}: examples", shown=self.progress)
         length = _source_length(recipe)
-        return collect(name, pairs, outputs, model_metrics=model_metrics, source_length=length, keep=keep)
+        return collect(
+            name, pairs, outputs, model_metrics=model_metrics, source_length=length, keep=keep
+        )
 
 
 def as_paths(data: str | Path | Sequence[str | Path]) -> tuple[str, ...]:
@@ -248,7 +281,10 @@ def corpus_loss(model: Model, data: Prepared, split: Split, recipe: Recipe) -> f
     """The mean loss on a split, batched and carried as the recipe says for training."""
     train, generator = recipe.train, model.as_seq2seq()
     if train.carry_state and generator is not None and not generator.decoder.has_hidden:
-        wanted, remedy = "one model for the loss of a text whose state is carried", "Evaluate the members one by one."
+        wanted, remedy = (
+            "one model for the loss of a text whose state is carried",
+            "Evaluate the members one by one.",
+        )
         raise InvalidArgument("system", wanted=wanted, got="an ensemble", remedy=remedy)
     return mean_loss(
         model,
@@ -274,7 +310,9 @@ def _split(recipe: Recipe, split: str) -> Split:
 def _predict(model: Predictor, rows: Iterator[Row]) -> Iterator[tuple[Row, str]]:
     numbered = enumerate(rows, start=1)
     while chunk := dict(islice(numbered, CHUNK)):
-        outputs = dict(model.iter_outputs([source for source, _ in chunk.values()], lines=list(chunk)))
+        outputs = dict(
+            model.iter_outputs([source for source, _ in chunk.values()], lines=list(chunk))
+        )
         yield from ((row, outputs[i][0].text) for i, row in enumerate(chunk.values()))
 
 
@@ -328,7 +366,10 @@ def _default_output_metrics(recipe: Recipe) -> list[str]:
     if _task(recipe) != "text":
         return ["accuracy", "f1"] if _task(recipe) == "label" else []
     if recipe.data.synthetic or recipe.train.monitor in ("accuracy", "error_rate"):
-        return ["accuracy", "error_rate" if recipe.data.target.tokenizer == "words" else "character_error_rate"]
+        return [
+            "accuracy",
+            "error_rate" if recipe.data.target.tokenizer == "words" else "character_error_rate",
+        ]
     captions = any(each.kind == "image" for each in recipe.data.source_fields)
     return CAPTION_METRICS if captions else ["bleu", "chrf"]
 
@@ -358,7 +399,9 @@ def validation(recipe: Recipe, data: Prepared) -> Callable[[Model], Validation]:
     """The validation of a training run: the loss, and outputs if the monitored metric or samples need them."""
     rows = [] if not recipe.data.source_fields else list(rows_of(recipe, "valid"))
     metric = recipe.train.monitor
-    recipe = replace(recipe, decode=replace(recipe.decode, shortlist=False))  # it is learned after training
+    recipe = replace(
+        recipe, decode=replace(recipe.decode, shortlist=False)
+    )  # it is learned after training
 
     def validate(model: Model) -> Validation:
         assert data.valid is not None
@@ -375,7 +418,9 @@ def validation(recipe: Recipe, data: Prepared) -> Callable[[Model], Validation]:
             for (source, references), output in zip(decoded, outputs, strict=True)
         ]
         shown = recipe.train.log_samples
-        pairs = [(source, references[0]) for source, references in rows[:shown]] or _texts(recipe, shown)
+        pairs = [(source, references[0]) for source, references in rows[:shown]] or _texts(
+            recipe, shown
+        )
         heads = [] if recipe.train.fsdp else head_means(predictor, pairs)
         return Validation(values, samples[:shown], heads)
 

@@ -34,7 +34,9 @@ def export(model: str | Path | Predictor, to: str, out: str | Path, **options: A
     predictor = load(model, device="cpu")
     if obstacles := target.obstacles(predictor):
         wanted = f"a model that {target.title} can express"
-        raise InvalidArgument("model", wanted=wanted, got="; ".join(obstacles), remedy=_remedy(predictor, to))
+        raise InvalidArgument(
+            "model", wanted=wanted, got="; ".join(obstacles), remedy=_remedy(predictor, to)
+        )
     target.save(predictor, path, chosen)
     if chosen.push is not None:
         hub.push(path, chosen.push)
@@ -49,5 +51,7 @@ def export_obstacles(model: str | Path | Predictor) -> dict[str, Sequence[str]]:
 
 def _remedy(model: Predictor, refused: str) -> str:
     """The formats that can express a model that one cannot."""
-    able = [name for name in TARGETS if name != refused and not export_target(name).obstacles(model)]
+    able = [
+        name for name in TARGETS if name != refused and not export_target(name).obstacles(model)
+    ]
     return f"Possible: {', '.join(able)}." if able else "Train a model without these parts."

@@ -11,7 +11,9 @@ from regard.inference.predictor import Predictor
 from regard.interop.hub import local_folder
 
 
-def from_pretrained(source: str | Path, *, device: str = "auto", dtype: str = "float32") -> Predictor:
+def from_pretrained(
+    source: str | Path, *, device: str = "auto", dtype: str = "float32"
+) -> Predictor:
     """A model of Hugging Face's transformers, ready to predict.
 
     source   a folder as transformers saves it, or "hf:owner/name", which huggingface_hub downloads
@@ -39,7 +41,10 @@ def import_model(source: str | Path, out: str | Path, *, dtype: str | None = Non
     with named_os_errors(folder, "a folder to write to"):
         if folder.exists() or str(out) in ("", "."):
             raise InvalidArgument(
-                "out", wanted="a folder that does not exist yet", got=repr(str(out)), remedy="Choose another."
+                "out",
+                wanted="a folder that does not exist yet",
+                got=repr(str(out)),
+                remedy="Choose another.",
             )
         model = ImportedModel(local_folder(source))
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -52,5 +57,7 @@ def _dtype(name: str) -> Any:
 
     names = ("float32", "float16", "bfloat16")
     if name not in names:
-        raise InvalidArgument("dtype", wanted=f"one of {', '.join(names)}", got=repr(name), remedy="Use float32.")
+        raise InvalidArgument(
+            "dtype", wanted=f"one of {', '.join(names)}", got=repr(name), remedy="Use float32."
+        )
     return getattr(torch, name)

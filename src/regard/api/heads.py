@@ -51,7 +51,9 @@ def heads(
         remedy = "data=['test'] is a split of the model's own data."
         raise InvalidArgument("data", wanted="data or inputs", got="neither", remedy=remedy)
     if ablate and not data:
-        raise InvalidArgument("ablate", wanted="data to compute a loss on", got="none", remedy="Give data=['test'].")
+        raise InvalidArgument(
+            "ablate", wanted="data to compute a loss on", got="none", remedy="Give data=['test']."
+        )
     if inputs is None:
         inputs = pairs_of(predictor.recipe, data, columns, trust_data_paths=trust_data_paths)
     meter = head_meter(predictor)
@@ -59,11 +61,15 @@ def heads(
         text, output = (each, None) if isinstance(each, str) else each
         meter.add(look(predictor, text, output=output, **options))
     if not meter.inputs:
-        raise InvalidArgument("data", wanted="at least one input", got="none", remedy="Give another file, or inputs.")
+        raise InvalidArgument(
+            "data", wanted="at least one input", got="none", remedy="Give another file, or inputs."
+        )
     aligned = None if alignment is None else alignment_scores(predictor, alignment)
     ablation = None
     if ablate:
-        _, changes = losses_without_heads(predictor, data, columns=columns, trust_data_paths=trust_data_paths)
+        _, changes = losses_without_heads(
+            predictor, data, columns=columns, trust_data_paths=trust_data_paths
+        )
         ablation = {(each.site.name, each.head): each.change for each in changes}
     return meter.report(alignment=aligned, ablation=ablation)
 
@@ -100,5 +106,8 @@ def head_means(predictor: Predictor, pairs: Iterable[InputPair]) -> list[dict[st
     means = HeadMeans()
     with suppress(RegardError):  # an input that the model refuses: training goes on
         for text, output in pairs if predictor.model.inspectable else ():
-            means.add((each.name, head) for each, head in look(predictor, text, output=output, truncate=True).heads())
+            means.add(
+                (each.name, head)
+                for each, head in look(predictor, text, output=output, truncate=True).heads()
+            )
     return [{"map": name, **head.as_dict()} for (name, _), head in means.means().items()]

@@ -96,7 +96,11 @@ def look(
 
 
 def look_at_output(
-    model: Predictor, text: object, output: Sequence[int], edits: Sequence[Edit], encoded: Look | None = None
+    model: Predictor,
+    text: object,
+    output: Sequence[int],
+    edits: Sequence[Edit],
+    encoded: Look | None = None,
 ) -> tuple[Look, Tensor]:
     """`look` at these token ids, and the logits; an encoder that ran for `encoded` does not run again (`record`)."""
     with evaluating(model.model):
@@ -104,7 +108,9 @@ def look_at_output(
         return record(forward, given, MapSelection(), edits, encoded)
 
 
-def look_at_sources(model: Predictor, text: object, output: Sequence[int], edits: Sequence[Edit]) -> Look:
+def look_at_sources(
+    model: Predictor, text: object, output: Sequence[int], edits: Sequence[Edit]
+) -> Look:
     """What the encoder attends to under edits, for `look_at_output`; `output` is any that the edits are of."""
     with evaluating(model.model):
         forward, given = _of_predictor(model, text, output, False, edits, {})
@@ -112,12 +118,19 @@ def look_at_sources(model: Predictor, text: object, output: Sequence[int], edits
 
 
 def _of_predictor(
-    model: Predictor, text: Any, output: Any, truncate: bool, edits: Sequence[Edit], options: dict[str, Any]
+    model: Predictor,
+    text: Any,
+    output: Any,
+    truncate: bool,
+    edits: Sequence[Edit],
+    options: dict[str, Any],
 ) -> tuple[ForwardPass, LookInput]:
     _check_output(model, output)
     inner, device = model.model, next(model.model.parameters()).device
     seq2seq = inner.as_seq2seq()
-    decode = {name: value for name, value in options.items() if name in DecodeConfig.__dataclass_fields__}
+    decode = {
+        name: value for name, value in options.items() if name in DecodeConfig.__dataclass_fields__
+    }
     ids, batch = model.encode(text, truncate=truncate, **decode)
     masked = seq2seq is None and not isinstance(model.target, Labels)  # a masked language model
     if not masked:
@@ -128,7 +141,9 @@ def _of_predictor(
     if seq2seq is None:
         refuse_output_edits(edits)
     if isinstance(model.target, Labels):
-        label = None if output is None else torch.tensor([model.target.encode(output)], device=device)
+        label = (
+            None if output is None else torch.tensor([model.target.encode(output)], device=device)
+        )
         return ForwardPass(inner, batch, None, label), replace(given, label=model.target.decode)
     running, special = model.running_text, model.target.special_tokens
     if seq2seq is None:
@@ -136,8 +151,12 @@ def _of_predictor(
             wanted, remedy = "none for a masked language model", "Leave it out."
             raise InvalidArgument("output", wanted=wanted, got=repr(output), remedy=remedy)
         whole = ids if running else special.target(ids)
-        batch = with_replaced_tokens(Tokens.of([whole], device=device), edits, inner, [model.target])
-        return ForwardPass(inner, batch, None, None), replace(given, sources=_named_sources(batch, [model.target]))
+        batch = with_replaced_tokens(
+            Tokens.of([whole], device=device), edits, inner, [model.target]
+        )
+        return ForwardPass(inner, batch, None, None), replace(
+            given, sources=_named_sources(batch, [model.target])
+        )
     prompt = [] if model.recipe.data.source_fields else ids
     if isinstance(output, str):
         tokens = model.target.encode(output)
@@ -145,7 +164,10 @@ def _of_predictor(
     elif output is not None:
         generated = [*prompt, *output]
     else:
-        generated = [*prompt, *model.outputs([text], truncate=truncate, edits=edits, **options)[0][0].token_ids]
+        generated = [
+            *prompt,
+            *model.outputs([text], truncate=truncate, edits=edits, **options)[0][0].token_ids,
+        ]
     first = special.end if running else special.start
     return _teacher_forced(inner, batch, generated, first, given, model.target, edits)
 
@@ -155,7 +177,9 @@ def _check_output(model: Predictor, output: Any) -> None:
     if output is None or isinstance(output, str):
         return
     size = model.target.size
-    ids = isinstance(output, list | tuple) and all(type(each) is int and 0 <= each < size for each in output)
+    ids = isinstance(output, list | tuple) and all(
+        type(each) is int and 0 <= each < size for each in output
+    )
     if not ids or model.model.as_seq2seq() is None:
         wanted, got = "a text or a label, or token ids of a model that generates", repr(output)[:60]
         raise InvalidArgument("output", wanted=wanted, got=got, remedy="Give a string.")
@@ -164,19 +188,27 @@ def _check_output(model: Predictor, output: Any) -> None:
 def _title(text: Any, vocabularies: Sequence[VocabularyType | None]) -> str:
     if len(vocabularies) > 1:
         parts = text.split("\t") if isinstance(text, str) else text
-        return " | ".join(_title(part, [each]) for part, each in zip(parts, vocabularies, strict=True))
+        return " | ".join(
+            _title(part, [each]) for part, each in zip(parts, vocabularies, strict=True)
+        )
     if None in vocabularies:  # an image
         return Path(text).name if isinstance(text, str | Path) else "image"
     return str(text)
 
 
-def _named_sources(batch: Any, vocabularies: Sequence[VocabularyType | None]) -> tuple[TokenSequence | Pixels, ...]:
+def _named_sources(
+    batch: Any, vocabularies: Sequence[VocabularyType | None]
+) -> tuple[TokenSequence | Pixels, ...]:
     """The tokens, label or image of each source of a batch of one; without a vocabulary, token ids are their names."""
     parts = batch.parts if isinstance(batch, MultiSource) else (batch,) if vocabularies else ()
     named: list[TokenSequence | Pixels] = []
     for part, vocabulary in zip(parts, vocabularies, strict=True):
         if isinstance(part, Tokens) and len(part.ids) == 1:
-            named.append(TokenSequence.of(part.row(0), vocabulary if isinstance(vocabulary, Tokenizer) else None))
+            named.append(
+                TokenSequence.of(
+                    part.row(0), vocabulary if isinstance(vocabulary, Tokenizer) else None
+                )
+            )
         elif isinstance(part, Tensor) and part.shape == (1,):
             number = int(part)
             name = vocabulary.decode(number) if isinstance(vocabulary, Labels) else str(number)
@@ -186,7 +218,9 @@ def _named_sources(batch: Any, vocabularies: Sequence[VocabularyType | None]) ->
         else:
             got = f"a batch of {len(part)}" if isinstance(part, Tensor) else repr(part)[:60]
             wanted = "Tokens, a label or pixels (1, 3, Y, X), a batch of one, for a model without vocabularies"
-            raise InvalidArgument("text", wanted=wanted, got=got, remedy="Look at one input at a time.")
+            raise InvalidArgument(
+                "text", wanted=wanted, got=got, remedy="Look at one input at a time."
+            )
     return tuple(named)
 
 
@@ -196,7 +230,9 @@ def _of_bare_model(
     """For a model without vocabularies."""
     device, prompt = next(model.parameters()).device, []
     count = len(source.parts) if isinstance(source, MultiSource) else 1
-    given = LookInput("", _named_sources(source, [None] * count) if source is not None or model.encoder else ())
+    given = LookInput(
+        "", _named_sources(source, [None] * count) if source is not None or model.encoder else ()
+    )
     if edits and model.encoder is not None:
         source = with_replaced_tokens(source, edits, model, [None] * count)
         given = LookInput("", _named_sources(source, [None] * count))
@@ -210,7 +246,9 @@ def _of_bare_model(
         return _teacher_forced(model, source, found, start, given, None, edits)
     check_no_search_options(options)
     if seq2seq is not None:
-        return _teacher_forced(model, source, [*prompt, *map(int, output)], start, given, None, edits)
+        return _teacher_forced(
+            model, source, [*prompt, *map(int, output)], start, given, None, edits
+        )
     refuse_output_edits(edits)
     labels = None if output is None else torch.tensor([int(output)], device=device)
     given = given if model.as_classifier() is None else replace(given, label=str)
@@ -238,7 +276,9 @@ def _searched(
     forced = forced_tokens(edits, None)
     prompt = [forced.get(position, token) for position, token in enumerate(prompt)]
     processors = [ForceTokens(forced)] if forced else []
-    task = SearchTask(model, lambda sources: sources[0], config, processors, special_tokens=special, rerank=rerank)
+    task = SearchTask(
+        model, lambda sources: sources[0], config, processors, special_tokens=special, rerank=rerank
+    )
     ((_, best),) = search(task, [Request(source, size, prompt, given=len(prompt))])
     return [*best[0].tokens, *(() if best[0].end is None else (best[0].end,))]
 
@@ -259,18 +299,34 @@ def _teacher_forced(
         raise InvalidArgument("output", wanted="at least one token", got="none", remedy=remedy)
     ids = with_replaced_output(ids, edits, names)
     read, device = [first, *ids[:-1]], next(model.parameters()).device
-    forward = ForwardPass(model, source, torch.tensor([read], device=device), torch.tensor(ids, device=device))
-    return forward, replace(given, output=TokenSequence.of(ids, names), read=TokenSequence.of(read, names))
+    forward = ForwardPass(
+        model, source, torch.tensor([read], device=device), torch.tensor(ids, device=device)
+    )
+    return forward, replace(
+        given, output=TokenSequence.of(ids, names), read=TokenSequence.of(read, names)
+    )
 
 
 def _as_pixels(batch: Tensor) -> Pixels:
     """The image that was normalized to this batch of one."""
-    image: Pixels = ((batch[0, :3].float() + 1) * 127.5).round().clamp(0, 255).byte().permute(1, 2, 0).cpu().numpy()
+    image: Pixels = (
+        ((batch[0, :3].float() + 1) * 127.5)
+        .round()
+        .clamp(0, 255)
+        .byte()
+        .permute(1, 2, 0)
+        .cpu()
+        .numpy()
+    )
     return image if image.shape[2] == 3 else image[..., :1].repeat(3, 2)
 
 
 def pairs_of(
-    recipe: Recipe, data: Sequence[str], columns: Sequence[str] = (), *, trust_data_paths: bool = False
+    recipe: Recipe,
+    data: Sequence[str],
+    columns: Sequence[str] = (),
+    *,
+    trust_data_paths: bool = False,
 ) -> Iterator[tuple[Any, str | None]]:
     """Inputs and outputs of a split of the recipe's data, or of files like those it was trained on."""
     config, split = data_of(recipe, data, columns, trust_data_paths=trust_data_paths)
@@ -281,10 +337,16 @@ def pairs_of(
 
 
 def data_of(
-    recipe: Recipe, data: Sequence[str], columns: Sequence[str] = (), *, trust_data_paths: bool = False
+    recipe: Recipe,
+    data: Sequence[str],
+    columns: Sequence[str] = (),
+    *,
+    trust_data_paths: bool = False,
 ) -> tuple[DataConfig, Split]:
     """The named split; or the recipe's data config with other files, as its split "train"."""
-    own: Split | None = next((split for split in recipe.data.splits if tuple(data) == (split,)), None)
+    own: Split | None = next(
+        (split for split in recipe.data.splits if tuple(data) == (split,)), None
+    )
     config = locate_data(recipe, [own]) if own else recipe.data.with_files(data, columns)
     check_paths(config, own or "train", trusted=trust_data_paths, named=() if own else data)
     return config, own or "train"

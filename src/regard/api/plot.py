@@ -12,7 +12,9 @@ from regard.views.curves import Curve, curves_text, draw_curves
 from regard.views.training_curves import curve_points, panels
 
 
-def plot(runs: str | Path | Sequence[str | Path], out: str | Path | None = None, *, width: int = 80) -> str | None:
+def plot(
+    runs: str | Path | Sequence[str | Path], out: str | Path | None = None, *, width: int = 80
+) -> str | None:
     """Curves of one run or of several together: loss, each validation metric, and the learning rate, by step.
 
     runs    the folder of a run, or several
@@ -28,7 +30,9 @@ def plot(runs: str | Path | Sequence[str | Path], out: str | Path | None = None,
     for folder in folders:
         before = f"{folder.name} " if len(folders) > 1 else ""
         for title, curves in _curves(folder).items():
-            panels.setdefault(title, {}).update({f"{before}{name}": curve for name, curve in curves.items()})
+            panels.setdefault(title, {}).update(
+                {f"{before}{name}": curve for name, curve in curves.items()}
+            )
     if path is None:
         return curves_text(panels, width=width)
     with atomic_file(path) as file:
@@ -40,10 +44,14 @@ def _curves(run: Path) -> dict[str, dict[str, Curve]]:
     """By panel and name."""
     log = run / LOG_FILE
     if not log.is_file():
-        raise InvalidArgument(str(run), wanted="the folder of a run", got=f"no {LOG_FILE}", remedy="Train first.")
+        raise InvalidArgument(
+            str(run), wanted="the folder of a run", got=f"no {LOG_FILE}", remedy="Train first."
+        )
     found = panels(point for event in _events(log) for point in curve_points(event))
     if not found:
-        raise InvalidArgument(str(run), wanted="a run with logged steps", got="none yet", remedy="Train on.")
+        raise InvalidArgument(
+            str(run), wanted="a run with logged steps", got="none yet", remedy="Train on."
+        )
     return found
 
 

@@ -47,18 +47,29 @@ def predict(
     """
     if engine == "ray":
         if isinstance(model, Predictor):
-            wanted, got = "a run or a checkpoint, which every replica loads, with the engine ray", "a loaded model"
+            wanted, got = (
+                "a run or a checkpoint, which every replica loads, with the engine ray",
+                "a loaded model",
+            )
             raise InvalidArgument("model", wanted=wanted, got=got, remedy="Give its folder.")
         if replicas is not None and replicas < 1:
-            raise InvalidArgument("replicas", wanted="1 or more", got=str(replicas), remedy="Leave it out.")
+            raise InvalidArgument(
+                "replicas", wanted="1 or more", got=str(replicas), remedy="Leave it out."
+            )
         folder = find_checkpoint(Path(model)).resolve()
         chunks = chunked(_lists(lines), beside or {})
-        yield from ray_data.predict_chunks(folder, chunks, options, device=device, replicas=replicas)
+        yield from ray_data.predict_chunks(
+            folder, chunks, options, device=device, replicas=replicas
+        )
         return
     if engine != "local":
-        raise InvalidArgument("engine", wanted="local or ray", got=repr(engine), remedy="Choose one.")
+        raise InvalidArgument(
+            "engine", wanted="local or ray", got=repr(engine), remedy="Choose one."
+        )
     if replicas is not None:
-        raise InvalidArgument("replicas", wanted="the engine ray", got=repr(engine), remedy="Leave one of them out.")
+        raise InvalidArgument(
+            "replicas", wanted="the engine ray", got=repr(engine), remedy="Leave one of them out."
+        )
     predictor = load(model, device=device)
     size = GPU_CHUNK if next(predictor.model.parameters()).is_cuda else CHUNK
     for chunk in chunked(arriving(lines, size, TIMEOUT), beside or {}):

@@ -45,30 +45,46 @@ def shortlist(
 
     Returns the checkpoint and the shortlist. A signature of the checkpoint is removed: it was that of other content.
     """
-    for name, value in (("candidates", candidates), ("frequent", frequent), ("max_examples", max_examples)):
+    for name, value in (
+        ("candidates", candidates),
+        ("frequent", frequent),
+        ("max_examples", max_examples),
+    ):
         if value < 1:
             raise InvalidArgument(name, wanted="1 or more", got=str(value), remedy="Leave it out.")
     folder = find_checkpoint(Path(model))
     predictor = load(folder, device="cpu")
     source, target, recipe = predictor.source, predictor.target, predictor.recipe
     if not isinstance(source, Tokenizer) or not isinstance(target, Tokenizer):
-        wanted, remedy = "a model from one text to another", "Others have no source tokens to translate."
+        wanted, remedy = (
+            "a model from one text to another",
+            "Others have no source tokens to translate.",
+        )
         raise InvalidArgument("model", wanted=wanted, got=str(model), remedy=remedy)
-    config, split = data_of(recipe, as_paths(data or "train"), columns, trust_data_paths=trust_data_paths)
+    config, split = data_of(
+        recipe, as_paths(data or "train"), columns, trust_data_paths=trust_data_paths
+    )
 
     def pairs() -> Iterator[tuple[list[int], list[int]]]:
         remaining = islice(examples(config, split), max_examples)
         while chunk := list(islice(remaining, CHUNK)):
             rows = source.encode_batch([str(each.source) for each in chunk])
             special = source.special_tokens, target.special_tokens
-            for row, column in zip(rows, target.encode_batch([each.target for each in chunk]), strict=True):
+            for row, column in zip(
+                rows, target.encode_batch([each.target for each in chunk]), strict=True
+            ):
                 yield special[0].source(row), special[1].output(column)
 
     sizes = source.size, target.size
     lexicon = learn_lexicon(pairs(), sizes)
     likely, most = lexicon.likely(sizes[0], candidates), lexicon.frequent(frequent)
-    learned = Shortlist.of({"likely": torch.from_numpy(likely), "frequent": torch.from_numpy(most)}, *sizes)
+    learned = Shortlist.of(
+        {"likely": torch.from_numpy(likely), "frequent": torch.from_numpy(most)}, *sizes
+    )
     if (folder / store.SIGNATURE).exists():
-        log.warning("%s: its signature is removed, which was that of other content: regard sign signs it again", folder)
+        log.warning(
+            "%s: its signature is removed, which was that of other content: regard sign signs it again",
+            folder,
+        )
     store.add(folder, SHORTLIST, learned.tensors)
     return folder, learned

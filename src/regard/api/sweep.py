@@ -81,10 +81,14 @@ def sweep(
     grid, ranges = grid or {}, ranges or {}
     if not (grid or ranges) or not all(grid.values()):
         got = ", ".join(key for key, values in grid.items() if not values) or "no key"
-        raise InvalidArgument("grid", wanted="keys, each with its values", got=got, remedy="As in rate=1e-3,5e-4.")
+        raise InvalidArgument(
+            "grid", wanted="keys, each with its values", got=got, remedy="As in rate=1e-3,5e-4."
+        )
     if both := sorted(grid.keys() & ranges.keys()):
         wanted, got = "keys that are not in the grid", ", ".join(both)
-        raise InvalidArgument("ranges", wanted=wanted, got=got, remedy="Give each key values or a range.")
+        raise InvalidArgument(
+            "ranges", wanted=wanted, got=got, remedy="Give each key values or a range."
+        )
     source = find_recipe(str(recipe)) if isinstance(recipe, str | Path) else recipe
 
     def parsed(settings: Mapping[str, str]) -> Recipe:
@@ -95,17 +99,41 @@ def sweep(
         return recipe
 
     def run(settings: Mapping[str, str]) -> SweepRun:
-        folder, recipe = Path(out) / " ".join(_settings(settings)).replace("/", "_"), parsed(settings)
-        train(recipe, folder, resume=folder.exists(), cache=cache, on_event=on_event, progress=progress)
+        folder, recipe = (
+            Path(out) / " ".join(_settings(settings)).replace("/", "_"),
+            parsed(settings),
+        )
+        train(
+            recipe,
+            folder,
+            resume=folder.exists(),
+            cache=cache,
+            on_event=on_event,
+            progress=progress,
+        )
         return _result(settings, folder, recipe)
 
-    combinations = [dict(zip(grid, map(str, values), strict=True)) for values in product(*grid.values())]
-    read = {key: Range.parse(key, each) if isinstance(each, str) else each for key, each in ranges.items()}
-    lowest, highest = {key: str(r.low) for key, r in read.items()}, {key: str(r.high) for key, r in read.items()}
+    combinations = [
+        dict(zip(grid, map(str, values), strict=True)) for values in product(*grid.values())
+    ]
+    read = {
+        key: Range.parse(key, each) if isinstance(each, str) else each
+        for key, each in ranges.items()
+    }
+    lowest, highest = (
+        {key: str(r.low) for key, r in read.items()},
+        {key: str(r.high) for key, r in read.items()},
+    )
     # Every combination, and both ends of every range, are checked before the first run.
-    for settings in (combination | end for combination in combinations for end in (lowest, highest)):
+    for settings in (
+        combination | end for combination in combinations for end in (lowest, highest)
+    ):
         higher = HIGHER_IS_BETTER[parsed(settings).train.monitor]
-    results = _search(run, grid, read, trials, higher, on_event) if read else [run(each) for each in combinations]
+    results = (
+        _search(run, grid, read, trials, higher, on_event)
+        if read
+        else [run(each) for each in combinations]
+    )
     return sorted(results, key=lambda result: -result.value if higher else result.value)
 
 
@@ -124,12 +152,15 @@ def _search(
         raise MissingExtra("optuna", "optuna", "a sweep over ranges") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     sampler = optuna.samplers.TPESampler(seed=0)
-    study = optuna.create_study(direction="maximize" if higher_is_better else "minimize", sampler=sampler)
+    study = optuna.create_study(
+        direction="maximize" if higher_is_better else "minimize", sampler=sampler
+    )
     results: dict[tuple[str, ...], SweepRun] = {}
     for _ in range(trials):
         trial = study.ask()
         settings = {
-            key: trial.suggest_categorical(key, [str(value) for value in values]) for key, values in grid.items()
+            key: trial.suggest_categorical(key, [str(value) for value in values])
+            for key, values in grid.items()
         }
         for key, each in ranges.items():
             whole = isinstance(each.low, int) and isinstance(each.high, int)
@@ -144,14 +175,19 @@ def _search(
             study.tell(trial, result.value)
             results[tuple(settings.values())] = result
     if not results:
-        raise Diverged(f"sweep: wanted a trial that does not diverge; got none of {trials}. Try other ranges.")
+        raise Diverged(
+            f"sweep: wanted a trial that does not diverge; got none of {trials}. Try other ranges."
+        )
     return list(results.values())
 
 
 def sweep_table(results: Sequence[SweepRun]) -> str:
     """The results as text."""
     rows = [[*results[0].settings, f"best {results[0].metric}", "step", "run"]]
-    rows += [[*each.settings.values(), f"{each.value:.4f}", f"{each.step:,}", str(each.folder)] for each in results]
+    rows += [
+        [*each.settings.values(), f"{each.value:.4f}", f"{each.step:,}", str(each.folder)]
+        for each in results
+    ]
     return text_table(rows, left=len(results[0].settings))
 
 
@@ -162,6 +198,8 @@ def _settings(combination: Mapping[str, str]) -> list[str]:
 def _result(settings: Mapping[str, str], folder: Path, recipe: Recipe) -> SweepRun:
     metric = recipe.train.monitor
     events = [json.loads(line) for line in (folder / LOG_FILE).read_text("utf-8").splitlines()]
-    values = [(event[metric], event["step"]) for event in events if event.get("event") == "validation"]
+    values = [
+        (event[metric], event["step"]) for event in events if event.get("event") == "validation"
+    ]
     value, step = (max if HIGHER_IS_BETTER[metric] else min)(values)
     return SweepRun(settings, folder, metric, value, step)

@@ -23,7 +23,14 @@ from regard.core.errors import CheckpointRefused, InvalidArgument, InvalidRecipe
 from regard.core.version import __version__
 from regard.data import corpus
 from regard.data.config import FieldConfig
-from regard.data.corpus import Corpus, Prepared, PrepareProgress, SourceVocabularies, Vocabularies, VocabularyType
+from regard.data.corpus import (
+    Corpus,
+    Prepared,
+    PrepareProgress,
+    SourceVocabularies,
+    Vocabularies,
+    VocabularyType,
+)
 from regard.data.features import cache_features
 from regard.data.from_python import PythonRows, with_python_data
 from regard.data.tokenizer import Tokenizer
@@ -84,7 +91,9 @@ def train(
     """
     recipe = _read(recipe, changes, data, cache)
     if not str(run):
-        raise InvalidArgument("run", wanted="the folder of the run", got="an empty name", remedy="Name a folder.")
+        raise InvalidArgument(
+            "run", wanted="the folder of the run", got="an empty name", remedy="Name a folder."
+        )
     run = Path(run)
     with process_group(device_of(recipe), recipe.train.distributed_timeout) as group:
         check_ranks(recipe, group, device_of(recipe))
@@ -92,7 +101,9 @@ def train(
             record_paths(recipe.data)
         with open_run(run, resume=resume, process_group=group) as checkpoint:
             step = None if checkpoint is None else checkpoint[0]
-            names, handler = (recipe.train.loggers or (), on_event) if group.is_main else ((), ignore_event)
+            names, handler = (
+                (recipe.train.loggers or (), on_event) if group.is_main else ((), ignore_event)
+            )
             shown = progress and group.is_main
             with (
                 live_training_progress(handler, shown=shown) as handler,
@@ -116,12 +127,16 @@ def _train(
         weights_file(backbone)  # a missing file is refused before the data are prepared
     step, content, damaged = checkpoint or (0, None, ())
     folder, vocabularies = store.step_folder(run, step), None
-    if content is not None:  # those that the weights were trained with, whatever the data would give now
+    if (
+        content is not None
+    ):  # those that the weights were trained with, whatever the data would give now
         *sources, _ = recipe.data.fields
         vocabularies = read_vocabularies(content, folder, sources)
     data = prepare(recipe, cache, on_event, vocabularies)
     if data.train is None:
-        raise InvalidRecipe([Problem("data.train", "something to train on", "none", "Name a file.")])
+        raise InvalidRecipe(
+            [Problem("data.train", "something to train on", "none", "Name a file.")]
+        )
     table = recipe.sized(data)
     for problem in damaged:
         _warn(on_event, f"damaged checkpoint skipped: {problem}")
@@ -135,7 +150,9 @@ def _train(
     group.check_equal({"data": data.key, "weights": weights, "teachers": teachers})
     data = with_cached_features(recipe, model, data, cache or cache_folder(), _progress(on_event))
     assert data.train is not None
-    texts = checkpoint_texts(recipe.as_dict(), data.vocabularies, table, __version__, recipe.extensions())
+    texts = checkpoint_texts(
+        recipe.as_dict(), data.vocabularies, table, __version__, recipe.extensions()
+    )
     texts[CARD] = _card(recipe, data, model)
     config, batches = recipe.train, epochs(recipe, data.train, group)
     trainer = Trainer(
@@ -154,17 +171,34 @@ def _train(
         trainer.resume(content, folder)
         on_event({"event": "resumed", "step": step})
     decoder = recipe.model.decoder
-    if decoder is not None and decoder.config.carries_state and (message := batches.padding_warning()) is not None:
+    if (
+        decoder is not None
+        and decoder.config.carries_state
+        and (message := batches.padding_warning()) is not None
+    ):
         _warn(on_event, message)
-    on_event({"event": "start", "model": repr(model), "steps": batches.total_steps, "device": str(trainer.device)})
+    on_event(
+        {
+            "event": "start",
+            "model": repr(model),
+            "steps": batches.total_steps,
+            "device": str(trainer.device),
+        }
+    )
     average = run / AVERAGED
     if not trainer.done:
         if group.is_main:
-            shutil.rmtree(average, ignore_errors=True)  # of checkpoints that are no longer the last ones
+            shutil.rmtree(
+                average, ignore_errors=True
+            )  # of checkpoints that are no longer the last ones
         trainer.fit()
     if config.average_checkpoints > 1 and group.is_main and not average.exists():
         with saving(average, "save the average of the last checkpoints"):
-            store.write(average, texts, {WEIGHTS: average_checkpoints(run, config.average_checkpoints, on_event)})
+            store.write(
+                average,
+                texts,
+                {WEIGHTS: average_checkpoints(run, config.average_checkpoints, on_event)},
+            )
     group.all_gather([0])  # wait until rank 0 has written everything
     return load(average if config.average_checkpoints > 1 else run, device=str(trainer.device))
 
@@ -188,10 +222,14 @@ def prepare(
     given: tuple[SourceVocabularies, VocabularyType | None] | None = vocabularies
     if given is None and recipe.train.init_from is not None:
         given = _vocabularies_of(load(recipe.train.init_from, device="cpu"), recipe)
-    return corpus.prepare(config, cache or cache_folder(), vocabularies=given, progress=_progress(on_event))
+    return corpus.prepare(
+        config, cache or cache_folder(), vocabularies=given, progress=_progress(on_event)
+    )
 
 
-def _vocabularies_of(before: Predictor, recipe: Recipe) -> tuple[SourceVocabularies, VocabularyType | None]:
+def _vocabularies_of(
+    before: Predictor, recipe: Recipe
+) -> tuple[SourceVocabularies, VocabularyType | None]:
     """The vocabularies of the model that training starts from; a target of None is learned.
 
     A size of the recipe that is neither the default nor the model's is refused.
@@ -199,10 +237,15 @@ def _vocabularies_of(before: Predictor, recipe: Recipe) -> tuple[SourceVocabular
     sources, target, data = before.sources, before.target, recipe.data
     given: tuple[SourceVocabularies, VocabularyType | None] = sources, target
     if before.recipe.model.predicts == "masked tokens" and data.source is not None:
-        given = (target,), target if data.has_shared_vocab else None  # its tokens are now those of the source
+        given = (
+            (target,),
+            target if data.has_shared_vocab else None,
+        )  # its tokens are now those of the source
     elif data.target.kind == "label" and isinstance(target, Tokenizer):
         given = sources, None  # of an encoder-decoder, the encoder
-    learned_sizes = {field.vocab_size for field in before.recipe.data.fields.values()} | {FieldConfig().vocab_size}
+    learned_sizes = {field.vocab_size for field in before.recipe.data.fields.values()} | {
+        FieldConfig().vocab_size
+    }
     problems = [
         Problem(
             f"data.{name}.vocab_size",
@@ -210,8 +253,11 @@ def _vocabularies_of(before: Predictor, recipe: Recipe) -> tuple[SourceVocabular
             str(field.vocab_size),
             "Leave it out: train.init_from brings its vocabulary.",
         )
-        for (name, field), vocabulary in zip(data.fields.items(), (*given[0], given[1]), strict=False)
-        if isinstance(vocabulary, Tokenizer) and field.vocab_size not in learned_sizes | {vocabulary.size}
+        for (name, field), vocabulary in zip(
+            data.fields.items(), (*given[0], given[1]), strict=False
+        )
+        if isinstance(vocabulary, Tokenizer)
+        and field.vocab_size not in learned_sizes | {vocabulary.size}
     ]
     if problems:
         raise InvalidRecipe(problems)
@@ -249,16 +295,22 @@ def _init_from(model: Model, path: str, on_event: EventHandler) -> None:
     """Copy the weights of a checkpoint whose names and shapes match."""
     before = load(path, device="cpu")
     own, others = weights_of(model), weights_of(before.model)
-    matching = {name for name in own.keys() & others.keys() if own[name].shape == others[name].shape}
+    matching = {
+        name for name in own.keys() & others.keys() if own[name].shape == others[name].shape
+    }
     if not matching:
-        raise CheckpointRefused(f"{before.folder}: wanted weights of such a model; got none that match.")
+        raise CheckpointRefused(
+            f"{before.folder}: wanted weights of such a model; got none that match."
+        )
     with torch.no_grad():
         for name in matching:
             own[name].copy_(others[name])
     if rest := [name for name in own if name not in matching]:
         names = ", ".join(rest[:3]) + (", …" if len(rest) > 3 else "")
         count = f"{len(matching)} of {len(own)} weights"
-        _warn(on_event, f"{before.folder}: {count} match and were copied; initialized anew: {names}")
+        _warn(
+            on_event, f"{before.folder}: {count} match and were copied; initialized anew: {names}"
+        )
 
 
 def with_cached_features(
@@ -268,7 +320,11 @@ def with_cached_features(
 
     The teachers of a distillation read images, as the features are those of the student's backbone.
     """
-    if recipe.train.unfreeze_after is not None or recipe.data.augment or recipe.train.distillation is not None:
+    if (
+        recipe.train.unfreeze_after is not None
+        or recipe.data.augment
+        or recipe.train.distillation is not None
+    ):
         return data
     for number, encoder in enumerate(map(grid_encoder, source_encoders(model.encoder))):
         if encoder is not None and not any(p.requires_grad for p in encoder.backbone.parameters()):
@@ -278,7 +334,9 @@ def with_cached_features(
 
 def backbones_of(recipe: Recipe) -> dict[int, BackboneConfig]:
     """The pretrained backbones that a recipe names, by the number of the encoder."""
-    backbones = ((i, getattr(part.config, "backbone", None)) for i, part in enumerate(recipe.model.encoders))
+    backbones = (
+        (i, getattr(part.config, "backbone", None)) for i, part in enumerate(recipe.model.encoders)
+    )
     return {i: backbone for i, backbone in backbones if backbone is not None}
 
 
@@ -288,10 +346,14 @@ def device_of(recipe: Recipe) -> str:
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     elif device == "cuda" and not torch.cuda.is_available():
-        problems.append(Problem("train.device", "a GPU that PyTorch can use", "none", "Set it to 'cpu'."))
+        problems.append(
+            Problem("train.device", "a GPU that PyTorch can use", "none", "Set it to 'cpu'.")
+        )
     if recipe.train.precision == "float8" and (got := unsupported_device(device)) is not None:
         wanted = "'float32' or 'bfloat16' without a GPU that multiplies in float8 (NVIDIA Hopper or newer)"
-        problems.append(Problem("train.precision", wanted, f"'float8' on {got}", "Set it to 'bfloat16'."))
+        problems.append(
+            Problem("train.precision", wanted, f"'float8' on {got}", "Set it to 'bfloat16'.")
+        )
     if problems:
         raise InvalidRecipe(problems)
     return device
@@ -306,7 +368,9 @@ def epochs(recipe: Recipe, corpus: Corpus, group: ProcessGroup = SINGLE_PROCESS)
 def _sampler(recipe: Recipe, data: Prepared, group: ProcessGroup) -> SelfCriticalSampler:
     assert data.train is not None
     assert isinstance(data.target, Tokenizer)
-    reward = CiderReward(data.train, data.target, word_tokens=recipe.data.target.tokenizer == "words")
+    reward = CiderReward(
+        data.train, data.target, word_tokens=recipe.data.target.tokenizer == "words"
+    )
     return SelfCriticalSampler(
         reward,
         max_length=recipe.decode.max_length,
@@ -320,7 +384,9 @@ def _sampler(recipe: Recipe, data: Prepared, group: ProcessGroup) -> SelfCritica
 
 def _card(recipe: Recipe, data: Prepared, model: Model) -> str:
     default = TrainConfig()
-    changed = {key: value for key, value in vars(recipe.train).items() if value != getattr(default, key)}
+    changed = {
+        key: value for key, value in vars(recipe.train).items() if value != getattr(default, key)
+    }
     settings = {"max_steps": recipe.train.max_steps, "seed": recipe.train.seed, **changed}
     titles = {"tokens": "A sequence model", "label": "A classifier", "masked tokens": "An encoder"}
     rows = {f"train.{key}": value for key, value in settings.items()}

@@ -28,7 +28,9 @@ def check_trainable(recipe: Recipe, has_vocabularies: bool) -> None:
     data, problems = recipe.data, list[Problem]()
     if not data.splits:
         remedy = "Add train = 'FILE', say."
-        problems.append(Problem("data.train", "files to learn from, or synthetic", "neither", remedy))
+        problems.append(
+            Problem("data.train", "files to learn from, or synthetic", "neither", remedy)
+        )
     if not has_vocabularies and recipe.train.init_from is None:
         problems += [
             Problem(
@@ -50,15 +52,21 @@ def check_ranks(recipe: Recipe, group: ProcessGroup, device: str) -> None:
         return
     paths = ("data.train", "data.valid", "data.test", "data.images")
     settings = {key: value for key, value in recipe.settings() if key not in paths}
-    group.check_equal(settings | {"regard": __version__, "torch": torch.__version__, "device": device})
+    group.check_equal(
+        settings | {"regard": __version__, "torch": torch.__version__, "device": device}
+    )
     config = recipe.train
     problems = []
     if config.cuda_graphs:
-        problems.append(Problem("train.cuda_graphs", "false with several processes", "true", "Leave it out."))
+        problems.append(
+            Problem("train.cuda_graphs", "false with several processes", "true", "Leave it out.")
+        )
     lanes = lanes_of(config, recipe.data.context_length)
     if lanes is not None and lanes < group.world_size:
         wanted = f"data.context_length times the {group.world_size} processes, for a lane of text in each"
-        problems.append(Problem("train.batch_tokens", wanted, str(config.batch_tokens), "Raise it."))
+        problems.append(
+            Problem("train.batch_tokens", wanted, str(config.batch_tokens), "Raise it.")
+        )
     if problems:
         raise InvalidRecipe(problems)
 
@@ -68,14 +76,23 @@ def check_resumable(
 ) -> None:
     """A run resumes with the data and the recipe that it began with."""
     before = stored_recipe(read_config(content, folder), folder)
-    if store.document(content, TRAINING_STATE, folder).get("data") != data.key and not allow_changed:
+    if (
+        store.document(content, TRAINING_STATE, folder).get("data") != data.key
+        and not allow_changed
+    ):
         raise CheckpointRefused(
             f"{folder}: wanted the data that the run began with; got others{recipe.changes_since(before, 'data.')}. "
             "Put them back, or allow it with --allow-changed-data."
         )
     same = replace(recipe.train, **{key: getattr(before.train, key) for key in RESUMABLE})
-    if before.model != recipe.model or before.train != same or before.data.augment != recipe.data.augment:
-        changed = replace(recipe, train=same).changes_since(before, "model.", "train.", "data.source")
+    if (
+        before.model != recipe.model
+        or before.train != same
+        or before.data.augment != recipe.data.augment
+    ):
+        changed = replace(recipe, train=same).changes_since(
+            before, "model.", "train.", "data.source"
+        )
         raise CheckpointRefused(
             f"{folder}: wanted the recipe that the run began with; got another{changed}. "
             f"On resuming, only {', '.join(sorted(RESUMABLE))} of [train] may change."

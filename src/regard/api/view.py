@@ -42,7 +42,9 @@ def view(
     maps = []
     for number, call in enumerate(listed, start=1):
         name = f"attention {number}" if names is None else names[number - 1]
-        maps.append(_map(name, number, call, batch, len(tokens), None if queries is None else len(queries)))
+        maps.append(
+            _map(name, number, call, batch, len(tokens), None if queries is None else len(queries))
+        )
     rows = tuple(queries or ())
     output = GeneratedText(" ".join(rows), rows, rows, None) if rows else None
     return Look(title, (Text(tuple(tokens)),), output, tuple(maps), None)
@@ -59,18 +61,26 @@ def page(looks: Look | Sequence[Look], path: str | Path) -> None:
     write_page([looks] if isinstance(looks, Look) else looks, path)
 
 
-def _map(name: str, number: int, call: AttentionCall, batch: int, keys: int, rows: int | None) -> AttentionMap:
+def _map(
+    name: str, number: int, call: AttentionCall, batch: int, keys: int, rows: int | None
+) -> AttentionMap:
     count, heads, n, m = len(call.spec.query), call.spec.query.shape[1], call.spec.n, call.spec.m
     if not 0 <= batch < count:
-        raise InvalidArgument("batch", wanted=f"from 0 to {count - 1}", got=str(batch), remedy="Choose one of these.")
+        raise InvalidArgument(
+            "batch", wanted=f"from 0 to {count - 1}", got=str(batch), remedy="Choose one of these."
+        )
     cross = n != m or (rows is not None and rows == n and rows != keys)
     for argument, given, size in (("tokens", keys, m), ("queries", rows if cross else n, n)):
         if given != size:
             wanted = f"{size} names for the {argument} of {name!r}"
-            raise InvalidArgument(argument, wanted=wanted, got=str(given or 0), remedy="Name each position.")
+            raise InvalidArgument(
+                argument, wanted=wanted, got=str(given or 0), remedy="Name each position."
+            )
     part = slice(batch, batch + 1)
     value = None if call.value is None else call.value[part]
-    one = replace(call, spec=call.spec.for_batch(part), lse=call.lse[part], lead=(1, heads), value=value)
+    one = replace(
+        call, spec=call.spec.for_batch(part), lse=call.lse[part], lead=(1, heads), value=value
+    )
     causal = call.spec.visible.ahead == 0
     if cross:
         return AttentionMap(name, "cross", "decoder", number, heads, (n, m), causal, one)

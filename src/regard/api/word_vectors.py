@@ -12,7 +12,12 @@ from regard.data.text import lines
 from regard.inference.load import pick_device
 from regard.recipe.load import read_tables
 from regard.word_vectors.config import Word2VecConfig
-from regard.word_vectors.evaluate import analogy_accuracy, read_analogies, read_pairs, similarity_correlation
+from regard.word_vectors.evaluate import (
+    analogy_accuracy,
+    read_analogies,
+    read_pairs,
+    similarity_correlation,
+)
 from regard.word_vectors.vectors import WordVectors
 from regard.word_vectors.word2vec import Word2VecProgress, train_word2vec
 
@@ -42,7 +47,11 @@ def train_word_vectors(
         config = parsed
     if out is not None:
         check_writable(Path(out))
-    sentences = (line.split() for line in lines(text, longest=LONGEST_TEXT)) if isinstance(text, str | Path) else text
+    sentences = (
+        (line.split() for line in lines(text, longest=LONGEST_TEXT))
+        if isinstance(text, str | Path)
+        else text
+    )
     vectors = train_word2vec(sentences, config, progress=progress, device=pick_device(device))
     if out is not None:
         vectors.save(out)

@@ -85,7 +85,9 @@ def read_config(content: Mapping[str, bytes], folder: Path) -> dict[str, Any]:
     """config.json of a checkpoint whose bytes `store.read` has checked; another format is refused."""
     config = store.document(content, CONFIG, folder)
     if config["format"] != FORMAT:
-        raise CheckpointRefused(f"{folder}: wanted format {FORMAT}; got {config['format']}. Update Regard.")
+        raise CheckpointRefused(
+            f"{folder}: wanted format {FORMAT}; got {config['format']}. Update Regard."
+        )
     missing = list(missing_extensions(config.get("registered", ())))
     if missing:
         raise CheckpointRefused("\n".join(f"{folder}/{CONFIG}: {each}" for each in missing))
@@ -95,7 +97,9 @@ def read_config(content: Mapping[str, bytes], folder: Path) -> dict[str, Any]:
 def writer(config: Mapping[str, Any]) -> str:
     """A remedy for a config.json with unknown keys: a newer version of Regard wrote it, or it was changed."""
     written = str(config.get("regard_version"))
-    if re.fullmatch(r"\d{1,9}(\.\d{1,9}){1,3}", written) and _numbers(written) > _numbers(__version__):
+    if re.fullmatch(r"\d{1,9}(\.\d{1,9}){1,3}", written) and _numbers(written) > _numbers(
+        __version__
+    ):
         return f"It was written by a newer version, Regard {written}, and this is {__version__}: update Regard."
     return "It was changed, or written by another version."
 
@@ -104,11 +108,16 @@ def _numbers(version: str) -> list[int]:
     return [int(number) for number in version.split(".")]
 
 
-def read_vocabularies(content: Mapping[str, bytes], folder: Path, sources: Sequence[str]) -> Vocabularies:
+def read_vocabularies(
+    content: Mapping[str, bytes], folder: Path, sources: Sequence[str]
+) -> Vocabularies:
     """The vocabularies of a checkpoint whose bytes `store.read` has checked; `sources` are the names of its sources."""
     entries = store.document(content, CONFIG, folder)["vocabularies"]
     read = [(entry, _vocabulary(content, entry, folder)) for entry in _distinct(entries.values())]
-    sides = {side: next(each for known, each in read if known == entry) for side, entry in entries.items()}
+    sides = {
+        side: next(each for known, each in read if known == entry)
+        for side, entry in entries.items()
+    }
     return tuple(sides.get(name) for name in sources), sides["target"]
 
 
@@ -118,7 +127,9 @@ def _distinct(entries: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return [entry for number, entry in enumerate(given) if entry not in given[:number]]
 
 
-def _vocabulary(content: Mapping[str, bytes], entry: Mapping[str, Any], folder: Path) -> VocabularyType:
+def _vocabulary(
+    content: Mapping[str, bytes], entry: Mapping[str, Any], folder: Path
+) -> VocabularyType:
     """Refused unless its hash is that of the vocabulary the model was trained with."""
     name = entry["file"]
     if name not in content:
@@ -126,13 +137,17 @@ def _vocabulary(content: Mapping[str, bytes], entry: Mapping[str, Any], folder: 
     kind = next((kind for known, kind in KINDS.items() if known == entry["kind"]), None)
     if kind is None:
         wanted, got = " or ".join(KINDS), f"{entry['kind']!r:.80}"
-        raise CheckpointRefused(f"{folder / CONFIG}: wanted {wanted} as the kind of {name}; got {got}. It was changed.")
+        raise CheckpointRefused(
+            f"{folder / CONFIG}: wanted {wanted} as the kind of {name}; got {got}. It was changed."
+        )
     try:
         settings = {key: entry[key] for key in SETTINGS if key in entry}
         vocabulary: VocabularyType = kind.from_json(content[name].decode(), settings)
     except ValueError as error:
         problem = str(error).rstrip(".")
-        raise CheckpointRefused(f"{folder / name}: wanted a vocabulary; got {problem}. It was changed.") from None
+        raise CheckpointRefused(
+            f"{folder / name}: wanted a vocabulary; got {problem}. It was changed."
+        ) from None
     if vocabulary.hash != entry["sha256"]:
         raise CheckpointRefused(
             f"{folder / name}: wanted the vocabulary that the model was trained with; got another. Put it back."
@@ -149,7 +164,13 @@ def _regular(folder: Path) -> bool:
     path = folder / TRAINING_STATE
     try:
         return not path.is_file() or bool(json.loads(path.read_bytes())["validated"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # damaged, or without a training state
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        RecursionError,
+    ):  # damaged, or without a training state
         return True
 
 
@@ -182,6 +203,8 @@ def _find(path: Path) -> tuple[Path, dict[str, bytes] | None]:
     best = history.get("best_step") if isinstance(history, dict) else ""
     if best is not None and best not in store.steps(path):
         where = store.step_folder(path, step) / TRAINING_STATE
-        raise CheckpointRefused(f"{where}: wanted the best step of the run; got {best!r:.80}. It was changed.")
+        raise CheckpointRefused(
+            f"{where}: wanted the best step of the run; got {best!r:.80}. It was changed."
+        )
     chosen = step if best is None else best
     return store.step_folder(path, chosen), content if chosen == step else None

@@ -29,7 +29,9 @@ def read_key(path: str | Path) -> bytes:
         raise InvalidArgument(str(path), wanted=wanted, got=got, remedy=remedy)
     if os.name == "posix" and mode & 0o077:
         got = f"one of mode {mode & 0o777:o}"
-        raise InvalidArgument(str(path), wanted="a key that others cannot read", got=got, remedy=f"chmod 600 {path}")
+        raise InvalidArgument(
+            str(path), wanted="a key that others cannot read", got=got, remedy=f"chmod 600 {path}"
+        )
     return key
 
 
@@ -48,7 +50,9 @@ def check_signature(folder: Path, key: bytes) -> None:
     with path.open("rb") as file:
         found = file.read(1000)
     if not hmac.compare_digest(found, _signature((folder / MANIFEST).read_bytes(), key)):
-        raise CheckpointRefused(f"{wanted} another. It was made with another key, or the checkpoint was changed.")
+        raise CheckpointRefused(
+            f"{wanted} another. It was made with another key, or the checkpoint was changed."
+        )
 
 
 def _signature(manifest: bytes, key: bytes) -> bytes:

@@ -65,7 +65,9 @@ def add(folder: Path, name: str, tensors: "Mapping[str, Tensor]") -> None:
     A signature is removed: it was that of another manifest.
     """
     verify(folder)
-    others = {each: partial(shutil.copyfile, folder / each) for each in _listed(folder) if each != name}
+    others = {
+        each: partial(shutil.copyfile, folder / each) for each in _listed(folder) if each != name
+    }
     write(folder, {}, {**others, name: tensors})
 
 
@@ -75,7 +77,9 @@ def read(folder: Path, *, skip: Collection[str] = ()) -> dict[str, bytes]:
     skip   names of files that must be there, but are not read
     """
     files = _listed(folder)
-    return {name: _checked(folder, name, entry) for name, entry in files.items() if name not in skip}
+    return {
+        name: _checked(folder, name, entry) for name, entry in files.items() if name not in skip
+    }
 
 
 def verify(folder: Path) -> int:
@@ -108,7 +112,9 @@ def document(content: Mapping[str, bytes], name: str, folder: Path) -> dict[str,
             f"{folder / name}: wanted a JSON document; got {error}. This is not a checkpoint of Regard."
         ) from None
     if not isinstance(value, dict):
-        raise CheckpointRefused(f"{folder / name}: wanted a JSON object; got {type(value).__name__}. It was changed.")
+        raise CheckpointRefused(
+            f"{folder / name}: wanted a JSON object; got {type(value).__name__}. It was changed."
+        )
     return value
 
 
@@ -129,7 +135,9 @@ def steps(run: Path) -> list[int]:
 def displaced_steps(run: Path) -> list[int]:
     """The steps whose checkpoint was whole and about to be replaced when the process ended."""
     matches = [_DISPLACED.fullmatch(path.name) for path in run.iterdir()]
-    found = [int(match[1]) for match in matches if match and not step_folder(run, int(match[1])).exists()]
+    found = [
+        int(match[1]) for match in matches if match and not step_folder(run, int(match[1])).exists()
+    ]
     return [step for step in found if _is_intact(displaced(step_folder(run, step)))]
 
 
@@ -140,7 +148,9 @@ def _is_intact(folder: Path) -> bool:
         return False
 
 
-def newest(run: Path, *, skip: Collection[str] = ()) -> tuple[int, dict[str, bytes], list[str]] | None:
+def newest(
+    run: Path, *, skip: Collection[str] = ()
+) -> tuple[int, dict[str, bytes], list[str]] | None:
     """The newest intact checkpoint of a run: its step, its files, and the problems of damaged later ones.
 
     skip   names of files that are not read
@@ -201,17 +211,24 @@ def _listed(folder: Path) -> dict[str, dict[str, Any]]:
     try:
         files: dict[str, dict[str, Any]] = json.loads(raw)["files"]
         valid = _manifest(files) == raw and all(
-            _NAME.fullmatch(name) and name not in (MANIFEST, SIGNATURE) and set(entry) == {"bytes", "sha256"}
+            _NAME.fullmatch(name)
+            and name not in (MANIFEST, SIGNATURE)
+            and set(entry) == {"bytes", "sha256"}
             for name, entry in files.items()
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         valid, files = False, {}
     if not valid:
-        raise refuse(f"a {MANIFEST} as it was written", "one that was changed or is of another format")
+        raise refuse(
+            f"a {MANIFEST} as it was written", "one that was changed or is of another format"
+        )
     present = {path.name for path in folder.iterdir()} - {MANIFEST, SIGNATURE}
     if present != files.keys():
         missing, extra = sorted(files.keys() - present), sorted(present - files.keys())
-        raise refuse(f"the files of its {MANIFEST}", f"{missing or 'none'} missing and {extra or 'none'} too many")
+        raise refuse(
+            f"the files of its {MANIFEST}",
+            f"{missing or 'none'} missing and {extra or 'none'} too many",
+        )
     return files
 
 
@@ -220,7 +237,9 @@ def _checked(folder: Path, name: str, entry: Mapping[str, Any]) -> bytes:
     try:
         content = _plain_file(path)
     except OSError as error:
-        raise CheckpointRefused(f"{path}: wanted a file to read; got {error.strerror}. Check its mode.") from None
+        raise CheckpointRefused(
+            f"{path}: wanted a file to read; got {error.strerror}. Check its mode."
+        ) from None
     if _entry(content) != entry:
         raise CheckpointRefused(
             f"{path}: wanted {entry['bytes']} bytes as they were saved; got {len(content)} bytes that differ. "
@@ -230,7 +249,9 @@ def _checked(folder: Path, name: str, entry: Mapping[str, Any]) -> bytes:
         step = document({name: content}, name, folder).get("step")
         if step != int(match[1]):
             wanted, got = f"the checkpoint of step {int(match[1])}", f"that of step {step}"
-            raise CheckpointRefused(f"{folder}: wanted {wanted}; got {got}. Give the folder its name back.")
+            raise CheckpointRefused(
+                f"{folder}: wanted {wanted}; got {got}. Give the folder its name back."
+            )
     return content
 
 
@@ -238,8 +259,12 @@ def _plain_file(path: Path, largest: int | None = None) -> bytes:
     """The content of a regular file: a link is refused, as are devices and pipes, which may never end."""
     status = path.lstat()
     if not stat.S_ISREG(status.st_mode):
-        raise CheckpointRefused(f"{path}: wanted a plain file; got something else. Use another checkpoint.")
+        raise CheckpointRefused(
+            f"{path}: wanted a plain file; got something else. Use another checkpoint."
+        )
     if largest is not None and status.st_size > largest:
         got = f"{status.st_size:,}"
-        raise CheckpointRefused(f"{path}: wanted at most {largest:,} bytes; got {got}. Use another checkpoint.")
+        raise CheckpointRefused(
+            f"{path}: wanted at most {largest:,} bytes; got {got}. Use another checkpoint."
+        )
     return path.read_bytes()

@@ -53,7 +53,9 @@ def _checkpoints(path: Path) -> list[Path]:
     folders = [store.step_folder(path, step) for step in store.steps(path)]
     folders += [path / AVERAGED] if (path / AVERAGED).is_dir() else []
     if not folders:
-        raise CheckpointRefused(f"{path}: wanted a checkpoint, or a run with some; got neither. Train first.")
+        raise CheckpointRefused(
+            f"{path}: wanted a checkpoint, or a run with some; got neither. Train first."
+        )
     return folders
 
 
@@ -61,5 +63,8 @@ def check_folder(path: Path) -> None:
     """Refuse what is no folder."""
     if not path.is_dir():
         raise InvalidArgument(
-            str(path), wanted="the folder of a run or a checkpoint", got="no folder", remedy="Check the spelling."
+            str(path),
+            wanted="the folder of a run or a checkpoint",
+            got="no folder",
+            remedy="Check the spelling.",
         )

@@ -55,12 +55,17 @@ def _verbose_version(wanted: bool) -> bool:
 
 @app.callback()
 def regard(
-    version: Annotated[bool, typer.Option("--version", callback=_version, help="Print the version and exit.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, help="Print the version and exit.")
+    ] = False,
     verbose: Annotated[
         bool,
         # Eager: it comes before --version, wherever it stands.
         typer.Option(
-            "--verbose", callback=_verbose_version, is_eager=True, help="With --version: what bug reports need."
+            "--verbose",
+            callback=_verbose_version,
+            is_eager=True,
+            help="With --version: what bug reports need.",
         ),
     ] = False,
 ) -> None:
@@ -97,8 +102,12 @@ def main() -> None:
     _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal without arrows shows question marks, not a traceback
-    rank = f" (rank {os.environ['RANK']})" if "RANK" in os.environ else ""  # of a process started by torchrun
+            stream.reconfigure(
+                errors="replace"
+            )  # a terminal without arrows shows question marks, not a traceback
+    rank = (
+        f" (rank {os.environ['RANK']})" if "RANK" in os.environ else ""
+    )  # of a process started by torchrun
     try:
         try:
             with logging_to_stderr(f"regard{rank}: "):
@@ -107,7 +116,9 @@ def main() -> None:
             close_status_lines()
             sys.stdout.flush()
     except SystemExit as exit:
-        if exit.code == INTERRUPTED:  # Ctrl-C, of which the terminal shows ^C: the message begins its own line
+        if (
+            exit.code == INTERRUPTED
+        ):  # Ctrl-C, of which the terminal shows ^C: the message begins its own line
             with suppress(OSError):
                 print("\n" * sys.stderr.isatty() + f"regard{rank}: interrupted", file=sys.stderr)
         raise
@@ -120,8 +131,15 @@ def main() -> None:
         sys.exit(1)
     except OSError as error:
         _discard_output()
-        full, where = error.errno in (errno.ENOSPC, errno.EDQUOT), f"{error.filename}: " if error.filename else ""
-        remedy = " The file that was being written is incomplete: free some space and start again." if full else ""
+        full, where = (
+            error.errno in (errno.ENOSPC, errno.EDQUOT),
+            f"{error.filename}: " if error.filename else "",
+        )
+        remedy = (
+            " The file that was being written is incomplete: free some space and start again."
+            if full
+            else ""
+        )
         print(f"regard{rank}: {where}{error.strerror or error}.{remedy}", file=sys.stderr)
         sys.exit(1)
     finally:

@@ -64,7 +64,9 @@ def _schema() -> dict[str, Any]:
 def _keys(schema: dict[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
     """The keys of a JSON Schema; a part of a model has those of each of its kinds."""
     kinds = [schema, *schema.get("oneOf", ()), *schema.get("anyOf", ())]
-    properties = {name: value for kind in kinds for name, value in kind.get("properties", {}).items()}
+    properties = {
+        name: value for kind in kinds for name, value in kind.get("properties", {}).items()
+    }
     for name, value in properties.items():
         inner = list(_keys(value, f"{before}{name}."))
         yield from inner or [(f"{before}{name}=", value.get("description", ""))]

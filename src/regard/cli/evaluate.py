@@ -44,7 +44,9 @@ class WithMetrics(Verb):
 
         with formatter.section("Metrics (↑ higher is better, ↓ lower)"):
             arrows = {name: "↑" if HIGHER_IS_BETTER[name] else "↓" for name in HIGHER_IS_BETTER}
-            formatter.write_dl([(f"{name} {arrow}", DESCRIPTIONS[name]) for name, arrow in arrows.items()])
+            formatter.write_dl(
+                [(f"{name} {arrow}", DESCRIPTIONS[name]) for name, arrow in arrows.items()]
+            )
 
 
 def evaluate(
@@ -57,7 +59,9 @@ def evaluate(
     metric: Metric = None,
     by_length: ByLength = None,
     resamples: Resamples = 1000,
-    outputs: Annotated[Path | None, option("FILE", "Write the model's outputs to this file, one per line.")] = None,
+    outputs: Annotated[
+        Path | None, option("FILE", "Write the model's outputs to this file, one per line.")
+    ] = None,
     set_: DecodeChanges = None,
     device: Device = "auto",
     cache: Cache = None,
@@ -82,7 +86,18 @@ def evaluate(
     from regard.evaluation.report_text import report_text
 
     given = _arguments(
-        split, sources, references, data, column, metric, by_length, resamples, set_, device, cache, trust_data_paths
+        split,
+        sources,
+        references,
+        data,
+        column,
+        metric,
+        by_length,
+        resamples,
+        set_,
+        device,
+        cache,
+        trust_data_paths,
     )
     report = regard.evaluate(systems, outputs=outputs, **given)
     print(json.dumps(asdict(report), ensure_ascii=False) if as_json else report_text(report))
@@ -97,10 +112,13 @@ def compare(
     column: Column = None,
     metric: Metric = None,
     by_length: ByLength = "4",
-    sentences: Annotated[int, option("N", "Show the N examples whose outputs differ most.", least=0)] = 5,
+    sentences: Annotated[
+        int, option("N", "Show the N examples whose outputs differ most.", least=0)
+    ] = 5,
     resamples: Resamples = 1000,
     out: Annotated[
-        Path | None, option("FILE", "Write a page (.html), or a figure of quality by source length (.svg).")
+        Path | None,
+        option("FILE", "Write a page (.html), or a figure of quality by source length (.svg)."),
     ] = None,
     set_: DecodeChanges = None,
     device: Device = "auto",
@@ -124,13 +142,32 @@ def compare(
         wanted = f"a name in {' or '.join(ENDINGS)}"
         raise InvalidArgument("out", wanted=wanted, got=str(out), remedy="Choose one of these.")
     given = _arguments(
-        split, sources, references, data, column, metric, by_length, resamples, set_, device, cache, trust_data_paths
+        split,
+        sources,
+        references,
+        data,
+        column,
+        metric,
+        by_length,
+        resamples,
+        set_,
+        device,
+        cache,
+        trust_data_paths,
     )
     with nullcontext() if out is None else atomic_file(out) as file:
         comparison = regard.compare(systems, sentences=sentences, **given)
         if out is not None and file is not None:
-            file.write((comparison_page if out.suffix == ".html" else comparison_figure)(comparison).encode())
-    print(json.dumps(comparison.as_dict(), ensure_ascii=False) if as_json else comparison_text(comparison))
+            file.write(
+                (comparison_page if out.suffix == ".html" else comparison_figure)(
+                    comparison
+                ).encode()
+            )
+    print(
+        json.dumps(comparison.as_dict(), ensure_ascii=False)
+        if as_json
+        else comparison_text(comparison)
+    )
 
 
 def _arguments(
@@ -168,7 +205,10 @@ def score(
     model: ModelFolder,
     files: Annotated[
         list[Path] | None,
-        argument("FILE", "Sources and targets, or a table of them; texts for a language model [default: stdin]."),
+        argument(
+            "FILE",
+            "Sources and targets, or a table of them; texts for a language model [default: stdin].",
+        ),
     ] = None,
     column: Column = None,
     device: Device = "auto",
@@ -196,7 +236,9 @@ def score(
 
 def verify(
     path: ModelFolder,
-    key: Annotated[Path | None, option("FILE", "The key that each checkpoint must be signed with.")] = None,
+    key: Annotated[
+        Path | None, option("FILE", "The key that each checkpoint must be signed with.")
+    ] = None,
 ) -> None:
     """Check every byte of a checkpoint, or of all checkpoints of a run, against its manifest.
 
@@ -214,17 +256,23 @@ def verify(
 def shortlist(
     model: ModelFolder,
     candidates: Annotated[
-        int, option("N", "Output tokens of each source token: its most likely translations.", least=1)
+        int,
+        option("N", "Output tokens of each source token: its most likely translations.", least=1),
     ] = 50,
     frequent: Annotated[
         int, option("N", "Output tokens that every output may have: the most frequent.", least=1)
     ] = 100,
     data: Annotated[
         list[str] | None,
-        option("FILE", "Learn from other data: a table, or one option each for a file of sources and one of targets."),
+        option(
+            "FILE",
+            "Learn from other data: a table, or one option each for a file of sources and one of targets.",
+        ),
     ] = None,
     column: Column = None,
-    max_examples: Annotated[int, option("N", "Learn from at most so many examples, the first.", least=1)] = 200_000,
+    max_examples: Annotated[
+        int, option("N", "Learn from at most so many examples, the first.", least=1)
+    ] = 200_000,
     trust_data_paths: TrustDataPaths = False,
 ) -> None:
     """Learn a vocabulary shortlist from a translation model's training data, and add it to its checkpoint.
@@ -241,7 +289,9 @@ def shortlist(
         model, data=data, columns=column or (), trust_data_paths=trust_data_paths, **chosen
     )
     known = int((learned.likely >= 0).any(1).sum())
-    print(f"{folder}: {len(learned.frequent):,} frequent tokens, and candidates of {known:,} source tokens")
+    print(
+        f"{folder}: {len(learned.frequent):,} frequent tokens, and candidates of {known:,} source tokens"
+    )
 
 
 def sign(

@@ -10,9 +10,14 @@ from regard.core.errors import InvalidArgument
 
 
 def import_(
-    source: Annotated[str, argument("SOURCE", "A folder of transformers, or hf:owner/name of the Hugging Face Hub.")],
+    source: Annotated[
+        str,
+        argument("SOURCE", "A folder of transformers, or hf:owner/name of the Hugging Face Hub."),
+    ],
     out: Annotated[Path, option("FOLDER", "A new folder for the checkpoint.", "--out", "-o")],
-    dtype: Annotated[str | None, option("NAME", "float32, float16 or bfloat16 weights [default: as they are].")] = None,
+    dtype: Annotated[
+        str | None, option("NAME", "float32, float16 or bfloat16 weights [default: as they are].")
+    ] = None,
 ) -> None:
     """Write a model of Hugging Face's transformers as a checkpoint of Regard.
 
@@ -27,16 +32,25 @@ def export(
     model: ModelFolder,
     to: Annotated[str | None, option("FORMAT", "huggingface, ctranslate2, onnx or page.")] = None,
     out: Annotated[
-        Path | None, option("FOLDER|FILE", "A new folder to write to; for page, an .html file.", "--out", "-o")
+        Path | None,
+        option("FOLDER|FILE", "A new folder to write to; for page, an .html file.", "--out", "-o"),
     ] = None,
-    dtype: Annotated[str | None, option("NAME", "float32, float16 or bfloat16 weights [default: as they are].")] = None,
+    dtype: Annotated[
+        str | None, option("NAME", "float32, float16 or bfloat16 weights [default: as they are].")
+    ] = None,
     quantization: Annotated[str | None, option("NAME", "int8: weights of eight bits.")] = None,
-    attention: Annotated[bool, flag("--attention", "Also give attention weights as outputs (onnx).")] = False,
+    attention: Annotated[
+        bool, flag("--attention", "Also give attention weights as outputs (onnx).")
+    ] = False,
     report: Annotated[
-        Path | None, option("FILE", "Figures of `regard evaluate --json`, for the model card (huggingface).")
+        Path | None,
+        option("FILE", "Figures of `regard evaluate --json`, for the model card (huggingface)."),
     ] = None,
     push: Annotated[
-        str | None, option("OWNER/NAME", "Also upload it to this repository of the Hugging Face Hub (huggingface).")
+        str | None,
+        option(
+            "OWNER/NAME", "Also upload it to this repository of the Hugging Face Hub (huggingface)."
+        ),
     ] = None,
     list_: Annotated[
         bool, flag("--list", "Only say which formats can express the model, and why others cannot.")
@@ -56,10 +70,19 @@ def export(
     if list_:
         obstacles = regard.export_obstacles(model)
         if as_json:
-            print(json.dumps({name: list(why) for name, why in obstacles.items()}, ensure_ascii=False, indent=1))
+            print(
+                json.dumps(
+                    {name: list(why) for name, why in obstacles.items()},
+                    ensure_ascii=False,
+                    indent=1,
+                )
+            )
             return
         for name, why in obstacles.items():
-            show(f"{name}: " + ("yes" if not why else "no\n" + "\n".join(f"  {each}" for each in why)))
+            show(
+                f"{name}: "
+                + ("yes" if not why else "no\n" + "\n".join(f"  {each}" for each in why))
+            )
         return
     if to is None or out is None:
         missing = "--to" if to is None else "--out"
@@ -75,7 +98,9 @@ def export(
 
 
 def convert(
-    config: Annotated[Path, argument("CONFIG", "A YAML file, or a shell script with the commands of fairseq.")],
+    config: Annotated[
+        Path, argument("CONFIG", "A YAML file, or a shell script with the commands of fairseq.")
+    ],
     source: Annotated[str, option("TOOLKIT", "joeynmt, opennmt or fairseq.", "--from")],
     as_json: Json = False,
 ) -> None:
@@ -87,6 +112,10 @@ def convert(
     """
     converted = regard.convert(config, source)
     if as_json:
-        print(json.dumps({"recipe": converted.tables, "notes": converted.notes}, ensure_ascii=False, indent=1))
+        print(
+            json.dumps(
+                {"recipe": converted.tables, "notes": converted.notes}, ensure_ascii=False, indent=1
+            )
+        )
         return
     show(converted.toml().rstrip("\n"))

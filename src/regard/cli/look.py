@@ -35,9 +35,15 @@ if TYPE_CHECKING:
 
 def look(
     model: ModelFolder,
-    text: Annotated[str | None, argument("TEXT", "A text, or the path of an image [default: lines of stdin].")] = None,
-    output: Annotated[str | None, option("TEXT", "Look at this output instead of the model's own.")] = None,
-    file: Annotated[Path | None, option("FILE", "Look at each line of this file, or each row of a table.")] = None,
+    text: Annotated[
+        str | None, argument("TEXT", "A text, or the path of an image [default: lines of stdin].")
+    ] = None,
+    output: Annotated[
+        str | None, option("TEXT", "Look at this output instead of the model's own.")
+    ] = None,
+    file: Annotated[
+        Path | None, option("FILE", "Look at each line of this file, or each row of a table.")
+    ] = None,
     data: Annotated[
         list[str] | None,
         option(
@@ -49,36 +55,64 @@ def look(
     ] = None,
     column: Annotated[
         list[str] | None,
-        option("NAME", "Column of a table: of --data, inputs and outputs; of --file, inputs [default: the recipe's]."),
+        option(
+            "NAME",
+            "Column of a table: of --data, inputs and outputs; of --file, inputs [default: the recipe's].",
+        ),
     ] = None,
-    layer: Annotated[list[int] | None, option("N", "Only this layer; may be repeated.", least=1)] = None,
-    head: Annotated[list[int] | None, option("N", "Only this head, from 0; may be repeated.", least=0)] = None,
+    layer: Annotated[
+        list[int] | None, option("N", "Only this layer; may be repeated.", least=1)
+    ] = None,
+    head: Annotated[
+        list[int] | None, option("N", "Only this head, from 0; may be repeated.", least=0)
+    ] = None,
     map_: Annotated[
-        str | None, option("NAME", "Show or draw this map: 'encoder 2', 'decoder 1 cross'.", "--map")
+        str | None,
+        option("NAME", "Show or draw this map: 'encoder 2', 'decoder 1 cross'.", "--map"),
     ] = None,
     rows: Annotated[str | None, option("A:B", "Only these rows, from 0: 3, or 0:8.")] = None,
     words: Annotated[bool, flag("--words", "Merge tokens into words.")] = False,
     edit: Annotated[
-        Path | None, option("FILE", "Edit attention and tokens: a JSON list of edits (docs/interpret.md), in order.")
+        Path | None,
+        option(
+            "FILE", "Edit attention and tokens: a JSON list of edits (docs/interpret.md), in order."
+        ),
     ] = None,
     numbers: Annotated[bool, flag("--numbers", "Also print weights in hundredths.")] = False,
     summary: Annotated[
         bool,
-        flag("--summary", "A line for every head with its measured properties over all inputs (docs/interpret.md)."),
+        flag(
+            "--summary",
+            "A line for every head with its measured properties over all inputs (docs/interpret.md).",
+        ),
     ] = False,
-    sort: Annotated[str | None, option("COLUMN", "Sort the summary by this column, in descending order.")] = None,
+    sort: Annotated[
+        str | None, option("COLUMN", "Sort the summary by this column, in descending order.")
+    ] = None,
     ablate: Annotated[
-        bool, flag("--ablate", "The loss on the data without each head, and its change; of --summary, a column.")
+        bool,
+        flag(
+            "--ablate",
+            "The loss on the data without each head, and its change; of --summary, a column.",
+        ),
     ] = False,
     alignment: Annotated[
         tuple[Path, Path, Path] | None,
-        option("SOURCES TARGETS LINKS", "Of --summary: add each head's agreement with these reference links."),
+        option(
+            "SOURCES TARGETS LINKS",
+            "Of --summary: add each head's agreement with these reference links.",
+        ),
     ] = None,
     out: Annotated[
-        Path | None, option("FILE", "Write the look to this file: .json, .html (also of several inputs), .svg or .png.")
+        Path | None,
+        option(
+            "FILE",
+            "Write the look to this file: .json, .html (also of several inputs), .svg or .png.",
+        ),
     ] = None,
     view: Annotated[
-        str | None, option("NAME", "Of an SVG or PNG: heat, heads, lines or image.", complete=completion.views)
+        str | None,
+        option("NAME", "Of an SVG or PNG: heat, heads, lines or image.", complete=completion.views),
     ] = None,
     beam: Beam = None,
     set_: DecodeChanges = None,
@@ -118,19 +152,33 @@ def look(
         wanted, remedy = "one of TEXT, --file and --data", "Leave the others out."
         raise InvalidArgument("text", wanted=wanted, got="several", remedy=remedy)
     if data and output is not None:
-        raise InvalidArgument("output", wanted="none beside --data, which has them", got=output, remedy="Leave it.")
+        raise InvalidArgument(
+            "output", wanted="none beside --data, which has them", got=output, remedy="Leave it."
+        )
     if ablate and not data:
-        raise InvalidArgument("ablate", wanted="data to compute a loss on", got="none", remedy="Add --data test.")
+        raise InvalidArgument(
+            "ablate", wanted="data to compute a loss on", got="none", remedy="Add --data test."
+        )
     if sort is not None and not summary:
-        raise InvalidArgument("sort", wanted="--summary, whose lines to sort", got="none", remedy="Add it.")
+        raise InvalidArgument(
+            "sort", wanted="--summary, whose lines to sort", got="none", remedy="Add it."
+        )
     if alignment is not None and not summary:
-        raise InvalidArgument("alignment", wanted="--summary, of which it is a column", got="none", remedy="Add it.")
+        raise InvalidArgument(
+            "alignment", wanted="--summary, of which it is a column", got="none", remedy="Add it."
+        )
     if map_ is not None and (summary or ablate or as_json):
-        raise InvalidArgument("map", wanted="one look to show", got="a table or JSON", remedy="Leave it out.")
+        raise InvalidArgument(
+            "map", wanted="one look to show", got="a table or JSON", remedy="Leave it out."
+        )
     if out is not None and (summary or ablate):
-        raise InvalidArgument("out", wanted="one look to write", got="a table", remedy="Redirect stdout to a file.")
+        raise InvalidArgument(
+            "out", wanted="one look to write", got="a table", remedy="Redirect stdout to a file."
+        )
     if edit is not None and ablate:
-        raise InvalidArgument("edit", wanted="none beside --ablate", got=str(edit), remedy="Leave one out.")
+        raise InvalidArgument(
+            "edit", wanted="none beside --ablate", got=str(edit), remedy="Leave one out."
+        )
     check_file(out, view, map_)
     edits = None if edit is None else _edits(edit)
     predictor = regard.load(model, device=device)
@@ -154,19 +202,27 @@ def look(
             wanted = f"one input, or up to {MOST_LOOKS} for a page" if page else "one input"
             got, remedy = "several" if inputs else "none", "Give fewer, or use --json."
             raise InvalidArgument("out", wanted=wanted, got=got, remedy=remedy)
-        looks = [regard.look(predictor, each, output=given, **options) for each, given in tracked(inputs, "inputs")]
+        looks = [
+            regard.look(predictor, each, output=given, **options)
+            for each, given in tracked(inputs, "inputs")
+        ]
         if len(looks) > 1:
             write_page(looks, out)
         else:
             write_look(looks[0], out, view=view, map=map_)
         return
-    width, color = shutil.get_terminal_size().columns, sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    width, color = (
+        shutil.get_terminal_size().columns,
+        sys.stdout.isatty() and not os.environ.get("NO_COLOR"),
+    )
     for number, (each, given) in enumerate(tracked(pairs, "inputs", printing=True)):
         result = regard.look(predictor, each, output=given, **options)
         if as_json:
             print(result.to_json())
         else:
-            shown = look_text(result, map=map_, every=bool(layer), width=width, color=color, numbers=numbers)
+            shown = look_text(
+                result, map=map_, every=bool(layer), width=width, color=color, numbers=numbers
+            )
             print("\n" * bool(number) + shown)
         sys.stdout.flush()
 
@@ -198,9 +254,14 @@ def _edits(file: Path) -> "tuple[Edit, ...]":
         return read_edits(json.loads(file.read_text("utf-8")))
     except OSError as error:
         got = error.strerror or type(error).__name__
-        raise InvalidArgument("edit", wanted="a file", got=f"{file}: {got}", remedy="Check the path.") from None
+        raise InvalidArgument(
+            "edit", wanted="a file", got=f"{file}: {got}", remedy="Check the path."
+        ) from None
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-        wanted, remedy = "a JSON list of edits", 'For example [{"edit": "mask_source", "token": 2}].'
+        wanted, remedy = (
+            "a JSON list of edits",
+            'For example [{"edit": "mask_source", "token": 2}].',
+        )
         raise InvalidData(file, wanted=wanted, got=str(error)[:100], remedy=remedy) from None
 
 
@@ -216,7 +277,11 @@ def _rows(text: str | None) -> slice | list[int] | None:
 
 
 def _summarize(
-    predictor: "Predictor", data: list[str], options: dict[str, Any], sort: str | None, as_json: bool
+    predictor: "Predictor",
+    data: list[str],
+    options: dict[str, Any],
+    sort: str | None,
+    as_json: bool,
 ) -> None:
     from regard.interpret.head_properties import check_column
     from regard.views.terminal import head_table
@@ -227,38 +292,64 @@ def _summarize(
     print(json.dumps(report.as_dict()) if as_json else head_table(report.heads))
 
 
-def _ablate(predictor: "Predictor", data: list[str], columns: Sequence[str], trust: bool, as_json: bool) -> None:
+def _ablate(
+    predictor: "Predictor", data: list[str], columns: Sequence[str], trust: bool, as_json: bool
+) -> None:
     from regard.core.text_table import text_table
 
     with status_line(lambda: Status("loss without each head")):
         whole, ablated = regard.ablate(predictor, data, columns=columns, trust_data_paths=trust)
     ablated.sort(key=lambda each: -each.change)
     if as_json:
-        lines = [{"map": one.site.name, "head": one.head, "loss": one.loss, "change": one.change} for one in ablated]
+        lines = [
+            {"map": one.site.name, "head": one.head, "loss": one.loss, "change": one.change}
+            for one in ablated
+        ]
         print(json.dumps({"loss": whole, "heads": lines}))
         return
-    rows = [(each.site.name, str(each.head), f"{each.loss:.4f}", f"{each.change:+.4f}") for each in ablated]
-    print(text_table([("map", "head", "loss without", "change"), ("all heads", "", f"{whole:.4f}", ""), *rows]))
+    rows = [
+        (each.site.name, str(each.head), f"{each.loss:.4f}", f"{each.change:+.4f}")
+        for each in ablated
+    ]
+    print(
+        text_table(
+            [
+                ("map", "head", "loss without", "change"),
+                ("all heads", "", f"{whole:.4f}", ""),
+                *rows,
+            ]
+        )
+    )
 
 
 def align(
     model: ModelFolder,
     sources: Annotated[Path | None, option("FILE", "Texts, one per line [default: stdin].")] = None,
     targets: Annotated[
-        Path | None, option("FILE", "Their translations, line by line [default: the model's own outputs].")
+        Path | None,
+        option("FILE", "Their translations, line by line [default: the model's own outputs]."),
     ] = None,
     head: Annotated[
-        str | None, option("LAYER[.HEAD]", "Only the weights of this layer, or head [default: all].")
+        str | None,
+        option("LAYER[.HEAD]", "Only the weights of this layer, or head [default: all]."),
     ] = None,
     step: Annotated[
-        str, option("NAME", "Whose weights align a word: output, the step that predicts it, or input, the next.")
+        str,
+        option(
+            "NAME",
+            "Whose weights align a word: output, the step that predicts it, or input, the next.",
+        ),
     ] = "output",
     choose: Annotated[
         tuple[Path, Path, Path] | None,
-        option("SOURCES TARGETS LINKS", "Use the head, or layer, and step with the lowest error on these."),
+        option(
+            "SOURCES TARGETS LINKS",
+            "Use the head, or layer, and step with the lowest error on these.",
+        ),
     ] = None,
     references: Annotated[
-        Path | None, option("FILE", "Reference links, line by line: sure ones 0-0, possible ones 1?2.")
+        Path | None,
+        option("FILE", "Reference links, line by line: sure ones 0-0, possible ones 1?2."),
     ] = None,
     beam: Beam = None,
     set_: DecodeChanges = None,
@@ -280,7 +371,9 @@ def align(
 
     if choose is not None and (head is not None or step != "output"):
         remedy = "Leave it out, or --choose."
-        raise InvalidArgument("head", wanted="none beside --choose, which finds it", got="both", remedy=remedy)
+        raise InvalidArgument(
+            "head", wanted="none beside --choose, which finds it", got="both", remedy=remedy
+        )
     options = decode_options(set_, beam_size=beam)
     heads = regard.AlignmentHeads.of(head, step)
     predictor = regard.load(model, device=device)
@@ -289,14 +382,21 @@ def align(
         heads, best = align.choose(predictor, choose)
         print(f"regard: {heads}: {best} on {choose[2]}", file=sys.stderr)
     *columns, target = predictor.recipe.data.table_columns()
-    texts, given = read_inputs([sources], columns), None if targets is None else read_inputs([targets], [target])
+    texts, given = (
+        read_inputs([sources], columns),
+        None if targets is None else read_inputs([targets], [target]),
+    )
     alignments = regard.align(predictor, texts, given, heads=heads, truncate=truncate, **options)
     agreement = Agreement()
     if references is not None:
         alignments = align.with_references(alignments, references, agreement)
     names = ("source", "output", "source_words", "output_words", "links")
     for each in tracked(alignments, "lines", printing=True):
-        line = json.dumps({name: getattr(each, name) for name in names}, ensure_ascii=False) if as_json else each
+        line = (
+            json.dumps({name: getattr(each, name) for name in names}, ensure_ascii=False)
+            if as_json
+            else each
+        )
         print(line, flush=True)
     if references is not None and as_json:
         print(json.dumps(agreement.as_dict()))

@@ -26,7 +26,9 @@ def option(
 
     `complete` lists values for the shell's completion.
     """
-    return typer.Option(*names, metavar=metavar, help=help, min=least, max=most, autocompletion=complete)
+    return typer.Option(
+        *names, metavar=metavar, help=help, min=least, max=most, autocompletion=complete
+    )
 
 
 def argument(metavar: str, help: str, complete: Completions | None = None) -> Any:
@@ -38,31 +40,59 @@ def flag(name: str, help: str) -> Any:
     return typer.Option(name, help=help)
 
 
-RecipeFile = Annotated[str, argument("RECIPE", "A TOML file, or the name of a built-in recipe.", completion.recipes)]
+RecipeFile = Annotated[
+    str, argument("RECIPE", "A TOML file, or the name of a built-in recipe.", completion.recipes)
+]
 Changes = Annotated[
     list[str] | None,
-    option("KEY=VALUE", "Set a key of the recipe; may be repeated.", "--set", complete=completion.recipe_keys),
+    option(
+        "KEY=VALUE",
+        "Set a key of the recipe; may be repeated.",
+        "--set",
+        complete=completion.recipe_keys,
+    ),
 ]
 Cache = Annotated[
-    Path | None, option("FOLDER", "Where prepared data is cached [default: $REGARD_CACHE, or ~/.cache/regard].")
+    Path | None,
+    option("FOLDER", "Where prepared data is cached [default: $REGARD_CACHE, or ~/.cache/regard]."),
 ]
-Systems = Annotated[list[Path], argument("SYSTEM", "Runs, checkpoints, or files of outputs, one per line.")]
+Systems = Annotated[
+    list[Path], argument("SYSTEM", "Runs, checkpoints, or files of outputs, one per line.")
+]
 Split = Annotated[
-    str | None, option("NAME", "train, valid or test of a run's data [default: test].", complete=completion.splits)
+    str | None,
+    option(
+        "NAME", "train, valid or test of a run's data [default: test].", complete=completion.splits
+    ),
 ]
-Sources = Annotated[Path | None, option("FILE", "Evaluate on this file of sources instead, one per line, or a table.")]
-References = Annotated[list[Path] | None, option("FILE", "References for its lines; may be repeated.")]
+Sources = Annotated[
+    Path | None,
+    option("FILE", "Evaluate on this file of sources instead, one per line, or a table."),
+]
+References = Annotated[
+    list[Path] | None, option("FILE", "References for its lines; may be repeated.")
+]
 Data = Annotated[
     list[str] | None,
-    option("FILE", "Evaluate on new data: a table, or one option each for a file of sources and one of targets."),
+    option(
+        "FILE",
+        "Evaluate on new data: a table, or one option each for a file of sources and one of targets.",
+    ),
 ]
 Column = Annotated[
     list[str] | None,
-    option("NAME", "Column of a .csv, .tsv or .jsonl: sources first, then targets [default: the recipe's]."),
+    option(
+        "NAME",
+        "Column of a .csv, .tsv or .jsonl: sources first, then targets [default: the recipe's].",
+    ),
 ]
 InputColumn = Annotated[
     list[str] | None,
-    option("NAME", "Column of a .csv, .tsv or .jsonl with the inputs [default: the recipe's].", "--column"),
+    option(
+        "NAME",
+        "Column of a .csv, .tsv or .jsonl with the inputs [default: the recipe's].",
+        "--column",
+    ),
 ]
 Metric = Annotated[
     list[str] | None,
@@ -72,8 +102,12 @@ Metric = Annotated[
         complete=completion.metrics,
     ),
 ]
-ByLength = Annotated[str | None, option("N|A,B,…", "By source length: N buckets, or buckets that end at A, B, …")]
-Resamples = Annotated[int, option("N", "Bootstrap resamples for intervals and p-values.", least=1, most=1_000_000)]
+ByLength = Annotated[
+    str | None, option("N|A,B,…", "By source length: N buckets, or buckets that end at A, B, …")
+]
+Resamples = Annotated[
+    int, option("N", "Bootstrap resamples for intervals and p-values.", least=1, most=1_000_000)
+]
 Json = Annotated[bool, flag("--json", "Print JSON.")]
 ModelFolder = Annotated[Path, argument("MODEL", "The folder of a run, or of a checkpoint.")]
 DecodeChanges = Annotated[
@@ -85,20 +119,31 @@ DecodeChanges = Annotated[
         complete=completion.decode_keys,
     ),
 ]
-Device = Annotated[str, option("NAME", "cpu, cuda, or auto: a GPU where there is one.", complete=completion.devices)]
+Device = Annotated[
+    str,
+    option("NAME", "cpu, cuda, or auto: a GPU where there is one.", complete=completion.devices),
+]
 Beam = Annotated[int | None, option("N", "Beam size.", least=1)]
 MaxLength = Annotated[int | None, option("N", "The most tokens of an output.", least=1)]
-Scores = Annotated[bool, flag("--scores", "Print each output's score, by which outputs are ranked, before it.")]
-TrustDataPaths = Annotated[bool, flag("--trust-data-paths", "Read the data paths of an untrusted checkpoint.")]
+Scores = Annotated[
+    bool, flag("--scores", "Print each output's score, by which outputs are ranked, before it.")
+]
+TrustDataPaths = Annotated[
+    bool, flag("--trust-data-paths", "Read the data paths of an untrusted checkpoint.")
+]
 Truncate = Annotated[bool, flag("--truncate", "Truncate inputs that are too long.")]
 
 
-def read_inputs(files: Sequence[Path | None], columns: Sequence[str], errors: str = "strict") -> Iterator[str]:
+def read_inputs(
+    files: Sequence[Path | None], columns: Sequence[str], errors: str = "strict"
+) -> Iterator[str]:
     """The lines of files, or of stdin without any; of tables, these columns, with tabs between them."""
     from regard.data.text import texts
 
     if errors not in ("strict", "replace"):
-        raise InvalidArgument("--errors", wanted="strict or replace", got=repr(errors), remedy="Choose one.")
+        raise InvalidArgument(
+            "--errors", wanted="strict or replace", got=repr(errors), remedy="Choose one."
+        )
     for path in [path for path in files if path is not None] or [Path("/dev/stdin")]:
         yield from texts(path, columns, "strict" if errors == "strict" else "replace")
 

@@ -43,19 +43,28 @@ def predict(
     model: ModelFolder,
     files: Annotated[
         list[Path] | None,
-        argument("FILE", "Texts or paths of images, one per line, or tables [default: stdin]; or images themselves."),
+        argument(
+            "FILE",
+            "Texts or paths of images, one per line, or tables [default: stdin]; or images themselves.",
+        ),
     ] = None,
     column: InputColumn = None,
     ensemble: Annotated[
-        list[Path] | None, option("MODEL", "Another model, to average probabilities with; may be repeated.")
+        list[Path] | None,
+        option("MODEL", "Another model, to average probabilities with; may be repeated."),
     ] = None,
     beam: Beam = None,
-    n_best: Annotated[int | None, option("N", "Outputs for each line, best first, one per line.", least=1)] = None,
+    n_best: Annotated[
+        int | None, option("N", "Outputs for each line, best first, one per line.", least=1)
+    ] = None,
     sample: Annotated[bool, flag("--sample", "Sample tokens instead of searching.")] = False,
     max_length: MaxLength = None,
-    prefix: Annotated[Path | None, option("FILE", "The beginning of each output, line by line.")] = None,
+    prefix: Annotated[
+        Path | None, option("FILE", "The beginning of each output, line by line.")
+    ] = None,
     constraints: Annotated[
-        Path | None, option("FILE", 'For each line {"required": ["…"], "banned": ["…"]}, or an empty line.')
+        Path | None,
+        option("FILE", 'For each line {"required": ["…"], "banned": ["…"]}, or an empty line.'),
     ] = None,
     scores: Scores = False,
     probabilities: Annotated[
@@ -66,29 +75,45 @@ def predict(
         ),
     ] = False,
     attention: Annotated[
-        Path | None, option("FILE", "Write the cross-attention of each output to this file, as JSON lines.")
+        Path | None,
+        option("FILE", "Write the cross-attention of each output to this file, as JSON lines."),
     ] = None,
     stream: Annotated[
-        bool, flag("--stream", "Write each output token by token as it is generated, without a beam.")
+        bool,
+        flag("--stream", "Write each output token by token as it is generated, without a beam."),
     ] = False,
     markup: Annotated[
-        bool, flag("--markup", "Transfer inline tags, as <b>these</b>, to the aligned words of the output.")
+        bool,
+        flag(
+            "--markup", "Transfer inline tags, as <b>these</b>, to the aligned words of the output."
+        ),
     ] = False,
     truncate: Truncate = False,
     out: Annotated[
-        Path | None, option("FILE", "Write the outputs to this file instead, which appears when it is complete.")
+        Path | None,
+        option(
+            "FILE", "Write the outputs to this file instead, which appears when it is complete."
+        ),
     ] = None,
     workers: Annotated[
-        int | None, option("N", "Threads that search at once, on a CPU [default: one for each core].", least=1)
+        int | None,
+        option("N", "Threads that search at once, on a CPU [default: one for each core].", least=1),
     ] = None,
     engine: Annotated[
-        str, option("NAME", "local; or ray: replicas of the model on a Ray cluster, for many lines.")
+        str,
+        option("NAME", "local; or ray: replicas of the model on a Ray cluster, for many lines."),
     ] = "local",
     replicas: Annotated[
-        int | None, option("N", "Replicas on the Ray cluster [default: one for each GPU, else processor].", least=1)
+        int | None,
+        option(
+            "N", "Replicas on the Ray cluster [default: one for each GPU, else processor].", least=1
+        ),
     ] = None,
     errors: Annotated[
-        str, option("MODE", "Bytes that are not UTF-8: strict refuses them, replace reads them as U+FFFD.")
+        str,
+        option(
+            "MODE", "Bytes that are not UTF-8: strict refuses them, replace reads them as U+FFFD."
+        ),
     ] = "strict",
     set_: DecodeChanges = None,
     device: Device = "auto",
@@ -117,10 +142,17 @@ def predict(
     if engine == "local":
         _check_none({"--replicas": replicas}, "without --engine ray")
     else:
-        _check_none({"--stream": stream, "--markup": markup, "--ensemble": ensemble}, f"with --engine {engine}")
-    predictor = _loaded([model, *ensemble] if ensemble else model, device if engine == "local" else "cpu")
+        _check_none(
+            {"--stream": stream, "--markup": markup, "--ensemble": ensemble},
+            f"with --engine {engine}",
+        )
+    predictor = _loaded(
+        [model, *ensemble] if ensemble else model, device if engine == "local" else "cpu"
+    )
     lines = _inputs(predictor, files or (), column or (), errors)
-    options = decode_options(set_, beam_size=beam, num_hypotheses=n_best, sample=sample or None, max_length=max_length)
+    options = decode_options(
+        set_, beam_size=beam, num_hypotheses=n_best, sample=sample or None, max_length=max_length
+    )
     # Running text has several lines; other outputs are one line each, as the inputs are.
     shown = str if predictor.running_text else one_line
     others: dict[str, Any] = {
@@ -135,13 +167,20 @@ def predict(
             wanted, got = "a model that gives labels", type(predictor.model).__name__
             raise InvalidArgument("--probabilities", wanted=wanted, got=got, remedy="Use --scores.")
     if stream:
-        others |= {"--prefix": prefix, "--constraints": constraints, "--markup": markup, "--out": out}
+        others |= {
+            "--prefix": prefix,
+            "--constraints": constraints,
+            "--markup": markup,
+            "--out": out,
+        }
         others |= {"--workers": workers}
         _check_none(others, "in a stream")
         has_source = bool(predictor.recipe.data.source_fields)
         for number, line in enumerate(tracked(lines, "lines", printing=True), start=1):
             for piece in (
-                predictor.stream(line, line=number, truncate=truncate, **options) if line or not has_source else ()
+                predictor.stream(line, line=number, truncate=truncate, **options)
+                if line or not has_source
+                else ()
             ):
                 show(shown(piece), end="")
             print(flush=True)
@@ -159,23 +198,44 @@ def predict(
             for line in tracked(marked, "lines", printing=printed.isatty()):
                 show(one_line(line), file=printed)
         return
-    truncated, repetitive, count = 0, 0, predictor.with_decode(**options).recipe.decode.num_hypotheses
-    options |= {"truncate": truncate, "scores": scores or as_json, "attention": attention is not None}
+    truncated, repetitive, count = (
+        0,
+        0,
+        predictor.with_decode(**options).recipe.decode.num_hypotheses,
+    )
+    options |= {
+        "truncate": truncate,
+        "scores": scores or as_json,
+        "attention": attention is not None,
+    }
     options |= {"tokens": as_json or attention is not None}
     options |= {} if workers is None else {"workers": workers}
     place: dict[str, Any] = {"engine": engine, "replicas": replicas, "device": device}
-    with _outputs_to(out) as printed, nullcontext() if attention is None else atomic_file(attention) as file:
-        predicted = regard.predict(predictor if engine == "local" else model, lines, beside=beside, **place, **options)
+    with (
+        _outputs_to(out) as printed,
+        nullcontext() if attention is None else atomic_file(attention) as file,
+    ):
+        predicted = regard.predict(
+            predictor if engine == "local" else model, lines, beside=beside, **place, **options
+        )
         for line, outputs in tracked(predicted, "lines", printing=printed.isatty()):
             truncated += outputs[0].truncated
             repetitive += outputs[0].finish_reason == "repetition"
             if file is not None:
-                file.write(json.dumps(_attention_as_json(str(line), outputs), ensure_ascii=False).encode() + b"\n")
+                file.write(
+                    json.dumps(_attention_as_json(str(line), outputs), ensure_ascii=False).encode()
+                    + b"\n"
+                )
             if probabilities and not as_json:
                 each = (outputs[0].probabilities or {}).items()  # none for an empty line
-                show("\t".join(f"{one_line(label)}\t{value:.4f}" for label, value in each), file=printed)
+                show(
+                    "\t".join(f"{one_line(label)}\t{value:.4f}" for label, value in each),
+                    file=printed,
+                )
             else:
-                _print_outputs(str(line), outputs, "", scores, as_json, shown, printed, flush=out is None)
+                _print_outputs(
+                    str(line), outputs, "", scores, as_json, shown, printed, flush=out is None
+                )
                 missing = 0 if as_json else count - len(outputs)
                 # the same number of lines for every input
                 print(end="\n" * missing, file=printed, flush=out is None)
@@ -197,16 +257,22 @@ def _loaded(model: Path | Sequence[Path], device: str) -> "Predictor":
         gc.enable()
 
 
-def _inputs(predictor: "Predictor", files: Sequence[Path], columns: Sequence[str], errors: str) -> Iterator[Any]:
+def _inputs(
+    predictor: "Predictor", files: Sequence[Path], columns: Sequence[str], errors: str
+) -> Iterator[Any]:
     """The lines of files, of stdin without any; for a model of images, also images, folders and .zip files of them."""
     from regard.data.image_store import find_images, holds_images
 
     given: Sequence[Path | None] = files or [None]
     for file in given:
         if file is not None and predictor.image_size is not None and holds_images(file):
-            yield from (str(image) if isinstance(image, Path) else image for image in find_images([file]))
+            yield from (
+                str(image) if isinstance(image, Path) else image for image in find_images([file])
+            )
         else:
-            yield from read_inputs([file], predictor.recipe.data.table_columns(columns, inputs=True), errors)
+            yield from read_inputs(
+                [file], predictor.recipe.data.table_columns(columns, inputs=True), errors
+            )
 
 
 @contextmanager
@@ -219,7 +285,9 @@ def _outputs_to(path: Path | None) -> Iterator[TextIO]:
         return
     with (
         atomic_file(path) as file,
-        open(file.fileno(), "w", encoding="utf-8", errors="replace", newline="\n", closefd=False) as text,
+        open(
+            file.fileno(), "w", encoding="utf-8", errors="replace", newline="\n", closefd=False
+        ) as text,
         redirect_stdout(sys.stderr),
     ):
         yield text
@@ -228,19 +296,27 @@ def _outputs_to(path: Path | None) -> Iterator[TextIO]:
 def _warn_repetitive(count: int) -> None:
     if count:
         remedy = "--set no_repeat_ngram_size=N prevents that"
-        print(f"regard: outputs that repeat themselves to the maximum length: {count} ({remedy})", file=sys.stderr)
+        print(
+            f"regard: outputs that repeat themselves to the maximum length: {count} ({remedy})",
+            file=sys.stderr,
+        )
 
 
 def _check_none(options: dict[str, Any], where: str) -> None:
     for name, given in options.items():
         if given:
-            raise InvalidArgument(name, wanted=f"nothing {where}", got=str(given), remedy="Leave one of the two out.")
+            raise InvalidArgument(
+                name, wanted=f"nothing {where}", got=str(given), remedy="Leave one of the two out."
+            )
 
 
 def _attention_as_json(line: str, outputs: "Sequence[Output]") -> dict[str, Any]:
     """The tokens of every output and, by layer and head, a row of weights for each token."""
     each = [
-        {"tokens": output.tokens, "attention": None if output.attention is None else output.attention.tolist()}
+        {
+            "tokens": output.tokens,
+            "attention": None if output.attention is None else output.attention.tolist(),
+        }
         for output in outputs
     ]
     return {"input": line, "outputs": each}
@@ -267,16 +343,23 @@ def _print_outputs(
         show(json.dumps(table, ensure_ascii=False), file=file, flush=flush)
         return
     for output in outputs:
-        score = f"{output.score:.4f}\t" if scores and output.score is not None else ""  # an empty line has none
+        score = (
+            f"{output.score:.4f}\t" if scores and output.score is not None else ""
+        )  # an empty line has none
         show(f"{before}{score}{shown(output.text)}", file=file, flush=flush)
 
 
 def caption(
     model: ModelFolder,
-    images: Annotated[list[Path], argument("IMAGE", "Images, or folders and .zip files of images.")],
+    images: Annotated[
+        list[Path], argument("IMAGE", "Images, or folders and .zip files of images.")
+    ],
     draw: Annotated[
         Path | None,
-        option("FOLDER", "Draw the attention of each word: PNG and SVG of each image, index.html of all."),
+        option(
+            "FOLDER",
+            "Draw the attention of each word: PNG and SVG of each image, index.html of all.",
+        ),
     ] = None,
     beam: Beam = None,
     max_length: MaxLength = None,

@@ -18,10 +18,17 @@ PLACED = re.compile(rf"(?P<model>.+)@(?P<devices>{DEVICE}(?:,{DEVICE})*)", re.DO
 
 def serve(
     models: Annotated[
-        list[str], argument("[NAME=]MODEL[@DEVICE,…]", "Runs or checkpoints, by their folders' names or NAME.")
+        list[str],
+        argument(
+            "[NAME=]MODEL[@DEVICE,…]", "Runs or checkpoints, by their folders' names or NAME."
+        ),
     ],
-    host: Annotated[str, option("ADDRESS", "Address to listen on; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
-    port: Annotated[int, option("N", "Port to listen on; 0: a free one.", least=0, most=65535)] = 8000,
+    host: Annotated[
+        str, option("ADDRESS", "Address to listen on; 0.0.0.0 lets other machines in.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, option("N", "Port to listen on; 0: a free one.", least=0, most=65535)
+    ] = 8000,
     device: Annotated[
         list[str],
         option(
@@ -31,23 +38,39 @@ def serve(
         ),
     ] = ["auto"],  # noqa: B006  read only
     keys: Annotated[
-        Path | None, option("FILE", f"API keys, one per line [default: ${KEYS}, separated by commas; none].")
+        Path | None,
+        option("FILE", f"API keys, one per line [default: ${KEYS}, separated by commas; none]."),
     ] = None,
     slots: Annotated[int, option("N", "Requests that are decoded together.", least=1)] = 64,
-    queue: Annotated[int, option("N", "Requests that wait at most; more get status 429.", least=1)] = 256,
+    queue: Annotated[
+        int, option("N", "Requests that wait at most; more get status 429.", least=1)
+    ] = 256,
     max_body: Annotated[int, option("N", "Bytes of a request.", least=1)] = 1 << 20,
     max_image_body: Annotated[
         int, option("N", "Bytes of a request with images, where a model reads images.", least=1)
     ] = 16 << 20,
     max_inputs: Annotated[int, option("N", "Inputs of a request.", least=1)] = 256,
-    drain_seconds: Annotated[float, option("N", "Time for requests in flight after SIGTERM.", least=0)] = 30.0,
+    drain_seconds: Annotated[
+        float, option("N", "Time for requests in flight after SIGTERM.", least=0)
+    ] = 30.0,
     cors: Annotated[
-        list[str] | None, option("ORIGIN", "Pages of it may ask from a browser: https://example.org, or *; repeatable.")
+        list[str] | None,
+        option(
+            "ORIGIN", "Pages of it may ask from a browser: https://example.org, or *; repeatable."
+        ),
     ] = None,
-    tls_certificate: Annotated[Path | None, option("FILE", "Certificate with its chain, for HTTPS.")] = None,
+    tls_certificate: Annotated[
+        Path | None, option("FILE", "Certificate with its chain, for HTTPS.")
+    ] = None,
     tls_key: Annotated[Path | None, option("FILE", "Key of the certificate.")] = None,
     workers: Annotated[
-        int, option("N", "Front-end processes over one engine process; 0: one process does both.", least=0, most=256)
+        int,
+        option(
+            "N",
+            "Front-end processes over one engine process; 0: one process does both.",
+            least=0,
+            most=256,
+        ),
     ] = 0,
 ) -> None:
     """Serve models over HTTP, with continuous batching. Listens on this machine only, unless told otherwise.
@@ -90,7 +113,9 @@ def placed_models(
         name = name or Path(path).resolve().name
         if name in named:
             wanted = "models of different names"
-            raise InvalidArgument("models", wanted=wanted, got=repr(name), remedy="Give NAME=MODEL for each.")
+            raise InvalidArgument(
+                "models", wanted=wanted, got=repr(name), remedy="Give NAME=MODEL for each."
+            )
         named[name] = path
         devices[name] = device if placed is None else placed["devices"].split(",")
     return named, devices

@@ -13,18 +13,32 @@ from regard.cli.serve import placed_models
 def studio(
     models: Annotated[
         list[str] | None,
-        argument("[NAME=]RUN", "Runs or checkpoints [default: a small model of dates, which the package has]."),
+        argument(
+            "[NAME=]RUN",
+            "Runs or checkpoints [default: a small model of dates, which the package has].",
+        ),
     ] = None,
-    port: Annotated[int, option("N", "Port to listen on; 0: a free one.", least=0, most=65535)] = 8700,
+    port: Annotated[
+        int, option("N", "Port to listen on; 0: a free one.", least=0, most=65535)
+    ] = 8700,
     device: Device = "auto",
     data: Annotated[
         list[str] | None,
-        option("NAME|FILE", "Browse a split of the run's data, or a table, or two files.", complete=completion.splits),
+        option(
+            "NAME|FILE",
+            "Browse a split of the run's data, or a table, or two files.",
+            complete=completion.splits,
+        ),
     ] = None,
-    column: Annotated[list[str] | None, option("NAME", "Column of a table of --data [default: the recipe's].")] = None,
+    column: Annotated[
+        list[str] | None, option("NAME", "Column of a table of --data [default: the recipe's].")
+    ] = None,
     alignment: Annotated[
         tuple[Path, Path, Path] | None,
-        option("SOURCES TARGETS LINKS", "With --data: add each head's agreement with these reference links."),
+        option(
+            "SOURCES TARGETS LINKS",
+            "With --data: add each head's agreement with these reference links.",
+        ),
     ] = None,
     trust_data_paths: TrustDataPaths = False,
     no_open: Annotated[bool, flag("--no-open", "Print the address, and open no browser.")] = False,

@@ -18,11 +18,19 @@ from regard.core.text_table import counted
 
 def train(
     recipe: RecipeFile,
-    out: Annotated[str, option("FOLDER", "The folder of the run: a new or an empty one.", "--out", "-o")],
+    out: Annotated[
+        str, option("FOLDER", "The folder of the run: a new or an empty one.", "--out", "-o")
+    ],
     set_: Changes = None,
-    resume: Annotated[bool, flag("--resume", "Resume from the last checkpoint, with the same --set.")] = False,
-    dry_run: Annotated[bool, flag("--dry-run", "Print the plan and the first batch, and stop.")] = False,
-    allow_changed_data: Annotated[bool, flag("--allow-changed-data", "Resume although the data has changed.")] = False,
+    resume: Annotated[
+        bool, flag("--resume", "Resume from the last checkpoint, with the same --set.")
+    ] = False,
+    dry_run: Annotated[
+        bool, flag("--dry-run", "Print the plan and the first batch, and stop.")
+    ] = False,
+    allow_changed_data: Annotated[
+        bool, flag("--allow-changed-data", "Resume although the data has changed.")
+    ] = False,
     cache: Cache = None,
 ) -> None:
     """Train a model from a recipe, with checkpoints.
@@ -61,7 +69,9 @@ def train(
         print(model.folder)
 
 
-def prepare(recipe: RecipeFile, set_: Changes = None, cache: Cache = None, as_json: Json = False) -> None:
+def prepare(
+    recipe: RecipeFile, set_: Changes = None, cache: Cache = None, as_json: Json = False
+) -> None:
     """Tokenize the data of a recipe once; training finds the result by a hash of its content.
 
     Example: regard prepare my.toml
@@ -78,7 +88,9 @@ def prepare(recipe: RecipeFile, set_: Changes = None, cache: Cache = None, as_js
         return
     for name, split in record["splits"].items():
         tokens = "".join(f"   {count:,} {side} tokens" for side, count in split["tokens"].items())
-        left = "".join(f"   {count:,} left out: {why}" for why, count in split["left_out"].items() if count)
+        left = "".join(
+            f"   {count:,} left out: {why}" for why, count in split["left_out"].items() if count
+        )
         print(f"{name:<6} {counted(split['examples'], 'example')}{tokens}{left}")
     print(data.folder)
 
@@ -88,7 +100,12 @@ def sweep(
     out: Annotated[Path, option("FOLDER", "The folder of the runs.", "--out", "-o")],
     grid: Annotated[
         list[str] | None,
-        option("KEY=A,B,…", "A key and its values; may be repeated.", "--grid", complete=completion.recipe_keys),
+        option(
+            "KEY=A,B,…",
+            "A key and its values; may be repeated.",
+            "--grid",
+            complete=completion.recipe_keys,
+        ),
     ] = None,
     range_: Annotated[
         list[str] | None,
@@ -131,11 +148,17 @@ def sweep(
             on_event=progress,
             progress=False,
         )
-    print(json.dumps([asdict(each) for each in results], default=str) if as_json else sweep_table(results))
+    print(
+        json.dumps([asdict(each) for each in results], default=str)
+        if as_json
+        else sweep_table(results)
+    )
 
 
 def average(
-    models: Annotated[list[Path], argument("MODEL", "The folders of two or more runs, or of checkpoints.")],
+    models: Annotated[
+        list[Path], argument("MODEL", "The folders of two or more runs, or of checkpoints.")
+    ],
     out: Annotated[Path, option("FOLDER", "A new folder for the checkpoint.", "--out", "-o")],
 ) -> None:
     """Write one model whose weights are the mean of those of several, trained on from the same weights.
@@ -147,7 +170,9 @@ def average(
 
 def plot(
     runs: Annotated[list[Path], argument("RUN", "The folders of one or more runs.")],
-    out: Annotated[Path | None, option("FILE", "Draw them in this .svg or .png file instead.")] = None,
+    out: Annotated[
+        Path | None, option("FILE", "Draw them in this .svg or .png file instead.")
+    ] = None,
 ) -> None:
     """Plot the losses, metrics and learning rate of runs.
 
@@ -160,7 +185,9 @@ def plot(
 
 def recipes(
     name: Annotated[str | None, argument("NAME", "Print this recipe.", completion.recipes)] = None,
-    schema: Annotated[bool, flag("--schema", "Print the JSON Schema of recipes, for editors.")] = False,
+    schema: Annotated[
+        bool, flag("--schema", "Print the JSON Schema of recipes, for editors.")
+    ] = False,
 ) -> None:
     """List the built-in recipes, or print one to start from.
 
@@ -174,17 +201,23 @@ def recipes(
     for number, (task, paths) in enumerate(recipes_by_task().items()):
         print("\n" * bool(number) + f"{task}:")
         for path in paths:
-            _, title, *_ = path.read_text("utf-8").splitlines()  # after the line that names the schema
+            _, title, *_ = path.read_text(
+                "utf-8"
+            ).splitlines()  # after the line that names the schema
             print(f"  {path.stem:<22} {title.lstrip('# ')}")
 
 
 def data(
     name: Annotated[
         str | None,
-        argument("NAME", "Say where this data set comes from, and check its files.", completion.data_sets),
+        argument(
+            "NAME", "Say where this data set comes from, and check its files.", completion.data_sets
+        ),
     ] = None,
     fetch: Annotated[bool, flag("--fetch", "Download the files that are missing.")] = False,
-    folder: Annotated[Path, option("FOLDER", "Where the data are; paths in recipes are relative to it.")] = Path(),
+    folder: Annotated[
+        Path, option("FOLDER", "Where the data are; paths in recipes are relative to it.")
+    ] = Path(),
 ) -> None:
     """List the public data sets that the built-in recipes use, check the files of one, or fetch them.
 
@@ -197,7 +230,9 @@ def data(
             print(f"{known:<16} {dataset.title} ({', '.join(dataset.recipes)})")
         return
     dataset = public_datasets.public_dataset(name)
-    print(f"{dataset.title}\n{dataset.page}\nterms: {dataset.terms}\nrecipes: {', '.join(dataset.recipes)}")
+    print(
+        f"{dataset.title}\n{dataset.page}\nterms: {dataset.terms}\nrecipes: {', '.join(dataset.recipes)}"
+    )
     for fetched in public_datasets.fetch(dataset, folder) if fetch else ():
         print(f"fetched {fetched}")
     missing = public_datasets.missing_files(dataset, folder)
@@ -208,8 +243,12 @@ def data(
 
 
 def demo(
-    seed: Annotated[int, typer.Option(metavar="N", min=0, max=2**31, help="The seed of all random numbers.")] = 1,
-    out: Annotated[Path | None, option("FOLDER", "The folder of the runs [default: in the cache].")] = None,
+    seed: Annotated[
+        int, typer.Option(metavar="N", min=0, max=2**31, help="The seed of all random numbers.")
+    ] = 1,
+    out: Annotated[
+        Path | None, option("FOLDER", "The folder of the runs [default: in the cache].")
+    ] = None,
 ) -> None:
     """Train two small models to normalize dates, and show their attention.
 

@@ -66,7 +66,9 @@ class Verbs(TyperGroup):
 
 def _coerce_texts(params: list[Any]) -> None:
     for param in params:
-        if getattr(param, "_runtime_param", param) is None:  # of Typer, which makes it when it is first used
+        if (
+            getattr(param, "_runtime_param", param) is None
+        ):  # of Typer, which makes it when it is first used
             param._runtime_param = _TextCoercion()
 
 

@@ -43,13 +43,17 @@ def _engine() -> str:
     if library is None:
         return "not available"
     path = Path(library._name)
-    origin = "from the wheel" if path.name.startswith(build_flags.PREFIX) else "compiled on this machine"
+    origin = (
+        "from the wheel" if path.name.startswith(build_flags.PREFIX) else "compiled on this machine"
+    )
     return f"{path.stem.rpartition('-')[0]}, {origin}"
 
 
 def _packages() -> list[str]:
     """All that Regard requires, with and without extras, and that is installed."""
-    listed = {re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0].lower() for line in _requirements()} - {"regard"}
+    listed = {
+        re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0].lower() for line in _requirements()
+    } - {"regard"}
     found = []
     for name in sorted(listed):
         try:

@@ -34,17 +34,24 @@ class WithKeys(Verb):
             formatter.write_dl(rows)
 
 
-app = typer.Typer(help="Word vectors by word2vec: train, nearest, analogy, score.", no_args_is_help=True)
+app = typer.Typer(
+    help="Word vectors by word2vec: train, nearest, analogy, score.", no_args_is_help=True
+)
 
 
 @app.command("train", cls=WithKeys)
 def words_train(
-    text: Annotated[Path, argument("FILE", "Space-separated words, a sentence per line; plain, .gz or .zst.")],
+    text: Annotated[
+        Path, argument("FILE", "Space-separated words, a sentence per line; plain, .gz or .zst.")
+    ],
     out: Annotated[Path, option("FILE", "Where to write the vectors.", "--out", "-o")],
     set_: Annotated[
         list[str] | None,
         option(
-            "KEY=VALUE", "Set one of the keys below; may be repeated.", "--set", complete=completion.word_vector_keys
+            "KEY=VALUE",
+            "Set one of the keys below; may be repeated.",
+            "--set",
+            complete=completion.word_vector_keys,
         ),
     ] = None,
     device: Device = "auto",

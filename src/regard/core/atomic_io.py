@@ -15,7 +15,9 @@ from typing import IO
 from regard.core.errors import InvalidArgument, Locked, TrainingFailed
 
 POLL = 0.1  # seconds between two attempts to take a lock
-PATIENCE = 3600.0  # seconds without a sign of life of its holder after which waiting for a lock ends
+PATIENCE = (
+    3600.0  # seconds without a sign of life of its holder after which waiting for a lock ends
+)
 logger = logging.getLogger(__name__)
 
 
@@ -38,7 +40,9 @@ def private_folder(folder: Path) -> None:
     """
     wanted = "a folder for compiled code that others cannot write to"
     if not folder.is_absolute():
-        raise InvalidArgument(str(folder), wanted=wanted, got="a relative path", remedy="Give an absolute one.")
+        raise InvalidArgument(
+            str(folder), wanted=wanted, got="a relative path", remedy="Give an absolute one."
+        )
     with named_os_errors(folder, wanted):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if folder.is_symlink():
@@ -54,10 +58,14 @@ def check_private(path: Path) -> None:
             info = each.lstat()
             if info.st_uid not in (0, os.geteuid()):
                 got = f"one of the user with id {info.st_uid}"
-                raise InvalidArgument(str(each), wanted=wanted, got=got, remedy="Set REGARD_CACHE to another folder.")
+                raise InvalidArgument(
+                    str(each), wanted=wanted, got=got, remedy="Set REGARD_CACHE to another folder."
+                )
             if info.st_mode & 0o022 and not info.st_mode & stat.S_ISVTX:
                 remedy = f"Run chmod go-w {each}, or set REGARD_CACHE to another folder."
-                raise InvalidArgument(str(each), wanted=wanted, got=f"mode {info.st_mode & 0o7777:o}", remedy=remedy)
+                raise InvalidArgument(
+                    str(each), wanted=wanted, got=f"mode {info.st_mode & 0o7777:o}", remedy=remedy
+                )
 
 
 @contextmanager
@@ -119,7 +127,10 @@ def _temporary_file(path: Path) -> Iterator[tuple[IO[bytes], Path]]:
     with named_os_errors(path, "a file to write to"):
         if not path.parent.is_dir() or path.is_dir():
             raise InvalidArgument(
-                "path", wanted="a file's name in a folder that is there", got=str(path), remedy="Make the folder first."
+                "path",
+                wanted="a file's name in a folder that is there",
+                got=str(path),
+                remedy="Make the folder first.",
             )
         file = temporary.open("wb")
     try:
@@ -215,7 +226,9 @@ def file_lock(path: Path, *, wait: bool, keep: bool = False) -> Iterator[Callabl
             os.close(handle)
             if error.errno not in (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK):
                 raise
-            logger.warning("%s: this file system has no locks; let no other process work there", path)
+            logger.warning(
+                "%s: this file system has no locks; let no other process work there", path
+            )
             yield lambda: None
             return
         if not wait or silent > PATIENCE:

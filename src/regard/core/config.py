@@ -30,7 +30,9 @@ class Range:
     below: bool = False
 
     def __contains__(self, number: int | float) -> bool:
-        below_end = self.high is None or number < self.high or (number == self.high and not self.below)
+        below_end = (
+            self.high is None or number < self.high or (number == self.high and not self.below)
+        )
         return number >= self.low and below_end
 
     def __str__(self) -> str:
@@ -63,7 +65,10 @@ Default = TypeVar("Default")
 
 def doc(default: Default, text: str, arxiv: str = "") -> Default:
     """A dataclass field with a default, a description and the number of a paper."""
-    return field(default=default, metadata={"doc": text + (f" (https://arxiv.org/abs/{arxiv})" if arxiv else "")})
+    return field(
+        default=default,
+        metadata={"doc": text + (f" (https://arxiv.org/abs/{arxiv})" if arxiv else "")},
+    )
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,9 @@ class Config:
     """Base class of all configurations. Values that the annotations do not allow raise InvalidRecipe."""
 
     def __post_init__(self) -> None:
-        problems = list(_wrong_values(type(self), {f.name: getattr(self, f.name) for f in fields(self)}, ""))
+        problems = list(
+            _wrong_values(type(self), {f.name: getattr(self, f.name) for f in fields(self)}, "")
+        )
         problems = problems or list(self.conflicts())
         if problems:
             raise InvalidRecipe(problems)
@@ -105,7 +112,10 @@ def read(cls: type[ConfigType], table: Mapping[str, Any], where: str) -> ConfigT
 def _read_nested(cls: type[ConfigType], value: Any, where: str, problems: list[Problem]) -> Any:
     """A table, or a list of tables, as configurations; None where there is a problem, which is added to the list."""
     if isinstance(value, list | tuple) and all(isinstance(item, Mapping) for item in value):
-        items = [_read_nested(cls, item, f"{where}.{i}", problems) for i, item in enumerate(value, start=1)]
+        items = [
+            _read_nested(cls, item, f"{where}.{i}", problems)
+            for i, item in enumerate(value, start=1)
+        ]
         return None if None in items else tuple(items)
     if not isinstance(value, Mapping):
         return value
@@ -119,7 +129,10 @@ def _read_nested(cls: type[ConfigType], value: Any, where: str, problems: list[P
 def unknown_keys(table: Iterable[str], known: Iterable[str], where: str) -> list[Problem]:
     """A problem for each key of a table that is not known."""
     wrong = [key for key in table if key not in known]
-    return [Problem(f"{where}.{key}", f"a key of {where}", "an unknown one", nearest(key, known)) for key in wrong]
+    return [
+        Problem(f"{where}.{key}", f"a key of {where}", "an unknown one", nearest(key, known))
+        for key in wrong
+    ]
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -145,7 +158,12 @@ def _hints(cls: type) -> dict[str, Any]:
 def _as_python(value: Any, hint: Any) -> Any:
     """A value of TOML or JSON, which have lists instead of tuples and write 0 for 0.0."""
     if isinstance(value, list):
-        inside = {each for one in (hint, *get_args(hint)) if get_origin(one) is tuple for each in get_args(one)}
+        inside = {
+            each
+            for one in (hint, *get_args(hint))
+            if get_origin(one) is tuple
+            for each in get_args(one)
+        }
         (item,) = inside - {...} if len(inside - {...}) == 1 else (None,)
         return tuple(_as_python(each, item) if type(each) is int else each for each in value)
     if type(value) is int and _finite(value) and float in (hint, *get_args(hint)):
@@ -158,7 +176,11 @@ def _wrong_values(cls: type, values: Mapping[str, Any], where: str) -> Iterator[
     for key, value in values.items():
         if not fits(value, hints[key]):
             options = _options(hints[key])
-            remedy = nearest(str(value), options) if options else "Change it, or leave it out for the default."
+            remedy = (
+                nearest(str(value), options)
+                if options
+                else "Change it, or leave it out for the default."
+            )
             yield Problem(f"{where}{key}", describe(hints[key]), repr(value)[:80], remedy)
 
 
@@ -173,7 +195,11 @@ def fits(value: Any, hint: Any) -> bool:
     if origin in (Union, UnionType):
         return any(fits(value, argument) for argument in arguments)
     if origin is tuple:
-        return isinstance(value, tuple) and len(value) > 0 and all(fits(item, arguments[0]) for item in value)
+        return (
+            isinstance(value, tuple)
+            and len(value) > 0
+            and all(fits(item, arguments[0]) for item in value)
+        )
     if hint is float:
         return isinstance(value, int | float) and not isinstance(value, bool) and _finite(value)
     if hint is int:
@@ -218,7 +244,11 @@ def registered_names(config: Config) -> Iterator[tuple[Registry[Any], str]]:
         if isinstance(value, Config):
             yield from registered_names(value)
         for registry in _registries(hint):
-            yield from ((registry, name) for name in (value if isinstance(value, tuple) else (value,)) if name)
+            yield from (
+                (registry, name)
+                for name in (value if isinstance(value, tuple) else (value,))
+                if name
+            )
 
 
 def _registries(hint: Any) -> Iterator[Registry[Any]]:

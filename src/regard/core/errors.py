@@ -63,8 +63,15 @@ class InvalidArgument(RegardError, ValueError):
 class InvalidData(InvalidArgument):
     """A file whose content cannot be used. `line` counts from 1 and is None where it is not known."""
 
-    def __init__(self, path: object, line: int | None = None, *, wanted: str, got: str, remedy: str) -> None:
-        super().__init__(str(path) if line is None else f"{path}, line {line}", wanted=wanted, got=got, remedy=remedy)
+    def __init__(
+        self, path: object, line: int | None = None, *, wanted: str, got: str, remedy: str
+    ) -> None:
+        super().__init__(
+            str(path) if line is None else f"{path}, line {line}",
+            wanted=wanted,
+            got=got,
+            remedy=remedy,
+        )
         self.path = str(path)
         self.line = line
 
@@ -74,14 +81,22 @@ class Locked(InvalidArgument):
 
     def __init__(self, path: Path, holder: str) -> None:
         remedy = "Wait for it, end it, or choose another folder."
-        super().__init__(str(path.parent), wanted="a folder that no other process works on", got=holder, remedy=remedy)
+        super().__init__(
+            str(path.parent),
+            wanted="a folder that no other process works on",
+            got=holder,
+            remedy=remedy,
+        )
 
 
 class UnsatisfiableConstraint(InvalidArgument):
     """Required phrases that cannot be generated because banned phrases and length limits leave no token."""
 
     def __init__(self) -> None:
-        wanted, got = "phrases that the bans and limits of the output permit", "no token left to generate"
+        wanted, got = (
+            "phrases that the bans and limits of the output permit",
+            "no token left to generate",
+        )
         super().__init__("required", wanted=wanted, got=got, remedy="Ban less, or require less.")
 
 
@@ -89,7 +104,9 @@ class MissingExtra(RegardError, ImportError):
     """An optional package that is not installed."""
 
     def __init__(self, package: str, extra: str, why: str) -> None:
-        super().__init__(f"{why} needs the package {package!r}. Install it: pip install 'regard[{extra}]'")
+        super().__init__(
+            f"{why} needs the package {package!r}. Install it: pip install 'regard[{extra}]'"
+        )
 
 
 @dataclass(frozen=True)
@@ -159,7 +176,9 @@ class DeadlineExceeded(ServerError):
     """A request whose time is over."""
 
     def __init__(self, seconds: float) -> None:
-        super().__init__(f"wanted an answer before the deadline; got none in {seconds:.1f} s. Allow more time.")
+        super().__init__(
+            f"wanted an answer before the deadline; got none in {seconds:.1f} s. Allow more time."
+        )
 
 
 class ServerStopping(ServerError):
@@ -173,7 +192,9 @@ class EngineRestarting(ServerError):
     """An engine process that has ended and is started again; `retry_after` is a number of seconds."""
 
     def __init__(self, retry_after: int) -> None:
-        super().__init__(f"wanted an engine that answers; got one that is started again. Retry in {retry_after} s.")
+        super().__init__(
+            f"wanted an engine that answers; got one that is started again. Retry in {retry_after} s."
+        )
         self.retry_after = retry_after
 
 
@@ -181,11 +202,15 @@ class EngineCrashed(ServerError):
     """An engine whose thread was ended by an error of its own, which is logged: the process that has it ends."""
 
     def __init__(self, error: BaseException) -> None:
-        super().__init__(f"wanted an engine that answers; got one that {type(error).__name__} ended. Ask again later.")
+        super().__init__(
+            f"wanted an engine that answers; got one that {type(error).__name__} ended. Ask again later."
+        )
 
 
 class EngineFailed(ServerError):
     """A model that raised an error, which is logged."""
 
     def __init__(self, error: BaseException) -> None:
-        super().__init__(f"wanted an answer of the model; got {type(error).__name__}. See the log of the server.")
+        super().__init__(
+            f"wanted an answer of the model; got {type(error).__name__}. See the log of the server."
+        )

@@ -14,7 +14,9 @@ from typing import Any, Generic, TypeVar
 from regard.core.errors import InvalidArgument
 
 Entry = TypeVar("Entry")
-PLUGINS = "regard.plugins"  # entry-point group of modules that register parts when they are imported
+PLUGINS = (
+    "regard.plugins"  # entry-point group of modules that register parts when they are imported
+)
 log = logging.getLogger(__name__)
 _plugins_loaded = False
 _registries: dict[str, "Registry[Any]"] = {}  # by kind
@@ -36,10 +38,17 @@ class Registry(Generic[Entry]):
     def register(self, name: str, entry: Entry, *, package: str | None = None) -> None:
         """Add an entry. `package` is the distribution to install for it, named when a checkpoint needs the entry."""
         if not name:
-            raise InvalidArgument("name", wanted=f"a name for the {self.kind}", got=repr(name), remedy="Give a text.")
+            raise InvalidArgument(
+                "name", wanted=f"a name for the {self.kind}", got=repr(name), remedy="Give a text."
+            )
         if name in self._entries:
             remedy = "Choose another; a registered name is never replaced."
-            raise InvalidArgument("name", wanted=f"a {self.kind} name that is not taken", got=repr(name), remedy=remedy)
+            raise InvalidArgument(
+                "name",
+                wanted=f"a {self.kind} name that is not taken",
+                got=repr(name),
+                remedy=remedy,
+            )
         self._entries[name] = entry
         self._packages[name] = package
 
@@ -95,7 +104,9 @@ def missing_extensions(extensions: Iterable[Mapping[str, str | None]]) -> Iterat
         if each["name"] not in _registries[str(each["kind"])]:
             module = each["package"] or "the module that registers it"
             got = "no registration of that name"
-            found[f"wanted the {each['kind']} {each['name']!r}; got {got}. Import {module} first."] = each
+            found[
+                f"wanted the {each['kind']} {each['name']!r}; got {got}. Import {module} first."
+            ] = each
     yield from found
 
 

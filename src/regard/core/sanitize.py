@@ -7,7 +7,9 @@ from math import isfinite
 from typing import Any
 
 REPLACEMENT = "\ufffd"
-JOINERS = "\u200c\u200d\u00ad"  # zero-width (non-)joiner, needed in Persian and in emoji; soft hyphen
+JOINERS = (
+    "\u200c\u200d\u00ad"  # zero-width (non-)joiner, needed in Persian and in emoji; soft hyphen
+)
 
 
 def printable(text: str, also: str = "") -> str:
@@ -18,7 +20,10 @@ def printable(text: str, also: str = "") -> str:
     """
     if text.isprintable():  # most are, and a server writes a line for each request
         return text
-    return "".join(character if character in also or _is_shown(character) else REPLACEMENT for character in text)
+    return "".join(
+        character if character in also or _is_shown(character) else REPLACEMENT
+        for character in text
+    )
 
 
 def indented(text: str) -> str:
@@ -27,7 +32,9 @@ def indented(text: str) -> str:
 
 
 def _is_shown(character: str) -> bool:
-    return character.isprintable() or character in JOINERS or unicodedata.category(character) == "Zs"
+    return (
+        character.isprintable() or character in JOINERS or unicodedata.category(character) == "Zs"
+    )
 
 
 def is_encodable(text: str) -> bool:
@@ -41,10 +48,17 @@ def is_encodable(text: str) -> bool:
 
 def one_line(text: str) -> str:
     """A text on one line: line breaks are escaped."""
-    return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r") if set(text) & {"\n", "\r"} else text
+    return (
+        text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+        if set(text) & {"\n", "\r"}
+        else text
+    )
 
 
 def as_json_line(table: Mapping[str, Any]) -> str:
     """A table as one line of JSON; numbers that are not finite become null."""
-    finite = {key: None if isinstance(value, float) and not isfinite(value) else value for key, value in table.items()}
+    finite = {
+        key: None if isinstance(value, float) and not isfinite(value) else value
+        for key, value in table.items()
+    }
     return json.dumps(finite, ensure_ascii=False, allow_nan=False)

@@ -32,11 +32,15 @@ class Tokens:
         device   of the tensors
         """
         if not rows:
-            raise InvalidArgument("rows", wanted="at least one sequence", got="none", remedy="Give a list of lists.")
+            raise InvalidArgument(
+                "rows", wanted="at least one sequence", got="none", remedy="Give a list of lists."
+            )
         lengths = [len(row) for row in rows]
         host, count = _tensor([*lengths, *_flat_padded(rows, max(lengths), 0)]), len(rows)
         both = to_device(host, device)  # lengths and ids in one copy
-        return Tokens(both[count:].view(count, -1), both[:count], None if both is host else host[:count])
+        return Tokens(
+            both[count:].view(count, -1), both[:count], None if both is host else host[:count]
+        )
 
     def row(self, i: int) -> list[int]:
         """Sequence `i` as a list of ids, without padding."""
@@ -46,12 +50,20 @@ class Tokens:
     def to(self, device: torch.device | str) -> "Tokens":
         """The batch on another `device`."""
         host_copy = self.lengths if self.lengths.device.type == "cpu" else self.host_copy
-        return Tokens(self.ids.to(device, non_blocking=True), self.lengths.to(device, non_blocking=True), host_copy)
+        return Tokens(
+            self.ids.to(device, non_blocking=True),
+            self.lengths.to(device, non_blocking=True),
+            host_copy,
+        )
 
     @property
     def host_lengths(self) -> Int[Tensor, " B"]:
         """The lengths in host memory; waits for the GPU only where no copy was kept."""
-        return self.lengths.cpu() if self.host_copy is None or self.lengths.device.type == "cpu" else self.host_copy
+        return (
+            self.lengths.cpu()
+            if self.host_copy is None or self.lengths.device.type == "cpu"
+            else self.host_copy
+        )
 
     @property
     def mask(self) -> Bool[Tensor, "B S"]:
@@ -74,7 +86,11 @@ def _flat_padded(rows: Sequence[Sequence[int]], length: int, pad: int) -> list[i
 
 def _tensor(numbers: list[int]) -> Int[Tensor, " N"]:
     """An int64 tensor of a list, in a fifth of the time of `torch.tensor`."""
-    return torch.frombuffer(array("q", numbers), dtype=torch.int64) if numbers else torch.zeros(0, dtype=torch.int64)
+    return (
+        torch.frombuffer(array("q", numbers), dtype=torch.int64)
+        if numbers
+        else torch.zeros(0, dtype=torch.int64)
+    )
 
 
 def to_device(x: Tensor, device: torch.device | str) -> Tensor:
@@ -91,7 +107,9 @@ def pin_memory(batch: Any) -> Any:
         return tuple(pin_memory(each) for each in batch)
     if not is_dataclass(batch) or isinstance(batch, type):
         return batch
-    return replace(batch, **{each.name: pin_memory(getattr(batch, each.name)) for each in fields(batch)})
+    return replace(
+        batch, **{each.name: pin_memory(getattr(batch, each.name)) for each in fields(batch)}
+    )
 
 
 @dataclass(frozen=True)
@@ -118,12 +136,16 @@ class MultiSource:
 class SequenceOffsets:
     """Where each sequence of a packed batch begins and ends."""
 
-    cu_seqlens: Int[Tensor, " B1"]  # cumulative lengths: sequence i is cu_seqlens[i]..cu_seqlens[i + 1] - 1
+    cu_seqlens: Int[
+        Tensor, " B1"
+    ]  # cumulative lengths: sequence i is cu_seqlens[i]..cu_seqlens[i + 1] - 1
     positions: Int[Tensor, " N"]  # of each token in its own sequence
     max_length: int  # at least the length of the longest sequence
 
     @staticmethod
-    def of(lengths: Sequence[int] | Int[Tensor, " B"], max_length: int | None = None) -> "SequenceOffsets":
+    def of(
+        lengths: Sequence[int] | Int[Tensor, " B"], max_length: int | None = None
+    ) -> "SequenceOffsets":
         lengths = torch.as_tensor(lengths)
         cu_seqlens = torch.zeros(len(lengths) + 1, dtype=torch.int32)
         torch.cumsum(lengths, 0, out=cu_seqlens[1:])
@@ -133,18 +155,25 @@ class SequenceOffsets:
         return SequenceOffsets(cu_seqlens, positions, max_length)
 
     def to(self, device: torch.device | str) -> "SequenceOffsets":
-        cu_seqlens, positions = (x.to(device, non_blocking=True) for x in (self.cu_seqlens, self.positions))
+        cu_seqlens, positions = (
+            x.to(device, non_blocking=True) for x in (self.cu_seqlens, self.positions)
+        )
         return SequenceOffsets(cu_seqlens, positions, self.max_length)
 
     def duplicate(self) -> "SequenceOffsets":
         """The batch followed by itself."""
         cu_seqlens = torch.cat((self.cu_seqlens, self.cu_seqlens[1:] + self.cu_seqlens[-1]))
-        return SequenceOffsets(cu_seqlens, torch.cat((self.positions, self.positions)), self.max_length)
+        return SequenceOffsets(
+            cu_seqlens, torch.cat((self.positions, self.positions)), self.max_length
+        )
 
     @property
     def mask(self) -> Bool[Tensor, "B S"]:
         """The padding mask of the batch when padded to `max_length`."""
-        return torch.arange(self.max_length, device=self.cu_seqlens.device) < self.cu_seqlens.diff()[:, None]
+        return (
+            torch.arange(self.max_length, device=self.cu_seqlens.device)
+            < self.cu_seqlens.diff()[:, None]
+        )
 
     def pad(self, x: Shaped[Tensor, "N *rest"]) -> Shaped[Tensor, "B S *rest"]:
         """Packed to padded. The padding holds values of other positions, not zeros."""
@@ -175,7 +204,9 @@ class Packed:
 
     ids: Int[Tensor, " N"]
     offsets: SequenceOffsets
-    gold: Int[Tensor, " N"] | None = None  # negative: none, the token only fills the batch to its size
+    gold: Int[Tensor, " N"] | None = (
+        None  # negative: none, the token only fills the batch to its size
+    )
 
     def to(self, device: torch.device | str) -> "Packed":
         gold = None if self.gold is None else self.gold.to(device, non_blocking=True)
@@ -184,7 +215,10 @@ class Packed:
     def row(self, i: int) -> list[int]:
         """One sequence; of targets with the token to predict after its last one."""
         begin, end = self.offsets.cu_seqlens[i : i + 2].tolist()
-        return [*self.ids[begin:end].tolist(), *([] if self.gold is None else self.gold[end - 1 : end].tolist())]
+        return [
+            *self.ids[begin:end].tolist(),
+            *([] if self.gold is None else self.gold[end - 1 : end].tolist()),
+        ]
 
     def duplicate(self) -> "Packed":
         """The batch followed by itself, without gold tokens."""

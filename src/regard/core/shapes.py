@@ -41,4 +41,15 @@ Values = Float[Tensor, "B _ M E"]  # the number of value heads may differ from t
 Outputs = Float[Tensor, "B H N E"]
 LogSumExp = Float[Tensor, "B H N"]
 
-__all__ = ["Bool", "Float", "Int", "Keys", "LogSumExp", "Outputs", "Queries", "Shaped", "Tensor", "Values"]
+__all__ = [
+    "Bool",
+    "Float",
+    "Int",
+    "Keys",
+    "LogSumExp",
+    "Outputs",
+    "Queries",
+    "Shaped",
+    "Tensor",
+    "Values",
+]

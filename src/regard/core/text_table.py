@@ -19,7 +19,8 @@ def text_table(rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
     for row in rows:
         blanks = [" " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)]
         cells = [
-            cell + blank if i < left else blank + cell for i, (cell, blank) in enumerate(zip(row, blanks, strict=True))
+            cell + blank if i < left else blank + cell
+            for i, (cell, blank) in enumerate(zip(row, blanks, strict=True))
         ]
         lines.append("   ".join(cells).rstrip())
     return "\n".join(lines)

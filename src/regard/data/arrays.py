@@ -169,7 +169,9 @@ class ColumnWriter(ABC):
         self.stem = stem
         self.arrays: list[_GrowingArray] = []
 
-    def array(self, name: str, dtype: type[np.generic], each: tuple[int, ...] = ()) -> "_GrowingArray":
+    def array(
+        self, name: str, dtype: type[np.generic], each: tuple[int, ...] = ()
+    ) -> "_GrowingArray":
         """A new file of the column, of items of one shape."""
         self.arrays.append(_GrowingArray(_file(self.stem, name), np.dtype(dtype), each))
         return self.arrays[-1]
@@ -195,7 +197,9 @@ class TextWriter(ColumnWriter):
         lengths = [len(row) for row in rows]
         if self.ends is not None:
             self.ends.add(self.ids.count + np.cumsum(lengths, dtype=np.int64))
-        self.ids.add(np.fromiter(chain.from_iterable(rows), dtype=self.ids.dtype, count=sum(lengths)))
+        self.ids.add(
+            np.fromiter(chain.from_iterable(rows), dtype=self.ids.dtype, count=sum(lengths))
+        )
 
 
 class LabelWriter(ColumnWriter):
@@ -216,7 +220,10 @@ class ImageWriter(ColumnWriter):
         super().__init__(stem)
         self.field, size = field, field.image_size
         self.known: dict[Path | Member, int] = {}  # files that several examples may use
-        self.pixels, self.which = self.array("pixels", np.uint8, (size, size, 3)), self.array("which", np.int64)
+        self.pixels, self.which = (
+            self.array("pixels", np.uint8, (size, size, 3)),
+            self.array("which", np.int64),
+        )
 
     def add(self, rows: Sequence[ImageInput]) -> None:
         which: list[int] = []
@@ -274,7 +281,11 @@ class _GrowingArray:
         self.count += len(values)
 
     def write_header(self) -> None:
-        header = {"descr": self.dtype.str, "fortran_order": False, "shape": (self.count, *self.each)}
+        header = {
+            "descr": self.dtype.str,
+            "fortran_order": False,
+            "shape": (self.count, *self.each),
+        }
         with self.path.open("r+b") as file:
             np.lib.format.write_array_header_1_0(file, header)
             file.flush()
@@ -293,7 +304,8 @@ class MappedArray(np.memmap[Any, Any]):
     def __getitem__(self, index: Any) -> Any:
         if self._mmap is not None and (present := self._mmap.size()) < self.bytes_on_disk:  # type: ignore[attr-defined]
             raise damaged(
-                Path(str(self.filename)), f"{present:,} bytes of {self.bytes_on_disk:,}, cut off while in use"
+                Path(str(self.filename)),
+                f"{present:,} bytes of {self.bytes_on_disk:,}, cut off while in use",
             )
         items = super().__getitem__(index)
         copied = isinstance(items, MappedArray) and items._mmap is None  # type: ignore[attr-defined]

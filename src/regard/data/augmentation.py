@@ -41,7 +41,9 @@ def _crop(images: Tensor, draws: Float[Tensor, "B 4"]) -> Tensor:
     x, y = (1 - width) * (2 * draws[:, 2] - 1), (1 - height) * (2 * draws[:, 3] - 1)  # center
     zero = torch.zeros_like(width)
     rows = torch.stack((width, zero, x), 1), torch.stack((zero, height, y), 1)
-    grid = F.affine_grid(torch.stack(rows, 1), list(images.shape), align_corners=False)  # (B, Y, X, 2)
+    grid = F.affine_grid(
+        torch.stack(rows, 1), list(images.shape), align_corners=False
+    )  # (B, Y, X, 2)
     return F.grid_sample(images, grid, padding_mode="border", align_corners=False)
 
 
@@ -51,9 +53,13 @@ def _jitter_color(images: Tensor, draws: Float[Tensor, "B 3"]) -> Tensor:
     Brightness b scales v in [0, 1], contrast c its distance from the mean gray, saturation s the distance of each
     pixel from its own gray: v ← M v + (1 - c) b mean with M = b c (s + (1 - s) gray).
     """
-    brightness, contrast, saturation = (1 + JITTER * (2 * draws - 1))[:, :, None, None].unbind(1)  # (B, 1, 1) each
+    brightness, contrast, saturation = (1 + JITTER * (2 * draws - 1))[:, :, None, None].unbind(
+        1
+    )  # (B, 1, 1) each
     gray, same = images.new_tensor(LUMA).expand(3, 3), torch.eye(3, device=images.device)
     matrix = brightness * contrast * (saturation * same + (1 - saturation) * gray)  # (B, 3, 3)
     mean = (images.mean((2, 3)) @ gray[0])[:, None, None] / 2 + 0.5  # (B, 1, 1), as v
-    shift = 2 * (1 - contrast) * brightness * mean + brightness * contrast - 1  # for values in [-1, 1]
+    shift = (
+        2 * (1 - contrast) * brightness * mean + brightness * contrast - 1
+    )  # for values in [-1, 1]
     return torch.baddbmm(shift, matrix, images.flatten(2)).clamp_(-1, 1).view_as(images)

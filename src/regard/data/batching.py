@@ -37,8 +37,12 @@ class Batch:
     targets: Tokens | Packed | torch.Tensor  # token ids from <s> to </s>, or labels
     tokens: int  # number of predictions: every target token but the first of a text, or every label
     rows: torch.Tensor  # indices of the examples in the corpus
-    plan_batches: int = 1  # batches of the epoch's plan that all ranks together have taken with this one
-    borrowed: bool = False  # computed by a rank without an example of its own; its loss does not count
+    plan_batches: int = (
+        1  # batches of the epoch's plan that all ranks together have taken with this one
+    )
+    borrowed: bool = (
+        False  # computed by a rank without an example of its own; its loss does not count
+    )
 
     def to(self, device: torch.device | str) -> "Batch":
         """The batch on a device, except `rows`; asynchronous from pinned memory."""
@@ -85,19 +89,37 @@ def batches(
     capacity    pack sequences into batches of this capacity instead, in the epoch's order
     mixed       pad examples in the epoch's order instead of sorting them by length
     """
-    planned = islice(plan(corpus, budget=budget, seed=seed, epoch=epoch, capacity=capacity, mixed=mixed), start, None)
+    planned = islice(
+        plan(corpus, budget=budget, seed=seed, epoch=epoch, capacity=capacity, mixed=mixed),
+        start,
+        None,
+    )
     collated = (
         replace(_collate(corpus, rows, capacity), plan_batches=count, borrowed=borrowed)
         for rows, count, borrowed in rank_share(planned, rank=rank, world=world, together=together)
     )
-    return (_augment(batch, augment, (seed, epoch), device) for batch in collated) if augment else collated
+    return (
+        (_augment(batch, augment, (seed, epoch), device) for batch in collated)
+        if augment
+        else collated
+    )
 
 
 def plan(
-    corpus: Corpus, *, budget: int, seed: int, epoch: int, capacity: "PackedCapacity | None" = None, mixed: bool = False
+    corpus: Corpus,
+    *,
+    budget: int,
+    seed: int,
+    epoch: int,
+    capacity: "PackedCapacity | None" = None,
+    mixed: bool = False,
 ) -> Iterator[Indices]:
     """The example indices of each batch of an epoch. Reads only the lengths of examples."""
-    return _padded(corpus, budget, seed, epoch, mixed) if capacity is None else _packed(corpus, capacity, seed, epoch)
+    return (
+        _padded(corpus, budget, seed, epoch, mixed)
+        if capacity is None
+        else _packed(corpus, capacity, seed, epoch)
+    )
 
 
 @dataclass(frozen=True)
@@ -118,8 +140,12 @@ class PackedCapacity:
             sums, longest = sums + lengths.sum(1), np.maximum(longest, lengths.max(1))
         share = np.ceil(budget * sums / max(1, sums.max()) / BLOCK).astype(np.int64) * BLOCK
         positions = np.maximum(np.minimum(share, budget), longest)
-        typical = positions.max() * len(corpus) / max(1, sums.max())  # sequences of mean length that fill it
-        capacity = PackedCapacity((int(positions[0]), int(positions[1])), (int(longest[0]), int(longest[1])), 0, filled)
+        typical = (
+            positions.max() * len(corpus) / max(1, sums.max())
+        )  # sequences of mean length that fill it
+        capacity = PackedCapacity(
+            (int(positions[0]), int(positions[1])), (int(longest[0]), int(longest[1])), 0, filled
+        )
         return replace(capacity, rows=max(capacity.fillers((0, 0)), ceil(MARGIN * typical)) + 1)
 
     def fillers(self, used: Sequence[int]) -> int:
@@ -162,10 +188,16 @@ def shift_contexts(corpus: Corpus, *, seed: int, epoch: int) -> Corpus:
 
 def evaluation_batches(corpus: Corpus, budget: int) -> Iterator[Batch]:
     """Every example once, short ones of a pool first; `Batch.rows` holds their indices."""
-    return (_collate(corpus, rows) for pool in _pools(len(corpus)) for rows in _cut(corpus, pool, budget))
+    return (
+        _collate(corpus, rows)
+        for pool in _pools(len(corpus))
+        for rows in _cut(corpus, pool, budget)
+    )
 
 
-def stateful_batches(corpus: Corpus, *, rows: int, start: int = 0, rank: int = 0, world: int = 1) -> Iterator[Batch]:
+def stateful_batches(
+    corpus: Corpus, *, rows: int, start: int = 0, rank: int = 0, world: int = 1
+) -> Iterator[Batch]:
     """Running text in `rows` parallel streams, each continued in the next batch: for a recurrent state carried over.
 
     Streams are of one length, so up to rows - 1 tokens at the end of the text are dropped. Stream i is for rank
@@ -175,7 +207,10 @@ def stateful_batches(corpus: Corpus, *, rows: int, start: int = 0, rank: int = 0
     assert isinstance(text, RunningTextColumn)
     length = (len(text.ids) - 1) // rows
     if length < 1:
-        wanted, got = f"more than {rows} tokens, for {rows} rows of running text", str(len(text.ids))
+        wanted, got = (
+            f"more than {rows} tokens, for {rows} rows of running text",
+            str(len(text.ids)),
+        )
         raise InvalidArgument("corpus", wanted=wanted, got=got, remedy="Lower train.batch_tokens.")
     return _streams(text, np.arange(rank, rows, world), length, start)
 
@@ -261,7 +296,9 @@ def _cut(corpus: Corpus, pool: Indices, budget: int, mixed: bool = False) -> Ite
     longest, more = np.maximum(sources, targets), sources - targets
     # By the longer side, then by the difference of the sides, alternately rising and falling, so that a batch that
     # spans two lengths has no jump. The sort is stable: ties stay in the pool's order.
-    order = np.arange(len(pool)) if mixed else np.lexsort((np.where(longest % 2, more, -more), longest))
+    order = (
+        np.arange(len(pool)) if mixed else np.lexsort((np.where(longest % 2, more, -more), longest))
+    )
     first, most = 0, 0
     for position, length in enumerate(longest[order].tolist()):
         most = max(most, length)
@@ -296,10 +333,16 @@ def pack_batch(batch: Batch, capacity: PackedCapacity) -> Batch:
     gold = targets.ids[:, 1:][targets.mask[:, 1:]]
     inputs = replace(targets, ids=targets.ids[:, :-1], lengths=targets.lengths - 1)
     packed = _pack(inputs, capacity, 1, gold)
-    return replace(batch, source=_pack(source, capacity, 0) if isinstance(source, Tokens) else source, targets=packed)
+    return replace(
+        batch,
+        source=_pack(source, capacity, 0) if isinstance(source, Tokens) else source,
+        targets=packed,
+    )
 
 
-def _pack(tokens: Tokens, capacity: PackedCapacity, side: int, gold: torch.Tensor | None = None) -> Packed:
+def _pack(
+    tokens: Tokens, capacity: PackedCapacity, side: int, gold: torch.Tensor | None = None
+) -> Packed:
     """Packed sequences; with `filled`, followed by fillers of padding without targets, and by empty sequences."""
     ids, lengths, longest = tokens.ids[tokens.mask], tokens.lengths, int(tokens.lengths.max())
     if capacity.filled:
@@ -314,12 +357,16 @@ def _pack(tokens: Tokens, capacity: PackedCapacity, side: int, gold: torch.Tenso
     return Packed(ids, SequenceOffsets.of(lengths, longest), gold)
 
 
-def _augment(batch: Batch, kinds: Sequence[AugmentKind], key: tuple[int, ...], device: str) -> Batch:
+def _augment(
+    batch: Batch, kinds: Sequence[AugmentKind], key: tuple[int, ...], device: str
+) -> Batch:
     draws = torch.from_numpy(uniform_draws(batch.rows.numpy(), DRAWS, key)).float()
     source = batch.source
     if isinstance(source, MultiSource):
         parts = (
-            augment(part.to(device), kinds, draws) if isinstance(part, torch.Tensor) and part.ndim == 4 else part
+            augment(part.to(device), kinds, draws)
+            if isinstance(part, torch.Tensor) and part.ndim == 4
+            else part
             for part in source.parts
         )
         return replace(batch, source=MultiSource(tuple(parts)))

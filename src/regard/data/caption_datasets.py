@@ -19,7 +19,11 @@ from regard.data.image_store import stem
 from regard.data.text import Errors
 
 CaptionRows = Iterator[tuple[str, str]]  # file name of an image, and a caption
-SHARES = {"train": ("train", "restval"), "valid": ("val",), "test": ("test",)}  # names in Karpathy's files
+SHARES = {
+    "train": ("train", "restval"),
+    "valid": ("val",),
+    "test": ("test",),
+}  # names in Karpathy's files
 USED = {"images", "filename", "filepath", "split", "sentences", "raw"}
 USED |= {"id", "file_name", "annotations", "image_id", "caption"}
 
@@ -37,7 +41,9 @@ def _json(files: Sequence[str], split: str, errors: Errors) -> CaptionRows:
     except (ValueError, RecursionError) as error:
         if isinstance(error, InvalidData):
             raise
-        raise InvalidData(path, wanted="JSON", got=str(error), remedy="Download the file again.") from None
+        raise InvalidData(
+            path, wanted="JSON", got=str(error), remedy="Download the file again."
+        ) from None
     document = _Entry(path, "the document", content, errors)
     return _coco(document) if "annotations" in document.content else _karpathy(document, split)
 
@@ -58,7 +64,9 @@ class _Entry:
 
     def refused(self, wanted: str, got: Any) -> InvalidData:
         remedy = "Correct it, or leave it out."
-        return InvalidData(f"{self.path}, {self.where}", wanted=wanted, got=repr(got)[:60], remedy=remedy)
+        return InvalidData(
+            f"{self.path}, {self.where}", wanted=wanted, got=repr(got)[:60], remedy=remedy
+        )
 
     def value(self, key: str, types: type | UnionType, wanted: str) -> Any:
         value = self.content.get(key)
@@ -67,7 +75,9 @@ class _Entry:
         return value
 
     def text(self, key: str) -> str:
-        return text.well_formed_text(self.path, None, self.value(key, str, "a text"), key, self.errors)
+        return text.well_formed_text(
+            self.path, None, self.value(key, str, "a text"), key, self.errors
+        )
 
     def number(self, key: str) -> int | str:
         number: int | str = self.value(key, int | str, "a number")
@@ -97,7 +107,9 @@ def _karpathy(document: _Entry, split: str) -> CaptionRows:
     if empty:
         got = f"those of {', '.join(sorted(others))}" if others else "none at all"
         remedy = f"Leave data.{split} out, or name another file."
-        raise InvalidData(document.path, wanted=f"images of the split {shares[0]!r}", got=got, remedy=remedy)
+        raise InvalidData(
+            document.path, wanted=f"images of the split {shares[0]!r}", got=got, remedy=remedy
+        )
 
 
 def _coco(document: _Entry) -> CaptionRows:
@@ -122,21 +134,31 @@ def _coco(document: _Entry) -> CaptionRows:
 
 def _token(files: Sequence[str], split: str, errors: Errors) -> CaptionRows:
     path, *lists = files
-    wanted = {stem(name.strip()) for file in lists for name in text.lines(file, errors) if name.strip()}
+    wanted = {
+        stem(name.strip()) for file in lists for name in text.lines(file, errors) if name.strip()
+    }
     captioned = set()
     for number, line in enumerate(text.lines(path, errors), start=1):
         label, tab, caption = line.partition("\t")
         name, _, count = label.rpartition("#")
         if not tab or not name or not count.isdecimal():
             remedy = "Correct the line; a file of other lines must not be named .token."
-            raise InvalidData(path, number, wanted="name.jpg#0, a tab, a caption", got=repr(line)[:60], remedy=remedy)
+            raise InvalidData(
+                path,
+                number,
+                wanted="name.jpg#0, a tab, a caption",
+                got=repr(line)[:60],
+                remedy=remedy,
+            )
         if not lists or stem(name) in wanted:
             captioned.add(stem(name))
             yield name, caption
     missing = sorted(wanted - captioned)
     if missing:
         got = f"none of {len(missing):,}, {missing[0]!r} the first"
-        raise InvalidData(lists[0], wanted=f"images with captions in {path}", got=got, remedy="Correct the list.")
+        raise InvalidData(
+            lists[0], wanted=f"images with captions in {path}", got=got, remedy="Correct the list."
+        )
 
 
 # File name suffix -> largest number of files, and the reader.

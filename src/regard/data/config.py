@@ -29,45 +29,73 @@ DATA_SOURCES: "Registry[type[DataSource]]" = Registry("data source")  # the user
 class FieldConfig(Config):
     """One part of every example: [data.source], one of [[data.sources]], or [data.target]."""
 
-    kind: Literal["text", "label", "image"] = doc("text", "a text becomes tokens, a label one class, an image pixels")
+    kind: Literal["text", "label", "image"] = doc(
+        "text", "a text becomes tokens, a label one class, an image pixels"
+    )
     column: str | None = doc(None, 'column of a table: its name, or its number from "1"')
     tokenizer: TokenizerKind = doc(
-        "bpe", 'kind of tokens a text is split into; "pretrained": those of the model that training starts from'
+        "bpe",
+        'kind of tokens a text is split into; "pretrained": those of the model that training starts from',
     )
     vocab_size: Count = doc(8000, "largest number of different tokens, special tokens included")
     lowercase: bool = doc(False, "convert texts to lower case")
-    max_tokens: Count | None = doc(None, "training examples with more tokens are left out and counted")
+    max_tokens: Count | None = doc(
+        None, "training examples with more tokens are left out and counted"
+    )
     image_size: Count = doc(SIDE, "height and width in pixels to which images are resized")
     image_resize: ResizeFilter = doc("bicubic", "filter with which images are resized")
     image_crop_from: Count | None = doc(
-        None, "height and width to which images are resized instead, before their center of image_size is cropped"
+        None,
+        "height and width to which images are resized instead, before their center of image_size is cropped",
     )
-    image_mean: tuple[Probability, ...] = doc(HALVES, "subtracted from red, green and blue, which are in [0, 1]")
-    image_std: tuple[Annotated[float, Range(1e-3)], ...] = doc(HALVES, "by which they are divided then")
+    image_mean: tuple[Probability, ...] = doc(
+        HALVES, "subtracted from red, green and blue, which are in [0, 1]"
+    )
+    image_std: tuple[Annotated[float, Range(1e-3)], ...] = doc(
+        HALVES, "by which they are divided then"
+    )
     augment: tuple[AugmentKind, ...] | None = doc(
-        None, 'random changes of each training image. "flip" is wrong where captions say left and right'
+        None,
+        'random changes of each training image. "flip" is wrong where captions say left and right',
     )
 
     def conflicts(self) -> Iterator[Problem]:
         of_text = ("tokenizer", "vocab_size", "lowercase", "max_tokens")
-        of_image = ("image_size", "image_resize", "image_crop_from", "image_mean", "image_std", "augment")
+        of_image = (
+            "image_size",
+            "image_resize",
+            "image_crop_from",
+            "image_mean",
+            "image_std",
+            "augment",
+        )
         subject, unused = {
             "label": ("a label", of_text + of_image),
             "image": ("an image", of_text),
             "text": ("a text", of_image),
         }[self.kind]
-        if self.kind == "text" and self.tokenizer == "bytes":  # a token for each byte: no vocabulary is learned
+        if (
+            self.kind == "text" and self.tokenizer == "bytes"
+        ):  # a token for each byte: no vocabulary is learned
             subject, unused = "a text in bytes", ("vocab_size", *of_image)
         if self.kind == "text" and self.tokenizer == "pretrained":
             subject, unused = "a pretrained tokenizer", ("vocab_size", "lowercase", *of_image)
         for key in unused:
             if getattr(self, key) != FieldConfig.__dataclass_fields__[key].default:
                 got = repr(getattr(self, key))
-                yield Problem(key, f"nothing here: it means nothing to {subject}", got, "Leave it out.")
+                yield Problem(
+                    key, f"nothing here: it means nothing to {subject}", got, "Leave it out."
+                )
         least = len(SPECIALS) + (1 if self.tokenizer == "words" else BYTES + 1)
         if self.vocab_size < least and "vocab_size" not in unused:
-            why = "the special tokens and one word" if self.tokenizer == "words" else "the special tokens and all bytes"
-            yield Problem("vocab_size", f"at least {least}, for {why}", str(self.vocab_size), "Raise it.")
+            why = (
+                "the special tokens and one word"
+                if self.tokenizer == "words"
+                else "the special tokens and all bytes"
+            )
+            yield Problem(
+                "vocab_size", f"at least {least}, for {why}", str(self.vocab_size), "Raise it."
+            )
         if self.kind == "image":
             yield from self._wrong_image()
 
@@ -115,8 +143,12 @@ class DataConfig(Config):
         "validation files, for early stopping and choosing a checkpoint; or the share of the training examples, as "
         "0.05, that is held out: examples of the same source are held out together",
     )
-    test: str | tuple[str, ...] | Probability | None = doc(None, "test files, for reports; or a share, as of valid")
-    images: str | None = doc(None, "folder or .zip file of images; by default the folder of the file that lists them")
+    test: str | tuple[str, ...] | Probability | None = doc(
+        None, "test files, for reports; or a share, as of valid"
+    )
+    images: str | None = doc(
+        None, "folder or .zip file of images; by default the folder of the file that lists them"
+    )
     synthetic: Annotated[str, TASKS] | None = doc(None, "generated task, without any files")
     reader: Annotated[str, DATA_SOURCES] | None = doc(
         None, "registered data source that reads the files; by default chosen by their names"
@@ -132,7 +164,9 @@ class DataConfig(Config):
         "language models: split running text, with its line breaks, into contexts of this many tokens; by default "
         "each line is a text of its own",
     )
-    encoding_errors: Errors = doc("strict", "bytes that are not UTF-8: refuse them, or replace them by U+FFFD")
+    encoding_errors: Errors = doc(
+        "strict", "bytes that are not UTF-8: refuse them, or replace them by U+FFFD"
+    )
     seed: int = doc(0, "seed of the generated data")
 
     def conflicts(self) -> Iterator[Problem]:
@@ -164,13 +198,21 @@ class DataConfig(Config):
     def fields(self) -> dict[str, FieldConfig]:
         """Sources and target by name: "source", or "sources.1", "sources.2", ...; "target"."""
         if self.sources is None:
-            return {name: field for name in ("source", "target") if (field := getattr(self, name)) is not None}
-        return {f"sources.{i}": field for i, field in enumerate(self.sources, start=1)} | {"target": self.target}
+            return {
+                name: field
+                for name in ("source", "target")
+                if (field := getattr(self, name)) is not None
+            }
+        return {f"sources.{i}": field for i, field in enumerate(self.sources, start=1)} | {
+            "target": self.target
+        }
 
     @property
     def augment(self) -> tuple[AugmentKind, ...]:
         """Random changes of the training images; the same for all images of an example."""
-        return next((field.augment for field in self.source_fields if field.augment is not None), ())
+        return next(
+            (field.augment for field in self.source_fields if field.augment is not None), ()
+        )
 
     @property
     def columns(self) -> list[str]:
@@ -184,30 +226,50 @@ class DataConfig(Config):
         """
         names = list(self.fields)[:-1] if inputs and self.source_fields else list(self.fields)
         if given and len(given) != len(names):
-            wanted = f"one for each of {', '.join(names)}" if len(names) > 1 else f"one, of the {names[0]}"
+            wanted = (
+                f"one for each of {', '.join(names)}"
+                if len(names) > 1
+                else f"one, of the {names[0]}"
+            )
             remedy = "Give them in this order."
-            raise InvalidArgument("--column", wanted=wanted, got=f"{len(given)} ({', '.join(given)})", remedy=remedy)
+            raise InvalidArgument(
+                "--column", wanted=wanted, got=f"{len(given)} ({', '.join(given)})", remedy=remedy
+            )
         own = self.columns[: len(names)]
-        return list(given) or (own if len(own) == len(names) else [str(i) for i in range(1, len(names) + 1)])
+        return list(given) or (
+            own if len(own) == len(names) else [str(i) for i in range(1, len(names) + 1)]
+        )
 
     def with_files(self, files: Sequence[str], columns: Sequence[str] = ()) -> "DataConfig":
         """The same kind of data in other files, as the split "train": one table, or a file for each field.
 
         Its columns are those of `table_columns`. No example is left out for its length.
         """
-        table = len(files) == 1 and (text.is_table(files[0]) or huggingface_datasets.is_dataset(files[0]))
+        table = len(files) == 1 and (
+            text.is_table(files[0]) or huggingface_datasets.is_dataset(files[0])
+        )
         chosen = self.table_columns(columns) if table else [None] * len(self.fields)
         *sources, target = (
             replace(field, max_tokens=None, column=column)
             for field, column in zip(self.fields.values(), chosen, strict=True)
         )
-        changed: dict[str, Any] = {"sources": tuple(sources)} if self.sources else {"source": next(iter(sources), None)}
-        changed |= {"synthetic": None, "seed": 0, "train": tuple(files), "valid": None, "test": None}
+        changed: dict[str, Any] = (
+            {"sources": tuple(sources)} if self.sources else {"source": next(iter(sources), None)}
+        )
+        changed |= {
+            "synthetic": None,
+            "seed": 0,
+            "train": tuple(files),
+            "valid": None,
+            "test": None,
+        }
         try:
             return replace(self, target=target, **changed)
         except InvalidRecipe as error:
             problem = error.problems[0]
-            raise InvalidArgument("data", wanted=problem.wanted, got=problem.got, remedy=problem.remedy) from None
+            raise InvalidArgument(
+                "data", wanted=problem.wanted, got=problem.got, remedy=problem.remedy
+            ) from None
 
     @property
     def reads_images(self) -> bool:
@@ -222,11 +284,17 @@ class DataConfig(Config):
     def is_class_folder(self, files: Sequence[str]) -> bool:
         """Whether these files are one folder or .zip file, in which images are in a folder of their class."""
         labeled = self.reads_images and len(self.source_fields) == 1 and self.target.kind == "label"
-        return labeled and not self.columns and len(files) == 1 and not self._lists_examples(files[0])
+        return (
+            labeled and not self.columns and len(files) == 1 and not self._lists_examples(files[0])
+        )
 
     def _lists_examples(self, file: str) -> bool:
         form = text.form(file)
-        return huggingface_datasets.is_dataset(file) or form in text.TABLES or form in caption_datasets.FORMS
+        return (
+            huggingface_datasets.is_dataset(file)
+            or form in text.TABLES
+            or form in caption_datasets.FORMS
+        )
 
     @property
     def has_shared_vocab(self) -> bool:
@@ -236,7 +304,9 @@ class DataConfig(Config):
     def _wrong_files(self) -> Iterator[Problem]:
         given = [split for split in SPLITS if self.files(split)]
         if given and "train" not in given:  # data without any files are those of an imported model
-            yield Problem("train", "files to learn from, beside others", "none", "Add train = 'FILE', say.")
+            yield Problem(
+                "train", "files to learn from, beside others", "none", "Add train = 'FILE', say."
+            )
         if self.synthetic is not None:
             for split in (each for each in SPLITS if getattr(self, each) is not None):
                 wanted = f"no {'share' if split in self.shares else 'files'} beside synthetic"
@@ -246,13 +316,17 @@ class DataConfig(Config):
             "reader": self.synthetic is not None and "no files are read",
             "seed": self.synthetic in (None, "spelling") and "nothing is drawn at random",
             "encoding_errors": all(
-                huggingface_datasets.is_dataset(file) for split in given for file in self.files(split)
+                huggingface_datasets.is_dataset(file)
+                for split in given
+                for file in self.files(split)
             )
             and ("no files are read" if self.synthetic else "datasets hold no bytes"),
         }
         for key, why in unused.items():
             if why and getattr(self, key) != DataConfig.__dataclass_fields__[key].default:
-                yield Problem(key, f"nothing here: {why}", repr(getattr(self, key)), "Leave it out.")
+                yield Problem(
+                    key, f"nothing here: {why}", repr(getattr(self, key)), "Leave it out."
+                )
         if self.synthetic is None and self.reader is None:
             for split in given:
                 yield from self._wrong_shape(split)
@@ -262,73 +336,135 @@ class DataConfig(Config):
         files, named = self.files(split), self.columns
         got = f"{len(files)} files" if len(files) > 1 else files[0]
         datasets = [file for file in files if huggingface_datasets.is_dataset(file)]
-        for incomplete in [address for address in datasets if not huggingface_datasets.is_complete(address)][:1]:
-            yield Problem(split, huggingface_datasets.WANTED, incomplete, "As in hf:owner/name:train.")
+        for incomplete in [
+            address for address in datasets if not huggingface_datasets.is_complete(address)
+        ][:1]:
+            yield Problem(
+                split, huggingface_datasets.WANTED, incomplete, "As in hf:owner/name:train."
+            )
         if datasets or any(text.form(file) in text.TABLES for file in files):
             if len(files) > 1:
-                yield Problem(split, "one table, or files of lines", got, "Put all columns into one table.")
+                yield Problem(
+                    split, "one table, or files of lines", got, "Put all columns into one table."
+                )
             elif len(named) < len(self.fields):
                 names = " and ".join(f"{name}.column" for name in self.fields)
-                yield Problem(split, f"{names}, to say what to read", f"a table ({files[0]})", "Name the columns.")
+                yield Problem(
+                    split,
+                    f"{names}, to say what to read",
+                    f"a table ({files[0]})",
+                    "Name the columns.",
+                )
         elif self.is_caption_list(files):
             most, _ = caption_datasets.FORMS[text.form(files[0])]
             if len(files) > most:
-                wanted = "captions, and the names of the split's images" if most > 1 else "one file of JSON"
+                wanted = (
+                    "captions, and the names of the split's images"
+                    if most > 1
+                    else "one file of JSON"
+                )
                 yield Problem(split, wanted, got, "Leave the others out.")
         elif named:
-            yield Problem(split, f"a table ({', '.join(text.TABLES)}), for it has columns", got, "Name no column.")
+            yield Problem(
+                split,
+                f"a table ({', '.join(text.TABLES)}), for it has columns",
+                got,
+                "Name no column.",
+            )
         elif len(files) != len(self.fields) and not self.is_class_folder(files):
             wanted, remedy = "one file, of targets", "Name one, or add [data.source]."
             if self.source_fields:
-                wanted, remedy = f"a file for each of {', '.join(self.fields)}", f"Name {len(self.fields)}."
+                wanted, remedy = (
+                    f"a file for each of {', '.join(self.fields)}",
+                    f"Name {len(self.fields)}.",
+                )
             yield Problem(split, wanted, got, remedy)
 
     def _wrong_fields(self) -> Iterator[Problem]:
         if self.synthetic is not None:
             yield from self._wrong_synthetic_fields(self.synthetic)
         if self.target.kind == "image":
-            yield Problem("target.kind", "'text' or 'label': no images are generated", "'image'", "Change it.")
+            yield Problem(
+                "target.kind", "'text' or 'label': no images are generated", "'image'", "Change it."
+            )
         if self.sources is not None:
             yield from self._wrong_sources(self.sources)
-        if self.has_shared_vocab and {field.tokenization for field in self._text_sources} != {self.target.tokenization}:
+        if self.has_shared_vocab and {field.tokenization for field in self._text_sources} != {
+            self.target.tokenization
+        }:
             got = "different settings of tokenizer, vocab_size or lowercase"
             wanted = "false, unless all texts are tokenized alike"
             yield Problem("shared_vocab", wanted, got, "Set shared_vocab = false.")
         if self.shares and self.context_length is not None:
-            yield Problem(next(iter(self.shares)), "a file: running text is not split", "a share", "Name a file.")
+            yield Problem(
+                next(iter(self.shares)),
+                "a file: running text is not split",
+                "a share",
+                "Name a file.",
+            )
         if sum(self.shares.values()) >= 1.0:
-            yield Problem("valid", "shares that leave something to train on", "all of it", "Lower them.")
+            yield Problem(
+                "valid", "shares that leave something to train on", "all of it", "Lower them."
+            )
         if self.context_length is not None:
             if self.source_fields:
                 got = str(self.context_length)
-                yield Problem("context_length", "nothing here: pairs are not running text", got, "Leave it out.")
+                yield Problem(
+                    "context_length",
+                    "nothing here: pairs are not running text",
+                    got,
+                    "Leave it out.",
+                )
             if self.target.max_tokens is not None:
                 got = str(self.target.max_tokens)
-                yield Problem("target.max_tokens", "nothing here: contexts are of one length", got, "Leave it out.")
+                yield Problem(
+                    "target.max_tokens",
+                    "nothing here: contexts are of one length",
+                    got,
+                    "Leave it out.",
+                )
         if not self.source_fields and self.target.kind == "label":
-            yield Problem("source", "something to predict the label from", "none", "Add [data.source].")
+            yield Problem(
+                "source", "something to predict the label from", "none", "Add [data.source]."
+            )
 
     def _wrong_synthetic_fields(self, task: str) -> Iterator[Problem]:
         kinds = TASKS[task].sources
         if len(self.source_fields) != len(kinds):
             tables = "[data.source]" if len(kinds) == 1 else f"{len(kinds)} tables [[data.sources]]"
             got = f"{len(self.source_fields)} sources"
-            yield Problem("source", f"{tables}: {task!r} has {' and '.join(kinds)}", got, f"Write {tables}.")
+            yield Problem(
+                "source", f"{tables}: {task!r} has {' and '.join(kinds)}", got, f"Write {tables}."
+            )
             return
-        for (name, field), kind in zip(self.fields.items(), (*kinds, TASKS[task].target), strict=True):
+        for (name, field), kind in zip(
+            self.fields.items(), (*kinds, TASKS[task].target), strict=True
+        ):
             if (field.kind, field.column) != (kind, None):
                 wanted = f"kind = {kind!r} without a column, of generated data"
                 yield Problem(name, wanted, repr(field), f"Set kind = {kind!r}, and no column.")
             elif kind == "image" and field.image_size != SIDE:
-                yield Problem(f"{name}.image_size", f"{SIDE}, of {task}", str(field.image_size), "Leave it out.")
+                yield Problem(
+                    f"{name}.image_size",
+                    f"{SIDE}, of {task}",
+                    str(field.image_size),
+                    "Leave it out.",
+                )
 
     def _wrong_sources(self, sources: Sequence[FieldConfig]) -> Iterator[Problem]:
         if self.source is not None:
-            yield Problem("sources", "nothing beside [data.source]", f"{len(sources)} tables", "Leave one out.")
+            yield Problem(
+                "sources",
+                "nothing beside [data.source]",
+                f"{len(sources)} tables",
+                "Leave one out.",
+            )
         elif len(sources) < 2:
             yield Problem("sources", "at least two tables", "one", "Write [data.source].")
         if len({field.augment for field in sources if field.kind == "image"}) > 1:
-            yield Problem("sources", "one augment for all images", "different ones", "Make them equal.")
+            yield Problem(
+                "sources", "one augment for all images", "different ones", "Make them equal."
+            )
 
     @property
     def _text_sources(self) -> list[FieldConfig]:

@@ -42,7 +42,9 @@ from regard.data.vocabulary import Labels
 CHUNK = 4096  # examples tokenized at once
 SETTINGS = ("special_tokens", "size", "spare")  # of a vocabulary, beside its file
 VocabularyType = Tokenizer | Labels
-SourceVocabularies = tuple[VocabularyType | None, ...]  # of each source, None for images; empty without a source
+SourceVocabularies = tuple[
+    VocabularyType | None, ...
+]  # of each source, None for images; empty without a source
 Vocabularies = tuple[SourceVocabularies, VocabularyType]  # of the sources and of the target
 PrepareProgress = Callable[[str, int], None]
 
@@ -59,7 +61,11 @@ class Corpus:
 
     def source_lengths(self, indices: Indices) -> Indices:
         """Lengths in tokens, of all sources together: 1 for a label, `image_token_cost` for an image."""
-        return np.zeros(len(indices), dtype=np.int64) if self.source is None else self.source.lengths(indices)
+        return (
+            np.zeros(len(indices), dtype=np.int64)
+            if self.source is None
+            else self.source.lengths(indices)
+        )
 
     def row(self, i: int) -> tuple[Ids | int | tuple[Ids | int, ...] | None, Ids | int]:
         """One example: its source (ids, a label or pixels; several as a tuple; or None) and its target."""
@@ -89,7 +95,9 @@ class Prepared:
                 raise damaged(folder / name, "other bytes than were written")
         corpora = {split: _open(folder, split, record) for split in record["splits"]}
         fields = record["fields"].values()
-        named = {field["vocabulary"]: field for field in fields if field["vocabulary"] is not None}  # shared: once
+        named = {
+            field["vocabulary"]: field for field in fields if field["vocabulary"] is not None
+        }  # shared: once
         opened = {file: _open_vocabulary(folder / file, field) for file, field in named.items()}
         *sources, target = (opened.get(field["vocabulary"]) for field in fields)
         assert target is not None
@@ -147,7 +155,10 @@ def prepare(
             destination = folder / f"corpus-{key[:16]}"
     _remove_leftovers(folder)
     if not destination.exists():
-        with named_os_errors(folder, "a folder to write to"), file_lock(_lock(destination), wait=True) as alive:
+        with (
+            named_os_errors(folder, "a folder to write to"),
+            file_lock(_lock(destination), wait=True) as alive,
+        ):
 
             def shown(stage: str, count: int) -> None:
                 alive()
@@ -176,7 +187,9 @@ def _make(
         for path in before:
             if before[path] != after.get(path):
                 wanted, got = "a file that does not change while it is read", "one that changed"
-                raise InvalidData(path, wanted=wanted, got=got, remedy="Begin again when it is complete.")
+                raise InvalidData(
+                    path, wanted=wanted, got=got, remedy="Begin again when it is complete."
+                )
         os.replace(partial, destination)
     except BaseException:
         shutil.rmtree(partial)
@@ -195,7 +208,11 @@ def _remove_leftovers(folder: Path) -> None:
 
 
 def _write(
-    config: DataConfig, folder: Path, files: Files, vocabularies: Vocabularies, progress: PrepareProgress
+    config: DataConfig,
+    folder: Path,
+    files: Files,
+    vocabularies: Vocabularies,
+    progress: PrepareProgress,
 ) -> None:
     sources, target = vocabularies
     target = as_running_text(target, config.context_length)
@@ -205,7 +222,9 @@ def _write(
         fields[name] = {"kind": config.fields[name].kind, "vocabulary": None}
         if vocabulary is not None:
             shared = config.has_shared_vocab and vocabulary.hash == target.hash
-            fields[name]["vocabulary"] = saved = "vocabulary.json" if shared else f"{name}.vocabulary.json"
+            fields[name]["vocabulary"] = saved = (
+                "vocabulary.json" if shared else f"{name}.vocabulary.json"
+            )
             vocabulary.save(folder / saved)
             fields[name] |= vocabulary.settings
     splits = {split: _write_split(config, split, folder, named, progress) for split in files}
@@ -219,12 +238,18 @@ def _write(
 
 def _learn(config: DataConfig, progress: PrepareProgress) -> Vocabularies:
     fields = list(config.fields.values())
-    shared = [i for i, field in enumerate(fields) if field.kind == "text"] if config.has_shared_vocab else []
+    shared = (
+        [i for i, field in enumerate(fields) if field.kind == "text"]
+        if config.has_shared_vocab
+        else []
+    )
     learned: dict[int, VocabularyType] = {}
     for i, field in enumerate(fields):
         if field.kind != "image" and i not in learned:
             columns = shared if i in shared else [i]
-            learned |= dict.fromkeys(columns, _train(field, _training_texts(config, columns, progress)))
+            learned |= dict.fromkeys(
+                columns, _train(field, _training_texts(config, columns, progress))
+            )
     return tuple(learned.get(i) for i in range(len(fields) - 1)), learned[len(fields) - 1]
 
 
@@ -234,7 +259,9 @@ def _train(field: FieldConfig, texts: Iterator[str]) -> VocabularyType:
     return train_tokenizer(field.tokenizer, texts, field.vocab_size, field.lowercase)
 
 
-def _training_texts(config: DataConfig, columns: Sequence[int], progress: PrepareProgress) -> Iterator[str]:
+def _training_texts(
+    config: DataConfig, columns: Sequence[int], progress: PrepareProgress
+) -> Iterator[str]:
     """The texts of these columns of the training examples: the sources, and the target after them."""
     for number, example in enumerate(examples(config, "train"), start=1):
         values = (*example.sources, example.target)
@@ -259,9 +286,15 @@ def _write_split(
     }
     if running:
         assert isinstance(vocabularies["target"], Tokenizer)
-        writers["target"].add([[vocabularies["target"].special_tokens.end]])  # the context of the first token
+        writers["target"].add(
+            [[vocabularies["target"].special_tokens.end]]
+        )  # the context of the first token
     read = kept = 0
-    limits = {name: field.max_tokens for name, field in config.fields.items() if field.max_tokens is not None}
+    limits = {
+        name: field.max_tokens
+        for name, field in config.fields.items()
+        if field.max_tokens is not None
+    }
     left_out = dict.fromkeys(limits if split == "train" else (), 0)
     remaining = examples(config, split)
     while chunk := list(islice(remaining, CHUNK)):
@@ -280,7 +313,13 @@ def _write_split(
             rows = [row for row, stays in zip(rows, keep, strict=True) if stays]
             if isinstance(vocabulary := vocabularies[name], Tokenizer):
                 special = vocabulary.special_tokens
-                around = special.source if name != "target" else special.output if running else special.target
+                around = (
+                    special.source
+                    if name != "target"
+                    else special.output
+                    if running
+                    else special.target
+                )
                 rows = [around(row) for row in rows]
             writers[name].add(rows)
         read, kept = read + len(chunk), kept + sum(keep)
@@ -289,13 +328,25 @@ def _write_split(
         writer.close()
     if not kept:
         wanted, got = "an example that is short enough", f"none of {read:,}"
-        raise InvalidArgument("max_tokens", wanted=wanted, got=got, remedy="Raise data.*.max_tokens.")
-    tokens = {name: writer.ids.count for name, writer in writers.items() if isinstance(writer, TextWriter)}
-    return {"examples": kept, "tokens": tokens, "left_out": {f"{name}.max_tokens": n for name, n in left_out.items()}}
+        raise InvalidArgument(
+            "max_tokens", wanted=wanted, got=got, remedy="Raise data.*.max_tokens."
+        )
+    tokens = {
+        name: writer.ids.count for name, writer in writers.items() if isinstance(writer, TextWriter)
+    }
+    return {
+        "examples": kept,
+        "tokens": tokens,
+        "left_out": {f"{name}.max_tokens": n for name, n in left_out.items()},
+    }
 
 
 def _encode(
-    vocabulary: VocabularyType | None, texts: list[Any], config: DataConfig, split: Split, before: int
+    vocabulary: VocabularyType | None,
+    texts: list[Any],
+    config: DataConfig,
+    split: Split,
+    before: int,
 ) -> list[Any]:
     """Token ids or label ids; images unchanged."""
     if vocabulary is None:
@@ -311,10 +362,16 @@ def _encode(
     return labels
 
 
-def _writer(stem: Path, vocabulary: VocabularyType | None, field: FieldConfig, running: bool) -> ColumnWriter:
+def _writer(
+    stem: Path, vocabulary: VocabularyType | None, field: FieldConfig, running: bool
+) -> ColumnWriter:
     if vocabulary is None:
         return ImageWriter(stem, field)
-    return LabelWriter(stem) if isinstance(vocabulary, Labels) else TextWriter(stem, vocabulary.size, running=running)
+    return (
+        LabelWriter(stem)
+        if isinstance(vocabulary, Labels)
+        else TextWriter(stem, vocabulary.size, running=running)
+    )
 
 
 def _record(folder: Path) -> dict[str, Any]:
@@ -322,7 +379,9 @@ def _record(folder: Path) -> dict[str, Any]:
     try:
         record = json.loads(path.read_text("utf-8"))
         if record["format"] != FORMAT:
-            raise damaged(path, f"format {record['format']} (this version of Regard reads {FORMAT})")
+            raise damaged(
+                path, f"format {record['format']} (this version of Regard reads {FORMAT})"
+            )
         if record.pop("sha256") != _record_hash(record):
             raise damaged(path, "other content than was written")
         return cast(dict[str, Any], record)
@@ -353,11 +412,15 @@ def _open(folder: Path, split: str, record: dict[str, Any]) -> Corpus:
         replace(column, mean=tuple(field["image_mean"]), std=tuple(field["image_std"]))
         if isinstance(column := open_column(folder / f"{split}.{name}", None), ImageColumn)
         else column
-        for name, field in zip(names, config["sources"] or [config["source"]] * len(names), strict=True)
+        for name, field in zip(
+            names, config["sources"] or [config["source"]] * len(names), strict=True
+        )
     )
     for name, source in zip(names, sources, strict=True):
         if len(source) != len(target):
-            raise damaged(folder / f"{split}.{name}", f"{len(source):,} sources and {len(target):,} targets")
+            raise damaged(
+                folder / f"{split}.{name}", f"{len(source):,} sources and {len(target):,} targets"
+            )
     if len(sources) < 2:
         return Corpus(sources[0] if sources else None, target)
     return Corpus(MultiSourceColumn(sources), target)
@@ -365,7 +428,11 @@ def _open(folder: Path, split: str, record: dict[str, Any]) -> Corpus:
 
 def as_running_text(target: VocabularyType, context_length: int | None) -> VocabularyType:
     """The target vocabulary of data with this context_length: with one, the end token is a line break."""
-    return target if context_length is None or isinstance(target, Labels) else target.for_running_text()
+    return (
+        target
+        if context_length is None or isinstance(target, Labels)
+        else target.for_running_text()
+    )
 
 
 def _hashes(vocabularies: Vocabularies) -> list[str | None]:
@@ -380,5 +447,8 @@ def _check_vocabularies(config: DataConfig, vocabularies: Vocabularies) -> None:
     got = [type(vocabulary) for vocabulary in (*sources, target)]
     if got != list(wanted.values()):
         described = ", ".join(f"{each.__name__} for {name}" for name, each in wanted.items())
-        names, remedy = ", ".join(each.__name__ for each in got), "Give those that the model was trained with."
+        names, remedy = (
+            ", ".join(each.__name__ for each in got),
+            "Give those that the model was trained with.",
+        )
         raise InvalidArgument("vocabularies", wanted=described, got=names, remedy=remedy)

@@ -24,7 +24,13 @@ class Example:
     @property
     def sources(self) -> tuple[SourceValue, ...]:
         """All sources."""
-        return self.source if isinstance(self.source, tuple) else () if self.source is None else (self.source,)
+        return (
+            self.source
+            if isinstance(self.source, tuple)
+            else ()
+            if self.source is None
+            else (self.source,)
+        )
 
 
 def source_text(source: object) -> str:

@@ -50,11 +50,15 @@ def features(
                     file.write(digest_of(path).encode())
     if digest_of(path).encode() != mark.read_bytes():
         remedy = f"Delete {mark}: they are computed again."
-        raise InvalidData(path, wanted="features as they were computed", got="other bytes", remedy=remedy)
+        raise InvalidData(
+            path, wanted="features as they were computed", got="other bytes", remedy=remedy
+        )
     column = FeatureColumn(images, memory_map(path))
     if len(column.grids) != len(images.pixels):
         got = f"{len(column.grids):,} for {len(images.pixels):,} images"
-        raise InvalidData(path, wanted="features of every image", got=got, remedy="Delete it: it is made again.")
+        raise InvalidData(
+            path, wanted="features of every image", got=got, remedy="Delete it: it is made again."
+        )
     return column
 
 
@@ -65,13 +69,22 @@ def _write(path: Path, images: ImageColumn, extract: Extract, progress: PrepareP
             for first in range(0, count, BATCH):
                 states = extract(images.pixels[first : first + BATCH])
                 if first == 0:
-                    header = {"descr": states.dtype.str, "fortran_order": False, "shape": (count, *states.shape[1:])}
+                    header = {
+                        "descr": states.dtype.str,
+                        "fortran_order": False,
+                        "shape": (count, *states.shape[1:]),
+                    }
                     np.lib.format.write_array_header_1_0(file, header)
                 file.write(states.tobytes())
                 progress("features", min(first + BATCH, count))
     except OSError as error:
-        wanted, remedy = f"space for the features of {count:,} images", "Free some, or set REGARD_CACHE to a folder."
-        raise InvalidData(path, wanted=wanted, got=error.strerror or str(error), remedy=remedy) from None
+        wanted, remedy = (
+            f"space for the features of {count:,} images",
+            "Free some, or set REGARD_CACHE to a folder.",
+        )
+        raise InvalidData(
+            path, wanted=wanted, got=error.strerror or str(error), remedy=remedy
+        ) from None
 
 
 def _key(images: ImageColumn, by: str) -> str:
@@ -100,10 +113,16 @@ def cache_features(
         if corpus is None:
             return None
         assert corpus.source is not None
-        columns = [*corpus.source.columns] if isinstance(corpus.source, MultiSourceColumn) else [corpus.source]
+        columns = (
+            [*corpus.source.columns]
+            if isinstance(corpus.source, MultiSourceColumn)
+            else [corpus.source]
+        )
         images = columns[source]
         assert isinstance(images, ImageColumn)
         columns[source] = features(images, encode, by=key, folder=folder, progress=progress)
-        return replace(corpus, source=MultiSourceColumn(tuple(columns)) if len(columns) > 1 else columns[0])
+        return replace(
+            corpus, source=MultiSourceColumn(tuple(columns)) if len(columns) > 1 else columns[0]
+        )
 
     return replace(data, train=cached(data.train), valid=cached(data.valid))

@@ -18,7 +18,9 @@ PROGRESS_EVERY = 4096  # images
 Files = Mapping[Split, list[dict[str, str]]]  # path, format and hash of each file of a split
 
 
-def fingerprints(config: DataConfig, progress: Callable[[str, int], None], splits: Sequence[Split]) -> Files:
+def fingerprints(
+    config: DataConfig, progress: Callable[[str, int], None], splits: Sequence[Split]
+) -> Files:
     """The files of these splits with a hash of their content. `progress` is called with a stage and a count."""
     if config.reader is not None:
         return {split: [_of_examples(config, split)] for split in splits}
@@ -32,7 +34,9 @@ def fingerprints(config: DataConfig, progress: Callable[[str, int], None], split
         archive = config.images if config.images is not None and is_zip(config.images) else None
         archive_hash = None if archive is None else _of_file(archive)["sha256"]
         for split, hashes in files.items():
-            if is_zip(hashes[0]["path"]):  # of classes: the hash of the file is that of its images too
+            if is_zip(
+                hashes[0]["path"]
+            ):  # of classes: the hash of the file is that of its images too
                 continue
             hashes[0]["pictures"] = archive_hash or _of_images(config, split, progress)
     return files
@@ -40,7 +44,12 @@ def fingerprints(config: DataConfig, progress: Callable[[str, int], None], split
 
 def stamps(config: DataConfig, splits: Sequence[Split]) -> dict[str, tuple[int, ...]]:
     """Size, modification time and inode of every file of these splits, to detect a change while it is read."""
-    paths = {path for split in splits for path in config.files(split) if not huggingface_datasets.is_dataset(path)}
+    paths = {
+        path
+        for split in splits
+        for path in config.files(split)
+        if not huggingface_datasets.is_dataset(path)
+    }
     paths |= {config.images} if config.images is not None and is_zip(config.images) else set()
     stats = {path: os.stat(path) for path in sorted(paths) if os.path.exists(path)}
     return {path: (stat.st_size, stat.st_mtime_ns, stat.st_ino) for path, stat in stats.items()}
@@ -60,15 +69,29 @@ def key_of(config: DataConfig, files: Files, vocabularies: Sequence[str | None] 
         if field is not None:
             del field["augment"]  # does not change the arrays
     version = tasks.version(config.synthetic) if config.synthetic else None
-    content = {"format": FORMAT, "data": settings, "files": contents, "given": vocabularies, "generated": version}
+    content = {
+        "format": FORMAT,
+        "data": settings,
+        "files": contents,
+        "given": vocabularies,
+        "generated": version,
+    }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _of_file(path: str, columns: Sequence[str] = ()) -> dict[str, str]:
     if huggingface_datasets.is_dataset(path):
-        return {"path": path, "form": "hf", "sha256": huggingface_datasets.fingerprint(path, columns)}
+        return {
+            "path": path,
+            "form": "hf",
+            "sha256": huggingface_datasets.fingerprint(path, columns),
+        }
     with text.readable(path), text.open_regular(path) as file:
-        return {"path": path, "form": text.form(path), "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+        return {
+            "path": path,
+            "form": text.form(path),
+            "sha256": hashlib.file_digest(file, "sha256").hexdigest(),
+        }
 
 
 def _of_classes(config: DataConfig, split: Split) -> dict[str, str]:
@@ -85,7 +108,11 @@ def _of_examples(config: DataConfig, split: Split) -> dict[str, str]:
     digest = hashlib.sha256()
     for example in examples(config, split):
         digest.update(json.dumps([*map(str, example.sources), example.target]).encode())
-    return {"path": " ".join(config.files(split)), "form": str(config.reader), "sha256": digest.hexdigest()}
+    return {
+        "path": " ".join(config.files(split)),
+        "form": str(config.reader),
+        "sha256": digest.hexdigest(),
+    }
 
 
 def _of_images(config: DataConfig, split: Split, progress: Callable[[str, int], None]) -> str:

@@ -20,12 +20,16 @@ from regard.data.example import SPLITS, Example
 PythonRows = Iterable[str | Example | Sequence[Any] | Mapping[str, Any]]
 
 
-def with_python_data(settings: Mapping[str, Any], given: Mapping[str, PythonRows], folder: Path) -> dict[str, Any]:
+def with_python_data(
+    settings: Mapping[str, Any], given: Mapping[str, PythonRows], folder: Path
+) -> dict[str, Any]:
     """The table [data] of a recipe with these splits, written to the folder."""
     for split in given:
         if split not in SPLITS:
             wanted = f"splits among {', '.join(SPLITS)}"
-            raise InvalidArgument("data", wanted=wanted, got=repr(split), remedy=nearest(split, SPLITS))
+            raise InvalidArgument(
+                "data", wanted=wanted, got=repr(split), remedy=nearest(split, SPLITS)
+            )
     data = dict(settings)
     columns: list[str] = []
 
@@ -38,24 +42,35 @@ def with_python_data(settings: Mapping[str, Any], given: Mapping[str, PythonRows
     if data.get("source") is not None:
         data["source"] = named(data["source"], "source")
     if isinstance(data.get("sources"), list | tuple):
-        data["sources"] = [named(field, f"source {i}") for i, field in enumerate(data["sources"], start=1)]
+        data["sources"] = [
+            named(field, f"source {i}") for i, field in enumerate(data["sources"], start=1)
+        ]
     sources = [data.get("source"), *(data.get("sources") or ())]
     if data.get("images") is None and any(
         isinstance(each, Mapping) and each.get("kind") == "image" for each in sources
     ):
-        data["images"] = os.getcwd()  # where a program's relative paths begin; the table is elsewhere
+        data["images"] = (
+            os.getcwd()
+        )  # where a program's relative paths begin; the table is elsewhere
     data["target"] = named(data.get("target") or {}, "target")
     with named_os_errors(folder, "a folder to write to"):
         folder.mkdir(parents=True, exist_ok=True)
-    return data | {split: str(_write(split, rows, columns, folder)) for split, rows in given.items()}
+    return data | {
+        split: str(_write(split, rows, columns, folder)) for split, rows in given.items()
+    }
 
 
 def _write(split: str, rows: PythonRows, columns: Sequence[str], folder: Path) -> Path:
     digest = hashlib.sha256()
-    with NamedTemporaryFile("wb", dir=folder, prefix=".given.", suffix=".tmp", delete=False) as file:
+    with NamedTemporaryFile(
+        "wb", dir=folder, prefix=".given.", suffix=".tmp", delete=False
+    ) as file:
         try:
             for number, row in enumerate(rows, start=1):
-                line = json.dumps(_row(row, columns, f"data[{split!r}], row {number}")).encode() + b"\n"
+                line = (
+                    json.dumps(_row(row, columns, f"data[{split!r}], row {number}")).encode()
+                    + b"\n"
+                )
                 digest.update(line)
                 file.write(line)
             file.flush()
@@ -74,15 +89,25 @@ def _row(row: Any, columns: Sequence[str], where: str) -> dict[str, str]:
         for column in columns:
             if column not in row:
                 remedy = "Name the columns in the recipe: data.source.column."
-                raise InvalidArgument(where, wanted=f"a key {column!r}", got=repr(list(row)), remedy=remedy)
+                raise InvalidArgument(
+                    where, wanted=f"a key {column!r}", got=repr(list(row)), remedy=remedy
+                )
         cells = [row[column] for column in columns]
     elif isinstance(row, Example):
         cells = [*row.sources, row.target][-len(columns) :]
     else:
         cells = [row] if isinstance(row, str) else list(row) if isinstance(row, Sequence) else []
     if len(cells) != len(columns):
-        wanted = f"({', '.join(columns)})" if len(columns) > 1 else "a text: the recipe has no [data.source]"
-        raise InvalidArgument(where, wanted=wanted, got=got, remedy="Give such rows, or change the recipe.")
-    if any(isinstance(cell, bool) or not isinstance(cell, str | int | float | Path) for cell in cells):
+        wanted = (
+            f"({', '.join(columns)})"
+            if len(columns) > 1
+            else "a text: the recipe has no [data.source]"
+        )
+        raise InvalidArgument(
+            where, wanted=wanted, got=got, remedy="Give such rows, or change the recipe."
+        )
+    if any(
+        isinstance(cell, bool) or not isinstance(cell, str | int | float | Path) for cell in cells
+    ):
         raise InvalidArgument(where, wanted=wanted, got=got, remedy="Give such rows.")
     return {column: str(cell) for column, cell in zip(columns, cells, strict=True)}

@@ -51,7 +51,9 @@ def rows(address: str, columns: Sequence[str]) -> Iterator[tuple[str, ...]]:
                 which = cells.index(None)
                 wanted = f"a text, a number or a class in {columns[which]!r}"
                 remedy = "Choose another column, or a part of the split without such rows."
-                raise InvalidData(f"{address}, row {number}", wanted=wanted, got=repr(row[which]), remedy=remedy)
+                raise InvalidData(
+                    f"{address}, row {number}", wanted=wanted, got=repr(row[which]), remedy=remedy
+                )
             yield cast(tuple[str, ...], cells)
 
 
@@ -69,7 +71,9 @@ def _texts(feature: Any) -> Callable[[Any], str | None]:
     def text(value: Any) -> str | None:
         if isinstance(value, str):
             return value
-        return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+        return (
+            str(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+        )
 
     def label(value: Any) -> str | None:
         labeled = isinstance(value, int) and 0 <= value < feature.num_classes  # -1: no label
@@ -88,13 +92,23 @@ def _loaded(address: str) -> Any:
     assert parts is not None
     name, split = parts["name"], parts["split"]
     try:
-        if any((Path(name) / file).is_file() for file in ("dataset_dict.json", "state.json")):  # of `save_to_disk`
+        if any(
+            (Path(name) / file).is_file() for file in ("dataset_dict.json", "state.json")
+        ):  # of `save_to_disk`
             saved = datasets.load_from_disk(name)
-            return saved[split] if isinstance(saved, dict) else {str(saved.split or "train"): saved}[split]
-        return datasets.load_dataset(name, parts["configuration"], split=split, revision=parts["revision"])
+            return (
+                saved[split]
+                if isinstance(saved, dict)
+                else {str(saved.split or "train"): saved}[split]
+            )
+        return datasets.load_dataset(
+            name, parts["configuration"], split=split, revision=parts["revision"]
+        )
     except Exception as error:  # the package, its file formats and its downloads raise many types
         got = " ".join(str(error).split()) or type(error).__name__
         remedy = f"Give {WANTED}, as at https://huggingface.co/datasets."
         if isinstance(error, ConnectionError | TimeoutError):
             remedy = "Connect to the network; datasets downloaded before are read without it."
-        raise InvalidData(address, wanted="a dataset that can be loaded", got=got, remedy=remedy) from error
+        raise InvalidData(
+            address, wanted="a dataset that can be loaded", got=got, remedy=remedy
+        ) from error

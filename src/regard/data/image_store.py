@@ -16,7 +16,9 @@ from regard.core.errors import InvalidArgument, InvalidData
 from regard.data.text import open_regular, readable
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
-LARGEST = 1 << 28  # bytes of an image file, also in a zip file, where a few bytes may unpack to terabytes
+LARGEST = (
+    1 << 28
+)  # bytes of an image file, also in a zip file, where a few bytes may unpack to terabytes
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,10 @@ class FolderStore:
         """The image's path; where there is none, the listed path, which reading then refuses."""
         plain = self.path / listed
         for path in (plain, self.path / plain.name):
-            for candidate in (path, *(path.with_name(stem(path.name) + extension) for extension in EXTENSIONS)):
+            for candidate in (
+                path,
+                *(path.with_name(stem(path.name) + extension) for extension in EXTENSIONS),
+            ):
                 if os.path.exists(candidate):
                     return candidate
         return plain
@@ -61,7 +66,9 @@ class ZipStore:
         self.members: dict[str, list[str]] = {}  # by file name without an image extension
         for info in self.file.infolist():
             if not info.is_dir():
-                self.members.setdefault(stem(PurePosixPath(info.filename).name), []).append(info.filename)
+                self.members.setdefault(stem(PurePosixPath(info.filename).name), []).append(
+                    info.filename
+                )
 
     def find(self, listed: str) -> Member:
         """The only member that fits the listed path best; none or several raise InvalidData."""
@@ -77,14 +84,26 @@ class ZipStore:
                 return Member(self.path, candidates[0], self)
             if candidates:
                 got = ", ".join(candidates[:3]) + (", …" if len(candidates) > 3 else "")
-                raise InvalidData(self.path, wanted=f"one image {listed!r}", got=got, remedy="Give its whole path.")
+                raise InvalidData(
+                    self.path,
+                    wanted=f"one image {listed!r}",
+                    got=got,
+                    remedy="Give its whole path.",
+                )
         got = f"none among {sum(map(len, self.members.values())):,} files"
-        raise InvalidData(self.path, wanted=f"an image {listed!r}", got=got, remedy="Check its name.")
+        raise InvalidData(
+            self.path, wanted=f"an image {listed!r}", got=got, remedy="Check its name."
+        )
 
     def read(self, member: Member) -> bytes:
         info = self.file.getinfo(member.name)
         if info.flag_bits & 1:
-            raise InvalidData(member, wanted="an image", got="an encrypted one", remedy="Pack it without a password.")
+            raise InvalidData(
+                member,
+                wanted="an image",
+                got="an encrypted one",
+                remedy="Pack it without a password.",
+            )
         check_size(member, info.file_size)
         with _intact(self.path, member), self.lock, self.file.open(info) as file:
             content = file.read(info.file_size + 1)  # an entry may unpack to more than it claims
@@ -97,7 +116,9 @@ def check_size(image: str | Path | Member, size: int) -> None:
     """Refuse an image file of so many bytes, if they are too many."""
     if size > LARGEST:
         remedy = "Make it smaller."
-        raise InvalidData(image, wanted=f"a file of at most {LARGEST:,} bytes", got=f"{size:,}", remedy=remedy)
+        raise InvalidData(
+            image, wanted=f"a file of at most {LARGEST:,} bytes", got=f"{size:,}", remedy=remedy
+        )
 
 
 ImageStore = FolderStore | ZipStore
@@ -108,10 +129,14 @@ def find_images(paths: Iterable[str | Path]) -> Iterator[Path | Member]:
     for path in map(Path, paths):
         images: Sequence[Path | Member] = [path]
         if os.path.isdir(path):  # unlike Path.is_dir, it never raises
-            images = sorted(each for each in path.rglob("*") if is_image(each.name) and each.is_file())
+            images = sorted(
+                each for each in path.rglob("*") if is_image(each.name) and each.is_file()
+            )
         elif is_zip(path) and os.path.isfile(path):
             archive = ZipStore(path)
-            names = sorted(info.filename for info in archive.file.infolist() if is_image(info.filename))
+            names = sorted(
+                info.filename for info in archive.file.infolist() if is_image(info.filename)
+            )
             images = [Member(path, name, archive) for name in names]
         if not images:
             wanted, remedy = "at least one image", f"Their names end in {', '.join(EXTENSIONS)}."
@@ -134,7 +159,12 @@ def open_image_store(path: str | Path) -> ImageStore:
     if is_zip(path):
         return ZipStore(path)
     if not path.is_dir():
-        raise InvalidData(path, wanted="a folder of images, or a .zip file", got="neither", remedy="Check the path.")
+        raise InvalidData(
+            path,
+            wanted="a folder of images, or a .zip file",
+            got="neither",
+            remedy="Check the path.",
+        )
     return FolderStore(path)
 
 

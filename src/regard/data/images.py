@@ -21,36 +21,65 @@ from regard.data.image_store import Member, check_size
 from regard.data.synthetic.scenes import Scene
 from regard.data.text import open_regular, readable
 
-FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # none that runs a program, unlike EPS
+FORMATS = (
+    "BMP",
+    "GIF",
+    "JPEG",
+    "PNG",
+    "PPM",
+    "TIFF",
+    "WEBP",
+)  # none that runs a program, unlike EPS
 MAX_PIXELS = 1 << 26  # a file of some kilobytes may claim billions
 CELL = 16  # a square of this side counts as one token of a batch
 
 Pixels = NDArray[np.uint8]
-ImageInput = str | Path | Member | Scene | Pixels  # a file, a zip member, a scene, or an array (Y, X, 3)
+ImageInput = (
+    str | Path | Member | Scene | Pixels
+)  # a file, a zip member, a scene, or an array (Y, X, 3)
 
 
-def load_image(image: object, size: int, resize: ResizeFilter = "bicubic", crop_from: int | None = None) -> Pixels:
+def load_image(
+    image: object, size: int, resize: ResizeFilter = "bicubic", crop_from: int | None = None
+) -> Pixels:
     """An image as it is stored: (size, size, 3). An array of this shape is taken as it is."""
     if isinstance(image, str | Path | Member):
         return read_image(image, size, resize, crop_from)
     pixels: Any = image.draw() if isinstance(image, Scene) else image
-    if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
-        got = f"{pixels.dtype} of shape {pixels.shape}" if isinstance(pixels, np.ndarray) else repr(pixels)[:60]
+    if (
+        not isinstance(pixels, np.ndarray)
+        or pixels.dtype != np.uint8
+        or pixels.ndim != 3
+        or pixels.shape[2] != 3
+    ):
+        got = (
+            f"{pixels.dtype} of shape {pixels.shape}"
+            if isinstance(pixels, np.ndarray)
+            else repr(pixels)[:60]
+        )
         wanted = "a path, or an array of uint8 (height, width, 3)"
         raise InvalidArgument("image", wanted=wanted, got=got, remedy="Give RGB, 0 to 255.")
     if 0 in pixels.shape:
-        raise InvalidArgument("image", wanted="at least one pixel", got=str(pixels.shape), remedy="Give another.")
+        raise InvalidArgument(
+            "image", wanted="at least one pixel", got=str(pixels.shape), remedy="Give another."
+        )
     if pixels.shape[:2] == (size, size):
         return pixels
     return _squared(_pillow().fromarray(pixels), size, resize, crop_from)
 
 
-def normalize(batch: NDArray[np.uint8], mean: Sequence[float] = HALVES, std: Sequence[float] = HALVES) -> torch.Tensor:
+def normalize(
+    batch: NDArray[np.uint8], mean: Sequence[float] = HALVES, std: Sequence[float] = HALVES
+) -> torch.Tensor:
     """Model input: (B, Y, X, 3) bytes to (B, 3, Y, X) floats, (x / 255 - mean) / std; by default in [-1, 1]."""
     channels = torch.from_numpy(np.ascontiguousarray(batch.transpose(0, 3, 1, 2))).to(torch.float32)
     if tuple(mean) == tuple(std) == HALVES:
         return channels.div_(127.5).sub_(1.0)
-    return channels.div_(255.0).sub_(torch.tensor(mean)[:, None, None]).div_(torch.tensor(std)[:, None, None])
+    return (
+        channels.div_(255.0)
+        .sub_(torch.tensor(mean)[:, None, None])
+        .div_(torch.tensor(std)[:, None, None])
+    )
 
 
 def image_token_cost(size: int) -> int:
@@ -59,7 +88,10 @@ def image_token_cost(size: int) -> int:
 
 
 def read_image(
-    path: str | Path | Member, size: int, resize: ResizeFilter = "bicubic", crop_from: int | None = None
+    path: str | Path | Member,
+    size: int,
+    resize: ResizeFilter = "bicubic",
+    crop_from: int | None = None,
 ) -> Pixels:
     """The image of a file, (size, size, 3). Any failure raises InvalidData with the file's name."""
     return _squared(_open(path), size, resize, crop_from)
@@ -68,11 +100,17 @@ def read_image(
 def read_thumbnail(path: str | Path | Member, longest: int) -> Pixels:
     """The image of a file in its own aspect ratio; the longer side has `longest` pixels."""
     image = _open(path)
-    return _resized(image, *(max(1, round(side * longest / max(image.size))) for side in image.size))
+    return _resized(
+        image, *(max(1, round(side * longest / max(image.size))) for side in image.size)
+    )
 
 
 def decode_image(
-    content: bytes, name: str, size: int, resize: ResizeFilter = "bicubic", crop_from: int | None = None
+    content: bytes,
+    name: str,
+    size: int,
+    resize: ResizeFilter = "bicubic",
+    crop_from: int | None = None,
 ) -> Pixels:
     """The image whose file has this content, (size, size, 3). Any failure raises InvalidData with this name."""
     check_size(name, len(content))
@@ -131,7 +169,9 @@ def _as_rgb(image: Any) -> Any:
         values = np.asarray(image).astype(np.int64)
         if "transparency" in image.info:  # one value marks transparent pixels
             values[values == image.info["transparency"]] = 65535
-        return _pillow().fromarray(((values * 255 + 32767) // 65535).astype(np.uint8)).convert("RGB")
+        return (
+            _pillow().fromarray(((values * 255 + 32767) // 65535).astype(np.uint8)).convert("RGB")
+        )
     if image.mode in ("I", "F"):
         raise ValueError("pixels of 32 bits, for which no value is agreed to be white")
     if image.has_transparency_data:

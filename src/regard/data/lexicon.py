@@ -43,14 +43,22 @@ class Lexicon:
 
 
 def learn_lexicon(
-    pairs: Iterable[tuple[Sequence[int], Sequence[int]]], sizes: tuple[int, int], *, iterations: int = 5
+    pairs: Iterable[tuple[Sequence[int], Sequence[int]]],
+    sizes: tuple[int, int],
+    *,
+    iterations: int = 5,
 ) -> Lexicon:
     """From pairs of source and target tokens of vocabularies of these sizes; all pairs of tokens are in memory.
 
     A target token may also be the translation of no source token: of one more, whose number is the number of sources.
     """
     sources, targets = sizes
-    keys, words, counts, position = list[Array](), list[Array](), np.zeros(targets, dtype=np.int64), 0
+    keys, words, counts, position = (
+        list[Array](),
+        list[Array](),
+        np.zeros(targets, dtype=np.int64),
+        0,
+    )
     for source, target in pairs:
         row, column = np.array([*source, sources], dtype=np.int64), np.array(target, dtype=np.int64)
         keys.append((row[:, None] * targets + column).ravel())

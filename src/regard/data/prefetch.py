@@ -37,7 +37,9 @@ def arriving(items: Iterable[Item], limit: int, pause: float) -> Iterator[list[I
     while not isinstance(item, _End):
         chunk: list[Item] = []
         with suppress(queue.Empty):
-            while len(chunk) < limit and not isinstance(item := producer.next(pause if chunk else None), _End):
+            while len(chunk) < limit and not isinstance(
+                item := producer.next(pause if chunk else None), _End
+            ):
                 chunk.append(item)
         if chunk:
             yield chunk
@@ -58,18 +60,26 @@ class _Producer(Generic[Item]):
     def __init__(self, items: Iterable[Item], depth: int) -> None:
         self.ready: queue.Queue[Item | _End] = queue.Queue(depth)
         self.stopped = threading.Event()
-        self.thread = threading.Thread(target=self._produce, args=(items,), name=THREAD, daemon=True)
+        self.thread = threading.Thread(
+            target=self._produce, args=(items,), name=THREAD, daemon=True
+        )
         self.thread.start()
 
     def next(self, timeout: float | None = None) -> Item | _End:
         """The next item, or the end; queue.Empty if there is neither in `timeout` seconds."""
         while True:
-            alive = self.thread.is_alive()  # checked first: items put before it ended are in the queue by then
+            alive = (
+                self.thread.is_alive()
+            )  # checked first: items put before it ended are in the queue by then
             try:
                 return self.ready.get(timeout=(timeout or 1.0) if alive else 0.0)
             except queue.Empty:
                 if not alive:
-                    return _End(RegardError("prefetch: wanted the next item; got no thread that makes it. Resume."))
+                    return _End(
+                        RegardError(
+                            "prefetch: wanted the next item; got no thread that makes it. Resume."
+                        )
+                    )
                 if timeout is not None:
                     raise
 
@@ -90,5 +100,7 @@ class _Producer(Generic[Item]):
         except Exception as error:
             end = _End(error)
         except BaseException as error:  # SystemExit and the like end this thread alone: report them
-            end = _End(RegardError(f"prefetch: wanted the next item; got {error!r} in its thread. Resume."))
+            end = _End(
+                RegardError(f"prefetch: wanted the next item; got {error!r} in its thread. Resume.")
+            )
         self.ready.put(end)

@@ -25,13 +25,19 @@ class PublicDataset:
     page: str
     terms: str
     recipes: tuple[str, ...]
-    files: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of each, by path; none where files vary
-    url: str | None = None  # of a file, with {name} for the last part of its path; None: fetched by hand
+    files: Mapping[str, str] = field(
+        default_factory=dict
+    )  # SHA-256 of each, by path; none where files vary
+    url: str | None = (
+        None  # of a file, with {name} for the last part of its path; None: fetched by hand
+    )
     how: str = ""  # what else is to be done
 
 
 MULTI30K = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw/{name}"
-SHAKESPEARE = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/{name}"
+SHAKESPEARE = (
+    "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/{name}"
+)
 DATASETS: dict[str, PublicDataset] = {
     "multi30k": PublicDataset(
         "Multi30k, English and German descriptions of images: 29,000 pairs",
@@ -108,7 +114,9 @@ def public_dataset(name: str) -> PublicDataset:
     """The data set of this name."""
     if name not in DATASETS:
         remedy = nearest(name, DATASETS)
-        raise InvalidArgument("name", wanted=f"one of {', '.join(DATASETS)}", got=repr(name), remedy=remedy)
+        raise InvalidArgument(
+            "name", wanted=f"one of {', '.join(DATASETS)}", got=repr(name), remedy=remedy
+        )
     return DATASETS[name]
 
 
@@ -116,10 +124,14 @@ def missing_files(dataset: PublicDataset, folder: Path) -> list[str]:
     """The files that are not there, with or without .gz; one with other content is refused."""
     missing = []
     for path, checksum in dataset.files.items():
-        found = [each for each in (folder / path, folder / path.removesuffix(".gz")) if each.is_file()]
+        found = [
+            each for each in (folder / path, folder / path.removesuffix(".gz")) if each.is_file()
+        ]
         if not found:
             missing.append(path)
-        elif (got := hashlib.sha256(_content(found[0].read_bytes(), found[0])).hexdigest()) != checksum:
+        elif (
+            got := hashlib.sha256(_content(found[0].read_bytes(), found[0])).hexdigest()
+        ) != checksum:
             wanted, remedy = (
                 f"content with the SHA-256 {checksum}",
                 "Fetch it again, or another version of the data set.",
@@ -128,22 +140,33 @@ def missing_files(dataset: PublicDataset, folder: Path) -> list[str]:
     return missing
 
 
-def fetch(dataset: PublicDataset, folder: Path, on_file: Callable[[str], None] = lambda path: None) -> Iterator[Path]:
+def fetch(
+    dataset: PublicDataset, folder: Path, on_file: Callable[[str], None] = lambda path: None
+) -> Iterator[Path]:
     """Download the missing files to a folder. Nothing is written unless its checksum is right."""
     for path in missing_files(dataset, folder):
         destination = folder / path
         by_hand = f"Put it at {destination} by hand; it is described at {dataset.page}."
         if dataset.url is None:
-            raise InvalidData(destination, wanted="a file", got="none, and no address to fetch it from", remedy=by_hand)
+            raise InvalidData(
+                destination,
+                wanted="a file",
+                got="none, and no address to fetch it from",
+                remedy=by_hand,
+            )
         on_file(path)
         address = dataset.url.format(name=destination.name)
         try:
             with urllib.request.urlopen(address, timeout=TIMEOUT) as answer:
                 content = answer.read()
         except OSError as error:
-            raise InvalidData(destination, wanted=f"{address}", got=str(error), remedy=by_hand) from None
+            raise InvalidData(
+                destination, wanted=f"{address}", got=str(error), remedy=by_hand
+            ) from None
         if hashlib.sha256(_content(content, destination)).hexdigest() != dataset.files[path]:
-            raise InvalidData(address, wanted=f"the SHA-256 {dataset.files[path]}", got="another", remedy=by_hand)
+            raise InvalidData(
+                address, wanted=f"the SHA-256 {dataset.files[path]}", got="another", remedy=by_hand
+            )
         destination.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(destination) as file:
             file.write(content)
@@ -154,4 +177,6 @@ def _content(content: bytes, path: Path) -> bytes:
     try:
         return gzip.decompress(content) if path.suffix == ".gz" else content
     except (OSError, EOFError) as error:
-        raise InvalidData(path, wanted="a gzip file", got=str(error), remedy="Fetch it again.") from None
+        raise InvalidData(
+            path, wanted="a gzip file", got=str(error), remedy="Fetch it again."
+        ) from None

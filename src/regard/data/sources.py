@@ -48,7 +48,9 @@ class FileSource(DataSource):
             return
         kinds, store = [field.kind for field in config.source_fields], None
         if config.reads_images:
-            store = open_image_store(config.images or ("" if is_dataset(file) else Path(file).parent))
+            store = open_image_store(
+                config.images or ("" if is_dataset(file) else Path(file).parent)
+            )
         for *row, target in self._rows(split):
             sources = tuple(
                 _find_image(file, store, value) if store is not None and kind == "image" else value
@@ -72,9 +74,18 @@ def examples(config: DataConfig, split: Split) -> Iterator[Example]:
     """The examples of a split, in the order of its files; at least one."""
     if split not in config.splits:
         raise InvalidArgument(
-            "split", wanted=f"one of {', '.join(config.splits)}", got=repr(split), remedy=f"Or set data.{split}."
+            "split",
+            wanted=f"one of {', '.join(config.splits)}",
+            got=repr(split),
+            remedy=f"Or set data.{split}.",
         )
-    source = SyntheticSource if config.synthetic else DATA_SOURCES[config.reader] if config.reader else FileSource
+    source = (
+        SyntheticSource
+        if config.synthetic
+        else DATA_SOURCES[config.reader]
+        if config.reader
+        else FileSource
+    )
     shares = config.shares
     remaining = source(config).examples("train" if split in shares else split)
     if shares and split in ("train", *shares):
@@ -92,7 +103,9 @@ def examples(config: DataConfig, split: Split) -> Iterator[Example]:
     return chain([first], remaining)
 
 
-def at_example(config: DataConfig, split: Split, number: int, error: InvalidArgument) -> InvalidData:
+def at_example(
+    config: DataConfig, split: Split, number: int, error: InvalidArgument
+) -> InvalidData:
     """The error of an example with its file and line; without a line where its number (from 1) does not give one."""
     file, line = config.files(split)[-1], None
     numbered = config.reader is None and not config.shares and not is_dataset(file)
@@ -111,19 +124,29 @@ def labeled_images(path: str) -> Iterator[Example]:
         label = PurePosixPath(inner).parent.name
         if not label:
             wanted = "images in a folder of their class, as in cats/1.jpg"
-            raise InvalidData(path, wanted=wanted, got=inner, remedy="Move it, or list images and labels in a table.")
+            raise InvalidData(
+                path,
+                wanted=wanted,
+                got=inner,
+                remedy="Move it, or list images and labels in a table.",
+            )
         yield Example(image, label)
 
 
 def _split_key(example: Example) -> str:
     """What the split of an example depends on: its sources; of a language model, the text."""
-    sources = (source.name if isinstance(source, Path) else source for source in example.sources or (example.target,))
+    sources = (
+        source.name if isinstance(source, Path) else source
+        for source in example.sources or (example.target,)
+    )
     return "\t".join(map(str, sources))
 
 
 def _find_image(file: str, store: ImageStore, name: str) -> Path | Member:
     if not name or "\0" in name:
-        raise InvalidData(file, wanted="the path of an image", got=repr(name), remedy="Give every row one.")
+        raise InvalidData(
+            file, wanted="the path of an image", got=repr(name), remedy="Give every row one."
+        )
     if "\t" in name:
         remedy = "Name a file of Flickr's form .token.txt."
         raise InvalidData(file, wanted="the path of an image", got=repr(name)[:60], remedy=remedy)

@@ -4,7 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-SPECIALS = ("<pad>", "<s>", "</s>", "<unk>", "<mask>")  # the first tokens of every tokenizer that Regard trains
+SPECIALS = (
+    "<pad>",
+    "<s>",
+    "</s>",
+    "<unk>",
+    "<mask>",
+)  # the first tokens of every tokenizer that Regard trains
 PAD, START, END, UNKNOWN, MASK = range(len(SPECIALS))
 LONGEST = 64  # tokens around a text
 OPTIONAL = ("start", "unknown", "mask")
@@ -45,9 +51,13 @@ class SpecialTokens:
             raise ValueError(f"special tokens that are no table: {table!r:.80}")
         names = {field.name for field in fields(SpecialTokens)}
         if wrong := names ^ {"other_ends", *table}:
-            raise ValueError(f"special tokens with other keys than {', '.join(sorted(names))}: {sorted(wrong)!r:.80}")
+            raise ValueError(
+                f"special tokens with other keys than {', '.join(sorted(names))}: {sorted(wrong)!r:.80}"
+            )
         _check(table, size)
-        values: dict[str, Any] = {key: tuple(each) if isinstance(each, list) else each for key, each in table.items()}
+        values: dict[str, Any] = {
+            key: tuple(each) if isinstance(each, list) else each for key, each in table.items()
+        }
         return SpecialTokens(**values)
 
     def check(self, size: int) -> None:
@@ -56,7 +66,10 @@ class SpecialTokens:
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON; without `other_ends` where there are none, so that earlier versions read it."""
-        table = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+        table = {
+            key: list(value) if isinstance(value, tuple) else value
+            for key, value in asdict(self).items()
+        }
         return {key: value for key, value in table.items() if key != "other_ends" or value}
 
     @property
@@ -93,12 +106,18 @@ def _check(table: Mapping[str, Any], size: int) -> None:
             raise ValueError(f"special_tokens.{key} of {len(value)} tokens, which are too many")
         for each in value if several else () if value is None and key in OPTIONAL else (value,):
             if isinstance(each, bool) or not isinstance(each, int) or not 0 <= each < size:
-                raise ValueError(f"special_tokens.{key} = {value!r:.80}, which is no id from 0 to {size - 1}")
+                raise ValueError(
+                    f"special_tokens.{key} = {value!r:.80}, which is no id from 0 to {size - 1}"
+                )
     ends = [table["end"], *table.get("other_ends", ())]
     if len(set(ends)) < len(ends):
-        raise ValueError(f"special_tokens.other_ends = {ends[1:]!r:.80}, which holds a token twice, or the end token")
+        raise ValueError(
+            f"special_tokens.other_ends = {ends[1:]!r:.80}, which holds a token twice, or the end token"
+        )
     if not set(ends).isdisjoint(table["suppressed"]):
-        raise ValueError(f"special_tokens.suppressed = {table['suppressed']!r:.80}, which holds an end token")
+        raise ValueError(
+            f"special_tokens.suppressed = {table['suppressed']!r:.80}, which holds an end token"
+        )
 
 
 DEFAULT_TOKENS = SpecialTokens()  # of the tokenizers that Regard trains

@@ -40,8 +40,16 @@ class Spelling:
         if isinstance(inner.model, models.WordLevel) or inner.decoder is None:
             return Spelling("words")
         fallback = "ByteFallback" in parts
-        spaces = [part["pattern"].get("String") for part in listed if part.get("content") == " " and "pattern" in part]
-        markers = [parts["Metaspace"]["replacement"]] if "Metaspace" in parts else list(filter(None, spaces))
+        spaces = [
+            part["pattern"].get("String")
+            for part in listed
+            if part.get("content") == " " and "pattern" in part
+        ]
+        markers = (
+            [parts["Metaspace"]["replacement"]]
+            if "Metaspace" in parts
+            else list(filter(None, spaces))
+        )
         if markers:
             return Spelling("metaspace", markers[0], fallback)
         return Spelling("plain", fallback=fallback)
@@ -82,7 +90,9 @@ def _byte_level() -> dict[str, bytes]:
     """The byte of each character of a byte-level token: printable bytes as themselves, others from U+0100 on."""
     seen = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     rest = [byte for byte in range(256) if byte not in seen]
-    return {chr(byte): bytes([byte]) for byte in seen} | {chr(0x100 + n): bytes([b]) for n, b in enumerate(rest)}
+    return {chr(byte): bytes([byte]) for byte in seen} | {
+        chr(0x100 + n): bytes([b]) for n, b in enumerate(rest)
+    }
 
 
 _BYTE_LEVEL = _byte_level()

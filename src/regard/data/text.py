@@ -33,7 +33,9 @@ logger = logging.getLogger(__name__)
 MARK = b"\xef\xbb\xbf"
 
 
-def lines(path: str | Path, errors: Errors = "strict", *, longest: int = LONGEST_LINE) -> Iterator[str]:
+def lines(
+    path: str | Path, errors: Errors = "strict", *, longest: int = LONGEST_LINE
+) -> Iterator[str]:
     """The lines of a file, without line ends; one of more than `longest` bytes is refused."""
     offset = 0  # bytes before this line
     for number, raw in enumerate(_raw_lines(path, longest), start=1):
@@ -55,7 +57,9 @@ def whole(path: str | Path, errors: Errors = "strict") -> str:
         chunks.append(chunk)
         size += len(chunk)
         if size > LARGEST_DOCUMENT:
-            raise InvalidData(path, wanted=f"at most {LARGEST_DOCUMENT:,} bytes", got="more", remedy="Split it.")
+            raise InvalidData(
+                path, wanted=f"at most {LARGEST_DOCUMENT:,} bytes", got="more", remedy="Split it."
+            )
     content = b"".join(chunks)
     skip = len(MARK) if content.startswith(MARK) else 0
     try:
@@ -70,7 +74,9 @@ def texts(path: str | Path, columns: Sequence[str], errors: Errors = "strict") -
 
 
 def parallel(
-    paths: Sequence[str | Path], errors: Errors = "strict", columns: Sequence[Sequence[str]] | None = None
+    paths: Sequence[str | Path],
+    errors: Errors = "strict",
+    columns: Sequence[Sequence[str]] | None = None,
 ) -> Iterator[tuple[str, ...]]:
     """The lines of parallel files, which must have as many; `columns` are, for each file, those to read of a table."""
     each = [()] * len(paths) if columns is None else columns
@@ -87,20 +93,31 @@ def parallel(
         yield present
         count += 1
     if present:
-        rest = [(line is not None) + sum(1 for _ in stream) for line, stream in zip(row, streams, strict=True)]
-        got = " and ".join(f"{count + more:,} in {path}" for more, path in zip(rest, paths, strict=True))
+        rest = [
+            (line is not None) + sum(1 for _ in stream)
+            for line, stream in zip(row, streams, strict=True)
+        ]
+        got = " and ".join(
+            f"{count + more:,} in {path}" for more, path in zip(rest, paths, strict=True)
+        )
         remedy = "Each line of one must belong to the same line of the others."
-        raise InvalidData(paths[0], wanted="as many lines as in the files beside it", got=got, remedy=remedy)
+        raise InvalidData(
+            paths[0], wanted="as many lines as in the files beside it", got=got, remedy=remedy
+        )
 
 
-def rows(path: str | Path, columns: Sequence[str], errors: Errors = "strict") -> Iterator[tuple[str, ...]]:
+def rows(
+    path: str | Path, columns: Sequence[str], errors: Errors = "strict"
+) -> Iterator[tuple[str, ...]]:
     """These columns of a table, row by row: .tsv and .csv with a header, or .jsonl with an object per line.
 
     .tsv has no quoting; .csv quotes as spreadsheets do, and a quoted line break becomes LF. Numbers in .jsonl are
     returned as they are written.
     """
     if not columns:
-        raise InvalidData(path, wanted="a column to read of this table", got="none", remedy="Add --column NAME.")
+        raise InvalidData(
+            path, wanted="a column to read of this table", got="none", remedy="Add --column NAME."
+        )
     return TABLES[form(path)](path, columns, errors)
 
 
@@ -126,7 +143,9 @@ def form(path: str | Path) -> str:
     return ".token" if path.name.endswith(".token.txt") else path.suffix
 
 
-def _no_utf8(path: str | Path, line: int | None, error: UnicodeDecodeError, before: int) -> InvalidData:
+def _no_utf8(
+    path: str | Path, line: int | None, error: UnicodeDecodeError, before: int
+) -> InvalidData:
     got = f"byte 0x{error.object[error.start]:02x} at offset {before + error.start:,} of the text"
     remedy = "Convert it; or `predict --errors replace`, and data.encoding_errors = 'replace' in a recipe, read it."
     return InvalidData(path, line, wanted="UTF-8 text", got=got, remedy=remedy)
@@ -151,7 +170,13 @@ def _raw_lines(path: str | Path, longest: int) -> Iterator[bytes]:
                 number += 1
         if sum(map(len, begun)) > longest:
             remedy = "Break it into sentences."
-            raise InvalidData(path, number, wanted=f"a line of at most {longest:,} bytes", got="more", remedy=remedy)
+            raise InvalidData(
+                path,
+                number,
+                wanted=f"a line of at most {longest:,} bytes",
+                got="more",
+                remedy=remedy,
+            )
     if begun:
         yield b"".join(begun)
 
@@ -194,7 +219,10 @@ def _unzstd(file: BufferedIOBase) -> Iterator[bytes]:
         raise EOFError("the file ends in the middle of a frame")
 
 
-COMPRESSED: dict[str, Callable[[BufferedIOBase], Iterator[bytes]]] = {".gz": _gunzip, ".zst": _unzstd}
+COMPRESSED: dict[str, Callable[[BufferedIOBase], Iterator[bytes]]] = {
+    ".gz": _gunzip,
+    ".zst": _unzstd,
+}
 
 
 def open_regular(path: str | Path) -> BufferedReader:
@@ -217,13 +245,17 @@ def readable(path: str | Path) -> Iterator[None]:
         yield
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         remedy = "Download or pack it again."
-        raise InvalidData(path, wanted="a whole packed file", got=str(error), remedy=remedy) from None
+        raise InvalidData(
+            path, wanted="a whole packed file", got=str(error), remedy=remedy
+        ) from None
     except OSError as error:
         remedy = "Check the path."
         if isinstance(error, FileNotFoundError) and Path(path).parent.is_dir():
             siblings = [file.name for file in Path(path).parent.iterdir() if file.is_file()]
             remedy = nearest(Path(path).name, siblings) if siblings else "Its folder is empty."
-        raise InvalidData(path, wanted="a file to read", got=str(error.strerror), remedy=remedy) from None
+        raise InvalidData(
+            path, wanted="a file to read", got=str(error.strerror), remedy=remedy
+        ) from None
 
 
 def _tsv(path: str | Path, columns: Sequence[str], errors: Errors) -> Iterator[tuple[str, ...]]:
@@ -237,23 +269,36 @@ def _csv(path: str | Path, columns: Sequence[str], errors: Errors) -> Iterator[t
         yield from _cells(path, columns, reader, lambda: reader.line_num)
     except csv.Error as error:
         wanted, remedy = "comma-separated cells", "Check its quotes."
-        raise InvalidData(path, reader.line_num, wanted=wanted, got=str(error), remedy=remedy) from None
+        raise InvalidData(
+            path, reader.line_num, wanted=wanted, got=str(error), remedy=remedy
+        ) from None
 
 
 def _cells(
-    path: str | Path, columns: Sequence[str], table: Iterator[list[str]], line: Callable[[], int] | None = None
+    path: str | Path,
+    columns: Sequence[str],
+    table: Iterator[list[str]],
+    line: Callable[[], int] | None = None,
 ) -> Iterator[tuple[str, ...]]:
     header = next(table, None)
     if header is None:
         return
     indices = [_column_index(path, column, header) for column in columns]
-    by_number = (header[index] for column, index in zip(columns, indices, strict=True) if column not in header)
+    by_number = (
+        header[index]
+        for column, index in zip(columns, indices, strict=True)
+        if column not in header
+    )
     for cell in islice(filter(_like_an_example, by_number), 1):
         _warn_of_example(str(path), cell)
     for number, row in enumerate(table, start=2):
         if len(row) != len(header):
             wanted, at = f"{len(header)} cells, as in the header", line() if line else number
-            remedy = "Quote or remove what separates cells." if line else "Remove the tab, or add the cell."
+            remedy = (
+                "Quote or remove what separates cells."
+                if line
+                else "Remove the tab, or add the cell."
+            )
             raise InvalidData(path, at, wanted=wanted, got=str(len(row)), remedy=remedy)
         yield tuple(row[index] for index in indices)
 
@@ -265,7 +310,9 @@ def _like_an_example(name: str) -> bool:
 
 @cache
 def _warn_of_example(path: str, cell: str) -> None:
-    reason = f"its first line, {cell[:40]!r}, resembles an example, but is read as the names of columns"
+    reason = (
+        f"its first line, {cell[:40]!r}, resembles an example, but is read as the names of columns"
+    )
     logger.warning("%s: %s", path, reason)
 
 
@@ -275,7 +322,9 @@ def _column_index(path: str | Path, column: str, header: Sequence[str]) -> int:
     if column.isdecimal() and 1 <= int(column) <= len(header):
         return int(column) - 1  # for files that name a column differently
     got = f"the columns {', '.join(map(repr, header))}"
-    raise InvalidData(path, 1, wanted=f"one column {column!r}", got=got, remedy=nearest(column, header))
+    raise InvalidData(
+        path, 1, wanted=f"one column {column!r}", got=got, remedy=nearest(column, header)
+    )
 
 
 def _jsonl(path: str | Path, columns: Sequence[str], errors: Errors) -> Iterator[tuple[str, ...]]:
@@ -286,7 +335,9 @@ def _jsonl(path: str | Path, columns: Sequence[str], errors: Errors) -> Iterator
         except (ValueError, RecursionError) as error:
             row, got = None, str(error)
         if not isinstance(row, dict):
-            raise InvalidData(path, number, wanted="a JSON object", got=got, remedy="Write one object a line.")
+            raise InvalidData(
+                path, number, wanted="a JSON object", got=got, remedy="Write one object a line."
+            )
         yield tuple(_value(path, number, row, column, errors) for column in columns)
 
 
@@ -306,15 +357,22 @@ def _value(path: str | Path, number: int, row: dict[str, Any], column: str, erro
     return well_formed_text(path, number, value, column, errors)
 
 
-def well_formed_text(path: str | Path, number: int | None, value: str, key: str, errors: Errors) -> str:
+def well_formed_text(
+    path: str | Path, number: int | None, value: str, key: str, errors: Errors
+) -> str:
     """A text of JSON, whose escapes may hold unpaired surrogates."""
     try:
         return value.encode("utf-8", "strict").decode()
     except UnicodeEncodeError:
         if errors == "replace":
             return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        wanted, remedy = f"Unicode text in {key!r}", "Correct the escape, or set data.encoding_errors = 'replace'."
-        raise InvalidData(path, number, wanted=wanted, got="half of a surrogate pair", remedy=remedy) from None
+        wanted, remedy = (
+            f"Unicode text in {key!r}",
+            "Correct the escape, or set data.encoding_errors = 'replace'.",
+        )
+        raise InvalidData(
+            path, number, wanted=wanted, got="half of a surrogate pair", remedy=remedy
+        ) from None
 
 
 TABLES = {".tsv": _tsv, ".csv": _csv, ".jsonl": _jsonl}

@@ -50,14 +50,21 @@ class Tokenizer(Vocabulary):
         running: bool = False,
     ) -> None:
         self._inner, self._running, self._trained = inner, running, special_tokens is None
-        self._text: str | None = None  # that it was read from: written anew, scores may differ in the last digit
-        self._readable, self._spelled = dict[int, str](), dict[int, bytes]()  # of the tokens seen so far
+        self._text: str | None = (
+            None  # that it was read from: written anew, scores may differ in the last digit
+        )
+        self._readable, self._spelled = (
+            dict[int, str](),
+            dict[int, bytes](),
+        )  # of the tokens seen so far
         self.special_tokens = DEFAULT_TOKENS if special_tokens is None else special_tokens
         self._spare = spare
         self.size = self._checked_size(size)
         self._spelling = Spelling.of(inner)
         # Whether a text is the bytes of its tokens. Beside an invalid byte, the library drops valid ones of a fallback.
-        self._joins = self._trained and (self._spelling.fallback or self._spelling.style == "byte level")
+        self._joins = self._trained and (
+            self._spelling.fallback or self._spelling.style == "byte level"
+        )
         if self._trained:
             if wrong := _foreign_setting(inner, self._spelling):
                 wanted, remedy = "one that Regard trained", "Pass its special_tokens too."
@@ -68,7 +75,9 @@ class Tokenizer(Vocabulary):
             inner.no_padding()
             inner.no_truncation()
             added = inner.get_added_tokens_decoder()
-            self._special = self.special_tokens.ids | {i for i, token in added.items() if token.special}
+            self._special = self.special_tokens.ids | {
+                i for i, token in added.items() if token.special
+            }
             self._added = {token.content for token in added.values()}
         inner.encode_special_tokens = self._trained  # "</s>" in a text is four characters
 
@@ -80,9 +89,15 @@ class Tokenizer(Vocabulary):
             if ids != list(range(self._inner.get_vocab_size())):
                 got = f"ids other than 0 to {len(ids) - 1}, the largest {largest}"
                 remedy = "Pass the size of its embedding."
-                raise InvalidArgument("tokenizer", wanted="an id for each row", got=got, remedy=remedy)
+                raise InvalidArgument(
+                    "tokenizer", wanted="an id for each row", got=got, remedy=remedy
+                )
             return len(ids)
-        if isinstance(size, bool) or not isinstance(size, int) or not largest - self._spare < size <= LARGEST:
+        if (
+            isinstance(size, bool)
+            or not isinstance(size, int)
+            or not largest - self._spare < size <= LARGEST
+        ):
             wanted, remedy = (
                 f"a number from {largest + 1 - self._spare} to {LARGEST:,}",
                 "Pass the rows of its embedding.",
@@ -93,13 +108,20 @@ class Tokenizer(Vocabulary):
     def _check_special_tokens(self) -> None:
         if self._spare and self.special_tokens.unknown is None:
             remedy = "Leave out spare tokens."
-            raise InvalidArgument("spare", wanted="0 without an unknown token", got=str(self._spare), remedy=remedy)
+            raise InvalidArgument(
+                "spare", wanted="0 without an unknown token", got=str(self._spare), remedy=remedy
+            )
         try:
             check_normalizer(self._inner.normalizer)
             self.special_tokens.check(self.size)
         except ValueError as error:
-            wanted, remedy = "sound rules, and special tokens of its vocabulary", "Read them from the model's files."
-            raise InvalidArgument("tokenizer", wanted=wanted, got=str(error), remedy=remedy) from None
+            wanted, remedy = (
+                "sound rules, and special tokens of its vocabulary",
+                "Read them from the model's files.",
+            )
+            raise InvalidArgument(
+                "tokenizer", wanted=wanted, got=str(error), remedy=remedy
+            ) from None
 
     @classmethod
     def from_json(cls, text: str, settings: Mapping[str, Any] | None = None) -> "Tokenizer":
@@ -115,10 +137,16 @@ class Tokenizer(Vocabulary):
     def _with_settings(inner: tokenizers.Tokenizer, settings: Mapping[str, Any]) -> "Tokenizer":
         size, spare = settings.get("size"), settings.get("spare", 0)
         for name, value in {"size": size, "spare": spare}.items():
-            if isinstance(value, bool) or not isinstance(value, int) or not (name == "size") <= value <= LARGEST:
+            if (
+                isinstance(value, bool)
+                or not isinstance(value, int)
+                or not (name == "size") <= value <= LARGEST
+            ):
                 raise ValueError(f"{name} = {value!r:.80}, which is not a number of tokens")
         assert isinstance(size, int)
-        return Tokenizer(inner, SpecialTokens.of(settings.get("special_tokens"), size), size, spare=spare)
+        return Tokenizer(
+            inner, SpecialTokens.of(settings.get("special_tokens"), size), size, spare=spare
+        )
 
     def to_json(self) -> str:
         return self._inner.to_str(pretty=True) if self._text is None else self._text
@@ -155,7 +183,9 @@ class Tokenizer(Vocabulary):
         if self._running:
             lines, end = [text.split("\n") for text in texts], self.special_tokens.end
             encoded = iter(self._encode_lines([line for each in lines for line in each]))
-            return [[*chain.from_iterable([*next(encoded), end] for _ in each)][:-1] for each in lines]
+            return [
+                [*chain.from_iterable([*next(encoded), end] for _ in each)][:-1] for each in lines
+            ]
         return self._encode_lines(texts)
 
     def _encode_lines(self, texts: list[str]) -> list[list[int]]:
@@ -163,13 +193,17 @@ class Tokenizer(Vocabulary):
             encodings = self._inner.encode_batch_fast(texts, add_special_tokens=False)
         except Exception as error:  # the library raises nothing narrower
             wanted, got = "text that the tokenizer has tokens for", str(error)[:200]
-            raise InvalidArgument("text", wanted=wanted, got=got, remedy="Leave out what it cannot encode.") from None
+            raise InvalidArgument(
+                "text", wanted=wanted, got=got, remedy="Leave out what it cannot encode."
+            ) from None
         rows = [encoding.ids for encoding in encodings]
         if self._spare:
             unknown = self.special_tokens.unknown
             assert unknown is not None
             return [[i if i < self.size else unknown for i in row] for row in rows]
-        if self._trained and self._spelling.style == "words":  # a special token's name in a text is an unknown word
+        if (
+            self._trained and self._spelling.style == "words"
+        ):  # a special token's name in a text is an unknown word
             return [[i if i not in self._special else UNKNOWN for i in row] for row in rows]
         return rows
 
@@ -224,14 +258,21 @@ class Tokenizer(Vocabulary):
         known = self._known(ids)
         indices: list[int] = []
         for before, i, spelling in zip([None, *known], known, self.spellings(known), strict=False):
-            begins = i in self._special or before in self._special or spelling[:1] in (b" ", b"\n", b"\t")
+            begins = (
+                i in self._special
+                or before in self._special
+                or spelling[:1] in (b" ", b"\n", b"\t")
+            )
             indices.append(indices[-1] + begins if indices else 0)
         return indices
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         """The start and end of each word of a text, as `word_indices` counts them."""
         if self._spelling.separate and not self._trained:
-            encoding, spans = self._inner.encode(text, add_special_tokens=False), dict[int, tuple[int, int]]()
+            encoding, spans = (
+                self._inner.encode(text, add_special_tokens=False),
+                dict[int, tuple[int, int]](),
+            )
             for word, (start, end) in zip(encoding.word_ids, encoding.offsets, strict=True):
                 if word is not None:
                     spans[word] = spans.get(word, (start, end))[0], end
@@ -239,7 +280,9 @@ class Tokenizer(Vocabulary):
         words = re.finditer(r"\S+", text) if self._spelling.separate else BETWEEN.finditer(text)
         return [word.span() for word in words]
 
-    def word_indices(self, ids: Iterable[SupportsInt], *, unknown: bool = False) -> list[int | None]:
+    def word_indices(
+        self, ids: Iterable[SupportsInt], *, unknown: bool = False
+    ) -> list[int | None]:
         """The word index of each token in the text of `decode`; None for a token without a character of a word.
 
         Unlike in `words`, spaces belong to no word and special tokens have no index; with `unknown`, the unknown token
@@ -267,13 +310,20 @@ class Tokenizer(Vocabulary):
 
     def _is_whole(self, i: int, token: str) -> bool:
         """Whether a token is written as it is: a special one, one that was added, or a row that no token uses."""
-        return i in self._special or (not self._trained and (token in self._added or not self._inner.id_to_token(i)))
+        return i in self._special or (
+            not self._trained and (token in self._added or not self._inner.id_to_token(i))
+        )
 
     def _known(self, ids: Iterable[SupportsInt]) -> list[int]:
         known, size = list(map(int, ids)), self.size
         if known and not (min(known) >= 0 and max(known) < size):
-            wanted, wrong = f"numbers from 0 to {size - 1}", next(i for i in known if not 0 <= i < size)
-            raise InvalidArgument("ids", wanted=wanted, got=str(wrong), remedy="Use its own tokenizer.")
+            wanted, wrong = (
+                f"numbers from 0 to {size - 1}",
+                next(i for i in known if not 0 <= i < size),
+            )
+            raise InvalidArgument(
+                "ids", wanted=wanted, got=str(wrong), remedy="Use its own tokenizer."
+            )
         return known
 
 
@@ -281,10 +331,15 @@ def _foreign_setting(inner: tokenizers.Tokenizer, spelling: Spelling) -> str | N
     """A setting that no trained tokenizer has; None without any."""
     first = tuple(inner.id_to_token(i) for i in range(len(SPECIALS)))
     if first != SPECIALS:
-        return f"{' '.join(map(str, first))} as its first tokens instead of {' '.join(SPECIALS)}"[:200]
+        return f"{' '.join(map(str, first))} as its first tokens instead of {' '.join(SPECIALS)}"[
+            :200
+        ]
     parts = {
         "normalizer": (inner.normalizer, normalizers.Lowercase),
-        "pre-tokenizer": (inner.pre_tokenizer, pre_tokenizers.ByteLevel | pre_tokenizers.WhitespaceSplit),
+        "pre-tokenizer": (
+            inner.pre_tokenizer,
+            pre_tokenizers.ByteLevel | pre_tokenizers.WhitespaceSplit,
+        ),
         "post-processor": (inner.post_processor, ()),
         "padding": (inner.padding, ()),
         "truncation": (inner.truncation, ()),
@@ -305,5 +360,7 @@ def well_formed(texts: Iterable[str]) -> Iterator[str]:
     for text in texts:
         if not isinstance(text, str) or not is_encodable(text):
             got = repr(text)[:60] if not isinstance(text, str) else "half of a surrogate pair"
-            raise InvalidArgument("text", wanted="Unicode text", got=got, remedy="Decode it as UTF-8 first.")
+            raise InvalidArgument(
+                "text", wanted="Unicode text", got=got, remedy="Decode it as UTF-8 first."
+            )
         yield text

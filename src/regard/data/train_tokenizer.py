@@ -30,7 +30,10 @@ def train_tokenizer(
 ) -> Tokenizer:
     """Train a tokenizer of at most `vocabulary` tokens; `lower` converts texts to lower case."""
     if kind == "pretrained":
-        wanted, remedy = "a kind of tokenizer to train", "train.init_from brings the tokenizer of a model."
+        wanted, remedy = (
+            "a kind of tokenizer to train",
+            "train.init_from brings the tokenizer of a model.",
+        )
         raise InvalidArgument("tokenizer", wanted=wanted, got=repr(kind), remedy=remedy)
     texts = well_formed(texts)
     inner = _TRAIN[kind](map(lowered, texts) if lower else texts, vocabulary)
@@ -48,7 +51,10 @@ def lowered(text: str) -> str:
 def _train_bpe(texts: Iterator[str], vocabulary: int) -> tokenizers.Tokenizer:
     inner = _of_bytes(models.BPE())
     trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary, special_tokens=list(SPECIALS), initial_alphabet=_alphabet(), show_progress=False
+        vocab_size=vocabulary,
+        special_tokens=list(SPECIALS),
+        initial_alphabet=_alphabet(),
+        show_progress=False,
     )
     inner.train_from_iterator(_in_runs(texts), trainer)
     return inner
@@ -61,7 +67,9 @@ def _train_unigram(texts: Iterator[str], vocabulary: int) -> tokenizers.Tokenize
     )
     inner.train_from_iterator(_in_runs(texts), trainer)
     scores = json.loads(inner.to_str())["model"]["vocab"]
-    pieces = [(piece, 0.0 if score is None else score) for piece, score in scores]  # None: no training text
+    pieces = [
+        (piece, 0.0 if score is None else score) for piece, score in scores
+    ]  # None: no training text
     # The trainer sums in no fixed order and spaces unseen bytes 0.0001 apart, in no fixed order, from the lowest score:
     # without this, equal texts would give tokenizers that differ in the last digits.
     least = min(score for _, score in pieces)
@@ -70,7 +78,9 @@ def _train_unigram(texts: Iterator[str], vocabulary: int) -> tokenizers.Tokenize
         for piece, score in pieces
     ]
     rounded.sort(key=lambda item: (-item[1], item[0]))
-    return _of_bytes(models.Unigram([*((name, 0.0) for name in SPECIALS), *rounded], unk_id=UNKNOWN))
+    return _of_bytes(
+        models.Unigram([*((name, 0.0) for name in SPECIALS), *rounded], unk_id=UNKNOWN)
+    )
 
 
 def _train_characters(texts: Iterator[str], vocabulary: int) -> tokenizers.Tokenizer:

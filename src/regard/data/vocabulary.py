@@ -20,7 +20,9 @@ class Vocabulary(ABC):
 
     @classmethod
     @abstractmethod
-    def from_json(cls: type[VocabularyClass], text: str, settings: Mapping[str, Any] | None = None) -> VocabularyClass:
+    def from_json(
+        cls: type[VocabularyClass], text: str, settings: Mapping[str, Any] | None = None
+    ) -> VocabularyClass:
         """From the content of a file that `save` wrote, and its `settings`; ValueError if it is not one."""
 
     @abstractmethod
@@ -46,7 +48,9 @@ class Vocabulary(ABC):
             raise
         except (OSError, ValueError) as error:
             remedy = "Copy it again from where it was saved."
-            raise InvalidData(path, wanted=cls.file_format, got=str(error)[:200], remedy=remedy) from None
+            raise InvalidData(
+                path, wanted=cls.file_format, got=str(error)[:200], remedy=remedy
+            ) from None
 
     def save(self, path: str | Path) -> None:
         Path(path).write_text(self.to_json(), "utf-8")
@@ -60,7 +64,9 @@ class Vocabulary(ABC):
 def content_hash(text: str, settings: Mapping[str, Any]) -> str:
     """A hash of a vocabulary's JSON and, where it has any, its settings."""
     content = [json.loads(text), settings] if settings else json.loads(text)
-    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return hashlib.sha256(
+        json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+    ).hexdigest()
 
 
 class Labels(Vocabulary):
@@ -73,7 +79,9 @@ class Labels(Vocabulary):
         self.names = tuple(given if ordered else sorted(set(given)))
         if not self.names or "" in self.names or len(set(self.names)) < len(self.names):
             got = "none" if not self.names else "an empty one" if "" in self.names else "one twice"
-            raise InvalidArgument("names", wanted="names of labels", got=got, remedy="Give each example a label.")
+            raise InvalidArgument(
+                "names", wanted="names of labels", got=got, remedy="Give each example a label."
+            )
         self._number = {name: number for number, name in enumerate(self.names)}
 
     @classmethod
@@ -98,12 +106,17 @@ class Labels(Vocabulary):
 
     def encode(self, name: str) -> int:
         if name not in self._number:
-            wanted, remedy = f"one of the {self.size} labels of the training data", nearest(name, self.names)
+            wanted, remedy = (
+                f"one of the {self.size} labels of the training data",
+                nearest(name, self.names),
+            )
             raise InvalidArgument("label", wanted=wanted, got=repr(name), remedy=remedy)
         return self._number[name]
 
     def decode(self, number: int) -> str:
         if not 0 <= number < self.size:
             wanted = f"a number from 0 to {self.size - 1}"
-            raise InvalidArgument("label", wanted=wanted, got=str(number), remedy="Use its own labels.")
+            raise InvalidArgument(
+                "label", wanted=wanted, got=str(number), remedy="Use its own labels."
+            )
         return self.names[number]

@@ -30,7 +30,9 @@ SOURCE_MULTIPLE = 32  # static buffers hold sources of a multiple of so many pos
 log = logging.getLogger(__name__)
 CPU_BATCH_TOKENS, GPU_BATCH_TOKENS = 4096, 65_536
 LARGE_MODEL = 100_000_000  # parameters; a larger model has fewer tokens in a batch
-TOKEN_BYTES = 1 << 19  # of free GPU memory for each token of a batch: about ten times the cache of a token
+TOKEN_BYTES = (
+    1 << 19
+)  # of free GPU memory for each token of a batch: about ten times the cache of a token
 
 
 def search_batch_tokens(config: DecodeConfig, model: nn.Module) -> int:
@@ -44,9 +46,13 @@ def search_batch_tokens(config: DecodeConfig, model: nn.Module) -> int:
     if not parameters[0].is_cuda:
         return CPU_BATCH_TOKENS
     free, _ = torch.cuda.mem_get_info(parameters[0].device)
-    free += torch.cuda.memory_reserved(parameters[0].device) - torch.cuda.memory_allocated(parameters[0].device)
+    free += torch.cuda.memory_reserved(parameters[0].device) - torch.cuda.memory_allocated(
+        parameters[0].device
+    )
     size = sum(parameter.numel() for parameter in parameters)
-    most = min(GPU_BATCH_TOKENS, free // TOKEN_BYTES, GPU_BATCH_TOKENS * LARGE_MODEL // max(1, size))
+    most = min(
+        GPU_BATCH_TOKENS, free // TOKEN_BYTES, GPU_BATCH_TOKENS * LARGE_MODEL // max(1, size)
+    )
     return max(CPU_BATCH_TOKENS, 1 << (max(1, most).bit_length() - 1))
 
 
@@ -72,7 +78,9 @@ def plan_requests(
 ) -> list[PlannedRequest]:
     """The requests with their limits; refused where one cannot be satisfied. `numbers` instead of the task's."""
     if not all(phrase for each in requests for phrase in each.banned):
-        raise InvalidArgument("banned", wanted="tokens", got="none", remedy="Leave empty phrases out.")
+        raise InvalidArgument(
+            "banned", wanted="tokens", got="none", remedy="Leave empty phrases out."
+        )
     config, forced = task.config, task.special_tokens.target_prefix
     return [
         PlannedRequest(
@@ -84,7 +92,9 @@ def plan_requests(
             each.max_length(config, task.positions, len(forced)),
             each.constraint(task),
         )
-        for each, number in zip(requests, numbers or task.numbers or range(len(requests)), strict=True)
+        for each, number in zip(
+            requests, numbers or task.numbers or range(len(requests)), strict=True
+        )
     ]
 
 
@@ -149,7 +159,9 @@ class BatchPlan:
         self.half = config.precision == "bfloat16" and self.device.type == "cuda"
         if config.precision == "bfloat16" and not self.half:
             _warn_float32()
-        registered = [logits_processors.LOGITS_PROCESSORS[name]() for name in config.logits_processors or ()]
+        registered = [
+            logits_processors.LOGITS_PROCESSORS[name]() for name in config.logits_processors or ()
+        ]
         self.processors = [*registered, *task.logits_processors]
         self.given_slots = slots
 
@@ -177,19 +189,29 @@ class BatchPlan:
 
     @cached_property
     def slots(self) -> int:
-        return rounded(self.given_slots, up=not self.limits.queued) if self.static else self.given_slots
+        return (
+            rounded(self.given_slots, up=not self.limits.queued)
+            if self.static
+            else self.given_slots
+        )
 
     @cached_property
     def capacity(self) -> int:
         # Where requests are admitted later, or begin after prompts of different lengths, steps exceed any output's
         # length; the older half of the cache is dropped.
         limits = self.limits
-        later = limits.queued or (limits.ragged and limits.max_prefix >= LEAST_PROMPT and not self.static)
+        later = limits.queued or (
+            limits.ragged and limits.max_prefix >= LEAST_PROMPT and not self.static
+        )
         return 2 * limits.max_length if later else limits.max_length
 
     def sizes(self, memory: Memory | None) -> BufferSizes:
         """Sizes for sources like these; static buffers have few different sizes, so that they can be used again."""
-        steps, tokens, prefix = self.capacity, self.limits.max_length, max(1, self.limits.max_prefix)
+        steps, tokens, prefix = (
+            self.capacity,
+            self.limits.max_length,
+            max(1, self.limits.max_prefix),
+        )
         if not self.static:
             return BufferSizes(0, steps, tokens + 1, prefix)
         source = 0 if memory is None else max(memory.states.shape[1], self.limits.source)
@@ -202,12 +224,18 @@ class BatchPlan:
         if not self.recorded or self.processors or self.limits.banned[0]:
             return None
         task = self.task
-        config = replace(task.config, seed=0) if task.config.sample else task.config  # the seed is written at admission
+        config = (
+            replace(task.config, seed=0) if task.config.sample else task.config
+        )  # the seed is written at admission
         own = (self.limits.min_length, self.limits.max_prefix > 0)
         return sizes, own, config, task.special_tokens, task.ends, task.scored, task.rerank is None
 
     def start(
-        self, memory: Memory | None, batch: int, capacity: int, requests: Sequence[PlannedRequest] = ()
+        self,
+        memory: Memory | None,
+        batch: int,
+        capacity: int,
+        requests: Sequence[PlannedRequest] = (),
     ) -> DecoderState:
         """The decoder's state before the first token; with a shortlist, of these requests."""
         with autocast(self.half):
@@ -215,11 +243,17 @@ class BatchPlan:
         if self.task.shortlist is None:
             return state
         special = self.task.special_tokens
-        return ShortlistState.of(state, self.task.shortlist.allowed([each.request for each in requests], special))
+        return ShortlistState.of(
+            state, self.task.shortlist.allowed([each.request for each in requests], special)
+        )
 
     def build_strategy(self, sizes: BufferSizes) -> DecodingStrategy:
         """A strategy whose slots are all empty."""
-        task, special, new = self.task, self.task.special_tokens, partial(torch.full, device=self.device)
+        task, special, new = (
+            self.task,
+            self.task.special_tokens,
+            partial(torch.full, device=self.device),
+        )
         generated = GeneratedTokens(
             tokens=new((self.slots, self.beams, sizes.tokens), special.pad),
             length=new((self.slots,), 1),
@@ -258,7 +292,9 @@ class BatchPlan:
         processors += self.processors
         phrases, longest = self.limits.banned
         if phrases:
-            processors.append(logits_processors.BannedPhrases(self.slots, phrases, longest, self.device))
+            processors.append(
+                logits_processors.BannedPhrases(self.slots, phrases, longest, self.device)
+            )
         if min_length is not None and len(processors) > 2:
             processors.append(logits_processors.AllowEnd(min_length))
         if self.limits.max_prefix:

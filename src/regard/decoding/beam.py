@@ -47,7 +47,9 @@ class BeamSearch(DecodingStrategy):
     def admit(self, slots: Slots, inputs: Int[Tensor, " n"]) -> None:
         width = self.total.shape[1] // self.groups
         first = torch.arange(self.total.shape[1], device=inputs.device) % width == 0
-        self.total[slots] = torch.where(first, 0.0, -torch.inf)  # all are equal: one of each group is extended
+        self.total[slots] = torch.where(
+            first, 0.0, -torch.inf
+        )  # all are equal: one of each group is extended
         self.ended_score[slots] = -torch.inf
         self.done[slots] = False
 
@@ -64,12 +66,19 @@ class BeamSearch(DecodingStrategy):
         ended = self.ended_score, self.ended_log_p, self.ended_tokens, self.ended_length
         return replace(loop, beam=BeamTensors(self.total, *ended, penalty, early))
 
-    def advance(self, logits: Float[Tensor, "B K V"]) -> tuple[Int[Tensor, "B K"], Int[Tensor, "B K"]]:
+    def advance(
+        self, logits: Float[Tensor, "B K V"]
+    ) -> tuple[Int[Tensor, "B K"], Int[Tensor, "B K"]]:
         if self._fusible(logits):
             return self._fused_step(logits)
         generated, beams = self.generated, logits.shape[1]
         active = [] if self.required is None else self.required.begin_step()
-        if self.required is None and self.groups == 1 and self.masks_only and kernels(logits) is not None:
+        if (
+            self.required is None
+            and self.groups == 1
+            and self.masks_only
+            and kernels(logits) is not None
+        ):
             values, parents, tokens, gained = self._fused_candidates(logits)
             ranks = values
         else:
@@ -87,14 +96,24 @@ class BeamSearch(DecodingStrategy):
         if self.trace is not None and not bool(self.done[0]):
             scores = values / self._penalty()
             ending = ends & (index < beams // self.groups)
-            self.trace.record(values, parents, tokens, gained, scores, ending, chosen, best > -torch.inf)
+            self.trace.record(
+                values, parents, tokens, gained, scores, ending, chosen, best > -torch.inf
+            )
         if ranks is not values:
             best = torch.where(best == -torch.inf, best, values.gather(2, chosen))
-        free = generated.length <= (generated.prompt.clamp(min=forced) if forced else generated.prompt)  # of charge
-        self.total = best.flatten(1).masked_fill_(free[:, None] & (best.flatten(1) > -torch.inf), 0.0)
-        parents, tokens, gained = (x.gather(2, chosen).flatten(1) for x in (parents, tokens, gained))
+        free = generated.length <= (
+            generated.prompt.clamp(min=forced) if forced else generated.prompt
+        )  # of charge
+        self.total = best.flatten(1).masked_fill_(
+            free[:, None] & (best.flatten(1) > -torch.inf), 0.0
+        )
+        parents, tokens, gained = (
+            x.gather(2, chosen).flatten(1) for x in (parents, tokens, gained)
+        )
         position = (generated.length - 1)[:, None, None].expand(-1, beams, -1)
-        generated.tokens = _select(generated.tokens, parents).scatter_(2, position, tokens[..., None])
+        generated.tokens = _select(generated.tokens, parents).scatter_(
+            2, position, tokens[..., None]
+        )
         self.log_p = _select(self.log_p, parents).scatter_(2, position, gained[..., None])
         if self.required is not None and active:
             self.required.follow(active, tokens, parents)
@@ -117,22 +136,32 @@ class BeamSearch(DecodingStrategy):
         values, ranks, parents, tokens = self._extend(scores)
         if self.required is not None and active:
             total = self.total[active][..., None]
-            chosen = self.required.choose(active, scores[active] + total, unprocessed + total, self.config)
+            chosen = self.required.choose(
+                active, scores[active] + total, unprocessed + total, self.config
+            )
             values[active], parents[active], tokens[active] = chosen
             ranks[active] = values[active]
             log_p[active] = unprocessed
-        gained = log_p.flatten(1).gather(1, (parents * logits.shape[2] + tokens).flatten(1)).view_as(values)
+        gained = (
+            log_p.flatten(1)
+            .gather(1, (parents * logits.shape[2] + tokens).flatten(1))
+            .view_as(values)
+        )
         return values, ranks, parents, tokens, gained
 
     def _fusible(self, logits: Float[Tensor, "B K V"]) -> bool:
         """Whether one kernel does what is left of a step after the largest logits are known."""
         special, beams, gpu = self.special_tokens, logits.shape[1], kernels(logits)
-        plain = self.required is None and self.groups == 1 and self.masks_only and self.trace is None
+        plain = (
+            self.required is None and self.groups == 1 and self.masks_only and self.trace is None
+        )
         count = self._count(beams)
         few = gpu is not None and beams * count <= gpu.MAX_CANDIDATES and count <= logits.shape[2]
         return plain and few and not special.other_ends and not special.target_prefix
 
-    def _fused_step(self, logits: Float[Tensor, "B K V"]) -> tuple[Int[Tensor, "B K"], Int[Tensor, "B K"]]:
+    def _fused_step(
+        self, logits: Float[Tensor, "B K V"]
+    ) -> tuple[Int[Tensor, "B K"], Int[Tensor, "B K"]]:
         """As `advance`, by that kernel, which updates all tensors in place."""
         generated, early, gpu = self.generated, self.config.early_stopping, kernels(logits)
         assert gpu is not None
@@ -154,13 +183,19 @@ class BeamSearch(DecodingStrategy):
             processor(logits, self.generated)
         return *gpu.top_k(logits, min(self._count(logits.shape[1]), logits.shape[2])), normalizer
 
-    def _fused_candidates(self, logits: Float[Tensor, "B K V"]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _fused_candidates(
+        self, logits: Float[Tensor, "B K V"]
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """As `_candidates`, for one group and processors that only mask: only the best tokens are normalized."""
         _, beams, vocabulary = logits.shape
         best, best_tokens, normalizer = self._largest(logits)
         count = best.shape[2]
         log_p = best - normalizer[..., None]
-        values, index = (log_p + self.total[..., None]).flatten(1).topk(min(self._count(beams), beams * vocabulary))
+        values, index = (
+            (log_p + self.total[..., None])
+            .flatten(1)
+            .topk(min(self._count(beams), beams * vocabulary))
+        )
         tokens, gained = (x.flatten(1).gather(1, index)[:, None] for x in (best_tokens, log_p))
         return values[:, None], (index // count)[:, None], tokens, gained
 
@@ -185,13 +220,26 @@ class BeamSearch(DecodingStrategy):
             diverse = totals - self.config.diversity_penalty * taken[:, None]
             ranks, index = topk(diverse.flatten(1), count)
             tokens = index % vocabulary
-            candidates.append((totals.flatten(1).gather(1, index), ranks, index // vocabulary + group * width, tokens))
-            continuing = self.is_end(tokens, self.generated.length).long().argsort(stable=True)[:, :width]
-            taken.scatter_add_(1, tokens.gather(1, continuing), torch.ones_like(continuing, dtype=taken.dtype))
+            candidates.append(
+                (
+                    totals.flatten(1).gather(1, index),
+                    ranks,
+                    index // vocabulary + group * width,
+                    tokens,
+                )
+            )
+            continuing = (
+                self.is_end(tokens, self.generated.length).long().argsort(stable=True)[:, :width]
+            )
+            taken.scatter_add_(
+                1, tokens.gather(1, continuing), torch.ones_like(continuing, dtype=taken.dtype)
+            )
         values, ranks, parents, tokens = (torch.stack(x, 1) for x in zip(*candidates, strict=True))
         return values, ranks, parents, tokens
 
-    def _end(self, values: Tensor, parents: Tensor, tokens: Tensor, gained: Tensor, ends: Tensor) -> None:
+    def _end(
+        self, values: Tensor, parents: Tensor, tokens: Tensor, gained: Tensor, ends: Tensor
+    ) -> None:
         """Keep the best of the hypotheses that ended before and those that end now; nothing changes in done slots."""
         if values.device.type == "cpu" and not bool(ends.any()):
             return
@@ -200,18 +248,30 @@ class BeamSearch(DecodingStrategy):
         length = generated.length[:, None, None].expand_as(values)
         now = (values / self._penalty()).masked_fill(~ends, -torch.inf)
         position = (length - 1).flatten(1)[..., None]
-        new_tokens = _select(generated.tokens, parents.flatten(1)).scatter_(2, position, tokens.flatten(1)[..., None])
-        new_log_p = _select(self.log_p, parents.flatten(1)).scatter_(2, position, gained.flatten(1)[..., None])
+        new_tokens = _select(generated.tokens, parents.flatten(1)).scatter_(
+            2, position, tokens.flatten(1)[..., None]
+        )
+        new_log_p = _select(self.log_p, parents.flatten(1)).scatter_(
+            2, position, gained.flatten(1)[..., None]
+        )
 
         def merged(old: Tensor, new: Tensor) -> Tensor:  # (B, G, K / G + candidates, …)
             shape = batch, groups, -1, *old.shape[2:]
             return torch.cat((old.reshape(shape), new.reshape(shape)), 2)
 
         scores = merged(self.ended_score, now.flatten(1))
-        best = torch.where(self.done[:, None, None], torch.arange(width, device=values.device), scores.topk(width)[1])
-        rows = (best + torch.arange(groups, device=best.device)[:, None] * (width + count)).flatten(1)
+        best = torch.where(
+            self.done[:, None, None],
+            torch.arange(width, device=values.device),
+            scores.topk(width)[1],
+        )
+        rows = (best + torch.arange(groups, device=best.device)[:, None] * (width + count)).flatten(
+            1
+        )
         self.ended_score = scores.flatten(1).gather(1, rows)
-        self.ended_length = merged(self.ended_length, length.flatten(1)).flatten(1, 2).gather(1, rows)
+        self.ended_length = (
+            merged(self.ended_length, length.flatten(1)).flatten(1, 2).gather(1, rows)
+        )
         self.ended_tokens = _select(merged(self.ended_tokens, new_tokens).flatten(1, 2), rows)
         self.ended_log_p = _select(merged(self.ended_log_p, new_log_p).flatten(1, 2), rows)
 
@@ -246,7 +306,11 @@ class BeamSearch(DecodingStrategy):
         numbers = torch.cat((lengths[..., None], tokens), 2).tolist()
         values = torch.cat((scores.gather(1, best)[..., None], log_p), 2).tolist()
         return [
-            [self._hypothesis(*each) for each in zip(*beams, strict=True) if each[1][0] > -torch.inf]
+            [
+                self._hypothesis(*each)
+                for each in zip(*beams, strict=True)
+                if each[1][0] > -torch.inf
+            ]
             for beams in zip(numbers, values, strict=True)
         ]
 
@@ -254,7 +318,9 @@ class BeamSearch(DecodingStrategy):
         end = 1 + numbers[0]
         ids = tuple(numbers[1:end])
         ended = self.ends and ids[-1] in self.special_tokens.ends
-        return Hypothesis(ids[:-1] if ended else ids, tuple(values[1:end]), values[0], ids[-1] if ended else None)
+        return Hypothesis(
+            ids[:-1] if ended else ids, tuple(values[1:end]), values[0], ids[-1] if ended else None
+        )
 
 
 @lru_cache(maxsize=64)

@@ -14,12 +14,17 @@ LengthRatio = Annotated[float, Range(0.0, 1000.0)]
 
 @dataclass(frozen=True)
 class DecodeConfig(Config):
-    beam_size: Annotated[int, Range(1.0, 1000.0)] = doc(1, "hypotheses of beam search; 1 is greedy search")
+    beam_size: Annotated[int, Range(1.0, 1000.0)] = doc(
+        1, "hypotheses of beam search; 1 is greedy search"
+    )
     num_hypotheses: Annotated[int, Range(1.0, 10_000.0)] = doc(1, "outputs per input, best first")
     max_length: Annotated[int, Range(1.0, 1_000_000.0)] = doc(
-        200, "largest number of output tokens; learned positions end earlier, except in running text"
+        200,
+        "largest number of output tokens; learned positions end earlier, except in running text",
     )
-    max_length_ratio: LengthRatio | None = doc(None, "largest number of output tokens per source token")
+    max_length_ratio: LengthRatio | None = doc(
+        None, "largest number of output tokens per source token"
+    )
     min_length: Annotated[int, Range(0.0)] = doc(0, "smallest number of output tokens")
     min_length_ratio: LengthRatio = doc(0.0, "smallest number of output tokens per source token")
     length_penalty: float = doc(
@@ -53,19 +58,28 @@ class DecodeConfig(Config):
     temperature: Positive = doc(1.0, "logits are divided by this before sampling")
     top_k: Count | None = doc(None, "sample from the k most likely tokens")
     top_p: Probability | None = doc(
-        None, "sample from the smallest set of tokens with this total probability (https://arxiv.org/abs/1904.09751)"
+        None,
+        "sample from the smallest set of tokens with this total probability (https://arxiv.org/abs/1904.09751)",
     )
-    min_p: Probability | None = doc(None, "sample from tokens with at least this fraction of the largest probability")
+    min_p: Probability | None = doc(
+        None, "sample from tokens with at least this fraction of the largest probability"
+    )
     typical_p: Probability | None = doc(
-        None, "locally typical sampling with this total probability (https://arxiv.org/abs/2202.00666)"
+        None,
+        "locally typical sampling with this total probability (https://arxiv.org/abs/2202.00666)",
     )
-    seed: Seed = doc(1, "seed of sampling; the draws of an input depend on it and on the input's position alone")
+    seed: Seed = doc(
+        1, "seed of sampling; the draws of an input depend on it and on the input's position alone"
+    )
     logits_processors: tuple[Annotated[str, LOGITS_PROCESSORS], ...] | None = doc(
         None, "registered logits processors, applied in this order"
     )
-    precision: Literal["float32", "bfloat16"] = doc("float32", "precision of linear layers on a GPU")
+    precision: Literal["float32", "bfloat16"] = doc(
+        "float32", "precision of linear layers on a GPU"
+    )
     quantization: Literal["int8"] | None = doc(
-        None, "store weights in int8, where processor and decoder support it: faster, slightly different outputs"
+        None,
+        "store weights in int8, where processor and decoder support it: faster, slightly different outputs",
     )
     shortlist: bool = doc(
         False,
@@ -82,20 +96,34 @@ class DecodeConfig(Config):
     def conflicts(self) -> Iterator[Problem]:
         if self.num_hypotheses > self.beam_size and not self.sample:
             most = f"at most beam_size = {self.beam_size}"
-            yield Problem("num_hypotheses", most, str(self.num_hypotheses), "Raise beam_size, or sample.")
+            yield Problem(
+                "num_hypotheses", most, str(self.num_hypotheses), "Raise beam_size, or sample."
+            )
         if self.sample and self.beam_size > 1:
             yield Problem("sample", "false with a beam", "true", "Choose one of the two.")
         if self.sample and self.coverage_penalty:
-            yield Problem("coverage_penalty", "0 for samples, which are not ranked", "more", "Use a beam.")
+            yield Problem(
+                "coverage_penalty", "0 for samples, which are not ranked", "more", "Use a beam."
+            )
         if self.beam_size % self.beam_groups:
             wanted = f"a divisor of beam_size = {self.beam_size}"
             yield Problem("beam_groups", wanted, str(self.beam_groups), "Change one of the two.")
         if not self.sample:
             for key in ("top_k", "top_p", "min_p", "typical_p"):
                 if getattr(self, key) is not None:
-                    yield Problem(key, "nothing without sample = true", repr(getattr(self, key)), "Set sample.")
+                    yield Problem(
+                        key,
+                        "nothing without sample = true",
+                        repr(getattr(self, key)),
+                        "Set sample.",
+                    )
         if self.temperature == 0:
-            yield Problem("temperature", "a number above 0", "0.0", "sample = false takes the most likely token.")
+            yield Problem(
+                "temperature",
+                "a number above 0",
+                "0.0",
+                "sample = false takes the most likely token.",
+            )
         if self.min_length > self.max_length:
             most = f"at most max_length = {self.max_length}"
             yield Problem("min_length", most, str(self.min_length), "Change one of the two.")

@@ -30,7 +30,9 @@ class ConstrainedSlot:
     ends: tuple[int, ...]  # the end tokens, where they end an output
     wait: int  # steps until the prefix is generated
     budget: int  # tokens that may follow
-    forced: set[int] = field(default_factory=set)  # hypotheses that are being made to complete a phrase
+    forced: set[int] = field(
+        default_factory=set
+    )  # hypotheses that are being made to complete a phrase
 
     def allows(self, state: AutomatonState, token: int) -> bool:
         """Whether the phrases can still be completed after this token."""
@@ -47,7 +49,14 @@ class RequiredPhrases:
         self.slots: dict[int, ConstrainedSlot] = {}
 
     def admit(
-        self, slot: int, automaton: PhraseAutomaton, state: AutomatonState, *, beams: int, prefix: int, budget: int
+        self,
+        slot: int,
+        automaton: PhraseAutomaton,
+        state: AutomatonState,
+        *,
+        beams: int,
+        prefix: int,
+        budget: int,
     ) -> None:
         """A request begins: `state` is that after its prefix of so many tokens, which `budget` tokens may follow."""
         self.slots[slot] = ConstrainedSlot(automaton, [state] * beams, self.ends, prefix, budget)
@@ -66,19 +75,26 @@ class RequiredPhrases:
             slot.wait = max(0, slot.wait - 1)
         return active
 
-    def follow(self, slots: list[int], tokens: Int[Tensor, "B K"], parents: Int[Tensor, "B K"] | None) -> None:
+    def follow(
+        self, slots: list[int], tokens: Int[Tensor, "B K"], parents: Int[Tensor, "B K"] | None
+    ) -> None:
         """Advance the states of these slots by the tokens that were chosen."""
         chosen = tokens[slots].tolist()
-        origins = [range(len(row)) for row in chosen] if parents is None else parents[slots].tolist()
+        origins = (
+            [range(len(row)) for row in chosen] if parents is None else parents[slots].tolist()
+        )
         for number, new, old in zip(slots, chosen, origins, strict=True):
             slot = self.slots[number]
             before = [slot.states[parent] for parent in old]
             # A banned token is only chosen for a hypothesis of score −∞, whose state does not matter.
             slot.states = [
-                slot.automaton.after(state, token) or state for state, token in zip(before, new, strict=True)
+                slot.automaton.after(state, token) or state
+                for state, token in zip(before, new, strict=True)
             ]
             slot.budget -= 1
-            slot.forced -= {k for k in slot.forced if sum(slot.states[k].left) < sum(before[k].left)}
+            slot.forced -= {
+                k for k in slot.forced if sum(slot.states[k].left) < sum(before[k].left)
+            }
 
     # Beam search
 
@@ -98,10 +114,12 @@ class RequiredPhrases:
         alive = (scores > -torch.inf).any(-1) | (unprocessed > -torch.inf).any(-1)
         progressing = self._confine(slots, scores, unprocessed, alive.tolist())
         best = scores.max(-1)[1].tolist()  # of each hypothesis
-        top = topk(scores.view(n * groups, -1), min((1 + len(self.ends)) * width, width * vocabulary))[
-            1
-        ].tolist()  # of each group
-        candidates = [(i, parent, token) for i, row in enumerate(best) for parent, token in enumerate(row)]
+        top = topk(
+            scores.view(n * groups, -1), min((1 + len(self.ends)) * width, width * vocabulary)
+        )[1].tolist()  # of each group
+        candidates = [
+            (i, parent, token) for i, row in enumerate(best) for parent, token in enumerate(row)
+        ]
         candidates += [
             (row // groups, row % groups * width + index // vocabulary, index % vocabulary)
             for row, indices in enumerate(top)
@@ -114,9 +132,12 @@ class RequiredPhrases:
             if score > -torch.inf:
                 pools[i][parent // width][parent, token] = score
         chosen = [
-            self._allocate(self.slots[slot], pool, width, config) for slot, pool in zip(slots, pools, strict=True)
+            self._allocate(self.slots[slot], pool, width, config)
+            for slot, pool in zip(slots, pools, strict=True)
         ]
-        columns = torch.tensor(chosen, dtype=torch.float64, device=scores.device)  # (n, G, candidates, 3)
+        columns = torch.tensor(
+            chosen, dtype=torch.float64, device=scores.device
+        )  # (n, G, candidates, 3)
         return columns[..., 0].to(scores.dtype), columns[..., 1].long(), columns[..., 2].long()
 
     def _confine(
@@ -151,7 +172,9 @@ class RequiredPhrases:
         """Exclude tokens after which the phrases exceed the budget, in one hypothesis's scores, in place."""
         automaton, budget = slot.automaton, slot.budget - 1
         known = torch.tensor(automaton.tokens, device=scores.device)
-        fit = torch.tensor([automaton.fits(automaton.after(state, token), budget) for token in automaton.tokens])
+        fit = torch.tensor(
+            [automaton.fits(automaton.after(state, token), budget) for token in automaton.tokens]
+        )
         kept = scores[known].masked_fill(~fit.to(scores.device), -torch.inf)
         ends = list(self.ends)
         kept_ends = scores[ends].clone()
@@ -162,7 +185,12 @@ class RequiredPhrases:
         scores[known] = kept
         scores[ends] = kept_ends
         plan = automaton.plan(state)
-        if plan and plan[0] != OTHER and len(plan) > budget and float(scores[plan[0]]) == -torch.inf:
+        if (
+            plan
+            and plan[0] != OTHER
+            and len(plan) > budget
+            and float(scores[plan[0]]) == -torch.inf
+        ):
             scores[plan[0]] = unprocessed[plan[0]]
 
     def _allocate(
@@ -172,7 +200,9 @@ class RequiredPhrases:
         chosen, taken = [], dict[int, int]()
         lengths = width, max(1, len(self.ends)) * width
         for pool in pools:
-            order = sorted(pool, key=lambda it: config.diversity_penalty * taken.get(it[1], 0) - pool[it])
+            order = sorted(
+                pool, key=lambda it: config.diversity_penalty * taken.get(it[1], 0) - pool[it]
+            )
             complete = [it for it in order if slot.budget == 1 or slot.states[it[0]].met]
             ended = [it for it in complete[:width] if slot.budget == 1 or it[1] in self.ends]
             going = self._by_progress(slot, [it for it in order if it[1] not in self.ends], width)
@@ -180,25 +210,37 @@ class RequiredPhrases:
                 taken[token] = taken.get(token, 0) + 1
             row: list[tuple[float, int, int]] = []
             for these, length in zip((ended, going), lengths, strict=True):
-                row += [(pool[it], *it) for it in these] + [(-torch.inf, 0, self.pad)] * (length - len(these))
+                row += [(pool[it], *it) for it in these] + [(-torch.inf, 0, self.pad)] * (
+                    length - len(these)
+                )
             chosen.append(row)
         return chosen
 
     @staticmethod
-    def _by_progress(slot: ConstrainedSlot, order: list[tuple[int, int]], width: int) -> list[tuple[int, int]]:
+    def _by_progress(
+        slot: ConstrainedSlot, order: list[tuple[int, int]], width: int
+    ) -> list[tuple[int, int]]:
         """The best candidate of each bank in turn, most completed bank first, until `width` are chosen."""
         banks: dict[int, list[tuple[int, int]]] = {}
         for parent, token in order:
             state = slot.automaton.after(slot.states[parent], token)
             if state is not None:
                 banks.setdefault(slot.automaton.progress(state), []).append((parent, token))
-        turns = [(turn, -progress, it) for progress, bank in banks.items() for turn, it in enumerate(bank)]
+        turns = [
+            (turn, -progress, it)
+            for progress, bank in banks.items()
+            for turn, it in enumerate(bank)
+        ]
         return [it for _, _, it in sorted(turns, key=lambda one: one[:2])[:width]]
 
     # Greedy search and sampling
 
     def correct(
-        self, slots: list[int], tokens: Int[Tensor, "B K"], scores: Float[Tensor, "B K V"], ended: Bool[Tensor, "B K"]
+        self,
+        slots: list[int],
+        tokens: Int[Tensor, "B K"],
+        scores: Float[Tensor, "B K V"],
+        ended: Bool[Tensor, "B K"],
     ) -> None:
         """Replace, in place, tokens that would end too early or exceed the budget."""
         chosen, skipped = tokens[slots].tolist(), ended[slots].tolist()
@@ -212,7 +254,9 @@ class RequiredPhrases:
                 if k in slot.forced or not slot.allows(state, chosen[i][k]):
                     tokens[number, k] = self._replacement(slot, state, scores[number, k])
 
-    def _replacement(self, slot: ConstrainedSlot, state: AutomatonState, scores: Float[Tensor, " V"]) -> int:
+    def _replacement(
+        self, slot: ConstrainedSlot, state: AutomatonState, scores: Float[Tensor, " V"]
+    ) -> int:
         """The next token of the plan that completes the phrases; where that is any other token, the best."""
         plan = slot.automaton.plan(state) or (OTHER,)
         if plan[0] != OTHER:

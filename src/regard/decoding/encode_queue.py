@@ -31,7 +31,9 @@ class EncodeQueue:
 
     def encode(self) -> None:
         """Encode the next requests."""
-        most = self.plan.slots if self.plan.limits.queued else len(self.requests)  # the slots depend on the engine
+        most = (
+            self.plan.slots if self.plan.limits.queued else len(self.requests)
+        )  # the slots depend on the engine
         chosen = list(range(self.next, min(self.next + most, len(self.requests))))
         self.next += len(chosen)
         self.encode_these(chosen)
@@ -39,14 +41,19 @@ class EncodeQueue:
     def encode_these(self, indices: list[int]) -> None:
         """Encode these requests, which are next in the queue."""
         self.encoded = indices
-        sources, task = [self.requests[index].request.source for index in self.encoded], self.plan.task
+        sources, task = (
+            [self.requests[index].request.source for index in self.encoded],
+            self.plan.task,
+        )
         if sources[0] is None:
             return
         int8 = task.config.quantization == "int8"
         if self.each_alone:
             self.memory = engines.encode_each(task.model, sources, task.collate, int8=int8)
         else:
-            self.memory = engines.encode(task.model, task.collate(sources), half=self.plan.half, int8=int8)
+            self.memory = engines.encode(
+                task.model, task.collate(sources), half=self.plan.half, int8=int8
+            )
 
     def take_memory(self) -> Memory | None:
         """The memory of all encoded requests, which leave the queue."""
@@ -59,7 +66,9 @@ class EncodeQueue:
         total, waiting, self.encoded = len(self.encoded), self.encoded, self.encoded[count:]
         state = self.state
         if state is None:
-            state = self.plan.start(self.memory, total, capacity, [self.requests[index] for index in waiting])
+            state = self.plan.start(
+                self.memory, total, capacity, [self.requests[index] for index in waiting]
+            )
         self.memory = self.state = None
         if self.encoded:
             first, rest = torch.arange(total, device=self.plan.device).tensor_split([count])

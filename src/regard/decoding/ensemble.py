@@ -29,7 +29,9 @@ class EnsembleState(DecoderState):
         return EnsembleState([state.follow(parents) for state in self.members])
 
     def admit(self, slots: Slots, fresh: "EnsembleState") -> "EnsembleState":
-        return EnsembleState([mine.admit(slots, new) for mine, new in zip(self.members, fresh.members, strict=True)])
+        return EnsembleState(
+            [mine.admit(slots, new) for mine, new in zip(self.members, fresh.members, strict=True)]
+        )
 
 
 @dataclass(frozen=True)
@@ -63,15 +65,22 @@ class EnsembleDecoder(Decoder[EnsembleState]):
         self.extrapolates = all(member.extrapolates for member in members)
 
     def hidden(
-        self, targets: Int[Tensor, "B T"], memory: Memory | None = None, packing: Packing | None = None
+        self,
+        targets: Int[Tensor, "B T"],
+        memory: Memory | None = None,
+        packing: Packing | None = None,
     ) -> Float[Tensor, "*lead W"]:
         raise NotImplementedError("the members of an ensemble have no common hidden states")
 
-    def forward(self, targets: Int[Tensor, "B T"], memory: Memory | None = None) -> Float[Tensor, "B T V"]:
+    def forward(
+        self, targets: Int[Tensor, "B T"], memory: Memory | None = None
+    ) -> Float[Tensor, "B T V"]:
         members = zip(self.members, self._memories(memory), strict=True)
         return _mean([member(targets, each) for member, each in members])
 
-    def start(self, memory: Memory | None, *, batch: int, capacity: int, beams: int = 1) -> EnsembleState:
+    def start(
+        self, memory: Memory | None, *, batch: int, capacity: int, beams: int = 1
+    ) -> EnsembleState:
         members = zip(self.members, self._memories(memory), strict=True)
         sizes = {"batch": batch, "capacity": capacity, "beams": beams}
         return EnsembleState([member.start(each, **sizes) for member, each in members])
@@ -82,8 +91,13 @@ class EnsembleDecoder(Decoder[EnsembleState]):
         assert isinstance(memory, EnsembleMemory)
         return memory.members
 
-    def step(self, tokens: Int[Tensor, " BK"], state: EnsembleState) -> tuple[Float[Tensor, "BK V"], EnsembleState]:
-        steps = [member.step(tokens, each) for member, each in zip(self.members, state.members, strict=True)]
+    def step(
+        self, tokens: Int[Tensor, " BK"], state: EnsembleState
+    ) -> tuple[Float[Tensor, "BK V"], EnsembleState]:
+        steps = [
+            member.step(tokens, each)
+            for member, each in zip(self.members, state.members, strict=True)
+        ]
         return _mean([logits for logits, _ in steps]), EnsembleState([moved for _, moved in steps])
 
 
@@ -96,7 +110,9 @@ class Ensemble(Seq2Seq):
         members = [member for model in models if (member := model.as_seq2seq()) is not None]
         if not models or len(members) < len(models):
             got = ", ".join(type(model).__name__ for model in models) or "none"
-            raise InvalidArgument("models", wanted="models that give sequences", got=got, remedy="Leave others out.")
+            raise InvalidArgument(
+                "models", wanted="models that give sequences", got=got, remedy="Leave others out."
+            )
         sizes = [len(model.decoder.project.weight) for model in members]
         encoders = [model.encoder for model in members if model.encoder is not None]
         if len(set(sizes)) > 1 or len(encoders) not in (0, len(models)):
@@ -107,7 +123,8 @@ class Ensemble(Seq2Seq):
                 remedy="Train them on the same data.",
             )
         super().__init__(
-            EnsembleEncoder(encoders) if encoders else None, EnsembleDecoder([model.decoder for model in members])
+            EnsembleEncoder(encoders) if encoders else None,
+            EnsembleDecoder([model.decoder for model in members]),
         )
 
 
@@ -121,7 +138,9 @@ class ClassifierEnsemble(Classifier):
         members = [member for model in models if (member := model.as_classifier()) is not None]
         if not models or len(members) < len(models):
             got = ", ".join(type(model).__name__ for model in models) or "none"
-            raise InvalidArgument("models", wanted="models that give labels", got=got, remedy="Leave others out.")
+            raise InvalidArgument(
+                "models", wanted="models that give labels", got=got, remedy="Leave others out."
+            )
         Model.__init__(self)  # each member has its own pool and linear layer
         self.encoder = EnsembleEncoder([member.encoder for member in members])
         self.members = TypedModuleList[Classifier](members)

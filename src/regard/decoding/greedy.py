@@ -25,7 +25,9 @@ class GreedySearch(DecodingStrategy):
         super().__post_init__()
         self.normalized = self.scored or self.config.sample or not self.masks_only
         tokens = self.generated.tokens  # (B, K, T)
-        self.log_p = tokens.new_zeros(tokens.shape if self.scored else (*tokens.shape[:2], 0), dtype=torch.float32)
+        self.log_p = tokens.new_zeros(
+            tokens.shape if self.scored else (*tokens.shape[:2], 0), dtype=torch.float32
+        )
         self.ended = tokens.new_zeros(tokens.shape[:2], dtype=torch.bool)
         self.stream = tokens.new_zeros(tokens.shape[:2])  # of random numbers
         self.seed = tokens.new_zeros(1)  # a tensor, which a CUDA graph reads
@@ -58,8 +60,13 @@ class GreedySearch(DecodingStrategy):
             processor(scores, generated)
         fusible = not self.normalized and self.required is None and not special.other_ends
         if fusible and (gpu := kernels(scores)) is not None:
-            end, buffers = special.end if self.ends else -1, (generated.tokens, generated.length, generated.prompt)
-            fused: Tensor = gpu.greedy_step(scores, *buffers, self.limit, self.ended, self.done, end, special.pad)
+            end, buffers = (
+                special.end if self.ends else -1,
+                (generated.tokens, generated.length, generated.prompt),
+            )
+            fused: Tensor = gpu.greedy_step(
+                scores, *buffers, self.limit, self.ended, self.done, end, special.pad
+            )
             return fused, None
         if self.config.sample:
             steps = generated.length[:, None].expand_as(self.stream)
@@ -86,16 +93,23 @@ class GreedySearch(DecodingStrategy):
     def hypotheses(self, slots: Slots) -> list[list[Hypothesis]]:
         generated, (_, beams, size) = self.generated, self.generated.tokens.shape
         lengths = generated.length[slots, None], generated.prompt[slots, None]
-        numbers = torch.cat((*lengths, generated.tokens[slots].flatten(1)), 1).tolist()  # one copy from a GPU
+        numbers = torch.cat(
+            (*lengths, generated.tokens[slots].flatten(1)), 1
+        ).tolist()  # one copy from a GPU
         log_p = self.log_p[slots].tolist() if self.scored else [[[]] * beams] * len(numbers)
         begins = range(2, 2 + beams * size, size)  # after length and prompt
         ends = self.special_tokens.ends if self.ends else ()
         return [
-            [self._hypothesis(row[k : k + row[0]], each, row[1], ends) for k, each in zip(begins, own, strict=True)]
+            [
+                self._hypothesis(row[k : k + row[0]], each, row[1], ends)
+                for k, each in zip(begins, own, strict=True)
+            ]
             for row, own in zip(numbers, log_p, strict=True)
         ]
 
-    def _hypothesis(self, tokens: list[int], log_p: list[float], prompt: int, ends: tuple[int, ...]) -> Hypothesis:
+    def _hypothesis(
+        self, tokens: list[int], log_p: list[float], prompt: int, ends: tuple[int, ...]
+    ) -> Hypothesis:
         end = None
         if stops := [tokens.index(token, prompt) for token in ends if token in tokens[prompt:]]:
             end = tokens[min(stops)]

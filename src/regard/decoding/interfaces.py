@@ -12,15 +12,21 @@ from regard.core.shapes import Float, Int, Tensor
 if TYPE_CHECKING:
     from regard.decoding.request import Request
 
-Scores = Float[Tensor, "B K V"]  # log-probabilities or logits of the next token of K hypotheses in each of B slots
+Scores = Float[
+    Tensor, "B K V"
+]  # log-probabilities or logits of the next token of K hypotheses in each of B slots
 
 
 class Hypothesis(NamedTuple):
     """One output of a request."""
 
     tokens: tuple[int, ...]  # without the end token
-    log_probabilities: tuple[float, ...] | None  # of each token and of the end token, where there is one
-    score: float | None  # the sum of the log-probabilities after the length penalty, by which outputs are ranked
+    log_probabilities: (
+        tuple[float, ...] | None
+    )  # of each token and of the end token, where there is one
+    score: (
+        float | None
+    )  # the sum of the log-probabilities after the length penalty, by which outputs are ranked
     end: int | None  # the end token that ended it; None: at the maximum length
 
     @property
@@ -52,10 +58,14 @@ def finish_reason(tokens: Sequence[int], *, ended: bool) -> FinishReason:
 class GeneratedTokens:
     """The tokens of every hypothesis so far, and the limits of each slot."""
 
-    tokens: Int[Tensor, "B K T"]  # padded; one position more than the maximum, written by steps after the end
+    tokens: Int[
+        Tensor, "B K T"
+    ]  # padded; one position more than the maximum, written by steps after the end
     length: Int[Tensor, " B"]  # tokens so far
     min_length: Int[Tensor, " B"]
-    prompt: Int[Tensor, " B"]  # tokens of the prefix that are a language model's prompt: no part of the output
+    prompt: Int[
+        Tensor, " B"
+    ]  # tokens of the prefix that are a language model's prompt: no part of the output
     prefix: Int[Tensor, "B P"]  # tokens that the output begins with; −1 after the last of them
 
     def keep(self, slots: Int[Tensor, " n"]) -> "GeneratedTokens":
@@ -69,8 +79,12 @@ class GeneratedTokens:
 
     def last(self, count: int) -> Int[Tensor, "B K count"]:
         """The last `count` tokens; −1 for positions before the first."""
-        positions = self.length[:, None] - count + torch.arange(count, device=self.length.device)  # (B, count)
-        tokens = self.tokens.gather(2, positions.clamp(min=0)[:, None].expand(-1, self.tokens.shape[1], -1))
+        positions = (
+            self.length[:, None] - count + torch.arange(count, device=self.length.device)
+        )  # (B, count)
+        tokens = self.tokens.gather(
+            2, positions.clamp(min=0)[:, None].expand(-1, self.tokens.shape[1], -1)
+        )
         return tokens.masked_fill((positions < 0)[:, None], -1)
 
 
@@ -84,7 +98,11 @@ class LoopMasks(NamedTuple):
     def __or__(self, other: "LoopMasks") -> "LoopMasks":
         """What either of two excludes: a token that repeats an n-gram repeats all shorter ones at its end."""
         sizes = [each.no_repeat_ngram_size for each in (self, other) if each.no_repeat_ngram_size]
-        return LoopMasks(self.suppressed + other.suppressed, min(sizes, default=0), self.allow_end or other.allow_end)
+        return LoopMasks(
+            self.suppressed + other.suppressed,
+            min(sizes, default=0),
+            self.allow_end or other.allow_end,
+        )
 
 
 class LogitsProcessor(ABC):
@@ -108,7 +126,9 @@ class LogitsProcessor(ABC):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        if "__call__" in vars(cls) and "loop_masks" not in vars(cls):  # those of its parent are of another call
+        if "__call__" in vars(cls) and "loop_masks" not in vars(
+            cls
+        ):  # those of its parent are of another call
             cls.loop_masks = LogitsProcessor.loop_masks  # type: ignore[method-assign]
 
     @abstractmethod

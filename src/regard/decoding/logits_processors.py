@@ -90,7 +90,9 @@ class SavePrefix(LogitsProcessor):
 
     def __call__(self, scores: Scores, generated: GeneratedTokens) -> None:
         length, prefix = generated.length[:, None], generated.prefix
-        token = prefix.gather(1, length.clamp(max=prefix.shape[1] - 1)).masked_fill(length >= prefix.shape[1], -1)
+        token = prefix.gather(1, length.clamp(max=prefix.shape[1] - 1)).masked_fill(
+            length >= prefix.shape[1], -1
+        )
         self.active = (token >= 0)[..., None]
         self.tokens = token.clamp(min=0)[..., None].expand(-1, scores.shape[1], -1)
         self.scores = scores.gather(2, self.tokens)
@@ -128,7 +130,9 @@ class NoRepeatNgram(LogitsProcessor):
         if generated.tokens.shape[2] < self.size:
             return
         ngrams = generated.tokens.unfold(2, self.size, 1)  # (B, K, N, size)
-        repeats = (ngrams[..., :-1] == generated.last(self.size - 1)[:, :, None]).all(-1)  # (B, K, N)
+        repeats = (ngrams[..., :-1] == generated.last(self.size - 1)[:, :, None]).all(
+            -1
+        )  # (B, K, N)
         ends = torch.arange(self.size, generated.tokens.shape[2] + 1, device=repeats.device)
         repeats &= (ends <= generated.length[:, None])[:, None]  # (B, 1, N): not of padding
         exclude(scores, ngrams[..., -1], repeats)
@@ -154,8 +158,12 @@ class BannedPhrases(LogitsProcessor):
     recordable = masks_only = per_slot = True
 
     def __init__(self, slots: int, phrases: int, longest: int, device: torch.device) -> None:
-        self.phrases = torch.full((slots, phrases, longest), -1, device=device)  # right-aligned; −1 matches any token
-        self.since = torch.full((slots, phrases), NEVER, device=device)  # tokens; NEVER where there is no phrase
+        self.phrases = torch.full(
+            (slots, phrases, longest), -1, device=device
+        )  # right-aligned; −1 matches any token
+        self.since = torch.full(
+            (slots, phrases), NEVER, device=device
+        )  # tokens; NEVER where there is no phrase
 
     def admit(self, slot: int, request: "Request") -> None:
         bans, longest, device = request.bans, self.phrases.shape[2], self.phrases.device
@@ -168,7 +176,10 @@ class BannedPhrases(LogitsProcessor):
         self.phrases, self.since = self.phrases[slots], self.since[slots]
 
     def __call__(self, scores: Scores, generated: GeneratedTokens) -> None:
-        before, token = self.phrases[:, None, :, :-1], self.phrases[:, :, -1].clamp(min=0)  # (B, 1, P, L − 1), (B, P)
+        before, token = (
+            self.phrases[:, None, :, :-1],
+            self.phrases[:, :, -1].clamp(min=0),
+        )  # (B, 1, P, L − 1), (B, P)
         last = generated.last(before.shape[-1])[:, :, None]  # (B, K, 1, L − 1)
         active = (generated.length[:, None] >= self.since)[:, None]  # (B, 1, P)
         begun = ((before == last) | (before < 0)).all(-1) & active  # (B, K, P)

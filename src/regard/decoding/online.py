@@ -33,10 +33,16 @@ class OnlineSearch(SearchBatch):
     def __init__(self, task: SearchTask, limits: BatchLimits, slots: int) -> None:
         self.task, self.slots, self.requests, self.read = task, slots, {}, {}
         self.plan = BatchPlan(task, limits._replace(queued=True), slots)
-        self.queue = EncodeQueue(self.plan, self.requests, each_alone=self.plan.device.type == "cpu")
+        self.queue = EncodeQueue(
+            self.plan, self.requests, each_alone=self.plan.device.type == "cpu"
+        )
         self.occupants, self.step, self.done = [], 0, None
-        self.ahead = self.plan.recorded  # whether steps are begun before the results of those before them are read
-        self.interrupt = Interrupt()  # ends `advance` after its current step; may be set in any thread
+        self.ahead = (
+            self.plan.recorded
+        )  # whether steps are begun before the results of those before them are read
+        self.interrupt = (
+            Interrupt()
+        )  # ends `advance` after its current step; may be set in any thread
         self.microseconds = LOOP_MICROSECONDS  # after which `advance` ends, at the end of a step
         self.loops = False  # whether steps are those of a compiled loop
         self._next = 0
@@ -66,9 +72,9 @@ class OnlineSearch(SearchBatch):
         memory = self.queue.memory
         if self.plan.static and memory is not None and memory.states.shape[1] > self.sizes.source:
             self.pool_key = None  # the buffers grow, and are not those of this key any more
-        done = (
-            self.done
-        )  # of the slots that were occupied before: a search that is never full is admitted to at any step
+        # The flags of the slots that were occupied before: a search that is never full is admitted
+        # to at any step.
+        done = self.done
         self._admit(free[: len(numbers)])
         self.done = done
         return numbers
@@ -86,12 +92,22 @@ class OnlineSearch(SearchBatch):
         if self.ahead and several:
             return {}, self._advance_ahead()
         with autocast(self.plan.half):
-            self.step += self.buffers.steps_until(self._bounds() if several else LoopBounds(1, self.slots))
+            self.step += self.buffers.steps_until(
+                self._bounds() if several else LoopBounds(1, self.slots)
+            )
         self.done, last = None, dict[int, int]()
         if watched or watched is None:
             tokens = self.buffers.tokens[:, 0].tolist()
-            numbers = [(slot, occupant[0]) for slot, occupant in enumerate(self.occupants) if occupant is not None]
-            last = {number: tokens[slot] for slot, number in numbers if watched is None or number in watched}
+            numbers = [
+                (slot, occupant[0])
+                for slot, occupant in enumerate(self.occupants)
+                if occupant is not None
+            ]
+            last = {
+                number: tokens[slot]
+                for slot, number in numbers
+                if watched is None or number in watched
+            }
         return last, self._left(self.buffers.strategy.done.tolist(), self.step)
 
     def _advance_ahead(self) -> Finished:
@@ -112,7 +128,10 @@ class OnlineSearch(SearchBatch):
 
     def _left(self, done: list[bool], step: int) -> Finished:
         """The requests in slots that were done at this step, which leave the search, and their hypotheses."""
-        known = [flag and each is not None and each[1] < step for flag, each in zip(done, self.occupants, strict=True)]
+        known = [
+            flag and each is not None and each[1] < step
+            for flag, each in zip(done, self.occupants, strict=True)
+        ]
         results = [(self._leave(slot), hypotheses) for slot, hypotheses in self._finished(known)]
         self._shrink()
         return results
@@ -130,8 +149,14 @@ class OnlineSearch(SearchBatch):
     @torch.inference_mode()
     def finish(self, number: int) -> list[Hypothesis]:
         """End a request as it is, by greedy search or sampling; its hypotheses so far."""
-        slot = next(slot for slot, each in enumerate(self.occupants) if each is not None and each[0] == number)
-        (hypotheses,) = self.buffers.strategy.hypotheses(torch.tensor([slot], device=self.plan.device))
+        slot = next(
+            slot
+            for slot, each in enumerate(self.occupants)
+            if each is not None and each[0] == number
+        )
+        (hypotheses,) = self.buffers.strategy.hypotheses(
+            torch.tensor([slot], device=self.plan.device)
+        )
         self.cancel(number)
         return hypotheses
 

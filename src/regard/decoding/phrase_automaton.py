@@ -34,7 +34,9 @@ class Phrase:
 class AutomatonState(NamedTuple):
     node: Run  # the longest suffix of the output that begins a run
     left: tuple[int, ...]  # how often each phrase is still required
-    just: tuple[int, ...] = ()  # phrases completed by the last token, which a continuation would undo
+    just: tuple[
+        int, ...
+    ] = ()  # phrases completed by the last token, which a continuation would undo
 
     @property
     def met(self) -> bool:
@@ -48,12 +50,20 @@ class PhraseAutomaton:
     """
 
     def __init__(
-        self, required: Sequence[Phrase], banned: Sequence[Run], reserved: Collection[int | None] = ()
+        self,
+        required: Sequence[Phrase],
+        banned: Sequence[Run],
+        reserved: Collection[int | None] = (),
     ) -> None:
-        for name, runs in (("required", [run for phrase in required for run in phrase.runs]), ("banned", banned)):
+        for name, runs in (
+            ("required", [run for phrase in required for run in phrase.runs]),
+            ("banned", banned),
+        ):
             if (longest := max(map(len, runs), default=0)) > LONGEST:
                 got, remedy = f"one of {longest:,}", "Give shorter ones."
-                raise InvalidArgument(name, wanted=f"phrases of at most {LONGEST} tokens", got=got, remedy=remedy)
+                raise InvalidArgument(
+                    name, wanted=f"phrases of at most {LONGEST} tokens", got=got, remedy=remedy
+                )
         counts = Counter(required)
         self.phrases, self.banned = list(counts), set(banned)
         for phrase in self.phrases:
@@ -61,7 +71,9 @@ class PhraseAutomaton:
         runs = [*(run for phrase in self.phrases for run in phrase.runs), *banned]
         self.tokens = sorted({token for run in runs for token in run} - {BEGINNING})
         self.prefixes = {run[:size] for run in runs for size in range(len(run))}
-        self.sizes = [min(len(run) for run in phrase.runs if run[0] != BEGINNING) for phrase in self.phrases]
+        self.sizes = [
+            min(len(run) for run in phrase.runs if run[0] != BEGINNING) for phrase in self.phrases
+        ]
         # Another token between two phrases may be needed: side by side they may contain a banned run, or merge words.
         self.gap = int(bool(banned) or any(phrase.continuations for phrase in self.phrases))
         self.left = tuple(counts.values())
@@ -73,18 +85,34 @@ class PhraseAutomaton:
         for run in phrase.runs:
             bare = run[1:] if run[:1] == (BEGINNING,) else run
             if not bare or BEGINNING in bare or set(bare) & set(reserved):
-                raise refuse(wanted="the tokens of words", got=str(list(run)), remedy="Leave out special tokens.")
-            parts = (run[start:stop] for start in range(len(run)) for stop in range(start + 1, len(run) + 1))
+                raise refuse(
+                    wanted="the tokens of words",
+                    got=str(list(run)),
+                    remedy="Leave out special tokens.",
+                )
+            parts = (
+                run[start:stop]
+                for start in range(len(run))
+                for stop in range(start + 1, len(run) + 1)
+            )
             part = next((part for part in parts if part in self.banned), None)
             if part is not None:
                 got = f"tokens {list(run)}, of which {list(part)} are banned"
-                raise refuse(wanted="nothing that is banned", got=got, remedy="Require it or ban it.")
+                raise refuse(
+                    wanted="nothing that is banned", got=got, remedy="Require it or ban it."
+                )
         if all(run[0] == BEGINNING for run in phrase.runs):
-            raise refuse(wanted="a run for any position", got="runs for the start", remedy="Leave out BEGINNING.")
+            raise refuse(
+                wanted="a run for any position",
+                got="runs for the start",
+                remedy="Leave out BEGINNING.",
+            )
 
     def read(self, prefix: Sequence[int], *, begins: bool) -> AutomatonState:
         """The state after a forced prefix, in which bans are ignored. `begins`: it is at the start of the output."""
-        state = AutomatonState((BEGINNING,) if begins and (BEGINNING,) in self.prefixes else (), self.left)
+        state = AutomatonState(
+            (BEGINNING,) if begins and (BEGINNING,) in self.prefixes else (), self.left
+        )
         for token in prefix:
             state = self._next(state, token)
         return state
@@ -121,13 +149,21 @@ class PhraseAutomaton:
 
     def following(self, state: AutomatonState) -> set[int]:
         """The tokens that begin or continue a required phrase."""
-        return {run[0] for number, left in enumerate(state.left) if left for run in self.completions(state, number)}
+        return {
+            run[0]
+            for number, left in enumerate(state.left)
+            if left
+            for run in self.completions(state, number)
+        }
 
     def progress(self, state: AutomatonState) -> int:
         """Minus the number of required tokens still missing, with one begun phrase counted in part."""
         open_ = [number for number, left in enumerate(state.left) if left]
         missing = sum(state.left[number] * self.sizes[number] for number in open_)
-        begun = max((self.sizes[number] - len(self.completions(state, number)[0]) for number in open_), default=0)
+        begun = max(
+            (self.sizes[number] - len(self.completions(state, number)[0]) for number in open_),
+            default=0,
+        )
         return begun - missing
 
     def upper_bound(self, state: AutomatonState) -> int:
@@ -182,17 +218,24 @@ class PhraseAutomaton:
             if order is not None:
                 open_ = [next((number for number in order if state.left[number]), open_[0])]
                 order = order[order.index(open_[0]) + 1 :] if open_[0] in order else []
-            steps = [step for number in open_ if (step := self._complete_one(state, number)) is not None]
+            steps = [
+                step for number in open_ if (step := self._complete_one(state, number)) is not None
+            ]
             if not steps:
                 return None
             run, state = min(steps, key=lambda step: len(step[0]))
             plan += run
         return plan
 
-    def _complete_one(self, state: AutomatonState, number: int) -> tuple[Run, AutomatonState] | None:
+    def _complete_one(
+        self, state: AutomatonState, number: int
+    ) -> tuple[Run, AutomatonState] | None:
         """The first run that completes a phrase without a banned run, and the state after it."""
         runs = self.completions(state, number)
-        for run in (*runs, *((OTHER, *run) for run in self.completions(AutomatonState((), state.left), number))):
+        for run in (
+            *runs,
+            *((OTHER, *run) for run in self.completions(AutomatonState((), state.left), number)),
+        ):
             following: AutomatonState | None = state
             for token in run:
                 following = None if following is None else self.after(following, token)

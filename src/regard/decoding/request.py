@@ -22,7 +22,9 @@ from regard.model.transformer import TransformerDecoder
 if TYPE_CHECKING:
     from regard.decoding.shortlist import Shortlist
 
-Constraint = tuple[PhraseAutomaton, AutomatonState]  # of the required phrases, and its state after the prefix
+Constraint = tuple[
+    PhraseAutomaton, AutomatonState
+]  # of the required phrases, and its state after the prefix
 
 
 class Request(NamedTuple):
@@ -32,8 +34,12 @@ class Request(NamedTuple):
     size: int  # tokens or regions of the source
     prefix: Sequence[int] = ()  # tokens that the output begins with
     banned: Sequence[Sequence[int]] = ()  # runs of tokens that the output does not contain
-    required: Sequence[Sequence[int] | Phrase] = ()  # phrases that it contains, each as often as it is listed
-    late: Sequence[tuple[Sequence[int], int]] = ()  # runs that are banned once the output has so many tokens
+    required: Sequence[
+        Sequence[int] | Phrase
+    ] = ()  # phrases that it contains, each as often as it is listed
+    late: Sequence[
+        tuple[Sequence[int], int]
+    ] = ()  # runs that are banned once the output has so many tokens
     given: int = 0  # tokens of the prefix that are a prompt: no part of the output, and free of its constraints
     first: int | None = None  # the token before its first; None: that of the task
     score_prompt: bool = False  # whether the log-probabilities of the prompt's tokens are wanted
@@ -43,7 +49,9 @@ class Request(NamedTuple):
         """Banned runs of tokens, each with the length of the output from which it is banned."""
         return [*((run, 0) for run in self.banned), *self.late] if self.banned or self.late else []
 
-    def max_length(self, config: DecodeConfig, positions: int | None = None, forced: int = 0) -> int:
+    def max_length(
+        self, config: DecodeConfig, positions: int | None = None, forced: int = 0
+    ) -> int:
         """The maximum number of tokens of the output with its prefix; `positions` is the decoder's limit.
 
         The `forced` tokens before the prefix, which every output begins with, count as tokens of the output.
@@ -56,7 +64,9 @@ class Request(NamedTuple):
             return longest
         if forced + len(self.prefix) >= positions:
             wanted = f"at most {positions - 1 - forced} tokens: the decoder has learned {positions} positions"
-            raise InvalidArgument("prefix", wanted=wanted, got=str(len(self.prefix)), remedy="Shorten it.")
+            raise InvalidArgument(
+                "prefix", wanted=wanted, got=str(len(self.prefix)), remedy="Shorten it."
+            )
         return min(longest, positions)
 
     def min_length(self, config: DecodeConfig) -> int:
@@ -93,14 +103,22 @@ class SearchTask:
     model: Seq2Seq
     collate: Callable[[list[Any]], Source]  # makes a batch of the requests' sources
     config: DecodeConfig
-    logits_processors: Sequence[LogitsProcessor] = ()  # applied beside those that the config asks for
+    logits_processors: Sequence[
+        LogitsProcessor
+    ] = ()  # applied beside those that the config asks for
     special_tokens: SpecialTokens = DEFAULT_TOKENS  # of the vocabulary of the outputs
     first: int | None = None  # the token before an output's first; None: the start token
     ends: bool = True  # whether an end token ends an output; if not, it is a token like others
-    rerank: Callable[[Source, Sequence[Hypothesis]], list[Hypothesis]] | None = None  # the whole beam of one source
+    rerank: Callable[[Source, Sequence[Hypothesis]], list[Hypothesis]] | None = (
+        None  # the whole beam of one source
+    )
     scored: bool = False  # whether greedy outputs have log-probabilities
-    context_length: int | None = None  # of the training sequences of a language model; None: not known
-    numbers: Sequence[int] | None = None  # of the requests, on which their random draws depend; None: 0, 1, ...
+    context_length: int | None = (
+        None  # of the training sequences of a language model; None: not known
+    )
+    numbers: Sequence[int] | None = (
+        None  # of the requests, on which their random draws depend; None: 0, 1, ...
+    )
     trace: BeamTrace | None = None  # records the beam search of one request
     shortlist: "Shortlist | None" = None  # where config.shortlist
     workers: int | None = None  # threads that search at once on a CPU; None: as many as useful
@@ -130,7 +148,9 @@ def position_limit(module: nn.Module) -> int | None:
     if isinstance(module, TransformerDecoder):
         return module.input_layer.limit
     modules: list[nn.Module | None] = [module]
-    for one in modules:  # which grows on the way: faster than `Module.modules`, because every search does this
+    for one in (
+        modules
+    ):  # which grows on the way: faster than `Module.modules`, because every search does this
         if one is not None:
             modules += one._modules.values()
     return min((each.limit for each in modules if isinstance(each, Learned)), default=None)

@@ -17,7 +17,9 @@ def filtered(log_p: Float[Tensor, "B K V"], config: DecodeConfig) -> Float[Tenso
         scores = scores.masked_fill(scores < smallest, -torch.inf)
     if config.typical_p is not None:
         normalized = scores.log_softmax(-1)
-        entropy = -(normalized.exp() * normalized.masked_fill(normalized == -torch.inf, 0.0)).sum(-1, keepdim=True)
+        entropy = -(normalized.exp() * normalized.masked_fill(normalized == -torch.inf, 0.0)).sum(
+            -1, keepdim=True
+        )
         scores = _nucleus(scores, (-normalized - entropy).abs(), config.typical_p)
     if config.top_p is not None:
         scores = _nucleus(scores, -scores, config.top_p)

@@ -40,13 +40,18 @@ def search(task: SearchTask, requests: Sequence[Request]) -> Iterator[tuple[int,
     """The index of each request and its hypotheses, best first, in the order in which they are finished."""
     config, planned = task.config, plan_requests(task, requests)
     if config.coverage_penalty and task.rerank is None:
-        wanted, remedy = "SearchTask(rerank=...)", "Pass interpret.output_attention.coverage_reranker."
+        wanted, remedy = (
+            "SearchTask(rerank=...)",
+            "Pass interpret.output_attention.coverage_reranker.",
+        )
         raise InvalidArgument("coverage_penalty", wanted=wanted, got="none", remedy=remedy)
     groups = length_groups(task, requests, planned)
     workers = search_workers(task, planned)
     if workers == 1:
         found = (
-            (index, found) for group, slots in groups for index, found in _search_group(task, planned, group, slots)
+            (index, found)
+            for group, slots in groups
+            for index, found in _search_group(task, planned, group, slots)
         )
     else:
         jobs = (
@@ -63,7 +68,9 @@ def search(task: SearchTask, requests: Sequence[Request]) -> Iterator[tuple[int,
 def _search_group(
     task: SearchTask, planned: Sequence[PlannedRequest], group: Sequence[int], slots: int
 ) -> Iterator[tuple[int, list[Hypothesis]]]:
-    for index, hypotheses in SearchBatch(task, [planned[i] for i in group], min(slots, len(group))).run():
+    for index, hypotheses in SearchBatch(
+        task, [planned[i] for i in group], min(slots, len(group))
+    ).run():
         yield group[index], hypotheses
 
 
@@ -90,7 +97,9 @@ def stream(task: SearchTask, request: Request) -> Iterator[int]:
 class SearchBatch:
     """Requests of similar length that share the slots of one batch."""
 
-    occupants: list[tuple[int, int] | None]  # of each slot: a request, and the step at which it was admitted
+    occupants: list[
+        tuple[int, int] | None
+    ]  # of each slot: a request, and the step at which it was admitted
     buffers: DecodeBuffers[DecodingStrategy]
     pool_key: Hashable
     done: HostFuture | None  # the finished slots before the last steps
@@ -139,11 +148,15 @@ class SearchBatch:
         Without `wait`, several tokens, and the slots that were finished before them: a GPU continues while the host
         reads its results. With it one token, or as many as it takes until slots are finished.
         """
-        last = max(step + self.requests[index].max_length for index, step in filter(None, self.occupants))
+        last = max(
+            step + self.requests[index].max_length for index, step in filter(None, self.occupants)
+        )
         count, done = max(0, last - self.step), self.done
         if wait and count:
             with autocast(self.plan.half):
-                self.step += self.buffers.steps_until(LoopBounds(1 if self.streams else count, self._wanted()))
+                self.step += self.buffers.steps_until(
+                    LoopBounds(1 if self.streams else count, self._wanted())
+                )
             return self._finished(self.buffers.strategy.done.tolist())
         count = min(STEPS_AHEAD, count)
         if count:
@@ -151,7 +164,9 @@ class SearchBatch:
                 self.buffers.steps(count)
         self.step += count
         if wait or count == 0:
-            return self._finished(self.buffers.strategy.done.tolist() if wait else [True] * len(self.occupants))
+            return self._finished(
+                self.buffers.strategy.done.tolist() if wait else [True] * len(self.occupants)
+            )
         self.done = HostFuture(self.buffers.strategy.done)
         return [] if done is None else self._finished(done())
 
@@ -213,7 +228,9 @@ class SearchBatch:
                 if shortest >= (2 if together else LEAST_PROMPT) and self.buffers.prefill(shortest):
                     self.read |= dict.fromkeys(admitted, shortest)
                 return
-            for count, slot, index in sorted(zip(given, slots, admitted, strict=True), reverse=True):
+            for count, slot, index in sorted(
+                zip(given, slots, admitted, strict=True), reverse=True
+            ):
                 if count >= LEAST_PROMPT and self.buffers.prefill_slot(slot, count):
                     self.read[index] = count
 
@@ -286,7 +303,11 @@ class SearchBatch:
         return DecodeBuffers(plan.decoder, strategy, table, state, recorded=plan.recorded)
 
     def _finished(self, done: list[bool]) -> Finished:
-        slots = [slot for slot, occupant in enumerate(self.occupants) if occupant is not None and done[slot]]
+        slots = [
+            slot
+            for slot, occupant in enumerate(self.occupants)
+            if occupant is not None and done[slot]
+        ]
         if not slots:
             return []
         leading = slots == list(range(len(slots)))
@@ -323,11 +344,21 @@ class SearchBatch:
         """Write the limits and prefixes of admitted requests into the buffers; the slots on the device."""
         requests = [self.requests[index] for index in admitted]
         rows = [
-            [slot, each.number, each.first, each.min_length, each.max_length, each.request.given, *each.prefix]
+            [
+                slot,
+                each.number,
+                each.first,
+                each.min_length,
+                each.max_length,
+                each.request.given,
+                *each.prefix,
+            ]
             for slot, each in zip(slots, requests, strict=True)
         ]
         if self._begins(slots):  # write all of them
-            rows += [[0, 0, 0, 0, 1, 0]] * (len(self.occupants) - len(slots))  # finished after one step
+            rows += [[0, 0, 0, 0, 1, 0]] * (
+                len(self.occupants) - len(slots)
+            )  # finished after one step
             self.buffers.table.copy_(self._on_host(rows), non_blocking=True)
             return slice(len(slots))
         table = self._on_host(rows).to(self.plan.device, non_blocking=True)
@@ -351,11 +382,17 @@ class SearchBatch:
             if required is not None and planned.constraint is not None:
                 prefix, beams = len(planned.prefix), self.plan.beams
                 required.admit(
-                    slot, *planned.constraint, beams=beams, prefix=prefix, budget=planned.max_length - prefix
+                    slot,
+                    *planned.constraint,
+                    beams=beams,
+                    prefix=prefix,
+                    budget=planned.max_length - prefix,
                 )
 
 
-def _begin_requests(buffers: DecodeBuffers[DecodingStrategy], slots: Slots, table: Int[Tensor, "n columns"]) -> None:
+def _begin_requests(
+    buffers: DecodeBuffers[DecodingStrategy], slots: Slots, table: Int[Tensor, "n columns"]
+) -> None:
     """Begin requests: a row of the table for each.
 
     Its columns: slot, number, the token before the first, minimum and maximum length, length of the prompt, prefix.

@@ -36,10 +36,14 @@ class Shortlist:
         """From the tensors of its file; ValueError unless they belong to vocabularies of these sizes."""
         likely, frequent = (tensors.get(name, torch.empty(0)) for name in (LIKELY, FREQUENT))
         if set(tensors) != {LIKELY, FREQUENT} or {likely.dtype, frequent.dtype} != {torch.int32}:
-            raise ValueError(f"wanted the int32 tensors {LIKELY} and {FREQUENT}; got {sorted(tensors)}")
+            raise ValueError(
+                f"wanted the int32 tensors {LIKELY} and {FREQUENT}; got {sorted(tensors)}"
+            )
         if likely.dim() != 2 or len(likely) != sources or frequent.dim() != 1:
             got = f"{tuple(likely.shape)} and {tuple(frequent.shape)}"
-            raise ValueError(f"wanted a row for each of {sources} source tokens, and a list; got {got}")
+            raise ValueError(
+                f"wanted a row for each of {sources} source tokens, and a list; got {got}"
+            )
         for each, least in ((likely, -1), (frequent, 0)):
             if each.numel() and not least <= int(each.min()) <= int(each.max()) < size:
                 raise ValueError(f"wanted tokens below {size}; got others")
@@ -51,18 +55,25 @@ class Shortlist:
 
     def allowed(self, requests: Sequence[Request], special: SpecialTokens) -> Bool[Tensor, "B V"]:
         """The candidates of each request, among them the tokens of its prefix and of its required phrases."""
-        allowed = torch.zeros(len(requests), self.size + 1, dtype=torch.bool)  # the last column: none
+        allowed = torch.zeros(
+            len(requests), self.size + 1, dtype=torch.bool
+        )  # the last column: none
         allowed[:, self.frequent] = True
         for row, request in zip(allowed, requests, strict=True):
             row[self.likely[_source_tokens(request.source, len(self.likely))].flatten()] = True
             phrases = (Phrase.of(each) for each in request.required)
-            own = [*request.prefix, *(token for each in phrases for run in each.runs for token in run if token >= 0)]
+            own = [
+                *request.prefix,
+                *(token for each in phrases for run in each.runs for token in run if token >= 0),
+            ]
             row[[*own, *special.target_prefix, *special.ends]] = True
         return allowed[:, : self.size]
 
 
 def _source_tokens(source: Any, count: int) -> Int[Tensor, " n"]:
-    if isinstance(source, list | tuple) and all(isinstance(token, int) and 0 <= token < count for token in source):
+    if isinstance(source, list | tuple) and all(
+        isinstance(token, int) and 0 <= token < count for token in source
+    ):
         return torch.tensor(source, dtype=torch.int64)
     wanted, remedy = "a model of one text as its source", "Set shortlist = false."
     raise InvalidArgument("shortlist", wanted=wanted, got="another source", remedy=remedy)

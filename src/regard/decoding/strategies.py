@@ -35,7 +35,9 @@ class DecodingStrategy(SearchStrategy):
     required: RequiredPhrases | None = None
     prompted: bool = True
     per_slot: ClassVar[tuple[str, ...]]
-    log_p: Float[Tensor, "B K T"] = field(init=False)  # of each token; of width 0 where it is not wanted
+    log_p: Float[Tensor, "B K T"] = field(
+        init=False
+    )  # of each token; of width 0 where it is not wanted
 
     def __post_init__(self) -> None:
         self.masks_only = all(each.masks_only for each in self.processors)
@@ -62,13 +64,18 @@ class DecodingStrategy(SearchStrategy):
         self.log_p[slots, :, :count] = 0.0
         self.generated.length[slots] = count
 
-    def common_loop(self, log_p: Float[Tensor, "B K T"] | None, *, normalized: bool) -> SearchLoop | None:
+    def common_loop(
+        self, log_p: Float[Tensor, "B K T"] | None, *, normalized: bool
+    ) -> SearchLoop | None:
         """The part of `loop` that strategies share; None where phrases are required or a processor needs Python."""
         masks, generated = self._masks(), self.generated
         if masks is None or self.required is not None:
             return None
         limits = (self.limit, generated.min_length, generated.prompt, generated.prefix)
-        ends, forced = self.special_tokens.ends if self.ends else (), len(self.special_tokens.target_prefix)
+        ends, forced = (
+            self.special_tokens.ends if self.ends else (),
+            len(self.special_tokens.target_prefix),
+        )
         return SearchLoop(
             generated.tokens,
             log_p,
@@ -92,7 +99,9 @@ class DecodingStrategy(SearchStrategy):
             masks |= own
         return masks
 
-    def is_end(self, tokens: Int[Tensor, "B ..."], position: Int[Tensor, " B"]) -> Bool[Tensor, "B ..."]:
+    def is_end(
+        self, tokens: Int[Tensor, "B ..."], position: Int[Tensor, " B"]
+    ) -> Bool[Tensor, "B ..."]:
         """Which of these tokens, generated at these positions, end an output."""
         if not self.ends:
             return torch.zeros_like(tokens, dtype=torch.bool)

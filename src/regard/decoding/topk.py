@@ -7,7 +7,9 @@ from regard.core.shapes import Float, Int, Tensor
 BLOCK = 64  # scores whose maximum is computed first: the k largest scores lie in the k blocks with the largest maxima
 
 
-def topk(scores: Float[Tensor, "B N"], count: int) -> tuple[Float[Tensor, "B count"], Int[Tensor, "B count"]]:
+def topk(
+    scores: Float[Tensor, "B N"], count: int
+) -> tuple[Float[Tensor, "B count"], Int[Tensor, "B count"]]:
     """The largest scores of each row in descending order, and their indices."""
     return topk_sums(scores[:, None], torch.zeros(len(scores), 1, device=scores.device), count)
 
@@ -25,7 +27,9 @@ def topk_sums(
     if scores.device.type != "cpu" or rows * whole <= 2 * count or torch.compiler.is_compiling():
         return torch.topk((scores + offsets[..., None]).flatten(1), count)
     blocks = scores[..., : whole * BLOCK].view(batch, rows, whole, BLOCK)
-    best = (blocks.amax(-1) + offsets[..., None]).flatten(1).topk(count)[1]  # (B, count): among all rows' blocks
+    best = (
+        (blocks.amax(-1) + offsets[..., None]).flatten(1).topk(count)[1]
+    )  # (B, count): among all rows' blocks
     row, block = best // whole, best % whole
     first = row * n + block * BLOCK
     indices = (first[..., None] + torch.arange(BLOCK)).flatten(1)  # (B, count · BLOCK)

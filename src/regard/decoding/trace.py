@@ -53,7 +53,10 @@ class BeamTrace:
         The beam has all those that are `chosen`; not all of them are `extended`, where too few candidates are left.
         """
         beams: list[int] = []
-        columns = (each[0].tolist() for each in (totals, parents, tokens, gained, scores, ends, chosen, extended))
+        columns = (
+            each[0].tolist()
+            for each in (totals, parents, tokens, gained, scores, ends, chosen, extended)
+        )
         for group in zip(*columns, strict=True):
             beams += self._group(*group)
         self._beams = beams

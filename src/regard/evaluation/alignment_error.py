@@ -84,7 +84,11 @@ class Agreement:
         return 1 - (self.found_sure + self.found_possible) / total if total else 0.0
 
     def as_dict(self) -> dict[str, float]:
-        return {"alignment_error_rate": self.error_rate, "precision": self.precision, "recall": self.recall}
+        return {
+            "alignment_error_rate": self.error_rate,
+            "precision": self.precision,
+            "recall": self.recall,
+        }
 
     def __str__(self) -> str:
         return f"alignment error rate {self.error_rate:.1%}, precision {self.precision:.1%}, recall {self.recall:.1%}"

@@ -22,7 +22,9 @@ def resample_counts(examples: int, resamples: int, seed: int = SEED) -> Iterator
     block = max(1, BLOCK // examples)
     for start in range(0, resamples, block):
         rows = min(block, resamples - start)
-        draws = random.integers(examples, size=(rows, examples)) + examples * np.arange(rows)[:, None]
+        draws = (
+            random.integers(examples, size=(rows, examples)) + examples * np.arange(rows)[:, None]
+        )
         counts = np.bincount(draws.ravel(), minlength=rows * examples).reshape(rows, examples)
         yield counts.astype(np.float64)
 

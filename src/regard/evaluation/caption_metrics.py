@@ -12,7 +12,14 @@ from statistics import fmean
 import numpy as np
 
 from regard.evaluation.ptb_tokenizer import tokenize
-from regard.evaluation.statistics import Array, Indices, References, Statistics, SumStatistics, per_example
+from regard.evaluation.statistics import (
+    Array,
+    Indices,
+    References,
+    Statistics,
+    SumStatistics,
+    per_example,
+)
 
 MAX_ORDER = 4  # of n-grams
 SMALL, TINY = 1e-9, 1e-15  # constants with which the COCO evaluation avoids division by zero
@@ -27,8 +34,13 @@ def bleu(order: int) -> SumStatistics:
     """Corpus BLEU of n-grams up to this order: closest reference length, no smoothing."""
 
     def row(output: str, references: Sequence[str]) -> list[int]:
-        tokens, reference_tokens = tokenize(output), [tokenize(reference) for reference in references]
-        length = min(map(len, reference_tokens), key=lambda length: (abs(length - len(tokens)), length))
+        tokens, reference_tokens = (
+            tokenize(output),
+            [tokenize(reference) for reference in references],
+        )
+        length = min(
+            map(len, reference_tokens), key=lambda length: (abs(length - len(tokens)), length)
+        )
         clipped = Counter[NGram]()
         for reference in reference_tokens:
             clipped |= Counter(_ngrams(reference, order))
@@ -57,12 +69,20 @@ def rouge_l() -> SumStatistics:
         reference_tokens = [tokenize(reference) or ("",) for reference in references]
         shared = [lcs_length(tokens, reference) for reference in reference_tokens]
         precision = max(shared) / len(tokens)
-        recall = max(count / len(reference) for count, reference in zip(shared, reference_tokens, strict=True))
+        recall = max(
+            count / len(reference)
+            for count, reference in zip(shared, reference_tokens, strict=True)
+        )
         if not precision:
             return 0.0, 1.0
         return (1 + BETA**2) * precision * recall / (recall + BETA**2 * precision), 1.0
 
-    return per_example(("score", "examples"), row, lambda sums: sums[:, 0] / sums[:, 1], lambda: "COCO ROUGE-L|tok:ptb")
+    return per_example(
+        ("score", "examples"),
+        row,
+        lambda sums: sums[:, 0] / sums[:, 1],
+        lambda: "COCO ROUGE-L|tok:ptb",
+    )
 
 
 class DocumentFrequency:
@@ -73,7 +93,9 @@ class DocumentFrequency:
 
     def add(self, references: Iterable[CaptionTokens]) -> None:
         """Add the references of one image."""
-        self.images.update({ngram for reference in references for ngram in _ngrams(reference, MAX_ORDER)})
+        self.images.update(
+            {ngram for reference in references for ngram in _ngrams(reference, MAX_ORDER)}
+        )
         self.total += 1
 
     def weigh(self, tokens: CaptionTokens) -> "TfIdfVector":
@@ -104,8 +126,17 @@ class TfIdfVector:
         for ngram, weight in self.weights.items():
             if other := find(ngram):
                 shared[len(ngram) - 1] += min(weight, other) * other
-        cosine = sum(s / (a * b) for s, a, b in zip(shared, self.norms, reference.norms, strict=True) if a and b)
-        return 10 * exp(-((self.bigrams - reference.bigrams) ** 2) / (2 * SIGMA**2)) * cosine / MAX_ORDER
+        cosine = sum(
+            s / (a * b)
+            for s, a, b in zip(shared, self.norms, reference.norms, strict=True)
+            if a and b
+        )
+        return (
+            10
+            * exp(-((self.bigrams - reference.bigrams) ** 2) / (2 * SIGMA**2))
+            * cosine
+            / MAX_ORDER
+        )
 
 
 class Cider(Statistics):
@@ -117,7 +148,9 @@ class Cider(Statistics):
 
     def __init__(self) -> None:
         self.frequency = DocumentFrequency()
-        self.captions: list[tuple[CaptionTokens, list[CaptionTokens]]] = []  # per image: output, references
+        self.captions: list[
+            tuple[CaptionTokens, list[CaptionTokens]]
+        ] = []  # per image: output, references
         self.interned: dict[str, str] = {}  # each distinct token once
         self.scores: list[float] = []
 
@@ -145,7 +178,10 @@ class Cider(Statistics):
         """Of every image; computed again only if more were added."""
         if len(self.scores) < len(self.captions):
             weigh = self.frequency.weigh
-            self.scores = [cider_d(weigh(output), map(weigh, references)) for output, references in self.captions]
+            self.scores = [
+                cider_d(weigh(output), map(weigh, references))
+                for output, references in self.captions
+            ]
         return np.array(self.scores)
 
 

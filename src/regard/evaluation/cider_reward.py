@@ -26,7 +26,9 @@ class CiderReward:
         self.target, self.word_tokens = target, word_tokens
         images = corpus.source.images if isinstance(corpus.source, FeatureColumn) else corpus.source
         rows = range(len(corpus))
-        self.image_of: Sequence[int] | Indices = images.which if isinstance(images, ImageColumn) else rows
+        self.image_of: Sequence[int] | Indices = (
+            images.which if isinstance(images, ImageColumn) else rows
+        )
         self.references: dict[int, list[CaptionTokens]] = defaultdict(list)
         for row, image in enumerate(self.image_of):
             self.references[int(image)].append((*self._words(corpus.target.row(row)), STOP))
@@ -42,7 +44,9 @@ class CiderReward:
     def _words(self, ids: Any) -> CaptionTokens:
         """The words of a target from the start token to the end token."""
         inner = ids[len(self.target.special_tokens.target(())) - 1 : -1]
-        return tokenize(" ".join(self.target.pieces(inner)) if self.word_tokens else self.target.decode(inner))
+        return tokenize(
+            " ".join(self.target.pieces(inner)) if self.word_tokens else self.target.decode(inner)
+        )
 
     def _vectors(self, image: int) -> list[TfIdfVector]:
         return [self.frequency.weigh(reference) for reference in self.references[image]]

@@ -25,7 +25,9 @@ class SystemAnswer:
     output: str
     scores: dict[str, float]
     attention: AnswerAttention | None
-    difference: Sequence[TokenDifference] = ()  # its words aligned with those of the first system's output
+    difference: Sequence[
+        TokenDifference
+    ] = ()  # its words aligned with those of the first system's output
 
 
 @dataclass(frozen=True)
@@ -51,10 +53,14 @@ class Comparison:
         return self.report.systems
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self.report) | {"sentences": [asdict(sentence) for sentence in self.sentences]}
+        return asdict(self.report) | {
+            "sentences": [asdict(sentence) for sentence in self.sentences]
+        }
 
 
 def output_difference(outputs: Sequence[str]) -> float:
     """The edit distance of the first output to each other one, divided by the longer length; the mean over them."""
     first, *others = outputs
-    return sum(edit_distance(first, other) / max(len(first), len(other), 1) for other in others) / len(others)
+    return sum(
+        edit_distance(first, other) / max(len(first), len(other), 1) for other in others
+    ) / len(others)

@@ -19,7 +19,11 @@ from regard.evaluation.statistics import Array, SumStatistics, per_example
 from regard.evaluation.wordnet import wordnet
 
 ALPHA, BETA, GAMMA, DELTA = 0.85, 0.2, 0.6, 0.75
-EXACT, STEM, SYNONYM = 1.0, 0.6, 0.8  # weights of the matchers; a pair of words takes the first that matches
+EXACT, STEM, SYNONYM = (
+    1.0,
+    0.6,
+    0.8,
+)  # weights of the matchers; a pair of words takes the first that matches
 BEAM_SIZE = 40
 # Words that make up more than one in a thousand words of any text.
 _FUNCTION_WORDS = """
@@ -51,7 +55,13 @@ class MeteorAlignment(NamedTuple):
         unmatched, chunks, loss, distance, last, used, pairs = self
         chunks += last != j - 1
         return MeteorAlignment(
-            unmatched, chunks, loss + 1 - weight, distance + abs(i - j), j, used | 1 << j, (*pairs, (i, j, weight))
+            unmatched,
+            chunks,
+            loss + 1 - weight,
+            distance + abs(i - j),
+            j,
+            used | 1 << j,
+            (*pairs, (i, j, weight)),
         )
 
     def skip(self) -> "MeteorAlignment":
@@ -132,10 +142,16 @@ def align(output: Sequence[str], reference: Sequence[str]) -> MeteorAlignment:
         candidates[list(matches)] += 1
     beam = [MeteorAlignment()]
     for i, matches in enumerate(choices):
-        contested = all(candidates[j] > 1 for j in matches)  # only then can skipping the word pay off
+        contested = all(
+            candidates[j] > 1 for j in matches
+        )  # only then can skipping the word pay off
         best: dict[tuple[int, int], MeteorAlignment] = {}
         for alignment in beam:
-            extended = [alignment.match(i, j, weight) for j, weight in matches.items() if not alignment.used >> j & 1]
+            extended = [
+                alignment.match(i, j, weight)
+                for j, weight in matches.items()
+                if not alignment.used >> j & 1
+            ]
             for one in [*extended, alignment.skip()] if contested or not extended else extended:
                 key = one.used, one.last
                 best[key] = min(best.get(key, one), one)

@@ -23,7 +23,9 @@ from regard.evaluation.statistics import (
     recall,
 )
 
-TaskName = Literal["text", "label", "language"]  # sequences are generated, labels predicted, or tokens only scored
+TaskName = Literal[
+    "text", "label", "language"
+]  # sequences are generated, labels predicted, or tokens only scored
 TEXT: tuple[TaskName, ...] = ("text",)
 LABEL: tuple[TaskName, ...] = ("label",)
 
@@ -71,7 +73,11 @@ METRICS: dict[str, Metric] = {
         character_error_rate={"statistics": partial(edit_rate, str), "percent": True},
         f1={"statistics": partial(macro_average, f1), "tasks": LABEL, "percent": True},
         f1_micro={"statistics": micro_f1, "tasks": LABEL, "percent": True},
-        precision={"statistics": partial(macro_average, precision), "tasks": LABEL, "percent": True},
+        precision={
+            "statistics": partial(macro_average, precision),
+            "tasks": LABEL,
+            "percent": True,
+        },
         recall={"statistics": partial(macro_average, recall), "tasks": LABEL, "percent": True},
     ).items()
 }
@@ -79,7 +85,9 @@ METRICS: dict[str, Metric] = {
 
 def register_metric(name: str, metric: Metric, package: str | None = None) -> None:
     """Add a metric, for `regard evaluate` and as `train.monitor`."""
-    HIGHER_IS_BETTER.register(name, metric.higher_is_better, package=package)  # refuses a name that is taken
+    HIGHER_IS_BETTER.register(
+        name, metric.higher_is_better, package=package
+    )  # refuses a name that is taken
     METRICS[name], DESCRIPTIONS[name] = metric, metric.description
 
 
@@ -88,15 +96,22 @@ def check_metrics(names: Sequence[str], task: TaskName | None) -> None:
     for name in names:
         if name not in METRICS:
             raise InvalidArgument(
-                "metric", wanted=f"one of {', '.join(METRICS)}", got=repr(name), remedy=nearest(name, METRICS)
+                "metric",
+                wanted=f"one of {', '.join(METRICS)}",
+                got=repr(name),
+                remedy=nearest(name, METRICS),
             )
         if task is None and METRICS[name].statistics is None:
-            raise InvalidArgument("metric", wanted="one of outputs", got=repr(name), remedy="It needs a model: a run.")
+            raise InvalidArgument(
+                "metric", wanted="one of outputs", got=repr(name), remedy="It needs a model: a run."
+            )
         if task is not None and task not in METRICS[name].tasks:
             fitting = ", ".join(other for other, metric in METRICS.items() if task in metric.tasks)
-            kind = {"text": "generates texts", "label": "predicts labels", "language": "has no outputs to compare"}[
-                task
-            ]
+            kind = {
+                "text": "generates texts",
+                "label": "predicts labels",
+                "language": "has no outputs to compare",
+            }[task]
             raise InvalidArgument(
                 "metric",
                 wanted=f"one of {fitting}, as the model {kind}",

@@ -7,7 +7,9 @@ import torch
 
 from regard.core.shapes import Float, Tensor
 
-BoundingBox = tuple[float, float, float, float]  # left, top, right, bottom, as fractions of the image's sides
+BoundingBox = tuple[
+    float, float, float, float
+]  # left, top, right, bottom, as fractions of the image's sides
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,9 @@ def _overlap(parts: int, start: float, end: float) -> Float[Tensor, " parts"]:
     return (edges[1:].clamp(max=end) - edges[:-1].clamp(min=start)).clamp(min=0) * parts
 
 
-def pointing_score(maps: Sequence[tuple[Float[Tensor, "rows columns"], BoundingBox]]) -> PointingScore | None:
+def pointing_score(
+    maps: Sequence[tuple[Float[Tensor, "rows columns"], BoundingBox]],
+) -> PointingScore | None:
     """The score of words, each given by its attention map and the box of what it names; None without words."""
     if not maps:
         return None

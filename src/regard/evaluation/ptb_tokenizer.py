@@ -15,7 +15,17 @@ BRACKETS = {"(": "-lrb-", ")": "-rrb-", "[": "-lsb-", "]": "-rsb-", "{": "-lcb-"
 REPLACED = str.maketrans(
     dict.fromkeys("‘’‛´", "'")
     | dict.fromkeys("“”„«»", '"')
-    | {"…": "...", "–": "--", "—": "--", "½": " 1/2", "¼": " 1/4", "¾": " 3/4", "€": "$", "£": "#", "¢": " cents "}
+    | {
+        "…": "...",
+        "–": "--",
+        "—": "--",
+        "½": " 1/2",
+        "¼": " 1/4",
+        "¾": " 3/4",
+        "€": "$",
+        "£": "#",
+        "¢": " cents ",
+    }
 )
 # Abbreviations, which keep their full stop.
 TITLES = "mr mrs ms messrs dr drs prof gen adm capt cpl sgt lt col maj cmdr brig pvt gov sen sens rep reps pres hon rev"

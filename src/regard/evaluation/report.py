@@ -13,7 +13,14 @@ from typing import Any
 import numpy as np
 
 from regard.core.errors import InvalidArgument
-from regard.evaluation.bootstrap import CONFIDENCE, RESAMPLES, SEED, bootstrap, confidence_interval, p_value
+from regard.evaluation.bootstrap import (
+    CONFIDENCE,
+    RESAMPLES,
+    SEED,
+    bootstrap,
+    confidence_interval,
+    p_value,
+)
 from regard.evaluation.metrics import METRICS, new_statistics
 from regard.evaluation.statistics import ConfusionMatrix, Indices, Statistics
 
@@ -115,7 +122,9 @@ def collect(
     return SystemStatistics(name, statistics, lengths, content.hexdigest(), model_metrics or {})
 
 
-def report(systems: Sequence[SystemStatistics], *, resamples: int = RESAMPLES, by_length: str | None = None) -> Report:
+def report(
+    systems: Sequence[SystemStatistics], *, resamples: int = RESAMPLES, by_length: str | None = None
+) -> Report:
     """Every system's metrics with intervals, and their differences from the first system."""
     _check_same_examples(systems)
     lengths = systems[0].lengths
@@ -197,7 +206,9 @@ def _check_same_examples(systems: Sequence[SystemStatistics]) -> None:
             )
 
 
-def _results(systems: Sequence[SystemStatistics], indices: Indices, resamples: int) -> list[dict[str, MetricResult]]:
+def _results(
+    systems: Sequence[SystemStatistics], indices: Indices, resamples: int
+) -> list[dict[str, MetricResult]]:
     """Every system's metrics on the examples at `indices`, with bootstrap intervals and p-values."""
     names = list(systems[0].statistics)
     if not names or not len(indices):
@@ -214,6 +225,13 @@ def _results(systems: Sequence[SystemStatistics], indices: Indices, resamples: i
             difference = values[i] - values[metric]
             p = p_value(difference, resampled[i] - resampled[metric], len(indices))
         results[system][name] = MetricResult(
-            values[i], low, high, difference, p, METRICS[name].higher_is_better, one.signature(), one.totals(indices)
+            values[i],
+            low,
+            high,
+            difference,
+            p,
+            METRICS[name].higher_is_better,
+            one.signature(),
+            one.totals(indices),
         )
     return results

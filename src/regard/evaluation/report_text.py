@@ -11,14 +11,21 @@ MISSING = "–"
 def report_text(report: Report) -> str:
     """Metrics with intervals, differences and p-values of several systems, classes, length buckets, and notes."""
     metrics = text_table(metric_rows(report), left=2 if len(report.systems) > 1 else 1)
-    lengths = [f"{metric_heading}\n{text_table(rows)}" for metric_heading, rows in length_tables(report)]
+    lengths = [
+        f"{metric_heading}\n{text_table(rows)}" for metric_heading, rows in length_tables(report)
+    ]
     return "\n\n".join([metrics, *_classes(report), *lengths, *notes(report)])
 
 
 def metric_rows(report: Report) -> list[list[str]]:
     """A row of headings, then a row for every metric and system."""
     several = len(report.systems) > 1
-    heads = ["metric", *(["system"] if several else []), "value", f"{report.confidence:.0%} interval"]
+    heads = [
+        "metric",
+        *(["system"] if several else []),
+        "value",
+        f"{report.confidence:.0%} interval",
+    ]
     rows = [heads + (["difference", "p"] if several else [])]
     for name in dict.fromkeys(name for system in report.systems for name in system.metrics):
         for system in report.systems:
@@ -28,7 +35,9 @@ def metric_rows(report: Report) -> list[list[str]]:
             names = [metric_heading(name), system.name] if several else [metric_heading(name)]
             row = [*names, format_value(name, result.value), _interval(name, result)]
             p = MISSING if result.p is None else f"{result.p:.4f}"
-            rows.append(row + ([format_value(name, result.difference, sign="+"), p] if several else []))
+            rows.append(
+                row + ([format_value(name, result.difference, sign="+"), p] if several else [])
+            )
     return rows
 
 
@@ -39,7 +48,14 @@ def _classes(report: Report) -> list[str]:
             rows = [["label", "precision", "recall", "f1", "references", "outputs"]]
             for one in system.classes:
                 percentages = [f"{one[name]:.2%}" for name in rows[0][1:4]]
-                rows.append([printable(one["label"]), *percentages, f"{one['references']:,}", f"{one['outputs']:,}"])
+                rows.append(
+                    [
+                        printable(one["label"]),
+                        *percentages,
+                        f"{one['references']:,}",
+                        f"{one['outputs']:,}",
+                    ]
+                )
             tables.append(f"{system.name}, class by class\n{text_table(rows)}")
     return tables
 
@@ -55,7 +71,9 @@ def length_tables(report: Report) -> list[tuple[str, list[list[str]]]]:
         rows = [["", *heads]]
         for system in report.systems:
             cells = [group.metrics.get(name) for group in system.lengths]
-            rows.append([system.name, *(MISSING if one is None else _with_half(name, one) for one in cells)])
+            rows.append(
+                [system.name, *(MISSING if one is None else _with_half(name, one) for one in cells)]
+            )
         tables.append((f"{metric_heading(name)} by source length (examples)", rows))
     return tables
 
@@ -65,7 +83,10 @@ def notes(report: Report) -> list[str]:
     results = report.systems[0].metrics.items()
     lines = [f"{name}: {result.signature}" for name, result in results if result.signature]
     if report.examples:
-        examples, resamples = counted(report.examples, "example"), counted(report.resamples, "resample")
+        examples, resamples = (
+            counted(report.examples, "example"),
+            counted(report.resamples, "resample"),
+        )
         lines.append(f"{examples}; bootstrap of {resamples}, seed {report.seed}")
     if len(report.systems) > 1:
         lines.append(f"differences from {report.systems[0].name}; p by paired bootstrap, two-sided")
@@ -82,7 +103,9 @@ def metric_heading(name: str) -> str:
 def format_value(name: str, value: float | None, sign: str = "") -> str:
     if value is None:
         return MISSING
-    return f"{value:{sign}.2%}" if METRICS[name].percent else f"{value:{sign}.{METRICS[name].digits}f}"
+    return (
+        f"{value:{sign}.2%}" if METRICS[name].percent else f"{value:{sign}.{METRICS[name].digits}f}"
+    )
 
 
 def _interval(name: str, result: MetricResult) -> str:
@@ -95,4 +118,6 @@ def _with_half(name: str, result: MetricResult) -> str:
     """A value and half the width of its interval."""
     assert result.low is not None
     assert result.high is not None
-    return f"{format_value(name, result.value)} ± {format_value(name, (result.high - result.low) / 2)}"
+    return (
+        f"{format_value(name, result.value)} ± {format_value(name, (result.high - result.low) / 2)}"
+    )

@@ -58,7 +58,12 @@ class SumStatistics(Statistics):
         aggregate: Callable[[Array], Array],
         describe: Callable[[], str] | None = None,
     ) -> None:
-        self.columns, self.measure, self.aggregate, self.describe = columns, measure, aggregate, describe
+        self.columns, self.measure, self.aggregate, self.describe = (
+            columns,
+            measure,
+            aggregate,
+            describe,
+        )
         self.blocks: list[Array] = []
 
     def add(self, outputs: Sequence[str], references: References) -> None:
@@ -129,7 +134,8 @@ class ConfusionMatrix(Statistics):
         """Precision, recall, F1 and counts of every class, in alphabetical order."""
         counts = self._per_class(np.ones((1, sum(map(len, self.predicted)))), None)
         columns = {
-            name: compute(*counts)[0] for name, compute in (("precision", precision), ("recall", recall), ("f1", f1))
+            name: compute(*counts)[0]
+            for name, compute in (("precision", precision), ("recall", recall), ("f1", f1))
         }
         _, predicted, references = counts
         return [
@@ -146,7 +152,11 @@ class ConfusionMatrix(Statistics):
         if indices is not None:
             references, predicted = references[indices], predicted[indices]
         correct = counts * (references == predicted)
-        return self._sum(correct, references), self._sum(counts, predicted), self._sum(counts, references)
+        return (
+            self._sum(correct, references),
+            self._sum(counts, predicted),
+            self._sum(counts, references),
+        )
 
     def _sum(self, counts: Array, classes: Indices) -> Array:
         """(R, N) summed by class into (R, C)."""
@@ -191,7 +201,9 @@ def micro_f1() -> ConfusionMatrix:
 
 def exact_match() -> SumStatistics:
     """The fraction of outputs that equal one of their references."""
-    return per_example(("correct", "examples"), lambda output, own: [float(output in own), 1.0], _ratio)
+    return per_example(
+        ("correct", "examples"), lambda output, own: [float(output in own), 1.0], _ratio
+    )
 
 
 def edit_rate(split: Callable[[str], Sequence[str]]) -> SumStatistics:
@@ -199,7 +211,10 @@ def edit_rate(split: Callable[[str], Sequence[str]]) -> SumStatistics:
 
     def nearest(output: str, references: Sequence[str]) -> tuple[int, int]:
         tokens = split(output)
-        choices = [(edit_distance(tokens, reference), len(reference)) for reference in map(split, references)]
+        choices = [
+            (edit_distance(tokens, reference), len(reference))
+            for reference in map(split, references)
+        ]
         return min(choices, key=lambda choice: (choice[0], -choice[1]))
 
     return per_example(("edits", "reference_tokens"), nearest, _ratio)
@@ -232,5 +247,8 @@ def edit_distance(a: Sequence[str], b: Sequence[str]) -> int:
         right_rises, right_falls = falls | ~(match | rises), rises & match
         distance += bool(right_rises & last) - bool(right_falls & last)
         right_rises, right_falls = right_rises << 1 | 1, right_falls << 1
-        rises, falls = (right_falls | ~(vertical | right_rises)) & every, right_rises & vertical & every
+        rises, falls = (
+            (right_falls | ~(vertical | right_rises)) & every,
+            right_rises & vertical & every,
+        )
     return distance

@@ -22,7 +22,12 @@ CHRF_BETA = 2  # weight of recall relative to precision
 
 NGram = TypeVar("NGram")
 
-ENTITIES = {"&quot;": '"', "&amp;": "&", "&lt;": "<", "&gt;": ">"}  # in this order: "&amp;lt;" becomes "<"
+ENTITIES = {
+    "&quot;": '"',
+    "&amp;": "&",
+    "&lt;": "<",
+    "&gt;": ">",
+}  # in this order: "&amp;lt;" becomes "<"
 SPLITS = [
     (re.compile(r"([{-~\[-` -&(-+:-@/])"), r" \1 "),  # punctuation and symbols of ASCII but ' , - .
     (re.compile(r"([^0-9])([.,])"), r"\1 \2 "),  # periods and commas, unless between digits
@@ -53,14 +58,21 @@ def bleu(*, lowercase: bool = False) -> SumStatistics:
         tokens, *reference_tokens = (
             tokenize_13a(text.lower() if lowercase else text) for text in (output, *references)
         )
-        length = min(map(len, reference_tokens), key=lambda length: (abs(length - len(tokens)), length))
+        length = min(
+            map(len, reference_tokens), key=lambda length: (abs(length - len(tokens)), length)
+        )
         correct = []
         for n in range(1, BLEU_ORDER + 1):
             clipped = _ngrams(reference_tokens[0], n)
             for other in reference_tokens[1:]:
                 clipped |= _ngrams(other, n)
             correct.append(_shared(_ngrams(tokens, n), clipped))
-        return [len(tokens), length, *correct, *(max(0, len(tokens) - n) for n in range(BLEU_ORDER))]
+        return [
+            len(tokens),
+            length,
+            *correct,
+            *(max(0, len(tokens) - n) for n in range(BLEU_ORDER)),
+        ]
 
     ngrams = [f"{what}_{n}" for what in ("correct", "total") for n in range(1, BLEU_ORDER + 1)]
     settings = f"case:{'lc' if lowercase else 'mixed'}|eff:no|tok:13a|smooth:exp"
@@ -76,7 +88,11 @@ def chrf() -> SumStatistics:
         best: Array = rows[_chrf(rows).argmax()] if len(rows) > 1 else rows[0]
         return best
 
-    ngrams = [f"{what}_{n}" for n in range(1, CHRF_ORDER + 1) for what in ("output", "reference", "correct")]
+    ngrams = [
+        f"{what}_{n}"
+        for n in range(1, CHRF_ORDER + 1)
+        for what in ("output", "reference", "correct")
+    ]
     return _statistics(ngrams, row, _chrf, "case:mixed|eff:yes|nc:6|nw:0|space:no")
 
 
@@ -92,7 +108,9 @@ def ter() -> SumStatistics:
 
     def row(output: str, references: Sequence[str]) -> list[float]:
         # One sentence per call, as each has its own number of references; a longer call would keep all of them.
-        edits, length = metric._extract_corpus_statistics([output], [[each] for each in references])[0]
+        edits, length = metric._extract_corpus_statistics(
+            [output], [[each] for each in references]
+        )[0]
         tokenizer.__call__.cache_clear()  # of 65,536 sentences
         return [float(edits), float(length)]
 
@@ -127,7 +145,9 @@ def _ngrams(tokens: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
 
 def _character_ngrams(text: str) -> list[Counter[str]]:
     text = "".join(text.split())
-    return [Counter(text[i : i + n] for i in range(len(text) - n + 1)) for n in range(1, CHRF_ORDER + 1)]
+    return [
+        Counter(text[i : i + n] for i in range(len(text) - n + 1)) for n in range(1, CHRF_ORDER + 1)
+    ]
 
 
 def _chrf_row(output: list[Counter[str]], reference: list[Counter[str]]) -> list[int]:
@@ -139,13 +159,17 @@ def _chrf_row(output: list[Counter[str]], reference: list[Counter[str]]) -> list
 
 
 def _shared(a: Counter[NGram], b: Counter[NGram]) -> int:
-    return sum(min(count, b[ngram]) for ngram, count in a.items() if ngram in b)  # faster than Counter's `&`
+    return sum(
+        min(count, b[ngram]) for ngram, count in a.items() if ngram in b
+    )  # faster than Counter's `&`
 
 
 def _bleu(sums: Array) -> Array:
     output, reference = sums[:, 0], sums[:, 1]
     correct, total = sums[:, 2 : 2 + BLEU_ORDER], sums[:, 2 + BLEU_ORDER :]
-    halved = np.cumprod(np.where(correct == 0, 2.0, 1.0), axis=1)  # exponential smoothing of orders without a match
+    halved = np.cumprod(
+        np.where(correct == 0, 2.0, 1.0), axis=1
+    )  # exponential smoothing of orders without a match
     matches = np.where(correct == 0, 1 / halved, correct)
     scored = (correct > 0).any(1) & (total > 0).all(1)
     precisions = matches / np.maximum(total, 1)
@@ -161,11 +185,15 @@ def _chrf(sums: Array) -> Array:
     precision = (present * correct / np.maximum(output, 1)).sum(1) / orders
     recall = (present * correct / np.maximum(reference, 1)).sum(1) / orders
     weighted = CHRF_BETA**2 * precision + recall
-    score: Array = 100 * (1 + CHRF_BETA**2) * precision * recall / np.where(weighted > 0, weighted, 1.0)
+    score: Array = (
+        100 * (1 + CHRF_BETA**2) * precision * recall / np.where(weighted > 0, weighted, 1.0)
+    )
     return score
 
 
 def _ter(sums: Array) -> Array:
     edits, length = sums[:, 0], sums[:, 1]
-    score: Array = 100 * np.where(length > 0, edits / np.where(length > 0, length, 1.0), np.minimum(edits, 1.0))
+    score: Array = 100 * np.where(
+        length > 0, edits / np.where(length > 0, length, 1.0), np.minimum(edits, 1.0)
+    )
     return score

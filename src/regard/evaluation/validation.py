@@ -40,13 +40,23 @@ def mean_loss(
     if overlap:
         return _overlapping_loss(model, corpus, budget, overlap)
     device = next(model.parameters()).device
-    objective, total, count = Objective(mask_probability=masked, special_tokens=special_tokens), 0.0, 0
+    objective, total, count = (
+        Objective(mask_probability=masked, special_tokens=special_tokens),
+        0.0,
+        0,
+    )
     state: CarriedState | None = None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        for batch in _all_lanes(corpus, budget) if carry else evaluation_batches(corpus, budget=budget):
+        for batch in (
+            _all_lanes(corpus, budget) if carry else evaluation_batches(corpus, budget=budget)
+        ):
             if carry:
-                state = first_state(model, len(batch.rows)) if state is None else _last_lanes(state, len(batch.rows))
+                state = (
+                    first_state(model, len(batch.rows))
+                    if state is None
+                    else _last_lanes(state, len(batch.rows))
+                )
             _, nll, tokens, state = objective(model, batch.to(device), carried=state)
             total, count = total + float(nll), count + tokens
     return total / max(1, count)
@@ -57,16 +67,24 @@ def _overlapping_loss(model: Model, corpus: Corpus, budget: int, overlap: int) -
     text, generator, total = corpus.target, model.as_seq2seq(), 0.0
     assert isinstance(text, RunningTextColumn)
     assert generator is not None
-    decoder, device, length = generator.decoder, next(model.parameters()).device, text.context_length
+    decoder, device, length = (
+        generator.decoder,
+        next(model.parameters()).device,
+        text.context_length,
+    )
     predictions = len(text.ids) - 1
     starts = np.arange(0, max(1, predictions - overlap), length - overlap)
     whole, rows = starts[starts + length <= predictions], max(1, budget // length)
     groups = [(whole[first : first + rows], length) for first in range(0, len(whole), rows)]
-    groups += [(starts[i : i + 1], predictions - int(starts[i])) for i in range(len(whole), len(starts))]
+    groups += [
+        (starts[i : i + 1], predictions - int(starts[i])) for i in range(len(whole), len(starts))
+    ]
     for begin, size in groups:
         cells = begin[:, None] + np.arange(size + 1)
         ids = torch.from_numpy(text.ids[cells].astype(np.int64)).to(device)  # (B, T + 1)
-        counted = torch.from_numpy((cells[:, 1:] > begin[:, None] + overlap) | (begin[:, None] == 0)).to(device)
+        counted = torch.from_numpy(
+            (cells[:, 1:] > begin[:, None] + overlap) | (begin[:, None] == 0)
+        ).to(device)
         inputs, gold = ids[:, :-1], ids[:, 1:][counted]
         if decoder.has_hidden:
             losses = token_loss(decoder.hidden(inputs)[counted], decoder.project, gold)
@@ -90,7 +108,11 @@ def _all_lanes(corpus: Corpus, budget: int) -> Iterator[Batch]:
 def _last_lanes(state: CarriedState, rows: int) -> CarriedState:
     """The state of the last `rows` lanes."""
     lanes_before = len(next(iter(state.tensors().values())))
-    return state if rows == lanes_before else state.reorder(torch.arange(lanes_before - rows, lanes_before))
+    return (
+        state
+        if rows == lanes_before
+        else state.reorder(torch.arange(lanes_before - rows, lanes_before))
+    )
 
 
 def perplexity(loss: float) -> float:

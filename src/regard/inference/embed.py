@@ -18,16 +18,25 @@ if TYPE_CHECKING:
 
 
 @torch.inference_mode()
-def embed(predictor: "Predictor", encoded: Sequence[EncodedInput], batch_tokens: int) -> Float[Tensor, "N W"]:
+def embed(
+    predictor: "Predictor", encoded: Sequence[EncodedInput], batch_tokens: int
+) -> Float[Tensor, "N W"]:
     """The vector of each encoded input, in float32 on the CPU. See `Predictor.embed`."""
     if not predictor.model.inspectable:
         wanted, remedy = "one model", "Choose one of its members."
-        raise InvalidArgument("model", wanted=wanted, got="an ensemble, whose states are not comparable", remedy=remedy)
+        raise InvalidArgument(
+            "model",
+            wanted=wanted,
+            got="an ensemble, whose states are not comparable",
+            remedy=remedy,
+        )
     vectors = dict[int, Tensor]()
     for rows in length_batches(predictor.inputs.sizes(encoded), batch_tokens):
         batch = _batch(predictor, [encoded[row] for row in rows]).float().cpu()
         vectors.update(zip(rows, batch, strict=True))
-    return torch.stack([vectors[row] for row in range(len(vectors))]) if vectors else torch.zeros(0, 0)
+    return (
+        torch.stack([vectors[row] for row in range(len(vectors))]) if vectors else torch.zeros(0, 0)
+    )
 
 
 def _batch(predictor: "Predictor", encoded: Sequence[EncodedInput]) -> Float[Tensor, "B W"]:
@@ -44,7 +53,9 @@ def _batch(predictor: "Predictor", encoded: Sequence[EncodedInput]) -> Float[Ten
     texts = [ids for ids in encoded if isinstance(ids, list)]
     device = next(model.parameters()).device
     if generator is None:  # a masked language model
-        memory = model.encode(Tokens.of(texts if running else [special.target(ids) for ids in texts], device=device))
+        memory = model.encode(
+            Tokens.of(texts if running else [special.target(ids) for ids in texts], device=device)
+        )
         assert memory is not None
         return _mean(memory)
     first = special.end if running else special.start

@@ -25,7 +25,10 @@ def example_inputs(predictor: Predictor) -> tuple[tuple[str, ...], ...]:
     try:
         found = list(islice(examples(config, "test"), EXAMPLES))
         return tuple(
-            tuple(url_of(load_image(each, SIDE)) if isinstance(each, Scene) else str(each) for each in one.sources)
+            tuple(
+                url_of(load_image(each, SIDE)) if isinstance(each, Scene) else str(each)
+                for each in one.sources
+            )
             for one in found
         )
     except MissingExtra:  # of the data, or of images

@@ -24,7 +24,9 @@ from regard.interpret.edits import Edit
 from regard.model.interfaces import Source
 from regard.model.seq2seq import Model
 
-InputValue = str | ImageInput | Sequence[str | ImageInput]  # several sources as a sequence, or as a text with tabs
+InputValue = (
+    str | ImageInput | Sequence[str | ImageInput]
+)  # several sources as a sequence, or as a text with tabs
 # Token ids, a label, an image, which is read when it is collated, or several of these.
 EncodedInput = list[int] | int | ImageInput | tuple[Any, ...]
 
@@ -42,7 +44,12 @@ class InputEncoder(ABC):
 
     @abstractmethod
     def truncate(
-        self, inputs: list[EncodedInput], limit: int, *, truncate: bool, lines: Sequence[int] | None = None
+        self,
+        inputs: list[EncodedInput],
+        limit: int,
+        *,
+        truncate: bool,
+        lines: Sequence[int] | None = None,
     ) -> tuple[list[EncodedInput], set[int]]:
         """The inputs with at most `limit` tokens and at most as many as the model has positions for.
 
@@ -83,13 +90,26 @@ class SourceInput(InputEncoder):
     def encode(self, texts: Sequence[Any]) -> list[EncodedInput]:
         if isinstance(self.vocabulary, Tokenizer):
             return list(self.vocabulary.encode_batch(texts))
-        return list(texts) if self.vocabulary is None else [self.vocabulary.encode(text) for text in texts]
+        return (
+            list(texts)
+            if self.vocabulary is None
+            else [self.vocabulary.encode(text) for text in texts]
+        )
 
     def truncate(
-        self, inputs: list[EncodedInput], limit: int, *, truncate: bool, lines: Sequence[int] | None = None
+        self,
+        inputs: list[EncodedInput],
+        limit: int,
+        *,
+        truncate: bool,
+        lines: Sequence[int] | None = None,
     ) -> tuple[list[EncodedInput], set[int]]:
         if self._positions is not None and self.has_limit:
-            around = len(self.vocabulary.special_tokens.source(())) if isinstance(self.vocabulary, Tokenizer) else 1
+            around = (
+                len(self.vocabulary.special_tokens.source(()))
+                if isinstance(self.vocabulary, Tokenizer)
+                else 1
+            )
             limit = min(limit, self._positions - around - 1)  # and a [CLS] token where there is one
         long = {i for i, ids in enumerate(inputs) if isinstance(ids, list) and len(ids) > limit}
         if long and not truncate:
@@ -100,10 +120,17 @@ class SourceInput(InputEncoder):
                 got=str(self.sizes(inputs)[first]),
                 remedy="Split it; truncate=True (--truncate) drops its end; or raise decode.max_source_length.",
             )
-        return [ids[:limit] if i in long and isinstance(ids, list) else ids for i, ids in enumerate(inputs)], long
+        return [
+            ids[:limit] if i in long and isinstance(ids, list) else ids
+            for i, ids in enumerate(inputs)
+        ], long
 
     def sizes(self, inputs: Sequence[EncodedInput]) -> list[int]:
-        other = 1 if self.vocabulary is not None or self.field is None else image_token_cost(self.field.image_size)
+        other = (
+            1
+            if self.vocabulary is not None or self.field is None
+            else image_token_cost(self.field.image_size)
+        )
         return [len(each) if isinstance(each, list) else other for each in inputs]
 
     def collate(self, inputs: Sequence[Any]) -> Tokens | Tensor:
@@ -114,7 +141,9 @@ class SourceInput(InputEncoder):
             return normalize(pixels, self.field.image_mean, self.field.image_std).to(device)
         if isinstance(self.vocabulary, Labels):
             return torch.tensor(inputs, device=device)
-        return Tokens.of([self.vocabulary.special_tokens.source(ids) for ids in inputs], device=device)
+        return Tokens.of(
+            [self.vocabulary.special_tokens.source(ids) for ids in inputs], device=device
+        )
 
 
 @dataclass(frozen=True)
@@ -132,17 +161,30 @@ class MultiSourceInput(InputEncoder):
             if len(row) != len(self.parts):
                 wanted = f"{len(self.parts)} sources, as a tuple or separated by tabs"
                 remedy = "Give each example all its sources."
-                raise InvalidArgument(f"{name} {number}", wanted=wanted, got=str(len(row)), remedy=remedy)
-        return list(zip(*(part.check(name, column) for part, column in self._columns(rows)), strict=True))
+                raise InvalidArgument(
+                    f"{name} {number}", wanted=wanted, got=str(len(row)), remedy=remedy
+                )
+        return list(
+            zip(*(part.check(name, column) for part, column in self._columns(rows)), strict=True)
+        )
 
     def encode(self, texts: Sequence[Any]) -> list[EncodedInput]:
-        return list(zip(*(part.encode(column) for part, column in self._columns(texts)), strict=True))
+        return list(
+            zip(*(part.encode(column) for part, column in self._columns(texts)), strict=True)
+        )
 
     def truncate(
-        self, inputs: list[EncodedInput], limit: int, *, truncate: bool, lines: Sequence[int] | None = None
+        self,
+        inputs: list[EncodedInput],
+        limit: int,
+        *,
+        truncate: bool,
+        lines: Sequence[int] | None = None,
     ) -> tuple[list[EncodedInput], set[int]]:
         columns = self._columns(inputs)
-        shortened = [part.truncate(column, limit, truncate=truncate, lines=lines) for part, column in columns]
+        shortened = [
+            part.truncate(column, limit, truncate=truncate, lines=lines) for part, column in columns
+        ]
         rows = zip(*(column for column, _ in shortened), strict=True)
         return list(rows), set().union(*(long for _, long in shortened))
 
@@ -174,7 +216,12 @@ class EditedInput(InputEncoder):
         return self.inner.encode(texts)
 
     def truncate(
-        self, inputs: list[EncodedInput], limit: int, *, truncate: bool, lines: Sequence[int] | None = None
+        self,
+        inputs: list[EncodedInput],
+        limit: int,
+        *,
+        truncate: bool,
+        lines: Sequence[int] | None = None,
     ) -> tuple[list[EncodedInput], set[int]]:
         return self.inner.truncate(inputs, limit, truncate=truncate, lines=lines)
 
@@ -182,20 +229,31 @@ class EditedInput(InputEncoder):
         return self.inner.sizes(inputs)
 
     def collate(self, inputs: Sequence[Any]) -> Source:
-        replaced = with_replaced_tokens(self.inner.collate(inputs), self.edits, self.model, self.vocabularies)
+        replaced = with_replaced_tokens(
+            self.inner.collate(inputs), self.edits, self.model, self.vocabularies
+        )
         assert replaced is not None
         return replaced
 
 
-def check_list(name: str, texts: Iterable[Any], count: int | None = None, *, texts_only: bool = True) -> list[Any]:
+def check_list(
+    name: str, texts: Iterable[Any], count: int | None = None, *, texts_only: bool = True
+) -> list[Any]:
     """The texts as a list, `count` of them where that is given; a single text is refused."""
     if isinstance(texts, str | np.ndarray):
-        raise InvalidArgument(name, wanted="a list", got=f"one {type(texts).__name__}", remedy="Give [it].")
+        raise InvalidArgument(
+            name, wanted="a list", got=f"one {type(texts).__name__}", remedy="Give [it]."
+        )
     texts = list(texts)
     for text in texts:
         if texts_only and not isinstance(text, str):
-            raise InvalidArgument(name, wanted="texts", got=repr(text), remedy="Give a list of strings.")
+            raise InvalidArgument(
+                name, wanted="texts", got=repr(text), remedy="Give a list of strings."
+            )
     if count is not None and len(texts) != count:
-        wanted, remedy = f"{count}{'' if texts_only else ' lists'}, one for each text", "Empty ones are fine."
+        wanted, remedy = (
+            f"{count}{'' if texts_only else ' lists'}, one for each text",
+            "Empty ones are fine.",
+        )
         raise InvalidArgument(name, wanted=wanted, got=str(len(texts)), remedy=remedy)
     return texts

@@ -25,14 +25,20 @@ class LineChunk(Generic[Line]):
     beside: dict[str, Any]
 
 
-def chunked(lists: Iterable[Sequence[Line]], beside: dict[str, Iterator[Any]]) -> Iterator[LineChunk[Line]]:
+def chunked(
+    lists: Iterable[Sequence[Line]], beside: dict[str, Iterator[Any]]
+) -> Iterator[LineChunk[Line]]:
     """The lists of lines as chunks, with the values beside them; refused where their numbers differ."""
     first = 1
     for lines in lists:
-        values: dict[str, Any] = {name: list(islice(each, len(lines))) for name, each in beside.items()}
+        values: dict[str, Any] = {
+            name: list(islice(each, len(lines))) for name, each in beside.items()
+        }
         for name, some in values.items():
             if len(some) < len(lines):
-                raise _uneven(name, f"at least {first + len(some)} lines", f"{first + len(some) - 1}")
+                raise _uneven(
+                    name, f"at least {first + len(some)} lines", f"{first + len(some) - 1}"
+                )
         yield LineChunk(first, lines, values)
         first += len(lines)
     for name, each in beside.items():
@@ -40,14 +46,20 @@ def chunked(lists: Iterable[Sequence[Line]], beside: dict[str, Iterator[Any]]) -
             raise _uneven(name, f"{first - 1} lines", "more")
 
 
-def chunk_outputs(predictor: Predictor, chunk: LineChunk[Any], options: dict[str, Any]) -> Iterator[list[Output]]:
+def chunk_outputs(
+    predictor: Predictor, chunk: LineChunk[Any], options: dict[str, Any]
+) -> Iterator[list[Output]]:
     """The outputs of each line, in order, each as soon as those before it are done. An empty line has an empty one."""
-    full = [i for i, line in enumerate(chunk.lines) if line or not predictor.recipe.data.source_fields]
+    full = [
+        i for i, line in enumerate(chunk.lines) if line or not predictor.recipe.data.source_fields
+    ]
     values: dict[str, Any] = {name: [each[i] for i in full] for name, each in chunk.beside.items()}
     done: dict[int, list[Output]] = {i: [Output("")] for i in {*range(len(chunk.lines))} - {*full}}
     following = 0  # the next line to yield
     sources, numbers = [chunk.lines[i] for i in full], [chunk.first + i for i in full]
-    for i, outputs in predictor.iter_outputs(sources, lines=numbers, **values, **options) if sources else ():
+    for i, outputs in (
+        predictor.iter_outputs(sources, lines=numbers, **values, **options) if sources else ()
+    ):
         done[full[i]] = outputs
         while following in done:
             yield done.pop(following)
@@ -59,5 +71,8 @@ def chunk_outputs(predictor: Predictor, chunk: LineChunk[Any], options: dict[str
 def _uneven(name: str, wanted: str, got: str) -> InvalidArgument:
     option = "--prefix" if name == "prefixes" else "--constraints"
     return InvalidArgument(
-        option, wanted=f"a line for each line of the input: {wanted}", got=got, remedy="Empty is fine."
+        option,
+        wanted=f"a line for each line of the input: {wanted}",
+        got=got,
+        remedy="Empty is fine.",
     )

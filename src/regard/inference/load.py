@@ -9,7 +9,15 @@ from typing import Any
 import torch
 
 from regard.checkpoint import store
-from regard.checkpoint.format import CONFIG, SHORTLIST, WEIGHTS, open_checkpoint, read_config, read_vocabularies, writer
+from regard.checkpoint.format import (
+    CONFIG,
+    SHORTLIST,
+    WEIGHTS,
+    open_checkpoint,
+    read_config,
+    read_vocabularies,
+    writer,
+)
 from regard.core.errors import CheckpointRefused, InvalidArgument, InvalidRecipe
 from regard.data.corpus import SourceVocabularies, VocabularyType, as_running_text
 from regard.decoding.ensemble import ClassifierEnsemble, Ensemble
@@ -55,7 +63,9 @@ def load(path: str | Path | Predictor | Sequence[str | Path], *, device: str = "
             model = build(config["model"])
     except (KeyError, TypeError, AttributeError, ValueError, RuntimeError, OverflowError) as error:
         problem = str(error)[:500].rstrip(".") or type(error).__name__
-        raise CheckpointRefused(f"{folder}/{CONFIG}: wanted a model's; got {problem}. It was changed.") from None
+        raise CheckpointRefused(
+            f"{folder}/{CONFIG}: wanted a model's; got {problem}. It was changed."
+        ) from None
     check_weights(weights_of(model), weights, folder)
     if recipe.with_sizes(sources, target) != config["model"]:
         wanted = "the model of its recipe, with a row of weights for each id of its vocabularies"
@@ -79,7 +89,9 @@ def _shortlist(
     try:
         return Shortlist.of(store.tensors(content, SHORTLIST, folder), size, target.size)
     except ValueError as error:
-        raise CheckpointRefused(f"{folder / SHORTLIST}: {error}. Learn it again: regard shortlist.") from None
+        raise CheckpointRefused(
+            f"{folder / SHORTLIST}: {error}. Learn it again: regard shortlist."
+        ) from None
 
 
 def stored_recipe(config: Mapping[str, Any], folder: Path) -> Recipe:
@@ -88,7 +100,9 @@ def stored_recipe(config: Mapping[str, Any], folder: Path) -> Recipe:
         return Recipe.of(config["recipe"])
     except InvalidRecipe as error:
         problem = str(error)[:500].rstrip(".")
-        raise CheckpointRefused(f"{folder}/{CONFIG}: wanted a recipe; got {problem}. {writer(config)}") from None
+        raise CheckpointRefused(
+            f"{folder}/{CONFIG}: wanted a recipe; got {problem}. {writer(config)}"
+        ) from None
 
 
 def check_sizes(table: Any, weights: Sequence[int], key: str = "model") -> None:
@@ -139,12 +153,17 @@ def _ensemble(members: Sequence[Predictor]) -> Predictor:
     first = members[0]
     for other in members[1:]:
         if vocabulary_key(other) != vocabulary_key(first):
-            wanted, remedy = f"the vocabularies of {first.folder}", "Train them on the same prepared data."
+            wanted, remedy = (
+                f"the vocabularies of {first.folder}",
+                "Train them on the same prepared data.",
+            )
             raise InvalidArgument(str(other.folder), wanted=wanted, got="others", remedy=remedy)
     return replace(first, model=ClassifierEnsemble(models) if all(labels) else Ensemble(models))
 
 
 def vocabulary_key(predictor: Predictor) -> tuple[bool, *tuple[str | None, ...]]:
     """What two models must have in common to be combined: the hashes of their vocabularies, and running text."""
-    hashes = [None if each is None else each.hash for each in (*predictor.sources, predictor.target)]
+    hashes = [
+        None if each is None else each.hash for each in (*predictor.sources, predictor.target)
+    ]
     return predictor.running_text, *hashes

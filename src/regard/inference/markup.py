@@ -14,7 +14,9 @@ from itertools import pairwise
 from regard.core.errors import InvalidArgument
 
 TAG = re.compile(r"""<(/?)([A-Za-z][\w:.-]*)(?:\s(?:[^<>"']|"[^"]*"|'[^']*')*)?/?>""")
-VOID = re.compile("area|base|br|col|embed|hr|img|input|link|meta|param|source|track|wbr", re.IGNORECASE)
+VOID = re.compile(
+    "area|base|br|col|embed|hr|img|input|link|meta|param|source|track|wbr", re.IGNORECASE
+)
 Path = tuple[int, ...]  # indices of the elements around a position, outermost first
 
 
@@ -83,14 +85,21 @@ def extract_tags(text: str, name: str = "text") -> MarkedText:
 
 
 def _refuse(name: str, got: str, opened: str | None) -> None:
-    wanted = "a tag that opens, before one that closes" if opened is None else f"{opened} to be closed first"
+    wanted = (
+        "a tag that opens, before one that closes"
+        if opened is None
+        else f"{opened} to be closed first"
+    )
     raise InvalidArgument(name, wanted=wanted, got=got, remedy="Close elements in reverse order.")
 
 
 def _path(word: tuple[int, int], runs: Sequence[tuple[int, Path]], size: int) -> Path:
     """The elements around a word: of its most deeply nested part, or the longest of such parts."""
     starts: list[tuple[int, Path]] = [(0, ()), *runs, (size, ())]
-    overlaps = [(min(end, word[1]) - max(start, word[0]), path) for (start, path), (end, _) in pairwise(starts)]
+    overlaps = [
+        (min(end, word[1]) - max(start, word[0]), path)
+        for (start, path), (end, _) in pairwise(starts)
+    ]
     parts = [(len(path), overlap, path) for overlap, path in overlaps if overlap > 0]
     return max(parts, key=lambda part: part[:2])[2]
 
@@ -177,7 +186,11 @@ class _Writer:
 
     def add(self, path: Path, text: str) -> None:
         self.close(_shared(self.path, path))
-        self.parts += [self.gap, *(self.elements[one].opening for one in path[len(self.path) :]), text]
+        self.parts += [
+            self.gap,
+            *(self.elements[one].opening for one in path[len(self.path) :]),
+            text,
+        ]
         self.path, self.gap = path, ""
 
     def close(self, kept: int) -> None:
@@ -188,4 +201,7 @@ class _Writer:
 
 def _shared(a: Path, b: Path) -> int:
     """The length of the common prefix of two paths."""
-    return next((i for i, (one, other) in enumerate(zip(a, b, strict=False)) if one != other), min(len(a), len(b)))
+    return next(
+        (i for i, (one, other) in enumerate(zip(a, b, strict=False)) if one != other),
+        min(len(a), len(b)),
+    )

@@ -23,7 +23,9 @@ def banned(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Run]:
     """Each phrase as it is tokenized at the start of a text and after a space."""
     if not texts:
         return []
-    runs = tokenizer.encode_batch([run for text in _check("banned", texts) for run in (text, f" {text}")])
+    runs = tokenizer.encode_batch(
+        [run for text in _check("banned", texts) for run in (text, f" {text}")]
+    )
     return list(dict.fromkeys(tuple(run) for run in runs))
 
 
@@ -34,7 +36,10 @@ def search(
     for index, hypotheses in decoding.search(task, requests):
         request = requests[index]
         while (again := without_other_spellings(tokenizer, task, request, hypotheses)) is not None:
-            request, alone = again, replace(task, numbers=[task.numbers[index] if task.numbers else index])
+            request, alone = (
+                again,
+                replace(task, numbers=[task.numbers[index] if task.numbers else index]),
+            )
             ((_, hypotheses),) = decoding.search(alone, [request])
         yield index, hypotheses
 
@@ -64,7 +69,11 @@ def stream(tokenizer: Tokenizer, task: SearchTask, request: Request) -> Iterator
 def _banning(request: Request, task: SearchTask, runs: list[tuple[Run, int]]) -> Request:
     """The request with these runs banned too; a sampling search keeps what it drew before the first of them."""
     first = min(position for _, position in runs)
-    late = [each for each in runs if each[1] == first] if task.config.sample else [(run, 0) for run, _ in runs]
+    late = (
+        [each for each in runs if each[1] == first]
+        if task.config.sample
+        else [(run, 0) for run, _ in runs]
+    )
     return request._replace(late=[*request.late, *dict.fromkeys(late)])
 
 
@@ -91,14 +100,19 @@ def _other_spellings(
                 break
             if text in texts:
                 runs.append((tuple(tokens[first : last + 1]), last))
-    return [(run, last) for run, last in runs if (run, 0) not in banned and (run, last) not in banned]
+    return [
+        (run, last) for run, last in runs if (run, 0) not in banned and (run, last) not in banned
+    ]
 
 
 def _phrase(tokenizer: Tokenizer, text: str) -> Phrase:
     at_start, after_space = (tuple(run) for run in tokenizer.encode_batch([text, f" {text}"]))
     if tokenizer.special_tokens.unknown in at_start:
         raise InvalidArgument(
-            "required", wanted="words that the model has tokens for", got=repr(text), remedy="Check the spelling."
+            "required",
+            wanted="words that the model has tokens for",
+            got=repr(text),
+            remedy="Check the spelling.",
         )
     continuations = _continuations(tokenizer) if _in_word(text[-1]) else frozenset()
     if at_start == after_space:  # a tokenizer of words
@@ -111,7 +125,11 @@ def _phrase(tokenizer: Tokenizer, text: str) -> Phrase:
 @lru_cache(maxsize=8)
 def _continuations(tokenizer: Tokenizer) -> frozenset[int]:
     """The tokens that continue a word."""
-    named = zip(tokenizer.spellings(range(tokenizer.size)), tokenizer.pieces(range(tokenizer.size)), strict=True)
+    named = zip(
+        tokenizer.spellings(range(tokenizer.size)),
+        tokenizer.pieces(range(tokenizer.size)),
+        strict=True,
+    )
     return frozenset(
         token
         for token, (spelling, piece) in enumerate(named)
@@ -127,5 +145,7 @@ def _in_word(character: str) -> bool:
 
 def _check(name: str, texts: Sequence[str]) -> list[str]:
     if isinstance(texts, str) or not all(isinstance(text, str) and text.strip() for text in texts):
-        raise InvalidArgument(name, wanted="a list of words and phrases", got=repr(texts), remedy='Give ["word"].')
+        raise InvalidArgument(
+            name, wanted="a list of words and phrases", got=repr(texts), remedy='Give ["word"].'
+        )
     return [text.strip() for text in texts]

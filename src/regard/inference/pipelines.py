@@ -25,7 +25,11 @@ from regard.inference.inputs import EncodedInput, InputEncoder, check_list
 from regard.inference.score import SequenceScore
 from regard.inference.stream import text_pieces
 from regard.interpret.editing import ForceTokens
-from regard.interpret.output_attention import coverage_reranker, output_attention, require_cross_attention
+from regard.interpret.output_attention import (
+    coverage_reranker,
+    output_attention,
+    require_cross_attention,
+)
 from regard.model.seq2seq import Classifier, Seq2Seq
 
 
@@ -35,16 +39,22 @@ class Output:
 
     text: str
     tokens: tuple[str, ...] = ()
-    log_probabilities: tuple[float, ...] | None = None  # of each token and of the end token, where there is one
+    log_probabilities: tuple[float, ...] | None = (
+        None  # of each token and of the end token, where there is one
+    )
     score: float | None = None  # by which outputs are ranked
     finish_reason: FinishReason | None = None  # why the output ended; None for a label
-    probabilities: dict[str, float] | None = None  # of all labels, most likely first; None for a sequence
+    probabilities: dict[str, float] | None = (
+        None  # of all labels, most likely first; None for a sequence
+    )
     truncated: bool = False  # whether the input was too long and its end was dropped
     token_ids: tuple[int, ...] = ()  # with the end token, where there is one
     # Cross-attention weights: a row for each token and for the end token, where there is one; a column for each token
     # of the source and its end token, after a [CLS] token where the encoder has one.
     attention: Float[Tensor, "layers H T S"] | None = None
-    token_texts: tuple[str, ...] | None = None  # the text that each token adds; given by a server that is asked for it
+    token_texts: tuple[str, ...] | None = (
+        None  # the text that each token adds; given by a server that is asked for it
+    )
     input_tokens: int | None = None  # of the input, without those around it; given by a server
 
     @property
@@ -67,7 +77,9 @@ class OutputOptions(NamedTuple):
     attention: bool = False
     scores: bool = False
     lines: Sequence[int] | None = None
-    forced: Mapping[int, int] | None = None  # tokens by position in the output: those that edits replace
+    forced: Mapping[int, int] | None = (
+        None  # tokens by position in the output: those that edits replace
+    )
     trace: BeamTrace | None = None
     workers: int | None = None
     tokens: bool = True
@@ -85,17 +97,25 @@ class Pipeline(ABC):
     """Computes outputs for encoded inputs, and scores of given targets, with one kind of model."""
 
     @abstractmethod
-    def outputs(self, encoded: EncodedInputs, config: DecodeConfig, options: OutputOptions) -> IndexedOutputs:
+    def outputs(
+        self, encoded: EncodedInputs, config: DecodeConfig, options: OutputOptions
+    ) -> IndexedOutputs:
         """The index of each input and its outputs, best first, as they are finished."""
 
     @abstractmethod
-    def score(self, encoded: EncodedInputs, targets: Sequence[str], batch_tokens: int) -> list[SequenceScore]:
+    def score(
+        self, encoded: EncodedInputs, targets: Sequence[str], batch_tokens: int
+    ) -> list[SequenceScore]:
         """The score of one target for each input. A language model has no inputs."""
 
-    def stream(self, encoded: EncodedInputs, config: DecodeConfig, options: OutputOptions) -> Iterator[str]:
+    def stream(
+        self, encoded: EncodedInputs, config: DecodeConfig, options: OutputOptions
+    ) -> Iterator[str]:
         """The output for a single input, piece by piece as it is generated."""
         remedy = "Choose another, or use predict."
-        raise InvalidArgument("model", wanted="one that gives sequences", got="one that gives labels", remedy=remedy)
+        raise InvalidArgument(
+            "model", wanted="one that gives sequences", got="one that gives labels", remedy=remedy
+        )
 
 
 @dataclass(frozen=True)
@@ -106,14 +126,18 @@ class LabelPipeline(Pipeline):
     labels: Labels
     inputs: InputEncoder
 
-    def outputs(self, encoded: EncodedInputs, config: DecodeConfig, options: OutputOptions) -> IndexedOutputs:
+    def outputs(
+        self, encoded: EncodedInputs, config: DecodeConfig, options: OutputOptions
+    ) -> IndexedOutputs:
         for name, value in options._asdict().items():
             if value and name not in ("scores", "lines", "forced", "tokens"):
                 wanted, remedy = "nothing for a model that gives labels", "Leave it out."
                 raise InvalidArgument(name, wanted=wanted, got=repr(value), remedy=remedy)
         for rows, log_p in self._log_probabilities(encoded, forward_batch_tokens(config)):
             ranked = log_p.sort(descending=True, stable=True)
-            for row, values, ids in zip(rows, ranked.values.tolist(), ranked.indices.tolist(), strict=True):
+            for row, values, ids in zip(
+                rows, ranked.values.tolist(), ranked.indices.tolist(), strict=True
+            ):
                 named = dict(zip(map(self.labels.decode, ids), values, strict=True))
                 probabilities = {name: exp(value) for name, value in named.items()}
                 yield (
@@ -130,7 +154,9 @@ class LabelPipeline(Pipeline):
                     ],
                 )
 
-    def score(self, encoded: EncodedInputs, targets: Sequence[str], batch_tokens: int) -> list[SequenceScore]:
+    def score(
+        self, encoded: EncodedInputs, targets: Sequence[str], batch_tokens: int
+    ) -> list[SequenceScore]:
         ids, found = [self.labels.encode(target) for target in targets], dict[int, SequenceScore]()
         for rows, log_p in self._log_probabilities(encoded, batch_tokens):
             for row, values in zip(rows, log_p.tolist(), strict=True):
@@ -143,7 +169,12 @@ class LabelPipeline(Pipeline):
     ) -> Iterator[tuple[list[int], Float[Tensor, "B labels"]]]:
         """The indices of a batch of inputs, and the log-probabilities of all labels."""
         for rows in length_batches(self.inputs.sizes(encoded), batch_tokens):
-            yield rows, self.model(self.inputs.collate([encoded[row] for row in rows])).float().log_softmax(-1)
+            yield (
+                rows,
+                self.model(self.inputs.collate([encoded[row] for row in rows]))
+                .float()
+                .log_softmax(-1),
+            )
 
 
 @dataclass(frozen=True)
@@ -170,14 +201,22 @@ class SequencePipeline(Pipeline):
         special = self.tokenizer.special_tokens
         return special.end if self.running else special.start
 
-    def outputs(self, encoded: EncodedInputs, config: DecodeConfig, options: OutputOptions) -> IndexedOutputs:
+    def outputs(
+        self, encoded: EncodedInputs, config: DecodeConfig, options: OutputOptions
+    ) -> IndexedOutputs:
         requests, task = self.requests(encoded, options), self.task(config, options)
         if options.attention:
             require_cross_attention("attention", self.model)
         for index, hypotheses in phrases.search(self.tokenizer, task, requests):
             yield (
                 index,
-                self.finished(task, requests[index], hypotheses, attention=options.attention, tokens=options.tokens),
+                self.finished(
+                    task,
+                    requests[index],
+                    hypotheses,
+                    attention=options.attention,
+                    tokens=options.tokens,
+                ),
             )
 
     def finished(
@@ -198,7 +237,9 @@ class SequencePipeline(Pipeline):
         """
         weights: Sequence[Tensor | None] = [None] * len(hypotheses)
         if attention:
-            weights = output_attention(self.model, task.collate([request.source]), hypotheses, self._first)
+            weights = output_attention(
+                self.model, task.collate([request.source]), hypotheses, self._first
+            )
         outputs = []
         for hypothesis, rows in zip(hypotheses, weights, strict=True):
             ids, log_p, end = hypothesis.tokens, hypothesis.log_probabilities, hypothesis.end
@@ -219,13 +260,17 @@ class SequencePipeline(Pipeline):
         # none: where the logits processors leave no token
         return outputs or [Output("", truncated=truncated, input_tokens=size)]
 
-    def stream(self, encoded: EncodedInputs, config: DecodeConfig, options: OutputOptions) -> Iterator[str]:
+    def stream(
+        self, encoded: EncodedInputs, config: DecodeConfig, options: OutputOptions
+    ) -> Iterator[str]:
         (request,) = self.requests(encoded, options)
         tokens = phrases.stream(self.tokenizer, self.task(config, options), request)
         return text_pieces(self.tokenizer, islice(tokens, request.given, None))
 
     @torch.inference_mode()
-    def score(self, encoded: EncodedInputs, targets: Sequence[str], batch_tokens: int) -> list[SequenceScore]:
+    def score(
+        self, encoded: EncodedInputs, targets: Sequence[str], batch_tokens: int
+    ) -> list[SequenceScore]:
         rows_of, special = self.tokenizer.encode_batch(targets), self.tokenizer.special_tokens
         ids = [[special.end, *row] if self.running else special.target(row) for row in rows_of]
         device, source = next(self.model.parameters()).device, None
@@ -236,7 +281,9 @@ class SequencePipeline(Pipeline):
             if self.model.encoder is not None:
                 source = self.inputs.collate([encoded[row] for row in rows])
             read = Tokens.of([ids[row] for row in rows], device=device).ids
-            for row, values in zip(rows, self.model.log_probabilities(source, read).tolist(), strict=True):
+            for row, values in zip(
+                rows, self.model.log_probabilities(source, read).tolist(), strict=True
+            ):
                 pieces = self.tokenizer.pieces(ids[row][1:])
                 found[row] = SequenceScore(tuple(pieces), tuple(values[: len(pieces)]))
         return [found[row] for row in range(len(targets))]
@@ -282,7 +329,9 @@ class SequencePipeline(Pipeline):
             prefixes = self.tokenizer.encode_batch(check_list("prefixes", options.prefixes, count))
         lists = {"required": options.required, "banned_in": options.banned_in}
         required, banned = (
-            [()] * count if phrases_of is None else check_list(name, phrases_of, count, texts_only=False)
+            [()] * count
+            if phrases_of is None
+            else check_list(name, phrases_of, count, texts_only=False)
             for name, phrases_of in lists.items()
         )
         everywhere, requests = phrases.banned(self.tokenizer, options.banned), []
@@ -291,11 +340,16 @@ class SequencePipeline(Pipeline):
         ):
             limits: tuple[Sequence[Any], Sequence[Any]] = everywhere, ()
             if no or yes:
-                limits = everywhere + phrases.banned(self.tokenizer, no), phrases.required(self.tokenizer, yes)
+                limits = (
+                    everywhere + phrases.banned(self.tokenizer, no),
+                    phrases.required(self.tokenizer, yes),
+                )
             if self.model.encoder is not None:
                 requests.append(Request(source, size, prefix, *limits))
             elif isinstance(source, list):
-                own = int(self._first is None and bool(source))  # the token before an output's first is its own
+                own = int(
+                    self._first is None and bool(source)
+                )  # the token before an output's first is its own
                 whole = [*source, *prefix]
                 request = Request(None, 0, whole[own:], *limits, given=len(source) - own)
                 requests.append(request._replace(first=whole[0]) if own else request)
@@ -303,7 +357,9 @@ class SequencePipeline(Pipeline):
             begins = len(self.tokenizer.special_tokens.target_prefix)
             forced = options.forced
             requests = [
-                each._replace(prefix=[forced.get(i, token) for i, token in enumerate(each.prefix, begins)])
+                each._replace(
+                    prefix=[forced.get(i, token) for i, token in enumerate(each.prefix, begins)]
+                )
                 for each in requests
             ]
         return requests

@@ -26,9 +26,20 @@ from regard.inference.inputs import (
     SourceInput,
     check_list,
 )
-from regard.inference.pipelines import LabelPipeline, Output, OutputOptions, Pipeline, SequencePipeline
+from regard.inference.pipelines import (
+    LabelPipeline,
+    Output,
+    OutputOptions,
+    Pipeline,
+    SequencePipeline,
+)
 from regard.inference.score import SequenceScore
-from regard.interpret.editing import editing, forced_tokens, refuse_output_edits, with_replaced_tokens
+from regard.interpret.editing import (
+    editing,
+    forced_tokens,
+    refuse_output_edits,
+    with_replaced_tokens,
+)
 from regard.interpret.edits import Edit, Edits, read_edits
 from regard.model.eval_mode import evaluating
 from regard.model.interfaces import Source
@@ -104,11 +115,15 @@ class Predictor:
     def _pipeline(self, inputs: InputEncoder) -> Pipeline:
         generator, classifier = self.model.as_seq2seq(), self.model.as_classifier()
         if generator is not None and isinstance(self.target, Tokenizer):
-            return SequencePipeline(generator, self.target, inputs, self.recipe.data.context_length, self.shortlist)
+            return SequencePipeline(
+                generator, self.target, inputs, self.recipe.data.context_length, self.shortlist
+            )
         if classifier is not None and isinstance(self.target, Labels):
             return LabelPipeline(classifier, self.target, inputs)
         wanted, got = "one that gives sequences or labels", type(self.model).__name__
-        raise InvalidArgument("model", wanted=wanted, got=got, remedy="Fine-tune it: train.init_from.")
+        raise InvalidArgument(
+            "model", wanted=wanted, got=got, remedy="Fine-tune it: train.init_from."
+        )
 
     def with_decode(self, **options: Any) -> "Predictor":
         """The same predictor with these [decode] options as defaults."""
@@ -170,25 +185,50 @@ class Predictor:
         encoded, long = self.encode_inputs("texts", texts, config, truncate=truncate, lines=lines)
         if trace is not None and (len(encoded) != 1 or config.beam_size == 1 or config.sample):
             got = f"{len(encoded)} texts, beam_size = {config.beam_size}"
-            raise InvalidArgument("trace", wanted="one text and a beam search", got=got, remedy="Raise beam_size.")
+            raise InvalidArgument(
+                "trace", wanted="one text and a beam search", got=got, remedy="Raise beam_size."
+            )
         if workers is not None and workers < 1:
-            raise InvalidArgument("workers", wanted="1 or more", got=str(workers), remedy="Leave it out.")
+            raise InvalidArgument(
+                "workers", wanted="1 or more", got=str(workers), remedy="Leave it out."
+            )
         wanted = OutputOptions(
-            prefixes, banned, required, banned_in, attention, scores, lines, None, trace, workers, tokens
+            prefixes,
+            banned,
+            required,
+            banned_in,
+            attention,
+            scores,
+            lines,
+            None,
+            trace,
+            workers,
+            tokens,
         )
         with evaluating(self.model):
             found = pipeline.outputs(encoded, config, wanted)
             if edits:
                 found = self._edited_outputs(encoded, config, wanted, read_edits(edits))
             for index, outputs in found:
-                yield index, [replace(each, truncated=True) for each in outputs] if index in long else outputs
+                yield (
+                    index,
+                    [replace(each, truncated=True) for each in outputs]
+                    if index in long
+                    else outputs,
+                )
 
     def _edited_outputs(
-        self, encoded: Sequence[EncodedInput], config: DecodeConfig, options: OutputOptions, edits: Sequence[Edit]
+        self,
+        encoded: Sequence[EncodedInput],
+        config: DecodeConfig,
+        options: OutputOptions,
+        edits: Sequence[Edit],
     ) -> Iterator[tuple[int, list[Output]]]:
         if config.shortlist:
             remedy = "Set shortlist = false."
-            raise InvalidArgument("shortlist", wanted="false beside edits", got="true", remedy=remedy)
+            raise InvalidArgument(
+                "shortlist", wanted="false beside edits", got="true", remedy=remedy
+            )
         inputs, target = EditedInput(self.inputs, edits, self.model, self.sources), self.target
         if isinstance(target, Tokenizer):
             options = options._replace(forced=forced_tokens(edits, target))
@@ -233,10 +273,16 @@ class Predictor:
         config = self.decode_config({**options, **UNSTREAMABLE})
         encoded, _ = self.encode_inputs("text", [text], config, truncate=truncate)
         with evaluating(self.model):
-            yield from self.pipeline.stream(encoded, config, OutputOptions([prefix], banned, [required], lines=[line]))
+            yield from self.pipeline.stream(
+                encoded, config, OutputOptions([prefix], banned, [required], lines=[line])
+            )
 
     def score(
-        self, texts: Iterable[InputValue], targets: Iterable[str] | None = None, *, batch_tokens: int | None = None
+        self,
+        texts: Iterable[InputValue],
+        targets: Iterable[str] | None = None,
+        *,
+        batch_tokens: int | None = None,
     ) -> list[SequenceScore]:
         """The log-probability of the target of each text: an output or a label; for a language model, of the text.
 
@@ -249,11 +295,15 @@ class Predictor:
         if (targets is None) != language_model:
             wanted = "one for each text" if targets is None else "none for a model without a source"
             remedy = "Give sources and targets to a model that has both, texts alone to a language model."
-            raise InvalidArgument("targets", wanted=wanted, got="none" if targets is None else "some", remedy=remedy)
+            raise InvalidArgument(
+                "targets", wanted=wanted, got="none" if targets is None else "some", remedy=remedy
+            )
         targets = texts if targets is None else check_list("targets", targets, len(texts))
         encoded = [] if language_model else self.inputs.encode(texts)
         with evaluating(self.model):
-            return self.pipeline.score(encoded, targets, batch_tokens or forward_batch_tokens(self.recipe.decode))
+            return self.pipeline.score(
+                encoded, targets, batch_tokens or forward_batch_tokens(self.recipe.decode)
+            )
 
     def embed(
         self,
@@ -273,7 +323,9 @@ class Predictor:
         max_source_length   default: that of the recipe's [decode]
         batch_tokens        tokens that are encoded together at most
         """
-        config = self.decode_config({"max_source_length": max_source_length, "batch_tokens": batch_tokens})
+        config = self.decode_config(
+            {"max_source_length": max_source_length, "batch_tokens": batch_tokens}
+        )
         encoded, _ = self.encode_inputs("texts", texts, config, truncate=truncate)
         with evaluating(self.model):
             return embed(self, encoded, forward_batch_tokens(config))
@@ -313,7 +365,9 @@ class Predictor:
         lines      line numbers of the texts, for messages
         """
         encoded = self.inputs.encode(self.inputs.check(name, texts))
-        return self.inputs.truncate(encoded, config.max_source_length, truncate=truncate, lines=lines)
+        return self.inputs.truncate(
+            encoded, config.max_source_length, truncate=truncate, lines=lines
+        )
 
     def decode_config(self, options: Mapping[str, Any]) -> DecodeConfig:
         """The recipe's [decode] with these options; None stands for the recipe's own value."""

@@ -31,7 +31,12 @@ ATTEMPTS = 4  # to compute a chunk: Ray itself would try one that no replica sur
 
 
 def predict_chunks(
-    folder: Path, chunks: Iterable[LineChunk[Any]], options: dict[str, Any], *, device: str, replicas: int | None
+    folder: Path,
+    chunks: Iterable[LineChunk[Any]],
+    options: dict[str, Any],
+    *,
+    device: str,
+    replicas: int | None,
 ) -> Iterator[tuple[Any, list[Output]]]:
     """Each line with its outputs, in order.
 
@@ -42,7 +47,10 @@ def predict_chunks(
         import pyarrow
 
         device, available = _resources(ray, device)
-        blocks = [ray.put(pyarrow.table({"id": [each.first], "chunk": [_encoded(each)]})) for each in chunks]
+        blocks = [
+            ray.put(pyarrow.table({"id": [each.first], "chunk": [_encoded(each)]}))
+            for each in chunks
+        ]
         if not blocks:
             return
         data = ray.data.from_arrow_refs(blocks)
@@ -64,7 +72,9 @@ def predict_chunks(
             yield from _in_order(answered.iter_rows())
         except ray.exceptions.RayError as error:
             got = str(error).strip().splitlines()[-1]
-            raise RegardError(f"engine: wanted outputs of every replica; got {got}. See Ray's log.") from error
+            raise RegardError(
+                f"engine: wanted outputs of every replica; got {got}. See Ray's log."
+            ) from error
 
 
 class Attempts:
@@ -86,7 +96,9 @@ class Replica:
     attempts   the handle of an `Attempts`; None: a chunk is tried without end
     """
 
-    def __init__(self, folder: str, device: str, options: dict[str, Any], attempts: Any = None) -> None:
+    def __init__(
+        self, folder: str, device: str, options: dict[str, Any], attempts: Any = None
+    ) -> None:
         self.options, self.attempts, self.refused = options, attempts, ""
         try:
             self.predictor = load(folder, device=device)
@@ -96,13 +108,17 @@ class Replica:
     def __call__(self, rows: "pyarrow.Table") -> "pyarrow.Table":
         import pyarrow
 
-        return rows.append_column("answer", pyarrow.array([self._answer(each.as_py()) for each in rows["chunk"]]))
+        return rows.append_column(
+            "answer", pyarrow.array([self._answer(each.as_py()) for each in rows["chunk"]])
+        )
 
     def _answer(self, encoded: str) -> str:
         chunk: LineChunk[str] = LineChunk(**json.loads(encoded))
         try:
             self._check_attempts(chunk)
-            return self.refused or _encoded_outputs(chunk_outputs(self.predictor, chunk, self.options))
+            return self.refused or _encoded_outputs(
+                chunk_outputs(self.predictor, chunk, self.options)
+            )
         except RegardError as error:
             return _encoded_error(error)
 
@@ -110,8 +126,13 @@ class Replica:
         import ray
 
         if self.attempts is not None and not ray.get(self.attempts.begin.remote(chunk.first)):
-            lines, got = f"{chunk.first} to {chunk.first + len(chunk.lines) - 1}", "only replicas that were killed"
-            raise RegardError(f"lines {lines}: wanted outputs; got {got}. Do they need more memory? See Ray's log.")
+            lines, got = (
+                f"{chunk.first} to {chunk.first + len(chunk.lines) - 1}",
+                "only replicas that were killed",
+            )
+            raise RegardError(
+                f"lines {lines}: wanted outputs; got {got}. Do they need more memory? See Ray's log."
+            )
 
 
 def _in_order(rows: Iterable[dict[str, Any]]) -> Iterator[tuple[Any, list[Output]]]:
@@ -135,7 +156,10 @@ def _in_order(rows: Iterable[dict[str, Any]]) -> Iterator[tuple[Any, list[Output
 def _encoded(chunk: LineChunk[Any]) -> str:
     for line in chunk.lines:
         if not isinstance(line, str):
-            wanted, remedy = "texts or paths with the engine ray", "Unpack zip files, where all nodes can read them."
+            wanted, remedy = (
+                "texts or paths with the engine ray",
+                "Unpack zip files, where all nodes can read them.",
+            )
             raise InvalidArgument("lines", wanted=wanted, got=str(line), remedy=remedy)
     return json.dumps(vars(chunk))
 
@@ -143,28 +167,40 @@ def _encoded(chunk: LineChunk[Any]) -> str:
 def _encoded_outputs(answers: Iterable[list[Output]]) -> str:
     def table(output: Output) -> dict[str, Any]:
         weights = output.attention
-        numbers = None if weights is None else {"shape": weights.shape, "values": weights.flatten().tolist()}
+        numbers = (
+            None
+            if weights is None
+            else {"shape": weights.shape, "values": weights.flatten().tolist()}
+        )
         return {**vars(output), "attention": numbers}
 
     return json.dumps({"outputs": [[table(each) for each in outputs] for outputs in answers]})
 
 
 def _decoded_output(table: dict[str, Any]) -> Output:
-    values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in table.items()}
+    values: dict[str, Any] = {
+        name: tuple(v) if isinstance(v, list) else v for name, v in table.items()
+    }
     if (weights := values["attention"]) is not None:
         values["attention"] = torch.tensor(weights["values"]).reshape(weights["shape"])
     return Output(**values)
 
 
 def _encoded_error(error: RegardError) -> str:
-    parts = {name: getattr(error, name) for name in ("argument", "wanted", "got", "remedy") if hasattr(error, name)}
+    parts = {
+        name: getattr(error, name)
+        for name in ("argument", "wanted", "got", "remedy")
+        if hasattr(error, name)
+    }
     return json.dumps({"error": {"message": str(error), "code": error.exit_code, "parts": parts}})
 
 
 def _decoded_error(table: dict[str, Any]) -> RegardError:
     if table["parts"]:
         return InvalidArgument(**table["parts"])
-    error = (CheckpointRefused if table["code"] == CheckpointRefused.exit_code else RegardError)(table["message"])
+    error = (CheckpointRefused if table["code"] == CheckpointRefused.exit_code else RegardError)(
+        table["message"]
+    )
     error.exit_code = table["code"]
     return error
 
@@ -192,8 +228,13 @@ def _cluster() -> Iterator[Any]:
     try:  # log_to_driver would print what replicas print into the outputs
         ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.WARNING)
     except (ConnectionError, RuntimeError, ValueError) as error:
-        wanted, got = "the address of a Ray cluster", f"{os.environ.get('RAY_ADDRESS', '')!r}: {error}"
-        raise InvalidArgument("RAY_ADDRESS", wanted=wanted, got=got, remedy="Start it: ray start --head.") from None
+        wanted, got = (
+            "the address of a Ray cluster",
+            f"{os.environ.get('RAY_ADDRESS', '')!r}: {error}",
+        )
+        raise InvalidArgument(
+            "RAY_ADDRESS", wanted=wanted, got=got, remedy="Start it: ray start --head."
+        ) from None
     try:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, _exit)  # Ray's own exits with 15

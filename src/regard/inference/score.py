@@ -46,7 +46,9 @@ def score_lines(
         yield from predictor.score(columns[0], targets, batch_tokens=batch_tokens)
 
 
-def pairs(predictor: "Predictor", files: Sequence[Path], chosen: Sequence[str] = ()) -> Iterator[tuple[str, ...]]:
+def pairs(
+    predictor: "Predictor", files: Sequence[Path], chosen: Sequence[str] = ()
+) -> Iterator[tuple[str, ...]]:
     """Sources (several with tabs between them) and targets: of parallel files, of a table, or of the columns of stdin.
 
     The columns of stdin are separated by tabs. A language model has texts alone. `chosen` are columns of tables.
@@ -56,16 +58,29 @@ def pairs(predictor: "Predictor", files: Sequence[Path], chosen: Sequence[str] =
     if len(files) == 1 and is_table(files[0]):
         rows = table_rows(files[0], columns)
     elif files and len(files) != len(names):
-        wanted = f"{len(names)} files, of {' and '.join(names)}, or a table" if len(names) > 1 else "a file of texts"
-        raise InvalidArgument("files", wanted=wanted, got=str(len(files)), remedy="Or none, for stdin.")
+        wanted = (
+            f"{len(names)} files, of {' and '.join(names)}, or a table"
+            if len(names) > 1
+            else "a file of texts"
+        )
+        raise InvalidArgument(
+            "files", wanted=wanted, got=str(len(files)), remedy="Or none, for stdin."
+        )
     elif files:
         rows = parallel(files, columns=[[column] for column in columns])
     else:
-        rows = (tuple(line.split("\t") if len(names) > 1 else [line]) for line in lines("/dev/stdin"))
+        rows = (
+            tuple(line.split("\t") if len(names) > 1 else [line]) for line in lines("/dev/stdin")
+        )
     for number, row in enumerate(rows, start=1):
         if len(row) != len(names):
-            wanted, remedy = f"{' and '.join(names)}, separated by tabs", f"Or give {len(names)} files."
-            raise InvalidArgument(f"line {number}", wanted=wanted, got=f"{len(row)} columns", remedy=remedy)
+            wanted, remedy = (
+                f"{' and '.join(names)}, separated by tabs",
+                f"Or give {len(names)} files.",
+            )
+            raise InvalidArgument(
+                f"line {number}", wanted=wanted, got=f"{len(row)} columns", remedy=remedy
+            )
         for i, (name, vocabulary) in enumerate(zip(row, vocabularies, strict=True)):
             if isinstance(vocabulary, Labels) and name not in vocabulary.names:
                 file = files[i if len(files) > 1 else 0] if files else "stdin"

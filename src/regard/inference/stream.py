@@ -12,7 +12,9 @@ class TextStream:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
-        self.before: list[int] = []  # the tokens of the last piece: how a token is written depends on what it follows
+        self.before: list[
+            int
+        ] = []  # the tokens of the last piece: how a token is written depends on what it follows
         self.pending: list[int] = []
 
     def add(self, token: int) -> str:
@@ -47,7 +49,9 @@ class StopStrings:
             self.found, self._held = True, ""
             return text[: min(places)]
         beginnings = (each[:size] for each in self.strings for size in range(1, len(each)))
-        held = 0 if last else max((len(each) for each in beginnings if text.endswith(each)), default=0)
+        held = (
+            0 if last else max((len(each) for each in beginnings if text.endswith(each)), default=0)
+        )
         certain = len(text) - held
         self._held = text[certain:]
         return text[:certain]

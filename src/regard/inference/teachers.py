@@ -29,13 +29,19 @@ def _problems(teacher: Predictor, recipe: Recipe, data: Prepared) -> Iterator[Pr
     own, other = recipe.data, teacher.recipe.data
     if teacher.recipe.model.predicts != recipe.model.predicts:
         got = f"{teacher.folder}, which predicts {teacher.recipe.model.predicts}"
-        yield Problem("teachers", f"models that predict {recipe.model.predicts}", got, "Leave it out.")
+        yield Problem(
+            "teachers", f"models that predict {recipe.model.predicts}", got, "Leave it out."
+        )
         return
-    if list(own.fields) != list(other.fields) or teacher.running_text != (own.context_length is not None):
+    if list(own.fields) != list(other.fields) or teacher.running_text != (
+        own.context_length is not None
+    ):
         got = f"{teacher.folder}, which has {_fields(teacher.recipe)}"
         yield Problem("teachers", f"models of {_fields(recipe)}", got, "Train it on the same data.")
         return
-    vocabularies = zip(own.fields, (*data.sources, data.target), (*teacher.sources, teacher.target), strict=True)
+    vocabularies = zip(
+        own.fields, (*data.sources, data.target), (*teacher.sources, teacher.target), strict=True
+    )
     for name, own_vocabulary, its in vocabularies:
         if _hash(own_vocabulary) != _hash(its):
             wanted = f"the vocabulary of data.{name}, {_named(own_vocabulary)}"
@@ -46,11 +52,16 @@ def _problems(teacher: Predictor, recipe: Recipe, data: Prepared) -> Iterator[Pr
             mine, theirs = getattr(field, key), getattr(other.fields[name], key)
             if "image" in (field.kind, other.fields[name].kind) and mine != theirs:
                 yield Problem(
-                    "teachers", f"data.{name}.{key} = {mine}", f"{teacher.folder} with {theirs}", "Change one."
+                    "teachers",
+                    f"data.{name}.{key} = {mine}",
+                    f"{teacher.folder} with {theirs}",
+                    "Change one.",
                 )
     if recipe.train.packed and (reason := teacher.recipe.model.not_packable()) is not None:
         wanted = "models that take packed sequences, with train.packed"
-        yield Problem("teachers", wanted, f"{teacher.folder} with {reason}", "Leave train.packed out.")
+        yield Problem(
+            "teachers", wanted, f"{teacher.folder} with {reason}", "Leave train.packed out."
+        )
 
 
 def _hash(vocabulary: VocabularyType | None) -> str | None:

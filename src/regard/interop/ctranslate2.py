@@ -31,9 +31,15 @@ from regard.model.transformer_config import TransformerConfig
 # refused, so that no new option is left out silently.
 ANY: tuple[Any, ...] = ()
 EXPRESSIBLE: dict[str, tuple[Any, ...]] = {
-    **dict.fromkeys(("dropout", "attention_dropout", "ffn_dropout", "activation_checkpointing"), ANY),  # of training
-    **dict.fromkeys(("dim", "layers", "heads", "head_dim", "kv_heads", "ffn_dim", "max_positions"), ANY),
-    **dict.fromkeys(("norm_first", "norm_input", "norm_eps", "qk_norm", "attention_bias", "ffn_bias"), ANY),
+    **dict.fromkeys(
+        ("dropout", "attention_dropout", "ffn_dropout", "activation_checkpointing"), ANY
+    ),  # of training
+    **dict.fromkeys(
+        ("dim", "layers", "heads", "head_dim", "kv_heads", "ffn_dim", "max_positions"), ANY
+    ),
+    **dict.fromkeys(
+        ("norm_first", "norm_input", "norm_eps", "qk_norm", "attention_bias", "ffn_bias"), ANY
+    ),
     **dict.fromkeys(("rotary_base", "relative_buckets", "relative_max_distance"), ANY),
     **dict.fromkeys(("position_offset", "token_types"), ANY),
     "norm": ("layer", "rms", "rms_offset"),
@@ -41,13 +47,18 @@ EXPRESSIBLE: dict[str, tuple[Any, ...]] = {
     "positions": ("sinusoidal", "learned", "rotary", "relative", "alibi", "none"),
     "position_mode": ("add",),
     "score": ("scaled_dot", "dot"),
-    "sliding_window": (None,),  # its own is wrong for prompts longer than the window, and crashes encoder-decoders
+    "sliding_window": (
+        None,
+    ),  # its own is wrong for prompts longer than the window, and crashes encoder-decoders
     "causal": (False,),
     "cls_token": (False,),
 }
 EXPRESSIBLE_OPTIONS: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("vocab_size", "source_vocab_size", "num_labels"), ANY),
-    **dict.fromkeys(("tie_embeddings", "scale_embeddings", "embedding_dropout", "output_bias", "scale_logits"), ANY),
+    **dict.fromkeys(
+        ("tie_embeddings", "scale_embeddings", "embedding_dropout", "output_bias", "scale_logits"),
+        ANY,
+    ),
     "head": (None,),
 }
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH"}
@@ -102,7 +113,9 @@ class CTranslate2Target(FolderTarget):
         spec.save(str(folder))
         if forced:
             names = [target.tokens()[i] for i in forced]
-            logger.warning("give translate_batch target_prefix=[%s, …]: every output begins with it", names)
+            logger.warning(
+                "give translate_batch target_prefix=[%s, …]: every output begins with it", names
+            )
         if target.special_tokens.other_ends:
             names = [target.tokens()[i] for i in target.special_tokens.ends]
             call = "translate_batch" if encoders else "generate_batch"
@@ -121,7 +134,9 @@ def _part_obstacles(model: ModelConfig) -> Iterator[str]:
     yield from _option_obstacles(model.options, EXPRESSIBLE_OPTIONS, "model.")
 
 
-def _option_obstacles(config: Config, expressible: Mapping[str, Sequence[Any]], before: str) -> Iterator[str]:
+def _option_obstacles(
+    config: Config, expressible: Mapping[str, Sequence[Any]], before: str
+) -> Iterator[str]:
     for field in fields(config):
         value, values = getattr(config, field.name), expressible.get(field.name)
         if values is None:
@@ -169,7 +184,9 @@ def _around(source: Tokenizer) -> tuple[list[str], list[str]]:
     return [names[i] for i in special.source_prefix], [names[i] for i in special.source_suffix]
 
 
-def _roles(source: VocabularyType | None, target: Tokenizer, *, running_text: bool) -> dict[str, Any]:
+def _roles(
+    source: VocabularyType | None, target: Tokenizer, *, running_text: bool
+) -> dict[str, Any]:
     """The special tokens, as a model's config.json has them.
 
     Running text begins after a line break, which is its end token, and nothing ends it.
@@ -183,7 +200,11 @@ def _roles(source: VocabularyType | None, target: Tokenizer, *, running_text: bo
     }
     if isinstance(source, Tokenizer):
         before, after = _around(source)
-        roles |= {"decoder_start_token": first, "add_source_bos": bool(before), "add_source_eos": bool(after)}
+        roles |= {
+            "decoder_start_token": first,
+            "add_source_bos": bool(before),
+            "add_source_eos": bool(after),
+        }
         roles["bos_token"] = before[0] if before else first
     return roles
 
@@ -214,7 +235,9 @@ def _encoder_spec(encoder: Encoder | None, config: TransformerConfig, rows: int)
     return spec
 
 
-def _decoder_spec(decoder: AnyDecoder, config: TransformerConfig, rows: int, suppressed: Sequence[int]) -> Any:
+def _decoder_spec(
+    decoder: AnyDecoder, config: TransformerConfig, rows: int, suppressed: Sequence[int]
+) -> Any:
     from ctranslate2.specs.transformer_spec import TransformerDecoderSpec
 
     assert isinstance(decoder, TransformerDecoder)
@@ -228,7 +251,9 @@ def _decoder_spec(decoder: AnyDecoder, config: TransformerConfig, rows: int, sup
     if decoder.project.weight is not decoder.embed_tokens.weight:
         spec.projection.weight = _array(decoder.project.weight)
     bias = decoder.project.bias
-    spec.projection.bias = np.zeros(len(spec.projection.weight), np.float32) if bias is None else _array(bias)
+    spec.projection.bias = (
+        np.zeros(len(spec.projection.weight), np.float32) if bias is None else _array(bias)
+    )
     spec.projection.bias[list(suppressed)] = NEVER
     spec.scale_outputs = decoder.project.scale
     return spec
@@ -256,7 +281,11 @@ def _stack_options(config: TransformerConfig) -> dict[str, Any]:
 
 
 def _fill_stack(
-    spec: Any, embeddings: Any, part: TransformerEncoder | TransformerDecoder, config: TransformerConfig, rows: int
+    spec: Any,
+    embeddings: Any,
+    part: TransformerEncoder | TransformerDecoder,
+    config: TransformerConfig,
+    rows: int,
 ) -> None:
     embeddings.weight, scale = _array(part.embed_tokens.weight), part.embed_tokens.scale
     if part.input_layer.token_types is not None:
@@ -276,7 +305,9 @@ def _fill_stack(
             layer.self_attention.relative_attention_max_distance = np.int32(bias.max_distance)
 
 
-def _position_table(part: TransformerEncoder | TransformerDecoder, dim: int, rows: int) -> np.ndarray:
+def _position_table(
+    part: TransformerEncoder | TransformerDecoder, dim: int, rows: int
+) -> np.ndarray:
     """The vector of each position: its own sinusoids count from one, with other wavelengths."""
     encoding = part.input_layer.position_encoding
     if encoding is None:

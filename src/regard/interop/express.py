@@ -29,7 +29,13 @@ from regard.model.transformer_config import TransformerConfig
 from regard.model.weights import weights_of
 
 # Settings of training, and those that have an effect only with others.
-IRRELEVANT = {"dropout", "embedding_dropout", "attention_dropout", "ffn_dropout", "activation_checkpointing"}
+IRRELEVANT = {
+    "dropout",
+    "embedding_dropout",
+    "attention_dropout",
+    "ffn_dropout",
+    "activation_checkpointing",
+}
 OUTPUT_BIAS, NO_BIAS = "decoder.project.bias", "model.output_bias = True, not False"
 TABLE = "input_layer.position_encoding.positions.table"
 POSITIONS_WRITTEN = 1024  # rows of a table that is written for sinusoidal positions
@@ -92,7 +98,9 @@ def lost_bias(expression: Expression, ours: nn.Module, before: ModelConfig) -> l
     if bool((bias == bias[0]).all()):
         return []
     name = expression.architecture.model_type
-    return [f"{NO_BIAS} (in {name}, the nearest): train with output_bias = false, from this checkpoint if you like"]
+    return [
+        f"{NO_BIAS} (in {name}, the nearest): train with output_bias = false, from this checkpoint if you like"
+    ]
 
 
 def unequal_copies(expression: Expression, weights: Mapping[str, Tensor]) -> list[str]:
@@ -102,7 +110,9 @@ def unequal_copies(expression: Expression, weights: Mapping[str, Tensor]) -> lis
         if any(isinstance(op, Copies) for op in step.ops):
             first, *others = (weights[name] for name in step.ours)
             if not all(torch.equal(first, other) for other in others):
-                found.append(f"{' and '.join(step.ours)} differ, and are one matrix in transformers")
+                found.append(
+                    f"{' and '.join(step.ours)} differ, and are one matrix in transformers"
+                )
     return found
 
 
@@ -130,14 +140,19 @@ def express_as(architecture: Architecture[Any], model: ModelConfig) -> Expressio
             break
         model = changed
     without_bias = has_bias and not model.options.output_bias
-    return [*(f"{key} = {ours!r}, not {theirs!r}" for key, ours, theirs in differences), *[NO_BIAS] * without_bias]
+    return [
+        *(f"{key} = {ours!r}, not {theirs!r}" for key, ours, theirs in differences),
+        *[NO_BIAS] * without_bias,
+    ]
 
 
 def _head(model: ModelConfig) -> str:
     """The head of a model, by the names in `Architecture.classes`."""
     if model.pool is None:
         return "mlm" if model.decoder is None else "generation"
-    distilled = isinstance(model.pool.config, FirstPoolConfig) and model.pool.config.distillation_head
+    distilled = (
+        isinstance(model.pool.config, FirstPoolConfig) and model.pool.config.distillation_head
+    )
     return "distilled classification" if distilled else "classification"
 
 
@@ -203,7 +218,11 @@ def _made_up_for(ours: ModelConfig, theirs: ModelConfig) -> ModelConfig | None:
         if not isinstance(own, TransformerConfig) or not isinstance(wanted, TransformerConfig):
             continue
         changes: dict[str, Any] = {}
-        if own.positions == "sinusoidal" and own.position_mode == "add" and wanted.positions == "learned":
+        if (
+            own.positions == "sinusoidal"
+            and own.position_mode == "add"
+            and wanted.positions == "learned"
+        ):
             offset = {"position_offset": wanted.position_offset} if wanted.position_offset else {}
             changes |= {"positions": "learned", "max_positions": POSITIONS_WRITTEN, **offset}
         if not own.token_types and wanted.token_types and role == "encoder":

@@ -31,12 +31,20 @@ class GenerationKeys(Config):
     num_beam_groups: Count | None = doc(None, "groups of diverse beam search")
     diversity_penalty: Annotated[float, Range(0.0)] | None = doc(None, "of diverse beam search")
     num_return_sequences: Count | None = doc(None, "outputs per input")
-    max_new_tokens: Annotated[int, Range(1.0, 1e6)] | None = doc(None, "largest number of output tokens")
-    min_new_tokens: Annotated[int, Range(0.0, 1e6)] | None = doc(None, "smallest number of output tokens")
+    max_new_tokens: Annotated[int, Range(1.0, 1e6)] | None = doc(
+        None, "largest number of output tokens"
+    )
+    min_new_tokens: Annotated[int, Range(0.0, 1e6)] | None = doc(
+        None, "smallest number of output tokens"
+    )
     length_penalty: float | None = doc(None, "exponent of the length")
     early_stopping: bool | Literal["never"] | None = doc(None, "when beam search stops")
-    no_repeat_ngram_size: Annotated[int, Range(0.0)] | None = doc(None, "n-grams that do not occur twice")
-    repetition_penalty: Annotated[float, Range(0.0)] | None = doc(None, "of tokens that were generated before")
+    no_repeat_ngram_size: Annotated[int, Range(0.0)] | None = doc(
+        None, "n-grams that do not occur twice"
+    )
+    repetition_penalty: Annotated[float, Range(0.0)] | None = doc(
+        None, "of tokens that were generated before"
+    )
     do_sample: bool | None = doc(None, "sample instead of searching")
     temperature: Annotated[float, Range(0.0)] | None = doc(None, "of sampling")
     top_k: Annotated[int, Range(0.0)] | None = doc(None, "of sampling")
@@ -73,18 +81,29 @@ def read_generation(folder: Path, config: Mapping[str, Any], *, has_source: bool
     merged = {key: config[key] for key in GENERATION if config.get(key) is not None} | given
     if not given and config.get("force_bos_token_to_be_generated"):
         merged["forced_bos_token_id"] = config.get("bos_token_id", 0)  # the default of BART
-    merged |= {key: config[key] for key in ("decoder_start_token_id",) if key not in merged and config.get(key)}
+    merged |= {
+        key: config[key]
+        for key in ("decoder_start_token_id",)
+        if key not in merged and config.get(key)
+    }
     merged = {key: value for key, value in merged.items() if value is not None and value != []}
     known = {field.name for field in fields(GenerationKeys)}
     lengths = _lengths(merged, path) if has_source else {}
     words = _bad_words(merged.pop("bad_words_ids", ()), path)
     keys = read(GenerationKeys, lengths | {key: merged[key] for key in merged.keys() & known}, "")
     if isinstance(keys, list):
-        raise InvalidRecipe([Problem(f"{path}: {p.key.removeprefix('.')}", p.wanted, p.got, p.remedy) for p in keys])
+        raise InvalidRecipe(
+            [Problem(f"{path}: {p.key.removeprefix('.')}", p.wanted, p.got, p.remedy) for p in keys]
+        )
     for key in sorted(merged.keys() - known - HARMLESS):
-        log.warning("%s: %s = %.80r is not imported: there is no such option here", path, key, merged[key])
+        log.warning(
+            "%s: %s = %.80r is not imported: there is no such option here", path, key, merged[key]
+        )
     if keys.no_repeat_ngram_size and not has_source:
-        log.warning("%s: no_repeat_ngram_size applies to the output alone: n-grams of the prompt may be repeated", path)
+        log.warning(
+            "%s: no_repeat_ngram_size applies to the output alone: n-grams of the prompt may be repeated",
+            path,
+        )
     forced = keys.forced_bos_token_id
     return Generation(
         _decode(keys, path),
@@ -110,7 +129,9 @@ def _lengths(merged: Mapping[str, Any], path: Path) -> dict[str, int]:
             continue
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 1_000_000:
             where, wanted = f"{path}: {key}_length", "a whole number from 0 to 1,000,000"
-            raise InvalidData(where, wanted=wanted, got=repr(value)[:80], remedy="Change it, or leave it out.")
+            raise InvalidData(
+                where, wanted=wanted, got=repr(value)[:80], remedy="Change it, or leave it out."
+            )
         if value > 1:
             lengths[f"{key}_new_tokens"] = value - 1
     return lengths
@@ -119,14 +140,20 @@ def _lengths(merged: Mapping[str, Any], path: Path) -> dict[str, int]:
 def _bad_words(words: Any, path: Path) -> list[int]:
     """The tokens among the sequences of tokens that are not generated; longer sequences are not imported."""
     whole = isinstance(words, list | tuple) and all(
-        isinstance(word, list) and all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in word)
+        isinstance(word, list)
+        and all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in word)
         for word in words
     )
     if not whole:
         remedy = "Change it, or leave it out."
-        raise InvalidData(f"{path}: bad_words_ids", wanted="lists of ids", got=repr(words)[:80], remedy=remedy)
+        raise InvalidData(
+            f"{path}: bad_words_ids", wanted="lists of ids", got=repr(words)[:80], remedy=remedy
+        )
     if any(len(word) > 1 for word in words):
-        log.warning("%s: bad_words_ids of several tokens are not imported: ban these phrases in each call", path)
+        log.warning(
+            "%s: bad_words_ids of several tokens are not imported: ban these phrases in each call",
+            path,
+        )
     return [word[0] for word in words if len(word) == 1]
 
 
@@ -142,7 +169,12 @@ def _decode(keys: GenerationKeys, path: Path) -> dict[str, Any]:
     if sample:
         if beams > 1:
             log.warning("%s: num_beams is not imported: outputs are sampled without a beam", path)
-        decode |= {"sample": True, "temperature": keys.temperature, "top_k": keys.top_k or None, "min_p": keys.min_p}
+        decode |= {
+            "sample": True,
+            "temperature": keys.temperature,
+            "top_k": keys.top_k or None,
+            "min_p": keys.min_p,
+        }
         for key in ("top_p", "typical_p"):
             value = getattr(keys, key)
             decode[key] = None if value == 1.0 else value
@@ -150,10 +182,21 @@ def _decode(keys: GenerationKeys, path: Path) -> dict[str, Any]:
         decode |= {"beam_size": beams, "length_penalty": keys.length_penalty}
         decode["early_stopping"] = keys.early_stopping if beams > 1 else None
         if (keys.num_beam_groups or 1) > 1:
-            decode |= {"beam_groups": keys.num_beam_groups, "diversity_penalty": keys.diversity_penalty}
+            decode |= {
+                "beam_groups": keys.num_beam_groups,
+                "diversity_penalty": keys.diversity_penalty,
+            }
     if (keys.repetition_penalty or 1.0) != 1.0:
-        if beams > 1 and not sample and keys.repetition_penalty is not None and keys.repetition_penalty >= 1.0:
+        if (
+            beams > 1
+            and not sample
+            and keys.repetition_penalty is not None
+            and keys.repetition_penalty >= 1.0
+        ):
             decode["repetition_penalty"] = keys.repetition_penalty
         else:
-            log.warning("%s: repetition_penalty is not imported: here it applies to beams, and is at least 1", path)
+            log.warning(
+                "%s: repetition_penalty is not imported: here it applies to beams, and is at least 1",
+                path,
+            )
     return {key: value for key, value in decode.items() if value is not None}

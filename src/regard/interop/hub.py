@@ -9,7 +9,15 @@ from regard.core.errors import InvalidArgument, MissingExtra
 PREFIX = "hf:"
 PUSHING = "Pushing a model to the Hugging Face Hub"
 # Weights, configurations, tokenizers. Nothing that is code, and no pickles.
-PATTERNS = ("*.safetensors", "*.safetensors.index.json", "*.json", "*.spm", "*.model", "vocab.txt", "merges.txt")
+PATTERNS = (
+    "*.safetensors",
+    "*.safetensors.index.json",
+    "*.json",
+    "*.spm",
+    "*.model",
+    "vocab.txt",
+    "merges.txt",
+)
 NAME = re.compile(r"[\w.-]+/[\w.-]+|[\w.-]+")
 
 
@@ -32,7 +40,9 @@ def local_folder(source: str | Path) -> Path:
         if hub.constants.HF_HUB_OFFLINE:
             remedy = "Import it once without HF_HUB_OFFLINE, which allows the cache only, or give a local folder."
         wanted = "a model that can be downloaded"
-        raise InvalidArgument(str(source), wanted=wanted, got=_first_line(error), remedy=remedy) from None
+        raise InvalidArgument(
+            str(source), wanted=wanted, got=_first_line(error), remedy=remedy
+        ) from None
     return Path(found)
 
 
@@ -45,10 +55,14 @@ def push(folder: Path, name: str, client: Any = None) -> str:
     client = _hub(PUSHING).HfApi() if client is None else client
     try:
         address = str(client.create_repo(name, repo_type="model", exist_ok=True))
-        client.upload_folder(repo_id=name, folder_path=str(folder), commit_message="Upload a model of Regard")
+        client.upload_folder(
+            repo_id=name, folder_path=str(folder), commit_message="Upload a model of Regard"
+        )
     except Exception as error:
         remedy = "Log in with `hf auth login`; the exported folder is complete and can be uploaded later."
-        raise InvalidArgument("push", wanted=f"to upload to {name}", got=_first_line(error), remedy=remedy) from None
+        raise InvalidArgument(
+            "push", wanted=f"to upload to {name}", got=_first_line(error), remedy=remedy
+        ) from None
     return address
 
 
@@ -56,7 +70,9 @@ def check_login() -> None:
     """Refuse to push without a token, before a model is exported."""
     if _hub(PUSHING).get_token() is None:
         remedy = "Log in with `hf auth login`, or set HF_TOKEN."
-        raise InvalidArgument("push", wanted="a login at the Hugging Face Hub", got="none", remedy=remedy)
+        raise InvalidArgument(
+            "push", wanted="a login at the Hugging Face Hub", got="none", remedy=remedy
+        )
 
 
 def check_name(name: str, given: str, prefix: str = "") -> None:

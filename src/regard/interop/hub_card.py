@@ -36,7 +36,11 @@ USES = {
         "AutoModelForImageClassification",
         "model(pixel_values=pixels).logits.argmax(-1)",
     ),
-    "masked tokens": ("fill-mask", "AutoModelForMaskedLM", 'model(**tokenizer("...", return_tensors="pt")).logits'),
+    "masked tokens": (
+        "fill-mask",
+        "AutoModelForMaskedLM",
+        'model(**tokenizer("...", return_tensors="pt")).logits',
+    ),
 }
 
 CARD = """# {title}
@@ -63,12 +67,22 @@ def hub_card(model: Predictor, model_type: str, report: str | None) -> str:
     kind = _kind(model)
     task, model_class, use = USES[kind]
     results = [] if report is None else _results(Path(report))
-    front: dict[str, Any] = {"library_name": "transformers", "pipeline_tag": task, "tags": ["regard", model_type]}
+    front: dict[str, Any] = {
+        "library_name": "transformers",
+        "pipeline_tag": task,
+        "tags": ["regard", model_type],
+    }
     if results:
         metrics = [{"type": name, "value": value, "name": name} for name, value in results]
-        entry = {"task": {"type": task}, "dataset": {"type": "test", "name": "test data"}, "metrics": metrics}
+        entry = {
+            "task": {"type": task},
+            "dataset": {"type": "test", "name": "test data"},
+            "metrics": metrics,
+        }
         front["model-index"] = [{"name": kind, "results": [entry]}]
-    matter = "\n".join(f"{key}: {json.dumps(value)}" for key, value in front.items())  # JSON is YAML too
+    matter = "\n".join(
+        f"{key}: {json.dumps(value)}" for key, value in front.items()
+    )  # JSON is YAML too
     has_text = kind != "image label"
     card = CARD.format(
         title=f"{kind.capitalize()} with Regard",

@@ -47,12 +47,16 @@ class HuggingFaceTarget(FolderTarget):
         assert isinstance(config, ModelConfig)
         expression = express(config)
         assert isinstance(expression, Expression)
-        dtype = next(model.model.parameters()).dtype if options.dtype is None else DTYPES[options.dtype]
+        dtype = (
+            next(model.model.parameters()).dtype if options.dtype is None else DTYPES[options.dtype]
+        )
         weights = expression.weights(model.model, config)
         rows = _add_spare_rows(model, expression, weights)
         theirs = ((step.theirs, step.to_theirs(weights)) for step in expression.steps())
         tensors = dict(theirs) | expression.architecture.computed(expression.keys)
-        write_weights(folder, {name: tensor.to("cpu", dtype).contiguous() for name, tensor in tensors.items()})
+        write_weights(
+            folder, {name: tensor.to("cpu", dtype).contiguous() for name, tensor in tensors.items()}
+        )
         tokens = _tokens(model)
         described = {
             **expression.config,
@@ -72,8 +76,12 @@ class HuggingFaceTarget(FolderTarget):
             _write_json(folder / "generation_config.json", generation)
         write_tokenizers(model, folder)
         if model.image_size is not None:
-            _write_json(folder / images.FILE, images.preprocessor_config(model.recipe.data.source_fields[0]))
-        (folder / "README.md").write_text(hub_card(model, expression.architecture.model_type, options.report), "utf-8")
+            _write_json(
+                folder / images.FILE, images.preprocessor_config(model.recipe.data.source_fields[0])
+            )
+        (folder / "README.md").write_text(
+            hub_card(model, expression.architecture.model_type, options.report), "utf-8"
+        )
 
 
 def _max_positions(model: Predictor, expression: Expression) -> dict[str, int]:
@@ -81,7 +89,11 @@ def _max_positions(model: Predictor, expression: Expression) -> dict[str, int]:
     if "rope_parameters" not in expression.config:
         return {}
     recipe = model.recipe
-    return {"max_position_embeddings": max(recipe.decode.max_source_length, recipe.data.context_length or 0)}
+    return {
+        "max_position_embeddings": max(
+            recipe.decode.max_source_length, recipe.data.context_length or 0
+        )
+    }
 
 
 def _model_config(model: Predictor) -> ModelConfig | str:
@@ -98,7 +110,9 @@ def _token_obstacles(model: Predictor, expression: Expression) -> list[str]:
     found = []
     pad, wanted = _tokens(model).get("pad_token_id"), expression.config.get("pad_token_id")
     if wanted is not None and pad != wanted:
-        found.append(f"padding is token {pad}, and {expression.architecture.model_type} needs {wanted}")
+        found.append(
+            f"padding is token {pad}, and {expression.architecture.model_type} needs {wanted}"
+        )
     if _spare(model) and expression.architecture.model_type != "marian":
         found.append("the tokenizer has pieces without a row of the embedding")
     return found
@@ -109,7 +123,9 @@ def _spare(model: Predictor) -> int:
     return int(model.source.settings.get("spare", 0)) if isinstance(model.source, Tokenizer) else 0
 
 
-def _add_spare_rows(model: Predictor, expression: Expression, weights: dict[str, Tensor]) -> dict[str, int]:
+def _add_spare_rows(
+    model: Predictor, expression: Expression, weights: dict[str, Tensor]
+) -> dict[str, int]:
     """Give such pieces a row, that of the unknown token, which is never generated; the changed sizes in config.json."""
     spare = _spare(model)
     if not spare or not isinstance(model.source, Tokenizer):
@@ -130,10 +146,20 @@ def _tokens(model: Predictor) -> dict[str, Any]:
     tokenizer = _source_tokenizer(model)
     if tokenizer is None:
         return {}
-    own = model.target.special_tokens if isinstance(model.target, Tokenizer) else tokenizer.special_tokens
-    if model.running_text:  # where the end token is the line break, which begins a text and ends no output
+    own = (
+        model.target.special_tokens
+        if isinstance(model.target, Tokenizer)
+        else tokenizer.special_tokens
+    )
+    if (
+        model.running_text
+    ):  # where the end token is the line break, which begins a text and ends no output
         return {"pad_token_id": own.pad, "bos_token_id": own.end}
-    found: dict[str, Any] = {"pad_token_id": own.pad, "bos_token_id": own.start, "eos_token_id": own.end}
+    found: dict[str, Any] = {
+        "pad_token_id": own.pad,
+        "bos_token_id": own.start,
+        "eos_token_id": own.end,
+    }
     if own.other_ends:
         found["eos_token_id"] = list(own.ends)
     if model.model.as_seq2seq() is not None and model.sources:
@@ -145,7 +171,10 @@ def _labels(model: Predictor) -> dict[str, Any]:
     if isinstance(model.target, Tokenizer):
         return {}
     names = model.target.names
-    return {"id2label": {str(i): name for i, name in enumerate(names)}, "label2id": {n: i for i, n in enumerate(names)}}
+    return {
+        "id2label": {str(i): name for i, name in enumerate(names)},
+        "label2id": {n: i for i, n in enumerate(names)},
+    }
 
 
 def generation_config(model: Predictor, tokens: Mapping[str, Any]) -> dict[str, Any]:
@@ -170,10 +199,21 @@ def generation_config(model: Predictor, tokens: Mapping[str, Any]) -> dict[str, 
     if decode.repetition_penalty != 1.0 and decode.beam_size > 1:
         found["repetition_penalty"] = decode.repetition_penalty
     if decode.beam_groups > 1:
-        found |= {"num_beam_groups": decode.beam_groups, "diversity_penalty": decode.diversity_penalty}
+        found |= {
+            "num_beam_groups": decode.beam_groups,
+            "diversity_penalty": decode.diversity_penalty,
+        }
     if decode.sample:
-        found |= {"temperature": decode.temperature, "top_k": decode.top_k or 0, "top_p": decode.top_p or 1.0}
-        found |= {key: value for key in ("min_p", "typical_p") if (value := getattr(decode, key)) is not None}
+        found |= {
+            "temperature": decode.temperature,
+            "top_k": decode.top_k or 0,
+            "top_p": decode.top_p or 1.0,
+        }
+        found |= {
+            key: value
+            for key in ("min_p", "typical_p")
+            if (value := getattr(decode, key)) is not None
+        }
     return {key: value for key, value in found.items() if value is not None}
 
 
@@ -184,13 +224,19 @@ def write_weights(folder: Path, weights: Mapping[str, Tensor], largest: int = SH
     shards = list(_shards(weights, largest))
     names = ["model.safetensors"]
     if len(shards) > 1:
-        names = [f"model-{i:05d}-of-{len(shards):05d}.safetensors" for i in range(1, len(shards) + 1)]
-        files = {tensor: name for name, shard in zip(names, shards, strict=True) for tensor in shard}
+        names = [
+            f"model-{i:05d}-of-{len(shards):05d}.safetensors" for i in range(1, len(shards) + 1)
+        ]
+        files = {
+            tensor: name for name, shard in zip(names, shards, strict=True) for tensor in shard
+        }
         total = sum(tensor.nbytes for tensor in weights.values())
         index = {"metadata": {"total_size": total}, "weight_map": files}
         _write_json(folder / "model.safetensors.index.json", index)
     for name, shard in zip(names, shards, strict=True):
-        places = {tensor.data_ptr(): key for key, tensor in shard.items()}  # one name for each: a copy for the others
+        places = {
+            tensor.data_ptr(): key for key, tensor in shard.items()
+        }  # one name for each: a copy for the others
         own = {key: x if places[x.data_ptr()] == key else x.clone() for key, x in shard.items()}
         save_file(own, folder / name, {"format": "pt"})
 
@@ -213,7 +259,11 @@ def write_tokenizers(model: Predictor, folder: Path) -> None:
     if source is not None:
         reads = bool(model.sources) or model.recipe.model.predicts == "masked tokens"
         _write_tokenizer(source, folder, has_source=reads, running=model.running_text)
-    if isinstance(model.target, Tokenizer) and source is not None and _names(model.target) != _names(source):
+    if (
+        isinstance(model.target, Tokenizer)
+        and source is not None
+        and _names(model.target) != _names(source)
+    ):
         (folder / "target").mkdir()
         _write_tokenizer(model.target, folder / "target", has_source=False)
 
@@ -229,7 +279,9 @@ def _source_tokenizer(model: Predictor) -> Tokenizer | None:
     return given[0] if given else None
 
 
-def _write_tokenizer(tokenizer: Tokenizer, folder: Path, *, has_source: bool, running: bool = False) -> None:
+def _write_tokenizer(
+    tokenizer: Tokenizer, folder: Path, *, has_source: bool, running: bool = False
+) -> None:
     import tokenizers
     from tokenizers.processors import TemplateProcessing
 
@@ -239,14 +291,21 @@ def _write_tokenizer(tokenizer: Tokenizer, folder: Path, *, has_source: bool, ru
     after = own.source_suffix if has_source else ()
     names = {i: tokenizer.pieces([i])[0] for i in (*before, *after)}
     single = [*(names[i] for i in before), "$A", *(names[i] for i in after)]
-    inner.post_processor = TemplateProcessing(single=single, special_tokens=[(name, i) for i, name in names.items()])
+    inner.post_processor = TemplateProcessing(
+        single=single, special_tokens=[(name, i) for i, name in names.items()]
+    )
     inner.save(str(folder / "tokenizer.json"))
     roles = {"pad": own.pad, "bos": first, "eos": own.end, "unk": own.unknown, "mask": own.mask}
     described: dict[str, Any] = {
         f"{role}_token": tokenizer.pieces([i])[0] for role, i in roles.items() if i is not None
     }
-    described |= {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
-    if not tokenizer.settings and not running:  # the name of a special token inside a text is ordinary text
+    described |= {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "clean_up_tokenization_spaces": False,
+    }
+    if (
+        not tokenizer.settings and not running
+    ):  # the name of a special token inside a text is ordinary text
         described["split_special_tokens"] = True
     _write_json(folder / "tokenizer_config.json", described)
 

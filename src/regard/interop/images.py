@@ -9,7 +9,14 @@ from regard.data.config import FieldConfig
 from regard.interop.tensors import read_json
 
 FILE = "preprocessor_config.json"
-FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}  # by Pillow's numbers
+FILTERS = {
+    0: "nearest",
+    1: "lanczos",
+    2: "bilinear",
+    3: "bicubic",
+    4: "box",
+    5: "hamming",
+}  # by Pillow's numbers
 
 
 def image_field(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -22,25 +29,35 @@ def image_field(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
     given = read_json(path)
     for key in ("do_resize", "do_rescale"):
         if given.get(key) not in (None, True):
-            raise InvalidData(f"{path}: {key}", wanted="true", got=repr(given[key])[:80], remedy="Set it.")
+            raise InvalidData(
+                f"{path}: {key}", wanted="true", got=repr(given[key])[:80], remedy="Set it."
+            )
     if given.get("do_normalize", True):
-        field |= {key: given[key] for key in ("image_mean", "image_std") if given.get(key) is not None}
+        field |= {
+            key: given[key] for key in ("image_mean", "image_std") if given.get(key) is not None
+        }
     else:
         field |= {"image_mean": [0.0] * 3, "image_std": [1.0] * 3}
     if given.get("resample") is not None:
         number = given["resample"]
         if number not in FILTERS:
             wanted = f"one of {', '.join(map(str, FILTERS))}"
-            raise InvalidData(f"{path}: resample", wanted=wanted, got=repr(number)[:80], remedy="Change it.")
+            raise InvalidData(
+                f"{path}: resample", wanted=wanted, got=repr(number)[:80], remedy="Change it."
+            )
         field["image_resize"] = FILTERS[number]
     crop, size = given.get("crop_size"), given.get("size")
     if given.get("do_center_crop") and crop is not None:
         resized = _side(size, path, "size")
         if _side(crop, path, "crop_size") != side:
-            raise InvalidData(f"{path}: crop_size", wanted=str(side), got=repr(crop)[:80], remedy="Change it.")
+            raise InvalidData(
+                f"{path}: crop_size", wanted=str(side), got=repr(crop)[:80], remedy="Change it."
+            )
         field["image_crop_from"] = resized
     elif size is not None and _side(size, path, "size") != side:
-        raise InvalidData(f"{path}: size", wanted=str(side), got=repr(size)[:80], remedy="Change it.")
+        raise InvalidData(
+            f"{path}: size", wanted=str(side), got=repr(size)[:80], remedy="Change it."
+        )
     return field
 
 
@@ -65,8 +82,17 @@ def preprocessor_config(field: FieldConfig) -> dict[str, Any]:
 def _side(value: Any, path: Path, key: str) -> int:
     """The side of a square: a number, or a height and an equal width."""
     if isinstance(value, dict):
-        sides = {value.get("height"), value.get("width")} if "height" in value else {value.get("shortest_edge")}
+        sides = (
+            {value.get("height"), value.get("width")}
+            if "height" in value
+            else {value.get("shortest_edge")}
+        )
         value = next(iter(sides)) if len(sides) == 1 else value
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InvalidData(f"{path}: {key}", wanted="the side of a square", got=repr(value)[:80], remedy="Change it.")
+        raise InvalidData(
+            f"{path}: {key}",
+            wanted="the side of a square",
+            got=repr(value)[:80],
+            remedy="Change it.",
+        )
     return value

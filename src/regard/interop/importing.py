@@ -26,7 +26,12 @@ from regard.model.weights import weights_of
 from regard.recipe.recipe import Recipe
 from regard.recipe.toml_text import toml_lines
 
-SAFETENSORS = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.float64: "F64"}
+SAFETENSORS = {
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float64: "F64",
+}
 TEXT = {"tokenizer": "pretrained"}
 RECIPE = "recipe.toml"
 RECIPE_HEAD = """\
@@ -42,7 +47,9 @@ class ImportedModel:
     def __init__(self, folder: Path) -> None:
         self.pretrained = PretrainedFolder(folder)
         model = self.pretrained.model
-        self.generation: Generation = read_generation(folder, self.pretrained.config, has_source=bool(model.encoders))
+        self.generation: Generation = read_generation(
+            folder, self.pretrained.config, has_source=bool(model.encoders)
+        )
         self.sources, self.target = self._vocabularies()
         self.recipe = self._recipe()
 
@@ -88,16 +95,23 @@ class ImportedModel:
         """Write a checkpoint of this version of Regard, one tensor after the other, by default of the file's dtype."""
         table = self.recipe.with_sizes(self.sources, self.target)
         vocabularies = self.sources, self.target
-        texts = checkpoint_texts(self.recipe.as_dict(), vocabularies, table, version, self.recipe.extensions())
+        texts = checkpoint_texts(
+            self.recipe.as_dict(), vocabularies, table, version, self.recipe.extensions()
+        )
         texts |= {CARD: _card(self.pretrained), RECIPE: self.fine_tuning()}
         store.write(out, texts, {WEIGHTS: self._writer(dtype)})
 
     def fine_tuning(self) -> str:
         """A recipe that continues the training of the checkpoint beside it, on files that the user names."""
         tables = self.recipe.as_dict()
-        data = {key: value for key, value in tables["data"].items() if key in ("source", "target", "shared_vocab")}
         data = {
-            key: _changed(value, FieldConfig()) if isinstance(value, dict) else value for key, value in data.items()
+            key: value
+            for key, value in tables["data"].items()
+            if key in ("source", "target", "shared_vocab")
+        }
+        data = {
+            key: _changed(value, FieldConfig()) if isinstance(value, dict) else value
+            for key, value in data.items()
         }
         decode = _changed(tables["decode"], DecodeConfig())
         recipe = {"data": data, "model": tables["model"], "train": FINE_TUNING, "decode": decode}
@@ -112,7 +126,11 @@ class ImportedModel:
             end = 0
             for name, shape, stored in pretrained.tensors_of_ours(dtype):
                 begin, end = end, end + shape.numel() * stored.itemsize
-                header[name] = {"dtype": SAFETENSORS[stored], "shape": list(shape), "data_offsets": [begin, end]}
+                header[name] = {
+                    "dtype": SAFETENSORS[stored],
+                    "shape": list(shape),
+                    "data_offsets": [begin, end],
+                }
             encoded = json.dumps(header).encode()
             encoded += b" " * (-len(encoded) % 8)
             with path.open("wb") as file:

@@ -17,11 +17,17 @@ from regard.inference.predictor import Predictor
 class ExportOptions(Config):
     """How a model is written. Each target takes some of these, and refuses the others."""
 
-    dtype: Literal["float32", "float16", "bfloat16"] | None = doc(None, "of the weights; left out: as they are")
+    dtype: Literal["float32", "float16", "bfloat16"] | None = doc(
+        None, "of the weights; left out: as they are"
+    )
     quantization: Literal["int8"] | None = doc(None, "of the weights")
     attention: bool = doc(False, "also give the attention weights as outputs")
-    report: str | None = doc(None, "file of `regard evaluate --json`, whose figures go into the model card")
-    push: str | None = doc(None, "repository of the Hugging Face Hub, as owner/name, to which the folder is uploaded")
+    report: str | None = doc(
+        None, "file of `regard evaluate --json`, whose figures go into the model card"
+    )
+    push: str | None = doc(
+        None, "repository of the Hugging Face Hub, as owner/name, to which the folder is uploaded"
+    )
 
 
 class ExportTarget(ABC):
@@ -63,7 +69,9 @@ class FolderTarget(ExportTarget):
         with named_os_errors(out, "a folder to write to"):
             if str(out) in ("", ".") or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
                 wanted, got = "a folder that does not exist yet", repr(str(out))
-                raise InvalidArgument("out", wanted=wanted, got=got, remedy="Choose another, or remove it.")
+                raise InvalidArgument(
+                    "out", wanted=wanted, got=got, remedy="Choose another, or remove it."
+                )
 
     def save(self, model: Predictor, out: Path, options: ExportOptions) -> None:
         with named_os_errors(out, "a folder to write to"):
@@ -87,7 +95,9 @@ def export_target(name: str) -> ExportTarget:
     """The target of this name."""
     if name not in TARGETS:
         remedy = nearest(name, TARGETS)
-        raise InvalidArgument("to", wanted=f"one of {', '.join(TARGETS)}", got=repr(name), remedy=remedy)
+        raise InvalidArgument(
+            "to", wanted=f"one of {', '.join(TARGETS)}", got=repr(name), remedy=remedy
+        )
     module, class_name = TARGETS[name]
     target: ExportTarget = getattr(import_module(module), class_name)()
     return target

@@ -70,7 +70,9 @@ class PretrainedFolder:
                 tensor = tensor.to(dtype)
             yield from step.to_ours(tensor).items()
 
-    def tensors_of_ours(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, torch.Size, torch.dtype]]:
+    def tensors_of_ours(
+        self, dtype: torch.dtype | None = None
+    ) -> Iterator[tuple[str, torch.Size, torch.dtype]]:
         """Name, shape and dtype of each of `weights`, in this order, without reading them."""
         for step, source in zip(self.steps, self._sources, strict=True):
             for name in step.ours:
@@ -87,7 +89,9 @@ class PretrainedFolder:
                 self._own = weights_of(build(model))
         except (ValueError, RuntimeError, OverflowError) as error:
             remedy = "Its numbers do not belong together: use another model."
-            raise InvalidData(where, wanted="a model", got=str(error)[:500].rstrip("."), remedy=remedy) from None
+            raise InvalidData(
+                where, wanted="a model", got=str(error)[:500].rstrip("."), remedy=remedy
+            ) from None
         return model
 
     def _check_names(self) -> None:
@@ -105,13 +109,20 @@ class PretrainedFolder:
             source = names[found[0]]
             shape = tuple(step.to_theirs(self._own).shape)
             if self.tensors.shape(source) != shape:
-                got, remedy = str(self.tensors.shape(source)), "config.json and weights are of different models."
-                raise InvalidData(self.tensors.where(source), wanted=f"shape {shape}", got=got, remedy=remedy)
+                got, remedy = (
+                    str(self.tensors.shape(source)),
+                    "config.json and weights are of different models.",
+                )
+                raise InvalidData(
+                    self.tensors.where(source), wanted=f"shape {shape}", got=got, remedy=remedy
+                )
             for other in found[1:]:
                 if not self.tensors.equal(source, names[other]):
                     got, remedy = "another", "Such a model is not imported."
                     wanted = f"the same tensor as {source}, to which config.json ties it"
-                    raise InvalidData(self.tensors.where(names[other]), wanted=wanted, got=got, remedy=remedy)
+                    raise InvalidData(
+                        self.tensors.where(names[other]), wanted=wanted, got=got, remedy=remedy
+                    )
             self._sources.append(source)
             for name in found:
                 del unknown[name]
@@ -121,7 +132,9 @@ class PretrainedFolder:
             got = ", ".join(left[:5]) + more
             wanted = f"the weights of {self.architecture.model_type} and no others"
             where = self.tensors.where(unknown[left[0]]).rpartition(": ")[0]
-            raise InvalidData(where, wanted=wanted, got=got, remedy="The model has parts that are not imported.")
+            raise InvalidData(
+                where, wanted=wanted, got=got, remedy="The model has parts that are not imported."
+            )
 
 
 def _architecture(config: Mapping[str, Any], where: Path) -> Architecture[Any]:

@@ -45,7 +45,10 @@ def read_tokenizers(
 def _check_count(file: TokenizerFile, rows: int) -> None:
     count = max(file.inner.get_vocab().values(), default=-1) + 1 - file.spare
     if count > rows:
-        wanted, remedy = f"at most {rows:,} tokens, the rows of the embedding", "Use the tokenizer of this model."
+        wanted, remedy = (
+            f"at most {rows:,} tokens, the rows of the embedding",
+            "Use the tokenizer of this model.",
+        )
         raise InvalidData(file.path, wanted=wanted, got=f"{count:,}", remedy=remedy)
 
 
@@ -61,7 +64,9 @@ def _of_source(file: TokenizerFile) -> SpecialTokens:
     """The special tokens of a vocabulary that is only read."""
     end = file.suffix[-1]
     pad, unknown = file.id_of("<pad>"), file.id_of("<unk>")
-    return SpecialTokens(end if pad is None else pad, None, end, unknown, None, (), file.prefix, file.suffix, ())
+    return SpecialTokens(
+        end if pad is None else pad, None, end, unknown, None, (), file.prefix, file.suffix, ()
+    )
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,9 @@ class _Roles:
         if start is None:
             raise self._missing("decoder_start_token_id")
         forced = self._id("forced_bos_token_id")
-        return self._special(target, start, source.prefix, source.suffix, () if forced is None else (forced,))
+        return self._special(
+            target, start, source.prefix, source.suffix, () if forced is None else (forced,)
+        )
 
     def of_encoder(self, file: TokenizerFile) -> SpecialTokens:
         """Of an encoder alone: its texts begin and end with the tokens of its template."""
@@ -89,7 +96,15 @@ class _Roles:
             return special
         suppressed, (start,), (end,) = special.suppressed, file.prefix, file.suffix
         return SpecialTokens(
-            special.pad, start, end, special.unknown, special.mask, suppressed, file.prefix, file.suffix, ()
+            special.pad,
+            start,
+            end,
+            special.unknown,
+            special.mask,
+            suppressed,
+            file.prefix,
+            file.suffix,
+            (),
         )
 
     def of_decoder(self, file: TokenizerFile) -> SpecialTokens:
@@ -105,11 +120,16 @@ class _Roles:
         first = self._id("decoder_start_token_id")
         if len(before) > 1 or (after and first is None):
             got = f"{len(before)} before and {len(after)} after"
-            wanted_tokens, remedy = "one token before a prompt, or none, and none after it", "Use another model."
+            wanted_tokens, remedy = (
+                "one token before a prompt, or none, and none after it",
+                "Use another model.",
+            )
             raise InvalidData(file.path, wanted=wanted_tokens, got=got, remedy=remedy)
         forced = self._id("forced_bos_token_id")
         begin = first if first is not None else before[0] if before else None
-        return self._special(file, begin, (), (), () if forced is None or first is None else (forced,))
+        return self._special(
+            file, begin, (), (), () if forced is None or first is None else (forced,)
+        )
 
     def _special(
         self,
@@ -131,17 +151,25 @@ class _Roles:
             end=end,
             unknown=None if unknown in (start, end) else unknown,
             mask=mask,
-            suppressed=tuple(self._checked("suppress_tokens", i) for i in self.config.get("suppress_tokens") or ()),
+            suppressed=tuple(
+                self._checked("suppress_tokens", i)
+                for i in self.config.get("suppress_tokens") or ()
+            ),
             source_prefix=prefix,
             source_suffix=suffix,
             target_prefix=forced,
-            other_ends=tuple(self._checked("eos_token_id", i) for i in self.config.get("other_eos_token_ids") or ()),
+            other_ends=tuple(
+                self._checked("eos_token_id", i)
+                for i in self.config.get("other_eos_token_ids") or ()
+            ),
         )
 
     def _either(self, role: str, file: TokenizerFile, *names: str) -> int | None:
         """The id that the configuration names, or else the tokenizer, or else that of the usual names."""
         own = self._id(f"{role}_token_id")
-        return file.id_of(token_name(self.settings, f"{role}_token"), *names) if own is None else own
+        return (
+            file.id_of(token_name(self.settings, f"{role}_token"), *names) if own is None else own
+        )
 
     def _id(self, key: str) -> int | None:
         value = self.config.get(key)
@@ -149,9 +177,16 @@ class _Roles:
 
     def _checked(self, key: str, value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < self.rows:
-            wanted, remedy = f"the id of a token, from 0 to {self.rows - 1}", "Use the configuration of this model."
-            raise InvalidData(f"{self.path}: {key}", wanted=wanted, got=repr(value)[:80], remedy=remedy)
+            wanted, remedy = (
+                f"the id of a token, from 0 to {self.rows - 1}",
+                "Use the configuration of this model.",
+            )
+            raise InvalidData(
+                f"{self.path}: {key}", wanted=wanted, got=repr(value)[:80], remedy=remedy
+            )
         return value
 
     def _missing(self, key: str) -> InvalidData:
-        return InvalidData(f"{self.path}: {key}", wanted="the id of a token", got="none", remedy="Add it.")
+        return InvalidData(
+            f"{self.path}: {key}", wanted="the id of a token", got="none", remedy="Add it."
+        )

@@ -144,5 +144,9 @@ def _steps(rule: Rule, ours: Collection[str]) -> Iterator[Step]:
 @cache
 def _pattern(name: str) -> re.Pattern[str]:
     return re.compile(
-        re.sub(r"\\\{(\w)\\\}", lambda found: f"(?P<{found[1]}>{PLACEHOLDERS[found[1]]})", re.escape(name))
+        re.sub(
+            r"\\\{(\w)\\\}",
+            lambda found: f"(?P<{found[1]}>{PLACEHOLDERS[found[1]]})",
+            re.escape(name),
+        )
     )

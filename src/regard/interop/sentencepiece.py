@@ -27,8 +27,12 @@ from regard.data.spelling import HIDDEN
 LARGEST = 1 << 28  # bytes of a file
 MOST = 2_000_000  # pieces
 SPACE = "▁"
-SEPARATOR = "\ufdd0"  # a code point that no text has, which divides grapheme clusters during normalization
-SYMBOL_SCORE = 0.5  # of a symbol that the user defined, in a Unigram model: measured with SentencePiece 0.2.2
+SEPARATOR = (
+    "\ufdd0"  # a code point that no text has, which divides grapheme clusters during normalization
+)
+SYMBOL_SCORE = (
+    0.5  # of a symbol that the user defined, in a Unigram model: measured with SentencePiece 0.2.2
+)
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 
@@ -75,7 +79,9 @@ def read_sentencepiece(path: Path) -> SentencePieceModel:
     except (OSError, ValueError) as error:
         got = getattr(error, "strerror", None) or str(error)[:200]
         remedy = "Copy it again from where it was trained."
-        raise InvalidData(path, wanted="a SentencePiece model of Unigram or BPE", got=got, remedy=remedy) from None
+        raise InvalidData(
+            path, wanted="a SentencePiece model of Unigram or BPE", got=got, remedy=remedy
+        ) from None
 
 
 def _model(content: bytes) -> SentencePieceModel:
@@ -100,7 +106,9 @@ def _model(content: bytes) -> SentencePieceModel:
         "pieces of the same text": len({piece.text for piece in pieces}) < len(pieces),
         "no unknown piece, or several": sum(piece.kind == UNKNOWN for piece in pieces) != 1,
         "unused pieces": any(piece.kind == UNUSED for piece in pieces),
-        "byte pieces that are not <0x00> to <0xFF>": {piece.text for piece in pieces if piece.kind == BYTE}
+        "byte pieces that are not <0x00> to <0xFF>": {
+            piece.text for piece in pieces if piece.kind == BYTE
+        }
         not in (set(), {f"<0x{byte:02X}>" for byte in range(256)}),
     }
     if wrong := [name for name, is_so in problems.items() if is_so]:
@@ -162,7 +170,9 @@ def _fields(content: bytes) -> Iterator[tuple[int, int | bytes]]:
         else:
             raise ValueError(f"a field of wire type {wire} at byte {position}")
         if size > len(content) - position:
-            raise ValueError(f"a field of {size:,} bytes where {len(content) - position:,} are left")
+            raise ValueError(
+                f"a field of {size:,} bytes where {len(content) - position:,} are left"
+            )
         yield key >> 3, content[position : position + size]
         position += size
 
@@ -189,12 +199,21 @@ def to_tokenizer(
     names, unknown = (model.names, model.unknown) if names is None else (names, unknown)
     assert unknown is not None
     known = {piece.text: piece for piece in model.pieces if piece.kind not in (CONTROL, UNKNOWN)}
-    inner = tokenizers.Tokenizer(_unigram(model, names, unknown) if model.kind == "unigram" else _bpe(model, names))
+    inner = tokenizers.Tokenizer(
+        _unigram(model, names, unknown) if model.kind == "unigram" else _bpe(model, names)
+    )
     inner.normalizer = _normalizer(model)
-    symbols = sorted((piece.text for piece in model.pieces if piece.kind == USER_DEFINED), key=len, reverse=True)
+    symbols = sorted(
+        (piece.text for piece in model.pieces if piece.kind == USER_DEFINED), key=len, reverse=True
+    )
     if symbols and model.kind == "bpe":  # a symbol of the user's is not made of merges
-        inner.pre_tokenizer = pre_tokenizers.Split(Regex("|".join(map(re.escape, symbols))), "isolated")
-    space = [decoders.Replace(HIDDEN, ""), *([decoders.Replace(SPACE, " ")] if model.escape_whitespaces else [])]
+        inner.pre_tokenizer = pre_tokenizers.Split(
+            Regex("|".join(map(re.escape, symbols))), "isolated"
+        )
+    space = [
+        decoders.Replace(HIDDEN, ""),
+        *([decoders.Replace(SPACE, " ")] if model.escape_whitespaces else []),
+    ]
     strip = [decoders.Strip(" ", 1, 0)] if model.add_dummy_prefix else []
     inner.decoder = decoders.Sequence([*space, decoders.ByteFallback(), decoders.Fuse(), *strip])
     special = [name for name in names if name not in known and not name.startswith(HIDDEN)]
@@ -208,14 +227,20 @@ def _unigram(model: SentencePieceModel, names: Sequence[str], unknown: int) -> m
     scores |= {piece.text: SYMBOL_SCORE for piece in model.pieces if piece.kind == USER_DEFINED}
     # Other names have a score that leaves the least one, on which that of unknown characters depends, as it is.
     return models.Unigram(
-        [(name, scores.get(name, least)) for name in names], unk_id=unknown, byte_fallback=model.byte_fallback
+        [(name, scores.get(name, least)) for name in names],
+        unk_id=unknown,
+        byte_fallback=model.byte_fallback,
     )
 
 
 def _bpe(model: SentencePieceModel, names: Sequence[str]) -> models.BPE:
     """The pair that becomes the piece of the highest score is merged first."""
     ids = {name: i for i, name in enumerate(names)}
-    merged = [piece for piece in model.pieces if piece.kind == NORMAL and len(piece.text) > 1 and piece.text in ids]
+    merged = [
+        piece
+        for piece in model.pieces
+        if piece.kind == NORMAL and len(piece.text) > 1 and piece.text in ids
+    ]
     parts = {piece.text for piece in model.pieces if piece.kind == NORMAL and piece.text in ids}
     merges = [
         (piece.text[:cut], piece.text[cut:])
@@ -226,7 +251,12 @@ def _bpe(model: SentencePieceModel, names: Sequence[str]) -> models.BPE:
     whole = any(piece.kind == USER_DEFINED for piece in model.pieces)
     unknown = model.pieces[model.unknown].text
     return models.BPE(
-        ids, merges, unk_token=unknown, fuse_unk=True, byte_fallback=model.byte_fallback, ignore_merges=whole
+        ids,
+        merges,
+        unk_token=unknown,
+        fuse_unk=True,
+        byte_fallback=model.byte_fallback,
+        ignore_merges=whole,
     )
 
 
@@ -260,16 +290,26 @@ def _charsmap_steps(charsmap: bytes) -> list[normalizers.Normalizer]:
     return [
         *_before_precompiled(charsmap),
         normalizers.Replace(Regex(ends + r"(?=\p{M})"), SEPARATOR),
-        normalizers.Replace(Regex("(?<=\\p{M})(?=\\p{M})|(?<=[\uac00-\ud7a3])(?=[\u11a8-\u11c2])"), SEPARATOR),
+        normalizers.Replace(
+            Regex("(?<=\\p{M})(?=\\p{M})|(?<=[\uac00-\ud7a3])(?=[\u11a8-\u11c2])"), SEPARATOR
+        ),
         normalizers.Precompiled(charsmap),
-        *([normalizers.Replace(Regex(r"(?<=\P{M})(?=\p{M})"), SEPARATOR), normalizers.NFC()] if hangul else []),
+        *(
+            [normalizers.Replace(Regex(r"(?<=\P{M})(?=\p{M})"), SEPARATOR), normalizers.NFC()]
+            if hangul
+            else []
+        ),
         normalizers.Replace(SEPARATOR, ""),
     ]
 
 
 def _before_precompiled(charsmap: bytes) -> list[normalizers.Normalizer]:
     """The rules of larger clusters, the longest first; where rules fold case, also of capital letters with marks."""
-    capitals = {parts[0]: text for parts in _decomposed() if (text := rule(charsmap, parts[0])) and parts[0].isalpha()}
+    capitals = {
+        parts[0]: text
+        for parts in _decomposed()
+        if (text := rule(charsmap, parts[0])) and parts[0].isalpha()
+    }
     unfolded, composed = dict[str, str](), dict[str, str]()
     for capital, small in capitals.items():  # a mark that composes with the small letter only
         for parts in _decomposed():
@@ -280,21 +320,35 @@ def _before_precompiled(charsmap: bytes) -> list[normalizers.Normalizer]:
         if text is None:
             continue
         if parts[0] in capitals:
-            if rule(charsmap, capitals[parts[0]] + parts[1:]) != text:  # the Turkish capital with a dot
+            if (
+                rule(charsmap, capitals[parts[0]] + parts[1:]) != text
+            ):  # the Turkish capital with a dot
                 unfolded[parts] = text
-        elif len(parts.encode()) >= 6 or any(rule(charsmap, parts[:end]) for end in range(1, len(parts))):
+        elif len(parts.encode()) >= 6 or any(
+            rule(charsmap, parts[:end]) for end in range(1, len(parts))
+        ):
             composed[parts] = text
     return [
         *(normalizers.Replace(parts, text) for parts, text in unfolded.items()),
-        *(normalizers.Replace(Regex(rf"{letter}(?=\p{{M}})"), text) for letter, text in capitals.items()),
-        *(normalizers.Replace(parts, composed[parts]) for parts in sorted(composed, key=len, reverse=True)),
+        *(
+            normalizers.Replace(Regex(rf"{letter}(?=\p{{M}})"), text)
+            for letter, text in capitals.items()
+        ),
+        *(
+            normalizers.Replace(parts, composed[parts])
+            for parts in sorted(composed, key=len, reverse=True)
+        ),
     ]
 
 
 @cache
 def _decomposed() -> tuple[str, ...]:
     """Every character that consists of others, decomposed; without Hangul, of which there are thousands."""
-    found = (unicodedata.normalize("NFD", chr(code)) for code in range(0x20000) if unicodedata.decomposition(chr(code)))
+    found = (
+        unicodedata.normalize("NFD", chr(code))
+        for code in range(0x20000)
+        if unicodedata.decomposition(chr(code))
+    )
     return tuple(dict.fromkeys(parts for parts in found if len(parts) > 1))
 
 
@@ -307,5 +361,7 @@ def _changed() -> tuple[str, ...]:
     return tuple(
         each
         for each in characters
-        if each == SPACE or not each.isprintable() or unicodedata.normalize("NFKC", each.casefold()) != each
+        if each == SPACE
+        or not each.isprintable()
+        or unicodedata.normalize("NFKC", each.casefold()) != each
     )

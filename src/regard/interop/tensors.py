@@ -37,7 +37,9 @@ class TensorFolder(Mapping[str, Tensor]):
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._entries: dict[str, _Entry] = {}
-        self._file = {name: path for path, names in _shards(folder) for name in self._open(path, names)}
+        self._file = {
+            name: path for path, names in _shards(folder) for name in self._open(path, names)
+        }
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._file)
@@ -51,12 +53,18 @@ class TensorFolder(Mapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         """A tensor; of a .bin file, its memory is mapped from the file."""
         path = self._file[name]
-        tensor = _content(path)[name] if path.suffix == ".bin" else _tensor(path, name, self._entries[name])
+        tensor = (
+            _content(path)[name]
+            if path.suffix == ".bin"
+            else _tensor(path, name, self._entries[name])
+        )
         parts = torch.split(tensor.flatten(), CHECKED) if tensor.is_floating_point() else ()
         for part in parts:
             if not bool(part.isfinite().all()):
                 remedy = "The checkpoint is damaged: use another one."
-                raise InvalidData(self.where(name), wanted="finite numbers", got="NaN or infinity", remedy=remedy)
+                raise InvalidData(
+                    self.where(name), wanted="finite numbers", got="NaN or infinity", remedy=remedy
+                )
         return tensor
 
     def where(self, name: str) -> str:
@@ -68,7 +76,9 @@ class TensorFolder(Mapping[str, Tensor]):
         """The file that says which tensors there are: the only one, or the index of the shards."""
         files = [self.folder / name for name in FILES]
         indices = [path.with_name(f"{path.name}.index.json") for path in files]
-        return next(path for pair in zip(files, indices, strict=True) for path in pair if path.is_file())
+        return next(
+            path for pair in zip(files, indices, strict=True) for path in pair if path.is_file()
+        )
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self._entries[name].shape
@@ -83,12 +93,20 @@ class TensorFolder(Mapping[str, Tensor]):
     def _open(self, path: Path, wanted: set[str] | None) -> list[str]:
         """The names of a file's tensors; those that an index names must be among them."""
         if path.suffix == ".bin":
-            found = {name: _Entry(tuple(tensor.shape), tensor.dtype) for name, tensor in _content(path).items()}
+            found = {
+                name: _Entry(tuple(tensor.shape), tensor.dtype)
+                for name, tensor in _content(path).items()
+            }
         else:
             found = _header(path)
         if missing := sorted((wanted or set()) - found.keys()):
             got = f"none of this name among {len(found)}"
-            raise InvalidData(f"{path}: {missing[0]}", wanted="a tensor", got=got, remedy="Download the file again.")
+            raise InvalidData(
+                f"{path}: {missing[0]}",
+                wanted="a tensor",
+                got=got,
+                remedy="Download the file again.",
+            )
         names = [name for name in found if wanted is None or name in wanted]
         self._entries |= {name: found[name] for name in names}
         return names
@@ -102,12 +120,19 @@ def read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_bytes())
     except OSError as error:
         got = error.strerror or str(error)
-        raise InvalidData(path, wanted="a JSON file", got=got, remedy="Download the model again.") from None
+        raise InvalidData(
+            path, wanted="a JSON file", got=got, remedy="Download the model again."
+        ) from None
     except (ValueError, RecursionError) as error:
         remedy = "Download the file again."
         raise InvalidData(path, wanted="a JSON file", got=str(error)[:200], remedy=remedy) from None
     if not isinstance(value, dict):
-        raise InvalidData(path, wanted="a JSON object", got=type(value).__name__, remedy="Download the file again.")
+        raise InvalidData(
+            path,
+            wanted="a JSON object",
+            got=type(value).__name__,
+            remedy="Download the file again.",
+        )
     return value
 
 
@@ -134,7 +159,10 @@ def _weight_map(index: Path) -> dict[str, str]:
     suffix = Path(index.name.removesuffix(".index.json")).suffix
     if not isinstance(files, dict) or not files:
         raise InvalidData(
-            f"{index}: weight_map", wanted="the file of each tensor", got=repr(files)[:80], remedy="Download it again."
+            f"{index}: weight_map",
+            wanted="the file of each tensor",
+            got=repr(files)[:80],
+            remedy="Download it again.",
         )
     for tensor, file in files.items():
         if not isinstance(file, str) or Path(file).name != file or Path(file).suffix != suffix:
@@ -142,7 +170,9 @@ def _weight_map(index: Path) -> dict[str, str]:
                 f"a {suffix} file in the folder of the index",
                 "Do not use this model: its index is forged.",
             )
-            raise InvalidData(f"{index}: weight_map.{tensor}", wanted=wanted, got=repr(file)[:80], remedy=remedy)
+            raise InvalidData(
+                f"{index}: weight_map.{tensor}", wanted=wanted, got=repr(file)[:80], remedy=remedy
+            )
     return files
 
 
@@ -158,7 +188,9 @@ def _header(path: Path) -> dict[str, _Entry]:
             entries = json.loads(file.read(size))
         entries.pop("__metadata__", None)
         return {
-            name: _Entry(tuple(each["shape"]), _DTYPES[each["dtype"]], 8 + size + each["data_offsets"][0])
+            name: _Entry(
+                tuple(each["shape"]), _DTYPES[each["dtype"]], 8 + size + each["data_offsets"][0]
+            )
             for name, each in entries.items()
         }
     except (SafetensorError, OSError) as error:
@@ -166,7 +198,10 @@ def _header(path: Path) -> dict[str, _Entry]:
             path, wanted="a safetensors file", got=str(error)[:200], remedy="Download it again."
         ) from None
     except KeyError as error:
-        wanted, remedy = f"tensors of {', '.join(_DTYPES)}", "Quantized checkpoints are not read: use the original one."
+        wanted, remedy = (
+            f"tensors of {', '.join(_DTYPES)}",
+            "Quantized checkpoints are not read: use the original one.",
+        )
         raise InvalidData(path, wanted=wanted, got=str(error), remedy=remedy) from None
 
 
@@ -180,10 +215,14 @@ def _tensor(path: Path, name: str, entry: _Entry) -> Tensor:
             complete = file.readinto(content) == len(content)
     except OSError as error:
         got = error.strerror or str(error)
-        raise InvalidData(f"{path}: {name}", wanted="a tensor", got=got, remedy="Check the file.") from None
+        raise InvalidData(
+            f"{path}: {name}", wanted="a tensor", got=got, remedy="Check the file."
+        ) from None
     if not complete:
         got = "the end of the file"
-        raise InvalidData(f"{path}: {name}", wanted="a tensor", got=got, remedy="Download the file again.")
+        raise InvalidData(
+            f"{path}: {name}", wanted="a tensor", got=got, remedy="Download the file again."
+        )
     return tensor
 
 
@@ -201,7 +240,9 @@ def _content(path: Path) -> dict[str, Tensor]:
         got = type(content).__name__
     except Exception as error:  # the reader raises all kinds of errors for damaged files
         content, got = None, f"{type(error).__name__}: {error}"[:200]
-    if not isinstance(content, dict) or not all(isinstance(tensor, Tensor) for tensor in content.values()):
+    if not isinstance(content, dict) or not all(
+        isinstance(tensor, Tensor) for tensor in content.values()
+    ):
         remedy = "Download it again, or use safetensors."
         raise InvalidData(path, wanted="a file of tensors by name", got=got, remedy=remedy)
     return content

@@ -28,7 +28,11 @@ SENTENCEPIECE = {
     "gemma": "tokenizer.model", "mbart": "sentencepiece.bpe.model", "xlm-roberta": "sentencepiece.bpe.model",
 }  # fmt: skip
 WORD_PIECES = ("bert", "distilbert")
-BYTE_LEVEL = ("gpt2", "bart", "roberta")  # the models whose vocab.json and merges.txt are split as GPT-2's
+BYTE_LEVEL = (
+    "gpt2",
+    "bart",
+    "roberta",
+)  # the models whose vocab.json and merges.txt are split as GPT-2's
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,9 @@ class TokenizerFile:
     inner: tokenizers.Tokenizer
     prefix: tuple[int, ...] = ()
     suffix: tuple[int, ...] = ()
-    spare: int = 0  # tokens after those that have a row of the embedding: they stand for the unknown token
+    spare: int = (
+        0  # tokens after those that have a row of the embedding: they stand for the unknown token
+    )
 
     def id_of(self, *names: str | None) -> int | None:
         """The id of the first of these names that is a token."""
@@ -63,14 +69,18 @@ def token_name(settings: Mapping[str, Any], role: str) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def read_files(folder: Path, settings: Mapping[str, Any], model_type: str) -> tuple[TokenizerFile, TokenizerFile]:
+def read_files(
+    folder: Path, settings: Mapping[str, Any], model_type: str
+) -> tuple[TokenizerFile, TokenizerFile]:
     """The tokenizers of the source and of the target: the same one where there are not two."""
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     if {"source.spm", "target.spm"} <= names:
         return _marian(folder, settings)
     if "tokenizer.json" in names:
         file = _tokenizer_json(folder / "tokenizer.json")
-        if (folder / "target" / "tokenizer.json").is_file():  # as exported by Regard, for outputs of other tokens
+        if (
+            folder / "target" / "tokenizer.json"
+        ).is_file():  # as exported by Regard, for outputs of other tokens
             return file, _tokenizer_json(folder / "target" / "tokenizer.json")
     elif (name := SENTENCEPIECE.get(model_type)) in names and name is not None:
         file = _sentencepiece(folder / name, settings)
@@ -80,7 +90,9 @@ def read_files(folder: Path, settings: Mapping[str, Any], model_type: str) -> tu
         file = _byte_level(folder, settings, model_type)
     else:
         remedy = "Write it with `AutoTokenizer.from_pretrained(…).save_pretrained(FOLDER)`."
-        raise InvalidData(folder, wanted="tokenizer.json", got=f"none, for a {model_type}", remedy=remedy)
+        raise InvalidData(
+            folder, wanted="tokenizer.json", got=f"none, for a {model_type}", remedy=remedy
+        )
     return file, file
 
 
@@ -99,7 +111,9 @@ def _template(inner: tokenizers.Tokenizer) -> tuple[tuple[int, ...], tuple[int, 
     """The tokens that a tokenizer's post-processor puts before and after a text."""
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
-    pending = [] if inner.post_processor is None else [json.loads(inner.post_processor.__getstate__())]
+    pending = (
+        [] if inner.post_processor is None else [json.loads(inner.post_processor.__getstate__())]
+    )
     while pending:
         part = pending.pop(0)
         pending += part.get("processors", ())
@@ -117,7 +131,9 @@ def _template(inner: tokenizers.Tokenizer) -> tuple[tuple[int, ...], tuple[int, 
 
 
 def _marian(folder: Path, settings: Mapping[str, Any]) -> tuple[TokenizerFile, TokenizerFile]:
-    separate = (folder / "target_vocab.json").is_file() and settings.get("separate_vocabs") is not False
+    separate = (folder / "target_vocab.json").is_file() and settings.get(
+        "separate_vocabs"
+    ) is not False
     vocabularies = ["vocab.json", "target_vocab.json" if separate else "vocab.json"]
     source, target = (
         _marian_side(folder / model, folder / vocabulary)
@@ -133,7 +149,12 @@ def _marian_side(path: Path, vocabulary: Path) -> TokenizerFile:
         wanted, remedy = "</s> and <unk> among its tokens", "Download the file again."
         raise InvalidData(vocabulary, wanted=wanted, got=f"{len(listed):,} others", remedy=remedy)
     pieces = {piece.text for piece in model.pieces}
-    special = {"</s>", "<unk>", "<pad>", *(name for name in listed if name.startswith(">>") and name.endswith("<<"))}
+    special = {
+        "</s>",
+        "<unk>",
+        "<pad>",
+        *(name for name in listed if name.startswith(">>") and name.endswith("<<")),
+    }
     names = [name if name in pieces or name in special else HIDDEN + name for name in listed]
     spare = [piece.text for piece in model.pieces if piece.text not in listed]
     inner = to_tokenizer(model, [*names, *spare], names.index("<unk>"))
@@ -153,7 +174,9 @@ def _sentencepiece(path: Path, settings: Mapping[str, Any]) -> TokenizerFile:
                               remedy=remedy)  # fmt: skip
         names += [name for i in reversed(range(count)) if (name := f"<extra_id_{i}>") not in names]
     file = TokenizerFile(path, to_tokenizer(model, names, model.unknown))
-    start, end = (file.id_of(token_name(settings, f"{each}_token"), name) for each, name in SPM_ENDS.items())
+    start, end = (
+        file.id_of(token_name(settings, f"{each}_token"), name) for each, name in SPM_ENDS.items()
+    )
     if path.name == "spiece.model":
         return TokenizerFile(path, file.inner, (), () if end is None else (end,))
     return TokenizerFile(path, file.inner, () if start is None else (start,), ())
@@ -167,13 +190,17 @@ def _fairseq(path: Path, model: SentencePieceModel, settings: Mapping[str, Any])
     """MBART's and XLM-R's ids: other special tokens first, languages and the mask last."""
     more = settings.get("additional_special_tokens") or settings.get("extra_special_tokens") or []
     codes = (
-        [name for each in more if (name := token_name({"": each}, "")) is not None] if isinstance(more, list) else []
+        [name for each in more if (name := token_name({"": each}, "")) is not None]
+        if isinstance(more, list)
+        else []
     )
     multilingual = str(settings.get("tokenizer_class", "")).startswith("MBart")
     if multilingual and not codes:
         wanted = "additional_special_tokens, the codes of its languages"
         remedy = "Write it anew with `save_pretrained`."
-        raise InvalidData(path.with_name("tokenizer_config.json"), wanted=wanted, got="none", remedy=remedy)
+        raise InvalidData(
+            path.with_name("tokenizer_config.json"), wanted=wanted, got="none", remedy=remedy
+        )
     names = list(dict.fromkeys([*FAIRSEQ, *model.names[3:], *codes, "<mask>"]))
     file = TokenizerFile(path, to_tokenizer(model, names, names.index("<unk>")))
     if not multilingual:
@@ -181,8 +208,12 @@ def _fairseq(path: Path, model: SentencePieceModel, settings: Mapping[str, Any])
     language = file.id_of(token_name(settings, "src_lang"), "en_XX")
     if language is None:
         wanted, remedy = "src_lang, a language of the model", "Name one."
-        raise InvalidData(path.with_name("tokenizer_config.json"), wanted=wanted, got="none", remedy=remedy)
-    around = ((language,), (2,)) if "50" in str(settings["tokenizer_class"]) else ((), (2, language))
+        raise InvalidData(
+            path.with_name("tokenizer_config.json"), wanted=wanted, got="none", remedy=remedy
+        )
+    around = (
+        ((language,), (2,)) if "50" in str(settings["tokenizer_class"]) else ((), (2, language))
+    )
     return TokenizerFile(path, file.inner, *around)
 
 
@@ -191,19 +222,24 @@ def _word_pieces(path: Path, settings: Mapping[str, Any]) -> TokenizerFile:
         listed = path.read_text("utf-8").splitlines()
     except (OSError, ValueError) as error:
         remedy = "Download the file again."
-        raise InvalidData(path, wanted="a token a line", got=str(error)[:200], remedy=remedy) from None
+        raise InvalidData(
+            path, wanted="a token a line", got=str(error)[:200], remedy=remedy
+        ) from None
     ids = {token: i for i, token in enumerate(listed)}
     unknown = token_name(settings, "unk_token") or "[UNK]"
     inner = tokenizers.Tokenizer(models.WordPiece(ids, unk_token=unknown))
     inner.normalizer = normalizers.BertNormalizer(
         handle_chinese_chars=settings.get("tokenize_chinese_chars") is not False,
-        strip_accents=settings.get("strip_accents") if isinstance(settings.get("strip_accents"), bool) else None,
+        strip_accents=settings.get("strip_accents")
+        if isinstance(settings.get("strip_accents"), bool)
+        else None,
         lowercase=settings.get("do_lower_case") is not False,
     )
     inner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     inner.decoder = decoders.WordPiece(prefix="##")
     roles = {
-        role: token_name(settings, f"{role}_token") or f"[{role.upper()}]" for role in ("cls", "sep", "pad", "mask")
+        role: token_name(settings, f"{role}_token") or f"[{role.upper()}]"
+        for role in ("cls", "sep", "pad", "mask")
     }
     missing = [name for name in (unknown, roles["cls"], roles["sep"]) if name not in ids]
     if missing or len(ids) < len(listed):
@@ -222,16 +258,29 @@ def _byte_level(folder: Path, settings: Mapping[str, Any], model_type: str) -> T
         inner = tokenizers.Tokenizer(models.BPE(ids, list(_merges(folder / "merges.txt"))))
     except Exception as error:  # the library raises nothing narrower
         wanted, remedy = f"merges of the tokens of {path.name}", "Download both files again."
-        raise InvalidData(folder / "merges.txt", wanted=wanted, got=str(error)[:200], remedy=remedy) from None
-    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=settings.get("add_prefix_space") is True)
+        raise InvalidData(
+            folder / "merges.txt", wanted=wanted, got=str(error)[:200], remedy=remedy
+        ) from None
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(
+        add_prefix_space=settings.get("add_prefix_space") is True
+    )
     inner.decoder = decoders.ByteLevel()
-    defaults = ("<|endoftext|>",) if model_type == "gpt2" else ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
-    roles = [token_name(settings, f"{role}_token") for role in ("bos", "eos", "unk", "pad", "mask", "cls", "sep")]
+    defaults = (
+        ("<|endoftext|>",) if model_type == "gpt2" else ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+    )
+    roles = [
+        token_name(settings, f"{role}_token")
+        for role in ("bos", "eos", "unk", "pad", "mask", "cls", "sep")
+    ]
     for name in dict.fromkeys(name for name in (*roles, *defaults) if name in ids):
         assert name is not None
-        inner.add_special_tokens([AddedToken(name, lstrip=name == "<mask>", normalized=False, special=True)])
+        inner.add_special_tokens(
+            [AddedToken(name, lstrip=name == "<mask>", normalized=False, special=True)]
+        )
     file = TokenizerFile(path, inner)
-    start, end = (file.id_of(token_name(settings, f"{each}_token"), name) for each, name in SPM_ENDS.items())
+    start, end = (
+        file.id_of(token_name(settings, f"{each}_token"), name) for each, name in SPM_ENDS.items()
+    )
     if model_type == "gpt2" or start is None or end is None:
         return file
     return TokenizerFile(path, inner, (start,), (end,))
@@ -249,9 +298,17 @@ def read_vocabulary(path: Path) -> list[str]:
     table = read_json(path)
     names: list[str | None] = [None] * len(table)
     for name, number in table.items():
-        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(names) or names[number]:
+        if (
+            isinstance(number, bool)
+            or not isinstance(number, int)
+            or not 0 <= number < len(names)
+            or names[number]
+        ):
             got = f"{name!r:.40}: {number!r:.40}"
-            wanted, remedy = f"ids from 0 to {len(table) - 1}, each once", "Download the file again."
+            wanted, remedy = (
+                f"ids from 0 to {len(table) - 1}, each once",
+                "Download the file again.",
+            )
             raise InvalidData(path, wanted=wanted, got=got, remedy=remedy)
         names[number] = name
     return [name or "" for name in names]

@@ -19,7 +19,11 @@ def read_vocabularies(pretrained: PretrainedFolder, generation: Generation) -> V
     ends = generation.ends or end_tokens(keys.eos_token_id)
     start = None
     if model.encoders and model.decoder is not None:
-        start = pretrained.architecture.decoder_start(keys) if generation.start is None else generation.start
+        start = (
+            pretrained.architecture.decoder_start(keys)
+            if generation.start is None
+            else generation.start
+        )
     config = {
         "model_type": pretrained.architecture.model_type,
         "is_encoder_decoder": reads_text and model.decoder is not None,
@@ -30,7 +34,9 @@ def read_vocabularies(pretrained: PretrainedFolder, generation: Generation) -> V
         "forced_bos_token_id": next(iter(generation.target_prefix), None),
         "suppress_tokens": [token for token in generation.suppressed if token not in ends],
     }
-    *sizes, rows = [size for size in (*model.source_vocab_sizes(), model.options.vocab_size) if size is not None]
+    *sizes, rows = [
+        size for size in (*model.source_vocab_sizes(), model.options.vocab_size) if size is not None
+    ]
     _check_ids(pretrained, generation, rows)
     source, target = read_tokenizers(pretrained.folder, config, rows, next(iter(sizes), None))
     if not model.encoders or pretrained.head == "mlm":
@@ -43,9 +49,15 @@ def _check_ids(pretrained: PretrainedFolder, generation: Generation, rows: int) 
     path = pretrained.folder / FILE
     given = {"eos_token_id": generation.ends, "suppress_tokens": generation.suppressed}
     given |= {"forced_bos_token_id": generation.target_prefix}
-    given |= {"pad_token_id": (generation.pad or 0,), "decoder_start_token_id": (generation.start or 0,)}
+    given |= {
+        "pad_token_id": (generation.pad or 0,),
+        "decoder_start_token_id": (generation.start or 0,),
+    }
     for key, ids in given.items():
         wrong = [i for i in ids if i >= rows]
         if wrong and path.is_file():
-            wanted, remedy = f"ids from 0 to {rows - 1}, the rows of the embedding", "Use the file of this model."
+            wanted, remedy = (
+                f"ids from 0 to {rows - 1}, the rows of the embedding",
+                "Use the file of this model.",
+            )
             raise InvalidData(f"{path}: {key}", wanted=wanted, got=str(wrong[0]), remedy=remedy)

@@ -41,19 +41,29 @@ def ablate_heads(model: Model, loss: Callable[[], float]) -> tuple[float, list[A
     return whole, ablated
 
 
-def prune_heads(model: nn.Module, weights: dict[str, Tensor], heads: Sequence[tuple[str, int]]) -> None:
+def prune_heads(
+    model: nn.Module, weights: dict[str, Tensor], heads: Sequence[tuple[str, int]]
+) -> None:
     """Set the columns of the output projections that read these heads to zero, in a model's state dict.
 
     heads   each the name of a site and a number
     """
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     # A recurrent decoder's output weight is part of a parameter: its only head cannot be pruned.
-    modules = {site.name: module for module, site in attention_sites(model).items() if module.output_weight in names}
+    modules = {
+        site.name: module
+        for module, site in attention_sites(model).items()
+        if module.output_weight in names
+    }
     for name, head in heads:
         if name not in modules or not 0 <= head < modules[name].heads:
-            known = ", ".join(f"{site} (heads 0 to {module.heads - 1})" for site, module in modules.items())
+            known = ", ".join(
+                f"{site} (heads 0 to {module.heads - 1})" for site, module in modules.items()
+            )
             wanted = known or "none: this model has no heads"
-            raise InvalidArgument("heads", wanted=wanted, got=f"{name!r}, {head}", remedy="Name these.")
+            raise InvalidArgument(
+                "heads", wanted=wanted, got=f"{name!r}, {head}", remedy="Name these."
+            )
         weight = weights[names[modules[name].output_weight]]  # (W, H E)
         size = weight.shape[1] // modules[name].heads
         weight[:, head * size : (head + 1) * size] = 0.0

@@ -39,7 +39,10 @@ class AlignmentHeads:
         """From "2" or "2.0"; None for all heads."""
         numbers = re.fullmatch(r"([1-9]\d*)(?:\.(\d+))?", head or "", re.ASCII)
         if head is not None and numbers is None:
-            wanted, remedy = "a layer, or a layer and a head: 2, or 2.0", "Layers count from 1, heads from 0."
+            wanted, remedy = (
+                "a layer, or a layer and a head: 2, or 2.0",
+                "Layers count from 1, heads from 0.",
+            )
             raise InvalidArgument("head", wanted=wanted, got=repr(head), remedy=remedy)
         known = next((each for each in STEPS if each == step), None)
         if known is None:
@@ -75,7 +78,9 @@ class Alignment:
     @property
     def links(self) -> list[Link]:
         """Pairs of source word and output word, from 0."""
-        return sorted((origin, word) for word, origin in enumerate(self.origins) if origin is not None)
+        return sorted(
+            (origin, word) for word, origin in enumerate(self.origins) if origin is not None
+        )
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -102,7 +107,12 @@ class TokenizedPair:
 
     @staticmethod
     def of(
-        source: str, output: str, ids: Sequence[int], vocabularies: tuple[Tokenizer, Tokenizer], *, given: bool
+        source: str,
+        output: str,
+        ids: Sequence[int],
+        vocabularies: tuple[Tokenizer, Tokenizer],
+        *,
+        given: bool,
     ) -> "TokenizedPair":
         """`given`: the output is a user's text, in which an unknown token is a word too."""
         reads, writes = vocabularies
@@ -111,7 +121,9 @@ class TokenizedPair:
         output_word_of = writes.word_indices(ids, unknown=given)
         source_word_of = reads.word_indices(reads.encode(source), unknown=True)
         special = reads.special_tokens, writes.special_tokens
-        return TokenizedPair(source, output, source_words, output_words, ids, source_word_of, output_word_of, special)
+        return TokenizedPair(
+            source, output, source_words, output_words, ids, source_word_of, output_word_of, special
+        )
 
     def weights(
         self, model: Seq2Seq, batch: Source | None, length: int, layer: int | None
@@ -123,20 +135,34 @@ class TokenizedPair:
         reads, writes = self.special_tokens
         assert writes.start is not None
         ids = torch.tensor([[writes.start, *self.output_ids]], device=device)
-        recorder = MapRecorder(model, lambda site: site.kind == "cross" and layer in (None, site.layer))
+        recorder = MapRecorder(
+            model, lambda site: site.kind == "cross" and layer in (None, site.layer)
+        )
         recorder.record(ForwardPass(model, batch, ids[:, :-1], ids[0, 1:]))
         each = [one.weights().cpu() for one in recorder.maps]
         before = each[0].shape[2] - length - len(reads.source_suffix)
         return [one[..., before : before + length] for one in each]
 
-    def aligned(self, weights: Sequence[Float[Tensor, "H T S"]], heads: AlignmentHeads) -> Alignment:
+    def aligned(
+        self, weights: Sequence[Float[Tensor, "H T S"]], heads: AlignmentHeads
+    ) -> Alignment:
         """Each word of the output with the source word that has the largest weight."""
         origins: tuple[int | None, ...] = (None,) * len(self.output_words)
         if weights:
-            chosen = torch.cat(list(weights)) if heads.head is None else weights[0][heads.head : heads.head + 1]
-            rows = self.output_word_of if heads.step == "output" else [None, *self.output_word_of[:-1]]
+            chosen = (
+                torch.cat(list(weights))
+                if heads.head is None
+                else weights[0][heads.head : heads.head + 1]
+            )
+            rows = (
+                self.output_word_of if heads.step == "output" else [None, *self.output_word_of[:-1]]
+            )
             sources = TokenGroups.of(self.source_word_of[: chosen.shape[2]], len(self.source_words))
-            by_words = TokenGroups.of(rows, len(self.output_words)).sum(sources.sum(chosen.mean(0), 1), 0)
+            by_words = TokenGroups.of(rows, len(self.output_words)).sum(
+                sources.sum(chosen.mean(0), 1), 0
+            )
             best, attends = by_words.argmax(1).tolist(), (by_words.sum(1) > 0).tolist()
-            origins = tuple(origin if any_ else None for origin, any_ in zip(best, attends, strict=True))
+            origins = tuple(
+                origin if any_ else None for origin, any_ in zip(best, attends, strict=True)
+            )
         return Alignment(self.source, self.output, self.source_words, self.output_words, origins)

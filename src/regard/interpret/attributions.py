@@ -34,7 +34,9 @@ def attributions(forward: ForwardPass, of: int | None = None) -> dict[str, Float
     with torch.enable_grad(), evaluating(forward.model), intercepting(materialize):
         log_probability = _log_probability(forward, of)
         inputs = [weights for site_steps in steps.values() for weights in site_steps]
-        gradients = iter(torch.autograd.grad(log_probability, inputs, materialize_grads=True) if inputs else ())
+        gradients = iter(
+            torch.autograd.grad(log_probability, inputs, materialize_grads=True) if inputs else ()
+        )
     products = {
         name: [weights.detach()[0].float() * next(gradients)[0].float() for weights in each]
         for name, each in steps.items()
@@ -48,7 +50,10 @@ def _log_probability(forward: ForwardPass, of: int | None) -> Tensor:
         raise InvalidArgument("attributions", wanted=wanted, got="one without", remedy=remedy)
     count = len(forward.labels)
     if of is not None and not (type(of) is int and -count <= of < count):
-        wanted, remedy = f"a token of the output, from 0 to {count - 1}", "Leave it out for the whole output."
+        wanted, remedy = (
+            f"a token of the output, from 0 to {count - 1}",
+            "Leave it out for the whole output.",
+        )
         raise InvalidArgument("of", wanted=wanted, got=repr(of), remedy=remedy)
     each = log_probabilities(forward(), forward.labels)
     return each.sum() if of is None else each[of]

@@ -33,7 +33,9 @@ class EditedCall:
     spec: AttentionSpec = field(init=False)
     factors: dict[int, float] = field(default_factory=dict)  # of heads
     # Of each painted row: its weights, and where the output is computed from them.
-    painted: dict[int, tuple[Float[Tensor, "B H M"], Bool[Tensor, "B H"]]] = field(default_factory=dict)
+    painted: dict[int, tuple[Float[Tensor, "B H M"], Bool[Tensor, "B H"]]] = field(
+        default_factory=dict
+    )
 
     def __post_init__(self) -> None:
         self.spec = self.computed.spec
@@ -53,9 +55,13 @@ class EditedCall:
         if not bool(hidden.any()):
             wanted, remedy = "a token of the source", "They count from 0."
             raise InvalidArgument(f"{where}.token", wanted=wanted, got=str(token), remedy=remedy)
-        allowed = ~hidden if self.spec.visible.allowed is None else self.spec.visible.allowed & ~hidden
+        allowed = (
+            ~hidden if self.spec.visible.allowed is None else self.spec.visible.allowed & ~hidden
+        )
         visible = self.spec.visible
-        self.spec = replace(self.spec, visible=AttentionMask(allowed, visible.behind, visible.ahead))
+        self.spec = replace(
+            self.spec, visible=AttentionMask(allowed, visible.behind, visible.ahead)
+        )
         for row, (weights, chosen) in self.painted.items():
             rest = weights.masked_fill(hidden[:, :, 0], 0.0)
             self.painted[row] = _scaled_to(rest, weights.sum(-1, keepdim=True)), chosen
@@ -91,8 +97,13 @@ class EditedCall:
             for key, weight in given_weights.items():
                 place = self._visible_key(each, source, key, at, where)  # (B, H or 1, M)
                 if not bool((place & chosen[..., None]).any()):
-                    wanted, remedy = f"keys that row {row} of {self.site.name} may attend to", "Leave it out."
-                    raise InvalidArgument(f"{where}.keys", wanted=wanted, got=str(key), remedy=remedy)
+                    wanted, remedy = (
+                        f"keys that row {row} of {self.site.name} may attend to",
+                        "Leave it out.",
+                    )
+                    raise InvalidArgument(
+                        f"{where}.keys", wanted=wanted, got=str(key), remedy=remedy
+                    )
                 given, marked = given + place * weight, marked | place
             others = weights.masked_fill(marked, 0.0)
             if renormalize:
@@ -112,7 +123,9 @@ class EditedCall:
         if self.painted:
             out, lse, values = out.clone(), lse.clone(), widened(repeat_heads(value, self.heads))
             for row, (weights, chosen) in self.painted.items():
-                new = (weights.to(values.dtype)[:, :, None] @ values)[:, :, 0].to(out.dtype)  # (B, H, E)
+                new = (weights.to(values.dtype)[:, :, None] @ values)[:, :, 0].to(
+                    out.dtype
+                )  # (B, H, E)
                 out[:, :, row] = torch.where(chosen[..., None], new, out[:, :, row])
                 lse[:, :, row] = 0.0
             rows = torch.tensor([*self.painted], device=out.device)
@@ -124,7 +137,9 @@ class EditedCall:
         """The weights of a row after the edits so far, and where they are painted."""
         if row in self.painted:
             return self.painted[row]
-        weights = exact.weights(self.spec, torch.tensor([row], device=self.spec.query.device))[:, :, 0]
+        weights = exact.weights(self.spec, torch.tensor([row], device=self.spec.query.device))[
+            :, :, 0
+        ]
         return weights, torch.zeros_like(weights[..., 0], dtype=torch.bool)
 
     def _visible_key(
@@ -133,8 +148,12 @@ class EditedCall:
         """Where a key is among those that the row may attend to."""
         spec, batch = self.spec, self.spec.query.shape[0]
         every = torch.ones(1, 1, 1, spec.m, dtype=torch.bool, device=at.device)
-        tile = spec.visible.tile(torch.tensor([row], device=at.device), 0, spec.m, spec.n, spec.m, at.device)
-        visible = (every if tile is None else every & tile)[:, :, 0].expand(batch, -1, -1)  # (B, H or 1, M)
+        tile = spec.visible.tile(
+            torch.tensor([row], device=at.device), 0, spec.m, spec.n, spec.m, at.device
+        )
+        visible = (every if tile is None else every & tile)[:, :, 0].expand(
+            batch, -1, -1
+        )  # (B, H or 1, M)
         if self.site.key_side == "output" and self.position is not None:
             # The cache of a beam holds keys of all hypotheses: of the visible ones, the last is at the row's position.
             after = visible.flip(-1).cumsum(-1).flip(-1)  # visible keys from this one on
@@ -144,11 +163,16 @@ class EditedCall:
     def _key(self, source: int | None, key: int, where: str) -> Bool[Tensor, "_ 1 1 M"]:
         """Which key of each sequence is this one, of a source or of all keys."""
         m, device = self.spec.m, self.spec.query.device
-        joined = self.spans if self.site.part != "encoder" else ()  # an encoder has keys of its own source only
+        joined = (
+            self.spans if self.site.part != "encoder" else ()
+        )  # an encoder has keys of its own source only
         if source is None or (not joined and source == self.site.source):
             return (torch.arange(m, device=device) == key)[None, None, None]
         if source >= len(joined):
-            wanted, remedy = f"a source, from 0 to {max(0, len(joined) - 1)}", "Leave it out for the first."
+            wanted, remedy = (
+                f"a source, from 0 to {max(0, len(joined) - 1)}",
+                "Leave it out for the first.",
+            )
             raise InvalidArgument(f"{where}.source", wanted=wanted, got=str(source), remedy=remedy)
         lengths = torch.stack([each.to(device) for each in joined])  # (sources, B)
         first, inside = lengths[:source].sum(0), key < lengths[source]
@@ -166,7 +190,9 @@ def scaled(out: Float[Tensor, "B H N E"], factors: dict[int, float]) -> Float[Te
     return out
 
 
-def _scaled_to(weights: Float[Tensor, "B H M"], total: Float[Tensor, "B H 1"]) -> Float[Tensor, "B H M"]:
+def _scaled_to(
+    weights: Float[Tensor, "B H M"], total: Float[Tensor, "B H 1"]
+) -> Float[Tensor, "B H M"]:
     """Weights scaled to a sum; zeros stay."""
     own = weights.sum(-1, keepdim=True)
     return weights * (total / own).where(own > 0, 0.0)

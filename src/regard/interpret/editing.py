@@ -32,7 +32,9 @@ class Editor:
 
     def __init__(self, model: Model, edits: Sequence[Edit], memory: Memory | None = None) -> None:
         self.sites = attention_sites(model)
-        numbered = [(n, each) for n, each in enumerate(edits, start=1) if isinstance(each, AttentionEdit)]
+        numbered = [
+            (n, each) for n, each in enumerate(edits, start=1) if isinstance(each, AttentionEdit)
+        ]
         heads = {site: module.heads for module, site in self.sites.items()}
         for number, edit in numbered:
             edit.check(heads, f"edit {number}")
@@ -42,10 +44,14 @@ class Editor:
             if (chosen := [(number, edit) for number, edit in numbered if edit.selects(site)])
         }
         # Of the sources of the last memory, where there are several.
-        self.spans: Sequence[Int[Tensor, " B"]] = [span.lengths for span in memory.spans] if memory else ()
+        self.spans: Sequence[Int[Tensor, " B"]] = (
+            [span.lengths for span in memory.spans] if memory else ()
+        )
         self.applied: set[int] = set()  # numbers of the edits that changed a call
         if memory is not None:
-            of_encoder = [self.edits[module] for module in self.edits if self.sites[module].part == "encoder"]
+            of_encoder = [
+                self.edits[module] for module in self.edits if self.sites[module].part == "encoder"
+            ]
             self.applied = {number for chosen in of_encoder for number, _ in chosen}
 
     def __call__(self, module: nn.Module | None, result: AttentionResult) -> AttentionResult:
@@ -59,12 +65,19 @@ class Editor:
 
     def check_applied(self, part: ModelPart | None = None) -> None:
         """Refuse edits of rows that no call had; only those of a part of the model, where no other has run."""
-        chosen = [each for module, each in self.edits.items() if part in (None, self.sites[module].part)]
+        chosen = [
+            each for module, each in self.edits.items() if part in (None, self.sites[module].part)
+        ]
         edits = {number: edit for each in chosen for number, edit in each}
         for number, edit in edits.items():
             if number not in self.applied and isinstance(edit, PaintRow):
-                wanted, remedy = f"a row of {edit.map}", "They count from 0; the output may be shorter than before."
-                raise InvalidArgument(f"edit {number}.row", wanted=wanted, got=str(edit.row), remedy=remedy)
+                wanted, remedy = (
+                    f"a row of {edit.map}",
+                    "They count from 0; the output may be shorter than before.",
+                )
+                raise InvalidArgument(
+                    f"edit {number}.row", wanted=wanted, got=str(edit.row), remedy=remedy
+                )
 
     def note_memory(self, encoder: nn.Module, given: object, memory: Memory) -> None:
         """A forward hook of the encoder."""
@@ -72,7 +85,9 @@ class Editor:
 
 
 @contextmanager
-def editing(model: Model, edits: Sequence[Edit], memory: Memory | None = None) -> Iterator[Editor | None]:
+def editing(
+    model: Model, edits: Sequence[Edit], memory: Memory | None = None
+) -> Iterator[Editor | None]:
     """Apply edits to the attention of a model inside the block, in this thread only; none: nothing is intercepted.
 
     memory   of an encoder that has run under these edits, if the block does not run it
@@ -83,11 +98,18 @@ def editing(model: Model, edits: Sequence[Edit], memory: Memory | None = None) -
         yield None
         return
     if not model.inspectable:
-        wanted, remedy = "one model, whose attention can be edited", "Use one member of the ensemble."
+        wanted, remedy = (
+            "one model, whose attention can be edited",
+            "Use one member of the ensemble.",
+        )
         raise InvalidArgument("edits", wanted=wanted, got=type(model).__name__, remedy=remedy)
     editor = Editor(model, edits, memory)
     several = model.encoder is not None and len(source_encoders(model.encoder)) > 1
-    hook = model.encoder.register_forward_hook(editor.note_memory) if model.encoder and several else nullcontext()
+    hook = (
+        model.encoder.register_forward_hook(editor.note_memory)
+        if model.encoder and several
+        else nullcontext()
+    )
     with hook, intercepting(editor):
         yield editor
 
@@ -103,7 +125,10 @@ def edits_encoder(model: Model, edits: Sequence[Edit]) -> bool:
 
 
 def with_replaced_tokens(
-    source: Source | None, edits: Sequence[Edit], model: Model, vocabularies: Sequence[VocabularyType | None]
+    source: Source | None,
+    edits: Sequence[Edit],
+    model: Model,
+    vocabularies: Sequence[VocabularyType | None],
 ) -> Source | None:
     """A batch of sources with tokens replaced, each in every sequence that has its position."""
     encoders = source_encoders(model.encoder)
@@ -112,12 +137,19 @@ def with_replaced_tokens(
             continue
         parts = list(source.parts) if isinstance(source, MultiSource) else [source]
         if edit.source >= len(encoders):
-            wanted, remedy = f"one of {len(encoders)} sources, from 0", 'A language model\'s text is its "output".'
-            raise InvalidArgument(f"edit {number}.source", wanted=wanted, got=str(edit.source), remedy=remedy)
+            wanted, remedy = (
+                f"one of {len(encoders)} sources, from 0",
+                'A language model\'s text is its "output".',
+            )
+            raise InvalidArgument(
+                f"edit {number}.source", wanted=wanted, got=str(edit.source), remedy=remedy
+            )
         part = parts[edit.source]
         if not isinstance(part, Tokens):
             wanted, remedy = "a source of tokens", "Only tokens can be replaced."
-            raise InvalidArgument(f"edit {number}.source", wanted=wanted, got=str(edit.source), remedy=remedy)
+            raise InvalidArgument(
+                f"edit {number}.source", wanted=wanted, got=str(edit.source), remedy=remedy
+            )
         position = edit.position - encoders[edit.source].cls_tokens
         here = part.lengths > position
         if position < 0 or not bool(here.any()):
@@ -129,7 +161,9 @@ def with_replaced_tokens(
     return source
 
 
-def with_replaced_output(ids: Sequence[int], edits: Sequence[Edit], vocabulary: Tokenizer | None) -> list[int]:
+def with_replaced_output(
+    ids: Sequence[int], edits: Sequence[Edit], vocabulary: Tokenizer | None
+) -> list[int]:
     """The tokens of an output with some replaced."""
     ids = list(ids)
     for position, token, number, edit in _forced(edits, vocabulary):
@@ -149,7 +183,9 @@ def refuse_output_edits(edits: Sequence[Edit]) -> None:
     for number, edit in enumerate(edits, start=1):
         if isinstance(edit, ReplaceToken) and edit.side == "output":
             wanted, remedy = "'source': this model generates no sequence", "Leave it out."
-            raise InvalidArgument(f"edit {number}.side", wanted=wanted, got="'output'", remedy=remedy)
+            raise InvalidArgument(
+                f"edit {number}.side", wanted=wanted, got="'output'", remedy=remedy
+            )
 
 
 class ForceTokens(LogitsProcessor):
@@ -178,21 +214,30 @@ def token_id(edit: ReplaceToken, number: int, vocabulary: VocabularyType | None)
             wanted, remedy = f"an id below {vocabulary.size}", "Or give its text."
             raise InvalidArgument(where, wanted=wanted, got=str(token), remedy=remedy)
         ids = vocabulary.encode(token)
-        if len(ids) != 1 or vocabulary.pieces(ids) != [token]:  # or the name of a token, as lists of tokens show it
+        if len(ids) != 1 or vocabulary.pieces(ids) != [
+            token
+        ]:  # or the name of a token, as lists of tokens show it
             names = vocabulary.pieces(range(vocabulary.size))
             ids = [names.index(token)] if token in names else ids
-        for found in (ids, vocabulary.encode(f" {token}")):  # the latter where only words after a space are tokens
+        for found in (
+            ids,
+            vocabulary.encode(f" {token}"),
+        ):  # the latter where only words after a space are tokens
             if len(found) == 1:
                 return found[0]
         got = f"{token!r}, which is {len(ids)}: {' '.join(vocabulary.pieces(ids))}"
-        raise InvalidArgument(where, wanted="one token", got=got[:200], remedy="Give one of its tokens.")
+        raise InvalidArgument(
+            where, wanted="one token", got=got[:200], remedy="Give one of its tokens."
+        )
     if isinstance(token, int):
         return token
     remedy = "This model was given without a vocabulary."
     raise InvalidArgument(where, wanted="a token id", got=repr(token), remedy=remedy)
 
 
-def _forced(edits: Sequence[Edit], vocabulary: Tokenizer | None) -> Iterator[tuple[int, int, int, ReplaceToken]]:
+def _forced(
+    edits: Sequence[Edit], vocabulary: Tokenizer | None
+) -> Iterator[tuple[int, int, int, ReplaceToken]]:
     for number, edit in enumerate(edits, start=1):
         if isinstance(edit, ReplaceToken) and edit.side == "output":
             yield edit.position, token_id(edit, number, vocabulary), number, edit
@@ -200,4 +245,6 @@ def _forced(edits: Sequence[Edit], vocabulary: Tokenizer | None) -> Iterator[tup
 
 def _no_token(number: int, edit: ReplaceToken) -> InvalidArgument:
     wanted, remedy = f"the position of a token of the {edit.side}", "They count from 0."
-    return InvalidArgument(f"edit {number}.position", wanted=wanted, got=str(edit.position), remedy=remedy)
+    return InvalidArgument(
+        f"edit {number}.position", wanted=wanted, got=str(edit.position), remedy=remedy
+    )

@@ -34,8 +34,15 @@ class Edit(Config):
     def as_dict(self) -> dict[str, Any]:
         """As `read_edits` reads it, without keys that have their default."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
-        given = {each.name: values[each.name] for each in fields(self) if values[each.name] != each.default}
-        return {"edit": self.kind, **{key: list(x) if isinstance(x, tuple) else x for key, x in given.items()}}
+        given = {
+            each.name: values[each.name]
+            for each in fields(self)
+            if values[each.name] != each.default
+        }
+        return {
+            "edit": self.kind,
+            **{key: list(x) if isinstance(x, tuple) else x for key, x in given.items()},
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,11 +84,16 @@ class HeadEdit(AttentionEdit):
     def check(self, sites: Mapping[AttentionSite, int], where: str) -> None:
         heads = [count for site, count in sites.items() if self.selects(site)]
         if not heads:
-            wanted = "the name of an attention map" if sites else "none: this model has no attention"
+            wanted = (
+                "the name of an attention map" if sites else "none: this model has no attention"
+            )
             remedy = nearest(self.map, [site.name for site in sites])
             raise InvalidArgument(f"{where}.map", wanted=wanted, got=repr(self.map), remedy=remedy)
         if self.head is not None and self.head >= min(heads):
-            wanted, remedy = f"a head of {self.map}, from 0 to {min(heads) - 1}", "Leave it out for all of them."
+            wanted, remedy = (
+                f"a head of {self.map}, from 0 to {min(heads) - 1}",
+                "Leave it out for all of them.",
+            )
             raise InvalidArgument(f"{where}.head", wanted=wanted, got=str(self.head), remedy=remedy)
 
 
@@ -127,7 +139,10 @@ class PaintRow(HeadEdit):
     def conflicts(self) -> Iterator[Problem]:
         if len(self.keys) != len(self.weights):
             yield Problem(
-                "weights", f"one for each of {len(self.keys)} keys", str(len(self.weights)), "Add or drop some."
+                "weights",
+                f"one for each of {len(self.keys)} keys",
+                str(len(self.weights)),
+                "Add or drop some.",
             )
         if len(set(self.keys)) < len(self.keys):
             yield Problem("keys", "each key once", str(list(self.keys)), "Leave the others out.")
@@ -145,7 +160,9 @@ class PaintRow(HeadEdit):
 
     def apply(self, call: EditedCall, where: str) -> bool:
         weights = dict(zip(self.keys, self.weights, strict=True))
-        return call.paint(self.head, self.row, weights, where, source=self.source, renormalize=self.renormalize)
+        return call.paint(
+            self.head, self.row, weights, where, source=self.source, renormalize=self.renormalize
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,14 +238,23 @@ def read_edits(edits: object) -> tuple[Edit, ...]:
 def _read(table: object, where: str) -> Edit | list[Problem]:
     if not isinstance(table, Mapping) or not all(isinstance(key, str) for key in table):
         return [
-            Problem(where, "a table of keys and values", repr(table)[:60], 'For example {"edit": "mask_source", …}.')
+            Problem(
+                where,
+                "a table of keys and values",
+                repr(table)[:60],
+                'For example {"edit": "mask_source", …}.',
+            )
         ]
     kind, keys = table.get("edit"), {key: value for key, value in table.items() if key != "edit"}
     if not isinstance(kind, str) or kind not in KINDS:
         remedy = nearest(str(kind), KINDS)
         return [Problem(f"{where}.edit", f"one of {', '.join(KINDS)}", repr(kind)[:60], remedy)]
     required = [each.name for each in fields(KINDS[kind]) if each.default is MISSING]
-    missing = [Problem(f"{where}.{key}", "a value", "none", "Add it.") for key in required if keys.get(key) is None]
+    missing = [
+        Problem(f"{where}.{key}", "a value", "none", "Add it.")
+        for key in required
+        if keys.get(key) is None
+    ]
     if missing:
         return [*missing, *unknown_keys(keys, [each.name for each in fields(KINDS[kind])], where)]
     return read(KINDS[kind], keys, where)

@@ -74,7 +74,9 @@ class HeadReport:
 
     inputs: int
     heads: tuple[HeadProperties, ...]
-    distances: tuple[tuple[float | None, ...], ...]  # Jensen-Shannon, 0 to 1; None where positions differ
+    distances: tuple[
+        tuple[float | None, ...], ...
+    ]  # Jensen-Shannon, 0 to 1; None where positions differ
 
     def sorted(self, column: str | None) -> "HeadReport":
         """By one of `COLUMNS`, in descending order; by "group", in ascending order; None: in the model's order."""
@@ -90,7 +92,11 @@ class HeadReport:
 
     def as_dict(self) -> dict[str, Any]:
         heads = [each.as_dict() for each in self.heads]
-        return {"inputs": self.inputs, "heads": heads, "distances": [list(row) for row in self.distances]}
+        return {
+            "inputs": self.inputs,
+            "heads": heads,
+            "distances": [list(row) for row in self.distances],
+        }
 
 
 def check_column(column: str) -> None:
@@ -126,7 +132,10 @@ class HeadMeter:
         self._distances.add(look.maps)
 
     def report(
-        self, *, alignment: Mapping[HeadName, float] | None = None, ablation: Mapping[HeadName, float] | None = None
+        self,
+        *,
+        alignment: Mapping[HeadName, float] | None = None,
+        ablation: Mapping[HeadName, float] | None = None,
     ) -> HeadReport:
         """The properties of all heads; `ablation` by the name of the module, which several sources share."""
         means = self._means.means()
@@ -182,7 +191,11 @@ class _MapMeter:
         self._widen(-(m - 1), n + m)
         for rows, low, weights, mask in each.tiles():
             block = weights.cpu().double()
-            visible = torch.ones(1, *block.shape[1:], dtype=torch.float64) if mask is None else mask.cpu().double()
+            visible = (
+                torch.ones(1, *block.shape[1:], dtype=torch.float64)
+                if mask is None
+                else mask.cpu().double()
+            )
             across = low - (rows.stop - 1) - (m - n) - self.first  # of the tile's first diagonal
             for sums, values in ((self.by_offset, block), (self.pairs, visible)):
                 found = _diagonal_sums(values)
@@ -206,13 +219,19 @@ class _MapMeter:
             return
         chosen = torch.linspace(0, len(tokens) - 1, min(len(tokens), budget)).round().long()
         own = tokens[chosen].to(weight.device)  # (P,)
-        value = widened(repeat_heads(call.value, self.heads))[0][:, chosen.to(weight.device)]  # (H, P, E)
+        value = widened(repeat_heads(call.value, self.heads))[0][
+            :, chosen.to(weight.device)
+        ]  # (H, P, E)
         by_head = weight.view(weight.shape[0], self.heads, -1).to(value.dtype)  # (W, H, E)
         for head in range(self.heads):
-            logits = (value[head] @ by_head[:, head].mT) @ project.weight.mT.to(value.dtype)  # (P, V)
+            logits = (value[head] @ by_head[:, head].mT) @ project.weight.mT.to(
+                value.dtype
+            )  # (P, V)
             raised = logits.gather(1, own[:, None])
             below, above = (logits < raised).sum(1), (logits > raised).sum(1)
-            self.ranks[head] += float(((below - above).double() / max(1, logits.shape[1] - 1)).sum())
+            self.ranks[head] += float(
+                ((below - above).double() / max(1, logits.shape[1] - 1)).sum()
+            )
         self.copied += len(chosen)
 
     def positional(self, head: int) -> tuple[float | None, int | None]:
@@ -241,7 +260,10 @@ class _MapMeter:
         after = max(0, first + count - self.first - self.by_offset.shape[1])
         self.first -= before
         pad = torch.nn.functional.pad
-        self.by_offset, self.pairs = pad(self.by_offset, (before, after)), pad(self.pairs, (before, after))
+        self.by_offset, self.pairs = (
+            pad(self.by_offset, (before, after)),
+            pad(self.pairs, (before, after)),
+        )
 
 
 def _diagonal_sums(values: Float[Tensor, "H R C"]) -> Float[Tensor, "H diagonals"]:
@@ -253,7 +275,9 @@ def _diagonal_sums(values: Float[Tensor, "H R C"]) -> Float[Tensor, "H diagonals
     tensor([[3., 5., 2.]])
     """
     _, high, wide = values.shape
-    padded = torch.nn.functional.pad(values.flip(1), (0, high)).flatten(1)[:, : high * (high + wide - 1)]
+    padded = torch.nn.functional.pad(values.flip(1), (0, high)).flatten(1)[
+        :, : high * (high + wide - 1)
+    ]
     return padded.unflatten(1, (high, high + wide - 1)).sum(1)  # type: ignore[no-untyped-call, no-any-return]
 
 
@@ -268,10 +292,14 @@ def _follows_same(tokens: Int[Tensor, " N"], rows: slice, low: int, high: int) -
 def _numbered(names: Sequence[str]) -> Int[Tensor, " N"]:
     """A number for each name, equal for equal names."""
     numbers: dict[str, int] = {}
-    return torch.tensor([numbers.setdefault(name, len(numbers)) for name in names], dtype=torch.int64)
+    return torch.tensor(
+        [numbers.setdefault(name, len(numbers)) for name in names], dtype=torch.int64
+    )
 
 
-def _output_ids(look: Look, each: AttentionMap, shared_vocabulary: bool) -> Int[Tensor, " M"] | None:
+def _output_ids(
+    look: Look, each: AttentionMap, shared_vocabulary: bool
+) -> Int[Tensor, " M"] | None:
     """Ids in the output's vocabulary of the tokens that a decoder's map attends to; None where there are none."""
     forward = look.forward
     if forward is None or each.part != "decoder" or each.key_words is not None:
@@ -281,7 +309,10 @@ def _output_ids(look: Look, each: AttentionMap, shared_vocabulary: bool) -> Int[
     if not shared_vocabulary or forward.source is None:
         return None
     parts = forward.source.parts if isinstance(forward.source, MultiSource) else (forward.source,)
-    part, before = parts[each.source], source_encoders(forward.model.encoder)[each.source].cls_tokens
+    part, before = (
+        parts[each.source],
+        source_encoders(forward.model.encoder)[each.source].cls_tokens,
+    )
     if not isinstance(part, Tokens) or before or part.ids.shape[1] != each.size[1]:
         return None
     return part.ids[0].cpu()

@@ -29,7 +29,9 @@ class HeadDistances:
         """Add the rows of the maps of one input."""
         alike: dict[tuple[object, ...], list[AttentionMap]] = {}
         for each in maps:
-            alike.setdefault((each.query_side, each.key_side, each.source, each.kind, each.size), []).append(each)
+            alike.setdefault(
+                (each.query_side, each.key_side, each.source, each.kind, each.size), []
+            ).append(each)
         for group in alike.values():
             self._add_group(group)
 
@@ -38,7 +40,9 @@ class HeadDistances:
         rows = torch.linspace(0, n - 1, min(n, ROWS)).round().long()
         step = max(1, TOGETHER // (max(1, m) * sum(each.heads for each in maps)))
         for chunk in torch.split(rows, step):
-            weights = [each.weights(chunk.tolist(), range(each.heads)).cpu() for each in maps]  # of each, (H, R, M)
+            weights = [
+                each.weights(chunk.tolist(), range(each.heads)).cpu() for each in maps
+            ]  # of each, (H, R, M)
             for i, first in enumerate(weights):
                 for other, second in zip(maps[i:], weights[i:], strict=True):
                     self._add_pair((maps[i].name, other.name), first, second)
@@ -87,7 +91,9 @@ def grouped(distances: Sequence[Sequence[float | None]], most: float = SAME_GROU
     """
     if not distances:
         return []
-    between = torch.tensor([[float("inf") if d is None else d for d in row] for row in distances], dtype=torch.float64)
+    between = torch.tensor(
+        [[float("inf") if d is None else d for d in row] for row in distances], dtype=torch.float64
+    )
     between.fill_diagonal_(float("inf"))
     members, groups = [[head] for head in range(len(distances))], None
     while True:
@@ -106,4 +112,7 @@ def grouped(distances: Sequence[Sequence[float | None]], most: float = SAME_GROU
         del members[b]
     order = [head for each in members for head in each]
     numbered = sorted(groups or [set(order)], key=lambda group: min(map(order.index, group)))
-    return [next(i for i, group in enumerate(numbered) if head in group) for head in range(len(distances))]
+    return [
+        next(i for i, group in enumerate(numbered) if head in group)
+        for head in range(len(distances))
+    ]

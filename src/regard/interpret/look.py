@@ -50,7 +50,9 @@ class Image:
     def tokens(self) -> tuple[str, ...]:
         """Names of the regions, row by row."""
         rows, columns = self.grid
-        return (CLS_TOKEN,) * self.units + tuple(f"{y + 1},{x + 1}" for y in range(rows) for x in range(columns))
+        return (CLS_TOKEN,) * self.units + tuple(
+            f"{y + 1},{x + 1}" for y in range(rows) for x in range(columns)
+        )
 
     def as_dict(self) -> dict[str, Any]:
         height, width, _ = self.pixels.shape
@@ -114,7 +116,11 @@ class Look:
 
     def source_of(self, of: AttentionMap) -> Text | Image | None:
         """The source whose positions are the keys of a map; None where they are those of the output."""
-        return self.sources[of.source] if of.key_side == "source" and of.source < len(self.sources) else None
+        return (
+            self.sources[of.source]
+            if of.key_side == "source" and of.source < len(self.sources)
+            else None
+        )
 
     def __getitem__(self, name: str) -> AttentionMap:
         """The map of this name: "encoder 2", "decoder 1 cross", "pool".
@@ -147,7 +153,9 @@ class Look:
             lines += [(each, heads[head]) for head in each.shown_heads]
         return sorted_by(lines, sort)
 
-    def rollout(self, rows: Pick = None, part: str = "encoder", source: int = 0) -> Float[Tensor, "R M"]:
+    def rollout(
+        self, rows: Pick = None, part: str = "encoder", source: int = 0
+    ) -> Float[Tensor, "R M"]:
         """Attention rollout through all self-attention layers of a part, residual paths included.
 
         source   of several encoders, which one, from 0
@@ -164,14 +172,24 @@ class Look:
         The model runs once more, with every weight in memory.
         """
         if self.forward is None:
-            wanted, remedy = "a look of regard.look, which can run its model again", "Look at a model."
-            raise InvalidArgument("attributions", wanted=wanted, got="captured calls", remedy=remedy)
+            wanted, remedy = (
+                "a look of regard.look, which can run its model again",
+                "Look at a model.",
+            )
+            raise InvalidArgument(
+                "attributions", wanted=wanted, got="captured calls", remedy=remedy
+            )
         if self.edits:
             wanted, remedy = "a look without edits", "Look without them."
-            raise InvalidArgument("attributions", wanted=wanted, got=f"{len(self.edits)} edits", remedy=remedy)
+            raise InvalidArgument(
+                "attributions", wanted=wanted, got=f"{len(self.edits)} edits", remedy=remedy
+            )
         of_tokens = attributions(self.forward, of)
         modules = [(each, *(each.part_of or (each.name, 0, None))) for each in self.maps]
-        return {each.name: each.merged(of_tokens[name][..., first:last]) for each, name, first, last in modules}
+        return {
+            each.name: each.merged(of_tokens[name][..., first:last])
+            for each, name, first, last in modules
+        }
 
     def difference(self, other: "Look") -> list[TokenDifference]:
         """The output of this look aligned with that of the `other`, token by token.
@@ -239,7 +257,9 @@ def check_map_name(name: str, names: Sequence[str]) -> None:
     """Refuse a name that is not one of these maps'."""
     if name not in names:
         remedy = nearest(name, names) if names else "This look has none."
-        raise InvalidArgument("map", wanted=f"one of {', '.join(names)}", got=repr(name), remedy=remedy)
+        raise InvalidArgument(
+            "map", wanted=f"one of {', '.join(names)}", got=repr(name), remedy=remedy
+        )
 
 
 def _scored(output: GeneratedText | Label | None) -> tuple[Sequence[str], Sequence[float] | None]:

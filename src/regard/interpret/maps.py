@@ -65,17 +65,23 @@ class AttentionMap(AttentionSite):
     part_of: tuple[str, int, int] | None = None
 
     def __repr__(self) -> str:
-        return f"AttentionMap({self.name!r}, {self.heads} heads, {self.size[0]:,} × {self.size[1]:,})"
+        return (
+            f"AttentionMap({self.name!r}, {self.heads} heads, {self.size[0]:,} × {self.size[1]:,})"
+        )
 
     @property
     def shown_rows(self) -> list[int]:
         """The rows that `weights` returns if none are named."""
-        return list(range(self.size[0])) if self.default_rows is None else self.default_rows.tolist()
+        return (
+            list(range(self.size[0])) if self.default_rows is None else self.default_rows.tolist()
+        )
 
     @property
     def shown_heads(self) -> list[int]:
         """The heads that `weights` returns if none are named."""
-        return list(range(self.heads)) if self.default_heads is None else self.default_heads.tolist()
+        return (
+            list(range(self.heads)) if self.default_heads is None else self.default_heads.tolist()
+        )
 
     def by_source(self, lengths: Sequence[int]) -> list["AttentionMap"]:
         """A map for each source, of `lengths[i]` keys each. The weights of all of them sum to one."""
@@ -83,7 +89,9 @@ class AttentionMap(AttentionSite):
         assert call.value is not None
         for source, length in enumerate(lengths):
             last = first + length
-            part = replace(call, spec=call.spec.for_keys(first, last), value=call.value[:, :, first:last])
+            part = replace(
+                call, spec=call.spec.for_keys(first, last), value=call.value[:, :, first:last]
+            )
             maps.append(
                 replace(
                     self,
@@ -143,7 +151,9 @@ class AttentionMap(AttentionSite):
         return self._merged(of_tokens, self.row_words)
 
     @torch.no_grad()
-    def tiles(self) -> Iterator[tuple[slice, int, Float[Tensor, "H R C"], Bool[Tensor, "_ R C"] | None]]:
+    def tiles(
+        self,
+    ) -> Iterator[tuple[slice, int, Float[Tensor, "H R C"], Bool[Tensor, "_ R C"] | None]]:
         """All weights in tiles: rows, the first key, weights, and which keys each row may attend to (None: all).
 
         To a word, the words with a weight above zero are visible.
@@ -155,7 +165,9 @@ class AttentionMap(AttentionSite):
                 mask = spec.visible.tile(rows, low, low + weights.shape[-1], n, m, weights.device)
                 yield rows, low, weights[0], None if mask is None else mask.expand_as(weights)[0]
             return
-        step = max(1, BLOCK // (8 * self.heads * max(1, spec.m)))  # a word has several tokens, each a row of weights
+        step = max(
+            1, BLOCK // (8 * self.heads * max(1, spec.m))
+        )  # a word has several tokens, each a row of weights
         for first in range(0, n, step):
             rows = slice(first, min(first + step, n))
             weights = self._weights(call, torch.arange(first, rows.stop, device=call.lse.device))
@@ -169,9 +181,16 @@ class AttentionMap(AttentionSite):
         summary = self.summary(TOP if kept is None else min(TOP, kept.top_weights.shape[-1]))
         largest = [summary.top_weights, summary.top_keys]
         for axis, index in enumerate((self.default_heads, self.default_rows)):
-            largest = largest if index is None else [x.index_select(axis, index.cpu()) for x in largest]
+            largest = (
+                largest if index is None else [x.index_select(axis, index.cpu()) for x in largest]
+            )
         k, keys = largest[0].shape[-1], largest[1].clamp(min=0).numpy().astype("<u4")
-        top = {"k": k, "shape": [*self._shape[:2], k], "keys": _in_base64(keys), "weights": _as_uint16(largest[0])}
+        top = {
+            "k": k,
+            "shape": [*self._shape[:2], k],
+            "keys": _in_base64(keys),
+            "weights": _as_uint16(largest[0]),
+        }
         return self._described(None, top, summary)
 
     @cached_property
@@ -179,8 +198,14 @@ class AttentionMap(AttentionSite):
         """The map as JSON has it, with every weight; a look that shares it with another writes it once."""
         weights = self.weights()
         whole = self.default_rows is None and self.default_heads is None
-        summary = summarize(self.heads, self.size, [self._tile_of(weights)], 0, self.punctuation) if whole else None
-        return self._described({"shape": self._shape, "data": _as_uint16(weights)}, None, summary or self.summary(0))
+        summary = (
+            summarize(self.heads, self.size, [self._tile_of(weights)], 0, self.punctuation)
+            if whole
+            else None
+        )
+        return self._described(
+            {"shape": self._shape, "data": _as_uint16(weights)}, None, summary or self.summary(0)
+        )
 
     def _tile_of(self, weights: Float[Tensor, "H N M"]) -> Tile:
         """All weights as one tile."""
@@ -219,14 +244,18 @@ class AttentionMap(AttentionSite):
         if self.call is None:
             wanted = "a map whose queries and keys were kept"
             remedy = f"Look again without top=, or at this layer alone: layers=[{self.layer}]."
-            raise InvalidArgument(f"map {self.name!r}", wanted=wanted, got="its summary alone", remedy=remedy)
+            raise InvalidArgument(
+                f"map {self.name!r}", wanted=wanted, got="its summary alone", remedy=remedy
+            )
         return self.call
 
     def _call_of(self, heads: Tensor | None) -> AttentionCall:
         call = self._captured()
         if heads is None:
             return call
-        return replace(call, spec=call.spec.for_heads(heads), lse=call.lse[:, heads], lead=(1, len(heads)))
+        return replace(
+            call, spec=call.spec.for_heads(heads), lse=call.lse[:, heads], lead=(1, len(heads))
+        )
 
     def _picked(self, rows: Pick, heads: Pick) -> tuple[Tensor | None, Tensor | None]:
         device = torch.device("cpu") if self.call is None else self.call.lse.device
@@ -235,13 +264,17 @@ class AttentionMap(AttentionSite):
             self.default_heads if heads is None else picked("heads", heads, self.heads, device),
         )
 
-    def _weights(self, call: AttentionCall, rows: Tensor | None, norms: Tensor | None = None) -> Tensor:
+    def _weights(
+        self, call: AttentionCall, rows: Tensor | None, norms: Tensor | None = None
+    ) -> Tensor:
         """Weights of these rows, multiplied by the norm of each key's value if given; tokens merged into words."""
         groups = None
         if self.row_words is not None:
             every = torch.arange(self.size[0], device=call.lse.device) if rows is None else rows
             rows, groups = self.row_words.select(every)
-        weights = exact.weights(call.spec, slice(0, call.spec.n) if rows is None else rows, call.lse)[0]
+        weights = exact.weights(
+            call.spec, slice(0, call.spec.n) if rows is None else rows, call.lse
+        )[0]
         return self._merged(weights if norms is None else weights * norms[:, None], groups)
 
     def _merged(self, values: Float[Tensor, "H _ _"], row_words: TokenGroups | None) -> Tensor:
@@ -257,11 +290,17 @@ class ForwardPass:
     model: Model
     source: Source | None  # None for a language model
     targets: Int[Tensor, "1 T"] | None  # the decoder's input, for a model with a decoder
-    labels: Int[Tensor, " T"] | None  # the token predicted after each target, or the label; None if there is no output
+    labels: (
+        Int[Tensor, " T"] | None
+    )  # the token predicted after each target, or the label; None if there is no output
 
     def __call__(self) -> Tensor:
         """Logits: (T, V), or (1, labels)."""
-        logits: Tensor = self.model(self.source) if self.targets is None else self.model(self.source, self.targets)[0]
+        logits: Tensor = (
+            self.model(self.source)
+            if self.targets is None
+            else self.model(self.source, self.targets)[0]
+        )
         return logits
 
 
@@ -296,7 +335,11 @@ class MapRecorder:
         if self._steps and not _continues(self._steps[-1], call):
             self.close()
         source = call.source
-        if isinstance(source, AttentionModule) and source in self.sites and self.select(self.sites[source]):
+        if (
+            isinstance(source, AttentionModule)
+            and source in self.sites
+            and self.select(self.sites[source])
+        ):
             self._steps.append(call)
 
     def close(self) -> None:
@@ -306,19 +349,29 @@ class MapRecorder:
             assert isinstance(call.source, AttentionModule)
             spec, self._steps = call.spec, []
             site, causal = self.sites[call.source], spec.visible.ahead == 0
-            recorded = AttentionMap(**vars(site), heads=call.lead[1], size=(spec.n, spec.m), causal=causal, call=call)
+            recorded = AttentionMap(
+                **vars(site), heads=call.lead[1], size=(spec.n, spec.m), causal=causal, call=call
+            )
             self.maps += self.finish(recorded)
 
 
-def log_probabilities(logits: Float[Tensor, "T V"], labels: Int[Tensor, " T"]) -> Float[Tensor, " T"]:
+def log_probabilities(
+    logits: Float[Tensor, "T V"], labels: Int[Tensor, " T"]
+) -> Float[Tensor, " T"]:
     """The log-probability of each label, computed a chunk of rows at a time to bound memory."""
     chunks = zip(torch.split(logits, CHUNK), torch.split(labels, CHUNK), strict=True)
-    return torch.cat([rows.float().log_softmax(-1).gather(-1, of[:, None])[:, 0] for rows, of in chunks])
+    return torch.cat(
+        [rows.float().log_softmax(-1).gather(-1, of[:, None])[:, 0] for rows, of in chunks]
+    )
 
 
 def _continues(last: AttentionCall, call: AttentionCall) -> bool:
     a, b = last.spec, call.spec
-    same = last.source is call.source and a.key.data_ptr() == b.key.data_ptr() and a.key.shape == b.key.shape
+    same = (
+        last.source is call.source
+        and a.key.data_ptr() == b.key.data_ptr()
+        and a.key.shape == b.key.shape
+    )
     return same and a.bias is None and not a.visible.banded
 
 
@@ -328,7 +381,9 @@ def concatenated(steps: Sequence[AttentionCall]) -> AttentionCall:
     spec, lse = first.spec, first.lse
     if len(steps) > 1:
         query = torch.cat([each.spec.query for each in steps], 2)
-        spec = replace(spec, query=query, fixed=FixedRows.concatenated([each.spec for each in steps]))
+        spec = replace(
+            spec, query=query, fixed=FixedRows.concatenated([each.spec for each in steps])
+        )
         lse = torch.cat([each.lse for each in steps], 2)
     return replace(first, spec=spec, lse=lse, lead=tuple(spec.query.shape[:2]))
 
@@ -354,6 +409,8 @@ def _in_base64(numbers: NDArray[np.generic]) -> str:
 def _range(argument: str, given: slice, size: int) -> tuple[int, int]:
     if not isinstance(given, slice) or given.step not in (None, 1):
         remedy = "Give first and last."
-        raise InvalidArgument(argument, wanted="a range, as slice(0, 64)", got=repr(given), remedy=remedy)
+        raise InvalidArgument(
+            argument, wanted="a range, as slice(0, 64)", got=repr(given), remedy=remedy
+        )
     first, last, _ = given.indices(size)
     return first, max(first, last)

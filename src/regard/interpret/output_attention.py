@@ -12,15 +12,22 @@ from regard.model.capture import AttentionCall, capture_attention
 from regard.model.interfaces import Source
 from regard.model.seq2seq import Model, Seq2Seq
 
-Reranker = Callable[[Source, Sequence[Hypothesis]], list[Hypothesis]]  # a source as a batch of one, and its outputs
+Reranker = Callable[
+    [Source, Sequence[Hypothesis]], list[Hypothesis]
+]  # a source as a batch of one, and its outputs
 
 
 def require_cross_attention(argument: str, model: Model) -> Seq2Seq:
     """The model; refused without cross-attention, as a language model, an RNN without attention or an ensemble is."""
     generator = model.as_seq2seq()
     if generator is None or not generator.decoder.cross_attentions:
-        wanted, remedy = "one model whose decoder attends to its source", "Leave it out, or choose another model."
-        raise InvalidArgument(argument, wanted=wanted, got="a decoder that does not, or several", remedy=remedy)
+        wanted, remedy = (
+            "one model whose decoder attends to its source",
+            "Leave it out, or choose another model.",
+        )
+        raise InvalidArgument(
+            argument, wanted=wanted, got="a decoder that does not, or several", remedy=remedy
+        )
     return generator
 
 
@@ -42,7 +49,9 @@ def output_attention(
     memory = reads.encode(source)
     assert memory is not None
     rows = torch.zeros(len(targets), dtype=torch.int64, device=memory.states.device)
-    padded = torch.tensor([[*row, *[first] * (longest - len(row))] for row in targets], device=rows.device)
+    padded = torch.tensor(
+        [[*row, *[first] * (longest - len(row))] for row in targets], device=rows.device
+    )
 
     def collect(call: AttentionCall) -> None:
         if call.source in layers:
@@ -51,7 +60,9 @@ def output_attention(
 
     with capture_attention(collect):
         reads.decoder(padded, memory.reorder(rows))
-    weights = torch.stack([torch.cat(parts, 2) for parts in layers.values()], 1).float().cpu()  # (B, layers, H, T, S)
+    weights = (
+        torch.stack([torch.cat(parts, 2) for parts in layers.values()], 1).float().cpu()
+    )  # (B, layers, H, T, S)
     return [each[:, :, : len(row)] for each, row in zip(weights, targets, strict=True)]
 
 
@@ -69,11 +80,15 @@ def coverage_reranker(model: Model, config: DecodeConfig, first: int | None) -> 
         memory = reads.encode(source)
         assert memory is not None
         ranked = []
-        for each, weights in zip(hypotheses, output_attention(reads, memory, hypotheses, first), strict=True):
+        for each, weights in zip(
+            hypotheses, output_attention(reads, memory, hypotheses, first), strict=True
+        ):
             received = weights.mean((0, 1)).sum(0)[memory.cls_tokens :]  # (S,)
             coverage = float(received.clamp(torch.finfo(torch.float32).tiny, 1.0).log().sum())
             score = None if each.score is None else each.score + config.coverage_penalty * coverage
             ranked.append(each._replace(score=score))
-        return sorted(ranked, key=lambda each: -torch.inf if each.score is None else each.score, reverse=True)
+        return sorted(
+            ranked, key=lambda each: -torch.inf if each.score is None else each.score, reverse=True
+        )
 
     return rerank

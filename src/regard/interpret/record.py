@@ -27,7 +27,9 @@ class LookInput:
     """The names of an input's and an output's positions."""
 
     title: str
-    sources: tuple[TokenSequence | Pixels, ...] = ()  # tokens or an image; none for a language model
+    sources: tuple[
+        TokenSequence | Pixels, ...
+    ] = ()  # tokens or an image; none for a language model
     output: TokenSequence | None = None  # None: a classifier, or a masked language model
     read: TokenSequence | None = None  # the decoder's inputs
     label: Callable[[int], str] | None = None  # the names of a classifier's labels
@@ -43,7 +45,9 @@ class MapSelection:
     words: bool = False
     top: int | None = None
 
-    def finish(self, tokens: AttentionMap, rows: TokenSequence | None, keys: TokenSequence | None) -> AttentionMap:
+    def finish(
+        self, tokens: AttentionMap, rows: TokenSequence | None, keys: TokenSequence | None
+    ) -> AttentionMap:
         """A map of tokens as one of words, if wanted, with its default rows and heads; or its summary alone."""
         (n, m), result = tokens.size, tokens
         device = torch.device("cpu") if tokens.call is None else tokens.call.lse.device
@@ -52,12 +56,23 @@ class MapSelection:
         if keys is not None and len(keys.tokens) == m:
             result = replace(result, punctuation=keys.punctuation(self.words))
             if self.words:
-                result = replace(result, key_words=keys.groups(device), size=(result.size[0], len(keys.words)))
+                result = replace(
+                    result, key_words=keys.groups(device), size=(result.size[0], len(keys.words))
+                )
         if self.rows is not None:
-            result = replace(result, default_rows=picked("rows", self.rows, result.size[0], device, strict=False))
+            result = replace(
+                result, default_rows=picked("rows", self.rows, result.size[0], device, strict=False)
+            )
         if self.heads is not None:
-            result = replace(result, default_heads=picked("heads", self.heads, result.heads, device, strict=False))
-        return result if self.top is None else replace(result, row_summaries=result.summary(self.top), call=None)
+            result = replace(
+                result,
+                default_heads=picked("heads", self.heads, result.heads, device, strict=False),
+            )
+        return (
+            result
+            if self.top is None
+            else replace(result, row_summaries=result.summary(self.top), call=None)
+        )
 
     def check(self, maps: Sequence[AttentionMap]) -> None:
         """Refuse rows or heads that no map has."""
@@ -69,10 +84,14 @@ class MapSelection:
                 picked(name, pick, most, torch.device("cpu"))  # raises if an index is out of range
                 if most:
                     wanted = f"at least one of {most}"
-                    raise InvalidArgument(name, wanted=wanted, got="none", remedy="They count from 0.")
+                    raise InvalidArgument(
+                        name, wanted=wanted, got="none", remedy="They count from 0."
+                    )
 
 
-def record_look(forward: ForwardPass, given: LookInput, selection: MapSelection, edits: Sequence[Edit] = ()) -> Look:
+def record_look(
+    forward: ForwardPass, given: LookInput, selection: MapSelection, edits: Sequence[Edit] = ()
+) -> Look:
     """Run the forward pass once, with edits of its attention, and make a look of it."""
     return record(forward, given, selection, edits)[0]
 
@@ -91,8 +110,16 @@ def record(
     """
     sources, memories = _named_sources(forward.model, given), list[Memory]()
     recorder = _recorder(forward.model, given, selection, sources, memories)
-    encoder, running, memory = forward.model.encoder, forward, None if encoded is None else encoded.memory
-    hook = nullcontext() if encoder is None else encoder.register_forward_hook(lambda *call: memories.append(call[2]))
+    encoder, running, memory = (
+        forward.model.encoder,
+        forward,
+        None if encoded is None else encoded.memory,
+    )
+    hook = (
+        nullcontext()
+        if encoder is None
+        else encoder.register_forward_hook(lambda *call: memories.append(call[2]))
+    )
     if encoded is not None and memory is not None:
         running = replace(forward, source=memory)
         memories.append(memory)
@@ -109,12 +136,19 @@ def record(
     return Look(given.title, read, output, maps, forward, tuple(edits), memory), logits
 
 
-def record_encoder(forward: ForwardPass, given: LookInput, selection: MapSelection, edits: Sequence[Edit] = ()) -> Look:
+def record_encoder(
+    forward: ForwardPass, given: LookInput, selection: MapSelection, edits: Sequence[Edit] = ()
+) -> Look:
     """Run the encoder alone: a look at the sources without an output, for `record` as `encoded`."""
     model = forward.model
     sources = _named_sources(model, given)
     recorder = _recorder(model, given, selection, sources, [])
-    with torch.no_grad(), evaluating(model), editing(model, edits) as editor, capture_attention(recorder):
+    with (
+        torch.no_grad(),
+        evaluating(model),
+        editing(model, edits) as editor,
+        capture_attention(recorder),
+    ):
         memory = model.encode(forward.source)
         recorder.close()
     if editor is not None:
@@ -147,14 +181,19 @@ def _recorder(
     def finish(recorded: AttentionMap) -> list[AttentionMap]:
         of_memory = recorded.key_side == "source" and recorded.part != "encoder"
         if of_memory and memories and memories[-1].spans:
-            return [named(each) for each in recorded.by_source([int(span.lengths) for span in memories[-1].spans])]
+            return [
+                named(each)
+                for each in recorded.by_source([int(span.lengths) for span in memories[-1].spans])
+            ]
         return [named(recorded)]
 
     def named(recorded: AttentionMap) -> AttentionMap:
         output = given.read if recorded.kind == "self" else given.output
         source = sources[recorded.source] if recorded.source < len(sources) else None
         sides = {"source": source if isinstance(source, TokenSequence) else None, "output": output}
-        return selection.finish(recorded, sides.get(recorded.query_side), sides.get(recorded.key_side))
+        return selection.finish(
+            recorded, sides.get(recorded.query_side), sides.get(recorded.key_side)
+        )
 
     return MapRecorder(model, lambda site: layers is None or site.layer in layers, finish)
 
@@ -166,7 +205,9 @@ def map_names(model: Model, layers: Sequence[int] | None = None) -> list[str]:
     for site in attention_sites(model).values():
         if chosen is None or site.layer in chosen:
             parts = sources > 1 and site.key_side == "source" and site.part != "encoder"
-            names += [f"{site.name} source {i + 1}" for i in range(sources)] if parts else [site.name]
+            names += (
+                [f"{site.name} source {i + 1}" for i in range(sources)] if parts else [site.name]
+            )
     return names
 
 
@@ -190,8 +231,14 @@ def _checked_layers(model: torch.nn.Module, layers: Sequence[int] | None) -> set
     known = sorted({site.layer for site in attention_sites(model).values()})
     wanted = [layers] if isinstance(layers, int) else list(layers)
     if not wanted or not set(wanted) <= set(known):
-        some = f"some of {', '.join(map(str, known))}" if known else "none: this model has no attention"
-        raise InvalidArgument("layers", wanted=some, got=repr(layers), remedy="Layers count from 1.")
+        some = (
+            f"some of {', '.join(map(str, known))}"
+            if known
+            else "none: this model has no attention"
+        )
+        raise InvalidArgument(
+            "layers", wanted=some, got=repr(layers), remedy="Layers count from 1."
+        )
     return set(wanted)
 
 

@@ -39,12 +39,17 @@ def image_regions(model: Model, image: Source | None) -> ImageRegions:
     memory = model.encode(image)
     if memory is None or memory.grid is None:
         wanted, remedy = "an encoder whose states lie on a grid", "Choose another model."
-        raise InvalidArgument("model", wanted=wanted, got=type(model.encoder).__name__, remedy=remedy)
+        raise InvalidArgument(
+            "model", wanted=wanted, got=type(model.encoder).__name__, remedy=remedy
+        )
     return ImageRegions(memory.cls_tokens, *memory.grid)
 
 
 def words_over_regions(
-    ids: Sequence[int], vocabulary: Tokenizer, attention: Float[Tensor, "layers H T S"], grid: ImageRegions
+    ids: Sequence[int],
+    vocabulary: Tokenizer,
+    attention: Float[Tensor, "layers H T S"],
+    grid: ImageRegions,
 ) -> list[RegionWord]:
     """The words of a caption, each with the mean over its tokens of the attention of the last layer's mean head."""
     around = {*vocabulary.special_tokens.ends, *vocabulary.special_tokens.target_prefix}
@@ -52,4 +57,8 @@ def words_over_regions(
     tokens = TokenSequence.of([ids[step] for step in kept], vocabulary)
     weights = attention[-1].mean(0)[kept, grid.units :]  # (tokens, regions)
     by_word = tokens.groups(weights.device).mean(weights, 0).view(-1, grid.rows, grid.columns)
-    return [RegionWord(word, one) for word, one in zip(tokens.words, by_word, strict=True) if word.strip(BLANKS)]
+    return [
+        RegionWord(word, one)
+        for word, one in zip(tokens.words, by_word, strict=True)
+        if word.strip(BLANKS)
+    ]

@@ -18,7 +18,9 @@ def rollout(
 
     The identity stands for the residual path. Memory grows with the number of rows asked for.
     """
-    layers = [each for each in maps if each.kind == "self" and each.part == part and each.source == source]
+    layers = [
+        each for each in maps if each.kind == "self" and each.part == part and each.source == source
+    ]
     if not layers:
         wanted, remedy = f"self-attention in the {part}", "Try part='encoder' or 'decoder'."
         raise InvalidArgument("rollout", wanted=wanted, got="none", remedy=remedy)

@@ -61,12 +61,19 @@ class RowSummaries(Measures[Float[Tensor, "H N"]]):
     def heads(self) -> list[Head]:
         attends = self.confidence > 0
         rows = attends.sum(1).clamp(min=1)
-        values = torch.stack([getattr(self, name) for name in MEASURES], 1).double()  # (H, measures, N)
+        values = torch.stack(
+            [getattr(self, name) for name in MEASURES], 1
+        ).double()  # (H, measures, N)
         means = ((values * attends[:, None]).sum(2) / rows[:, None]).tolist()
-        return [Head(**dict(zip(MEASURES, mean, strict=True)), head=head) for head, mean in enumerate(means)]
+        return [
+            Head(**dict(zip(MEASURES, mean, strict=True)), head=head)
+            for head, mean in enumerate(means)
+        ]
 
     def with_top(self, top: int) -> "RowSummaries":
-        return replace(self, top_weights=self.top_weights[..., :top], top_keys=self.top_keys[..., :top])
+        return replace(
+            self, top_weights=self.top_weights[..., :top], top_keys=self.top_keys[..., :top]
+        )
 
 
 class HeadMeans:
@@ -86,7 +93,10 @@ class HeadMeans:
 
     def means(self) -> dict[HeadName, Head]:
         return {
-            name: Head(head=name[1], **{measure: sums[measure] / self._counts[name] for measure in MEASURES})
+            name: Head(
+                head=name[1],
+                **{measure: sums[measure] / self._counts[name] for measure in MEASURES},
+            )
             for name, sums in self._sums.items()
         }
 
@@ -105,7 +115,10 @@ def sorted_by(lines: list[SummaryLine], measure: str | None) -> list[SummaryLine
         return lines
     if measure not in MEASURES:
         raise InvalidArgument(
-            "sort", wanted=f"one of {', '.join(MEASURES)}", got=repr(measure), remedy=nearest(str(measure), MEASURES)
+            "sort",
+            wanted=f"one of {', '.join(MEASURES)}",
+            got=repr(measure),
+            remedy=nearest(str(measure), MEASURES),
         )
     return sorted(lines, key=lambda line: -float(getattr(line[1], measure)))
 
@@ -118,12 +131,17 @@ def summarize(
     n, m = size
     top = min(top, m)
     measures = {name: torch.zeros(heads, n) for name in MEASURES}
-    top_weights, top_keys = torch.zeros(heads, n, top), torch.full((heads, n, top), -1, dtype=torch.int32)
+    top_weights, top_keys = (
+        torch.zeros(heads, n, top),
+        torch.full((heads, n, top), -1, dtype=torch.int32),
+    )
     marked = torch.zeros(m) if punctuation is None else punctuation.float()
     for rows, low, weights, visible in tiles:
         weights, high = weights.float(), low + weights.shape[-1]
         keys = torch.arange(low, high, device=weights.device)
-        own = (torch.arange(rows.start, rows.stop, device=weights.device) + (m - n))[:, None]  # (R, 1)
+        own = (torch.arange(rows.start, rows.stop, device=weights.device) + (m - n))[
+            :, None
+        ]  # (R, 1)
         row_entropy = entropy(weights)
         seen = torch.full((1, 1), len(keys)) if visible is None else visible.sum(-1)
         most = seen.to(weights.device).float().log()
@@ -142,7 +160,9 @@ def summarize(
         for name, value in of_tile.items():
             measures[name][:, rows] = value.cpu()
         top_weights[:, rows, : best.values.shape[-1]] = best.values.cpu()
-        top_keys[:, rows, : best.values.shape[-1]] = (best.indices + low).where(best.values > 0, -1).int().cpu()
+        top_keys[:, rows, : best.values.shape[-1]] = (
+            (best.indices + low).where(best.values > 0, -1).int().cpu()
+        )
     return RowSummaries(**measures, top_weights=top_weights, top_keys=top_keys)
 
 

@@ -21,7 +21,9 @@ class TokenGroups:
     count: int  # words
 
     @staticmethod
-    def of(words: Sequence[int | None], count: int, device: torch.device | None = None) -> "TokenGroups":
+    def of(
+        words: Sequence[int | None], count: int, device: torch.device | None = None
+    ) -> "TokenGroups":
         known = [count if word is None or word >= count else word for word in words]
         return TokenGroups(torch.tensor(known, dtype=torch.int64, device=device), count)
 
@@ -66,7 +68,9 @@ class TokenSequence:
             _, word_ids, pieces = zip(*run, strict=True)
             words.append(vocabulary.decode(word_ids).strip() or "".join(pieces))
         special = vocabulary.special_names
-        return TokenSequence(tuple(tokens), tuple(word_of), tuple(words), vocabulary.decode(ids), special)
+        return TokenSequence(
+            tuple(tokens), tuple(word_of), tuple(words), vocabulary.decode(ids), special
+        )
 
     @staticmethod
     def of_words(words: tuple[str, ...]) -> "TokenSequence":
@@ -77,7 +81,9 @@ class TokenSequence:
         """The same sequence behind so many learned states."""
         first = (CLS_TOKEN,) * units
         word_of = (*range(units), *(word + units for word in self.word_of))
-        return TokenSequence((*first, *self.tokens), word_of, (*first, *self.words), self.text, self.special)
+        return TokenSequence(
+            (*first, *self.tokens), word_of, (*first, *self.words), self.text, self.special
+        )
 
     def names(self, words: bool) -> tuple[str, ...]:
         return self.words if words else self.tokens
@@ -88,4 +94,6 @@ class TokenSequence:
     def punctuation(self, words: bool) -> Tensor:
         """Which tokens, or words, hold neither a letter nor a digit: punctuation and special tokens."""
         special = {*self.special, CLS_TOKEN}
-        return torch.tensor([name in special or not any(map(str.isalnum, name)) for name in self.names(words)])
+        return torch.tensor(
+            [name in special or not any(map(str.isalnum, name)) for name in self.names(words)]
+        )

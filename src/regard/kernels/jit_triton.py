@@ -14,7 +14,9 @@ COUNT = 16
 
 def jit(kernel: Callable[..., Any] | None = None, **options: Any) -> Any:
     """`triton.jit`, of the function itself where the tests have wrapped it to check shapes."""
-    return partial(jit, **options) if kernel is None else triton.jit(inspect.unwrap(kernel), **options)
+    return (
+        partial(jit, **options) if kernel is None else triton.jit(inspect.unwrap(kernel), **options)
+    )
 
 
 def probe(device: torch.device) -> None:

@@ -25,7 +25,10 @@ DTYPES = (torch.float32, *HALF)
 SHARED = 227 << 10  # bytes of shared memory of an H200's thread block
 UNBOUNDED = 2**30  # a window that reaches every key
 _probing = Lock()  # a second call waits for the first, and is then short
-MIN_CAPABILITY = (8, 0)  # of the GPUs Triton supports; on some older ones its compiler ends the process
+MIN_CAPABILITY = (
+    8,
+    0,
+)  # of the GPUs Triton supports; on some older ones its compiler ends the process
 
 
 @lru_cache(maxsize=16)
@@ -34,7 +37,9 @@ def available(device: torch.device) -> bool:
 
     Triton compiles with the machine's C compiler for the GPU it finds: either may be unsuitable.
     """
-    installed = sys.platform == "linux" and torch.version.hip is None and find_spec("triton") is not None
+    installed = (
+        sys.platform == "linux" and torch.version.hip is None and find_spec("triton") is not None
+    )
     if not installed or os.environ.get("REGARD_TRITON") == "0":
         return False
     try:
@@ -73,7 +78,11 @@ def _try(device: torch.device) -> None:
 def cache_folder() -> Path:
     """Triton's own: $TRITON_CACHE_DIR, or .triton/cache in $TRITON_HOME or the user's home."""
     given = os.environ.get("TRITON_CACHE_DIR", "").strip()
-    return Path(given) if given else Path(os.environ.get("TRITON_HOME") or Path.home()) / ".triton" / "cache"
+    return (
+        Path(given)
+        if given
+        else Path(os.environ.get("TRITON_HOME") or Path.home()) / ".triton" / "cache"
+    )
 
 
 @lru_cache(maxsize=1)  # logged once
@@ -103,15 +112,22 @@ def on_device_of(tensor: Tensor) -> AbstractContextManager[None]:
     return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
 
 
-def mask_arguments(visible: AttentionMask, like: Tensor) -> tuple[list[Tensor | int], dict[str, bool]]:
+def mask_arguments(
+    visible: AttentionMask, like: Tensor
+) -> tuple[list[Tensor | int], dict[str, bool]]:
     """A kernel's arguments `allowed` to `ahead` for a mask, and the constants MASKED and BANDED."""
     allowed = visible.allowed
     if allowed is None:
         mask, strides = like.new_empty(1, dtype=torch.uint8), [0] * 4
     else:
         mask = allowed.view(torch.uint8)
-        strides = [0 if size == 1 else step for size, step in zip(allowed.shape, allowed.stride(), strict=True)]
-    window = [UNBOUNDED if x is None else min(x, UNBOUNDED) for x in (visible.behind, visible.ahead)]
+        strides = [
+            0 if size == 1 else step
+            for size, step in zip(allowed.shape, allowed.stride(), strict=True)
+        ]
+    window = [
+        UNBOUNDED if x is None else min(x, UNBOUNDED) for x in (visible.behind, visible.ahead)
+    ]
     return [mask, *strides, *window], {"MASKED": allowed is not None, "BANDED": visible.banded}
 
 
@@ -120,7 +136,9 @@ def shared_memory_bytes(device: torch.device) -> int:
     """Bytes of shared memory of a thread block."""
     if device.type != "cuda":
         return SHARED
-    return getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", SHARED)
+    return getattr(
+        torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", SHARED
+    )
 
 
 def next_power_of_2(size: int, least: int = 16) -> int:

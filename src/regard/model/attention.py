@@ -120,24 +120,37 @@ def attention_summary(
 
 
 def self_attend(
-    x: Tensor, *, scaled: bool = False, mask: Tensor | None = None, causal: bool = False, window: Window | None = None
+    x: Tensor,
+    *,
+    scaled: bool = False,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    window: Window | None = None,
 ) -> Tensor:
     """Self-attention without parameters, softmax(X Xᵀ) X, of x (..., N, W).
 
     scaled                 divide the scores by √W
     mask, causal, window   as of `attend`
     """
-    return attend(x, x, x, score=ScaledDot() if scaled else Dot(), mask=mask, causal=causal, window=window)
+    return attend(
+        x, x, x, score=ScaledDot() if scaled else Dot(), mask=mask, causal=causal, window=window
+    )
 
 
 def attend_spec(
-    spec: AttentionSpec, value: Tensor, dropout: float, source: nn.Module | None, lead: tuple[int, ...]
+    spec: AttentionSpec,
+    value: Tensor,
+    dropout: float,
+    source: nn.Module | None,
+    lead: tuple[int, ...],
 ) -> Tensor:
     """Attention (B, H, N, E) by the first kernel that supports the call; interceptors may change it, captures get it.
 
     `lead` are the caller's batch axes, heads last, which the spec folds into (batch, heads).
     """
-    computed = AttentionResult(spec, value, *_first_supporting(spec, value, dropout).attend(spec, value, dropout))
+    computed = AttentionResult(
+        spec, value, *_first_supporting(spec, value, dropout).attend(spec, value, dropout)
+    )
     spec, value, out, lse = capture.intercept(source, computed)
     capture.publish(source, spec, lse, lead, value)
     return out
@@ -149,7 +162,9 @@ def attention_result(spec: AttentionSpec, value: Tensor) -> AttentionResult:
 
 
 def _first_supporting(spec: AttentionSpec, value: Tensor, dropout: float) -> AttentionKernel:
-    if torch.compiler.is_exporting():  # in plain operations, which every backend of torch.export knows
+    if (
+        torch.compiler.is_exporting()
+    ):  # in plain operations, which every backend of torch.export knows
         return reference
     return next(kernel for kernel in KERNELS if kernel.supports(spec, value, dropout))
 
@@ -162,7 +177,9 @@ def attend_packed(packed: PackedAttentionSpec, source: nn.Module | None) -> Tens
         with torch.no_grad():
             lse = attention_result(spec, value).lse
         padded = packed.offsets.pad(out.unflatten(1, (packed.layout.heads, -1))).transpose(1, 2)  # type: ignore[no-untyped-call]
-        spec, value, replaced, lse = capture.intercept(source, AttentionResult(spec, value, padded, lse))
+        spec, value, replaced, lse = capture.intercept(
+            source, AttentionResult(spec, value, padded, lse)
+        )
         capture.publish(source, spec, lse, tuple(spec.query.shape[:2]), value)
         out = out if replaced is padded else packed.pack(replaced)
     return out
@@ -170,7 +187,9 @@ def attend_packed(packed: PackedAttentionSpec, source: nn.Module | None) -> Tens
 
 def attention_mask(mask: Tensor | None, causal: bool, window: Window | None) -> AttentionMask:
     pair = window if isinstance(window, tuple | list) else (window, window)
-    if len(pair) != 2 or not all(size is None or (type(size) is int and size >= 0) for size in pair):
+    if len(pair) != 2 or not all(
+        size is None or (type(size) is int and size >= 0) for size in pair
+    ):
         wanted = "a number of keys ≥ 0, or a pair of such numbers (None: no limit)"
         remedy = "window=2 is two keys on each side; with causal=True, the two before and its own."
         raise InvalidArgument("window", wanted=wanted, got=repr(window), remedy=remedy)
@@ -201,22 +220,32 @@ def _spec(
         dtype = query.dtype  # the projections of a score may be wider
         query, key = score.queries(query).to(dtype), score.keys(key).to(dtype)
         score_function = score.score_function(query.shape[-1])
-    lead = _lead(tensors | {"query": query, "key": key})  # a score with heads may have added an axis
+    lead = _lead(
+        tensors | {"query": query, "key": key}
+    )  # a score with heads may have added an axis
     if query.shape[-1] != key.shape[-1]:
         name = "ScaledDot" if score is None else type(score).__name__
         got = f"dim {key.shape[-1]} in shape {tuple(key.shape)}"
-        remedy = "Project one of them, or use a score of two dims: Bilinear, ReducedRank or Additive."
-        raise InvalidArgument("key", wanted=f"the query's dim, {query.shape[-1]}, for {name}", got=got, remedy=remedy)
+        remedy = (
+            "Project one of them, or use a score of two dims: Bilinear, ReducedRank or Additive."
+        )
+        raise InvalidArgument(
+            "key", wanted=f"the query's dim, {query.shape[-1]}, for {name}", got=got, remedy=remedy
+        )
     heads = 1 if score_function.weight is None else len(score_function.weight)
     assert heads in (1, *lead[-1:])  # checked by the score
-    folding = (1, *lead) if len(lead) == 1 and heads > 1 else lead  # a single axis is the batch unless there are heads
+    folding = (
+        (1, *lead) if len(lead) == 1 and heads > 1 else lead
+    )  # a single axis is the batch unless there are heads
     shape = (*lead, query.shape[-2], key.shape[-2])
     if mask is not None:
         check_mask(mask, shape, query.device)
         mask = _fold(mask, folding)
     spec = AttentionSpec(
         score_function=score_function,
-        query=_fold_batch(query if query.shape[:-2] == lead else query.expand(*lead, -1, -1), folding),
+        query=_fold_batch(
+            query if query.shape[:-2] == lead else query.expand(*lead, -1, -1), folding
+        ),
         key=_fold_batch(key, folding),
         visible=attention_mask(mask, causal, window),
         bias=None if bias is None else fold_bias(bias, shape, query, folding),
@@ -232,7 +261,9 @@ def _fold(tensor: Tensor, lead: tuple[int, ...]) -> Tensor:
     if len(lead) < 2:
         return tensor.reshape(prod(axes[:-2]), 1, *axes[-2:])  # (B, 1, …)
     batch = (1,) * (len(lead) - 1) if prod(axes[: len(lead) - 1]) == 1 else lead[:-1]
-    return tensor.reshape(axes).expand(*batch, *axes[-3:]).reshape(prod(batch), *axes[-3:])  # (B, H, …)
+    return (
+        tensor.reshape(axes).expand(*batch, *axes[-3:]).reshape(prod(batch), *axes[-3:])
+    )  # (B, H, …)
 
 
 def _fold_batch(tensor: Tensor, lead: tuple[int, ...]) -> Tensor:
@@ -245,10 +276,16 @@ def _fold_batch(tensor: Tensor, lead: tuple[int, ...]) -> Tensor:
 def fold_bias(bias: Bias, shape: tuple[int, ...], query: Tensor, folding: tuple[int, ...]) -> Bias:
     """The bias in the query's dtype with leading axes folded, or InvalidArgument unless it broadcasts to `shape`."""
     values = bias_values(bias)
-    if not isinstance(values, Tensor) or not values.is_floating_point() or values.device != query.device:
+    if (
+        not isinstance(values, Tensor)
+        or not values.is_floating_point()
+        or values.device != query.device
+    ):
         wanted = f"a floating-point tensor on {query.device}, added to the scores"
         got = f"{values.dtype} on {values.device}" if isinstance(values, Tensor) else repr(values)
-        raise InvalidArgument("bias", wanted=wanted, got=got, remedy="A boolean mask goes in mask=.")
+        raise InvalidArgument(
+            "bias", wanted=wanted, got=got, remedy="A boolean mask goes in mask=."
+        )
     values = values.to(query.dtype)
     by_distance = isinstance(bias, DistanceBias)
     target = (*shape[:-2], shape[-2] + shape[-1] - 1) if by_distance else shape
@@ -266,7 +303,9 @@ def _fold_lse(lse: Tensor | None, spec: AttentionSpec, lead: tuple[int, ...]) ->
         return None
     if lse.shape != (*lead, spec.n):
         wanted, got = f"one number per query, shape {(*lead, spec.n)}", str(tuple(lse.shape))
-        raise InvalidArgument("lse", wanted=wanted, got=got, remedy="Leave it out and it is computed.")
+        raise InvalidArgument(
+            "lse", wanted=wanted, got=got, remedy="Leave it out and it is computed."
+        )
     return lse.reshape(spec.query.shape[:3])
 
 
@@ -286,16 +325,32 @@ def _check_tensors(tensors: dict[str, Tensor]) -> None:
     first = tensors["query"]
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point() or tensor.dim() < 2:
-            got = f"{tensor.dtype} of shape {tuple(tensor.shape)}" if isinstance(tensor, Tensor) else repr(tensor)
+            got = (
+                f"{tensor.dtype} of shape {tuple(tensor.shape)}"
+                if isinstance(tensor, Tensor)
+                else repr(tensor)
+            )
             remedy = "Embed tokens first; give a single vector as x[None]."
-            raise InvalidArgument(name, wanted="a floating-point tensor (..., positions, dim)", got=got, remedy=remedy)
+            raise InvalidArgument(
+                name, wanted="a floating-point tensor (..., positions, dim)", got=got, remedy=remedy
+            )
         if tensor.dtype != first.dtype or tensor.device != first.device:
-            wanted, remedy = f"{first.dtype} on {first.device}, as the query", "Move or convert it with .to(query)."
-            raise InvalidArgument(name, wanted=wanted, got=f"{tensor.dtype} on {tensor.device}", remedy=remedy)
+            wanted, remedy = (
+                f"{first.dtype} on {first.device}, as the query",
+                "Move or convert it with .to(query).",
+            )
+            raise InvalidArgument(
+                name, wanted=wanted, got=f"{tensor.dtype} on {tensor.device}", remedy=remedy
+            )
     keys, values = (tensors.get(name, tensors["key"]).shape for name in ("key", "value"))
     if keys[-2] != values[-2]:
-        got, remedy = f"{values[-2]} in shape {tuple(values)}", "Keys and values come in pairs, from the same sequence."
-        raise InvalidArgument("value", wanted=f"one value per key, {keys[-2]} of them", got=got, remedy=remedy)
+        got, remedy = (
+            f"{values[-2]} in shape {tuple(values)}",
+            "Keys and values come in pairs, from the same sequence.",
+        )
+        raise InvalidArgument(
+            "value", wanted=f"one value per key, {keys[-2]} of them", got=got, remedy=remedy
+        )
 
 
 def _lead(tensors: dict[str, Tensor]) -> tuple[int, ...]:
@@ -322,13 +377,17 @@ def check_mask(mask: Tensor, shape: tuple[int, ...], device: torch.device) -> No
     """Refuse anything but a boolean mask on this device that broadcasts to (..., N, M)."""
     if isinstance(mask, Tensor) and mask.device != device:
         wanted = f"a mask on {device}, as the query"
-        raise InvalidArgument("mask", wanted=wanted, got=f"one on {mask.device}", remedy="Move it with .to().")
+        raise InvalidArgument(
+            "mask", wanted=wanted, got=f"one on {mask.device}", remedy="Move it with .to()."
+        )
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         remedy = "Use mask.bool() if non-zero means that it may attend."
         if isinstance(mask, Tensor) and mask.is_floating_point():
             remedy = "What is added to scores goes in bias=; for 0 / -inf use mask == 0."
         got = str(mask.dtype) if isinstance(mask, Tensor) else repr(mask)
-        raise InvalidArgument("mask", wanted="a boolean tensor, True = may attend", got=got, remedy=remedy)
+        raise InvalidArgument(
+            "mask", wanted="a boolean tensor, True = may attend", got=got, remedy=remedy
+        )
     if not _broadcasts(mask, shape):
         wanted = f"a shape that broadcasts to {shape}: batch axes, queries, keys"
         remedy = "A padding mask (batch, keys) goes in as mask[:, None, :], or mask[:, None, None, :] with heads."

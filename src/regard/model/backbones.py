@@ -25,13 +25,20 @@ BackboneKind = Literal["efficientnet-lite0", "resnet18", "resnet50"]
 class BackboneConfig(Config):
     kind: BackboneKind = doc("efficientnet-lite0", "pretrained network")
     stride: Count = doc(32, "pixels per region in each direction: 16 or 32")
-    weights: str | None = doc(None, "file of the weights; left out: those of the package, for efficientnet-lite0")
+    weights: str | None = doc(
+        None, "file of the weights; left out: those of the package, for efficientnet-lite0"
+    )
 
     def conflicts(self) -> Iterator[Problem]:
         if self.stride not in (16, 32):
             yield Problem("stride", "16 or 32", str(self.stride), "Change it.")
         if self.weights is None and self.kind != "efficientnet-lite0":
-            yield Problem("weights", f"torchvision's file of {self.kind}", "none", f"Add weights = '{self.kind}.pth'.")
+            yield Problem(
+                "weights",
+                f"torchvision's file of {self.kind}",
+                "none",
+                f"Add weights = '{self.kind}.pth'.",
+            )
 
 
 class FrozenBatchNorm(nn.Module):
@@ -43,7 +50,10 @@ class FrozenBatchNorm(nn.Module):
     def __init__(self, channels: int, *, epsilon: float) -> None:
         super().__init__()
         self.epsilon = epsilon
-        self.weight, self.bias = nn.Parameter(torch.ones(channels)), nn.Parameter(torch.zeros(channels))
+        self.weight, self.bias = (
+            nn.Parameter(torch.ones(channels)),
+            nn.Parameter(torch.zeros(channels)),
+        )
         self.register_buffer("running_mean", torch.zeros(channels))
         self.register_buffer("running_var", torch.ones(channels))
 
@@ -66,19 +76,26 @@ class ColorTransform(nn.Module):
         self.register_buffer("shift", torch.tensor(shift)[:, None, None], persistent=False)
 
     def forward(self, images: Float[Tensor, "B 3 Y X"]) -> Float[Tensor, "B 3 Y X"]:
-        return torch.addcmul(self.shift, images.contiguous(memory_format=torch.channels_last), self.scale)
+        return torch.addcmul(
+            self.shift, images.contiguous(memory_format=torch.channels_last), self.scale
+        )
 
 
 class InvertedResidual(nn.Module):
     """Expansion, depthwise convolution, projection, with a residual (https://arxiv.org/abs/1801.04381)."""
 
-    def __init__(self, inputs: int, outputs: int, *, kernel: int, stride: int, expansion: int) -> None:
+    def __init__(
+        self, inputs: int, outputs: int, *, kernel: int, stride: int, expansion: int
+    ) -> None:
         super().__init__()
         inner = inputs * expansion
         self.expands, self.skips = expansion > 1, stride == 1 and inputs == outputs
         if self.expands:
             self.expand_conv, self.bn0 = _conv(inputs, inner), _norm(inner)
-        self.depthwise_conv, self.bn1 = _conv(inner, inner, kernel, stride, groups=inner), _norm(inner)
+        self.depthwise_conv, self.bn1 = (
+            _conv(inner, inner, kernel, stride, groups=inner),
+            _norm(inner),
+        )
         self.project_conv, self.bn2 = _conv(inner, outputs), _norm(outputs)
 
     def forward(self, x: Float[Tensor, "B c Y X"]) -> Float[Tensor, "B C y x"]:
@@ -104,14 +121,20 @@ class EfficientNetLite0(nn.Module):
 
     def __init__(self, stride: int = 32) -> None:
         super().__init__()
-        self.color_transform = ColorTransform((127.5 / 128,) * 3, (0.5 / 128,) * 3)  # (bytes - 127) / 128
+        self.color_transform = ColorTransform(
+            (127.5 / 128,) * 3, (0.5 / 128,) * 3
+        )  # (bytes - 127) / 128
         self.conv_stem, self.bn0 = _conv(3, 32, 3, 2), _norm(32)
         self.dim, self.has_head = 32, stride == 32
         blocks: list[nn.Module] = []
         for channels, count, kernel, first in self.STAGES if self.has_head else self.STAGES[:5]:
             for number in range(count):
                 step, expansion = 1 if number else first, 6 if blocks else 1
-                blocks.append(InvertedResidual(self.dim, channels, kernel=kernel, stride=step, expansion=expansion))
+                blocks.append(
+                    InvertedResidual(
+                        self.dim, channels, kernel=kernel, stride=step, expansion=expansion
+                    )
+                )
                 self.dim = channels
         self.blocks = nn.ModuleList(blocks)
         if self.has_head:
@@ -140,7 +163,9 @@ class ResidualBlock(nn.Module):
         if bottleneck:
             self.conv3, self.bn3 = _conv_norm(*sizes[2])
         downsamples = stride > 1 or inputs != outputs
-        self.downsample = nn.ModuleList(_conv_norm(inputs, outputs, 1, stride)) if downsamples else None
+        self.downsample = (
+            nn.ModuleList(_conv_norm(inputs, outputs, 1, stride)) if downsamples else None
+        )
 
     def forward(self, x: Float[Tensor, "B c Y X"]) -> Float[Tensor, "B C y x"]:
         y = self.bn2(self.conv2, F.relu_(self.bn1(self.conv1, x)))
@@ -160,19 +185,26 @@ class ResNet(nn.Module):
     def __init__(self, blocks: tuple[int, ...], *, bottleneck: bool, stride: int = 32) -> None:
         super().__init__()
         both = list(zip(self.MEAN, self.DEVIATION, strict=True))
-        self.color_transform = ColorTransform(tuple(0.5 / d for _, d in both), tuple((0.5 - m) / d for m, d in both))
+        self.color_transform = ColorTransform(
+            tuple(0.5 / d for _, d in both), tuple((0.5 - m) / d for m, d in both)
+        )
         self.conv1, self.bn1 = _conv_norm(3, 64, 7, 2)
         self.dim = 64
         self.layers = len(blocks) if stride == 32 else len(blocks) - 1
         for number, count in enumerate(blocks[: self.layers]):
             channels, first = 64 * 2**number * (4 if bottleneck else 1), 1 if number == 0 else 2
             layer = [ResidualBlock(self.dim, channels, stride=first, bottleneck=bottleneck)]
-            layer += [ResidualBlock(channels, channels, stride=1, bottleneck=bottleneck) for _ in range(count - 1)]
+            layer += [
+                ResidualBlock(channels, channels, stride=1, bottleneck=bottleneck)
+                for _ in range(count - 1)
+            ]
             self.add_module(f"layer{number + 1}", nn.Sequential(*layer))
             self.dim = channels
 
     def forward(self, images: Float[Tensor, "B 3 Y X"]) -> Float[Tensor, "B C y x"]:
-        x = F.max_pool2d(F.relu_(self.bn1(self.conv1, self.color_transform(images))), 3, stride=2, padding=1)
+        x = F.max_pool2d(
+            F.relu_(self.bn1(self.conv1, self.color_transform(images))), 3, stride=2, padding=1
+        )
         for number in range(self.layers):
             x = self.get_submodule(f"layer{number + 1}")(x)
         return x
@@ -185,16 +217,24 @@ def backbone(kind: BackboneKind, stride: int = 32) -> Backbone:
     """The network of this name with random weights; `dim` is the number of its channels."""
     if kind == "efficientnet-lite0":
         return EfficientNetLite0(stride)
-    return ResNet((2, 2, 2, 2) if kind == "resnet18" else (3, 4, 6, 3), bottleneck=kind == "resnet50", stride=stride)
+    return ResNet(
+        (2, 2, 2, 2) if kind == "resnet18" else (3, 4, 6, 3),
+        bottleneck=kind == "resnet50",
+        stride=stride,
+    )
 
 
-def _conv(inputs: int, outputs: int, kernel: int = 1, stride: int = 1, *, groups: int = 1) -> nn.Conv2d:
+def _conv(
+    inputs: int, outputs: int, kernel: int = 1, stride: int = 1, *, groups: int = 1
+) -> nn.Conv2d:
     """A convolution; where it strides, `_same` pads its input."""
     padding = kernel // 2 if stride == 1 else 0
     return nn.Conv2d(inputs, outputs, kernel, stride, padding, groups=groups, bias=False)
 
 
-def _conv_norm(inputs: int, outputs: int, kernel: int, stride: int) -> tuple[nn.Conv2d, FrozenBatchNorm]:
+def _conv_norm(
+    inputs: int, outputs: int, kernel: int, stride: int
+) -> tuple[nn.Conv2d, FrozenBatchNorm]:
     """A convolution of a ResNet, padded alike on both sides, and its norm."""
     conv = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False)
     return conv, FrozenBatchNorm(outputs, epsilon=1e-5)
@@ -213,5 +253,7 @@ def _same(conv: nn.Conv2d, x: Float[Tensor, "B C Y X"]) -> Float[Tensor, "B C y 
     kernel, stride = conv.kernel_size[0], conv.stride[0]
     if stride == 1:
         return x
-    rows, columns = (max(0, (-(-size // stride) - 1) * stride + kernel - size) for size in x.shape[2:])
+    rows, columns = (
+        max(0, (-(-size // stride) - 1) * stride + kernel - size) for size in x.shape[2:]
+    )
     return F.pad(x, (columns // 2, columns - columns // 2, rows // 2, rows - rows // 2))

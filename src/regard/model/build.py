@@ -14,14 +14,28 @@ from regard.model.interfaces import AnyDecoder, Encoder, Pool
 from regard.model.model_config import ModelConfig, ModelOptions, Part, conflicts
 from regard.model.multi_source import MultiSourceEncoder
 from regard.model.part_config import DecoderConfig, EncoderConfig, PoolConfig
-from regard.model.pooling import AttentionPool, AttentionPoolConfig, FirstPool, FirstPoolConfig, LastPool, MeanPool
+from regard.model.pooling import (
+    AttentionPool,
+    AttentionPoolConfig,
+    FirstPool,
+    FirstPoolConfig,
+    LastPool,
+    MeanPool,
+)
 from regard.model.rnn_decoder import RnnDecoder, RnnDecoderConfig
 from regard.model.rnn_encoder import RnnConfig, RnnEncoder
 from regard.model.seq2seq import Classifier, MaskedLanguageModel, Model, Seq2Seq
 from regard.model.simple_encoders import BagConfig, BagEncoder, LabelConfig, LabelEncoder
 from regard.model.transformer import TransformerDecoder, TransformerEncoder
 from regard.model.transformer_config import TransformerConfig
-from regard.model.vision import CnnConfig, CnnTransformerConfig, VitConfig, cnn, cnn_transformer, vit
+from regard.model.vision import (
+    CnnConfig,
+    CnnTransformerConfig,
+    VitConfig,
+    cnn,
+    cnn_transformer,
+    vit,
+)
 
 ConfigType = TypeVar("ConfigType", EncoderConfig, DecoderConfig, PoolConfig)
 Made = TypeVar("Made", covariant=True)
@@ -100,7 +114,9 @@ def parse_model(table: Mapping[str, Any], *, sized: bool = True) -> ModelConfig 
     decoder = _part("decoder", DECODERS, table.get("decoder"), problems)
     pool = _part("pool", POOLS, table.get("pool"), problems)
     options = read(
-        ModelOptions, {key: table[key] for key in ModelOptions.__dataclass_fields__ if key in table}, "model"
+        ModelOptions,
+        {key: table[key] for key in ModelOptions.__dataclass_fields__ if key in table},
+        "model",
     )
     if isinstance(options, list):
         return problems + options
@@ -110,7 +126,9 @@ def parse_model(table: Mapping[str, Any], *, sized: bool = True) -> ModelConfig 
 
 def part_names(model: ModelConfig) -> Iterator[tuple[Registry[Any], str]]:
     """The registered names in a model: the kind of each part, and those in its configuration."""
-    parts: list[tuple[Registry[Any], Part[Any] | None]] = [(ENCODERS, part) for part in model.encoders]
+    parts: list[tuple[Registry[Any], Part[Any] | None]] = [
+        (ENCODERS, part) for part in model.encoders
+    ]
     for registry, part in [*parts, (DECODERS, model.decoder), (POOLS, model.pool)]:
         if part is not None:
             yield registry, part.kind
@@ -123,11 +141,16 @@ def _encoders(model: Mapping[str, Any], problems: list[Problem]) -> tuple[Part[E
     if "encoders" in model:
         several = model["encoders"]
         if not isinstance(several, list | tuple) or len(several) < 2 or "encoder" in model:
-            wanted, remedy = "two or more tables, and no encoder beside them", "Write [[model.encoders]] for each."
+            wanted, remedy = (
+                "two or more tables, and no encoder beside them",
+                "Write [[model.encoders]] for each.",
+            )
             problems.append(Problem("model.encoders", wanted, repr(several)[:80], remedy))
             return ()
         tables, names = list(several), [f"encoders.{i}" for i in range(1, len(several) + 1)]
-    parts = [_part(name, ENCODERS, table, problems) for name, table in zip(names, tables, strict=True)]
+    parts = [
+        _part(name, ENCODERS, table, problems) for name, table in zip(names, tables, strict=True)
+    ]
     return tuple(part for part in parts if part is not None)
 
 
@@ -138,12 +161,18 @@ def _part(
     if table is None:
         return None
     if not isinstance(table, Mapping) or "kind" not in table:
-        problems.append(Problem(f"model.{role}", "a table with a kind", repr(table), f"Kinds: {', '.join(kinds)}."))
+        problems.append(
+            Problem(
+                f"model.{role}", "a table with a kind", repr(table), f"Kinds: {', '.join(kinds)}."
+            )
+        )
         return None
     kind = table["kind"]
     if kind not in kinds:
         hint = nearest(str(kind), kinds)
-        problems.append(Problem(f"model.{role}.kind", f"one of {', '.join(kinds)}", repr(kind)[:80], hint))
+        problems.append(
+            Problem(f"model.{role}.kind", f"one of {', '.join(kinds)}", repr(kind)[:80], hint)
+        )
         return None
     options = {key: value for key, value in table.items() if key != "kind"}
     config = read(kinds[kind].config, options, f"model.{role}")
@@ -155,7 +184,9 @@ def _part(
 
 def _assemble(model: ModelConfig) -> Model:
     options = model.options
-    make_embedding = partial(Embedding, scaled=options.scale_embeddings, dropout=options.embedding_dropout)
+    make_embedding = partial(
+        Embedding, scaled=options.scale_embeddings, dropout=options.embedding_dropout
+    )
     target = None
     if model.decoder is not None:
         assert options.vocab_size is not None
@@ -169,14 +200,22 @@ def _assemble(model: ModelConfig) -> Model:
         shared = target if options.tie_embeddings == "all" and config.reads == "tokens" else None
         embeddings.append(shared or make_embedding(size, config.states_dim))
         encoders.append(make(config, embeddings[-1]))
-    encoder = MultiSourceEncoder(encoders) if len(encoders) > 1 else encoders[0] if encoders else None
+    encoder = (
+        MultiSourceEncoder(encoders) if len(encoders) > 1 else encoders[0] if encoders else None
+    )
     if model.decoder is not None and target is not None:
         tied = None if options.tie_embeddings == "none" else target
         project = Projection(
-            target.dim, target.vocab_size, tied=tied, bias=options.output_bias, scaled=options.scale_logits
+            target.dim,
+            target.vocab_size,
+            tied=tied,
+            bias=options.output_bias,
+            scaled=options.scale_logits,
         )
         make_decoder = DECODERS[model.decoder.kind].make
-        return Seq2Seq(encoder, make_decoder(model.decoder.config, target, project, model.memory_dim))
+        return Seq2Seq(
+            encoder, make_decoder(model.decoder.config, target, project, model.memory_dim)
+        )
     assert encoder is not None
     config = model.encoders[0].config
     if model.pool is not None:
@@ -186,6 +225,10 @@ def _assemble(model: ModelConfig) -> Model:
     assert options.vocab_size is not None
     tied = embeddings[0] if options.tie_embeddings == "target" else None
     project = Projection(
-        config.states_dim, options.vocab_size, tied=tied, bias=options.output_bias, scaled=options.scale_logits
+        config.states_dim,
+        options.vocab_size,
+        tied=tied,
+        bias=options.output_bias,
+        scaled=options.scale_logits,
     )
     return MaskedLanguageModel(encoder, project, config.head_norm_eps)

@@ -67,13 +67,17 @@ class AttentionResult(NamedTuple):
 
 
 CaptureCallback = Callable[[AttentionCall], object]
-Interceptor = Callable[[nn.Module | None, AttentionResult], AttentionResult]  # of a module: the result to use instead
+Interceptor = Callable[
+    [nn.Module | None, AttentionResult], AttentionResult
+]  # of a module: the result to use instead
 # Of the queries of a call, each sequence's, where they are hypotheses at one position and not the first N positions.
 QueryPosition = int | Int[Tensor, " B"]
 
 _position: ContextVar[QueryPosition | None] = ContextVar("regard_query_position", default=None)
 _interceptor: ContextVar[Interceptor | None] = ContextVar("regard_interceptor", default=None)
-_callbacks: ContextVar[tuple[CaptureCallback, ...]] = ContextVar("regard_capture_callbacks", default=())
+_callbacks: ContextVar[tuple[CaptureCallback, ...]] = ContextVar(
+    "regard_capture_callbacks", default=()
+)
 
 # Process-wide flags, checked before the context variables: torch.compile can trace a boolean, not a context variable.
 _capturing = _intercepting = False
@@ -96,7 +100,9 @@ def capture_attention(callback: CaptureCallback | None = None) -> Iterator[list[
     torch.Size([2, 1, 5])
     """
     global _publisher
-    if "torch._dynamo" in sys.modules:  # nothing is compiled before it is imported, and importing it takes seconds
+    if (
+        "torch._dynamo" in sys.modules
+    ):  # nothing is compiled before it is imported, and importing it takes seconds
         _publisher = torch.compiler.disable(_publish)  # type: ignore[no-untyped-call]
     calls: list[AttentionCall] = []
     token = _callbacks.set((*_callbacks.get(), callback or calls.append))
@@ -126,7 +132,10 @@ def intercepting(interceptor: Interceptor) -> Iterator[None]:
 def _count(*, captures: int = 0, intercepts: int = 0) -> None:
     global _capturing, _intercepting, _capture_blocks, _intercept_blocks
     with _counting:
-        _capture_blocks, _intercept_blocks = _capture_blocks + captures, _intercept_blocks + intercepts
+        _capture_blocks, _intercept_blocks = (
+            _capture_blocks + captures,
+            _intercept_blocks + intercepts,
+        )
         _capturing, _intercepting = _capture_blocks > 0, _intercept_blocks > 0
 
 
@@ -188,13 +197,17 @@ def _replace(source: nn.Module | None, result: AttentionResult) -> AttentionResu
 _replacer = _replace
 
 
-def publish(source: nn.Module | None, spec: AttentionSpec, lse: Tensor, lead: tuple[int, ...], value: Tensor) -> None:
+def publish(
+    source: nn.Module | None, spec: AttentionSpec, lse: Tensor, lead: tuple[int, ...], value: Tensor
+) -> None:
     """Pass one attention call to the active captures."""
     if _capturing:
         _publisher(source, spec, lse, lead, value)
 
 
-def _publish(source: nn.Module | None, spec: AttentionSpec, lse: Tensor, lead: tuple[int, ...], value: Tensor) -> None:
+def _publish(
+    source: nn.Module | None, spec: AttentionSpec, lse: Tensor, lead: tuple[int, ...], value: Tensor
+) -> None:
     callbacks = _callbacks.get()
     if callbacks:
         call = AttentionCall(source, spec.detached(), lse.detach(), lead, value.detach())
@@ -205,12 +218,19 @@ def _publish(source: nn.Module | None, spec: AttentionSpec, lse: Tensor, lead: t
 _publisher = _publish
 
 
-def weights(spec: AttentionSpec, lead: tuple[int, ...], rows: Pick, heads: Pick, lse: Tensor | None) -> Tensor:
+def weights(
+    spec: AttentionSpec, lead: tuple[int, ...], rows: Pick, heads: Pick, lse: Tensor | None
+) -> Tensor:
     """Exact weights (*lead, rows, keys) of these rows and heads."""
     if heads is not None:
         if len(lead) < 2:
-            got, remedy = repr(heads), "Give queries of shape (..., heads, N, dim) to choose among heads."
-            raise InvalidArgument("heads", wanted="None: this attention has no head axis", got=got, remedy=remedy)
+            got, remedy = (
+                repr(heads),
+                "Give queries of shape (..., heads, N, dim) to choose among heads.",
+            )
+            raise InvalidArgument(
+                "heads", wanted="None: this attention has no head axis", got=got, remedy=remedy
+            )
         chosen = picked("heads", heads, lead[-1], spec.query.device)
         spec, lead = spec.for_heads(chosen), (*lead[:-1], len(chosen))
         lse = None if lse is None else lse[:, chosen]
@@ -219,7 +239,9 @@ def weights(spec: AttentionSpec, lead: tuple[int, ...], rows: Pick, heads: Pick,
     return out.reshape(*lead, *out.shape[2:])
 
 
-def summary(spec: AttentionSpec, lead: tuple[int, ...], top: int, on: Tensor | None, lse: Tensor | None) -> Summary:
+def summary(
+    spec: AttentionSpec, lead: tuple[int, ...], top: int, on: Tensor | None, lse: Tensor | None
+) -> Summary:
     """The summary of every row, with the caller's leading axes."""
     if type(top) is not int or top < 0:
         raise InvalidArgument("top", wanted="a count", got=str(top), remedy="Use 0 for none.")
@@ -227,14 +249,20 @@ def summary(spec: AttentionSpec, lead: tuple[int, ...], top: int, on: Tensor | N
         if not isinstance(on, Tensor) or on.dtype != torch.bool or on.shape != (spec.m,):
             got = f"{on.dtype} of shape {tuple(on.shape)}" if isinstance(on, Tensor) else repr(on)
             remedy = "Mark with True the keys whose weight is summed."
-            raise InvalidArgument("on", wanted=f"one boolean per key, shape ({spec.m},)", got=got, remedy=remedy)
+            raise InvalidArgument(
+                "on", wanted=f"one boolean per key, shape ({spec.m},)", got=got, remedy=remedy
+            )
         on = on.to(spec.query.device, torch.promote_types(spec.query.dtype, torch.float32))
     folded = exact.summarize(spec, top=min(top, spec.m), on=on, lse=lse)
-    rows = {name: x.reshape(*lead, *x.shape[2:]) for name, x in vars(folded).items() if x is not None}
+    rows = {
+        name: x.reshape(*lead, *x.shape[2:]) for name, x in vars(folded).items() if x is not None
+    }
     return replace(folded, **rows)
 
 
-def picked(argument: str, pick: Pick, size: int, device: torch.device, *, strict: bool = True) -> Tensor:
+def picked(
+    argument: str, pick: Pick, size: int, device: torch.device, *, strict: bool = True
+) -> Tensor:
     """The indices of a pick. Out-of-range ones are refused, or dropped unless `strict`."""
     if isinstance(pick, slice):
         pick = range(*pick.indices(size))
@@ -252,4 +280,6 @@ def picked(argument: str, pick: Pick, size: int, device: torch.device, *, strict
     else:
         return indices[valid].long() % max(1, size)
     remedy = f"There are {size} {argument}; negative numbers count from the end."
-    raise InvalidArgument(argument, wanted=f"whole numbers from {-size} to {size - 1}", got=got, remedy=remedy)
+    raise InvalidArgument(
+        argument, wanted=f"whole numbers from {-size} to {size - 1}", got=got, remedy=remedy
+    )

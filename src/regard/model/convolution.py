@@ -21,7 +21,13 @@ from regard.model.kv_cache import LayerMemories, Slots, beam_rows, sequence_rows
 from regard.model.memory import Memory, PackedMemory, last_state, masked_mean
 from regard.model.module_list import TypedModuleList
 from regard.model.multihead import MultiHead
-from regard.model.part_config import NO_SOURCE, DecoderConfig, EncoderConfig, UnusedKeys, not_packable_score
+from regard.model.part_config import (
+    NO_SOURCE,
+    DecoderConfig,
+    EncoderConfig,
+    UnusedKeys,
+    not_packable_score,
+)
 from regard.model.scores import ScoreName
 
 NO_DROPOUT = Dropout(0.0)
@@ -41,7 +47,9 @@ class ConvConfig(EncoderConfig, DecoderConfig):
 
     def conflicts(self) -> Iterator[Problem]:
         if self.dim % self.heads:
-            yield Problem("heads", f"a divisor of dim = {self.dim}", str(self.heads), "Change one of the two.")
+            yield Problem(
+                "heads", f"a divisor of dim = {self.dim}", str(self.heads), "Change one of the two."
+            )
 
     def not_packable(self) -> str | None:
         return not_packable_score(self.score)
@@ -63,21 +71,29 @@ class ConvLayer(nn.Module):
         self.norm = nn.LayerNorm(config.dim)
         self.conv = nn.Conv1d(config.dim, 2 * config.dim, config.kernel_size, dilation=dilation)
         self.dropout = Dropout(config.dropout)
-        self.span = (config.kernel_size - 1) * dilation  # positions between the first and the last tap
+        self.span = (
+            config.kernel_size - 1
+        ) * dilation  # positions between the first and the last tap
         self.right_padding = 0 if causal else self.span // 2
 
-    def forward(self, x: Float[Tensor, "B S W"], mask: Bool[Tensor, "B S"] | None = None) -> Float[Tensor, "B S W"]:
+    def forward(
+        self, x: Float[Tensor, "B S W"], mask: Bool[Tensor, "B S"] | None = None
+    ) -> Float[Tensor, "B S W"]:
         h = self.norm(x)
         if mask is not None:  # padding must equal what the convolution pads with
             h = h.masked_fill(~mask[..., None], 0.0)
         h = F.pad(h.mT, (self.span - self.right_padding, self.right_padding))  # (B, W, S + span)
         return x + self._gated(h)
 
-    def forward_packed(self, given: PendingResidual, dropout: Dropout, sides: Neighbors) -> PendingResidual:
+    def forward_packed(
+        self, given: PendingResidual, dropout: Dropout, sides: Neighbors
+    ) -> PendingResidual:
         """As `forward`, for packed sequences; `dropout` is applied to the pending residual of `given`."""
         x, h = add_norm(given, dropout, self.norm)  # (N, W)
         seen = unfold(
-            h, sides, range(self.right_padding - self.span, self.right_padding + 1, *self.conv.dilation)
+            h,
+            sides,
+            range(self.right_padding - self.span, self.right_padding + 1, *self.conv.dilation),
         )  # (N, K · W)
         out = linear(seen, self.conv.weight.mT.flatten(1), self.conv.bias)  # (N, 2 · W)
         return PendingResidual(x, F.glu(out, -1))
@@ -100,7 +116,9 @@ class ConvEncoder(Encoder):
     def __init__(self, config: ConvConfig, embedding: Embedding) -> None:
         super().__init__()
         self.dim, self.causal, self.embed_tokens = config.dim, config.causal, embedding
-        self.layers = TypedModuleList[ConvLayer](ConvLayer(config, d, causal=config.causal) for d in config.dilations)
+        self.layers = TypedModuleList[ConvLayer](
+            ConvLayer(config, d, causal=config.causal) for d in config.dilations
+        )
         self.norm, self.dropout = nn.LayerNorm(config.dim), Dropout(config.dropout)
 
     def forward(self, source: Source) -> Memory:
@@ -109,10 +127,15 @@ class ConvEncoder(Encoder):
         for layer in self.layers:
             x = layer(x, mask)
         states = self.norm(x)
-        return Memory(states, mask, last_state(states, mask) if self.causal else masked_mean(states, mask))
+        return Memory(
+            states, mask, last_state(states, mask) if self.causal else masked_mean(states, mask)
+        )
 
     def forward_packed(self, source: Packed) -> PackedMemory:
-        given, sides = PendingResidual(self.dropout(self.embed_tokens(source.ids))), Neighbors.of(source.offsets)
+        given, sides = (
+            PendingResidual(self.dropout(self.embed_tokens(source.ids))),
+            Neighbors.of(source.offsets),
+        )
         for layer in self.layers:
             given = layer.forward_packed(given, self.dropout, sides)
         return PackedMemory(add_norm(given, self.dropout, self.norm)[1], source.offsets)
@@ -122,7 +145,9 @@ class ConvEncoder(Encoder):
 class ConvState(DecoderState):
     """The state of a convolutional decoder, of K hypotheses for each of B sequences."""
 
-    seen: list[Float[Tensor, "rows _ W"]]  # the last inputs of each convolution, as many as it spans
+    seen: list[
+        Float[Tensor, "rows _ W"]
+    ]  # the last inputs of each convolution, as many as it spans
     memory: LayerMemories | None
     beams: int = 1
 
@@ -132,11 +157,17 @@ class ConvState(DecoderState):
         return replace(self, seen=[seen[rows] for seen in self.seen], memory=memory)
 
     def follow(self, parents: Int[Tensor, "B K"]) -> "ConvState":
-        return self if self.beams == 1 else replace(self, seen=[seen[beam_rows(parents)] for seen in self.seen])
+        return (
+            self
+            if self.beams == 1
+            else replace(self, seen=[seen[beam_rows(parents)] for seen in self.seen])
+        )
 
     def admit(self, slots: Slots, fresh: "ConvState") -> "ConvState":
         rows, memory = sequence_rows(slots, self.beams, self.seen[0].device), self.memory
-        seen = [mine.index_copy(0, rows, new) for mine, new in zip(self.seen, fresh.seen, strict=True)]
+        seen = [
+            mine.index_copy(0, rows, new) for mine, new in zip(self.seen, fresh.seen, strict=True)
+        ]
         if memory is not None and fresh.memory is not None:
             memory = memory.write(slots, fresh.memory)
         return replace(self, seen=seen, memory=memory)
@@ -147,13 +178,18 @@ class ConvDecoder(Decoder[ConvState]):
 
     extrapolates = True
 
-    def __init__(self, config: ConvConfig, embedding: Embedding, project: Projection, memory_dim: int | None) -> None:
+    def __init__(
+        self, config: ConvConfig, embedding: Embedding, project: Projection, memory_dim: int | None
+    ) -> None:
         super().__init__()
         self.embed_tokens, self.project, self.dim = embedding, project, config.dim
-        self.layers = TypedModuleList[ConvLayer](ConvLayer(config, d, causal=True) for d in config.dilations)
+        self.layers = TypedModuleList[ConvLayer](
+            ConvLayer(config, d, causal=True) for d in config.dilations
+        )
         layers = 0 if memory_dim is None else len(config.dilations)
         self.cross_attn = TypedModuleList[MultiHead](
-            MultiHead(config.dim, config.heads, source_dim=memory_dim, score=config.score) for _ in range(layers)
+            MultiHead(config.dim, config.heads, source_dim=memory_dim, score=config.score)
+            for _ in range(layers)
         )
         self.norm, self.dropout = nn.LayerNorm(config.dim), Dropout(config.dropout)
 
@@ -162,7 +198,10 @@ class ConvDecoder(Decoder[ConvState]):
         return list(self.cross_attn)
 
     def hidden(
-        self, targets: Int[Tensor, "B T"], memory: Memory | None = None, packing: Packing | None = None
+        self,
+        targets: Int[Tensor, "B T"],
+        memory: Memory | None = None,
+        packing: Packing | None = None,
     ) -> Float[Tensor, "*lead W"]:
         x = self.dropout(self.embed_tokens(targets))
         for i, layer in enumerate(self.layers):
@@ -172,10 +211,17 @@ class ConvDecoder(Decoder[ConvState]):
         normed: Tensor = self.norm(x if packing is None else packing.pack(x))
         return normed
 
-    def hidden_packed(self, targets: Packed, memory: Memory | PackedMemory | None) -> Float[Tensor, "N W"]:
+    def hidden_packed(
+        self, targets: Packed, memory: Memory | PackedMemory | None
+    ) -> Float[Tensor, "N W"]:
         assert not isinstance(memory, Memory)
-        given, sides = PendingResidual(self.dropout(self.embed_tokens(targets.ids))), Neighbors.of(targets.offsets)
-        dropout = self.dropout if memory is None else NO_DROPOUT  # cross-attention is added without dropout
+        given, sides = (
+            PendingResidual(self.dropout(self.embed_tokens(targets.ids))),
+            Neighbors.of(targets.offsets),
+        )
+        dropout = (
+            self.dropout if memory is None else NO_DROPOUT
+        )  # cross-attention is added without dropout
         for i, layer in enumerate(self.layers):
             given = layer.forward_packed(given, dropout, sides)
             if memory is not None:
@@ -183,25 +229,37 @@ class ConvDecoder(Decoder[ConvState]):
                 assert out is not None
                 x = layer.dropout.onto(x, out)
                 given = PendingResidual(
-                    x, self.cross_attn[i].forward_packed(x, targets.offsets, memory.states, memory.offsets)
+                    x,
+                    self.cross_attn[i].forward_packed(
+                        x, targets.offsets, memory.states, memory.offsets
+                    ),
                 )
         return add_norm(given, dropout, self.norm)[1]
 
-    def start(self, memory: Memory | None, *, batch: int, capacity: int = 0, beams: int = 1) -> ConvState:
+    def start(
+        self, memory: Memory | None, *, batch: int, capacity: int = 0, beams: int = 1
+    ) -> ConvState:
         """The state before the first token. Its size does not depend on `capacity`."""
         new, projected = self.project.weight.new_zeros, None
         if memory is not None:
             layers = [cross_attn.project_memory(memory.states) for cross_attn in self.cross_attn]
             projected = LayerMemories(layers, memory.mask[:, None])
-        return ConvState([new(batch * beams, layer.span, self.dim) for layer in self.layers], projected, beams)
+        return ConvState(
+            [new(batch * beams, layer.span, self.dim) for layer in self.layers], projected, beams
+        )
 
-    def step(self, tokens: Int[Tensor, " B"], state: ConvState) -> tuple[Float[Tensor, "B V"], ConvState]:
+    def step(
+        self, tokens: Int[Tensor, " B"], state: ConvState
+    ) -> tuple[Float[Tensor, "B V"], ConvState]:
         x, shifted = self.dropout(self.embed_tokens(tokens[:, None])), []
         for i, layer in enumerate(self.layers):
             x, seen = layer.step(x, state.seen[i])
             shifted.append(seen)
             if state.memory is not None:
-                queries, (memory, mask) = x.view(-1, state.beams, self.dim), (state.memory.layers[i], state.memory.mask)
+                queries, (memory, mask) = (
+                    x.view(-1, state.beams, self.dim),
+                    (state.memory.layers[i], state.memory.mask),
+                )
                 x = x + self.cross_attn[i].attend_memory(queries, memory, mask=mask).view_as(x)
         logits: Tensor = self.project(self.norm(x))[:, 0]
         return logits, replace(state, seen=shifted)

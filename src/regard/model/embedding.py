@@ -19,7 +19,9 @@ class Embedding(nn.Module):
     dropout      probability that a token's vector is zero, wherever it occurs in a batch: https://arxiv.org/abs/1512.05287
     """
 
-    def __init__(self, vocab_size: int, dim: int, *, scaled: bool = True, dropout: float = 0.0) -> None:
+    def __init__(
+        self, vocab_size: int, dim: int, *, scaled: bool = True, dropout: float = 0.0
+    ) -> None:
         super().__init__()
         self.vocab_size, self.dim = vocab_size, dim
         self.scale = sqrt(dim) if scaled else 1.0
@@ -43,11 +45,19 @@ class Projection(nn.Module):
     """
 
     def __init__(
-        self, dim: int, vocab_size: int, *, tied: Embedding | None = None, bias: bool = True, scaled: bool = False
+        self,
+        dim: int,
+        vocab_size: int,
+        *,
+        tied: Embedding | None = None,
+        bias: bool = True,
+        scaled: bool = False,
     ) -> None:
         super().__init__()
         self.scale = dim**-0.5 if scaled else 1.0
-        self.weight = nn.Parameter(torch.randn(vocab_size, dim) / sqrt(dim)) if tied is None else tied.weight
+        self.weight = (
+            nn.Parameter(torch.randn(vocab_size, dim) / sqrt(dim)) if tied is None else tied.weight
+        )
         self.bias = nn.Parameter(torch.zeros(vocab_size)) if bias else None
 
     def forward(self, states: Float[Tensor, "*lead W"]) -> Float[Tensor, "*lead V"]:

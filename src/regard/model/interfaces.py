@@ -21,7 +21,9 @@ from regard.model.memory import Memory, PackedMemory
 # Token ids with lengths, label ids (B,), pixels (B, 3, Y, X), features of a frozen backbone, several of these, or a
 # memory.
 Source = Tokens | Tensor | FeatureGrids | MultiSource | Memory
-StateType = TypeVar("StateType", bound="DecoderState")  # the shape checks of the tests do not support Self
+StateType = TypeVar(
+    "StateType", bound="DecoderState"
+)  # the shape checks of the tests do not support Self
 CarriedType = TypeVar("CarriedType", bound="CarriedState")
 
 
@@ -32,7 +34,9 @@ class AttentionModule(nn.Module, ABC):
     """A module that attends and is the `source` of the attention calls it makes, as captured by `capture_attention`."""
 
     heads: int
-    attention_kind: AttentionKind = "self"  # "cross" where it is one of a decoder's `cross_attentions`
+    attention_kind: AttentionKind = (
+        "self"  # "cross" where it is one of a decoder's `cross_attentions`
+    )
 
     @property
     @abstractmethod
@@ -112,7 +116,10 @@ class Decoder(nn.Module, ABC, Generic[StateType]):
 
     @abstractmethod
     def hidden(
-        self, targets: Int[Tensor, "B T"], memory: Memory | None = None, packing: Packing | None = None
+        self,
+        targets: Int[Tensor, "B T"],
+        memory: Memory | None = None,
+        packing: Packing | None = None,
     ) -> Float[Tensor, "*lead W"]:
         """Hidden states (B, T, W) that `project` turns into the logits of the token after each target.
 
@@ -121,17 +128,23 @@ class Decoder(nn.Module, ABC, Generic[StateType]):
         packing   compute only the tokens that it names, packed (N, W)
         """
 
-    def forward(self, targets: Int[Tensor, "B T"], memory: Memory | None = None) -> Float[Tensor, "B T V"]:
+    def forward(
+        self, targets: Int[Tensor, "B T"], memory: Memory | None = None
+    ) -> Float[Tensor, "B T V"]:
         """Logits (B, T, vocabulary) of the token after each of the `targets` (B, T)."""
         logits: Tensor = self.project(self.hidden(targets, memory))
         return logits
 
-    def hidden_packed(self, targets: Packed, memory: Memory | PackedMemory | None) -> Float[Tensor, "N W"]:
+    def hidden_packed(
+        self, targets: Packed, memory: Memory | PackedMemory | None
+    ) -> Float[Tensor, "N W"]:
         """As `hidden`, for packed `targets`: (N, W). Implemented where the config declares `packable`."""
         raise NotImplementedError(f"{type(self).__name__} does not take packed sequences")
 
     @abstractmethod
-    def start(self, memory: Memory | None, *, batch: int, capacity: int, beams: int = 1) -> StateType:
+    def start(
+        self, memory: Memory | None, *, batch: int, capacity: int, beams: int = 1
+    ) -> StateType:
         """The state before the first token.
 
         memory     that of `batch` sequences; None for a language model
@@ -141,7 +154,9 @@ class Decoder(nn.Module, ABC, Generic[StateType]):
         """
 
     @abstractmethod
-    def step(self, tokens: Int[Tensor, " BK"], state: StateType) -> tuple[Float[Tensor, "BK V"], StateType]:
+    def step(
+        self, tokens: Int[Tensor, " BK"], state: StateType
+    ) -> tuple[Float[Tensor, "BK V"], StateType]:
         """One more token of every hypothesis: logits (B · K, vocabulary) and the new state.
 
         tokens   (B · K,), the hypotheses of a sequence side by side
@@ -166,7 +181,10 @@ class StatefulDecoder(Decoder[CarriedType]):
 
     @abstractmethod
     def carry(
-        self, targets: Int[Tensor, "B T"], state: CarriedType, weights: list[Float[Tensor, "B _ S"]] | None = None
+        self,
+        targets: Int[Tensor, "B T"],
+        state: CarriedType,
+        weights: list[Float[Tensor, "B _ S"]] | None = None,
     ) -> tuple[Float[Tensor, "B T W"], CarriedType]:
         """Hidden states (B, T, W) of the next T `targets` of each sequence, and the state after them.
 
@@ -182,7 +200,9 @@ class Pool(nn.Module, ABC):
     """Reduces a memory to one vector, for a classifier."""
 
     dim: int  # of the vector
-    parts: int = 1  # equal parts of the vector, each with a classifier of its own; their logits are averaged
+    parts: int = (
+        1  # equal parts of the vector, each with a classifier of its own; their logits are averaged
+    )
 
     @abstractmethod
     def forward(self, memory: Memory) -> Float[Tensor, "B W"]:

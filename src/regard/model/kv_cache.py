@@ -8,7 +8,9 @@ from torch.nn import functional as F
 from regard.core.errors import InvalidArgument
 from regard.core.shapes import Bool, Float, Int, Tensor
 
-Slots = Int[Tensor, " n"] | slice  # indices, or consecutive slots, which need no index tensor on a GPU
+Slots = (
+    Int[Tensor, " n"] | slice
+)  # indices, or consecutive slots, which need no index tensor on a GPU
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,10 @@ class KeyValue:
     def reorder(self, index: Tensor) -> "KeyValue":
         """Keys and values whose row i is row index[i] of these. A boolean mask would select rows 0 and 1."""
         if index.dim() != 1 or index.dtype not in (torch.int64, torch.int32):
-            wanted, got = "row numbers, one-dimensional", f"{index.dtype} of shape {tuple(index.shape)}"
+            wanted, got = (
+                "row numbers, one-dimensional",
+                f"{index.dtype} of shape {tuple(index.shape)}",
+            )
             remedy = "Use mask.nonzero()[:, 0] for a boolean mask."
             raise InvalidArgument("index", wanted=wanted, got=got, remedy=remedy)
         return KeyValue(self.key.index_select(0, index), self.value.index_select(0, index))
@@ -38,7 +43,9 @@ class KeyValue:
     def write(self, rows: Slots, other: "KeyValue") -> "KeyValue":
         """Replace these rows by those of `other`, in place unless `other` is longer."""
         longer = other.key.shape[2] - self.key.shape[2]
-        key, value = (F.pad(x, (0, 0, 0, longer)) if longer > 0 else x for x in (self.key, self.value))
+        key, value = (
+            F.pad(x, (0, 0, 0, longer)) if longer > 0 else x for x in (self.key, self.value)
+        )
         key[rows, :, : other.key.shape[2]] = other.key
         value[rows, :, : other.value.shape[2]] = other.value
         return KeyValue(key, value)
@@ -56,7 +63,9 @@ class LayerMemories:
 
     def write(self, slots: Slots, new: "LayerMemories") -> "LayerMemories":
         """Replace these sequences by those of `new`."""
-        layers = [mine.write(slots, other) for mine, other in zip(self.layers, new.layers, strict=True)]
+        layers = [
+            mine.write(slots, other) for mine, other in zip(self.layers, new.layers, strict=True)
+        ]
         return LayerMemories(layers, write_masks(self.mask, slots, new.mask))
 
 
@@ -71,11 +80,15 @@ class KeyValueCache:
         """An empty cache for keys and values of this batch, heads, dims, dtype and device."""
         if capacity < 0:
             raise InvalidArgument(
-                "capacity", wanted="a count", got=str(capacity), remedy="Give the number of positions."
+                "capacity",
+                wanted="a count",
+                got=str(capacity),
+                remedy="Give the number of positions.",
             )
         self.length = 0
         self._key, self._value = (
-            tensor.new_zeros(*tensor.shape[:2], capacity, tensor.shape[3]) for tensor in (like.key, like.value)
+            tensor.new_zeros(*tensor.shape[:2], capacity, tensor.shape[3])
+            for tensor in (like.key, like.value)
         )
 
     def __len__(self) -> int:
@@ -99,15 +112,30 @@ class KeyValueCache:
         if rows[0] != rows[1] or rows[2] != rows[3]:
             wanted = f"keys and values of (batch, heads, dim) {rows[1]} and {rows[3]}, as allocated"
             got = f"{rows[0]} and {rows[2]}"
-            raise InvalidArgument("cache", wanted=wanted, got=got, remedy="Make a cache for this batch and this layer.")
+            raise InvalidArgument(
+                "cache",
+                wanted=wanted,
+                got=got,
+                remedy="Make a cache for this batch and this layer.",
+            )
         if end > self.capacity:
             wanted = f"at most {self.capacity} positions, its capacity"
-            raise InvalidArgument("cache", wanted=wanted, got=f"{end}", remedy="Make the cache with a larger capacity.")
+            raise InvalidArgument(
+                "cache",
+                wanted=wanted,
+                got=f"{end}",
+                remedy="Make the cache with a larger capacity.",
+            )
         if torch.is_grad_enabled() and (new.key.requires_grad or new.value.requires_grad):
             wanted = "keys and values without gradient: the cache overwrites its memory"
             remedy = "Step under torch.no_grad(); train with the whole sequence at once."
-            raise InvalidArgument("cache", wanted=wanted, got="keys or values that require gradient", remedy=remedy)
-        self._key[:, :, self.length : end], self._value[:, :, self.length : end] = new.key, new.value
+            raise InvalidArgument(
+                "cache", wanted=wanted, got="keys or values that require gradient", remedy=remedy
+            )
+        self._key[:, :, self.length : end], self._value[:, :, self.length : end] = (
+            new.key,
+            new.value,
+        )
         self.length = end
 
     def write(self, rows: Slots, new: KeyValue, stride: int) -> None:

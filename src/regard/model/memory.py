@@ -40,7 +40,9 @@ class Memory:
 
     def reorder(self, index: Int[Tensor, " beams"]) -> "Memory":
         """The memory whose sequence i is sequence index[i] of this one."""
-        return Memory(self.states[index], self.mask[index], self.summary[index], self.grid, self.cls_tokens)
+        return Memory(
+            self.states[index], self.mask[index], self.summary[index], self.grid, self.cls_tokens
+        )
 
     def first(self, count: int) -> "Memory":
         """A copy of the first `count` sequences."""
@@ -52,16 +54,24 @@ class Memory:
         """The memories of several batches, `parts`, as that of one, padded to the longest."""
         length, first = max(part.states.shape[1] for part in parts), parts[0]
         padding = [length - part.states.shape[1] for part in parts]
-        states = torch.cat([F.pad(part.states, (0, 0, 0, more)) for part, more in zip(parts, padding, strict=True)])
-        mask = torch.cat([F.pad(part.mask, (0, more)) for part, more in zip(parts, padding, strict=True)])
-        return Memory(states, mask, torch.cat([part.summary for part in parts]), first.grid, first.cls_tokens)
+        states = torch.cat(
+            [F.pad(part.states, (0, 0, 0, more)) for part, more in zip(parts, padding, strict=True)]
+        )
+        mask = torch.cat(
+            [F.pad(part.mask, (0, more)) for part, more in zip(parts, padding, strict=True)]
+        )
+        return Memory(
+            states, mask, torch.cat([part.summary for part in parts]), first.grid, first.cls_tokens
+        )
 
     def empty(self, batch: int, length: int) -> "Memory":
         """A memory (batch, length) of this dtype and device in which everything is masked."""
         new = self.states.new_zeros
         mask = new(batch, length, dtype=torch.bool)
         summary = self.summary.new_zeros(batch, self.summary.shape[1])
-        return Memory(new(batch, length, self.states.shape[2]), mask, summary, self.grid, self.cls_tokens)
+        return Memory(
+            new(batch, length, self.states.shape[2]), mask, summary, self.grid, self.cls_tokens
+        )
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,11 @@ from regard.kernels.layers.linear_fp8 import MULTIPLE
 from regard.model.part_config import DecoderConfig, EncoderConfig, PoolConfig, Reads
 
 ConfigType = TypeVar("ConfigType", bound=Config)
-SIZES = ("vocab_size", "source_vocab_size", "num_labels")  # options that a recipe takes from its data
+SIZES = (
+    "vocab_size",
+    "source_vocab_size",
+    "num_labels",
+)  # options that a recipe takes from its data
 
 
 @dataclass(frozen=True)
@@ -29,24 +33,35 @@ def config_of(part: Part[ConfigType] | None) -> ConfigType | None:
 class ModelOptions(Config):
     """The keys of a model table beside its parts."""
 
-    vocab_size: Count | None = doc(None, "tokens that the decoder or the masked-language-model head predicts")
+    vocab_size: Count | None = doc(
+        None, "tokens that the decoder or the masked-language-model head predicts"
+    )
     source_vocab_size: Count | tuple[Count, ...] | None = doc(
-        None, "tokens or labels that the encoder reads; of several encoders of these, a list; left out: vocab_size"
+        None,
+        "tokens or labels that the encoder reads; of several encoders of these, a list; left out: vocab_size",
     )
     num_labels: Count | None = doc(None, "classes of a pool's classifier")
-    head: Literal["mlm"] | None = doc(None, "masked language modeling, by an encoder alone", arxiv="1810.04805")
+    head: Literal["mlm"] | None = doc(
+        None, "masked language modeling, by an encoder alone", arxiv="1810.04805"
+    )
     tie_embeddings: Literal["none", "target", "all"] = doc(
         "target",
         "embeddings that share a matrix with the output layer: those of the decoder, or of the encoder as well",
         arxiv="1608.05859",
     )
-    scale_embeddings: bool = doc(True, "multiply embeddings by the square root of their dimension", arxiv="1706.03762")
+    scale_embeddings: bool = doc(
+        True, "multiply embeddings by the square root of their dimension", arxiv="1706.03762"
+    )
     embedding_dropout: Probability = doc(
-        0.0, "dropout of whole tokens: of their embeddings, wherever they occur in a batch", arxiv="1512.05287"
+        0.0,
+        "dropout of whole tokens: of their embeddings, wherever they occur in a batch",
+        arxiv="1512.05287",
     )
     output_bias: bool = doc(True, "a bias for each token in the output layer")
     scale_logits: bool = doc(
-        False, "divide the states before the output layer by the square root of their dimension", arxiv="1910.10683"
+        False,
+        "divide the states before the output layer by the square root of their dimension",
+        arxiv="1910.10683",
     )
 
 
@@ -74,7 +89,9 @@ class ModelConfig:
         """The size of each encoder's vocabulary; None for images, and where it is not known yet."""
         given = self.options.source_vocab_size
         embeds = [reads != "image" for reads in self.reads]
-        sizes = iter(given if isinstance(given, tuple) else [given or self.options.vocab_size] * sum(embeds))
+        sizes = iter(
+            given if isinstance(given, tuple) else [given or self.options.vocab_size] * sum(embeds)
+        )
         return [next(sizes) if each else None for each in embeds]
 
     @property
@@ -114,7 +131,11 @@ class ModelConfig:
 
     def not_shardable(self) -> str | None:
         """The settings with which FSDP cannot shard it; None where it can."""
-        unshardable = (f"model.{role}.kind = {part.kind!r}" for role, part in self.parts() if not part.config.shardable)
+        unshardable = (
+            f"model.{role}.kind = {part.kind!r}"
+            for role, part in self.parts()
+            if not part.config.shardable
+        )
         has_blocks = any(part.config.has_blocks for _, part in self.parts())
         return next(unshardable, None if has_blocks else self._kinds())
 
@@ -122,7 +143,12 @@ class ModelConfig:
         """What prevents the linear layers of its Transformer blocks from multiplying in float8."""
         parts = [(role, part.config, part.config.block_dims()) for role, part in self.parts()]
         if not any(dims for _, _, dims in parts):
-            yield Problem("train.precision", f"'bfloat16' with {self._kinds()}", "'float8'", "It has no such layers.")
+            yield Problem(
+                "train.precision",
+                f"'bfloat16' with {self._kinds()}",
+                "'float8'",
+                "It has no such layers.",
+            )
         attended = self.decoder is not None and bool(self.decoder.config.block_dims())
         for role, config, dims in parts:
             if attended and role != "decoder" and config.states_dim == self.memory_dim:
@@ -141,7 +167,11 @@ class ModelConfig:
     @property
     def encoder_names(self) -> list[str]:
         """The table of each encoder."""
-        return ["encoder"] if "encoder" in self.table else [f"encoders.{i + 1}" for i in range(len(self.encoders))]
+        return (
+            ["encoder"]
+            if "encoder" in self.table
+            else [f"encoders.{i + 1}" for i in range(len(self.encoders))]
+        )
 
     def parts(self) -> Iterator[tuple[str, Part[EncoderConfig] | Part[DecoderConfig]]]:
         """Encoders and decoder, each with its table."""
@@ -155,15 +185,27 @@ class ModelConfig:
 
 def conflicts(model: ModelConfig, *, sized: bool) -> Iterator[Problem]:
     """What is wrong between parts that are each valid. Unless `sized`, the data will give the sizes of vocabularies."""
-    encoders, decoder, options = [part.config for part in model.encoders], config_of(model.decoder), model.options
+    encoders, decoder, options = (
+        [part.config for part in model.encoders],
+        config_of(model.decoder),
+        model.options,
+    )
     pool = config_of(model.pool)
-    outputs = [name for name, there in (("decoder", decoder), ("pool", pool), ("head", options.head)) if there]
+    outputs = [
+        name
+        for name, there in (("decoder", decoder), ("pool", pool), ("head", options.head))
+        if there
+    ]
     if len(outputs) != 1:
         got = ", ".join(outputs) or "none"
-        yield Problem("model", "one of decoder, pool and head", got, "It determines what the model predicts.")
+        yield Problem(
+            "model", "one of decoder, pool and head", got, "It determines what the model predicts."
+        )
     for output in ("pool", "head"):
         if output in outputs and not encoders:
-            yield Problem(f"model.{output}", "an encoder for it to read", "none", "Add [model.encoder].")
+            yield Problem(
+                f"model.{output}", "an encoder for it to read", "none", "Add [model.encoder]."
+            )
     if sized:
         yield from _missing_sizes(model)
     if options.head and encoders:
@@ -174,9 +216,15 @@ def conflicts(model: ModelConfig, *, sized: bool) -> Iterator[Problem]:
             yield from (problem.under("model.encoder") for problem in encoder.mlm_conflicts())
     if model.memory_dim is not None:
         if decoder is not None:
-            yield from (problem.under("model.decoder") for problem in decoder.memory_conflicts(model.memory_dim))
+            yield from (
+                problem.under("model.decoder")
+                for problem in decoder.memory_conflicts(model.memory_dim)
+            )
         if pool is not None:
-            found = (*pool.memory_conflicts(model.memory_dim), *pool.encoder_conflicts(encoders[0].cls_tokens))
+            found = (
+                *pool.memory_conflicts(model.memory_dim),
+                *pool.encoder_conflicts(encoders[0].cls_tokens),
+            )
             yield from (problem.under("model.pool") for problem in found)
     if options.tie_embeddings == "all":
         yield from _tie_conflicts(model, decoder)
@@ -206,11 +254,16 @@ def _tie_conflicts(model: ModelConfig, decoder: DecoderConfig | None) -> Iterato
         wanted = "'target' or 'none' unless tokens become tokens"
         yield Problem("model.tie_embeddings", wanted, "'all'", "There is nothing to share.")
         return
-    for name, part, size in zip(model.encoder_names, model.encoders, model.source_vocab_sizes(), strict=True):
+    for name, part, size in zip(
+        model.encoder_names, model.encoders, model.source_vocab_sizes(), strict=True
+    ):
         if part.config.reads != "tokens":
             continue
         if size != model.options.vocab_size:
-            wanted, got = "one vocabulary for tie_embeddings = 'all'", f"{size} and {model.options.vocab_size}"
+            wanted, got = (
+                "one vocabulary for tie_embeddings = 'all'",
+                f"{size} and {model.options.vocab_size}",
+            )
             yield Problem("model.source_vocab_size", wanted, got, "Leave it out.")
         if part.config.states_dim != decoder.states_dim:
             got = f"{part.config.states_dim} and {decoder.states_dim}"
@@ -231,7 +284,9 @@ def _unused(model: ModelConfig) -> Iterator[Problem]:
     if not embeds:
         unused.append(("source_vocab_size", "no tokens or labels are read"))
     if decoder is None and not embeds:
-        unused += [(key, "nothing is embedded") for key in ("scale_embeddings", "embedding_dropout")]
+        unused += [
+            (key, "nothing is embedded") for key in ("scale_embeddings", "embedding_dropout")
+        ]
     for name, part in zip(model.encoder_names, model.encoders, strict=True):
         unused += [(f"{name}.{key}", why) for key, why in part.config.unused_as_encoder(decoder)]
     if decoder is not None:
@@ -243,4 +298,6 @@ def _unused(model: ModelConfig) -> Iterator[Problem]:
         for parent in parents:
             table = table[int(parent) - 1] if parent.isdigit() else table[parent]
         if key in table:
-            yield Problem(f"model.{path}", f"nothing here: {why}", repr(table[key]), "Leave it out.")
+            yield Problem(
+                f"model.{path}", f"nothing here: {why}", repr(table[key]), "Leave it out."
+            )

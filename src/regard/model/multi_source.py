@@ -30,7 +30,8 @@ class MultiSourceEncoder(Encoder):
         self.dim, self.cls_tokens = max(encoder.dim for encoder in encoders), encoders[0].cls_tokens
         self.encoders = TypedModuleList[Encoder](encoders)
         self.projections = nn.ModuleList(
-            nn.Identity() if encoder.dim == self.dim else nn.Linear(encoder.dim, self.dim) for encoder in encoders
+            nn.Identity() if encoder.dim == self.dim else nn.Linear(encoder.dim, self.dim)
+            for encoder in encoders
         )
 
     def forward(self, source: Source) -> Memory:
@@ -38,15 +39,23 @@ class MultiSourceEncoder(Encoder):
         parts = zip(self.encoders, source.parts, strict=True)
         memories: list[Memory] = [encoder(part) for encoder, part in parts]
         projected = list(zip(self.projections, memories, strict=True))
-        states = torch.cat([project(memory.states) for project, memory in projected], 1)  # (B, S, W)
+        states = torch.cat(
+            [project(memory.states) for project, memory in projected], 1
+        )  # (B, S, W)
         mask = torch.cat([memory.mask for memory in memories], 1)
         summary = torch.stack([project(memory.summary) for project, memory in projected]).mean(0)
         batch, length = mask.shape
         # Padding after the states of all sources. ONNX has no stable sort.
-        place = torch.where(mask, mask.cumsum(1), mask.sum(1, keepdim=True) + (~mask).cumsum(1)) - 1  # (B, S)
-        order = torch.zeros_like(place).scatter(1, place, torch.arange(length, device=mask.device).expand_as(place))
+        place = (
+            torch.where(mask, mask.cumsum(1), mask.sum(1, keepdim=True) + (~mask).cumsum(1)) - 1
+        )  # (B, S)
+        order = torch.zeros_like(place).scatter(
+            1, place, torch.arange(length, device=mask.device).expand_as(place)
+        )
         rows = torch.arange(batch, device=mask.device)[:, None] * length + order
         packing = Packing(rows.flatten(), batch, length)
         states = packing.pack(states).unflatten(0, (batch, length))  # type: ignore[no-untyped-call]
-        spans = tuple(SourceSpan(memory.mask.sum(1), memory.grid, memory.cls_tokens) for memory in memories)
+        spans = tuple(
+            SourceSpan(memory.mask.sum(1), memory.grid, memory.cls_tokens) for memory in memories
+        )
         return Memory(states, mask.gather(1, order), summary, None, self.cls_tokens, spans)

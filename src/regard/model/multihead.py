@@ -70,10 +70,14 @@ class MultiHead(AttentionModule):
         if not SCORES[score].content_based and (rotary is not None or qk_norm):
             wanted = "a score that depends on queries and keys, for rotary or qk_norm"
             got = f"{score!r}, which depends on neither"
-            raise InvalidArgument("score", wanted=wanted, got=got, remedy="Leave out rotary and qk_norm.")
+            raise InvalidArgument(
+                "score", wanted=wanted, got=got, remedy="Leave out rotary and qk_norm."
+            )
         if rotary is not None and rotary.dim != head_dim:
             wanted, got = f"positions for heads of dim {head_dim}", f"Rotary({rotary.dim})"
-            raise InvalidArgument("rotary", wanted=wanted, got=got, remedy=f"Use Rotary({head_dim}).")
+            raise InvalidArgument(
+                "rotary", wanted=wanted, got=got, remedy=f"Use Rotary({head_dim})."
+            )
         source_dim = dim if source_dim is None else source_dim
         self.dim, self.heads, self.kv_heads, self.head_dim = dim, heads, kv_heads, head_dim
         self.source_dim, self.dropout = source_dim, dropout
@@ -117,14 +121,18 @@ class MultiHead(AttentionModule):
         if packing is None:
             self._check_input("x", x, self.dim)
         if source is None:
-            query, key, value = self._project(x, self.q_proj, self.k_proj, self.v_proj, packing=packing)
+            query, key, value = self._project(
+                x, self.q_proj, self.k_proj, self.v_proj, packing=packing
+            )
             memory = self._key_value(key, value)
         elif self.rotary is None:
             query, memory = self._query(x, packing), self.project_memory(source)
         else:
             wanted = "none: rotary positions are distances within one sequence"
             got = f"a second sequence of shape {tuple(source.shape)}"
-            raise InvalidArgument("source", wanted=wanted, got=got, remedy="Leave rotary=None for cross-attention.")
+            raise InvalidArgument(
+                "source", wanted=wanted, got=got, remedy="Leave rotary=None for cross-attention."
+            )
         return self._attend(query, memory, mask, causal, window, bias, packing=packing)
 
     def forward_packed(
@@ -150,29 +158,50 @@ class MultiHead(AttentionModule):
         if not (self.score.packable and varlen.supports(score_function)):
             wanted = "a score that declares packable, for packed sequences"
             remedy = "Use padded sequences, or 'dot', 'scaled_dot' or 'bilinear'."
-            raise InvalidArgument("score", wanted=wanted, got=type(self.score).__name__, remedy=remedy)
+            raise InvalidArgument(
+                "score", wanted=wanted, got=type(self.score).__name__, remedy=remedy
+            )
         assert isinstance(score_function, DotScoreFunction)
         dropout = self.dropout if self.training else 0.0
-        window = None if window is not None and window >= offsets.max_length - 1 else window  # kernels have none
-        layout = HeadLayout(self.heads, self.kv_heads, self.head_dim, score_function.scale, causal, dropout, window)
+        window = (
+            None if window is not None and window >= offsets.max_length - 1 else window
+        )  # kernels have none
+        layout = HeadLayout(
+            self.heads, self.kv_heads, self.head_dim, score_function.scale, causal, dropout, window
+        )
         source = x if source is None else source
         if self.rotary is None and self.q_norm is None and type(self.score) in (Dot, ScaledDot):
             joined = x is source  # queries, keys and values in one product
-            query = self._fused_product(x, self.q_proj, *((self.k_proj, self.v_proj) if joined else ()))
+            query = self._fused_product(
+                x, self.q_proj, *((self.k_proj, self.v_proj) if joined else ())
+            )
             kv = None if joined else self._fused_product(source, self.k_proj, self.v_proj)
         else:
             query, kv = self._packed_query_kv(x, source, offsets.positions)
-        spec = PackedAttentionSpec(layout, query, kv, offsets, offsets if source_offsets is None else source_offsets)
+        spec = PackedAttentionSpec(
+            layout, query, kv, offsets, offsets if source_offsets is None else source_offsets
+        )
         return self.linear(attend_packed(spec, self), self.out_proj.weight, self.out_proj.bias)
 
-    def _packed_query_kv(self, x: Tensor, source: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    def _packed_query_kv(
+        self, x: Tensor, source: Tensor, positions: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Queries (N, H · D), and keys and values side by side (M, 2 · G · D), after norm, rotation and score."""
-        query, (key, value) = self._fused_product(x, self.q_proj), self._project(source, self.k_proj, self.v_proj)
-        query, key = _split(query[None], self.heads), _split(key[None], self.kv_heads)  # (1, H, N, D)
+        query, (key, value) = (
+            self._fused_product(x, self.q_proj),
+            self._project(source, self.k_proj, self.v_proj),
+        )
+        query, key = (
+            _split(query[None], self.heads),
+            _split(key[None], self.kv_heads),
+        )  # (1, H, N, D)
         query, key = _normalized(query, self.q_norm), _normalized(key, self.k_norm)
         if self.rotary is not None:
             query, key = self.rotary(query, positions), self.rotary(key, positions)
-        query, key = (x.transpose(1, 2).flatten(2)[0] for x in (self.score.queries(query), self.score.keys(key)))
+        query, key = (
+            x.transpose(1, 2).flatten(2)[0]
+            for x in (self.score.queries(query), self.score.keys(key))
+        )
         return query, torch.cat((key, value), -1)
 
     def project_memory(self, source: Tensor, packing: Packing | None = None) -> KeyValue:
@@ -182,7 +211,12 @@ class MultiHead(AttentionModule):
         return self._key_value(*self._project(source, self.k_proj, self.v_proj, packing=packing))
 
     def attend_memory(
-        self, x: Tensor, memory: KeyValue, *, mask: Tensor | None = None, packing: Packing | None = None
+        self,
+        x: Tensor,
+        memory: KeyValue,
+        *,
+        mask: Tensor | None = None,
+        packing: Packing | None = None,
     ) -> Tensor:
         """Attend from x (B, N, dim) to keys and values that `project_memory` computed.
 
@@ -216,8 +250,14 @@ class MultiHead(AttentionModule):
         visible    (B, N, cached + N), for N hypotheses at one `position`: what each attends to, instead of causality
         """
         length, positions = cache.length, None
-        if self.rotary is not None and visible is None and (position is None or isinstance(position, int)):
-            positions = _positions(length if position is None else position, x.shape[1], None, x.device)
+        if (
+            self.rotary is not None
+            and visible is None
+            and (position is None or isinstance(position, int))
+        ):
+            positions = _positions(
+                length if position is None else position, x.shape[1], None, x.device
+            )
         elif self.rotary is not None:
             positions = _positions(length, x.shape[1], position, x.device)
         self._check_input("source", x, self.source_dim)
@@ -225,7 +265,9 @@ class MultiHead(AttentionModule):
         try:
             self._check_input("x", x, self.dim)
             causal = visible is None
-            return self._attend(self.q_proj(x), cache.filled, visible, causal, window, bias, positions=positions)
+            return self._attend(
+                self.q_proj(x), cache.filled, visible, causal, window, bias, positions=positions
+            )
         except BaseException:
             cache.length = length  # the step can be repeated
             raise
@@ -239,7 +281,10 @@ class MultiHead(AttentionModule):
         """Keys and values by head from their projections (B, M, G · D); positions count from 0 by default."""
         key = _normalized(_split(key, self.kv_heads), self.k_norm)  # (B, G, M, D)
         if self.rotary is not None:
-            key = self.rotary(key, _positions(0, key.shape[2], None, key.device) if positions is None else positions)
+            key = self.rotary(
+                key,
+                _positions(0, key.shape[2], None, key.device) if positions is None else positions,
+            )
         return KeyValue(self.score.keys(key), _split(value, self.kv_heads))
 
     def _attend(
@@ -257,20 +302,28 @@ class MultiHead(AttentionModule):
         """Attention of projected queries (B, N, H · D) and the output projection: the path of all padded entries."""
         batch, n, m = query.shape[0], query.shape[1], memory.key.shape[2]
         expected = (batch, self.kv_heads, m)
-        if not memory.key.shape[:3] == memory.value.shape[:3] == expected or memory.value.shape[3] != self.head_dim:
+        if (
+            not memory.key.shape[:3] == memory.value.shape[:3] == expected
+            or memory.value.shape[3] != self.head_dim
+        ):
             wanted = f"keys and values of (batch, heads, positions) {expected}, from this layer's project_memory"
             got = f"{tuple(memory.key.shape)} and {tuple(memory.value.shape)}"
             remedy = "Queries and source are one batch: repeat or reorder the memory to match."
             raise InvalidArgument("memory", wanted=wanted, got=got, remedy=remedy)
         query = _normalized(_split(query, self.heads), self.q_norm)  # (B, H, N, D)
         if self.rotary is not None:
-            query = self.rotary(query, _positions(m - n, n, None, query.device) if positions is None else positions)
+            query = self.rotary(
+                query, _positions(m - n, n, None, query.device) if positions is None else positions
+            )
         shape = (batch, self.heads, n, m)
         if mask is not None:
             mask = _head_axis(mask)
             check_mask(mask, shape, query.device)
         query = self.score.queries(query)
-        score_function, visible = self.score.score_function(query.shape[-1]), attention_mask(mask, causal, window)
+        score_function, visible = (
+            self.score.score_function(query.shape[-1]),
+            attention_mask(mask, causal, window),
+        )
         bias = None if bias is None else fold_bias(bias, shape, query, shape[:2])
         spec = AttentionSpec(score_function, query, memory.key, visible, bias)
         dropout = self.dropout if self.training else 0.0
@@ -279,9 +332,14 @@ class MultiHead(AttentionModule):
         joined = joined if packing is None else packing.pack(joined)
         return self.linear(joined, self.out_proj.weight, self.out_proj.bias)
 
-    def _project(self, x: Tensor, *projections: nn.Linear, packing: Packing | None = None) -> tuple[Tensor, ...]:
+    def _project(
+        self, x: Tensor, *projections: nn.Linear, packing: Packing | None = None
+    ) -> tuple[Tensor, ...]:
         """Several projections of one input, computed as one product; padded where the input is packed."""
-        projected, dims = self._fused_product(x, *projections), [projection.out_features for projection in projections]
+        projected, dims = (
+            self._fused_product(x, *projections),
+            [projection.out_features for projection in projections],
+        )
         return torch.split(projected if packing is None else packing.unpack(projected), dims, -1)
 
     def _fused_product(self, x: Tensor, *projections: nn.Linear) -> Tensor:
@@ -290,18 +348,26 @@ class MultiHead(AttentionModule):
             return self.linear(x, projections[0].weight, projections[0].bias)
         weight = _joined([projection.weight for projection in projections])
         biased = projections[0].bias is not None
-        return self.linear(x, weight, _joined([projection.bias for projection in projections]) if biased else None)
+        return self.linear(
+            x, weight, _joined([projection.bias for projection in projections]) if biased else None
+        )
 
     def _check_input(self, argument: str, x: Tensor, dim: int) -> None:
         weight = self.out_proj.weight
         if not isinstance(x, Tensor) or x.dim() != 3 or x.shape[2] != dim:
             got = f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else repr(x)
             remedy = "Batch comes first; a single sequence goes in as x[None]."
-            raise InvalidArgument(argument, wanted=f"(batch, positions, {dim})", got=got, remedy=remedy)
-        if x.device != weight.device or (x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type)):
+            raise InvalidArgument(
+                argument, wanted=f"(batch, positions, {dim})", got=got, remedy=remedy
+            )
+        if x.device != weight.device or (
+            x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type)
+        ):
             wanted = f"{weight.dtype} on {weight.device}, as the layer"
             remedy = "Convert one to the other, or run under torch.autocast."
-            raise InvalidArgument(argument, wanted=wanted, got=f"{x.dtype} on {x.device}", remedy=remedy)
+            raise InvalidArgument(
+                argument, wanted=wanted, got=f"{x.dtype} on {x.device}", remedy=remedy
+            )
 
     def extra_repr(self) -> str:
         grouped = "" if self.kv_heads == self.heads else f", kv_heads={self.kv_heads}"
@@ -322,11 +388,17 @@ def _positions(
 def _joined(parts: list[Tensor]) -> Tensor:
     """Weights side by side; without a copy where they are parts of one tensor in this order, and are not trained."""
     first, rows = parts[0], sum(map(len, parts))
-    plain = type(first) is nn.Parameter and not torch.compiler.is_compiling()  # with memory that may be asked for
+    plain = (
+        type(first) is nn.Parameter and not torch.compiler.is_compiling()
+    )  # with memory that may be asked for
     if plain and not first.requires_grad and first.is_contiguous():
         offset, storage = first.storage_offset(), first.untyped_storage().data_ptr()
         for x in parts:
-            if x.requires_grad or x.storage_offset() != offset or x.untyped_storage().data_ptr() != storage:
+            if (
+                x.requires_grad
+                or x.storage_offset() != offset
+                or x.untyped_storage().data_ptr() != storage
+            ):
                 break
             offset += x.numel()
         else:
@@ -353,16 +425,26 @@ def _head_axis(mask: Tensor) -> Tensor:
     raise InvalidArgument("mask", wanted=wanted, got=f"shape {tuple(mask.shape)}", remedy=remedy)
 
 
-def _check(dim: int, heads: int, kv_heads: int, head_dim: int | None, score: str, dropout: float) -> None:
+def _check(
+    dim: int, heads: int, kv_heads: int, head_dim: int | None, score: str, dropout: float
+) -> None:
     if min(dim, heads, kv_heads, 1 if head_dim is None else head_dim) < 1:
         got, remedy = f"{dim}, {heads}, {kv_heads}, {head_dim}", "One head is ordinary attention."
-        raise InvalidArgument("dim, heads, kv_heads, head_dim", wanted="numbers of at least 1", got=got, remedy=remedy)
+        raise InvalidArgument(
+            "dim, heads, kv_heads, head_dim", wanted="numbers of at least 1", got=got, remedy=remedy
+        )
     if head_dim is None and dim % heads:
         divisors = [h for h in range(1, dim + 1) if dim % h == 0]
         remedy = f"The nearest is {min(divisors, key=lambda h: abs(h - heads))}; or give head_dim."
-        raise InvalidArgument("heads", wanted=f"a divisor of the dim {dim}", got=str(heads), remedy=remedy)
+        raise InvalidArgument(
+            "heads", wanted=f"a divisor of the dim {dim}", got=str(heads), remedy=remedy
+        )
     if heads % kv_heads:
-        remedy = "1 shares one head of keys and values among all queries; leave it out to share none."
-        raise InvalidArgument("kv_heads", wanted=f"a divisor of heads = {heads}", got=str(kv_heads), remedy=remedy)
+        remedy = (
+            "1 shares one head of keys and values among all queries; leave it out to share none."
+        )
+        raise InvalidArgument(
+            "kv_heads", wanted=f"a divisor of heads = {heads}", got=str(kv_heads), remedy=remedy
+        )
     SCORES[score]  # refuses an unknown name
     check_dropout(dropout)

@@ -26,7 +26,9 @@ class PartConfig(Config):
     """Base of the configurations of encoders and decoders."""
 
     packable: ClassVar[bool] = False  # takes packed sequences: `forward_packed`, `hidden_packed`
-    packed_memory: ClassVar[bool] = True  # with packed sequences, the memory is a PackedMemory, else a padded one
+    packed_memory: ClassVar[bool] = (
+        True  # with packed sequences, the memory is a PackedMemory, else a padded one
+    )
     shardable: ClassVar[bool] = False  # may be part of a model that FSDP shards
     has_blocks: ClassVar[bool] = False  # holds Transformer blocks, the units that FSDP shards
 
@@ -74,7 +76,9 @@ class EncoderConfig(PartConfig):
     def mlm_conflicts(self) -> Iterator[Problem]:
         """What prevents a masked-language-model head: states must depend on both sides of a token."""
         if getattr(self, "causal", False):
-            yield Problem("causal", "false for a masked-token head", "true", "A state must see both sides.")
+            yield Problem(
+                "causal", "false for a masked-token head", "true", "A state must see both sides."
+            )
 
     def image_conflicts(self, size: int) -> Iterator[Problem]:
         """What prevents reading images of this height and width."""

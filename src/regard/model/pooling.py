@@ -25,13 +25,20 @@ class AttentionPoolConfig(PoolConfig):
 
     def memory_conflicts(self, memory_dim: int) -> Iterator[Problem]:
         if memory_dim % self.heads:
-            yield Problem("heads", f"a divisor of the encoder's dim = {memory_dim}", str(self.heads), "Change one.")
+            yield Problem(
+                "heads",
+                f"a divisor of the encoder's dim = {memory_dim}",
+                str(self.heads),
+                "Change one.",
+            )
 
 
 @dataclass(frozen=True)
 class FirstPoolConfig(PoolConfig):
     projection: Literal["none", "tanh", "relu"] = doc(
-        "none", "activation of a linear layer after the pool; none: no such layer", arxiv="1810.04805"
+        "none",
+        "activation of a linear layer after the pool; none: no such layer",
+        arxiv="1810.04805",
     )
     distillation_head: bool = doc(
         False,
@@ -41,12 +48,19 @@ class FirstPoolConfig(PoolConfig):
 
     def conflicts(self) -> Iterator[Problem]:
         if self.distillation_head and self.projection != "none":
-            yield Problem("projection", "'none' with a distillation_head", repr(self.projection), "Leave it out.")
+            yield Problem(
+                "projection",
+                "'none' with a distillation_head",
+                repr(self.projection),
+                "Leave it out.",
+            )
 
     def encoder_conflicts(self, cls_tokens: int) -> Iterator[Problem]:
         if self.distillation_head and cls_tokens < 2:
             remedy = "Set distillation_token in a vit encoder."
-            yield Problem("distillation_head", "an encoder with a distillation_token", "none", remedy)
+            yield Problem(
+                "distillation_head", "an encoder with a distillation_token", "none", remedy
+            )
 
 
 class _StatePool(Pool):

@@ -41,8 +41,12 @@ class Positions(nn.Module):
 
     packable: ClassVar[bool] = True  # whether packed attention supports it
     limited: ClassVar[bool] = False  # whether there is a last position
-    extrapolates: ClassVar[bool] = False  # whether it is made for longer sequences than those of training
-    multiple_of: ClassVar[int] = 1  # what the dim (of the model, or of a head for `Rotary`) must be a multiple of
+    extrapolates: ClassVar[bool] = (
+        False  # whether it is made for longer sequences than those of training
+    )
+    multiple_of: ClassVar[int] = (
+        1  # what the dim (of the model, or of a head for `Rotary`) must be a multiple of
+    )
 
 
 class PositionEncoding(Positions, ABC):
@@ -118,7 +122,9 @@ class Learned(PositionEncoding):
         return cls(options.dim, options.max_positions, options.position_offset)
 
     def forward(self, positions: Int[Tensor, "*lead S"]) -> Float[Tensor, "*lead S W"]:
-        return nn.functional.embedding(positions + self.offset if self.offset else positions, self.table)
+        return nn.functional.embedding(
+            positions + self.offset if self.offset else positions, self.table
+        )
 
 
 class SinusoidalGrid(nn.Module):
@@ -129,7 +135,9 @@ class SinusoidalGrid(nn.Module):
         _check_multiple(dim, 4, "Rows and columns get sines and cosines each.")
         self.dim, self.axis = dim, Sinusoidal(dim // 2, base)
 
-    def forward(self, rows: int, columns: int, device: torch.device | None = None) -> Float[Tensor, "S W"]:
+    def forward(
+        self, rows: int, columns: int, device: torch.device | None = None
+    ) -> Float[Tensor, "S W"]:
         """The vectors of all regions, row by row."""
         down = self.axis(torch.arange(rows, device=device))[:, None].expand(-1, columns, -1)
         across = self.axis(torch.arange(columns, device=device))[None].expand(rows, -1, -1)
@@ -143,7 +151,9 @@ class Add(nn.Module):
         super().__init__()
         self.positions = positions
 
-    def forward(self, x: Float[Tensor, "*lead S W"], start: Start = 0) -> Float[Tensor, "*lead S W"]:
+    def forward(
+        self, x: Float[Tensor, "*lead S W"], start: Start = 0
+    ) -> Float[Tensor, "*lead S W"]:
         """Add the encoding of its positions to x (..., S, dim).
 
         start   the position of the first token, of all sequences or of each; positions of all tokens; or packed offsets
@@ -151,7 +161,12 @@ class Add(nn.Module):
         if x.shape[-1] != self.positions.dim:
             wanted = f"dim {self.positions.dim}, that of the positions added to it"
             remedy = "Build the positions with the dim of the input, or use Concatenate."
-            raise InvalidArgument("x", wanted=wanted, got=f"dim {x.shape[-1]} in shape {tuple(x.shape)}", remedy=remedy)
+            raise InvalidArgument(
+                "x",
+                wanted=wanted,
+                got=f"dim {x.shape[-1]} in shape {tuple(x.shape)}",
+                remedy=remedy,
+            )
         return x + _encode(self.positions, x, start)
 
 
@@ -162,7 +177,9 @@ class Concatenate(nn.Module):
         super().__init__()
         self.positions = positions
 
-    def forward(self, x: Float[Tensor, "*lead S W"], start: Start = 0) -> Float[Tensor, "*lead S V"]:
+    def forward(
+        self, x: Float[Tensor, "*lead S W"], start: Start = 0
+    ) -> Float[Tensor, "*lead S V"]:
         """Concatenate x (..., S, dim) and the encoding of its positions.
 
         start   the position of the first token, of all sequences or of each; positions of all tokens; or packed offsets
@@ -193,7 +210,9 @@ class Rotary(Positions):
         """A rotation for heads of `options.head_dim`, with `options.rotary_base`."""
         return cls(options.head_dim, options.rotary_base)
 
-    def forward(self, x: Float[Tensor, "*lead S D"], positions: Int[Tensor, "*#lead S"]) -> Float[Tensor, "*lead S D"]:
+    def forward(
+        self, x: Float[Tensor, "*lead S D"], positions: Int[Tensor, "*#lead S"]
+    ) -> Float[Tensor, "*lead S D"]:
         """Rotate x (..., S, dim) by the angles of the `positions` (..., S)."""
         if x.shape[-1] != self.dim:
             wanted = f"heads of dim {self.dim}, for which these positions were built"
@@ -216,10 +235,14 @@ class Alibi(PositionBias):
     def __init__(self, heads: int) -> None:
         super().__init__()
         if heads < 1:
-            raise InvalidArgument("heads", wanted="at least 1", got=str(heads), remedy="Each head has a slope.")
+            raise InvalidArgument(
+                "heads", wanted="at least 1", got=str(heads), remedy="Each head has a slope."
+            )
         power = 2 ** (heads.bit_length() - 1)  # the largest power of two that is at most `heads`
         slopes = [2 ** (-8 * (h + 1) / power) for h in range(power)]
-        slopes += [2 ** (-4 * (2 * h + 1) / power) for h in range(heads - power)]  # halfway between the others
+        slopes += [
+            2 ** (-4 * (2 * h + 1) / power) for h in range(heads - power)
+        ]  # halfway between the others
         self.register_buffer("slopes", torch.tensor(slopes), persistent=False)
 
     def forward(self, n: int, m: int) -> DistanceBias:
@@ -236,12 +259,16 @@ class RelativeBias(PositionBias):
     bidirectional   give half of the buckets to keys after the query
     """
 
-    def __init__(self, heads: int, *, buckets: int = 32, max_distance: int = 128, bidirectional: bool = True) -> None:
+    def __init__(
+        self, heads: int, *, buckets: int = 32, max_distance: int = 128, bidirectional: bool = True
+    ) -> None:
         super().__init__()
         least = 4 if bidirectional else 2
         exact = buckets // least
         if exact < 1 or max_distance <= exact:
-            wanted = f"at least {least} buckets, and max_distance beyond the {max(1, exact)} exact ones"
+            wanted = (
+                f"at least {least} buckets, and max_distance beyond the {max(1, exact)} exact ones"
+            )
             got, remedy = f"{buckets}, {max_distance}", "32 buckets up to distance 128 are usual."
             raise InvalidArgument("buckets, max_distance", wanted=wanted, got=got, remedy=remedy)
         self.buckets, self.max_distance, self.bidirectional = buckets, max_distance, bidirectional
@@ -251,7 +278,12 @@ class RelativeBias(PositionBias):
     def build(cls, options: PositionOptions) -> PositionBias:
         """A bias with the heads, buckets and largest distance of `options`."""
         buckets, max_distance = options.relative_buckets, options.relative_max_distance
-        return cls(options.heads, buckets=buckets, max_distance=max_distance, bidirectional=options.bidirectional)
+        return cls(
+            options.heads,
+            buckets=buckets,
+            max_distance=max_distance,
+            bidirectional=options.bidirectional,
+        )
 
     def forward(self, n: int, m: int) -> DistanceBias:
         distance = DistanceBias.distances(n, m, self.table.device)
@@ -265,7 +297,11 @@ class RelativeBias(PositionBias):
             base = (distance > 0) * buckets
         magnitude = distance.abs() if self.bidirectional else (-distance).clamp(min=0)
         exact = buckets // 2
-        extra = (magnitude.clamp(min=1) / exact).log() / log(self.max_distance / exact) * (buckets - exact)
+        extra = (
+            (magnitude.clamp(min=1) / exact).log()
+            / log(self.max_distance / exact)
+            * (buckets - exact)
+        )
         coarse = (exact + extra.long()).clamp(max=buckets - 1)
         return base + torch.where(magnitude < exact, magnitude, coarse)
 
@@ -290,7 +326,9 @@ def _check_multiple(dim: int, factor: int, why: str) -> None:
 
 
 def _angles(positions: Tensor, dim: int, base: float) -> Tensor:
-    rate = base ** (-torch.arange(0, dim, 2, dtype=torch.float32, device=positions.device) / dim)  # (dim / 2,)
+    rate = base ** (
+        -torch.arange(0, dim, 2, dtype=torch.float32, device=positions.device) / dim
+    )  # (dim / 2,)
     return positions[..., None] * rate
 
 
@@ -301,14 +339,22 @@ def _encode(positions: PositionEncoding, x: Tensor, start: Start) -> Tensor:
     if isinstance(start, SequenceOffsets):
         index, first, length = start.positions, 0, start.max_length
     else:
-        first, last = (start, start) if isinstance(start, int) else (int(start.min()), int(start.max()))
-        index = torch.arange(x.shape[-2], device=x.device) + (start if isinstance(start, int) else start[:, None])
+        first, last = (
+            (start, start) if isinstance(start, int) else (int(start.min()), int(start.max()))
+        )
+        index = torch.arange(x.shape[-2], device=x.device) + (
+            start if isinstance(start, int) else start[:, None]
+        )
         length = last + x.shape[-2]
     if first < 0:
-        raise InvalidArgument("start", wanted="a position of at least 0", got=str(first), remedy="Count from 0.")
+        raise InvalidArgument(
+            "start", wanted="a position of at least 0", got=str(first), remedy="Count from 0."
+        )
     if positions.limit is not None and length > positions.limit:
         wanted = f"at most {positions.limit} positions, the length of the learned table"
-        remedy = "Shorten the input, build the table with a larger limit, or use sinusoidal positions."
+        remedy = (
+            "Shorten the input, build the table with a larger limit, or use sinusoidal positions."
+        )
         raise InvalidArgument("x", wanted=wanted, got=f"{length}", remedy=remedy)
     encoded: Tensor = positions(index)
     return encoded.to(x.dtype)

@@ -23,7 +23,9 @@ def weights_file(config: BackboneConfig) -> Path:
         path.open("rb").close()
     except OSError as error:
         got = error.strerror or str(error)
-        raise InvalidData(path, wanted="a file to read", got=got, remedy="Check the path.") from None
+        raise InvalidData(
+            path, wanted="a file to read", got=got, remedy="Check the path."
+        ) from None
     return path
 
 
@@ -31,7 +33,9 @@ def packaged_weights() -> Path:
     """The file of EfficientNet-Lite0's weights in the package that the extra installs."""
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or not spec.submodule_search_locations:
-        raise MissingExtra(PACKAGE.replace("_", "-"), "efficientnet", "Training from EfficientNet-Lite0's weights")
+        raise MissingExtra(
+            PACKAGE.replace("_", "-"), "efficientnet", "Training from EfficientNet-Lite0's weights"
+        )
     return Path(spec.submodule_search_locations[0]) / "models" / "efficientnet-lite0-57934424.pth"
 
 
@@ -41,7 +45,9 @@ def load_pretrained(encoder: nn.Module, config: BackboneConfig) -> None:
     assert grid is not None
     weights = pretrained_weights(config, weights_file(config))
     with torch.no_grad():
-        for name, tensor in weights_of(grid.backbone).items():  # fewer than in the file, for a finer grid
+        for name, tensor in weights_of(
+            grid.backbone
+        ).items():  # fewer than in the file, for a finer grid
             tensor.copy_(weights[name])
 
 
@@ -55,9 +61,14 @@ def pretrained_weights(config: BackboneConfig, path: Path) -> dict[str, Tensor]:
     with torch.device("meta"):
         own = weights_of(backbone(config.kind))
     # EfficientNet's file has an underscore before each part of a name.
-    renamed = {name.removeprefix("_").replace("._", "."): tensor for name, tensor in read_tensors(path).items()}
+    renamed = {
+        name.removeprefix("_").replace("._", "."): tensor
+        for name, tensor in read_tensors(path).items()
+    }
     # Without the classifier, and a counter that newer files contain.
-    unused = {name for name in renamed if name.startswith("fc.") or name.endswith(".num_batches_tracked")}
+    unused = {
+        name for name in renamed if name.startswith("fc.") or name.endswith(".num_batches_tracked")
+    }
     weights = {name: tensor for name, tensor in renamed.items() if name not in unused}
     if difference := mismatch(own, weights):
         wanted, remedy = f"the weights of {config.kind}", "Give its file, or change the kind."
@@ -68,11 +79,17 @@ def pretrained_weights(config: BackboneConfig, path: Path) -> dict[str, Tensor]:
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file or of a PyTorch state dict; no code in the file is run."""
     try:
-        tensors = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
+        tensors = (
+            load_file(path)
+            if path.suffix == ".safetensors"
+            else torch.load(path, "cpu", weights_only=True)
+        )
         got = type(tensors).__name__
     except Exception as error:  # the readers raise all kinds of errors for damaged files
         tensors, got = None, f"{type(error).__name__}: {error}"[:200]
-    if not isinstance(tensors, dict) or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
+    if not isinstance(tensors, dict) or not all(
+        isinstance(tensor, Tensor) for tensor in tensors.values()
+    ):
         wanted, remedy = "a file of tensors by name", "Save a state dict, or safetensors."
         raise InvalidArgument(str(path), wanted=wanted, got=got, remedy=remedy)
     return tensors

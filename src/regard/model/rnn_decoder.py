@@ -42,10 +42,16 @@ class RnnDecoderConfig(DecoderConfig):
     input_dropout: Probability | None = doc(None, "dropout of inputs; left out: dropout")
     layer_dropout: Probability | None = doc(None, "dropout between layers; left out: dropout")
     recurrent_dropout: Probability = doc(
-        0.0, "DropConnect: dropout of the hidden-to-hidden weights, once for a batch", arxiv="1708.02182"
+        0.0,
+        "DropConnect: dropout of the hidden-to-hidden weights, once for a batch",
+        arxiv="1708.02182",
     )
-    variational_dropout: bool = doc(False, "the same dropout mask at all positions of a sequence", arxiv="1512.05287")
-    initial_state: Literal["summary", "zero"] = doc("summary", "initial hidden state: from the summary, or zero")
+    variational_dropout: bool = doc(
+        False, "the same dropout mask at all positions of a sequence", arxiv="1512.05287"
+    )
+    initial_state: Literal["summary", "zero"] = doc(
+        "summary", "initial hidden state: from the summary, or zero"
+    )
     attention: Literal["none", "bahdanau", "luong"] = doc(
         "bahdanau",
         '"bahdanau" attends before each step (https://arxiv.org/abs/1409.0473), "luong" after it '
@@ -55,16 +61,25 @@ class RnnDecoderConfig(DecoderConfig):
     input_feeding: bool = doc(
         False, 'with "luong": feed the last attentional state to the next step', arxiv="1508.04025"
     )
-    context_gate: bool = doc(False, 'with "bahdanau": a learned gate scales the context vector', arxiv="1502.03044")
+    context_gate: bool = doc(
+        False, 'with "bahdanau": a learned gate scales the context vector', arxiv="1502.03044"
+    )
 
     def conflicts(self) -> Iterator[Problem]:
         if self.input_feeding and self.attention != "luong":
-            wanted, remedy = "false unless attention = 'luong'", "'bahdanau' always feeds the context."
+            wanted, remedy = (
+                "false unless attention = 'luong'",
+                "'bahdanau' always feeds the context.",
+            )
             yield Problem("input_feeding", wanted, "true", remedy)
         if self.context_gate and self.attention != "bahdanau":
-            yield Problem("context_gate", "false unless attention = 'bahdanau'", "true", "Leave it out.")
+            yield Problem(
+                "context_gate", "false unless attention = 'bahdanau'", "true", "Leave it out."
+            )
         if self.layers == 1 and self.layer_dropout is not None:
-            yield Problem("layer_dropout", "nothing with one layer", str(self.layer_dropout), "Leave it out.")
+            yield Problem(
+                "layer_dropout", "nothing with one layer", str(self.layer_dropout), "Leave it out."
+            )
 
     @property
     def stepwise(self) -> bool:
@@ -86,12 +101,16 @@ class RnnDecoderConfig(DecoderConfig):
         for key in ("recurrent_dropout", "variational_dropout") if self.stepwise else ():
             if given := getattr(self, key):
                 wanted = "nothing with 'bahdanau' or input_feeding, which are computed step by step"
-                yield Problem(key, wanted, str(given), "Use attention = 'luong' without input_feeding.")
+                yield Problem(
+                    key, wanted, str(given), "Use attention = 'luong' without input_feeding."
+                )
 
     def unused_as_decoder(self, *, has_memory: bool) -> UnusedKeys:
         if not has_memory:
             keys = ("attention",) if self.attends else ()
-            yield from ((key, NO_SOURCE) for key in (*keys, "initial_state", "input_feeding", "score"))
+            yield from (
+                (key, NO_SOURCE) for key in (*keys, "initial_state", "input_feeding", "score")
+            )
         elif not self.attends:
             yield "score", "with attention = 'none' there is nothing to score"
 
@@ -106,14 +125,20 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
     heads = 1
 
     def __init__(
-        self, config: RnnDecoderConfig, embedding: Embedding, project: Projection, memory_dim: int | None
+        self,
+        config: RnnDecoderConfig,
+        embedding: Embedding,
+        project: Projection,
+        memory_dim: int | None,
     ) -> None:
         super().__init__()
         self.embed_tokens, self.project, self.cell = embedding, project, config.cell
         self.dim, self.layers = config.dim, config.layers
         self.attention = "none" if memory_dim is None else config.attention
         source = memory_dim or 0
-        self.feed_dim = source if self.attention != "luong" else config.dim if config.input_feeding else 0
+        self.feed_dim = (
+            source if self.attention != "luong" else config.dim if config.input_feeding else 0
+        )
         self.stepwise = self.attention != "none" and config.stepwise
         self.rnn = MODULES[config.cell](
             embedding.dim + self.feed_dim,
@@ -125,11 +150,21 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
         self.states_per_layer = 2 if config.cell == "lstm" else 1
         from_summary = memory_dim is not None and config.initial_state == "summary"
         self.initial_proj = (
-            nn.Linear(source, self.states_per_layer * config.layers * config.dim) if from_summary else None
+            nn.Linear(source, self.states_per_layer * config.layers * config.dim)
+            if from_summary
+            else None
         )
-        self.score = None if self.attention == "none" else SCORES[config.score].build(config.dim, source)
-        self.context_proj = None if self.attention == "none" else nn.Linear(config.dim + source, config.dim)
-        self.context_gate = nn.Linear(config.dim, 1) if config.context_gate and self.attention == "bahdanau" else None
+        self.score = (
+            None if self.attention == "none" else SCORES[config.score].build(config.dim, source)
+        )
+        self.context_proj = (
+            None if self.attention == "none" else nn.Linear(config.dim + source, config.dim)
+        )
+        self.context_gate = (
+            nn.Linear(config.dim, 1)
+            if config.context_gate and self.attention == "bahdanau"
+            else None
+        )
         dropout = VariationalDropout if config.variational_dropout else Dropout
         self.dropout = dropout(config.dropout)
         self.input_dropout = dropout(_either(config.input_dropout, config.dropout))
@@ -149,12 +184,17 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
         return weight[:, self.dim :]  # the context comes after the hidden state
 
     def hidden(
-        self, targets: Int[Tensor, "B T"], memory: Memory | None = None, packing: Packing | None = None
+        self,
+        targets: Int[Tensor, "B T"],
+        memory: Memory | None = None,
+        packing: Packing | None = None,
     ) -> Float[Tensor, "*lead W"]:
         states, _ = self.carry(targets, self.start(memory, batch=targets.shape[0]))
         return states if packing is None else packing.pack(states)
 
-    def hidden_packed(self, targets: Packed, memory: Memory | PackedMemory | None) -> Float[Tensor, "N W"]:
+    def hidden_packed(
+        self, targets: Packed, memory: Memory | PackedMemory | None
+    ) -> Float[Tensor, "N W"]:
         """As `hidden`, for packed sequences, which are padded here: a step computes all of them at once."""
         assert not isinstance(memory, PackedMemory)
         return self.hidden(targets.offsets.pad(targets.ids), memory, targets.offsets.packing)
@@ -182,7 +222,9 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
         one = self.carry(tokens, state.first_hypotheses())[1]
         return one if state.beams == 1 else state.admit(slice(len(tokens)), one)
 
-    def start(self, memory: Memory | None, *, batch: int, capacity: int = 0, beams: int = 1) -> RnnState:
+    def start(
+        self, memory: Memory | None, *, batch: int, capacity: int = 0, beams: int = 1
+    ) -> RnnState:
         """The state before the first token. Its size does not depend on `capacity`."""
         weight, source = self.project.weight, None
         hidden: Hidden = (weight.new_zeros(self.layers, batch, self.dim),) * self.states_per_layer
@@ -200,7 +242,9 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
             context = context.repeat_interleave(beams, 0)
         return RnnState(hidden, context, source, beams)
 
-    def step(self, tokens: Int[Tensor, " B"], state: RnnState) -> tuple[Float[Tensor, "B V"], RnnState]:
+    def step(
+        self, tokens: Int[Tensor, " B"], state: RnnState
+    ) -> tuple[Float[Tensor, "B V"], RnnState]:
         out, state = self._advance(self.input_dropout(self.embed_tokens(tokens[:, None])), state)
         logits: Tensor = self.project(out)[:, 0]
         return logits, state
@@ -214,7 +258,9 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
             assert length == 1
             query = state.hidden[0][-1][:, None]
             fed = self._attend(query, state, weights)
-            fed = fed if self.context_gate is None else torch.sigmoid(self.context_gate(query)) * fed
+            fed = (
+                fed if self.context_gate is None else torch.sigmoid(self.context_gate(query)) * fed
+            )
         out, hidden = self._run_layers(torch.cat((embedded, fed), -1), state.hidden)
         state = replace(state, hidden=hidden)
         if self.context_proj is not None:
@@ -224,13 +270,18 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
                 state = replace(state, context=out[:, -1])
         return self.dropout(out), state
 
-    def _run_layers(self, x: Float[Tensor, "B T I"], hidden: Hidden) -> tuple[Float[Tensor, "B T W"], Hidden]:
+    def _run_layers(
+        self, x: Float[Tensor, "B T I"], hidden: Hidden
+    ) -> tuple[Float[Tensor, "B T W"], Hidden]:
         """The outputs of the last layer, and the final states of all layers."""
         batch, length, _ = x.shape
         on_gpu = torch.is_grad_enabled() and rnn_cuda.can_launch(x)
         if not on_gpu and not (self.training and self.own_dropout):
             out, after = self.rnn(
-                x, hidden[0].to(x.dtype) if len(hidden) == 1 else tuple(part.to(x.dtype) for part in hidden)
+                x,
+                hidden[0].to(x.dtype)
+                if len(hidden) == 1
+                else tuple(part.to(x.dtype) for part in hidden),
             )
             return out, after if isinstance(after, tuple) else (after,)
         sizes, last = [batch] * length, list[Hidden]()
@@ -240,7 +291,10 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
             rows = (self.layer_dropout(x) if layer else x).transpose(0, 1).flatten(0, 1)
             if on_gpu:
                 start = tuple(part[layer, None] for part in hidden)
-                states = tuple(part[0] for part in rnn_cuda.scan(self.cell, rows[None], sizes, start, [weights]))
+                states = tuple(
+                    part[0]
+                    for part in rnn_cuda.scan(self.cell, rows[None], sizes, start, [weights])
+                )
             else:
                 with torch.autocast(x.device.type, enabled=False):
                     start = tuple(part[layer].to(weights.state) for part in hidden)
@@ -259,13 +313,23 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
             embedded = self.input_dropout(self.embed_tokens(targets.mT))  # (T, B, W)
             between = None
             if self.layers > 1 and self.training:
-                between = self.layer_dropout(embedded.new_ones(self.layers - 1, targets.numel(), self.dim))
+                between = self.layer_dropout(
+                    embedded.new_ones(self.layers - 1, targets.numel(), self.dim)
+                )
             by_layer = [rnn.RnnWeights(*each) for each in self.rnn.all_weights]
-            layers = attention_rnn.RecurrentLayers(self.cell, by_layer, list(zip(*state.hidden, strict=True)), between)
+            layers = attention_rnn.RecurrentLayers(
+                self.cell, by_layer, list(zip(*state.hidden, strict=True)), between
+            )
             source = self._source(state, embedded)
             if self.attention == "bahdanau":
-                gate = None if self.context_gate is None else (self.context_gate.weight, self.context_gate.bias)
-                states, context, step_weights = attention_rnn.attend_then_step(layers, source, embedded, gate)
+                gate = (
+                    None
+                    if self.context_gate is None
+                    else (self.context_gate.weight, self.context_gate.bias)
+                )
+                states, context, step_weights = attention_rnn.attend_then_step(
+                    layers, source, embedded, gate
+                )
                 out = torch.tanh(self.context_proj(torch.cat((states[-1][0], context), -1)))
             else:
                 proj = self.context_proj.weight, self.context_proj.bias
@@ -288,7 +352,9 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
         by_layer = [rnn.RnnWeights(*each) for each in self.rnn.all_weights]
         proj, gate = self.context_proj, self.context_gate
 
-        def body(carried: tuple[Tensor, ...], embedded: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        def body(
+            carried: tuple[Tensor, ...], embedded: Tensor
+        ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
             *hidden, fed = carried
             attended: list[Tensor] = []
             if self.attention == "bahdanau":
@@ -297,7 +363,9 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
                 fed = fed if gate is None else torch.sigmoid(gate(query)) * fed
             out, layers = torch.cat((embedded, fed), -1), []
             for layer, each in enumerate(by_layer):
-                layers.append(rnn_scan.step(self.cell, out, tuple(part[layer] for part in hidden), each))
+                layers.append(
+                    rnn_scan.step(self.cell, out, tuple(part[layer] for part in hidden), each)
+                )
                 out = layers[-1][0]
             if proj is not None:
                 context = fed
@@ -305,10 +373,15 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
                     context, *attended = self._attend_once(out, state)
                 out = torch.tanh(proj(torch.cat((out, context), -1)))
             fed = out if self.attention == "luong" and self.feed_dim else carried[-1]
-            return (*(torch.stack(part) for part in zip(*layers, strict=True)), fed), (out, *attended)
+            return (*(torch.stack(part) for part in zip(*layers, strict=True)), fed), (
+                out,
+                *attended,
+            )
 
         embedded = self.embed_tokens(targets).transpose(0, 1)
-        (*hidden, context), (out, *attended) = rnn_scan.scan(body, (*state.hidden, state.context), embedded)
+        (*hidden, context), (out, *attended) = rnn_scan.scan(
+            body, (*state.hidden, state.context), embedded
+        )
         if weights is not None:
             weights += [each.transpose(0, 1) for each in attended]
         return out.transpose(0, 1), replace(state, hidden=tuple(hidden), context=context)
@@ -320,10 +393,14 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
         keys, values, mask = state.memory
         queries = self.score.queries(query[:, None])  # (B, 1, D)
         score_function = self.score.score_function(keys.shape[-1])
-        spec = AttentionSpec(score_function, queries[:, None], keys[:, None], AttentionMask(mask[:, None]))
+        spec = AttentionSpec(
+            score_function, queries[:, None], keys[:, None], AttentionMask(mask[:, None])
+        )
         scores = reference.scores(spec)
         weights = reference.softmax(scores)  # (B, 1, 1, S)
-        computed = AttentionResult(spec, values[:, None], weights @ values[:, None], scores.logsumexp(-1))
+        computed = AttentionResult(
+            spec, values[:, None], weights @ values[:, None], scores.logsumexp(-1)
+        )
         return capture.intercept(self, computed).out[:, 0, 0], weights[:, 0, 0]
 
     def _capture(self, hidden: Float[Tensor, "T B W"], state: RnnState) -> None:
@@ -359,7 +436,9 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
     ) -> Float[Tensor, "B T C"]:
         assert self.score is not None
         assert state.memory is not None
-        queries = query.view(-1, state.beams, query.shape[-1]) if state.beams > 1 else query  # (B, K, W)
+        queries = (
+            query.view(-1, state.beams, query.shape[-1]) if state.beams > 1 else query
+        )  # (B, K, W)
         score, (keys, values, mask) = ProjectedKeys(self.score), state.memory
         context = attend(queries, keys, values, score=score, mask=mask, source=self)
         if weights is not None:

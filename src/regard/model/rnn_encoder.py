@@ -35,11 +35,18 @@ class RnnConfig(EncoderConfig):
 
     def conflicts(self) -> Iterator[Problem]:
         if self.bidirectional and self.dim % 2:
-            yield Problem("dim", "an even number for two directions", str(self.dim), "Half goes to each.")
+            yield Problem(
+                "dim", "an even number for two directions", str(self.dim), "Half goes to each."
+            )
 
     def mlm_conflicts(self) -> Iterator[Problem]:
         if not self.bidirectional:
-            yield Problem("bidirectional", "true for a masked-token head", "false", "A state must see both sides.")
+            yield Problem(
+                "bidirectional",
+                "true for a masked-token head",
+                "false",
+                "A state must see both sides.",
+            )
 
 
 @dataclass(frozen=True)
@@ -67,7 +74,9 @@ class Schedule:
         rows = int(sizes.sum())
         tokens, reversed_, last = to_device(indices, source.ids.device).split((rows, rows, batch))  # type: ignore[no-untyped-call]
         step_sizes = [size for size in sizes.tolist() if size]
-        return Schedule(step_sizes, Packing(tokens, batch, longest), Packing(reversed_, 1, rows), last)
+        return Schedule(
+            step_sizes, Packing(tokens, batch, longest), Packing(reversed_, 1, rows), last
+        )
 
     @staticmethod
     def even(source: Tokens) -> "Schedule":
@@ -114,9 +123,13 @@ class RnnEncoder(Encoder):
         tokens = Tokens(source.offsets.pad(source.ids), source.offsets.cu_seqlens.diff().long())
         return self._memory(tokens, *self._scanned(tokens, Schedule.even(tokens)))
 
-    def _memory(self, source: Tokens, states: Float[Tensor, "B S W"], summary: Float[Tensor, "B W"]) -> Memory:
+    def _memory(
+        self, source: Tokens, states: Float[Tensor, "B S W"], summary: Float[Tensor, "B W"]
+    ) -> Memory:
         summary = summary.masked_fill((source.lengths == 0)[:, None], 0.0)
-        return Memory(states.masked_fill(~source.mask[..., None], 0.0), source.mask, self.dropout(summary))
+        return Memory(
+            states.masked_fill(~source.mask[..., None], 0.0), source.mask, self.dropout(summary)
+        )
 
     def _scans(self, source: Tokens) -> bool:
         words = self.embed_tokens.weight
@@ -129,17 +142,26 @@ class RnnEncoder(Encoder):
         # here, and has an empty mask in the memory.
         lengths = source.host_lengths.clamp(min=1)
         packed = pack_padded_sequence(
-            self.dropout(self.embed_tokens(source.ids)), lengths, batch_first=True, enforce_sorted=False
+            self.dropout(self.embed_tokens(source.ids)),
+            lengths,
+            batch_first=True,
+            enforce_sorted=False,
         )
         states, hidden = self.rnn(packed)
         states, _ = pad_packed_sequence(states, batch_first=True, total_length=source.ids.shape[1])
-        last = hidden[0] if isinstance(hidden, tuple) else hidden  # (layers · directions, B, width a direction)
+        last = (
+            hidden[0] if isinstance(hidden, tuple) else hidden
+        )  # (layers · directions, B, width a direction)
         directions = 2 if self.rnn.bidirectional else 1
         return self.dropout(states), torch.cat(tuple(last[-directions:]), -1)
 
-    def _scanned(self, source: Tokens, schedule: Schedule) -> tuple[Float[Tensor, "B S W"], Float[Tensor, "B W"]]:
+    def _scanned(
+        self, source: Tokens, schedule: Schedule
+    ) -> tuple[Float[Tensor, "B S W"], Float[Tensor, "B W"]]:
         """As `_packed`, with our own scan: where PyTorch's backward is slow, or in half precision."""
-        x = self.dropout(self.embed_tokens(source.ids.flatten()[schedule.tokens.indices]))  # (rows, W)
+        x = self.dropout(
+            self.embed_tokens(source.ids.flatten()[schedule.tokens.indices])
+        )  # (rows, W)
         weights = iter([rnn.RnnWeights(*each) for each in self.rnn.all_weights])
         for layer in range(self.rnn.num_layers):
             below = self.dropout(x) if layer else x
@@ -148,14 +170,19 @@ class RnnEncoder(Encoder):
                 last = x[schedule.last]
                 continue
             both = [below, schedule.reversed_.pack(below[None])]
-            ahead, back = _scan_directions(self.cell, both, schedule.sizes, [next(weights), next(weights)])
+            ahead, back = _scan_directions(
+                self.cell, both, schedule.sizes, [next(weights), next(weights)]
+            )
             x = torch.cat((ahead, schedule.reversed_.pack(back[None])), -1)
             last = torch.cat((ahead[schedule.last], back[schedule.last]), -1)
         return schedule.tokens.unpack(self.dropout(x)), last
 
     def _exported(self, source: Tokens) -> tuple[Float[Tensor, "B S W"], Float[Tensor, "B W"]]:
         """As `_packed`, for torch.export: one graph for all lengths. Padding is read too, after each sequence."""
-        x, lengths = self.embed_tokens(source.ids), source.lengths.clamp(min=1)[:, None]  # (B, S, W), (B, 1)
+        x, lengths = (
+            self.embed_tokens(source.ids),
+            source.lengths.clamp(min=1)[:, None],
+        )  # (B, S, W), (B, 1)
         position = torch.arange(x.shape[1], device=x.device)
         reversed_ = torch.where(position < lengths, lengths - 1 - position, position)  # (B, S)
         weights = iter([rnn.RnnWeights(*each) for each in self.rnn.all_weights])
@@ -177,7 +204,9 @@ def _scan_directions(
     start = (zeros,) * (2 if cell == "lstm" else 1)
     if not rnn_cuda.can_launch(inputs[0]):
         with torch.autocast(zeros.device.type, enabled=False):
-            return [rnn.scan(cell, x, sizes, start, w)[0] for x, w in zip(inputs, weights, strict=True)]
+            return [
+                rnn.scan(cell, x, sizes, start, w)[0] for x, w in zip(inputs, weights, strict=True)
+            ]
     start = tuple(zeros.expand(len(inputs), -1, -1) for _ in start)
     return rnn_cuda.scan(cell, torch.stack(inputs), sizes, start, weights)[0].unbind()
 

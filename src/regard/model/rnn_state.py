@@ -25,7 +25,9 @@ class RnnState(CarriedState):
     """The state of a recurrent decoder, of K hypotheses for each of B sequences."""
 
     hidden: Hidden  # (layers, B · K, W) each
-    context: Float[Tensor, "rows feed"]  # input beside the token: the summary, or the last output; of width 0 if none
+    context: Float[
+        Tensor, "rows feed"
+    ]  # input beside the token: the summary, or the last output; of width 0 if none
     memory: RnnMemory | None
     beams: int = 1
 
@@ -39,16 +41,23 @@ class RnnState(CarriedState):
         if self.beams == 1:
             return self
         rows = beam_rows(parents)
-        return replace(self, hidden=tuple(h[:, rows] for h in self.hidden), context=self.context[rows])
+        return replace(
+            self, hidden=tuple(h[:, rows] for h in self.hidden), context=self.context[rows]
+        )
 
     def admit(self, slots: Slots, fresh: "RnnState") -> "RnnState":
         rows, memory = sequence_rows(slots, self.beams, self.context.device), self.memory
         if memory is not None and fresh.memory is not None:
-            keys, values = (write_rows(x, slots, new) for x, new in zip(memory[:2], fresh.memory[:2], strict=True))
+            keys, values = (
+                write_rows(x, slots, new)
+                for x, new in zip(memory[:2], fresh.memory[:2], strict=True)
+            )
             memory = RnnMemory(keys, values, write_masks(memory.mask, slots, fresh.memory.mask))
         copies = self.beams // fresh.beams  # of the only hypothesis, after a prompt
         new_hidden = (new.repeat_interleave(copies, 1) for new in fresh.hidden)
-        hidden = tuple(h.index_copy(1, rows, new) for h, new in zip(self.hidden, new_hidden, strict=True))
+        hidden = tuple(
+            h.index_copy(1, rows, new) for h, new in zip(self.hidden, new_hidden, strict=True)
+        )
         context = self.context.index_copy(0, rows, fresh.context.repeat_interleave(copies, 0))
         return replace(self, hidden=hidden, context=context, memory=memory)
 
@@ -65,12 +74,16 @@ class RnnState(CarriedState):
         return replace(self, hidden=hidden, context=widened(self.context), memory=memory)
 
     def detached(self) -> "RnnState":
-        return replace(self, hidden=tuple(h.detach() for h in self.hidden), context=self.context.detach())
+        return replace(
+            self, hidden=tuple(h.detach() for h in self.hidden), context=self.context.detach()
+        )
 
     def tensors(self) -> dict[str, Tensor]:
         hidden = {f"hidden.{i}": h.transpose(0, 1) for i, h in enumerate(self.hidden)}
         return {**hidden, "context": self.context}
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> "RnnState":
-        hidden = tuple(tensors[f"hidden.{i}"].transpose(0, 1).contiguous() for i in range(len(self.hidden)))
+        hidden = tuple(
+            tensors[f"hidden.{i}"].transpose(0, 1).contiguous() for i in range(len(self.hidden))
+        )
         return replace(self, hidden=hidden, context=tensors["context"])

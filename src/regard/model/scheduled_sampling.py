@@ -28,20 +28,33 @@ class ScheduledSampling(Config):
     teacher_forcing: Share = doc(
         1.0, "probability of the gold token as input: 1 is teacher forcing", arxiv="1506.03099"
     )
-    final_teacher_forcing: Share | None = doc(None, "probability at the end of the schedule; left out: constant")
+    final_teacher_forcing: Share | None = doc(
+        None, "probability at the end of the schedule; left out: constant"
+    )
     over_steps: Count | None = doc(None, "updates that the schedule takes")
     schedule: Literal["linear", "exponential", "sigmoid"] = doc("linear", "shape of the schedule")
-    mode: Literal["token", "ratio"] = doc("token", "draw each token, or exactly that share of each sequence")
-    passes: Count = doc(1, "forward passes by which a parallel decoder makes its predictions", arxiv="1906.07651")
+    mode: Literal["token", "ratio"] = doc(
+        "token", "draw each token, or exactly that share of each sequence"
+    )
+    passes: Count = doc(
+        1, "forward passes by which a parallel decoder makes its predictions", arxiv="1906.07651"
+    )
 
     def conflicts(self) -> Iterator[Problem]:
         if (self.final_teacher_forcing is None) != (self.over_steps is None):
             given = "final_teacher_forcing" if self.over_steps is None else "over_steps"
             yield Problem(
-                "final_teacher_forcing, over_steps", "both for a schedule, or neither", f"{given} alone", "Give both."
+                "final_teacher_forcing, over_steps",
+                "both for a schedule, or neither",
+                f"{given} alone",
+                "Give both.",
             )
         ends = (self.teacher_forcing, self.final_teacher_forcing)
-        if self.schedule == "exponential" and self.final_teacher_forcing is not None and 0.0 in ends:
+        if (
+            self.schedule == "exponential"
+            and self.final_teacher_forcing is not None
+            and 0.0 in ends
+        ):
             wanted, got = "above 0 for an exponential schedule", str(self.final_teacher_forcing)
             yield Problem("final_teacher_forcing", wanted, got, "Use 0.01, or 'linear'.")
 
@@ -51,7 +64,9 @@ class ScheduledSampling(Config):
             return self.teacher_forcing
         done = min(1.0, max(0.0, step / self.over_steps))
         if self.schedule == "exponential":
-            return float(self.teacher_forcing * (self.final_teacher_forcing / self.teacher_forcing) ** done)
+            return float(
+                self.teacher_forcing * (self.final_teacher_forcing / self.teacher_forcing) ** done
+            )
         if self.schedule == "sigmoid":
             low, high = 1 / (1 + exp(6)), 1 / (1 + exp(-6))
             done = (1 / (1 + exp(6 - 12 * done)) - low) / (high - low)
@@ -92,7 +107,10 @@ def force(
 
 
 def _stepwise(
-    decoder: AnyDecoder, targets: Int[Tensor, "B T"], memory: Memory | None, gold: Bool[Tensor, "B T"]
+    decoder: AnyDecoder,
+    targets: Int[Tensor, "B T"],
+    memory: Memory | None,
+    gold: Bool[Tensor, "B T"],
 ) -> Float[Tensor, "B T V"]:
     batch, length = targets.shape
     state = decoder.start(memory, batch=batch, capacity=length)

@@ -14,7 +14,11 @@ from torch import nn
 from regard.core.errors import InvalidArgument
 from regard.core.registry import Registry
 from regard.core.shapes import Float, Tensor
-from regard.kernels.attention.score_function import AdditiveScoreFunction, DotScoreFunction, ScoreFunction
+from regard.kernels.attention.score_function import (
+    AdditiveScoreFunction,
+    DotScoreFunction,
+    ScoreFunction,
+)
 
 
 class Score(nn.Module):
@@ -25,13 +29,19 @@ class Score(nn.Module):
     heads share a head of keys.
     """
 
-    packable: ClassVar[bool] = False  # whether packed attention supports it: dot products that keep the head dim
+    packable: ClassVar[bool] = (
+        False  # whether packed attention supports it: dot products that keep the head dim
+    )
     equal_dims: ClassVar[bool] = False  # whether queries and keys must have the same dim
-    linear_queries: ClassVar[bool] = False  # whether `queries` is a linear map, which kernels may fold into weights
+    linear_queries: ClassVar[bool] = (
+        False  # whether `queries` is a linear map, which kernels may fold into weights
+    )
     content_based: ClassVar[bool] = True  # whether scores depend on the queries and keys at all
 
     @classmethod
-    def build(cls, query_dim: int, key_dim: int, heads: int | None = None, kv_heads: int | None = None) -> "Score":
+    def build(
+        cls, query_dim: int, key_dim: int, heads: int | None = None, kv_heads: int | None = None
+    ) -> "Score":
         """A score for these dims; called for a name in `SCORES`.
 
         query_dim, key_dim   of the queries and of the keys
@@ -41,7 +51,9 @@ class Score(nn.Module):
         if cls.equal_dims and query_dim != key_dim:
             wanted = f"queries and keys of one dim for {cls.__name__}"
             remedy = "Make them equal, or use 'bilinear', 'reduced_rank' or 'additive'."
-            raise InvalidArgument("score", wanted=wanted, got=f"dims {query_dim} and {key_dim}", remedy=remedy)
+            raise InvalidArgument(
+                "score", wanted=wanted, got=f"dims {query_dim} and {key_dim}", remedy=remedy
+            )
         return cls()
 
     def queries(self, query: Float[Tensor, "... N Q"]) -> Float[Tensor, "... N D"]:
@@ -102,12 +114,16 @@ class Bilinear(Score):
 
     packable = linear_queries = True
 
-    def __init__(self, query_dim: int, key_dim: int, *, heads: int | None = None, kv_heads: int | None = None) -> None:
+    def __init__(
+        self, query_dim: int, key_dim: int, *, heads: int | None = None, kv_heads: int | None = None
+    ) -> None:
         super().__init__()
         self.weight = _matrix(key_dim, query_dim, kv_heads or heads)
 
     @classmethod
-    def build(cls, query_dim: int, key_dim: int, heads: int | None = None, kv_heads: int | None = None) -> Score:
+    def build(
+        cls, query_dim: int, key_dim: int, heads: int | None = None, kv_heads: int | None = None
+    ) -> Score:
         """As `Score.build` of query_dim, key_dim, heads, kv_heads."""
         return cls(query_dim, key_dim, heads=heads, kv_heads=kv_heads)
 
@@ -121,7 +137,13 @@ class ProjectedScore(Score):
     linear_queries = True
 
     def __init__(
-        self, query_dim: int, key_dim: int, dim: int, *, heads: int | None = None, kv_heads: int | None = None
+        self,
+        query_dim: int,
+        key_dim: int,
+        dim: int,
+        *,
+        heads: int | None = None,
+        kv_heads: int | None = None,
     ) -> None:
         super().__init__()
         self.query_weight = _matrix(query_dim, dim, heads)
@@ -142,7 +164,9 @@ class ReducedRank(ProjectedScore):
     """
 
     @classmethod
-    def build(cls, query_dim: int, key_dim: int, heads: int | None = None, kv_heads: int | None = None) -> Score:
+    def build(
+        cls, query_dim: int, key_dim: int, heads: int | None = None, kv_heads: int | None = None
+    ) -> Score:
         """As `Score.build` of query_dim, key_dim, heads, kv_heads; the rank is a quarter of the smaller dim."""
         rank = max(1, min(query_dim, key_dim) // 4)
         return cls(query_dim, key_dim, rank, heads=heads, kv_heads=kv_heads)
@@ -156,14 +180,22 @@ class Additive(ProjectedScore):
     """
 
     def __init__(
-        self, query_dim: int, key_dim: int, dim: int, *, heads: int | None = None, kv_heads: int | None = None
+        self,
+        query_dim: int,
+        key_dim: int,
+        dim: int,
+        *,
+        heads: int | None = None,
+        kv_heads: int | None = None,
     ) -> None:
         super().__init__(query_dim, key_dim, dim, heads=heads, kv_heads=kv_heads)
         self.key_bias = nn.Parameter(self.key_weight.new_zeros(*self.key_weight.shape[:-2], 1, dim))
         self.weight = nn.Parameter(torch.empty(heads or 1, dim).uniform_(-1, 1) * sqrt(3 / dim))
 
     @classmethod
-    def build(cls, query_dim: int, key_dim: int, heads: int | None = None, kv_heads: int | None = None) -> Score:
+    def build(
+        cls, query_dim: int, key_dim: int, heads: int | None = None, kv_heads: int | None = None
+    ) -> Score:
         """As `Score.build` of query_dim, key_dim, heads, kv_heads; the hidden layer has query_dim units."""
         return cls(query_dim, key_dim, query_dim, heads=heads, kv_heads=kv_heads)
 
@@ -206,7 +238,10 @@ def _matrix(rows: int, columns: int, heads: int | None) -> nn.Parameter:
     """A matrix, or one per head, with Xavier uniform initialisation."""
     if min(rows, columns, heads or 1) < 1:
         raise InvalidArgument(
-            "dims and heads of a score", wanted="at least 1", got=f"{rows}, {columns}, {heads}", remedy="Check them."
+            "dims and heads of a score",
+            wanted="at least 1",
+            got=f"{rows}, {columns}, {heads}",
+            remedy="Check them.",
         )
     shape = (rows, columns) if heads is None else (heads, rows, columns)
     return nn.Parameter(torch.empty(shape).uniform_(-1, 1) * sqrt(6 / (rows + columns)))
@@ -220,7 +255,9 @@ def _project(argument: str, tensor: Tensor, weight: Tensor) -> Tensor:
         remedy = "Build the score with the dims of your queries and keys."
         raise InvalidArgument(argument, wanted=wanted, got=got, remedy=remedy)
     if weight.dim() == 3 and tensor.dim() > 2 and tensor.shape[-3] not in (1, weight.shape[0]):
-        wanted = f"a head axis of {weight.shape[0]} before the positions, for which the score was built"
+        wanted = (
+            f"a head axis of {weight.shape[0]} before the positions, for which the score was built"
+        )
         got = f"{tensor.shape[-3]} in shape {tuple(tensor.shape)}"
         remedy = "Give (..., heads, positions, dim), or build the score without heads."
         raise InvalidArgument(argument, wanted=wanted, got=got, remedy=remedy)

@@ -68,7 +68,9 @@ class Seq2Seq(Model):
         logits: Tensor = self.decoder(targets, self.encode(source))
         return logits
 
-    def log_probabilities(self, source: Source | None, targets: Int[Tensor, "B T1"]) -> Float[Tensor, "B T"]:
+    def log_probabilities(
+        self, source: Source | None, targets: Int[Tensor, "B T1"]
+    ) -> Float[Tensor, "B T"]:
         """The log-probability in float32 of each target after the first, given those before it."""
         logits: Tensor = self(source, targets[:, :-1])
         return logits.float().log_softmax(-1).gather(-1, targets[:, 1:, None])[..., 0]
@@ -79,11 +81,15 @@ class AveragedHeads(nn.Module):
 
     def __init__(self, pool: Pool, labels: int) -> None:
         super().__init__()
-        self.heads = nn.ModuleList(nn.Linear(pool.dim // pool.parts, labels) for _ in range(pool.parts))
+        self.heads = nn.ModuleList(
+            nn.Linear(pool.dim // pool.parts, labels) for _ in range(pool.parts)
+        )
 
     def forward(self, x: Float[Tensor, "B PW"]) -> Float[Tensor, "B labels"]:
         parts = x.chunk(len(self.heads), 1)
-        return torch.stack([head(part) for head, part in zip(self.heads, parts, strict=True)]).mean(0)
+        return torch.stack([head(part) for head, part in zip(self.heads, parts, strict=True)]).mean(
+            0
+        )
 
 
 class Classifier(Model):
@@ -95,14 +101,18 @@ class Classifier(Model):
         super().__init__()
         self.encoder, self.pool = encoder, pool
         self.dropout = nn.Dropout(dropout)
-        self.classifier = nn.Linear(pool.dim, labels) if pool.parts == 1 else AveragedHeads(pool, labels)
+        self.classifier = (
+            nn.Linear(pool.dim, labels) if pool.parts == 1 else AveragedHeads(pool, labels)
+        )
 
     def as_classifier(self) -> "Classifier":
         return self
 
     @property
     def output_weights(self) -> tuple[Tensor, ...]:
-        return tuple(layer.weight for layer in self.classifier.modules() if isinstance(layer, nn.Linear))
+        return tuple(
+            layer.weight for layer in self.classifier.modules() if isinstance(layer, nn.Linear)
+        )
 
     def forward(self, source: Source) -> Float[Tensor, "B labels"]:
         logits: Tensor = self.classifier(self.dropout(self.pool(self.encoder(source))))
@@ -117,7 +127,9 @@ class MaskedLanguageModel(Model):
     def __init__(self, encoder: Encoder, project: Projection, eps: float = 1e-5) -> None:
         super().__init__()
         self.encoder, self.project = encoder, project
-        self.transform = nn.Sequential(nn.Linear(encoder.dim, encoder.dim), nn.GELU(), nn.LayerNorm(encoder.dim, eps))
+        self.transform = nn.Sequential(
+            nn.Linear(encoder.dim, encoder.dim), nn.GELU(), nn.LayerNorm(encoder.dim, eps)
+        )
 
     def as_masked_language_model(self) -> "MaskedLanguageModel":
         return self

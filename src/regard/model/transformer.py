@@ -31,7 +31,11 @@ class TransformerEncoder(Encoder):
 
     def __init__(self, config: TransformerConfig, embedding: Embedding) -> None:
         super().__init__()
-        self.dim, self.causal, self.window = config.dim, config.causal, config.window if config.causal else None
+        self.dim, self.causal, self.window = (
+            config.dim,
+            config.causal,
+            config.window if config.causal else None,
+        )
         self.embed_tokens = embedding
         self.cls_token = ClsToken(config.dim) if config.cls_token else None
         self.cls_tokens = int(config.cls_token)
@@ -46,12 +50,18 @@ class TransformerEncoder(Encoder):
         x, length = self.input_layer(x), x.shape[1]
         packing, bias = Packing.where_useful(mask), self.input_layer.bias(length, length)
         x = x if packing is None else packing.pack(x)
-        states = self.stack(x, PaddedInputs(mask[:, None], self.causal, bias, packing, window=self.window))
+        states = self.stack(
+            x, PaddedInputs(mask[:, None], self.causal, bias, packing, window=self.window)
+        )
         # Zeros in the padding, with a packing or without.
-        states = states.masked_fill(~mask[..., None], 0.0) if packing is None else packing.unpack(states)
+        states = (
+            states.masked_fill(~mask[..., None], 0.0) if packing is None else packing.unpack(states)
+        )
         if self.cls_token is not None:
             return Memory(states, mask, states[:, 0], cls_tokens=1)
-        return Memory(states, mask, last_state(states, mask) if self.causal else masked_mean(states, mask))
+        return Memory(
+            states, mask, last_state(states, mask) if self.causal else masked_mean(states, mask)
+        )
 
     def forward_packed(self, source: Packed) -> PackedMemory:
         """As `forward`, for packed sequences; not with a cls_token, nor with positions that bias the scores."""
@@ -72,9 +82,13 @@ class TransformerState(DecoderState):
     memory: LayerMemories | None
     beams: int = 1
     time: int = 0  # steps taken
-    visible: Bool[Tensor, "B K capacity"] | None = None  # None: one hypothesis each, all since the first step
+    visible: Bool[Tensor, "B K capacity"] | None = (
+        None  # None: one hypothesis each, all since the first step
+    )
     entered: Int[Tensor, " B"] | None = None  # the step at which each sequence was admitted
-    slides: bool = False  # whether a full cache drops its older half: a sliding window needs only the other
+    slides: bool = (
+        False  # whether a full cache drops its older half: a sliding window needs only the other
+    )
 
     @property
     def length(self) -> int:
@@ -102,7 +116,9 @@ class TransformerState(DecoderState):
     def admit(self, slots: Slots, fresh: "TransformerState") -> "TransformerState":
         cache = self.caches[0]
         if self.visible is None:
-            self.visible = cache.filled.key.new_zeros(len(cache), 1, cache.capacity, dtype=torch.bool)
+            self.visible = cache.filled.key.new_zeros(
+                len(cache), 1, cache.capacity, dtype=torch.bool
+            )
             self.visible[:, :, : cache.length] = True
         if self.entered is None:
             self.entered = cache.filled.key.new_zeros(len(cache), dtype=torch.int64)
@@ -115,11 +131,17 @@ class TransformerState(DecoderState):
     def _write_past(self, slots: Slots, fresh: "TransformerState") -> None:
         """Make what `fresh` has read, with one hypothesis each, the past of all hypotheses in these slots."""
         assert self.visible is not None
-        steps = min(fresh.length, self.caches[0].capacity // self.beams // 2) if self.slides else fresh.length
+        steps = (
+            min(fresh.length, self.caches[0].capacity // self.beams // 2)
+            if self.slides
+            else fresh.length
+        )
         if (missing := (steps - self.length) * self.beams) > 0:
             for cache in self.caches:
                 cache.insert_empty(missing)
-            self.visible = torch.cat((torch.zeros_like(self.visible[:, :, :missing]), self.visible), -1)
+            self.visible = torch.cat(
+                (torch.zeros_like(self.visible[:, :, :missing]), self.visible), -1
+            )
             self.visible = self.visible[:, :, : self.caches[0].capacity]
         self.visible[slots] = False
         if steps:
@@ -131,19 +153,30 @@ class TransformerState(DecoderState):
     def make_room(self) -> None:
         """Drop the older half of a full cache, if it slides or sequences were admitted: none is longer than half."""
         cache = self.caches[0]
-        if not (self.slides or self.entered is not None) or cache.length + self.beams <= cache.capacity:
+        if (
+            not (self.slides or self.entered is not None)
+            or cache.length + self.beams <= cache.capacity
+        ):
             return
         old = cache.capacity // self.beams // 2 * self.beams
         for each in self.caches:
             each.drop_oldest(old)
         if self.visible is not None:
-            self.visible = torch.cat((self.visible[:, :, old:], torch.zeros_like(self.visible[:, :, :old])), -1)
+            self.visible = torch.cat(
+                (self.visible[:, :, old:], torch.zeros_like(self.visible[:, :, :old])), -1
+            )
 
 
 class TransformerDecoder(Decoder[TransformerState]):
     """A Transformer decoder."""
 
-    def __init__(self, config: TransformerConfig, embedding: Embedding, project: Projection, memory_dim: int | None):
+    def __init__(
+        self,
+        config: TransformerConfig,
+        embedding: Embedding,
+        project: Projection,
+        memory_dim: int | None,
+    ):
         super().__init__()
         self.embed_tokens, self.project = embedding, project
         self.extrapolates, self.window = POSITIONS[config.positions].extrapolates, config.window
@@ -155,22 +188,31 @@ class TransformerDecoder(Decoder[TransformerState]):
         return [block.cross_attn for block in self.stack.layers if block.cross_attn is not None]
 
     def hidden(
-        self, targets: Int[Tensor, "B T"], memory: Memory | None = None, packing: Packing | None = None
+        self,
+        targets: Int[Tensor, "B T"],
+        memory: Memory | None = None,
+        packing: Packing | None = None,
     ) -> Float[Tensor, "*lead W"]:
         x, length = self.input_layer(self.embed_tokens(targets)), targets.shape[1]
-        inputs = PaddedInputs(None, True, self.input_layer.bias(length, length), packing, window=self.window)
+        inputs = PaddedInputs(
+            None, True, self.input_layer.bias(length, length), packing, window=self.window
+        )
         inputs = inputs if memory is None else inputs.with_memory(memory)
         states: Tensor = self.stack(x if packing is None else packing.pack(x), inputs)
         return states
 
-    def hidden_packed(self, targets: Packed, memory: Memory | PackedMemory | None) -> Float[Tensor, "N W"]:
+    def hidden_packed(
+        self, targets: Packed, memory: Memory | PackedMemory | None
+    ) -> Float[Tensor, "N W"]:
         """As `hidden`, for packed sequences; not with positions that bias the scores."""
         assert not isinstance(memory, Memory)
         x = self.input_layer(self.embed_tokens(targets.ids), targets.offsets)
         states: Tensor = self.stack(x, PackedInputs(targets.offsets, True, memory, self.window))
         return states
 
-    def start(self, memory: Memory | None, *, batch: int, capacity: int, beams: int = 1) -> TransformerState:
+    def start(
+        self, memory: Memory | None, *, batch: int, capacity: int, beams: int = 1
+    ) -> TransformerState:
         empty = self.project.weight.new_zeros(batch, 0, self.embed_tokens.dim)
         room, projected = capacity, None
         shown = capturing_here() or intercepting_here()  # all positions, in every call
@@ -178,13 +220,17 @@ class TransformerDecoder(Decoder[TransformerState]):
             room = min(capacity, 2 * self.window + 2)
         slides, capacity = room < capacity, room * beams
         if memory is not None:
-            layers = [cross_attn.project_memory(memory.states) for cross_attn in self.cross_attentions]
+            layers = [
+                cross_attn.project_memory(memory.states) for cross_attn in self.cross_attentions
+            ]
             projected = LayerMemories(layers, memory.mask[:, None])
         caches = [block.self_attn.empty_cache(empty, capacity) for block in self.stack.layers]
         visible = None if beams == 1 else empty.new_zeros(batch, beams, capacity, dtype=torch.bool)
         return TransformerState(caches, projected, beams, visible=visible, slides=slides)
 
-    def step(self, tokens: Int[Tensor, " B"], state: TransformerState) -> tuple[Float[Tensor, "B V"], TransformerState]:
+    def step(
+        self, tokens: Int[Tensor, " B"], state: TransformerState
+    ) -> tuple[Float[Tensor, "B V"], TransformerState]:
         state.make_room()
         beams, visible, seen = state.beams, state.visible, state.caches[0].length
         position: int | Tensor = state.time
@@ -196,25 +242,34 @@ class TransformerDecoder(Decoder[TransformerState]):
         x = self.input_layer(self.embed_tokens(tokens[:, None]), start)
         bias: Bias | None = self.input_layer.bias(1, state.length + 1)
         if visible is not None:
-            visible[:, :, seen : seen + beams] = torch.eye(beams, dtype=torch.bool, device=visible.device)
+            visible[:, :, seen : seen + beams] = torch.eye(
+                beams, dtype=torch.bool, device=visible.device
+            )
             visible = visible[:, :, : seen + beams]
             if self.window is not None and seen > self.window * beams:
                 old = seen - self.window * beams
                 visible = F.pad(visible[:, :, old:], (old, 0))  # False before the window
             if bias is not None:
                 bias = tile(bias, slice(0, 1), 0, state.length + 1, 1).repeat_interleave(beams, -1)
-        states = self.stack(x.view(-1, beams, x.shape[-1]), self._step_inputs(state, bias, visible, position))
+        states = self.stack(
+            x.view(-1, beams, x.shape[-1]), self._step_inputs(state, bias, visible, position)
+        )
         state.time += 1
         logits: Tensor = self.project(states).flatten(0, 1)
         return logits, state
 
-    def prefill(self, tokens: Int[Tensor, "B T"], state: TransformerState) -> TransformerState | None:
+    def prefill(
+        self, tokens: Int[Tensor, "B T"], state: TransformerState
+    ) -> TransformerState | None:
         assert state.time == 0
         cache, end = state.caches[0], tokens.shape[1]
         if not (state.slides or end * state.beams <= cache.capacity):
             return None
         if state.visible is not None:
-            one = self.prefill(tokens, replace(self.start(None, batch=len(tokens), capacity=end), memory=state.memory))
+            one = self.prefill(
+                tokens,
+                replace(self.start(None, batch=len(tokens), capacity=end), memory=state.memory),
+            )
             if one is not None:
                 state._write_past(slice(len(tokens)), one)
                 state.time = end
@@ -230,7 +285,11 @@ class TransformerDecoder(Decoder[TransformerState]):
         return state
 
     def _step_inputs(
-        self, state: TransformerState, bias: Bias | None, visible: Tensor | None, position: int | Tensor | None
+        self,
+        state: TransformerState,
+        bias: Bias | None,
+        visible: Tensor | None,
+        position: int | Tensor | None,
     ) -> list[StepInputs]:
         """What the attentions of each layer read; see `MultiHead.step`."""
         memories: list[KeyValue | None] = [None] * len(state.caches)
@@ -239,4 +298,7 @@ class TransformerDecoder(Decoder[TransformerState]):
         mask = None if state.memory is None else state.memory.mask
         window = None if visible is not None else (self.window, None)
         each = zip(state.caches, memories, strict=True)
-        return [StepInputs(cache, bias, window, visible, position, memory, mask) for cache, memory in each]
+        return [
+            StepInputs(cache, bias, window, visible, position, memory, mask)
+            for cache, memory in each
+        ]

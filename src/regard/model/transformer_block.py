@@ -33,7 +33,11 @@ from regard.model.positions import (
 from regard.model.transformer_config import TransformerConfig
 
 JOINS: dict[str, type[Add] | type[Concatenate]] = {"add": Add, "concatenate": Concatenate}
-NORMS: dict[str, Callable[..., nn.Module]] = {"layer": nn.LayerNorm, "rms": nn.RMSNorm, "rms_offset": OffsetRMSNorm}
+NORMS: dict[str, Callable[..., nn.Module]] = {
+    "layer": nn.LayerNorm,
+    "rms": nn.RMSNorm,
+    "rms_offset": OffsetRMSNorm,
+}
 GATED = {"swiglu": "silu", "geglu": "gelu_tanh"}  # the activation of the gate
 
 
@@ -75,11 +79,18 @@ class PaddedInputs(NamedTuple):
     def with_memory(self, memory: Memory) -> "PaddedInputs":
         packing = Packing.where_useful(memory.mask)
         states = memory.states if packing is None else packing.pack(memory.states)
-        return self._replace(memory=states, memory_mask=memory.mask[:, None], memory_packing=packing)
+        return self._replace(
+            memory=states, memory_mask=memory.mask[:, None], memory_packing=packing
+        )
 
     def attend_self(self, attention: MultiHead, x: Tensor) -> Tensor:
         out: Tensor = attention(
-            x, mask=self.mask, causal=self.causal, window=(self.window, None), bias=self.bias, packing=self.packing
+            x,
+            mask=self.mask,
+            causal=self.causal,
+            window=(self.window, None),
+            bias=self.bias,
+            packing=self.packing,
         )
         return out
 
@@ -118,7 +129,12 @@ class StepInputs(NamedTuple):
 
     def attend_self(self, attention: MultiHead, x: Tensor) -> Tensor:
         return attention.step(
-            x, self.cache, window=self.window, bias=self.bias, visible=self.visible, position=self.position
+            x,
+            self.cache,
+            window=self.window,
+            bias=self.bias,
+            visible=self.visible,
+            position=self.position,
         )
 
     def attend_memory(self, attention: MultiHead, x: Tensor) -> Tensor:
@@ -130,7 +146,9 @@ BlockInputs = PaddedInputs | PackedInputs | StepInputs
 Sublayer = Callable[[Tensor], Tensor]
 
 
-def pre_norm(given: PendingResidual, norm: nn.Module, dropout: Dropout, sublayer: Sublayer) -> PendingResidual:
+def pre_norm(
+    given: PendingResidual, norm: nn.Module, dropout: Dropout, sublayer: Sublayer
+) -> PendingResidual:
     """Pre-norm, x + sublayer(norm(x)): the residual path is never normalized (https://arxiv.org/abs/2002.04745).
 
     The sublayer's output stays pending and is added where the next norm is computed, in one fused kernel on a GPU.
@@ -139,7 +157,9 @@ def pre_norm(given: PendingResidual, norm: nn.Module, dropout: Dropout, sublayer
     return PendingResidual(x, sublayer(h))
 
 
-def post_norm(given: PendingResidual, norm: nn.Module, dropout: Dropout, sublayer: Sublayer) -> PendingResidual:
+def post_norm(
+    given: PendingResidual, norm: nn.Module, dropout: Dropout, sublayer: Sublayer
+) -> PendingResidual:
     """Post-norm, norm(x + sublayer(x)) (https://arxiv.org/abs/1706.03762)."""
     return PendingResidual(add_norm(PendingResidual(given.x, sublayer(given.x)), dropout, norm)[1])
 
@@ -163,8 +183,13 @@ class TransformerBlock(nn.Module):
             qk_norm=config.qk_norm,
             norm_eps=config.norm_eps,
         )
-        positions, options = POSITIONS[config.positions], config.position_options(bidirectional=False)
-        self.self_attn = make(rotary=positions.build(options) if issubclass(positions, Rotary) else None)
+        positions, options = (
+            POSITIONS[config.positions],
+            config.position_options(bidirectional=False),
+        )
+        self.self_attn = make(
+            rotary=positions.build(options) if issubclass(positions, Rotary) else None
+        )
         self.norm1 = _norm(config)
         self.cross_attn = None if memory_dim is None else make(source_dim=memory_dim)
         self.norm2 = _norm(config)
@@ -181,7 +206,9 @@ class TransformerBlock(nn.Module):
         x = self.residual(x, self.norm1, self.dropout, partial(inputs.attend_self, self.self_attn))
         if inputs.memory is not None:
             assert self.cross_attn is not None
-            x = self.residual(x, self.norm2, self.dropout, partial(inputs.attend_memory, self.cross_attn))
+            x = self.residual(
+                x, self.norm2, self.dropout, partial(inputs.attend_memory, self.cross_attn)
+            )
         return self.residual(x, self.ffn_norm, self.dropout, self.ffn)
 
 
@@ -201,7 +228,10 @@ class InputLayer(nn.Module):
         self.position_encoding: Add | Concatenate | None = None
         self.position_proj: nn.Linear | None = None
         self.relative_bias: PositionBias | None = None
-        positions, options = POSITIONS[config.positions], config.position_options(bidirectional=bidirectional)
+        positions, options = (
+            POSITIONS[config.positions],
+            config.position_options(bidirectional=bidirectional),
+        )
         if issubclass(positions, PositionEncoding):
             self.position_encoding = JOINS[config.position_mode](positions.build(options))
         elif issubclass(positions, PositionBias):
@@ -255,16 +285,25 @@ class TransformerStack(nn.Module):
         self.layers = TypedModuleList[TransformerBlock](
             TransformerBlock(config, memory_dim) for _ in range(config.layers)
         )
-        self.norm, self.dropout = _norm(config) if config.norm_first else nn.Identity(), Dropout(config.dropout)
+        self.norm, self.dropout = (
+            _norm(config) if config.norm_first else nn.Identity(),
+            Dropout(config.dropout),
+        )
         self.activation_checkpointing = config.activation_checkpointing
 
-    def forward(self, x: Float[Tensor, "*lead W"], inputs: BlockInputs | list[StepInputs]) -> Float[Tensor, "*lead W"]:
+    def forward(
+        self, x: Float[Tensor, "*lead W"], inputs: BlockInputs | list[StepInputs]
+    ) -> Float[Tensor, "*lead W"]:
         """The states after the last block. `inputs` are those of all blocks, or a list of those of each."""
         given = PendingResidual(x)
         recompute = self.activation_checkpointing and self.training and torch.is_grad_enabled()
         for i, block in enumerate(self.layers):
             each = inputs[i] if isinstance(inputs, list) else inputs
-            given = checkpoint(block, given, each, use_reentrant=False) if recompute else block(given, each)
+            given = (
+                checkpoint(block, given, each, use_reentrant=False)
+                if recompute
+                else block(given, each)
+            )
         return add_norm(given, self.dropout, self.norm)[1]
 
 

@@ -7,7 +7,14 @@ from typing import Annotated, Literal
 from regard.core.config import Count, Probability, Range, doc
 from regard.core.errors import Problem
 from regard.model.part_config import DecoderConfig, EncoderConfig, UnusedKeys, not_packable_score
-from regard.model.positions import POSITIONS, PositionEncoding, PositionName, PositionOptions, RelativeBias, Rotary
+from regard.model.positions import (
+    POSITIONS,
+    PositionEncoding,
+    PositionName,
+    PositionOptions,
+    RelativeBias,
+    Rotary,
+)
 from regard.model.scores import SCORES, ScoreName
 
 
@@ -34,15 +41,26 @@ class TransformerConfig(EncoderConfig, DecoderConfig):
     )  # fmt: skip
     ffn_bias: bool = doc(True, "biases in the feed-forward network")
     positions: PositionName = doc("sinusoidal", "position encoding")
-    position_mode: Literal["add", "concatenate"] = doc("add", "how position encodings join the embeddings")
+    position_mode: Literal["add", "concatenate"] = doc(
+        "add", "how position encodings join the embeddings"
+    )
     max_positions: Count = doc(512, "largest sequence length of learned positions")
-    position_offset: Annotated[int, Range(0.0)] = doc(0, "unused rows before the first learned position")
-    rotary_base: Annotated[float, Range(1.0)] = doc(10_000.0, "base of the wavelengths of rotary positions")
-    relative_buckets: Annotated[int, Range(4.0)] = doc(32, "distances that relative positions tell apart")
-    relative_max_distance: Count = doc(128, "distance beyond which relative positions tell none apart")
+    position_offset: Annotated[int, Range(0.0)] = doc(
+        0, "unused rows before the first learned position"
+    )
+    rotary_base: Annotated[float, Range(1.0)] = doc(
+        10_000.0, "base of the wavelengths of rotary positions"
+    )
+    relative_buckets: Annotated[int, Range(4.0)] = doc(
+        32, "distances that relative positions tell apart"
+    )
+    relative_max_distance: Count = doc(
+        128, "distance beyond which relative positions tell none apart"
+    )
     score: ScoreName = doc("scaled_dot", "attention score function")
     attention_bias: Literal["all", "qkv", "none"] = doc(
-        "all", "projections of attention that have a bias: all, those of queries, keys and values, or none"
+        "all",
+        "projections of attention that have a bias: all, those of queries, keys and values, or none",
     )
     head_dim: Count | None = doc(None, "dimension of an attention head; left out: dim / heads")
     kv_heads: Count | None = doc(
@@ -50,12 +68,16 @@ class TransformerConfig(EncoderConfig, DecoderConfig):
     )
     qk_norm: bool = doc(False, "normalize queries and keys", arxiv="2010.04245")
     sliding_window: Count | None = doc(
-        None, "causal attention: positions that each attends to, its own included; left out: all", arxiv="2310.06825"
+        None,
+        "causal attention: positions that each attends to, its own included; left out: all",
+        arxiv="2310.06825",
     )
     causal: bool = doc(False, "an encoder whose positions attend to earlier positions only")
     cls_token: bool = doc(False, 'encoders: prepend a learned [CLS] state, for the pool "first"')
     token_types: Annotated[int, Range(0.0)] = doc(
-        0, "encoders: learned vectors of segments, the first of which is added to every embedding", arxiv="1810.04805"
+        0,
+        "encoders: learned vectors of segments, the first of which is added to every embedding",
+        arxiv="1810.04805",
     )
     activation_checkpointing: bool = doc(
         False, "recompute a block's activations in the backward pass", arxiv="1604.06174"
@@ -69,24 +91,46 @@ class TransformerConfig(EncoderConfig, DecoderConfig):
             yield Problem("heads", f"a divisor of dim = {self.dim}", str(self.heads), remedy)
         elif rotary and self.dim_per_head % positions.multiple_of:
             wanted = f"heads of a dim that is a multiple of {positions.multiple_of}, for {self.positions} positions"
-            yield Problem("heads", wanted, f"a dim of {self.dim_per_head}", "Change heads, dim or head_dim.")
+            yield Problem(
+                "heads", wanted, f"a dim of {self.dim_per_head}", "Change heads, dim or head_dim."
+            )
         half = self.relative_buckets // 2
         if issubclass(positions, RelativeBias) and self.relative_max_distance <= half:
             wanted = f"more than {half}, half of relative_buckets"
-            yield Problem("relative_max_distance", wanted, str(self.relative_max_distance), "Change one of the two.")
+            yield Problem(
+                "relative_max_distance",
+                wanted,
+                str(self.relative_max_distance),
+                "Change one of the two.",
+            )
         if encoded and self.dim % positions.multiple_of:
             wanted = f"a multiple of {positions.multiple_of}, for {self.positions} positions"
             yield Problem("dim", wanted, str(self.dim), "Change one of the two.")
         if self.kv_heads is not None and self.heads % self.kv_heads:
-            yield Problem("kv_heads", f"a divisor of heads = {self.heads}", str(self.kv_heads), "1 always is one.")
+            yield Problem(
+                "kv_heads",
+                f"a divisor of heads = {self.heads}",
+                str(self.kv_heads),
+                "1 always is one.",
+            )
         if not SCORES[self.score].content_based and (self.qk_norm or rotary):
             wanted = "a score that depends on queries and keys, for rotary positions or qk_norm"
             yield Problem("score", wanted, repr(self.score), "Change one of the two.")
         if self.position_mode == "concatenate" and not encoded:
             got = f"'concatenate' with positions = {self.positions!r}"
-            yield Problem("position_mode", "'add' unless positions are sinusoidal or learned", got, "Leave it out.")
+            yield Problem(
+                "position_mode",
+                "'add' unless positions are sinusoidal or learned",
+                got,
+                "Leave it out.",
+            )
         if self.cls_token and self.causal:
-            yield Problem("cls_token", "false in a causal encoder", "true", "The first position would see nothing.")
+            yield Problem(
+                "cls_token",
+                "false in a causal encoder",
+                "true",
+                "The first position would see nothing.",
+            )
 
     @property
     def dim_per_head(self) -> int:
@@ -100,7 +144,10 @@ class TransformerConfig(EncoderConfig, DecoderConfig):
 
     def block_dims(self) -> dict[str, int]:
         kv_heads = self.heads if self.kv_heads is None else self.kv_heads
-        attention = {"heads": self.heads * self.dim_per_head, "kv_heads": kv_heads * self.dim_per_head}
+        attention = {
+            "heads": self.heads * self.dim_per_head,
+            "kv_heads": kv_heads * self.dim_per_head,
+        }
         return {"dim": self.dim, "ffn_dim": self.ffn_dim, **attention}
 
     def not_packable(self) -> str | None:
@@ -132,4 +179,7 @@ class TransformerConfig(EncoderConfig, DecoderConfig):
         if not issubclass(positions, Rotary):
             yield "rotary_base", "positions are not rotary"
         if not issubclass(positions, RelativeBias):
-            yield from ((key, "positions are not relative") for key in ("relative_buckets", "relative_max_distance"))
+            yield from (
+                (key, "positions are not relative")
+                for key in ("relative_buckets", "relative_max_distance")
+            )

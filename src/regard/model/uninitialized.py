@@ -25,7 +25,11 @@ class _WithoutRandomValues(TorchFunctionMode):
     """
 
     def __torch_function__(
-        self, function: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+        self,
+        function: Callable[..., Any],
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         if kwargs.get("generator") is None:
@@ -33,7 +37,12 @@ class _WithoutRandomValues(TorchFunctionMode):
                 return args[0] if args else kwargs["tensor"]
             if function in _DRAWS:
                 return torch.empty(*args, **kwargs)
-        if function in _SCALINGS and isinstance(args[0], Tensor) and args[0].is_meta and isinstance(args[1], float):
+        if (
+            function in _SCALINGS
+            and isinstance(args[0], Tensor)
+            and args[0].is_meta
+            and isinstance(args[1], float)
+        ):
             return args[0]
         return function(*args, **kwargs)
 
@@ -52,13 +61,16 @@ def only_parameters(model: nn.Module) -> bool:
     (as those of `nn.GRU`) would keep the ones that loading replaces.
     """
     return not any(
-        module._buffers or any(_holds_tensor(value) for value in vars(module).values()) for module in model.modules()
+        module._buffers or any(_holds_tensor(value) for value in vars(module).values())
+        for module in model.modules()
     )
 
 
 def _holds_tensor(value: object) -> bool:
     if isinstance(value, dict):
-        return any(_holds_tensor(each) for each in value.values() if not isinstance(each, nn.Parameter))
+        return any(
+            _holds_tensor(each) for each in value.values() if not isinstance(each, nn.Parameter)
+        )
     if isinstance(value, list | tuple):
         return any(_holds_tensor(each) for each in value)
     return isinstance(value, Tensor)

@@ -52,7 +52,9 @@ class CnnConfig(EncoderConfig):
     reads = "image"
 
     dim: Count = doc(256, "dimension of the memory's states")
-    channels: tuple[Count, ...] = doc((32, 64, 128), "channels of each stage, which halves height and width")
+    channels: tuple[Count, ...] = doc(
+        (32, 64, 128), "channels of each stage, which halves height and width"
+    )
     attention: bool = doc(False, "a self-attention block after the last stage")
     backbone: BackboneConfig | None = doc(None, "a pretrained network instead of the stages")
     queries: Count | None = doc(
@@ -102,29 +104,46 @@ class _GridTransformerConfig(EncoderConfig):
 
     def conflicts(self) -> Iterator[Problem]:
         blocks = self.blocks
-        if not issubclass(POSITIONS[blocks.positions], PositionEncoding) and blocks.positions != "none":
-            wanted, got = "'sinusoidal' (of row and column), 'learned' or 'none' over regions", repr(blocks.positions)
+        if (
+            not issubclass(POSITIONS[blocks.positions], PositionEncoding)
+            and blocks.positions != "none"
+        ):
+            wanted, got = (
+                "'sinusoidal' (of row and column), 'learned' or 'none' over regions",
+                repr(blocks.positions),
+            )
             yield Problem("transformer.positions", wanted, got, "Change it.")
         if blocks.position_mode != "add":
             got = repr(blocks.position_mode)
             yield Problem("transformer.position_mode", "'add' over regions", got, "Leave it out.")
         if blocks.causal:
-            yield Problem("transformer.causal", "false: regions have no order", "true", "Leave it out.")
+            yield Problem(
+                "transformer.causal", "false: regions have no order", "true", "Leave it out."
+            )
         if blocks.sliding_window is not None:
             got = str(blocks.sliding_window)
-            yield Problem("transformer.sliding_window", "none: regions have no order", got, "Leave it out.")
+            yield Problem(
+                "transformer.sliding_window", "none: regions have no order", got, "Leave it out."
+            )
         if blocks.token_types:
             yield Problem(
-                "transformer.token_types", "0: regions have no segments", str(blocks.token_types), "Leave it out."
+                "transformer.token_types",
+                "0: regions have no segments",
+                str(blocks.token_types),
+                "Leave it out.",
             )
         if blocks.positions == "sinusoidal" and blocks.dim % 4:
             wanted = "a multiple of 4, for sinusoids of rows and columns"
-            yield Problem("transformer.dim", wanted, str(blocks.dim), "Change it, or use learned positions.")
+            yield Problem(
+                "transformer.dim", wanted, str(blocks.dim), "Change it, or use learned positions."
+            )
 
 
 @dataclass(frozen=True)
 class CnnTransformerConfig(_GridTransformerConfig):
-    channels: tuple[Count, ...] = doc((32, 64, 128), "channels of each stage, which halves height and width")
+    channels: tuple[Count, ...] = doc(
+        (32, 64, 128), "channels of each stage, which halves height and width"
+    )
     attention: bool = doc(False, "a self-attention block after the last stage")
     backbone: BackboneConfig | None = doc(None, "a pretrained network instead of the stages")
     transformer: TransformerConfig = doc(TransformerConfig(), "the Transformer over the regions")
@@ -143,8 +162,12 @@ class VitConfig(_GridTransformerConfig):
 
     patch_size: Count = doc(16, "height and width of a patch in pixels", arxiv="2010.11929")
     transformer: TransformerConfig = doc(TransformerConfig(), "the Transformer over the patches")
-    patch_ffn_dim: Count | None = doc(None, "hidden dimension of an MLP that embeds patches; left out: one linear map")
-    distillation_token: bool = doc(False, "a second learned state, after the cls_token", arxiv="2012.12877")
+    patch_ffn_dim: Count | None = doc(
+        None, "hidden dimension of an MLP that embeds patches; left out: one linear map"
+    )
+    distillation_token: bool = doc(
+        False, "a second learned state, after the cls_token", arxiv="2012.12877"
+    )
 
     @property
     def cls_tokens(self) -> int:
@@ -175,7 +198,11 @@ class Cnn(nn.Module):
         self.dim = channels[-1]
         stages: list[nn.Module] = []
         for before, after in zip((colors, *channels), channels, strict=False):
-            stages += [nn.Conv2d(before, after, 3, stride=2, padding=1), nn.GroupNorm(1, after), nn.ReLU()]
+            stages += [
+                nn.Conv2d(before, after, 3, stride=2, padding=1),
+                nn.GroupNorm(1, after),
+                nn.ReLU(),
+            ]
             stages += [nn.Conv2d(after, after, 3, padding=1), nn.GroupNorm(1, after), nn.ReLU()]
         if attention:
             stages.append(SelfAttention2d(self.dim))
@@ -193,19 +220,25 @@ class LearnedQueries(nn.Module):
         super().__init__()
         self.position_encoding = SinusoidalGrid(dim)
         self.pool = AttentionPool(AttentionPoolConfig(count), dim)
-        nn.init.normal_(self.pool.queries)  # near zero, all queries would start as the mean and diverge slowly
+        nn.init.normal_(
+            self.pool.queries
+        )  # near zero, all queries would start as the mean and diverge slowly
         self.out_proj = nn.Linear(self.pool.dim, dim)
 
     def forward(self, memory: Memory) -> Float[Tensor, "B W"]:
         states = _with_positions(memory, self.position_encoding)
-        summary: Tensor = self.out_proj(self.pool(replace(memory, states=states)))  # (B, Q·W) to (B, W)
+        summary: Tensor = self.out_proj(
+            self.pool(replace(memory, states=states))
+        )  # (B, Q·W) to (B, W)
         return summary
 
 
 class GridEncoder(Encoder):
     """A CNN's feature map, projected and normalised, as a memory of image regions."""
 
-    def __init__(self, backbone: nn.Module, channels: int, dim: int, queries: int | None = None) -> None:
+    def __init__(
+        self, backbone: nn.Module, channels: int, dim: int, queries: int | None = None
+    ) -> None:
         super().__init__()
         self.dim = dim
         self.backbone, self.proj, self.norm = backbone, nn.Linear(channels, dim), nn.LayerNorm(dim)
@@ -221,19 +254,28 @@ class GridEncoder(Encoder):
         _, rows, columns, _ = grids.states.shape
         regions = grids.states.flatten(1, 2).to(self.proj.weight.dtype)  # (B, S, C)
         memory = _regions(self.norm(self.proj(regions)), (rows, columns))
-        return memory if self.learned_queries is None else replace(memory, summary=self.learned_queries(memory))
+        return (
+            memory
+            if self.learned_queries is None
+            else replace(memory, summary=self.learned_queries(memory))
+        )
 
 
 class GridTransformer(Encoder):
     """A Transformer encoder over image regions: those of a CNN's feature map, or patches."""
 
-    def __init__(self, config: TransformerConfig, regions: nn.Module, *, distillation_token: bool = False) -> None:
+    def __init__(
+        self, config: TransformerConfig, regions: nn.Module, *, distillation_token: bool = False
+    ) -> None:
         super().__init__()
         self.dim = config.dim
         self.patch_embed, self.stack = regions, TransformerStack(config)
         self.position_encoding: SinusoidalGrid | None = None
         if config.positions == "sinusoidal":
-            self.position_encoding, config = SinusoidalGrid(config.dim), replace(config, positions="none")
+            self.position_encoding, config = (
+                SinusoidalGrid(config.dim),
+                replace(config, positions="none"),
+            )
         self.cls_token = ClsToken(config.dim) if config.cls_token else None
         self.distillation_token = ClsToken(config.dim) if distillation_token else None
         self.cls_tokens = config.cls_token + distillation_token
@@ -274,12 +316,20 @@ class MlpPatchEmbedding(nn.Module):
         self.dim, self.patch = dim, patch
         pixels = colors * patch**2
         self.mlp = nn.Sequential(
-            nn.LayerNorm(pixels), nn.Linear(pixels, hidden), nn.ReLU(), nn.Linear(hidden, dim), nn.LayerNorm(dim)
+            nn.LayerNorm(pixels),
+            nn.Linear(pixels, hidden),
+            nn.ReLU(),
+            nn.Linear(hidden, dim),
+            nn.LayerNorm(dim),
         )
 
     def forward(self, images: Float[Tensor, "B colors Y X"]) -> Memory:
-        patches = F.unfold(images, self.patch, stride=self.patch).mT  # (B, S, colors · patch · patch)
-        return _regions(self.mlp(patches), (images.shape[2] // self.patch, images.shape[3] // self.patch))
+        patches = F.unfold(
+            images, self.patch, stride=self.patch
+        ).mT  # (B, S, colors · patch · patch)
+        return _regions(
+            self.mlp(patches), (images.shape[2] // self.patch, images.shape[3] // self.patch)
+        )
 
 
 def cnn(config: CnnConfig) -> GridEncoder:
@@ -301,8 +351,12 @@ def cnn_transformer(config: CnnTransformerConfig) -> GridTransformer:
 def vit(config: VitConfig) -> GridTransformer:
     """A vision Transformer."""
     dim, patch, hidden = config.transformer.dim, config.patch_size, config.patch_ffn_dim
-    regions = PatchEmbedding(dim, patch) if hidden is None else MlpPatchEmbedding(dim, patch, hidden)
-    return GridTransformer(config.transformer, regions, distillation_token=config.distillation_token)
+    regions = (
+        PatchEmbedding(dim, patch) if hidden is None else MlpPatchEmbedding(dim, patch, hidden)
+    )
+    return GridTransformer(
+        config.transformer, regions, distillation_token=config.distillation_token
+    )
 
 
 def _regions(states: Float[Tensor, "B S W"], grid: tuple[int, int]) -> Memory:

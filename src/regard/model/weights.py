@@ -20,7 +20,9 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
     return parameters | {name: state[name] for name in buffers & state.keys()}
 
 
-def load_weights(model: nn.Module, weights: Mapping[str, Tensor], where: Path | str, *, assign: bool = False) -> None:
+def load_weights(
+    model: nn.Module, weights: Mapping[str, Tensor], where: Path | str, *, assign: bool = False
+) -> None:
     """Copy weights into a model. They must be finite, and names and shapes those of the model.
 
     assign   the parameters, which may be on the meta device, are replaced by new ones of the given tensors themselves.
@@ -31,7 +33,9 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], where: Path | 
     wrong = sorted(name for name, tensor in weights.items() if not _finite(tensor))
     if wrong:
         names = ", ".join(wrong[:5]) + (f" and {len(wrong) - 5} more" if len(wrong) > 5 else "")
-        raise CheckpointRefused(f"{where}: wanted finite weights; got NaN or infinity in {names}. Use another one.")
+        raise CheckpointRefused(
+            f"{where}: wanted finite weights; got NaN or infinity in {names}. Use another one."
+        )
     parameters = dict(model.named_parameters()) if assign else {}
     with torch.no_grad():
         for name, tensor in own.items():
@@ -49,14 +53,20 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], where: Path | 
 
 def _finite(tensor: Tensor) -> bool:
     """Whether no number is NaN or infinite. A finite sum says so in one pass, and in one thread."""
-    if type(tensor) is torch.Tensor and tensor.dtype == torch.float32 and tensor.device.type == "cpu":
+    if (
+        type(tensor) is torch.Tensor
+        and tensor.dtype == torch.float32
+        and tensor.device.type == "cpu"
+    ):
         with np.errstate(over="ignore", invalid="ignore"):
             if np.isfinite(tensor.detach().numpy().sum()):
                 return True
     return bool(tensor.isfinite().all())
 
 
-def check_weights(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], where: Path | str) -> None:
+def check_weights(
+    own: Mapping[str, Tensor], weights: Mapping[str, Tensor], where: Path | str
+) -> None:
     """Refuse weights of other names, shapes or kinds of numbers than a model's own, which may be on the meta device."""
     if difference := mismatch(own, weights):
         raise CheckpointRefused(
@@ -68,10 +78,17 @@ def mismatch(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> str:
     """The first few names that are missing, unknown or of another shape; empty if all fit."""
     wrong = [f"no {name}" for name in own.keys() - weights.keys()]
     wrong += [f"an unknown {name}" for name in weights.keys() - own.keys()]
-    other_shape = [name for name in own.keys() & weights.keys() if own[name].shape != weights[name].shape]
-    wrong += [f"{name} of shape {tuple(weights[name].shape)} for {tuple(own[name].shape)}" for name in other_shape]
+    other_shape = [
+        name for name in own.keys() & weights.keys() if own[name].shape != weights[name].shape
+    ]
+    wrong += [
+        f"{name} of shape {tuple(weights[name].shape)} for {tuple(own[name].shape)}"
+        for name in other_shape
+    ]
     both = own.keys() & weights.keys()
-    other_kind = [name for name in both if own[name].is_floating_point() != weights[name].is_floating_point()]
+    other_kind = [
+        name for name in both if own[name].is_floating_point() != weights[name].is_floating_point()
+    ]
     wrong += [f"{name} of {weights[name].dtype}" for name in other_kind]
     return "; ".join(sorted(wrong)[:5]) + (f" and {len(wrong) - 5} more" if len(wrong) > 5 else "")
 
@@ -85,7 +102,9 @@ class WeightSum:
     def add(self, weights: Mapping[str, Tensor]) -> None:
         self.count += 1
         for name, tensor in weights.items():
-            self.total[name] = self.total[name] + tensor.double() if name in self.total else tensor.double()
+            self.total[name] = (
+                self.total[name] + tensor.double() if name in self.total else tensor.double()
+            )
 
     def mean(self) -> dict[str, Tensor]:
         return {name: (tensor / self.count).float() for name, tensor in self.total.items()}

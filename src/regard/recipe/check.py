@@ -20,15 +20,28 @@ def model_problems(model: ModelConfig, data: DataConfig) -> Iterator[Problem]:
             yield Problem("data.source", wanted, "a source", "Leave it out.")
     elif not model.encoders:
         if data.source_fields:
-            wanted, remedy = "nothing: the model has no encoder", "Add [model.encoder], or leave it out."
+            wanted, remedy = (
+                "nothing: the model has no encoder",
+                "Add [model.encoder], or leave it out.",
+            )
             yield Problem("data.source", wanted, "a source", remedy)
     elif not data.source_fields:
         yield Problem("data.source", "what the encoder reads", "none", "Add [data.source].")
     elif len(data.source_fields) != len(model.encoders):
-        wanted, got = f"{len(data.source_fields)} encoders, one for each source", str(len(model.encoders))
-        yield Problem("model.encoders", wanted, got, "Write one [[model.encoders]] for each of [[data.sources]].")
+        wanted, got = (
+            f"{len(data.source_fields)} encoders, one for each source",
+            str(len(model.encoders)),
+        )
+        yield Problem(
+            "model.encoders",
+            wanted,
+            got,
+            "Write one [[model.encoders]] for each of [[data.sources]].",
+        )
     else:
-        for i, ((name, field), reads) in enumerate(zip(data.fields.items(), model.reads, strict=False)):
+        for i, ((name, field), reads) in enumerate(
+            zip(data.fields.items(), model.reads, strict=False)
+        ):
             read = "text" if reads == "tokens" else reads
             if field.kind != read:
                 wanted = f"{read!r}, which the encoder reads"
@@ -38,10 +51,14 @@ def model_problems(model: ModelConfig, data: DataConfig) -> Iterator[Problem]:
                 if model.encoders[i].config.normalizes_colors and not field.normalized_to_one:
                     wanted = "nothing here: the backbone normalizes colors itself"
                     got = f"{list(field.image_mean)}, {list(field.image_std)}"
-                    yield Problem(f"data.{name}.image_mean, image_std", wanted, got, "Leave them out.")
+                    yield Problem(
+                        f"data.{name}.image_mean, image_std", wanted, got, "Leave them out."
+                    )
 
 
-def training_problems(train: TrainConfig, data: DataConfig, model: ModelConfig) -> Iterator[Problem]:
+def training_problems(
+    train: TrainConfig, data: DataConfig, model: ModelConfig
+) -> Iterator[Problem]:
     """Training settings that do not fit the model or the data."""
     running_text = data.context_length is not None
     if train.carry_state and not (model.carries_state and running_text):
@@ -51,8 +68,14 @@ def training_problems(train: TrainConfig, data: DataConfig, model: ModelConfig) 
         wanted = "false with running text, whose contexts are of one length"
         yield Problem("train.mixed_lengths", wanted, "true", "Leave it out.")
     if train.evaluation_overlap >= (data.context_length or 1 if model.is_language_model else 1):
-        wanted = "less than data.context_length, of a language model" if running_text else "0 without running text"
-        yield Problem("train.evaluation_overlap", wanted, str(train.evaluation_overlap), "Lower it.")
+        wanted = (
+            "less than data.context_length, of a language model"
+            if running_text
+            else "0 without running text"
+        )
+        yield Problem(
+            "train.evaluation_overlap", wanted, str(train.evaluation_overlap), "Lower it."
+        )
     if train.cuda_graphs and not (train.packed or (model.is_language_model and running_text)):
         wanted = "false unless batches are packed, or a language model reads running text"
         yield Problem("train.cuda_graphs", wanted, "true", "Leave it out.")
@@ -62,7 +85,10 @@ def training_problems(train: TrainConfig, data: DataConfig, model: ModelConfig) 
             yield Problem("train.packed", f"false with {reason}", "true", "Leave it out.")
     if train.fsdp and (reason := model.not_shardable()) is not None:
         yield Problem(
-            "train.fsdp", f"false with {reason}", "true", "Leave it out: every process then has the whole model."
+            "train.fsdp",
+            f"false with {reason}",
+            "true",
+            "Leave it out: every process then has the whole model.",
         )
     if train.precision == "float8":
         yield from model.float8_problems()
@@ -77,10 +103,16 @@ def training_problems(train: TrainConfig, data: DataConfig, model: ModelConfig) 
             "monitor": train.monitor != "loss",
         }
         for key in [key for key, needed in needs_validation.items() if needed]:
-            wanted, got = "nothing that waits for validation: there is no data.valid", repr(getattr(train, key))
+            wanted, got = (
+                "nothing that waits for validation: there is no data.valid",
+                repr(getattr(train, key)),
+            )
             yield Problem(f"train.{key}", wanted, got, "Add data.valid, or leave it out.")
     if train.doubly_stochastic and not model.has_attention_penalty:
-        wanted, got = "0 unless a recurrent decoder attends to a source", str(train.doubly_stochastic)
+        wanted, got = (
+            "0 unless a recurrent decoder attends to a source",
+            str(train.doubly_stochastic),
+        )
         yield Problem("train.doubly_stochastic", wanted, got, "Leave it out.")
     if train.scheduled_sampling is not None and model.decoder is None:
         wanted = "nothing: there is no decoder to feed"

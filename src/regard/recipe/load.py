@@ -25,13 +25,17 @@ def read_recipe(source: str | Path | Mapping[str, Any], changes: Sequence[str] =
     return Recipe.of(read_tables(source, changes))
 
 
-def read_tables(source: str | Path | Mapping[str, Any], changes: Sequence[str] = ()) -> dict[str, Any]:
+def read_tables(
+    source: str | Path | Mapping[str, Any], changes: Sequence[str] = ()
+) -> dict[str, Any]:
     """The tables of a recipe with changes, unchecked, with resolved paths (see `resolve_paths`).
 
     A recipe that begins with `extends = "NAME"`, a shipped recipe or a file, changes the tables of that one.
     """
     path = None if isinstance(source, Mapping) else Path(source)
-    tables = _extended(source if isinstance(source, Mapping) else read_toml(Path(source)), [path] if path else [])
+    tables = _extended(
+        source if isinstance(source, Mapping) else read_toml(Path(source)), [path] if path else []
+    )
     for change in changes:
         tables = with_setting(tables, change)
     return tables if "paths" in tables else resolve_paths(tables, path.parent if path else Path())
@@ -44,12 +48,16 @@ def _extended(tables: Mapping[str, Any], files: list[Path]) -> dict[str, Any]:
     if base is None:
         return own
     if not isinstance(base, str):
-        raise InvalidArgument("extends", wanted="the name or file of a recipe", got=repr(base), remedy="Name one.")
+        raise InvalidArgument(
+            "extends", wanted="the name or file of a recipe", got=repr(base), remedy="Name one."
+        )
     beside = files[-1].parent / base if files else Path(base)
     path = beside if beside.is_file() else find_recipe(base)
     if path.resolve() in [file.resolve() for file in files]:
         names = " → ".join(map(str, [*files, path]))
-        raise InvalidArgument("extends", wanted="a recipe that does not extend this one", got=names, remedy="End it.")
+        raise InvalidArgument(
+            "extends", wanted="a recipe that does not extend this one", got=names, remedy="End it."
+        )
     return _merged(_extended(read_toml(path), [*files, path]), own)
 
 
@@ -71,9 +79,13 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         got = getattr(error, "strerror", None) or str(error)
-        raise InvalidArgument(str(path), wanted="a recipe", got=got, remedy="`regard recipes` lists ours.") from None
+        raise InvalidArgument(
+            str(path), wanted="a recipe", got=got, remedy="`regard recipes` lists ours."
+        ) from None
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise InvalidArgument(str(path), wanted="a TOML file", got=str(error), remedy="Mend that line.") from None
+        raise InvalidArgument(
+            str(path), wanted="a TOML file", got=str(error), remedy="Mend that line."
+        ) from None
 
 
 def with_setting(table: Mapping[str, Any], change: str) -> dict[str, Any]:
@@ -99,8 +111,12 @@ def resolve_paths(tables: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     for key, value in _given_paths(tables):
         written[key] = value
         files = [_resolve(file, folder) for file in ([value] if isinstance(value, str) else value)]
-        resolved = _put(resolved, key.split("."), files[0] if isinstance(value, str) else files, key)
-    return resolved | {"paths": {"folder": str(folder.absolute()), **written}} if written else resolved
+        resolved = _put(
+            resolved, key.split("."), files[0] if isinstance(value, str) else files, key
+        )
+    return (
+        resolved | {"paths": {"folder": str(folder.absolute()), **written}} if written else resolved
+    )
 
 
 def locate_data(recipe: Recipe, splits: Sequence[Split] | None = None) -> DataConfig:
@@ -110,19 +126,30 @@ def locate_data(recipe: Recipe, splits: Sequence[Split] | None = None) -> DataCo
     from the working directory. All that are missing are refused at once, with the paths tried.
     """
     data, problems = recipe.data, []
-    chosen = ["train" if split in data.shares else split for split in (data.splits if splits is None else splits)]
+    chosen = [
+        "train" if split in data.shares else split
+        for split in (data.splits if splits is None else splits)
+    ]
     for key in dict.fromkeys([*chosen, "images"]):
         stored, written = getattr(data, key), recipe.paths.get(f"data.{key}")
         if written is None or stored is None or data.reader is not None:
             continue
         if len(_listed(written)) != len(_listed(stored)):
-            raise InvalidRecipe([Problem(f"paths.data.{key}", "a path for each file", repr(written)[:80], "Check it.")])
+            raise InvalidRecipe(
+                [
+                    Problem(
+                        f"paths.data.{key}", "a path for each file", repr(written)[:80], "Check it."
+                    )
+                ]
+            )
         found = []
         for path, relative in zip(_listed(stored), _listed(written), strict=True):
             beside = Path(recipe.paths.get("folder", "")) / relative
             found_before = [Path(path)] if path != relative else []
             tried = list(dict.fromkeys(map(Path.absolute, [*found_before, beside, Path(relative)])))
-            there = [path] if not _is_local(path) else [str(each) for each in tried if each.exists()]
+            there = (
+                [path] if not _is_local(path) else [str(each) for each in tried if each.exists()]
+            )
             found.append(next(iter(there), path))
             if not there:
                 got = f"none at {' nor at '.join(map(str, tried))}"
@@ -144,7 +171,12 @@ def _given_paths(tables: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for key, value in settings(tables):
         is_path = re.sub(r"^model\.encoders\.\d+", "model.encoder", key) in PATHS
         files = [value] if isinstance(value, str) else value
-        if is_path and files and isinstance(files, list) and all(isinstance(file, str) for file in files):
+        if (
+            is_path
+            and files
+            and isinstance(files, list)
+            and all(isinstance(file, str) for file in files)
+        ):
             yield key, value
 
 
@@ -162,9 +194,19 @@ def _put(table: Mapping[str, Any], parts: list[str], value: Any, key: str) -> di
     if not rest:
         return {**table, first: value}
     inner = table.get(first, {})
-    if isinstance(inner, list) and rest[0].isdigit() and 0 < int(rest[0]) <= len(inner) and len(rest) > 1:
+    if (
+        isinstance(inner, list)
+        and rest[0].isdigit()
+        and 0 < int(rest[0]) <= len(inner)
+        and len(rest) > 1
+    ):
         index = int(rest[0]) - 1
-        return {**table, first: [*inner[:index], _put(inner[index], rest[1:], value, key), *inner[index + 1 :]]}
+        return {
+            **table,
+            first: [*inner[:index], _put(inner[index], rest[1:], value, key), *inner[index + 1 :]],
+        }
     if not isinstance(inner, Mapping):
-        raise InvalidArgument("--set", wanted=f"a table at {first!r}", got=repr(inner), remedy=f"{key} is no key.")
+        raise InvalidArgument(
+            "--set", wanted=f"a table at {first!r}", got=repr(inner), remedy=f"{key} is no key."
+        )
     return {**table, first: _put(inner, rest, value, key)}

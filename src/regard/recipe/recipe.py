@@ -59,7 +59,9 @@ class Recipe:
                 problems += training_problems(train, data, model)
         paths = table.get("paths", {})
         if not isinstance(paths, Mapping) or not all(_is_path(each) for each in paths.values()):
-            problems.append(Problem("paths", "the paths of a recipe's file", repr(paths)[:80], "Leave it out."))
+            problems.append(
+                Problem("paths", "the paths of a recipe's file", repr(paths)[:80], "Leave it out.")
+            )
         if problems:
             raise InvalidRecipe(problems)
         return Recipe(**parts, paths=paths)
@@ -80,7 +82,10 @@ class Recipe:
 
     def changes_since(self, before: "Recipe", *tables: str) -> str:
         """The keys of these tables whose values differ from those of an earlier recipe, in parentheses."""
-        old, new = ({key: value for key, value in each.settings() if key.startswith(tables)} for each in (before, self))
+        old, new = (
+            {key: value for key, value in each.settings() if key.startswith(tables)}
+            for each in (before, self)
+        )
         keys = [key for key in dict.fromkeys((*old, *new)) if old.get(key) != new.get(key)]
         changes = "; ".join(f"{key} = {new.get(key)!r}, which was {old.get(key)!r}" for key in keys)
         return changes and f" ({changes})"
@@ -96,7 +101,9 @@ class Recipe:
 
     def with_sizes(self, sources: SourceVocabularies, target: VocabularyType) -> dict[str, Any]:
         """The same, with the sizes of these vocabularies."""
-        sizes: dict[str, Any] = {"num_labels" if self.model.predicts == "label" else "vocab_size": target.size}
+        sizes: dict[str, Any] = {
+            "num_labels" if self.model.predicts == "label" else "vocab_size": target.size
+        }
         rows = [vocabulary.size for vocabulary in sources if vocabulary is not None]
         if rows:
             sizes["source_vocab_size"] = rows[0] if len(sources) == 1 else rows
@@ -106,13 +113,24 @@ class Recipe:
 def _without_table(key: str) -> Problem:
     """A key that stands outside of all tables, with those in which it is known, or under its present name."""
     names = (key, *RENAMED.get(key, "").split())
-    known = [f"{name}.{each.name}" for name, config in TABLES.items() for each in fields(config) if each.name in names]
-    remedy = f"Did you mean {' or '.join(known)}?" if known else "Write the table before it: train.KEY, say."
+    known = [
+        f"{name}.{each.name}"
+        for name, config in TABLES.items()
+        for each in fields(config)
+        if each.name in names
+    ]
+    remedy = (
+        f"Did you mean {' or '.join(known)}?"
+        if known
+        else "Write the table before it: train.KEY, say."
+    )
     return Problem(key, f"a table before the key ({', '.join((*TABLES, 'model'))})", "none", remedy)
 
 
 def _is_path(value: object) -> bool:
-    return isinstance(value, str) or (isinstance(value, list | tuple) and all(isinstance(each, str) for each in value))
+    return isinstance(value, str) or (
+        isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
+    )
 
 
 def _read_model(table: Mapping[str, Any]) -> ModelConfig | list[Problem]:
@@ -121,7 +139,9 @@ def _read_model(table: Mapping[str, Any]) -> ModelConfig | list[Problem]:
         for key in SIZES
         if key in table
     ]
-    model = parse_model({key: value for key, value in table.items() if key not in SIZES}, sized=False)
+    model = parse_model(
+        {key: value for key, value in table.items() if key not in SIZES}, sized=False
+    )
     return given + model if isinstance(model, list) else given or model
 
 
@@ -131,6 +151,8 @@ def settings(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, 
         if isinstance(value, Mapping):
             yield from settings(value, f"{before}{key}.")
         elif isinstance(value, list | tuple) and value and isinstance(value[0], Mapping):
-            yield from settings({f"{key}.{i}": each for i, each in enumerate(value, start=1)}, before)
+            yield from settings(
+                {f"{key}.{i}": each for i, each in enumerate(value, start=1)}, before
+            )
         elif value is not None:
             yield f"{before}{key}", value

@@ -40,7 +40,11 @@ def _sections() -> Iterator[str]:
     for name, note, config in tables():
         title = f"[{name}]" + (f", {note}" if note else "")
         rows = [_row(key) for key in keys(config)]
-        lines = ["| key | type | default | meaning |", "|---|---|---|---|", *rows] if rows else ["No keys of its own."]
+        lines = (
+            ["| key | type | default | meaning |", "|---|---|---|---|", *rows]
+            if rows
+            else ["No keys of its own."]
+        )
         if config in documented:
             lines = [f"The keys of {documented[config]}."]
         documented.setdefault(config, title)

@@ -21,7 +21,10 @@ from regard.model.model_config import SIZES, ModelOptions
 from regard.training.config import TrainConfig
 from regard.word_vectors.config import Word2VecConfig
 
-EXTENDS = {"type": "string", "description": "a recipe whose tables this one changes: a shipped one's name, or a file"}
+EXTENDS = {
+    "type": "string",
+    "description": "a recipe whose tables this one changes: a shipped one's name, or a file",
+}
 TYPES = {int: "integer", float: "number", str: "string", bool: "boolean"}
 
 
@@ -51,7 +54,9 @@ def keys(config: type[Config]) -> Iterator[Key]:
 def parts() -> dict[str, dict[str, type[Config]]]:
     """The configurations of the registered encoders, decoders and pools, by role and kind."""
     registries: tuple[Registry[Any], ...] = (ENCODERS, DECODERS, POOLS)
-    return {registry.kind: {kind: registry[kind].config for kind in registry} for registry in registries}
+    return {
+        registry.kind: {kind: registry[kind].config for kind in registry} for registry in registries
+    }
 
 
 def tables() -> Iterator[tuple[str, str, type[Config]]]:
@@ -66,7 +71,9 @@ def tables() -> Iterator[tuple[str, str, type[Config]]]:
     yield "words", "`regard words train --set`", Word2VecConfig
 
 
-def _with_nested(name: str, note: str, config: type[Config]) -> Iterator[tuple[str, str, type[Config]]]:
+def _with_nested(
+    name: str, note: str, config: type[Config]
+) -> Iterator[tuple[str, str, type[Config]]]:
     yield name, note, config
     for key in keys(config):
         if key.table is not None:
@@ -81,8 +88,14 @@ def recipe_schema() -> dict[str, Any]:
     """The schema of a whole recipe."""
     model = table_schema(ModelOptions)
     for role, kinds in parts().items():
-        model["properties"][role] = {"oneOf": [table_schema(config, kind) for kind, config in kinds.items()]}
-    model["properties"]["encoders"] = {"type": "array", "items": model["properties"]["encoder"], "minItems": 2}
+        model["properties"][role] = {
+            "oneOf": [table_schema(config, kind) for kind, config in kinds.items()]
+        }
+    model["properties"]["encoders"] = {
+        "type": "array",
+        "items": model["properties"]["encoder"],
+        "minItems": 2,
+    }
     tables = {
         "data": table_schema(DataConfig),
         "model": model,
@@ -109,7 +122,9 @@ def table_schema(config: type[Config], kind: str | None = None) -> dict[str, Any
     for key in keys(config):
         described = {"description": key.description} if key.description else {}
         is_default = key.default is not None and key.table is None
-        properties[key.name] = value_schema(key.hint) | described | ({"default": key.default} if is_default else {})
+        properties[key.name] = (
+            value_schema(key.hint) | described | ({"default": key.default} if is_default else {})
+        )
     required = {} if kind is None else {"required": ["kind"]}
     return {"type": "object", "properties": properties, "additionalProperties": False, **required}
 

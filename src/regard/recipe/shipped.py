@@ -23,7 +23,9 @@ def find_recipe(name: str) -> Path:
         return Path(name)
     if name not in shipped:
         wanted = f"a TOML file, or one of {', '.join(shipped)}"
-        raise InvalidArgument("recipe", wanted=wanted, got=repr(name), remedy=nearest(name, shipped))
+        raise InvalidArgument(
+            "recipe", wanted=wanted, got=repr(name), remedy=nearest(name, shipped)
+        )
     return shipped[name]
 
 

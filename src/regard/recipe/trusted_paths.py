@@ -29,11 +29,19 @@ def record_paths(data: DataConfig) -> None:
             record.parent.mkdir(parents=True, exist_ok=True)
             record.touch()
     except OSError as error:  # of a cache that cannot be written: training needs no record
-        log.warning("the data paths are not recorded: %s. `regard evaluate` will ask for --trust-data-paths.", error)
+        log.warning(
+            "the data paths are not recorded: %s. `regard evaluate` will ask for --trust-data-paths.",
+            error,
+        )
 
 
 def check_paths(
-    data: DataConfig, split: Split, *, trusted: bool, named: Sequence[str] = (), checkpoint: Path | None = None
+    data: DataConfig,
+    split: Split,
+    *,
+    trusted: bool,
+    named: Sequence[str] = (),
+    checkpoint: Path | None = None,
 ) -> None:
     """Refuse to read a split of a checkpoint's recipe whose paths were not recorded.
 
@@ -41,8 +49,12 @@ def check_paths(
     named     files that the user named, which may be read
     """
     known = [_absolute(file) for file in named]
-    unknown = [path for path in _paths(data, split) if path not in known and not _record(path).exists()]
-    unknown = [path for path in unknown if huggingface_datasets.is_dataset(path) or Path(path).exists()]
+    unknown = [
+        path for path in _paths(data, split) if path not in known and not _record(path).exists()
+    ]
+    unknown = [
+        path for path in unknown if huggingface_datasets.is_dataset(path) or Path(path).exists()
+    ]
     if not unknown:
         return
     names = ", ".join(unknown)

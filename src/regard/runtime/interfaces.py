@@ -78,7 +78,9 @@ class SearchLoop:
     ends: tuple[int, ...]  # tokens that end an output
     forced: int  # tokens that every output begins with, at log-probability 0
     no_repeat_ngram_size: int
-    allow_end: bool  # whether an output may end before its minimum length where no other token is left
+    allow_end: (
+        bool  # whether an output may end before its minimum length where no other token is left
+    )
     normalized: bool  # whether log-probabilities are compared, and not logits
     greedy: "GreedyTensors | None" = None  # either this
     beam: "BeamTensors | None" = None  # or this
@@ -141,7 +143,9 @@ class Candidates:
     @cached_property
     def bias(self) -> Float[Tensor, "B U"]:
         """−∞ where one of `tokens` is no candidate of a sequence, else 0."""
-        return torch.zeros(len(self.allowed), len(self.tokens)).masked_fill_(~self.allowed[:, self.tokens], -torch.inf)
+        return torch.zeros(len(self.allowed), len(self.tokens)).masked_fill_(
+            ~self.allowed[:, self.tokens], -torch.inf
+        )
 
 
 @dataclass(frozen=True)
@@ -164,16 +168,22 @@ class BeamTensors:
 class EngineDecoder(ABC):
     """A decoder as one engine executes it. Search steps this; the signatures are those of `Decoder`."""
 
-    compiled: bool = False  # steps run without Python's lock, so that several threads can search at once
+    compiled: bool = (
+        False  # steps run without Python's lock, so that several threads can search at once
+    )
     static: bool = False  # every step is the same kernels on the same memory, so that a CUDA graph can record it
     admits: bool = True  # sequences can be admitted into a state that has stepped
 
     @abstractmethod
-    def start(self, memory: Memory | None, *, batch: int, capacity: int, beams: int = 1) -> DecoderState:
+    def start(
+        self, memory: Memory | None, *, batch: int, capacity: int, beams: int = 1
+    ) -> DecoderState:
         """The state before the first token. With a capacity of 0 it can only be admitted into another state."""
 
     @abstractmethod
-    def step(self, tokens: Int[Tensor, " BK"], state: DecoderState) -> tuple[Float[Tensor, "BK V"], DecoderState]:
+    def step(
+        self, tokens: Int[Tensor, " BK"], state: DecoderState
+    ) -> tuple[Float[Tensor, "BK V"], DecoderState]:
         """Logits after one more token of every hypothesis, and the new state. The next step may overwrite both."""
 
     def prefill(self, tokens: Int[Tensor, "B T"], state: DecoderState) -> DecoderState | None:
@@ -222,7 +232,9 @@ class Engine(ABC):
         """The model's decoder as this engine executes it."""
 
     @abstractmethod
-    def encode(self, model: Seq2Seq, source: Source, *, half: bool, int8: bool = False) -> Memory | None:
+    def encode(
+        self, model: Seq2Seq, source: Source, *, half: bool, int8: bool = False
+    ) -> Memory | None:
         """The memory of a source; with `half`, linear layers in bfloat16; with `int8`, int8 weights if possible."""
 
 
@@ -268,5 +280,7 @@ class SearchStrategy(ABC):
         return None
 
     @abstractmethod
-    def advance(self, logits: Float[Tensor, "B K V"]) -> tuple[Int[Tensor, "B K"], Int[Tensor, "B K"] | None]:
+    def advance(
+        self, logits: Float[Tensor, "B K V"]
+    ) -> tuple[Int[Tensor, "B K"], Int[Tensor, "B K"] | None]:
         """The next tokens, and the hypothesis each continues (None: its own). May overwrite the logits."""

@@ -32,7 +32,9 @@ def publish(
     key, value = key_value.reshape(split).permute(2, 0, 3, 1, 4)  # (B, G, M, D) each
     query = query.reshape(*query.shape[:2], heads, -1).transpose(1, 2)  # (B, H, N, D)
     mask = AttentionMask(visible[:, None])
-    spec = AttentionSpec(DotScoreFunction(1 / sqrt(query.shape[-1]) if scaled else 1.0), query, key, mask, bias)
+    spec = AttentionSpec(
+        DotScoreFunction(1 / sqrt(query.shape[-1]) if scaled else 1.0), query, key, mask, bias
+    )
     lse = spec.scores(slice(0, spec.n), 0, spec.m).logsumexp(-1)
     capture.publish(source, spec, lse, (len(query), heads), value)
 
@@ -59,4 +61,6 @@ def publish_step(
     visible = (ancestors & present[:, None, :, None]).flatten(2)
     keys = cache.flatten(1, 2)
     spread = None if bias is None else bias.T.repeat_interleave(beams, -1)[None, :, None]
-    publish(source, query.view(batch, beams, -1), keys, visible, heads, kv_heads, spread, scaled=scaled)
+    publish(
+        source, query.view(batch, beams, -1), keys, visible, heads, kv_heads, spread, scaled=scaled
+    )

@@ -38,12 +38,16 @@ class PositionedDecoder(EngineDecoder):
         assert not decoder.static
         self.decoder = decoder
 
-    def start(self, memory: Memory | None, *, batch: int, capacity: int, beams: int = 1) -> PositionedState:
+    def start(
+        self, memory: Memory | None, *, batch: int, capacity: int, beams: int = 1
+    ) -> PositionedState:
         inner = self.decoder.start(memory, batch=batch, capacity=capacity, beams=beams)
         device = None if memory is None else memory.states.device
         return PositionedState(inner, torch.zeros(batch, dtype=torch.int64, device=device))
 
-    def step(self, tokens: Int[Tensor, " BK"], state: DecoderState) -> tuple[Float[Tensor, "BK V"], PositionedState]:
+    def step(
+        self, tokens: Int[Tensor, " BK"], state: DecoderState
+    ) -> tuple[Float[Tensor, "BK V"], PositionedState]:
         assert isinstance(state, PositionedState)
         position = state.position.to(tokens.device)
         with at_position(position):

@@ -45,15 +45,23 @@ class ShortlistDecoder(EngineDecoder):
     def __init__(self, decoder: EngineDecoder) -> None:
         self.decoder, self.compiled = decoder, decoder.compiled
 
-    def start(self, memory: Memory | None, *, batch: int, capacity: int, beams: int = 1) -> DecoderState:
+    def start(
+        self, memory: Memory | None, *, batch: int, capacity: int, beams: int = 1
+    ) -> DecoderState:
         """The state of the decoder, to be wrapped with candidates by `ShortlistState.of`."""
         return self.decoder.start(memory, batch=batch, capacity=capacity, beams=beams)
 
-    def step(self, tokens: Int[Tensor, " BK"], state: DecoderState) -> tuple[Float[Tensor, "BK V"], ShortlistState]:
+    def step(
+        self, tokens: Int[Tensor, " BK"], state: DecoderState
+    ) -> tuple[Float[Tensor, "BK V"], ShortlistState]:
         assert isinstance(state, ShortlistState)
         logits, inner = self.decoder.step(tokens, state.state)
         excluded = ~state.candidates.allowed[:, None]
-        logits = logits.view(len(excluded), -1, logits.shape[-1]).masked_fill(excluded, -torch.inf).flatten(0, 1)
+        logits = (
+            logits.view(len(excluded), -1, logits.shape[-1])
+            .masked_fill(excluded, -torch.inf)
+            .flatten(0, 1)
+        )
         return logits, ShortlistState(inner, state.candidates)
 
     def search(

@@ -27,7 +27,9 @@ class SlidingWindowState(DecoderState):
         return SlidingWindowState(self.inner.follow(parents), tokens)
 
     def admit(self, slots: Slots, fresh: "SlidingWindowState") -> "SlidingWindowState":
-        raise NotImplementedError("the windows of a batch slide together: all of its requests begin at once")
+        raise NotImplementedError(
+            "the windows of a batch slide together: all of its requests begin at once"
+        )
 
 
 class SlidingWindowDecoder(EngineDecoder):
@@ -43,17 +45,25 @@ class SlidingWindowDecoder(EngineDecoder):
         assert not decoder.static
         self.decoder, self.window = decoder, window
 
-    def start(self, memory: Memory | None, *, batch: int, capacity: int, beams: int = 1) -> SlidingWindowState:
-        inner = self.decoder.start(memory, batch=batch, capacity=min(capacity, self.window), beams=beams)
+    def start(
+        self, memory: Memory | None, *, batch: int, capacity: int, beams: int = 1
+    ) -> SlidingWindowState:
+        inner = self.decoder.start(
+            memory, batch=batch, capacity=min(capacity, self.window), beams=beams
+        )
         return SlidingWindowState(inner, torch.empty(batch, beams, 0, dtype=torch.int64))
 
-    def step(self, tokens: Int[Tensor, " BK"], state: DecoderState) -> tuple[Float[Tensor, "BK V"], SlidingWindowState]:
+    def step(
+        self, tokens: Int[Tensor, " BK"], state: DecoderState
+    ) -> tuple[Float[Tensor, "BK V"], SlidingWindowState]:
         assert isinstance(state, SlidingWindowState)
         inner, read = state.inner, state.tokens.to(tokens.device)
         batch, beams, length = read.shape
         if length == self.window:
             read = read[:, :, length - length // 2 :]
-            inner = self._read(read, self.decoder.start(None, batch=batch, capacity=self.window, beams=beams))
+            inner = self._read(
+                read, self.decoder.start(None, batch=batch, capacity=self.window, beams=beams)
+            )
         logits, inner = self.decoder.step(tokens, inner)
         return logits, SlidingWindowState(inner, torch.cat((read, tokens.view(batch, beams, 1)), 2))
 
@@ -75,7 +85,11 @@ class SlidingWindowDecoder(EngineDecoder):
             length = half + 1 + (length - self.window - 1) % (self.window - half)
         read = tokens[:, -length:]
         inner = self.decoder.prefill(read, state.inner)
-        return None if inner is None else SlidingWindowState(inner, read[:, None].repeat(1, state.tokens.shape[1], 1))
+        return (
+            None
+            if inner is None
+            else SlidingWindowState(inner, read[:, None].repeat(1, state.tokens.shape[1], 1))
+        )
 
     def refresh(self, model: Seq2Seq) -> bool:
         return self.decoder.refresh(model)

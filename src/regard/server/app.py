@@ -74,7 +74,9 @@ class Server(Application):
             StudioLongRoutes(self.service),
         )
         routes = [route for group in groups for route in group.routes()]
-        self.table = RouteTable([*routes, *OpenApiRoutes(self.service, routes, keys=bool(keys)).routes()])
+        self.table = RouteTable(
+            [*routes, *OpenApiRoutes(self.service, routes, keys=bool(keys)).routes()]
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":

@@ -61,9 +61,13 @@ class AsideBatch:
         self.device, self.wake = device, wake
         self.jobs: Sequence[Job] = ()
         self.found: Sequence[Computed] = ()
-        self._threads: dict[int, tuple[threading.Thread, Tasks]] = {}  # by how many of PyTorch's threads each has
+        self._threads: dict[
+            int, tuple[threading.Thread, Tasks]
+        ] = {}  # by how many of PyTorch's threads each has
 
-    def begin(self, jobs: Sequence[Job], predictor: Predictor, works: Sequence[BatchedWork]) -> None:
+    def begin(
+        self, jobs: Sequence[Job], predictor: Predictor, works: Sequence[BatchedWork]
+    ) -> None:
         assert not self.jobs
         self.jobs = jobs
 

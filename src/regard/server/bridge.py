@@ -29,11 +29,15 @@ class Mailbox:
         self._waiting.append((receive, value))
         if not self._scheduled:  # where two threads see this, the second call finds nothing to do
             self._scheduled = True
-            with suppress(RuntimeError):  # the event loop is closed, and with it whatever awaited the value
+            with suppress(
+                RuntimeError
+            ):  # the event loop is closed, and with it whatever awaited the value
                 self.loop.call_soon_threadsafe(self._empty)
 
     def _empty(self) -> None:
-        self._scheduled = False  # before values are taken: one that comes now is taken here or by the next call
+        self._scheduled = (
+            False  # before values are taken: one that comes now is taken here or by the next call
+        )
         try:
             while self._waiting:
                 receive, value = self._waiting.popleft()
@@ -83,11 +87,15 @@ class EngineClient:
         finally:
             self._cancel(jobs, futures)
 
-    async def streams(self, works: Sequence[Generation]) -> AsyncGenerator[tuple[int, str | list[Output]], None]:
+    async def streams(
+        self, works: Sequence[Generation]
+    ) -> AsyncGenerator[tuple[int, str | list[Output]], None]:
         """The pieces of each output's text and then its outputs, with the index of the work."""
         futures: list[asyncio.Future[list[Output]]] = [self.loop.create_future() for _ in works]
         jobs = [self._job(work, future) for work, future in zip(works, futures, strict=True)]
-        items: asyncio.Queue[tuple[int, str | None]] = asyncio.Queue()  # no more than the outputs have tokens
+        items: asyncio.Queue[tuple[int, str | None]] = (
+            asyncio.Queue()
+        )  # no more than the outputs have tokens
 
         def put(index: int, piece: object) -> None:
             items.put_nowait((index, piece if isinstance(piece, str) else None))
@@ -141,7 +149,9 @@ class EngineClient:
 
         job = Job(self.model, work, self._in_loop(end), client=self.client, deadline=self.deadline)
         self.record.usages.append(job.usage)
-        self.record.submitted = job.submitted if self.record.submitted is None else self.record.submitted
+        self.record.submitted = (
+            job.submitted if self.record.submitted is None else self.record.submitted
+        )
         return job
 
     def _in_loop(self, receive: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -163,7 +173,9 @@ class ClientConnection(Protocol):
 
 
 async def unless_disconnected(
-    receive: Callable[[], Any], work: Awaitable[Answered], connection: ClientConnection | None = None
+    receive: Callable[[], Any],
+    work: Awaitable[Answered],
+    connection: ClientConnection | None = None,
 ) -> Answered | None:
     """The result of work that is awaited here; None where the client disconnects first: the work is then cancelled.
 

@@ -58,19 +58,35 @@ class BulkAnswer(Response):
     media_type = NDJSON
 
     def __init__(
-        self, call: Call, route: Route, limits: BulkLimits, slots: asyncio.Semaphore, count: Callable[[Record], None]
+        self,
+        call: Call,
+        route: Route,
+        limits: BulkLimits,
+        slots: asyncio.Semaphore,
+        count: Callable[[Record], None],
     ) -> None:
         super().__init__()
         del self.headers["content-length"]
-        self.call, self.route, self.limits, self.slots, self.count = call, route, limits, slots, count
+        self.call, self.route, self.limits, self.slots, self.count = (
+            call,
+            route,
+            limits,
+            slots,
+            count,
+        )
         self.tasks: set[asyncio.Task[Line]] = set()
         self.bytes = 0  # of the lines that are being answered
         self.freed = asyncio.Event()
         self.answers: asyncio.Queue[asyncio.Future[Line] | None] = asyncio.Queue(limits.lines)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        reading, writing = asyncio.ensure_future(self._read(receive)), asyncio.ensure_future(self._write(send))
+        await send(
+            {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+        )
+        reading, writing = (
+            asyncio.ensure_future(self._read(receive)),
+            asyncio.ensure_future(self._write(send)),
+        )
         try:
             # Reading ends when the client disconnects, writing when all lines are answered.
             await asyncio.wait({reading, writing}, return_when=asyncio.FIRST_COMPLETED)
@@ -85,7 +101,9 @@ class BulkAnswer(Response):
     async def _write(self, send: Send) -> None:
         while (answer := await self.answers.get()) is not None:
             line = await answer
-            await send({"type": "http.response.body", "body": line.content + b"\n", "more_body": True})
+            await send(
+                {"type": "http.response.body", "body": line.content + b"\n", "more_body": True}
+            )
             if line.last:
                 break
         await send({"type": "http.response.body", "body": b""})
@@ -111,7 +129,8 @@ class BulkAnswer(Response):
                     message = await receive()
             except TimeoutError:
                 told = (
-                    f"body: wanted more of it within {self.limits.seconds:g} s; got nothing. Send it faster, or end it."
+                    f"body: wanted more of it within {self.limits.seconds:g} s; got nothing. "
+                    "Send it faster, or end it."
                 )
                 raise RequestRefused(HTTPStatus.REQUEST_TIMEOUT, told) from None
             if message["type"] == "http.disconnect":
@@ -148,7 +167,14 @@ class BulkAnswer(Response):
         """The answer to a line: that of the route, or a problem."""
         wait = FIRST_WAIT
         while True:
-            call = replace(self.call, id=self._id(number), body=line, content_type=JSON, record=Record(), in_bulk=True)
+            call = replace(
+                self.call,
+                id=self._id(number),
+                body=line,
+                content_type=JSON,
+                record=Record(),
+                in_bulk=True,
+            )
             try:
                 return Line(bytes((await self.route.handler(call)).body))
             except Overloaded:
@@ -170,7 +196,9 @@ class BulkAnswer(Response):
         return f"{self.call.id}-{number}"
 
 
-async def split_lines(chunks: AsyncGenerator[bytes, None], most: int) -> AsyncGenerator[bytes | None, None]:
+async def split_lines(
+    chunks: AsyncGenerator[bytes, None], most: int
+) -> AsyncGenerator[bytes | None, None]:
     """The lines of a body, without their ends; None for one of more than `most` bytes, which is not kept."""
     kept, long = bytearray(), False
     async for chunk in chunks:

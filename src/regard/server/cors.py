@@ -22,7 +22,10 @@ class CrossOrigin:
     def __init__(self, origins: Sequence[str] = ()) -> None:
         for each in origins:
             if each != "*" and not ORIGIN.fullmatch(each):
-                wanted, remedy = "an origin as https://example.org, or *", "Leave out the path, and the / at the end."
+                wanted, remedy = (
+                    "an origin as https://example.org, or *",
+                    "Leave out the path, and the / at the end.",
+                )
                 raise InvalidArgument("cors", wanted=wanted, got=repr(each), remedy=remedy)
         self.origins = frozenset(each.lower() for each in origins)
 
@@ -39,12 +42,25 @@ class CrossOrigin:
 
     def preflight(self, method: str, headers: Mapping[str, str]) -> Response | None:
         """The answer to a browser that asks whether it may send a request; None: it is not such a question."""
-        if not self.origins or method != "OPTIONS" or "access-control-request-method" not in headers:
+        if (
+            not self.origins
+            or method != "OPTIONS"
+            or "access-control-request-method" not in headers
+        ):
             return None
         if "access-control-allow-origin" not in self.headers(headers.get("origin")):
-            message = "origin: wanted one that this server lets in; got another. Add it: --cors ORIGIN."
+            message = (
+                "origin: wanted one that this server lets in; got another. Add it: --cors ORIGIN."
+            )
             raise RequestRefused(HTTPStatus.FORBIDDEN, message, reason="cors")
-        sent = "authorization", "content-type", "x-request-id", "x-timeout-ms", "traceparent", "tracestate"
+        sent = (
+            "authorization",
+            "content-type",
+            "x-request-id",
+            "x-timeout-ms",
+            "traceparent",
+            "tracestate",
+        )
         allowed = {
             "access-control-allow-methods": "GET, POST",
             "access-control-allow-headers": ", ".join(sent),

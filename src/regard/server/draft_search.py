@@ -34,7 +34,9 @@ class GreedyChoice:
     def __init__(self, special: SpecialTokens, no_repeat_ngram_size: int) -> None:
         self.suppressed, self.size = frozenset(special.suppressed), no_repeat_ngram_size
         self.tokens: list[int] = []
-        self._followers: dict[tuple[int, ...], set[int]] = {}  # the tokens after each run of size − 1
+        self._followers: dict[
+            tuple[int, ...], set[int]
+        ] = {}  # the tokens after each run of size − 1
 
     def best(self, logits: Float[Tensor, " V"], likely: int) -> int:
         """The next token, where `likely` is the most likely one."""
@@ -70,7 +72,9 @@ def draft_search(
     scaled, longest = decoder.with_scaled_heads(_factors(model, edits)), config.max_length
     state = scaled.start(_masked(memory, edits), batch=1, capacity=longest + 1)
     loop = _greedy_loop(forced, special, longest, config.no_repeat_ngram_size)
-    found = scaled.search(torch.tensor([[special.start]]), state, loop, LoopBounds(steps=longest, stop=1))
+    found = scaled.search(
+        torch.tensor([[special.start]]), state, loop, LoopBounds(steps=longest, stop=1)
+    )
     return None if found is None else tuple(loop.tokens[0, 0, : int(loop.length)].tolist())
 
 
@@ -116,7 +120,9 @@ def _factors(model: Seq2Seq, edits: Sequence[Edit]) -> dict[AttentionModule, dic
             if edit.selects(site):
                 heads = factors.setdefault(module, {})
                 for head in range(module.heads) if edit.head is None else (edit.head,):
-                    heads[head] = heads.get(head, 1.0) * (edit.factor if isinstance(edit, ScaleHead) else 0.0)
+                    heads[head] = heads.get(head, 1.0) * (
+                        edit.factor if isinstance(edit, ScaleHead) else 0.0
+                    )
     return factors
 
 

@@ -31,7 +31,9 @@ from regard.server.searches import Round, RunningJob, SearchGroup
 from regard.server.served_model import ServedModel, plan_jobs
 
 log = logging.getLogger(__name__)
-Finished = tuple[SearchGroup, RunningJob, list[Hypothesis]]  # a job that has left its search, with its outputs
+Finished = tuple[
+    SearchGroup, RunningJob, list[Hypothesis]
+]  # a job that has left its search, with its outputs
 MOST_ARRIVALS = 128  # jobs that are planned between two steps
 DEADLINE_SECONDS = 0.01  # between two checks of all deadlines
 ASIDE_SECONDS = 0.05  # between two checks of deadlines while nothing but a work aside is computed
@@ -69,7 +71,9 @@ class Engine(ModelHost):
         self._arrived: deque[Job] = deque()  # jobs that are not sorted into lanes
         self._lanes = Lanes(self.queue)
         self._cancelled: deque[Job] = deque()
-        self._jobs: dict[Job, tuple[ServedModel, SearchGroup, RunningJob] | None] = {}  # every job that has not ended
+        self._jobs: dict[
+            Job, tuple[ServedModel, SearchGroup, RunningJob] | None
+        ] = {}  # every job that has not ended
         self._timed: set[Job] = set()  # those of them that have a deadline
         self._replaced: list[ServedModel] = []
         self._clients: Counter[str] = Counter()  # running jobs of each client
@@ -79,7 +83,9 @@ class Engine(ModelHost):
         self._accepting = self._working = True
         self._crash: EngineCrashed | None = None  # by which the engine's thread has ended
         self._crash_receivers: list[Callable[[EngineCrashed], None]] = []
-        self._alive = self._checked = 0.0  # when the engine's thread was seen, and deadlines were checked
+        self._alive = self._checked = (
+            0.0  # when the engine's thread was seen, and deadlines were checked
+        )
         self._thread = threading.Thread(target=self._work, name="regard engine", daemon=True)
 
     # ---- called in any thread ----
@@ -128,7 +134,9 @@ class Engine(ModelHost):
             for job in jobs:
                 if job.model not in self.models:
                     known = ", ".join(self.models) or "none is loaded"
-                    raise InvalidArgument("model", wanted=f"one of {known}", got=repr(job.model), remedy="Choose one.")
+                    raise InvalidArgument(
+                        "model", wanted=f"one of {known}", got=repr(job.model), remedy="Choose one."
+                    )
                 self.queue.add(job)
                 job.served = model = self.models[job.model]
                 job.usage.version = model.version
@@ -156,7 +164,9 @@ class Engine(ModelHost):
         return len(self._jobs)
 
     def jobs_of(self, name: str) -> tuple[int, int]:
-        return self.models[name].jobs, sum(model.jobs for model in self._replaced if model.name == name)
+        return self.models[name].jobs, sum(
+            model.jobs for model in self._replaced if model.name == name
+        )
 
     def stop(self, seconds: float = 0.0) -> bool:
         with self._wake:
@@ -207,14 +217,18 @@ class Engine(ModelHost):
             return True
         if self._rounds.busy:  # jobs that arrive are planned together, when a round has ended
             return False
-        idle = any(not group.computed for model in self._all_models() for group in model.groups.values())
+        idle = any(
+            not group.computed for model in self._all_models() for group in model.groups.values()
+        )
         return bool(idle or self._arrived or (self.queue and not self._blocked))
 
     def _all_models(self) -> list[ServedModel]:
         with self._wake:
             return [*self._replaced, *self.models.values()]
 
-    def _work_once(self) -> None:  # not in _run, whose local variables would keep a replaced model in memory
+    def _work_once(
+        self,
+    ) -> None:  # not in _run, whose local variables would keep a replaced model in memory
         if self._aside.found:
             self._computed(*self._aside.take())
         finished = self._take_in(self._rounds.take())
@@ -228,11 +242,15 @@ class Engine(ModelHost):
 
     def _begin_rounds(self) -> Sequence[SearchGroup]:
         """Begin rounds of searches in threads; those to compute here."""
-        return self._rounds.begin([group for model in self._all_models() for group in model.groups.values()])
+        return self._rounds.begin(
+            [group for model in self._all_models() for group in model.groups.values()]
+        )
 
     def _answer(self, finished: Sequence[Finished]) -> None:
         """End jobs that have left their searches, without those that were cancelled meanwhile."""
-        self._end(*filter(None, [self._finish(*each) for each in finished if each[1].job in self._jobs]))
+        self._end(
+            *filter(None, [self._finish(*each) for each in finished if each[1].job in self._jobs])
+        )
 
     def _drop_cancelled(self) -> None:
         while self._cancelled:
@@ -264,7 +282,9 @@ class Engine(ModelHost):
             self._drop_empty(model)
 
     def _drop_empty(self, model: ServedModel) -> None:
-        model.groups = {key: group for key, group in model.groups.items() if group.jobs or group.computed}
+        model.groups = {
+            key: group for key, group in model.groups.items() if group.jobs or group.computed
+        }
 
     def _admit(self) -> None:
         """Move waiting jobs into searches with free slots; compute those that need no search."""
@@ -279,7 +299,9 @@ class Engine(ModelHost):
                 self.queue.remove(job)
             job.admitted()
             self._clients[job.client] += 1
-        self._blocked = bool(self._aside.jobs or self._rounds.active) and not (round_.chosen or round_.groups)
+        self._blocked = bool(self._aside.jobs or self._rounds.active) and not (
+            round_.chosen or round_.groups
+        )
         for job, group in round_.groups.items():
             self._jobs[job] = job.plan.model, group, job.plan.running
         for jobs in round_.chosen.values():
@@ -292,11 +314,15 @@ class Engine(ModelHost):
     def _sort_arrivals(self) -> None:
         """Plan new jobs, and sort them into lanes; some at once, so that running searches do not wait for all."""
         with self._wake:
-            arrived = [self._arrived.popleft() for _ in range(min(MOST_ARRIVALS, len(self._arrived)))]
+            arrived = [
+                self._arrived.popleft() for _ in range(min(MOST_ARRIVALS, len(self._arrived)))
+            ]
             self._rounds.arrivals = bool(self._arrived)
         self._drop_late(arrived)
         refused: list[tuple[Job, Result]] = []
-        for job, plan in plan_jobs(job for job in arrived if job in self.queue):  # not cancelled, nor late
+        for job, plan in plan_jobs(
+            job for job in arrived if job in self.queue
+        ):  # not cancelled, nor late
             if isinstance(plan, Exception):
                 refused.append((job, told(plan)))
             else:
@@ -321,7 +347,9 @@ class Engine(ModelHost):
             for number, token in found.tokens.items():
                 if group.streamed(number, token, last=number in ended) and number not in ended:
                     found.finished.append((number, group.search.finish(number)))
-            finished += ((group, group.leave(number), hypotheses) for number, hypotheses in found.finished)
+            finished += (
+                (group, group.leave(number), hypotheses) for number, hypotheses in found.finished
+            )
         for model in self._all_models() if rounds else ():
             self._drop_empty(model)
         return finished
@@ -333,18 +361,26 @@ class Engine(ModelHost):
         self._clients.subtract(each.job.client for each in running)
         self._end(*zip((each.job for each in running), repeat(told(error)), strict=False))
 
-    def _finish(self, group: SearchGroup, each: RunningJob, hypotheses: list[Hypothesis]) -> tuple[Job, Result] | None:
+    def _finish(
+        self, group: SearchGroup, each: RunningJob, hypotheses: list[Hypothesis]
+    ) -> tuple[Job, Result] | None:
         """The result of a job; None: an output spells a banned phrase with other tokens, and it is searched again."""
         self._clients[each.job.client] -= 1
         try:
             hypotheses = final(group.task, each.request, hypotheses)
-            again = without_other_spellings(group.pipeline.tokenizer, group.task, each.request, hypotheses)
+            again = without_other_spellings(
+                group.pipeline.tokenizer, group.task, each.request, hypotheses
+            )
             if again is not None:
                 before = each.planned
                 (planned,) = plan_requests(group.task, [again], [before.number])
-                planned = planned._replace(min_length=before.min_length, max_length=before.max_length)  # its own
+                planned = planned._replace(
+                    min_length=before.min_length, max_length=before.max_length
+                )  # its own
                 self._clients[each.job.client] += 1
-                self._search_again(group, replace(each, request=again, planned=planned, tokens=0, number=None))
+                self._search_again(
+                    group, replace(each, request=again, planned=planned, tokens=0, number=None)
+                )
                 return None
             return each.job, group.outputs(each, hypotheses)
         except Exception as error:  # whatever a model raises must not end the engine
@@ -352,14 +388,19 @@ class Engine(ModelHost):
 
     def _search_again(self, group: SearchGroup, each: RunningJob) -> None:
         """Begin a search of its own for a job that has left its search."""
-        model, other = each.job.served, SearchGroup.of(group.task, group.pipeline, each.planned, slots=1)
+        model, other = (
+            each.job.served,
+            SearchGroup.of(group.task, group.pipeline, each.planned, slots=1),
+        )
         other.entering.append(each)
         model.groups[each.job], self._jobs[each.job] = other, (model, other, each)
 
     def _compute(self, predictor: Predictor, jobs: Sequence[Job]) -> None:
         """End jobs with the results of one batch."""
         works = [job.plan.work for job in jobs]
-        self._computed(jobs, (compute_each if jobs[0].plan.model.on_cpu else compute)(predictor, works))
+        self._computed(
+            jobs, (compute_each if jobs[0].plan.model.on_cpu else compute)(predictor, works)
+        )
 
     def _computed(self, jobs: Sequence[Job], found: Sequence[Computed]) -> None:
         self._clients.subtract(job.client for job in jobs)
@@ -393,7 +434,9 @@ class Engine(ModelHost):
                     del self._jobs[job]
                     self._timed.discard(job)
                     job.served.jobs -= 1
-                    job.served = job.plan = None  # a job that is kept must not keep a replaced model in memory
+                    job.served = job.plan = (
+                        None  # a job that is kept must not keep a replaced model in memory
+                    )
             if self._replaced:
                 self._replaced = [model for model in self._replaced if model.jobs]
             if not self._jobs:

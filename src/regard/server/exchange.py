@@ -64,12 +64,17 @@ class Exchange:
         self.server, self.scope, self.receive, self._send = server, scope, receive, send
         given_headers: list[tuple[bytes, bytes]] = [*scope["headers"]]
         # Of a header that is given twice, the first counts.
-        self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(given_headers)}
+        self.headers = {
+            name.decode("latin-1"): value.decode("latin-1")
+            for name, value in reversed(given_headers)
+        }
         given = self.headers.get("x-request-id", "")
         self.id = given if given and REQUEST_ID.fullmatch(given) else f"{IDS.getrandbits(128):032x}"
         state = scope.setdefault("state", {})
         state["id"] = self.id
-        self.connection = state.pop("connection", None)  # which has the scope: together they would be garbage
+        self.connection = state.pop(
+            "connection", None
+        )  # which has the scope: together they would be garbage
         self.route: Route | None = None
         self.client = Client("", admin=False)
         self.entered: ApiKey | None = None  # counted among the requests of its key
@@ -101,7 +106,13 @@ class Exchange:
         """Add to the metrics, and write a line of the log. A client that got a part of a stream has disconnected."""
         if not self.complete:
             self._add_to_metrics(seconds)
-        self.trace.end(self.scope["method"], self._path, self.status if self.complete else 0, self.id, self.record)
+        self.trace.end(
+            self.scope["method"],
+            self._path,
+            self.status if self.complete else 0,
+            self.id,
+            self.record,
+        )
         self.server.access_log.add(msgspec.json.encode(self._log_fields(seconds)).decode())
 
     @property
@@ -121,7 +132,9 @@ class Exchange:
             response = self._problem(error)
         except ClientDisconnect:
             response = None
-        except Exception as error:  # a fault of the server must not end the connection without an answer
+        except (
+            Exception
+        ) as error:  # a fault of the server must not end the connection without an answer
             log.exception("request %s failed", self.id)
             response = self._problem(EngineFailed(error))
         if response is not None:
@@ -160,7 +173,11 @@ class Exchange:
                 extra |= self.server.cors.headers(self.headers.get("origin"))
             if self.scope["state"].get("requests", 0) + 1 >= REQUESTS:
                 extra["connection"] = "close"
-            headers += [(name.encode(), value.encode()) for name, value in extra.items() if name.encode() not in own]
+            headers += [
+                (name.encode(), value.encode())
+                for name, value in extra.items()
+                if name.encode() not in own
+            ]
             if self.record.version:
                 headers += _model_headers(self.record.model, self.record.version)
             message["headers"] = headers
@@ -168,7 +185,9 @@ class Exchange:
             if whole and self.connection is not None and self.scope["method"] != "HEAD":
                 self.connection.join_next_writes(self.scope)
         if message["type"] == "http.response.body" and not message.get("more_body", False):
-            self.complete = True  # all is counted before the client has the answer, and may ask again
+            self.complete = (
+                True  # all is counted before the client has the answer, and may ask again
+            )
             self._add_to_metrics(time.monotonic() - self.began)
             self._leave()
         await self._send(message)
@@ -183,9 +202,13 @@ class Exchange:
         if preflight is not None:
             return preflight
         try:
-            self.route, parameters = self.server.table.find(self.scope["method"], self.scope["path"])
+            self.route, parameters = self.server.table.find(
+                self.scope["method"], self.scope["path"]
+            )
         finally:
-            if self.route is None or self.route.needs_key:  # without a key, existing routes are not revealed
+            if (
+                self.route is None or self.route.needs_key
+            ):  # without a key, existing routes are not revealed
                 address = str((self.scope.get("client") or ("",))[0])
                 self.client = keys.client(await self._authorization(), address)
                 if self.client.key is not None and self.client.key.limited:
@@ -207,8 +230,12 @@ class Exchange:
         call = self._call(parameters, query, await self._body(), kind)
         return await unless_disconnected(self.receive, self.route.handler(call), self.connection)
 
-    def _call(self, parameters: dict[str, str], query: dict[str, str], body: bytes = b"", kind: str = JSON) -> Call:
-        return Call(self.id, self.client.name, body, parameters, query, kind, self.headers, self.record)
+    def _call(
+        self, parameters: dict[str, str], query: dict[str, str], body: bytes = b"", kind: str = JSON
+    ) -> Call:
+        return Call(
+            self.id, self.client.name, body, parameters, query, kind, self.headers, self.record
+        )
 
     async def _authorization(self) -> str:
         """The key as the headers name it; or as the body does, where the API of the route has it there."""
@@ -221,7 +248,9 @@ class Exchange:
         given = self.headers.get("content-type", "").partition(";")[0].strip().lower()
         if given not in route.accepts:
             wanted = " or ".join(route.accepts)
-            message = f"content-type: wanted {wanted}; got {printable(given) or 'none'}. Send it so."
+            message = (
+                f"content-type: wanted {wanted}; got {printable(given) or 'none'}. Send it so."
+            )
             raise RequestRefused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, message)
         return given
 
@@ -250,7 +279,9 @@ class Exchange:
                         self._count_large_body()
         except TimeoutError:
             message = f"body: wanted all of it within {limits.body_seconds:g} s; got a part. Send it faster."
-            raise RequestRefused(HTTPStatus.REQUEST_TIMEOUT, message, {"connection": "close"}) from None
+            raise RequestRefused(
+                HTTPStatus.REQUEST_TIMEOUT, message, {"connection": "close"}
+            ) from None
         self.content = bytes(content)
         return self.content
 

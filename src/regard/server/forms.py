@@ -20,7 +20,9 @@ MOST_FIELDS = 256
 CHUNK = 1 << 16
 
 
-async def read_request(service: Service, call: Call, wanted: type[Asked], *, one: bool = False) -> Asked:
+async def read_request(
+    service: Service, call: Call, wanted: type[Asked], *, one: bool = False
+) -> Asked:
     """The body of a request, of JSON or of a form, as a typed structure. `one`: of a route that takes one input."""
     if call.content_type != FORM:
         return decoded(call.body, wanted)
@@ -29,14 +31,20 @@ async def read_request(service: Service, call: Call, wanted: type[Asked], *, one
     values: dict[str, Any] = {}
     for name, text in texts.items():
         if name not in kinds:
-            raise _refused(f"{name}: wanted one of {', '.join(kinds)}; got another key. Leave it out.")
+            raise _refused(
+                f"{name}: wanted one of {', '.join(kinds)}; got another key. Leave it out."
+            )
         values[name] = text if _takes_text(kinds[name]) else decoded(text.encode(), Any)
     if sources and "image" in kinds:
         values["image"] = sources
     elif sources:
         inputs = [each if isinstance(each, str) else {"image": each} for each in sources]
-        several = len(service.model(values.get("model")).reads) > 1  # and these are the sources of one input
-        values["input"] = inputs[0] if one and len(inputs) == 1 else [inputs] if several and not one else inputs
+        several = (
+            len(service.model(values.get("model")).reads) > 1
+        )  # and these are the sources of one input
+        values["input"] = (
+            inputs[0] if one and len(inputs) == 1 else [inputs] if several and not one else inputs
+        )
     try:
         return msgspec.convert(values, wanted, builtin_types=(bytes,))
     except msgspec.ValidationError as error:
@@ -51,7 +59,11 @@ async def _parts(call: Call, most: int) -> tuple[list[str | bytes], dict[str, st
             yield call.body[first : first + CHUNK]
 
     parser = MultiPartParser(
-        Headers(dict(call.headers)), stream(), max_files=most, max_fields=MOST_FIELDS, max_part_size=len(call.body)
+        Headers(dict(call.headers)),
+        stream(),
+        max_files=most,
+        max_fields=MOST_FIELDS,
+        max_part_size=len(call.body),
     )
     parser.spool_max_size = len(call.body)  # nothing is written to disk
     try:
@@ -71,13 +83,17 @@ async def _sorted(form: FormData) -> tuple[list[str | bytes], dict[str, str]]:
     for name, value in form.multi_items():
         if isinstance(value, UploadFile):
             if name != "image":
-                raise _refused(f"{name}: wanted files as image; got a file of another name. Rename it.")
+                raise _refused(
+                    f"{name}: wanted files as image; got a file of another name. Rename it."
+                )
             sources.append(await value.read())
         elif name == "input":
             sources.append(value)
         elif name == "image" or name in fields:
             wanted = "a file" if name == "image" else "one value"
-            raise _refused(f"{name}: wanted {wanted}; got {'a text' if name == 'image' else 'several'}. Change it.")
+            raise _refused(
+                f"{name}: wanted {wanted}; got {'a text' if name == 'image' else 'several'}. Change it."
+            )
         else:
             fields[name] = value
     return sources, fields

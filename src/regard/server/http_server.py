@@ -21,7 +21,11 @@ ANSWER_SECONDS = 5.0  # for answers to be written, after the time in which reque
 
 
 async def serve_http(
-    app: Server, engine: InferenceEngine, listening: socket.socket, drain_seconds: float, tls: Tls | None
+    app: Server,
+    engine: InferenceEngine,
+    listening: socket.socket,
+    drain_seconds: float,
+    tls: Tls | None,
 ) -> None:
     """Answer requests until SIGTERM or SIGINT, then finish those in flight within this time.
 
@@ -46,14 +50,21 @@ async def serve_http(
 
     async def drain() -> None:
         await stop.wait()
-        app.service.stopping = True  # the socket stays open: new requests are refused with status 503
-        finished, until = await asyncio.to_thread(engine.stop, drain_seconds), loop.time() + ANSWER_SECONDS
+        app.service.stopping = (
+            True  # the socket stays open: new requests are refused with status 503
+        )
+        finished, until = (
+            await asyncio.to_thread(engine.stop, drain_seconds),
+            loop.time() + ANSWER_SECONDS,
+        )
         while app.open and not server.force_exit and loop.time() < until:
             await asyncio.sleep(0.01)
         if not finished or app.open:
             log.warning("requests were ended after %g s without an answer", drain_seconds)
         server.should_exit = True
-        await asyncio.sleep(max(0.0, until - loop.time()))  # connections are closed meanwhile, and this is cancelled
+        await asyncio.sleep(
+            max(0.0, until - loop.time())
+        )  # connections are closed meanwhile, and this is cancelled
         log.warning("connections were closed whose clients did not read their answers")
         server.force_exit = True
 
@@ -67,7 +78,9 @@ async def serve_http(
         raise crashes[0]
 
 
-def server_config(app: Any, tls: Tls | None = None, protocol: type[asyncio.Protocol] | None = None) -> uvicorn.Config:
+def server_config(
+    app: Any, tls: Tls | None = None, protocol: type[asyncio.Protocol] | None = None
+) -> uvicorn.Config:
     """The settings of uvicorn: our limits and log, and no address of a client taken from its headers."""
     return uvicorn.Config(
         app,

@@ -37,7 +37,9 @@ class InspectedMap:
     key_side: str
     causal: bool
     data: bytes  # the weights: little-endian float32
-    summaries: tuple[dict[str, Any], ...] | None = None  # measures of each head, where they are asked for
+    summaries: tuple[dict[str, Any], ...] | None = (
+        None  # measures of each head, where they are asked for
+    )
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -80,23 +82,48 @@ def inspect(
     check_range("rows", rows)
     check_range("columns", columns)
     searched = {**options, **({"prefixes": [prefix]} if prefix else {})}
-    seen = look(predictor, input, output=output, layers=layers, words=words, truncate=truncate, edits=edits, **searched)
-    chosen = [_Tile.of(each, heads, rows, columns) for each in ([seen[name] for name in maps] if maps else seen.maps)]
-    count = sum(len(each.heads) * prod(last - first for first, last in (each.rows, each.columns)) for each in chosen)
-    if not 0 < count <= max_weights and seen.maps:  # a model without attention has an output to look at
-        sizes = [f"{each.map.name}: {each.map.heads} × {each.map.size[0]} × {each.map.size[1]}" for each in chosen]
+    seen = look(
+        predictor,
+        input,
+        output=output,
+        layers=layers,
+        words=words,
+        truncate=truncate,
+        edits=edits,
+        **searched,
+    )
+    chosen = [
+        _Tile.of(each, heads, rows, columns)
+        for each in ([seen[name] for name in maps] if maps else seen.maps)
+    ]
+    count = sum(
+        len(each.heads) * prod(last - first for first, last in (each.rows, each.columns))
+        for each in chosen
+    )
+    if (
+        not 0 < count <= max_weights and seen.maps
+    ):  # a model without attention has an output to look at
+        sizes = [
+            f"{each.map.name}: {each.map.heads} × {each.map.size[0]} × {each.map.size[1]}"
+            for each in chosen
+        ]
         wanted, got = f"1 to {max_weights:,} weights", f"{count:,}"
         remedy = f"Choose from heads × rows × columns of {', '.join(sizes)}."
         raise InvalidArgument("maps, heads, rows, columns", wanted=wanted, got=got, remedy=remedy)
     shown = None if seen.output is None else seen.output.as_dict()
     sources = tuple(source.as_dict() for source in seen.sources)
-    return InspectedAttention(sources, shown, tuple(each.inspected(seen, summaries=summaries) for each in chosen))
+    return InspectedAttention(
+        sources, shown, tuple(each.inspected(seen, summaries=summaries) for each in chosen)
+    )
 
 
 def check_range(name: str, given: Range | None) -> None:
     """Refuse one that is empty, or begins before 0."""
     if given is not None and not 0 <= given[0] < given[1]:
-        wanted, remedy = "the first, and the one after the last", "They count from 0, as in [0, 64]."
+        wanted, remedy = (
+            "the first, and the one after the last",
+            "They count from 0, as in [0, 64].",
+        )
         raise InvalidArgument(name, wanted=wanted, got=str(list(given)), remedy=remedy)
 
 
@@ -110,7 +137,9 @@ class _Tile:
     columns: Range
 
     @staticmethod
-    def of(each: AttentionMap, heads: Sequence[int] | None, rows: Range | None, columns: Range | None) -> "_Tile":
+    def of(
+        each: AttentionMap, heads: Sequence[int] | None, rows: Range | None, columns: Range | None
+    ) -> "_Tile":
         chosen = tuple(head for head in range(each.heads) if heads is None or head in heads)
         (first, last), (low, high) = (
             (0, size) if given is None else (min(given[0], size), min(given[1], size))

@@ -33,7 +33,9 @@ class JobQueue:
 
     def add(self, job: Job) -> None:
         """Refused with the time after which there will be room, where there is none."""
-        if len(self) >= self.max_jobs or (self.tokens + job.size > self.max_tokens and self._waiting):
+        if len(self) >= self.max_jobs or (
+            self.tokens + job.size > self.max_tokens and self._waiting
+        ):
             raise Overloaded(self.drain.seconds_for(len(self)))
         self._waiting[job] = None
         self.tokens += job.size
@@ -71,7 +73,9 @@ class Lanes:
         heap = [
             (running.get(client, 0), line[0].submitted, number, lane, client)
             for number, (lane, client, line) in enumerate(
-                (lane, client, line) for lane, clients in self._lanes.items() for client, line in clients.items()
+                (lane, client, line)
+                for lane, clients in self._lanes.items()
+                for client, line in clients.items()
             )
         ]
         heapify(heap)

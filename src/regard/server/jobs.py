@@ -25,7 +25,9 @@ Alike = TypeVar("Alike", bound="BatchedWork")  # the shape checks of the tests d
 class Work(ABC):
     """A kind of work for a model, on one input. Its fields are plain values; an image is an array of pixels."""
 
-    crosses_processes: ClassVar[bool] = True  # whether a front-end process may send it to the engine's
+    crosses_processes: ClassVar[bool] = (
+        True  # whether a front-end process may send it to the engine's
+    )
     input: InputValue
 
     @property
@@ -53,7 +55,11 @@ class Work(ABC):
 
         reads   the kinds of the model's sources
         """
-        parts = self.input.split("\t") if isinstance(self.input, str) and len(reads) > 1 else self.sources
+        parts = (
+            self.input.split("\t")
+            if isinstance(self.input, str) and len(reads) > 1
+            else self.sources
+        )
         for kind, part in zip(reads, parts, strict=False):
             if kind == "image" and not isinstance(part, np.ndarray):
                 wanted, remedy = "an image as its content", "No path and no URL is taken."
@@ -97,7 +103,9 @@ class BatchedWork(Work):
 def input_tokens(predictor: Predictor, works: Sequence[Work]) -> list[int]:
     """The number of tokens of each input, as far as it is read."""
     config = predictor.recipe.decode
-    encoded, _ = predictor.encode_inputs("input", [work.input for work in works], config, truncate=True)
+    encoded, _ = predictor.encode_inputs(
+        "input", [work.input for work in works], config, truncate=True
+    )
     return predictor.inputs.sizes(encoded)
 
 
@@ -123,7 +131,9 @@ class AttentionPart:
                 if not chosen or not all(0 <= each < count for each in chosen):
                     wanted = f"some of {first} to {count - 1 + first}"
                     got = str([each + first for each in chosen])
-                    raise InvalidArgument(f"attention.{name}", wanted=wanted, got=got, remedy="Or leave it out.")
+                    raise InvalidArgument(
+                        f"attention.{name}", wanted=wanted, got=got, remedy="Or leave it out."
+                    )
                 weights = weights[chosen] if axis == 0 else weights[:, list(chosen)]
         return weights if self.rows is None else weights[:, :, slice(*self.rows)]
 
@@ -151,7 +161,9 @@ class Generation(Work):
         return (*super().texts, self.prefix)
 
     def as_batched(self, predictor: Predictor) -> "Classification | None":
-        return None if predictor.model.as_seq2seq() is not None else Classification(self.input, self)
+        return (
+            None if predictor.model.as_seq2seq() is not None else Classification(self.input, self)
+        )
 
 
 @dataclass(frozen=True)
@@ -168,7 +180,9 @@ class Classification(BatchedWork):
         options = repr(sorted(asked.options.items())), tuple(asked.stop), asked.echo
         return (*options, asked.scores, asked.truncate, *constraints)
 
-    def compute(self, predictor: Predictor, works: Sequence["Classification"]) -> Sequence[list[Output]]:
+    def compute(
+        self, predictor: Predictor, works: Sequence["Classification"]
+    ) -> Sequence[list[Output]]:
         asked, count = self.asked, len(works)
         for name, value in (("stop", asked.stop), ("echo", asked.echo)):
             if value:
@@ -219,7 +233,9 @@ class Embedding(BatchedWork):
         return self.truncate
 
     def compute(self, predictor: Predictor, works: Sequence["Embedding"]) -> Sequence[list[float]]:
-        vectors: list[list[float]] = predictor.embed([work.input for work in works], truncate=self.truncate).tolist()
+        vectors: list[list[float]] = predictor.embed(
+            [work.input for work in works], truncate=self.truncate
+        ).tolist()
         return vectors
 
 
@@ -261,7 +277,9 @@ class Inspection(BatchedWork):
     def searches(self) -> bool:
         return self.output is None
 
-    def compute(self, predictor: Predictor, works: Sequence["Inspection"]) -> Sequence[InspectedAttention]:
+    def compute(
+        self, predictor: Predictor, works: Sequence["Inspection"]
+    ) -> Sequence[InspectedAttention]:
         return [inspect(predictor, **vars(work)) for work in works]
 
 
@@ -320,4 +338,6 @@ class Job:
 
     def ended(self) -> None:
         if self.usage.queue_seconds is not None:
-            self.usage.generation_seconds = time.monotonic() - self.submitted - self.usage.queue_seconds
+            self.usage.generation_seconds = (
+                time.monotonic() - self.submitted - self.usage.queue_seconds
+            )

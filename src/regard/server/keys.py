@@ -85,8 +85,14 @@ def _key(words: Sequence[str], name: str, where: object, line: int) -> ApiKey:
             admin = True
         else:
             wanted = "name=NAME (letters, digits, _ . -), rate=10/s (or /min, /h), concurrent=8 or admin after a key"
-            got = f"another {setting}" if setting in ("name", "rate", "concurrent", "admin") else "another setting"
-            raise InvalidData(where, line, wanted=wanted, got=got, remedy="Change it; a key has no spaces.")
+            got = (
+                f"another {setting}"
+                if setting in ("name", "rate", "concurrent", "admin")
+                else "another setting"
+            )
+            raise InvalidData(
+                where, line, wanted=wanted, got=got, remedy="Change it; a key has no spaces."
+            )
     return ApiKey(_digest(words[0]), name, rate, concurrent, admin)
 
 
@@ -117,7 +123,9 @@ class KeyRing:
         digest = _digest(given.strip())
         fitting = [key for key in self.keys if hmac.compare_digest(digest, key.digest)]
         if scheme.lower() != "bearer" or not fitting:
-            message = "authorization: wanted 'Bearer' and a key of this server; got another. Send a key."
+            message = (
+                "authorization: wanted 'Bearer' and a key of this server; got another. Send a key."
+            )
             raise RequestRefused(HTTPStatus.UNAUTHORIZED, message, {"www-authenticate": "Bearer"})
         return Client(fitting[0].name, fitting[0].admin, fitting[0])
 
@@ -179,7 +187,9 @@ class _Budget:
 
 
 def _too_many(message: str, seconds: int, reason: str) -> RequestRefused:
-    return RequestRefused(HTTPStatus.TOO_MANY_REQUESTS, message, {"retry-after": str(seconds)}, reason=reason)
+    return RequestRefused(
+        HTTPStatus.TOO_MANY_REQUESTS, message, {"retry-after": str(seconds)}, reason=reason
+    )
 
 
 @lru_cache(maxsize=256)

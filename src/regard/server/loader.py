@@ -81,16 +81,22 @@ class ModelLoader(ModelAdmin):
         before = self.engine.model_info[name].version
         try:
             self.load(name)
-        except Exception as error:  # a damaged checkpoint, no memory: the model that serves must go on
+        except (
+            Exception
+        ) as error:  # a damaged checkpoint, no memory: the model that serves must go on
             self.errors[name] = str(error) or type(error).__name__
             self.failures[name] += 1
             trace = None if isinstance(error, RegardError) else error
-            log.error("model %s: not reloaded, %r is served on: %s", name, before, error, exc_info=trace)
+            log.error(
+                "model %s: not reloaded, %r is served on: %s", name, before, error, exc_info=trace
+            )
             raise error if isinstance(error, RegardError) else EngineFailed(error) from error
         else:
             self.errors.pop(name, None)
             self.reloads[name] += 1
-            log.info("model %s: %r replaced by %r", name, before, self.engine.model_info[name].version)
+            log.info(
+                "model %s: %r replaced by %r", name, before, self.engine.model_info[name].version
+            )
         finally:
             self._loading.discard(name)
 
@@ -126,7 +132,10 @@ def _warm_up(predictor: Predictor) -> None:
     classifier = predictor.model.as_classifier()
     if classifier is None and predictor.model.as_seq2seq() is None:  # a masked language model
         return
-    sources = [_example(*each) for each in zip(predictor.sources, predictor.recipe.data.source_fields, strict=False)]
+    sources = [
+        _example(*each)
+        for each in zip(predictor.sources, predictor.recipe.data.source_fields, strict=False)
+    ]
     given: InputValue = tuple(sources) if len(sources) > 1 else sources[0] if sources else "a"
     predictor.predict([given], **({} if classifier is not None else {"max_length": 2}))
 

@@ -64,7 +64,9 @@ class LongInput(Struct, frozen=True):
 
     id: str
     side: int
-    tokens: dict[str, list[str]]  # by side: "source", "output"; of self-attention the tokens that were read
+    tokens: dict[
+        str, list[str]
+    ]  # by side: "source", "output"; of self-attention the tokens that were read
     maps: list[LongMap]
 
 
@@ -124,7 +126,12 @@ def _of(predictor: Predictor, name: str) -> _Opened:
     with _lock:
         given = _inputs.get(name)
     if given is None:
-        raise InvalidArgument("id", wanted="an input that is open", got="another", remedy="Open it: POST /studio/long.")
+        raise InvalidArgument(
+            "id",
+            wanted="an input that is open",
+            got="another",
+            remedy="Open it: POST /studio/long.",
+        )
     kept = _opened.setdefault(predictor.model, OrderedDict())
     if name not in kept:
         output = None if predictor.recipe.data.source_fields else ""
@@ -186,7 +193,9 @@ class LongWork(BatchedWork):
         each = opened.look[self.map]
         if not 0 <= self.head < each.heads:
             remedy = "They count from 0."
-            raise InvalidArgument("head", wanted=f"one of {each.heads}", got=str(self.head), remedy=remedy)
+            raise InvalidArgument(
+                "head", wanted=f"one of {each.heads}", got=str(self.head), remedy=remedy
+            )
         return opened, each
 
 
@@ -207,19 +216,40 @@ class TileOfMap(LongWork):
     def _tile(self, predictor: Predictor) -> Tensor:
         opened, each = self.opened(predictor)
         (n, m), side = each.size, SIDE << max(0, self.level)
-        if not 0 <= self.level < levels(each) or not 0 <= self.row * side < n or not 0 <= self.column * side < m:
-            wanted, got = f"a tile of {n} × {m} weights", f"level {self.level}, {self.row}, {self.column}"
-            raise InvalidArgument("tile", wanted=wanted, got=got, remedy="Tiles and levels count from 0.")
+        if (
+            not 0 <= self.level < levels(each)
+            or not 0 <= self.row * side < n
+            or not 0 <= self.column * side < m
+        ):
+            wanted, got = (
+                f"a tile of {n} × {m} weights",
+                f"level {self.level}, {self.row}, {self.column}",
+            )
+            raise InvalidArgument(
+                "tile", wanted=wanted, got=got, remedy="Tiles and levels count from 0."
+            )
         first, low = self.row * side, self.column * side
         start = grid_level(each)
         if self.level < start or (self.level == start == 0):
-            return pooled(each, self.head, (first, min(first + side, n)), (low, min(low + side, m)), self.level)
+            return pooled(
+                each,
+                self.head,
+                (first, min(first + side, n)),
+                (low, min(low + side, m)),
+                self.level,
+            )
         grid = opened.grids.get((each.name, self.head))
         if grid is None:
-            raise InvalidArgument("tile", wanted="a grid that is computed", got="none", remedy="Ask for it first.")
+            raise InvalidArgument(
+                "tile", wanted="a grid that is computed", got="none", remedy="Ask for it first."
+            )
         y, x = first >> start, low >> start
-        tile = max_pool(grid.points[y : y + (side >> start), x : x + (side >> start)], self.level - start)
-        return tile if grid.done >= n else tile[: max(0, (grid.done >> self.level) - self.row * SIDE)]
+        tile = max_pool(
+            grid.points[y : y + (side >> start), x : x + (side >> start)], self.level - start
+        )
+        return (
+            tile if grid.done >= n else tile[: max(0, (grid.done >> self.level) - self.row * SIDE)]
+        )
 
 
 @dataclass(frozen=True)
@@ -234,7 +264,9 @@ class OverviewStep(LongWork):
         opened, each = self.opened(predictor)
         (n, m), level = each.size, grid_level(each)
         shape = (n + (1 << level) - 1) >> level, (m + (1 << level) - 1) >> level
-        grid = opened.grids.setdefault((each.name, self.head), _Grid(level, torch.zeros(shape), torch.zeros(shape[0])))
+        grid = opened.grids.setdefault(
+            (each.name, self.head), _Grid(level, torch.zeros(shape), torch.zeros(shape[0]))
+        )
         step = max(1, STRIP // max(1, m) >> level) << level  # whole points
         last = min(n, grid.done + step)
         _fill(grid, each, self.head, last)
@@ -242,7 +274,11 @@ class OverviewStep(LongWork):
         sizes[-1] = n - ((shape[0] - 1) << level)
         means = grid.entropies / sizes
         return LongOverview(
-            grid.done, grid.done >= n, means.tolist(), float(grid.entropies.sum()) / n, float(grid.points.max())
+            grid.done,
+            grid.done >= n,
+            means.tolist(),
+            float(grid.entropies.sum()) / n,
+            float(grid.points.max()),
         )
 
 
@@ -274,16 +310,23 @@ class RowOfMap(LongWork):
         weights = each.weights([self.row], [self.head])[0, 0].cpu()
         best = weights.topk(min(TOP, len(weights)))
         shown = best.values > 0
-        return LongRow(best.indices[shown].tolist(), best.values[shown].tolist(), float(entropy(weights)))
+        return LongRow(
+            best.indices[shown].tolist(), best.values[shown].tolist(), float(entropy(weights))
+        )
 
 
 @torch.no_grad()
-def pooled(each: AttentionMap, head: int, rows: tuple[int, int], keys: tuple[int, int], level: int) -> Tensor:
+def pooled(
+    each: AttentionMap, head: int, rows: tuple[int, int], keys: tuple[int, int], level: int
+) -> Tensor:
     """The largest of every 2^level × 2^level weights of ranges of rows and keys, which begin at multiples of it."""
     size, wide = 1 << level, keys[1] - keys[0]
     step = max(1, TOGETHER // max(1, wide) // size) * size
     strips = [
-        max_pool(each.tile(slice(first, min(first + step, rows[1])), slice(*keys), [head])[0].cpu(), level)
+        max_pool(
+            each.tile(slice(first, min(first + step, rows[1])), slice(*keys), [head])[0].cpu(),
+            level,
+        )
         for first in range(rows[0], rows[1], step)
     ]
     return torch.cat(strips)

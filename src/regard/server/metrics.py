@@ -4,7 +4,13 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
@@ -29,21 +35,33 @@ class Metrics:
         self.requests = self._counter("requests", "Requests that were answered.", "route", "status")
         self.seconds = self._histogram("request_seconds", "Time to the end of an answer.", "route")
         self.cancelled = self._counter(
-            "requests_cancelled", "Requests whose client disconnected before the end of the answer.", "route"
+            "requests_cancelled",
+            "Requests whose client disconnected before the end of the answer.",
+            "route",
         )
         self.rejected = self._counter("requests_rejected", "Requests that were refused.", "reason")
-        self.late = self._counter("deadlines_missed", "Requests that ended at their deadline.", "route")
+        self.late = self._counter(
+            "deadlines_missed", "Requests that ended at their deadline.", "route"
+        )
         self.inputs = self._counter("inputs", "Inputs that were answered.", "model")
-        self.input_tokens = self._counter("input_tokens", "Tokens of inputs that were answered.", "model")
-        self.output_tokens = self._counter("output_tokens", "Tokens of outputs, without end tokens.", "model")
-        self.queue_seconds = self._histogram("queue_seconds", "Time of an input in the queue.", "model")
+        self.input_tokens = self._counter(
+            "input_tokens", "Tokens of inputs that were answered.", "model"
+        )
+        self.output_tokens = self._counter(
+            "output_tokens", "Tokens of outputs, without end tokens.", "model"
+        )
+        self.queue_seconds = self._histogram(
+            "queue_seconds", "Time of an input in the queue.", "model"
+        )
         self.first_seconds = self._histogram(
             "time_to_first_token_seconds",
             "Time from the arrival of an input to the first token of its output.",
             "model",
         )
         self.generation_seconds = self._histogram(
-            "generation_seconds", "Time from the admission of an input into a batch to the end of its output.", "model"
+            "generation_seconds",
+            "Time from the admission of an input into a batch to the end of its output.",
+            "model",
         )
         self._children: dict[tuple[Any, ...], Any] = {}
         self._engine = _EngineCollector(engine)
@@ -123,11 +141,15 @@ class _EngineCollector(Collector):
             ("searches", "Searches that run, each with inputs of equal settings.", stats.searches),
         ):
             yield GaugeMetricFamily(f"regard_{name}", text, value)
-        models = GaugeMetricFamily("regard_model", "The version of each model.", labels=("model", "version"))
+        models = GaugeMetricFamily(
+            "regard_model", "The version of each model.", labels=("model", "version")
+        )
         for model in self.engine.model_info.values():
             models.add_metric((model.name, model.version), 1)
         yield models
-        reloads = CounterMetricFamily("regard_reloads", "Models loaded anew.", labels=("model", "result"))
+        reloads = CounterMetricFamily(
+            "regard_reloads", "Models loaded anew.", labels=("model", "result")
+        )
         for state in self.states:
             reloads.add_metric((state.name, "success"), state.reloads)
             reloads.add_metric((state.name, "failure"), state.failures)

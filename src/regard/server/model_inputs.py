@@ -26,4 +26,6 @@ def image_of(url: str, name: str) -> ImageFile:
     try:
         return ImageFile(base64.b64decode(content, validate=True))
     except binascii.Error as error:
-        raise InvalidArgument(name, wanted="base64", got=str(error), remedy="Encode its content.") from None
+        raise InvalidArgument(
+            name, wanted="base64", got=str(error), remedy="Encode its content."
+        ) from None

@@ -37,11 +37,15 @@ class OpenApiRoutes:
         return [
             Route("GET", "/openapi.json", self.describe, "This description"),
             Route("GET", "/docs", self.page, "A page to try the API on", needs_key=False),
-            Route("GET", "/docs/{file}", self.file, "Scripts and styles of the page", needs_key=False),
+            Route(
+                "GET", "/docs/{file}", self.file, "Scripts and styles of the page", needs_key=False
+            ),
         ]
 
     async def describe(self, call: Call) -> Response:
-        return json_answer(document(self.described, list(self.service.engine.model_info.values()), keys=self.keys))
+        return json_answer(
+            document(self.described, list(self.service.engine.model_info.values()), keys=self.keys)
+        )
 
     async def page(self, call: Call) -> Response:
         return page_file(*PAGE, "index.html")
@@ -52,7 +56,12 @@ class OpenApiRoutes:
 
 def document(routes: Sequence[Route], models: Sequence[ModelInfo], *, keys: bool) -> Table:
     """The OpenAPI document of these routes; examples name these models."""
-    types = [each for route in routes for each in (route.request, route.answer, route.error) if each is not None]
+    types = [
+        each
+        for route in routes
+        for each in (route.request, route.answer, route.error)
+        if each is not None
+    ]
     found, components = msgspec.json.schema_components(types, ref_template=REFERENCE)
     schemas = list(zip(types, found, strict=True))
 
@@ -72,7 +81,11 @@ def document(routes: Sequence[Route], models: Sequence[ModelInfo], *, keys: bool
         described["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Regard", "version": __version__, "description": "Trained attention models over HTTP."},
+        "info": {
+            "title": "Regard",
+            "version": __version__,
+            "description": "Trained attention models over HTTP.",
+        },
         "tags": [{"name": name} for name in dict.fromkeys(map(_tag, routes))],
         "paths": paths,
         "components": described,
@@ -84,11 +97,15 @@ def _tag(route: Route) -> str:
     return type(getattr(route.handler, "__self__", route)).__name__.removesuffix("Routes")
 
 
-def _operation(route: Route, models: Sequence[ModelInfo], schema: Callable[[object], Table], *, keys: bool) -> Table:
+def _operation(
+    route: Route, models: Sequence[ModelInfo], schema: Callable[[object], Table], *, keys: bool
+) -> Table:
     error_type = MEDIA_TYPE if route.error is Problem else JSON
     error = {"content": {error_type: {"schema": schema(route.error)}}}
     answer: Table = {} if route.answer is None else {JSON: {"schema": schema(route.answer)}}
-    answer |= {each: {"schema": {"type": "string", "format": "binary"}} for each in route.other_answers}
+    answer |= {
+        each: {"schema": {"type": "string", "format": "binary"}} for each in route.other_answers
+    }
     if NDJSON in route.accepts:
         answer[NDJSON] = {"schema": {"type": "string"}}
     if "stream" in _properties(route.request):
@@ -102,7 +119,9 @@ def _operation(route: Route, models: Sequence[ModelInfo], schema: Callable[[obje
             "4XX": {"description": "A request that is refused", **error},
             "429": {
                 "description": "The queue is full, or a key has asked too often",
-                "headers": {"retry-after": {"description": "Seconds to wait", "schema": {"type": "integer"}}},
+                "headers": {
+                    "retry-after": {"description": "Seconds to wait", "schema": {"type": "integer"}}
+                },
                 **error,
             },
             "5XX": {"description": "The server failed, stops, or the time is over", **error},
@@ -111,12 +130,20 @@ def _operation(route: Route, models: Sequence[ModelInfo], schema: Callable[[obje
     parameters: list[Table] = []
     if route.method == "POST" and not route.admin:
         of = "milliseconds after which the request ends with status 504; where the body has timeout_ms too, the less"
-        parameters.append({"name": TIMEOUT, "in": "header", "description": of, "schema": {"type": "integer"}})
+        parameters.append(
+            {"name": TIMEOUT, "in": "header", "description": of, "schema": {"type": "integer"}}
+        )
     if names := PARAMETER.findall(route.path):
         first = models[0] if models else ModelInfo("model", "version")
         values = {"name": first.name, "model": first.name, "version": first.version}
         parameters += [
-            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}, **_example(values.get(name))}
+            {
+                "name": name,
+                "in": "path",
+                "required": True,
+                "schema": {"type": "string"},
+                **_example(values.get(name)),
+            }
             for name in names
         ]
     if parameters:
@@ -124,9 +151,15 @@ def _operation(route: Route, models: Sequence[ModelInfo], schema: Callable[[obje
     if route.request is not None:
         body = {"schema": schema(route.request), "example": _body(route, models)}
         forms = {FORM: {"schema": _form(route.request)}} if FORM in route.accepts else {}
-        operation["requestBody"] = {"required": True, "content": dict.fromkeys(route.accepts, body) | forms}
+        operation["requestBody"] = {
+            "required": True,
+            "content": dict.fromkeys(route.accepts, body) | forms,
+        }
     elif route.method == "POST":
-        operation["requestBody"] = {"required": True, "content": {each: {} for each in route.accepts}}
+        operation["requestBody"] = {
+            "required": True,
+            "content": {each: {} for each in route.accepts},
+        }
     if keys:
         operation["security"] = [{"key": []}] if route.needs_key else []
     return operation
@@ -135,7 +168,10 @@ def _operation(route: Route, models: Sequence[ModelInfo], schema: Callable[[obje
 def _form(request: object) -> Table:
     """The keys of a JSON body as fields of a form: texts, or JSON; images as files."""
     fields: Table = {name: {"type": "string"} for name in _properties(request)}
-    files = {"type": "array", "items": {"type": "string", "contentMediaType": "application/octet-stream"}}
+    files = {
+        "type": "array",
+        "items": {"type": "string", "contentMediaType": "application/octet-stream"},
+    }
     return {"type": "object", "properties": {**fields, "image": files}}
 
 
@@ -160,4 +196,7 @@ def _properties(wanted: object) -> dict[str, object]:
     """The names of a structure's fields in JSON, with their defaults; `...` for one that is required."""
     if not (isinstance(wanted, type) and issubclass(wanted, msgspec.Struct)):
         return {}
-    return {each.encode_name: ... if each.required else each.default for each in msgspec.structs.fields(wanted)}
+    return {
+        each.encode_name: ... if each.required else each.default
+        for each in msgspec.structs.fields(wanted)
+    }

@@ -30,7 +30,9 @@ class Placement:
         given = device if isinstance(device, Mapping) else dict.fromkeys(models, device)
         for name in sorted({*given} ^ {*models}):
             wanted, remedy = f"devices of {', '.join(models)}", "Name each model once."
-            raise InvalidArgument("device", wanted=wanted, got=f"{name!r} there or here only", remedy=remedy)
+            raise InvalidArgument(
+                "device", wanted=wanted, got=f"{name!r} there or here only", remedy=remedy
+            )
         numbers: dict[tuple[str, int], int] = {}
         engines: dict[str, tuple[int, ...]] = {}
         for name in models:
@@ -40,7 +42,9 @@ class Placement:
                 chosen.append(numbers.setdefault((each, times[each]), len(numbers)))
                 times[each] += 1
             if not chosen:
-                raise InvalidArgument("device", wanted=f"one for {name}", got="none", remedy="Use auto.")
+                raise InvalidArgument(
+                    "device", wanted=f"one for {name}", got="none", remedy="Use auto."
+                )
             engines[name] = tuple(chosen)
         return Placement(tuple(each for each, _ in numbers), engines)
 

@@ -15,10 +15,19 @@ from regard.server.jobs import Generation, Job
 from regard.server.searches import RunningJob, alone, exact_in_batches, limits_of
 
 # Settings that only decide the limits of a request: jobs share a search in spite of them.
-PLANNED_ONLY = ("max_length", "max_length_ratio", "min_length", "min_length_ratio", "max_source_length", "batch_tokens")
+PLANNED_ONLY = (
+    "max_length",
+    "max_length_ratio",
+    "min_length",
+    "min_length_ratio",
+    "max_source_length",
+    "batch_tokens",
+)
 MOST_SETTINGS = 1024  # that are kept
 NO_STOPS = StopStrings(())  # of jobs without any: it keeps nothing
-DEFAULTS: dict[str, Any] = {name: DecodeConfig.__dataclass_fields__[name].default for name in PLANNED_ONLY}
+DEFAULTS: dict[str, Any] = {
+    name: DecodeConfig.__dataclass_fields__[name].default for name in PLANNED_ONLY
+}
 
 
 class Settings(NamedTuple):
@@ -85,10 +94,17 @@ class Planner:
     def _plan_together(self, settings: Settings, jobs: Sequence[Job]) -> Iterator[PlannedJob]:
         works: list[Any] = [job.work for job in jobs]
         task, pipeline, inputs = settings.task, self.pipeline, [work.input for work in works]
-        encoded, long = self.predictor.encode_inputs("input", inputs, task.config, truncate=works[0].truncate)
-        lists = {name: [getattr(work, name) for work in works] for name in ("prefix", "required", "banned")}
+        encoded, long = self.predictor.encode_inputs(
+            "input", inputs, task.config, truncate=works[0].truncate
+        )
+        lists = {
+            name: [getattr(work, name) for work in works]
+            for name in ("prefix", "required", "banned")
+        }
         prefixes, required, banned = (given if any(given) else None for given in lists.values())
-        requests = pipeline.requests(encoded, OutputOptions(prefixes, required=required, banned_in=banned))
+        requests = pipeline.requests(
+            encoded, OutputOptions(prefixes, required=required, banned_in=banned)
+        )
         all_planned = plan_requests(task, requests, [work.number for work in works])
         sizes = self.predictor.inputs.sizes(encoded)
         single = task.config.beam_size == task.config.num_hypotheses == 1
@@ -96,16 +112,24 @@ class Planner:
             if work.echo:
                 planned = planned._replace(request=planned.request._replace(score_prompt=True))
             request, single_search = planned.request, alone(task, planned) or not settings.batched
-            text = TextStream(pipeline.tokenizer) if job.on_text is not None or (work.stop and single) else None
+            text = (
+                TextStream(pipeline.tokenizer)
+                if job.on_text is not None or (work.stop and single)
+                else None
+            )
             if text is not None and work.echo and request.first is not None:
                 text.pending.append(request.first)
             stops = StopStrings(work.stop) if work.stop else NO_STOPS
             running = RunningJob(job, request, planned, index in long, sizes[index], stops, text)
-            yield PlannedJob(running, settings.shared, (settings.number, limits_of(task, planned)), single_search)
+            yield PlannedJob(
+                running, settings.shared, (settings.number, limits_of(task, planned)), single_search
+            )
 
     def settings(self, work: Generation) -> Settings:
         """Refused where an option is wrong."""
-        given = tuple((name, type(value), value) for name, value in sorted(work.options.items()))  # True is not 1
+        given = tuple(
+            (name, type(value), value) for name, value in sorted(work.options.items())
+        )  # True is not 1
         key = given, work.widen_beam, work.scores
         try:
             if key in self._settings:
@@ -119,7 +143,9 @@ class Planner:
         return found
 
     def _new_settings(self, work: Generation) -> Settings:
-        config = self.predictor.decode_config(_widened(self.predictor, work) if work.widen_beam else work.options)
+        config = self.predictor.decode_config(
+            _widened(self.predictor, work) if work.widen_beam else work.options
+        )
         task = self.pipeline.task(config, OutputOptions(scores=work.scores))
         shared = replace(task, config=replace(config, **DEFAULTS))
         number = self._numbers.setdefault((shared.config, work.scores), next(self._next))
@@ -131,4 +157,7 @@ def _widened(predictor: Predictor, work: Generation) -> dict[str, Any]:
     options, own = dict(work.options), predictor.recipe.decode
     if options.get("sample", own.sample) or "beam_size" in options:
         return options
-    return {**options, "beam_size": max(own.beam_size, options.get("num_hypotheses", own.num_hypotheses))}
+    return {
+        **options,
+        "beam_size": max(own.beam_size, options.get("num_hypotheses", own.num_hypotheses)),
+    }

@@ -31,10 +31,19 @@ class RequestRefused(RegardError):
     """A request that is refused before it reaches the engine. Metrics count its `reason`, by default the status."""
 
     def __init__(
-        self, status: HTTPStatus, message: str, headers: dict[str, str] | None = None, *, reason: str = ""
+        self,
+        status: HTTPStatus,
+        message: str,
+        headers: dict[str, str] | None = None,
+        *,
+        reason: str = "",
     ) -> None:
         super().__init__(message)
-        self.status, self.headers, self.reason = status, headers or {}, reason or status.name.lower()
+        self.status, self.headers, self.reason = (
+            status,
+            headers or {},
+            reason or status.name.lower(),
+        )
 
 
 def status_of(error: RegardError) -> tuple[HTTPStatus, dict[str, str]]:
@@ -51,7 +60,9 @@ def status_of(error: RegardError) -> tuple[HTTPStatus, dict[str, str]]:
         return HTTPStatus.SERVICE_UNAVAILABLE, {"retry-after": "5"}
     if isinstance(error, ServerStopping):
         return HTTPStatus.SERVICE_UNAVAILABLE, {"retry-after": "1"}
-    return HTTPStatus.BAD_REQUEST if isinstance(error, ValueError) else HTTPStatus.INTERNAL_SERVER_ERROR, {}
+    return HTTPStatus.BAD_REQUEST if isinstance(
+        error, ValueError
+    ) else HTTPStatus.INTERNAL_SERVER_ERROR, {}
 
 
 def rejection(error: RegardError) -> str:
@@ -65,14 +76,21 @@ def rejection(error: RegardError) -> str:
     if isinstance(error, EngineCrashed):
         return "engine_crashed"
     status, _ = status_of(error)
-    return {HTTPStatus.SERVICE_UNAVAILABLE: "stopping", HTTPStatus.BAD_REQUEST: "bad_request"}.get(status, "")
+    return {HTTPStatus.SERVICE_UNAVAILABLE: "stopping", HTTPStatus.BAD_REQUEST: "bad_request"}.get(
+        status, ""
+    )
 
 
 def problem_document(error: RegardError, request_id: str) -> Problem:
     status, _ = status_of(error)
     parts = {}
     if isinstance(error, InvalidArgument):
-        parts = {"argument": error.argument, "wanted": error.wanted, "got": error.got, "remedy": error.remedy}
+        parts = {
+            "argument": error.argument,
+            "wanted": error.wanted,
+            "got": error.got,
+            "remedy": error.remedy,
+        }
     elif isinstance(error, InvalidRecipe):  # options of [decode], which a request has at its top
         first = error.problems[0]
         key = first.key.removeprefix("decode.")
@@ -83,7 +101,9 @@ def problem_document(error: RegardError, request_id: str) -> Problem:
 def problem(error: RegardError, request_id: str) -> Response:
     """The answer that says what is wrong."""
     status, headers = status_of(error)
-    return Response(msgspec.json.encode(problem_document(error, request_id)), status.value, headers, MEDIA_TYPE)
+    return Response(
+        msgspec.json.encode(problem_document(error, request_id)), status.value, headers, MEDIA_TYPE
+    )
 
 
 class ErrorMessage(Struct):
@@ -93,4 +113,6 @@ class ErrorMessage(Struct):
 def error_message(error: RegardError, request_id: str) -> Response:
     """The answer of an API that gives nothing but a message."""
     status, headers = status_of(error)
-    return Response(msgspec.json.encode(ErrorMessage(str(error))), status, headers, "application/json")
+    return Response(
+        msgspec.json.encode(ErrorMessage(str(error))), status, headers, "application/json"
+    )

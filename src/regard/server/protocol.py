@@ -61,7 +61,9 @@ class ConnectionLimits(_Protocol):
     def data_received(self, data: bytes) -> None:
         discarded = self._discarding
         super().data_received(data)
-        self.waiting = 0 if self._answering or discarded or self._discarding else self.waiting + len(data)
+        self.waiting = (
+            0 if self._answering or discarded or self._discarding else self.waiting + len(data)
+        )
         if self.waiting > HEADER_BYTES:
             message = f"headers: wanted at most {HEADER_BYTES:,} bytes; got more. Send less."
             self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, message)
@@ -91,7 +93,10 @@ class ConnectionLimits(_Protocol):
             call()
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(HTTPStatus.BAD_REQUEST, "request: wanted one of HTTP/1.1; got other bytes. Change the client.")
+        self._refuse(
+            HTTPStatus.BAD_REQUEST,
+            "request: wanted one of HTTP/1.1; got other bytes. Change the client.",
+        )
 
     @property
     def _metrics(self) -> Metrics:

@@ -78,12 +78,17 @@ def deployment(
         HttpLimits(max_body, max_inputs),
         list(CrossOrigin(cors).origins),
     )
-    scaling = {"num_replicas": replicas or 1} if autoscaling is None else {"autoscaling_config": dict(autoscaling)}
+    scaling = (
+        {"num_replicas": replicas or 1}
+        if autoscaling is None
+        else {"autoscaling_config": dict(autoscaling)}
+    )
     deployed: Any = serve.deployment(  # its types tell of a decorator only
         serve.ingress(app)(Replica),
         name=name,
         ray_actor_options=dict(actor or {}),
-        max_ongoing_requests=2 * (slots + queue),  # more than the engine takes: it refuses, with the time to wait
+        max_ongoing_requests=2
+        * (slots + queue),  # more than the engine takes: it refuses, with the time to wait
         graceful_shutdown_timeout_s=drain_seconds,
         **scaling,
     )

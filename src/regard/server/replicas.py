@@ -24,7 +24,9 @@ class ReplicaRouter(ModelHost):
 
     def __init__(self, engines: Sequence[Engine], holders: Mapping[str, Sequence[int]]) -> None:
         self.engines = tuple(engines)
-        self._holders = {name: [self.engines[number] for number in numbers] for name, numbers in holders.items()}
+        self._holders = {
+            name: [self.engines[number] for number in numbers] for name, numbers in holders.items()
+        }
         self._lock = threading.Lock()  # no job is submitted while a model is replaced
         self._accepting = True
 
@@ -44,15 +46,24 @@ class ReplicaRouter(ModelHost):
 
     def load(self, name: str, version: str, *replicas: Predictor) -> None:
         if len({id(each) for each in replicas}) < len(replicas):
-            wanted, remedy = "a model that is loaded for each of its devices", "Give its path, or one device."
-            raise InvalidArgument("models", wanted=wanted, got=f"{name!r} as one object", remedy=remedy)
+            wanted, remedy = (
+                "a model that is loaded for each of its devices",
+                "Give its path, or one device.",
+            )
+            raise InvalidArgument(
+                "models", wanted=wanted, got=f"{name!r} as one object", remedy=remedy
+            )
         with self._lock:
             for engine, predictor in zip(self._holders[name], replicas, strict=True):
                 engine.load(name, version, predictor)
 
     @property
     def model_info(self) -> dict[str, ModelInfo]:
-        return {name: info for name, held in self._holders.items() if (info := held[0].model_info.get(name))}
+        return {
+            name: info
+            for name, held in self._holders.items()
+            if (info := held[0].model_info.get(name))
+        }
 
     @property
     def ready(self) -> bool:
@@ -80,12 +91,16 @@ class ReplicaRouter(ModelHost):
                 engine.submit(*part)
 
     def cancel(self, job: Job) -> None:
-        for engine in self._holders.get(job.model, ()):  # one that does not have the job does nothing
+        for engine in self._holders.get(
+            job.model, ()
+        ):  # one that does not have the job does nothing
             engine.cancel(job)
 
     def stop(self, seconds: float = 0.0) -> bool:
         with self._lock:
             self._accepting = False
         end = time.monotonic() + seconds
-        finished = [engine.stop(max(0.0, end - time.monotonic())) for engine in self.engines]  # none is left out
+        finished = [
+            engine.stop(max(0.0, end - time.monotonic())) for engine in self.engines
+        ]  # none is left out
         return all(finished)

@@ -18,7 +18,9 @@ from regard.server.interfaces import ModelInfo
 from regard.server.problems import RequestRefused
 from regard.server.wire import ImageFile, Inputs, SourceValue
 
-DECODERS = min(4, os.cpu_count() or 1)  # images that are decoded at a time: each may take hundreds of megabytes
+DECODERS = min(
+    4, os.cpu_count() or 1
+)  # images that are decoded at a time: each may take hundreds of megabytes
 
 
 class InputReader:
@@ -47,10 +49,14 @@ class InputReader:
             message = f"input: wanted texts of at most {self.max_text:,} bytes; got {texts:,}. Split the request."
             raise RequestRefused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message)
         if "image" not in model.reads:
-            return [_joined([each for each in row if isinstance(each, str)]) for row in rows]  # all of them
+            return [
+                _joined([each for each in row if isinstance(each, str)]) for row in rows
+            ]  # all of them
         return [await self._value(model, row, number) for number, row in enumerate(rows, start=1)]
 
-    async def read_one(self, model: ModelInfo, given: SourceValue | list[SourceValue]) -> InputValue:
+    async def read_one(
+        self, model: ModelInfo, given: SourceValue | list[SourceValue]
+    ) -> InputValue:
         """The one input of a request; several sources are a list."""
         (value,) = await self.read(model, [given], 1)
         return value
@@ -65,7 +71,9 @@ class InputReader:
             decode: Callable[..., Pixels] = decode_image
             loop = asyncio.get_running_loop()
             name = f"image of input {number}"
-            parts.append(await loop.run_in_executor(self._decoders, decode, each.image, name, *size))
+            parts.append(
+                await loop.run_in_executor(self._decoders, decode, each.image, name, *size)
+            )
         return _joined(parts)
 
 
@@ -82,12 +90,24 @@ def _sources(model: ModelInfo, given: SourceValue | list[SourceValue]) -> list[S
     else:
         row = [*given.split("\t")] if isinstance(given, str) and len(kinds) > 1 else [given]
     if len(row) != len(kinds):
-        wanted = f"{len(kinds)} sources ({', '.join(kinds)})" if len(kinds) > 1 else f"one {kinds[0]}"
-        raise InvalidArgument("input", wanted=wanted, got=str(len(row)), remedy="Give each input all its sources.")
+        wanted = (
+            f"{len(kinds)} sources ({', '.join(kinds)})" if len(kinds) > 1 else f"one {kinds[0]}"
+        )
+        raise InvalidArgument(
+            "input", wanted=wanted, got=str(len(row)), remedy="Give each input all its sources."
+        )
     for kind, each in zip(kinds, row, strict=True):
         if (kind == "image") != isinstance(each, ImageFile):
-            wanted = 'the content of an image: {"image": BASE64}, or uploaded' if kind == "image" else f"a {kind}"
+            wanted = (
+                'the content of an image: {"image": BASE64}, or uploaded'
+                if kind == "image"
+                else f"a {kind}"
+            )
             got = "an image" if isinstance(each, ImageFile) else "a text"
-            remedy = "No path and no URL is taken." if kind == "image" else "Choose a model that reads images."
+            remedy = (
+                "No path and no URL is taken."
+                if kind == "image"
+                else "Choose a model that reads images."
+            )
             raise InvalidArgument("input", wanted=wanted, got=got, remedy=remedy)
     return row

@@ -85,21 +85,33 @@ class RouteTable:
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self.routes = sorted(routes, key=lambda route: "{" in route.path)
-        self._patterns: dict[str, re.Pattern[str]] = {each.path: compile_path(each.path)[0] for each in self.routes}
-        self._fixed = {(each.method, each.path): each for each in self.routes if "{" not in each.path}
+        self._patterns: dict[str, re.Pattern[str]] = {
+            each.path: compile_path(each.path)[0] for each in self.routes
+        }
+        self._fixed = {
+            (each.method, each.path): each for each in self.routes if "{" not in each.path
+        }
 
     def find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
         """The route and the parameters of its path; refused where there is none."""
         fixed = self._fixed.get((method, path))
         if fixed is not None:
             return fixed, {}
-        fitting = [(each, fit) for each in self.routes if (fit := self._patterns[each.path].fullmatch(path))]
+        fitting = [
+            (each, fit)
+            for each in self.routes
+            if (fit := self._patterns[each.path].fullmatch(path))
+        ]
         if not fitting:
             known = ", ".join(dict.fromkeys(each.path for each in self.routes))
-            raise RequestRefused(HTTPStatus.NOT_FOUND, f"path: wanted one of {known}; got another. Choose one.")
+            raise RequestRefused(
+                HTTPStatus.NOT_FOUND, f"path: wanted one of {known}; got another. Choose one."
+            )
         for route, fit in fitting:
             if route.method == method:
                 return route, fit.groupdict()
         wanted = " or ".join(dict.fromkeys(each.method for each, _ in fitting))
         message = f"method: wanted {wanted}; got {method}. Change it."
-        raise RequestRefused(HTTPStatus.METHOD_NOT_ALLOWED, message, {"allow": wanted.replace(" or ", ", ")})
+        raise RequestRefused(
+            HTTPStatus.METHOD_NOT_ALLOWED, message, {"allow": wanted.replace(" or ", ", ")}
+        )

@@ -82,9 +82,13 @@ def serve(
     known = read_keys(keys) if not isinstance(keys, Path) else read_key_file(keys)
     origins, tls = CrossOrigin(cors), Tls.of(tls_certificate, tls_key)
     if known and "*" in origins.origins:
-        log.warning("cors: pages of every origin may use the API with a key that they know or ask for")
+        log.warning(
+            "cors: pages of every origin may use the API with a key that they know or ask for"
+        )
     if workers and show_paths:
-        raise InvalidArgument("show_paths", wanted="none beside workers", got="both", remedy="Leave one out.")
+        raise InvalidArgument(
+            "show_paths", wanted="none beside workers", got="both", remedy="Leave one out."
+        )
     placement = Placement.of(named, device)
     if workers and studio is not None:
         wanted, remedy = "none beside workers, which have no data or runs", "Set workers to 0."
@@ -92,7 +96,10 @@ def serve(
     if workers:
         config = ServerConfig(
             models=_paths(named),
-            devices={name: [placement.devices[each] for each in own] for name, own in placement.engines.items()},
+            devices={
+                name: [placement.devices[each] for each in own]
+                for name, own in placement.engines.items()
+            },
             slots=slots,
             queue=queue,
             keys=known,
@@ -116,13 +123,17 @@ def serve(
     if workers:
         run_processes(config, listening, workers, ready)
         return
-    engine = placement.engine(EngineLimits(slots=slots, queued_jobs=queue, queued_tokens=256 * queue))
+    engine = placement.engine(
+        EngineLimits(slots=slots, queued_jobs=queue, queued_tokens=256 * queue)
+    )
     loader = ModelLoader(engine, named)
     loader.load_all()
     engine.start()
     shown_models = named.items() if show_paths else ()
     paths = {name: str(path) for name, path in shown_models if not isinstance(path, Predictor)}
-    limits = HttpLimits(max_body, max_inputs, image_body=max_image_body, bulk_lines=_bulk_lines(queue, 1))
+    limits = HttpLimits(
+        max_body, max_inputs, image_body=max_image_body, bulk_lines=_bulk_lines(queue, 1)
+    )
     tracing = tracing_of_environment()
     app = Server(
         engine,
@@ -138,7 +149,9 @@ def serve(
     async def run() -> None:
         if hasattr(signal, "SIGHUP"):  # not on Windows
             loop = asyncio.get_running_loop()
-            loop.add_signal_handler(signal.SIGHUP, lambda: loop.run_in_executor(None, loader.load_all_anew))
+            loop.add_signal_handler(
+                signal.SIGHUP, lambda: loop.run_in_executor(None, loader.load_all_anew)
+            )
         await serve_http(app, engine, listening, drain_seconds, tls)
 
     ready()
@@ -155,19 +168,30 @@ def _paths(models: Mapping[str, str | Path | Predictor]) -> dict[str, str]:
     """The models of an engine process, which loads them itself."""
     for name, each in models.items():
         if isinstance(each, Predictor):
-            wanted, remedy = "paths of models, which another process loads", "Save it, or set workers to 0."
-            raise InvalidArgument("models", wanted=wanted, got=f"{name!r} as an object", remedy=remedy)
+            wanted, remedy = (
+                "paths of models, which another process loads",
+                "Save it, or set workers to 0.",
+            )
+            raise InvalidArgument(
+                "models", wanted=wanted, got=f"{name!r} as an object", remedy=remedy
+            )
     if sys.platform == "win32":
-        raise InvalidArgument("workers", wanted="0 on Windows", got="others", remedy="Leave it out.")
+        raise InvalidArgument(
+            "workers", wanted="0 on Windows", got="others", remedy="Leave it out."
+        )
     return {name: str(each) for name, each in models.items()}
 
 
 def _listen(host: str, port: int) -> socket.socket:
     if not host.isprintable():  # the socket module raises a TypeError, and leaves a socket open
-        raise InvalidArgument("host", wanted="a name or an address", got=repr(host), remedy="As in --host 0.0.0.0.")
+        raise InvalidArgument(
+            "host", wanted="a name or an address", got=repr(host), remedy="As in --host 0.0.0.0."
+        )
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=1024)
     except (OSError, OverflowError) as error:
         wanted, remedy = "an address and a port that are free", "Choose others: --host, --port."
-        raise InvalidArgument("port", wanted=wanted, got=f"{host}:{port}: {error}", remedy=remedy) from None
+        raise InvalidArgument(
+            "port", wanted=wanted, got=f"{host}:{port}: {error}", remedy=remedy
+        ) from None

@@ -27,13 +27,19 @@ class SearchRounds:
     arrivals  whether jobs have arrived that were not yet planned
     """
 
-    def __init__(self, device: str, slots: int, wake: threading.Condition, threads: int | None = None) -> None:
+    def __init__(
+        self, device: str, slots: int, wake: threading.Condition, threads: int | None = None
+    ) -> None:
         self.device, self.wake = device, wake
         cores = torch.get_num_threads() if torch.device(pick_device(device)).type == "cpu" else 1
-        self.threads = max(1, min(cores, slots // searches.FULL_ROWS)) if threads is None else threads
+        self.threads = (
+            max(1, min(cores, slots // searches.FULL_ROWS)) if threads is None else threads
+        )
         self._cores, self._turns, self.arrivals = cores, 0, False
         self._pool: ThreadPoolExecutor | None = None
-        self._computed: dict[SearchGroup, Future[Round] | None] = {}  # of which a round is being computed, and where
+        self._computed: dict[
+            SearchGroup, Future[Round] | None
+        ] = {}  # of which a round is being computed, and where
         self._ended: list[SearchGroup] = []  # whose rounds have ended in a thread
 
     @property
@@ -69,7 +75,9 @@ class SearchRounds:
         """
         here, alone, microseconds = [], len(groups) == 1, LOOP_MICROSECONDS
         if len(groups) > self.threads:
-            microseconds = 1 if any(group.streams for group in groups) else microseconds // len(groups)
+            microseconds = (
+                1 if any(group.streams for group in groups) else microseconds // len(groups)
+            )
         waiting = [group for group in groups if group.jobs and not group.computed]
         for group in sorted(waiting, key=lambda group: group.turn):
             group.search.microseconds = microseconds
@@ -77,7 +85,9 @@ class SearchRounds:
                 here.append(group)
             elif not self.busy:
                 if self._pool is None:
-                    self._pool = worker_pool(self.threads, max(1, self._cores // self.threads), "regard search")
+                    self._pool = worker_pool(
+                        self.threads, max(1, self._cores // self.threads), "regard search"
+                    )
                 with self.wake:
                     self._mark(group)
                     future = self._computed[group] = self._pool.submit(self._compute, group)
@@ -115,7 +125,11 @@ class SearchRounds:
         with self.wake:
             ended, self._ended = self._ended, []
             futures = [self._computed.pop(group) for group in ended]
-        return [(group, future.result()) for group, future in zip(ended, futures, strict=True) if future is not None]
+        return [
+            (group, future.result())
+            for group, future in zip(ended, futures, strict=True)
+            if future is not None
+        ]
 
     def close(self) -> None:
         """Wait for the rounds that are being computed, and end the threads."""

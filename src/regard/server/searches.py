@@ -20,7 +20,9 @@ from regard.runtime.interfaces import EngineOptions
 from regard.server.jobs import AttentionPart, Generation, Job
 
 LEAST_LENGTH = 64  # tokens of an output, on a GPU also of a source, that a search has room for: shorter ones share it
-FULL_ROWS = 2 * MIN_PART  # hypotheses of a search, from which jobs of equal settings may begin another beside it
+FULL_ROWS = (
+    2 * MIN_PART
+)  # hypotheses of a search, from which jobs of equal settings may begin another beside it
 
 
 @dataclass(eq=False)
@@ -84,7 +86,9 @@ class SearchGroup:
     threaded: bool = False
     running: dict[int, RunningJob] = field(default_factory=dict)  # by the search's number
     watched: set[int] = field(default_factory=set)  # those of which each token counts
-    beginning: list[tuple[int, Job]] = field(default_factory=list)  # the step at which each has its first token
+    beginning: list[tuple[int, Job]] = field(
+        default_factory=list
+    )  # the step at which each has its first token
     entering: list[RunningJob] = field(default_factory=list)
     admitted: list[RunningJob] | None = None
     dropped: list[RunningJob] = field(default_factory=list)
@@ -107,7 +111,9 @@ class SearchGroup:
     @property
     def streams(self) -> bool:
         """Whether each token of some job counts."""
-        return bool(self.watched) or any(each.text is not None for each in (*self.entering, *(self.admitted or ())))
+        return bool(self.watched) or any(
+            each.text is not None for each in (*self.entering, *(self.admitted or ()))
+        )
 
     @property
     def small(self) -> bool:
@@ -159,7 +165,9 @@ class SearchGroup:
                 each.number = number
                 self.running[number] = each
                 each.tokens = found.read.get(number, 0)
-                self.beginning.append((found.steps[0] + 1 + len(each.request.prefix) - each.tokens, each.job))
+                self.beginning.append(
+                    (found.steps[0] + 1 + len(each.request.prefix) - each.tokens, each.job)
+                )
                 if each.text is not None:
                     self.watched.add(number)
         if found.failure is None:
@@ -167,8 +175,12 @@ class SearchGroup:
         dropped, self.dropped = self.dropped, []
         for each in dropped:
             self.drop(each)
-        found.finished = [(number, hypotheses) for number, hypotheses in found.finished if number in self.running]
-        found.tokens = {number: token for number, token in found.tokens.items() if number in self.running}
+        found.finished = [
+            (number, hypotheses) for number, hypotheses in found.finished if number in self.running
+        ]
+        found.tokens = {
+            number: token for number, token in found.tokens.items() if number in self.running
+        }
         return [each for each in refused if each not in dropped]
 
     def _begin_outputs(self, found: Round) -> None:
@@ -211,7 +223,11 @@ class SearchGroup:
 
     @staticmethod
     def of(
-        task: SearchTask, pipeline: SequencePipeline, planned: PlannedRequest, slots: int, threads: int = 1
+        task: SearchTask,
+        pipeline: SequencePipeline,
+        planned: PlannedRequest,
+        slots: int,
+        threads: int = 1,
     ) -> "SearchGroup":
         """A search for requests like this one.
 
@@ -230,29 +246,48 @@ class SearchGroup:
         if not work.tokens and not (work.stop or work.echo or work.token_texts or work.attention):
             usage.generated = sum(len(one.tokens) - each.request.given for one in hypotheses)
             return self.pipeline.finished(
-                self.task, each.request, hypotheses, attention=False, truncated=each.truncated, tokens=False
+                self.task,
+                each.request,
+                hypotheses,
+                attention=False,
+                truncated=each.truncated,
+                tokens=False,
             )
         outputs = self._whole_outputs(each, hypotheses)
-        usage.generated = sum(len(one.tokens) - (each.input_tokens if work.echo else 0) for one in outputs)
+        usage.generated = sum(
+            len(one.tokens) - (each.input_tokens if work.echo else 0) for one in outputs
+        )
         return outputs
 
     def _whole_outputs(self, each: RunningJob, hypotheses: list[Hypothesis]) -> list[Output]:
         work, request = each.work, each.request
         if work.echo:
-            hypotheses, request = [_with_first(one, request.first) for one in hypotheses], request._replace(given=0)
+            hypotheses, request = (
+                [_with_first(one, request.first) for one in hypotheses],
+                request._replace(given=0),
+            )
         part = work.attention
         outputs = self.pipeline.finished(
-            self.task, request, hypotheses, attention=bool(part), truncated=each.truncated, size=each.input_tokens
+            self.task,
+            request,
+            hypotheses,
+            attention=bool(part),
+            truncated=each.truncated,
+            size=each.input_tokens,
         )
         if isinstance(part, AttentionPart):
             outputs = [
-                one if one.attention is None else replace(one, attention=part.of(one.attention)) for one in outputs
+                one if one.attention is None else replace(one, attention=part.of(one.attention))
+                for one in outputs
             ]
         if work.token_texts or work.stop:
             tokenizer = self.pipeline.tokenizer
-            texts = [tuple(token_texts(tokenizer, one.token_ids[: len(one.tokens)])) for one in outputs]
+            texts = [
+                tuple(token_texts(tokenizer, one.token_ids[: len(one.tokens)])) for one in outputs
+            ]
             outputs = [
-                replace(one, text="".join(own), token_texts=own) for one, own in zip(outputs, texts, strict=True)
+                replace(one, text="".join(own), token_texts=own)
+                for one, own in zip(outputs, texts, strict=True)
             ]
         prompt = each.input_tokens if work.echo else 0
         return [_before_stop(one, work.stop, prompt) for one in outputs] if work.stop else outputs
@@ -264,7 +299,8 @@ def _with_first(hypothesis: Hypothesis, first: int | None) -> Hypothesis:
         return hypothesis
     log_p = hypothesis.log_probabilities
     return hypothesis._replace(
-        tokens=(first, *hypothesis.tokens), log_probabilities=None if log_p is None else (nan, *log_p)
+        tokens=(first, *hypothesis.tokens),
+        log_probabilities=None if log_p is None else (nan, *log_p),
     )
 
 
@@ -273,19 +309,25 @@ def _before_stop(output: Output, strings: Sequence[str], prompt: int) -> Output:
     texts = output.token_texts or ()
     ends = [0, *accumulate(map(len, texts))]
     places = [
-        place for each in strings if each and (place := output.text.find(each, ends[min(prompt, len(texts))])) >= 0
+        place
+        for each in strings
+        if each and (place := output.text.find(each, ends[min(prompt, len(texts))])) >= 0
     ]
     if not places:
         return output
     place = min(places)
     count = sum(begin < place for begin in ends[:-1])
-    kept = [text[: max(0, place - begin)] for text, begin in zip(texts[:count], ends[:-1], strict=False)]
+    kept = [
+        text[: max(0, place - begin)] for text, begin in zip(texts[:count], ends[:-1], strict=False)
+    ]
     return replace(
         output,
         text=output.text[:place],
         tokens=output.tokens[:count],
         token_ids=output.token_ids[:count],
-        log_probabilities=None if output.log_probabilities is None else output.log_probabilities[:count],
+        log_probabilities=None
+        if output.log_probabilities is None
+        else output.log_probabilities[:count],
         token_texts=tuple(kept),
         finish_reason="end",
         attention=None if output.attention is None else output.attention[:, :, :count],
@@ -303,7 +345,10 @@ def exact_in_batches(task: SearchTask) -> bool:
 
 def limits_of(task: SearchTask, planned: PlannedRequest) -> BatchLimits:
     """What a request needs, rounded up so that requests with similar needs share a search."""
-    request, bans = planned.request, planned.request.bans if planned.request.banned or planned.request.late else ()
+    request, bans = (
+        planned.request,
+        planned.request.bans if planned.request.banned or planned.request.late else (),
+    )
     return _limits(
         planned.max_length,
         len(request.prefix),
@@ -327,7 +372,12 @@ def _limits(
     # A longer source would be recorded anew. Two tokens may stand around a source.
     source = 0 if size is None else max(LEAST_LENGTH, _rounded(size + 2))
     return BatchLimits(
-        longest, _rounded(prefix), constrained, (_rounded(banned[0]), _rounded(banned[1])), least, source
+        longest,
+        _rounded(prefix),
+        constrained,
+        (_rounded(banned[0]), _rounded(banned[1])),
+        least,
+        source,
     )
 
 

@@ -32,7 +32,9 @@ class ServedModel:
         generates = self.predictor.model.as_seq2seq() is not None
         kinds = tuple(each.kind for each in fields)
         sizes = tuple(each.resizing if each.kind == "image" else None for each in fields)
-        return ModelInfo(self.name, self.version, kinds, labels, generates, sizes, example_inputs(self.predictor))
+        return ModelInfo(
+            self.name, self.version, kinds, labels, generates, sizes, example_inputs(self.predictor)
+        )
 
     @cached_property
     def pipeline(self) -> SequencePipeline:
@@ -41,7 +43,9 @@ class ServedModel:
 
     @cached_property
     def on_cpu(self) -> bool:
-        return all(parameter.device.type == "cpu" for parameter in self.predictor.model.parameters())
+        return all(
+            parameter.device.type == "cpu" for parameter in self.predictor.model.parameters()
+        )
 
     @cached_property
     def planner(self) -> Planner:
@@ -62,11 +66,15 @@ class ServedModel:
                     searched.append(job)
                 else:
                     found[job] = BatchPlan(self, (type(work), work.group, work.searches), work)
-        for job, planned in zip(searched, self.planner.plan(searched) if searched else (), strict=True):
+        for job, planned in zip(
+            searched, self.planner.plan(searched) if searched else (), strict=True
+        ):
             if isinstance(planned, Exception):
                 found[job] = planned
             else:
-                found[job] = SearchPlan(self, planned.key, planned.running, planned.task, planned.alone)
+                found[job] = SearchPlan(
+                    self, planned.key, planned.running, planned.task, planned.alone
+                )
         return [found[job] for job in jobs]
 
 

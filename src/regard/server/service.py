@@ -24,7 +24,9 @@ TEXT = "A dog runs."  # of examples, and the file of a small image
 IMAGE = "R0lGODdhCAAIAIEAAMg8KAAAAAAAAAAAACwAAAAACAAIAAAIDwABCBxIsKDBgwgTKkwYEAA7"
 DEPTH = 32
 TIMEOUT = "x-timeout-ms"  # the header of a request's deadline, in every API
-BULK_BYTES = 1 << 22  # of the lines of one request that are being answered, where one line may not have more
+BULK_BYTES = (
+    1 << 22
+)  # of the lines of one request that are being answered, where one line may not have more
 BRACKETS = bytes.maketrans(b"{}", b"[]")
 OTHER_BYTES = bytes(set(range(256)) - set(b"[]{}"))
 
@@ -50,7 +52,9 @@ class HttpLimits:
 class Service:
     """Models behind an API: every group of routes has one, and the same."""
 
-    def __init__(self, engine: InferenceEngine, limits: HttpLimits, admin: ModelAdmin | None) -> None:
+    def __init__(
+        self, engine: InferenceEngine, limits: HttpLimits, admin: ModelAdmin | None
+    ) -> None:
         self.engine, self.limits, self.admin = engine, limits, admin
         self.reader = InputReader(limits.body)
         self.bulk_slots = asyncio.Semaphore(limits.bulk_lines)
@@ -78,13 +82,20 @@ class Service:
         """The same, for an API whose inputs are texts."""
         model = self.model(name)
         if "image" in model.reads:
-            wanted, remedy = "a model that reads texts", "Use /predict, /caption, /classify or /embed."
-            raise InvalidArgument("model", wanted=wanted, got="one that reads images", remedy=remedy)
+            wanted, remedy = (
+                "a model that reads texts",
+                "Use /predict, /caption, /classify or /embed.",
+            )
+            raise InvalidArgument(
+                "model", wanted=wanted, got="one that reads images", remedy=remedy
+            )
         return model
 
     def body_limit(self, route: Route) -> int:
         """Bytes of a request's body."""
-        images = route.takes_images and any("image" in model.reads for model in self.engine.model_info.values())
+        images = route.takes_images and any(
+            "image" in model.reads for model in self.engine.model_info.values()
+        )
         return max(self.limits.image_body, self.limits.body) if images else self.limits.body
 
     def inputs(self, given: str | list[str]) -> list[str]:
@@ -101,9 +112,13 @@ class Service:
 
     def bulk_limits(self, route: Route) -> BulkLimits:
         line = self.body_limit(route)
-        return BulkLimits(line, self.limits.bulk_lines, max(line, BULK_BYTES), self.limits.body_seconds)
+        return BulkLimits(
+            line, self.limits.bulk_lines, max(line, BULK_BYTES), self.limits.body_seconds
+        )
 
-    def engine_client(self, call: Call, model: ModelInfo, timeout_ms: int | None = None) -> EngineClient:
+    def engine_client(
+        self, call: Call, model: ModelInfo, timeout_ms: int | None = None
+    ) -> EngineClient:
         """Through which a request asks the engine, until its time is over: that of its body or of its header."""
         header = call.headers.get(TIMEOUT)
         if header is not None:
@@ -118,7 +133,9 @@ class Service:
         loop = asyncio.get_running_loop()
         if self._mailbox is None or self._mailbox.loop is not loop:
             self._mailbox = Mailbox(loop)
-        return EngineClient(self.engine, model.name, call.client, timeout, call.record, self._mailbox)
+        return EngineClient(
+            self.engine, model.name, call.client, timeout, call.record, self._mailbox
+        )
 
 
 def decoded(body: bytes, wanted: type[Decoded]) -> Decoded:
@@ -147,7 +164,11 @@ def _decoded(body: bytes, wanted: Any) -> Any:
 def _remedy(wanted: Any) -> str:
     """Where the fields of a request are described, and those that it must have."""
     is_struct = isinstance(wanted, type) and issubclass(wanted, msgspec.Struct)
-    needed = [field.encode_name for field in msgspec.structs.fields(wanted) if field.required] if is_struct else []
+    needed = (
+        [field.encode_name for field in msgspec.structs.fields(wanted) if field.required]
+        if is_struct
+        else []
+    )
     return (f"It needs {' and '.join(needed)}; see" if needed else "See") + " /openapi.json."
 
 
@@ -155,11 +176,15 @@ def nested_deeper(body: bytes, depth: int) -> bool:
     """Whether JSON has more levels of lists and objects, without parsing it: innermost brackets are removed in turn."""
     if body.count(b"[") + body.count(b"{") <= depth:
         return False
-    outside = b"".join(body.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')[::2])  # of strings
+    outside = b"".join(
+        body.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')[::2]
+    )  # of strings
     brackets = outside.translate(BRACKETS, OTHER_BYTES)
     for _ in range(depth):
         inner, brackets = brackets, brackets.replace(b"[]", b"")
-        if brackets == inner:  # none, or some without partners: not JSON, and deep only if they are many
+        if (
+            brackets == inner
+        ):  # none, or some without partners: not JSON, and deep only if they are many
             return brackets.count(b"[") > depth
     return bool(brackets)
 

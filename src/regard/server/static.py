@@ -30,11 +30,17 @@ def page_file(package: str, folder: str, name: str) -> Response:
 
 
 def page_response(content: bytes, media_type: str = "text/html") -> Response:
-    return Response(content, headers={"content-security-policy": PAGE_POLICY}, media_type=media_type)
+    return Response(
+        content, headers={"content-security-policy": PAGE_POLICY}, media_type=media_type
+    )
 
 
 @cache
 def _contents(package: str, folder: str) -> dict[str, bytes]:
     """The files of a folder by name: a request chooses among them and never names a path."""
     found = sorted(files(package).joinpath(folder).iterdir(), key=lambda each: each.name)
-    return {each.name: each.read_bytes() for each in found if each.name.rpartition(".")[2] in MEDIA_TYPES}
+    return {
+        each.name: each.read_bytes()
+        for each in found
+        if each.name.rpartition(".")[2] in MEDIA_TYPES
+    }

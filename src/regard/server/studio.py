@@ -49,16 +49,33 @@ def studio(
             webbrowser.open(address)
 
     if alignment and (len(alignment) != 3 or not data):
-        wanted, remedy = "files of sources, targets and reference links, beside data", "Give data=['test'] as well."
+        wanted, remedy = (
+            "files of sources, targets and reference links, beside data",
+            "Give data=['test'] as well.",
+        )
         got = f"{len(alignment)} files{'' if data else ' without data'}"
         raise InvalidArgument("alignment", wanted=wanted, got=got, remedy=remedy)
-    given = {} if models is None else models if isinstance(models, Mapping) else {Path(models).resolve().name: models}
-    runs = {name: Path(each) for name, each in given.items() if not isinstance(each, Predictor) and is_run(Path(each))}
-    named = {name: each for name, each in given.items() if name not in runs or has_checkpoint(runs[name])}
+    given = (
+        {}
+        if models is None
+        else models
+        if isinstance(models, Mapping)
+        else {Path(models).resolve().name: models}
+    )
+    runs = {
+        name: Path(each)
+        for name, each in given.items()
+        if not isinstance(each, Predictor) and is_run(Path(each))
+    }
+    named = {
+        name: each for name, each in given.items() if name not in runs or has_checkpoint(runs[name])
+    }
     if isinstance(device, Mapping):
         device = {name: each for name, each in device.items() if name in named} or "auto"
     files_of_links = tuple(str(each) for each in alignment)
-    browsed = DataSet(tuple(data), tuple(columns), trust_data_paths, files_of_links) if data else None
+    browsed = (
+        DataSet(tuple(data), tuple(columns), trust_data_paths, files_of_links) if data else None
+    )
     sources = StudioSources(browsed, runs)
     with as_file(files("regard.server").joinpath("studio_model", MODEL)) as shipped:
         shown = named or {MODEL: shipped}

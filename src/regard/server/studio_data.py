@@ -83,7 +83,9 @@ class _Measured:
     meter: HeadMeter
     ablation: dict[HeadName, float] = field(default_factory=dict)
     loss: float | None = None  # with all heads
-    agreements: Iterator[dict[AlignmentHeads, Agreement]] | None = None  # with reference links, line by line
+    agreements: Iterator[dict[AlignmentHeads, Agreement]] | None = (
+        None  # with reference links, line by line
+    )
     alignment: dict[HeadName, float] = field(default_factory=dict)
 
 
@@ -93,9 +95,13 @@ _known: WeakKeyDictionary[Model, dict[DataSet, _Measured]] = WeakKeyDictionary()
 def _measured(predictor: Predictor, data: DataSet) -> _Measured:
     of_model = _known.setdefault(predictor.model, {})
     if data not in of_model:
-        read = pairs_of(predictor.recipe, data.names, data.columns, trust_data_paths=data.trust_data_paths)
+        read = pairs_of(
+            predictor.recipe, data.names, data.columns, trust_data_paths=data.trust_data_paths
+        )
         pairs = list(islice(read, MOST_EXAMPLES + 1))
-        of_model[data] = _Measured(pairs[:MOST_EXAMPLES], len(pairs) > MOST_EXAMPLES, head_meter(predictor))
+        of_model[data] = _Measured(
+            pairs[:MOST_EXAMPLES], len(pairs) > MOST_EXAMPLES, head_meter(predictor)
+        )
     return of_model[data]
 
 
@@ -114,7 +120,9 @@ class DataWork(BatchedWork):
 class DataSize(DataWork):
     """The number of examples of a data set, and whether there are more than are read."""
 
-    def compute(self, predictor: Predictor, works: Sequence["DataSize"]) -> Sequence[tuple[int, bool]]:
+    def compute(
+        self, predictor: Predictor, works: Sequence["DataSize"]
+    ) -> Sequence[tuple[int, bool]]:
         found = [_measured(predictor, work.data) for work in works]
         return [(len(each.pairs), each.more) for each in found]
 
@@ -126,13 +134,17 @@ class ExampleMeasurement(DataWork):
     most: ClassVar[int] = 1
     index: int
 
-    def compute(self, predictor: Predictor, works: Sequence["ExampleMeasurement"]) -> Sequence[Example]:
+    def compute(
+        self, predictor: Predictor, works: Sequence["ExampleMeasurement"]
+    ) -> Sequence[Example]:
         return [work._example(predictor) for work in works]
 
     def _example(self, predictor: Predictor) -> Example:
         measured = _measured(predictor, self.data)
         text, reference = measured.pairs[self.index]
-        alone = not predictor.recipe.data.source_fields  # a language model: the text is what is scored
+        alone = (
+            not predictor.recipe.data.source_fields
+        )  # a language model: the text is what is scored
         seen = look(predictor, text, output=reference if alone else None, truncate=True)
         if self.index == measured.meter.inputs < MEASURED:
             measured.meter.add(seen)
@@ -147,7 +159,9 @@ def _example(index: int, text: Any, reference: str | None, seen: Look) -> Exampl
     elif isinstance(output, Label):
         scores = (output.score,)
     total = sum(scores) if scores else None
-    generated = None if output is None else output.label if isinstance(output, Label) else output.text
+    generated = (
+        None if output is None else output.label if isinstance(output, Label) else output.text
+    )
     error = None
     if reference is not None and generated is not None:
         error = float(generated != reference)
@@ -195,7 +209,9 @@ class HeadsAnswer(Struct):
         alignment: dict[HeadName, float] | None = None,
     ) -> "HeadsAnswer":
         given = meter.report(alignment=alignment, ablation=ablation).as_dict()
-        return HeadsAnswer(given["inputs"], list(COLUMNS), given["heads"], given["distances"], complete)
+        return HeadsAnswer(
+            given["inputs"], list(COLUMNS), given["heads"], given["distances"], complete
+        )
 
 
 @dataclass(frozen=True)
@@ -207,7 +223,9 @@ class HeadsOfData(DataWork):
     def compute(self, predictor: Predictor, works: Sequence["HeadsOfData"]) -> Sequence[bytes]:
         found = [(_measured(predictor, work.data), work.complete) for work in works]
         return [
-            encode(HeadsAnswer.of(x.meter, complete=done, ablation=x.ablation, alignment=x.alignment))
+            encode(
+                HeadsAnswer.of(x.meter, complete=done, ablation=x.ablation, alignment=x.alignment)
+            )
             for x, done in found
         ]
 
@@ -311,4 +329,6 @@ def _loss(predictor: Predictor, pairs: Sequence[tuple[Any, str | None]]) -> floa
         pairs = [(text, target) for text, target in pairs if target]
     texts, targets = [text for text, _ in pairs], [target or "" for _, target in pairs]
     scores = predictor.score(texts, targets if predictor.recipe.data.source_fields else None)
-    return -sum(each.log_probability for each in scores) / max(1, sum(len(each.tokens) for each in scores))
+    return -sum(each.log_probability for each in scores) / max(
+        1, sum(len(each.tokens) for each in scores)
+    )

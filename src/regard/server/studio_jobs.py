@@ -71,7 +71,14 @@ class LiveLook(BatchedWork):
             verified = verified_look(predictor, self.input, self.edits, self.options)
             if verified is not None:
                 return verified
-        return look(predictor, self.input, output=self.output, edits=self.edits, words=self.words, **self.options)
+        return look(
+            predictor,
+            self.input,
+            output=self.output,
+            edits=self.edits,
+            words=self.words,
+            **self.options,
+        )
 
     def written(self, seen: Look) -> bytes:
         """As `Look.to_json`, which takes longer."""
@@ -83,7 +90,9 @@ class LiveLook(BatchedWork):
         return msgspec.json.encode(seen.as_dict())
 
 
-_last_looks: WeakKeyDictionary[Model, tuple[object, Look]] = WeakKeyDictionary()  # and what each was asked for
+_last_looks: WeakKeyDictionary[Model, tuple[object, Look]] = (
+    WeakKeyDictionary()
+)  # and what each was asked for
 
 
 @dataclass(frozen=True)
@@ -102,7 +111,11 @@ class Alternatives(LiveLook):
     count: int = 8
 
     def compute(self, predictor: Predictor, works: Sequence["LiveLook"]) -> Sequence[bytes]:
-        return [msgspec.json.encode(work.alternatives(predictor)) for work in works if isinstance(work, Alternatives)]
+        return [
+            msgspec.json.encode(work.alternatives(predictor))
+            for work in works
+            if isinstance(work, Alternatives)
+        ]
 
     def alternatives(self, predictor: Predictor) -> dict[str, Any]:
         seen, target = self.look(predictor), predictor.target
@@ -111,8 +124,14 @@ class Alternatives(LiveLook):
             raise InvalidArgument("model", wanted=wanted, got="one that does not", remedy=remedy)
         if not 0 <= self.position < len(seen.output.tokens):
             wanted = f"one of the output's {len(seen.output.tokens)} tokens, from 0"
-            raise InvalidArgument("position", wanted=wanted, got=str(self.position), remedy="Choose one of them.")
-        with evaluating(predictor.model), editing(predictor.model, seen.edits), torch.inference_mode():
+            raise InvalidArgument(
+                "position", wanted=wanted, got=str(self.position), remedy="Choose one of them."
+            )
+        with (
+            evaluating(predictor.model),
+            editing(predictor.model, seen.edits),
+            torch.inference_mode(),
+        ):
             assert seen.forward is not None
             logits = seen.forward()
         best = logits[self.position].float().log_softmax(-1).topk(min(self.count, logits.shape[-1]))
@@ -145,7 +164,9 @@ class BeamTree(BatchedWork):
     def tree(self, predictor: Predictor) -> dict[str, Any]:
         if not isinstance(predictor.target, Tokenizer):
             wanted, remedy = "a model that generates", "Choose another."
-            raise InvalidArgument("model", wanted=wanted, got="one that gives labels", remedy=remedy)
+            raise InvalidArgument(
+                "model", wanted=wanted, got="one that gives labels", remedy=remedy
+            )
         trace, size = BeamTrace(), self.beam_size
         (outputs,) = predictor.outputs(
             [self.input], edits=self.edits or None, trace=trace, beam_size=size, num_hypotheses=size
@@ -156,6 +177,12 @@ class BeamTree(BatchedWork):
             {**asdict(node), "id": node.token, "token": name, "alive": i in best}
             for i, (node, name) in enumerate(zip(trace.nodes, names, strict=True))
         ]
-        found = [{"text": each.text, "score": each.score, "log_probability": each.log_probability} for each in outputs]
+        found = [
+            {"text": each.text, "score": each.score, "log_probability": each.log_probability}
+            for each in outputs
+        ]
         ends = trace.ended()[: len(outputs)]
-        return {"nodes": nodes, "outputs": [{**each, "node": end} for each, end in zip(found, ends, strict=True)]}
+        return {
+            "nodes": nodes,
+            "outputs": [{**each, "node": end} for each, end in zip(found, ends, strict=True)],
+        }

@@ -21,12 +21,21 @@ class Tls:
             return None
         if certificate is None or key is None:
             name = "tls_key" if key is None else "tls_certificate"
-            raise InvalidArgument(name, wanted="both a certificate and its key", got="one", remedy="Give both files.")
+            raise InvalidArgument(
+                name, wanted="both a certificate and its key", got="one", remedy="Give both files."
+            )
         try:
-            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key, password=_no_password)
+            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
+                certificate, key, password=_no_password
+            )
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-            wanted, got = "files of a certificate and its key, both PEM", f"{certificate} and {key}: {error}"
-            raise InvalidArgument("tls_certificate", wanted=wanted, got=got, remedy="Check the files.") from None
+            wanted, got = (
+                "files of a certificate and its key, both PEM",
+                f"{certificate} and {key}: {error}",
+            )
+            raise InvalidArgument(
+                "tls_certificate", wanted=wanted, got=got, remedy="Check the files."
+            ) from None
         return Tls(certificate, key)
 
 

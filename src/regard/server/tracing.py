@@ -90,7 +90,9 @@ class _SpanTrace(RequestTrace):
 
         span, now = self.span, time.monotonic()
         span.update_name(f"{method} {route}")
-        span.set_attributes({"http.request.method": method, "http.route": route, "regard.request_id": request_id})
+        span.set_attributes(
+            {"http.request.method": method, "http.route": route, "regard.request_id": request_id}
+        )
         if status:
             span.set_attribute("http.response.status_code", status)
         else:
@@ -115,13 +117,17 @@ class _SpanTrace(RequestTrace):
         if "generation_seconds" in fields:
             self._stage("answer", done, now)
         if "first_seconds" in fields:
-            self.span.add_event("first token", timestamp=self._time(submitted + fields["first_seconds"]))
+            self.span.add_event(
+                "first token", timestamp=self._time(submitted + fields["first_seconds"])
+            )
 
     def _stage(self, name: str, begin: float, end: float) -> None:
         from opentelemetry.trace import set_span_in_context
 
         context = set_span_in_context(self.span)
-        self.tracing.tracer.start_span(name, context, start_time=self._time(begin)).end(self._time(end))
+        self.tracing.tracer.start_span(name, context, start_time=self._time(begin)).end(
+            self._time(end)
+        )
 
     def _time(self, monotonic: float) -> int:
         """In nanoseconds since 1970."""
@@ -140,6 +146,8 @@ def tracing_of_environment() -> Tracing:
     except ImportError:
         log.warning("no traces, which the environment asks for: pip install 'regard[telemetry]'")
         return NoTracing()
-    provider = TracerProvider(resource=Resource.create({"service.name": os.environ.get("OTEL_SERVICE_NAME", "regard")}))
+    provider = TracerProvider(
+        resource=Resource.create({"service.name": os.environ.get("OTEL_SERVICE_NAME", "regard")})
+    )
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     return OpenTelemetryTracing(provider)

@@ -28,7 +28,9 @@ from regard.model.seq2seq import Model, Seq2Seq
 from regard.server.draft_search import GreedyChoice, draft_search
 
 TOKENS = 3  # least tokens that a forward pass must prove: it takes the time of about so many steps of a search
-SEARCHES = 4  # of the compiled decoder, at most: each draft begins with what the one before it has proved
+SEARCHES = (
+    4  # of the compiled decoder, at most: each draft begins with what the one before it has proved
+)
 KEPT = 8  # drafts of a model
 LARGEST = 1 << 26  # bytes of queries, keys and values of the maps of a look that is kept
 
@@ -60,7 +62,9 @@ def keep_draft(predictor: Predictor, text: object, seen: Look) -> None:
 def is_small(seen: Look) -> bool:
     """Whether a look may be kept for the next request."""
     calls = [each.call for each in seen.maps if each.call is not None]
-    tensors = [x for call in calls for x in (call.spec.query, call.spec.key, call.value) if x is not None]
+    tensors = [
+        x for call in calls for x in (call.spec.query, call.spec.key, call.value) if x is not None
+    ]
     return sum(each.nbytes for each in tensors) <= LARGEST
 
 
@@ -68,7 +72,11 @@ def verified_look(
     predictor: Predictor, text: Any, edits: Sequence[Mapping[str, Any]], options: Mapping[str, Any]
 ) -> Look | None:
     """The look under edits that a search would give; None where only a search can tell."""
-    config, target, model = predictor.decode_config(dict(options)), predictor.target, predictor.model.as_seq2seq()
+    config, target, model = (
+        predictor.decode_config(dict(options)),
+        predictor.target,
+        predictor.model.as_seq2seq(),
+    )
     kept = _drafts.get(predictor.model, {}).get(text) if _hashable(text) else None
     if kept is None or not isinstance(target, Tokenizer) or model is None or not predictor.sources:
         return None
@@ -76,7 +84,9 @@ def verified_look(
         return None
     try:
         found = _Verification(predictor, text, read_edits(edits), config, model, target).look(kept)
-    except InvalidArgument:  # of a row or token that a draft does not have: a search tells whether the output has it
+    except (
+        InvalidArgument
+    ):  # of a row or token that a draft does not have: a search tells whether the output has it
         return None
     changes = kept.changes or found is None or _ids(found) != kept.ids
     _drafts[predictor.model][text] = kept._replace(changes=changes)
@@ -110,7 +120,9 @@ class _Verification:
             proved = (*ids[:at], chosen)
             if chosen in special.ends:
                 draft = _Draft(proved, longest, searches=draft.searches)
-            elif draft.searches < SEARCHES and (found := self._searched(seen, {**forced, **dict(enumerate(proved))})):
+            elif draft.searches < SEARCHES and (
+                found := self._searched(seen, {**forced, **dict(enumerate(proved))})
+            ):
                 draft = _Draft(found, longest, searches=draft.searches + 1)
             elif draft.is_promising(proved):
                 draft.correct(proved)
@@ -123,7 +135,9 @@ class _Verification:
             return None
         longest = min(self.config.max_length, 2 * len(_ids(seen)) + 32)
         config = replace(self.config, max_length=longest)
-        return draft_search(self.model, seen.memory, self.edits, given, self.target.special_tokens, config)
+        return draft_search(
+            self.model, seen.memory, self.edits, given, self.target.special_tokens, config
+        )
 
 
 class _Draft:
@@ -140,7 +154,11 @@ class _Draft:
 
     def is_promising(self, proved: tuple[int, ...]) -> bool:
         """Whether it has not been corrected yet, or was right in several tokens since, or lacks a token."""
-        return not self.corrected or len(proved) - 1 - self.corrected[-1] >= TOKENS or self._lacks_last(proved)
+        return (
+            not self.corrected
+            or len(proved) - 1 - self.corrected[-1] >= TOKENS
+            or self._lacks_last(proved)
+        )
 
     def correct(self, proved: tuple[int, ...]) -> None:
         """Begin with these tokens, the last of which the draft had not, and continue with the known output."""
@@ -157,7 +175,10 @@ class _Draft:
 
 
 def _first_difference(
-    ids: Sequence[int], logits: Float[Tensor, "T V"], forced: Mapping[int, int], choice: GreedyChoice
+    ids: Sequence[int],
+    logits: Float[Tensor, "T V"],
+    forced: Mapping[int, int],
+    choice: GreedyChoice,
 ) -> tuple[int | None, int]:
     """The first position at which greedy search chooses another token, and that token; None: there is none."""
     for position, (token, likely) in enumerate(zip(ids, logits.argmax(-1).tolist(), strict=True)):
@@ -185,4 +206,6 @@ def _is_plain(config: DecodeConfig) -> bool:
 
 
 def _hashable(text: object) -> bool:
-    return isinstance(text, str) or (isinstance(text, tuple) and all(isinstance(each, str) for each in text))
+    return isinstance(text, str) or (
+        isinstance(text, tuple) and all(isinstance(each, str) for each in text)
+    )

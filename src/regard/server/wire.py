@@ -38,7 +38,11 @@ if TYPE_CHECKING:
 else:
     DecodeOptions = msgspec.defstruct(
         "DecodeOptions",
-        [(each.name, _json_type(each.type) | None, None) for each in fields(DecodeConfig) if each.name in OPTIONS],
+        [
+            (each.name, _json_type(each.type) | None, None)
+            for each in fields(DecodeConfig)
+            if each.name in OPTIONS
+        ],
     )
 
 
@@ -52,7 +56,9 @@ def streamable(options: dict[str, Any]) -> dict[str, Any]:
     for name, only in UNSTREAMABLE.items():
         if options.get(name, only) != only:
             remedy = "Leave it out, or do not stream."
-            raise InvalidArgument(name, wanted=f"{only} in a stream", got=repr(options[name]), remedy=remedy)
+            raise InvalidArgument(
+                name, wanted=f"{only} in a stream", got=repr(options[name]), remedy=remedy
+            )
     return {**options, **UNSTREAMABLE}
 
 
@@ -81,7 +87,9 @@ class AttentionRequest(Struct, forbid_unknown_fields=True):
 
     def part(self) -> AttentionPart:
         check_range("attention.rows", self.rows)
-        layers, heads = (None if each is None else tuple(each) for each in (self.layers, self.heads))
+        layers, heads = (
+            None if each is None else tuple(each) for each in (self.layers, self.heads)
+        )
         return AttentionPart(layers, heads, self.rows)
 
 
@@ -156,7 +164,9 @@ class OutputAnswer(Struct, omit_defaults=True):
     tokens: list[str] | None = None
     log_probabilities: list[float] | None = None
     probabilities: dict[str, float] | None = None
-    attention: list[list[list[list[float]]]] | None = None  # layers, heads, tokens of the output, of the source
+    attention: list[list[list[list[float]]]] | None = (
+        None  # layers, heads, tokens of the output, of the source
+    )
     truncated: bool = False
 
     @staticmethod
@@ -179,7 +189,9 @@ class OutputAnswer(Struct, omit_defaults=True):
             output.log_probability,
             output.finish_reason,
             list(output.tokens) if tokens else None,
-            list(output.log_probabilities) if tokens and output.log_probabilities is not None else None,
+            list(output.log_probabilities)
+            if tokens and output.log_probabilities is not None
+            else None,
             output.probabilities,
             None if output.attention is None else output.attention.tolist(),
             output.truncated,
@@ -206,7 +218,9 @@ class ScoreResult(Struct):
 
     @staticmethod
     def of(score: SequenceScore) -> "ScoreResult":
-        return ScoreResult(sum(score.log_probabilities), list(score.tokens), list(score.log_probabilities))
+        return ScoreResult(
+            sum(score.log_probabilities), list(score.tokens), list(score.log_probabilities)
+        )
 
 
 class ScoreAnswer(Struct):

@@ -30,7 +30,9 @@ Checkpoint = tuple[int, dict[str, bytes], list[str]]
 
 
 @contextmanager
-def open_run(run: Path, *, resume: bool, process_group: ProcessGroup) -> Iterator[Checkpoint | None]:
+def open_run(
+    run: Path, *, resume: bool, process_group: ProcessGroup
+) -> Iterator[Checkpoint | None]:
     """Create and lock the folder of a run, and find the checkpoint to resume from. All ranks must see the same folder.
 
     A folder of other files, and one that another process trains in, is refused.
@@ -52,15 +54,26 @@ def _agree(run: Path, checkpoint: Checkpoint | None, process_group: ProcessGroup
     if process_group.is_main:
         probe.write_text(str(mark))
     try:
-        mark, step = map(int, process_group.all_gather([mark, -1 if checkpoint is None else checkpoint[0]])[0])
+        mark, step = map(
+            int, process_group.all_gather([mark, -1 if checkpoint is None else checkpoint[0]])[0]
+        )
         visible = probe.exists() and probe.read_text() == str(mark)
-        blind = [str(rank) for rank, (sees,) in enumerate(process_group.all_gather([visible])) if not sees]
+        blind = [
+            str(rank)
+            for rank, (sees,) in enumerate(process_group.all_gather([visible]))
+            if not sees
+        ]
     finally:
         if process_group.is_main:
             probe.unlink(missing_ok=True)
     if blind:
-        wanted, got = "a folder that all processes see", f"one that rank {', '.join(blind)} does not"
-        raise InvalidArgument(str(run), wanted=wanted, got=got, remedy="Put it on a disk that the machines share.")
+        wanted, got = (
+            "a folder that all processes see",
+            f"one that rank {', '.join(blind)} does not",
+        )
+        raise InvalidArgument(
+            str(run), wanted=wanted, got=got, remedy="Put it on a disk that the machines share."
+        )
     return step
 
 
@@ -71,8 +84,13 @@ def _locked(run: Path) -> Iterator[None]:
             run.mkdir(parents=True, exist_ok=True)
             other = None if (run / LOCK).exists() or store.steps(run) else next(run.iterdir(), None)
             if other is not None:
-                wanted, got = "the folder of a run, or an empty or a new one", f"one that holds {other.name!r}"
-                raise InvalidArgument(str(run), wanted=wanted, got=got, remedy="Choose another folder.")
+                wanted, got = (
+                    "the folder of a run, or an empty or a new one",
+                    f"one that holds {other.name!r}",
+                )
+                raise InvalidArgument(
+                    str(run), wanted=wanted, got=got, remedy="Choose another folder."
+                )
             stack.enter_context(file_lock(run / LOCK, wait=False, keep=True))
         yield
 
@@ -82,7 +100,10 @@ def _find_checkpoint(run: Path, resume: bool) -> Checkpoint | None:
         remove_leftovers(run)
         return store.newest(run)
     if steps := store.steps(run):
-        wanted, remedy = "a folder without checkpoints", "Continue with --resume, or choose another folder."
+        wanted, remedy = (
+            "a folder without checkpoints",
+            "Continue with --resume, or choose another folder.",
+        )
         raise InvalidArgument(str(run), wanted=wanted, got=f"{len(steps)} of them", remedy=remedy)
     (run / LOG_FILE).unlink(missing_ok=True)
     return None
@@ -115,9 +136,19 @@ class Checkpointer:
         lanes: int | None,
         on_event: EventHandler,
     ) -> None:
-        self.run, self.texts, self.data_key, self.lanes, self.on_event = run, texts, data_key, lanes or 0, on_event
+        self.run, self.texts, self.data_key, self.lanes, self.on_event = (
+            run,
+            texts,
+            data_key,
+            lanes or 0,
+            on_event,
+        )
         self.updater, self.ema = updater, ema
-        self.model, self.process_group, self.sharded = updater.model, updater.process_group, updater.sharded
+        self.model, self.process_group, self.sharded = (
+            updater.model,
+            updater.process_group,
+            updater.sharded,
+        )
         distillation = updater.objective.distillation
         self.teachers = [] if distillation is None else list(distillation.fingerprints)
         self.environment = environment(updater.device, updater.process_group.world_size)
@@ -127,9 +158,15 @@ class Checkpointer:
         tensors = self.updater.optimizer.state_tensors()
         if carried is not None:
             gather = self.process_group.gather_lanes
-            tensors |= {f"carried.{name}": gather(tensor, self.lanes) for name, tensor in carried.tensors().items()}
+            tensors |= {
+                f"carried.{name}": gather(tensor, self.lanes)
+                for name, tensor in carried.tensors().items()
+            }
         if self.ema is not None:
-            tensors |= {f"weight.{name}": tensor.detach().clone() for name, tensor in self.model.named_parameters()}
+            tensors |= {
+                f"weight.{name}": tensor.detach().clone()
+                for name, tensor in self.model.named_parameters()
+            }
         with nullcontext() if self.ema is None else self.ema.swapped(self.model):
             weights = weights_of(self.model)
             if self.sharded is not None:
@@ -159,7 +196,9 @@ class Checkpointer:
                 f"{folder}: wanted the teachers that the run began with, whose weights have the hashes "
                 f"{before!r:.200}; got {self.teachers!r:.200}. Put them back: train.distillation.teachers."
             )
-        changed = changed_environment(state.pop("environment", None), self.environment, folder / TRAINING_STATE)
+        changed = changed_environment(
+            state.pop("environment", None), self.environment, folder / TRAINING_STATE
+        )
         run_state = RunState.from_dict(state, folder / TRAINING_STATE)
         saved = store.tensors(content, TRAINING_TENSORS, folder)
         weights = store.tensors(content, WEIGHTS, folder)
@@ -178,11 +217,15 @@ class Checkpointer:
         load_weights(self.model, weights, folder)
         self.updater.optimizer.load_state_tensors(saved, folder / TRAINING_TENSORS)
         if run_state.tokens and not self.updater.optimizer.state_tensors():
-            raise CheckpointRefused(f"{folder / TRAINING_TENSORS}: wanted optimizer state; got none. Use another one.")
+            raise CheckpointRefused(
+                f"{folder / TRAINING_TENSORS}: wanted optimizer state; got none. Use another one."
+            )
         if carried is not None:
             device = self.updater.device
             lanes = {name: saved[f"carried.{name}"].to(device) for name in carried.tensors()}
-            carried = carried.with_tensors(lanes).reorder(self.process_group.own_lanes(self.lanes).to(device))
+            carried = carried.with_tensors(lanes).reorder(
+                self.process_group.own_lanes(self.lanes).to(device)
+            )
         if self.process_group.is_main:
             truncate_log(self.run, run_state.step)
             if changed is not None:

@@ -28,23 +28,33 @@ class TrainConfig(Config):
         "batches of examples of all lengths instead of similar lengths: more padding, but no update from "
         "short examples alone",
     )
-    accumulate_steps: Count = doc(1, "batches per update; the loss is weighted by tokens over all of them")
-    optimizer: Literal["adamw", "muon"] = doc("adamw", "optimizer; muon for matrices and AdamW for the rest")
+    accumulate_steps: Count = doc(
+        1, "batches per update; the loss is weighted by tokens over all of them"
+    )
+    optimizer: Literal["adamw", "muon"] = doc(
+        "adamw", "optimizer; muon for matrices and AdamW for the rest"
+    )
     learning_rate: Positive = doc(1e-3, "peak learning rate")
     min_learning_rate: Positive = doc(0.0, "final learning rate of the cosine and linear schedules")
-    warmup_steps: Annotated[int, Range(0.0)] = doc(400, "updates of linear warmup to the peak learning rate")
+    warmup_steps: Annotated[int, Range(0.0)] = doc(
+        400, "updates of linear warmup to the peak learning rate"
+    )
     lr_schedule: Literal["inverse_root", "cosine", "linear", "plateau", "constant"] = doc(
         "inverse_root", "learning-rate schedule after warmup"
     )
     plateau: Count = doc(
-        2, 'validations without improvement until the learning rate is halved, for lr_schedule = "plateau"'
+        2,
+        'validations without improvement until the learning rate is halved, for lr_schedule = "plateau"',
     )
     betas: tuple[Probability, ...] = doc((0.9, 0.98), "decay rates of AdamW's moments")
     eps: Positive = doc(1e-9, "added to the denominator of AdamW")
-    weight_decay: Positive = doc(0.0, "weight decay of matrices; biases, norms and embeddings have none")
+    weight_decay: Positive = doc(
+        0.0, "weight decay of matrices; biases, norms and embeddings have none"
+    )
     clip_norm: Positive | None = doc(1.0, "largest norm of the gradient; 0: no clipping")
     label_smoothing: Probability = doc(
-        0.1, "probability mass spread uniformly over all tokens or labels, the right one included, as in PyTorch"
+        0.1,
+        "probability mass spread uniformly over all tokens or labels, the right one included, as in PyTorch",
     )
     mask_probability: Probability = doc(0.15, 'probability of masking a token, for head = "mlm"')
     r_drop: Positive = doc(
@@ -63,13 +73,18 @@ class TrainConfig(Config):
         "weight of the penalty on attention that does not sum to 1 over the steps for each source position "
         "(https://arxiv.org/abs/1502.03044); part of the logged loss",
     )
-    carry_state: bool = doc(False, "carry a recurrent language model's state from batch to batch of running text")
+    carry_state: bool = doc(
+        False, "carry a recurrent language model's state from batch to batch of running text"
+    )
     ema_decay: Probability | None = doc(
         None, "decay of an exponential moving average of the weights, which is validated and saved"
     )
-    average_checkpoints: Count = doc(1, "number of last checkpoints averaged into the final weights")
+    average_checkpoints: Count = doc(
+        1, "number of last checkpoints averaged into the final weights"
+    )
     reward: Literal["cider"] | None = doc(
-        None, "self-critical sequence training on this metric instead of the targets (https://arxiv.org/abs/1612.00563)"
+        None,
+        "self-critical sequence training on this metric instead of the targets (https://arxiv.org/abs/1612.00563)",
     )
     reward_samples: Count = doc(
         1,
@@ -101,9 +116,12 @@ class TrainConfig(Config):
         "pack sequences of any length instead of padding them; batch_tokens then counts the tokens of the longer side",
     )
     cuda_graphs: bool = doc(
-        False, "record the work of a batch as a CUDA graph and replay it: running text or packed batches, on a GPU"
+        False,
+        "record the work of a batch as a CUDA graph and replay it: running text or packed batches, on a GPU",
     )
-    fsdp: bool = doc(False, "shard weights, gradients and moments over the processes (docs/scale.md)")
+    fsdp: bool = doc(
+        False, "shard weights, gradients and moments over the processes (docs/scale.md)"
+    )
     distributed_timeout: Count = doc(600, "seconds that a process waits for the others")
     log_every: Count = doc(50, "updates between two lines of the log")
     loggers: tuple[Literal["tensorboard", "wandb"], ...] | None = doc(
@@ -119,10 +137,18 @@ class TrainConfig(Config):
     patience: Count | None = doc(None, "validations without improvement until training stops")
     log_samples: Annotated[int, Range(0.0)] = doc(3, "outputs shown at each validation")
     keep_checkpoints: Count = doc(3, "number of checkpoints kept beside the best")
-    freeze: tuple[str, ...] | None = doc(None, 'patterns of parameter names that are not trained: "encoder.*"')
-    unfreeze_after: Count | None = doc(None, "epochs after which frozen parameters are trained too; left out: never")
-    init_from: str | None = doc(None, "checkpoint whose weights and vocabularies training starts from")
-    on_nan: Literal["stop", "skip"] = doc("stop", "what to do when the loss or a gradient is not finite")
+    freeze: tuple[str, ...] | None = doc(
+        None, 'patterns of parameter names that are not trained: "encoder.*"'
+    )
+    unfreeze_after: Count | None = doc(
+        None, "epochs after which frozen parameters are trained too; left out: never"
+    )
+    init_from: str | None = doc(
+        None, "checkpoint whose weights and vocabularies training starts from"
+    )
+    on_nan: Literal["stop", "skip"] = doc(
+        "stop", "what to do when the loss or a gradient is not finite"
+    )
     seed: Seed = doc(1, "seed of initialization, data order and dropout")
     device: Literal["auto", "cpu", "cuda"] = doc("auto", "device to train on")
 
@@ -133,7 +159,9 @@ class TrainConfig(Config):
 
     def conflicts(self) -> Iterator[Problem]:
         if len(self.betas) != 2:
-            yield Problem("betas", "two numbers", str(list(self.betas)), "As in betas = [0.9, 0.98].")
+            yield Problem(
+                "betas", "two numbers", str(list(self.betas)), "As in betas = [0.9, 0.98]."
+            )
         if self.max_steps is not None and self.warmup_steps > self.max_steps:
             wanted = f"at most max_steps = {self.max_steps}"
             yield Problem("warmup_steps", wanted, str(self.warmup_steps), "Warm up for less.")
@@ -144,17 +172,34 @@ class TrainConfig(Config):
             wanted = "1 with ema_decay, which averages already"
             yield Problem("average_checkpoints", wanted, str(averaged), "Choose one of the two.")
         if self.reward is None:
-            for name in ("reward_samples", "reward_temperature", "reward_likelihood", "reward_dropout"):
+            for name in (
+                "reward_samples",
+                "reward_temperature",
+                "reward_likelihood",
+                "reward_dropout",
+            ):
                 value, default = getattr(self, name), TrainConfig.__dataclass_fields__[name].default
                 if value != default:
                     yield Problem(name, f"{default} without reward", str(value), "Leave it out.")
         if self.reward_temperature == 0:
-            yield Problem("reward_temperature", "a number above 0", "0.0", "1.0 samples from the model as it is.")
+            yield Problem(
+                "reward_temperature",
+                "a number above 0",
+                "0.0",
+                "1.0 samples from the model as it is.",
+            )
         if self.unfreeze_after is not None and self.freeze is None:
-            yield Problem("unfreeze_after", "nothing without freeze", str(self.unfreeze_after), "Leave it out.")
+            yield Problem(
+                "unfreeze_after",
+                "nothing without freeze",
+                str(self.unfreeze_after),
+                "Leave it out.",
+            )
         for other in ("fsdp", "reward") if self.precision == "float8" else ():
             if getattr(self, other):
-                yield Problem("precision", f"'bfloat16' with {other}", "'float8'", "Choose one of the two.")
+                yield Problem(
+                    "precision", f"'bfloat16' with {other}", "'float8'", "Choose one of the two."
+                )
         # The loss of the targets, where there is none beside the reward.
         of_targets = () if self.reward_likelihood else ("reward",)
         exclusive = {  # each computes a batch or its loss in its own way, or stores weights differently
@@ -171,5 +216,9 @@ class TrainConfig(Config):
         for name, others in exclusive.items():
             for other in others if getattr(self, name) else ():
                 if getattr(self, other) != TrainConfig.__dataclass_fields__[other].default:
-                    got = "a table" if isinstance(getattr(self, name), Config) else str(getattr(self, name))
+                    got = (
+                        "a table"
+                        if isinstance(getattr(self, name), Config)
+                        else str(getattr(self, name))
+                    )
                     yield Problem(name, f"nothing with {other}", got, "Choose one of the two.")

@@ -26,20 +26,26 @@ class DistillationConfig(Config):
     """Knowledge distillation from trained models."""
 
     teachers: tuple[str, ...] | None = doc(
-        None, "runs or checkpoints of the same data, whose mean distribution is learned beside the targets"
+        None,
+        "runs or checkpoints of the same data, whose mean distribution is learned beside the targets",
     )
     weight: Annotated[float, Range(0.0, 1.0)] = doc(
         0.5, "share of the teachers' term in the loss; the rest is the loss without teachers"
     )
     temperature: Annotated[float, Range(0.0)] = doc(
-        1.0, "softmax temperature of teachers and student in that term, which is multiplied by its square"
+        1.0,
+        "softmax temperature of teachers and student in that term, which is multiplied by its square",
     )
 
     def conflicts(self) -> Iterator[Problem]:
         if not self.teachers:
-            yield Problem("teachers", "at least one trained model", "none", "As in teachers = ['runs/a'].")
+            yield Problem(
+                "teachers", "at least one trained model", "none", "As in teachers = ['runs/a']."
+            )
         if self.temperature == 0:
-            yield Problem("temperature", "a number above 0", "0.0", "1.0 takes the distributions as they are.")
+            yield Problem(
+                "temperature", "a number above 0", "0.0", "1.0 takes the distributions as they are."
+            )
 
 
 class Predictions(NamedTuple):
@@ -80,19 +86,29 @@ class Distillation:
             return [forward(teacher) for teacher in self.teachers]
 
     def __call__(
-        self, usual: Losses, student: Predictions, teachers: Sequence[Predictions], gold: Int[Tensor, " N"]
+        self,
+        usual: Losses,
+        student: Predictions,
+        teachers: Sequence[Predictions],
+        gold: Int[Tensor, " N"],
     ) -> Losses:
         """The loss with the teachers' term. Of several predictions of each gold token, as R-Drop makes, the mean."""
         if not teachers:
             return usual
         passes = student.states.chunk(max(1, len(student.states) // max(1, len(gold))))
-        terms = [divergence(student._replace(states=each), teachers, gold, self.temperature) for each in passes]
+        terms = [
+            divergence(student._replace(states=each), teachers, gold, self.temperature)
+            for each in passes
+        ]
         term = torch.stack(terms).mean()
         return Losses((1 - self.weight) * usual.loss + self.weight * term, usual.nll)
 
 
 def divergence(
-    student: Predictions, teachers: Sequence[Predictions], gold: Int[Tensor, " N"], temperature: float
+    student: Predictions,
+    teachers: Sequence[Predictions],
+    gold: Int[Tensor, " N"],
+    temperature: float,
 ) -> Float[Tensor, ""]:
     """temperature² times the KL divergence of the student from the mean of the teachers, summed over predictions.
 
@@ -104,7 +120,9 @@ def divergence(
     def of_chunk(start: int) -> Float[Tensor, ""]:
         chunk = slice(start, start + rows)
         with torch.no_grad():
-            p = torch.stack([(each.logits(chunk) / temperature).softmax(-1) for each in teachers]).mean(0)  # (rows, V)
+            p = torch.stack(
+                [(each.logits(chunk) / temperature).softmax(-1) for each in teachers]
+            ).mean(0)  # (rows, V)
         log_q = (student.logits(chunk) / temperature).log_softmax(-1)
         each = F.kl_div(log_q, p, reduction="none").sum(-1)
         return temperature**2 * each.masked_fill(gold[chunk] < 0, 0.0).sum()
@@ -112,5 +130,8 @@ def divergence(
     if len(gold) <= rows:
         return of_chunk(0)
     chunks = range(0, len(gold), rows)
-    sums = [checkpoint(of_chunk, start, use_reentrant=False, preserve_rng_state=False) for start in chunks]
+    sums = [
+        checkpoint(of_chunk, start, use_reentrant=False, preserve_rng_state=False)
+        for start in chunks
+    ]
     return torch.stack(sums).sum()

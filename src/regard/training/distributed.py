@@ -61,7 +61,10 @@ class ProcessGroup:
         gathered = [torch.zeros(max(lengths), dtype=torch.uint8) for _ in lengths]
         with self.communication():
             dist.all_gather(gathered, nn.functional.pad(own, (0, max(lengths) - len(own))))
-        return [bytes(each[:length].tolist()).decode() for each, length in zip(gathered, lengths, strict=True)]
+        return [
+            bytes(each[:length].tolist()).decode()
+            for each, length in zip(gathered, lengths, strict=True)
+        ]
 
     def seed_at(self, seed: int, step: int) -> int:
         """The random seed of an update: one per rank; rank 0 has that of a single process."""
@@ -95,9 +98,13 @@ class ProcessGroup:
             if first.get(key) != other.get(key)
         ]
         if differences:
-            got = "; ".join(differences[:5]) + (f" and {len(differences) - 5} more" if len(differences) > 5 else "")
+            got = "; ".join(differences[:5]) + (
+                f" and {len(differences) - 5} more" if len(differences) > 5 else ""
+            )
             wanted = "one recipe, one corpus and one version in all processes"
-            raise InvalidArgument("ranks", wanted=wanted, got=got, remedy="Start them all with the same.")
+            raise InvalidArgument(
+                "ranks", wanted=wanted, got=got, remedy="Start them all with the same."
+            )
 
     @contextmanager
     def communication(self) -> Iterator[None]:
@@ -151,14 +158,18 @@ def process_group(device: str, timeout: int) -> Iterator[ProcessGroup]:
     if device == "cuda":
         if local_rank >= torch.cuda.device_count():
             got = f"{torch.cuda.device_count()} for rank {rank}, number {local_rank} on its machine"
-            raise InvalidArgument("ranks", wanted="a GPU for each process", got=got, remedy="Start fewer a machine.")
+            raise InvalidArgument(
+                "ranks", wanted="a GPU for each process", got=got, remedy="Start fewer a machine."
+            )
         torch.cuda.set_device(local_rank)
     backends = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     limit = timedelta(seconds=timeout)
     try:
         store, rank, world_size = next(rendezvous("env://", timeout=limit))
         store = _private_store(store, rank, world_size, timeout)
-        dist.init_process_group(backends, store=store, rank=rank, world_size=world_size, timeout=limit)
+        dist.init_process_group(
+            backends, store=store, rank=rank, world_size=world_size, timeout=limit
+        )
     except (RuntimeError, ValueError) as error:
         got = " ".join(str(error).split())[:300]
         raise TrainingFailed(
@@ -169,7 +180,9 @@ def process_group(device: str, timeout: int) -> Iterator[ProcessGroup]:
         yield ProcessGroup(rank, world_size, store)
         completed = True
     finally:
-        if completed or device == "cpu":  # on a GPU this would wait for a collective that never completes
+        if (
+            completed or device == "cpu"
+        ):  # on a GPU this would wait for a collective that never completes
             with suppress(RuntimeError):
                 dist.destroy_process_group()
 
@@ -183,7 +196,9 @@ def _private_store(store: Any, rank: int, world_size: int, timeout: int) -> Any:
     token = secrets.token_hex(8)
     if rank == 0:
         store.set("regard/name", token)
-        tokens = [store.get(f"regard/{token}/{other}").decode() for other in range(1, world_size)]  # waits for each
+        tokens = [
+            store.get(f"regard/{token}/{other}").decode() for other in range(1, world_size)
+        ]  # waits for each
         store.set(f"regard/{token}/answers", " ".join(tokens))
         return dist.PrefixStore(f"regard/{token}", store)  # type: ignore[attr-defined]
     deadline, prefix = time.monotonic() + timeout, ""
@@ -191,7 +206,10 @@ def _private_store(store: Any, rank: int, world_size: int, timeout: int) -> Any:
         if (current := store.get("regard/name").decode()) != prefix:
             prefix = current
             store.set(f"regard/{prefix}/{rank}", token)
-        if store.check([key := f"regard/{prefix}/answers"]) and token in store.get(key).decode().split():
+        if (
+            store.check([key := f"regard/{prefix}/answers"])
+            and token in store.get(key).decode().split()
+        ):
             return dist.PrefixStore(f"regard/{prefix}", store)  # type: ignore[attr-defined]
         time.sleep(0.02)
     raise RuntimeError(f"no rank 0 within {timeout} seconds")
@@ -211,7 +229,9 @@ def _environment() -> tuple[int, int, int]:
         pass
     wanted = f"{', '.join(names)} in the environment, as torchrun sets them"
     got = ", ".join(f"{name}={value}" for name, value in given.items())
-    raise InvalidArgument("ranks", wanted=wanted, got=got, remedy="Start with torchrun, or unset them.")
+    raise InvalidArgument(
+        "ranks", wanted=wanted, got=got, remedy="Start with torchrun, or unset them."
+    )
 
 
 class GradientBuckets:
@@ -230,7 +250,9 @@ class GradientBuckets:
     def expect(self) -> None:
         """Announce that the next backward pass is the last of this update: buckets are sent as they fill."""
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        if len(trained) != len(self.bucket_of):  # the first time, and when frozen weights are unfrozen
+        if len(trained) != len(
+            self.bucket_of
+        ):  # the first time, and when frozen weights are unfrozen
             self._arrange(trained)
         self.sent, self.missing = [], [len(bucket) for bucket in self.buckets]
 
@@ -245,7 +267,9 @@ class GradientBuckets:
         for bucket, (flat, work) in zip(self.buckets, self.sent, strict=True):
             with self.process_group.communication():
                 work.wait()
-            for parameter, piece in zip(bucket, torch.split(flat, [p.numel() for p in bucket]), strict=True):
+            for parameter, piece in zip(
+                bucket, torch.split(flat, [p.numel() for p in bucket]), strict=True
+            ):
                 parameter.grad = piece.view_as(parameter)
 
     def _arrange(self, trained: list[nn.Parameter]) -> None:
@@ -258,7 +282,9 @@ class GradientBuckets:
             free -= parameter.nbytes
             if parameter not in self.bucket_of:
                 parameter.register_post_accumulate_grad_hook(self._ready)  # type: ignore[no-untyped-call]
-        self.bucket_of = {parameter: number for number, bucket in enumerate(self.buckets) for parameter in bucket}
+        self.bucket_of = {
+            parameter: number for number, bucket in enumerate(self.buckets) for parameter in bucket
+        }
 
     def _ready(self, parameter: Tensor) -> None:
         if not self.missing:
@@ -270,6 +296,8 @@ class GradientBuckets:
     def _send(self) -> None:
         """Start the all-reduce of the next bucket. All ranks send buckets in the same order."""
         bucket = self.buckets[len(self.sent)]
-        flat = torch.cat([p.new_zeros(p.numel()) if p.grad is None else p.grad.flatten() for p in bucket])
+        flat = torch.cat(
+            [p.new_zeros(p.numel()) if p.grad is None else p.grad.flatten() for p in bucket]
+        )
         with self.process_group.communication():
             self.sent.append((flat, dist.all_reduce(flat, async_op=True)))

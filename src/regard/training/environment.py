@@ -28,9 +28,17 @@ def changed_environment(before: Any, now: Environment, where: Path) -> str | Non
     """A sentence that names what differs; None where nothing does, or where `before` is unknown (None)."""
     if before is None:
         return None
-    if not isinstance(before, Mapping) or not all(isinstance(value, str | int) for value in before.values()):
-        raise CheckpointRefused(f"{where}: wanted the environment of a run; got {before!r:.80}. It was changed.")
-    differences = [f"{key} {now[key]} for {before[key]}" for key in now if key in before and now[key] != before[key]]
+    if not isinstance(before, Mapping) or not all(
+        isinstance(value, str | int) for value in before.values()
+    ):
+        raise CheckpointRefused(
+            f"{where}: wanted the environment of a run; got {before!r:.80}. It was changed."
+        )
+    differences = [
+        f"{key} {now[key]} for {before[key]}"
+        for key in now
+        if key in before and now[key] != before[key]
+    ]
     if not differences:
         return None
     return f"resumed with {', '.join(differences)}: its weights may differ in the last bits from those of one whole run"

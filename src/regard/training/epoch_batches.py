@@ -6,7 +6,14 @@ from functools import cached_property
 from typing import Any
 
 from regard.core.sequence import pin_memory
-from regard.data.batching import Batch, PackedCapacity, batches, plan, shift_contexts, stateful_batches
+from regard.data.batching import (
+    Batch,
+    PackedCapacity,
+    batches,
+    plan,
+    shift_contexts,
+    stateful_batches,
+)
 from regard.data.config import AugmentKind
 from regard.data.corpus import Corpus
 from regard.data.prefetch import prefetch
@@ -18,7 +25,11 @@ WASTE = 8  # recurrent steps per token above which packed batches get a warning
 
 def lanes_of(config: TrainConfig, context_length: int | None) -> int | None:
     """The number of lanes of running text whose recurrent state is carried; None where it is not."""
-    return max(1, config.batch_tokens // context_length) if config.carry_state and context_length else None
+    return (
+        max(1, config.batch_tokens // context_length)
+        if config.carry_state and context_length
+        else None
+    )
 
 
 @dataclass(frozen=True)
@@ -35,7 +46,9 @@ class EpochBatches:
     def __call__(self, epoch: int, start: int) -> Iterator[Batch]:
         config, rank, world = self.config, self.process_group.rank, self.process_group.world_size
         if self.lanes is not None:
-            made = stateful_batches(self.corpus, rows=self.lanes, start=start, rank=rank, world=world)
+            made = stateful_batches(
+                self.corpus, rows=self.lanes, start=start, rank=rank, world=world
+            )
         else:
             made = batches(
                 shift_contexts(self.corpus, seed=config.seed, epoch=epoch),
@@ -79,7 +92,9 @@ class EpochBatches:
         """Of packed batches. On a GPU all are filled to one shape, with CUDA graphs and without, for equal results."""
         if not self.config.packed:
             return None
-        return PackedCapacity.of(self.corpus, self.config.batch_tokens, filled=self.device == "cuda")
+        return PackedCapacity.of(
+            self.corpus, self.config.batch_tokens, filled=self.device == "cuda"
+        )
 
     def padding_warning(self) -> str | None:
         """A warning where most steps of a recurrent decoder lie behind the end of their packed sequences."""

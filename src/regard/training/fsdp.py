@@ -24,7 +24,9 @@ from regard.training.objective import BatchLoss, Objective
 class ShardedModel(nn.Module):
     """A model with its objective. Weights outside of blocks stay gathered from the forward through the backward."""
 
-    def __init__(self, model: Model, objective: Objective, process_group: ProcessGroup, device: str) -> None:
+    def __init__(
+        self, model: Model, objective: Objective, process_group: ProcessGroup, device: str
+    ) -> None:
         super().__init__()
         self.model, self.objective, self.process_group = model, objective, process_group
         mesh = init_device_mesh(device, (process_group.world_size,))
@@ -69,7 +71,9 @@ class ShardedModel(nn.Module):
             like = own.get(name, own.get(name.partition(".")[2]))
             if isinstance(like, DTensor) and tensor.shape == like.shape:
                 moved = tensor.to(like.device)
-                shards[name] = distribute_tensor(moved, like.device_mesh, like.placements, src_data_rank=None)
+                shards[name] = distribute_tensor(
+                    moved, like.device_mesh, like.placements, src_data_rank=None
+                )
         return shards
 
     @staticmethod

@@ -63,7 +63,11 @@ def plain_token_loss(
 
 
 def logit_loss(
-    logits: Float[Tensor, "N V"], gold: Int[Tensor, " N"], *, label_smoothing: float = 0.0, r_drop: float = 0.0
+    logits: Float[Tensor, "N V"],
+    gold: Int[Tensor, " N"],
+    *,
+    label_smoothing: float = 0.0,
+    r_drop: float = 0.0,
 ) -> Losses:
     """`token_loss` of logits that are computed already."""
     loss = F.cross_entropy(logits, gold, reduction="sum", label_smoothing=label_smoothing)
@@ -78,7 +82,9 @@ def logit_loss(
 
 
 def doubly_stochastic_penalty(
-    weights: Float[Tensor, "B T S"], target_mask: Bool[Tensor, "B T"], source_mask: Bool[Tensor, "B S"]
+    weights: Float[Tensor, "B T S"],
+    target_mask: Bool[Tensor, "B T"],
+    source_mask: Bool[Tensor, "B S"],
 ) -> Float[Tensor, ""]:
     """The sum over source positions of (1 - attention received over all target positions)².
 
@@ -93,7 +99,13 @@ class _Chunked(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, states: Tensor, weight: Tensor, bias: Tensor, gold: Tensor, label_smoothing: float, r_drop: float
+        ctx: Any,
+        states: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        gold: Tensor,
+        label_smoothing: float,
+        r_drop: float,
     ) -> tuple[Tensor, Tensor]:
         device = states.device.type
         if torch.is_autocast_enabled(device):
@@ -124,7 +136,9 @@ class _Chunked(torch.autograd.Function):
             gold_log_p = log_p.gather(1, labels)
             chunk_nll = -gold_log_p.sum()
             nll += chunk_nll
-            total += (1 - label_smoothing) * chunk_nll - label_smoothing * (gold_log_p - gold_logits).sum()
+            total += (1 - label_smoothing) * chunk_nll - label_smoothing * (
+                gold_log_p - gold_logits
+            ).sum()
             if r_drop:
                 divergence, d_divergence = _symmetric_kl(log_p)
                 total += r_drop * divergence
@@ -133,7 +147,9 @@ class _Chunked(torch.autograd.Function):
             d_logits = log_p.exp_()
             if r_drop:
                 d_logits.add_(d_divergence, alpha=r_drop)
-            d_logits.scatter_add_(1, labels, d_logits.new_full((1, 1), label_smoothing - 1).expand(len(labels), 1))
+            d_logits.scatter_add_(
+                1, labels, d_logits.new_full((1, 1), label_smoothing - 1).expand(len(labels), 1)
+            )
             d_low = d_logits.to(states.dtype)
             if d_states is not None:
                 torch.mm(d_low, matrix, out=d_states[chunk])
@@ -141,7 +157,9 @@ class _Chunked(torch.autograd.Function):
                 d_weight.addmm_(d_low.mT.to(d_weight.dtype), inputs.to(d_weight.dtype))
             if d_bias is not None:
                 d_bias += d_logits.sum(0)
-        if label_smoothing:  # the share of every token is linear in the logits: no pass over them is needed
+        if (
+            label_smoothing
+        ):  # the share of every token is linear in the logits: no pass over them is needed
             wide = torch.promote_types(states.dtype, torch.float32)
             state_sum, row_sum = states.sum(0, dtype=wide), matrix.sum(0, dtype=wide)
             total -= share * (state_sum @ row_sum + len(gold) * shift.sum(dtype=wide))
@@ -185,7 +203,14 @@ def _on_gpu(
         chunk = slice(start, start + rows)
         inputs, labels = states[chunk], gold[chunk]
         d_logits = torch.addmm(shift, inputs, matrix.mT)
-        cross_entropy_(d_logits, labels, losses[chunk], nlls[chunk], label_smoothing=label_smoothing, r_drop=r_drop)
+        cross_entropy_(
+            d_logits,
+            labels,
+            losses[chunk],
+            nlls[chunk],
+            label_smoothing=label_smoothing,
+            r_drop=r_drop,
+        )
         if d_states is not None:
             torch.mm(d_logits, matrix, out=d_states[chunk])
         if wanted[1]:

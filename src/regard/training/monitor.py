@@ -31,7 +31,9 @@ class ValidationHistory:
     waited: int = 0  # validations since the best
     factor: float = 1.0  # of the learning rate, halved by the plateau schedule
 
-    def after(self, values: dict[str, float], step: int, config: TrainConfig) -> "ValidationHistory":
+    def after(
+        self, values: dict[str, float], step: int, config: TrainConfig
+    ) -> "ValidationHistory":
         """The history with one more validation. Of equal values the last is the best: it has trained longest.
 
         A value that is not finite is never the best.
@@ -43,7 +45,9 @@ class ValidationHistory:
         waited = self.waited + 1
         halve = config.lr_schedule == "plateau" and waited % config.plateau == 0
         best_step = step if value == self.best else self.best_step
-        return replace(self, best_step=best_step, waited=waited, factor=self.factor * (0.5 if halve else 1.0))
+        return replace(
+            self, best_step=best_step, waited=waited, factor=self.factor * (0.5 if halve else 1.0)
+        )
 
     def exhausted(self, config: TrainConfig) -> bool:
         """Whether early stopping ends the run."""

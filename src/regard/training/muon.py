@@ -16,7 +16,9 @@ class Muon(torch.optim.Muon):
     than the update of a small model. As with fused AdamW, `found_inf` skips an update without waiting for the device.
     """
 
-    found_inf: Float[Tensor, ""] | None = None  # 1 where gradients are not finite: nothing changes then
+    found_inf: Float[Tensor, ""] | None = (
+        None  # 1 where gradients are not finite: nothing changes then
+    )
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -54,7 +56,10 @@ class Muon(torch.optim.Muon):
 
 
 def orthogonalize(
-    matrices: Float[Tensor, "n X Y"], coefficients: tuple[float, float, float], steps: int, eps: float
+    matrices: Float[Tensor, "n X Y"],
+    coefficients: tuple[float, float, float],
+    steps: int,
+    eps: float,
 ) -> Float[Tensor, "n X Y"]:
     """The nearest orthogonal matrices, roughly, in bfloat16, by Newton-Schulz iteration of the fifth order."""
     a, b, c = coefficients

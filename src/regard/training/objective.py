@@ -31,7 +31,9 @@ class BatchLoss(NamedTuple):
     """The loss of a batch: sums over its predictions."""
 
     loss: Float[Tensor, ""]
-    nll: Float[Tensor, ""]  # negative log-likelihood: of the gold tokens alone, and without a gradient
+    nll: Float[
+        Tensor, ""
+    ]  # negative log-likelihood: of the gold tokens alone, and without a gradient
     predictions: int
     carried: CarriedState | None = None  # the recurrent state to carry on, where one was given
 
@@ -48,11 +50,15 @@ class Objective:
     reward_temperature: float = 1.0
     reward_likelihood: float = 0.0
     reward_dropout: bool = False
-    sampler: Sampler | None = None  # self-critical training: sampled outputs take the place of the targets
+    sampler: Sampler | None = (
+        None  # self-critical training: sampled outputs take the place of the targets
+    )
     distillation: Distillation | None = None
     special_tokens: SpecialTokens = DEFAULT_TOKENS  # of the targets
 
-    def __call__(self, model: Model, batch: Batch, *, step: int = 0, carried: CarriedState | None = None) -> BatchLoss:
+    def __call__(
+        self, model: Model, batch: Batch, *, step: int = 0, carried: CarriedState | None = None
+    ) -> BatchLoss:
         """The loss of a batch at an update, computed from the weights of the model.
 
         With R-Drop (https://arxiv.org/abs/2106.14448) the batch is computed twice with different dropout masks; the
@@ -80,11 +86,15 @@ class Objective:
         logits = model(repeat_batch(source) if self.r_drop else source).float()
         return BatchLoss(*self._loss(Predictions(logits), gold, teachers), len(gold))
 
-    def _next_tokens(self, model: Seq2Seq, batch: Batch, step: int, carried: CarriedState | None) -> BatchLoss:
+    def _next_tokens(
+        self, model: Seq2Seq, batch: Batch, step: int, carried: CarriedState | None
+    ) -> BatchLoss:
         inputs, gold, mask = shift_targets(batch.targets)  # type: ignore[arg-type]
         decoder, source = model.decoder, batch.source
         assert not isinstance(source, Packed)
-        packing = None if batch.tokens == gold.numel() else Packing.of(mask, batch.tokens)  # without a device sync
+        packing = (
+            None if batch.tokens == gold.numel() else Packing.of(mask, batch.tokens)
+        )  # without a device sync
         gold = gold.flatten() if packing is None else gold.flatten()[packing.indices]
         teachers = self._teach(partial(next_tokens, inputs=inputs, source=source, packing=packing))
         if carried is not None:
@@ -93,17 +103,27 @@ class Objective:
             states = states.flatten(0, 1) if packing is None else packing.pack(states)
             predicted = Predictions(states, decoder.project)
         elif self.scheduled_sampling is not None and self.scheduled_sampling.share(step) < 1.0:
-            logits = force(decoder, inputs, model.encode(source), self.scheduled_sampling, step=step, mask=mask)
+            logits = force(
+                decoder, inputs, model.encode(source), self.scheduled_sampling, step=step, mask=mask
+            )
             logits = logits.flatten(0, 1) if packing is None else packing.pack(logits)
-            return BatchLoss(*logit_loss(logits.float(), gold, label_smoothing=self.label_smoothing), len(gold))
+            return BatchLoss(
+                *logit_loss(logits.float(), gold, label_smoothing=self.label_smoothing), len(gold)
+            )
         elif self.doubly_stochastic:
             memory, weights = model.encode(source), list[Tensor]()
             assert isinstance(decoder, StatefulDecoder)
             assert memory is not None
-            states, _ = decoder.carry(inputs, decoder.start(memory, batch=len(inputs), capacity=0), weights)
+            states, _ = decoder.carry(
+                inputs, decoder.start(memory, batch=len(inputs), capacity=0), weights
+            )
             states = states.flatten(0, 1) if packing is None else packing.pack(states)
-            penalty = self.doubly_stochastic * doubly_stochastic_penalty(torch.cat(weights, 1), mask, memory.mask)
-            loss, nll = token_loss(states, decoder.project, gold, label_smoothing=self.label_smoothing)
+            penalty = self.doubly_stochastic * doubly_stochastic_penalty(
+                torch.cat(weights, 1), mask, memory.mask
+            )
+            loss, nll = token_loss(
+                states, decoder.project, gold, label_smoothing=self.label_smoothing
+            )
             return BatchLoss(loss + penalty, nll, len(gold))
         elif self.r_drop:
             source = None if source is None else repeat_batch(source)
@@ -112,7 +132,9 @@ class Objective:
         elif not decoder.has_hidden:
             logits = decoder(inputs, model.encode(source)).flatten(0, 1)
             logits = logits if packing is None else logits[packing.indices]
-            return BatchLoss(*logit_loss(logits, gold, label_smoothing=self.label_smoothing), len(gold))
+            return BatchLoss(
+                *logit_loss(logits, gold, label_smoothing=self.label_smoothing), len(gold)
+            )
         else:
             predicted = next_tokens(model, inputs, source, packing)
         return BatchLoss(*self._loss(predicted, gold, teachers), len(gold), carried)
@@ -124,9 +146,13 @@ class Objective:
         teachers = self._teach(partial(next_packed_tokens, source=source, targets=targets))
         if self.r_drop:
             source, targets = None if source is None else source.duplicate(), targets.duplicate()
-        return BatchLoss(*self._loss(next_packed_tokens(model, source, targets), gold, teachers), batch.tokens)
+        return BatchLoss(
+            *self._loss(next_packed_tokens(model, source, targets), gold, teachers), batch.tokens
+        )
 
-    def _self_critical(self, model: Seq2Seq, batch: Batch, step: int, sampler: Sampler) -> BatchLoss:
+    def _self_critical(
+        self, model: Seq2Seq, batch: Batch, step: int, sampler: Sampler
+    ) -> BatchLoss:
         """REINFORCE: the log-probability of each sampled output, weighted by its advantage; `nll` is of the samples.
 
         Log-probabilities must be those that the samples were drawn from, which are without dropout. Those with dropout
@@ -155,20 +181,28 @@ class Objective:
         """The negative log-likelihood of each token of sampled outputs, as many for each source of the batch."""
         inputs, sampled, _ = shift_targets(targets)
         assert not isinstance(batch.source, Packed)
-        rows = torch.arange(len(batch.rows), device=inputs.device).repeat_interleave(len(inputs) // len(batch.rows))
+        rows = torch.arange(len(batch.rows), device=inputs.device).repeat_interleave(
+            len(inputs) // len(batch.rows)
+        )
         memory = model.encode(batch.source)
         assert memory is not None
-        logits = model.decoder.project(model.decoder.hidden(inputs, memory.reorder(rows), packing)).float()
+        logits = model.decoder.project(
+            model.decoder.hidden(inputs, memory.reorder(rows), packing)
+        ).float()
         gold = sampled.flatten()[packing.indices]
         return F.cross_entropy(logits / self.reward_temperature, gold, reduction="none")
 
     def _masked_tokens(self, model: MaskedLanguageModel, tokens: Tokens) -> BatchLoss:
-        inputs, masked = mask_tokens(tokens, self.mask_probability, len(model.project.weight), self.special_tokens)
+        inputs, masked = mask_tokens(
+            tokens, self.mask_probability, len(model.project.weight), self.special_tokens
+        )
         gold = tokens.ids[masked]
         teachers = self._teach(partial(masked_tokens, inputs=inputs, masked=masked))
         if self.r_drop:
             inputs, masked = repeat_batch(inputs), repeat_batch(masked)
-        return BatchLoss(*self._loss(masked_tokens(model, inputs, masked), gold, teachers), len(gold))
+        return BatchLoss(
+            *self._loss(masked_tokens(model, inputs, masked), gold, teachers), len(gold)
+        )
 
     def _teach(self, forward: Callable[[Model], Predictions]) -> list[Predictions]:
         """The predictions of each teacher for the same batch, which is not repeated for R-Drop."""
@@ -184,7 +218,11 @@ class Objective:
             pairs, golds = torch.stack(rows.chunk(2), 1).flatten(0, 1), gold.repeat_interleave(2)
             both = loss(pairs, gold=golds, label_smoothing=self.label_smoothing, r_drop=self.r_drop)
             usual = Losses(both.loss / 2, both.nll / 2)
-        return usual if self.distillation is None else self.distillation(usual, predicted, teachers, gold)
+        return (
+            usual
+            if self.distillation is None
+            else self.distillation(usual, predicted, teachers, gold)
+        )
 
 
 def next_tokens(
@@ -194,7 +232,9 @@ def next_tokens(
     generator = model.as_seq2seq()
     assert generator is not None
     states = generator.decoder.hidden(inputs, generator.encode(source), packing)
-    return Predictions(states.flatten(0, 1) if packing is None else states, generator.decoder.project)
+    return Predictions(
+        states.flatten(0, 1) if packing is None else states, generator.decoder.project
+    )
 
 
 def next_packed_tokens(model: Model, source: Packed | None, targets: Packed) -> Predictions:
@@ -219,17 +259,27 @@ def masked_tokens(model: Model, inputs: Tokens, masked: Bool[Tensor, "B S"]) -> 
 def repeat_batch(side: BatchSide) -> BatchSide:
     """Tokens, features or a tensor, concatenated with itself along the batch."""
     if isinstance(side, Tensor):
-        return cast(BatchSide, side.repeat(2, *[1] * (side.ndim - 1)))  # torch.cat refuses float16 under CPU autocast
+        return cast(
+            BatchSide, side.repeat(2, *[1] * (side.ndim - 1))
+        )  # torch.cat refuses float16 under CPU autocast
     if isinstance(side, MultiSource):
         return replace(side, parts=tuple(map(repeat_batch, side.parts)))
-    return replace(side, **{name: repeat_batch(part) for name, part in vars(side).items() if part is not None})
+    return replace(
+        side, **{name: repeat_batch(part) for name, part in vars(side).items() if part is not None}
+    )
 
 
 @contextmanager
 def no_dropout(model: nn.Module) -> Iterator[None]:
     """Without dropout but with gradients. cuDNN's RNNs need training mode for these, so only their dropout is set."""
-    modules = [module for module in model.modules() if module.training and not isinstance(module, nn.RNNBase)]
-    recurrent = [(module, module.dropout) for module in model.modules() if isinstance(module, nn.RNNBase)]
+    modules = [
+        module
+        for module in model.modules()
+        if module.training and not isinstance(module, nn.RNNBase)
+    ]
+    recurrent = [
+        (module, module.dropout) for module in model.modules() if isinstance(module, nn.RNNBase)
+    ]
     for module in modules:
         module.training = False
     for rnn, _ in recurrent:
@@ -243,7 +293,9 @@ def no_dropout(model: nn.Module) -> Iterator[None]:
             rnn.dropout = dropout
 
 
-def shift_targets(targets: Tokens) -> tuple[Int[Tensor, "B T"], Int[Tensor, "B T"], Bool[Tensor, "B T"]]:
+def shift_targets(
+    targets: Tokens,
+) -> tuple[Int[Tensor, "B T"], Int[Tensor, "B T"], Bool[Tensor, "B T"]]:
     """The decoder's inputs, the gold token after each, and the mask of those that exist."""
     return targets.ids[:, :-1], targets.ids[:, 1:], targets.mask[:, 1:]
 

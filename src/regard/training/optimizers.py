@@ -27,11 +27,15 @@ def freeze(model: nn.Module, patterns: tuple[str, ...]) -> None:
         matches = fnmatch.filter(parameters, pattern)
         if not matches:
             hint = nearest(pattern, parameters)
-            problems.append(Problem("train.freeze", "patterns that match names of weights", repr(pattern), hint))
+            problems.append(
+                Problem("train.freeze", "patterns that match names of weights", repr(pattern), hint)
+            )
         for name in matches:
             parameters[name].requires_grad_(False)
     if not any(p.requires_grad for p in parameters.values()):
-        problems.append(Problem("train.freeze", "some weights left to train", repr(patterns), "Freeze fewer."))
+        problems.append(
+            Problem("train.freeze", "some weights left to train", repr(patterns), "Freeze fewer.")
+        )
     if problems:
         raise InvalidRecipe(problems)
 
@@ -47,7 +51,9 @@ class Optimizer:
     def __init__(self, model: Model, config: TrainConfig) -> None:
         self.model = model
         # Weights that are frozen for the first epochs have no gradient until then: optimizers skip them.
-        trained = [p for p in model.parameters() if p.requires_grad or config.unfreeze_after is not None]
+        trained = [
+            p for p in model.parameters() if p.requires_grad or config.unfreeze_after is not None
+        ]
         hidden = hidden_matrices(model) if config.optimizer == "muon" else set()
         embeddings = {module.weight for module in model.modules() if isinstance(module, Embedding)}
         matrices = [p for p in trained if p in hidden]
@@ -114,15 +120,23 @@ class Optimizer:
                     shape = () if key == "step" else parameter.shape
                     if tensor is None or tensor.shape != shape or not bool(tensor.isfinite().all()):
                         wanted = f"a finite {key} of shape {tuple(shape)} for {names[parameter]}"
-                        got = "none" if tensor is None else f"shape {tuple(tensor.shape)}, or numbers that are not"
-                        raise CheckpointRefused(f"{where}: wanted {wanted}; got {got}. Use another checkpoint.")
+                        got = (
+                            "none"
+                            if tensor is None
+                            else f"shape {tuple(tensor.shape)}, or numbers that are not"
+                        )
+                        raise CheckpointRefused(
+                            f"{where}: wanted {wanted}; got {got}. Use another checkpoint."
+                        )
                     part.state[parameter][key] = tensor.to(parameter.device, copy=True)
 
 
 def hidden_matrices(model: Model) -> set[nn.Parameter]:
     """The 2-D weights of linear and recurrent layers, without embeddings and the projection to logits."""
     layers = (module for module in model.modules() if isinstance(module, nn.Linear | nn.RNNBase))
-    return {p for layer in layers for p in layer.parameters(recurse=False) if p.dim() == 2} - set(model.output_weights)
+    return {p for layer in layers for p in layer.parameters(recurse=False) if p.dim() == 2} - set(
+        model.output_weights
+    )
 
 
 class WeightAverage:

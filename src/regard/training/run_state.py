@@ -23,7 +23,9 @@ class RunState:
     skipped: int = 0  # consecutive updates without a finite gradient
     grad_norm: float | None = 0.0  # of the last update; None: not finite
     loss_since: float = 0.0  # summed since the last line of the log
-    nll_since: float = 0.0  # of it, the negative log-likelihood: without label smoothing, R-Drop and penalties
+    nll_since: float = (
+        0.0  # of it, the negative log-likelihood: without label smoothing, R-Drop and penalties
+    )
     tokens_since: int = 0
     history: ValidationHistory = field(default_factory=ValidationHistory)
     validated: bool = True  # whether the validation due at this step, if any, is done
@@ -51,12 +53,16 @@ def _checked(part: type, values: object, where: Path) -> dict[str, Any]:
     """The values of a dataclass's fields, each of its type, and no whole number below 0."""
     hints = get_type_hints(part)
     if not isinstance(values, Mapping) or values.keys() != hints.keys():
-        raise CheckpointRefused(f"{where}: wanted {', '.join(hints)}; got {values!r:.80}. It was changed.")
+        raise CheckpointRefused(
+            f"{where}: wanted {', '.join(hints)}; got {values!r:.80}. It was changed."
+        )
     checked = dict(values)
     for key, hint in hints.items():
         value, real = values[key], float in (hint, *get_args(hint))
         if not fits(value, hint) or (type(value) is int and value < 0 and not real):
-            raise CheckpointRefused(f"{where}: wanted {key} of a run; got {value!r:.80}. It was changed.")
+            raise CheckpointRefused(
+                f"{where}: wanted {key} of a run; got {value!r:.80}. It was changed."
+            )
         checked[key] = float(value) if type(value) is int and real else value
     return checked
 
@@ -68,4 +74,6 @@ class PendingUpdate:
     step: int  # counted from 1
     tokens: int
     result: HostFuture  # loss, negative log-likelihood, gradient norm
-    carried: CarriedState | None  # the recurrent state for the next update, unless this one is skipped
+    carried: (
+        CarriedState | None
+    )  # the recurrent state for the next update, unless this one is skipped

@@ -49,7 +49,9 @@ class SelfCriticalSampler:
         self.samples, self.temperature, self.special_tokens = samples, temperature, special_tokens
         self.greedy = DecodeConfig(max_length=max_length)
 
-    def __call__(self, model: Seq2Seq, batch: Batch, step: int) -> tuple[Tokens, Float[Tensor, " B"]]:
+    def __call__(
+        self, model: Seq2Seq, batch: Batch, step: int
+    ) -> tuple[Tokens, Float[Tensor, " B"]]:
         """The sampled outputs from the start token to the end token, and their advantages; of a source, in a row."""
         seed = self.seed * STEPS + step * self.process_group.world_size + self.process_group.rank
         was_training, device = model.training, next(model.parameters()).device
@@ -66,14 +68,18 @@ class SelfCriticalSampler:
         model.train(was_training)
         rows = batch.rows.tolist()
         of_outputs = [row for row in rows for _ in range(self.samples)]
-        rewards = torch.tensor(list(map(self.reward, of_outputs, outputs))).view(-1, self.samples)  # (B, samples)
+        rewards = torch.tensor(list(map(self.reward, of_outputs, outputs))).view(
+            -1, self.samples
+        )  # (B, samples)
         if self.samples == 1:
             baseline = torch.tensor(list(map(self.reward, rows, baselines)))[:, None]
         else:
             baseline = (rewards.sum(1, keepdim=True) - rewards) / (self.samples - 1)
         start = self.special_tokens.start
         assert start is not None
-        sampled = [[start, *each.tokens, *(() if each.end is None else (each.end,))] for each in outputs]
+        sampled = [
+            [start, *each.tokens, *(() if each.end is None else (each.end,))] for each in outputs
+        ]
         return Tokens.of(sampled, device=device), (rewards - baseline).flatten().to(device)
 
     def _decode(self, model: Seq2Seq, memory: Memory, config: DecodeConfig) -> list[Hypothesis]:

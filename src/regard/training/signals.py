@@ -11,7 +11,11 @@ from typing import Any
 from regard.training.distributed import ProcessGroup
 
 # SIGHUP: the terminal was closed. SIGUSR1: the limit of a batch job is near. Windows has neither.
-SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name)]
+SIGNALS = [
+    getattr(signal, name)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")
+    if hasattr(signal, name)
+]
 
 
 class ValidationStopped(BaseException):

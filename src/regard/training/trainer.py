@@ -54,7 +54,11 @@ class Trainer:
         special_tokens: SpecialTokens = DEFAULT_TOKENS,  # of the targets
         on_event: EventHandler = ignore_event,
     ) -> None:
-        config, process_group, lanes = epoch_batches.config, epoch_batches.process_group, epoch_batches.lanes
+        config, process_group, lanes = (
+            epoch_batches.config,
+            epoch_batches.process_group,
+            epoch_batches.lanes,
+        )
         self.model, self.config, self.run, self.process_group = model, config, run, process_group
         self.epoch_batches, self.validate, self.on_event = epoch_batches, validate, on_event
         objective = Objective(
@@ -70,15 +74,21 @@ class Trainer:
             reward_likelihood=config.reward_likelihood,
             reward_dropout=config.reward_dropout,
         )
-        self.updater = Updater(model, objective, config, process_group, epoch_batches.device, on_event)
+        self.updater = Updater(
+            model, objective, config, process_group, epoch_batches.device, on_event
+        )
         self.device = self.updater.device
         self.ema = None if config.ema_decay is None else WeightAverage(model, config.ema_decay)
-        self.checkpointer = Checkpointer(run, texts, data_key, self.updater, self.ema, lanes, on_event)
+        self.checkpointer = Checkpointer(
+            run, texts, data_key, self.updater, self.ema, lanes, on_event
+        )
         self.state = RunState()
         self.carried = self._first_state()
         self.pending: PendingUpdate | None = None
         self.stop = StopRequest()
-        self.asynchronous = self.device.type == "cuda"  # the device computes an update while the host goes on
+        self.asynchronous = (
+            self.device.type == "cuda"
+        )  # the device computes an update while the host goes on
 
     def fit(self) -> RunState:
         """Train to the end, or until a signal, an error or early stopping, with checkpoints on the way."""
@@ -92,7 +102,9 @@ class Trainer:
                 self._update(batches)
                 log.check_folder()
                 if self.state.tokens_since:
-                    self.on_event({"event": "update", **self._figures(time.perf_counter() - began)})  # is not logged
+                    self.on_event(
+                        {"event": "update", **self._figures(time.perf_counter() - began)}
+                    )  # is not logged
                 if self.state.step % self.config.log_every == 0 or self._limit_reached:
                     log(self._train_event(time.perf_counter() - began))
                     began = time.perf_counter()
@@ -102,7 +114,9 @@ class Trainer:
                     self._validate_and_save(log)
                     began = time.perf_counter()
             self._settle()
-            if self.state.batch == 0 and self._limit_reached and self.state.tokens_since:  # the last epoch has ended
+            if (
+                self.state.batch == 0 and self._limit_reached and self.state.tokens_since
+            ):  # the last epoch has ended
                 log(self._train_event(time.perf_counter() - began))
             if self._validation_due:
                 self._validate_and_save(log)
@@ -110,17 +124,23 @@ class Trainer:
 
     @property
     def done(self) -> bool:
-        return (self._limit_reached or self.state.history.exhausted(self.config)) and not self._validation_due
+        return (
+            self._limit_reached or self.state.history.exhausted(self.config)
+        ) and not self._validation_due
 
     @property
     def _limit_reached(self) -> bool:
         steps, epochs = self.config.max_steps, self.config.max_epochs
-        return (steps is not None and self.state.step >= steps) or (epochs is not None and self.state.epoch >= epochs)
+        return (steps is not None and self.state.step >= steps) or (
+            epochs is not None and self.state.epoch >= epochs
+        )
 
     @property
     def _validation_due(self) -> bool:
         """Whether this step is to be validated and was not; a run stopped before its validation resumes with it."""
-        return not self.state.validated and (self.state.step % self.config.validate_every == 0 or self._limit_reached)
+        return not self.state.validated and (
+            self.state.step % self.config.validate_every == 0 or self._limit_reached
+        )
 
     @property
     def _stopping(self) -> int | None:
@@ -136,14 +156,19 @@ class Trainer:
             if self.done:
                 return
             if empty and self.state.batch == 0:
-                raise TrainingFailed("train: wanted at least one batch of examples; got none. Is the corpus empty?")
+                raise TrainingFailed(
+                    "train: wanted at least one batch of examples; got none. Is the corpus empty?"
+                )
             self.state = replace(self.state, epoch=self.state.epoch + 1, batch=0)
             self.carried = self._first_state()
 
     def _next_group(self, batches: Iterator[Batch]) -> list[Batch]:
         group: list[Batch] = []
         try:
-            while _consumed(group) < self.config.accumulate_steps and (batch := next(batches, None)) is not None:
+            while (
+                _consumed(group) < self.config.accumulate_steps
+                and (batch := next(batches, None)) is not None
+            ):
                 group.append(batch)
             return group
         except Exception as error:
@@ -160,10 +185,16 @@ class Trainer:
             self.model.requires_grad_(True)
         self.updater.optimizer.set_learning_rate(self._learning_rate(state.step))
         result, tokens, carried = self.updater(batches, state.step, self.carried, self.stop)
-        self.state = replace(state, step=state.step + 1, batch=state.batch + _consumed(batches), validated=False)
+        self.state = replace(
+            state, step=state.step + 1, batch=state.batch + _consumed(batches), validated=False
+        )
         self._settle()  # the update before; a GPU computes this one meanwhile
-        self.pending = None if result is None else PendingUpdate(self.state.step, tokens, result, carried)
-        if not self.asynchronous or self.ema is not None or self.carried is not None:  # needed by the next update
+        self.pending = (
+            None if result is None else PendingUpdate(self.state.step, tokens, result, carried)
+        )
+        if (
+            not self.asynchronous or self.ema is not None or self.carried is not None
+        ):  # needed by the next update
             self._settle()
 
     def _learning_rate(self, step: int) -> float:
@@ -189,14 +220,22 @@ class Trainer:
             else:
                 got += f", {SKIPS} updates in a row"
             wanted = "a finite loss and gradient"
-            raise Diverged(f"step {update.step}: wanted {wanted}; got {got}. The last checkpoint is intact. {remedy}.")
+            raise Diverged(
+                f"step {update.step}: wanted {wanted}; got {got}. The last checkpoint is intact. {remedy}."
+            )
         else:
-            self.state = replace(state, skipped=state.skipped + 1, grad_norm=norm if isfinite(norm) else None)
+            self.state = replace(
+                state, skipped=state.skipped + 1, grad_norm=norm if isfinite(norm) else None
+            )
 
     def _first_state(self) -> CarriedState | None:
         """The recurrent state carried into an epoch's first batch, for the lanes of this rank."""
         lanes = self.epoch_batches.lanes
-        return None if lanes is None else first_state(self.model, len(self.process_group.own_lanes(lanes)))
+        return (
+            None
+            if lanes is None
+            else first_state(self.model, len(self.process_group.own_lanes(lanes)))
+        )
 
     def _validate_and_save(self, log: EventHandler) -> None:
         """Validate, where there are validation data, and save; if validation fails or is stopped, save and raise."""
@@ -206,14 +245,24 @@ class Trainer:
                 result = self._validation(self.validate)
             except Exception:
                 collective = self.updater.sharded is not None or self.carried is not None
-                if self.process_group.single or not collective:  # other ranks may not get as far as saving
+                if (
+                    self.process_group.single or not collective
+                ):  # other ranks may not get as far as saving
                     self.save()
                 raise
             if result is None:
                 self._save_and_stop()
-            step, history = self.state.step, self.state.history.after(result.values, self.state.step, self.config)
+            step, history = (
+                self.state.step,
+                self.state.history.after(result.values, self.state.step, self.config),
+            )
             self.state = replace(self.state, history=history)
-            event = {"event": "validation", "step": step, **result.values, "best": history.best_step == step}
+            event = {
+                "event": "validation",
+                "step": step,
+                **result.values,
+                "best": history.best_step == step,
+            }
             shown = {"samples": result.samples, "heads": result.heads}
             log(event | {name: values for name, values in shown.items() if values})
         self.state = replace(self.state, validated=True)
@@ -234,7 +283,9 @@ class Trainer:
             with suppress(ValidationStopped), self.stop.interrupting():
                 result = validate(self.model)
             self.model.train()
-        stopped = self.process_group.all_gather([0 if result is not None else self.stop.received or 0])
+        stopped = self.process_group.all_gather(
+            [0 if result is not None else self.stop.received or 0]
+        )
         if number := int(max(stopped)[0]):
             self.stop.agreed = number
             return None
@@ -263,7 +314,9 @@ class Trainer:
         """The mean loss with and without label smoothing, and the throughput, since the last line of the log."""
         state = self.state
         sums = (state.loss_since, state.nll_since)
-        loss, nll = (each / state.tokens_since if state.tokens_since else nan for each in sums)  # nan: all were skipped
+        loss, nll = (
+            each / state.tokens_since if state.tokens_since else nan for each in sums
+        )  # nan: all were skipped
         return {
             "step": state.step,
             "epoch": state.epoch - (state.batch == 0),  # of the last update

@@ -36,16 +36,25 @@ class Updater:
         device: str,
         on_event: EventHandler,
     ) -> None:
-        self.model, self.objective, self.config, self.process_group = model, objective, config, process_group
+        self.model, self.objective, self.config, self.process_group = (
+            model,
+            objective,
+            config,
+            process_group,
+        )
         self.sharded = None if process_group.single or not config.fsdp else self._shard(device)
-        self.buckets = None if process_group.single or config.fsdp else GradientBuckets(model, process_group)
+        self.buckets = (
+            None if process_group.single or config.fsdp else GradientBuckets(model, process_group)
+        )
         self.device = next(model.parameters()).device
         if config.precision == "float8":
             use_fp8(model)
         self.optimizer = Optimizer(model, config)
         self.graphs = None
         if config.cuda_graphs:
-            self.graphs = GraphedUpdate(model, lambda message: on_event({"event": "warning", "message": message}))
+            self.graphs = GraphedUpdate(
+                model, lambda message: on_event({"event": "warning", "message": message})
+            )
 
     def __call__(
         self, batches: list[Batch], step: int, carried: CarriedState | None, stop: StopRequest
@@ -77,16 +86,24 @@ class Updater:
     ) -> tuple[Float[Tensor, "2"], int, CarriedState | None]:
         if self.graphs is None:
             return self._gradient(batch, divisor, step, carried)
-        return self.graphs(batch, lambda batch: self._gradient(batch, divisor, step, None)[0]), batch.tokens, None
+        return (
+            self.graphs(batch, lambda batch: self._gradient(batch, divisor, step, None)[0]),
+            batch.tokens,
+            None,
+        )
 
     def _gradient(
         self, batch: Batch, divisor: int, step: int, carried: CarriedState | None
     ) -> tuple[Float[Tensor, "2"], int, CarriedState | None]:
         """Add the gradient of a batch to the weights'; its loss and nll, predictions, and the state to carry."""
         batch = batch.to(self.device)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision != "float32"):
+        with torch.autocast(
+            self.device.type, torch.bfloat16, enabled=self.config.precision != "float32"
+        ):
             if self.sharded is None:
-                loss, nll, count, carried = self.objective(self.model, batch, step=step, carried=carried)
+                loss, nll, count, carried = self.objective(
+                    self.model, batch, step=step, carried=carried
+                )
             else:
                 loss, nll, count, _ = self.sharded(batch, step)
         if batch.borrowed:
@@ -94,7 +111,9 @@ class Updater:
         torch.autograd.backward(loss / divisor)
         return torch.stack((loss.detach(), nll)), count, carried
 
-    def _reduce(self, total: Float[Tensor, "2"], tokens: int, stop: StopRequest) -> tuple[Float[Tensor, "2"], int]:
+    def _reduce(
+        self, total: Float[Tensor, "2"], tokens: int, stop: StopRequest
+    ) -> tuple[Float[Tensor, "2"], int]:
         """Losses, predictions and gradients summed over all ranks, which also exchange stop requests here."""
         if self.process_group.single:
             return total, tokens
@@ -110,7 +129,9 @@ class Updater:
     def _apply(self, total: Float[Tensor, "2"], scale: float) -> HostFuture:
         """Scale and clip the gradients, and step the optimizer."""
         if scale != 1.0:
-            torch._foreach_mul_([p.grad for p in self.model.parameters() if p.grad is not None], scale)
+            torch._foreach_mul_(
+                [p.grad for p in self.model.parameters() if p.grad is not None], scale
+            )
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm or inf)
         if self.sharded is not None:
             norm = self.sharded.full_tensor(norm)

@@ -24,7 +24,9 @@ class Canvas(ABC):
     scale   pixels of a PNG for each pixel of the drawing
     """
 
-    def __init__(self, width: float | int, height: float | int, *, title: str = "", scale: int = SHARP) -> None:
+    def __init__(
+        self, width: float | int, height: float | int, *, title: str = "", scale: int = SHARP
+    ) -> None:
         self.width, self.height, self.title, self.scale = round(width), round(height), title, scale
 
     @abstractmethod
@@ -34,7 +36,9 @@ class Canvas(ABC):
     def line(self, start: Point, end: Point, width: float | int, fill: str) -> None: ...
 
     @abstractmethod
-    def text(self, at: Point, text: str, *, anchor: str = "start", fill: str = INK, size: int = SIZE) -> None:
+    def text(
+        self, at: Point, text: str, *, anchor: str = "start", fill: str = INK, size: int = SIZE
+    ) -> None:
         """Text on one line, centered vertically; `anchor` is start, middle or end."""
 
     @abstractmethod
@@ -52,9 +56,13 @@ class Canvas(ABC):
 class SvgCanvas(Canvas):
     """Also has what only charts need: circles with tooltips, polylines, dashes."""
 
-    def __init__(self, width: float | int, height: float | int, *, title: str = "", scale: int = SHARP) -> None:
+    def __init__(
+        self, width: float | int, height: float | int, *, title: str = "", scale: int = SHARP
+    ) -> None:
         super().__init__(width, height, title=title, scale=scale)
-        size = f'width="{self.width}" height="{self.height}" viewBox="0 0 {self.width} {self.height}"'
+        size = (
+            f'width="{self.width}" height="{self.height}" viewBox="0 0 {self.width} {self.height}"'
+        )
         role, name = (' role="img"', f"\n<title>{escaped(title)}</title>") if title else ("", "")
         self.parts = [
             f'<svg xmlns="http://www.w3.org/2000/svg" {size}{role} font-family="sans-serif" font-size="{SIZE}">{name}',
@@ -66,19 +74,35 @@ class SvgCanvas(Canvas):
         area = f'x="{at[0]:.5g}" y="{at[1]:.5g}" width="{size[0]:.5g}" height="{size[1]:.5g}"'
         self._add("rect", f'{area} fill="{fill}" shape-rendering="crispEdges"')
 
-    def line(self, start: Point, end: Point, width: float | int, fill: str, *, dash: str = "") -> None:
+    def line(
+        self, start: Point, end: Point, width: float | int, fill: str, *, dash: str = ""
+    ) -> None:
         points = f'x1="{start[0]:.5g}" y1="{start[1]:.5g}" x2="{end[0]:.5g}" y2="{end[1]:.5g}"'
         self._add("line", f'{points} stroke="{fill}" stroke-width="{width:.3g}"{_dashed(dash)}')
 
-    def polyline(self, points: Sequence[Point], width: float | int, fill: str, *, dash: str = "") -> None:
+    def polyline(
+        self, points: Sequence[Point], width: float | int, fill: str, *, dash: str = ""
+    ) -> None:
         path = " ".join(f"{x:.5g},{y:.5g}" for x, y in points)
-        self._add("polyline", f'points="{path}" fill="none" stroke="{fill}" stroke-width="{width:.3g}"{_dashed(dash)}')
+        self._add(
+            "polyline",
+            f'points="{path}" fill="none" stroke="{fill}" stroke-width="{width:.3g}"{_dashed(dash)}',
+        )
 
     def circle(self, at: Point, radius: float | int, fill: str, *, tooltip: str = "") -> None:
-        self._add("circle", f'cx="{at[0]:.5g}" cy="{at[1]:.5g}" r="{radius:.3g}" fill="{fill}"', tooltip)
+        self._add(
+            "circle", f'cx="{at[0]:.5g}" cy="{at[1]:.5g}" r="{radius:.3g}" fill="{fill}"', tooltip
+        )
 
     def text(
-        self, at: Point, text: str, *, anchor: str = "start", fill: str = INK, size: int = SIZE, bold: bool = False
+        self,
+        at: Point,
+        text: str,
+        *,
+        anchor: str = "start",
+        fill: str = INK,
+        size: int = SIZE,
+        bold: bool = False,
     ) -> None:
         place = f'x="{at[0]:.5g}" y="{at[1]:.5g}" text-anchor="{anchor}" dominant-baseline="central" fill="{fill}"'
         place += f' font-size="{size}"' * (size != SIZE) + ' font-weight="bold"' * bold
@@ -101,7 +125,9 @@ class SvgCanvas(Canvas):
 
     def nested(self, at: Point, other: "SvgCanvas") -> None:
         """Another drawing as part of this one."""
-        self.parts.append(f'<g transform="translate({at[0]:.5g} {at[1]:.5g})">{other.content().decode()}</g>')
+        self.parts.append(
+            f'<g transform="translate({at[0]:.5g} {at[1]:.5g})">{other.content().decode()}</g>'
+        )
 
     def _add(self, tag: str, attributes: str, tooltip: str = "") -> None:
         inner = f"><title>{escaped(tooltip)}</title></{tag}>" if tooltip else "/>"
@@ -112,7 +138,9 @@ class SvgCanvas(Canvas):
 
 
 class PngCanvas(Canvas):
-    def __init__(self, width: float | int, height: float | int, *, title: str = "", scale: int = SHARP) -> None:
+    def __init__(
+        self, width: float | int, height: float | int, *, title: str = "", scale: int = SHARP
+    ) -> None:
         super().__init__(width, height, title=title, scale=scale)
         self.sheet = pillow().new("RGB", (scale * self.width, scale * self.height), "white")
         from PIL import ImageDraw
@@ -121,21 +149,33 @@ class PngCanvas(Canvas):
 
     def box(self, at: Point, size: Point, fill: str) -> None:
         start = [round(self.scale * place) for place in at]
-        end = [round(self.scale * (place + length)) - 1 for place, length in zip(at, size, strict=True)]
+        end = [
+            round(self.scale * (place + length)) - 1 for place, length in zip(at, size, strict=True)
+        ]
         self.pen.rectangle((*start, *map(max, start, end)), fill)
 
     def line(self, start: Point, end: Point, width: float | int, fill: str) -> None:
-        self.pen.line([self.scale * place for place in (*start, *end)], fill, max(1, round(self.scale * width)))
+        self.pen.line(
+            [self.scale * place for place in (*start, *end)],
+            fill,
+            max(1, round(self.scale * width)),
+        )
 
-    def text(self, at: Point, text: str, *, anchor: str = "start", fill: str = INK, size: int = SIZE) -> None:
+    def text(
+        self, at: Point, text: str, *, anchor: str = "start", fill: str = INK, size: int = SIZE
+    ) -> None:
         side, font = {"start": "l", "middle": "m", "end": "r"}[anchor], _font(self.scale * size)
-        self.pen.text((self.scale * at[0], self.scale * at[1]), printable(text), fill, font, anchor=f"{side}m")
+        self.pen.text(
+            (self.scale * at[0], self.scale * at[1]), printable(text), fill, font, anchor=f"{side}m"
+        )
 
     def slanted(self, at: Point, text: str) -> None:
         from PIL import Image, ImageDraw
 
         font = _font(self.scale * SIZE)
-        reach = round(font.getlength(printable(text))) + 2 * SIZE  # a margin on every side, to rotate it within
+        reach = (
+            round(font.getlength(printable(text))) + 2 * SIZE
+        )  # a margin on every side, to rotate it within
         flat = Image.new("L", (2 * reach, 2 * reach))
         ImageDraw.Draw(flat).text((reach, reach), printable(text), 255, font, anchor="ls")
         rotated = flat.rotate(60, Image.Resampling.BICUBIC)
@@ -145,19 +185,30 @@ class PngCanvas(Canvas):
     def image(self, at: Point, size: Point, image: Any, *, shared: bool = False) -> None:
         corner = round(self.scale * at[0]), round(self.scale * at[1])
         pixels = round(self.scale * size[0]), round(self.scale * size[1])
-        scaled = image if image.size == pixels else image.resize(pixels, pillow().Resampling.BICUBIC)
-        self.sheet.paste(scaled.convert("RGB"), corner, scaled.getchannel("A") if "A" in scaled.getbands() else None)
+        scaled = (
+            image if image.size == pixels else image.resize(pixels, pillow().Resampling.BICUBIC)
+        )
+        self.sheet.paste(
+            scaled.convert("RGB"),
+            corner,
+            scaled.getchannel("A") if "A" in scaled.getbands() else None,
+        )
 
     def content(self) -> bytes:
         return _saved(self.sheet, "PNG", optimize=True)
 
 
-CANVASES: dict[str, type[Canvas]] = {".svg": SvgCanvas, ".png": PngCanvas}  # by the ending of a file's name
+CANVASES: dict[str, type[Canvas]] = {
+    ".svg": SvgCanvas,
+    ".png": PngCanvas,
+}  # by the ending of a file's name
 
 
 def mixed(start: Sequence[int], end: Sequence[int], share: float) -> str:
     """The color between two of (red, green, blue): the second has this share."""
-    return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in zip(start, end, strict=True))
+    return "#" + "".join(
+        f"{round(a + (b - a) * share):02x}" for a, b in zip(start, end, strict=True)
+    )
 
 
 def shortened(name: str, most: int) -> str:
@@ -199,6 +250,8 @@ def _font(size: int) -> Any:
     from PIL import ImageFont
 
     try:
-        return ImageFont.truetype("DejaVuSans.ttf", size)  # covers the most scripts, where it is installed
+        return ImageFont.truetype(
+            "DejaVuSans.ttf", size
+        )  # covers the most scripts, where it is installed
     except OSError:
         return ImageFont.load_default(size)

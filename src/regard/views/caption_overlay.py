@@ -54,7 +54,9 @@ class Overlay:
         return _within(self.pixels.shape[:2], TILE)
 
 
-def upsampled(weights: Float[Tensor, "T rows columns"], size: tuple[int, int]) -> Float[Tensor, "T Y X"]:
+def upsampled(
+    weights: Float[Tensor, "T rows columns"], size: tuple[int, int]
+) -> Float[Tensor, "T Y X"]:
     """Weights of regions interpolated to pixels; the largest of each word is 1."""
     if not len(weights):
         return weights.new_zeros(0, *size)
@@ -75,7 +77,13 @@ def draw(overlay: Overlay, ending: str) -> bytes:
     for (x, y), word, shade in zip(corners[1:], overlay.words, shades, strict=True):
         canvas.image((x, y), (width, height), image, shared=True)
         canvas.image((x, y), (width, height), shade)
-        canvas.text((x + width / 2, y + height + LABEL / 2), word, anchor="middle", fill="#222222", size=LETTERS)
+        canvas.text(
+            (x + width / 2, y + height + LABEL / 2),
+            word,
+            anchor="middle",
+            fill="#222222",
+            size=LETTERS,
+        )
     return canvas.content()
 
 
@@ -83,7 +91,9 @@ def figure(overlay: Overlay) -> str:
     """The image with its caption as an HTML figure, for a page that begins with PAGE."""
     words = [
         f'<span class="word" tabindex="0">{escaped(word)}<img alt="" src="{data_uri(shade)}"></span>'
-        for word, shade in zip(overlay.words, _shades(overlay, _within(overlay.size, COARSE)), strict=True)
+        for word, shade in zip(
+            overlay.words, _shades(overlay, _within(overlay.size, COARSE)), strict=True
+        )
     ]
     return (
         f'<figure>\n<img alt="" src="{data_uri(pillow().fromarray(overlay.pixels))}">\n<figcaption>\n'

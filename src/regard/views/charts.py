@@ -16,7 +16,15 @@ from regard.views.html import PAGE_END, page_start
 
 WIDE, HIGH = 640, 300  # of a line chart
 LEFT, RIGHT, TOP, BOTTOM = 70, 20, 34, 70  # margins
-COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")  # safe for the color-blind
+COLORS = (
+    "#0072b2",
+    "#d55e00",
+    "#009e73",
+    "#cc79a7",
+    "#56b4e9",
+    "#e69f00",
+    "#000000",
+)  # safe for the color-blind
 DASHES = ("", "6 3", "2 3", "8 3 2 3")
 # From white to dark blue in steps about equal to the eye, with falling brightness, so that it also reads in gray and
 # for the color-blind; as in page/colours.js.
@@ -66,13 +74,18 @@ def table(rows: Sequence[Sequence[str]], *, of_texts: bool = False) -> str:
     """An HTML table; the first row has the headings."""
     first, *rest = rows
     head = "".join(f'<th scope="col">{text(cell)}</th>' for cell in first)
-    body = "".join(f"<tr>{''.join(f'<td>{text(cell)}</td>' for cell in row)}</tr>\n" for row in rest)
+    body = "".join(
+        f"<tr>{''.join(f'<td>{text(cell)}</td>' for cell in row)}</tr>\n" for row in rest
+    )
     kind = ' class="text"' if of_texts else ""
     return f"<table{kind}>\n<tr>{head}</tr>\n{body}</table>"
 
 
 def lines(
-    title: str, positions: Sequence[str], drawn: Sequence[ChartLine], format_value: Callable[[float], str]
+    title: str,
+    positions: Sequence[str],
+    drawn: Sequence[ChartLine],
+    format_value: Callable[[float], str],
 ) -> SvgCanvas:
     """A line chart with intervals over named positions."""
     low, high = number_range(
@@ -82,7 +95,9 @@ def lines(
     canvas = SvgCanvas(WIDE, HIGH, title=title)
 
     def x(position: int, line: int) -> float:
-        return LEFT + across * (position + 0.5) + 5 * (line - (len(drawn) - 1) / 2)  # intervals side by side
+        return (
+            LEFT + across * (position + 0.5) + 5 * (line - (len(drawn) - 1) / 2)
+        )  # intervals side by side
 
     def y(value: float) -> float:
         return TOP + (HIGH - TOP - BOTTOM) * (high - value) / (high - low)
@@ -95,7 +110,11 @@ def lines(
         canvas.text((LEFT + across * (i + 0.5), HIGH - BOTTOM + 14), name, anchor="middle")
     for number, line in enumerate(drawn):
         color, dash = COLORS[number % len(COLORS)], DASHES[number % len(DASHES)]
-        points = [(x(i, number), *point) for i, point in enumerate(line.points) if point and all(map(isfinite, point))]
+        points = [
+            (x(i, number), *point)
+            for i, point in enumerate(line.points)
+            if point and all(map(isfinite, point))
+        ]
         canvas.polyline([(at, y(value)) for at, _, value, _ in points], 2, color, dash=dash)
         for at, least, value, most in points:
             tooltip = f"{line.name}: {format_value(value)} ({format_value(least)} to {format_value(most)})"
@@ -132,7 +151,12 @@ def heat_map(
             canvas.box((left + CELL * x, top + CELL * y), (CELL, CELL), color(share))
             if weight >= 0.005:
                 ink = "#ffffff" if share > LIGHT else "#000000"
-                canvas.text((left + CELL * (x + 0.5), middle), f"{100 * weight:.0f}", anchor="middle", fill=ink)
+                canvas.text(
+                    (left + CELL * (x + 0.5), middle),
+                    f"{100 * weight:.0f}",
+                    anchor="middle",
+                    fill=ink,
+                )
     return canvas
 
 
@@ -150,7 +174,9 @@ def text_width(names: Sequence[str]) -> float:
 
 def below(title: str, drawings: Sequence[SvgCanvas]) -> SvgCanvas:
     """Drawings one below the other, as one."""
-    canvas = SvgCanvas(max(each.width for each in drawings), sum(each.height for each in drawings), title=title)
+    canvas = SvgCanvas(
+        max(each.width for each in drawings), sum(each.height for each in drawings), title=title
+    )
     top = 0
     for each in drawings:
         canvas.nested((0, top), each)

@@ -25,7 +25,10 @@ def comparison_text(comparison: Comparison) -> str:
     """The report, then the sentences whose outputs differ most."""
     names = [system.name for system in comparison.systems]
     return "\n\n".join(
-        [report_text(comparison.report), *(_sentence_text(each, names) for each in comparison.sentences)]
+        [
+            report_text(comparison.report),
+            *(_sentence_text(each, names) for each in comparison.sentences),
+        ]
     )
 
 
@@ -57,7 +60,10 @@ def _charts(report: Report) -> list[SvgCanvas]:
     return [
         charts.lines(
             f"{metric_heading(name)} by source length",
-            [f"{group.first}–{group.last}" if group.first < group.last else str(group.first) for group in groups],
+            [
+                f"{group.first}–{group.last}" if group.first < group.last else str(group.first)
+                for group in groups
+            ],
             [charts.ChartLine(system.name, _points(system, name)) for system in report.systems],
             partial(format_value, name),
         )
@@ -68,7 +74,9 @@ def _charts(report: Report) -> list[SvgCanvas]:
 def _points(system: System, name: str) -> list[tuple[float, float, float] | None]:
     results = [group.metrics.get(name) for group in system.lengths]
     return [
-        None if one is None or one.low is None or one.high is None else (one.low, one.value, one.high)
+        None
+        if one is None or one.low is None or one.high is None
+        else (one.low, one.value, one.high)
         for one in results
     ]
 
@@ -90,7 +98,10 @@ def comparison_page(comparison: Comparison) -> str:
 
 def _section(sentence: ComparedExample, names: Sequence[str]) -> list[str]:
     metrics = list(dict.fromkeys(name for answer in sentence.answers for name in answer.scores))
-    rows = [["", "text", *map(metric_heading, metrics)], ["source", sentence.source, *[""] * len(metrics)]]
+    rows = [
+        ["", "text", *map(metric_heading, metrics)],
+        ["source", sentence.source, *[""] * len(metrics)],
+    ]
     rows += [["reference", one, *[""] * len(metrics)] for one in sentence.references]
     maps = []
     for name, answer in zip(names, sentence.answers, strict=True):
@@ -99,7 +110,9 @@ def _section(sentence: ComparedExample, names: Sequence[str]) -> list[str]:
         if answer.difference:
             rows.append(["changes", marked_changes(answer.difference), *[""] * len(metrics)])
         if (seen := answer.attention) is not None:
-            maps.append(_figure(charts.heat_map(shortened(name, 40), seen.rows, seen.keys, seen.weights)))
+            maps.append(
+                _figure(charts.heat_map(shortened(name, 40), seen.rows, seen.keys, seen.weights))
+            )
     return [
         f"<h3>Example {sentence.number:,}: outputs differ by {sentence.difference:.0%}</h3>",
         charts.table(rows, of_texts=True),

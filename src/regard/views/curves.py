@@ -35,10 +35,17 @@ def _panel_text(title: str, curves: Mapping[str, Curve], width: int) -> str:
         for step, value in curve:
             x = round((step - first) / (last - first) * (across - 1))
             grid[round((high - value) / (high - low) * (ROWS - 1))][x] = mark
-    keys = "   ".join(f"{mark} {name}" for mark, name in zip(_marks(len(finite)), finite, strict=True))
-    lines = [f"{label:>{margin}} │{''.join(row)}".rstrip() for label, row in zip(labels, grid, strict=True)]
+    keys = "   ".join(
+        f"{mark} {name}" for mark, name in zip(_marks(len(finite)), finite, strict=True)
+    )
+    lines = [
+        f"{label:>{margin}} │{''.join(row)}".rstrip()
+        for label, row in zip(labels, grid, strict=True)
+    ]
     steps = f"{first:,.0f}".ljust(across - len(f"{last:,.0f}")) + f"{last:,.0f}"
-    return "\n".join([f"{title}   {keys}", *lines, f"{'':>{margin}} └{'─' * across}", f"{'':>{margin}}  {steps}"])
+    return "\n".join(
+        [f"{title}   {keys}", *lines, f"{'':>{margin}} └{'─' * across}", f"{'':>{margin}}  {steps}"]
+    )
 
 
 def draw_curves(panels: Mapping[str, Mapping[str, Curve]], canvas_type: type[Canvas]) -> bytes:
@@ -52,7 +59,9 @@ def draw_curves(panels: Mapping[str, Mapping[str, Curve]], canvas_type: type[Can
     return canvas.content()
 
 
-def _draw_panel(canvas: Canvas, above: int, title: str, given: Mapping[str, Curve], steps: tuple[float, float]) -> None:
+def _draw_panel(
+    canvas: Canvas, above: int, title: str, given: Mapping[str, Curve], steps: tuple[float, float]
+) -> None:
     curves = {name: _finite(curve) for name, curve in given.items()}
     low, high = number_range([value for curve in curves.values() for _, value in curve])
     first, last = steps
@@ -67,7 +76,9 @@ def _draw_panel(canvas: Canvas, above: int, title: str, given: Mapping[str, Curv
         canvas.line(start, end, 1, "#dddddd")
         canvas.text((start[0] - 8, start[1]), f"{value:.4g}", anchor="end")
     for step in ticks(first, last):
-        canvas.text((place(step, low)[0], above + HIGH - BOTTOM + 14), f"{step:,.0f}", anchor="middle")
+        canvas.text(
+            (place(step, low)[0], above + HIGH - BOTTOM + 14), f"{step:,.0f}", anchor="middle"
+        )
     for number, (name, curve) in enumerate(curves.items()):
         color, row = COLORS[number % len(COLORS)], above + HIGH + 18 * number
         for start, end in pairwise(curve):

@@ -61,7 +61,9 @@ def write_look(look: Look, path: Path, *, view: str | None = None, map: str | No
         return
     with atomic_file(path) as file:
         content = look.to_json() if path.suffix == ".json" else look.to_html()
-        file.write(content.encode(errors="replace"))  # an image's file name may hold bytes that are not valid UTF-8
+        file.write(
+            content.encode(errors="replace")
+        )  # an image's file name may hold bytes that are not valid UTF-8
 
 
 def draw(look: Look, path: Path | str, *, view: str | None = None, map: str | None = None) -> None:
@@ -76,10 +78,14 @@ def draw(look: Look, path: Path | str, *, view: str | None = None, map: str | No
     """
     path = Path(path)
     if path.suffix not in CANVASES:
-        raise InvalidArgument("path", wanted="a name in .svg or .png", got=str(path), remedy="Choose one of these.")
+        raise InvalidArgument(
+            "path", wanted="a name in .svg or .png", got=str(path), remedy="Choose one of these."
+        )
     check_view(view)
     if not look.maps:
-        raise InvalidArgument("look", wanted="at least one map", got="none", remedy="This model has no attention.")
+        raise InvalidArgument(
+            "look", wanted="at least one map", got="none", remedy="This model has no attention."
+        )
     of = main_map(look.maps)[0] if map is None else look[map]
     regions = isinstance(look.source_of(of), Image)
     if view == "image" and not regions:
@@ -93,7 +99,9 @@ def draw(look: Look, path: Path | str, *, view: str | None = None, map: str | No
 def check_view(view: str | None) -> None:
     if view is not None and view not in VIEWS:
         remedy = nearest(view, VIEWS)
-        raise InvalidArgument("view", wanted=f"one of {', '.join(VIEWS)}", got=repr(view), remedy=remedy)
+        raise InvalidArgument(
+            "view", wanted=f"one of {', '.join(VIEWS)}", got=repr(view), remedy=remedy
+        )
 
 
 def heat(look: Look, of: AttentionMap, ending: str) -> bytes:
@@ -105,8 +113,13 @@ def heat(look: Look, of: AttentionMap, ending: str) -> bytes:
 
 def heads(look: Look, of: AttentionMap, ending: str) -> bytes:
     """All heads of every map; each head's colors are relative to its own largest weight."""
-    shown = [(f"{each.name}, {head}", points) for each in look.maps for head, points in _thumbnails(each)]
-    column, row = max(SMALL, round(text_width([name for name, _ in shown]))) + EDGE, SMALL + 2 * SIZE + 2 * EDGE
+    shown = [
+        (f"{each.name}, {head}", points) for each in look.maps for head, points in _thumbnails(each)
+    ]
+    column, row = (
+        max(SMALL, round(text_width([name for name, _ in shown]))) + EDGE,
+        SMALL + 2 * SIZE + 2 * EDGE,
+    )
     across = min(len(shown), ACROSS)
     canvas = CANVASES[ending](EDGE + across * column, EDGE + -(-len(shown) // across) * row)
     for i, (name, points) in enumerate(shown):
@@ -132,7 +145,11 @@ def lines(look: Look, of: AttentionMap, ending: str) -> bytes:
     canvas = CANVASES[ending](right, top + LINE * max(len(rows), len(keys)) - LINE / 2 + EDGE)
     canvas.text((EDGE, EDGE + SIZE / 2), title)
     most = weights.max().clamp(min=1e-12) if weights.numel() else 1.0
-    shares = [(share, y, x) for y, line in enumerate((weights / most).tolist()) for x, share in enumerate(line)]
+    shares = [
+        (share, y, x)
+        for y, line in enumerate((weights / most).tolist())
+        for x, share in enumerate(line)
+    ]
     for share, y, x in sorted(shares):  # the largest on top
         if share >= FAINT:
             faded = mixed(WHITE, RAMP[-1], 0.1 + 0.9 * share)
@@ -145,7 +162,10 @@ def lines(look: Look, of: AttentionMap, ending: str) -> bytes:
 
 
 def image(look: Look, of: AttentionMap, ending: str) -> bytes:
-    source, (weights, rows, _, _) = look.source_of(of), _first_weights(look, of, most_keys=of.size[1])
+    source, (weights, rows, _, _) = (
+        look.source_of(of),
+        _first_weights(look, of, most_keys=of.size[1]),
+    )
     assert isinstance(source, Image)
     regions = weights[:, source.units :].reshape(-1, *source.grid)
     overlay = caption_overlay.Overlay(f"{look.title}, {_name(of)}", source.pixels, rows, regions)
@@ -170,7 +190,12 @@ def _first_weights(
     more = {"rows": len(row_index) - MOST, "keys": len(keys) - most_keys}
     note = ", ".join(f"{count:,} {name}" for name, count in more.items() if count > 0)
     names = [shortened(rows[row], LETTERS) for row in row_index[:MOST]]
-    return weights, names, [shortened(key, LETTERS) for key in keys[:most_keys]], f"; {note} more" if note else ""
+    return (
+        weights,
+        names,
+        [shortened(key, LETTERS) for key in keys[:most_keys]],
+        f"; {note} more" if note else "",
+    )
 
 
 @torch.no_grad()

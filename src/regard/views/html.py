@@ -23,7 +23,9 @@ STUDIO_TAG = 'body class="studio"'
 PAGE_END = "</body>\n</html>\n"
 
 
-def document_start(title: str, head: str, *, policy: str = "", schemes: str = "light dark", body: str = "body") -> str:
+def document_start(
+    title: str, head: str, *, policy: str = "", schemes: str = "light dark", body: str = "body"
+) -> str:
     """An HTML document up to its content. `head` is markup, as is `body`, a tag; without `policy`, a header has it."""
     meta = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n' if policy else ""
     return f"""<!doctype html>
@@ -65,12 +67,19 @@ def script_page(
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
     start = document_start(title, f"<style>{style}</style>", policy=policy, body=tag)
-    json_texts = {name: json.dumps(each, ensure_ascii=False, allow_nan=False) for name, each in tables.items()}
+    json_texts = {
+        name: json.dumps(each, ensure_ascii=False, allow_nan=False) for name, each in tables.items()
+    }
     held = [  # in JSON, no tag or comment can begin
-        *(("application/json", name, text.replace("<", "\\u003c")) for name, text in json_texts.items()),
+        *(
+            ("application/json", name, text.replace("<", "\\u003c"))
+            for name, text in json_texts.items()
+        ),
         *(("text/plain", name, text) for name, text in (texts or {}).items()),
     ]
-    data = "".join(f'<script type="{kind}" id="{name}">{text}</script>\n' for kind, name, text in held)
+    data = "".join(
+        f'<script type="{kind}" id="{name}">{text}</script>\n' for kind, name, text in held
+    )
     return f'{start}{body}{data}<script type="module">{script}</script>\n{PAGE_END}'
 
 
@@ -78,7 +87,9 @@ def page(look: dict[str, Any] | Sequence[dict[str, Any]]) -> str:
     """What `Look.as_dict` returns, as an HTML page; of several looks, a page to choose from them."""
     first = look if isinstance(look, dict) else look[0]
     title = f"{first['title']} · Regard" if first["title"] else "Regard"
-    return script_page(title, page_part("page.css"), page_part("page.html"), bundle(SCRIPT), tables={"look": look})
+    return script_page(
+        title, page_part("page.css"), page_part("page.html"), bundle(SCRIPT), tables={"look": look}
+    )
 
 
 def frame(look: dict[str, Any]) -> str:

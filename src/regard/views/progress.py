@@ -42,7 +42,11 @@ def is_live(stream: TextStream | None) -> bool:
     if _in_notebook():
         return True
     try:
-        return stream is not None and stream.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
+        return (
+            stream is not None
+            and stream.isatty()
+            and os.environ.get("TERM") not in ("dumb", "unknown")
+        )
     except ValueError:  # it is closed
         return False
 
@@ -58,7 +62,9 @@ class StatusLine:
     `status` is called by the thread. With `keep`, the last status stays when the line is closed.
     """
 
-    def __init__(self, stream: TextStream, status: Callable[[], Status], *, keep: bool = False) -> None:
+    def __init__(
+        self, stream: TextStream, status: Callable[[], Status], *, keep: bool = False
+    ) -> None:
         self.line = (_NotebookLine if _in_notebook() else _TerminalLine)(stream, status, keep)
         self.closing = Flag()
         _open_lines.append(self)
@@ -105,8 +111,14 @@ class _TerminalLine:
 
         self.status = status
         file: Any = _Unbreakable(stream)
-        self.console = KeepingCursor(file=file, force_jupyter=False, force_terminal=True, highlight=False)
-        settings: dict[str, Any] = {"auto_refresh": False, "transient": not keep, "redirect_stdout": False}
+        self.console = KeepingCursor(
+            file=file, force_jupyter=False, force_terminal=True, highlight=False
+        )
+        settings: dict[str, Any] = {
+            "auto_refresh": False,
+            "transient": not keep,
+            "redirect_stdout": False,
+        }
         self.live = Live(console=self.console, get_renderable=self._drawn, **settings)
         self.live.start(refresh=True)
 
@@ -121,7 +133,9 @@ class _TerminalLine:
         if status.done is None:
             return text
         bar = ProgressBar(total=1.0, completed=status.done, width=BAR)
-        if text.cell_len + BAR + 1 > self.console.width:  # as in a terminal of 80 columns: the bar on its own line
+        if (
+            text.cell_len + BAR + 1 > self.console.width
+        ):  # as in a terminal of 80 columns: the bar on its own line
             return Group(text, bar)
         row = Table.grid(padding=(0, 1))
         row.add_row(bar, text)
@@ -148,7 +162,9 @@ class _NotebookLine:
     def _drawn(self) -> dict[str, str]:
         text, done = self.status()
         filled = 0 if done is None else round(done * BAR)
-        return {"text/plain": text if done is None else f"{'━' * filled}{'╌' * (BAR - filled)} {text}"}
+        return {
+            "text/plain": text if done is None else f"{'━' * filled}{'╌' * (BAR - filled)} {text}"
+        }
 
     def renew(self) -> None:
         self.output.update(self._drawn(), raw=True)
@@ -189,7 +205,11 @@ class TrainingProgress:
         self.stream, self.live = stream, is_live(stream)
         self.output = None if stream is None else _Unbreakable(stream)
         self.line: StatusLine | None = None
-        self.steps, self.first, self.began = 0, 0, 0.0  # of all steps; the first of this process; when it was made
+        self.steps, self.first, self.began = (
+            0,
+            0,
+            0.0,
+        )  # of all steps; the first of this process; when it was made
         self.status = Status("")
 
     def __call__(self, event: Event) -> None:
@@ -225,11 +245,18 @@ class TrainingProgress:
 
     def _validation(self, event: Event) -> None:
         others = ("event", "step", "best", "samples", "heads")
-        metrics = "   ".join(f"{name} {value:.4f}" for name, value in event.items() if name not in others)
-        self._print(f"validation at step {event['step']:,}: {metrics}{'   (best)' if event['best'] else ''}")
+        metrics = "   ".join(
+            f"{name} {value:.4f}" for name, value in event.items() if name not in others
+        )
+        self._print(
+            f"validation at step {event['step']:,}: {metrics}{'   (best)' if event['best'] else ''}"
+        )
         for sample in event.get("samples", ()):
             self._print(
-                "\n".join(f"    {name:<9} {printable(one_line(text), also=TAB)}" for name, text in sample.items())
+                "\n".join(
+                    f"    {name:<9} {printable(one_line(text), also=TAB)}"
+                    for name, text in sample.items()
+                )
             )
 
     def _show(self, status: Status) -> None:
@@ -278,7 +305,9 @@ def status_line(status: Callable[[], Status], *, shown: bool = True) -> Iterator
         line.close()
 
 
-def tracked(items: Iterable[Item], what: str, *, shown: bool = True, printing: bool = False) -> Iterator[Item]:
+def tracked(
+    items: Iterable[Item], what: str, *, shown: bool = True, printing: bool = False
+) -> Iterator[Item]:
     """The items, counted in a status line while they are taken: "what 1,234   56 a second   0:00:22".
 
     With `printing`, of items whose results are printed one by one, nothing is shown where stdout is a terminal too.
@@ -287,7 +316,9 @@ def tracked(items: Iterable[Item], what: str, *, shown: bool = True, printing: b
 
     def status() -> Status:
         seconds = time.perf_counter() - began
-        return Status(f"{what} {count:,}   {count / seconds:,.1f} a second   {timedelta(seconds=int(seconds))}")
+        return Status(
+            f"{what} {count:,}   {count / seconds:,.1f} a second   {timedelta(seconds=int(seconds))}"
+        )
 
     with status_line(status, shown=shown and not (printing and sys.stdout.isatty())):
         for item in items:

@@ -17,7 +17,14 @@ from regard.interpret.maps import AttentionMap
 SHADES = " ·░▒▓█"
 # From dark violet to yellow with rising brightness, so that it also reads for the color-blind; xterm's 256 colors.
 COLORS = (16, 53, 54, 60, 24, 30, 36, 71, 112, 184, 226)
-RAMP = ((0, 0, 4), (68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37))  # in 24 bits
+RAMP = (
+    (0, 0, 4),
+    (68, 1, 84),
+    (59, 82, 139),
+    (33, 145, 140),
+    (94, 201, 98),
+    (253, 231, 37),
+)  # in 24 bits
 SHORT_NAMES = {"</s>": "⏎", "<s>": "⇤"}
 MOST = 64  # rows of a map that are printed
 LIGHT = 6  # the first color on which text is black
@@ -40,11 +47,17 @@ def look_text(
     if isinstance(output, GeneratedText):
         title = f"{look.title} → {output.text}" if look.sources else output.text
     else:
-        title = look.title if output is None else f"{look.title} → {output.label} ({exp(output.score):.0%})"
+        title = (
+            look.title
+            if output is None
+            else f"{look.title} → {output.label} ({exp(output.score):.0%})"
+        )
     lines = [printable(title)]
     maps = [look[map]] if map is not None else look.maps if every else main_map(look.maps)
     for each in maps:
-        rows, columns = ([SHORT_NAMES.get(name, name) for name in side] for side in look.names(each))
+        rows, columns = (
+            [SHORT_NAMES.get(name, name) for name in side] for side in look.names(each)
+        )
         row_index = each.shown_rows
         if not row_index:  # other maps have these rows
             lines += ["", f"{each.name}: none of these rows, it has {each.size[0]}"]
@@ -52,14 +65,22 @@ def look_text(
         for head in [None] if each.default_heads is None else each.shown_heads:
             weights = each.weights(row_index[:MOST], head).mean(0).cpu()
             heads = f"{each.heads} heads" if head is None else f"head {head}"
-            share = "" if each.part_of is None else f", {weights.sum(1).mean():.0%} of the attention"
+            share = (
+                "" if each.part_of is None else f", {weights.sum(1).mean():.0%} of the attention"
+            )
             lines += ["", f"{each.name}, {heads if each.heads > 1 else '1 head'}{share}"]
             names = [rows[row] for row in row_index[:MOST]]
             source = look.source_of(each)
             if isinstance(source, Image):
-                lines.append(grid_maps(weights[:, source.units :], names, source.grid, width=width, color=color))
+                lines.append(
+                    grid_maps(
+                        weights[:, source.units :], names, source.grid, width=width, color=color
+                    )
+                )
             else:
-                lines.append(heat_map(weights, names, columns, width=width, color=color, numbers=numbers))
+                lines.append(
+                    heat_map(weights, names, columns, width=width, color=color, numbers=numbers)
+                )
         if len(row_index) > MOST:
             lines.append(f"({len(row_index) - MOST} more rows)")
     others = [each.name for each in look.maps if each not in maps]
@@ -72,7 +93,9 @@ def main_map(maps: Sequence[AttentionMap]) -> list[AttentionMap]:
         of_kind = [each for each in maps if each.kind == kind]
         if of_kind:
             whole = of_kind[-1].part_of
-            return [each for each in of_kind if whole and each.part_of and each.part_of[0] == whole[0]] or of_kind[-1:]
+            return [
+                each for each in of_kind if whole and each.part_of and each.part_of[0] == whole[0]
+            ] or of_kind[-1:]
     return []
 
 
@@ -108,7 +131,9 @@ def heat_map(
         for name, row in zip(rows, weights.tolist(), strict=True):
             blocks = (_cell(row[x], cells[x], color, numbers) for x in panel)
             heaviest = max(range(len(row)), key=row.__getitem__)
-            best = f"→ {columns[heaviest]} {row[heaviest]:.0%}" if row[heaviest] > 0 else "→ nothing"
+            best = (
+                f"→ {columns[heaviest]} {row[heaviest]:.0%}" if row[heaviest] > 0 else "→ nothing"
+            )
             last = f"  {best}" if panel[-1] == len(columns) - 1 else ""
             lines.append(f"{' ' * (margin - cell_len(name))}{name} {' '.join(blocks)}{last}")
         panels.append("\n".join(lines))
@@ -138,7 +163,10 @@ def grid_maps(
     if weights.shape != (len(rows), high * wide):
         wanted = f"a weight for each of {len(rows)} × {high} × {wide}"
         raise InvalidArgument(
-            "weights", wanted=wanted, got=str(tuple(weights.shape)), remedy="Leave out the states before the regions."
+            "weights",
+            wanted=wanted,
+            got=str(tuple(weights.shape)),
+            remedy="Leave out the states before the regions.",
         )
     largest = [max(row) for row in weights.tolist()]
     titles = [f"{_plain(name)} {most:.0%}" for name, most in zip(rows, largest, strict=True)]
@@ -166,7 +194,10 @@ def head_table(heads: Sequence[HeadProperties]) -> str:
     """A line for each head with its properties; those that no head has are left out."""
     shown = [name for name in COLUMNS if any(each.value(name) is not None for each in heads)]
     numbers = [[_number(each.value(name), name) for name in shown] for each in heads]
-    rows = [(each.site.name, str(each.means.head), *line) for each, line in zip(heads, numbers, strict=True)]
+    rows = [
+        (each.site.name, str(each.means.head), *line)
+        for each, line in zip(heads, numbers, strict=True)
+    ]
     return text_table([("map", "head", *shown), *rows])
 
 
@@ -190,7 +221,9 @@ def _cell(weight: float, width: int, color: bool, numbers: bool = False) -> str:
     if os.environ.get("COLORTERM") in ("truecolor", "24bit"):
         low = min(int(share * (len(RAMP) - 1)), len(RAMP) - 2)
         between = share * (len(RAMP) - 1) - low
-        red, green, blue = (round(a + (b - a) * between) for a, b in zip(RAMP[low], RAMP[low + 1], strict=True))
+        red, green, blue = (
+            round(a + (b - a) * between) for a, b in zip(RAMP[low], RAMP[low + 1], strict=True)
+        )
         ground = f"2;{red};{green};{blue}"
     return f"\x1b[48;{ground}m\x1b[38;5;{16 if step >= LIGHT else 231}m{number:^{width}}\x1b[0m"
 

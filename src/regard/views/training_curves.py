@@ -6,7 +6,12 @@ from typing import NamedTuple
 from regard.training.telemetry.log_file import Event
 from regard.views.curves import Curve
 
-NOT_METRICS = {"step", "epoch", "loss", "perplexity"}  # numbers of a validation that have no panel of their own
+NOT_METRICS = {
+    "step",
+    "epoch",
+    "loss",
+    "perplexity",
+}  # numbers of a validation that have no panel of their own
 
 
 class CurvePoint(NamedTuple):
@@ -41,6 +46,8 @@ def panels(points: Iterable[CurvePoint]) -> dict[str, dict[str, Curve]]:
     """Curves by panel and name: the loss first, the learning rate last."""
     found: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for point in points:
-        found.setdefault(point.panel, {}).setdefault(point.curve, []).append((point.step, point.value))
+        found.setdefault(point.panel, {}).setdefault(point.curve, []).append(
+            (point.step, point.value)
+        )
     order = sorted(found, key=lambda title: (title != "loss", title == "learning rate", title))
     return {title: dict(found[title]) for title in order}

@@ -79,7 +79,9 @@ def similarity_correlation(vectors: WordVectors, pairs: Sequence[Pair]) -> Corre
     found = [(a, b, score) for a, b, score in known if a is not None and b is not None]
     if len(found) < 2:
         wanted, got = "at least two pairs of known words", f"{len(found)} of {len(pairs)}"
-        raise InvalidArgument("pairs", wanted=wanted, got=got, remedy="Take vectors of this language and spelling.")
+        raise InvalidArgument(
+            "pairs", wanted=wanted, got=got, remedy="Take vectors of this language and spelling."
+        )
     a, b, scores = zip(*found, strict=True)
     cosines = (vectors.units[list(a)] * vectors.units[list(b)]).sum(1).tolist()
     return Correlation(spearman(cosines, scores), len(found), len(pairs) - len(found))
@@ -92,12 +94,16 @@ def analogy_accuracy(
     answers = {}
     for name, questions in sections.items():
         rows = [[_row(vectors, word) for word in question] for question in questions]
-        known = torch.tensor([row for row in rows if None not in row], dtype=torch.long).reshape(-1, 4)
+        known = torch.tensor([row for row in rows if None not in row], dtype=torch.long).reshape(
+            -1, 4
+        )
         known = known.to(vectors.units.device)
         right = sum(_right(vectors, block) for block in torch.split(known, BLOCK))
         answers[name] = Answers(right, len(known), len(questions) - len(known))
     every = answers.values()
-    total = Answers(sum(a.right for a in every), sum(a.asked for a in every), sum(a.skipped for a in every))
+    total = Answers(
+        sum(a.right for a in every), sum(a.asked for a in every), sum(a.skipped for a in every)
+    )
     return total, answers
 
 
@@ -117,12 +123,16 @@ def spearman(x: Sequence[float], y: Sequence[float]) -> float:
 
 
 def _ranks(values: Sequence[float]) -> np.ndarray:
-    _, which, counts = np.unique(np.asarray(values, dtype=np.float64), return_inverse=True, return_counts=True)
+    _, which, counts = np.unique(
+        np.asarray(values, dtype=np.float64), return_inverse=True, return_counts=True
+    )
     return np.asarray((counts.cumsum() - (counts - 1) / 2)[which])
 
 
 def _row(vectors: WordVectors, word: str) -> int | None:
-    return next((vectors.row(spelling) for spelling in (word, word.lower()) if spelling in vectors), None)
+    return next(
+        (vectors.row(spelling) for spelling in (word, word.lower()) if spelling in vectors), None
+    )
 
 
 def _fields(path: str | Path) -> Iterator[tuple[int, list[str]]]:
@@ -132,4 +142,10 @@ def _fields(path: str | Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _malformed(path: str | Path, number: int, wanted: str, got: Sequence[str]) -> InvalidData:
-    return InvalidData(path, number, wanted=wanted, got=repr(" ".join(got)[:60]), remedy="Give a file of this format.")
+    return InvalidData(
+        path,
+        number,
+        wanted=wanted,
+        got=repr(" ".join(got)[:60]),
+        remedy="Give a file of this format.",
+    )

@@ -36,7 +36,10 @@ class WordSimilarity:
     def row(self, word: str) -> int:
         """The row of a word in the matrix."""
         if word not in self.rows:
-            wanted, remedy = f"one of the {len(self.words)} known words", nearest_spelling(word, self.words)
+            wanted, remedy = (
+                f"one of the {len(self.words)} known words",
+                nearest_spelling(word, self.words),
+            )
             raise InvalidArgument("word", wanted=wanted, got=repr(word), remedy=remedy)
         return self.rows[word]
 
@@ -56,7 +59,9 @@ class WordSimilarity:
             raise InvalidArgument("count", wanted="at least 1", got=str(count), remedy="Raise it.")
         cosines = self.units @ unit
         ranked = np.argsort(-cosines, kind="stable")[: count + len(excluded)].tolist()
-        return [(self.words[row], float(cosines[row])) for row in ranked if row not in excluded][:count]
+        return [(self.words[row], float(cosines[row])) for row in ranked if row not in excluded][
+            :count
+        ]
 
 
 def normalized(vectors: Matrix) -> Matrix:
@@ -76,11 +81,17 @@ def read_vectors(path: Path) -> tuple[tuple[str, ...], Matrix]:
     for number, line in nonempty:
         word, *values = line.split(" ")
         if len(words) == count:
-            raise _malformed(path, number, f"the end after the {count} words of the first line", repr(line[:40]))
+            raise _malformed(
+                path, number, f"the end after the {count} words of the first line", repr(line[:40])
+            )
         if len(values) != dim:
-            raise _malformed(path, number, f"a word and {dim} numbers", f"{word!r} and {len(values)}")
+            raise _malformed(
+                path, number, f"a word and {dim} numbers", f"{word!r} and {len(values)}"
+            )
         if word in words:
-            raise _malformed(path, number, "each word once", f"{word!r}, which is on line {words[word]} too")
+            raise _malformed(
+                path, number, "each word once", f"{word!r}, which is on line {words[word]} too"
+            )
         try:
             with np.errstate(over="ignore"):  # too large for float32: infinite
                 row = np.array(values, dtype=np.float32)
@@ -88,7 +99,9 @@ def read_vectors(path: Path) -> tuple[tuple[str, ...], Matrix]:
             raise _malformed(path, number, f"{dim} numbers after {word!r}", str(error)) from None
         finite = np.isfinite(row)
         if not finite.all():
-            raise _malformed(path, number, f"{dim} finite numbers after {word!r}", values[finite.argmin()])
+            raise _malformed(
+                path, number, f"{dim} finite numbers after {word!r}", values[finite.argmin()]
+            )
         words[word] = number
         numbers.frombytes(row.tobytes())
     if len(words) < count:
@@ -99,10 +112,14 @@ def read_vectors(path: Path) -> tuple[tuple[str, ...], Matrix]:
 
 def _header(path: Path, number: int, line: str) -> tuple[int, int]:
     fields = line.split(" ")
-    if len(fields) == 2 and all(field.isdecimal() and len(field) <= LONGEST and int(field) > 0 for field in fields):
+    if len(fields) == 2 and all(
+        field.isdecimal() and len(field) <= LONGEST and int(field) > 0 for field in fields
+    ):
         return int(fields[0]), int(fields[1])
     raise _malformed(path, number, "the number of words and their dimension", repr(line[:40]))
 
 
 def _malformed(path: Path, line: int, wanted: str, got: str) -> InvalidData:
-    return InvalidData(path, line, wanted=wanted, got=got, remedy="The file is truncated, or of another format.")
+    return InvalidData(
+        path, line, wanted=wanted, got=got, remedy="The file is truncated, or of another format."
+    )

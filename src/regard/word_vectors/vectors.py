@@ -36,18 +36,27 @@ class WordVectors:
 
     def __init__(self, words: Sequence[str], vectors: Float[Tensor, "V W"]) -> None:
         if vectors.ndim != 2 or len(vectors) != len(words) or not vectors.numel():
-            wanted, got = f"a row for each of the {len(words)} words, at least one", f"shape {tuple(vectors.shape)}"
-            raise InvalidArgument("vectors", wanted=wanted, got=got, remedy="Give a (words, dim) matrix.")
+            wanted, got = (
+                f"a row for each of the {len(words)} words, at least one",
+                f"shape {tuple(vectors.shape)}",
+            )
+            raise InvalidArgument(
+                "vectors", wanted=wanted, got=got, remedy="Give a (words, dim) matrix."
+            )
         word, count = Counter(words).most_common(1)[0]
         if count > 1:
             got = f"{word!r} {count} times"
-            raise InvalidArgument("words", wanted="each word once", got=got, remedy="Keep one row of it.")
+            raise InvalidArgument(
+                "words", wanted="each word once", got=got, remedy="Keep one row of it."
+            )
         self.words = tuple(words)
         self.vectors = vectors.detach().to(torch.float32)
         finite = self.vectors.isfinite().all(1)
         if not finite.all():
             got = f"others for {self.words[int(finite.int().argmin())]!r}"
-            raise InvalidArgument("vectors", wanted="finite numbers", got=got, remedy="Leave such words out.")
+            raise InvalidArgument(
+                "vectors", wanted="finite numbers", got=got, remedy="Leave such words out."
+            )
 
     def __len__(self) -> int:
         return len(self.words)
@@ -89,8 +98,12 @@ class WordVectors:
             return self._similarity.nearest(to, count)
         if to.shape != (self.dim,):
             wanted, got = f"a word or a vector of dimension {self.dim}", f"shape {tuple(to.shape)}"
-            raise InvalidArgument("to", wanted=wanted, got=got, remedy="Compare vectors of one dimension.")
-        return self._similarity.greatest(normalized(to.detach().float().cpu().numpy()), set(), count)
+            raise InvalidArgument(
+                "to", wanted=wanted, got=got, remedy="Compare vectors of one dimension."
+            )
+        return self._similarity.greatest(
+            normalized(to.detach().float().cpu().numpy()), set(), count
+        )
 
     def analogy(self, a: str, b: str, c: str, count: int = 1) -> list[tuple[str, float]]:
         """`a` is to `b` as `c` is to what? The `count` best words by 3CosAdd, never one of the three
@@ -110,13 +123,17 @@ class WordVectors:
         """
         if embedding.dim != self.dim:
             wanted, got = f"the dimension of the vectors, {self.dim}", str(embedding.dim)
-            raise InvalidArgument("embedding", wanted=wanted, got=got, remedy="Train either with the other's.")
+            raise InvalidArgument(
+                "embedding", wanted=wanted, got=got, remedy="Train either with the other's."
+            )
         if len(vocabulary) != embedding.vocab_size:
             wanted, got = (
                 f"a token for each of the embedding's {embedding.vocab_size} rows",
                 f"{len(vocabulary)} tokens",
             )
-            raise InvalidArgument("vocabulary", wanted=wanted, got=got, remedy="Give the model's own, in its order.")
+            raise InvalidArgument(
+                "vocabulary", wanted=wanted, got=got, remedy="Give the model's own, in its order."
+            )
         known = [row for row, token in enumerate(vocabulary) if token in self]
         own = [self.row(vocabulary[row]) for row in known]
         with torch.no_grad():
@@ -128,7 +145,9 @@ class WordVectors:
         for word in self.words:
             if word.split() != [word] or not is_encodable(word):
                 wanted = "words of UTF-8 text without spaces, which end a word in this format"
-                raise InvalidArgument("words", wanted=wanted, got=repr(word), remedy="Replace the spaces, by _ say.")
+                raise InvalidArgument(
+                    "words", wanted=wanted, got=repr(word), remedy="Replace the spaces, by _ say."
+                )
         with atomic_file(Path(path)) as target, _packed(target, Path(path)) as file:
             file.write(f"{len(self)} {self.dim}\n".encode())
             for word, row in zip(self.words, self.vectors.cpu().numpy(), strict=True):
@@ -144,4 +163,8 @@ class WordVectors:
 
 def _packed(file: IO[bytes], path: Path) -> AbstractContextManager[IO[bytes] | gzip.GzipFile]:
     """The file, gzipped if its name ends in .gz; without name or time, so that equal vectors give equal bytes."""
-    return gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) if path.suffix == ".gz" else nullcontext(file)
+    return (
+        gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0)
+        if path.suffix == ".gz"
+        else nullcontext(file)
+    )

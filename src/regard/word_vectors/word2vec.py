@@ -53,7 +53,9 @@ class WordCorpus:
 class Word2VecBatch:
     """Blocks of consecutive words with their contexts, and negative samples."""
 
-    around: Int[Tensor, "B C"]  # block + 2 × window positions; the number of words where there is none
+    around: Int[
+        Tensor, "B C"
+    ]  # block + 2 × window positions; the number of words where there is none
     near: Bool[Tensor, "B S C"]  # whether a position is in the window of a word of the block
     negative: Int[Tensor, "B K"]
 
@@ -87,10 +89,14 @@ def train_word2vec(
             done = (epoch + part) / config.epochs
             now = max(config.min_learning_rate, rate * (1 - done))
             if progress and number % 100 == 0:
-                progress(Word2VecProgress(epoch, done, now, batch_loss(inner, outer, batch, config)))
+                progress(
+                    Word2VecProgress(epoch, done, now, batch_loss(inner, outer, batch, config))
+                )
             update(inner, outer, batch, config, now)
     if not (inner.isfinite().all() and outer.isfinite().all()):
-        raise Diverged(f"rate: wanted one that keeps the vectors finite; got {rate:g}. Take a smaller rate or batch.")
+        raise Diverged(
+            f"rate: wanted one that keeps the vectors finite; got {rate:g}. Take a smaller rate or batch."
+        )
     vectors = inner if config.vectors == "inner" else F.normalize(inner) + F.normalize(outer)
     return WordVectors(corpus.words, vectors[:-1].cpu())
 
@@ -103,7 +109,9 @@ def read_corpus(sentences: Iterable[Sequence[str]], min_count: int) -> WordCorpu
     for sentence in sentences:
         if isinstance(sentence, str):
             got = f"the text {sentence[:40]!r}"
-            raise InvalidArgument("sentences", wanted="lists of words", got=got, remedy="Split it: text.split().")
+            raise InvalidArgument(
+                "sentences", wanted="lists of words", got=got, remedy="Split it: text.split()."
+            )
         ids.extend(map(number.__getitem__, sentence))
         lengths.append(len(sentence))
     seen = np.frombuffer(ids, dtype=np.int32) if ids else np.empty(0, dtype=np.int32)
@@ -115,13 +123,17 @@ def read_corpus(sentences: Iterable[Sequence[str]], min_count: int) -> WordCorpu
             f"a word that occurs at least {min_count} times",
             f"{len(seen)} words, {len(number)} different ones",
         )
-        raise InvalidArgument("sentences", wanted=wanted, got=got, remedy="Give more text, or a smaller min_count.")
+        raise InvalidArgument(
+            "sentences", wanted=wanted, got=got, remedy="Give more text, or a smaller min_count."
+        )
     rank = np.full(len(number), -1, dtype=np.int32)
     rank[order] = np.arange(len(order), dtype=np.int32)
     spelling = list(number)
     kept = rank[seen]
     sentence_of = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
-    return WordCorpus(tuple(spelling[i] for i in order), counts[order], kept[kept >= 0], sentence_of[kept >= 0])
+    return WordCorpus(
+        tuple(spelling[i] for i in order), counts[order], kept[kept >= 0], sentence_of[kept >= 0]
+    )
 
 
 def keep_probability(counts: np.ndarray, subsample: float) -> np.ndarray:
@@ -133,7 +145,10 @@ def keep_probability(counts: np.ndarray, subsample: float) -> np.ndarray:
 
 
 def batches(
-    corpus: WordCorpus, config: Word2VecConfig, random: np.random.Generator, device: torch.device | str = "cpu"
+    corpus: WordCorpus,
+    config: Word2VecConfig,
+    random: np.random.Generator,
+    device: torch.device | str = "cpu",
 ) -> Iterator[tuple[float, Word2VecBatch]]:
     """One epoch of the subsampled text, in blocks in random order; each batch with the completed part of the epoch."""
     size, side, nothing = config.block, config.window, len(corpus.words)
@@ -146,12 +161,16 @@ def batches(
     margin = (side, blocks * size - len(ids) + side)
 
     def overlapping(values: np.ndarray, fill: int) -> Tensor:  # T  ─▶  B, size + 2 × side
-        return torch.from_numpy(np.pad(values, margin, constant_values=fill)).unfold(0, size + 2 * side, size)
+        return torch.from_numpy(np.pad(values, margin, constant_values=fill)).unfold(
+            0, size + 2 * side, size
+        )
 
     around, sentences = overlapping(ids, nothing), overlapping(sentence, -1)
     reach = torch.from_numpy(random.integers(1, side + 1, (blocks, size, 1), dtype=np.int32))
     chances = np.cumsum(corpus.counts**config.power)
-    drawn = np.searchsorted(chances, random.random((blocks, config.shared)) * chances[-1], side="right")
+    drawn = np.searchsorted(
+        chances, random.random((blocks, config.shared)) * chances[-1], side="right"
+    )
     negative = torch.from_numpy(drawn.clip(max=nothing - 1).astype(np.int32))
     apart = (torch.arange(size)[:, None] + side - torch.arange(size + 2 * side)).abs().int()
     apart[apart == 0] = side + 1  # a word is not in its own context
@@ -162,11 +181,18 @@ def batches(
         same = where[:, side : side + size, None] == where[:, None]  # B, S, C
         inside = around[chosen][:, side : side + size, None] != nothing
         near = (apart <= reach[chosen]) & same & inside
-        yield start / blocks, Word2VecBatch(around[chosen].to(device), near.to(device), negative[chosen].to(device))
+        yield (
+            start / blocks,
+            Word2VecBatch(around[chosen].to(device), near.to(device), negative[chosen].to(device)),
+        )
 
 
 def update(
-    inner: Float[Tensor, "V W"], outer: Float[Tensor, "V W"], batch: Word2VecBatch, config: Word2VecConfig, rate: float
+    inner: Float[Tensor, "V W"],
+    outer: Float[Tensor, "V W"],
+    batch: Word2VecBatch,
+    config: Word2VecConfig,
+    rate: float,
 ) -> None:
     """A gradient step on a batch, in place; shorter for words at which the loss has a high curvature."""
     inputs, bag, outputs, weight, positives = _layout(batch, config)
@@ -175,7 +201,10 @@ def update(
     inner_step, outer_step = descent(vectors, F.embedding(outputs, outer), weight, positives)
     if bag is not None:
         inner_step = bag.mT @ inner_step[0], (bag.mT @ inner_step[1][..., None])[..., 0]
-    for matrix, words, (step, curvature) in ((inner, inputs, inner_step), (outer, outputs, outer_step)):
+    for matrix, words, (step, curvature) in (
+        (inner, inputs, inner_step),
+        (outer, outputs, outer_step),
+    ):
         flat = words.flatten()
         rates = capped_rate(flat, curvature.flatten(), len(matrix), rate)
         matrix.index_add_(0, flat, step.flatten(0, 1) * rates[:, None])
@@ -193,17 +222,25 @@ def capped_rate(
 
 
 def batch_loss(
-    inner: Float[Tensor, "V W"], outer: Float[Tensor, "V W"], batch: Word2VecBatch, config: Word2VecConfig
+    inner: Float[Tensor, "V W"],
+    outer: Float[Tensor, "V W"],
+    batch: Word2VecBatch,
+    config: Word2VecConfig,
 ) -> float:
     """The loss of a batch, per pair (skipgram) or word (cbow)."""
     inputs, bag, outputs, weight, positives = _layout(batch, config)
     rows = F.embedding(inputs, inner)
-    total = loss(rows if bag is None else bag @ rows, F.embedding(outputs, outer), weight, positives)
+    total = loss(
+        rows if bag is None else bag @ rows, F.embedding(outputs, outer), weight, positives
+    )
     return float(total / weight[..., :positives].sum().clamp(min=1))
 
 
 def loss(
-    vectors: Float[Tensor, "B S W"], outer: Float[Tensor, "B M W"], weight: Float[Tensor, "B S M"], positives: int
+    vectors: Float[Tensor, "B S W"],
+    outer: Float[Tensor, "B M W"],
+    weight: Float[Tensor, "B S M"],
+    positives: int,
 ) -> Float[Tensor, ""]:
     """The weighted sum of -log σ(u·v) for the first `positives` of `outer` and -log σ(-n·v) for the others."""
     scores = vectors @ outer.mT
@@ -213,8 +250,14 @@ def loss(
 
 
 def descent(
-    vectors: Float[Tensor, "B S W"], outer: Float[Tensor, "B M W"], weight: Float[Tensor, "B S M"], positives: int
-) -> tuple[tuple[Float[Tensor, "B S W"], Float[Tensor, "B S"]], tuple[Float[Tensor, "B M W"], Float[Tensor, "B M"]]]:
+    vectors: Float[Tensor, "B S W"],
+    outer: Float[Tensor, "B M W"],
+    weight: Float[Tensor, "B S M"],
+    positives: int,
+) -> tuple[
+    tuple[Float[Tensor, "B S W"], Float[Tensor, "B S"]],
+    tuple[Float[Tensor, "B M W"], Float[Tensor, "B M"]],
+]:
     """The negative gradient of `loss` and a bound of its curvature, for the inner and for the outer vectors.
 
     The gradient is (1 - σ) for positives and -σ for negatives. -log σ is bounded by the parabola that touches it at ±s,
@@ -234,7 +277,13 @@ def descent(
 
 def _layout(
     batch: Word2VecBatch, config: Word2VecConfig
-) -> tuple[Int[Tensor, "B _"], Float[Tensor, "B S C"] | None, Int[Tensor, "B _"], Float[Tensor, "B S M"], int]:
+) -> tuple[
+    Int[Tensor, "B _"],
+    Float[Tensor, "B S C"] | None,
+    Int[Tensor, "B _"],
+    Float[Tensor, "B S M"],
+    int,
+]:
     """The words whose inner vectors are read, the averaging matrix of CBOW, the words that are predicted, the weight
     of each prediction, and the number of positive columns; the others are negatives.
     """
@@ -246,7 +295,11 @@ def _layout(
     else:
         bag = near / near.sum(-1, keepdim=True).clamp(min=1)
         examples = batch.near.any(-1, keepdim=True).float()
-        inputs, targets, positive = batch.around, center, torch.eye(size, device=near.device) * examples
+        inputs, targets, positive = (
+            batch.around,
+            center,
+            torch.eye(size, device=near.device) * examples,
+        )
     each = examples * (config.negative / config.shared)
     weight = torch.cat([positive, each.expand(-1, -1, batch.negative.shape[1])], -1)
     return inputs, bag, torch.cat([targets, batch.negative], 1), weight, positive.shape[-1]

@@ -8,7 +8,11 @@ from regard.core.errors import InvalidArgument
 from regard.data.example import SPLITS, Example, Split
 
 SIZES: dict[Split, int] = {"train": 20_000, "valid": 1_000, "test": 1_000}
-SHARES: dict[Split, float] = {"train": 0.8, "valid": 0.1, "test": 0.1}  # of the space that is sampled
+SHARES: dict[Split, float] = {
+    "train": 0.8,
+    "valid": 0.1,
+    "test": 0.1,
+}  # of the space that is sampled
 
 
 def uniform(task: str, split: Split, seed: int) -> Callable[[], float]:
@@ -40,4 +44,6 @@ def split_of(key: str, shares: dict[Split, float]) -> Split:
 def check_split(split: Split) -> None:
     """Refuse an unknown split."""
     if split not in SPLITS:
-        raise InvalidArgument("split", wanted=f"one of {', '.join(SPLITS)}", got=repr(split), remedy="Name one.")
+        raise InvalidArgument(
+            "split", wanted=f"one of {', '.join(SPLITS)}", got=repr(split), remedy="Name one."
+        )

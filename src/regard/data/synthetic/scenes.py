@@ -72,7 +72,9 @@ class Shape:
         corners = np.array(KINDS[self.kind]) * self.radius
         if not len(corners):
             return np.sqrt(x * x + y * y) - self.radius
-        (ax, ay), (bx, by) = (side.T[:, :, None, None] for side in (corners, np.roll(corners, -1, axis=0)))
+        (ax, ay), (bx, by) = (
+            side.T[:, :, None, None] for side in (corners, np.roll(corners, -1, axis=0))
+        )
         ex, ey = bx - ax, by - ay  # (K, 1, 1), as are the corners
         along = np.clip(((x - ax) * ex + (y - ay) * ey) / (ex * ex + ey * ey), 0, 1)  # (K, Y, X)
         away = np.sqrt(((x - ax - along * ex) ** 2 + (y - ay - along * ey) ** 2).min(0))
@@ -119,8 +121,12 @@ class Scene:
             image[window] += cover[:, :, None] * (np.array(shape.tint) - image[window])
         # Noise from a hash: the same bytes in every version of NumPy and Python.
         drawn = hashlib.shake_128(str(self.noise).encode()).digest(image.size)
-        noise = (np.frombuffer(drawn, np.uint8).astype(np.int16) * (2 * self.grain + 1) >> 8) - self.grain
-        return np.clip(np.rint(image).astype(np.int16) + noise.reshape(image.shape), 0, 255).astype(np.uint8)
+        noise = (
+            np.frombuffer(drawn, np.uint8).astype(np.int16) * (2 * self.grain + 1) >> 8
+        ) - self.grain
+        return np.clip(np.rint(image).astype(np.int16) + noise.reshape(image.shape), 0, 255).astype(
+            np.uint8
+        )
 
 
 def relation(one: Shape, other: Shape) -> str:
@@ -139,13 +145,20 @@ def draw_scene(random: Callable[[], float]) -> Scene:
     kinds = [list(KINDS)[_random_below(random, len(KINDS))] for _ in colors]
     tints = [_jitter(random, COLORS[color]) for color in colors]
     while True:
-        radii = [RADII[0] + _random_below(random, int((RADII[1] - RADII[0]) * GRID) + 1) / GRID for _ in colors]
-        centers = [(_random_center(random, radius), _random_center(random, radius)) for radius in radii]
+        radii = [
+            RADII[0] + _random_below(random, int((RADII[1] - RADII[0]) * GRID) + 1) / GRID
+            for _ in colors
+        ]
+        centers = [
+            (_random_center(random, radius), _random_center(random, radius)) for radius in radii
+        ]
         if _is_clear(centers, radii):
             break
     shapes = tuple(
         Shape(kind, color, tint, x, y, radius)
-        for kind, color, tint, radius, (x, y) in zip(kinds, colors, tints, radii, centers, strict=True)
+        for kind, color, tint, radius, (x, y) in zip(
+            kinds, colors, tints, radii, centers, strict=True
+        )
     )
     red, green, blue = (LIGHT + _random_below(random, 256 - LIGHT) for _ in range(3))
     smooth, grain = random() < 0.5, _random_below(random, GRAIN + 1)
@@ -158,7 +171,9 @@ def _random_below(random: Callable[[], float], number: int) -> int:
 
 def _jitter(random: Callable[[], float], color: Color) -> Color:
     """A color with jittered channels."""
-    red, green, blue = (min(255, max(0, part + _random_below(random, 2 * TINT + 1) - TINT)) for part in color)
+    red, green, blue = (
+        min(255, max(0, part + _random_below(random, 2 * TINT + 1) - TINT)) for part in color
+    )
     return red, green, blue
 
 
@@ -171,6 +186,8 @@ def _is_clear(centers: Sequence[tuple[float, float]], radii: Sequence[float]) ->
     for i, (x, y) in enumerate(centers):
         for j in range(i):
             across, down = abs(x - centers[j][0]), abs(y - centers[j][1])
-            if max(across, down) < radii[i] + radii[j] + GAP or (j == 0 and abs(across - down) < MARGIN):
+            if max(across, down) < radii[i] + radii[j] + GAP or (
+                j == 0 and abs(across - down) < MARGIN
+            ):
                 return False
     return True

@@ -65,7 +65,9 @@ def questions(split: Split, seed: int = 0, size: int | None = None) -> Iterator[
             if random() < 0.5:
                 asked, given, answer = ("shape", shape.color, shape.kind)
             if sum(given in (other.kind, other.color) for other in scene.shapes) == 1:
-                question = f"what color is the {given}?" if asked == "color" else f"what is {given}?"
+                question = (
+                    f"what color is the {given}?" if asked == "color" else f"what is {given}?"
+                )
                 return Example((scene, question), answer)
 
     return distinct(draw, _arrangement, split, size)

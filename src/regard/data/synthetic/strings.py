@@ -13,7 +13,9 @@ OPERATIONS: dict[str, Callable[[str], str]] = {
 }
 
 
-def strings(operation: str, split: Split, seed: int = 0, size: int | None = None) -> Iterator[Example]:
+def strings(
+    operation: str, split: Split, seed: int = 0, size: int | None = None
+) -> Iterator[Example]:
     """A string and the same string ("copy"), its reverse, or its letters in alphabetical order ("sort")."""
     random = uniform(operation, split, seed)
 

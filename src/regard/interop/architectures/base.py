@@ -65,11 +65,19 @@ class Architecture(ABC, Generic[Keys]):
     """An architecture: its config.json and weights as a model of ours, and a model of ours as these."""
 
     model_type: ClassVar[str]  # in config.json
-    classes: ClassVar[Mapping[str, str]]  # the classes of transformers that are read, and the head of each
+    classes: ClassVar[
+        Mapping[str, str]
+    ]  # the classes of transformers that are read, and the head of each
     fixed: ClassVar[Mapping[str, Any]] = {}  # keys with the only value that is supported
-    unused: ClassVar[frozenset[str]] = frozenset()  # keys without effect on the outputs of these classes
-    ignored: ClassVar[Sequence[str]] = ()  # patterns of tensors that are no weights, or those of other heads
-    base_prefix: ClassVar[str] = ""  # of all tensors but those of the head; files of the bare model leave it out
+    unused: ClassVar[frozenset[str]] = (
+        frozenset()
+    )  # keys without effect on the outputs of these classes
+    ignored: ClassVar[
+        Sequence[str]
+    ] = ()  # patterns of tensors that are no weights, or those of other heads
+    base_prefix: ClassVar[str] = (
+        ""  # of all tensors but those of the head; files of the bare model leave it out
+    )
     keys: type[Keys]
 
     @abstractmethod
@@ -102,7 +110,11 @@ class Architecture(ABC, Generic[Keys]):
 
     def decoder_start(self, keys: Keys) -> int | None:
         """The token before an output's first."""
-        return keys.bos_token_id if keys.decoder_start_token_id is None else keys.decoder_start_token_id
+        return (
+            keys.bos_token_id
+            if keys.decoder_start_token_id is None
+            else keys.decoder_start_token_id
+        )
 
     def head(self, config: Mapping[str, Any], where: Path) -> str:
         """The head of the class in config.json."""
@@ -112,7 +124,9 @@ class Architecture(ABC, Generic[Keys]):
             return next(iter(self.classes.values()))
         if not isinstance(name, str) or name not in self.classes:
             wanted, remedy = f"one of {', '.join(self.classes)}", "Other heads are not imported."
-            raise InvalidData(f"{where}: architectures", wanted=wanted, got=repr(given)[:80], remedy=remedy)
+            raise InvalidData(
+                f"{where}: architectures", wanted=wanted, got=repr(given)[:80], remedy=remedy
+            )
         return self.classes[name]
 
     def read(self, config: Mapping[str, Any], head: str, where: Path) -> Keys:
@@ -124,7 +138,10 @@ class Architecture(ABC, Generic[Keys]):
             if key in known or key in skipped or value is None:
                 continue
             if key not in fixed:
-                wanted, remedy = f"no such option: it is not known for {self.model_type}", "Use another model."
+                wanted, remedy = (
+                    f"no such option: it is not known for {self.model_type}",
+                    "Use another model.",
+                )
                 problems.append(Problem(key, wanted, repr(value)[:80], remedy))
             elif value != fixed[key]:
                 remedy = f"Models with another {key} are not imported."
@@ -155,7 +172,9 @@ class Architecture(ABC, Generic[Keys]):
 
 
 def _in_file(problem: Problem, where: Path) -> Problem:
-    return Problem(f"{where}: {problem.key.removeprefix('.')}", problem.wanted, problem.got, problem.remedy)
+    return Problem(
+        f"{where}: {problem.key.removeprefix('.')}", problem.wanted, problem.got, problem.remedy
+    )
 
 
 def tied(tensors: TensorFolder | None, head: str, others: Sequence[str], *, keys_say: bool) -> bool:

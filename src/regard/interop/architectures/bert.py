@@ -28,8 +28,12 @@ class EncoderArchitecture(Architecture[Keys]):
     """A post-norm encoder with learned positions and normalized embeddings."""
 
     words: ClassVar[str]  # the embedding
-    mlm: ClassVar[dict[str, str]]  # the head for masked tokens: dense layer, norm, bias and matrix of the output
-    head_activation: ClassVar[str] = ""  # the key of the activation of the head for masked tokens, unless it is gelu
+    mlm: ClassVar[
+        dict[str, str]
+    ]  # the head for masked tokens: dense layer, norm, bias and matrix of the output
+    head_activation: ClassVar[str] = (
+        ""  # the key of the activation of the head for masked tokens, unless it is gelu
+    )
     projection: ClassVar[str]  # the activation of the dense layer before the classifier
 
     def encoder(self, keys: Keys) -> dict[str, Any]:
@@ -37,13 +41,23 @@ class EncoderArchitecture(Architecture[Keys]):
         raise NotImplementedError
 
     def table(self, keys: Keys, head: str, tensors: TensorFolder | None) -> dict[str, Any]:
-        options = {"kind": "transformer", "positions": "learned", "norm_first": False, "norm_input": True}
+        options = {
+            "kind": "transformer",
+            "positions": "learned",
+            "norm_first": False,
+            "norm_input": True,
+        }
         table: dict[str, Any] = {"encoder": options | self.encoder(keys), "scale_embeddings": False}
         if head == "classification":
-            table |= {"pool": {"kind": "first", "projection": self.projection}, "source_vocab_size": keys.vocab_size}
+            table |= {
+                "pool": {"kind": "first", "projection": self.projection},
+                "source_vocab_size": keys.vocab_size,
+            }
             return table
         bare = self.words.removeprefix(self.base_prefix)
-        ties = tied(tensors, self.mlm["matrix"], (self.words, bare), keys_say=keys.tie_word_embeddings)
+        ties = tied(
+            tensors, self.mlm["matrix"], (self.words, bare), keys_say=keys.tie_word_embeddings
+        )
         tie = "target" if ties else "none"
         return table | {"vocab_size": keys.vocab_size, "head": "mlm", "tie_embeddings": tie}
 
@@ -51,7 +65,9 @@ class EncoderArchitecture(Architecture[Keys]):
         activation = self.encoder(keys)["activation"]
         if head == "mlm" and self.head_activation and activation != "gelu":
             remedy = "Heads for masked tokens with another activation are not imported."
-            yield Problem(self.head_activation, "'gelu'", repr(getattr(keys, self.head_activation)), remedy)
+            yield Problem(
+                self.head_activation, "'gelu'", repr(getattr(keys, self.head_activation)), remedy
+            )
 
     def head_rules(self, model: ModelConfig) -> list[Rule]:
         if model.pool is not None:
@@ -167,12 +183,19 @@ class Bert(EncoderArchitecture[BertKeys]):
             Rule("embeddings.LayerNorm.{p}", "encoder.input_layer.norm.{p}"),
             *(rule.under("encoder.layer.{i}.", "encoder.stack.layers.{i}.") for rule in block),
         ]
-        return [*(rule.under(self.base_prefix) for rule in base), *self.head_rules(model), *self.classifier(model)]
+        return [
+            *(rule.under(self.base_prefix) for rule in base),
+            *self.head_rules(model),
+            *self.classifier(model),
+        ]
 
     def classifier(self, model: ModelConfig) -> list[Rule]:
         if model.pool is None:
             return []
-        return [Rule("bert.pooler.dense.{p}", "pool.proj.{p}"), Rule("classifier.{p}", "classifier.{p}")]
+        return [
+            Rule("bert.pooler.dense.{p}", "pool.proj.{p}"),
+            Rule("classifier.{p}", "classifier.{p}"),
+        ]
 
     def export_keys(self, model: ModelConfig) -> dict[str, Any]:
         encoder = self.export_head(model)
@@ -196,7 +219,9 @@ class Bert(EncoderArchitecture[BertKeys]):
 
 @dataclass(frozen=True)
 class RobertaKeys(BertKeys):
-    pad_token_id: Annotated[int, Range(0.0, 1e6)] = doc(1, "padding, whose position comes before all others")
+    pad_token_id: Annotated[int, Range(0.0, 1e6)] = doc(
+        1, "padding, whose position comes before all others"
+    )
     vocab_size: Count = doc(50265, "rows of the embedding")
 
 
@@ -219,12 +244,19 @@ class Roberta(Bert):
 
     def export_keys(self, model: ModelConfig) -> dict[str, Any]:
         encoder, keys = self.export_head(model), super().export_keys(model)
-        return keys if encoder is None else keys | {"pad_token_id": max(0, encoder.position_offset - 1)}
+        return (
+            keys
+            if encoder is None
+            else keys | {"pad_token_id": max(0, encoder.position_offset - 1)}
+        )
 
     def classifier(self, model: ModelConfig) -> list[Rule]:
         if model.pool is None:
             return []
-        return [Rule("classifier.dense.{p}", "pool.proj.{p}"), Rule("classifier.out_proj.{p}", "classifier.{p}")]
+        return [
+            Rule("classifier.dense.{p}", "pool.proj.{p}"),
+            Rule("classifier.out_proj.{p}", "classifier.{p}"),
+        ]
 
 
 @dataclass(frozen=True)
@@ -245,7 +277,10 @@ class DistilBert(EncoderArchitecture[DistilBertKeys]):
 
     model_type = "distilbert"
     keys = DistilBertKeys
-    classes = {"DistilBertForMaskedLM": "mlm", "DistilBertForSequenceClassification": "classification"}
+    classes = {
+        "DistilBertForMaskedLM": "mlm",
+        "DistilBertForSequenceClassification": "classification",
+    }
     base_prefix = "distilbert."
     words = "distilbert.embeddings.word_embeddings.weight"
     mlm = {"dense": "vocab_transform", "norm": "vocab_layer_norm", "bias": "vocab_projector.bias",
@@ -275,7 +310,10 @@ class DistilBert(EncoderArchitecture[DistilBertKeys]):
 
     def rules(self, keys: DistilBertKeys, model: ModelConfig) -> list[Rule]:
         block = [
-            *(Rule(f"attention.{x}_lin.{{p}}", f"self_attn.{x}_proj.{{p}}") for x in ("q", "k", "v", "out")),
+            *(
+                Rule(f"attention.{x}_lin.{{p}}", f"self_attn.{x}_proj.{{p}}")
+                for x in ("q", "k", "v", "out")
+            ),
             Rule("sa_layer_norm.{p}", "norm1.{p}"),
             Rule("ffn.lin1.{p}", "ffn.up.{p}"),
             Rule("ffn.lin2.{p}", "ffn.down.{p}"),
@@ -289,7 +327,10 @@ class DistilBert(EncoderArchitecture[DistilBertKeys]):
         ]
         rules = [*(rule.under(self.base_prefix) for rule in base), *self.head_rules(model)]
         if model.pool is not None:
-            rules += [Rule("pre_classifier.{p}", "pool.proj.{p}"), Rule("classifier.{p}", "classifier.{p}")]
+            rules += [
+                Rule("pre_classifier.{p}", "pool.proj.{p}"),
+                Rule("classifier.{p}", "classifier.{p}"),
+            ]
         return rules
 
     def export_keys(self, model: ModelConfig) -> dict[str, Any]:

@@ -29,7 +29,9 @@ class Gpt2Keys(SharedKeys):
     n_embd: Count = doc(768, "dimension of the hidden states")
     n_layer: Count = doc(12, "blocks")
     n_head: Count = doc(12, "attention heads")
-    n_inner: Count | None = doc(None, "hidden dimension of the feed-forward networks; left out: 4 n_embd")
+    n_inner: Count | None = doc(
+        None, "hidden dimension of the feed-forward networks; left out: 4 n_embd"
+    )
     activation_function: Activation = doc("gelu_new", "of the feed-forward networks")
     resid_pdrop: Probability = doc(0.1, "of sublayers")
     embd_pdrop: Probability = doc(0.1, "of embeddings")
@@ -58,7 +60,10 @@ class Gpt2(Architecture[Gpt2Keys]):
 
     def table(self, keys: Gpt2Keys, head: str, tensors: TensorFolder | None) -> dict[str, Any]:
         ties = tied(
-            tensors, HEAD, (EMBEDDING, EMBEDDING.removeprefix(self.base_prefix)), keys_say=keys.tie_word_embeddings
+            tensors,
+            HEAD,
+            (EMBEDDING, EMBEDDING.removeprefix(self.base_prefix)),
+            keys_say=keys.tie_word_embeddings,
         )
         return {
             "decoder": decoder_table(keys),
@@ -98,7 +103,11 @@ def decoder_table(keys: Gpt2Keys) -> dict[str, Any]:
 def decoder_rules(*, tied: bool, cross_attention: bool) -> list[Rule]:
 
     def attention(theirs: str, ours: str, *parts: str) -> Rule:
-        return Rule(theirs, tuple(f"{ours}.{part}_proj.{{p}}" for part in parts), (Transpose(), Split(len(parts))))
+        return Rule(
+            theirs,
+            tuple(f"{ours}.{part}_proj.{{p}}" for part in parts),
+            (Transpose(), Split(len(parts))),
+        )
 
     norms = CROSS_NORMS if cross_attention else NORMS
     block = [

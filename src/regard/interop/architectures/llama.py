@@ -31,21 +31,33 @@ class LlamaKeys(SharedKeys):
     intermediate_size: Count = doc(11008, "hidden dimension of the feed-forward networks")
     num_hidden_layers: Count = doc(32, "blocks")
     num_attention_heads: Count = doc(32, "query heads")
-    num_key_value_heads: Count | None = doc(None, "heads of keys and values; left out: num_attention_heads")
-    head_dim: Count | None = doc(None, "dimension of a head; left out: hidden_size / num_attention_heads")
+    num_key_value_heads: Count | None = doc(
+        None, "heads of keys and values; left out: num_attention_heads"
+    )
+    head_dim: Count | None = doc(
+        None, "dimension of a head; left out: hidden_size / num_attention_heads"
+    )
     hidden_act: Literal["silu", "swish", "gelu", "gelu_pytorch_tanh"] = doc("silu", "of the gate")
-    hidden_activation: Literal["silu", "gelu", "gelu_pytorch_tanh"] | None = doc(None, "the same, in files of Gemma")
+    hidden_activation: Literal["silu", "gelu", "gelu_pytorch_tanh"] | None = doc(
+        None, "the same, in files of Gemma"
+    )
     rms_norm_eps: Annotated[float, Range(0.0)] = doc(1e-6, "of the norms")
-    rope_theta: Annotated[float, Range(1.0)] = doc(10_000.0, "base of the wavelengths of rotary positions")
+    rope_theta: Annotated[float, Range(1.0)] = doc(
+        10_000.0, "base of the wavelengths of rotary positions"
+    )
     rope_scaling: RopeKeys | None = doc(None, "scaling of rotary positions")
     rope_parameters: RopeKeys | None = doc(None, "rotary positions, in newer files")
     attention_bias: bool = doc(False, "biases in attention")
     mlp_bias: bool = doc(False, "biases in feed-forward networks")
     attention_dropout: Probability = doc(0.0, "of attention weights")
-    max_position_embeddings: Annotated[int, Range(1.0, 1e7)] | None = doc(None, "longest text it was made for")
+    max_position_embeddings: Annotated[int, Range(1.0, 1e7)] | None = doc(
+        None, "longest text it was made for"
+    )
     sliding_window: Count | None = doc(None, "positions that a position attends to")
     use_sliding_window: bool = doc(False, "whether there is a sliding window (Qwen)")
-    max_window_layers: Annotated[int, Range(0.0)] = doc(28, "blocks before those with a window (Qwen)")
+    max_window_layers: Annotated[int, Range(0.0)] = doc(
+        28, "blocks before those with a window (Qwen)"
+    )
     layer_types: tuple[LayerKind, ...] | None = doc(None, "whether each block has a window")
     vocab_size: Count = doc(32000, "rows of the embedding")
     tie_word_embeddings: bool = doc(False, "whether embedding and output layer share a matrix")
@@ -78,7 +90,9 @@ class GemmaKeys(LlamaKeys):
     num_attention_heads: Count = doc(16, "attention heads")
     intermediate_size: Count = doc(24576, "hidden dimension of the feed-forward networks")
     head_dim: Count | None = doc(256, "dimension of a head")
-    hidden_act: Literal["silu", "swish", "gelu", "gelu_pytorch_tanh"] = doc("gelu_pytorch_tanh", "of the gate")
+    hidden_act: Literal["silu", "swish", "gelu", "gelu_pytorch_tanh"] = doc(
+        "gelu_pytorch_tanh", "of the gate"
+    )
     vocab_size: Count = doc(256_000, "rows of the embedding")
     tie_word_embeddings: bool = doc(True, "whether embedding and output layer share a matrix")
 
@@ -96,21 +110,35 @@ class Llama(Architecture[LlamaKeys]):
     scaled: ClassVar[bool] = False  # embeddings by the square root of their dimension
     qk_norm: ClassVar[bool] = False
     qkv_bias: ClassVar[bool] = False  # biases in the projections of queries, keys and values alone
-    takes: ClassVar[frozenset[str]] = frozenset({"attention_bias", "mlp_bias"})  # keys that have an effect
+    takes: ClassVar[frozenset[str]] = frozenset(
+        {"attention_bias", "mlp_bias"}
+    )  # keys that have an effect
 
     def read(self, config: Mapping[str, Any], head: str, where: Path) -> LlamaKeys:
         for key in ("rope_scaling", "rope_parameters"):
             given = config.get(key)
             kind = given.get("rope_type", given.get("type")) if isinstance(given, dict) else None
-            if isinstance(kind, str) and kind != "default":  # one refusal instead of one for each number of the scaling
-                wanted, remedy = "'default': scaled rotary positions are not imported", "Use another model."
-                raise InvalidRecipe([Problem(f"{where}: {key}.rope_type", wanted, repr(kind)[:80], remedy)])
+            if (
+                isinstance(kind, str) and kind != "default"
+            ):  # one refusal instead of one for each number of the scaling
+                wanted, remedy = (
+                    "'default': scaled rotary positions are not imported",
+                    "Use another model.",
+                )
+                raise InvalidRecipe(
+                    [Problem(f"{where}: {key}.rope_type", wanted, repr(kind)[:80], remedy)]
+                )
         return super().read(config, head, where)
 
     def problems(self, keys: LlamaKeys, head: str) -> Iterator[Problem]:
         window = self._window(keys)
         if isinstance(window, str):
-            yield Problem("layer_types", "a sliding window in all blocks, or in none", window, "Use another model.")
+            yield Problem(
+                "layer_types",
+                "a sliding window in all blocks, or in none",
+                window,
+                "Use another model.",
+            )
         if self._activation(keys) not in ("swiglu", "geglu"):
             wanted = "'silu' or 'gelu_pytorch_tanh'"
             yield Problem("hidden_act", wanted, repr(keys.hidden_act), "Use another model.")
@@ -129,7 +157,10 @@ class Llama(Architecture[LlamaKeys]):
     def table(self, keys: LlamaKeys, head: str, tensors: TensorFolder | None) -> dict[str, Any]:
         ties = tied(tensors, HEAD, (EMBEDDING,), keys_say=keys.tie_word_embeddings)
         ropes = (keys.rope_parameters, keys.rope_scaling)
-        base = next((rope.rope_theta for rope in ropes if rope is not None and rope.rope_theta), keys.rope_theta)
+        base = next(
+            (rope.rope_theta for rope in ropes if rope is not None and rope.rope_theta),
+            keys.rope_theta,
+        )
         all_biases = keys.attention_bias and "attention_bias" in self.takes
         decoder: dict[str, Any] = {
             "kind": "transformer",
@@ -162,7 +193,10 @@ class Llama(Architecture[LlamaKeys]):
     def rules(self, keys: LlamaKeys, model: ModelConfig) -> list[Rule]:
         names = (("q", "q"), ("k", "k"), ("v", "v"), ("o", "out"))
         block = [
-            *(Rule(f"self_attn.{theirs}_proj.{{p}}", f"self_attn.{ours}_proj.{{p}}") for theirs, ours in names),
+            *(
+                Rule(f"self_attn.{theirs}_proj.{{p}}", f"self_attn.{ours}_proj.{{p}}")
+                for theirs, ours in names
+            ),
             *(Rule(f"self_attn.{x}_norm.weight", f"self_attn.{x}_norm.weight") for x in ("q", "k")),
             *(Rule(f"mlp.{x}_proj.{{p}}", f"ffn.{x}.{{p}}") for x in ("gate", "up", "down")),
             Rule("input_layernorm.weight", "norm1.weight"),
@@ -200,7 +234,11 @@ class Llama(Architecture[LlamaKeys]):
             "vocab_size": model.options.vocab_size,
             "tie_word_embeddings": model.options.tie_embeddings != "none",
         }
-        return {key: value for key, value in keys.items() if not key.endswith("_bias") or key in self.takes}
+        return {
+            key: value
+            for key, value in keys.items()
+            if not key.endswith("_bias") or key in self.takes
+        }
 
 
 class Mistral(Llama):
@@ -216,7 +254,11 @@ class Mistral(Llama):
 
     def export_keys(self, model: ModelConfig) -> dict[str, Any]:
         decoder, keys = transformer(model.decoder), super().export_keys(model)
-        return keys | {"sliding_window": decoder.sliding_window} if decoder is not None and keys else {}
+        return (
+            keys | {"sliding_window": decoder.sliding_window}
+            if decoder is not None and keys
+            else {}
+        )
 
 
 class Qwen2(Llama):
@@ -273,4 +315,6 @@ class Gemma(Llama):
 
     def _activation(self, keys: LlamaKeys) -> str:
         activation = super()._activation(keys)
-        return "geglu" if activation == "gelu" else activation  # old files say gelu and mean its tanh form
+        return (
+            "geglu" if activation == "gelu" else activation
+        )  # old files say gelu and mean its tanh form

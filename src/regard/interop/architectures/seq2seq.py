@@ -45,9 +45,13 @@ class Seq2SeqKeys(SharedKeys):
     scale_embedding: bool = doc(False, "multiply embeddings by the square root of their dimension")
     max_position_embeddings: Annotated[int, Range(1.0, 1e7)] = doc(1024, "positions")
     vocab_size: Count = doc(50265, "rows of the embedding")
-    decoder_vocab_size: Count | None = doc(None, "rows of the decoder's embedding, where it is another one")
+    decoder_vocab_size: Count | None = doc(
+        None, "rows of the decoder's embedding, where it is another one"
+    )
     share_encoder_decoder_embeddings: bool = doc(True, "one embedding for encoder and decoder")
-    force_bos_token_to_be_generated: bool = doc(False, "forced_bos_token_id = bos_token_id, in old files")
+    force_bos_token_to_be_generated: bool = doc(
+        False, "forced_bos_token_id = bos_token_id, in old files"
+    )
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,11 @@ class Seq2SeqArchitecture(Architecture[Seq2SeqKeys]):
             **self.options,
         }
         if self.learned:
-            both |= {"positions": "learned", "max_positions": keys.max_position_embeddings, "position_offset": 2}
+            both |= {
+                "positions": "learned",
+                "max_positions": keys.max_position_embeddings,
+                "position_offset": 2,
+            }
         table = {
             side: {
                 "layers": getattr(keys, f"{side}_layers"),
@@ -102,12 +110,21 @@ class Seq2SeqArchitecture(Architecture[Seq2SeqKeys]):
         }
 
     def rules(self, keys: Seq2SeqKeys, model: ModelConfig) -> list[Rule]:
-        rules = [Rule("final_logits_bias", "decoder.project.bias", (Unsqueeze(),)), *self._embeddings(model, keys)]
+        rules = [
+            Rule("final_logits_bias", "decoder.project.bias", (Unsqueeze(),)),
+            *self._embeddings(model, keys),
+        ]
         for side in ("encoder", "decoder"):
             ours, theirs = f"{side}.stack.layers.{{i}}.", f"model.{side}.layers.{{i}}."
-            block = [*_attention("self_attn", "self_attn"), Rule("self_attn_layer_norm.{p}", "norm1.{p}")]
+            block = [
+                *_attention("self_attn", "self_attn"),
+                Rule("self_attn_layer_norm.{p}", "norm1.{p}"),
+            ]
             if side == "decoder":
-                block += [*_attention("encoder_attn", "cross_attn"), Rule("encoder_attn_layer_norm.{p}", "norm2.{p}")]
+                block += [
+                    *_attention("encoder_attn", "cross_attn"),
+                    Rule("encoder_attn_layer_norm.{p}", "norm2.{p}"),
+                ]
             block += [
                 Rule("fc1.{p}", "ffn.up.{p}"),
                 Rule("fc2.{p}", "ffn.down.{p}"),
@@ -131,7 +148,9 @@ class Seq2SeqArchitecture(Architecture[Seq2SeqKeys]):
             return separate
         shared = keys.share_encoder_decoder_embeddings or not self.separates
         head = Rule(HEAD, "decoder.project.weight")
-        return [Rule(SHARED, (encoder, decoder), (Copies(),)), head] if shared else [*separate, head]
+        return (
+            [Rule(SHARED, (encoder, decoder), (Copies(),)), head] if shared else [*separate, head]
+        )
 
     def copies(self, keys: Seq2SeqKeys, model: ModelConfig) -> dict[str, tuple[str, ...]]:
         tie = model.options.tie_embeddings
@@ -155,7 +174,9 @@ class Seq2SeqArchitecture(Architecture[Seq2SeqKeys]):
             "attention_dropout": decoder.attention_dropout,
             "activation_dropout": decoder.ffn_dropout,
             "scale_embedding": model.options.scale_embeddings,
-            "max_position_embeddings": decoder.max_positions if decoder.positions == "learned" else 1024,
+            "max_position_embeddings": decoder.max_positions
+            if decoder.positions == "learned"
+            else 1024,
             "tie_word_embeddings": tie != "none",
             "is_encoder_decoder": True,
         }
@@ -166,12 +187,17 @@ class Seq2SeqArchitecture(Architecture[Seq2SeqKeys]):
         keys["vocab_size"] = source
         if self.separates:
             shared = tie == "all"
-            keys |= {"share_encoder_decoder_embeddings": shared, "decoder_vocab_size": model.options.vocab_size}
+            keys |= {
+                "share_encoder_decoder_embeddings": shared,
+                "decoder_vocab_size": model.options.vocab_size,
+            }
         return keys
 
 
 def _attention(theirs: str, ours: str) -> list[Rule]:
-    return [Rule(f"{theirs}.{x}_proj.{{p}}", f"{ours}.{x}_proj.{{p}}") for x in ("q", "k", "v", "out")]
+    return [
+        Rule(f"{theirs}.{x}_proj.{{p}}", f"{ours}.{x}_proj.{{p}}") for x in ("q", "k", "v", "out")
+    ]
 
 
 class Marian(Seq2SeqArchitecture):
@@ -204,7 +230,9 @@ class Pegasus(Seq2SeqArchitecture):
 
     def computed(self, keys: Seq2SeqKeys) -> dict[str, Tensor]:
         table: Tensor = Sinusoidal(keys.d_model)(torch.arange(keys.max_position_embeddings))
-        return {f"model.{side}.embed_positions.weight": table.clone() for side in ("encoder", "decoder")}
+        return {
+            f"model.{side}.embed_positions.weight": table.clone() for side in ("encoder", "decoder")
+        }
 
 
 class Bart(Seq2SeqArchitecture):

@@ -9,7 +9,11 @@ from regard.interop.rules import Copies, Rule, Transpose
 from regard.interop.tensors import TensorFolder
 from regard.model.model_config import ModelConfig
 
-SHARED, ENCODER, DECODER = "shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
+SHARED, ENCODER, DECODER = (
+    "shared.weight",
+    "encoder.embed_tokens.weight",
+    "decoder.embed_tokens.weight",
+)
 HEAD = "lm_head.weight"
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gated-gelu": "geglu", "gated-silu": "swiglu"}
 
@@ -22,12 +26,18 @@ class T5Keys(SharedKeys):
     num_layers: Count = doc(6, "blocks of the encoder")
     num_decoder_layers: Count | None = doc(None, "blocks of the decoder; left out: num_layers")
     num_heads: Count = doc(8, "attention heads")
-    relative_attention_num_buckets: Annotated[int, Range(4.0, 1e6)] = doc(32, "distances that are told apart")
+    relative_attention_num_buckets: Annotated[int, Range(4.0, 1e6)] = doc(
+        32, "distances that are told apart"
+    )
     relative_attention_max_distance: Count = doc(128, "distance beyond which none are told apart")
     dropout_rate: Probability = doc(0.1, "of embeddings, sublayers and attention weights")
     layer_norm_epsilon: Annotated[float, Range(0.0)] = doc(1e-6, "of the norms")
-    feed_forward_proj: Literal["relu", "gelu", "gated-gelu", "gated-silu"] = doc("relu", "feed-forward networks")
-    scale_decoder_outputs: bool | None = doc(None, "whether logits are scaled; left out: tie_word_embeddings")
+    feed_forward_proj: Literal["relu", "gelu", "gated-gelu", "gated-silu"] = doc(
+        "relu", "feed-forward networks"
+    )
+    scale_decoder_outputs: bool | None = doc(
+        None, "whether logits are scaled; left out: tie_word_embeddings"
+    )
     vocab_size: Count = doc(32128, "rows of the embedding")
     pad_token_id: int | None = doc(0, "padding")
     eos_token_id: int | tuple[int, ...] | None = doc(1, "the end of a text")
@@ -45,11 +55,20 @@ class T5(Architecture[T5Keys]):
     fixed = {"is_decoder": False}
 
     def decoder_start(self, keys: T5Keys) -> int | None:
-        return keys.pad_token_id if keys.decoder_start_token_id is None else keys.decoder_start_token_id
+        return (
+            keys.pad_token_id
+            if keys.decoder_start_token_id is None
+            else keys.decoder_start_token_id
+        )
 
     def table(self, keys: T5Keys, head: str, tensors: TensorFolder | None) -> dict[str, Any]:
         # In files, newer versions of transformers tie the output layer unless it is there.
-        ties = tied(tensors, HEAD, (SHARED, DECODER, ENCODER), keys_say=keys.tie_word_embeddings or tensors is not None)
+        ties = tied(
+            tensors,
+            HEAD,
+            (SHARED, DECODER, ENCODER),
+            keys_say=keys.tie_word_embeddings or tensors is not None,
+        )
         both = {
             "kind": "transformer",
             "dim": keys.d_model,
@@ -69,7 +88,11 @@ class T5(Architecture[T5Keys]):
             "relative_buckets": keys.relative_attention_num_buckets,
             "relative_max_distance": keys.relative_attention_max_distance,
         }
-        scaled = keys.tie_word_embeddings if keys.scale_decoder_outputs is None else keys.scale_decoder_outputs
+        scaled = (
+            keys.tie_word_embeddings
+            if keys.scale_decoder_outputs is None
+            else keys.scale_decoder_outputs
+        )
         return {
             "encoder": both | {"layers": keys.num_layers},
             "decoder": both | {"layers": keys.num_decoder_layers or keys.num_layers},
@@ -91,14 +114,27 @@ class T5(Architecture[T5Keys]):
             block = []
             for number, (theirs, attention) in enumerate(sublayers):
                 names = (("q", "q"), ("k", "k"), ("v", "v"), ("o", "out"))
-                block += [Rule(f"{number}.{theirs}.{x}.weight", f"{attention}.{y}_proj.weight") for x, y in names]
+                block += [
+                    Rule(f"{number}.{theirs}.{x}.weight", f"{attention}.{y}_proj.weight")
+                    for x, y in names
+                ]
                 block.append(Rule(f"{number}.layer_norm.weight", f"norm{number + 1}.weight"))
             last = len(sublayers)
             gated = keys.feed_forward_proj.startswith("gated")
-            inner = {"wi_0": "gate", "wi_1": "up", "wo": "down"} if gated else {"wi": "up", "wo": "down"}
-            block += [Rule(f"{last}.DenseReluDense.{x}.weight", f"ffn.{y}.weight") for x, y in inner.items()]
+            inner = (
+                {"wi_0": "gate", "wi_1": "up", "wo": "down"}
+                if gated
+                else {"wi": "up", "wo": "down"}
+            )
+            block += [
+                Rule(f"{last}.DenseReluDense.{x}.weight", f"ffn.{y}.weight")
+                for x, y in inner.items()
+            ]
             block.append(Rule(f"{last}.layer_norm.weight", f"norm{last + 1}.weight"))
-            rules += [rule.under(f"{side}.block.{{i}}.layer.", f"{side}.stack.layers.{{i}}.") for rule in block]
+            rules += [
+                rule.under(f"{side}.block.{{i}}.layer.", f"{side}.stack.layers.{{i}}.")
+                for rule in block
+            ]
             bias = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
             rules += [
                 Rule(bias, f"{side}.input_layer.relative_bias.table", (Transpose(),)),
@@ -107,7 +143,9 @@ class T5(Architecture[T5Keys]):
         return rules
 
     def copies(self, keys: T5Keys, model: ModelConfig) -> dict[str, tuple[str, ...]]:
-        return {SHARED: (ENCODER, DECODER, *(() if model.options.tie_embeddings == "none" else (HEAD,)))}
+        return {
+            SHARED: (ENCODER, DECODER, *(() if model.options.tie_embeddings == "none" else (HEAD,)))
+        }
 
     def export_keys(self, model: ModelConfig) -> dict[str, Any]:
         encoder = transformer(model.encoders[0] if len(model.encoders) == 1 else None)

@@ -16,4 +16,6 @@ _ALL: tuple[Architecture[Any], ...] = (
     Roberta(), DistilBert(), Vit(), Deit(), VisionEncoderDecoder(),
 )  # fmt: skip
 # By the model_type of config.json.
-ARCHITECTURES: dict[str, Architecture[Any]] = {architecture.model_type: architecture for architecture in _ALL}
+ARCHITECTURES: dict[str, Architecture[Any]] = {
+    architecture.model_type: architecture for architecture in _ALL
+}

@@ -39,7 +39,10 @@ class VisionEncoderDecoder(Architecture[VisionEncoderDecoderKeys]):
     model_type = "vision-encoder-decoder"
     keys = VisionEncoderDecoderKeys
     classes = {"VisionEncoderDecoderModel": "generation"}
-    ignored = (r"encoder\.pooler\..*", r"decoder\.transformer\.h\.\d+\.(attn|crossattention)\.(bias|masked_bias)")
+    ignored = (
+        r"encoder\.pooler\..*",
+        r"decoder\.transformer\.h\.\d+\.(attn|crossattention)\.(bias|masked_bias)",
+    )
 
     def read(self, config: Mapping[str, Any], head: str, where: Path) -> VisionEncoderDecoderKeys:
         parts: dict[str, Any] = {}
@@ -47,15 +50,25 @@ class VisionEncoderDecoder(Architecture[VisionEncoderDecoderKeys]):
             part = config.get(name)
             if not isinstance(part, dict) or part.get("model_type") != architecture.model_type:
                 got = part.get("model_type") if isinstance(part, dict) else part
-                wanted, remedy = repr(architecture.model_type), "Other encoders and decoders are not imported."
-                raise InvalidData(f"{where}: {name}.model_type", wanted=wanted, got=repr(got)[:80], remedy=remedy)
+                wanted, remedy = (
+                    repr(architecture.model_type),
+                    "Other encoders and decoders are not imported.",
+                )
+                raise InvalidData(
+                    f"{where}: {name}.model_type", wanted=wanted, got=repr(got)[:80], remedy=remedy
+                )
             parts[name] = architecture.read(part, head, Path(f"{where}: {name}"))
-        outer = super().read({key: value for key, value in config.items() if key not in parts}, head, where)
+        outer = super().read(
+            {key: value for key, value in config.items() if key not in parts}, head, where
+        )
         keys = VisionEncoderDecoderKeys(outer.pad_token_id, outer.bos_token_id, outer.eos_token_id,
                                         outer.decoder_start_token_id, **parts)  # fmt: skip
         if problems := list(self.part_problems(keys)):
             raise InvalidRecipe(
-                [Problem(f"{where}: {each.key}", each.wanted, each.got, each.remedy) for each in problems]
+                [
+                    Problem(f"{where}: {each.key}", each.wanted, each.got, each.remedy)
+                    for each in problems
+                ]
             )
         return keys
 
@@ -67,13 +80,18 @@ class VisionEncoderDecoder(Architecture[VisionEncoderDecoderKeys]):
 
     def computed(self, keys: VisionEncoderDecoderKeys) -> dict[str, Tensor]:
         dim = keys.encoder.hidden_size  # of a pooler that is not used
-        return {"encoder.pooler.dense.weight": torch.zeros(dim, dim), "encoder.pooler.dense.bias": torch.zeros(dim)}
+        return {
+            "encoder.pooler.dense.weight": torch.zeros(dim, dim),
+            "encoder.pooler.dense.bias": torch.zeros(dim),
+        }
 
     def decoder_start(self, keys: VisionEncoderDecoderKeys) -> int | None:
         given = keys.decoder_start_token_id, keys.bos_token_id, keys.decoder.bos_token_id
         return next((token for token in given if token is not None), None)
 
-    def table(self, keys: VisionEncoderDecoderKeys, head: str, tensors: TensorFolder | None) -> dict[str, Any]:
+    def table(
+        self, keys: VisionEncoderDecoderKeys, head: str, tensors: TensorFolder | None
+    ) -> dict[str, Any]:
         ties = tied(tensors, HEAD, (EMBEDDING,), keys_say=keys.decoder.tie_word_embeddings)
         return {
             "encoder": vit.Vit().encoder(keys.encoder),
@@ -85,11 +103,15 @@ class VisionEncoderDecoder(Architecture[VisionEncoderDecoderKeys]):
         }
 
     def rules(self, keys: VisionEncoderDecoderKeys, model: ModelConfig) -> list[Rule]:
-        decoder = gpt2.decoder_rules(tied=model.options.tie_embeddings != "none", cross_attention=True)
+        decoder = gpt2.decoder_rules(
+            tied=model.options.tie_embeddings != "none", cross_attention=True
+        )
         encoder = [rule.under("encoder.") for rule in vit.encoder_rules()]
         return [*encoder, *(rule.under("decoder.") for rule in decoder)]
 
-    def copies(self, keys: VisionEncoderDecoderKeys, model: ModelConfig) -> dict[str, tuple[str, ...]]:
+    def copies(
+        self, keys: VisionEncoderDecoderKeys, model: ModelConfig
+    ) -> dict[str, tuple[str, ...]]:
         return {EMBEDDING: () if model.options.tie_embeddings == "none" else (HEAD,)}
 
     def export_keys(self, model: ModelConfig) -> dict[str, Any]:

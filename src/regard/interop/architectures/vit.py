@@ -40,7 +40,9 @@ class Vit(Architecture[VitKeys]):
     prefix: ClassVar[str] = "vit."
     tokens: ClassVar[int] = 1  # before the patches
     ignored = (r"(vit|deit)\.pooler\..*",)
-    unused = frozenset({"encoder_stride", "pooler_output_size", "pooler_act", "tie_word_embeddings"})
+    unused = frozenset(
+        {"encoder_stride", "pooler_output_size", "pooler_act", "tie_word_embeddings"}
+    )
     fixed = {"qkv_bias": True, "num_channels": 3, "add_cross_attention": False, "is_decoder": False,
              "chunk_size_feed_forward": 0}  # fmt: skip
 
@@ -64,11 +66,18 @@ class Vit(Architecture[VitKeys]):
         return {"kind": "vit", "patch_size": keys.patch_size, "transformer": blocks}
 
     def rules(self, keys: VitKeys, model: ModelConfig) -> list[Rule]:
-        return [*(rule.under(self.prefix) for rule in encoder_rules()), Rule("classifier.{p}", "classifier.{p}")]
+        return [
+            *(rule.under(self.prefix) for rule in encoder_rules()),
+            Rule("classifier.{p}", "classifier.{p}"),
+        ]
 
     def export_keys(self, model: ModelConfig) -> dict[str, Any]:
         encoder = model.encoders[0].config if len(model.encoders) == 1 else None
-        return export_encoder_keys(encoder) if isinstance(encoder, VitConfig) and model.pool is not None else {}
+        return (
+            export_encoder_keys(encoder)
+            if isinstance(encoder, VitConfig) and model.pool is not None
+            else {}
+        )
 
 
 class Deit(Vit):
@@ -82,7 +91,9 @@ class Deit(Vit):
     prefix, tokens = "deit.", 2
 
     def table(self, keys: VitKeys, head: str, tensors: TensorFolder | None) -> dict[str, Any]:
-        pool = {"kind": "first"} | ({"distillation_head": True} if head == "distilled classification" else {})
+        pool = {"kind": "first"} | (
+            {"distillation_head": True} if head == "distilled classification" else {}
+        )
         return {"encoder": self.encoder(keys), "pool": pool}
 
     def encoder(self, keys: VitKeys) -> dict[str, Any]:
@@ -108,8 +119,14 @@ def encoder_rules() -> list[Rule]:
     ]  # fmt: skip
     return [
         Rule("embeddings.cls_token", "encoder.cls_token.embedding", (Unsqueeze(2),)),
-        Rule("embeddings.distillation_token", "encoder.distillation_token.embedding", (Unsqueeze(2),)),
-        Rule("embeddings.position_embeddings", "encoder.input_layer.position_encoding.positions.table", (Unsqueeze(),)),
+        Rule(
+            "embeddings.distillation_token", "encoder.distillation_token.embedding", (Unsqueeze(2),)
+        ),
+        Rule(
+            "embeddings.position_embeddings",
+            "encoder.input_layer.position_encoding.positions.table",
+            (Unsqueeze(),),
+        ),
         Rule("embeddings.patch_embeddings.projection.{p}", "encoder.patch_embed.proj.{p}"),
         Rule("layernorm.{p}", "encoder.stack.norm.{p}"),
         *(rule.under("encoder.layer.{i}.", "encoder.stack.layers.{i}.") for rule in block),

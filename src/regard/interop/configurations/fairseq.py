@@ -4,7 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from regard.core.errors import InvalidArgument
-from regard.interop.configurations.options import Options, adam, by_option, clipping, vocabulary_size
+from regard.interop.configurations.options import (
+    Options,
+    adam,
+    by_option,
+    clipping,
+    vocabulary_size,
+)
 
 LARGE = {"embed_dim": 1024, "ffn_embed_dim": 4096, "attention_heads": 16, "dropout": 0.3}
 SMALL = {"embed_dim": 512, "ffn_embed_dim": 1024, "attention_heads": 4}
@@ -28,7 +34,13 @@ PRESETS: dict[str, dict[str, Any]] = {  # the architectures of fairseq, as far a
     "lstm_wiseman_iwslt_de_en": {"embed_dim": 256},
     "lstm_luong_wmt_en_de": {"embed_dim": 1000, "layers": 4},
 }  # fmt: skip
-ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_fast": "gelu_tanh", "gelu_accurate": "gelu_tanh", "swish": "silu"}
+ACTIVATIONS = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_fast": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
+    "swish": "silu",
+}
 METRICS = {"loss": "loss", "ppl": "perplexity", "bleu": "bleu", "nll_loss": "loss"}
 REASONS = by_option({
     "Regard reads texts and trains tokenizers itself: no files of fairseq-preprocess":
@@ -89,7 +101,9 @@ def converted(tables: Mapping[str, Any]) -> Options:
     task = options.text("task", "translation") or "translation"
     if task not in ("translation", "language_modeling"):
         wanted = "translation or language_modeling"
-        raise InvalidArgument("task", wanted=wanted, got=task, remedy="Regard's recipes list the others that it has.")
+        raise InvalidArgument(
+            "task", wanted=wanted, got=task, remedy="Regard's recipes list the others that it has."
+        )
     _data(options, language_model=task == "language_modeling")
     _model(options, language_model=task == "language_modeling")
     _training(options)
@@ -102,9 +116,14 @@ def _data(options: Options, *, language_model: bool) -> None:
     for ours, name in (("train", "trainpref"), ("valid", "validpref"), ("test", "testpref")):
         prefix = options.text(name)
         if prefix is None and (ours != "test"):
-            options.note(name, f"no fairseq-preprocess in the file: enter the text files in data.{ours}")
+            options.note(
+                name, f"no fairseq-preprocess in the file: enter the text files in data.{ours}"
+            )
         if prefix is not None or ours != "test":
-            files = [f"{prefix or ours}.{each or side}" for each, side in zip(languages, ("src", "tgt"), strict=True)]
+            files = [
+                f"{prefix or ours}.{each or side}"
+                for each, side in zip(languages, ("src", "tgt"), strict=True)
+            ]
             options.put(f"data.{ours}", (prefix or f"{ours}.txt") if language_model else files)
     joined = options.flag("joined_dictionary") or options.flag("share_all_embeddings")
     options.put("data.shared_vocab", joined or language_model)
@@ -115,7 +134,8 @@ def _data(options: Options, *, language_model: bool) -> None:
         options.put(f"data.{ours}.tokenizer", "words")
         vocabulary_size(options, f"nwords{side}", f"data.{ours}.vocab_size", size)
     options.note(
-        "tokenizer", 'the files of fairseq are cut into subwords already: words here; tokenizer = "bpe" for raw text'
+        "tokenizer",
+        'the files of fairseq are cut into subwords already: words here; tokenizer = "bpe" for raw text',
     )
     if language_model:
         length = options.whole("tokens_per_sample", 1024)
@@ -133,20 +153,31 @@ def _model(options: Options, *, language_model: bool) -> None:
     if arch not in PRESETS:
         wanted = f"one of {', '.join(PRESETS)}"
         raise InvalidArgument(
-            "arch", wanted=wanted, got=arch, remedy="Give the nearest, and change the recipe's model."
+            "arch",
+            wanted=wanted,
+            got=arch,
+            remedy="Give the nearest, and change the recipe's model.",
         )
     preset = PRESETS[arch]
     make = _recurrent if arch.startswith("lstm") else _transformer
     for part in ("decoder",) if language_model else ("encoder", "decoder"):
         make(options, part, preset)
-    everything, output = options.flag("share_all_embeddings"), options.flag("share_decoder_input_output_embed")
+    everything, output = (
+        options.flag("share_all_embeddings"),
+        options.flag("share_decoder_input_output_embed"),
+    )
     options.put("model.tie_embeddings", "all" if everything else "target" if output else "none")
-    options.put("model.scale_embeddings", not options.flag("no_scale_embedding") and not arch.startswith("lstm"))
+    options.put(
+        "model.scale_embeddings",
+        not options.flag("no_scale_embedding") and not arch.startswith("lstm"),
+    )
     options.put("model.output_bias", False)
 
 
 def _transformer(options: Options, part: str, preset: Mapping[str, Any]) -> None:
-    other = "encoder" if part == "decoder" else part  # the decoder takes the encoder's dimensions unless it has its own
+    other = (
+        "encoder" if part == "decoder" else part
+    )  # the decoder takes the encoder's dimensions unless it has its own
     base = {"embed_dim": 512, "ffn_embed_dim": 2048, "layers": 6, "attention_heads": 8, **preset}
     dims = {
         name: options.whole(f"{part}_{name}", options.whole(f"{other}_{name}", base[name]))
@@ -156,8 +187,16 @@ def _transformer(options: Options, part: str, preset: Mapping[str, Any]) -> None
     if activation not in ACTIVATIONS:
         options.note("activation_fn", f"no {activation}: relu is used")
     learned = options.flag(f"{part}_learned_pos")
-    positions = "none" if options.flag("no_token_positional_embeddings") else "learned" if learned else "sinusoidal"
-    inner = options.number("activation_dropout", options.number("relu_dropout", preset.get("activation_dropout", 0.0)))
+    positions = (
+        "none"
+        if options.flag("no_token_positional_embeddings")
+        else "learned"
+        if learned
+        else "sinusoidal"
+    )
+    inner = options.number(
+        "activation_dropout", options.number("relu_dropout", preset.get("activation_dropout", 0.0))
+    )
     values = {
         "kind": "transformer", "dim": dims["embed_dim"], "ffn_dim": dims["ffn_embed_dim"],
         "layers": options.whole(f"{part}_layers", base["layers"]),
@@ -170,7 +209,9 @@ def _transformer(options: Options, part: str, preset: Mapping[str, Any]) -> None
         "positions": positions, "activation_checkpointing": options.flag("checkpoint_activations"),
     }  # fmt: skip
     if learned:
-        values["max_positions"] = options.whole(f"max_{'source' if part == 'encoder' else 'target'}_positions", 1024)
+        values["max_positions"] = options.whole(
+            f"max_{'source' if part == 'encoder' else 'target'}_positions", 1024
+        )
     for name, value in values.items():
         options.put(f"model.{part}.{name}", value)
 
@@ -179,15 +220,26 @@ def _recurrent(options: Options, part: str, preset: Mapping[str, Any]) -> None:
     embedding = options.whole(f"{part}_embed_dim", preset.get("embed_dim", 512))
     size = options.whole(f"{part}_hidden_size", embedding)
     both = part == "encoder" and options.flag("encoder_bidirectional")
-    dim = 2 * size if both else size  # fairseq gives each direction the whole size, Regard half of it
+    dim = (
+        2 * size if both else size
+    )  # fairseq gives each direction the whole size, Regard half of it
     if embedding != dim:
         options.note(f"{part}_embed_dim", f"embeddings have the dimension of the states, {dim}")
     dropout = options.number("dropout", 0.1)
     for end in ("in", "out"):
         if options.number(f"{part}_dropout_{end}", dropout) != dropout:
-            options.note(f"{part}_dropout_{end}", "dropout holds for inputs, between layers and for the output")
+            options.note(
+                f"{part}_dropout_{end}",
+                "dropout holds for inputs, between layers and for the output",
+            )
     layers = options.whole(f"{part}_layers", preset.get("layers", 1))
-    values: dict[str, Any] = {"kind": "rnn", "cell": "lstm", "dim": dim, "layers": layers, "dropout": dropout}
+    values: dict[str, Any] = {
+        "kind": "rnn",
+        "cell": "lstm",
+        "dim": dim,
+        "layers": layers,
+        "dropout": dropout,
+    }
     if part == "encoder":
         values["bidirectional"] = both
     elif options.flag("decoder_attention", True):
@@ -208,7 +260,10 @@ def _training(options: Options) -> None:
     if interval:
         options.put("train.validate_every", interval)
     else:
-        options.note("validate_interval_updates", "not given, which means once an epoch there; here every 500 updates")
+        options.note(
+            "validate_interval_updates",
+            "not given, which means once an epoch there; here every 500 updates",
+        )
     if options.whole("patience", -1) > 0:
         options.put("train.patience", options.whole("patience"))
     kept = max(options.whole("keep_last_epochs", -1), options.whole("keep_best_checkpoints", -1))
@@ -222,7 +277,9 @@ def _training(options: Options) -> None:
     if criterion not in ("cross_entropy", "label_smoothed_cross_entropy"):
         options.note("criterion", f"no {criterion}: cross-entropy is used")
     smoothing = options.number("label_smoothing", 0.0)
-    options.put("train.label_smoothing", smoothing if criterion.startswith("label_smoothed") else 0.0)
+    options.put(
+        "train.label_smoothing", smoothing if criterion.startswith("label_smoothed") else 0.0
+    )
     options.put("train.seed", options.whole("seed", 1))
     clipping(options, options.number("clip_norm", 0.0))
     if any(options.flag(name) for name in ("fp16", "bf16", "amp", "memory_efficient_bf16")):
@@ -255,7 +312,10 @@ def _schedule(options: Options) -> None:
         options.note("lr_scheduler", f"no {schedule}: the learning rate is constant")
     options.put("train.learning_rate", rates[0])
     options.put("train.lr_schedule", ours.get(schedule, "constant"))
-    options.put("train.warmup_steps", options.whole("warmup_updates", 4000 if schedule == "inverse_sqrt" else 0))
+    options.put(
+        "train.warmup_steps",
+        options.whole("warmup_updates", 4000 if schedule == "inverse_sqrt" else 0),
+    )
     if schedule == "cosine":
         options.put("train.min_learning_rate", options.number("min_lr"))
     if schedule == "polynomial_decay":
@@ -276,13 +336,22 @@ def _decoding(options: Options) -> None:
     options.put("decode.num_hypotheses", options.whole("nbest", 1))
     if share := options.number("max_len_a"):
         most = options.whole("max_len_b", 200)
-        options.note("max_len_a", f"no limit of {share:g} · length + {most}: decode.max_length holds, 200 tokens")
+        options.note(
+            "max_len_a",
+            f"no limit of {share:g} · length + {most}: decode.max_length holds, 200 tokens",
+        )
     else:
         options.put("decode.max_length", options.whole("max_len_b", 200))
     options.put("decode.min_length", options.whole("min_len", 1))
-    options.put("decode.length_penalty", 0.0 if options.flag("unnormalized") else options.number("lenpen", 1.0))
+    options.put(
+        "decode.length_penalty",
+        0.0 if options.flag("unnormalized") else options.number("lenpen", 1.0),
+    )
     options.put("decode.no_repeat_ngram_size", options.whole("no_repeat_ngram_size"))
-    groups, strength = options.whole("diverse_beam_groups", -1), options.number("diverse_beam_strength", 0.5)
+    groups, strength = (
+        options.whole("diverse_beam_groups", -1),
+        options.number("diverse_beam_strength", 0.5),
+    )
     if groups > 0:
         options.put("decode.beam_groups", groups)
         options.put("decode.diversity_penalty", strength)

@@ -23,23 +23,38 @@ def options_of_script(text: str, path: str) -> dict[str, Any]:
     variables: dict[str, str] = {}
     for line in text.replace("\\\n", " ").splitlines():
         try:
-            words = [Template(word).safe_substitute(variables) for word in shlex.split(line, comments=True)]
+            words = [
+                Template(word).safe_substitute(variables)
+                for word in shlex.split(line, comments=True)
+            ]
         except ValueError as error:
             raise InvalidArgument(
-                path, wanted="a shell script", got=f"{line.strip()[:60]!r}: {error}", remedy="Mend it."
+                path,
+                wanted="a shell script",
+                got=f"{line.strip()[:60]!r}: {error}",
+                remedy="Mend it.",
             ) from None
         while words and (match := ASSIGNMENT.fullmatch(words[0])):
             variables[match[1]] = match[2]
             words = words[1:]
         for i, word in enumerate(words):
             command = word.rpartition("/")[2]
-            if command in ("fairseq-train", "fairseq-preprocess", "fairseq-generate", "fairseq-interactive"):
+            if command in (
+                "fairseq-train",
+                "fairseq-preprocess",
+                "fairseq-generate",
+                "fairseq-interactive",
+            ):
                 found[command] = arguments(words[i + 1 :])
                 break
     if "fairseq-train" not in found:
         remedy = "Or give a .yaml file of fairseq-hydra-train."
-        raise InvalidArgument(path, wanted="a script with a command fairseq-train", got="none", remedy=remedy)
-    prepared = {key: value for key, value in found.get("fairseq-preprocess", {}).items() if key != "workers"}
+        raise InvalidArgument(
+            path, wanted="a script with a command fairseq-train", got="none", remedy=remedy
+        )
+    prepared = {
+        key: value for key, value in found.get("fairseq-preprocess", {}).items() if key != "workers"
+    }
     generate = found.get("fairseq-generate", found.get("fairseq-interactive", {}))
     decoding = {key: value for key, value in generate.items() if key in GENERATION}
     return decoding | prepared | found["fairseq-train"]
@@ -61,7 +76,11 @@ def arguments(words: Sequence[str]) -> dict[str, Any]:
             found["data"] = word
         else:
             before = found[name]
-            found[name] = word if before is True else [*(before if isinstance(before, list) else [before]), word]
+            found[name] = (
+                word
+                if before is True
+                else [*(before if isinstance(before, list) else [before]), word]
+            )
             name = name if name in LISTS else None
     return found
 

@@ -3,7 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
-from regard.interop.configurations.options import Options, adam, by_option, clipping, peak_of_warmup, vocabulary_size
+from regard.interop.configurations.options import (
+    Options,
+    adam,
+    by_option,
+    clipping,
+    peak_of_warmup,
+    vocabulary_size,
+)
 
 TOKENIZERS = {"word": "words", "char": "characters", "bpe": "bpe"}
 METRICS = {"ppl": "perplexity", "loss": "loss", "bleu": "bleu", "chrf": "chrf", "acc": "loss"}
@@ -55,12 +62,15 @@ def _data(options: Options) -> None:
     languages = [options.path(f"data.{side}.lang") for side in ("src", "trg")]
     kind = options.text("data.dataset_type", "plain")
     if kind not in ("plain", "tsv"):
-        options.note("data.dataset_type", f"{kind}: write the files, or hf:NAME of a data set, in [data]")
+        options.note(
+            "data.dataset_type", f"{kind}: write the files, or hf:NAME of a data set, in [data]"
+        )
     for theirs, ours in (("train", "train"), ("dev", "valid"), ("test", "test")):
         prefix = options.text(f"data.{theirs}")
         if prefix is not None:
             options.put(
-                f"data.{ours}", f"{prefix}.tsv" if kind == "tsv" else [f"{prefix}.{each}" for each in languages]
+                f"data.{ours}",
+                f"{prefix}.tsv" if kind == "tsv" else [f"{prefix}.{each}" for each in languages],
             )
     sides = {}
     for side, ours, language in (("src", "source", languages[0]), ("trg", "target", languages[1])):
@@ -70,7 +80,9 @@ def _data(options: Options) -> None:
             options.put(f"{key}.column", language)
     tied = options.flag("model.tied_embeddings")
     if tied and sides["source"] != sides["target"]:
-        options.note("model.tied_embeddings", "the tokenizers of source and target differ: not tied")
+        options.note(
+            "model.tied_embeddings", "the tokenizers of source and target differ: not tied"
+        )
         tied = False
     options.put("data.shared_vocab", tied)
 
@@ -80,7 +92,10 @@ def _field(options: Options, before: str, key: str) -> tuple[Any, ...]:
     tokenizer = TOKENIZERS.get(level, "words")
     if level not in TOKENIZERS:
         options.note(f"{before}.level", f"no tokenizer {level}: words are used")
-    if level == "bpe" and options.text(f"{before}.tokenizer_type", "sentencepiece") == "sentencepiece":
+    if (
+        level == "bpe"
+        and options.text(f"{before}.tokenizer_type", "sentencepiece") == "sentencepiece"
+    ):
         kind = options.text(f"{before}.tokenizer_cfg.model_type", "unigram")
         tokenizer = "bpe" if kind == "bpe" else "unigram"
     options.note_given({
@@ -121,20 +136,31 @@ def _model(options: Options) -> int:
         })  # fmt: skip
     options.put("model.scale_embeddings", scales["encoder"])
     if scales["decoder"] != scales["encoder"]:
-        options.note("model.decoder.embeddings.scale", "both embeddings are scaled, or neither: as in the encoder")
+        options.note(
+            "model.decoder.embeddings.scale",
+            "both embeddings are scaled, or neither: as in the encoder",
+        )
     softmax, shared = options.flag("model.tied_softmax"), options.recipe["data"]["shared_vocab"]
     if shared and sizes["encoder"] != sizes["decoder"]:
         options.note("model.tied_embeddings", "encoder and decoder differ in dimension: not tied")
         shared = False
     if shared and not softmax:
-        options.note("model.tied_embeddings", 'tied without tied_softmax: Regard ties "target" or "all"; not tied')
-    options.put("model.tie_embeddings", "all" if shared and softmax else "target" if softmax else "none")
+        options.note(
+            "model.tied_embeddings",
+            'tied without tied_softmax: Regard ties "target" or "all"; not tied',
+        )
+    options.put(
+        "model.tie_embeddings", "all" if shared and softmax else "target" if softmax else "none"
+    )
     return sizes["encoder"]
 
 
 def _dropout(options: Options, before: str, default: float) -> float:
     dropout = options.number(f"{before}.dropout", default)
-    if f"{before}.embeddings.dropout" in options and options.number(f"{before}.embeddings.dropout") != dropout:
+    if (
+        f"{before}.embeddings.dropout" in options
+        and options.number(f"{before}.embeddings.dropout") != dropout
+    ):
         options.note(f"{before}.embeddings.dropout", f"{before}.dropout holds for embeddings too")
     options.take(f"{before}.embeddings.dropout")
     return dropout
@@ -162,10 +188,15 @@ def _transformer(options: Options, before: str, key: str, part: str) -> int:
 def _recurrent(options: Options, before: str, key: str, part: str) -> int:
     size = options.whole(f"{before}.hidden_size", 1)
     both = part == "encoder" and options.flag(f"{before}.bidirectional", True)
-    dim = 2 * size if both else size  # Joey NMT gives each direction the whole size, Regard half of it
+    dim = (
+        2 * size if both else size
+    )  # Joey NMT gives each direction the whole size, Regard half of it
     embedding = options.whole(f"{before}.embeddings.embedding_dim", 64)
     if embedding != dim:
-        options.note(f"{before}.embeddings.embedding_dim", f"embeddings have the dimension of the states, {dim}")
+        options.note(
+            f"{before}.embeddings.embedding_dim",
+            f"embeddings have the dimension of the states, {dim}",
+        )
     options.put(f"{key}.kind", "rnn")
     options.put(f"{key}.cell", options.text(f"{before}.rnn_type", "gru"))
     options.put(f"{key}.dim", dim)
@@ -175,16 +206,24 @@ def _recurrent(options: Options, before: str, key: str, part: str) -> int:
         options.put(f"{key}.bidirectional", both)
         return dim
     attention = options.text(f"{before}.attention", "bahdanau")
-    feeding, start = options.flag(f"{before}.input_feeding", True), options.text(f"{before}.init_hidden", "bridge")
+    feeding, start = (
+        options.flag(f"{before}.input_feeding", True),
+        options.text(f"{before}.init_hidden", "bridge"),
+    )
     options.put(f"{key}.attention", attention)
     options.put(f"{key}.score", "bilinear" if attention == "luong" else "additive")
     if attention == "luong":
         options.put(f"{key}.input_feeding", feeding)
     elif feeding and f"{before}.input_feeding" in options:
-        options.note(f"{before}.input_feeding", "only with luong: Bahdanau attention comes before the step")
+        options.note(
+            f"{before}.input_feeding", "only with luong: Bahdanau attention comes before the step"
+        )
     options.put(f"{key}.initial_state", "zero" if start == "zero" else "summary")
     if start == "last":
-        options.note(f"{before}.init_hidden", "last: the initial state is a linear map of the last encoder state")
+        options.note(
+            f"{before}.init_hidden",
+            "last: the initial state is a linear map of the last encoder state",
+        )
     if options.number(f"{before}.hidden_dropout") != 0:
         options.note(f"{before}.hidden_dropout", f"{before}.dropout holds for the output too")
     options.note_given({f"{before}.activation": "the attentional state has tanh"})
@@ -214,16 +253,21 @@ def _training(options: Options, hidden: int) -> None:
         options.put("train.batch_tokens", size)
     else:
         options.note(
-            "training.batch_type", f"{size} sentences: train.batch_tokens counts tokens; its default of 4,096 holds"
+            "training.batch_type",
+            f"{size} sentences: train.batch_tokens counts tokens; its default of 4,096 holds",
         )
     metric = options.text("training.early_stopping_metric", "ppl") or "ppl"
     if "valid" in options.recipe["data"]:  # a metric is measured on validation data only
         options.put("train.monitor", METRICS.get(metric, "loss"))
     if metric == "acc":
-        options.note("training.early_stopping_metric", "acc, the accuracy of tokens: the loss is monitored")
+        options.note(
+            "training.early_stopping_metric", "acc, the accuracy of tokens: the loss is monitored"
+        )
     for name in ("loss", "normalization"):
         if options.text(f"training.{name}", "tokens") not in ("crossentropy", "tokens"):
-            options.note(f"training.{name}", "the loss is divided by the target tokens of an update")
+            options.note(
+                f"training.{name}", "the loss is divided by the target tokens of an update"
+            )
     optimizer = (options.text("training.optimizer", "adam") or "adam").lower()
     betas = options.numbers("training.adam_betas", [0.9, 0.999])
     names = {"optimizer": "training.optimizer", "weight_decay": "training.weight_decay"}
@@ -233,20 +277,30 @@ def _training(options: Options, hidden: int) -> None:
 
 
 def _schedule(options: Options, hidden: int) -> None:
-    rate, schedule = options.number("training.learning_rate", 0.005), options.text("training.scheduling")
-    warmup = options.whole("training.learning_rate_warmup", 10000 if schedule == "warmupinversesquareroot" else 4000)
+    rate, schedule = (
+        options.number("training.learning_rate", 0.005),
+        options.text("training.scheduling"),
+    )
+    warmup = options.whole(
+        "training.learning_rate_warmup", 10000 if schedule == "warmupinversesquareroot" else 4000
+    )
     peak, factor = (
         options.number("training.learning_rate_peak", rate),
         options.number("training.learning_rate_factor", 1),
     )
-    patience, decrease = options.whole("training.patience", 5), options.number("training.decrease_factor", 0.5)
+    patience, decrease = (
+        options.whole("training.patience", 5),
+        options.number("training.decrease_factor", 0.5),
+    )
     ours = {"noam": "inverse_root", "warmupinversesquareroot": "inverse_root", "plateau": "plateau"}
     if schedule == "noam":
         rate = factor * peak_of_warmup(options, "training.learning_rate_warmup", warmup, hidden)
     elif schedule == "warmupinversesquareroot":
         rate = peak
     elif schedule == "plateau":
-        options.put("train.plateau", patience + 1)  # PyTorch lets `patience` validations pass before it counts
+        options.put(
+            "train.plateau", patience + 1
+        )  # PyTorch lets `patience` validations pass before it counts
         if decrease != 0.5:
             options.note("training.decrease_factor", "a plateau halves the learning rate")
     elif schedule is not None:
@@ -267,7 +321,8 @@ def _decoding(options: Options) -> None:
     options.put("decode.length_penalty", max(alpha, 0.0))
     if alpha > 0:
         options.note(
-            "testing.beam_alpha", "taken over, but scores are divided by length^alpha, not ((5 + length) / 6)^alpha"
+            "testing.beam_alpha",
+            "taken over, but scores are divided by length^alpha, not ((5 + length) / 6)^alpha",
         )
     longest = options.whole("testing.max_output_length", -1)
     if longest > 0:
@@ -275,6 +330,9 @@ def _decoding(options: Options) -> None:
     else:
         options.put("decode.max_length_ratio", 1.5)
     options.put("decode.min_length", max(0, options.whole("testing.min_output_length", 1)))
-    penalty, ngram = options.number("testing.repetition_penalty", -1), options.whole("testing.no_repeat_ngram_size", -1)
+    penalty, ngram = (
+        options.number("testing.repetition_penalty", -1),
+        options.whole("testing.no_repeat_ngram_size", -1),
+    )
     options.put("decode.repetition_penalty", max(1.0, penalty))
     options.put("decode.no_repeat_ngram_size", max(0, ngram))

@@ -7,10 +7,22 @@ from collections.abc import Mapping
 from typing import Any
 
 from regard.core.errors import InvalidArgument
-from regard.interop.configurations.options import Options, adam, by_option, clipping, peak_of_warmup, vocabulary_size
+from regard.interop.configurations.options import (
+    Options,
+    adam,
+    by_option,
+    clipping,
+    peak_of_warmup,
+    vocabulary_size,
+)
 
 SUBWORDS = {"bpe": "bpe", "sentencepiece": "unigram", "onmt_tokenize": "bpe"}
-ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "swiglu", "gated-gelu": "geglu"}  # OpenNMT-py gates silu
+ACTIVATIONS = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "silu": "swiglu",
+    "gated-gelu": "geglu",
+}  # OpenNMT-py gates silu
 SCORES = {"dot": "dot", "general": "bilinear", "mlp": "additive"}
 REASONS = by_option({
     "vocabularies and tokenizers are made from the training files":
@@ -74,33 +86,60 @@ def converted(tables: Mapping[str, Any]) -> Options:
 
 
 def _data(options: Options, corpora: object, language_model: bool) -> None:
-    if not isinstance(corpora, Mapping) or not all(isinstance(each, Mapping) for each in corpora.values()):
-        raise InvalidArgument("data", wanted="a table of corpora", got=repr(corpora)[:80], remedy="As in onmt_train.")
+    if not isinstance(corpora, Mapping) or not all(
+        isinstance(each, Mapping) for each in corpora.values()
+    ):
+        raise InvalidArgument(
+            "data", wanted="a table of corpora", got=repr(corpora)[:80], remedy="As in onmt_train."
+        )
     training = [name for name in corpora if name != "valid"]
     for name in training[1:]:
-        options.note(f"data.{name}", "one training corpus: join the files (cat), as often as their weights say")
+        options.note(
+            f"data.{name}",
+            "one training corpus: join the files (cat), as often as their weights say",
+        )
     transforms = set(options.texts("transforms"))
     for split, name in (("train", training[0] if training else ""), ("valid", "valid")):
         corpus = corpora.get(name)
         if not isinstance(corpus, Mapping):
             continue
-        files = [corpus.get(key) for key in (("path_src",) if language_model else ("path_src", "path_tgt"))]
+        files = [
+            corpus.get(key)
+            for key in (("path_src",) if language_model else ("path_src", "path_tgt"))
+        ]
         if not all(isinstance(file, str) for file in files):
             raise InvalidArgument(
-                f"data.{name}", wanted="path_src and path_tgt", got=repr(dict(corpus))[:80], remedy="Add them."
+                f"data.{name}",
+                wanted="path_src and path_tgt",
+                got=repr(dict(corpus))[:80],
+                remedy="Add them.",
             )
         options.put(f"data.{split}", files[0] if language_model else files)
         transforms |= set(corpus.get("transforms") or ())
-        for key in ("weight", "src_prefix", "tgt_prefix", "src_suffix", "tgt_suffix", "src_feats", "path_align"):
+        for key in (
+            "weight",
+            "src_prefix",
+            "tgt_prefix",
+            "src_suffix",
+            "tgt_suffix",
+            "src_feats",
+            "path_align",
+        ):
             if corpus.get(key) is not None and not (key == "weight" and len(training) == 1):
-                options.note(f"data.{name}.{key}", "a corpus is its texts: write prefixes and tags into the files")
+                options.note(
+                    f"data.{name}.{key}",
+                    "a corpus is its texts: write prefixes and tags into the files",
+                )
     for name in sorted(transforms - {*SUBWORDS, "filtertoolong"}):
         options.note(f"transforms: {name}", "no such change of texts: make it before training")
     subwords = [name for name in SUBWORDS if name in transforms]
     shared = options.flag("share_vocab")
     options.put("data.shared_vocab", shared or language_model)
     for side, ours in (("src", "source"), ("tgt", "target")):
-        size, longest = options.whole(f"{side}_vocab_size", 32768), options.whole(f"{side}_seq_length", 192)
+        size, longest = (
+            options.whole(f"{side}_vocab_size", 32768),
+            options.whole(f"{side}_seq_length", 192),
+        )
         if language_model and side == "src":
             continue
         options.put(f"data.{ours}.tokenizer", SUBWORDS[subwords[0]] if subwords else "words")
@@ -118,17 +157,27 @@ def _model(options: Options, language_model: bool) -> int:
     vectors = options.whole("word_vec_size", -1)
     for side, part in (("src", "enc"), ("tgt", "dec")):
         size = options.whole(f"{side}_word_vec_size", 500)
-        given = vectors if vectors > 0 else size if f"{side}_word_vec_size" in options else dims[part]
+        given = (
+            vectors if vectors > 0 else size if f"{side}_word_vec_size" in options else dims[part]
+        )
         if given != dims[part]:
             name = "word_vec_size" if vectors > 0 else f"{side}_word_vec_size"
             options.note(name, f"embeddings have the dimension of the states, {dims[part]}")
-    transformer = {part: _part(options, part, dims[part], depths[part], language_model) for part in ("enc", "dec")}
+    transformer = {
+        part: _part(options, part, dims[part], depths[part], language_model)
+        for part in ("enc", "dec")
+    }
     positions = options.flag("position_encoding")
     options.put("model.scale_embeddings", positions and any(transformer.values()))
     embeddings, output = options.flag("share_embeddings"), options.flag("share_decoder_embeddings")
     if embeddings and not output:
-        options.note("share_embeddings", 'without share_decoder_embeddings: Regard ties "target" or "all"; not tied')
-    options.put("model.tie_embeddings", "all" if embeddings and output else "target" if output else "none")
+        options.note(
+            "share_embeddings",
+            'without share_decoder_embeddings: Regard ties "target" or "all"; not tied',
+        )
+    options.put(
+        "model.tie_embeddings", "all" if embeddings and output else "target" if output else "none"
+    )
     options.note_given({
         "freeze_encoder": 'train.freeze = ["encoder.*"]', "freeze_decoder": 'train.freeze = ["decoder.*"]',
         "freeze_word_vecs_enc": "train.freeze names parameters",
@@ -139,7 +188,9 @@ def _model(options: Options, language_model: bool) -> int:
 
 def _part(options: Options, part: str, dim: int, layers: int, language_model: bool) -> bool:
     """One table of [model]; true for a Transformer."""
-    name, key = ("encoder_type", "model.encoder") if part == "enc" else ("decoder_type", "model.decoder")
+    name, key = (
+        ("encoder_type", "model.encoder") if part == "enc" else ("decoder_type", "model.decoder")
+    )
     kind = options.text(name, "rnn") or "rnn"
     if language_model and part == "enc":
         return False
@@ -152,7 +203,9 @@ def _part(options: Options, part: str, dim: int, layers: int, language_model: bo
     }
     if kind not in kinds:
         wanted = ", ".join(kinds)
-        raise InvalidArgument(name, wanted=f"one of {wanted}", got=kind, remedy="Regard has no such part.")
+        raise InvalidArgument(
+            name, wanted=f"one of {wanted}", got=kind, remedy="Regard has no such part."
+        )
     options.put(f"{key}.dim", dim)
     options.put(f"{key}.dropout", options.number("dropout", 0.3))
     kinds[kind](options, key, layers, kind)
@@ -176,7 +229,10 @@ def _transformer(options: Options, key: str, layers: int, kind: str) -> None:
         values["kv_heads"] = groups or 1
     if options.whole("sliding_window"):
         values["sliding_window"] = options.whole("sliding_window")
-    relative, buckets = options.whole("max_relative_positions"), options.whole("relative_positions_buckets")
+    relative, buckets = (
+        options.whole("max_relative_positions"),
+        options.whole("relative_positions_buckets"),
+    )
     values["positions"] = "sinusoidal" if options.flag("position_encoding") else "none"
     if relative == -1:
         values |= {"positions": "rotary", "rotary_base": options.number("rotary_theta", 10000)}
@@ -185,7 +241,10 @@ def _transformer(options: Options, key: str, layers: int, kind: str) -> None:
     elif buckets:
         values |= {"positions": "relative", "relative_buckets": buckets}
     elif relative > 0:
-        options.note("max_relative_positions", "no relative position representations (Shaw): relative biases are used")
+        options.note(
+            "max_relative_positions",
+            "no relative position representations (Shaw): relative biases are used",
+        )
         values |= {"positions": "relative", "relative_max_distance": relative}
     for name, value in values.items():
         options.put(f"{key}.{name}", value)
@@ -195,7 +254,11 @@ def _recurrent(options: Options, key: str, layers: int, kind: str) -> None:
     cell = (options.text("rnn_type", "LSTM") or "LSTM").lower()
     if cell == "sru":
         options.note("rnn_type", "no SRU: gru is used")
-    values: dict[str, Any] = {"kind": "rnn", "cell": "gru" if cell == "sru" else cell, "layers": layers}
+    values: dict[str, Any] = {
+        "kind": "rnn",
+        "cell": "gru" if cell == "sru" else cell,
+        "layers": layers,
+    }
     if key == "model.encoder":
         values["bidirectional"] = kind == "brnn"
     else:
@@ -222,7 +285,9 @@ def _training(options: Options, hidden: int) -> None:
     counts = options.numbers("accum_count", [1.0])
     options.put("train.accumulate_steps", int(counts[-1]))
     if len(counts) > 1:
-        options.note("accum_count", "train.accumulate_steps does not change: the last value is used")
+        options.note(
+            "accum_count", "train.accumulate_steps does not change: the last value is used"
+        )
     options.put("train.label_smoothing", options.number("label_smoothing", 0.0))
     options.put("train.seed", max(0, options.whole("seed", 1)))
     clipping(options, options.number("max_grad_norm", 5))
@@ -232,7 +297,9 @@ def _training(options: Options, hidden: int) -> None:
     if options.whole("early_stopping"):
         options.put("train.patience", options.whole("early_stopping"))
     if decay := options.number("average_decay", 0):
-        options.put("train.ema_decay", 1 - decay)  # OpenNMT-py gives the weight of the newest weights
+        options.put(
+            "train.ema_decay", 1 - decay
+        )  # OpenNMT-py gives the weight of the newest weights
     if (options.text("model_dtype", "fp32") or "fp32") == "fp16":
         options.put("train.precision", "bfloat16")
         options.note("model_dtype", "bfloat16 is used, which needs no loss scaling")
@@ -240,9 +307,15 @@ def _training(options: Options, hidden: int) -> None:
     if options.text("batch_type", "sents") == "tokens":
         options.put("train.batch_tokens", size)
     else:
-        options.note("batch_type", f"{size} sentences: train.batch_tokens counts tokens; its default of 4,096 holds")
+        options.note(
+            "batch_type",
+            f"{size} sentences: train.batch_tokens counts tokens; its default of 4,096 holds",
+        )
     if options.text("normalization", "sents") == "sents":
-        options.note("normalization", "the loss is divided by the target tokens of an update, not by sentences")
+        options.note(
+            "normalization",
+            "the loss is divided by the target tokens of an update, not by sentences",
+        )
     betas = [options.number("adam_beta1", 0.9), options.number("adam_beta2", 0.999)]
     adam(options, (options.text("optim", "sgd") or "sgd").lower(), {"optimizer": "optim"}, betas)
     _schedule(options, hidden)
@@ -260,7 +333,9 @@ def _schedule(options: Options, hidden: int) -> None:
             "rsqrt has no warm-up there: the learning rate is constant until warmup_steps; here it rises",
         )
     else:
-        options.note("decay_method", f"{method}: the learning rate is constant; choose train.lr_schedule")
+        options.note(
+            "decay_method", f"{method}: the learning rate is constant; choose train.lr_schedule"
+        )
     known = method in ("noam", "rsqrt")
     options.put("train.learning_rate", rate)
     options.put("train.lr_schedule", "inverse_root" if known else "constant")
@@ -273,7 +348,9 @@ def _decoding(options: Options) -> None:
     options.put("decode.max_length", options.whole("max_length", 250))
     options.put("decode.min_length", options.whole("min_length", 0))
     if ratio := options.number("max_length_ratio", 1.25):
-        options.note("max_length_ratio", f"no limit of {ratio:g} · length + 5: decode.max_length holds")
+        options.note(
+            "max_length_ratio", f"no limit of {ratio:g} · length + 5: decode.max_length holds"
+        )
     options.put("decode.no_repeat_ngram_size", options.whole("block_ngram_repeat", 0))
     kind, alpha = options.text("length_penalty", "avg"), options.number("alpha", 1.0)
     options.put("decode.length_penalty", 0.0 if kind == "none" else alpha)

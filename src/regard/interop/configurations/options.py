@@ -21,7 +21,9 @@ class Options:
     def __init__(self, given: Mapping[str, Any], toolkit: str) -> None:
         self.given, self.toolkit = dict(islice(flattened(given), MOST + 1)), toolkit
         if len(self.given) > MOST:
-            raise InvalidArgument("the file", wanted=f"at most {MOST:,} options", got="more", remedy="Check the file.")
+            raise InvalidArgument(
+                "the file", wanted=f"at most {MOST:,} options", got="more", remedy="Check the file."
+            )
         self.recipe: dict[str, Any] = {}
         self.notes: dict[str, str] = {}
         self._taken = set[str]()
@@ -45,7 +47,9 @@ class Options:
         """A required text."""
         value = self.text(name)
         if value is None:
-            raise InvalidArgument(name, wanted="a value", got="none", remedy=f"{self.toolkit} requires it as well.")
+            raise InvalidArgument(
+                name, wanted="a value", got="none", remedy=f"{self.toolkit} requires it as well."
+            )
         return value
 
     def number(self, name: str, default: float | int = 0.0) -> float:
@@ -97,7 +101,10 @@ class Options:
     def note_given(self, reasons: Mapping[str, str]) -> None:
         """Report those of these options that the file gives. A name that ends with `.*` stands for a section."""
         for name, value in self.given.items():
-            section = next((each for each in reasons if each.endswith(".*") and name.startswith(each[:-1])), name)
+            section = next(
+                (each for each in reasons if each.endswith(".*") and name.startswith(each[:-1])),
+                name,
+            )
             if section in reasons:
                 self._taken.add(name)
                 if value not in (None, False, [], {}):
@@ -105,7 +112,11 @@ class Options:
 
     def remaining(self) -> list[str]:
         """Options of the file that were neither taken nor noted."""
-        return [name for name, value in self.given.items() if name not in self._taken and value is not None]
+        return [
+            name
+            for name, value in self.given.items()
+            if name not in self._taken and value is not None
+        ]
 
     def put(self, key: str, value: Any) -> None:
         """Set a key of the recipe, such as train.learning_rate."""
@@ -116,7 +127,9 @@ class Options:
         table[last] = value
 
     def _wrong(self, name: str, wanted: str, value: object) -> InvalidArgument:
-        return InvalidArgument(name, wanted=wanted, got=repr(value)[:80], remedy="Correct it in the file.")
+        return InvalidArgument(
+            name, wanted=wanted, got=repr(value)[:80], remedy="Correct it in the file."
+        )
 
 
 def by_option(reasons: Mapping[str, str]) -> dict[str, str]:
@@ -128,7 +141,10 @@ def flattened(table: Mapping[str, Any], before: tuple[str, ...] = ()) -> Iterato
     """The values of nested tables, by dotted name. An empty table is a value."""
     if len(before) > DEEPEST:
         raise InvalidArgument(
-            ".".join(before)[:80], wanted=f"at most {DEEPEST} nested tables", got="more", remedy="Check the file."
+            ".".join(before)[:80],
+            wanted=f"at most {DEEPEST} nested tables",
+            got="more",
+            remedy="Check the file.",
         )
     for key, value in table.items():
         name = (*before, str(key))
@@ -141,11 +157,15 @@ def flattened(table: Mapping[str, Any], before: tuple[str, ...] = ()) -> Iterato
 def vocabulary_size(options: Options, name: str, key: str, size: int) -> None:
     """The size of a vocabulary, which counts the special tokens here and not there. Not positive: all tokens."""
     if size <= 0:
-        options.note(name, "not given, which means all tokens there; here the default of 8,000 holds")
+        options.note(
+            name, "not given, which means all tokens there; here the default of 8,000 holds"
+        )
         return
     options.put(key, max(size + len(SPECIALS), SMALLEST))
     if size + len(SPECIALS) < SMALLEST:
-        options.note(name, f"at least {SMALLEST} here, as bytes stand for characters that have no token")
+        options.note(
+            name, f"at least {SMALLEST} here, as bytes stand for characters that have no token"
+        )
 
 
 def adam(
@@ -159,14 +179,16 @@ def adam(
     """[train] of an Adam; `names` are the toolkit's names of the optimizer and of the weight decay."""
     if optimizer not in ("adam", "adamw", "fusedadam", "sparseadam"):
         options.note(
-            names["optimizer"], f"no {optimizer} here: AdamW is used, and the learning rate is to be chosen anew"
+            names["optimizer"],
+            f"no {optimizer} here: AdamW is used, and the learning rate is to be chosen anew",
         )
         options.put("train.optimizer", "adamw")
         return
     decay = options.number(names["weight_decay"], 0.0) if "weight_decay" in names else 0.0
     if decay and optimizer != "adamw" and not decoupled:
         options.note(
-            names["weight_decay"], "taken over, but AdamW decouples weight decay from the gradient (L2 before)"
+            names["weight_decay"],
+            "taken over, but AdamW decouples weight decay from the gradient (L2 before)",
         )
     options.put("train.optimizer", "adamw")
     options.put("train.betas", list(betas))
@@ -180,7 +202,9 @@ def peak_of_warmup(options: Options, name: str, warmup: int, dim: int = 1) -> fl
     A dimension below 1 is left to the checks of recipes.
     """
     if warmup < 1:
-        raise InvalidArgument(name, wanted="at least 1 step", got=str(warmup), remedy="Correct it in the file.")
+        raise InvalidArgument(
+            name, wanted="at least 1 step", got=str(warmup), remedy="Correct it in the file."
+        )
     return float((max(1, dim) * warmup) ** -0.5)
 
 

@@ -38,7 +38,11 @@ class MemoryInputs:
 
     def inputs(self) -> list[GraphInput]:
         mask = GraphInput("encoder_attention_mask", ("batch_size", "encoder_sequence"), torch.int64)
-        length = f"encoder_sequence + {self.cls_tokens}" if self.masked and self.cls_tokens else "encoder_sequence"
+        length = (
+            f"encoder_sequence + {self.cls_tokens}"
+            if self.masked and self.cls_tokens
+            else "encoder_sequence"
+        )
         states = GraphInput("encoder_hidden_states", ("batch_size", length, self.dim))
         return [mask, states] if self.masked else [states]
 
@@ -56,20 +60,28 @@ class DecoderGraph(Graph, Generic[DecoderType]):
 
     decoder: DecoderType
 
-    def __init__(self, decoder: DecoderType, memory: MemoryInputs | None, *, attention: bool) -> None:
+    def __init__(
+        self, decoder: DecoderType, memory: MemoryInputs | None, *, attention: bool
+    ) -> None:
         super().__init__()
         self.name = "model" if memory is None else "decoder_model_merged"
         self.decoder, self.attention = decoder, attention
         self.memory = memory if decoder.cross_attentions else None
         tokens = GraphInput("input_ids", ("batch_size", "sequence"), torch.int64)
-        self.inputs = [tokens, *([] if self.memory is None else self.memory.inputs()), *self.state_inputs()]
+        self.inputs = [
+            tokens,
+            *([] if self.memory is None else self.memory.inputs()),
+            *self.state_inputs(),
+        ]
 
     @abstractmethod
     def state_inputs(self) -> list[GraphInput]:
         """The state before the tokens: names that begin with PAST, and masks."""
 
     @abstractmethod
-    def advance(self, tokens: Int[Tensor, "B T"], given: Tensors) -> tuple[Float[Tensor, "B T W"], Tensors]:
+    def advance(
+        self, tokens: Int[Tensor, "B T"], given: Tensors
+    ) -> tuple[Float[Tensor, "B T W"], Tensors]:
         """Hidden states of the tokens, and other outputs: the state after them and attention weights."""
 
     def run(self, given: Tensors) -> Tensors:
@@ -104,13 +116,20 @@ class TransformerGraph(DecoderGraph[TransformerDecoder]):
             if block.cross_attn is not None:
                 inputs += _key_value_inputs(f"{i}.encoder.", block.cross_attn, "encoder_past")
         if self.memory is None:
-            inputs.append(GraphInput("attention_mask", ("batch_size", "past + sequence"), torch.int64))
+            inputs.append(
+                GraphInput("attention_mask", ("batch_size", "past + sequence"), torch.int64)
+            )
         return inputs
 
-    def advance(self, tokens: Int[Tensor, "B T"], given: Tensors) -> tuple[Float[Tensor, "B T W"], Tensors]:
+    def advance(
+        self, tokens: Int[Tensor, "B T"], given: Tensors
+    ) -> tuple[Float[Tensor, "B T W"], Tensors]:
         decoder, own = self.decoder, "" if self.memory is None else "decoder."
         before, new = given[f"{PAST}.0.{own}key"].shape[2], tokens.shape[1]
-        positions, visible = (torch.arange(new, device=tokens.device) + before)[None], None  # (1, T)
+        positions, visible = (
+            (torch.arange(new, device=tokens.device) + before)[None],
+            None,
+        )  # (1, T)
         if self.memory is None:
             mask = given["attention_mask"]  # (B, past + T)
             visible, positions = (
@@ -125,9 +144,13 @@ class TransformerGraph(DecoderGraph[TransformerDecoder]):
             if block.cross_attn is not None:
                 memory = _memory(block.cross_attn, given, f"{i}.encoder.")
                 names[block.cross_attn] = f"cross_attentions.{i}"
-            inputs.append(StepInputs(cache, bias, (decoder.window, 0), visible, None, memory, memory_mask))
+            inputs.append(
+                StepInputs(cache, bias, (decoder.window, 0), visible, None, memory, memory_mask)
+            )
         with attention_outputs(names if self.attention else None) as weights:
-            hidden = decoder.stack(decoder.input_layer(decoder.embed_tokens(tokens), positions), inputs)
+            hidden = decoder.stack(
+                decoder.input_layer(decoder.embed_tokens(tokens), positions), inputs
+            )
         for i, each in enumerate(inputs):
             outputs |= _present(each.cache.filled, f"{i}.{own}")
             outputs |= {} if each.memory is None else _present(each.memory, f"{i}.encoder.")
@@ -140,18 +163,26 @@ class ConvGraph(DecoderGraph[ConvDecoder]):
     def state_inputs(self) -> list[GraphInput]:
         inputs = list[GraphInput]()
         for i, layer in enumerate(self.decoder.layers):
-            inputs.append(GraphInput(f"{PAST}.{i}.decoder.conv", ("batch_size", layer.span, self.decoder.dim)))
+            inputs.append(
+                GraphInput(f"{PAST}.{i}.decoder.conv", ("batch_size", layer.span, self.decoder.dim))
+            )
             if self.memory is not None:
-                inputs += _key_value_inputs(f"{i}.encoder.", self.decoder.cross_attn[i], "encoder_past")
+                inputs += _key_value_inputs(
+                    f"{i}.encoder.", self.decoder.cross_attn[i], "encoder_past"
+                )
         return inputs
 
-    def advance(self, tokens: Int[Tensor, "B T"], given: Tensors) -> tuple[Float[Tensor, "B T W"], Tensors]:
+    def advance(
+        self, tokens: Int[Tensor, "B T"], given: Tensors
+    ) -> tuple[Float[Tensor, "B T W"], Tensors]:
         decoder, mask, outputs = self.decoder, self.memory_mask(given), Tensors()
         names = {each: f"cross_attentions.{i}" for i, each in enumerate(decoder.cross_attn)}
         x = decoder.embed_tokens(tokens)
         with attention_outputs(names if self.attention else None) as weights:
             for i, layer in enumerate(decoder.layers):
-                x, outputs[f"{PRESENT}.{i}.decoder.conv"] = layer.step(x, given[f"{PAST}.{i}.decoder.conv"])
+                x, outputs[f"{PRESENT}.{i}.decoder.conv"] = layer.step(
+                    x, given[f"{PAST}.{i}.decoder.conv"]
+                )
                 if mask is not None:
                     memory = _memory(decoder.cross_attn[i], given, f"{i}.encoder.")
                     outputs |= _present(memory, f"{i}.encoder.")
@@ -168,17 +199,23 @@ class RnnGraph(DecoderGraph[RnnDecoder]):
             1, self.decoder.feed_dim if self.decoder.attention != "bahdanau" else 0
         )
         inputs = [
-            GraphInput(f"{PAST}.{name}", ("batch_size", *x.shape[1:])) for name, x in state.items() if x.shape[-1]
+            GraphInput(f"{PAST}.{name}", ("batch_size", *x.shape[1:]))
+            for name, x in state.items()
+            if x.shape[-1]
         ]
         if self.memory is not None and self.decoder.score is not None:
             dim = self.decoder.score.keys(torch.zeros(1, 1, self.memory.dim)).shape[-1]
             inputs.append(GraphInput(f"{PAST}.encoder.key", ("batch_size", "encoder_past", dim)))
         return inputs
 
-    def advance(self, tokens: Int[Tensor, "B T"], given: Tensors) -> tuple[Float[Tensor, "B T W"], Tensors]:
+    def advance(
+        self, tokens: Int[Tensor, "B T"], given: Tensors
+    ) -> tuple[Float[Tensor, "B T W"], Tensors]:
         decoder, mask, outputs = self.decoder, self.memory_mask(given), Tensors()
         state = decoder.start(None, batch=tokens.shape[0])
-        state = state.with_tensors({name: given.get(f"{PAST}.{name}", x) for name, x in state.tensors().items()})
+        state = state.with_tensors(
+            {name: given.get(f"{PAST}.{name}", x) for name, x in state.tensors().items()}
+        )
         if mask is not None and decoder.score is not None:
             states, keys = given["encoder_hidden_states"], given[f"{PAST}.encoder.key"]
             keys = torch.cat((keys, decoder.score.keys(_states_after(given, keys.shape[1]))), 1)
@@ -186,7 +223,11 @@ class RnnGraph(DecoderGraph[RnnDecoder]):
             outputs[f"{PRESENT}.encoder.key"] = keys
         weights = list[Tensor]()
         hidden, state = decoder.carry(tokens, state, weights)
-        outputs |= {f"{PRESENT}.{name}": x for name, x in state.tensors().items() if f"{PAST}.{name}" in given}
+        outputs |= {
+            f"{PRESENT}.{name}": x
+            for name, x in state.tensors().items()
+            if f"{PAST}.{name}" in given
+        }
         if self.attention and weights:
             outputs["cross_attentions.0"] = torch.cat(weights, 1)[:, None]
         return hidden, outputs
@@ -203,7 +244,10 @@ DECODER_GRAPHS: dict[type[AnyDecoder], type[DecoderGraph[Any]]] = {
 def _key_value_inputs(prefix: str, attention: MultiHead, past: str) -> list[GraphInput]:
     empty = attention.project_memory(torch.zeros(1, 0, attention.source_dim))
     both = (("key", empty.key), ("value", empty.value))
-    return [GraphInput(f"{PAST}.{prefix}{name}", ("batch_size", x.shape[1], past, x.shape[3])) for name, x in both]
+    return [
+        GraphInput(f"{PAST}.{prefix}{name}", ("batch_size", x.shape[1], past, x.shape[3]))
+        for name, x in both
+    ]
 
 
 def _past(given: Tensors, prefix: str) -> KeyValue:
@@ -228,4 +272,6 @@ def _states_after(given: Tensors, past: int) -> Float[Tensor, "B S W"]:
 
 
 def _concatenated(first: KeyValue, second: KeyValue) -> KeyValue:
-    return KeyValue(torch.cat((first.key, second.key), 2), torch.cat((first.value, second.value), 2))
+    return KeyValue(
+        torch.cat((first.key, second.key), 2), torch.cat((first.value, second.value), 2)
+    )

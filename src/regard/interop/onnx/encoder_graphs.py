@@ -31,13 +31,17 @@ class SourceInputs:
                 self.inputs.append(GraphInput(f"label_ids{suffix}", axes[:1], torch.int64))
             else:
                 assert size is not None
-                self.inputs.append(GraphInput(f"pixel_values{suffix}", ("batch_size", 3, size, size)))
+                self.inputs.append(
+                    GraphInput(f"pixel_values{suffix}", ("batch_size", 3, size, size))
+                )
 
     def batch(self, given: Tensors) -> Source:
         parts: list[Tokens | Tensor] = []
         for kind, suffix in zip(self.kinds, self.suffixes, strict=True):
             if kind == "text":  # padding is on the right: the mask is as good as the lengths
-                parts.append(Tokens(given[f"input_ids{suffix}"], given[f"attention_mask{suffix}"].sum(1)))
+                parts.append(
+                    Tokens(given[f"input_ids{suffix}"], given[f"attention_mask{suffix}"].sum(1))
+                )
             else:
                 parts.append(given[f"{'label_ids' if kind == 'label' else 'pixel_values'}{suffix}"])
         return parts[0] if len(parts) == 1 else MultiSource(tuple(parts))
@@ -49,7 +53,9 @@ def encoder_attentions(model: Model) -> dict[AttentionModule, str]:
     for part in ("encoder", "pool"):
         module = getattr(model, part, None)
         for i, each in enumerate(
-            m for m in (module.modules() if module is not None else ()) if isinstance(m, AttentionModule)
+            m
+            for m in (module.modules() if module is not None else ())
+            if isinstance(m, AttentionModule)
         ):
             found[each] = f"{part}_attentions.{i}"
     return found
@@ -75,7 +81,11 @@ class EncoderGraph(Graph):
             out["encoder_attention_mask"] = memory.mask.long()
         state = self.decoder.start(memory, batch=memory.states.shape[0], capacity=0)
         if isinstance(state, CarriedState):
-            out |= {f"present.{name}": tensor for name, tensor in state.tensors().items() if tensor.shape[-1]}
+            out |= {
+                f"present.{name}": tensor
+                for name, tensor in state.tensors().items()
+                if tensor.shape[-1]
+            }
         return out | weights
 
 

@@ -22,7 +22,14 @@ from regard.interop.onnx.decoder_graphs import PAST
 from regard.interop.onnx.encoder_graphs import SourceKind
 from regard.interop.onnx.graph import Graph
 
-RESAMPLING = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}  # Pillow's numbers
+RESAMPLING = {
+    "nearest": 0,
+    "lanczos": 1,
+    "bilinear": 2,
+    "bicubic": 3,
+    "box": 4,
+    "hamming": 5,
+}  # Pillow's numbers
 
 
 def source_kinds(model: Predictor) -> list[SourceKind]:
@@ -33,8 +40,13 @@ def source_kinds(model: Predictor) -> list[SourceKind]:
 
 def write_files(model: Predictor, graphs: list[Graph], folder: Path) -> None:
     """Write all files of a model but its graphs."""
-    outside = {"transformers.js_config": {"use_external_data_format": True}}  # weights beyond the size of a file
-    _write(folder / "config.json", config(model, graphs) | (outside if any(folder.glob("onnx/*_data")) else {}))
+    outside = {
+        "transformers.js_config": {"use_external_data_format": True}
+    }  # weights beyond the size of a file
+    _write(
+        folder / "config.json",
+        config(model, graphs) | (outside if any(folder.glob("onnx/*_data")) else {}),
+    )
     if model.model.as_seq2seq() is not None:
         _write(folder / "generation_config.json", generation_config(model))
     write_tokenizers(model, folder)
@@ -49,13 +61,18 @@ def config(model: Predictor, graphs: list[Graph]) -> dict[str, Any]:
     if model.model.as_seq2seq() is None:
         return _source_config(model, kinds)
     assert isinstance(model.target, Tokenizer)
-    common = _special_ids(model) | {"vocab_size": model.target.size, "is_encoder_decoder": bool(kinds)}
+    common = _special_ids(model) | {
+        "vocab_size": model.target.size,
+        "is_encoder_decoder": bool(kinds),
+    }
     inputs = {each.name: each.axes for each in graphs[-1].inputs}
     own = "decoder." if kinds else ""
     layers = 0
     while f"{PAST}.{layers}.{own}key" in inputs:
         layers += 1
-    caches = {axes[1::2] for name, axes in inputs.items() if name.startswith(PAST) and len(axes) == 4}  # heads, dim
+    caches = {
+        axes[1::2] for name, axes in inputs.items() if name.startswith(PAST) and len(axes) == 4
+    }  # heads, dim
     if not layers or len(caches) != 1 or kinds not in ([], ["text"], ["image"]):
         return {"model_type": "regard", **common}
     ((heads, dim),) = caches
@@ -65,18 +82,38 @@ def config(model: Predictor, graphs: list[Graph]) -> dict[str, Any]:
         shapes = {"num_hidden_layers": layers, "num_key_value_heads": heads, "head_dim": dim}
         return {"model_type": "gemma", "architectures": ["GemmaForCausalLM"], **common, **shapes}
     if kinds == ["text"]:
-        shapes = {"num_layers": layers, "num_decoder_layers": layers, "num_heads": heads, "d_kv": dim}
-        return {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"], **common, **shapes}
+        shapes = {
+            "num_layers": layers,
+            "num_decoder_layers": layers,
+            "num_heads": heads,
+            "d_kv": dim,
+        }
+        return {
+            "model_type": "t5",
+            "architectures": ["T5ForConditionalGeneration"],
+            **common,
+            **shapes,
+        }
     decoder = {"decoder_layers": layers, "decoder_attention_heads": heads, "d_model": heads * dim}
-    parts = {"encoder": {"model_type": "vit"}, "decoder": {"model_type": "trocr", **common, **decoder}}
-    return {"model_type": "vision-encoder-decoder", "architectures": ["VisionEncoderDecoderModel"], **common, **parts}
+    parts = {
+        "encoder": {"model_type": "vit"},
+        "decoder": {"model_type": "trocr", **common, **decoder},
+    }
+    return {
+        "model_type": "vision-encoder-decoder",
+        "architectures": ["VisionEncoderDecoderModel"],
+        **common,
+        **parts,
+    }
 
 
 def _special_ids(model: Predictor) -> dict[str, Any]:
     """The special tokens of the output, by the names of Hugging Face. The end of running text is its line break."""
     assert isinstance(model.target, Tokenizer)
     special, running, start = model.target.special_tokens, model.running_text, _start(model)
-    ids: dict[str, Any] = {} if start is None else {"decoder_start_token_id": start, "bos_token_id": start}
+    ids: dict[str, Any] = (
+        {} if start is None else {"decoder_start_token_id": start, "bos_token_id": start}
+    )
     ids["pad_token_id"] = special.pad
     if not running:
         ids["eos_token_id"] = list(special.ends) if special.other_ends else special.end
@@ -94,7 +131,11 @@ def _source_config(model: Predictor, kinds: Sequence[str]) -> dict[str, Any]:
     """Of a classifier or a masked language model."""
     names = {"text": ("bert", "Bert"), "image": ("vit", "ViT")}.get("+".join(kinds), ("regard", ""))
     if isinstance(model.target, Tokenizer):
-        return {"model_type": names[0], "architectures": [f"{names[1]}ForMaskedLM"], "vocab_size": model.target.size}
+        return {
+            "model_type": names[0],
+            "architectures": [f"{names[1]}ForMaskedLM"],
+            "vocab_size": model.target.size,
+        }
     labels = dict(enumerate(model.target.tokens()))
     task = "ImageClassification" if kinds == ["image"] else "SequenceClassification"
     table = {"id2label": labels, "label2id": {name: number for number, name in labels.items()}}
@@ -121,9 +162,15 @@ def generation_config(model: Predictor) -> dict[str, Any]:
     if len(special.target_prefix) == 1:
         options["forced_bos_token_id"] = special.target_prefix[0]
     elif special.target_prefix:
-        options["forced_decoder_ids"] = [[i, token] for i, token in enumerate(special.target_prefix, start=1)]
+        options["forced_decoder_ids"] = [
+            [i, token] for i, token in enumerate(special.target_prefix, start=1)
+        ]
     if decode.sample:
-        options |= {"temperature": decode.temperature, "top_k": decode.top_k or 0, "top_p": decode.top_p or 1.0}
+        options |= {
+            "temperature": decode.temperature,
+            "top_k": decode.top_k or 0,
+            "top_p": decode.top_p or 1.0,
+        }
     return options
 
 
@@ -147,7 +194,9 @@ def write_tokenizers(model: Predictor, folder: Path) -> None:
             _write_text(folder / "tokenizer.json", _source_tokenizer(target))
         else:
             bos = _start(model)
-            _write_text(folder / "tokenizer.json", _tokenizer(target, () if bos is None else (bos,), ()))
+            _write_text(
+                folder / "tokenizer.json", _tokenizer(target, () if bos is None else (bos,), ())
+            )
     if (folder / "tokenizer.json").exists():
         written = first if isinstance(first, Tokenizer) else target
         assert isinstance(written, Tokenizer)
@@ -173,7 +222,11 @@ def _tokenizer(vocabulary: Tokenizer, before: tuple[int, ...], after: tuple[int,
 def _tokenizer_config(vocabulary: Tokenizer, bos: int | None) -> dict[str, Any]:
     """The content of tokenizer_config.json. `bos` is the token before the prompt of a language model."""
     special = vocabulary.special_tokens
-    roles = {"pad_token": special.pad, "bos_token": special.start if bos is None else bos, "eos_token": special.end}
+    roles = {
+        "pad_token": special.pad,
+        "bos_token": special.start if bos is None else bos,
+        "eos_token": special.end,
+    }
     roles |= {"unk_token": special.unknown, "mask_token": special.mask}
     names = vocabulary.tokens()
     tokens = {role: names[token] for role, token in roles.items() if token is not None}

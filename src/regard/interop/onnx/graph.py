@@ -38,12 +38,15 @@ class GraphInput:
     def example(self) -> Tensor:
         # All sizes differ: PyTorch takes axes that are equal in the example for one and the same.
         return torch.ones(
-            [axis if isinstance(axis, int) else _sum(axis, EXAMPLE) for axis in self.axes], dtype=self.dtype
+            [axis if isinstance(axis, int) else _sum(axis, EXAMPLE) for axis in self.axes],
+            dtype=self.dtype,
         )
 
     @property
     def dynamic_axes(self) -> dict[int, str]:
-        return {i: axis.replace(" ", "") for i, axis in enumerate(self.axes) if isinstance(axis, str)}
+        return {
+            i: axis.replace(" ", "") for i, axis in enumerate(self.axes) if isinstance(axis, str)
+        }
 
 
 def _sum(axis: str, sizes: Mapping[str, int]) -> int:
@@ -72,7 +75,8 @@ class Graph(nn.Module, ABC):
             for axis, size in zip(each.axes, tensor.shape, strict=True):
                 if isinstance(axis, str):
                     torch._check(  # type: ignore[no-untyped-call]
-                        size == (_sum(axis, sizes) if " + " in axis else sizes.setdefault(axis, size))
+                        size
+                        == (_sum(axis, sizes) if " + " in axis else sizes.setdefault(axis, size))
                     )
 
 
@@ -100,7 +104,11 @@ def write_graph(graph: Graph, path: Path) -> None:
         )
         assert program is not None
         _strip(program.model)
-        onnx_ir.save(program.model, path, external_data=f"{path.name}_data" if _bytes(graph) > LARGEST else None)
+        onnx_ir.save(
+            program.model,
+            path,
+            external_data=f"{path.name}_data" if _bytes(graph) > LARGEST else None,
+        )
 
 
 @contextmanager
@@ -112,7 +120,9 @@ def _named_errors(graph: Graph) -> Iterator[None]:
         cause = error.__cause__ or error
         got = f"{type(cause).__name__}: {str(cause).strip().splitlines()[0]}"[:300]
         remedy = "A part of your own must not depend on the values of tensors in Python."
-        raise InvalidArgument(graph.name, wanted="a graph that PyTorch can export", got=got, remedy=remedy) from error
+        raise InvalidArgument(
+            graph.name, wanted="a graph that PyTorch can export", got=got, remedy=remedy
+        ) from error
 
 
 def _strip(model: Any) -> None:
@@ -166,8 +176,12 @@ def attention_outputs(names: Mapping[ModuleType, str] | None) -> Iterator[Tensor
     def keep(source: nn.Module | None, result: AttentionResult) -> AttentionResult:
         if source is None or source not in names:
             return result
-        kept = weights[names[cast(ModuleType, source)]] = reference.softmax(reference.scores(result.spec))
-        out = kept @ repeat_heads(result.value, kept.shape[1])  # the kernel's own weights are dropped from the graph
+        kept = weights[names[cast(ModuleType, source)]] = reference.softmax(
+            reference.scores(result.spec)
+        )
+        out = kept @ repeat_heads(
+            result.value, kept.shape[1]
+        )  # the kernel's own weights are dropped from the graph
         return result._replace(out=out)
 
     with capture.intercepting(keep):

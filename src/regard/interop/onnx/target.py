@@ -45,7 +45,9 @@ def predictor_graphs(model: Predictor, *, attention: bool) -> list[Graph]:
     """The graphs of a loaded model."""
     kinds = source_kinds(model)
     sizes: list[int | None] = [field.image_size for field in model.recipe.data.source_fields]
-    return model_graphs(model.model, SourceInputs(kinds, sizes or [None] * len(kinds)), attention=attention)
+    return model_graphs(
+        model.model, SourceInputs(kinds, sizes or [None] * len(kinds)), attention=attention
+    )
 
 
 def model_graphs(model: Model, sources: SourceInputs, *, attention: bool) -> list[Graph]:
@@ -60,7 +62,10 @@ def model_graphs(model: Model, sources: SourceInputs, *, attention: bool) -> lis
     several = len(sources.kinds) > 1
     masked = several or sources.kinds == ["text"]
     memory = MemoryInputs(encoder.dim, masked, 0 if several else encoder.cls_tokens)
-    return [EncoderGraph(seq2seq, sources, attention=attention), make(seq2seq.decoder, memory, attention=attention)]
+    return [
+        EncoderGraph(seq2seq, sources, attention=attention),
+        make(seq2seq.decoder, memory, attention=attention),
+    ]
 
 
 def in_float32(model: Model) -> Model:
@@ -81,6 +86,8 @@ def _quantize(path: Path) -> None:
     model = onnx.load(path)
     del model.graph.value_info[:]  # shapes of matrices that quantization transposes
     with quiet():
-        quantize_dynamic(model, target, weight_type=QuantType.QInt8, use_external_data_format=data.exists())
+        quantize_dynamic(
+            model, target, weight_type=QuantType.QInt8, use_external_data_format=data.exists()
+        )
     path.unlink()
     data.unlink(missing_ok=True)

@@ -27,8 +27,12 @@ class MarkedGraph(Graph):
     def __init__(self, inner: Graph, sites: Mapping[AttentionModule, AttentionSite]) -> None:
         super().__init__()
         self.inner, self.name, self.inputs = inner, inner.name, inner.inputs
-        self.sites: dict[nn.Module | None, str] = {module: site.name for module, site in sites.items()}
-        self.causal: set[str] = set()  # sites whose rows attend to no later key, once the graph has run
+        self.sites: dict[nn.Module | None, str] = {
+            module: site.name for module, site in sites.items()
+        }
+        self.causal: set[str] = (
+            set()
+        )  # sites whose rows attend to no later key, once the graph has run
 
     def run(self, given: Tensors) -> Tensors:
         with capture.intercepting(self._mark):

@@ -19,7 +19,9 @@ from regard.core.errors import InvalidArgument
 from regard.interop.page.marked_attention import DOMAIN
 
 Array = NDArray[Any]
-LARGEST = 2**31 - 1  # integers are 32 bits there; "to the end" in a slice is the largest of 64 bits here
+LARGEST = (
+    2**31 - 1
+)  # integers are 32 bits there; "to the end" in a slice is the largest of 64 bits here
 INLINE = 64  # elements of a constant that is written as JSON; more are bytes among the weights
 QUANTIZED = 1024  # least elements of a matrix in int8
 ALIGNMENT = 16  # bytes
@@ -46,9 +48,16 @@ class WeightBytes:
     def add(self, weight: Array, *, rows: bool) -> dict[str, Any]:
         """Where a weight is stored; `rows`: it is only read by rows, so that it may be int8."""
         if self.quantization is None or not rows or weight.size < QUANTIZED:
-            return {"shape": list(weight.shape), "offset": self._stored(np.ascontiguousarray(weight, "<f4"))}
+            return {
+                "shape": list(weight.shape),
+                "offset": self._stored(np.ascontiguousarray(weight, "<f4")),
+            }
         values, scales = quantized_rows(weight)
-        return {"shape": list(weight.shape), "offset": self._stored(values), "scales": self._stored(scales)}
+        return {
+            "shape": list(weight.shape),
+            "offset": self._stored(values),
+            "scales": self._stored(scales),
+        }
 
     def _stored(self, array: Array) -> int:
         content = array.tobytes()
@@ -63,7 +72,12 @@ class WeightBytes:
 def quantized_rows(weight: Array) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
     """Int8, and the scale of each row of the first axis: the largest absolute value of a row becomes 127."""
     rows = weight.reshape(len(weight), -1).astype(np.float32)
-    scales = np.maximum(np.abs(rows).max(1, initial=0.0), np.finfo(np.float32).tiny * 127).astype(np.float32) / 127
+    scales = (
+        np.maximum(np.abs(rows).max(1, initial=0.0), np.finfo(np.float32).tiny * 127).astype(
+            np.float32
+        )
+        / 127
+    )
     values = np.clip(np.rint(rows / scales[:, None]), -127, 127).astype(np.int8)
     return values.reshape(weight.shape), scales.astype("<f4")
 
@@ -96,7 +110,9 @@ class _Translation:
         from onnx import numpy_helper
 
         self.graph, self.weights = graph, weights
-        self.constants: dict[str, Array] = {each.name: numpy_helper.to_array(each) for each in graph.initializer}
+        self.constants: dict[str, Array] = {
+            each.name: numpy_helper.to_array(each) for each in graph.initializer
+        }
         self.nodes = [*self._nodes(graph)]
         self.numbers: dict[str, int] = {}
 
@@ -112,7 +128,9 @@ class _Translation:
             if name not in by_row and (array.size <= INLINE or array.dtype != np.float32):
                 constants.append({"value": self._number(name), **_as_json(array)})
             else:
-                stored.append({"value": self._number(name), **self.weights.add(array, rows=name in by_row)})
+                stored.append(
+                    {"value": self._number(name), **self.weights.add(array, rows=name in by_row)}
+                )
         return {
             "inputs": [{"name": each.name, "value": self._number(each.name), "shape": _shape(each), "type": _type(each)}
                        for each in self.graph.input],
@@ -133,8 +151,13 @@ class _Translation:
                 self.constants[each.output[0]] = numpy_helper.to_array(attributes["value"])
                 continue
             if each.op_type not in OPERATORS or each.domain not in ("", DOMAIN):
-                wanted, got = "a graph of operators that the page runs", f"{each.domain or 'ONNX'} {each.op_type}"
-                raise InvalidArgument("model", wanted=wanted, got=got, remedy="Export it to onnx instead.")
+                wanted, got = (
+                    "a graph of operators that the page runs",
+                    f"{each.domain or 'ONNX'} {each.op_type}",
+                )
+                raise InvalidArgument(
+                    "model", wanted=wanted, got=got, remedy="Export it to onnx instead."
+                )
             if "value" in attributes:
                 attributes["value"] = _as_json(numpy_helper.to_array(attributes["value"]))
             inner = None
@@ -149,7 +172,10 @@ class _Translation:
 
     def _as_json(self, node: _Node) -> dict[str, Any]:
         table: dict[str, Any] = {"op": node.op}
-        table |= {key: [self._number(name) for name in getattr(node, key)] for key in ("inputs", "outputs")}
+        table |= {
+            key: [self._number(name) for name in getattr(node, key)]
+            for key in ("inputs", "outputs")
+        }
         if node.attributes:
             table["attributes"] = {key: _plain(value) for key, value in node.attributes.items()}
         if node.body is not None:
@@ -169,7 +195,11 @@ def _fused(nodes: list[_Node], constants: dict[str, Array], outputs: list[str]) 
     uses += [name for node in _all_nodes(nodes) if node.body for name in node.body.outputs]
     for node in nodes:
         before = made.get(node.inputs[1]) if node.op == "MatMul" else None
-        if before is not None and before.op == "Transpose" and _swaps_last(before.attributes.get("perm")):
+        if (
+            before is not None
+            and before.op == "Transpose"
+            and _swaps_last(before.attributes.get("perm"))
+        ):
             node.inputs[1], node.attributes = before.inputs[0], {"transposed": 1}
     kept, skipped = list[_Node](), set[int]()
     for node in nodes:
@@ -177,8 +207,16 @@ def _fused(nodes: list[_Node], constants: dict[str, Array], outputs: list[str]) 
             continue
         if node.op == "Linear" and len(node.inputs) == 2 and uses.count(node.outputs[0]) == 1:
             after = next((each for each in nodes if node.outputs[0] in each.inputs), None)
-            bias = None if after is None or after.op != "Add" else _other(after.inputs, node.outputs[0])
-            if after is not None and bias in constants and constants[bias].shape == constants[node.inputs[1]].shape[:1]:
+            bias = (
+                None
+                if after is None or after.op != "Add"
+                else _other(after.inputs, node.outputs[0])
+            )
+            if (
+                after is not None
+                and bias in constants
+                and constants[bias].shape == constants[node.inputs[1]].shape[:1]
+            ):
                 node = _Node("Linear", [*node.inputs, bias], after.outputs, {})
                 skipped.add(id(after))
         kept.append(node)
@@ -246,7 +284,12 @@ def _all_nodes(nodes: Sequence[_Node]) -> Iterator[_Node]:
 
 def _read_by_row(name: str, nodes: Sequence[_Node]) -> bool:
     """Whether a weight is only multiplied with, convolved with, or gathered by rows."""
-    uses = [(node, i) for node in _all_nodes(nodes) for i, each in enumerate(node.inputs) if each == name]
+    uses = [
+        (node, i)
+        for node in _all_nodes(nodes)
+        for i, each in enumerate(node.inputs)
+        if each == name
+    ]
     places = {"Linear": 1, "Conv": 1, "Gather": 0}
     return all(places.get(node.op) == i and not node.attributes.get("axis") for node, i in uses)
 
@@ -261,18 +304,30 @@ def _other(pair: Sequence[str], one: str) -> str:
 
 def _as_json(array: Array) -> dict[str, Any]:
     """A constant as JSON: numbers that are not finite as texts."""
-    kind = "b" if array.dtype == np.bool_ else "i" if np.issubdtype(array.dtype, np.integer) else "f"
+    kind = (
+        "b" if array.dtype == np.bool_ else "i" if np.issubdtype(array.dtype, np.integer) else "f"
+    )
     values = array.ravel().tolist()
     if kind == "i":
         values = [max(-LARGEST, min(LARGEST, value)) for value in values]
     elif kind == "f":
         values = [value if isfinite(value) else {"inf": "Infinity", "-inf": "-Infinity"}.get(str(value), "NaN")
                   for value in values]  # fmt: skip
-    return {"type": kind, "shape": list(array.shape), "values": [int(v) if kind == "b" else v for v in values]}
+    return {
+        "type": kind,
+        "shape": list(array.shape),
+        "values": [int(v) if kind == "b" else v for v in values],
+    }
 
 
 def _plain(value: Any) -> Any:
-    return value.decode() if isinstance(value, bytes) else list(value) if isinstance(value, tuple) else value
+    return (
+        value.decode()
+        if isinstance(value, bytes)
+        else list(value)
+        if isinstance(value, tuple)
+        else value
+    )
 
 
 def _shape(value: Any) -> list[int | str]:

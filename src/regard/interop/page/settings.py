@@ -27,7 +27,12 @@ class ModelSettings:
         self._numbers: dict[tuple[str, bool], int] = {}
 
     def as_dict(self, title: str, causal_sites: Sequence[str]) -> dict[str, Any]:
-        settings = {"version": 1, "title": title, "sources": self._sources(), "target": self._target()}
+        settings = {
+            "version": 1,
+            "title": title,
+            "sources": self._sources(),
+            "target": self._target(),
+        }
         settings |= {"sites": self._sites(causal_sites), "tokenizers": self.tokenizers}
         settings["examples"] = example_inputs(self.model)
         return settings | self._search()
@@ -44,7 +49,9 @@ class ModelSettings:
         parts = zip(model.recipe.data.source_fields, model.sources, encoders, strict=True)
         return [self._source(*each) for each in parts]
 
-    def _source(self, field: FieldConfig, vocabulary: Tokenizer | Labels | None, encoder: Encoder) -> dict[str, Any]:
+    def _source(
+        self, field: FieldConfig, vocabulary: Tokenizer | Labels | None, encoder: Encoder
+    ) -> dict[str, Any]:
         if vocabulary is None:
             with torch.no_grad():
                 memory = encoder(torch.zeros(1, 3, field.image_size, field.image_size))
@@ -78,7 +85,10 @@ class ModelSettings:
     def _target(self) -> dict[str, Any]:
         target = self.model.target
         if isinstance(target, Tokenizer):
-            return {"kind": "text", "tokenizer": self._tokenizer(target, running=self.model.running_text)}
+            return {
+                "kind": "text",
+                "tokenizer": self._tokenizer(target, running=self.model.running_text),
+            }
         return {"kind": "label", "labels": target.tokens()}
 
     def _search(self) -> dict[str, Any]:
@@ -87,7 +97,11 @@ class ModelSettings:
         if seq2seq is None:
             return {}
         assert isinstance(model.target, Tokenizer)
-        special, config, running = model.target.special_tokens, model.recipe.decode, model.running_text
+        special, config, running = (
+            model.target.special_tokens,
+            model.recipe.decode,
+            model.running_text,
+        )
         window = None if seq2seq.decoder.extrapolates else model.recipe.data.context_length
         positions = position_limit(seq2seq.decoder) if window is None else None
         names = ("max_length", "max_length_ratio", "min_length", "min_length_ratio", "no_repeat_ngram_size",

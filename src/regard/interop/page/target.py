@@ -23,7 +23,9 @@ from regard.interop.page.tokenizer_tables import tokenizer_obstacle
 from regard.interpret.sites import AttentionSite, attention_sites
 from regard.model.interfaces import AttentionModule
 
-LARGEST = 50_000_000  # parameters: a browser's strings end at 512 MiB, and the weights are one, in base64
+LARGEST = (
+    50_000_000  # parameters: a browser's strings end at 512 MiB, and the weights are one, in base64
+)
 PROGRAMS = {"encoder_model": "encoder", "decoder_model_merged": "decoder", "model": "model"}
 
 
@@ -41,12 +43,16 @@ class PageTarget(ExportTarget):
             found.append("head: neither sequences nor labels are generated")
         if isinstance(inner, ClassifierEnsemble):
             found.append("model: an ensemble is several models, each of which can be exported")
-        texts = {f"source {i}": each for i, each in enumerate(model.sources, start=1)} | {"target": model.target}
+        texts = {f"source {i}": each for i, each in enumerate(model.sources, start=1)} | {
+            "target": model.target
+        }
         for side, vocabulary in texts.items():
             if isinstance(vocabulary, Tokenizer) and (obstacle := tokenizer_obstacle(vocabulary)):
                 found.append(f"tokenizer of {side}: {obstacle}")
         if model.recipe.decode.logits_processors:
-            found.append(f"decode.logits_processors: {', '.join(model.recipe.decode.logits_processors)}, in Python")
+            found.append(
+                f"decode.logits_processors: {', '.join(model.recipe.decode.logits_processors)}, in Python"
+            )
         parameters = sum(each.numel() for each in inner.parameters())
         if parameters > LARGEST:
             found.append(f"parameters: {parameters:,}, more than {LARGEST:,}")
@@ -59,7 +65,10 @@ class PageTarget(ExportTarget):
         check_writable(out)
 
     def save(self, model: Predictor, out: Path, options: ExportOptions) -> None:
-        weights, model = WeightBytes(options.quantization), replace(model, model=in_float32(model.model))
+        weights, model = (
+            WeightBytes(options.quantization),
+            replace(model, model=in_float32(model.model)),
+        )
         sites = attention_sites(model.model)
         graphs = [marked(graph, sites) for graph in predictor_graphs(model, attention=False)]
         programs = _programs(graphs, weights)

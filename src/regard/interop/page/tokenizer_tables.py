@@ -27,7 +27,9 @@ def tokenizer_table(tokenizer: Tokenizer, *, running: bool) -> dict[str, Any]:
         "unknown": special.unknown,
     }
     if table["kind"] == "bpe":
-        table["merges"] = [each if isinstance(each, str) else " ".join(each) for each in model["merges"]]
+        table["merges"] = [
+            each if isinstance(each, str) else " ".join(each) for each in model["merges"]
+        ]
     elif table["kind"] == "unigram":
         table["scores"] = [score for _, score in model["vocab"]]
     return table

@@ -35,9 +35,15 @@ def supports(spec: AttentionSpec, value: Values, dropout: float) -> bool:
 def attend(spec: AttentionSpec, value: Values, dropout: float = 0.0) -> tuple[Outputs, LogSumExp]:
     query, key, weight, allowed, _ = spec.tensors
     # Drawn on the device: no synchronisation, and a CUDA graph draws anew on every replay.
-    seed = torch.randint(2**62, (1,), device=query.device) if dropout > 0 else query.new_empty(1, dtype=torch.int64)
+    seed = (
+        torch.randint(2**62, (1,), device=query.device)
+        if dropout > 0
+        else query.new_empty(1, dtype=torch.int64)
+    )
     band = spec.visible.behind, spec.visible.ahead
-    out, lse = _Additive.apply(band, dropped_outcomes(dropout), seed, allowed, query, key, weight, value)  # type: ignore[no-untyped-call]
+    out, lse = _Additive.apply(
+        band, dropped_outcomes(dropout), seed, allowed, query, key, weight, value
+    )  # type: ignore[no-untyped-call]
     return out, lse
 
 
@@ -56,7 +62,13 @@ class _Additive(torch.autograd.Function):
         refuse_second_derivative()
         out, lse, saved, *tensors = ctx.saved_tensors
         with triton_launch.on_device_of(out), torch.autocast(out.device.type, enabled=False):
-            return None, None, None, None, *_Launch(*ctx.settings, *tensors).backward(out, lse, saved, d_out)
+            return (
+                None,
+                None,
+                None,
+                None,
+                *_Launch(*ctx.settings, *tensors).backward(out, lse, saved, d_out),
+            )
 
 
 class _Launch:
@@ -70,7 +82,9 @@ class _Launch:
         self.batch, self.heads, self.n, self.dim = query.shape
         self.m, self.items = key.shape[2], self.batch * self.heads
         self.group, self.value_group = self.heads // key.shape[1], self.heads // value.shape[1]
-        self.query, self.key, self.value, self.weight = (x.contiguous() for x in (query, key, value, weight.float()))
+        self.query, self.key, self.value, self.weight = (
+            x.contiguous() for x in (query, key, value, weight.float())
+        )
         self.seed, self.dropped = seed, dropped
         self.mask, self.flags = triton_launch.mask_arguments(AttentionMask(allowed, *band), query)
         self.speed = {"FAST": query.is_cuda and query.dtype in triton_launch.HALF, "UNROLL": UNROLL}
@@ -87,11 +101,19 @@ class _Launch:
         for piece, scores in self._pieces(lse):
             grid = piece.items * -(-piece.rows // TILE), -(-out.shape[3] // columns)
             weighted_values[grid](
-                scores, self.value, out, lse, *self._shared_arguments(piece), **self._tile(), E=columns
+                scores,
+                self.value,
+                out,
+                lse,
+                *self._shared_arguments(piece),
+                **self._tile(),
+                E=columns,
             )
         return out, lse, scores if scores.shape[:2] == (self.items, self.n) else None
 
-    def backward(self, out: Tensor, lse: Tensor, saved: Tensor | None, d_out: Tensor) -> list[Tensor]:
+    def backward(
+        self, out: Tensor, lse: Tensor, saved: Tensor | None, d_out: Tensor
+    ) -> list[Tensor]:
         """The gradients of query, key, weight and value. Saved scores are not overwritten: backward may run again."""
         from regard.kernels.attention.additive_triton import d_weighted_values
 
@@ -122,7 +144,9 @@ class _Launch:
         d_weight = head_sums.sum_to_size(weight.shape).to(weight.dtype)
         return [d_query, self._sum_groups(d_key, key), d_weight, self._sum_groups(d_value, value)]
 
-    def _pieces(self, like: Tensor, saved: Tensor | None = None) -> Iterator[tuple["_Piece", Tensor]]:
+    def _pieces(
+        self, like: Tensor, saved: Tensor | None = None
+    ) -> Iterator[tuple["_Piece", Tensor]]:
         """The scores of all rows, piece by piece, in one buffer; or those that were saved."""
         from regard.kernels.attention.additive_triton import additive_scores
 
@@ -133,8 +157,12 @@ class _Launch:
         buffer = like.new_empty(self.together * self.rows * self.m)
         for item in range(0, self.items, self.together):
             for row in range(0, self.n, self.rows):
-                piece = _Piece(item, min(self.together, self.items - item), row, min(self.rows, self.n - row))
-                scores = buffer[: piece.items * piece.rows * self.m].view(piece.items, piece.rows, self.m)
+                piece = _Piece(
+                    item, min(self.together, self.items - item), row, min(self.rows, self.n - row)
+                )
+                scores = buffer[: piece.items * piece.rows * self.m].view(
+                    piece.items, piece.rows, self.m
+                )
                 tiles = piece.items * -(-piece.rows // ROWS) * -(-self.m // KEYS)
                 additive_scores[(tiles,)](
                     query, key, self.weight, scores, item, row, piece.rows, self.n, self.m, query.shape[3],
@@ -152,7 +180,9 @@ class _Launch:
     def _tile(self) -> dict[str, Any]:
         return {**self.flags, "DROPPED": self.dropped > 0, "R": TILE, "C": TILE}
 
-    def _gradients(self, piece: "_Piece", d_scores: Tensor, d_query: Tensor, d_key: Tensor, d_weight: Tensor) -> None:
+    def _gradients(
+        self, piece: "_Piece", d_scores: Tensor, d_query: Tensor, d_key: Tensor, d_weight: Tensor
+    ) -> None:
         """Write the gradient of the piece's queries; write those of keys and weight, or add to them after row 0."""
         from regard.kernels.attention.additive_triton import additive_gradient
 
@@ -161,12 +191,36 @@ class _Launch:
         key = self.key, 1, 0, self.m, self.m, self.group
         shared = self.weight, d_scores, piece.item, piece.rows * self.m, self.dim, len(self.weight)
         constants = {"BANDED": self.flags["BANDED"], **self.speed, "R": OWN, "D": COLUMNS}
-        shift, (behind, ahead), columns = self.m - self.n + piece.row, self.mask[-2:], -(-self.dim // COLUMNS)
+        shift, (behind, ahead), columns = (
+            self.m - self.n + piece.row,
+            self.mask[-2:],
+            -(-self.dim // COLUMNS),
+        )
         additive_gradient[(piece.items * -(-piece.rows // OWN), columns)](
-            *query, *key, *shared, d_query, self.weight, shift, behind, ahead, ADD=False, WEIGHT=False, **constants
+            *query,
+            *key,
+            *shared,
+            d_query,
+            self.weight,
+            shift,
+            behind,
+            ahead,
+            ADD=False,
+            WEIGHT=False,
+            **constants,
         )
         additive_gradient[(piece.items * -(-self.m // OWN), columns)](
-            *key, *query, *shared, d_key, d_weight, -shift, ahead, behind, ADD=piece.row > 0, WEIGHT=True, **constants
+            *key,
+            *query,
+            *shared,
+            d_key,
+            d_weight,
+            -shift,
+            ahead,
+            behind,
+            ADD=piece.row > 0,
+            WEIGHT=True,
+            **constants,
         )
 
     def _sum_groups(self, gradient: Float[Tensor, "items S _"], like: Tensor) -> Tensor:

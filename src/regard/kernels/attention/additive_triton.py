@@ -13,7 +13,9 @@ from regard.kernels.jit_triton import jit
 def dropout_factors(seed, item, rows, keys, dropped):
     """Inverted-dropout factors of a tile of weights. They depend on seed and position only, as in the backward pass."""
     zero = rows[:, None] * 0 + keys[None, :] * 0
-    bits, _, _, _ = tl.philox(tl.load(seed), zero + keys[None, :], zero + rows[:, None], zero + item.to(tl.int32), zero)
+    bits, _, _, _ = tl.philox(
+        tl.load(seed), zero + keys[None, :], zero + rows[:, None], zero + item.to(tl.int32), zero
+    )
     return tl.where((bits & 0xFFFF).to(tl.int32) >= dropped, 65536.0 / (65536 - dropped), 0.0)
 
 
@@ -58,7 +60,9 @@ def additive_scores(
             k = tl.load(key + column * m_padded + keys).to(tl.float32)
             total += tl.load(weight + column) * tanh(q[:, None] + k[None, :], FAST)
         in_range = (local_rows < count)[:, None] & (keys < m)[None, :]
-        tl.store(scores + (local * count + local_rows)[:, None] * m + keys[None, :], total, mask=in_range)
+        tl.store(
+            scores + (local * count + local_rows)[:, None] * m + keys[None, :], total, mask=in_range
+        )
 
 
 @jit
@@ -104,14 +108,24 @@ def weighted_values(
             value + keys[:, None] * dim + columns[None, :],
             mask=key_ok[:, None] & (columns < dim)[None, :], other=0.0,
         )  # fmt: skip
-        accumulated = accumulated * decay[:, None] + tl.dot(weights.to(v.dtype), v, input_precision="ieee")
+        accumulated = accumulated * decay[:, None] + tl.dot(
+            weights.to(v.dtype), v, input_precision="ieee"
+        )
         peak = new_peak
     empty = total == 0
     accumulated = accumulated / tl.where(empty, 1.0, total)[:, None]
     at = (item * n + rows)[:, None] * dim + columns[None, :]
-    tl.store(out + at, accumulated.to(out.dtype.element_ty), mask=row_ok[:, None] & (columns < dim)[None, :])
+    tl.store(
+        out + at,
+        accumulated.to(out.dtype.element_ty),
+        mask=row_ok[:, None] & (columns < dim)[None, :],
+    )
     if tl.program_id(1) == 0:
-        tl.store(lse + item * n + rows, tl.where(empty, 0.0, peak + tl.log(tl.where(empty, 1.0, total))), mask=row_ok)
+        tl.store(
+            lse + item * n + rows,
+            tl.where(empty, 0.0, peak + tl.log(tl.where(empty, 1.0, total))),
+            mask=row_ok,
+        )
 
 
 @jit
@@ -141,7 +155,9 @@ def d_weighted_values(
             mask=(columns < dim)[:, None] & key_ok[None, :], other=0.0,
         )  # fmt: skip
         d_weights += tl.dot(d_rows, v, input_precision="ieee")
-        average += tl.sum(d_rows.to(tl.float32) * tl.load(out + at, mask=mask, other=0.0).to(tl.float32), 1)
+        average += tl.sum(
+            d_rows.to(tl.float32) * tl.load(out + at, mask=mask, other=0.0).to(tl.float32), 1
+        )
     may = visible(
         allowed, b_step, h_step, n_step, m_step, item, heads, rows, keys, n, m, behind, ahead, MASKED, BANDED
     )  # fmt: skip
@@ -180,15 +196,21 @@ def additive_gradient(
     own += (item // own_group * own_length + from_own) * dim
     others += (item // other_group * other_length + from_other) * dim
     d_scores += local * item_step
-    own_tile = tl.load(own + rows[:, None] * dim + columns[None, :], mask=both, other=0.0).to(tl.float32)
+    own_tile = tl.load(own + rows[:, None] * dim + columns[None, :], mask=both, other=0.0).to(
+        tl.float32
+    )
     low, high = 0, other_count
     if BANDED:
         low = tl.maximum(0, block * R + shift - behind)
         high = tl.minimum(other_count, block * R + R + shift + ahead)
     d_tile, d_weight_tile = tl.zeros((R, D), tl.float32), tl.zeros((R, D), tl.float32)
     for other in tl.range(low, high, loop_unroll_factor=UNROLL):
-        other_row = tl.load(others + other * dim + columns, mask=column_ok, other=0.0).to(tl.float32)
-        d = tl.load(d_scores + other * other_step + rows * own_step, mask=row_ok, other=0.0)[:, None]
+        other_row = tl.load(others + other * dim + columns, mask=column_ok, other=0.0).to(
+            tl.float32
+        )
+        d = tl.load(d_scores + other * other_step + rows * own_step, mask=row_ok, other=0.0)[
+            :, None
+        ]
         t = tanh(own_tile + other_row[None, :], FAST)
         d_tile += d * (1 - t * t)
         if WEIGHT:

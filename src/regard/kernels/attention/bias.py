@@ -57,7 +57,13 @@ def tile(bias: Bias, rows: RowRange, low: int, high: int, n: int) -> Tensor:
 
 
 def add_gradient(
-    gradient: Tensor, bias: Bias, scores: Float[Tensor, "B H R C"], rows: slice, low: int, high: int, n: int
+    gradient: Tensor,
+    bias: Bias,
+    scores: Float[Tensor, "B H R C"],
+    rows: slice,
+    low: int,
+    high: int,
+    n: int,
 ) -> None:
     """Backward of `tile`: add to `gradient`, shaped like the bias's values, given the gradients of the scores."""
     if not isinstance(bias, DistanceBias):

@@ -29,7 +29,13 @@ def attend(spec: AttentionSpec, value: Values, dropout: float = 0.0) -> tuple[Ou
     # Drawn on the CPU, to wait for no device, and only when it is used.
     seed = int(torch.randint(2**62, ())) if dropout > 0 else 0
     out, lse = _Blockwise.apply(
-        spec.frame, dropout, seed, repeat_heads(value, heads), query, repeat_heads(key, heads), *others
+        spec.frame,
+        dropout,
+        seed,
+        repeat_heads(value, heads),
+        query,
+        repeat_heads(key, heads),
+        *others,
     )  # type: ignore[no-untyped-call]
     return out, lse
 
@@ -66,7 +72,9 @@ class _Dropout:
         self.generator = torch.Generator(device).manual_seed(seed) if self.dropped else None
 
     def scales(self, like: Tensor) -> Tensor | None:
-        return None if self.generator is None else dropout_scales(like, self.dropped, self.generator)
+        return (
+            None if self.generator is None else dropout_scales(like, self.dropped, self.generator)
+        )
 
 
 class _Blockwise(torch.autograd.Function):
@@ -99,7 +107,11 @@ class _Blockwise(torch.autograd.Function):
         query, key, weight, _allowed, bias = spec.tensors
         d_query, d_key, d_value = (torch.zeros_like(widened(x)) for x in (query, key, value))
         d_weight = None if weight is None else torch.zeros_like(widened(weight))
-        d_bias = torch.zeros_like(widened(bias)) if bias is not None and ctx.needs_input_grad[8] else None
+        d_bias = (
+            torch.zeros_like(widened(bias))
+            if bias is not None and ctx.needs_input_grad[8]
+            else None
+        )
         drop = _Dropout(ctx.dropout, ctx.seed, query.device)
         with torch.autocast(query.device.type, enabled=False):
             for part, rows, low, high in blocks(spec):
@@ -108,7 +120,9 @@ class _Blockwise(torch.autograd.Function):
                 d_rows = widened(d_out[part, :, rows])
                 d_weights = d_rows @ widened(value[part, :, low:high]).mT
                 scales = drop.scales(weights)
-                d_value[part, :, low:high] += (weights if scales is None else weights * scales).mT @ d_rows
+                d_value[part, :, low:high] += (
+                    weights if scales is None else weights * scales
+                ).mT @ d_rows
                 if scales is not None:
                     d_weights *= scales
                 # Backward of softmax: subtract each row's mean gradient, weighted by its weights.
@@ -123,8 +137,20 @@ class _Blockwise(torch.autograd.Function):
                 d_key[part, :, low:high] += d_keys
                 if d_weight is not None and d_part is not None:
                     d_weight += d_part
-        pairs = (d_value, value), (d_query, query), (d_key, key), (d_weight, weight), (None, None), (d_bias, bias)
-        return None, None, None, *(None if d_x is None or x is None else d_x.to(x.dtype) for d_x, x in pairs)
+        pairs = (
+            (d_value, value),
+            (d_query, query),
+            (d_key, key),
+            (d_weight, weight),
+            (None, None),
+            (d_bias, bias),
+        )
+        return (
+            None,
+            None,
+            None,
+            *(None if d_x is None or x is None else d_x.to(x.dtype) for d_x, x in pairs),
+        )
 
 
 def refuse_second_derivative() -> None:

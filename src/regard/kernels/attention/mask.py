@@ -34,7 +34,9 @@ class AttentionMask:
             high = min(m, max(0, last + m - n + self.ahead))
         return low, max(low, high)
 
-    def tile(self, rows: RowRange, low: int, high: int, n: int, m: int, device: torch.device) -> Tensor | None:
+    def tile(
+        self, rows: RowRange, low: int, high: int, n: int, m: int, device: torch.device
+    ) -> Tensor | None:
         """The mask of these rows and keys low..high-1, broadcastable to (B, H, R, C); None: nothing is masked."""
         visible = None
         if self.allowed is not None:
@@ -50,7 +52,11 @@ class AttentionMask:
 
     def select(self, axis: int, index: RowRange) -> "AttentionMask":
         """The mask of a selection of the batch (axis 0) or of the heads (axis 1)."""
-        return self if self.allowed is None else replace(self, allowed=select(self.allowed, axis, index))
+        return (
+            self
+            if self.allowed is None
+            else replace(self, allowed=select(self.allowed, axis, index))
+        )
 
 
 def select(tensor: Tensor, axis: int, index: RowRange) -> Tensor:

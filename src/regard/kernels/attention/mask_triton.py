@@ -18,5 +18,7 @@ def visible(
         may = may & (key >= position - behind) & (key <= position + ahead)
     if MASKED:
         start = allowed + (item // heads) * b_step + (item % heads) * h_step
-        may = may & (tl.load(start + row.to(tl.int64) * n_step + key * m_step, mask=may, other=0) != 0)
+        may = may & (
+            tl.load(start + row.to(tl.int64) * n_step + key * m_step, mask=may, other=0) != 0
+        )
     return may

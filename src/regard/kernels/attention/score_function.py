@@ -17,7 +17,9 @@ from regard.core.shapes import Float, Tensor
 QueryRows = Float[Tensor, "B H R D"]
 KeyBlock = Float[Tensor, "B H C D"]
 ScoreTile = Float[Tensor, "B H R C"]
-Gradients = tuple[Tensor, Tensor, Tensor | None]  # of the query, the key and the function's own weight
+Gradients = tuple[
+    Tensor, Tensor, Tensor | None
+]  # of the query, the key and the function's own weight
 
 
 class ScoreFunction(ABC):
@@ -50,7 +52,9 @@ class ScoreFunction(ABC):
         with torch.enable_grad():
             leaves = [x.detach().requires_grad_() for x in inputs]
             scores = self.with_weight(*leaves[2:]).scores(*leaves[:2])
-            d_query, d_key, *d_weight = torch.autograd.grad(scores, leaves, d_scores, materialize_grads=True)
+            d_query, d_key, *d_weight = torch.autograd.grad(
+                scores, leaves, d_scores, materialize_grads=True
+            )
         return d_query, d_key, d_weight[0] if d_weight else None
 
     def with_weight(self, weight: Tensor | None = None) -> "ScoreFunction":
@@ -59,7 +63,11 @@ class ScoreFunction(ABC):
 
     def for_heads(self, heads: Tensor) -> "ScoreFunction":
         """The function of a selection of heads."""
-        return self if self.weight is None or len(self.weight) == 1 else self.with_weight(self.weight[heads])
+        return (
+            self
+            if self.weight is None or len(self.weight) == 1
+            else self.with_weight(self.weight[heads])
+        )
 
 
 @final
@@ -108,7 +116,11 @@ class AdditiveScoreFunction(ScoreFunction):
 
     def gradients(self, d_scores: ScoreTile, query: QueryRows, key: KeyBlock) -> Gradients:
         weight = self.weight.to(query.dtype)
-        d_query, d_key, d_weight = torch.zeros_like(query), torch.zeros_like(key), torch.zeros_like(weight)
+        d_query, d_key, d_weight = (
+            torch.zeros_like(query),
+            torch.zeros_like(key),
+            torch.zeros_like(weight),
+        )
         for b, h, rows, keys in self._pieces(query, key):
             cube = (query[b, h, rows, None] + key[b, h, None, keys]).tanh_()  # (b, R, C, D)
             piece = d_scores[b, h, rows, keys]  # (b, R, C)

@@ -30,7 +30,11 @@ TILE = 2**21  # elements of a materialised mask that exist at a time: eight mega
 def supports(spec: AttentionSpec, value: Values, dropout: float) -> bool:
     """Whether PyTorch has a kernel for this call: dot products, no learned bias, no dropout on a CPU or in blocks."""
     device = spec.query.device.type
-    learned = spec.bias is not None and biases.bias_values(spec.bias).requires_grad and torch.is_grad_enabled()
+    learned = (
+        spec.bias is not None
+        and biases.bias_values(spec.bias).requires_grad
+        and torch.is_grad_enabled()
+    )
     random = dropout > 0 and (device == "cpu" or _rows(spec) < spec.n)
     return (
         isinstance(spec.score_function, DotScoreFunction)
@@ -48,7 +52,9 @@ def attend(spec: AttentionSpec, value: Values, dropout: float = 0.0) -> tuple[Ou
     padded_dim = max(query.shape[-1], dim)
     if query.device.type == "cuda":
         padded_dim += -padded_dim % 8
-    if not query.shape[-1] == padded_dim == dim:  # the kernels take one dim; zeros change neither scores nor values
+    if (
+        not query.shape[-1] == padded_dim == dim
+    ):  # the kernels take one dim; zeros change neither scores nor values
         query, key, value = (F.pad(x, (0, padded_dim - x.shape[-1])) for x in (query, key, value))
     # The kernels assume that the last axis is contiguous, and read out of bounds where it is not.
     query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
@@ -77,7 +83,11 @@ def _square(spec: AttentionSpec) -> bool:
 def _rows(spec: AttentionSpec) -> int:
     """How many rows go into one call: all of them where the mask does not differ by row or is small."""
     visible, bias, n, m = spec.visible, spec.bias, spec.n, spec.m
-    added = [x for x in (visible.allowed, None if bias is None else biases.bias_values(bias)) if x is not None]
+    added = [
+        x
+        for x in (visible.allowed, None if bias is None else biases.bias_values(bias))
+        if x is not None
+    ]
     by_row = (
         (visible.banded and n > 1 and not _square(spec))
         or isinstance(bias, DistanceBias)
@@ -87,8 +97,12 @@ def _rows(spec: AttentionSpec) -> int:
         return n
     batch, heads = (max([1, *(x.shape[axis] for x in added)]) for axis in (0, 1))
     rows = max(1, TILE // (batch * heads * m))
-    if visible.behind is not None:  # a narrow window is fastest in blocks about as tall as it is wide
-        rows = min(rows, max(128, visible.behind + 1 + (m if visible.ahead is None else visible.ahead)))
+    if (
+        visible.behind is not None
+    ):  # a narrow window is fastest in blocks about as tall as it is wide
+        rows = min(
+            rows, max(128, visible.behind + 1 + (m if visible.ahead is None else visible.ahead))
+        )
     return rows
 
 
@@ -114,12 +128,16 @@ def _mask(spec: AttentionSpec, rows: slice, low: int, high: int) -> tuple[Tensor
         mask = torch.where(allowed, mask, -torch.inf)
     if mask is None:
         return None, causal
-    return mask.to(spec.query.dtype).expand(*mask.shape[:-1], high - low)[(None,) * (4 - mask.dim())], causal
+    return mask.to(spec.query.dtype).expand(*mask.shape[:-1], high - low)[
+        (None,) * (4 - mask.dim())
+    ], causal
 
 
 class _Blocked(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, frame: Frame, value: Tensor, *tensors: Tensor | None) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, frame: Frame, value: Tensor, *tensors: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         spec = frame.around(*tensors)  # type: ignore[arg-type]
         query, key = spec.query, spec.key
         out = query.new_zeros(*query.shape[:3], value.shape[3])
@@ -127,7 +145,13 @@ class _Blocked(torch.autograd.Function):
         for rows, low, high in _blocks(spec):
             mask, _ = _mask(spec, rows, low, high)
             out[:, :, rows], lse[:, :, rows] = _forward(
-                query[:, :, rows], key[:, :, low:high], value[:, :, low:high], mask, False, _scale(spec), 0.0
+                query[:, :, rows],
+                key[:, :, low:high],
+                value[:, :, low:high],
+                mask,
+                False,
+                _scale(spec),
+                0.0,
             )
         ctx.save_for_backward(value, out, lse, *tensors)
         ctx.frame = frame
@@ -142,9 +166,17 @@ class _Blocked(torch.autograd.Function):
         query, key = spec.query, spec.key
         d_query, d_key, d_value = (torch.zeros_like(x) for x in (query, key, value))
         for rows, low, high in _blocks(spec):
-            given = query[:, :, rows], key[:, :, low:high], value[:, :, low:high], out[:, :, rows], lse[:, :, rows]
+            given = (
+                query[:, :, rows],
+                key[:, :, low:high],
+                value[:, :, low:high],
+                out[:, :, rows],
+                lse[:, :, rows],
+            )
             mask, _ = _mask(spec, rows, low, high)
-            d_query[:, :, rows], d_keys, d_values = _backward(d_out[:, :, rows], *given, mask, _scale(spec))
+            d_query[:, :, rows], d_keys, d_values = _backward(
+                d_out[:, :, rows], *given, mask, _scale(spec)
+            )
             d_key[:, :, low:high] += d_keys
             d_value[:, :, low:high] += d_values
         return None, d_value, d_query, d_key, None, None, None
@@ -161,14 +193,20 @@ def _forward(
     heads = q.shape[1]
     k, v = repeat_heads(k, heads), repeat_heads(v, heads)
     # Without a mask, the kernel that PyTorch itself chooses: 1 is flash, 3 is cuDNN.
-    choice = torch._fused_sdp_choice(q, k, v, None, dropout, causal, scale=scale) if mask is None else None
+    choice = (
+        torch._fused_sdp_choice(q, k, v, None, dropout, causal, scale=scale)
+        if mask is None
+        else None
+    )
     if choice == 3:
         out, lse, *_ = aten._scaled_dot_product_cudnn_attention.default(
             q, k, v, None, True, dropout, causal, scale=scale
         )
         return out, lse[..., 0]
     if choice == 1:
-        out, lse, *_ = aten._scaled_dot_product_flash_attention.default(q, k, v, dropout, causal, scale=scale)
+        out, lse, *_ = aten._scaled_dot_product_flash_attention.default(
+            q, k, v, dropout, causal, scale=scale
+        )
         return out, lse
     out, lse, *_ = aten._scaled_dot_product_efficient_attention.default(
         q, k, v, _aligned(mask, q, k), True, dropout, causal, scale=scale
@@ -178,7 +216,14 @@ def _forward(
 
 
 def _backward(
-    d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, mask: Tensor | None, scale: float
+    d_out: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    mask: Tensor | None,
+    scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     if q.device.type == "cpu":
         d_q, d_k, d_v = aten._scaled_dot_product_flash_attention_for_cpu_backward.default(

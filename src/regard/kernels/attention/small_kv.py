@@ -27,7 +27,11 @@ def supports(spec: AttentionSpec, value: Values, dropout: float) -> bool:
         and query.dtype in triton_launch.HALF
         and isinstance(spec.score_function, DotScoreFunction)
         and not torch.compiler.is_compiling()
-        and not (spec.bias is not None and biases.bias_values(spec.bias).requires_grad and torch.is_grad_enabled())
+        and not (
+            spec.bias is not None
+            and biases.bias_values(spec.bias).requires_grad
+            and torch.is_grad_enabled()
+        )
         and dropout == 0
         and query.shape[1] == key.shape[1] == value.shape[1]
         and dim > MAX_SDPA_DIM
@@ -48,7 +52,13 @@ def attend(spec: AttentionSpec, value: Values, dropout: float = 0.0) -> tuple[Ou
 class _SmallKV(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, scale: float, bias: Tensor | None, visible: Tensor | None, query: Tensor, key: Tensor, value: Tensor
+        ctx: Any,
+        scale: float,
+        bias: Tensor | None,
+        visible: Tensor | None,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
     ) -> tuple[Tensor, Tensor]:
         shape = query.shape[:2]
         query, key, value = (x.flatten(0, 1) for x in (query, key, value))
@@ -58,7 +68,9 @@ class _SmallKV(torch.autograd.Function):
         if visible is not None:
             scores = scores.masked_fill_(~visible, -torch.inf)
         lse = scores.logsumexp(-1)
-        lse = lse.masked_fill(lse == -torch.inf, 0.0)  # a row that may attend to nothing gives zeros
+        lse = lse.masked_fill(
+            lse == -torch.inf, 0.0
+        )  # a row that may attend to nothing gives zeros
         weights = scores.sub_(lse[..., None]).exp_().flatten(0, 1)
         ctx.save_for_backward(query, key, value, weights)
         ctx.scale, ctx.shape = scale, shape
@@ -72,7 +84,9 @@ class _SmallKV(torch.autograd.Function):
         d_out = d_out.flatten(0, 1)
         d_weights = matmul_float32(d_out, value.mT).mul_(weights)
         d_scores = (
-            torch.addcmul(d_weights, weights, d_weights.sum(-1, keepdim=True), value=-1).mul_(ctx.scale).to(query.dtype)
+            torch.addcmul(d_weights, weights, d_weights.sum(-1, keepdim=True), value=-1)
+            .mul_(ctx.scale)
+            .to(query.dtype)
         )
         parts = d_scores @ key, d_scores.mT @ query, weights.to(value.dtype).mT @ d_out
         return None, None, None, *(x.unflatten(0, ctx.shape) for x in parts)

@@ -77,7 +77,9 @@ class PackedAttentionSpec:
             side.pad(x).transpose(1, 2) for side, x in zip(sides, self.roles, strict=True)
         )  # (B, H, S, D)
         layout = self.layout
-        mask = AttentionMask(self.kv_offsets.mask[:, None, None], layout.window, 0 if layout.causal else None)
+        mask = AttentionMask(
+            self.kv_offsets.mask[:, None, None], layout.window, 0 if layout.causal else None
+        )
         return AttentionSpec(DotScoreFunction(layout.scale), query, key, mask), value
 
     def pack(self, out: Float[Tensor, "B H S D"]) -> Float[Tensor, "N _"]:
@@ -92,14 +94,18 @@ def supports(score_function: ScoreFunction) -> bool:
 def attend(spec: PackedAttentionSpec) -> Float[Tensor, "N _"]:
     """The output (N, heads · dim)."""
     layout, query, kv = spec.layout, spec.query, spec.kv
-    if layout.window is None and triton_launch.can_launch(*((query,) if kv is None else (query, kv))):
+    if layout.window is None and triton_launch.can_launch(
+        *((query,) if kv is None else (query, kv))
+    ):
         looped = _looped(layout, spec.max_length, query)
         if looped is not None:
             query, kv = query.contiguous(), None if kv is None else kv.contiguous()
             seed = query.new_empty(1, dtype=torch.int64)
             if layout.dropout > 0:
                 seed = torch.randint(2**62, (1,), device=query.device)
-            out: Tensor = _Short.apply(looped, layout, spec.offsets, spec.kv_offsets, seed, query, kv)  # type: ignore[no-untyped-call]
+            out: Tensor = _Short.apply(
+                looped, layout, spec.offsets, spec.kv_offsets, seed, query, kv
+            )  # type: ignore[no-untyped-call]
             return out
         if query.dtype in triton_launch.HALF and layout.dim <= MAX_HELD_DIM and layout.dim % 8 == 0:
             return _flash(spec)
@@ -118,8 +124,15 @@ def _looped(layout: HeadLayout, max_length: int, like: Tensor) -> bool | None:
         and (8 * size * triton_launch.next_power_of_2(layout.dim) + 2 * size**2) * each <= shared
     ):
         return False
-    ungrouped, small = layout.heads == layout.kv_heads, size * each <= 256  # larger tiles compile for a minute
-    return True if ungrouped and small and layout.dim <= MAX_LOOPED_DIM and shared >= LOOP_SHARED_MEMORY else None
+    ungrouped, small = (
+        layout.heads == layout.kv_heads,
+        size * each <= 256,
+    )  # larger tiles compile for a minute
+    return (
+        True
+        if ungrouped and small and layout.dim <= MAX_LOOPED_DIM and shared >= LOOP_SHARED_MEMORY
+        else None
+    )
 
 
 def attend_padded(spec: PackedAttentionSpec) -> Float[Tensor, "N _"]:
@@ -169,11 +182,15 @@ class _Short(torch.autograd.Function):
         spec = PackedAttentionSpec(layout, query, kv, offsets, kv_offsets)
         d_query, d_kv = query.new_empty(query.shape), None if kv is None else kv.new_empty(kv.shape)
         d_roles = replace(spec, query=d_query, kv=d_kv).roles
-        _launch(d_short_attention, layout.kv_heads, looped, spec, seed, d_out.contiguous(), *d_roles)
+        _launch(
+            d_short_attention, layout.kv_heads, looped, spec, seed, d_out.contiguous(), *d_roles
+        )
         return None, None, None, None, None, d_query, d_kv
 
 
-def _launch(kernel: Any, heads: int, looped: bool, spec: PackedAttentionSpec, seed: Tensor, *tensors: Tensor) -> None:
+def _launch(
+    kernel: Any, heads: int, looped: bool, spec: PackedAttentionSpec, seed: Tensor, *tensors: Tensor
+) -> None:
     """Launch a kernel for each tile: for the pairs of sequences too long for the tile before, up to its own size."""
     layout, (query, key, _), batch = spec.layout, spec.roles, len(spec.offsets.cu_seqlens) - 1
     arguments = [

@@ -30,7 +30,9 @@ def softmax_weights(
     kept = weights
     if DROP:
         kept = tl.where(
-            keep_mask(seed, (item * R + rows) * C + keys, dropped), weights * (65536.0 / (65536 - dropped)), 0.0
+            keep_mask(seed, (item * R + rows) * C + keys, dropped),
+            weights * (65536.0 / (65536 - dropped)),
+            0.0,
         )
     return weights, kept
 
@@ -86,7 +88,9 @@ def multiply(
     for begin in range(0, dim, D):
         right = load_head(x + head * dim + begin, x_step, x_first, x_size, 0, dim - begin, C, D)
         tile = tl.dot(left, right, input_precision="ieee")
-        store_head(tile, out + head * dim + begin, out_step, out_first, out_size, 0, dim - begin, R, D)
+        store_head(
+            tile, out + head * dim + begin, out_step, out_first, out_size, 0, dim - begin, R, D
+        )
 
 
 @jit
@@ -104,16 +108,22 @@ def short_attention(
     n, m = tl.load(cu_seqlens + row + 1) - first, tl.load(kv_cu_seqlens + row + 1) - start
     if (n > 0) & (tl.maximum(n, m) > min_length) & (n <= R) & (m <= C):
         if LOOPED:
-            scores = dot_products(query, key, query_stride, kv_stride, first, start, n, m, head, dim, R, C, D)
+            scores = dot_products(
+                query, key, query_stride, kv_stride, first, start, n, m, head, dim, R, C, D
+            )
         else:
             q = load_head(query, query_stride, first, n, head, dim, R, D)
             k = load_head(key, kv_stride, start, m, head // group, dim, C, D)
             v = load_head(value, kv_stride, start, m, head // group, dim, C, D)
             scores = tl.dot(q, tl.trans(k), input_precision="ieee")
-        _, kept = softmax_weights(scores, n, m, scale, seed, row * heads + head, dropped, CAUSAL, DROP, R, C)
+        _, kept = softmax_weights(
+            scores, n, m, scale, seed, row * heads + head, dropped, CAUSAL, DROP, R, C
+        )
         kept = kept.to(value.dtype.element_ty)
         if LOOPED:
-            multiply(kept, value, kv_stride, start, m, out, out_stride, first, n, head, dim, R, C, D)
+            multiply(
+                kept, value, kv_stride, start, m, out, out_stride, first, n, head, dim, R, C, D
+            )
         else:
             rows = tl.dot(kept, v, input_precision="ieee")
             store_head(rows, out, out_stride, first, n, head, dim, R, D)
@@ -132,14 +142,65 @@ def d_short_attention(
     if (tl.maximum(n, m) > min_length) & (n <= R) & (m <= C):
         if LOOPED:
             head, item = kv_head, row * heads + kv_head
-            scores = dot_products(query, key, query_stride, kv_stride, first, start, n, m, head, dim, R, C, D)
-            weights, kept = softmax_weights(scores, n, m, scale, seed, item, dropped, CAUSAL, DROP, R, C)
-            d_kept = dot_products(d_out, value, out_stride, kv_stride, first, start, n, m, head, dim, R, C, D)
+            scores = dot_products(
+                query, key, query_stride, kv_stride, first, start, n, m, head, dim, R, C, D
+            )
+            weights, kept = softmax_weights(
+                scores, n, m, scale, seed, item, dropped, CAUSAL, DROP, R, C
+            )
+            d_kept = dot_products(
+                d_out, value, out_stride, kv_stride, first, start, n, m, head, dim, R, C, D
+            )
             d_scores = softmax_backward(weights, kept, d_kept, scale).to(key.dtype.element_ty)
             kept = kept.to(d_out.dtype.element_ty)
-            multiply(d_scores, key, kv_stride, start, m, d_query, query_stride, first, n, head, dim, R, C, D)
-            multiply(tl.trans(d_scores), query, query_stride, first, n, d_key, kv_stride, start, m, head, dim, C, R, D)
-            multiply(tl.trans(kept), d_out, out_stride, first, n, d_value, kv_stride, start, m, head, dim, C, R, D)
+            multiply(
+                d_scores,
+                key,
+                kv_stride,
+                start,
+                m,
+                d_query,
+                query_stride,
+                first,
+                n,
+                head,
+                dim,
+                R,
+                C,
+                D,
+            )
+            multiply(
+                tl.trans(d_scores),
+                query,
+                query_stride,
+                first,
+                n,
+                d_key,
+                kv_stride,
+                start,
+                m,
+                head,
+                dim,
+                C,
+                R,
+                D,
+            )
+            multiply(
+                tl.trans(kept),
+                d_out,
+                out_stride,
+                first,
+                n,
+                d_value,
+                kv_stride,
+                start,
+                m,
+                head,
+                dim,
+                C,
+                R,
+                D,
+            )
         else:
             k = load_head(key, kv_stride, start, m, kv_head, dim, C, D)
             v = load_head(value, kv_stride, start, m, kv_head, dim, C, D)
@@ -148,7 +209,9 @@ def d_short_attention(
                 q = load_head(query, query_stride, first, n, head, dim, R, D)
                 d_rows = load_head(d_out, out_stride, first, n, head, dim, R, D)
                 scores, item = tl.dot(q, tl.trans(k), input_precision="ieee"), row * heads + head
-                weights, kept = softmax_weights(scores, n, m, scale, seed, item, dropped, CAUSAL, DROP, R, C)
+                weights, kept = softmax_weights(
+                    scores, n, m, scale, seed, item, dropped, CAUSAL, DROP, R, C
+                )
                 d_v += tl.dot(tl.trans(kept.to(d_rows.dtype)), d_rows, input_precision="ieee")
                 d_kept = tl.dot(d_rows, tl.trans(v), input_precision="ieee")
                 d_scores = softmax_backward(weights, kept, d_kept, scale).to(k.dtype)

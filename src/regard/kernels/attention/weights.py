@@ -41,7 +41,9 @@ class Summary:
     mass: Float[Tensor, "*lead N"] | None
 
 
-def weights(spec: AttentionSpec, rows: RowRange, lse: LogSumExp | None = None) -> Float[Tensor, "B H R M"]:
+def weights(
+    spec: AttentionSpec, rows: RowRange, lse: LogSumExp | None = None
+) -> Float[Tensor, "B H R M"]:
     """The weights of these rows; without the log-sum-exp they are differentiable."""
     if lse is not None and triton_supports(spec):
         return triton_weights(spec, rows, lse)
@@ -53,7 +55,11 @@ def weights(spec: AttentionSpec, rows: RowRange, lse: LogSumExp | None = None) -
 
 
 def summarize(
-    spec: AttentionSpec, *, top: int, on: Float[Tensor, " M"] | None = None, lse: LogSumExp | None = None
+    spec: AttentionSpec,
+    *,
+    top: int,
+    on: Float[Tensor, " M"] | None = None,
+    lse: LogSumExp | None = None,
 ) -> Summary:
     """The summary of every row, streamed; `on` is 1 at the keys whose mass is wanted. Of equal weights, any are top."""
     if triton_supports(spec) and top <= MAX_TOP:
@@ -74,19 +80,25 @@ def summarize(
         summary.distance[part, :, rows] = (block * (keys - position).abs()).sum(-1)
         best = block.topk(min(top, len(keys)), dim=-1)
         summary.top_weights[part, :, rows, : best.values.shape[-1]] = best.values
-        summary.top_keys[part, :, rows, : best.values.shape[-1]] = (best.indices + low).where(best.values > 0, -1)
+        summary.top_keys[part, :, rows, : best.values.shape[-1]] = (best.indices + low).where(
+            best.values > 0, -1
+        )
         if on is not None and summary.mass is not None:
             summary.mass[part, :, rows] = block @ on[low : low + len(keys)]
     return summary
 
 
-def weight_blocks(spec: AttentionSpec, lse: LogSumExp | None = None) -> Iterator[tuple[slice, slice, int, Tensor]]:
+def weight_blocks(
+    spec: AttentionSpec, lse: LogSumExp | None = None
+) -> Iterator[tuple[slice, slice, int, Tensor]]:
     """All weights, one block at a time: batch slice, row slice, first key, and the weights (b, H, R, C)."""
     spec = replace(spec, key=repeat_heads(spec.key, spec.query.shape[1]))
     for part, rows, low, high in blocks(spec):
         with torch.autocast(spec.query.device.type, enabled=False):
             scores = spec.for_batch(part).scores(rows, low, high)
-            block = softmax_(scores)[0] if lse is None else scores.sub_(lse[part, :, rows, None]).exp_()
+            block = (
+                softmax_(scores)[0] if lse is None else scores.sub_(lse[part, :, rows, None]).exp_()
+            )
         yield part, rows, low, block
 
 
@@ -97,7 +109,11 @@ def entropy(weights: Float[Tensor, "*lead C"]) -> Float[Tensor, "*lead"]:
 
 def triton_supports(spec: AttentionSpec) -> bool:
     plain = spec.bias is None and spec.fixed is None
-    fits = isinstance(spec.score_function, DotScoreFunction) and plain and spec.query.shape[-1] <= MAX_DIM
+    fits = (
+        isinstance(spec.score_function, DotScoreFunction)
+        and plain
+        and spec.query.shape[-1] <= MAX_DIM
+    )
     return fits and triton_launch.can_launch(spec.query, spec.key)
 
 
@@ -111,11 +127,15 @@ def triton_weights(spec: AttentionSpec, rows: RowRange, lse: LogSumExp) -> Float
         tensors, numbers, sizes, constants = _arguments(spec)
         grid = batch * heads * -(-len(picks) // ROWS), -(-spec.m // KEYS)
         with triton_launch.on_device_of(out):
-            dot_weights[grid](*tensors, lse.contiguous(), picks, out, *numbers, len(picks), *sizes, **constants)
+            dot_weights[grid](
+                *tensors, lse.contiguous(), picks, out, *numbers, len(picks), *sizes, **constants
+            )
     return out
 
 
-def triton_summary(spec: AttentionSpec, top: int, on: Float[Tensor, " M"] | None, lse: LogSumExp | None) -> Summary:
+def triton_summary(
+    spec: AttentionSpec, top: int, on: Float[Tensor, " M"] | None, lse: LogSumExp | None
+) -> Summary:
     from regard.kernels.attention.weights_triton import dot_summary
 
     if lse is None:
@@ -145,5 +165,6 @@ def _arguments(spec: AttentionSpec) -> tuple[list[Any], list[Any], list[int], di
         [query, *query.stride()[:3], key, *key.stride()[:3]],
         [*mask, spec.score_function.scale],
         [spec.n, spec.m, dim, heads, heads // key.shape[1]],
-        constants | {"R": ROWS, "C": KEYS, "D": triton_launch.next_power_of_2(dim), "num_warps": WARPS},
+        constants
+        | {"R": ROWS, "C": KEYS, "D": triton_launch.next_power_of_2(dim), "num_warps": WARPS},
     )

@@ -22,10 +22,22 @@ def dot_weights(
     keys, columns = tl.program_id(1) * C + tl.arange(0, C), tl.arange(0, D)
     row_ok = local_rows < count
     rows = tl.load(picks + local_rows, mask=row_ok, other=0).to(tl.int32)
-    q_at = query + (item // heads) * q_batch + (item % heads) * q_head + rows.to(tl.int64)[:, None] * q_row
-    k_at = key + (item // heads) * k_batch + (item % heads // group) * k_head + keys.to(tl.int64)[None, :] * k_row
+    q_at = (
+        query
+        + (item // heads) * q_batch
+        + (item % heads) * q_head
+        + rows.to(tl.int64)[:, None] * q_row
+    )
+    k_at = (
+        key
+        + (item // heads) * k_batch
+        + (item % heads // group) * k_head
+        + keys.to(tl.int64)[None, :] * k_row
+    )
     q = tl.load(q_at + columns[None, :], mask=row_ok[:, None] & (columns < dim)[None, :], other=0.0)
-    k = tl.load(k_at + columns[:, None], mask=(columns < dim)[:, None] & (keys < m)[None, :], other=0.0)
+    k = tl.load(
+        k_at + columns[:, None], mask=(columns < dim)[:, None] & (keys < m)[None, :], other=0.0
+    )
     scores = tl.dot(q, k, input_precision="ieee") * scale
     tile = tl.exp(scores - tl.load(lse + item * n + rows, mask=row_ok, other=0.0)[:, None])
     if MASKED or BANDED:
@@ -55,7 +67,12 @@ def dot_summary(
     first = (tl.program_id(0) % blocks) * R
     rows, columns = first + tl.arange(0, R), tl.arange(0, D)
     row_ok = rows < n
-    q_at = query + (item // heads) * q_batch + (item % heads) * q_head + rows.to(tl.int64)[:, None] * q_row
+    q_at = (
+        query
+        + (item // heads) * q_batch
+        + (item % heads) * q_head
+        + rows.to(tl.int64)[:, None] * q_row
+    )
     k_at = key + (item // heads) * k_batch + (item % heads // group) * k_head
     q = tl.load(q_at + columns[None, :], mask=row_ok[:, None] & (columns < dim)[None, :], other=0.0)
     scale *= LOG2E
@@ -70,14 +87,20 @@ def dot_summary(
     on_mass = tl.zeros((R,), tl.float32)
     if TOP:
         top_values = tl.full((R, TOP), float("-inf"), tl.float32)
-        top_index = tl.zeros((R, TOP), tl.int32) - 2 - tl.arange(0, TOP)[None, :]  # distinct, below any key
+        top_index = (
+            tl.zeros((R, TOP), tl.int32) - 2 - tl.arange(0, TOP)[None, :]
+        )  # distinct, below any key
     keys = low + tl.arange(0, C)
     in_range = (columns < dim)[:, None] & (keys < m)[None, :]
-    k = tl.load(k_at + columns[:, None] + keys.to(tl.int64)[None, :] * k_row, mask=in_range, other=0.0)
+    k = tl.load(
+        k_at + columns[:, None] + keys.to(tl.int64)[None, :] * k_row, mask=in_range, other=0.0
+    )
     for start in range(low, high, C):
         keys = start + C + tl.arange(0, C)  # load the next tile while this one is computed
         in_range = (columns < dim)[:, None] & (keys < m)[None, :]
-        next_k = tl.load(k_at + columns[:, None] + keys.to(tl.int64)[None, :] * k_row, mask=in_range, other=0.0)
+        next_k = tl.load(
+            k_at + columns[:, None] + keys.to(tl.int64)[None, :] * k_row, mask=in_range, other=0.0
+        )
         x = tl.dot(q, k, input_precision="ieee") * scale - base  # log2 of the weight
         keys = start + tl.arange(0, C)
         if not WHOLE:
@@ -115,4 +138,7 @@ def dot_summary(
             tl.store(top_weights + at * top + rank, weight, mask=row_ok)
             tl.store(top_keys + at * top + rank, tl.where(weight > 0, column, -1), mask=row_ok)
             taken = top_index == column[:, None]
-            top_values, top_index = tl.where(taken, float("-inf"), top_values), tl.where(taken, FAR, top_index)
+            top_values, top_index = (
+                tl.where(taken, float("-inf"), top_values),
+                tl.where(taken, FAR, top_index),
+            )

@@ -87,8 +87,13 @@ def _beam_step(
     value = gain + tl.load(total + each, mask=there, other=0.0)
     order = _order(value, CANDIDATES)
     order = tl.where(there, order, CANDIDATES)
-    value, gain = tl.where(n < count, _ranked(value, order, COUNT), float("-inf")), _ranked(gain, order, COUNT)
-    token = _ranked(tl.load(vocabulary + slot * beams * count + c, mask=there, other=0), order, COUNT)
+    value, gain = (
+        tl.where(n < count, _ranked(value, order, COUNT), float("-inf")),
+        _ranked(gain, order, COUNT),
+    )
+    token = _ranked(
+        tl.load(vocabulary + slot * beams * count + c, mask=there, other=0), order, COUNT
+    )
     parent = _ranked(c // count, order, COUNT)
     ends = last | ((token == end) & (before >= given))
 
@@ -111,7 +116,9 @@ def _beam_step(
     open_value = tl.where(ends, float("-inf"), value)
     order = _order(open_value, COUNT)
     next_total = tl.where(real, _ranked(open_value, order, BEAMS), float("-inf"))
-    next_total = tl.where((now <= given) & (next_total > float("-inf")), 0.0, next_total)  # prompts cost nothing
+    next_total = tl.where(
+        (now <= given) & (next_total > float("-inf")), 0.0, next_total
+    )  # prompts cost nothing
     next_token, next_gain, next_parent = (
         _ranked(token, order, BEAMS), _ranked(gain, order, BEAMS), _ranked(parent, order, BEAMS),
     )  # fmt: skip

@@ -32,7 +32,8 @@ def reading(rows: int, spacing: int, pack: int, *, vector: int = 4, added: bool 
     """
     count = vector * pack
     registers = [
-        [[f"w{row * count + word * pack + at}" for word in range(vector)] for at in range(pack)] for row in range(rows)
+        [[f"w{row * count + word * pack + at}" for word in range(vector)] for at in range(pack)]
+        for row in range(rows)
     ]
     addresses = [f"${(count if added else rows * count) + at}" for at in range(pack)]
     kind = f".v{vector}" if vector > 1 else ""
@@ -43,11 +44,26 @@ def reading(rows: int, spacing: int, pack: int, *, vector: int = 4, added: bool 
         for at, words in enumerate(each)
     ]
     total = rows * count
-    checks = [f"setp.eq{'.or' if at else ''}.s32 p, w{at}, {EMPTY.value}{', p' if at else ''};" for at in range(total)]
+    checks = [
+        f"setp.eq{'.or' if at else ''}.s32 p, w{at}, {EMPTY.value}{', p' if at else ''};"
+        for at in range(total)
+    ]
     results = [f"mov.b32 ${at}, w{at};" for at in range(count if added else total)]
     if added:
-        results += [f"add.f32 ${at}, ${at}, w{row * count + at};" for row in range(1, rows) for at in range(count)]
-    lines = [".reg .pred p;", f".reg .b32 w<{total}>;", "again:", *loads, *checks, "@p bra again;", *results]
+        results += [
+            f"add.f32 ${at}, ${at}, w{row * count + at};"
+            for row in range(1, rows)
+            for at in range(count)
+        ]
+    lines = [
+        ".reg .pred p;",
+        f".reg .b32 w<{total}>;",
+        "again:",
+        *loads,
+        *checks,
+        "@p bra again;",
+        *results,
+    ]
     return "{ " + " ".join(lines) + " }"
 
 
@@ -75,7 +91,12 @@ def fence(PROGRAMS: tl.constexpr):
     if PROGRAMS > 1:
         tl.debug_barrier()
         tl.inline_asm_elementwise(
-            "fence.acq_rel.gpu; mov.b32 $0, 0;", "=r,r", [tl.arange(0, 128)], dtype=tl.int32, is_pure=False, pack=1
+            "fence.acq_rel.gpu; mov.b32 $0, 0;",
+            "=r,r",
+            [tl.arange(0, 128)],
+            dtype=tl.int32,
+            is_pure=False,
+            pack=1,
         )
         tl.debug_barrier()
 
@@ -100,7 +121,9 @@ def receive(
         address = (words + fourth * 4).to(tl.int64)
         a = fourth.to(tl.float32)
         b, c, d, more = a, a, a, tl.full([], 1, tl.int32)
-        while more > 0:  # once: else Triton would read again for each layout in which the numbers are needed
+        while (
+            more > 0
+        ):  # once: else Triton would read again for each layout in which the numbers are needed
             a, b, c, d = tl.inline_asm_elementwise(
                 ASM, registers, [address], dtype=(tl.float32, tl.float32, tl.float32, tl.float32), is_pure=False,
                 pack=PACK,
@@ -135,7 +158,9 @@ def receive_one(words, at, ASM: tl.constexpr, PROGRAMS: tl.constexpr):
         address = (words + at).to(tl.int64)
         x, more = at.to(tl.float32), tl.full([], 1, tl.int32)
         while more > 0:  # as in `receive`
-            x = tl.inline_asm_elementwise(ASM, "=f,l", [address], dtype=tl.float32, is_pure=False, pack=1)
+            x = tl.inline_asm_elementwise(
+                ASM, "=f,l", [address], dtype=tl.float32, is_pure=False, pack=1
+            )
             more = tl.full([], 0, tl.int32)
     else:
         x = tl.load(words + at).to(tl.float32, bitcast=True)
@@ -164,10 +189,20 @@ def receive_three(words, at, SPACING: tl.constexpr, ASM: tl.constexpr, PROGRAMS:
     """Three numbers each, SPACING words apart."""
     if PROGRAMS > 1:
         address = (words + at).to(tl.int64)
-        x, y, z, more = at.to(tl.float32), at.to(tl.float32), at.to(tl.float32), tl.full([], 1, tl.int32)
+        x, y, z, more = (
+            at.to(tl.float32),
+            at.to(tl.float32),
+            at.to(tl.float32),
+            tl.full([], 1, tl.int32),
+        )
         while more > 0:  # as in `receive`
             x, y, z = tl.inline_asm_elementwise(
-                ASM, "=f,=f,=f,l", [address], dtype=(tl.float32, tl.float32, tl.float32), is_pure=False, pack=1
+                ASM,
+                "=f,=f,=f,l",
+                [address],
+                dtype=(tl.float32, tl.float32, tl.float32),
+                is_pure=False,
+                pack=1,
             )
             more = tl.full([], 0, tl.int32)
     else:

@@ -48,17 +48,31 @@ from regard.kernels.jit_triton import jit
 from regard.kernels.layers.linear import ACTIVATIONS
 from regard.kernels.triton_launch import HALF
 
-MAX_WIDTH, MAX_FFN = 1024, 4096  # inputs of a product, all of which a program holds for each of its columns
+MAX_WIDTH, MAX_FFN = (
+    1024,
+    4096,
+)  # inputs of a product, all of which a program holds for each of its columns
 WIDE, NARROW = 16, 4  # columns of a tile: many outputs, outputs of the residual stream's width
-PROJECT, CHOOSE = 32, 16  # logits of a tile: stored, or among which a token is chosen, which takes more registers
+PROJECT, CHOOSE = (
+    32,
+    16,
+)  # logits of a tile: stored, or among which a token is chosen, which takes more registers
 KEYS = 32  # that a program reads at a time
 WARPS = 4  # of a program
-MAX_WORDS, MAX_SLICE = 32, 8192  # that a thread receives at a time; weights of an output projection in a program
+MAX_WORDS, MAX_SLICE = (
+    32,
+    8192,
+)  # that a thread receives at a time; weights of an output projection in a program
 BULK_PREFETCH = tl.constexpr(  # of $2 bytes at $1, by one thread
     "{ .reg .pred p; .reg .b32 t; mov.u32 t, %tid.x; setp.eq.u32 p, t, 0; setp.gt.and.s32 p, $2, 0, p; "
     "@p cp.async.bulk.prefetch.L2.global [$1], $2; mov.b32 $0, 0; }"
 )
-KINDS = {ACTIVATIONS["relu"]: 1, ACTIVATIONS["gelu"]: 2, ACTIVATIONS["gelu_tanh"]: 3, ACTIVATIONS["silu"]: 4}
+KINDS = {
+    ACTIVATIONS["relu"]: 1,
+    ACTIVATIONS["gelu"]: 2,
+    ACTIVATIONS["gelu_tanh"]: 3,
+    ACTIVATIONS["silu"]: 4,
+}
 
 
 def supports(layers: StackedLayers, rows: int) -> bool:
@@ -95,10 +109,20 @@ def step(
     choice and `tokens`; the tensors that are returned are empty.
     """
     width, (count, ffn, _) = table.shape[1], layers.ffn_up.weight.shape
-    crosses, programs, chooses = layers.cross_q_proj is not None, _programs(tokens.device), choice is not None
-    cross_q, cross_out = layers.cross_q_proj or layers.out_proj, layers.cross_out_proj or layers.out_proj
+    crosses, programs, chooses = (
+        layers.cross_q_proj is not None,
+        _programs(tokens.device),
+        choice is not None,
+    )
+    cross_q, cross_out = (
+        layers.cross_q_proj or layers.out_proj,
+        layers.cross_out_proj or layers.out_proj,
+    )
     returned = 0 if chooses else count
-    qkv, query = table.new_empty(returned, 1, 3 * width), table.new_empty(returned if crosses else 0, 1, width)
+    qkv, query = (
+        table.new_empty(returned, 1, 3 * width),
+        table.new_empty(returned if crosses else 0, 1, width),
+    )
     logits = table.new_empty(1, 0 if chooses else len(project.weight))
     norm_bias, final_bias, any_tensor = layers.norm_bias, final_norm.bias, project.bias
     choice = Choice._make([*[tokens] * 9, 0]) if choice is None else choice
@@ -134,8 +158,12 @@ def _sizes(width: int, ffn: int, heads: int, programs: int) -> dict[str, int | s
     head, (width_2, ffn_2) = width // heads, map(triton.next_power_of_2, (width, ffn))
     head_2, threads = triton.next_power_of_2(head), 32 * WARPS
     pack, ffn_pack = (max(1, size // 4 // threads) for size in (width_2, ffn_2))
-    group = max(each for each in range(1, heads + 1) if heads % each == 0 and 4 * each * pack <= MAX_WORDS)
-    tile = triton.next_power_of_2(triton.cdiv(width, max(1, programs // heads)))  # so that each program has one
+    group = max(
+        each for each in range(1, heads + 1) if heads % each == 0 and 4 * each * pack <= MAX_WORDS
+    )
+    tile = triton.next_power_of_2(
+        triton.cdiv(width, max(1, programs // heads))
+    )  # so that each program has one
     return {
         "WIDTH": width, "WIDTH_2": width_2, "FFN": ffn, "FFN_2": ffn_2, "HEADS": heads, "HEAD": head, "HEAD_2": head_2,
         "SLICE": min(tile, max(1, MAX_SLICE // head_2)), "GROUP": group, "PACK": pack, "FFN_PACK": ffn_pack,
@@ -151,7 +179,11 @@ def _sizes(width: int, ffn: int, heads: int, programs: int) -> dict[str, int | s
 @lru_cache(maxsize=16)
 def _programs(device: torch.device) -> int:
     """One for each multiprocessor; in Triton's interpreter, which runs one program after another, one."""
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+    return (
+        torch.cuda.get_device_properties(device).multi_processor_count
+        if device.type == "cuda"
+        else 1
+    )
 
 
 @lru_cache(maxsize=16)
@@ -235,7 +267,12 @@ def _step(
     before, min_length, prompt, limit = now, now, now, now
     ended, done = tl.full([], 0, tl.int1), tl.full([], 0, tl.int1)
     if CHOOSES:
-        before, min_length, prompt, limit = tl.load(lengths), tl.load(min_lengths), tl.load(prompts), tl.load(limits)
+        before, min_length, prompt, limit = (
+            tl.load(lengths),
+            tl.load(min_lengths),
+            tl.load(prompts),
+            tl.load(limits),
+        )
         ended, done = tl.load(ended_flags) != 0, tl.load(done_flags) != 0
     else:
         tl.store(mine + tl.program_id(0), (now + half > 0).to(tl.int32))  # after both were read
@@ -243,7 +280,10 @@ def _step(
     for number_of_step in range(steps):
         sent = mine + number_of_step * size
         words = sent + 2 * PROGRAMS_2
-        x = tl.load(table + token * WIDTH + d, mask=d < WIDTH, other=0.0).to(tl.float32) * embed_scale
+        x = (
+            tl.load(table + token * WIDTH + d, mask=d < WIDTH, other=0.0).to(tl.float32)
+            * embed_scale
+        )
         if table_size > 0:
             position = tl.minimum(now - begin, table_size - 1)
             x += tl.load(positions + position * WIDTH + d, mask=d < WIDTH, other=0.0)
@@ -335,7 +375,9 @@ def _step(
                 True, 1, ONE_ASM, 1, PACK, PROGRAMS,
             )  # fmt: skip
     if CHOOSES:  # noqa: SIM102
-        if tl.program_id(0) == 0:  # all programs have sent their choice, and read what is overwritten here before
+        if (
+            tl.program_id(0) == 0
+        ):  # all programs have sent their choice, and read what is overwritten here before
             tl.store(time, now)
             tl.store(workspace, 1 - half)
             tl.store(tokens, token)

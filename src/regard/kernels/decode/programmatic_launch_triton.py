@@ -14,7 +14,9 @@ from regard.kernels.jit_triton import jit
 
 def launch_options() -> dict[str, bool]:
     """Keyword arguments of a launch on the current device."""
-    early = torch.cuda.is_available() and _supported(torch.cuda.current_device())  # not in Triton's interpreter
+    early = torch.cuda.is_available() and _supported(
+        torch.cuda.current_device()
+    )  # not in Triton's interpreter
     return {"EARLY": True, "launch_pdl": True} if early else {"EARLY": False}
 
 

@@ -75,7 +75,9 @@ def _greedy_step(
     token = tl.full([1], 0, tl.int64)
     for begin in range(0, vocab, BLOCK):
         token_id = begin + tl.arange(0, BLOCK)
-        score = tl.load(scores + row * row_stride + token_id, mask=token_id < vocab, other=float("-inf")).to(tl.float32)
+        score = tl.load(
+            scores + row * row_stride + token_id, mask=token_id < vocab, other=float("-inf")
+        ).to(tl.float32)
         higher, at = tl.max(score, 0, return_indices=True)
         token = tl.where(higher > peak, begin + at, token)
         peak = tl.maximum(peak, higher)
@@ -89,7 +91,10 @@ def _greedy_step(
     ended = ended | ((token == end) & (before >= tl.load(prompt + row + one)))
     tl.store(length + row + one, now)
     tl.store(over + row + one, ended.to(tl.uint8))
-    tl.store(done + row + one, ((running == 0) | ended | (now >= tl.load(limit + row + one))).to(tl.uint8))
+    tl.store(
+        done + row + one,
+        ((running == 0) | ended | (now >= tl.load(limit + row + one))).to(tl.uint8),
+    )
     tl.store(tokens + row + one, token)
 
 
@@ -102,7 +107,9 @@ def _log_sum_exp(scores, out, row_stride, vocab, BLOCK: tl.constexpr, EARLY: tl.
     total = tl.full([1], 0.0, tl.float32)
     for begin in range(0, vocab, BLOCK):
         token_id = begin + tl.arange(0, BLOCK)
-        score = tl.load(scores + row * row_stride + token_id, mask=token_id < vocab, other=float("-inf")).to(tl.float32)
+        score = tl.load(
+            scores + row * row_stride + token_id, mask=token_id < vocab, other=float("-inf")
+        ).to(tl.float32)
         higher = tl.maximum(peak, tl.max(score, 0))
         total = total * tl.exp(peak - higher) + tl.sum(tl.exp(score - higher), 0)
         peak = higher
@@ -123,7 +130,11 @@ def _top_k(
     maxima = tl.full([COLUMNS], float("-inf"), tl.float32)
     for first in range(0, DEPTH, LEVELS):
         token_id = (first + tl.arange(0, LEVELS))[:, None] * columns + column[None, :]
-        here = tl.load(mine + token_id, mask=(column < columns)[None, :] & (token_id < vocab), other=float("-inf"))
+        here = tl.load(
+            mine + token_id,
+            mask=(column < columns)[None, :] & (token_id < vocab),
+            other=float("-inf"),
+        )
         maxima = tl.maximum(maxima, tl.max(here.to(tl.float32), 0))
     best_columns = tl.full([COUNT], 0, tl.int32)
     for number in range(0, count):

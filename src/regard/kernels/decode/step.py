@@ -103,7 +103,9 @@ def norm_linear(
     return (out if activation is None else activation(out)), PendingResidual(h if post_norm else x)
 
 
-def add_linear(given: PendingResidual, context: Float[Tensor, "rows in"], linear: StepLinear) -> PendingResidual:
+def add_linear(
+    given: PendingResidual, context: Float[Tensor, "rows in"], linear: StepLinear
+) -> PendingResidual:
     """The residual stream plus linear(context), which may still be pending."""
     assert given.added is None
     return PendingResidual(given.x, linear(context))
@@ -139,16 +141,25 @@ def cross_attention(
 ) -> HiddenRows:
     """Attention of the K hypotheses of each sequence to the keys and values of its source."""
     queries = query.view(len(mask), -1, query.shape[1])
-    return _attend(queries, source[:, None].expand(-1, queries.shape[1], -1, -1, -1), mask[:, None], heads)
+    return _attend(
+        queries, source[:, None].expand(-1, queries.shape[1], -1, -1, -1), mask[:, None], heads
+    )
 
 
 def _attend(
-    query: Float[Tensor, "B K W"], key_value: Float[Tensor, "B K S 2 W"], visible: Bool[Tensor, "B 1 S"], heads: int
+    query: Float[Tensor, "B K W"],
+    key_value: Float[Tensor, "B K S 2 W"],
+    visible: Bool[Tensor, "B 1 S"],
+    heads: int,
 ) -> HiddenRows:
     batch, beams, width = query.shape
     shape = (batch, beams, key_value.shape[2], heads, -1)
-    key, value = (each.view(shape).transpose(2, 3) for each in key_value.unbind(3))  # (B, K, H, S, D)
-    scores = (key @ query.view(batch, beams, heads, -1, 1))[..., 0].float() / sqrt(width // heads)  # (B, K, H, S)
+    key, value = (
+        each.view(shape).transpose(2, 3) for each in key_value.unbind(3)
+    )  # (B, K, H, S, D)
+    scores = (key @ query.view(batch, beams, heads, -1, 1))[..., 0].float() / sqrt(
+        width // heads
+    )  # (B, K, H, S)
     weights = scores.masked_fill(~visible[:, :, None], -torch.inf).softmax(-1).nan_to_num(0.0)
     context: Tensor = weights.to(value.dtype)[..., None, :] @ value  # (B, K, H, 1, D)
     return context.reshape(batch * beams, width)

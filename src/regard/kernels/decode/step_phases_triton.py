@@ -6,17 +6,29 @@ Accumulation is in float32.
 
 import triton.language as tl
 
-from regard.kernels.decode.messages_triton import receive, receive_one, receive_sum, receive_three, receive_two, send
+from regard.kernels.decode.messages_triton import (
+    receive,
+    receive_one,
+    receive_sum,
+    receive_three,
+    receive_two,
+    send,
+)
 from regard.kernels.jit_triton import jit
 
-CHOSEN, ENDS = tl.constexpr(1), tl.constexpr(2)  # bits of the kind of a token: may be chosen, ends an output
+CHOSEN, ENDS = (
+    tl.constexpr(1),
+    tl.constexpr(2),
+)  # bits of the kind of a token: may be chosen, ends an output
 
 
 @jit
 def _load_columns(weight, column, k, outputs, INPUTS: tl.constexpr):
     """A tile of a linear layer: all weights of some outputs."""
     inside = (column < outputs)[:, None] & (k < INPUTS)[None, :]
-    return tl.load(weight + column[:, None].to(tl.int64) * INPUTS + k[None, :], mask=inside, other=0.0)
+    return tl.load(
+        weight + column[:, None].to(tl.int64) * INPUTS + k[None, :], mask=inside, other=0.0
+    )
 
 
 @jit
@@ -53,9 +65,13 @@ def _larger(a, b, c, d):
 @jit
 def _norm(x, gain, shift, eps, WIDTH: tl.constexpr, KIND: tl.constexpr):
     """The normalized residual stream; numbers beyond the width stay zero."""
-    total, squares = tl.reduce((x, x * x), 0, _add_pairs)  # at once: each reduction waits for all warps
+    total, squares = tl.reduce(
+        (x, x * x), 0, _add_pairs
+    )  # at once: each reduction waits for all warps
     mean = total / WIDTH if KIND == 2 else 0.0
-    return (x - mean) * tl.rsqrt(tl.maximum(squares / WIDTH - mean * mean, 0.0) + eps) * gain + shift
+    return (x - mean) * tl.rsqrt(
+        tl.maximum(squares / WIDTH - mean * mean, 0.0) + eps
+    ) * gain + shift
 
 
 @jit
@@ -99,7 +115,9 @@ def norm_product(
             after = column + PROGRAMS * COLUMNS
             next_tile = _load_columns(weight, after, d, OUTPUTS, WIDTH)
             next_bias = tl.load(bias + after, mask=after < OUTPUTS, other=0.0)
-        product = _activate(_multiply(normed, tile) + tile_bias.to(tl.float32), ACTIVATION).to(tile.dtype)
+        product = _activate(_multiply(normed, tile) + tile_bias.to(tl.float32), ACTIVATION).to(
+            tile.dtype
+        )
         if SENT:
             send(words + column, product.to(tl.float32), column < OUTPUTS)
         if STORED:
@@ -125,7 +143,21 @@ def norm_choice(
     tile_bias = tl.load(bias + column, mask=column < OUTPUTS, other=0.0)
     kind = tl.load(kinds + column, mask=column < OUTPUTS, other=0)
     x, normed = _add_norm(
-        x, added, added_bias, True, norm_weight, norm_bias, eps, WIDTH, WIDTH_2, KIND, 1, ASM, 1, PACK, PROGRAMS
+        x,
+        added,
+        added_bias,
+        True,
+        norm_weight,
+        norm_bias,
+        eps,
+        WIDTH,
+        WIDTH_2,
+        KIND,
+        1,
+        ASM,
+        1,
+        PACK,
+        PROGRAMS,
     )
     highest, where = tl.full([COLUMNS], float("-inf"), tl.float32), column
     for begin in range(tl.program_id(0) * COLUMNS, OUTPUTS, PROGRAMS * COLUMNS):
@@ -162,7 +194,9 @@ def plain_product(
 ):  # fmt: skip
     """Phase: what was sent to `given`, times weightᵀ."""
     k = tl.arange(0, INPUTS_2)
-    tile = _load_columns(weight, tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS), k, WIDTH, INPUTS)
+    tile = _load_columns(
+        weight, tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS), k, WIDTH, INPUTS
+    )
     here = receive(given, INPUTS, INPUTS_2, ASM, PACK, PROGRAMS)
     for begin in range(tl.program_id(0) * COLUMNS, WIDTH, PROGRAMS * COLUMNS):
         column = begin + tl.arange(0, COLUMNS)
@@ -179,7 +213,9 @@ def _attend(query, keys, values, allowed, peak, total, context):
     base = tl.where(higher == float("-inf"), 0.0, higher)  # all masked so far
     rescale = tl.exp(peak - base)
     weight = tl.broadcast_to(tl.exp(score - base)[:, None], keys.shape)
-    added, summed = tl.reduce((weight, weight * values.to(tl.float32)), 0, _add_pairs)  # at once, as in `_norm`
+    added, summed = tl.reduce(
+        (weight, weight * values.to(tl.float32)), 0, _add_pairs
+    )  # at once, as in `_norm`
     return higher, total * rescale + added, context * rescale + summed
 
 
@@ -207,10 +243,14 @@ def self_attention(
     for task in range(tl.program_id(0), HEADS * TILES, PROGRAMS):
         head, column = task // TILES, task % TILES * COLUMNS + tl.arange(0, COLUMNS)
         both = (column < WIDTH)[:, None] & inside[None, :]
-        tile = tl.load(weight + head * HEAD + column[:, None] * WIDTH + d[None, :], mask=both, other=0.0)
+        tile = tl.load(
+            weight + head * HEAD + column[:, None] * WIDTH + d[None, :], mask=both, other=0.0
+        )
         t, past = begin + tl.arange(0, KEYS), cache + head * HEAD
         keys, values = _load_keys(past, t, t < now, d, 2 * WIDTH, WIDTH, HEAD)
-        query, key, value = receive_three(given + head * HEAD, tl.minimum(d, HEAD - 1), WIDTH, ASM, PROGRAMS)
+        query, key, value = receive_three(
+            given + head * HEAD, tl.minimum(d, HEAD - 1), WIDTH, ASM, PROGRAMS
+        )
         query = tl.where(inside, query * scale, 0.0)
         peak, total = tl.full([], float("-inf"), tl.float32), tl.zeros([HEAD_2], dtype=tl.float32)
         context = tl.zeros([HEAD_2], dtype=tl.float32)
@@ -241,7 +281,9 @@ def cross_attention(
     for task in range(tl.program_id(0), HEADS * TILES, PROGRAMS):
         head, column = task // TILES, task % TILES * COLUMNS + tl.arange(0, COLUMNS)
         both = (column < WIDTH)[:, None] & inside[None, :]
-        tile = tl.load(weight + head * HEAD + column[:, None] * WIDTH + d[None, :], mask=both, other=0.0)
+        tile = tl.load(
+            weight + head * HEAD + column[:, None] * WIDTH + d[None, :], mask=both, other=0.0
+        )
         t, memory = tl.arange(0, KEYS), source + head * HEAD
         allowed = tl.load(visible + t, mask=t < length, other=0) != 0
         keys, values = _load_keys(memory, t, allowed, d, layers * 2 * WIDTH, WIDTH, HEAD)

@@ -32,11 +32,19 @@ from regard.kernels.triton_launch import HALF
 PAST_KEYS, SOURCE_KEYS = 16, 32  # that a program reads at a time
 ROWS, COLUMNS = 16, 64  # of a tile of a fused product
 FUSED_ROWS = 96  # at peak, for fused products
-MAX_NORM_WIDTH, MAX_INPUTS = 1024, 512  # columns that a program of a fused product holds, with and without norm
+MAX_NORM_WIDTH, MAX_INPUTS = (
+    1024,
+    512,
+)  # columns that a program of a fused product holds, with and without norm
 
 
 def embed(
-    tokens: Tensor, table: Tensor, scale: float, positions: Tensor | None, admitted: Tensor, time: Tensor
+    tokens: Tensor,
+    table: Tensor,
+    scale: float,
+    positions: Tensor | None,
+    admitted: Tensor,
+    time: Tensor,
 ) -> PendingResidual:
     rows, width = len(tokens), table.shape[1]
     x = torch.empty(rows, width, dtype=torch.float32, device=table.device)
@@ -56,7 +64,11 @@ def norm_linear(
     weight, bias, eps, kind = _norm(norm, x)
     plus = x if added is None else added
     total = x if added is None and not post_norm else torch.empty_like(x)
-    kind |= {"POST_NORM": post_norm, "ADD": added is not None, "WIDE": triton.next_power_of_2(width)}
+    kind |= {
+        "POST_NORM": post_norm,
+        "ADD": added is not None,
+        "WIDE": triton.next_power_of_2(width),
+    }
     kind |= launch_options()
     if _fused(x, linear):
         out = linear.weight.new_empty(rows, outputs)
@@ -209,11 +221,17 @@ def _norm_linear(
     if POST_NORM or ADD:
         tl.store(total + at, normed if POST_NORM else here, mask=mine & (tl.program_id(1) == 0))
     out_tile = tl.dot(normed.to(weight_tile.dtype), tl.trans(weight_tile))
-    out_tile += tl.load(linear_bias + column, mask=column < outputs, other=0.0)[None, :].to(tl.float32)
+    out_tile += tl.load(linear_bias + column, mask=column < outputs, other=0.0)[None, :].to(
+        tl.float32
+    )
     if RELU:
         out_tile = tl.maximum(out_tile, 0.0)
     where = out + row[:, None].to(tl.int64) * outputs + column[None, :]
-    tl.store(where, out_tile.to(out.dtype.element_ty), mask=(row < rows)[:, None] & (column < outputs)[None, :])
+    tl.store(
+        where,
+        out_tile.to(out.dtype.element_ty),
+        mask=(row < rows)[:, None] & (column < outputs)[None, :],
+    )
 
 
 @jit
@@ -227,12 +245,16 @@ def _add_linear(
     k = tl.arange(0, INPUTS)
     inside, mine = (k < inputs)[None, :], (row < rows)[:, None]
     weight_tile = tl.load(
-        linear_weight + column[:, None] * inputs + k[None, :], mask=(column < width)[:, None] & inside, other=0.0
+        linear_weight + column[:, None] * inputs + k[None, :],
+        mask=(column < width)[:, None] & inside,
+        other=0.0,
     )
     wait(EARLY)
     given = tl.load(context + row[:, None] * inputs + k[None, :], mask=mine & inside, other=0.0)
     out_tile = tl.dot(given, tl.trans(weight_tile))
-    out_tile += tl.load(linear_bias + column, mask=column < width, other=0.0)[None, :].to(tl.float32)
+    out_tile += tl.load(linear_bias + column, mask=column < width, other=0.0)[None, :].to(
+        tl.float32
+    )
     at = row[:, None] * width + column[None, :]
     both = mine & (column < width)[None, :]
     tl.store(out + at, out_tile + tl.load(x + at, mask=both, other=0.0), mask=both)
@@ -279,7 +301,9 @@ def _self_attention(
     higher = tl.maximum(peak, score)
     rescale, weight = tl.exp(peak - higher), tl.exp(score - higher)
     context = (context * rescale + value.to(tl.float32) * weight) / (total * rescale + weight)
-    tl.store(out + row * width + head * head_width + d, context.to(out.dtype.element_ty), mask=there)
+    tl.store(
+        out + row * width + head * head_width + d, context.to(out.dtype.element_ty), mask=there
+    )
     kept = cache + ((sequence * capacity + now) * beams + beam) * 2 * width + head * head_width + d
     tl.store(kept, key, mask=there)
     tl.store(kept + width, value, mask=there)
@@ -300,9 +324,14 @@ def _cross_attention(
     context = tl.zeros([WIDE], dtype=tl.float32)
     here = source + row * sequence_stride + head * head_width
     visible += row * length
-    allowed, keys, values = _load_source(here, visible, 0, length, position_stride, value_offset, d, there, KEYS)
+    allowed, keys, values = _load_source(
+        here, visible, 0, length, position_stride, value_offset, d, there, KEYS
+    )
     wait(EARLY)
-    query = tl.load(queries + row * width + head * head_width + d, mask=there, other=0.0).to(tl.float32) * scale
+    query = (
+        tl.load(queries + row * width + head * head_width + d, mask=there, other=0.0).to(tl.float32)
+        * scale
+    )
     for begin in range(0, length, KEYS):
         score = tl.where(allowed, tl.sum(keys.to(tl.float32) * query[None, :], 1), float("-inf"))
         higher = tl.maximum(peak, tl.max(score))
@@ -316,17 +345,25 @@ def _cross_attention(
             here, visible, begin + KEYS, length, position_stride, value_offset, d, there, KEYS
         )
     context = context / tl.where(total == 0.0, 1.0, total)
-    tl.store(out + row * width + head * head_width + d, context.to(out.dtype.element_ty), mask=there)
+    tl.store(
+        out + row * width + head * head_width + d, context.to(out.dtype.element_ty), mask=there
+    )
 
 
 @jit
-def _load_source(here, visible, begin, length, position_stride, value_offset, d, there, KEYS: tl.constexpr):
+def _load_source(
+    here, visible, begin, length, position_stride, value_offset, d, there, KEYS: tl.constexpr
+):
     """Mask, keys and values of the next positions of a source."""
     position = begin + tl.arange(0, KEYS)
     allowed = tl.load(visible + position, mask=position < length, other=0) != 0
     both = allowed[:, None] & there[None, :]
     where = here + (position * position_stride)[:, None] + d[None, :]
-    return allowed, tl.load(where, mask=both, other=0.0), tl.load(where + value_offset, mask=both, other=0.0)
+    return (
+        allowed,
+        tl.load(where, mask=both, other=0.0),
+        tl.load(where + value_offset, mask=both, other=0.0),
+    )
 
 
 @jit
@@ -345,8 +382,13 @@ def _cross_attention_beams(
     peak = tl.full([BEAMS], float("-inf"), tl.float32)
     total = tl.zeros([BEAMS], dtype=tl.float32)
     context = tl.zeros([BEAMS, WIDE], dtype=tl.float32)
-    here, visible = source + sequence * sequence_stride + head * head_width, visible + sequence * length
-    allowed, keys, values = _load_source(here, visible, 0, length, position_stride, value_offset, d, there, KEYS)
+    here, visible = (
+        source + sequence * sequence_stride + head * head_width,
+        visible + sequence * length,
+    )
+    allowed, keys, values = _load_source(
+        here, visible, 0, length, position_stride, value_offset, d, there, KEYS
+    )
     wait(EARLY)
     query = tl.load(queries + at, mask=mine, other=0.0)
     for begin in range(0, length, KEYS):
@@ -357,7 +399,9 @@ def _cross_attention_beams(
         rescale = tl.exp(peak - base)
         weight = tl.exp(score - base[:, None])
         total = total * rescale + tl.sum(weight, 1)
-        context = context * rescale[:, None] + tl.dot(weight.to(values.dtype), values, input_precision="ieee")
+        context = context * rescale[:, None] + tl.dot(
+            weight.to(values.dtype), values, input_precision="ieee"
+        )
         peak = higher
         allowed, keys, values = _load_source(
             here, visible, begin + KEYS, length, position_stride, value_offset, d, there, KEYS

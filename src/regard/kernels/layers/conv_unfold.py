@@ -30,7 +30,9 @@ def unfold(x: Float[Tensor, "N W"], neighbors: Neighbors, taps: range) -> Float[
         out: Tensor = _Unfold.apply(x.contiguous(), *neighbors, taps)  # type: ignore[no-untyped-call]
         return out
     count, distance = len(x), torch.arange(taps.start, taps.stop, taps.step, device=x.device)
-    inside = (distance >= -neighbors.before[:, None]) & (distance <= neighbors.after[:, None])  # (N, K)
+    inside = (distance >= -neighbors.before[:, None]) & (
+        distance <= neighbors.after[:, None]
+    )  # (N, K)
     shifts = [max(-count, min(tap, count)) for tap in taps]
     shifted = torch.stack([F.pad(x, (0, 0, -shift, shift)) for shift in shifts], 1)  # (N, K, W)
     return shifted.masked_fill(~inside[..., None], 0.0).flatten(1)

@@ -8,9 +8,19 @@ from regard.kernels.jit_triton import jit
 @jit
 def program_tile(before, after, count, width, R: tl.constexpr, C: tl.constexpr):
     """Rows and columns of a program, their bounds masks, and the neighbors of each row in its own sequence."""
-    rows, columns = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R), tl.program_id(1) * C + tl.arange(0, C)
+    rows, columns = (
+        tl.program_id(0).to(tl.int64) * R + tl.arange(0, R),
+        tl.program_id(1) * C + tl.arange(0, C),
+    )
     here, wide = rows < count, columns < width
-    return rows, columns, here, wide, tl.load(before + rows, mask=here), tl.load(after + rows, mask=here)
+    return (
+        rows,
+        columns,
+        here,
+        wide,
+        tl.load(before + rows, mask=here),
+        tl.load(after + rows, mask=here),
+    )
 
 
 @jit
@@ -23,7 +33,9 @@ def unfold(
         shift = first + tap * step
         there = here & (shift >= -behind) & (shift <= ahead)
         seen = tl.load(
-            x + (rows + shift)[:, None] * width + columns[None, :], mask=there[:, None] & wide[None, :], other=0.0
+            x + (rows + shift)[:, None] * width + columns[None, :],
+            mask=there[:, None] & wide[None, :],
+            other=0.0,
         )
         at = out + (rows * TAPS + tap)[:, None] * width + columns[None, :]
         tl.store(at, seen, mask=here[:, None] & wide[None, :])

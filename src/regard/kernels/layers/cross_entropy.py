@@ -30,6 +30,10 @@ def cross_entropy_(
     with triton_launch.on_device_of(logits):
         if r_drop:
             grid = (len(targets) // 2,)
-            r_drop_cross_entropy[grid](logits, targets, losses, nlls, label_smoothing, r_drop, size, **TILE)
+            r_drop_cross_entropy[grid](
+                logits, targets, losses, nlls, label_smoothing, r_drop, size, **TILE
+            )
         else:
-            cross_entropy[(len(targets),)](logits, targets, losses, nlls, label_smoothing, size, **TILE)
+            cross_entropy[(len(targets),)](
+                logits, targets, losses, nlls, label_smoothing, size, **TILE
+            )

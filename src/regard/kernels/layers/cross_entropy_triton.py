@@ -37,7 +37,9 @@ def cross_entropy(logits, targets, loss, nll, smoothing, size, U: tl.constexpr, 
     target = tl.load(targets + row)
     lse, total_logit, logit = 0.0, 0.0, 0.0
     if target >= 0:
-        logit = tl.load(logits + target).to(tl.float32)  # loaded before the reductions, which synchronize the threads
+        logit = tl.load(logits + target).to(
+            tl.float32
+        )  # loaded before the reductions, which synchronize the threads
         lse, total_logit = log_sum_exp(logits, size, U, C)
     tl.store(loss + row, lse - (1 - smoothing) * logit - smoothing * total_logit / size)
     tl.store(nll + row, lse - logit)
@@ -45,13 +47,17 @@ def cross_entropy(logits, targets, loss, nll, smoothing, size, U: tl.constexpr, 
         columns = start + tl.arange(0, U)[:, None] * C + tl.arange(0, C)[None, :]
         there = columns < size
         z = tl.load(logits + columns, mask=there, other=0.0).to(tl.float32)
-        change = tl.exp(z - lse) - smoothing / size - tl.where(columns == target, 1 - smoothing, 0.0)
+        change = (
+            tl.exp(z - lse) - smoothing / size - tl.where(columns == target, 1 - smoothing, 0.0)
+        )
         change = tl.where(target >= 0, change, 0.0)
         tl.store(logits + columns, change.to(logits.dtype.element_ty), mask=there)
 
 
 @jit
-def r_drop_cross_entropy(logits, targets, loss, nll, smoothing, r_drop, size, U: tl.constexpr, C: tl.constexpr):
+def r_drop_cross_entropy(
+    logits, targets, loss, nll, smoothing, r_drop, size, U: tl.constexpr, C: tl.constexpr
+):
     """As `cross_entropy`, of two rows for each target, plus `r_drop` times the KL divergence of each from the other.
 
     R-Drop: https://arxiv.org/abs/2106.14448
@@ -68,7 +74,9 @@ def r_drop_cross_entropy(logits, targets, loss, nll, smoothing, r_drop, size, U:
         lse_one, total_logit_one = log_sum_exp(one, size, U, C)
         lse_other, total_logit_other = log_sum_exp(other, size, U, C)
         loss_one = lse_one - (1 - smoothing) * logit_one - smoothing * total_logit_one / size
-        loss_other = lse_other - (1 - smoothing) * logit_other - smoothing * total_logit_other / size
+        loss_other = (
+            lse_other - (1 - smoothing) * logit_other - smoothing * total_logit_other / size
+        )
         sum_one, sum_other = tl.zeros((C,), tl.float32), tl.zeros((C,), tl.float32)
         for start in range(0, size, C):
             columns = start + tl.arange(0, C)
@@ -90,6 +98,14 @@ def r_drop_cross_entropy(logits, targets, loss, nll, smoothing, r_drop, size, U:
         p, q = tl.exp(a), tl.exp(b)
         smoothed = smoothing / size + tl.where(columns == target, 1 - smoothing, 0.0)
         change = p - smoothed + r_drop * (p * (a - b - kl_one + 1) - q)
-        tl.store(one + columns, tl.where(target >= 0, change, 0.0).to(logits.dtype.element_ty), mask=there)
+        tl.store(
+            one + columns,
+            tl.where(target >= 0, change, 0.0).to(logits.dtype.element_ty),
+            mask=there,
+        )
         change = q - smoothed + r_drop * (q * (b - a - kl_other + 1) - p)
-        tl.store(other + columns, tl.where(target >= 0, change, 0.0).to(logits.dtype.element_ty), mask=there)
+        tl.store(
+            other + columns,
+            tl.where(target >= 0, change, 0.0).to(logits.dtype.element_ty),
+            mask=there,
+        )

@@ -17,7 +17,9 @@ def dropped_outcomes(probability: float) -> int:
     return min(round(probability * OUTCOMES), OUTCOMES - 1)
 
 
-def dropout_scales(like: Tensor, dropped: int, generator: torch.Generator | None = None) -> Float[Tensor, "*lead"]:
+def dropout_scales(
+    like: Tensor, dropped: int, generator: torch.Generator | None = None
+) -> Float[Tensor, "*lead"]:
     """Inverted-dropout factors: 0 with probability p, 1 / (1 - p) otherwise.
 
     Returned as floats because multiplying by a bool tensor is about 20x slower on a CPU.
@@ -37,7 +39,9 @@ class Dropout(nn.Dropout):
             return input * dropout_scales(input, dropped_outcomes(self.p))
         return F.dropout(input, self.p, self.training)
 
-    def onto(self, x: Float[Tensor, "*lead"], change: Float[Tensor, "*lead"]) -> Float[Tensor, "*lead"]:
+    def onto(
+        self, x: Float[Tensor, "*lead"], change: Float[Tensor, "*lead"]
+    ) -> Float[Tensor, "*lead"]:
         """X + dropout(change), in one pass."""
         if self._on_cpu(change) and x.dtype == change.dtype:
             return torch.addcmul(x, change, dropout_scales(change, dropped_outcomes(self.p)))
@@ -45,7 +49,12 @@ class Dropout(nn.Dropout):
         return x + dropped
 
     def _on_cpu(self, x: Tensor) -> bool:
-        return x.device.type == "cpu" and not torch.compiler.is_compiling() and self.training and self.p > 0
+        return (
+            x.device.type == "cpu"
+            and not torch.compiler.is_compiling()
+            and self.training
+            and self.p > 0
+        )
 
 
 class VariationalDropout(Dropout):

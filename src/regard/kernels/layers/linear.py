@@ -21,7 +21,12 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
     "silu": F.silu,
 }
-KINDS = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3}  # activations whose derivative the kernel implements
+KINDS = {
+    None: 0,
+    "relu": 1,
+    "gelu": 2,
+    "gelu_tanh": 3,
+}  # activations whose derivative the kernel implements
 ROWS, COLUMNS = 32, 128  # of a tile
 Linear = Callable[..., Tensor]  # a function with the arguments of `linear`
 
@@ -48,7 +53,12 @@ def linear(
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, activation: str | None, dtype: torch.dtype
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        activation: str | None,
+        dtype: torch.dtype,
     ) -> Tensor:
         flat, weight, bias = x.reshape(-1, x.shape[-1]).to(dtype), weight.to(dtype), bias.to(dtype)
         with torch.autocast(x.device.type, enabled=False):
@@ -56,7 +66,9 @@ class _Linear(torch.autograd.Function):
                 preactivation = out = torch._addmm_activation(bias, flat, weight.mT)
             else:
                 preactivation = torch.addmm(bias, flat, weight.mT)
-                out = preactivation if activation is None else ACTIVATIONS[activation](preactivation)
+                out = (
+                    preactivation if activation is None else ACTIVATIONS[activation](preactivation)
+                )
         ctx.save_for_backward(flat, weight, None if activation is None else preactivation)
         ctx.constants = x.shape, x.dtype, activation
         return out.view(*x.shape[:-1], -1)
@@ -66,7 +78,9 @@ class _Linear(torch.autograd.Function):
         refuse_second_derivative()
         flat, weight, preactivation = ctx.saved_tensors
         shape, dtype, activation = ctx.constants
-        d_out, d_bias, _ = activation_backward(d_out.reshape(-1, len(weight)).contiguous(), preactivation, activation)
+        d_out, d_bias, _ = activation_backward(
+            d_out.reshape(-1, len(weight)).contiguous(), preactivation, activation
+        )
         d_x = (d_out @ weight).view(shape).to(dtype) if ctx.needs_input_grad[0] else None
         d_weight = matmul_float32(d_out.mT, flat) if ctx.needs_input_grad[1] else None
         return d_x, d_weight, d_bias, None, None
@@ -99,7 +113,9 @@ def activation_backward(
     return d_preactivation, sums.sum(0), maxima.amax() if magnitude else None
 
 
-def matmul_float32(x: Float[Tensor, "*lead X N"], y: Float[Tensor, "*lead N Y"]) -> Float[Tensor, "*lead X Y"]:
+def matmul_float32(
+    x: Float[Tensor, "*lead X N"], y: Float[Tensor, "*lead N Y"]
+) -> Float[Tensor, "*lead X Y"]:
     """A (batched) matrix product, accumulated and returned in float32 also for half-precision factors."""
     if x.is_cuda and x.dtype in triton_launch.HALF:
         return (torch.mm if x.dim() == 2 else torch.bmm)(x, y, out_dtype=torch.float32)

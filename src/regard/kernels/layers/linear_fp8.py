@@ -17,8 +17,13 @@ from regard.kernels.layers.linear import ACTIVATIONS, KINDS, activation_backward
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 MULTIPLE = 16  # of the dimensions of a float8 product
 MIN_CAPABILITY = (9, 0)  # Hopper
-SMALLEST = 1e-30  # magnitude that scales are computed from: the scale of a tensor of zeros must be finite
-PROGRAMS, BLOCK = 1056, 4096  # that find the largest magnitude: eight for each multiprocessor of an H200, and a tile
+SMALLEST = (
+    1e-30  # magnitude that scales are computed from: the scale of a tensor of zeros must be finite
+)
+PROGRAMS, BLOCK = (
+    1056,
+    4096,
+)  # that find the largest magnitude: eight for each multiprocessor of an H200, and a tile
 TILE = 128  # rows and columns of a tile that is quantized
 
 
@@ -27,14 +32,20 @@ def unsupported_device(device: str) -> str | None:
     if device != "cuda" or not torch.cuda.is_available():
         return "a CPU"
     capability = torch.cuda.get_device_capability()
-    return None if capability >= MIN_CAPABILITY else f"a GPU of compute capability {'.'.join(map(str, capability))}"
+    return (
+        None
+        if capability >= MIN_CAPABILITY
+        else f"a GPU of compute capability {'.'.join(map(str, capability))}"
+    )
 
 
 class Quantized(NamedTuple):
     """A matrix in float8, in both orders of memory, as products along either dimension need it."""
 
     rows: Float[Tensor, "N X"]
-    columns: Float[Tensor, "X M"]  # transposed and contiguous; M is N padded with zeros to a multiple of MULTIPLE
+    columns: Float[
+        Tensor, "X M"
+    ]  # transposed and contiguous; M is N padded with zeros to a multiple of MULTIPLE
     scale: Float[Tensor, ""]  # quantized numbers times this are the matrix
 
 
@@ -53,13 +64,22 @@ def linear_fp8(
 class _LinearFp8(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None, dtype: torch.dtype
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        activation: str | None,
+        dtype: torch.dtype,
     ) -> Tensor:
         flat, w = quantize(x.reshape(-1, x.shape[-1]), E4M3), quantize(weight, E4M3)
         preactivation = multiply(flat.rows, flat.scale, w.rows, w.scale, dtype, bias, fast=True)
         out = preactivation if activation is None else ACTIVATIONS[activation](preactivation)
         ctx.save_for_backward(
-            flat.columns, flat.scale, w.columns, w.scale, None if activation is None else preactivation
+            flat.columns,
+            flat.scale,
+            w.columns,
+            w.scale,
+            None if activation is None else preactivation,
         )
         ctx.constants = x.shape, x.dtype, activation, bias is not None
         return out.view(*x.shape[:-1], -1)
@@ -75,11 +95,17 @@ class _LinearFp8(torch.autograd.Function):
             d_out = _plain_activation_backward(d_out, preactivation, activation)
             d_bias = d_out.float().sum(0)
         elif biased or activation is not None:
-            d_out, d_bias, largest = activation_backward(d_out, preactivation, activation, magnitude=True)
+            d_out, d_bias, largest = activation_backward(
+                d_out, preactivation, activation, magnitude=True
+            )
         d = quantize(d_out, E5M2, largest)
         d_x = d_weight = None
         if ctx.needs_input_grad[0]:
-            d_x = multiply(d.rows, d.scale, w_columns, w_scale, d_out.dtype, fast=False).view(shape).to(dtype)
+            d_x = (
+                multiply(d.rows, d.scale, w_columns, w_scale, d_out.dtype, fast=False)
+                .view(shape)
+                .to(dtype)
+            )
         if ctx.needs_input_grad[1]:
             d_weight = multiply(d.columns, d.scale, x_columns, x_scale, torch.float32, fast=False)
         return d_x, d_weight, d_bias if biased else None, None, None
@@ -92,16 +118,23 @@ def multiply(
     """The product x yᵀ + bias of quantized matrices. `fast`: sums are rounded to the tensor cores' own precision."""
     bias = None if bias is None else bias.to(dtype)
     with torch.autocast(x.device.type, enabled=False):
-        return torch._scaled_mm(x, y.mT, x_scale, y_scale, bias, out_dtype=dtype, use_fast_accum=fast)
+        return torch._scaled_mm(
+            x, y.mT, x_scale, y_scale, bias, out_dtype=dtype, use_fast_accum=fast
+        )
 
 
-def quantize(x: Float[Tensor, "N X"], dtype: torch.dtype, largest: Float[Tensor, ""] | None = None) -> Quantized:
+def quantize(
+    x: Float[Tensor, "N X"], dtype: torch.dtype, largest: Float[Tensor, ""] | None = None
+) -> Quantized:
     """A matrix in float8, given its largest magnitude where that is known. Numbers that are not finite stay so."""
     if triton_launch.can_launch(x):
         # Triton 3.6 transposes tiles of float32 as float8, with wrong results.
         x = (x.bfloat16() if x.dtype == torch.float32 else x).contiguous()
         return _cast_transpose(x, dtype, largest_magnitude(x) if largest is None else largest)
-    bound, largest = torch.finfo(dtype).max, (x.abs().amax().float() if largest is None else largest)
+    bound, largest = (
+        torch.finfo(dtype).max,
+        (x.abs().amax().float() if largest is None else largest),
+    )
     largest = largest.clamp(min=SMALLEST)
     rows = (x.float() * (bound / largest)).to(dtype)
     columns = F.pad(rows.float().mT, (0, -len(x) % MULTIPLE)).to(dtype)
@@ -119,7 +152,9 @@ def largest_magnitude(x: Float[Tensor, "N X"]) -> Float[Tensor, ""]:
     return maxima.amax()
 
 
-def _cast_transpose(x: Float[Tensor, "N X"], dtype: torch.dtype, largest: Float[Tensor, ""]) -> Quantized:
+def _cast_transpose(
+    x: Float[Tensor, "N X"], dtype: torch.dtype, largest: Float[Tensor, ""]
+) -> Quantized:
     from regard.kernels.layers.linear_fp8_triton import cast_transpose
 
     count, width = x.shape
@@ -128,12 +163,24 @@ def _cast_transpose(x: Float[Tensor, "N X"], dtype: torch.dtype, largest: Float[
     scale = torch.empty_like(largest)
     with triton_launch.on_device_of(x):
         cast_transpose[(-(-padded // TILE), -(-width // TILE))](
-            x, largest, scale, rows, columns, count, width, padded, SMALLEST, torch.finfo(dtype).max, TILE=TILE
+            x,
+            largest,
+            scale,
+            rows,
+            columns,
+            count,
+            width,
+            padded,
+            SMALLEST,
+            torch.finfo(dtype).max,
+            TILE=TILE,
         )
     return Quantized(rows, columns, scale)
 
 
-def _plain_activation_backward(d_out: Tensor, preactivation: Tensor | None, activation: str | None) -> Tensor:
+def _plain_activation_backward(
+    d_out: Tensor, preactivation: Tensor | None, activation: str | None
+) -> Tensor:
     """The gradient before an activation. For a ReLU, `preactivation` is its output."""
     if activation is None:
         return d_out

@@ -12,7 +12,9 @@ def largest_magnitude(x, maxima, count, each, BLOCK: tl.constexpr):
     found = tl.zeros((BLOCK,), tl.float32)
     for start in tl.range(0, each, BLOCK, loop_unroll_factor=4):
         at = first + start + tl.arange(0, BLOCK)
-        found = tl.maximum(found, tl.abs(tl.load(x + at, mask=at < count, other=0.0).to(tl.float32)))
+        found = tl.maximum(
+            found, tl.abs(tl.load(x + at, mask=at < count, other=0.0).to(tl.float32))
+        )
     tl.store(maxima + tl.program_id(0), tl.max(found, 0))
 
 

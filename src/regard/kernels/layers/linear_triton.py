@@ -40,6 +40,13 @@ def activation_backward(
         total += change
         if MAGNITUDE:
             largest = tl.maximum(largest, tl.abs(change))
-    tl.store(sums + tl.program_id(1).to(tl.int64) * width + columns, tl.sum(total, 0), mask=columns < width)
+    tl.store(
+        sums + tl.program_id(1).to(tl.int64) * width + columns,
+        tl.sum(total, 0),
+        mask=columns < width,
+    )
     if MAGNITUDE:
-        tl.store(maxima + tl.program_id(0) * tl.num_programs(1) + tl.program_id(1), tl.max(tl.max(largest, 1), 0))
+        tl.store(
+            maxima + tl.program_id(0) * tl.num_programs(1) + tl.program_id(1),
+            tl.max(tl.max(largest, 1), 0),
+        )

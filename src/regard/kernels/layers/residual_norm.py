@@ -12,7 +12,10 @@ from regard.kernels.attention.blockwise import refuse_second_derivative
 from regard.kernels.layers.dropout import Dropout, dropped_outcomes
 
 MAX_WIDTH = 4096  # columns that one program holds
-TILE, BACKWARD_TILE = 4096, 1024  # numbers that one program holds; in the backward, each of its warps
+TILE, BACKWARD_TILE = (
+    4096,
+    1024,
+)  # numbers that one program holds; in the backward, each of its warps
 PROGRAMS = 1056  # of the backward: eight for each multiprocessor of an H200
 
 
@@ -53,7 +56,11 @@ def add_norm(
         return x, norm(x)
     dropped = dropped_outcomes(dropout.p) if added is not None and dropout.training else 0
     # Drawn on the device: no synchronization, and every replay of a CUDA graph draws anew.
-    seed = torch.randint(2**62, (1,), device=x.device) if dropped else x.new_empty(1, dtype=torch.int64)
+    seed = (
+        torch.randint(2**62, (1,), device=x.device)
+        if dropped
+        else x.new_empty(1, dtype=torch.int64)
+    )
     bias = norm.bias if isinstance(norm, nn.LayerNorm) else None
     eps = torch.finfo(torch.float32).eps if norm.eps is None else norm.eps
     flat = None if added is None else added.reshape(-1, shape[-1])
@@ -89,7 +96,9 @@ class _AddNorm(torch.autograd.Function):
         return (None if added is None else total), normed
 
     @staticmethod
-    def backward(ctx: Any, d_total: Tensor | None, d_normed: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(
+        ctx: Any, d_total: Tensor | None, d_normed: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
         from regard.kernels.layers.residual_norm_triton import add_norm_backward
 
         refuse_second_derivative()
@@ -116,4 +125,13 @@ class _AddNorm(torch.autograd.Function):
             )  # fmt: skip
         d_weight, *d_bias = partial[: 1 + layer].sum(1).to(weight.dtype)
         d_bias = d_bias[0] if layer else None
-        return d_x, None if added_dtype is None else d_added, d_weight, d_bias, None, None, None, None
+        return (
+            d_x,
+            None if added_dtype is None else d_added,
+            d_weight,
+            d_bias,
+            None,
+            None,
+            None,
+            None,
+        )

@@ -30,7 +30,9 @@ def add_norm(
     inverse = 1 / tl.sqrt(tl.sum(centered * centered, 1) / width + eps)
     tl.store(rstd + rows, inverse, mask=rows < count)
     out = (
-        centered * inverse[:, None] * tl.load(weight + columns, mask=columns < width, other=0.0).to(tl.float32)[None, :]
+        centered
+        * inverse[:, None]
+        * tl.load(weight + columns, mask=columns < width, other=0.0).to(tl.float32)[None, :]
     )
     if LAYER:
         out += tl.load(bias + columns, mask=columns < width, other=0.0).to(tl.float32)[None, :]
@@ -74,7 +76,9 @@ def add_norm_backward(
         tl.store(d_x + at, change.to(d_x.dtype.element_ty), mask=there)
         if ADD:
             if DROP:
-                change = tl.where(keep_mask(seed, at, dropped), change * (65536.0 / (65536 - dropped)), 0.0)
+                change = tl.where(
+                    keep_mask(seed, at, dropped), change * (65536.0 / (65536 - dropped)), 0.0
+                )
             tl.store(d_residual + at, change.to(d_residual.dtype.element_ty), mask=there)
     mine = tl.program_id(0).to(tl.int64) * width + columns
     tl.store(d_weight + mine, tl.sum(sum_weight, 0), mask=columns < width)

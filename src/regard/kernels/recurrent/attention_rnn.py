@@ -12,9 +12,19 @@ from typing import Any
 import torch
 
 from regard.core.shapes import Bool, Float, Tensor
-from regard.kernels.attention.score_function import AdditiveScoreFunction, DotScoreFunction, ScoreFunction
+from regard.kernels.attention.score_function import (
+    AdditiveScoreFunction,
+    DotScoreFunction,
+    ScoreFunction,
+)
 from regard.kernels.recurrent import rnn
-from regard.kernels.recurrent.rnn import RnnLayer, RnnLayerGradient, RnnStates, RnnWeights, StepSchedule
+from regard.kernels.recurrent.rnn import (
+    RnnLayer,
+    RnnLayerGradient,
+    RnnStates,
+    RnnWeights,
+    StepSchedule,
+)
 
 softmax_backward = torch.ops.aten._softmax_backward_data.default
 
@@ -30,19 +40,27 @@ class AttentionSource:
     keys: Float[Tensor, "B S D"]
     values: Float[Tensor, "B S C"]
     mask: Bool[Tensor, "B S"]
-    matrix: Float[Tensor, "W D"] | None  # projects a state to its query; None: the state is the query
+    matrix: (
+        Float[Tensor, "W D"] | None
+    )  # projects a state to its query; None: the state is the query
     score_function: ScoreFunction
 
     @property
     def scale(self) -> float:
-        return self.score_function.scale if isinstance(self.score_function, DotScoreFunction) else 1.0
+        return (
+            self.score_function.scale if isinstance(self.score_function, DotScoreFunction) else 1.0
+        )
 
     @property
     def tensors(self) -> tuple[Tensor | None, ...]:
         # A row with an empty mask gives zeros: its values are zero, under any weights, which get no gradient either.
         empty = ~self.mask.any(1, keepdim=True)
         bias = self.keys.new_zeros(self.mask.shape).masked_fill_(~(self.mask | empty), -torch.inf)
-        weight = self.score_function.weight[0] if isinstance(self.score_function, AdditiveScoreFunction) else None
+        weight = (
+            self.score_function.weight[0]
+            if isinstance(self.score_function, AdditiveScoreFunction)
+            else None
+        )
         return self.keys, self.values.masked_fill(empty[..., None], 0.0), bias, self.matrix, weight
 
 
@@ -65,7 +83,10 @@ Gate = tuple[Float[Tensor, "1 W"], Float[Tensor, " 1"]]  # from a state to the g
 
 
 def attend_then_step(
-    layers: RecurrentLayers, source: AttentionSource, embedded: Float[Tensor, "T B E"], gate: Gate | None = None
+    layers: RecurrentLayers,
+    source: AttentionSource,
+    embedded: Float[Tensor, "T B E"],
+    gate: Gate | None = None,
 ) -> tuple[Sequence[RnnStates], Float[Tensor, "T B C"], Float[Tensor, "T B S"]]:
     """Each step's input is the context of the state before it, scaled by the gate if there is one.
 
@@ -90,7 +111,11 @@ def step_then_attend(
 
 
 def _run(
-    order: type["_AttentionRnn"], layers: RecurrentLayers, source: AttentionSource, embedded: Tensor, *given: Any
+    order: type["_AttentionRnn"],
+    layers: RecurrentLayers,
+    source: AttentionSource,
+    embedded: Tensor,
+    *given: Any,
 ) -> tuple[Sequence[RnnStates], Tensor, Tensor]:
     run = order(rnn.CELLS[layers.cell], len(embedded), len(layers.weights), source.scale)
     tensors = embedded.flatten(0, 1), *given, *source.tensors, *layers.tensors
@@ -111,7 +136,9 @@ class _Dot:
     def to_query(self, query: Tensor, d_scores: Tensor) -> Tensor:
         return torch.bmm(d_scores[:, None], self.keys)[:, 0].mul_(self.scale)
 
-    def gradients(self, queries: Float[Tensor, "T B D"], d_scores: Float[Tensor, "T B S"]) -> tuple[Tensor, None]:
+    def gradients(
+        self, queries: Float[Tensor, "T B D"], d_scores: Float[Tensor, "T B S"]
+    ) -> tuple[Tensor, None]:
         """The gradient of the keys, after the last step; there is no weight."""
         return torch.bmm(d_scores.permute(1, 2, 0), queries.transpose(0, 1)).mul_(self.scale), None
 
@@ -120,11 +147,18 @@ class _Additive:
     """w · tanh(q + k). The backward recomputes tanh(q + k) (B, S, D): storing it takes as long, and far more memory."""
 
     def __init__(self, keys: Tensor, weight: Tensor) -> None:
-        self.keys, self.weight, self.one, self.hidden = keys, weight, keys.new_ones(()), torch.empty_like(keys)
+        self.keys, self.weight, self.one, self.hidden = (
+            keys,
+            weight,
+            keys.new_ones(()),
+            torch.empty_like(keys),
+        )
         self.d_keys, self.d_weight = torch.zeros_like(keys), torch.zeros_like(weight)
 
     def scores(self, query: Tensor) -> Tensor:
-        return torch.add(self.keys, query[:, None], out=self.hidden).tanh_() @ self.weight  # (B, S, D) to (B, S)
+        return (
+            torch.add(self.keys, query[:, None], out=self.hidden).tanh_() @ self.weight
+        )  # (B, S, D) to (B, S)
 
     def to_query(self, query: Tensor, d_scores: Tensor) -> Tensor:
         hidden = torch.add(self.keys, query[:, None], out=self.hidden).tanh_()
@@ -140,7 +174,9 @@ class _Additive:
 class _Attention:
     """Attention of a state at each step."""
 
-    def __init__(self, scale: float, source: Sequence[Any], rows: int, kept: Sequence[Tensor]) -> None:
+    def __init__(
+        self, scale: float, source: Sequence[Any], rows: int, kept: Sequence[Tensor]
+    ) -> None:
         keys, self.values, self.bias, self.matrix, weight = source
         self.scoring = _Dot(keys, scale) if weight is None else _Additive(keys, weight)
         widths = self.values.shape[2], keys.shape[1], 0 if self.matrix is None else keys.shape[2]
@@ -148,16 +184,27 @@ class _Attention:
         self.context, self.weights, self.queries = self.kept
 
     def attend(self, rows: slice, state: Tensor) -> Tensor:
-        query = state if self.matrix is None else torch.mm(state, self.matrix, out=self.queries[rows])
-        weights = torch.softmax(self.scoring.scores(query).add_(self.bias), -1, out=self.weights[rows])
+        query = (
+            state if self.matrix is None else torch.mm(state, self.matrix, out=self.queries[rows])
+        )
+        weights = torch.softmax(
+            self.scoring.scores(query).add_(self.bias), -1, out=self.weights[rows]
+        )
         torch.bmm(weights[:, None], self.values, out=self.context[rows, None])
         return self.context[rows]
 
 
 class _AttentionGradient:
     def __init__(self, attention: _Attention, d_weights: Tensor | None) -> None:
-        self.attention, self.context, self.weights = attention, torch.zeros_like(attention.context), d_weights
-        self.scores, self.queries = torch.empty_like(attention.weights), torch.empty_like(attention.queries)
+        self.attention, self.context, self.weights = (
+            attention,
+            torch.zeros_like(attention.context),
+            d_weights,
+        )
+        self.scores, self.queries = (
+            torch.empty_like(attention.weights),
+            torch.empty_like(attention.queries),
+        )
 
     def attend(self, rows: slice, state: Tensor, d_state: Tensor) -> None:
         """Add the gradient of the state, given that of the context."""
@@ -178,17 +225,31 @@ class _AttentionGradient:
         queries = queried if attention.matrix is None else attention.queries
         d_matrix = None if attention.matrix is None else queried.mT @ self.queries
         every = (queries, self.scores, attention.weights, self.context)
-        queries, scores, weights, context = (x.view(-1, len(attention.bias), x.shape[1]) for x in every)  # (T, B, …)
+        queries, scores, weights, context = (
+            x.view(-1, len(attention.bias), x.shape[1]) for x in every
+        )  # (T, B, …)
         d_keys, d_weight = attention.scoring.gradients(queries, scores)
-        return d_keys, torch.bmm(weights.permute(1, 2, 0), context.transpose(0, 1)), None, d_matrix, d_weight
+        return (
+            d_keys,
+            torch.bmm(weights.permute(1, 2, 0), context.transpose(0, 1)),
+            None,
+            d_matrix,
+            d_weight,
+        )
 
 
 class _Gate:
     """Scales the context by sigmoid(w · state + b); without weights, the identity."""
 
-    def __init__(self, weight: Tensor | None, bias: Tensor | None, context: Tensor, *kept: Tensor) -> None:
+    def __init__(
+        self, weight: Tensor | None, bias: Tensor | None, context: Tensor, *kept: Tensor
+    ) -> None:
         self.weight, self.bias, self.context = weight, bias, context
-        self.kept = kept if kept or weight is None else (context.new_empty(len(context), 1), torch.empty_like(context))
+        self.kept = (
+            kept
+            if kept or weight is None
+            else (context.new_empty(len(context), 1), torch.empty_like(context))
+        )
         self.share, self.gated = self.kept or (context[:, :0], context)
 
     def open(self, rows: slice, state: Tensor) -> Tensor:
@@ -212,11 +273,17 @@ class _GateGradient:
             share, d_gated = gate.share[rows], self.gated[rows]
             torch.mul(d_gated, share, out=self.context[rows])
             d_share = (d_gated * gate.context[rows]).sum(1, keepdim=True)
-            d_state.addmm_(rnn.sigmoid_backward(d_share, share, grad_input=self.logits[rows]), gate.weight)
+            d_state.addmm_(
+                rnn.sigmoid_backward(d_share, share, grad_input=self.logits[rows]), gate.weight
+            )
 
     def gradients(self, queried: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """Gradients of the gate's tensors, after the last step."""
-        return (None, None) if self.gate.weight is None else (self.logits.mT @ queried, self.logits.sum(0))
+        return (
+            (None, None)
+            if self.gate.weight is None
+            else (self.logits.mT @ queried, self.logits.sum(0))
+        )
 
 
 class _Stack:
@@ -228,7 +295,9 @@ class _Stack:
 
     def step(self, rows: slice, new: slice, old: slice, fed: Tensor) -> None:
         for i, layer in enumerate(self.layers):
-            layer.take(rows, self.below(i, rows, new) if i else fed, layer.input if i else self.of_fed)
+            layer.take(
+                rows, self.below(i, rows, new) if i else fed, layer.input if i else self.of_fed
+            )
             layer.step(rows, new, old)
 
     def below(self, i: int, rows: slice, new: slice) -> Tensor:
@@ -249,7 +318,9 @@ class _StackGradient:
         for i in range(len(self.layers) - 1, 0, -1):
             self.layers[i].step(rows, new, old)
             d_below = self.layers[i].to_input(rows, self.stack.layers[i].input)
-            self.layers[i - 1].states[0][new] += d_below if between is None else d_below * between[i - 1, rows]
+            self.layers[i - 1].states[0][new] += (
+                d_below if between is None else d_below * between[i - 1, rows]
+            )
         self.layers[0].step(rows, new, old)
         return self.layers[0].to_input(rows, self.stack.of_fed)
 
@@ -257,7 +328,9 @@ class _StackGradient:
         """Gradients of the tensors of `RecurrentLayers`, after the last step."""
         batch, out = self.stack.layers[0].steps.sizes[0], []
         for i, layer in enumerate(self.layers):
-            inputs = (self.stack.below(i, slice(None), slice(batch, None)),) if i else (embedded, fed)
+            inputs = (
+                (self.stack.below(i, slice(None), slice(batch, None)),) if i else (embedded, fed)
+            )
             out += [*layer.weights(*inputs), *(s[:batch] for s in layer.states)]
         return None, *out
 
@@ -288,11 +361,16 @@ class _AttentionRnn:
     def results(self, stack: _Stack, attention: _Attention) -> tuple[list[Tensor], list[Tensor]]:
         batch, layers = len(attention.bias), stack.layers
         out = [s[batch:] for layer in layers for s in layer.states]
-        return out, [*attention.kept, *(x for layer in layers for x in (layer.gates, *layer.states))]
+        return out, [
+            *attention.kept,
+            *(x for layer in layers for x in (layer.gates, *layer.states)),
+        ]
 
 
 class _AttendThenStep(_AttentionRnn):
-    def forward(self, embedded: Tensor, weight: Any, bias: Any, *rest: Any) -> tuple[tuple[Tensor, ...], Any]:
+    def forward(
+        self, embedded: Tensor, weight: Any, bias: Any, *rest: Any
+    ) -> tuple[tuple[Tensor, ...], Any]:
         steps, stack, attention = self.parts(embedded, rest)
         gate = _Gate(weight, bias, attention.context)
         for rows, new, old in steps:
@@ -306,13 +384,19 @@ class _AttendThenStep(_AttentionRnn):
         kept, kept_gate = (kept, ()) if weight is None else (kept[:-2], kept[-2:])
         steps, stack, attention = self.parts(embedded, rest, kept)
         gate = _Gate(weight, bias, attention.context, *kept_gate)
-        d_stack, d_attention = _StackGradient(stack, d_out[:-2]), _AttentionGradient(attention, d_out[-1])
+        d_stack, d_attention = (
+            _StackGradient(stack, d_out[:-2]),
+            _AttentionGradient(attention, d_out[-1]),
+        )
         d_gate = _GateGradient(gate, d_attention.context, d_out[-2])
         for rows, new, old in reversed(list(steps)):
             d_gate.gated[rows] += d_stack.step(rows, new, old)
             d_gate.open(rows, d_stack.top[old])
             d_attention.attend(rows, stack.top[old], d_stack.top[old])
-        d_embedded, queried = d_stack.layers[0].to_input(slice(None), stack.of_embedded), stack.top[: steps.rows]
+        d_embedded, queried = (
+            d_stack.layers[0].to_input(slice(None), stack.of_embedded),
+            stack.top[: steps.rows],
+        )
         d_source, d_layers = d_attention.gradients(queried), d_stack.gradients(embedded, gate.gated)
         return d_embedded, *d_gate.gradients(queried), *d_source, *d_layers
 
@@ -335,20 +419,31 @@ class _StepThenAttend(_AttentionRnn):
     def backward(self, inputs: Any, kept: Any, d_out: Any) -> tuple[Tensor | None, ...]:
         embedded, _, weight, _, *rest = inputs
         steps, stack, attention = self.parts(embedded, rest, kept[1:])
-        d_stack, d_attention = _StackGradient(stack, d_out[:-2]), _AttentionGradient(attention, d_out[-1])
+        d_stack, d_attention = (
+            _StackGradient(stack, d_out[:-2]),
+            _AttentionGradient(attention, d_out[-1]),
+        )
         attentional, width, batch = kept[0], stack.top.shape[1], steps.sizes[0]
-        d_attentional, d_joined = torch.zeros_like(attentional), torch.empty_like(attentional[batch:])
+        d_attentional, d_joined = (
+            torch.zeros_like(attentional),
+            torch.empty_like(attentional[batch:]),
+        )
         if d_out[-2] is not None:
             d_attentional[batch:] = d_out[-2]
         for rows, new, old in reversed(list(steps)):
-            joined = rnn.tanh_backward(d_attentional[new], attentional[new], grad_input=d_joined[rows])
+            joined = rnn.tanh_backward(
+                d_attentional[new], attentional[new], grad_input=d_joined[rows]
+            )
             d_stack.top[new].addmm_(joined, weight[:, :width])
             torch.mm(joined, weight[:, width:], out=d_attention.context[rows])
             d_attention.attend(rows, stack.top[new], d_stack.top[new])
             d_attentional[old] += d_stack.step(rows, new, old)
         d_embedded = d_stack.layers[0].to_input(slice(None), stack.of_embedded)
         d_weight = torch.cat((d_joined.mT @ stack.top[batch:], d_joined.mT @ attention.context), 1)
-        d_source, d_layers = d_attention.gradients(stack.top[batch:]), d_stack.gradients(embedded, attentional[:-batch])
+        d_source, d_layers = (
+            d_attention.gradients(stack.top[batch:]),
+            d_stack.gradients(embedded, attentional[:-batch]),
+        )
         return d_embedded, d_attentional[:batch], d_weight, d_joined.sum(0), *d_source, *d_layers
 
 

@@ -14,7 +14,10 @@ import torch
 
 from regard.core.shapes import Float, Tensor
 
-tanh_backward, sigmoid_backward = torch.ops.aten.tanh_backward.grad_input, torch.ops.aten.sigmoid_backward.grad_input
+tanh_backward, sigmoid_backward = (
+    torch.ops.aten.tanh_backward.grad_input,
+    torch.ops.aten.sigmoid_backward.grad_input,
+)
 
 RnnStates = tuple[Tensor, ...]  # a hidden state, and an LSTM's cell
 
@@ -41,7 +44,13 @@ class RnnCell(ABC):
 
     @abstractmethod
     def backward(
-        self, gates: Tensor, old: RnnStates, new: RnnStates, d_gates: Tensor, d_old: RnnStates, d_new: RnnStates
+        self,
+        gates: Tensor,
+        old: RnnStates,
+        new: RnnStates,
+        d_gates: Tensor,
+        d_old: RnnStates,
+        d_new: RnnStates,
     ) -> None:
         """Write the gradient of the gates; add to that of the old states, except through the gates."""
 
@@ -53,7 +62,13 @@ class Elman(RnnCell):
         torch.tanh(gates, out=new[0])
 
     def backward(
-        self, gates: Tensor, old: RnnStates, new: RnnStates, d_gates: Tensor, d_old: RnnStates, d_new: RnnStates
+        self,
+        gates: Tensor,
+        old: RnnStates,
+        new: RnnStates,
+        d_gates: Tensor,
+        d_old: RnnStates,
+        d_new: RnnStates,
     ) -> None:
         tanh_backward(d_new[0], new[0], grad_input=d_gates)
 
@@ -70,7 +85,13 @@ class Gru(RnnCell):
         torch.lerp(n, old[0], z, out=new[0])
 
     def backward(
-        self, gates: Tensor, old: RnnStates, new: RnnStates, d_gates: Tensor, d_old: RnnStates, d_new: RnnStates
+        self,
+        gates: Tensor,
+        old: RnnStates,
+        new: RnnStates,
+        d_gates: Tensor,
+        d_old: RnnStates,
+        d_new: RnnStates,
     ) -> None:
         (n, r, z, m), (d_n, d_r, d_z, d_m) = gates.chunk(4, 1), d_gates.chunk(4, 1)
         d_h = d_new[0]
@@ -95,7 +116,13 @@ class Lstm(RnnCell):
         torch.tanh(new[1], out=new[0]).mul_(o)
 
     def backward(
-        self, gates: Tensor, old: RnnStates, new: RnnStates, d_gates: Tensor, d_old: RnnStates, d_new: RnnStates
+        self,
+        gates: Tensor,
+        old: RnnStates,
+        new: RnnStates,
+        d_gates: Tensor,
+        d_old: RnnStates,
+        d_new: RnnStates,
     ) -> None:
         (i, f, u, o), (d_i, d_f, d_u, d_o) = gates.chunk(4, 1), d_gates.chunk(4, 1)
         (d_h, d_c), out = d_new, torch.tanh(new[1])
@@ -134,15 +161,32 @@ class StepSchedule:
 class RnnLayer:
     """A layer's gates and states at all steps."""
 
-    def __init__(self, cell: RnnCell, steps: StepSchedule, weights: RnnWeights, gates: Tensor, *states: Tensor) -> None:
+    def __init__(
+        self,
+        cell: RnnCell,
+        steps: StepSchedule,
+        weights: RnnWeights,
+        gates: Tensor,
+        *states: Tensor,
+    ) -> None:
         width = weights.state.shape[1]
-        self.cell, self.steps, self.weights, self.gates, self.states = cell, steps, weights, gates, states
-        self.of_input, self.of_state = (slice(s.start * width, s.stop * width) for s in (cell.of_input, cell.of_state))
+        self.cell, self.steps, self.weights, self.gates, self.states = (
+            cell,
+            steps,
+            weights,
+            gates,
+            states,
+        )
+        self.of_input, self.of_state = (
+            slice(s.start * width, s.stop * width) for s in (cell.of_input, cell.of_state)
+        )
         self.turn = cell.turn * width
         self.input = weights.input.roll(self.turn, 0)
 
     @classmethod
-    def begin(cls, cell: RnnCell, steps: StepSchedule, weights: RnnWeights, start: RnnStates) -> "RnnLayer":
+    def begin(
+        cls, cell: RnnCell, steps: StepSchedule, weights: RnnWeights, start: RnnStates
+    ) -> "RnnLayer":
         width, rows = weights.state.shape[1], steps.rows
         states = tuple(torch.cat((s, s.new_empty(rows, width))) for s in start)
         layer = cls(cell, steps, weights, start[0].new_empty(rows, cell.count * width), *states)
@@ -159,7 +203,9 @@ class RnnLayer:
     def step(self, rows: slice, new: slice, old: slice) -> None:
         gates = self.gates[rows]
         gates[:, self.of_state].addmm_(self.states[0][old], self.weights.state.mT)
-        self.cell.forward(gates, tuple(s[old] for s in self.states), tuple(s[new] for s in self.states))
+        self.cell.forward(
+            gates, tuple(s[old] for s in self.states), tuple(s[new] for s in self.states)
+        )
 
 
 class RnnLayerGradient:
@@ -176,7 +222,9 @@ class RnnLayerGradient:
         layer, gates = self.layer, self.gates[rows]
         d_old = tuple(s[old] for s in self.states)
         before, after = (tuple(s[at] for s in layer.states) for at in (old, new))
-        layer.cell.backward(layer.gates[rows], before, after, gates, d_old, tuple(s[new] for s in self.states))
+        layer.cell.backward(
+            layer.gates[rows], before, after, gates, d_old, tuple(s[new] for s in self.states)
+        )
         d_old[0].addmm_(gates[:, layer.of_state], layer.weights.state)
 
     def to_input(self, rows: slice, weight: Tensor) -> Tensor:
@@ -186,9 +234,15 @@ class RnnLayerGradient:
         """Gradients of the weights, after the last step, given the parts of the input."""
         layer = self.layer
         old = torch.cat([layer.states[0][old] for _, _, old in layer.steps])
-        d_input, d_state, bias = self.gates[:, layer.of_input].mT, self.gates[:, layer.of_state].mT, self.gates.sum(0)
+        d_input, d_state, bias = (
+            self.gates[:, layer.of_input].mT,
+            self.gates[:, layer.of_state].mT,
+            self.gates.sum(0),
+        )
         by_input = torch.cat([d_input @ x for x in inputs], 1).roll(-layer.turn, 0)
-        return RnnWeights(by_input, d_state @ old, bias[layer.of_input].roll(-layer.turn), bias[layer.of_state])
+        return RnnWeights(
+            by_input, d_state @ old, bias[layer.of_input].roll(-layer.turn), bias[layer.of_state]
+        )
 
 
 class HandWrittenBackward(torch.autograd.Function):
@@ -207,15 +261,23 @@ class HandWrittenBackward(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *d_out: Tensor | None) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors
-        with torch.autocast(saved[-1].device.type, enabled=False):  # may be on around a backward pass
+        with torch.autocast(
+            saved[-1].device.type, enabled=False
+        ):  # may be on around a backward pass
             return None, *ctx.run.backward(saved[: ctx.count], saved[ctx.count :], d_out)
 
 
 def scan(
-    cell: str, x: Float[Tensor, "rows I"], sizes: Sequence[int], start: RnnStates, weights: RnnWeights
+    cell: str,
+    x: Float[Tensor, "rows I"],
+    sizes: Sequence[int],
+    start: RnnStates,
+    weights: RnnWeights,
 ) -> RnnStates:
     """The states (rows, W) of one layer after every step; `sizes` are the rows of each step (`StepSchedule`)."""
-    states: RnnStates = HandWrittenBackward.apply(_Scan(CELLS[cell], StepSchedule(sizes)), x, *weights, *start)  # type: ignore[no-untyped-call]
+    states: RnnStates = HandWrittenBackward.apply(
+        _Scan(CELLS[cell], StepSchedule(sizes)), x, *weights, *start
+    )  # type: ignore[no-untyped-call]
     return states
 
 
@@ -237,4 +299,8 @@ class _Scan:
         d = RnnLayerGradient(layer, *d_out)
         for step in reversed(list(self.steps)):
             d.step(*step)
-        return d.to_input(slice(None), layer.input), *d.weights(x), *(s[: self.steps.sizes[0]] for s in d.states)
+        return (
+            d.to_input(slice(None), layer.input),
+            *d.weights(x),
+            *(s[: self.steps.sizes[0]] for s in d.states),
+        )

@@ -26,15 +26,27 @@ def can_launch(x: Tensor) -> bool:
 
 
 def scan(
-    cell: str, x: Float[Tensor, "D rows I"], sizes: Sequence[int], start: RnnStates, weights: Sequence[RnnWeights]
+    cell: str,
+    x: Float[Tensor, "D rows I"],
+    sizes: Sequence[int],
+    start: RnnStates,
+    weights: Sequence[RnnWeights],
 ) -> RnnStates:
     """The states (D, rows, W) of D layers after every step, from `start` (D, B, W); `sizes` as in `rnn.scan`."""
     dtype = triton_launch.autocast_dtype(x)
     with torch.autocast(x.device.type, enabled=False):
-        given = (torch.stack(each) for each in zip(*(_reordered(CELLS[cell], one) for one in weights), strict=True))
+        given = (
+            torch.stack(each)
+            for each in zip(*(_reordered(CELLS[cell], one) for one in weights), strict=True)
+        )
         hidden, *inner = start
         states: RnnStates = _Scan.apply(  # type: ignore[no-untyped-call]
-            cell, StepSchedule(sizes), x.to(dtype), *given, hidden.to(dtype), *(each.float() for each in inner)
+            cell,
+            StepSchedule(sizes),
+            x.to(dtype),
+            *given,
+            hidden.to(dtype),
+            *(each.float() for each in inner),
         )
     return states
 
@@ -44,7 +56,9 @@ def _reordered(cell: RnnCell, weights: RnnWeights) -> tuple[Tensor, Tensor, Tens
     width = weights.state.shape[1]
     shift = cell.turn * width
     parts = (weights.input_bias.roll(shift), cell.of_input), (weights.state_bias, cell.of_state)
-    first, second = (F.pad(bias, (of.start * width, (cell.count - of.stop) * width)) for bias, of in parts)
+    first, second = (
+        F.pad(bias, (of.start * width, (cell.count - of.stop) * width)) for bias, of in parts
+    )
     return weights.input.roll(shift, 0), weights.state, first + second
 
 
@@ -85,7 +99,9 @@ class _Scan(torch.autograd.Function):
         name, steps = ctx.plain
         cell, (layers, _, width), first = CELLS[name], hidden.shape, steps.sizes[0]
         d_gates, d_hidden = gates.new_empty(gates.shape), _with_initial(d_out[0], hidden, first)
-        d_inner = _with_initial(d_out[1], inner[0], first) if inner and d_out[1] is not None else None
+        d_inner = (
+            _with_initial(d_out[1], inner[0], first) if inner and d_out[1] is not None else None
+        )
         kept = hidden.new_zeros(layers, first, width, dtype=torch.float32)
         common = steps.rows, hidden.shape[1], first, width
         with triton_launch.on_device_of(x):
@@ -97,11 +113,19 @@ class _Scan(torch.autograd.Function):
                     CELL=name, COUNT=cell.count, D_INNER=d_inner is not None, B=BLOCK,
                 )  # fmt: skip
                 d_hidden[:, old].baddbmm_(_gates(d_gates[:, rows], cell.of_state, width), by_state)
-        d_x = torch.bmm(_gates(d_gates, cell.of_input, width), by_input) if ctx.needs_input_grad[2] else None
+        d_x = (
+            torch.bmm(_gates(d_gates, cell.of_input, width), by_input)
+            if ctx.needs_input_grad[2]
+            else None
+        )
         d_weights: tuple[Tensor | None, ...] = None, None, None
         if any(ctx.needs_input_grad[3:6]):
             even = steps.sizes[-1] == first
-            before = hidden[:, : steps.rows] if even else torch.cat([hidden[:, old] for _, _, old in steps], 1)
+            before = (
+                hidden[:, : steps.rows]
+                if even
+                else torch.cat([hidden[:, old] for _, _, old in steps], 1)
+            )
             by_layer = [
                 (
                     matmul_float32(_gates(d, cell.of_input, width).mT, given),

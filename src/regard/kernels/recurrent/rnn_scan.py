@@ -50,7 +50,9 @@ def step(cell: str, x: Float[Tensor, "B I"], states: RnnStates, weights: RnnWeig
     return step_gates(cell, F.linear(x, weights.input, weights.input_bias), states, weights)
 
 
-def step_gates(cell: str, gates: Float[Tensor, "B gates"], states: RnnStates, weights: RnnWeights) -> RnnStates:
+def step_gates(
+    cell: str, gates: Float[Tensor, "B gates"], states: RnnStates, weights: RnnWeights
+) -> RnnStates:
     """As `step`, with the input's part of the gates computed already. Gates are in PyTorch's order."""
     hidden = states[0]
     recurrent = F.linear(hidden, weights.state, weights.state_bias)

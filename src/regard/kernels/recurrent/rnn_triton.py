@@ -22,7 +22,19 @@ def tanh(x):
 
 
 @jit
-def gate_sum(gates, part, bias, at, inside, of_state, column, unit, size, INPUT: tl.constexpr, STATE: tl.constexpr):
+def gate_sum(
+    gates,
+    part,
+    bias,
+    at,
+    inside,
+    of_state,
+    column,
+    unit,
+    size,
+    INPUT: tl.constexpr,
+    STATE: tl.constexpr,
+):
     """The sum of bias, input and state for one gate."""
     x = tl.load(bias + column * size + unit, mask=inside, other=0.0).to(tl.float32)
     if INPUT:
@@ -59,7 +71,10 @@ def step(
     layer, number = tl.program_id(1).to(tl.int64), tl.program_id(0) * B + tl.arange(0, B)
     inside, slot, unit = number < rows * size, number // size, number % size
     at = (layer * all_rows + row + slot) * (COUNT * size) + unit
-    before_at, after_at = (layer * all_states + old) * size + number, (layer * all_states + new) * size + number
+    before_at, after_at = (
+        (layer * all_states + old) * size + number,
+        (layer * all_states + new) * size + number,
+    )
     bias += layer * COUNT * size
     if CELL == "elman":
         of_state = (layer * first_rows + slot) * size + unit
@@ -69,7 +84,9 @@ def step(
         r = sigmoid(gate_sum(gates, part, bias, at, inside, of_state, 1, unit, size, True, True))
         z = sigmoid(gate_sum(gates, part, bias, at, inside, of_state, 2, unit, size, True, True))
         m = gate_sum(gates, part, bias, at, inside, of_state, 3, unit, size, False, True)
-        n = tanh(gate_sum(gates, part, bias, at, inside, of_state, 0, unit, size, True, False) + r * m)
+        n = tanh(
+            gate_sum(gates, part, bias, at, inside, of_state, 0, unit, size, True, False) + r * m
+        )
         before = tl.load(hidden + before_at, mask=inside, other=0.0).to(tl.float32)
         h = n + z * (before - n)
         store_gates(gates, at, size, inside, n, r, z, m)
@@ -98,7 +115,10 @@ def d_step(
     layer, number = tl.program_id(1).to(tl.int64), tl.program_id(0) * B + tl.arange(0, B)
     inside, slot, unit = number < rows * size, number // size, number % size
     at = (layer * all_rows + row + slot) * (COUNT * size) + unit
-    before_at, after_at = (layer * all_states + old) * size + number, (layer * all_states + new) * size + number
+    before_at, after_at = (
+        (layer * all_states + old) * size + number,
+        (layer * all_states + new) * size + number,
+    )
     d_h = tl.load(d_hidden + after_at, mask=inside, other=0.0).to(tl.float32)
     if CELL == "elman":
         h = tl.load(hidden + after_at, mask=inside, other=0.0).to(tl.float32)
@@ -120,5 +140,7 @@ def d_step(
         if D_INNER:
             d_c += tl.load(d_inner + after_at, mask=inside, other=0.0)
         d_i, d_f = d_c * u * i * (1 - i), d_c * before * f * (1 - f)
-        store_gates(d_gates, at, size, inside, d_i, d_f, d_c * i * (1 - u * u), d_h * c * o * (1 - o))
+        store_gates(
+            d_gates, at, size, inside, d_i, d_f, d_c * i * (1 - u * u), d_h * c * o * (1 - o)
+        )
         tl.store(mine, d_c * f, mask=inside)

@@ -31,7 +31,22 @@ class Variant:
     needs: frozenset[str] = frozenset()
 
 
-_AVX2 = frozenset({"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "sse4_1", "sse4_2", "ssse3", "popcnt"})
+_AVX2 = frozenset(
+    {
+        "avx",
+        "avx2",
+        "bmi1",
+        "bmi2",
+        "f16c",
+        "fma",
+        "abm",
+        "movbe",
+        "sse4_1",
+        "sse4_2",
+        "ssse3",
+        "popcnt",
+    }
+)
 _AVX512 = _AVX2 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 VARIANTS = {  # of each machine, the fastest first; the last one runs everywhere
     "x86_64": (
@@ -54,7 +69,11 @@ def sources() -> list[Path]:
 
 def source_key() -> str:
     """A hash of the sources, their headers and the flags: other code has another."""
-    parts = [path.read_bytes() for path in sorted(FOLDER.glob("*.[ch]*")) if path.suffix in (".cpp", ".h", ".hpp")]
+    parts = [
+        path.read_bytes()
+        for path in sorted(FOLDER.glob("*.[ch]*"))
+        if path.suffix in (".cpp", ".h", ".hpp")
+    ]
     return hashlib.sha256(b"\0".join([*parts, " ".join(FLAGS).encode()])).hexdigest()[:16]
 
 

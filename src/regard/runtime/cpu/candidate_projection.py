@@ -18,7 +18,9 @@ class CandidateProjection:
         self.weight, self.scale = project.weight.detach(), project.scale
         self.bias = None if project.bias is None else project.bias.detach()
         self.library, self.int8 = library, int8
-        self.packed: WeakKeyDictionary[Candidates, tuple[WeightLayout, LinearTable]] = WeakKeyDictionary()
+        self.packed: WeakKeyDictionary[Candidates, tuple[WeightLayout, LinearTable]] = (
+            WeakKeyDictionary()
+        )
 
     @property
     def vocab_size(self) -> int:

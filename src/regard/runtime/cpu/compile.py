@@ -58,8 +58,12 @@ def _compiled_library(flags: Sequence[str] | None = None) -> ctypes.CDLL | None:
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
         return _unavailable("there is no C++ compiler (g++ or clang++)")
-    tune = flags or ["-mcpu=native" if platform.machine() in ("aarch64", "arm64") else "-march=native"]
-    key = hashlib.sha256(b"\0".join([" ".join((source_key(), compiler, *tune)).encode(), _processor()]))
+    tune = flags or [
+        "-mcpu=native" if platform.machine() in ("aarch64", "arm64") else "-march=native"
+    ]
+    key = hashlib.sha256(
+        b"\0".join([" ".join((source_key(), compiler, *tune)).encode(), _processor()])
+    )
     folder, prefix = cache_folder() / "native", f"step-{key.hexdigest()[:16]}"
     try:
         private_folder(folder)
@@ -75,9 +79,14 @@ def _compile(command: list[str], folder: Path, prefix: str) -> Path:
     log.info("compiling the C++ engine for this processor, once; this takes some seconds")
     with tempfile.TemporaryDirectory() as temporary:
         built = Path(temporary) / prefix
-        done = subprocess.run([*command, "-o", str(built)], capture_output=True, text=True, timeout=300, check=False)
+        done = subprocess.run(
+            [*command, "-o", str(built)], capture_output=True, text=True, timeout=300, check=False
+        )
         if done.returncode:
-            raise OSError(done.stderr.strip().partition("\n")[0] or f"{command[0]} ended with {done.returncode}")
+            raise OSError(
+                done.stderr.strip().partition("\n")[0]
+                or f"{command[0]} ended with {done.returncode}"
+            )
         content = built.read_bytes()
     path = folder / f"{prefix}-{content_hash(content)}.so"
     with atomic_file(path) as file:
@@ -96,4 +105,6 @@ def _processor() -> bytes:
         lines = Path("/proc/cpuinfo").read_text("utf-8", errors="replace").splitlines()
     except OSError:
         return platform.processor().encode()
-    return "".join(sorted({line for line in lines if line.startswith(("flags", "Features", "model name"))})).encode()
+    return "".join(
+        sorted({line for line in lines if line.startswith(("flags", "Features", "model name"))})
+    ).encode()

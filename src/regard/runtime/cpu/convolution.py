@@ -62,14 +62,19 @@ class _StepArguments(ctypes.Structure):
 class NativeConvState(DecoderState):
     """The state of a convolutional decoder, whose tensors each step overwrites."""
 
-    seen: list[Float[Tensor, "rows _ W"]]  # the last inputs of each convolution, as many as it spans
+    seen: list[
+        Float[Tensor, "rows _ W"]
+    ]  # the last inputs of each convolution, as many as it spans
     sources: list[Float[Tensor, "B S E"]]  # of each layer: keys and values of the memory
     mask: Tensor  # (B, S), uint8
     beams: int = 1
 
     def reorder(self, index: Int[Tensor, " n"]) -> "NativeConvState":
         rows = sequence_rows(index, self.beams, index.device)
-        seen, sources = [seen[rows] for seen in self.seen], [source[index] for source in self.sources]
+        seen, sources = (
+            [seen[rows] for seen in self.seen],
+            [source[index] for source in self.sources],
+        )
         return replace(self, seen=seen, sources=sources, mask=self.mask[index])
 
     def follow(self, parents: Int[Tensor, "B K"]) -> "NativeConvState":
@@ -80,9 +85,16 @@ class NativeConvState(DecoderState):
 
     def admit(self, slots: Slots, fresh: "NativeConvState") -> "NativeConvState":
         rows = sequence_rows(slots, self.beams, self.mask.device)
-        seen = [mine.index_copy(0, rows, new) for mine, new in zip(self.seen, fresh.seen, strict=True)]
-        sources = [write_rows(mine, slots, new) for mine, new in zip(self.sources, fresh.sources, strict=True)]
-        return replace(self, seen=seen, sources=sources, mask=write_rows(self.mask, slots, fresh.mask))
+        seen = [
+            mine.index_copy(0, rows, new) for mine, new in zip(self.seen, fresh.seen, strict=True)
+        ]
+        sources = [
+            write_rows(mine, slots, new)
+            for mine, new in zip(self.sources, fresh.sources, strict=True)
+        ]
+        return replace(
+            self, seen=seen, sources=sources, mask=write_rows(self.mask, slots, fresh.mask)
+        )
 
 
 def is_supported(decoder: ConvDecoder) -> bool:
@@ -99,10 +111,15 @@ class NativeConvDecoder(EngineDecoder):
         layout, embedding, crosses = self.weights, decoder.embed_tokens, list(decoder.cross_attn)
         layers = []
         for number, layer in enumerate(decoder.layers):
-            conv = LinearWeights(layer.conv.weight.mT.flatten(1), layer.conv.bias)  # (2 · W, taps · W)
+            conv = LinearWeights(
+                layer.conv.weight.mT.flatten(1), layer.conv.bias
+            )  # (2 · W, taps · W)
             pair = [LinearTable(), LinearTable()]
             if crosses:
-                pair = [layout.linear(crosses[number].q_proj), layout.linear(crosses[number].out_proj)]
+                pair = [
+                    layout.linear(crosses[number].q_proj),
+                    layout.linear(crosses[number].out_proj),
+                ]
             sizes = layer.conv.dilation[0], layer.span
             layers.append(_LayerTable(layout.norm(layer.norm), layout.linear(conv), *pair, *sizes))
         taps = decoder.layers[0].conv.kernel_size[0]
@@ -117,10 +134,15 @@ class NativeConvDecoder(EngineDecoder):
         self.vocab_size = decoder.project.weight.shape[0]
         self.projection = CandidateProjection(decoder.project, library, int8=int8)
 
-    def start(self, memory: Memory | None, *, batch: int, capacity: int = 0, beams: int = 1) -> NativeConvState:
+    def start(
+        self, memory: Memory | None, *, batch: int, capacity: int = 0, beams: int = 1
+    ) -> NativeConvState:
         sources, mask = list[Tensor](), torch.zeros(batch, 0, dtype=torch.uint8)
         if memory is not None:
-            sources = [apply_linear(self.library, layer, memory.states) for layer in self.source_projections]
+            sources = [
+                apply_linear(self.library, layer, memory.states)
+                for layer in self.source_projections
+            ]
             mask = memory.mask.to(torch.uint8)
         seen = [torch.zeros(batch * beams, span, self.table.width) for span in self.spans]
         return NativeConvState(seen, sources, mask, beams)
@@ -131,14 +153,24 @@ class NativeConvDecoder(EngineDecoder):
         assert isinstance(state, NativeConvState)
         state = _contiguous(state)
         capturing = capturing_here() and len(state.sources) > 0
-        queries = torch.empty(len(self.attentions), len(tokens), self.table.width) if capturing else None
+        queries = (
+            torch.empty(len(self.attentions), len(tokens), self.table.width) if capturing else None
+        )
         arguments, logits, _memory = self._arguments(tokens, state, queries)
         call(self.library.regard_convolution_step, self.table, arguments)
         if queries is not None:
             visible = state.mask.bool()[:, None]
-            for attention, query, source in zip(self.attentions, queries, state.sources, strict=True):
+            for attention, query, source in zip(
+                self.attentions, queries, state.sources, strict=True
+            ):
                 key_value = source.view(*state.mask.shape, 2, -1)
-                publish(attention(), query.view(len(state.mask), state.beams, -1), key_value, visible, self.table.heads)
+                publish(
+                    attention(),
+                    query.view(len(state.mask), state.beams, -1),
+                    key_value,
+                    visible,
+                    self.table.heads,
+                )
         return logits, state
 
     def search(
@@ -155,7 +187,9 @@ class NativeConvDecoder(EngineDecoder):
         state = _contiguous(state)
         arguments, _, _memory = self._arguments(tokens.flatten(), state)
         function = self.library.regard_convolution_search
-        taken = run_loop(function, self.table, arguments, tokens, loop, bounds, self.projection, candidates)
+        taken = run_loop(
+            function, self.table, arguments, tokens, loop, bounds, self.projection, candidates
+        )
         return taken, state
 
     def _arguments(
@@ -164,7 +198,9 @@ class NativeConvDecoder(EngineDecoder):
         """The arguments of a step, which overwrites the state; the logits; and what lives in memory until then."""
         table, rows, width, length = self.table, len(tokens), self.table.width, state.mask.shape[1]
         if rows != len(state.seen[0]):
-            raise IndexError(f"tokens out of range: {rows} for a state of {len(state.seen[0])} hypotheses")
+            raise IndexError(
+                f"tokens out of range: {rows} for a state of {len(state.seen[0])} hypotheses"
+            )
         tokens = tokens.contiguous()
         sizes = [width, table.taps * width, 2 * width, width, width, length, width]
         parts = torch.split(torch.empty(rows * sum(sizes)), [rows * size for size in sizes])

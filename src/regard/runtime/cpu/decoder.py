@@ -32,7 +32,13 @@ from regard.runtime.cpu.weight_layout import (
     call,
     fields,
 )
-from regard.runtime.interfaces import LEAST_PROMPT, Candidates, EngineDecoder, LoopBounds, SearchLoop
+from regard.runtime.interfaces import (
+    LEAST_PROMPT,
+    Candidates,
+    EngineDecoder,
+    LoopBounds,
+    SearchLoop,
+)
 from regard.runtime.published_attention import publish, publish_step
 
 
@@ -52,7 +58,9 @@ class NativeState(DecoderState):
     """A key-value cache shared by the hypotheses of a sequence, with the ancestors of each by number."""
 
     cache: Float[Tensor, "layers B capacity K 2 C"]
-    parents: Int[Tensor, "B K capacity"]  # at each step, the hypothesis whose cache entry is this one's ancestor
+    parents: Int[
+        Tensor, "B K capacity"
+    ]  # at each step, the hypothesis whose cache entry is this one's ancestor
     admitted: Int[Tensor, " B"]  # the step at which each sequence was admitted
     sources: list[Float[Tensor, "B S E"]]  # of each layer: keys and values of the memory
     mask: Tensor  # (B, S), uint8
@@ -67,9 +75,13 @@ class NativeState(DecoderState):
         layers, _, *entry = self.cache.shape
         cache = self.cache.new_empty(layers, len(index), *entry)
         rows = {name: getattr(self, name)[index] for name in ("parents", "admitted", "mask")}
-        old = int(rows["admitted"].min()) if len(index) else 0  # what is before is read no more, the rest is unwritten
+        old = (
+            int(rows["admitted"].min()) if len(index) else 0
+        )  # what is before is read no more, the rest is unwritten
         cache[:, :, old : self.time] = self.cache[:, :, old : self.time].index_select(1, index)
-        return replace(self, cache=cache, sources=[source[index] for source in self.sources], **rows)
+        return replace(
+            self, cache=cache, sources=[source[index] for source in self.sources], **rows
+        )
 
     def follow(self, parents: Int[Tensor, "B K"]) -> "NativeState":
         if self.beams > 1:
@@ -124,29 +136,56 @@ class NativeDecoder(EngineDecoder):
     compiled = True
     scaled_weights: WeightLayout | None = None  # of `with_scaled_heads`
 
-    def __init__(self, decoder: TransformerDecoder, library: ctypes.CDLL, *, int8: bool = False) -> None:
-        self.library, self.weights, blocks = library, WeightLayout(library, int8=int8), list(decoder.stack.layers)
-        project, input_layer, rotary = decoder.project, decoder.input_layer, blocks[0].self_attn.rotary
-        self.table = self.weights.stack(decoder.stack, input_layer, decoder.embed_tokens, self.weights.linear(project))
+    def __init__(
+        self, decoder: TransformerDecoder, library: ctypes.CDLL, *, int8: bool = False
+    ) -> None:
+        self.library, self.weights, blocks = (
+            library,
+            WeightLayout(library, int8=int8),
+            list(decoder.stack.layers),
+        )
+        project, input_layer, rotary = (
+            decoder.project,
+            decoder.input_layer,
+            blocks[0].self_attn.rotary,
+        )
+        self.table = self.weights.stack(
+            decoder.stack, input_layer, decoder.embed_tokens, self.weights.linear(project)
+        )
         self.vocab_size, encoding = project.weight.shape[0], input_layer.position_encoding
         # Finished sequences step on beyond the last position until the batch ends.
         self.positions = PositionTable(encoding, clamp=True) if isinstance(encoding, Add) else None
         self.rotations = None if rotary is None else RotationTable(rotary)
-        self.biases = None if input_layer.relative_bias is None else DistanceTable(input_layer.relative_bias)
+        self.biases = (
+            None if input_layer.relative_bias is None else DistanceTable(input_layer.relative_bias)
+        )
         self.decoder, self.int8 = ref(decoder), int8
         self.projection = CandidateProjection(decoder.project, library, int8=int8)
-        crosses = [(cross.k_proj, cross.v_proj) for block in blocks if (cross := block.cross_attn) is not None]
-        self.attentions = [(ref(block.self_attn), block.cross_attn and ref(block.cross_attn)) for block in blocks]
+        crosses = [
+            (cross.k_proj, cross.v_proj)
+            for block in blocks
+            if (cross := block.cross_attn) is not None
+        ]
+        self.attentions = [
+            (ref(block.self_attn), block.cross_attn and ref(block.cross_attn)) for block in blocks
+        ]
         self.source_projections = [self.weights.linear(*pair) for pair in crosses]
-        self.source_norms = [block.cross_attn.k_norm for block in blocks if block.cross_attn is not None]
+        self.source_norms = [
+            block.cross_attn.k_norm for block in blocks if block.cross_attn is not None
+        ]
 
-    def with_scaled_heads(self, factors: Mapping[AttentionModule, Mapping[int, float]]) -> "NativeDecoder":
+    def with_scaled_heads(
+        self, factors: Mapping[AttentionModule, Mapping[int, float]]
+    ) -> "NativeDecoder":
         """A decoder in which the outputs of some heads of its attention modules are multiplied.
 
         It has output projections of its own for these modules, in float32, and shares all other weights.
         """
         scaled, count = copy(self), self.table.layer_count
-        scaled.scaled_weights, layers = WeightLayout(self.library), (LayerTable * count)(*self.table.layers[:count])
+        scaled.scaled_weights, layers = (
+            WeightLayout(self.library),
+            (LayerTable * count)(*self.table.layers[:count]),
+        )
         for layer, modules in zip(layers, self.attentions, strict=True):
             for name, reference in zip(("out_proj", "cross_out_proj"), modules, strict=True):
                 module = None if reference is None else reference()
@@ -155,12 +194,18 @@ class NativeDecoder(EngineDecoder):
                     of_heads = weight.view(len(weight), module.heads, -1)
                     for head, factor in factors[module].items():
                         of_heads[:, head] *= factor
-                    setattr(layer, name, scaled.scaled_weights.linear(LinearWeights(weight, module.out_proj.bias)))
+                    setattr(
+                        layer,
+                        name,
+                        scaled.scaled_weights.linear(LinearWeights(weight, module.out_proj.bias)),
+                    )
         scaled.table = StackTable.from_buffer_copy(self.table)
         scaled.table.layers = layers
         return scaled
 
-    def start(self, memory: Memory | None, *, batch: int, capacity: int, beams: int = 1) -> NativeState:
+    def start(
+        self, memory: Memory | None, *, batch: int, capacity: int, beams: int = 1
+    ) -> NativeState:
         if memory is None:
             sources, mask = [], torch.zeros(batch, 0, dtype=torch.uint8)
         else:
@@ -168,14 +213,18 @@ class NativeDecoder(EngineDecoder):
             sources = [self._source(layer, norm, memory.states) for layer, norm in pairs]
             mask = memory.mask.to(torch.uint8)
         table = self.table
-        cache = torch.empty(table.layer_count, batch, capacity, beams, 2, table.kv_heads * table.head_dim)
+        cache = torch.empty(
+            table.layer_count, batch, capacity, beams, 2, table.kv_heads * table.head_dim
+        )
         parents, admitted = (
             torch.zeros(batch, beams, capacity, dtype=torch.int32),
             torch.zeros(batch, dtype=torch.int32),
         )
         return NativeState(cache, parents, admitted, sources, mask)
 
-    def _source(self, layer: LinearTable, norm: nn.RMSNorm | None, states: Float[Tensor, "B S D"]) -> Tensor:
+    def _source(
+        self, layer: LinearTable, norm: nn.RMSNorm | None, states: Float[Tensor, "B S D"]
+    ) -> Tensor:
         """The keys and values of a layer, of each position of the memory."""
         found = apply_linear(self.library, layer, states)
         if norm is not None:
@@ -183,12 +232,16 @@ class NativeDecoder(EngineDecoder):
             keys[:] = norm(keys.unflatten(-1, (self.table.kv_heads, -1))).flatten(-2)  # type: ignore[no-untyped-call]
         return found
 
-    def step(self, tokens: Int[Tensor, " rows"], state: DecoderState) -> tuple[Float[Tensor, "rows V"], NativeState]:
+    def step(
+        self, tokens: Int[Tensor, " rows"], state: DecoderState
+    ) -> tuple[Float[Tensor, "rows V"], NativeState]:
         """Logits, which the next step overwrites, and the state."""
         assert isinstance(state, NativeState)
         state.evict()
         width = self.table.heads * self.table.head_dim
-        queries = torch.empty(len(self.attentions), 2, len(tokens), width) if capturing_here() else None
+        queries = (
+            torch.empty(len(self.attentions), 2, len(tokens), width) if capturing_here() else None
+        )
         arguments, logits, _memory = self._arguments(tokens, state, 1, queries)
         call(self.library.regard_step, self.table, arguments)
         state.time += 1
@@ -204,7 +257,9 @@ class NativeDecoder(EngineDecoder):
         if decoder is None or self.int8 or state.sources or not fits or capturing_here():
             return None
         for row in range(len(tokens)):
-            filled = decoder.prefill(tokens[row : row + 1], decoder.start(None, batch=1, capacity=length))
+            filled = decoder.prefill(
+                tokens[row : row + 1], decoder.start(None, batch=1, capacity=length)
+            )
             assert filled is not None
             for layer, cache in zip(state.cache, filled.caches, strict=True):
                 for part, x in enumerate((cache.filled.key, cache.filled.value)):
@@ -227,17 +282,25 @@ class NativeDecoder(EngineDecoder):
         bounds = replace(bounds, steps=max(1, min(bounds.steps, state.cache.shape[2] - state.time)))
         arguments, _, _memory = self._arguments(tokens.flatten(), state, bounds.steps)
         function = self.library.regard_search
-        taken = run_loop(function, self.table, arguments, tokens, loop, bounds, self.projection, candidates)
+        taken = run_loop(
+            function, self.table, arguments, tokens, loop, bounds, self.projection, candidates
+        )
         state.time += taken
         return taken, state
 
     def _arguments(
-        self, tokens: Int[Tensor, " rows"], state: NativeState, steps: int, queries: Tensor | None = None
+        self,
+        tokens: Int[Tensor, " rows"],
+        state: NativeState,
+        steps: int,
+        queries: Tensor | None = None,
     ) -> tuple[_StepArguments, Float[Tensor, "rows V"], list[object]]:
         """The arguments of so many steps, the logits, and what lives in memory as long as the arguments."""
         rows, capacity, source_length = len(tokens), state.cache.shape[2], state.mask.shape[1]
         if state.time >= capacity or rows != state.parents[:, :, 0].numel():
-            raise IndexError(f"the cache was laid out for {capacity} tokens of {len(state.parents)} sequences")
+            raise IndexError(
+                f"the cache was laid out for {capacity} tokens of {len(state.parents)} sequences"
+            )
         if state.beams > 1:
             state.parents[:, :, state.time] = torch.arange(state.beams, dtype=torch.int32)
         scratch, *memory = self.weights.scratch(rows, capacity + source_length)
@@ -267,7 +330,16 @@ class NativeDecoder(EngineDecoder):
         bias = None if self.biases is None else self.biases.of(state.time)[: state.time].flip(0)
         for layer, (self_attn, cross_attn) in enumerate(self.attentions):
             cache, parents = state.cache[layer, :, : state.time], state.parents[:, :, : state.time]
-            publish_step(self_attn(), queries[layer, 0], cache, parents, state.admitted, *heads, bias, scaled=scaled)
+            publish_step(
+                self_attn(),
+                queries[layer, 0],
+                cache,
+                parents,
+                state.admitted,
+                *heads,
+                bias,
+                scaled=scaled,
+            )
             if cross_attn is not None:
                 source = state.sources[layer].view(*state.mask.shape, 2, -1)
                 query = queries[layer, 1].view(len(mask), state.beams, -1)

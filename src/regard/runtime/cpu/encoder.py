@@ -36,11 +36,18 @@ class _EncodeArguments(ctypes.Structure):
 class NativeEncoder:
     """The compiled form of an encoder. It copies the weights, and does not keep the encoder alive."""
 
-    def __init__(self, encoder: TransformerEncoder, library: ctypes.CDLL, *, int8: bool = False) -> None:
+    def __init__(
+        self, encoder: TransformerEncoder, library: ctypes.CDLL, *, int8: bool = False
+    ) -> None:
         encoding = encoder.input_layer.position_encoding
-        self.library, self.positions = library, PositionTable(encoding) if isinstance(encoding, Add) else None
+        self.library, self.positions = (
+            library,
+            PositionTable(encoding) if isinstance(encoding, Add) else None,
+        )
         self.weights = WeightLayout(library, int8=int8)
-        self.table = self.weights.stack(encoder.stack, encoder.input_layer, encoder.embed_tokens, LinearTable())
+        self.table = self.weights.stack(
+            encoder.stack, encoder.input_layer, encoder.embed_tokens, LinearTable()
+        )
         self.attentions = [ref(block.self_attn) for block in encoder.stack.layers]
 
     def __call__(self, source: Tokens) -> Memory:
@@ -63,7 +70,9 @@ class NativeEncoder:
         if projections is not None:
             for self_attn, packed in zip(self.attentions, projections, strict=True):
                 padded = packing.unpack(packed).view(*mask.shape, 3, -1)  # queries, keys and values
-                publish(self_attn(), padded[:, :, 0], padded[:, :, 1:], mask[:, None], self.table.heads)
+                publish(
+                    self_attn(), padded[:, :, 0], padded[:, :, 1:], mask[:, None], self.table.heads
+                )
         states = normed if self.table.norm_first else x
         # Sums of the sequence alone: those over padded states depend on the longest sequence of the batch.
         sums = torch.segment_reduce(states, "sum", lengths=source.lengths, axis=0)

@@ -31,7 +31,9 @@ from regard.runtime.interfaces import Engine, EngineOptions, weights_are_constan
 
 log = logging.getLogger(__name__)
 
-MAX_TOKENS = 2048  # that the compiled encoder takes at once; PyTorch is faster with longer sequences
+MAX_TOKENS = (
+    2048  # that the compiled encoder takes at once; PyTorch is faster with longer sequences
+)
 CompiledDecoder = NativeDecoder | NativeRnnDecoder | NativeConvDecoder
 Compiled = TypeVar("Compiled", bound="CompiledDecoder | NativeEncoder")
 
@@ -40,12 +42,14 @@ class CpuEngine(Engine):
     """Compiled once for each module and again when its weights have changed; kept as long as the module."""
 
     def __init__(self) -> None:
-        self.compiled: WeakKeyDictionary[nn.Module, tuple[list[int], CompiledDecoder | NativeEncoder]] = (
-            WeakKeyDictionary()
-        )
+        self.compiled: WeakKeyDictionary[
+            nn.Module, tuple[list[int], CompiledDecoder | NativeEncoder]
+        ] = WeakKeyDictionary()
 
     def decoder_for(self, model: Seq2Seq, options: EngineOptions) -> CompiledDecoder | None:
-        if torch.is_autocast_enabled("cpu"):  # states are bfloat16 then, and compiled code reads float32
+        if torch.is_autocast_enabled(
+            "cpu"
+        ):  # states are bfloat16 then, and compiled code reads float32
             return None
         native = self.compile_decoder(model.decoder, int8=options.int8)
         if options.int8 and (native is None or not native.weights.int8_max_inputs):
@@ -58,31 +62,51 @@ class CpuEngine(Engine):
         if not isinstance(getattr(decoder, "project", None), Projection) or library is None:
             return None
         if isinstance(decoder, TransformerDecoder):
-            return self._current(decoder, library, lambda: NativeDecoder(decoder, library, int8=int8), int8)
+            return self._current(
+                decoder, library, lambda: NativeDecoder(decoder, library, int8=int8), int8
+            )
         if isinstance(decoder, RnnDecoder):
-            return self._current(decoder, library, lambda: NativeRnnDecoder(decoder, library, int8=int8), int8)
+            return self._current(
+                decoder, library, lambda: NativeRnnDecoder(decoder, library, int8=int8), int8
+            )
         if isinstance(decoder, ConvDecoder):
-            return self._current(decoder, library, lambda: NativeConvDecoder(decoder, library, int8=int8), int8)
+            return self._current(
+                decoder, library, lambda: NativeConvDecoder(decoder, library, int8=int8), int8
+            )
         return None
 
     def encodes(self, model: Seq2Seq) -> bool:
         """Whether the encoder is compiled: `encode` is then refused for some sources only."""
         encoder = model.encoder
-        if not isinstance(encoder, TransformerEncoder) or encoder.causal or encoder.cls_token is not None:
+        if (
+            not isinstance(encoder, TransformerEncoder)
+            or encoder.causal
+            or encoder.cls_token is not None
+        ):
             return False
         return _library(encoder) is not None
 
-    def encode(self, model: Seq2Seq, source: Source, *, half: bool, int8: bool = False) -> Memory | None:
+    def encode(
+        self, model: Seq2Seq, source: Source, *, half: bool, int8: bool = False
+    ) -> Memory | None:
         encoder = model.encoder
-        if not isinstance(source, Tokens) or source.ids.shape[1] > MAX_TOKENS or not self.encodes(model):
+        if (
+            not isinstance(source, Tokens)
+            or source.ids.shape[1] > MAX_TOKENS
+            or not self.encodes(model)
+        ):
             return None
-        if source.ids.numel() > MAX_TOKENS and capturing_here():  # a capture has one call of each layer
+        if (
+            source.ids.numel() > MAX_TOKENS and capturing_here()
+        ):  # a capture has one call of each layer
             return None
         assert isinstance(encoder, TransformerEncoder)
         library = _library(encoder)
         if library is None or not bool(source.lengths.all()):
             return None
-        native = self._current(encoder, library, lambda: NativeEncoder(encoder, library, int8=int8), int8)
+        native = self._current(
+            encoder, library, lambda: NativeEncoder(encoder, library, int8=int8), int8
+        )
         # In parts, and never by PyTorch, which rounds otherwise: a sequence has the same states whatever is beside it.
         size = max(1, MAX_TOKENS // source.ids.shape[1])
         slices = [slice(first, first + size) for first in range(0, len(source.ids), size)]
@@ -98,7 +122,10 @@ class CpuEngine(Engine):
         key = [*options, *fingerprint(library, module)]
         if known is None or known[0] != key:
             native = make()
-            self.compiled[module] = key, native  # another thread may replace it at once by one with other options
+            self.compiled[module] = (
+                key,
+                native,
+            )  # another thread may replace it at once by one with other options
             return native
         return known[1]  # type: ignore[return-value]
 
@@ -106,7 +133,9 @@ class CpuEngine(Engine):
 def _library(module: nn.Module) -> ctypes.CDLL | None:
     """The compiled code, if it supports this module and nothing in this thread replaces attention outputs."""
     weight = getattr(getattr(module, "embed_tokens", None), "weight", None)
-    on_cpu = isinstance(weight, Tensor) and weight.device.type == "cpu" and weight.dtype == torch.float32
+    on_cpu = (
+        isinstance(weight, Tensor) and weight.device.type == "cpu" and weight.dtype == torch.float32
+    )
     return compile.library() if on_cpu and _supported(module) and not intercepting_here() else None
 
 
@@ -119,7 +148,9 @@ def _supported(module: nn.Module) -> bool:
     return known
 
 
-_known: "WeakKeyDictionary[nn.Module, bool]" = WeakKeyDictionary()  # whether modules are, whose weights are constant
+_known: "WeakKeyDictionary[nn.Module, bool]" = (
+    WeakKeyDictionary()
+)  # whether modules are, whose weights are constant
 
 
 def _is_supported(module: nn.Module) -> bool:

@@ -14,7 +14,9 @@ def fingerprint(library: ctypes.CDLL, module: nn.Module) -> list[int]:
     change many weights at once: it reads small tensors, and 64 bytes in each 32 KiB of large ones, before every search.
     """
     weights = _parameters(module)
-    flat = [weight if weight.is_contiguous() else weight.detach().contiguous() for weight in weights]
+    flat = [
+        weight if weight.is_contiguous() else weight.detach().contiguous() for weight in weights
+    ]
     count = len(flat)
     addresses = (ctypes.c_void_p * count)(*[weight.data_ptr() for weight in flat])
     sizes = (ctypes.c_int64 * count)(*[weight.nbytes for weight in flat])

@@ -14,9 +14,15 @@ def content_hash(content: bytes) -> str:
 def intact(folder: Path, prefix: str, *, remove: bool = False) -> Path | None:
     """The library `prefix`-HASH.so of a folder, its content checked; None without one. Damaged ones may be removed."""
     for path in folder.glob(f"{prefix}-*.so"):
-        if path.is_file() and not path.is_symlink() and path.stem == f"{prefix}-{content_hash(path.read_bytes())}":
+        if (
+            path.is_file()
+            and not path.is_symlink()
+            and path.stem == f"{prefix}-{content_hash(path.read_bytes())}"
+        ):
             return path
-        log.warning("%s is damaged: it is %s", path, "removed and compiled anew" if remove else "not used")
+        log.warning(
+            "%s is damaged: it is %s", path, "removed and compiled anew" if remove else "not used"
+        )
         if remove:
             path.unlink()
     return None

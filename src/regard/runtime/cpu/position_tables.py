@@ -39,7 +39,9 @@ class PositionTable(GrownTable):
         if not self.clamp:
             self.encoding(torch.zeros(1, encoding.dim), needed - 1)  # raises beyond a learned table
         positions = torch.arange(count)
-        found: Tensor = encoding(positions if encoding.limit is None else positions.clamp(max=encoding.limit - 1))
+        found: Tensor = encoding(
+            positions if encoding.limit is None else positions.clamp(max=encoding.limit - 1)
+        )
         return found
 
 

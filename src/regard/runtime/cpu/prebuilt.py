@@ -41,7 +41,9 @@ def prebuilt_library() -> ctypes.CDLL | None:
 
 def best_variant(machine: str, features: frozenset[str]) -> Variant | None:
     """The fastest variant for a processor with these features; None for a machine that wheels have none for."""
-    return next((variant for variant in VARIANTS.get(machine, ()) if variant.needs <= features), None)
+    return next(
+        (variant for variant in VARIANTS.get(machine, ()) if variant.needs <= features), None
+    )
 
 
 def processor_features() -> frozenset[str]:
@@ -50,7 +52,9 @@ def processor_features() -> frozenset[str]:
         lines = Path("/proc/cpuinfo").read_text("utf-8", errors="replace").splitlines()
     except OSError:
         return frozenset()
-    named = (line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features")))  # x86, ARM
+    named = (
+        line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features"))
+    )  # x86, ARM
     return frozenset(next(named, ()))
 
 
@@ -60,7 +64,10 @@ def share_openmp() -> None:
     PyTorch's builds for x86-64 load it for everybody, those for aarch64 for themselves.
     """
     try:
-        mapped = {line.split()[-1] for line in Path("/proc/self/maps").read_text("utf-8", "replace").splitlines()}
+        mapped = {
+            line.split()[-1]
+            for line in Path("/proc/self/maps").read_text("utf-8", "replace").splitlines()
+        }
     except OSError:
         return
     for path in sorted(path for path in mapped if Path(path).name.startswith("libgomp")):
@@ -77,7 +84,9 @@ def _private(path: Path) -> Path:
         private_folder(folder)
     content = path.read_bytes()
     if path.stem.rpartition("-")[2] != content_hash(content):
-        raise InvalidArgument(str(path), wanted="the content of the wheel", got="another", remedy="Install it again.")
+        raise InvalidArgument(
+            str(path), wanted="the content of the wheel", got="another", remedy="Install it again."
+        )
     copy = folder / path.name
     if intact(folder, path.stem.rpartition("-")[0], remove=True) is None:
         with atomic_file(copy) as file:

@@ -30,7 +30,14 @@ from regard.runtime.interfaces import Candidates, EngineDecoder, LoopBounds, Sea
 
 CELLS = {"elman": 0, "gru": 1, "lstm": 2}
 ATTENTIONS = {"none": 0, "bahdanau": 1, "luong": 2}
-SUPPORTED_SCORES = (Additive, Bilinear, Dot, ReducedRank, ScaledDot, Uniform)  # a subclass may compute anything
+SUPPORTED_SCORES = (
+    Additive,
+    Bilinear,
+    Dot,
+    ReducedRank,
+    ScaledDot,
+    Uniform,
+)  # a subclass may compute anything
 
 
 class _LayerTable(ctypes.Structure):
@@ -42,7 +49,10 @@ class _DecoderTable(ctypes.Structure):
         ("layers", ctypes.POINTER(_LayerTable)),
         *fields(LinearTable, "query context_gate context_proj project"),
         *fields(Pointer, "embed_tokens additive_weight"),
-        *fields(Count, "vocab_size layer_count width embed_dim memory_dim key_dim feed_dim cell attention"),
+        *fields(
+            Count,
+            "vocab_size layer_count width embed_dim memory_dim key_dim feed_dim cell attention",
+        ),
         *fields(ctypes.c_float, "embed_scale score_scale"),
     ]
 
@@ -51,7 +61,9 @@ class _StepArguments(ctypes.Structure):
     _fields_ = [
         *fields(Pointer, "tokens hidden cell_state context keys values mask"),
         *fields(Count, "batch beams source_length"),
-        *fields(Pointer, "input gates hidden_gates query attended scores joined output logits slots"),
+        *fields(
+            Pointer, "input gates hidden_gates query attended scores joined output logits slots"
+        ),
         *fields(Count, "places stride"),
     ]
 
@@ -69,18 +81,29 @@ class NativeRnnDecoder(EngineDecoder):
     compiled = True
 
     def __init__(self, decoder: RnnDecoder, library: ctypes.CDLL, *, int8: bool = False) -> None:
-        self.library, self.weights, self.decoder = library, WeightLayout(library, int8=int8), ref(decoder)
+        self.library, self.weights, self.decoder = (
+            library,
+            WeightLayout(library, int8=int8),
+            ref(decoder),
+        )
         self.int8 = int8
         self.feeds_output = decoder.attention == "luong" and decoder.feed_dim > 0
         layout, embedding, score = self.weights, decoder.embed_tokens, decoder.score
         layers = [
-            _LayerTable(layout.linear(LinearWeights(w_ih, b_ih)), layout.linear(LinearWeights(w_hh, b_hh)))
+            _LayerTable(
+                layout.linear(LinearWeights(w_ih, b_ih)), layout.linear(LinearWeights(w_hh, b_hh))
+            )
             for w_ih, w_hh, b_ih, b_hh in decoder.rnn.all_weights
         ]
-        memory_dim = 0 if decoder.context_proj is None else decoder.context_proj.in_features - decoder.dim
+        memory_dim = (
+            0 if decoder.context_proj is None else decoder.context_proj.in_features - decoder.dim
+        )
         query, key_dim, additive, scale = LinearTable(), 0, None, 1.0
         if score is not None:
-            query, self.keys = _queries(layout, score, decoder.dim), _keys(layout, score, memory_dim)
+            query, self.keys = (
+                _queries(layout, score, decoder.dim),
+                _keys(layout, score, memory_dim),
+            )
             key_dim = memory_dim if self.keys is None else self.keys.outputs
             function = score.score_function(key_dim)
             if isinstance(function, AdditiveScoreFunction):
@@ -98,11 +121,16 @@ class NativeRnnDecoder(EngineDecoder):
             decoder.dim, embedding.dim, memory_dim, key_dim, decoder.feed_dim, CELLS[decoder.cell],
             ATTENTIONS[decoder.attention], embedding.scale, scale,
         )  # fmt: skip
-        self.states_per_layer, self.vocab_size = decoder.states_per_layer, decoder.project.weight.shape[0]
+        self.states_per_layer, self.vocab_size = (
+            decoder.states_per_layer,
+            decoder.project.weight.shape[0],
+        )
         self.projection = CandidateProjection(decoder.project, library, int8=int8)
         self.gates = {"elman": 1, "gru": 3, "lstm": 4}[decoder.cell] * decoder.dim
 
-    def start(self, memory: Memory | None, *, batch: int, capacity: int = 0, beams: int = 1) -> RnnState:
+    def start(
+        self, memory: Memory | None, *, batch: int, capacity: int = 0, beams: int = 1
+    ) -> RnnState:
         table, source = self.table, None
         shape = self.states_per_layer, table.layer_count, batch, table.width
         hidden = torch.zeros(shape)
@@ -119,7 +147,9 @@ class NativeRnnDecoder(EngineDecoder):
         parts = tuple(part.repeat_interleave(beams, 1).contiguous() for part in hidden)
         return RnnState(parts, context.repeat_interleave(beams, 0).contiguous(), source, beams)
 
-    def step(self, tokens: Int[Tensor, " rows"], state: DecoderState) -> tuple[Float[Tensor, "rows V"], RnnState]:
+    def step(
+        self, tokens: Int[Tensor, " rows"], state: DecoderState
+    ) -> tuple[Float[Tensor, "rows V"], RnnState]:
         assert isinstance(state, RnnState)
         state = _contiguous(state)
         capturing = capturing_here() and state.memory is not None
@@ -127,7 +157,10 @@ class NativeRnnDecoder(EngineDecoder):
         arguments, logits, _memory = self._arguments(tokens, state)
         call(self.library.regard_recurrent_step, self.table, arguments)
         if before is not None:
-            self._publish(before if self.table.attention == ATTENTIONS["bahdanau"] else state.hidden[0][-1], state)
+            self._publish(
+                before if self.table.attention == ATTENTIONS["bahdanau"] else state.hidden[0][-1],
+                state,
+            )
         return logits, state
 
     def prefill(self, tokens: Int[Tensor, "B T"], state: DecoderState) -> RnnState | None:
@@ -151,7 +184,9 @@ class NativeRnnDecoder(EngineDecoder):
         state = _contiguous(state)
         arguments, _, _memory = self._arguments(tokens.flatten(), state)
         function = self.library.regard_recurrent_search
-        taken = run_loop(function, self.table, arguments, tokens, loop, bounds, self.projection, candidates)
+        taken = run_loop(
+            function, self.table, arguments, tokens, loop, bounds, self.projection, candidates
+        )
         return taken, state
 
     def _arguments(
@@ -160,7 +195,9 @@ class NativeRnnDecoder(EngineDecoder):
         """The arguments of a step, which overwrites the state; the logits; and what lives in memory until then."""
         table, rows, memory, hidden = self.table, len(tokens), state.memory, state.hidden
         if rows != hidden[0].shape[1]:
-            raise IndexError(f"tokens out of range: {rows} for a state of {hidden[0].shape[1]} hypotheses")
+            raise IndexError(
+                f"tokens out of range: {rows} for a state of {hidden[0].shape[1]} hypotheses"
+            )
         keys = values = mask = None
         if memory is not None:
             keys, values = memory.keys.contiguous(), memory.values.contiguous()
@@ -174,7 +211,15 @@ class NativeRnnDecoder(EngineDecoder):
         logits = torch.empty(rows, self.vocab_size)
         parts = torch.split(scratch, [rows * size for size in sizes])
         tokens = tokens.contiguous()
-        tensors = [tokens, hidden[0], hidden[1] if len(hidden) > 1 else None, state.context, keys, values, mask]
+        tensors = [
+            tokens,
+            hidden[0],
+            hidden[1] if len(hidden) > 1 else None,
+            state.context,
+            keys,
+            values,
+            mask,
+        ]
         arguments = _StepArguments(
             *(None if each is None else each.data_ptr() for each in tensors), rows // state.beams, state.beams, length,
             *(part.data_ptr() for part in parts), logits.data_ptr(), None, rows // state.beams, rows,
@@ -190,14 +235,22 @@ class NativeRnnDecoder(EngineDecoder):
 
 def _contiguous(state: RnnState) -> RnnState:
     """The same state, in memory that a step overwrites."""
-    return replace(state, hidden=tuple(part.contiguous() for part in state.hidden), context=state.context.contiguous())
+    return replace(
+        state,
+        hidden=tuple(part.contiguous() for part in state.hidden),
+        context=state.context.contiguous(),
+    )
 
 
 def _queries(layout: WeightLayout, score: Score, dim: int) -> LinearTable:
     """The map of hidden states to queries; without weights where it is the identity."""
     identity = torch.eye(dim)
     matrix = score.queries(identity)
-    return LinearTable() if matrix is identity else layout.linear(LinearWeights(matrix.detach().mT.contiguous()))
+    return (
+        LinearTable()
+        if matrix is identity
+        else layout.linear(LinearWeights(matrix.detach().mT.contiguous()))
+    )
 
 
 def _keys(layout: WeightLayout, score: Score, dim: int) -> LinearTable | None:

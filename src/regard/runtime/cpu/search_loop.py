@@ -17,12 +17,24 @@ EARLY_STOPPING = {False: 0, True: 1, "never": 2}
 
 class _SearchArguments(ctypes.Structure):
     _fields_ = [
-        *fields(Pointer, "tokens log_p length limit min_length prompt prefix done ended last total ended_score"),
-        *fields(Pointer, "ended_log_p ended_tokens ended_length penalty suppressed ends candidates column"),
+        *fields(
+            Pointer,
+            "tokens log_p length limit min_length prompt prefix done ended last total ended_score",
+        ),
+        *fields(
+            Pointer,
+            "ended_log_p ended_tokens ended_length penalty suppressed ends candidates column",
+        ),
         *fields(Pointer, "candidate_bias interrupt"),
-        *fields(Count, "batch beams vocab_size token_count positions prefix_positions suppressed_count end_count"),
+        *fields(
+            Count,
+            "batch beams vocab_size token_count positions prefix_positions suppressed_count end_count",
+        ),
         *fields(Count, "penalties forced"),
-        *fields(Count, "no_repeat allow_end early_stopping beam_search normalized max_steps stop microseconds taken"),
+        *fields(
+            Count,
+            "no_repeat allow_end early_stopping beam_search normalized max_steps stop microseconds taken",
+        ),
     ]
 
 
@@ -43,7 +55,9 @@ def run_loop(
         decoder.project = projection.of(candidates)
         among = [candidates.tokens, candidates.column, candidates.bias]
     (batch, beams, positions), greedy, beam = loop.tokens.shape, loop.greedy, loop.beam
-    suppressed, ends = (torch.tensor(ids, dtype=torch.int64) for ids in (loop.suppressed, loop.ends))
+    suppressed, ends = (
+        torch.tensor(ids, dtype=torch.int64) for ids in (loop.suppressed, loop.ends)
+    )
     tensors = [
         loop.tokens, loop.log_p, loop.length, loop.limit, loop.min_length, loop.prompt, loop.prefix, loop.done,
         None if greedy is None else greedy.ended, tokens,
@@ -69,11 +83,15 @@ def run_loop(
 
 def log_softmax(logits: Float[Tensor, "*B V"]) -> Float[Tensor, "*B V"]:
     """Log-probabilities in float32, rounded on a CPU as the compiled loop rounds them."""
-    library = compile.library() if logits.device.type == "cpu" and logits.dtype == torch.float32 else None
+    library = (
+        compile.library() if logits.device.type == "cpu" and logits.dtype == torch.float32 else None
+    )
     if library is None:
         return logits.float().log_softmax(-1)
     logits = logits.contiguous()
     result, width = torch.empty_like(logits), logits.shape[-1]
     sizes = Count(logits.numel() // width), Count(width)
-    library.regard_log_softmax(Pointer(logits.data_ptr()), *sizes, Pointer(result.data_ptr()), torch.get_num_threads())
+    library.regard_log_softmax(
+        Pointer(logits.data_ptr()), *sizes, Pointer(result.data_ptr()), torch.get_num_threads()
+    )
     return result

@@ -6,7 +6,12 @@ from regard.model.embedding import Embedding
 from regard.model.multihead import MultiHead
 from regard.model.positions import Add, Rotary
 from regard.model.scores import Dot, ScaledDot
-from regard.model.transformer_block import FeedForward, InputLayer, TransformerBlock, TransformerStack
+from regard.model.transformer_block import (
+    FeedForward,
+    InputLayer,
+    TransformerBlock,
+    TransformerStack,
+)
 from regard.runtime.cpu.weight_layout import KINDS
 
 
@@ -33,14 +38,18 @@ def decodes(module: nn.Module) -> bool:
     With dot products, scaled or not; heads of any dim and grouped key heads, norms of queries and keys, absolute or
     rotary positions and biases of distances, gated feed-forward layers; without a sliding window.
     """
-    stack, input_layer, embedding = (part(module, name) for name in ("stack", "input_layer", "embed_tokens"))
+    stack, input_layer, embedding = (
+        part(module, name) for name in ("stack", "input_layer", "embed_tokens")
+    )
     return (
         isinstance(stack, TransformerStack)
         and isinstance(input_layer, InputLayer)
         and isinstance(embedding, Embedding)
         and not module.training
         and getattr(module, "window", None) is None
-        and (input_layer.position_encoding is None or isinstance(input_layer.position_encoding, Add))
+        and (
+            input_layer.position_encoding is None or isinstance(input_layer.position_encoding, Add)
+        )
         and input_layer.position_proj is None
         and input_layer.token_types is None
         and all(_compiled_block(block) for block in stack.layers)
@@ -70,12 +79,19 @@ def _attentions(block: TransformerBlock) -> list[nn.Module]:
 
 def _plain_block(block: TransformerBlock) -> bool:
     ffn = part(block, "ffn")
-    return all(map(plain_attention, _attentions(block))) and ffn is not None and part(ffn, "gate") is None
+    return (
+        all(map(plain_attention, _attentions(block)))
+        and ffn is not None
+        and part(ffn, "gate") is None
+    )
 
 
 def _compiled_block(block: TransformerBlock) -> bool:
     attentions, ffn = _attentions(block), part(block, "ffn")
-    dot_products = {type(part(attention, "score")) for attention in attentions} in ({ScaledDot}, {Dot})
+    dot_products = {type(part(attention, "score")) for attention in attentions} in (
+        {ScaledDot},
+        {Dot},
+    )
     rotary = part(attentions[0], "rotary")
     assert isinstance(ffn, FeedForward)
     return dot_products and (rotary is None or type(rotary) is Rotary) and ffn.activation in KINDS

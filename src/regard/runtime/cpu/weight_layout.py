@@ -16,7 +16,12 @@ from regard.model.embedding import Embedding, Projection
 from regard.model.scores import ScaledDot
 from regard.model.transformer_block import InputLayer, TransformerBlock, TransformerStack
 
-KINDS = {ACTIVATIONS["relu"]: 1, ACTIVATIONS["gelu"]: 2, ACTIVATIONS["gelu_tanh"]: 3, ACTIVATIONS["silu"]: 4}
+KINDS = {
+    ACTIVATIONS["relu"]: 1,
+    ACTIVATIONS["gelu"]: 2,
+    ACTIVATIONS["gelu_tanh"]: 3,
+    ACTIVATIONS["silu"]: 4,
+}
 CHUNK = 1 << 24  # bytes allocated at a time
 ALIGNMENT = 64  # bytes, as PyTorch's own tensors
 KEPT_NUMBERS = 1 << 23  # of working memory that a thread keeps: 32 MiB
@@ -29,7 +34,9 @@ def fields(kind: type, names: str) -> list[tuple[str, type]]:
 
 
 class LinearTable(ctypes.Structure):
-    _fields_ = fields(Pointer, "weight bias int8_weight scale offset") + fields(Count, "inputs outputs")
+    _fields_ = fields(Pointer, "weight bias int8_weight scale offset") + fields(
+        Count, "inputs outputs"
+    )
 
 
 class NormTable(ctypes.Structure):
@@ -38,7 +45,9 @@ class NormTable(ctypes.Structure):
 
 class LayerTable(ctypes.Structure):
     _fields_ = [
-        *fields(LinearTable, "qkv_proj out_proj cross_q_proj cross_out_proj ffn_up ffn_down ffn_gate"),
+        *fields(
+            LinearTable, "qkv_proj out_proj cross_q_proj cross_out_proj ffn_up ffn_down ffn_gate"
+        ),
         *fields(NormTable, "norm1 norm2 ffn_norm q_norm k_norm cross_q_norm"),
     ]
 
@@ -93,8 +102,13 @@ def weight_and_bias(
     """The weight and bias of linear layers of one input side by side, zeros where a layer has no bias."""
     scales = [layer.scale if isinstance(layer, Projection) else 1.0 for layer in layers]
     weights = [layer.weight.detach() for layer in layers]
-    biases = [w.new_zeros(len(w)) if b is None else b.detach() for w, b in ((x.weight, x.bias) for x in layers)]
-    return torch.cat([w if s == 1.0 else w * s for w, s in zip(weights, scales, strict=True)]), torch.cat(biases)
+    biases = [
+        w.new_zeros(len(w)) if b is None else b.detach()
+        for w, b in ((x.weight, x.bias) for x in layers)
+    ]
+    return torch.cat(
+        [w if s == 1.0 else w * s for w, s in zip(weights, scales, strict=True)]
+    ), torch.cat(biases)
 
 
 class WeightLayout:
@@ -102,20 +116,40 @@ class WeightLayout:
 
     def __init__(self, library: ctypes.CDLL, *, int8: bool = False, chunk: int = CHUNK) -> None:
         self.library, self.chunk = library, chunk
-        self.int8_max_inputs = library.regard_int8_max_inputs() if int8 else 0  # of a layer with int8 weights
+        self.int8_max_inputs = (
+            library.regard_int8_max_inputs() if int8 else 0
+        )  # of a layer with int8 weights
         self.chunks: list[Tensor] = []  # the memory that the tables point to
         self.free = torch.empty(0, dtype=torch.uint8)  # the rest of the last chunk
 
     def stack(
-        self, stack: TransformerStack, input_layer: InputLayer, embedding: Embedding, project: LinearTable
+        self,
+        stack: TransformerStack,
+        input_layer: InputLayer,
+        embedding: Embedding,
+        project: LinearTable,
     ) -> StackTable:
         blocks = list(stack.layers)
         layers = (LayerTable * len(blocks))(*(self._layer(block) for block in blocks))
-        own, ffn, norm_first = blocks[0].self_attn, blocks[0].ffn, not isinstance(stack.norm, nn.Identity)
-        ffn_dim, q_width, kv_width = ffn.up.out_features, own.heads * own.head_dim, own.kv_heads * own.head_dim
+        own, ffn, norm_first = (
+            blocks[0].self_attn,
+            blocks[0].ffn,
+            not isinstance(stack.norm, nn.Identity),
+        )
+        ffn_dim, q_width, kv_width = (
+            ffn.up.out_features,
+            own.heads * own.head_dim,
+            own.kv_heads * own.head_dim,
+        )
         gate = 0 if ffn.gate is None else ffn_dim
         self.dim = own.dim
-        self.widths = [own.dim, own.dim, max(q_width + 2 * kv_width, ffn_dim), gate, q_width]  # of `Scratch`
+        self.widths = [
+            own.dim,
+            own.dim,
+            max(q_width + 2 * kv_width, ffn_dim),
+            gate,
+            q_width,
+        ]  # of `Scratch`
         return StackTable(
             layers, project, self.norm(stack.norm), self.norm(input_layer.norm), self.copy(embedding.weight),
             len(embedding.weight), len(blocks), own.dim, own.heads, own.kv_heads, own.head_dim, ffn_dim,
@@ -123,7 +157,9 @@ class WeightLayout:
             isinstance(own.score, ScaledDot), embedding.scale,
         )  # fmt: skip
 
-    def scratch(self, rows: int, scores: int) -> tuple[Scratch, Float[Tensor, "rows W"], Float[Tensor, "rows W"]]:
+    def scratch(
+        self, rows: int, scores: int
+    ) -> tuple[Scratch, Float[Tensor, "rows W"], Float[Tensor, "rows W"]]:
         """Working memory, with views of the residual stream and of its norm in it; the next call in this thread reuses
         it.
         """
@@ -139,7 +175,11 @@ class WeightLayout:
         padded = -(-outputs // columns) * columns
         if inputs <= self.int8_max_inputs and inputs % 4 == 0:
             return self._int8_linear(*weight_and_bias(*layers), padded)
-        packed, biases, first = self._take(padded * inputs, torch.float32), self._zeros(outputs, torch.float32), 0
+        packed, biases, first = (
+            self._take(padded * inputs, torch.float32),
+            self._zeros(outputs, torch.float32),
+            0,
+        )
         for layer in layers:
             flat, rows = layer.weight.detach().contiguous(), len(layer.weight)
             scale = ctypes.c_float(layer.scale if isinstance(layer, Projection) else 1.0)
@@ -152,7 +192,10 @@ class WeightLayout:
 
     def _layer(self, block: TransformerBlock) -> LayerTable:
         gate = () if block.ffn.gate is None else (block.ffn.gate,)
-        linears = [self.linear(*fused) if fused else LinearTable() for fused in (*block_projections(block), gate)]
+        linears = [
+            self.linear(*fused) if fused else LinearTable()
+            for fused in (*block_projections(block), gate)
+        ]
         return LayerTable(*linears, *map(self.norm, (*block_norms(block), *head_norms(block))))
 
     def _int8_linear(self, weight: Tensor, bias: Tensor, padded: int) -> LinearTable:
@@ -221,10 +264,19 @@ def apply_linear(
     """A linear layer. A row of the result does not depend on how many others there are, as it does in PyTorch."""
     x = x.contiguous()
     y = x.new_empty(*x.shape[:-1], layer.outputs)
-    call(library.regard_linear, layer, _LinearArguments(x.data_ptr(), y.data_ptr(), x.numel() // layer.inputs))
+    call(
+        library.regard_linear,
+        layer,
+        _LinearArguments(x.data_ptr(), y.data_ptr(), x.numel() // layer.inputs),
+    )
     return y
 
 
 def _pack(pack: Callable[..., None], weight: Tensor, packed: Tensor) -> None:
     flat = weight.contiguous()
-    pack(Pointer(flat.data_ptr()), Count(flat.shape[0]), Count(flat.shape[1]), Pointer(packed.data_ptr()))
+    pack(
+        Pointer(flat.data_ptr()),
+        Count(flat.shape[0]),
+        Count(flat.shape[1]),
+        Pointer(packed.data_ptr()),
+    )

@@ -20,7 +20,10 @@ from regard.runtime.cuda.cuda_graphs import GraphRecorder
 from regard.runtime.cuda.static_decoder import StaticState, tensors_of
 from regard.runtime.interfaces import EngineDecoder, LoopBounds, SearchStrategy
 
-BEGINNINGS, BEGINNING_ROWS = 4, 64  # recorded at most, of so many hypotheses: each holds all keys of its sources
+BEGINNINGS, BEGINNING_ROWS = (
+    4,
+    64,
+)  # recorded at most, of so many hypotheses: each holds all keys of its sources
 SHARE = 8  # kept buffers may use an eighth of a GPU's memory
 StrategyType = TypeVar("StrategyType", bound=SearchStrategy)
 
@@ -38,7 +41,10 @@ class DecodeBuffers(Generic[StrategyType]):
         self.decoder, self.strategy, self.state = decoder, strategy, state
         self.tokens = torch.zeros_like(strategy.generated.tokens[:, :, 0])
         self.table = table  # the parameters of admitted requests, where a recording reads them
-        self.static, self.recorded = decoder.static, recorded  # whether memory is fixed, and steps are recorded
+        self.static, self.recorded = (
+            decoder.static,
+            recorded,
+        )  # whether memory is fixed, and steps are recorded
         self.graphs = GraphRecorder()
         self.memories: dict[Hashable, Memory | None] = {}  # that recorded beginnings read
 
@@ -51,12 +57,22 @@ class DecodeBuffers(Generic[StrategyType]):
                 work()
 
     def begin(
-        self, write: Callable[[], None], fill: Callable[[Memory | None], None], count: int, memory: Memory | None
+        self,
+        write: Callable[[], None],
+        fill: Callable[[Memory | None], None],
+        count: int,
+        memory: Memory | None,
     ) -> None:
         """Reset a static state to before the first step, write requests, and fill `count` slots with this memory."""
         key, kept = (count, None if memory is None else memory.states.shape), self.memories
-        whole = self.recorded and self.tokens.numel() <= BEGINNING_ROWS and (key in kept or len(kept) < BEGINNINGS)
-        if whole and (read := kept.setdefault(key, memory)) is not memory:  # a recording reads the first one
+        whole = (
+            self.recorded
+            and self.tokens.numel() <= BEGINNING_ROWS
+            and (key in kept or len(kept) < BEGINNINGS)
+        )
+        if (
+            whole and (read := kept.setdefault(key, memory)) is not memory
+        ):  # a recording reads the first one
             assert read is not None
             assert memory is not None
             read.states.copy_(memory.states)
@@ -81,7 +97,9 @@ class DecodeBuffers(Generic[StrategyType]):
         prompts = None if self.static else self.strategy.prompts(count)
         if prompts is None:
             return False
-        state = self.decoder.prefill(torch.cat((self.tokens[:, :1], prompts[:, :-1]), 1), self.state)
+        state = self.decoder.prefill(
+            torch.cat((self.tokens[:, :1], prompts[:, :-1]), 1), self.state
+        )
         if state is None:
             return False
         self.state, self.tokens = state, prompts[:, -1:].repeat(1, self.tokens.shape[1])
@@ -126,7 +144,9 @@ class DecodeBuffers(Generic[StrategyType]):
             for _ in range(count):
                 self.state, self.tokens = self._step()
         elif not isinstance(self.state, StaticState) or self.state.reserve(count):
-            self.run(count, lambda: self._static_steps(count))  # in one recording: between two a GPU is idle
+            self.run(
+                count, lambda: self._static_steps(count)
+            )  # in one recording: between two a GPU is idle
         else:  # the cache fills up on the way
             for _ in range(count):
                 self.state.reserve()
@@ -144,7 +164,10 @@ class DecodeBuffers(Generic[StrategyType]):
         assert self.decoder is not None
         assert self.state is not None
         loop = self.strategy.loop()
-        if loop is not None and self.decoder.greedy_steps(self.tokens, self.state, loop, count) is not None:
+        if (
+            loop is not None
+            and self.decoder.greedy_steps(self.tokens, self.state, loop, count) is not None
+        ):
             return
         for _ in range(count):
             before = list(self._strategy_tensors())
@@ -203,7 +226,9 @@ class DecodeBuffers(Generic[StrategyType]):
 
     def _strategy_tensors(self) -> Iterator[tuple[object, str, Tensor]]:
         for owner in (self.strategy, self.strategy.generated):
-            yield from ((owner, name, x) for name, x in vars(owner).items() if isinstance(x, Tensor))
+            yield from (
+                (owner, name, x) for name, x in vars(owner).items() if isinstance(x, Tensor)
+            )
 
 
 class BufferPool(Generic[StrategyType]):
@@ -223,7 +248,10 @@ class BufferPool(Generic[StrategyType]):
         buffers.decoder = None  # the pool lives as long as the decoder, which is referenced weakly
         self.kept.pop(key, None)
         self.kept[key] = buffers
-        while sum(each.nbytes for each in self.kept.values()) > _memory(buffers.tokens.device) // SHARE:
+        while (
+            sum(each.nbytes for each in self.kept.values())
+            > _memory(buffers.tokens.device) // SHARE
+        ):
             del self.kept[next(iter(self.kept))]
 
 

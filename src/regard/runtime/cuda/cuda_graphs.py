@@ -110,7 +110,11 @@ def rounded(count: int, *, up: bool) -> int:
     """The nearest of 1, 2, 3, 4, 6, 8, 12, …, so that few sizes are recorded."""
     power = 1 << (count.bit_length() - 1)
     sizes = (power, power + power // 2, 2 * power)
-    return min(size for size in sizes if size >= count) if up else max(size for size in sizes if size <= count)
+    return (
+        min(size for size in sizes if size >= count)
+        if up
+        else max(size for size in sizes if size <= count)
+    )
 
 
 def autocast(half: bool) -> AbstractContextManager[object]:

@@ -32,16 +32,31 @@ class CastEncoder:
         heads = [module for module in encoder.modules() if isinstance(module, MultiHead)]
         fused = [[each.q_proj, each.k_proj, each.v_proj] for each in heads]
         known = {id(linear) for each in fused for linear in each}
-        others = [each for each in encoder.modules() if isinstance(each, nn.Linear) and id(each) not in known]
-        casts: dict[int, tuple[Tensor, Tensor]] = {}  # of each weight and bias, by id: itself and its cast
+        others = [
+            each
+            for each in encoder.modules()
+            if isinstance(each, nn.Linear) and id(each) not in known
+        ]
+        casts: dict[
+            int, tuple[Tensor, Tensor]
+        ] = {}  # of each weight and bias, by id: itself and its cast
         for name in ("weight", "bias"):
             for each in (*fused, *([linear] for linear in others)):
                 parts = [x for linear in each if (x := getattr(linear, name)) is not None]
                 if parts and all(x.shape[1:] == parts[0].shape[1:] for x in parts):
-                    whole, sizes = torch.cat([x.detach() for x in parts]).to(torch.bfloat16), [len(x) for x in parts]
+                    whole, sizes = (
+                        torch.cat([x.detach() for x in parts]).to(torch.bfloat16),
+                        [len(x) for x in parts],
+                    )
                     slices = torch.split(whole, sizes)
-                    casts |= {id(x): (x, nn.Parameter(y, False)) for x, y in zip(parts, slices, strict=True)}
-        self.sources, self.casts = [x.detach() for x, _ in casts.values()], [y for _, y in casts.values()]
+                    casts |= {
+                        id(x): (x, nn.Parameter(y, False))
+                        for x, y in zip(parts, slices, strict=True)
+                    }
+        self.sources, self.casts = (
+            [x.detach() for x, _ in casts.values()],
+            [y for _, y in casts.values()],
+        )
         shared = {id(x): x for x in encoder.parameters()}
         self.encoder = deepcopy(encoder, shared | {at: cast for at, (_, cast) in casts.items()})
 
@@ -55,7 +70,12 @@ class GraphedEncoder:
     """An encoder for sources of at most one size."""
 
     def __init__(self, rows: int, length: int, device: torch.device) -> None:
-        self.source = Tokens(*(torch.zeros(size, dtype=torch.int64, device=device) for size in ((rows, length), rows)))
+        self.source = Tokens(
+            *(
+                torch.zeros(size, dtype=torch.int64, device=device)
+                for size in ((rows, length), rows)
+            )
+        )
         self.memory: Memory | None = None
         self.graphs = GraphRecorder()
 
@@ -104,4 +124,8 @@ def _cast(encoder: TransformerEncoder, addresses: tuple[int, ...]) -> CastEncode
 def _padded_length(encoder: TransformerEncoder, length: int) -> int:
     """Padded to a multiple, within the limit of learned positions."""
     padded, limit = LENGTHS * -(-length // LENGTHS), encoder.input_layer.limit
-    return padded if limit is None else max(length, min(padded, limit - (encoder.cls_token is not None)))
+    return (
+        padded
+        if limit is None
+        else max(length, min(padded, limit - (encoder.cls_token is not None)))
+    )

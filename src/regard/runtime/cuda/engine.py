@@ -22,7 +22,9 @@ class CudaEngine(Engine):
 
     def decoder_for(self, model: Seq2Seq, options: EngineOptions) -> StaticDecoder | None:
         decoder = model.decoder
-        if not isinstance(decoder, TransformerDecoder) or not isinstance(decoder.project, Projection):
+        if not isinstance(decoder, TransformerDecoder) or not isinstance(
+            decoder.project, Projection
+        ):
             return None
         weight = decoder.project.weight
         dtype = torch.bfloat16 if options.half else weight.dtype
@@ -34,11 +36,19 @@ class CudaEngine(Engine):
             return None
         return static_decoder(decoder, dtype)
 
-    def encode(self, model: Seq2Seq, source: Source, *, half: bool, int8: bool = False) -> Memory | None:
+    def encode(
+        self, model: Seq2Seq, source: Source, *, half: bool, int8: bool = False
+    ) -> Memory | None:
         encoder = model.encoder
-        if not isinstance(source, Tokens) or not isinstance(encoder, TransformerEncoder) or not recordable(encoder):
+        if (
+            not isinstance(source, Tokens)
+            or not isinstance(encoder, TransformerEncoder)
+            or not recordable(encoder)
+        ):
             return None
-        if capturing_here():  # by a second pass, so that the memory is that of a recording, bit for bit
+        if (
+            capturing_here()
+        ):  # by a second pass, so that the memory is that of a recording, bit for bit
             with autocast(half):
                 encoder(source)
         with suspended():

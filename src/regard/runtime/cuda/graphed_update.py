@@ -37,7 +37,9 @@ class GraphedUpdate:
         self.graphs = GraphRecorder(limit=MAX_SHAPES, release_cache=True, on_failure=_fail)
         self.recorded: dict[Shapes, RecordedBatch] = {}
         if not self.enabled:
-            warn("train.cuda_graphs: wanted a GPU; got none. Every kernel is launched by itself, to the same result.")
+            warn(
+                "train.cuda_graphs: wanted a GPU; got none. Every kernel is launched by itself, to the same result."
+            )
 
     def __call__(self, batch: Batch, compute: Callable[[Batch], Tensor]) -> Tensor:
         """What `compute` returns, the losses of a batch, with the gradients it leaves in parameters that had none."""

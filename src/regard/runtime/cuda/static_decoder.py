@@ -30,7 +30,9 @@ from regard.runtime.interfaces import EngineDecoder, SearchLoop
 from regard.runtime.published_attention import publish, publish_step
 
 MAX_POSITIONS = 4096  # where the position encoding has no limit
-ALIGNMENT = 64  # the vocabulary is padded to a multiple of it: products of odd sizes take twice as long
+ALIGNMENT = (
+    64  # the vocabulary is padded to a multiple of it: products of odd sizes take twice as long
+)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -39,7 +41,9 @@ class Workspace:
 
     def __init__(self) -> None:
         self.memory: dict[int, Tensor] = {}  # by the number of steps in a launch
-        self.kinds: dict[Hashable, Tensor] = {}  # of all tokens, by those that are suppressed and those that end
+        self.kinds: dict[
+            Hashable, Tensor
+        ] = {}  # of all tokens, by those that are suppressed and those that end
 
 
 @dataclass
@@ -50,7 +54,9 @@ class StaticState(DecoderState):
     """
 
     cache: Float[Tensor, "layers B capacity K 2 W"]
-    parents: Int[Tensor, "B K capacity"]  # ancestors in the cache; of future steps, the hypothesis itself
+    parents: Int[
+        Tensor, "B K capacity"
+    ]  # ancestors in the cache; of future steps, the hypothesis itself
     admitted: Int[Tensor, " B"]  # the step at which each sequence was admitted
     source: Float[Tensor, "B S layers 2 W"]
     mask: Bool[Tensor, "B S"]
@@ -59,8 +65,12 @@ class StaticState(DecoderState):
     workspace: Workspace = field(default_factory=Workspace)
 
     def reorder(self, index: Int[Tensor, " n"]) -> "StaticState":
-        rows = {name: getattr(self, name)[index] for name in ("parents", "admitted", "source", "mask")}
-        return replace(self, cache=self.cache[:, index], time=self.time.clone(), workspace=Workspace(), **rows)
+        rows = {
+            name: getattr(self, name)[index] for name in ("parents", "admitted", "source", "mask")
+        }
+        return replace(
+            self, cache=self.cache[:, index], time=self.time.clone(), workspace=Workspace(), **rows
+        )
 
     def follow(self, parents: Int[Tensor, "B K"]) -> "StaticState":
         triton = step.kernels(parents)
@@ -127,13 +137,22 @@ class StaticDecoder(EngineDecoder):
     static = True
 
     def __init__(self, decoder: TransformerDecoder, dtype: torch.dtype) -> None:
-        self.dtype, self.vocab_size, self.dim = dtype, len(decoder.project.weight), decoder.embed_tokens.dim
+        self.dtype, self.vocab_size, self.dim = (
+            dtype,
+            len(decoder.project.weight),
+            decoder.embed_tokens.dim,
+        )
         blocks = list(decoder.stack.layers)
         self.heads, self.activation = blocks[0].self_attn.heads, blocks[0].ffn.activation
-        self.scale, self.norm_first = decoder.embed_tokens.scale, not isinstance(decoder.stack.norm, nn.Identity)
+        self.scale, self.norm_first = (
+            decoder.embed_tokens.scale,
+            not isinstance(decoder.stack.norm, nn.Identity),
+        )
         self.weights, self.fingerprint = self._copy(decoder), WeightFingerprint(decoder)
         self.layers = [self.weights.layers.layer(number) for number in range(len(blocks))]
-        self.attentions = [(ref(block.self_attn), block.cross_attn and ref(block.cross_attn)) for block in blocks]
+        self.attentions = [
+            (ref(block.self_attn), block.cross_attn and ref(block.cross_attn)) for block in blocks
+        ]
 
     @torch.inference_mode()
     def refresh(self, model: Seq2Seq) -> bool:
@@ -141,7 +160,9 @@ class StaticDecoder(EngineDecoder):
         assert isinstance(decoder, TransformerDecoder)
         changed = self.fingerprint.changed(decoder)
         if changed:
-            for old, new in zip(tensors_of(self.weights), tensors_of(self._copy(decoder)), strict=True):
+            for old, new in zip(
+                tensors_of(self.weights), tensors_of(self._copy(decoder)), strict=True
+            ):
                 old.copy_(new)
         return changed
 
@@ -149,17 +170,27 @@ class StaticDecoder(EngineDecoder):
     def _copy(self, decoder: TransformerDecoder) -> StaticWeights:
         def linear(*parts: nn.Linear | Projection, rows: int = 0) -> StepLinear:
             weight, bias = weight_and_bias(*parts)
-            return StepLinear(F.pad(weight.to(self.dtype), (0, 0, 0, rows)), F.pad(bias.to(self.dtype), (0, rows)))
+            return StepLinear(
+                F.pad(weight.to(self.dtype), (0, 0, 0, rows)), F.pad(bias.to(self.dtype), (0, rows))
+            )
 
         def stacked(*each: StepLinear) -> StepLinear:
-            return StepLinear(torch.stack([one.weight for one in each]), torch.stack([one.bias for one in each]))
+            return StepLinear(
+                torch.stack([one.weight for one in each]), torch.stack([one.bias for one in each])
+            )
 
         assert isinstance(decoder.project, Projection)
         blocks = list(decoder.stack.layers)
-        norms = [[_norm(norm) for norm in block_norms(block) if norm is not None] for block in blocks]
+        norms = [
+            [_norm(norm) for norm in block_norms(block) if norm is not None] for block in blocks
+        ]
         biases = [[norm.bias for norm in each if norm.bias is not None] for each in norms]
-        kinds = zip(*(block_projections(block) for block in blocks), strict=True)  # of each kind, those of all layers
-        linears = [stacked(*(linear(*fused) for fused in each)) if each[0] else None for each in kinds]
+        kinds = zip(
+            *(block_projections(block) for block in blocks), strict=True
+        )  # of each kind, those of all layers
+        linears = [
+            stacked(*(linear(*fused) for fused in each)) if each[0] else None for each in kinds
+        ]
         layers = StackedLayers(
             torch.stack([torch.stack([norm.weight for norm in each]) for each in norms]),
             torch.stack([torch.stack(each) for each in biases]) if biases[0] else None,
@@ -167,19 +198,27 @@ class StaticDecoder(EngineDecoder):
             *linears,  # type: ignore[arg-type]
         )
         crosses = [block.cross_attn for block in blocks if block.cross_attn is not None]
-        source_projections = [projection for cross in crosses for projection in (cross.k_proj, cross.v_proj)]
+        source_projections = [
+            projection for cross in crosses for projection in (cross.k_proj, cross.v_proj)
+        ]
         project = linear(decoder.project, rows=-self.vocab_size % ALIGNMENT)
-        tied = decoder.project.weight is decoder.embed_tokens.weight and decoder.project.scale == 1.0
+        tied = (
+            decoder.project.weight is decoder.embed_tokens.weight and decoder.project.scale == 1.0
+        )
         return StaticWeights(
             layers=layers,
             source_kv=linear(*source_projections) if source_projections else None,
-            embed_tokens=project.weight if tied else decoder.embed_tokens.weight.to(self.dtype, copy=True),
+            embed_tokens=project.weight
+            if tied
+            else decoder.embed_tokens.weight.to(self.dtype, copy=True),
             project=project,
             positions=_position_table(decoder),
             final_norm=[_norm(decoder.stack.norm)] if self.norm_first else [],
         )
 
-    def start(self, memory: Memory | None, *, batch: int, capacity: int, beams: int = 1) -> StaticState:
+    def start(
+        self, memory: Memory | None, *, batch: int, capacity: int, beams: int = 1
+    ) -> StaticState:
         layers, device = len(self.layers), self.weights.embed_tokens.device
         if memory is None:
             source = torch.zeros(batch, 0, layers, 2, self.dim, dtype=self.dtype, device=device)
@@ -195,11 +234,17 @@ class StaticDecoder(EngineDecoder):
         admitted, time = new(batch, dtype=torch.int64), new(1, dtype=torch.int64)
         return StaticState(cache, parents, admitted, source, mask, time)
 
-    def step(self, tokens: Int[Tensor, " rows"], state: DecoderState) -> tuple[Float[Tensor, "rows V"], StaticState]:
+    def step(
+        self, tokens: Int[Tensor, " rows"], state: DecoderState
+    ) -> tuple[Float[Tensor, "rows V"], StaticState]:
         """One step, after `state.reserve()`, which is not part of a recording."""
         assert isinstance(state, StaticState)
         persistent = step.persistent(self.weights.layers, len(tokens)) if self.norm_first else None
-        logits = self._step_by_parts(tokens, state) if persistent is None else self._step(persistent, tokens, state)
+        logits = (
+            self._step_by_parts(tokens, state)
+            if persistent is None
+            else self._step(persistent, tokens, state)
+        )
         return logits[:, : self.vocab_size], state
 
     def greedy_steps(
@@ -215,10 +260,18 @@ class StaticDecoder(EngineDecoder):
             known[key] = self._kinds(kernel, *key)
         flags = (each.view(torch.uint8) for each in (loop.greedy.ended, loop.done))
         numbers = (loop.tokens, loop.length, loop.min_length, loop.prompt, loop.prefix, loop.limit)
-        self._launch(kernel, tokens, state, kernel.Choice(known[key], *numbers, *flags, loop.greedy.pad), count)
+        self._launch(
+            kernel,
+            tokens,
+            state,
+            kernel.Choice(known[key], *numbers, *flags, loop.greedy.pad),
+            count,
+        )
         return state
 
-    def _kinds(self, kernel: ModuleType, suppressed: tuple[int, ...], ends: tuple[int, ...]) -> Int[Tensor, " V"]:
+    def _kinds(
+        self, kernel: ModuleType, suppressed: tuple[int, ...], ends: tuple[int, ...]
+    ) -> Int[Tensor, " V"]:
         """Of every token, whether it may be chosen and whether it ends an output; none of the vocabulary's padding."""
         kinds = torch.zeros(len(self.weights.project.weight), dtype=torch.int8)
         kinds[: self.vocab_size] = kernel.CHOSEN.value
@@ -227,7 +280,12 @@ class StaticDecoder(EngineDecoder):
         return kinds.to(self.weights.embed_tokens.device)
 
     def _launch(
-        self, kernel: ModuleType, tokens: Int[Tensor, "..."], state: StaticState, choice: object = None, count: int = 1
+        self,
+        kernel: ModuleType,
+        tokens: Int[Tensor, "..."],
+        state: StaticState,
+        choice: object = None,
+        count: int = 1,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Steps in one kernel."""
         weights, memory = self.weights, state.workspace.memory
@@ -240,7 +298,9 @@ class StaticDecoder(EngineDecoder):
         )  # fmt: skip
         return results
 
-    def _step(self, kernel: ModuleType, tokens: Int[Tensor, " rows"], state: StaticState) -> Float[Tensor, "rows V"]:
+    def _step(
+        self, kernel: ModuleType, tokens: Int[Tensor, " rows"], state: StaticState
+    ) -> Float[Tensor, "rows V"]:
         """A step in one kernel."""
         logits, qkv, queries = self._launch(kernel, tokens, state)
         if capturing_here():
@@ -250,17 +310,23 @@ class StaticDecoder(EngineDecoder):
                     self._publish_cross_attention(number, queries[number], state)
         return logits
 
-    def _step_by_parts(self, tokens: Int[Tensor, " rows"], state: StaticState) -> Float[Tensor, "rows V"]:
+    def _step_by_parts(
+        self, tokens: Int[Tensor, " rows"], state: StaticState
+    ) -> Float[Tensor, "rows V"]:
         """A step in kernels for each of its parts."""
         weights, admitted, time, heads = self.weights, state.admitted, state.time, self.heads
         post_norm, captured = not self.norm_first, capturing_here()
         # In the order of use: before each sublayer and at the end, or after each sublayer.
-        norms = chain([None] * post_norm, *(layer.norms for layer in self.layers), weights.final_norm)
+        norms = chain(
+            [None] * post_norm, *(layer.norms for layer in self.layers), weights.final_norm
+        )
         ops = step.kernels(tokens) or step
         x = ops.embed(tokens, weights.embed_tokens, self.scale, weights.positions, admitted, time)
         for number, layer in enumerate(self.layers):
             projected, x = ops.norm_linear(x, next(norms), layer.qkv_proj, post_norm=post_norm)
-            context = ops.self_attention(projected, state.cache[number], state.parents, admitted, time, heads)
+            context = ops.self_attention(
+                projected, state.cache[number], state.parents, admitted, time, heads
+            )
             if captured:
                 self._publish_self_attention(number, projected, state)
             x = ops.add_linear(x, context, layer.out_proj)
@@ -270,18 +336,27 @@ class StaticDecoder(EngineDecoder):
                 if captured:
                     self._publish_cross_attention(number, query, state)
                 x = ops.add_linear(x, context, layer.cross_out_proj)
-            hidden, x = ops.norm_linear(x, next(norms), layer.ffn_up, post_norm=post_norm, activation=self.activation)
+            hidden, x = ops.norm_linear(
+                x, next(norms), layer.ffn_up, post_norm=post_norm, activation=self.activation
+            )
             x = ops.add_linear(x, hidden, layer.ffn_down)
         logits: Tensor = ops.norm_linear(x, next(norms), weights.project, post_norm=post_norm)[0]
         state.time += 1
         return logits
 
-    def _publish_self_attention(self, number: int, qkv: Float[Tensor, "rows W3"], state: StaticState) -> None:
-        past, parents = state.cache[number, :, : state.steps], state.parents[..., : state.steps]  # with this step
+    def _publish_self_attention(
+        self, number: int, qkv: Float[Tensor, "rows W3"], state: StaticState
+    ) -> None:
+        past, parents = (
+            state.cache[number, :, : state.steps],
+            state.parents[..., : state.steps],
+        )  # with this step
         query = qkv[:, : self.dim].contiguous()
         publish_step(self.attentions[number][0](), query, past, parents, state.admitted, self.heads)
 
-    def _publish_cross_attention(self, number: int, query: Float[Tensor, "rows W"], state: StaticState) -> None:
+    def _publish_cross_attention(
+        self, number: int, query: Float[Tensor, "rows W"], state: StaticState
+    ) -> None:
         cross_attn = self.attentions[number][1]
         assert cross_attn is not None
         queries = query.view(len(state.mask), -1, self.dim)

@@ -20,7 +20,9 @@ class Connection:
     kinds   the union of the messages that are received
     """
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, kinds: Any) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, kinds: Any
+    ) -> None:
         self._reader, self._writer = reader, writer
         self._decode = msgspec.msgpack.Decoder(list[kinds], ext_hook=unpacked).decode
         self._waiting: deque[Message] = deque()
@@ -39,7 +41,9 @@ class Connection:
 
     def flush(self) -> None:
         """Send what waits to be sent, now. Called in the event loop."""
-        self._scheduled = False  # before the messages are taken: one that comes now is sent by the next call
+        self._scheduled = (
+            False  # before the messages are taken: one that comes now is sent by the next call
+        )
         messages = []
         while self._waiting:
             messages.append(self._waiting.popleft())
@@ -58,7 +62,9 @@ class Connection:
             if not data:
                 return
             buffer += data
-            for frame in _frames(buffer):  # all that have arrived, with one wake-up of the event loop
+            for frame in _frames(
+                buffer
+            ):  # all that have arrived, with one wake-up of the event loop
                 for message in self._decode(frame):
                     yield message
 

@@ -55,7 +55,9 @@ class EngineHost:
             await asyncio.sleep(STATE_SECONDS)
 
     def state(self) -> EngineState:
-        return EngineState(list(self.engine.model_info.values()), self.engine.ready, self.engine.stats())
+        return EngineState(
+            list(self.engine.model_info.values()), self.engine.ready, self.engine.stats()
+        )
 
     def push_state(self) -> None:
         """Send the state to all front ends, where it has changed."""
@@ -108,7 +110,9 @@ class Session:
             case Enter(number, key):
                 self._reply(number, partial(self._enter, key))
             case Leave(key):
-                if self.entered[key]:  # one that was refused and cancelled meanwhile had not entered
+                if self.entered[
+                    key
+                ]:  # one that was refused and cancelled meanwhile had not entered
                     self.entered[key] -= 1
                     self.host.budgets.leave_name(key)
             case Reload(number, name):
@@ -132,11 +136,21 @@ class Session:
 
     def _job(self, message: JobMessage) -> Job:
         deadline = None if message.seconds is None else time.monotonic() + message.seconds
-        job = Job(message.model, message.work, partial(self._end, message.id), client=message.client, deadline=deadline)
+        job = Job(
+            message.model,
+            message.work,
+            partial(self._end, message.id),
+            client=message.client,
+            deadline=deadline,
+        )
         if message.streams:
-            job.on_text = lambda piece: self.connection.send(Text(message.id, piece, job.usage.version))
+            job.on_text = lambda piece: self.connection.send(
+                Text(message.id, piece, job.usage.version)
+            )
         if message.tokens:
-            job.on_token = lambda token: self.connection.send(Text(message.id, token, job.usage.version))
+            job.on_token = lambda token: self.connection.send(
+                Text(message.id, token, job.usage.version)
+            )
         return job
 
     def _end(self, number: int, result: Result) -> None:
@@ -162,7 +176,9 @@ class Session:
                 value = msgspec.to_builtins(await answer())
             except RegardError as error:
                 value = packed(error)
-            except Exception as error:  # a fault of ours must not leave a question without an answer
+            except (
+                Exception
+            ) as error:  # a fault of ours must not leave a question without an answer
                 value = packed(EngineFailed(error))
             self.host.push_state()
             self.connection.send(Reply(number, value))

@@ -17,7 +17,9 @@ async def run(child: Child, start: Start) -> None:
     config, loop, stop = start.config, asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    limits = EngineLimits(slots=config.slots, queued_jobs=config.queue, queued_tokens=256 * config.queue)
+    limits = EngineLimits(
+        slots=config.slots, queued_jobs=config.queue, queued_tokens=256 * config.queue
+    )
     engine = Placement.of(config.models, config.devices).engine(limits)
     loader = ModelLoader(engine, config.models)
     loading = asyncio.ensure_future(asyncio.to_thread(loader.load_all))
@@ -51,7 +53,9 @@ async def run(child: Child, start: Start) -> None:
         await asyncio.wait({stopped, orphaned, crashed}, return_when=asyncio.FIRST_COMPLETED)
         if crashed.done():
             raise crashed.result()
-        while not stopped.done() and host.sessions:  # without a supervisor, front ends still finish their requests
+        while (
+            not stopped.done() and host.sessions
+        ):  # without a supervisor, front ends still finish their requests
             await asyncio.sleep(0.05)
     finally:
         listening.close()

@@ -29,7 +29,9 @@ from regard.server.processes.messages import (
 )
 from regard.server.processes.values import packed
 
-RETRY_SECONDS = 5  # after which clients are asked to try again while the engine process is started anew
+RETRY_SECONDS = (
+    5  # after which clients are asked to try again while the engine process is started anew
+)
 CONNECT_SECONDS = 0.05  # between attempts to connect
 
 
@@ -88,12 +90,20 @@ class RemoteEngine(InferenceEngine, ModelAdmin, KeyLimiter):
             self._jobs[number] = job
             seconds = None if job.deadline is None else job.deadline - now
             work, streams = packed(job.work), job.on_text is not None
-            messages.append(JobMessage(number, job.model, work, job.client, seconds, streams, job.on_token is not None))
+            messages.append(
+                JobMessage(
+                    number, job.model, work, job.client, seconds, streams, job.on_token is not None
+                )
+            )
         connection.send(Submit(messages))
 
     def cancel(self, job: Job) -> None:
         number = self._ids.pop(job, None)
-        if number is not None and self._jobs.pop(number, None) is not None and self._connection is not None:
+        if (
+            number is not None
+            and self._jobs.pop(number, None) is not None
+            and self._connection is not None
+        ):
             self._connection.send(Cancel(number))
 
     def stop(self, seconds: float = 0.0) -> bool:

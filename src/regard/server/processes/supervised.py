@@ -31,7 +31,11 @@ class Backoff:
 
     def after(self, lived: float) -> float:
         self.crashes = 1 if lived >= self.STABLE else self.crashes + 1
-        return 0.0 if self.crashes == 1 else min(self.MOST, self.FIRST * 2.0 ** min(self.crashes - 2, 10))
+        return (
+            0.0
+            if self.crashes == 1
+            else min(self.MOST, self.FIRST * 2.0 ** min(self.crashes - 2, 10))
+        )
 
 
 class Supervised:
@@ -74,7 +78,11 @@ class Supervised:
             if not was_ready:
                 raise self._start_error(code)
             delay, crashes = self._backoff.after(time.monotonic() - began), self._backoff.crashes
-            again = f"{crashes} times in a row, started again in {delay:g} s" if delay else "started again"
+            again = (
+                f"{crashes} times in a row, started again in {delay:g} s"
+                if delay
+                else "started again"
+            )
             why = f" ({self._failed.message})" if self._failed is not None else ""
             log.error("%s ended with %s%s: %s", self.name, _ending(code), why, again)
             with suppress(TimeoutError):
@@ -101,7 +109,10 @@ class Supervised:
         self._failed = None
         ours, theirs = socket.socketpair()
         with theirs:
-            inherited = [theirs.fileno(), *([self.start.listening] if self.start.listening >= 0 else [])]
+            inherited = [
+                theirs.fileno(),
+                *([self.start.listening] if self.start.listening >= 0 else []),
+            ]
             self.process = await asyncio.create_subprocess_exec(
                 sys.executable, "-P", "-m", self.module, str(theirs.fileno()),
                 stdin=asyncio.subprocess.DEVNULL,
@@ -144,7 +155,9 @@ class Supervised:
 
     def _start_error(self, code: int) -> RegardError:
         if self._failed is None:
-            return RegardError(f"{self.name}: wanted a process that starts; got {_ending(code)}. See the log.")
+            return RegardError(
+                f"{self.name}: wanted a process that starts; got {_ending(code)}. See the log."
+            )
         error = RegardError(self._failed.message)
         error.exit_code = self._failed.exit_code
         return error

@@ -21,7 +21,9 @@ PATH_BYTES = 100  # of a Unix socket: systems allow 103 or more
 GRACE_SECONDS = 10.0  # for a process to end after it was asked to
 
 
-def run_processes(config: ServerConfig, listening: socket.socket, workers: int, ready: Callable[[], None]) -> None:
+def run_processes(
+    config: ServerConfig, listening: socket.socket, workers: int, ready: Callable[[], None]
+) -> None:
     """Serve with front-end processes over one engine process, until SIGTERM or SIGINT.
 
     config   without its socket, which is in a folder that only this user can read
@@ -30,7 +32,10 @@ def run_processes(config: ServerConfig, listening: socket.socket, workers: int, 
     with TemporaryDirectory(prefix="regard-") as folder:  # of mode 0700
         path, metrics = Path(folder, "engine.sock"), Path(folder, "metrics")
         if len(str(path).encode()) > PATH_BYTES:
-            wanted, remedy = f"a temporary folder whose path has at most {PATH_BYTES - 30} bytes", "Set TMPDIR."
+            wanted, remedy = (
+                f"a temporary folder whose path has at most {PATH_BYTES - 30} bytes",
+                "Set TMPDIR.",
+            )
             raise InvalidArgument("workers", wanted=wanted, got=folder, remedy=remedy)
         metrics.mkdir()
         config = replace(config, socket=str(path))
@@ -86,9 +91,14 @@ async def _all_ready(processes: Sequence[Supervised]) -> None:
         await each.ready.wait()
 
 
-async def _before(wanted: Coroutine[Any, Any, Any], *others: "asyncio.Event | asyncio.Task[None]") -> bool:
+async def _before(
+    wanted: Coroutine[Any, Any, Any], *others: "asyncio.Event | asyncio.Task[None]"
+) -> bool:
     """Whether something happens before others, of which a task that failed raises its error."""
-    waits = [asyncio.ensure_future(each.wait()) if isinstance(each, asyncio.Event) else each for each in others]
+    waits = [
+        asyncio.ensure_future(each.wait()) if isinstance(each, asyncio.Event) else each
+        for each in others
+    ]
     task = asyncio.ensure_future(wanted)
     await asyncio.wait({task, *waits}, return_when=asyncio.FIRST_COMPLETED)
     for each in waits:
@@ -99,7 +109,9 @@ async def _before(wanted: Coroutine[Any, Any, Any], *others: "asyncio.Event | as
     return done
 
 
-async def _end(tasks: "Sequence[asyncio.Task[None]]", processes: Sequence[Supervised], seconds: float) -> None:
+async def _end(
+    tasks: "Sequence[asyncio.Task[None]]", processes: Sequence[Supervised], seconds: float
+) -> None:
     """End processes, within this time or by force."""
     for each in processes:
         each.end(signal.SIGTERM)

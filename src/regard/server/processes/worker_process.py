@@ -20,13 +20,27 @@ async def run(child: Child, start: Start) -> None:
     config = start.config
     engine = RemoteEngine(config.socket)
     limits = HttpLimits(
-        config.max_body, config.max_inputs, image_body=config.max_image_body, bulk_lines=config.bulk_lines
+        config.max_body,
+        config.max_inputs,
+        image_body=config.max_image_body,
+        bulk_lines=config.bulk_lines,
     )
     cors, tracing = CrossOrigin(config.cors), tracing_of_environment()
-    app = Server(engine, limits=limits, keys=config.keys, admin=engine, cors=cors, limiter=engine, tracing=tracing)
+    app = Server(
+        engine,
+        limits=limits,
+        keys=config.keys,
+        admin=engine,
+        cors=cors,
+        limiter=engine,
+        tracing=tracing,
+    )
     tls = None if config.tls is None else Tls(Path(config.tls[0]), Path(config.tls[1]))
     listening = socket.socket(fileno=start.listening)
-    tasks = [asyncio.ensure_future(engine.run()), asyncio.ensure_future(_end_with_supervisor(child))]
+    tasks = [
+        asyncio.ensure_future(engine.run()),
+        asyncio.ensure_future(_end_with_supervisor(child)),
+    ]
     try:
         await engine.began.wait()
         child.ready()

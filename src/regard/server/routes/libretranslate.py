@@ -112,20 +112,47 @@ class LibreTranslateRoutes:
                 example=self.example,
             ),
             Route(
-                "POST", "/detect", self.detect, f"The source language, {form}", DetectRequest, list[DetectedLanguage]
+                "POST",
+                "/detect",
+                self.detect,
+                f"The source language, {form}",
+                DetectRequest,
+                list[DetectedLanguage],
             ),
-            Route("GET", "/languages", self.languages, f"The languages, {form}", answer=list[Language]),
-            Route("GET", "/frontend/settings", self.settings, f"Settings, {form}", answer=FrontendSettings),
-            Route("GET", "/health", self.health, f"The process runs, {form}", answer=Health, needs_key=False),
+            Route(
+                "GET", "/languages", self.languages, f"The languages, {form}", answer=list[Language]
+            ),
+            Route(
+                "GET",
+                "/frontend/settings",
+                self.settings,
+                f"Settings, {form}",
+                answer=FrontendSettings,
+            ),
+            Route(
+                "GET",
+                "/health",
+                self.health,
+                f"The process runs, {form}",
+                answer=Health,
+                needs_key=False,
+            ),
         ]
-        routes = [replace(route, problem=error_message, error=ErrorMessage, body_key=_key) for route in routes]
-        return [replace(route, accepts=accepts) if route.method == "POST" else route for route in routes]
+        routes = [
+            replace(route, problem=error_message, error=ErrorMessage, body_key=_key)
+            for route in routes
+        ]
+        return [
+            replace(route, accepts=accepts) if route.method == "POST" else route for route in routes
+        ]
 
     @property
     def pairs(self) -> dict[tuple[str, str], ModelInfo]:
         """The models that translate, by their languages."""
         models = self.service.engine.model_info.values()
-        named = [(PAIR.fullmatch(model.name), model) for model in models if model.reads == ("text",)]
+        named = [
+            (PAIR.fullmatch(model.name), model) for model in models if model.reads == ("text",)
+        ]
         return {(fit[1], fit[2]): model for fit, model in named if fit and not model.labels}
 
     def list_languages(self) -> list[Language]:
@@ -147,7 +174,10 @@ class LibreTranslateRoutes:
             raise InvalidArgument("alternatives", wanted=wanted, got=got, remedy="Change it.")
         model, inputs = self._model(asked.source, asked.target), self.service.inputs(asked.q)
         options = {"num_hypotheses": 1 + asked.alternatives}
-        works = [Generation(text, options, number=n, widen_beam=True, tokens=False) for n, text in enumerate(inputs)]
+        works = [
+            Generation(text, options, number=n, widen_beam=True, tokens=False)
+            for n, text in enumerate(inputs)
+        ]
         results = await self.service.engine_client(call, model).results(works)
         texts = [list(dict.fromkeys(output.text for output in outputs)) for outputs in results]
         single = isinstance(asked.q, str)
@@ -162,19 +192,29 @@ class LibreTranslateRoutes:
     def _model(self, source: str, target: str) -> ModelInfo:
         """The model of a language pair; with the source "auto", the only one of this target."""
         pairs = self.pairs
-        fitting = [model for (one, to), model in pairs.items() if to == target and source in (one, "auto")]
+        fitting = [
+            model for (one, to), model in pairs.items() if to == target and source in (one, "auto")
+        ]
         if len(fitting) == 1:
             return fitting[0]
-        wanted = " or ".join(f"{one} to {to}" for one, to in pairs) or "a model named after its languages, as en-de"
+        wanted = (
+            " or ".join(f"{one} to {to}" for one, to in pairs)
+            or "a model named after its languages, as en-de"
+        )
         remedy = "Choose one; languages are not detected." if source == "auto" else "Choose one."
-        raise InvalidArgument("source and target", wanted=wanted, got=f"{source} to {target}", remedy=remedy)
+        raise InvalidArgument(
+            "source and target", wanted=wanted, got=f"{source} to {target}", remedy=remedy
+        )
 
     async def detect(self, call: Call) -> Response:
         """The only language that is translated from, with confidence 0: no model here detects one."""
         self.service.inputs(_read(call, DetectRequest).q)
         codes = list(dict.fromkeys(source for source, _ in self.pairs))
         if len(codes) != 1:
-            wanted, remedy = "a server of one source language, since none is detected", "Name the language."
+            wanted, remedy = (
+                "a server of one source language, since none is detected",
+                "Name the language.",
+            )
             raise InvalidArgument("q", wanted=wanted, got=", ".join(codes) or "none", remedy=remedy)
         return json_answer([DetectedLanguage(codes[0])])
 
@@ -208,7 +248,9 @@ def _key(body: bytes) -> str:
 
 def _fields(body: bytes) -> dict[str, str | list[str]]:
     """The fields of a form; those that occur several times as lists."""
-    fields = parse_qs(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=MOST_FIELDS)
+    fields = parse_qs(
+        body.decode(), keep_blank_values=True, errors="strict", max_num_fields=MOST_FIELDS
+    )
     return {name: values if len(values) > 1 else values[0] for name, values in fields.items()}
 
 
@@ -219,7 +261,9 @@ def _read(call: Call, wanted: type[Asked]) -> Asked:
     try:
         return msgspec.convert(_fields(call.body), wanted, strict=False)
     except (msgspec.ValidationError, ValueError) as error:
-        message = f"body: wanted the fields of a request; got {error}. See the documentation of the API."
+        message = (
+            f"body: wanted the fields of a request; got {error}. See the documentation of the API."
+        )
         raise RequestRefused(HTTPStatus.BAD_REQUEST, message) from None
 
 

@@ -50,7 +50,9 @@ class LookRoutes:
         client = self.service.engine_client(call, model, asked.timeout_ms)
         value = await self.service.reader.read_one(model, asked.input)
         binary = SAFETENSORS in call.headers.get("accept", "")
-        seen = await _inspected(client, model, value, asked, MAX_WEIGHTS if binary else MAX_JSON_WEIGHTS)
+        seen = await _inspected(
+            client, model, value, asked, MAX_WEIGHTS if binary else MAX_JSON_WEIGHTS
+        )
         answer = LookAnswer.of((call.id, model.name, client.version), seen, weights=not binary)
         if binary:
             return Response(as_safetensors(answer, seen), media_type=SAFETENSORS)
@@ -79,7 +81,9 @@ async def _inspected(
     (seen,) = await client.results([work])
     if len({usage.version for usage in client.record.usages}) > 1:
         message = "model: wanted one version for output and attention; got one that was replaced meanwhile. Try again."
-        raise RequestRefused(HTTPStatus.SERVICE_UNAVAILABLE, message, {"retry-after": "1"}, reason="replaced")
+        raise RequestRefused(
+            HTTPStatus.SERVICE_UNAVAILABLE, message, {"retry-after": "1"}, reason="replaced"
+        )
     assert isinstance(seen, InspectedAttention)
     return seen
 

@@ -86,7 +86,9 @@ class LookMap(Struct):
 
     @staticmethod
     def of(seen: InspectedMap, *, weights: bool) -> "LookMap":
-        named = {name: getattr(seen, name) for name in LookMap.__struct_fields__ if name != "weights"}
+        named = {
+            name: getattr(seen, name) for name in LookMap.__struct_fields__ if name != "weights"
+        }
         return LookMap(**named, weights=seen.weights.tolist() if weights else None)
 
 
@@ -103,7 +105,9 @@ class LookAnswer(Struct):
         """`head` is the id of the request, the model and its version."""
         sources = msgspec.convert(seen.sources, list[TextSource | ImageSource])
         output = msgspec.convert(seen.output, LookOutput | None)
-        return LookAnswer(*head, sources, output, [LookMap.of(each, weights=weights) for each in seen.maps])
+        return LookAnswer(
+            *head, sources, output, [LookMap.of(each, weights=weights) for each in seen.maps]
+        )
 
 
 def as_safetensors(answer: LookAnswer, seen: InspectedAttention) -> bytes:

@@ -42,7 +42,14 @@ class NativeRoutes:
 
     def routes(self) -> list[Route]:
         routes = [
-            Route("POST", "/predict", self.predict, "Texts or labels for inputs", PredictRequest, PredictAnswer),
+            Route(
+                "POST",
+                "/predict",
+                self.predict,
+                "Texts or labels for inputs",
+                PredictRequest,
+                PredictAnswer,
+            ),
             Route(
                 "POST",
                 "/caption",
@@ -61,7 +68,9 @@ class NativeRoutes:
                 ClassifyAnswer,
                 example=self.classify_example,
             ),
-            Route("POST", "/embed", self.embed, "A vector for each input", EmbedRequest, EmbedAnswer),
+            Route(
+                "POST", "/embed", self.embed, "A vector for each input", EmbedRequest, EmbedAnswer
+            ),
             Route(
                 "POST",
                 "/score",
@@ -79,7 +88,9 @@ class NativeRoutes:
         return await self._predict(call, asked, self.service.model(asked.model))
 
     def caption_example(self) -> object:
-        models = [model.name for model in self.service.engine.model_info.values() if _captions(model)]
+        models = [
+            model.name for model in self.service.engine.model_info.values() if _captions(model)
+        ]
         return {"model": next(iter(models), "model"), "image": IMAGE}
 
     async def caption(self, call: Call) -> Response:
@@ -112,7 +123,9 @@ class NativeRoutes:
         return json_answer(PredictAnswer(call.id, model.name, client.version, results))
 
     def classify_example(self) -> object:
-        model = next((each for each in self.service.engine.model_info.values() if each.labels), None)
+        model = next(
+            (each for each in self.service.engine.model_info.values() if each.labels), None
+        )
         return {"model": "model" if model is None else model.name, "input": example_input(model)}
 
     async def classify(self, call: Call) -> Response:
@@ -126,7 +139,9 @@ class NativeRoutes:
             raise InvalidArgument("n_best", wanted=wanted, got=str(asked.n_best), remedy=remedy)
         client = self.service.engine_client(call, model, asked.timeout_ms)
         inputs = await self.service.read_inputs(call, model, asked.input)
-        outputs = await client.results([Generation(text, truncate=asked.truncate) for text in inputs])
+        outputs = await client.results(
+            [Generation(text, truncate=asked.truncate) for text in inputs]
+        )
         results = [ClassifyResult.of(each[0], asked.n_best) for each in outputs]
         return json_answer(ClassifyAnswer(call.id, model.name, client.version, results))
 
@@ -143,7 +158,11 @@ class NativeRoutes:
         model = next(iter(self.service.engine.model_info.values()), None)
         if model is None or not model.reads:
             return {"input": TEXT}
-        return {"model": model.name, "input": example_input(model), "target": model.labels[0] if model.labels else TEXT}
+        return {
+            "model": model.name,
+            "input": example_input(model),
+            "target": model.labels[0] if model.labels else TEXT,
+        }
 
     async def score(self, call: Call) -> Response:
         asked = await read_request(self.service, call, ScoreRequest)
@@ -156,7 +175,9 @@ class NativeRoutes:
         if len(targets) != len(inputs):
             message = f"target: wanted {len(inputs)}, one for each input; got {len(targets)}. Give each one."
             raise RequestRefused(HTTPStatus.BAD_REQUEST, message)
-        scores = await client.results([Scoring(*pair) for pair in zip(inputs, targets, strict=True)])
+        scores = await client.results(
+            [Scoring(*pair) for pair in zip(inputs, targets, strict=True)]
+        )
         results = [ScoreResult.of(each) for each in scores]
         return json_answer(ScoreAnswer(call.id, model.name, client.version, results))
 
@@ -180,7 +201,11 @@ def _check_stream(asked: PredictRequest, inputs: int, *, in_bulk: bool) -> None:
         remedy = "Send it as a request of its own."
         raise InvalidArgument("stream", wanted="false in a line of many", got="true", remedy=remedy)
     if inputs != 1:
-        raise InvalidArgument("input", wanted="one in a stream", got=str(inputs), remedy="Send a request for each.")
+        raise InvalidArgument(
+            "input", wanted="one in a stream", got=str(inputs), remedy="Send a request for each."
+        )
     if asked.banned:
         remedy = "Leave it out, or do not stream."
-        raise InvalidArgument("banned", wanted="none in a stream", got=repr(asked.banned), remedy=remedy)
+        raise InvalidArgument(
+            "banned", wanted="none in a stream", got=repr(asked.banned), remedy=remedy
+        )

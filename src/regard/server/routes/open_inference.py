@@ -115,16 +115,49 @@ class OpenInferenceRoutes:
     def routes(self) -> list[Route]:
         of = "in the Open Inference Protocol"
         routes = [
-            Route("GET", "/v2", self.server, f"The server, {of}", answer=ServerMetadata, needs_key=False),
-            Route("GET", "/v2/health/live", self.live, f"The process runs, {of}", answer=Live, needs_key=False),
-            Route("GET", "/v2/health/ready", self.ready, f"It takes requests, {of}", answer=Ready, needs_key=False),
+            Route(
+                "GET",
+                "/v2",
+                self.server,
+                f"The server, {of}",
+                answer=ServerMetadata,
+                needs_key=False,
+            ),
+            Route(
+                "GET",
+                "/v2/health/live",
+                self.live,
+                f"The process runs, {of}",
+                answer=Live,
+                needs_key=False,
+            ),
+            Route(
+                "GET",
+                "/v2/health/ready",
+                self.ready,
+                f"It takes requests, {of}",
+                answer=Ready,
+                needs_key=False,
+            ),
         ]
         for path in ("/v2/models/{name}", "/v2/models/{name}/versions/{version}"):
             routes += [
                 Route("GET", path, self.model, f"A model, {of}", answer=ModelMetadata),
-                Route("GET", f"{path}/ready", self.model_ready, f"A model takes requests, {of}", answer=ModelReady),
                 Route(
-                    "POST", f"{path}/infer", self.infer, f"Outputs, {of}", InferRequest, InferAnswer, example=_example
+                    "GET",
+                    f"{path}/ready",
+                    self.model_ready,
+                    f"A model takes requests, {of}",
+                    answer=ModelReady,
+                ),
+                Route(
+                    "POST",
+                    f"{path}/infer",
+                    self.infer,
+                    f"Outputs, {of}",
+                    InferRequest,
+                    InferAnswer,
+                    example=_example,
                 ),
             ]
         return [replace(route, problem=error_message, error=ErrorMessage) for route in routes]
@@ -145,7 +178,9 @@ class OpenInferenceRoutes:
         model = self._model(call)
         inputs = [TensorMetadata("text", "BYTES", [-1])]
         outputs = [TensorMetadata(name, datatype, [-1, -1]) for name, datatype in DATATYPES.items()]
-        return json_answer(ModelMetadata(model.name, [model.version], "regard_pytorch", inputs, outputs))
+        return json_answer(
+            ModelMetadata(model.name, [model.version], "regard_pytorch", inputs, outputs)
+        )
 
     async def model_ready(self, call: Call) -> Response:
         return json_answer(ModelReady(self._model(call).name, self.service.ready))
@@ -157,7 +192,15 @@ class OpenInferenceRoutes:
         inputs = self.service.inputs(_texts(asked.inputs))
         options, scored = options_of(given), "score" in names
         works = [
-            Generation(text, options, given.prefix, scores=scored, truncate=given.truncate, number=number, tokens=False)
+            Generation(
+                text,
+                options,
+                given.prefix,
+                scores=scored,
+                truncate=given.truncate,
+                number=number,
+                tokens=False,
+            )
             for number, text in enumerate(inputs)
         ]
         client = self.service.engine_client(call, model, given.timeout_ms)
@@ -166,7 +209,10 @@ class OpenInferenceRoutes:
         return json_answer(InferAnswer(model.name, client.version, asked.id or call.id, outputs))
 
     def _model(self, call: Call) -> ModelInfo:
-        model, version = self.service.text_model(call.parameters["name"]), call.parameters.get("version")
+        model, version = (
+            self.service.text_model(call.parameters["name"]),
+            call.parameters.get("version"),
+        )
         if version is not None and version != model.version:
             message = f"version: wanted {model.version}; got {version!r}. Leave it out."
             raise RequestRefused(HTTPStatus.NOT_FOUND, message)
@@ -181,7 +227,9 @@ def _wanted(outputs: Sequence[WantedOutput]) -> list[str]:
     """The names of the tensors to give: all where none are named."""
     for each in outputs:
         if each.name not in DATATYPES:
-            raise InvalidArgument("outputs", wanted=" or ".join(DATATYPES), got=repr(each.name), remedy="Choose one.")
+            raise InvalidArgument(
+                "outputs", wanted=" or ".join(DATATYPES), got=repr(each.name), remedy="Choose one."
+            )
         if each.parameters is not None and each.parameters.binary_data:
             raise InvalidArgument("binary_data", wanted="false", got="true", remedy="Ask for JSON.")
     return [each.name for each in outputs] or list(DATATYPES)
@@ -193,22 +241,31 @@ def _texts(tensors: Sequence[InputTensor]) -> list[str]:
         wanted, remedy = "one tensor, named text", "Put all texts into it."
         raise InvalidArgument("inputs", wanted=wanted, got=str(len(tensors)), remedy=remedy)
     (tensor,) = tensors
-    for name, wanted, got in (("name", "text", tensor.name), ("datatype", "BYTES", tensor.datatype)):
+    for name, wanted, got in (
+        ("name", "text", tensor.name),
+        ("datatype", "BYTES", tensor.datatype),
+    ):
         if got != wanted:
-            raise InvalidArgument(f"inputs[0].{name}", wanted=wanted, got=repr(got), remedy="Change it.")
+            raise InvalidArgument(
+                f"inputs[0].{name}", wanted=wanted, got=repr(got), remedy="Change it."
+            )
     count = len(tensor.data)
     texts = [each for row in tensor.data for each in ([row] if isinstance(row, str) else row)]
     nested = [len(row) for row in tensor.data if not isinstance(row, str)]
     shapes = [[count], [count, 1]] if not nested else [[count, 1]]
     if tensor.shape not in shapes or nested not in ([], [1] * count):
         wanted = " or ".join(map(str, shapes))
-        raise InvalidArgument("inputs[0].shape", wanted=wanted, got=str(tensor.shape), remedy="See its data.")
+        raise InvalidArgument(
+            "inputs[0].shape", wanted=wanted, got=str(tensor.shape), remedy="See its data."
+        )
     return texts
 
 
 def _tensor(name: str, results: Sequence[list[Output]]) -> OutputTensor:
     count = min(map(len, results))
     data: list[str | float] = [
-        output.text if name == "text" else score_of(output) for outputs in results for output in outputs[:count]
+        output.text if name == "text" else score_of(output)
+        for outputs in results
+        for output in outputs[:count]
     ]
     return OutputTensor(name, [len(results), count], DATATYPES[name], data)

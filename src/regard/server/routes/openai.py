@@ -54,22 +54,56 @@ class OpenAIRoutes:
     def routes(self) -> list[Route]:
         complete = "Completions by a language model, or outputs for sources"
         routes = [
-            Route("GET", "/v1/models", self.list_models, "The models, as OpenAI lists them", answer=ModelCards),
-            Route("GET", "/v1/models/{model}", self.show_model, "One model, as OpenAI lists it", answer=ModelCard),
             Route(
-                "POST", "/v1/completions", self.complete, complete, CompletionRequest, Completion, example=self.example
+                "GET",
+                "/v1/models",
+                self.list_models,
+                "The models, as OpenAI lists them",
+                answer=ModelCards,
             ),
-            Route("POST", "/v1/chat/completions", self.refuse_chat, "Refused: models here have no chat template"),
-            Route("POST", "/v1/embeddings", self.embed, "Vectors of texts", EmbeddingRequest, Embeddings),
+            Route(
+                "GET",
+                "/v1/models/{model}",
+                self.show_model,
+                "One model, as OpenAI lists it",
+                answer=ModelCard,
+            ),
+            Route(
+                "POST",
+                "/v1/completions",
+                self.complete,
+                complete,
+                CompletionRequest,
+                Completion,
+                example=self.example,
+            ),
+            Route(
+                "POST",
+                "/v1/chat/completions",
+                self.refuse_chat,
+                "Refused: models here have no chat template",
+            ),
+            Route(
+                "POST",
+                "/v1/embeddings",
+                self.embed,
+                "Vectors of texts",
+                EmbeddingRequest,
+                Embeddings,
+            ),
         ]
         return [replace(route, problem=error_answer, error=ErrorAnswer) for route in routes]
 
     def example(self) -> object:
-        models = [model.name for model in self.service.engine.model_info.values() if not model.labels]
+        models = [
+            model.name for model in self.service.engine.model_info.values() if not model.labels
+        ]
         return {"model": next(iter(models), "model"), "prompt": TEXT, "max_tokens": 20}
 
     async def list_models(self, call: Call) -> Response:
-        return json_answer(ModelCards([ModelCard(name, self.began) for name in self.service.engine.model_info]))
+        return json_answer(
+            ModelCards([ModelCard(name, self.began) for name in self.service.engine.model_info])
+        )
 
     async def show_model(self, call: Call) -> Response:
         return json_answer(ModelCard(self.service.model(call.parameters["model"]).name, self.began))
@@ -78,7 +112,9 @@ class OpenAIRoutes:
         asked = decoded(call.body, CompletionRequest)
         model, prompts = self.service.text_model(asked.model), self.service.inputs(asked.prompt)
         _check(asked, model)
-        head = Completion(id=f"cmpl-{call.id}", created=int(time.time()), model=model.name, choices=[])
+        head = Completion(
+            id=f"cmpl-{call.id}", created=int(time.time()), model=model.name, choices=[]
+        )
         batch = _Batch(asked, prompts, head)
         client = self.service.engine_client(call, model)
         if asked.stream:
@@ -97,13 +133,18 @@ class OpenAIRoutes:
         given = [asked.input] if isinstance(asked.input, str) else asked.input
         texts = [each for each in given if isinstance(each, str)]
         if len(texts) < len(given):
-            wanted, remedy = "a text, or a list of texts", "Send texts: a model has its own tokenizer."
+            wanted, remedy = (
+                "a text, or a list of texts",
+                "Send texts: a model has its own tokenizer.",
+            )
             raise InvalidArgument("input", wanted=wanted, got="token ids", remedy=remedy)
         works = [Embedding(text) for text in self.service.inputs(texts)]
         vectors = await self.service.engine_client(call, model).results(works)
         if asked.dimensions not in (None, len(vectors[0])):
             wanted, remedy = f"{len(vectors[0])}, those of the model", "Leave it out."
-            raise InvalidArgument("dimensions", wanted=wanted, got=str(asked.dimensions), remedy=remedy)
+            raise InvalidArgument(
+                "dimensions", wanted=wanted, got=str(asked.dimensions), remedy=remedy
+            )
         encode = _in_base64 if asked.encoding_format == "base64" else list
         data = [EmbeddedText(index, encode(each)) for index, each in enumerate(vectors)]
         count = call.record.input_tokens
@@ -118,7 +159,9 @@ def _check(asked: CompletionRequest, model: ModelInfo) -> None:
     """Refuse what this API has and no model here does, and what contradicts itself."""
 
     def refuse(argument: str, wanted: str, remedy: str = "Leave it out.") -> None:
-        raise InvalidArgument(argument, wanted=wanted, got=repr(getattr(asked, argument)), remedy=remedy)
+        raise InvalidArgument(
+            argument, wanted=wanted, got=repr(getattr(asked, argument)), remedy=remedy
+        )
 
     if model.labels:
         wanted, got = "a model that generates text", "one that gives labels"
@@ -187,7 +230,9 @@ class _Batch:
         """A work for each prompt; or, of `each` choices of a prompt, one."""
         asked = self.asked
         options = _sampling(asked)
-        options = {**options, "num_hypotheses": self.candidates} if each is None else streamable(options)
+        options = (
+            {**options, "num_hypotheses": self.candidates} if each is None else streamable(options)
+        )
         if asked.max_tokens is not None:
             options["max_length"] = max(1, asked.max_tokens)
         # The draws of a choice depend on the seed and its number: without a seed, the number is random.
@@ -203,7 +248,9 @@ class _Batch:
                 echo=bool(asked.echo),
                 widen_beam=each is None,
             )
-            for number, prompt in enumerate(prompt for prompt in self.prompts for _ in range(each or 1))
+            for number, prompt in enumerate(
+                prompt for prompt in self.prompts for _ in range(each or 1)
+            )
         ]
 
     def answer(self, results: Sequence[list[Output]], version: str) -> Completion:
@@ -212,8 +259,13 @@ class _Batch:
             self.count(outputs)
             if self.candidates > self.n:
                 outputs = sorted(outputs, key=self.mean_log_probability, reverse=True)
-            choices += [self.choice(index * self.n + rank, one) for rank, one in enumerate(outputs[: self.n])]
-        return replace_fields(self.head, system_fingerprint=version, choices=choices, usage=self.usage)
+            choices += [
+                self.choice(index * self.n + rank, one)
+                for rank, one in enumerate(outputs[: self.n])
+            ]
+        return replace_fields(
+            self.head, system_fingerprint=version, choices=choices, usage=self.usage
+        )
 
     async def events(self, client: EngineClient) -> Events:
         """The choices in pieces; whole where log-probabilities are asked for, which are known at the end."""
@@ -221,10 +273,16 @@ class _Batch:
         try:
             async with aclosing(self.choices(client)) as choices:
                 async for choice in choices:
-                    yield event(replace_fields(self.head, system_fingerprint=client.version, choices=[choice]))
+                    yield event(
+                        replace_fields(
+                            self.head, system_fingerprint=client.version, choices=[choice]
+                        )
+                    )
                     begun = True
             if self.asked.stream_options is not None and self.asked.stream_options.include_usage:
-                yield event(replace_fields(self.head, system_fingerprint=client.version, usage=self.usage))
+                yield event(
+                    replace_fields(self.head, system_fingerprint=client.version, usage=self.usage)
+                )
             yield DONE
         except RegardError as error:
             if not begun:
@@ -250,7 +308,9 @@ class _Batch:
         given = outputs[0].input_tokens or 0
         self.prompt_tokens += given if first else 0
         if self.asked.max_tokens != 0:
-            self.completion_tokens += sum(len(each.tokens) - (given if self.asked.echo else 0) for each in outputs)
+            self.completion_tokens += sum(
+                len(each.tokens) - (given if self.asked.echo else 0) for each in outputs
+            )
 
     @property
     def usage(self) -> Usage:
@@ -263,7 +323,9 @@ class _Batch:
         if self.asked.logprobs is not None:
             offsets = [0, *accumulate(map(len, tokens))][: len(tokens)]
             values = (output.log_probabilities or ())[: len(tokens)]
-            logprobs = Logprobs(tokens, [None if isnan(value) else value for value in values], offsets)
+            logprobs = Logprobs(
+                tokens, [None if isnan(value) else value for value in values], offsets
+            )
         reason: Literal["stop", "length"] = "stop" if output.finish_reason == "end" else "length"
         reason = "length" if self.asked.max_tokens == 0 else reason
         return Choice("".join(tokens), index, reason, logprobs)

@@ -57,7 +57,13 @@ class OpenNMTRoutes:
         models, path = list[LoadedModel], "/translator/translate"
         translations = list[list[Translation]]
         routes = [
-            Route("GET", "/translator/models", self.list_models, "The models, as OpenNMT lists them", answer=models),
+            Route(
+                "GET",
+                "/translator/models",
+                self.list_models,
+                "The models, as OpenNMT lists them",
+                answer=models,
+            ),
             Route(
                 "POST",
                 path,
@@ -71,12 +77,16 @@ class OpenNMTRoutes:
         return [replace(route, problem=failure, error=Failure) for route in routes]
 
     def example(self) -> object:
-        models = [model.name for model in self.service.engine.model_info.values() if not model.labels]
+        models = [
+            model.name for model in self.service.engine.model_info.values() if not model.labels
+        ]
         return [{"src": TEXT, "id": next(iter(models), "model")}]
 
     async def list_models(self, call: Call) -> Response:
         models = self.service.engine.model_info.values()
-        return json_answer([LoadedModel(model_id=each.name, models=[each.version]) for each in models])
+        return json_answer(
+            [LoadedModel(model_id=each.name, models=[each.version]) for each in models]
+        )
 
     async def translate(self, call: Call) -> Response:
         """A list for each rank, which holds the output of this rank for each source."""
@@ -90,7 +100,10 @@ class OpenNMTRoutes:
         if model.labels:
             wanted, got = "a model that generates text", "one that gives labels"
             raise InvalidArgument("id", wanted=wanted, got=got, remedy="Use /predict.")
-        works = [Generation(text, scores=True, number=number, tokens=False) for number, text in enumerate(inputs)]
+        works = [
+            Generation(text, scores=True, number=number, tokens=False)
+            for number, text in enumerate(inputs)
+        ]
         results = await self.service.engine_client(call, model).results(works)
         count = min(map(len, results))
         return json_answer(

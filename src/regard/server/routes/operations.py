@@ -43,8 +43,23 @@ class AdminRoutes:
 
     def routes(self) -> list[Route]:
         return [
-            Route("GET", "/admin/models", self.states, "States of the models", answer=ModelStates, admin=True),
-            Route("POST", "/admin/models", self.reload, "Load a model anew", ReloadRequest, ModelState, admin=True),
+            Route(
+                "GET",
+                "/admin/models",
+                self.states,
+                "States of the models",
+                answer=ModelStates,
+                admin=True,
+            ),
+            Route(
+                "POST",
+                "/admin/models",
+                self.reload,
+                "Load a model anew",
+                ReloadRequest,
+                ModelState,
+                admin=True,
+            ),
         ]
 
     async def states(self, call: Call) -> Response:
@@ -60,12 +75,31 @@ class OperationRoutes:
 
     def routes(self) -> list[Route]:
         listed = [
-            Route("GET", "/models", self.list_models, "Names and versions of the models", answer=ModelList),
-            Route("GET", "/health/live", self.live, "The process runs", answer=Status, needs_key=False),
-            Route("GET", "/health/ready", self.ready, "It takes requests", answer=Status, needs_key=False),
+            Route(
+                "GET",
+                "/models",
+                self.list_models,
+                "Names and versions of the models",
+                answer=ModelList,
+            ),
+            Route(
+                "GET", "/health/live", self.live, "The process runs", answer=Status, needs_key=False
+            ),
+            Route(
+                "GET",
+                "/health/ready",
+                self.ready,
+                "It takes requests",
+                answer=Status,
+                needs_key=False,
+            ),
             Route("GET", "/metrics", self.show_metrics, "Counters and gauges for Prometheus"),
         ]
-        return listed if self.service.admin is None else [*listed, *AdminRoutes(self.service.admin).routes()]
+        return (
+            listed
+            if self.service.admin is None
+            else [*listed, *AdminRoutes(self.service.admin).routes()]
+        )
 
     async def list_models(self, call: Call) -> Response:
         models = self.service.engine.model_info.values()

@@ -29,7 +29,14 @@ from regard.views.html import PAGE_END, STUDIO_TAG, document_start, studio_frame
 
 PAGE = ("regard.server", "studio_page")
 SHARED = ("regard.views", "page")  # the modules of the static page of a look
-SEARCH = ("beam_size", "sample", "temperature", "top_k", "top_p", "seed")  # keys of [decode] of a look's request
+SEARCH = (
+    "beam_size",
+    "sample",
+    "temperature",
+    "top_k",
+    "top_p",
+    "seed",
+)  # keys of [decode] of a look's request
 WATCH_SECONDS = 0.1  # from one look at an unfinished output to the next, at least
 
 
@@ -154,8 +161,20 @@ class StudioRoutes:
 
     def routes(self) -> list[Route]:
         return [
-            Route("GET", "/", self.page, "The studio: attention, live, in the browser", needs_key=False),
-            Route("GET", "/studio/{file}", self.file, "Scripts and styles of the studio", needs_key=False),
+            Route(
+                "GET",
+                "/",
+                self.page,
+                "The studio: attention, live, in the browser",
+                needs_key=False,
+            ),
+            Route(
+                "GET",
+                "/studio/{file}",
+                self.file,
+                "Scripts and styles of the studio",
+                needs_key=False,
+            ),
             Route(
                 "GET",
                 "/studio/page/{file}",
@@ -163,7 +182,13 @@ class StudioRoutes:
                 "Those that it shares with the page of a look",
                 needs_key=False,
             ),
-            Route("GET", "/studio/models", self.models, "The models, with inputs to begin with", answer=StudioModels),
+            Route(
+                "GET",
+                "/studio/models",
+                self.models,
+                "The models, with inputs to begin with",
+                answer=StudioModels,
+            ),
             Route(
                 "POST",
                 "/studio/look",
@@ -228,7 +253,9 @@ class StudioRoutes:
 
     async def models(self, call: Call) -> Response:
         models = self.service.engine.model_info.values()
-        named = [StudioModel(**structs.asdict(each), path=self.paths.get(each.name)) for each in models]
+        named = [
+            StudioModel(**structs.asdict(each), path=self.paths.get(each.name)) for each in models
+        ]
         return json_answer(StudioModels(named))
 
     async def look(self, call: Call) -> Response:
@@ -254,7 +281,10 @@ class StudioRoutes:
     async def watch(self, call: Call) -> Response:
         model, work = await self._look(decoded(call.body, LiveLookRequest))
         if not model.generates or work.edits or work.output is not None:
-            wanted, remedy = "a model that generates, without edits or a given output", "Use /studio/look."
+            wanted, remedy = (
+                "a model that generates, without edits or a given output",
+                "Use /studio/look.",
+            )
             raise InvalidArgument("model", wanted=wanted, got=model.name, remedy=remedy)
         search = Generation(work.input, streamable(dict(work.options)))
         client = self.service.engine_client(call, model)
@@ -288,15 +318,21 @@ class StudioRoutes:
 @cache
 def _index() -> bytes:
     """The page. All its modules are loaded at once, and not one after the other as they import each other."""
-    scripts = [f"studio/{name}" for name in page_files(*PAGE)] + [f"studio/page/{name}" for name in page_files(*SHARED)]
+    scripts = [f"studio/{name}" for name in page_files(*PAGE)] + [
+        f"studio/page/{name}" for name in page_files(*SHARED)
+    ]
     unused = "studio/page/main.js"  # of the static page of a look
     preload = [
-        f'<link rel="modulepreload" href="{each}">' for each in scripts if each.endswith(".js") and each != unused
+        f'<link rel="modulepreload" href="{each}">'
+        for each in scripts
+        if each.endswith(".js") and each != unused
     ]
     head = files(PAGE[0]).joinpath(PAGE[1], "head.html").read_text(encoding="utf-8")
     head = Template(head).substitute(preload="\n".join(preload))
     return (
-        document_start("Regard studio", head, body=STUDIO_TAG) + studio_frame("Regard", "studio") + PAGE_END
+        document_start("Regard studio", head, body=STUDIO_TAG)
+        + studio_frame("Regard", "studio")
+        + PAGE_END
     ).encode()
 
 
@@ -320,7 +356,10 @@ async def _watched(client: EngineClient, search: Generation, look: LiveLook) -> 
                 if pending is not None and pending.done():
                     seen, seconds = pending.result()
                     yield _look_event(seen, last=False)
-                    pending, next_look = None, time.monotonic() + max(WATCH_SECONDS - seconds, 2 * seconds)
+                    pending, next_look = (
+                        None,
+                        time.monotonic() + max(WATCH_SECONDS - seconds, 2 * seconds),
+                    )
                 if not isinstance(item, int):
                     (whole,) = await client.results([replace(look, output=item[0].token_ids)])
                     yield _look_event(whole, last=True)

@@ -113,10 +113,15 @@ class StudioDataRoutes:
         found = self._measurements(self.service.model(call.query.get("model")))
         sort = call.query.get("sort", SORTS[0])
         descending = call.query.get("order", "ascending") == "descending"
-        first, count = query_number(call, "first", 0), min(query_number(call, "count", 50), MOST_ROWS)
+        first, count = (
+            query_number(call, "first", 0),
+            min(query_number(call, "count", 50), MOST_ROWS),
+        )
         examples = sorted_examples(found.examples, sort, descending=descending)
         state = DataState(str(self.data), found.total, found.more, len(found.examples), found.error)
-        return json_answer(DataPage(state, sort, descending, first, examples[first : first + count]))
+        return json_answer(
+            DataPage(state, sort, descending, first, examples[first : first + count])
+        )
 
     async def inputs(self, call: Call) -> Response:
         asked = decoded(call.body, InputsRequest)
@@ -132,7 +137,9 @@ class StudioDataRoutes:
         model = self.service.model(asked.model)
         if asked.input is not None:
             given = asked.input if isinstance(asked.input, str) else tuple(asked.input)
-            work: Work = HeadsOfInput(given[0] if isinstance(given, tuple) and len(given) == 1 else given)
+            work: Work = HeadsOfInput(
+                given[0] if isinstance(given, tuple) and len(given) == 1 else given
+            )
         else:
             found = self._measurements(model)
             assert self.data is not None
@@ -163,7 +170,9 @@ class StudioDataRoutes:
             total, found.more = await self._result(found, DataSize("", data))
             found.total = total
             for index in range(total):
-                found.examples.append(await self._result(found, ExampleMeasurement("", data, index)))
+                found.examples.append(
+                    await self._result(found, ExampleMeasurement("", data, index))
+                )
             while data.alignment and await self._result(found, AlignmentStep("", data)):
                 pass
             with suppress(RegardError):  # a model that gives no loss of its data

@@ -51,7 +51,9 @@ class StudioLongRoutes:
     async def tile(self, call: Call) -> Response:
         """Keys of the address: model, map, head, level, row, column."""
         numbers = (query_number(call, name) for name in ("head", "level", "row", "column"))
-        return await self._answer(call, call.query.get("model"), TileOfMap(*_of_map(call), *numbers), BYTES)
+        return await self._answer(
+            call, call.query.get("model"), TileOfMap(*_of_map(call), *numbers), BYTES
+        )
 
     async def overview(self, call: Call) -> Response:
         """Keys of the address: model, map, head. To be asked for until it is complete."""
@@ -64,7 +66,9 @@ class StudioLongRoutes:
         return await self._answer(call, call.query.get("model"), work, JSON)
 
     async def _answer(self, call: Call, model: str | None, work: Work, media_type: str) -> Response:
-        (content,) = await self.service.engine_client(call, self.service.model(model)).results([work])
+        (content,) = await self.service.engine_client(call, self.service.model(model)).results(
+            [work]
+        )
         return Response(content, media_type=media_type)
 
 

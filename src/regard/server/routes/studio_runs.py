@@ -56,8 +56,20 @@ class StudioRunRoutes:
 
     def routes(self) -> list[Route]:
         return [
-            Route("GET", "/studio/given", self.given, "The names of data and training runs", answer=GivenSources),
-            Route("GET", "/studio/run", self.news, "What the log of a run has after a position", answer=RunNews),
+            Route(
+                "GET",
+                "/studio/given",
+                self.given,
+                "The names of data and training runs",
+                answer=GivenSources,
+            ),
+            Route(
+                "GET",
+                "/studio/run",
+                self.news,
+                "What the log of a run has after a position",
+                answer=RunNews,
+            ),
         ]
 
     async def given(self, call: Call) -> Response:
@@ -68,7 +80,9 @@ class StudioRunRoutes:
         """Keys of the address: name, and after, as the last answer gave it."""
         name = call.query.get("name", "")
         if name not in self.runs:
-            message = f"run: wanted one of {', '.join(self.runs) or 'none'}; got another. Choose one."
+            message = (
+                f"run: wanted one of {', '.join(self.runs) or 'none'}; got another. Choose one."
+            )
             raise RequestRefused(HTTPStatus.NOT_FOUND, message)
         after = LogPosition.parse(call.query.get("after", ""))
         return json_answer(await run_in_threadpool(run_news, self.runs[name], after))

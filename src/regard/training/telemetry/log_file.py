@@ -11,7 +11,9 @@ from regard.core.errors import TrainingFailed
 from regard.core.sanitize import as_json_line
 
 LOG_FILE = "log.jsonl"
-Event = dict[str, Any]  # "event" is its kind: start, resumed, prepare, update, train, validation, ...
+Event = dict[
+    str, Any
+]  # "event" is its kind: start, resumed, prepare, update, train, validation, ...
 EventHandler = Callable[[Event], None]
 
 

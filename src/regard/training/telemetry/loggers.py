@@ -29,9 +29,13 @@ def tensorboard(run: Path, settings: Mapping[str, Any], step: int | None) -> Log
     try:
         writer_class = import_module("torch.utils.tensorboard").SummaryWriter
     except ImportError:
-        raise MissingExtra("tensorboard", "tensorboard", "train.loggers = ['tensorboard']") from None
+        raise MissingExtra(
+            "tensorboard", "tensorboard", "train.loggers = ['tensorboard']"
+        ) from None
     if step is None:
-        shutil.rmtree(run / "tensorboard", ignore_errors=True)  # of a run that never had a checkpoint
+        shutil.rmtree(
+            run / "tensorboard", ignore_errors=True
+        )  # of a run that never had a checkpoint
     writer = writer_class(str(run / "tensorboard"), purge_step=None if step is None else step + 1)
 
     def write(step: int, metrics: Mapping[str, float]) -> None:
@@ -53,12 +57,19 @@ def weights_and_biases(run: Path, settings: Mapping[str, Any], step: int | None)
     project, run_id = os.environ.get("WANDB_PROJECT", "regard"), id_file.read_text()
     try:
         logger = wandb.init(
-            project=project, id=run_id, resume="allow", name=run.name, dir=str(run), config=dict(settings)
+            project=project,
+            id=run_id,
+            resume="allow",
+            name=run.name,
+            dir=str(run),
+            config=dict(settings),
         )
     except Exception as error:
         got = " ".join(str(error).split()) or type(error).__name__
         remedy = "Log in with `wandb login`, set WANDB_MODE=offline, or leave it out."
-        raise InvalidArgument("train.loggers", wanted="Weights & Biases to answer", got=got, remedy=remedy) from error
+        raise InvalidArgument(
+            "train.loggers", wanted="Weights & Biases to answer", got=got, remedy=remedy
+        ) from error
     return Logger(lambda step, metrics: logger.log(dict(metrics), step=step), logger.finish)
 
 
@@ -67,7 +78,11 @@ LOGGERS = {"tensorboard": tensorboard, "wandb": weights_and_biases}
 
 @contextmanager
 def logged(
-    names: Sequence[str], run: Path, settings: Mapping[str, Any], step: int | None, on_event: EventHandler
+    names: Sequence[str],
+    run: Path,
+    settings: Mapping[str, Any],
+    step: int | None,
+    on_event: EventHandler,
 ) -> Iterator[EventHandler]:
     """An event handler that calls `on_event` and writes metrics to these loggers. `step` is that of a resumed run."""
     active: dict[str, Logger] = {}
@@ -77,7 +92,12 @@ def logged(
             call(active[name])
         except Exception as error:
             del active[name]
-            on_event({"event": "warning", "message": f"{name} failed and is not used any more: {error!r}"})
+            on_event(
+                {
+                    "event": "warning",
+                    "message": f"{name} failed and is not used any more: {error!r}",
+                }
+            )
 
     def handle(event: Event) -> None:
         on_event(event)
