@@ -34,12 +34,12 @@ import os
 from pathlib import Path
 from regard.server.engine import Engine
 drop = Engine._drop_late
-def fault(engine):
+def fault(engine, *arguments):
     path = Path(os.environ["FAULT"])
     if path.exists():
         path.unlink()
         raise ZeroDivisionError("planted")
-    drop(engine)
+    drop(engine, *arguments)
 Engine._drop_late = fault
 """
 
