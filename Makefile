@@ -10,8 +10,10 @@ PIP = $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
 # One file each in experiments/; the last needs Multi30k in $REGARD_DATA.
 EXPERIMENTS := bottleneck scaling positions sequential memory distance heads $(if $(REGARD_DATA),translation)
 # With bytecode, whatever the environment says: tests start many processes, and each would compile the package.
-PYTEST := env -u PYTHONDONTWRITEBYTECODE $(VENV)/bin/python -m pytest -q
+PYTEST = env -u PYTHONDONTWRITEBYTECODE $(VENV)/bin/python -m pytest -q --randomly-seed=$(ORDER)
 PARALLEL := -n auto --maxprocesses 8 --dist worksteal
+# The order of the tests: another one for each commit, so that a failure can be repeated. ORDER=7 chooses one.
+ORDER ?= $(shell printf '%d' 0x$$(git rev-parse --short=7 HEAD 2>/dev/null || echo 1))
 
 # Fast tests of every package, about 60 s of processor time; `make test` runs all tests.
 QUICK := $(addprefix tests/, core data/test_text.py data/test_batching.py model/test_build.py model/test_positions.py \
@@ -26,7 +28,7 @@ GUARD := $(addprefix tests/, api checkpoint cli data docs/test_topic_commands.py
 	interpret release reliability runtime training \
 	server/test_workers.py views/test_html.py)
 
-.PHONY: demo quick test slow guard reliability mutants check format docs bench experiments lock dist engine-wheel \
+.PHONY: demo quick test slow alone guard reliability mutants check density format docs bench experiments lock dist engine-wheel \
 	reproducible licences audit clean
 
 demo: $(READY)
@@ -40,6 +42,12 @@ test: $(READY)
 
 slow: $(READY)
 	$(PYTEST) -m slow $(PARALLEL)
+
+# Every file of tests in a process of its own: none may need what another one has imported or made.
+# pytest's exit code is 5 where all tests of a file are slow.
+alone: $(READY)
+	git ls-files 'tests/test_*.py' 'tests/**/test_*.py' | xargs -P 2 -I{} \
+		sh -c '$(PYTEST) -n 0 -m "not slow" {} || [ $$? -eq 5 ]'
 
 # Those of the slow tests that guard data, checkpoints and what is released; with `make test`, all of `make reliability`.
 guard: $(READY)
@@ -58,6 +66,11 @@ check: $(READY)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+	$(VENV)/bin/python tools/density.py
+
+# After a change that made statements simpler: no file may become denser again.
+density: $(READY)
+	$(VENV)/bin/python tools/density.py --write
 
 format: $(READY)
 	$(VENV)/bin/ruff format .

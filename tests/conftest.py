@@ -1,6 +1,7 @@
 """Shapes are executed here and nowhere else: jaxtyping and beartype check every annotated call of the package."""
 
 import os
+import random
 import socket
 import sys
 
@@ -14,6 +15,7 @@ if (
     os.environ["OMP_NUM_THREADS"] = "1"
 check_calls("regard")
 
+import numpy as np  # noqa: E402  after the hook
 import torch  # noqa: E402  after the hook
 
 if (
@@ -22,9 +24,28 @@ if (
     os.environ["TRITON_INTERPRET"] = "1"
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Tests run in random order, with the same random numbers in every order (see `_seed`)."""
+    if config.pluginmanager.hasplugin("randomly"):
+        config.option.randomly_reset_seed = False
+
+
+def _seed() -> None:
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    # Before fixtures of a module or a session, whose values would depend on the tests before them.
+    _seed()
+
+
 @pytest.fixture(autouse=True)
 def _seeded():
-    torch.manual_seed(0)
+    # After those fixtures: a test that sets them up draws the same numbers as one that finds them.
+    _seed()
 
 
 def _refuse_other_machines(event: str, arguments: tuple) -> None:
