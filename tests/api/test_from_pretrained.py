@@ -1,6 +1,7 @@
 """Models of transformers as predictors and as checkpoints: what they predict is what transformers does."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -67,6 +68,45 @@ def test_translation(folders):
         ids = torch.tensor([[*WORDS.encode(text), 2]])
         assert [i for i in best[0].token_ids if i != 2] == generated(theirs, input_ids=ids)
     assert model.recipe.decode.beam_size == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "bias", "ends"),  # bias: of the end token; ends: whether any output does
+    [
+        ({"suppress_tokens": [2]}, 60.0, False),
+        ({"bad_words_ids": [[2], [9]]}, 60.0, True),
+        ({"bad_words_ids": [[2]], "suppress_tokens": [2, 8]}, 60.0, False),
+        ({"repetition_penalty": 3.0, "decoder_start_token_id": 2}, 8.0, None),
+        ({"no_repeat_ngram_size": 1, "decoder_start_token_id": 2}, 60.0, False),
+    ],
+    ids=str,
+)
+def test_options_that_concern_the_end_token(options, bias, ends, folders, tmp_path):
+    """As in BART, whose outputs begin with their end token, or where the file excludes the end token."""
+    import transformers
+
+    folder, theirs = folders["bart"]
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    weights = load_file(folder / "model.safetensors")
+    weights["final_logits_bias"][:, 2] += bias
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    spare = list(range(WORDS.size, SIZE))
+    options = {
+        "max_new_tokens": 6, "num_beams": 2, "eos_token_id": 2, "pad_token_id": 0,
+        "decoder_start_token_id": 1, **options,
+        "suppress_tokens": [*spare, *options.get("suppress_tokens", ())],
+    }  # fmt: skip
+    transformers.GenerationConfig(**options).save_pretrained(tmp_path)
+    theirs = type(theirs).from_pretrained(tmp_path).eval()
+    model = regard.from_pretrained(tmp_path)
+    reasons = set()
+    for text, best in zip(TEXTS, model.outputs(TEXTS), strict=True):
+        ids = torch.tensor([[*WORDS.encode(text), 2]])
+        assert [i for i in best[0].token_ids if i != 2] == generated(theirs, input_ids=ids)
+        reasons.add(best[0].finish_reason == "end")
+    assert ends is None or (True in reasons) == ends
+    out = regard.import_model(tmp_path, tmp_path / "ours")
+    assert regard.load(out, device="cpu").predict(TEXTS) == model.predict(TEXTS)
 
 
 def test_language_model(folders):

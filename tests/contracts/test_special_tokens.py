@@ -313,10 +313,6 @@ WRONG = {
         DEFAULT_TOKENS.as_dict() | {"source_prefix": [5] * 200},
         "source_prefix of 200 tokens",
     ),
-    "an end that is never generated": (
-        DEFAULT_TOKENS.as_dict() | {"suppressed": [2]},
-        "holds an end token",
-    ),
 }
 
 

@@ -115,7 +115,7 @@ def test_a_ban_excludes_its_last_token_after_all_tokens_before_it(generated, exc
     bans.admit(0, Request(None, 0, banned=[(3, 4, 5), (6,)]))
     limits = torch.zeros(1, dtype=torch.long)
     so_far = GeneratedTokens(
-        torch.tensor([[generated]]), limits + 3, limits, limits, limits[:, None] - 1
+        torch.tensor([[generated]]), limits + 3, limits, limits, limits[:, None] - 1, limits
     )
     scores = torch.zeros(1, 1, 9)
     bans(scores, so_far)
@@ -130,6 +130,7 @@ SO_FAR = [
     [[0] * 5, [0] * 5],
 ]
 LENGTHS = [4, 2, 0]
+FIRST = [6, 5, 8]  # the tokens before the outputs, which repetitions count
 
 
 def repeating(hypothesis, size):
@@ -143,13 +144,14 @@ def repeating(hypothesis, size):
 def test_processors_equal_plain_loops(size, beam):
     """A hypothesis of each slot at a time: bans of repeated n-grams, and the penalty of tokens that it has."""
     lengths, none = torch.tensor(LENGTHS), torch.zeros(3, dtype=torch.long)
-    so_far = GeneratedTokens(torch.tensor(SO_FAR), lengths, none, none, none[:, None] - 1)
+    first = torch.tensor(FIRST)
+    so_far = GeneratedTokens(torch.tensor(SO_FAR), lengths, none, none, none[:, None] - 1, first)
     given = torch.randn(3, 2, 9).log_softmax(-1)
     banned, penalized = given.clone(), given.clone()
     NoRepeatNgram(size)(banned, so_far)
     RepetitionPenalty(1.5)(penalized, so_far)
     for slot, length in enumerate(LENGTHS):
-        hypothesis = SO_FAR[slot][beam][:length]
+        hypothesis = [FIRST[slot], *SO_FAR[slot][beam][:length]]
         wanted = given[slot, beam].clone()
         wanted[[*repeating(hypothesis, size)]] = -torch.inf
         assert torch.equal(banned[slot, beam], wanted)
@@ -166,7 +168,9 @@ def generated(device: str) -> GeneratedTokens:
         torch.zeros(2, dtype=torch.int64),
         torch.tensor([[5, 6, 5, 7, 8], [6, -1, -1, -1, -1]]),
     )
-    return GeneratedTokens(*(each.to(device) for each in (tokens, length, least, prompt, prefix)))
+    first = torch.tensor([5, 8])
+    rows = (tokens, length, least, prompt, prefix, first)
+    return GeneratedTokens(*(each.to(device) for each in rows))
 
 
 def processors(device: str) -> list[LogitsProcessor]:

@@ -9,7 +9,7 @@ from torch import nn
 
 from regard.core.errors import InvalidArgument
 from regard.core.sequence import Tokens
-from regard.data.special_tokens import END, MASK, PAD, START, UNKNOWN
+from regard.data.special_tokens import END, MASK, PAD, START, UNKNOWN, SpecialTokens
 from regard.decoding import batch_plan, search as searching
 from regard.decoding.batch_plan import BatchPlan
 from regard.decoding.config import DecodeConfig
@@ -444,6 +444,90 @@ GPT2 = transformers.GPT2Config(
     vocab_size=14, n_embd=16, n_layer=2, n_head=2, n_positions=64,
     pad_token_id=PAD, bos_token_id=START, eos_token_id=END,
 )  # fmt: skip
+
+
+class _InPython(LogitsProcessor):
+    """Changes nothing, and keeps a search out of the compiled loop, which does not know it."""
+
+    def __call__(self, scores, generated) -> None:
+        pass
+
+
+REPETITIONS = [
+    {"no_repeat_ngram_size": 1},
+    {"no_repeat_ngram_size": 2},
+    {"no_repeat_ngram_size": 3},
+    {"num_beams": 3, "no_repeat_ngram_size": 1},
+    {"num_beams": 3, "no_repeat_ngram_size": 2},
+    {"num_beams": 3, "repetition_penalty": 1.3},
+]
+
+
+@pytest.mark.parametrize("processors", [(), (_InPython(),)], ids=["any engine", "Python"])
+@pytest.mark.parametrize("start", [END, 7])
+@pytest.mark.parametrize("options", REPETITIONS, ids=str)
+def test_repetitions_count_the_token_before_the_output_as_in_transformers(
+    options, start, processors
+):
+    """As in BART, whose start token also ends outputs, and in models that generate their start token again."""
+    torch.manual_seed(4)
+    config = transformers.MarianConfig(
+        **(MARIAN.to_dict() | {"vocab_size": 13, "decoder_vocab_size": 13})
+    )
+    peer = transformers.MarianMTModel(config).eval()
+    with torch.no_grad():
+        for name, parameter in peer.named_parameters():
+            if parameter.dim() > 1 and "positions" not in name:
+                parameter.normal_(std=0.3)
+        peer.final_logits_bias[0, [END, 7]] = 1.5
+    rows = [[*torch.randint(5, 13, (n,)).tolist(), END] for n in (6, 3, 9, 2, 5, 4)]
+    batch = Tokens.of(rows)
+    given = peer.generate(
+        batch.ids,
+        attention_mask=batch.mask.long(),
+        generation_config=transformers.GenerationConfig(
+            max_new_tokens=7, do_sample=False, decoder_start_token_id=start, pad_token_id=PAD,
+            eos_token_id=END, suppress_tokens=[PAD, START, MASK], early_stopping=False, **options,
+        ),
+    )  # fmt: skip
+    ours = {**options, "beam_size": options.get("num_beams", 1), "max_length": 7}
+    ours.pop("num_beams", None)
+    special = SpecialTokens(PAD, start, END, None, None, (PAD, START, MASK))
+    task = SearchTask(
+        twin("marian", peer), Tokens.of, DecodeConfig(**ours), processors, special_tokens=special
+    )
+    found = dict(search(task, [Request(row, len(row)) for row in rows]))
+    for i, row in enumerate(given.tolist()):
+        wanted = row[1:]
+        wanted = wanted[: wanted.index(END)] if END in wanted else wanted
+        assert list(found[i][0].tokens) == wanted
+
+
+@pytest.mark.parametrize("options", REPETITIONS, ids=str)
+def test_repetitions_of_a_language_model_count_the_prompt_as_in_transformers(options):
+    torch.manual_seed(1)
+    peer = transformers.GPT2LMHeadModel(GPT2).eval()
+    with torch.no_grad():
+        for name, parameter in peer.named_parameters():
+            if parameter.dim() > 1 and "wpe" not in name:
+                parameter.normal_(std=0.5)
+    generation = transformers.GenerationConfig(
+        max_new_tokens=5, early_stopping=False, suppress_tokens=[PAD, START, MASK],
+        pad_token_id=PAD, eos_token_id=END, **options,
+    )  # fmt: skip
+    ours = {**options, "beam_size": options.get("num_beams", 1), "max_length": 5}
+    ours.pop("num_beams", None)
+    task = SearchTask(twin("gpt2", peer), list, DecodeConfig(**ours))
+    for prompt in ([9, 5, 7], [8], [6, 12, 9, 6], [13, 13]):
+        ids = torch.tensor([prompt])
+        mask = torch.ones_like(ids)
+        theirs = peer.generate(ids, attention_mask=mask, generation_config=generation)[0].tolist()
+        wanted = theirs[len(prompt) :]
+        wanted = wanted[: wanted.index(END)] if END in wanted else wanted
+        # As a model without a start token begins: with the prompt's own first token.
+        request = Request(None, 0, prompt[1:], given=len(prompt) - 1, first=prompt[0])
+        ((_, hypotheses),) = search(task, [request])
+        assert list(hypotheses[0].tokens[len(prompt) - 1 :]) == wanted
 
 
 @pytest.mark.parametrize("penalty", [1.0, 0.4])

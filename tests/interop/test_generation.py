@@ -2,11 +2,14 @@
 
 import json
 import logging
+import random
 
 import pytest
+import torch
 
 from regard.core.errors import RegardError
 from regard.decoding.config import DecodeConfig
+from regard.decoding.sampling import filtered
 from regard.interop.generation import read_generation
 from regard.interop.huggingface import generation_config
 from regard.interop.images import image_field, preprocessor_config
@@ -67,6 +70,56 @@ def test_an_old_file_forces_its_first_token_by_another_key(tmp_path):
     assert read_generation(tmp_path, off, has_source=True).target_prefix == ()
     (tmp_path / "generation_config.json").write_text(json.dumps({"num_beams": 2}))
     assert read_generation(tmp_path, config, has_source=True).target_prefix == ()
+
+
+SAMPLING = {
+    "temperature": [None, 0.5, 1.7],
+    "top_k": [None, 0, 7],
+    "top_p": [None, 1.0, 0.6],
+    "min_p": [None, 0.05],
+    "typical_p": [None, 1.0, 0.7],
+}
+
+
+def test_samples_are_drawn_from_the_tokens_that_transformers_draws_from(tmp_path):
+    """Options with a value, with null, and left out: their defaults are those of transformers."""
+    transformers = pytest.importorskip("transformers")
+    size = {"vocab_size": 80, "n_embd": 4, "n_layer": 1, "n_head": 1, "n_positions": 4}
+    theirs = transformers.GPT2LMHeadModel(transformers.GPT2Config(**size))
+    choose = random.Random(5)
+    scores = torch.randn(1, 80, generator=torch.Generator().manual_seed(2))
+    files = [{}, {"top_k": None}, {"top_p": 0.9}, {"typical_p": None, "temperature": 0.7}]
+    for _ in range(40):
+        chosen = choose.sample(list(SAMPLING), choose.randint(0, len(SAMPLING)))
+        files.append({key: choose.choice(SAMPLING[key]) for key in chosen})
+    for given in files:
+        (tmp_path / "generation_config.json").write_text(json.dumps({"do_sample": True} | given))
+        decode = DecodeConfig(**read_generation(tmp_path, {}, has_source=False).decode)
+        theirs.generation_config = transformers.GenerationConfig.from_pretrained(tmp_path)
+        effective, _ = theirs._prepare_generation_config(None)
+        processors = theirs._get_logits_processor(effective, input_ids_seq_length=1)
+        wanted = processors(torch.zeros(1, 1, dtype=torch.long), scores.clone())
+        got = filtered(scores[None], decode)[0]
+        assert torch.equal(got.isfinite(), wanted.isfinite()), given
+        torch.testing.assert_close(got.softmax(-1), wanted.softmax(-1))
+
+
+def test_options_of_config_json_count_only_in_a_folder_without_generation_config(tmp_path):
+    old = {"num_beams": 3, "length_penalty": 0.5, "bad_words_ids": [[4]]}
+    assert read_generation(tmp_path, old, has_source=True).decode["beam_size"] == 3
+    assert read_generation(tmp_path, old, has_source=True).bad_words == (4,)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"length_penalty": 0.8}))
+    read = read_generation(tmp_path, old, has_source=True)
+    assert (read.decode["beam_size"], read.decode["length_penalty"]) == (1, 0.8)
+    assert read.bad_words == ()
+
+
+def test_options_that_are_turned_off_are_not_reported(tmp_path, caplog):
+    off = {"epsilon_cutoff": 0.0, "encoder_no_repeat_ngram_size": 0, "guidance_scale": None}
+    (tmp_path / "generation_config.json").write_text(json.dumps(off))
+    with caplog.at_level(logging.WARNING, "regard"):
+        read_generation(tmp_path, {}, has_source=True)
+    assert not caplog.records
 
 
 LEFT_OUT = {

@@ -477,7 +477,6 @@ WRONG = {
         {"pad_token_id": True},
         "pad_token_id: wanted the id of a token, from 0 to 1199; got True",
     ),
-    "an end that is banned": ({"suppress_tokens": [1]}, "holds an end token"),
 }
 
 

@@ -34,7 +34,7 @@ def made(*, ends, **options):
     tokens = torch.zeros(BATCH, BEAMS, 10, dtype=torch.int64)
     prompt, limit = torch.tensor([0, 2, 0, 0]), torch.tensor([9, 7, 3, 9])
     generated = GeneratedTokens(
-        tokens, numbers.clone(), numbers, prompt, torch.full((BATCH, 0), -1)
+        tokens, numbers.clone(), numbers, prompt, torch.full((BATCH, 0), -1), numbers
     )
     config = DecodeConfig(beam_size=BEAMS, num_hypotheses=BEAMS, **options)
     strategy = BeamSearch(config, generated, limit, [], ends=ends)

@@ -132,7 +132,7 @@ def test_which_steps_are_one_kernel(monkeypatch):
 
 def choosing(limit=6, ends=(2, 7), suppressed=(0, 1, 4), **numbers):
     """The tensors of a greedy search of one sequence."""
-    whole = {"length": 0, "min_length": 0, "prompt": 0, "limit": limit, "prefix": -1}
+    whole = {"length": 0, "min_length": 0, "prompt": 0, "limit": limit, "prefix": -1, "first": 1}
     rows = {
         name: torch.full((1, 3) if name == "prefix" else (1,), number)
         for name, number in whole.items()

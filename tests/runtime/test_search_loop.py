@@ -254,6 +254,7 @@ def greedy_loop(batch: int) -> SearchLoop:
         log_p=torch.zeros(batch, 1, LONGEST + 1),
         limit=torch.full((batch,), LONGEST),
         prefix=torch.full((batch, 1), -1),
+        first=torch.ones(batch, dtype=torch.int64),
         done=torch.zeros(batch, dtype=torch.bool),
         suppressed=(0,),
         ends=(END,),

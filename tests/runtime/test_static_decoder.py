@@ -370,7 +370,10 @@ def test_a_finished_slot_does_not_change(strategy):
         3 if strategy is BeamSearch else 1,
     )
     generated = GeneratedTokens(
-        *(torch.full(size, 0) for size in ((rows, beams, 17), (rows,), (rows,), (rows,), (rows, 1)))
+        *(
+            torch.full(size, 0)
+            for size in ((rows, beams, 17), (rows,), (rows,), (rows,), (rows, 1), (rows,))
+        )
     )
     config = DecodeConfig(
         beam_size=beams, num_hypotheses=beams, length_penalty=3.0

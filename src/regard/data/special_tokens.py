@@ -26,7 +26,7 @@ class SpecialTokens:
     end             ends an output
     unknown         stands for what has no token; None where everything has one
     mask            hides a token from a masked language model; None where there is none
-    suppressed      never generated
+    suppressed      never generated; with an end token among them, outputs end at their maximum length
     source_prefix   before every source
     source_suffix   after every source
     target_prefix   that every output is forced to begin with, at log-probability 0 (forced_bos_token_id)
@@ -113,10 +113,6 @@ def _check(table: Mapping[str, Any], size: int) -> None:
     if len(set(ends)) < len(ends):
         raise ValueError(
             f"special_tokens.other_ends = {ends[1:]!r:.80}, which holds a token twice, or the end token"
-        )
-    if not set(ends).isdisjoint(table["suppressed"]):
-        raise ValueError(
-            f"special_tokens.suppressed = {table['suppressed']!r:.80}, which holds an end token"
         )
 
 

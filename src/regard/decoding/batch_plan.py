@@ -260,6 +260,7 @@ class BatchPlan:
             min_length=new((self.slots,), 0),
             prompt=new((self.slots,), 0),
             prefix=new((self.slots, sizes.prefix), -1),
+            first=new((self.slots,), special.pad),
         )
         limit = new((self.slots,), self.limits.max_length)
         required = RequiredPhrases(special, task.ends) if self.limits.constrained else None

@@ -67,6 +67,8 @@ class GeneratedTokens:
         Tensor, " B"
     ]  # tokens of the prefix that are a language model's prompt: no part of the output
     prefix: Int[Tensor, "B P"]  # tokens that the output begins with; −1 after the last of them
+    # The token that the decoder reads before the first of `tokens`: no part of an output, but repetitions count it.
+    first: Int[Tensor, " B"]
 
     def keep(self, slots: Int[Tensor, " n"]) -> "GeneratedTokens":
         """Those of these slots only."""

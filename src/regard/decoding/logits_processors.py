@@ -117,7 +117,7 @@ class ForcePrefix(LogitsProcessor):
 
 @dataclass(frozen=True)
 class NoRepeatNgram(LogitsProcessor):
-    """Excludes tokens that would repeat an n-gram."""
+    """Excludes tokens that would repeat an n-gram of what the decoder has read, from the token before the output on."""
 
     size: int
     recordable = masks_only = True
@@ -127,29 +127,32 @@ class NoRepeatNgram(LogitsProcessor):
         return LoopMasks(no_repeat_ngram_size=self.size)
 
     def __call__(self, scores: Scores, generated: GeneratedTokens) -> None:
-        if generated.tokens.shape[2] < self.size:
+        tokens, count = _read_tokens(generated)
+        if tokens.shape[2] < self.size:
             return
-        ngrams = generated.tokens.unfold(2, self.size, 1)  # (B, K, N, size)
-        repeats = (ngrams[..., :-1] == generated.last(self.size - 1)[:, :, None]).all(
-            -1
-        )  # (B, K, N)
-        ends = torch.arange(self.size, generated.tokens.shape[2] + 1, device=repeats.device)
-        repeats &= (ends <= generated.length[:, None])[:, None]  # (B, 1, N): not of padding
+        ngrams = tokens.unfold(2, self.size, 1)  # (B, K, N, size)
+        # The last tokens of the output; −1, which equals no token, where it is still too short to repeat anything.
+        last = generated.last(self.size - 1)[:, :, None]  # (B, K, 1, size − 1)
+        repeats = (ngrams[..., :-1] == last).all(-1)  # (B, K, N)
+        ends = torch.arange(self.size, tokens.shape[2] + 1, device=repeats.device)
+        repeats &= (ends <= count[:, None])[:, None]  # (B, 1, N): not of padding
         exclude(scores, ngrams[..., -1], repeats)
 
 
 @dataclass(frozen=True)
 class RepetitionPenalty(LogitsProcessor):
-    """Multiplies the log-probabilities of tokens that were generated before (https://arxiv.org/abs/1909.05858)."""
+    """Multiplies the log-probabilities of tokens that the decoder has read (https://arxiv.org/abs/1909.05858)."""
 
     factor: float
     recordable = True
 
     def __call__(self, scores: Scores, generated: GeneratedTokens) -> None:
-        position = torch.arange(generated.tokens.shape[2], device=scores.device)
-        before = (position < generated.length[:, None])[:, None].expand_as(generated.tokens)
-        chosen = scores.gather(2, generated.tokens)
-        scores.scatter_(2, generated.tokens, torch.where(before, chosen * self.factor, chosen))
+        tokens, count = _read_tokens(generated)
+        position = torch.arange(tokens.shape[2], device=scores.device)
+        read = (position < count[:, None])[:, None].expand_as(tokens).to(scores.dtype)  # (B, K, T)
+        # How often each token was read, so that padding does not hide a token that is read as well.
+        times = torch.zeros_like(scores).scatter_add_(2, tokens, read)
+        scores.copy_(torch.where(times > 0, scores * self.factor, scores))
 
 
 class BannedPhrases(LogitsProcessor):
@@ -184,6 +187,14 @@ class BannedPhrases(LogitsProcessor):
         active = (generated.length[:, None] >= self.since)[:, None]  # (B, 1, P)
         begun = ((before == last) | (before < 0)).all(-1) & active  # (B, K, P)
         exclude(scores, token[:, None].expand_as(begun), begun)
+
+
+def _read_tokens(
+    generated: GeneratedTokens,
+) -> tuple[Int[Tensor, "B K T"], Int[Tensor, " B"]]:
+    """All tokens that the decoder has read, the one before the output first, and their number in each slot."""
+    first = generated.first[:, None, None].expand(-1, generated.tokens.shape[1], -1)  # (B, K, 1)
+    return torch.cat((first, generated.tokens), 2), generated.length + 1
 
 
 def exclude(scores: Scores, tokens: Int[Tensor, "B K N"], mask: Bool[Tensor, "B K N"]) -> None:

@@ -7,11 +7,16 @@ from regard.decoding.config import DecodeConfig
 
 
 def filtered(log_p: Float[Tensor, "B K V"], config: DecodeConfig) -> Float[Tensor, "B K V"]:
-    """Log-probabilities after temperature, top-k, min-p, typical and top-p filtering; −∞ for excluded tokens."""
+    """Log-probabilities after temperature, top-k, top-p, min-p and typical filtering; −∞ for excluded tokens.
+
+    The order is that of transformers: with several filters, each sees the tokens that the earlier ones left.
+    """
     scores = (log_p / config.temperature).log_softmax(-1)
     if config.top_k is not None and config.top_k < scores.shape[-1]:
         smallest = scores.topk(config.top_k)[0][..., -1:]
         scores = scores.masked_fill(scores < smallest, -torch.inf)
+    if config.top_p is not None:
+        scores = _nucleus(scores, -scores, config.top_p)
     if config.min_p is not None:
         smallest = scores.amax(-1, keepdim=True) + torch.tensor(config.min_p).log().item()
         scores = scores.masked_fill(scores < smallest, -torch.inf)
@@ -21,8 +26,6 @@ def filtered(log_p: Float[Tensor, "B K V"], config: DecodeConfig) -> Float[Tenso
             -1, keepdim=True
         )
         scores = _nucleus(scores, (-normalized - entropy).abs(), config.typical_p)
-    if config.top_p is not None:
-        scores = _nucleus(scores, -scores, config.top_p)
     return scores
 
 

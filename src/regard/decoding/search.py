@@ -401,5 +401,6 @@ def _begin_requests(
     generated.tokens[slots], generated.length[slots] = strategy.special_tokens.pad, 0
     generated.min_length[slots], strategy.limit[slots] = table[:, 3], table[:, 4]
     generated.prompt[slots], generated.prefix[slots] = table[:, 5], table[:, COLUMNS:]
+    generated.first[slots] = table[:, 2]
     strategy.admit(slots, table[:, 1])
     buffers.tokens[slots] = table[:, 2, None]

@@ -81,6 +81,7 @@ class DecodingStrategy(SearchStrategy):
             log_p,
             generated.length,
             *limits,
+            generated.first,
             self.done,
             masks.suppressed,
             ends,

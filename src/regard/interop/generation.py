@@ -19,8 +19,15 @@ log = logging.getLogger(__name__)
 HARMLESS = frozenset({
     "_from_model_config", "transformers_version", "use_cache", "output_attentions", "output_hidden_states",
     "output_scores", "return_dict_in_generate", "remove_invalid_values", "forced_eos_token_id", "cache_implementation",
-    "bos_token_id", "max_length", "min_length",
+    "bos_token_id", "max_length", "min_length", "_commit_hash",
 })  # fmt: skip
+# Options without a counterpart here, with the values that turn them off.
+TURNED_OFF = {
+    "epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "encoder_no_repeat_ngram_size": 0, "encoder_repetition_penalty": 1.0,
+    "guidance_scale": 1.0, "renormalize_logits": False, "token_healing": False,
+}  # fmt: skip
+# What transformers fills in where a file leaves an option out or says null, where the default here is another.
+DEFAULTS = {"top_k": 50, "diversity_penalty": 0.0}
 
 
 @dataclass(frozen=True)
@@ -66,21 +73,26 @@ class Generation:
     start: int | None
     pad: int | None
     ends: tuple[int, ...]  # () where the folder does not say
-    suppressed: tuple[int, ...]
+    suppressed: tuple[int, ...]  # never generated, also where they would end an output
+    bad_words: tuple[int, ...]  # never generated, unless they end an output
     target_prefix: tuple[int, ...]
 
 
 def read_generation(folder: Path, config: Mapping[str, Any], *, has_source: bool) -> Generation:
-    """From generation_config.json, and from config.json, where old files have these options.
+    """From generation_config.json or, where a folder has none, from config.json, as old files have these options.
+
+    As in transformers, config.json is not consulted for decoding options where there is a generation_config.json.
 
     has_source   whether the model has an encoder. The start token counts in max_length and min_length, as does the
                  prompt of a language model, for which these are not imported.
     """
     path = folder / FILE
-    given = read_json(path) if path.is_file() else {}
-    merged = {key: config[key] for key in GENERATION if config.get(key) is not None} | given
-    if not given and config.get("force_bos_token_to_be_generated"):
-        merged["forced_bos_token_id"] = config.get("bos_token_id", 0)  # the default of BART
+    if path.is_file():
+        merged = read_json(path)
+    else:
+        merged = {key: config[key] for key in GENERATION if config.get(key) is not None}
+        if config.get("force_bos_token_to_be_generated"):
+            merged["forced_bos_token_id"] = config.get("bos_token_id", 0)  # the default of BART
     merged |= {
         key: config[key]
         for key in ("decoder_start_token_id",)
@@ -95,14 +107,10 @@ def read_generation(folder: Path, config: Mapping[str, Any], *, has_source: bool
         raise InvalidRecipe(
             [Problem(f"{path}: {p.key.removeprefix('.')}", p.wanted, p.got, p.remedy) for p in keys]
         )
-    for key in sorted(merged.keys() - known - HARMLESS):
+    off = {key for key, value in TURNED_OFF.items() if merged.get(key) == value}
+    for key in sorted(merged.keys() - known - HARMLESS - off):
         log.warning(
             "%s: %s = %.80r is not imported: there is no such option here", path, key, merged[key]
-        )
-    if keys.no_repeat_ngram_size and not has_source:
-        log.warning(
-            "%s: no_repeat_ngram_size applies to the output alone: n-grams of the prompt may be repeated",
-            path,
         )
     forced = keys.forced_bos_token_id
     return Generation(
@@ -110,7 +118,8 @@ def read_generation(folder: Path, config: Mapping[str, Any], *, has_source: bool
         start=keys.decoder_start_token_id,
         pad=keys.pad_token_id,
         ends=end_tokens(keys.eos_token_id),
-        suppressed=tuple(sorted({*words, *(keys.suppress_tokens or ())})),
+        suppressed=tuple(sorted({*(keys.suppress_tokens or ())})),
+        bad_words=tuple(sorted({*words})),
         target_prefix=() if forced is None else (forced,),
     )
 
@@ -169,10 +178,11 @@ def _decode(keys: GenerationKeys, path: Path) -> dict[str, Any]:
     if sample:
         if beams > 1:
             log.warning("%s: num_beams is not imported: outputs are sampled without a beam", path)
+        top_k = DEFAULTS["top_k"] if keys.top_k is None else keys.top_k
         decode |= {
             "sample": True,
             "temperature": keys.temperature,
-            "top_k": keys.top_k or None,
+            "top_k": top_k or None,  # 0 turns the filter off
             "min_p": keys.min_p,
         }
         for key in ("top_p", "typical_p"):
@@ -182,10 +192,10 @@ def _decode(keys: GenerationKeys, path: Path) -> dict[str, Any]:
         decode |= {"beam_size": beams, "length_penalty": keys.length_penalty}
         decode["early_stopping"] = keys.early_stopping if beams > 1 else None
         if (keys.num_beam_groups or 1) > 1:
-            decode |= {
-                "beam_groups": keys.num_beam_groups,
-                "diversity_penalty": keys.diversity_penalty,
-            }
+            diversity = keys.diversity_penalty
+            if diversity is None:
+                diversity = DEFAULTS["diversity_penalty"]
+            decode |= {"beam_groups": keys.num_beam_groups, "diversity_penalty": diversity}
     if (keys.repetition_penalty or 1.0) != 1.0:
         if (
             beams > 1

@@ -207,7 +207,7 @@ def generation_config(model: Predictor, tokens: Mapping[str, Any]) -> dict[str, 
         found |= {
             "temperature": decode.temperature,
             "top_k": decode.top_k or 0,
-            "top_p": decode.top_p or 1.0,
+            "top_p": 1.0 if decode.top_p is None else decode.top_p,
         }
         found |= {
             key: value

@@ -17,6 +17,8 @@ def read_vocabularies(pretrained: PretrainedFolder, generation: Generation) -> V
     model, keys = pretrained.model, pretrained.keys
     reads_text = bool(model.encoders) and model.reads != ("image",)
     ends = generation.ends or end_tokens(keys.eos_token_id)
+    # As in transformers: bad words never exclude the end of an output; suppressed tokens may.
+    bad_words = [token for token in generation.bad_words if token not in ends]
     start = None
     if model.encoders and model.decoder is not None:
         start = (
@@ -32,7 +34,7 @@ def read_vocabularies(pretrained: PretrainedFolder, generation: Generation) -> V
         "other_eos_token_ids": ends[1:],
         "pad_token_id": keys.pad_token_id if generation.pad is None else generation.pad,
         "forced_bos_token_id": next(iter(generation.target_prefix), None),
-        "suppress_tokens": [token for token in generation.suppressed if token not in ends],
+        "suppress_tokens": sorted({*generation.suppressed, *bad_words}),
     }
     *sizes, rows = [
         size for size in (*model.source_vocab_sizes(), model.options.vocab_size) if size is not None
@@ -47,7 +49,8 @@ def read_vocabularies(pretrained: PretrainedFolder, generation: Generation) -> V
 def _check_ids(pretrained: PretrainedFolder, generation: Generation, rows: int) -> None:
     """Refuse ids of generation_config.json that are no tokens; those of config.json are checked with the tokenizer."""
     path = pretrained.folder / FILE
-    given = {"eos_token_id": generation.ends, "suppress_tokens": generation.suppressed}
+    given = {"eos_token_id": generation.ends, "suppress_tokens": generation.suppressed,
+             "bad_words_ids": generation.bad_words}  # fmt: skip
     given |= {"forced_bos_token_id": generation.target_prefix}
     given |= {
         "pad_token_id": (generation.pad or 0,),

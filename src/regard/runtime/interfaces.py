@@ -73,6 +73,7 @@ class SearchLoop:
     min_length: Int[Tensor, " B"]
     prompt: Int[Tensor, " B"]
     prefix: Int[Tensor, "B P"]
+    first: Int[Tensor, " B"]  # the token before the first of `tokens`, which repetitions count
     done: Bool[Tensor, " B"]
     suppressed: tuple[int, ...]  # tokens that are never generated
     ends: tuple[int, ...]  # tokens that end an output

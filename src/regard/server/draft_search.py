@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from regard.core.shapes import Float, Tensor
+from regard.core.shapes import Float, Int, Tensor
 from regard.data.special_tokens import SpecialTokens
 from regard.decoding.config import DecodeConfig
 from regard.interpret.edits import Edit, MaskSource, ScaleHead, SwitchHeadOff
@@ -28,7 +28,7 @@ from regard.runtime.interfaces import GreedyTensors, LoopBounds, SearchLoop
 class GreedyChoice:
     """The choices of greedy search, which generates no suppressed token and repeats no n-gram.
 
-    `tokens` are those of the output so far; `add` extends them.
+    `tokens` are those that the decoder has read: the start token and the output so far. `add` extends them.
     """
 
     def __init__(self, special: SpecialTokens, no_repeat_ngram_size: int) -> None:
@@ -37,6 +37,8 @@ class GreedyChoice:
         self._followers: dict[
             tuple[int, ...], set[int]
         ] = {}  # the tokens after each run of size − 1
+        if special.start is not None:
+            self.add(special.start)
 
     def best(self, logits: Float[Tensor, " V"], likely: int) -> int:
         """The next token, where `likely` is the most likely one."""
@@ -71,15 +73,18 @@ def draft_search(
         return None
     scaled, longest = decoder.with_scaled_heads(_factors(model, edits)), config.max_length
     state = scaled.start(_masked(memory, edits), batch=1, capacity=longest + 1)
-    loop = _greedy_loop(forced, special, longest, config.no_repeat_ngram_size)
-    found = scaled.search(
-        torch.tensor([[special.start]]), state, loop, LoopBounds(steps=longest, stop=1)
-    )
+    first = torch.tensor([special.start])
+    loop = _greedy_loop(first, forced, special, longest, config.no_repeat_ngram_size)
+    found = scaled.search(first[None], state, loop, LoopBounds(steps=longest, stop=1))
     return None if found is None else tuple(loop.tokens[0, 0, : int(loop.length)].tolist())
 
 
 def _greedy_loop(
-    forced: Mapping[int, int], special: SpecialTokens, longest: int, no_repeat_ngram_size: int
+    first: Int[Tensor, " 1"],
+    forced: Mapping[int, int],
+    special: SpecialTokens,
+    longest: int,
+    no_repeat_ngram_size: int,
 ) -> SearchLoop:
     """Greedy search for one output, with the choices of `GreedyChoice` where no token is forced."""
     zero, prefix = torch.zeros(1, dtype=torch.int64), torch.full((1, longest), -1)  # −1: any token
@@ -89,7 +94,7 @@ def _greedy_loop(
     ended = torch.zeros(1, 1, dtype=torch.bool)
     return SearchLoop(
         torch.zeros(1, 1, longest, dtype=torch.int64), log_p=None, length=zero.clone(), limit=torch.tensor([longest]),
-        min_length=zero, prompt=zero, prefix=prefix, done=ended[0].clone(), suppressed=special.suppressed,
+        min_length=zero, prompt=zero, prefix=prefix, first=first, done=ended[0].clone(), suppressed=special.suppressed,
         ends=special.ends, forced=0, no_repeat_ngram_size=no_repeat_ngram_size, allow_end=False, normalized=False,
         greedy=GreedyTensors(ended),
     )  # fmt: skip

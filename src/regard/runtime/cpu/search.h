@@ -20,6 +20,7 @@ struct SearchArguments {  // tensors of a strategy: (batch, ...), of hypotheses 
     int64_t* length;      // of the generated tokens
     const int64_t *limit, *min_length, *prompt;
     const int64_t* prefix;  // (batch, prefix_positions): tokens that an output begins with; -1 after the last
+    const int64_t* first;   // the token before the first of `tokens`, which repetitions count
     uint8_t* done;
     uint8_t* ended;         // greedy search
     int64_t* last;          // (batch, beams): the tokens of the next step
@@ -145,8 +146,13 @@ class Search {
         const size_t first_end = saved.size();
         const bool early = length < s.min_length[slot];
         for (int64_t i = 0; i < s.end_count && early; ++i) set(s.ends[i]);
+        const int64_t* last = generated + length - n + 1;  // the n − 1 tokens that an n-gram continues
         for (int64_t i = 0; n && i + n <= length; ++i)
-            if (std::equal(generated + i, generated + i + n - 1, generated + length - n + 1)) set(generated[i + n - 1]);
+            if (std::equal(generated + i, generated + i + n - 1, last)) set(generated[i + n - 1]);
+        // The n-gram that begins with the token before the output.
+        if (n == 1) set(s.first[slot]);
+        if (n > 1 && length >= n - 1 && last[0] == s.first[slot] && std::equal(generated, generated + n - 2, last + 1))
+            set(generated[n - 2]);
         if (early && s.allow_end && peak_of(row, s.vocab_size) == -INFINITY)
             for (int64_t i = 0; i < s.end_count; ++i) row[saved[first_end + i].first] = saved[first_end + i].second;
         return saved;
@@ -299,6 +305,7 @@ const char* out_of_range(const SearchArguments& s) {
         if (s.length[slot] < 0 || s.prompt[slot] < 0 || s.length[slot] >= s.positions) return "length of an output";
         if (s.limit[slot] <= s.length[slot] || s.limit[slot] > s.positions) return "limit of an output";
         if (s.beam_search && s.limit[slot] >= s.penalties) return "limit of an output";
+        if (s.no_repeat && !is_token(s.first[slot])) return "token before the first";
         for (int64_t i = 0; s.no_repeat && i < s.beams * s.positions; ++i) {
             const int64_t token = s.tokens[slot * s.beams * s.positions + i];
             if (i % s.positions < s.length[slot] && !is_token(token)) return "generated token";

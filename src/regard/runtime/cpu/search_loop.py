@@ -19,7 +19,7 @@ class _SearchArguments(ctypes.Structure):
     _fields_ = [
         *fields(
             Pointer,
-            "tokens log_p length limit min_length prompt prefix done ended last total ended_score",
+            "tokens log_p length limit min_length prompt prefix first done ended last total ended_score",
         ),
         *fields(
             Pointer,
@@ -59,7 +59,8 @@ def run_loop(
         torch.tensor(ids, dtype=torch.int64) for ids in (loop.suppressed, loop.ends)
     )
     tensors = [
-        loop.tokens, loop.log_p, loop.length, loop.limit, loop.min_length, loop.prompt, loop.prefix, loop.done,
+        loop.tokens, loop.log_p, loop.length, loop.limit, loop.min_length, loop.prompt, loop.prefix,
+        loop.first, loop.done,
         None if greedy is None else greedy.ended, tokens,
         *(
             [None] * 6 if beam is None

@@ -35,9 +35,10 @@ export function nextScores(logits, state, { special, decode }) {
   const limited = decode.ends && least > 0;
   const end = scores[special.end];
   if (limited && at < least) scores[special.end] = -Infinity;
+  const read = [decode.first, ...tokens]; // by the decoder
   const size = decode.no_repeat_ngram_size;
-  if (size && at >= size) for (const token of repeats(tokens, size)) scores[token] = -Infinity;
-  if (decode.repetition_penalty !== 1) for (const token of new Set(tokens)) scores[token] *= decode.repetition_penalty;
+  if (size && at >= size - 1) for (const token of repeats(read, size)) scores[token] = -Infinity;
+  if (decode.repetition_penalty !== 1) for (const token of new Set(read)) scores[token] *= decode.repetition_penalty;
   if (forced.has(at)) only(forced.get(at));
   if (limited && scores.every((score) => score === -Infinity)) scores[special.end] = end;
   return { logProbabilities, scores };
