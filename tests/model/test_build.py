@@ -55,7 +55,12 @@ def test_a_decoder_alone_is_a_language_model(decoder):
     assert model(None, TARGETS).shape == (3, 5, 30)
 
 
-@pytest.mark.parametrize(("encoder", "pool"), list(product(ENCODER, POOLS)))
+ONE_TOKEN = {("bag", "last"), ("bag", "first")}  # refused: tests/model/test_pools_read_all.py
+
+
+@pytest.mark.parametrize(
+    ("encoder", "pool"), [pair for pair in product(ENCODER, POOLS) if pair not in ONE_TOKEN]
+)
 def test_any_encoder_with_any_pool(encoder, pool):
     model = regard.build(
         {"encoder": {"kind": encoder, **ENCODER[encoder]}, "pool": {"kind": pool}, "num_labels": 4}

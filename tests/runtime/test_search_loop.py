@@ -48,6 +48,8 @@ BEAMS = {
     "never": {"early_stopping": "never", "length_penalty": 0.7},
     "never, reward": {"early_stopping": "never", "length_penalty": -0.5},
     "no penalty": {"length_penalty": 0.0},
+    "fractions": {"length_penalty": 0.6},
+    "fractions of long outputs": {"length_penalty": 0.9, "max_length": 40, "min_length": 20},
     "unigrams": {"no_repeat_ngram_size": 1, "min_length": 3},
     "short": {"max_length": 1},
     "wide": {"beam_size": 20, "num_hypotheses": 20},

@@ -8,7 +8,12 @@ from typing import Any
 import torch
 
 from regard.api.evaluate import validation
-from regard.api.train_checks import check_ranks, check_resumable, check_trainable
+from regard.api.train_checks import (
+    check_ranks,
+    check_resumable,
+    check_tied_vocabulary,
+    check_trainable,
+)
 from regard.checkpoint import store
 from regard.checkpoint.card import model_card
 from regard.checkpoint.format import (
@@ -222,6 +227,8 @@ def prepare(
     given: tuple[SourceVocabularies, VocabularyType | None] | None = vocabularies
     if given is None and recipe.train.init_from is not None:
         given = _vocabularies_of(load(recipe.train.init_from, device="cpu"), recipe)
+    if given is not None:
+        check_tied_vocabulary(recipe, *given)
     return corpus.prepare(
         config, cache or cache_folder(), vocabularies=given, progress=_progress(on_event)
     )

@@ -1,6 +1,6 @@
 """What `regard.train` refuses before the first update: recipes without data, ranks that differ, changed runs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +10,8 @@ from regard.checkpoint import store
 from regard.checkpoint.format import TRAINING_STATE, read_config
 from regard.core.errors import CheckpointRefused, InvalidRecipe, Problem
 from regard.core.version import __version__
-from regard.data.corpus import Prepared
+from regard.data.corpus import Prepared, SourceVocabularies, VocabularyType
+from regard.data.tokenizer import Tokenizer
 from regard.inference.load import stored_recipe
 from regard.recipe.recipe import Recipe
 from regard.training.distributed import ProcessGroup
@@ -44,6 +45,38 @@ def check_trainable(recipe: Recipe, has_vocabularies: bool) -> None:
         ]
     if problems:
         raise InvalidRecipe(problems)
+
+
+def check_tied_vocabulary(
+    recipe: Recipe, sources: SourceVocabularies, target: VocabularyType | None
+) -> None:
+    """Refuse to share one embedding matrix between two vocabularies, of whatever sizes.
+
+    target   None: it is learned
+    """
+    if recipe.model.options.tie_embeddings != "all":
+        return
+    texts = [each for each in sources if isinstance(each, Tokenizer)]
+    if target is None:
+        is_one = recipe.data.has_shared_vocab
+    else:
+        is_one = all(_have_the_same_tokens(each.tokens(), target.tokens()) for each in texts)
+    if not is_one:
+        wanted = "'target' or 'none' unless source and target have one vocabulary"
+        remedy = "Leave it out: the vocabularies are those of the model that training starts from."
+        raise InvalidRecipe([Problem("model.tie_embeddings", wanted, "'all'", remedy)])
+
+
+def _have_the_same_tokens(ones: Sequence[str], others: Sequence[str]) -> bool:
+    """Whether each row is the same token in both.
+
+    Two tokenizer files may list different tokens of one vocabulary, as Marian's do; a row that a
+    file does not list has its number as a name.
+    """
+    return len(ones) == len(others) and all(
+        one == other or f"<{row}>" in (one, other)
+        for row, (one, other) in enumerate(zip(ones, others, strict=True))
+    )
 
 
 def check_ranks(recipe: Recipe, group: ProcessGroup, device: str) -> None:

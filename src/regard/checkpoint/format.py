@@ -30,7 +30,8 @@ from regard.data.corpus import SETTINGS, Vocabularies, VocabularyType
 from regard.data.tokenizer import Tokenizer
 from regard.data.vocabulary import Labels
 
-FORMAT = 1
+FORMAT = 2
+READABLE = (1, 2)  # 1: the pool "last" read the last token's state in both directions of an RNN
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 TOKENIZER, SOURCE_TOKENIZER = "tokenizer.json", "source_tokenizer.json"
 TRAINING_STATE, TRAINING_TENSORS = store.TRAINING_STATE, "training.safetensors"
@@ -84,14 +85,35 @@ def checkpoint_texts(
 def read_config(content: Mapping[str, bytes], folder: Path) -> dict[str, Any]:
     """config.json of a checkpoint whose bytes `store.read` has checked; another format is refused."""
     config = store.document(content, CONFIG, folder)
-    if config["format"] != FORMAT:
+    if config["format"] not in READABLE:
         raise CheckpointRefused(
             f"{folder}: wanted format {FORMAT}; got {config['format']}. Update Regard."
         )
+    if config["format"] == 1:
+        _warn_of_changed_pool(config.get("model"), folder)
     missing = list(missing_extensions(config.get("registered", ())))
     if missing:
         raise CheckpointRefused("\n".join(f"{folder}/{CONFIG}: {each}" for each in missing))
     return config
+
+
+def _warn_of_changed_pool(model: Any, folder: Path) -> None:
+    """Say that a classifier of the first format computes other labels now than in its training."""
+    table = model if isinstance(model, Mapping) else {}
+    pool = table.get("pool")
+    encoders = table.get("encoders")
+    encoder = encoders[-1] if isinstance(encoders, list) and encoders else table.get("encoder")
+    if not isinstance(pool, Mapping) or not isinstance(encoder, Mapping):
+        return
+    both_directions = encoder.get("kind") == "rnn" and encoder.get("bidirectional", True)
+    if pool.get("kind") == "last" and both_directions:
+        log.warning(
+            "%s: this classifier was trained when its pool, 'last', read the backward direction of "
+            "the RNN at the last token, where it has seen one token only. The pool now reads it at "
+            "the first token, so that this model's labels are no longer those of its training. "
+            "Train it again.",
+            folder,
+        )
 
 
 def writer(config: Mapping[str, Any]) -> str:

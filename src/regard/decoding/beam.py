@@ -1,12 +1,12 @@
 """Beam search, with diverse groups of beams."""
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import torch
 
 from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.decoding.interfaces import Hypothesis, Scores
+from regard.decoding.length_penalty import length_penalties
 from regard.decoding.strategies import DecodingStrategy
 from regard.decoding.topk import topk, topk_sums
 from regard.decoding.trace import BeamTrace
@@ -38,8 +38,9 @@ class BeamSearch(DecodingStrategy):
         self.ended_tokens, self.ended_log_p = torch.zeros_like(tokens), torch.zeros_like(self.log_p)
         self.ended_length = tokens.new_zeros(tokens.shape[:2])
         self.ended_score = torch.full_like(self.total, -torch.inf)
-        lengths = torch.arange(tokens.shape[2] + 1, device=tokens.device)
-        self.penalties = lengths.clamp(min=1).float() ** self.config.length_penalty
+        # The longest output has as many tokens as there is room for.
+        penalties = length_penalties(tokens.shape[2] + 1, self.config.length_penalty)
+        self.penalties = penalties.to(tokens.device)
 
     def set_seed(self, seed: int) -> None:
         """Beam search is deterministic."""
@@ -62,9 +63,8 @@ class BeamSearch(DecodingStrategy):
             return None
         early, power = self.config.early_stopping, self.config.length_penalty
         early = False if early == "never" and power <= 0.0 else early
-        penalty = _penalties(self.generated.tokens.shape[2], power)
         ended = self.ended_score, self.ended_log_p, self.ended_tokens, self.ended_length
-        return replace(loop, beam=BeamTensors(self.total, *ended, penalty, early))
+        return replace(loop, beam=BeamTensors(self.total, *ended, self.penalties, early))
 
     def advance(
         self, logits: Float[Tensor, "B K V"]
@@ -276,7 +276,7 @@ class BeamSearch(DecodingStrategy):
         self.ended_log_p = _select(merged(self.ended_log_p, new_log_p).flatten(1, 2), rows)
 
     def _penalty(self) -> Float[Tensor, "B 1 1"]:
-        return self.generated.output_length[:, None, None].float() ** self.config.length_penalty
+        return self.penalties[self.generated.output_length][:, None, None]
 
     def _finished(self) -> Bool[Tensor, " B"]:
         """Whether a slot has K ended hypotheses among which, unless `early_stopping`, no open one would rank."""
@@ -293,7 +293,7 @@ class BeamSearch(DecodingStrategy):
         if early == "never" and penalty > 0.0:  # the longer, the better
             length = (self.limit - self.generated.prompt).clamp(min=1)
         best = self.total.view(by_group).amax(-1)
-        finished: Tensor = (best / length[:, None].float() ** penalty <= worst).all(-1)
+        finished: Tensor = (best / self.penalties[length][:, None] <= worst).all(-1)
         return finished
 
     def hypotheses(self, slots: Slots) -> list[list[Hypothesis]]:
@@ -321,12 +321,6 @@ class BeamSearch(DecodingStrategy):
         return Hypothesis(
             ids[:-1] if ended else ids, tuple(values[1:end]), values[0], ids[-1] if ended else None
         )
-
-
-@lru_cache(maxsize=64)
-def _penalties(count: int, power: float) -> Float[Tensor, " count"]:
-    """What a score is divided by, of each length."""
-    return torch.arange(count).clamp(min=1).float() ** power
 
 
 def _select(x: Tensor, beams: Int[Tensor, "B N"]) -> Tensor:

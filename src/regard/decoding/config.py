@@ -27,7 +27,7 @@ class DecodeConfig(Config):
     )
     min_length: Annotated[int, Range(0.0)] = doc(0, "smallest number of output tokens")
     min_length_ratio: LengthRatio = doc(0.0, "smallest number of output tokens per source token")
-    length_penalty: float = doc(
+    length_penalty: Annotated[float, Range(-5.0, 5.0)] = doc(
         1.0,
         "log-probabilities are divided by the length to this power: higher favors longer outputs "
         "(https://arxiv.org/abs/1609.08144)",

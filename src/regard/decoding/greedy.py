@@ -6,6 +6,7 @@ import torch
 
 from regard.core.shapes import Float, Int, Tensor
 from regard.decoding.interfaces import Hypothesis
+from regard.decoding.length_penalty import length_penalty
 from regard.decoding.sampling import filtered, sample, seed_offset, uniform
 from regard.decoding.strategies import DecodingStrategy
 from regard.kernels.decode.step import kernels
@@ -117,5 +118,6 @@ class GreedySearch(DecodingStrategy):
         if not self.scored:
             return Hypothesis(tuple(tokens), None, None, end)
         own = tuple(log_p[: len(tokens) + (end is not None)])
-        score = sum(own[prompt:]) / max(1, len(own) - prompt) ** self.config.length_penalty
+        penalty = length_penalty(len(own) - prompt, self.config.length_penalty)
+        score = sum(own[prompt:]) / penalty
         return Hypothesis(tuple(tokens), own, score, end)

@@ -20,6 +20,7 @@ from regard.model.pooling import (
     FirstPool,
     FirstPoolConfig,
     LastPool,
+    LastPoolConfig,
     MeanPool,
 )
 from regard.model.rnn_decoder import RnnDecoder, RnnDecoderConfig
@@ -78,7 +79,7 @@ POOLS: Registry[PartKind[PoolConfig, Pool]] = Registry(
     "pool",
     {
         "mean": PartKind(PoolConfig, MeanPool),
-        "last": PartKind(PoolConfig, LastPool),
+        "last": PartKind(LastPoolConfig, LastPool),
         "first": PartKind(FirstPoolConfig, FirstPool),
         "attention": PartKind(AttentionPoolConfig, AttentionPool),
     },

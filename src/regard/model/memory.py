@@ -29,6 +29,8 @@ class Memory:
     grid         rows and columns of the regions, for images
     cls_tokens   how many of the first states are learned tokens, not positions of the source
     spans        which states belong to which source, where there are several; not kept for the slots of a search
+    last         (B, W), the last state of each direction, of an encoder that reads in both: the forward direction ends
+                 at the last token and the backward one at the first; for pools, and not kept for the slots of a search
     """
 
     states: Float[Tensor, "B S W"]
@@ -37,6 +39,7 @@ class Memory:
     grid: tuple[int, int] | None = None
     cls_tokens: int = 0
     spans: tuple[SourceSpan, ...] = ()
+    last: Float[Tensor, "B W"] | None = None
 
     def reorder(self, index: Int[Tensor, " beams"]) -> "Memory":
         """The memory whose sequence i is sequence index[i] of this one."""

@@ -1,6 +1,6 @@
 """The configuration of a whole model: its parts, each by kind, and the options beside them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
@@ -226,9 +226,29 @@ def conflicts(model: ModelConfig, *, sized: bool) -> Iterator[Problem]:
                 *pool.encoder_conflicts(encoders[0].cls_tokens),
             )
             yield from (problem.under("model.pool") for problem in found)
+            yield from _blind_pool(model.pool, encoders)
     if options.tie_embeddings == "all":
         yield from _tie_conflicts(model, decoder)
     yield from _unused(model)
+
+
+def _blind_pool(
+    pool: Part[PoolConfig] | None, encoders: Sequence[EncoderConfig]
+) -> Iterator[Problem]:
+    """A pool whose state has seen one token only: the label could not depend on any other."""
+    assert pool is not None
+    if pool.config.reads == "all":
+        return
+    is_first = pool.config.reads == "first"
+    encoder = encoders[0] if is_first else encoders[-1]
+    if encoder.sees == "all" or (encoder.sees == "earlier" and not is_first):
+        return
+    kinds = "'mean' or 'attention'" if encoder.sees == "itself" else "'last', 'mean' or 'attention'"
+    wanted, got = (
+        f"{kinds} after this encoder",
+        f"{pool.kind!r}, which reads a state that has seen one token of the source",
+    )
+    yield Problem("model.pool.kind", wanted, got, "Choose another pool or encoder.")
 
 
 def _missing_sizes(model: ModelConfig) -> Iterator[Problem]:

@@ -7,7 +7,7 @@ from torch import nn
 
 from regard.core.sequence import MultiSource, Packing
 from regard.model.interfaces import Encoder, Source
-from regard.model.memory import Memory, SourceSpan
+from regard.model.memory import Memory, SourceSpan, last_state
 from regard.model.module_list import TypedModuleList
 
 
@@ -58,4 +58,11 @@ class MultiSourceEncoder(Encoder):
         spans = tuple(
             SourceSpan(memory.mask.sum(1), memory.grid, memory.cls_tokens) for memory in memories
         )
-        return Memory(states, mask.gather(1, order), summary, None, self.cls_tokens, spans)
+        mask = mask.gather(1, order)
+        project, final = projected[-1]
+        last = None
+        if final.last is not None:
+            # Where the last source is empty, the last state is one of an earlier source.
+            given = final.mask.any(1, keepdim=True)
+            last = torch.where(given, project(final.last), last_state(states, mask))
+        return Memory(states, mask, summary, None, self.cls_tokens, spans, last)

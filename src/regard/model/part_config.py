@@ -17,6 +17,8 @@ from regard.core.errors import Problem
 from regard.model.scores import SCORES
 
 Reads = Literal["tokens", "label", "image"]
+# What a state of an encoder's memory has seen: the whole source, what precedes it, or its own token alone.
+Sees = Literal["all", "earlier", "itself"]
 UnusedKeys = Iterator[tuple[str, str]]  # keys without effect here, each with the reason
 NO_SOURCE = "without an encoder there is no source"
 
@@ -57,6 +59,11 @@ class EncoderConfig(PartConfig):
     def cls_tokens(self) -> int:
         """Learned tokens before those of the source: as many as its encoder says."""
         return int(getattr(self, "cls_token", False))
+
+    @property
+    def sees(self) -> Sees:
+        """What a state has seen of the source, its own token included."""
+        return "earlier" if getattr(self, "causal", False) else "all"
 
     @property
     def normalizes_colors(self) -> bool:
@@ -117,6 +124,8 @@ class DecoderConfig(PartConfig):
 @dataclass(frozen=True)
 class PoolConfig(Config):
     """Base of the configurations of pools; by itself that of a pool without options."""
+
+    reads: ClassVar[Literal["all", "first", "last"]] = "all"  # which states it reads
 
     def memory_conflicts(self, memory_dim: int) -> Iterator[Problem]:
         """What prevents reading a memory of this dimension."""

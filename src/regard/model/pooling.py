@@ -34,7 +34,14 @@ class AttentionPoolConfig(PoolConfig):
 
 
 @dataclass(frozen=True)
+class LastPoolConfig(PoolConfig):
+    reads = "last"
+
+
+@dataclass(frozen=True)
 class FirstPoolConfig(PoolConfig):
+    reads = "first"
+
     projection: Literal["none", "tanh", "relu"] = doc(
         "none",
         "activation of a linear layer after the pool; none: no such layer",
@@ -79,9 +86,11 @@ class MeanPool(_StatePool):
 
 
 class LastPool(_StatePool):
-    """The last state of each sequence."""
+    """The last state of each sequence; of an encoder that reads in both directions, that of each direction."""
 
     def forward(self, memory: Memory) -> Float[Tensor, "B W"]:
+        if memory.last is not None:
+            return memory.last
         return last_state(memory.states, memory.mask)
 
 

@@ -17,7 +17,7 @@ from regard.kernels.recurrent import rnn, rnn_cuda, rnn_scan
 from regard.model.embedding import Embedding
 from regard.model.interfaces import Encoder, Source
 from regard.model.memory import Memory
-from regard.model.part_config import EncoderConfig
+from regard.model.part_config import EncoderConfig, Sees
 
 CellName = Literal["elman", "gru", "lstm"]
 MODULES = {"elman": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
@@ -38,6 +38,10 @@ class RnnConfig(EncoderConfig):
             yield Problem(
                 "dim", "an even number for two directions", str(self.dim), "Half goes to each."
             )
+
+    @property
+    def sees(self) -> Sees:
+        return "all" if self.bidirectional else "earlier"
 
     def mlm_conflicts(self) -> Iterator[Problem]:
         if not self.bidirectional:
@@ -126,10 +130,10 @@ class RnnEncoder(Encoder):
     def _memory(
         self, source: Tokens, states: Float[Tensor, "B S W"], summary: Float[Tensor, "B W"]
     ) -> Memory:
-        summary = summary.masked_fill((source.lengths == 0)[:, None], 0.0)
-        return Memory(
-            states.masked_fill(~source.mask[..., None], 0.0), source.mask, self.dropout(summary)
-        )
+        states = states.masked_fill(~source.mask[..., None], 0.0)
+        summary = self.dropout(summary.masked_fill((source.lengths == 0)[:, None], 0.0))
+        last = summary if self.rnn.bidirectional else None
+        return Memory(states, source.mask, summary, last=last)
 
     def _scans(self, source: Tokens) -> bool:
         words = self.embed_tokens.weight

@@ -10,7 +10,7 @@ from regard.core.shapes import Tensor
 from regard.model.embedding import Embedding
 from regard.model.interfaces import Encoder, Source
 from regard.model.memory import Memory, masked_mean
-from regard.model.part_config import EncoderConfig
+from regard.model.part_config import EncoderConfig, Sees
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,10 @@ class BagConfig(EncoderConfig):
     shardable = True
 
     dim: Count = doc(256, "dimension of the embeddings")
+
+    @property
+    def sees(self) -> Sees:
+        return "itself"
 
 
 class LabelEncoder(Encoder):

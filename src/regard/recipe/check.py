@@ -64,6 +64,10 @@ def training_problems(
     if train.carry_state and not (model.carries_state and running_text):
         wanted = "false unless a recurrent language model reads running text"
         yield Problem("train.carry_state", wanted, "true", "Leave it out.")
+    if _ties_two_vocabularies(train, data, model):
+        wanted = "true with model.tie_embeddings = 'all': one matrix embeds one vocabulary"
+        remedy = "Set it, or model.tie_embeddings = 'target'."
+        yield Problem("data.shared_vocab", wanted, "false", remedy)
     if train.mixed_lengths and running_text:
         wanted = "false with running text, whose contexts are of one length"
         yield Problem("train.mixed_lengths", wanted, "true", "Leave it out.")
@@ -117,6 +121,16 @@ def training_problems(
     if train.scheduled_sampling is not None and model.decoder is None:
         wanted = "nothing: there is no decoder to feed"
         yield Problem("train.scheduled_sampling", wanted, "a table", "Leave it out.")
+
+
+def _ties_two_vocabularies(train: TrainConfig, data: DataConfig, model: ModelConfig) -> bool:
+    """Whether source and target would share a matrix, and each learn a vocabulary of its own.
+
+    A model that training starts from brings its vocabularies: they are compared when it is read.
+    """
+    if model.options.tie_embeddings != "all" or data.shared_vocab:
+        return False
+    return bool(data.splits) and train.init_from is None
 
 
 def _monitor_problems(train: TrainConfig, model: ModelConfig) -> Iterator[Problem]:

@@ -85,7 +85,7 @@ class Search {
             float* row = logits + r * s.vocab_size;
             if (s.candidates)
                 for (int64_t i = 0; i < s.vocab_size; ++i) row[i] += s.candidate_bias[slot * s.vocab_size + i];
-            const Normalizer log_p = s.normalized ? normalizer(row, s.vocab_size) : Normalizer{0, 0};
+            const Normalizer log_p = s.normalized ? normalizer_of(row, slot) : Normalizer{0, 0};
             if (s.beam_search) extend(row, log_p, slot, beam);
             else greedy(row, log_p, slot);
         }
@@ -118,6 +118,18 @@ class Search {
 
     int64_t* tokens_of(int64_t slot, int64_t beam) const { return s.tokens + (slot * s.beams + beam) * s.positions; }
     float* log_p_of(int64_t slot, int64_t beam) const { return s.log_p + (slot * s.beams + beam) * s.positions; }
+
+    // Of the slot's own candidates alone, side by side: a sum over all columns, in lanes, would be rounded differently
+    // in every batch, whose other candidates lie between them.
+    Normalizer normalizer_of(const float* row, int64_t slot) const {
+        if (!s.candidates) return normalizer(row, s.vocab_size);
+        static thread_local std::vector<float> own;
+        const float* bias = s.candidate_bias + slot * s.vocab_size;
+        own.clear();
+        for (int64_t i = 0; i < s.vocab_size; ++i)
+            if (bias[i] == 0) own.push_back(row[i]);
+        return normalizer(own.data(), int64_t(own.size()));
+    }
 
     int64_t column_of(int64_t token) const { return s.candidates ? s.column[token] : token; }
     int64_t token_of(int64_t column) const { return s.candidates ? s.candidates[column] : column; }

@@ -27,7 +27,7 @@ export async function beamSearch({ start, first, prefix, limit, least, forced, s
   const nodes = [];
   let beams = [{ state: start, last: first, tokens: [], scores: [], total: 0, node: -1 }];
   let ended = [];
-  const power = (length) => Math.max(1, length - prefix.length) ** penalty;
+  const power = (length) => Math.fround(Math.max(1, length - prefix.length) ** penalty); // as Python rounds it
   for (let length = 1; length <= limit; length++) {
     const extended = beams.map((beam) => {
       const { logits, state } = advance(beam.state, beam.last);
