@@ -13,7 +13,7 @@ from regard.core.errors import InvalidArgument, InvalidData, MissingExtra
 from regard.interop.huggingface import _write_tokenizer
 from support.command_line import command
 from support.predictors import TEXT, tokenizer
-from support.pretrained import CASES, random_theirs
+from support.pretrained import CASES, assert_same_logits, logits, ours_of, random_theirs
 
 pytest.importorskip("transformers")
 TEXTS = ["the cat sat on the mat", "a dog ran: and the red car", "category"]
@@ -107,6 +107,79 @@ def test_options_that_concern_the_end_token(options, bias, ends, folders, tmp_pa
     assert ends is None or (True in reasons) == ends
     out = regard.import_model(tmp_path, tmp_path / "ours")
     assert regard.load(out, device="cpu").predict(TEXTS) == model.predict(TEXTS)
+
+
+def copied(original, folder, *, generation=None, **config):
+    """The same model folder with other values in its configuration, and other options of generation."""
+    folder.mkdir()
+    for file in original.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    settings = json.loads((original / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(settings | config))
+    place = folder / "generation_config.json"
+    if generation is None:
+        place.unlink()
+    else:
+        place.write_text(json.dumps(generation))
+    return folder
+
+
+def test_outputs_begin_after_the_beginning_of_texts_where_no_start_is_named(folders, tmp_path):
+    """Without decoder_start_token_id, the decoder reads bos_token_id first, as in transformers."""
+    original, theirs = folders["bart"]
+    options = {"max_new_tokens": 7, "eos_token_id": 2, "pad_token_id": 0}
+    folder = copied(
+        original,
+        tmp_path / "no-start",
+        generation=options,
+        bos_token_id=9,
+        decoder_start_token_id=None,
+    )
+    model = regard.from_pretrained(folder)
+    for text, best in zip(TEXTS, model.outputs(TEXTS), strict=True):
+        ids = torch.tensor([[*WORDS.encode(text), 2]])
+        start = {"decoder_start_token_id": None, "bos_token_id": 9}
+        wanted = generated(theirs, input_ids=ids, num_beams=1, suppress_tokens=None, **start)
+        assert [i for i in best[0].token_ids if i != 2] == wanted
+
+
+def test_captions_begin_after_the_start_of_the_decoder(folders, tmp_path):
+    """decoder_start_token_id counts before bos_token_id, which a captioner may have too."""
+    original, theirs = folders["captioner"]
+    pixels = np.random.default_rng(1).integers(0, 256, (12, 12, 3), dtype=np.uint8)
+    batch = ((torch.from_numpy(pixels).permute(2, 0, 1) / 255 - 0.5) / 0.5)[None]
+    starts = {}
+    for start in (0, 9):
+        folder = copied(
+            original,
+            tmp_path / f"start-{start}",
+            decoder_start_token_id=start,
+            bos_token_id=1,
+            eos_token_id=2,
+        )
+        (best,) = regard.from_pretrained(folder).outputs([pixels], max_length=7)[0]
+        starts[start] = [i for i in best.token_ids if i != 2]
+        options = {"num_beams": 1, "decoder_start_token_id": start, "bos_token_id": 1}
+        assert starts[start] == generated(
+            theirs, pixel_values=batch, suppress_tokens=None, **options
+        )
+    assert starts[0] != starts[9]
+
+
+@pytest.mark.parametrize("key", ["rope_scaling", "rope_parameters"])
+def test_the_base_of_rotary_positions_is_read_wherever_a_file_has_it(key, tmp_path):
+    """Older files have it in rope_scaling, as transformers still reads them."""
+    from transformers import LlamaForCausalLM
+
+    random_theirs("llama").save_pretrained(tmp_path / "first")
+    config = json.loads((tmp_path / "first/config.json").read_text())
+    rope = config.pop("rope_parameters")
+    (tmp_path / "first/config.json").write_text(json.dumps(config | {key: rope}))
+    theirs = LlamaForCausalLM.from_pretrained(tmp_path / "first").eval()
+    assert theirs.config.rope_parameters["rope_theta"] == rope["rope_theta"] == 500.0
+    ours, _ = ours_of(tmp_path / "first")
+    with torch.no_grad():
+        assert_same_logits(*reversed(logits("llama", theirs, ours)))
 
 
 def test_language_model(folders):

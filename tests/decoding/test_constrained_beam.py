@@ -117,6 +117,19 @@ def test_a_ban_separates_required_phrases(options):
         found(made, [each], max_length=2, **options)
 
 
+@pytest.mark.parametrize("options", WAYS, ids=str)
+def test_a_ban_holds_where_a_longer_phrase_has_begun(options):
+    """After 5 6 the automaton waits for 7; that 8 completes the shorter ban 6 8 must be seen all the same."""
+    made, row = model("transformer"), sources()[0]
+    banned = [(5, 6, 7), (6, 8), (9, 5)]
+    each = Request(row, len(row), banned=banned, required=[(5, 6), (8, 9)])
+    for one in found(made, [each], max_length=5, **options)[0]:
+        assert holds(each, one.tokens)
+        assert len(one.tokens) == 5
+    with pytest.raises(ValueError, match="wanted at most 4 tokens"):
+        found(made, [each], max_length=4, **options)
+
+
 @pytest.mark.parametrize("name", ["transformer", "gru luong input-feeding", "conv"])
 @torch.no_grad()
 def test_a_beam_wide_enough_finds_the_best_satisfying_output(name):

@@ -1,15 +1,17 @@
 """Embeddings: the vector of an input does not depend on the batch, and is made of the states it says."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
 import regard
 from regard.core.errors import InvalidArgument
 from regard.core.sequence import Tokens
-from regard.inference.predictor import Predictor
 from support.captioners import captioner
 from support.predictors import classifier, language_model, masked_model, translator
 
+GOLDEN = Path(__file__).parents[1] / "golden/0.1.0"
 TEXTS = [
     "the cat sat",
     "a dog ran on the mat and the red cat sat",
@@ -57,6 +59,25 @@ def test_a_vector_is_the_mean_of_the_states():
     assert labels.predict(["the cat sat"]) == [best]
 
 
+POOLS = {
+    "mean": {"kind": "mean"},
+    "last": {"kind": "last"},
+    "first": {"kind": "first", "projection": "tanh"},
+    "attention": {"kind": "attention", "heads": 2, "queries": 2},
+}
+
+
+@pytest.mark.parametrize("pool", POOLS.values(), ids=POOLS)
+def test_the_vector_of_a_classifier_is_what_its_pool_makes_of_the_states(pool):
+    """The output layer gives the probabilities of the labels for it, whatever the pool is."""
+    model = classifier(pool=pool)
+    with torch.no_grad():
+        probabilities = model.model.classifier(model.embed(TEXTS)).softmax(-1).tolist()
+    for (output,), wanted in zip(model.outputs(TEXTS), probabilities, strict=True):
+        found = [output.probabilities[name] for name in model.target.names]
+        assert found == pytest.approx(wanted, abs=1e-5)
+
+
 def test_images_have_vectors_too():
     model = captioner("rnn")
     size = model.image_size
@@ -76,7 +97,6 @@ def test_what_cannot_be_embedded_is_refused():
         == 1
     )
     assert len(model.embed([])) == 0
-    several = regard.inference.load._ensemble([translator(), translator(seed=2)])
-    assert isinstance(several, Predictor)
+    several = regard.load([GOLDEN / "rnn", GOLDEN / "rnn"])
     with pytest.raises(InvalidArgument, match="wanted one model; got an ensemble"):
         several.embed(["a"])

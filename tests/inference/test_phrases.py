@@ -32,6 +32,19 @@ def test_a_required_word_occurs_as_a_whole_word(kind, options):
                     assert len(hits) >= required.count(phrase), (phrase, output.text)
 
 
+@pytest.mark.parametrize("kind", ["bpe", "bytes"])
+@pytest.mark.parametrize("required", [", the", ";a"])
+def test_a_required_phrase_that_begins_with_punctuation_ends_with_a_whole_word(kind, required):
+    options = {"sample": True, "temperature": 1.5, "max_length": 24, "num_hypotheses": 20}
+    found = translator(kind).outputs(TEXTS, required=[[required]] * len(TEXTS), **options)
+    # The unknown token separates words too, but is not part of the text.
+    known = [each for outputs in found for each in outputs if "<unk>" not in each.tokens]
+    assert len(known) > 50
+    for output in known:
+        text = output.text.replace("\ufffd", "\u00e9")
+        assert re.search(rf"{re.escape(required)}(?!\w)", text), output.text
+
+
 @pytest.mark.parametrize(
     ("kind", "options"), list(product(("bpe", "words", "characters"), SEARCHES[1:])), ids=str
 )

@@ -305,6 +305,29 @@ def test_dtype_card_and_figures(tmp_path):
         regard.export(model, "huggingface", tmp_path / "other", report=str(report))
 
 
+CARDS = {
+    "pre-norm translation": ("translation", "AutoModelForSeq2SeqLM"),
+    "language model": ("text-generation", "AutoModelForCausalLM"),
+    "captioner": ("image-to-text", "VisionEncoderDecoderModel"),
+    "classifier": ("text-classification", "AutoModelForSequenceClassification"),
+    "image classifier": ("image-classification", "AutoModelForImageClassification"),
+    "masked tokens": ("fill-mask", "AutoModelForMaskedLM"),
+}
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_the_card_says_what_the_model_does_and_how_it_is_loaded(name, tmp_path):
+    """By the names that the hub and transformers have for the task."""
+    task, model_class = CARDS[name]
+    folder = regard.export(made(MODELS[name][0]), "huggingface", tmp_path / "out")
+    card = (folder / "README.md").read_text()
+    matter = dict(line.split(": ", 1) for line in card.split("---\n")[1].strip().splitlines())
+    assert json.loads(matter["pipeline_tag"]) == task
+    loading = card.partition("```python")[2].partition("```")[0]
+    assert f"model = {model_class}.from_pretrained(" in loading
+    assert ("AutoTokenizer" in loading) == (name != "image classifier")
+
+
 def test_a_target_with_its_own_vocabulary_has_its_own_tokenizer(tmp_path):
     model = made(MODELS["post-norm translation"][0])
     words = train_tokenizer("bpe", ["other words altogether, and 1 2 3 numbers"] * 9, 280)

@@ -191,6 +191,8 @@ def examples(name: str) -> list:
     """What the model predicts from: texts, images, or a label and two texts."""
     if name.startswith("captioner"):
         return [scene.source for scene in shapes("test", 0, 3)]
+    if name == "label and text":
+        return [("good", text) for text in TEXTS]
     return [("good", text, TEXTS[0]) for text in TEXTS] if name == "several sources" else TEXTS
 
 
@@ -595,6 +597,7 @@ WITHOUT_CACHE = ("regard", None)  # no model of transformers has such a state
         "transformer, cls_token": ("t5", "T5ForConditionalGeneration"),
         "bag to rnn without attention": WITHOUT_CACHE,
         "several sources": WITHOUT_CACHE,
+        "label and text": WITHOUT_CACHE,
         "captioner": ("vision-encoder-decoder", "VisionEncoderDecoderModel"),
         "captioner, rnn": WITHOUT_CACHE,
         "language model": ("gemma", "GemmaForCausalLM"),

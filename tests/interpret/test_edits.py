@@ -266,6 +266,29 @@ def test_a_masked_token_gets_no_weight_and_the_others_share_it(case):
         assert not torch.allclose(found[0], run(model, batch)[0], atol=1e-6)
 
 
+def test_a_token_masked_after_a_row_was_painted_leaves_its_weight_to_the_others(case):
+    """The painted weights of the other keys are scaled to the sum that the row had before."""
+    model, batch = case
+    sites = [site for site in attention_sites(model).values() if site.key_side == "source"]
+    if isinstance(batch, MultiSource) or not isinstance(batch, Tokens):
+        return
+    text = alone(batch, 1)
+    keys = range(int(text.lengths[0]))
+    given = tuple(0.1 * (1 + key) for key in keys)
+    for name in (site.name for site in sites):
+        paint = PaintRow(
+            map=name, head=0, row=0, keys=tuple(keys), weights=given, renormalize=False
+        )
+        _, plain = run(model, text, [paint], TARGETS[:1])
+        if plain[name].shape[-1] != len(keys):
+            continue  # a [CLS] token is a key too, whose weight is not given
+        _, masked = run(model, text, [paint, MaskSource(token=1)], TARGETS[:1])
+        kept = [0.0 if key == 1 else weight for key, weight in enumerate(given)]
+        wanted = torch.tensor(kept) * sum(given) / sum(kept)
+        torch.testing.assert_close(plain[name][0, 0, 0], torch.tensor(given))
+        torch.testing.assert_close(masked[name][0, 0, 0], wanted)
+
+
 def mixture(model: nn.Module) -> list[Edit]:
     """Edits of every kind, on the last attention and all heads, in an order that matters."""
     sites = list(attention_sites(model).values())

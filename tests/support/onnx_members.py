@@ -72,6 +72,20 @@ def two_sources() -> Predictor:
     return Predictor(model, recipe, (labels, words, words), words)
 
 
+def label_and_text() -> Predictor:
+    """Two sources, of which only one has a mask in its inputs."""
+    words, labels = predictors.tokenizer(), Labels(["bad", "fine", "good"])
+    torch.manual_seed(1)
+    encoders = [{"kind": "label", "dim": 16}, ONE_LAYER]
+    table = {"encoders": encoders, "decoder": ONE_LAYER, "tie_embeddings": "none"}
+    sizes = {"vocab_size": words.size, "source_vocab_size": [labels.size, words.size]}
+    fields = [{"kind": "label", "column": "1"}, {"column": "2"}]
+    data = {"train": "x.tsv", "sources": fields, "target": {"column": "3"}}
+    recipe = Recipe.of({"data": data, "model": table, "decode": {"max_length": 12}})
+    model = lively(regard.build({**table, **sizes}).eval())
+    return Predictor(model, recipe, (labels, words), words)
+
+
 def masked_language_model() -> Predictor:
     words, table = (
         predictors.tokenizer(),
@@ -109,6 +123,7 @@ PREDICTORS: dict[str, tuple[Callable[[], Predictor], dict[str, Any]]] = {
     ),
     "int8": (lambda: translator(ONE_LAYER, ONE_LAYER), {"quantization": "int8"}),
     "several sources": (two_sources, {}),
+    "label and text": (label_and_text, {}),
     "captioner": (lambda: captioner("transformer", VIT), {"attention": True}),
     "captioner, rnn": (lambda: captioner("rnn", captioners.CNN), {}),
     "language model": (lambda: seeded(predictors.language_model), {"attention": True}),

@@ -49,9 +49,9 @@ def language_model(kind: str = "bpe", seed: int = 0, **data: Any) -> Predictor:
     return Predictor(_ending(model), _recipe({"decoder": PARTS["transformer"]}, **data), (), words)
 
 
-def classifier() -> Predictor:
+def classifier(pool: dict[str, Any] | None = None) -> Predictor:
     words, labels = tokenizer(), Labels(["bad", "fine", "good"])
-    parts = {"encoder": PARTS["rnn"], "pool": {"kind": "mean"}}
+    parts = {"encoder": PARTS["rnn"], "pool": pool or {"kind": "mean"}}
     torch.manual_seed(0)
     model = regard.build(
         {**parts, "num_labels": labels.size, "source_vocab_size": words.size}
