@@ -124,7 +124,7 @@ REFUSED = {
         ["data.target.max_tokens: wanted nothing"],
     ),
     "unequal and joint": (
-        {"train": ["a", "b"], "source": {"tokenizer": "words"}},
+        {"train": ["a", "b"], "source": {"tokenizer": "words"}, "shared_vocab": True},
         ["data.shared_vocab: wanted false, unless all texts are tokenized alike"],
     ),
     "settings of a label": (
@@ -207,6 +207,26 @@ ACCEPTED: dict[str, dict] = {  # next to what is refused
     },
     "running text": {"train": "a", "context_length": 1},
 }
+
+
+@pytest.mark.parametrize(
+    ("fields", "shared"),
+    [
+        ({"source": {}}, True),
+        ({"source": {"tokenizer": "words"}}, False),
+        ({"source": {"vocab_size": 999}}, False),
+        ({"target": {"lowercase": True}, "source": {}}, False),
+        ({"source": {"max_tokens": 9}}, True),  # which texts are left out is no matter of tokens
+        ({"source": {"tokenizer": "words"}, "target": {"kind": "label"}}, True),  # nothing to share
+        ({"sources": [{}, {}]}, True),
+        ({"sources": [{}, {"tokenizer": "bytes"}]}, False),
+        ({"sources": [{"kind": "image"}, {}], "synthetic": "questions"}, True),
+    ],
+)
+def test_a_vocabulary_is_shared_by_texts_that_are_tokenized_alike(fields, shared):
+    config = read(DataConfig, fields, "data")
+    assert isinstance(config, DataConfig), config
+    assert config.shared_vocab is shared
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 
 from regard.api.train import device_of, epochs, make_model, prepare
+from regard.api.train_checks import with_warmup
 from regard.core.sanitize import one_line
 from regard.core.sequence import MultiSource, Packed, Tokens
 from regard.data.batching import Batch
@@ -20,6 +21,7 @@ from regard.training.objective import Objective
 
 def dry_run(recipe: Recipe, cache: Path | None = None) -> str:
     """All settings of a recipe, its model, the first batch as text, and the memory that training takes."""
+    recipe = with_warmup(recipe)
     data = prepare(recipe, cache)
     assert data.train is not None
     model = make_model(recipe, recipe.sized(data))

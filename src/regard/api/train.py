@@ -13,6 +13,7 @@ from regard.api.train_checks import (
     check_resumable,
     check_tied_vocabulary,
     check_trainable,
+    with_warmup,
 )
 from regard.checkpoint import store
 from regard.checkpoint.card import model_card
@@ -20,6 +21,7 @@ from regard.checkpoint.format import (
     CARD,
     WEIGHTS,
     checkpoint_texts,
+    read_config,
     read_vocabularies,
 )
 from regard.checkpoint.verify import AVERAGED
@@ -40,7 +42,7 @@ from regard.data.features import cache_features
 from regard.data.from_python import PythonRows, with_python_data
 from regard.data.tokenizer import Tokenizer
 from regard.evaluation.cider_reward import CiderReward
-from regard.inference.load import load
+from regard.inference.load import load, stored_recipe
 from regard.inference.predictor import Predictor
 from regard.inference.teachers import load_teachers
 from regard.kernels.layers.linear_fp8 import unsupported_device
@@ -106,6 +108,7 @@ def train(
             record_paths(recipe.data)
         with open_run(run, resume=resume, process_group=group) as checkpoint:
             step = None if checkpoint is None else checkpoint[0]
+            recipe = with_warmup(recipe, _recipe_of(checkpoint, run))
             names, handler = (
                 (recipe.train.loggers or (), on_event) if group.is_main else ((), ignore_event)
             )
@@ -117,6 +120,15 @@ def train(
                 if resume and checkpoint is None:
                     _warn(on_event, f"{run} has no checkpoint to resume from: training begins")
                 return _train(recipe, run, checkpoint, cache, allow_changed_data, on_event, group)
+
+
+def _recipe_of(checkpoint: Checkpoint | None, run: Path) -> Recipe | None:
+    """The recipe of the checkpoint that a run resumes from."""
+    if checkpoint is None:
+        return None
+    step, content, _ = checkpoint
+    folder = store.step_folder(run, step)
+    return stored_recipe(read_config(content, folder), folder)
 
 
 def _train(

@@ -79,6 +79,22 @@ def _have_the_same_tokens(ones: Sequence[str], others: Sequence[str]) -> bool:
     )
 
 
+def with_warmup(recipe: Recipe, before: Recipe | None = None) -> Recipe:
+    """The recipe with a number for train.warmup_steps, which checkpoints store.
+
+    A run that is resumed keeps the warmup of its recipe `before`, also with another max_steps.
+    """
+    train = recipe.train
+    if train.warmup_steps is not None:
+        return recipe
+    warmup = train.warmup if before is None else before.train.warmup
+    if train.max_steps is not None and warmup > train.max_steps:
+        wanted = f"at least {warmup}, the updates of warmup that the run began with"
+        problem = Problem("train.max_steps", wanted, str(train.max_steps), "Raise it.")
+        raise InvalidRecipe([problem])
+    return replace(recipe, train=replace(train, warmup_steps=warmup))
+
+
 def check_ranks(recipe: Recipe, group: ProcessGroup, device: str) -> None:
     """All ranks must have the same recipe, apart from the paths of its files, and the same versions."""
     if group.single:

@@ -2,9 +2,11 @@
 
 import json
 import os
+import shlex
 import shutil
 import sys
 from contextlib import closing
+from itertools import chain, count, takewhile
 from pathlib import Path
 from typing import Annotated
 
@@ -13,14 +15,22 @@ import typer
 import regard
 from regard.cli import completion
 from regard.cli.options import Cache, Changes, Json, RecipeFile, argument, flag, option
+from regard.core.errors import InterruptedTraining, InvalidArgument
 from regard.core.text_table import counted
 
 
 def train(
     recipe: RecipeFile,
     out: Annotated[
-        str, option("FOLDER", "The folder of the run: a new or an empty one.", "--out", "-o")
-    ],
+        str | None,
+        option(
+            "FOLDER",
+            "The folder of the run: a new or an empty one [default: runs/RECIPE, or runs/RECIPE-2, … "
+            "where that is taken].",
+            "--out",
+            "-o",
+        ),
+    ] = None,
     set_: Changes = None,
     resume: Annotated[
         bool, flag("--resume", "Resume from the last checkpoint, with the same --set.")
@@ -38,7 +48,7 @@ def train(
     A run that was stopped or killed continues with --resume, with the same result as an uninterrupted one.
 
     Examples:
-    regard train dates --out runs/dates
+    regard train dates
 
     regard train my.toml --out runs/mine --set train.learning_rate=5e-4 --set model.encoder.layers=6
 
@@ -55,18 +65,65 @@ def train(
     if dry_run:
         print(describe(parsed, cache))
         return
-    with closing(TrainingProgress(sys.stderr)) as progress:
-        model = regard.train(
-            parsed,
-            out,
-            resume=resume,
-            cache=cache,
-            allow_changed_data=allow_changed_data,
-            on_event=progress,
-            progress=False,
-        )
+    if out is None:
+        out = str(_default_folder(recipe, resume=resume))
+        print(f"regard: the folder of this run is {out}", file=sys.stderr)
+    try:
+        with closing(TrainingProgress(sys.stderr)) as progress:
+            model = regard.train(
+                parsed,
+                out,
+                resume=resume,
+                cache=cache,
+                allow_changed_data=allow_changed_data,
+                on_event=progress,
+                progress=False,
+            )
+    except InterruptedTraining as stopped:
+        if _processes() > 1:
+            raise
+        changes = [word for change in set_ or () for word in ("--set", change)]
+        place = [] if cache is None else ["--cache", str(cache)]
+        command = ["regard", "train", recipe, "--out", out, *changes, *place, "--resume"]
+        raise InterruptedTraining(stopped.signal_number, stopped.run, shlex.join(command)) from None
     if os.environ.get("RANK", "0") == "0":  # only one of torchrun's processes prints
         print(model.folder)
+
+
+def _default_folder(recipe: str, *, resume: bool) -> Path:
+    """The folder of a run that is named after its recipe: a new one, or the one to resume."""
+    if _processes() > 1:
+        raise InvalidArgument(
+            "--out",
+            wanted="the folder of the run, which all processes of torchrun share",
+            got="none",
+            remedy="Name one, as in --out runs/mine.",
+        )
+    first = Path("runs") / Path(recipe).stem
+    names = chain([first], (first.with_name(f"{first.name}-{number}") for number in count(2)))
+    taken = list(takewhile(_is_taken, names))
+    if resume:
+        if len(taken) != 1:
+            raise InvalidArgument(
+                "--out",
+                wanted="the run to resume",
+                got=f"none; there are {', '.join(map(str, taken))}" if taken else f"no run {first}",
+                remedy="Name its folder.",
+            )
+        return taken[0]
+    return first if not taken else first.with_name(f"{first.name}-{len(taken) + 1}")
+
+
+def _is_taken(folder: Path) -> bool:
+    """Whether a run cannot begin in a folder of this name: something other than an empty folder has it."""
+    if folder.is_dir():
+        return next(folder.iterdir(), None) is not None
+    return folder.exists() or folder.is_symlink()
+
+
+def _processes() -> int:
+    """The number of processes that torchrun has started to train one model."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def prepare(

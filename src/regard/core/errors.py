@@ -153,10 +153,20 @@ class TrainingFailed(RegardError):
 
 
 class InterruptedTraining(RegardError):
-    """Training that a signal stopped, after saving a checkpoint to resume from."""
+    """Training that a signal stopped, after saving a checkpoint to resume from.
 
-    def __init__(self, signal_number: int, where: Path) -> None:
-        super().__init__(f"stopped by {signal.Signals(signal_number).name}; resume from {where}")
+    signal_number   of the signal
+    run             the folder of the run
+    command         with which a user of the command line continues it
+    """
+
+    def __init__(self, signal_number: int, run: Path, command: str | None = None) -> None:
+        how = "with resume=True (--resume)" if command is None else f"it: {command}"
+        super().__init__(
+            f"stopped by {signal.Signals(signal_number).name}; {run} is saved. Continue {how}"
+        )
+        self.signal_number = signal_number
+        self.run = run
         self.exit_code = 128 + signal_number
 
 

@@ -158,7 +158,10 @@ class DataConfig(Config):
         None, "several sources of each example instead of one, each with a table of model.encoders"
     )
     target: FieldConfig = doc(FieldConfig(), "what the decoder writes, or the label to predict")
-    shared_vocab: bool = doc(True, "one vocabulary for all texts, sources and target")
+    shared_vocab: bool | None = doc(
+        None,
+        "one vocabulary for all texts, sources and target; by default where they are tokenized alike",
+    )
     context_length: Count | None = doc(
         None,
         "language models: split running text, with its line breaks, into contexts of this many tokens; by default "
@@ -168,6 +171,11 @@ class DataConfig(Config):
         "strict", "bytes that are not UTF-8: refuse them, or replace them by U+FFFD"
     )
     seed: int = doc(0, "seed of the generated data")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.shared_vocab is None:
+            object.__setattr__(self, "shared_vocab", self._is_tokenized_alike)
 
     def conflicts(self) -> Iterator[Problem]:
         yield from self._wrong_files()
@@ -299,7 +307,8 @@ class DataConfig(Config):
     @property
     def has_shared_vocab(self) -> bool:
         """Whether the texts among the sources have one vocabulary with the target, a text too."""
-        return self.shared_vocab and self.target.kind == "text" and bool(self._text_sources)
+        is_text_to_text = self.target.kind == "text" and bool(self._text_sources)
+        return bool(self.shared_vocab) and is_text_to_text
 
     def _wrong_files(self) -> Iterator[Problem]:
         given = [split for split in SPLITS if self.files(split)]
@@ -389,12 +398,10 @@ class DataConfig(Config):
             )
         if self.sources is not None:
             yield from self._wrong_sources(self.sources)
-        if self.has_shared_vocab and {field.tokenization for field in self._text_sources} != {
-            self.target.tokenization
-        }:
-            got = "different settings of tokenizer, vocab_size or lowercase"
+        if self.has_shared_vocab and not self._is_tokenized_alike:
+            got = "true with different settings of tokenizer, vocab_size or lowercase"
             wanted = "false, unless all texts are tokenized alike"
-            yield Problem("shared_vocab", wanted, got, "Set shared_vocab = false.")
+            yield Problem("shared_vocab", wanted, got, "Leave it out, or set it to false.")
         if self.shares and self.context_length is not None:
             yield Problem(
                 next(iter(self.shares)),
@@ -465,6 +472,13 @@ class DataConfig(Config):
             yield Problem(
                 "sources", "one augment for all images", "different ones", "Make them equal."
             )
+
+    @property
+    def _is_tokenized_alike(self) -> bool:
+        """Whether the tokenizers of all texts have the same settings; true where there is one text or none."""
+        if self.target.kind != "text":
+            return True
+        return {field.tokenization for field in self._text_sources} <= {self.target.tokenization}
 
     @property
     def _text_sources(self) -> list[FieldConfig]:

@@ -4,7 +4,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -81,6 +81,7 @@ def _agree(run: Path, checkpoint: Checkpoint | None, process_group: ProcessGroup
 def _locked(run: Path) -> Iterator[None]:
     with ExitStack() as stack:
         with named_os_errors(run, "a folder to write to"):
+            is_new = not run.exists()
             run.mkdir(parents=True, exist_ok=True)
             other = None if (run / LOCK).exists() or store.steps(run) else next(run.iterdir(), None)
             if other is not None:
@@ -92,7 +93,20 @@ def _locked(run: Path) -> Iterator[None]:
                     str(run), wanted=wanted, got=got, remedy="Choose another folder."
                 )
             stack.enter_context(file_lock(run / LOCK, wait=False, keep=True))
-        yield
+        try:
+            yield
+        except BaseException:
+            if is_new:
+                _remove_unused(run)
+            raise
+
+
+def _remove_unused(run: Path) -> None:
+    """Remove the folder of a run in which nothing was saved, while its lock is held."""
+    with suppress(OSError):
+        if [path.name for path in run.iterdir()] == [LOCK]:
+            (run / LOCK).unlink()
+            run.rmdir()
 
 
 def _find_checkpoint(run: Path, resume: bool) -> Checkpoint | None:
@@ -102,7 +116,7 @@ def _find_checkpoint(run: Path, resume: bool) -> Checkpoint | None:
     if steps := store.steps(run):
         wanted, remedy = (
             "a folder without checkpoints",
-            "Continue with --resume, or choose another folder.",
+            "Continue it with resume=True (--resume), or choose another folder.",
         )
         raise InvalidArgument(str(run), wanted=wanted, got=f"{len(steps)} of them", remedy=remedy)
     (run / LOG_FILE).unlink(missing_ok=True)

@@ -12,11 +12,14 @@ from regard.training.distillation import DistillationConfig
 
 Positive = Annotated[float, Range(0.0)]
 DEFAULT_STEPS = 10_000
+MOST_DEFAULT_WARMUP = 400
 
 
 @dataclass(frozen=True)
 class TrainConfig(Config):
-    max_steps: Count | None = doc(None, "largest number of updates")
+    max_steps: Count | None = doc(
+        None, f"largest number of updates; by default {DEFAULT_STEPS:,}, unless max_epochs is given"
+    )
     max_epochs: Count | None = doc(
         None,
         "largest number of passes over the training data; training ends at max_steps or max_epochs, whichever "
@@ -36,8 +39,10 @@ class TrainConfig(Config):
     )
     learning_rate: Positive = doc(1e-3, "peak learning rate")
     min_learning_rate: Positive = doc(0.0, "final learning rate of the cosine and linear schedules")
-    warmup_steps: Annotated[int, Range(0.0)] = doc(
-        400, "updates of linear warmup to the peak learning rate"
+    warmup_steps: Annotated[int, Range(0.0)] | None = doc(
+        None,
+        f"updates of linear warmup to the peak learning rate; by default {MOST_DEFAULT_WARMUP}, or a "
+        "quarter of max_steps where that is less",
     )
     lr_schedule: Literal["inverse_root", "cosine", "linear", "plateau", "constant"] = doc(
         "inverse_root", "learning-rate schedule after warmup"
@@ -157,14 +162,28 @@ class TrainConfig(Config):
             object.__setattr__(self, "max_steps", DEFAULT_STEPS)
         super().__post_init__()
 
+    @property
+    def warmup(self) -> int:
+        """The updates of warmup: as written, or else the default for a run of this length."""
+        if self.warmup_steps is not None:
+            return self.warmup_steps
+        return self.default_warmup
+
+    @property
+    def default_warmup(self) -> int:
+        if self.max_steps is None:
+            return MOST_DEFAULT_WARMUP
+        return min(MOST_DEFAULT_WARMUP, self.max_steps // 4)
+
     def conflicts(self) -> Iterator[Problem]:
         if len(self.betas) != 2:
             yield Problem(
                 "betas", "two numbers", str(list(self.betas)), "As in betas = [0.9, 0.98]."
             )
-        if self.max_steps is not None and self.warmup_steps > self.max_steps:
+        if self.max_steps is not None and self.warmup > self.max_steps:
             wanted = f"at most max_steps = {self.max_steps}"
-            yield Problem("warmup_steps", wanted, str(self.warmup_steps), "Warm up for less.")
+            remedy = f"Lower it, or leave it out for the default of {self.default_warmup}."
+            yield Problem("warmup_steps", wanted, str(self.warmup_steps), remedy)
         if (averaged := self.average_checkpoints) > self.keep_checkpoints:
             wanted = f"at least average_checkpoints = {averaged} checkpoints"
             yield Problem("keep_checkpoints", wanted, str(self.keep_checkpoints), "Keep more.")

@@ -12,7 +12,8 @@ def learning_rate_at(
 
     `total_steps` is where cosine and linear end: the run's length, `max_steps` unless epochs end it.
     """
-    peak, warmup = config.learning_rate * plateau_factor, config.warmup_steps
+    peak = config.learning_rate * plateau_factor
+    warmup = config.warmup
     if step + 1 < warmup:
         return peak * ((step + 1) / warmup)
     total = total_steps or config.max_steps or 0
