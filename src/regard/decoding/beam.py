@@ -29,6 +29,7 @@ class BeamSearch(DecodingStrategy):
     whole_beam: bool = False
     trace: BeamTrace | None = None
     per_slot = ("log_p", "total", "ended_tokens", "ended_log_p", "ended_length", "ended_score")
+    per_token = ("log_p", "ended_tokens", "ended_log_p")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -38,7 +39,7 @@ class BeamSearch(DecodingStrategy):
         self.ended_tokens, self.ended_log_p = torch.zeros_like(tokens), torch.zeros_like(self.log_p)
         self.ended_length = tokens.new_zeros(tokens.shape[:2])
         self.ended_score = torch.full_like(self.total, -torch.inf)
-        lengths = torch.arange(tokens.shape[2] + 1, device=tokens.device)
+        lengths = torch.arange(self.longest + 2, device=tokens.device)
         self.penalties = lengths.clamp(min=1).float() ** self.config.length_penalty
 
     def set_seed(self, seed: int) -> None:
@@ -62,7 +63,7 @@ class BeamSearch(DecodingStrategy):
             return None
         early, power = self.config.early_stopping, self.config.length_penalty
         early = False if early == "never" and power <= 0.0 else early
-        penalty = _penalties(self.generated.tokens.shape[2], power)
+        penalty = _penalties(self.longest + 1, power)
         ended = self.ended_score, self.ended_log_p, self.ended_tokens, self.ended_length
         return replace(loop, beam=BeamTensors(self.total, *ended, penalty, early))
 
