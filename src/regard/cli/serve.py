@@ -14,6 +14,27 @@ from regard.core.errors import InvalidArgument
 KEYS = "REGARD_API_KEYS"
 DEVICE = r"(?:auto|cpu|cuda(?::[0-9]+)?)"
 PLACED = re.compile(rf"(?P<model>.+)@(?P<devices>{DEVICE}(?:,{DEVICE})*)", re.DOTALL)
+MaxLength = Annotated[
+    int,
+    option("N", "Tokens of an output that a request may ask for; a recipe may have more.", least=1),
+]
+MaxBeams = Annotated[
+    int,
+    option(
+        "N",
+        "Hypotheses of a beam, and outputs of an input, that a request may ask for; likewise.",
+        least=1,
+    ),
+]
+SearchMemory = Annotated[
+    int | None,
+    option(
+        "MIB",
+        "Memory that all searches together may take, beside the models; requests wait for it, and one that needs "
+        "more is refused [default: 512 on a CPU, half of what is free on a GPU].",
+        least=1,
+    ),
+]
 
 
 def serve(
@@ -50,6 +71,9 @@ def serve(
         int, option("N", "Bytes of a request with images, where a model reads images.", least=1)
     ] = 16 << 20,
     max_inputs: Annotated[int, option("N", "Inputs of a request.", least=1)] = 256,
+    max_length: MaxLength = 4096,
+    max_beams: MaxBeams = 128,
+    search_memory: SearchMemory = None,
     drain_seconds: Annotated[
         float, option("N", "Time for requests in flight after SIGTERM.", least=0)
     ] = 30.0,
@@ -93,6 +117,9 @@ def serve(
         max_body=max_body,
         max_image_body=max_image_body,
         max_inputs=max_inputs,
+        max_length=max_length,
+        max_beams=max_beams,
+        search_memory=search_memory,
         drain_seconds=drain_seconds,
         cors=cors or (),
         tls_certificate=tls_certificate,

@@ -7,7 +7,7 @@ from typing import Annotated
 import regard
 from regard.cli import completion
 from regard.cli.options import Device, TrustDataPaths, argument, flag, option
-from regard.cli.serve import placed_models
+from regard.cli.serve import MaxBeams, MaxLength, SearchMemory, placed_models
 
 
 def studio(
@@ -41,6 +41,9 @@ def studio(
         ),
     ] = None,
     trust_data_paths: TrustDataPaths = False,
+    max_length: MaxLength = 4096,
+    max_beams: MaxBeams = 128,
+    search_memory: SearchMemory = None,
     no_open: Annotated[bool, flag("--no-open", "Print the address, and open no browser.")] = False,
 ) -> None:
     """Show a model's attention live in the browser: type, watch, edit, compare. Listens on this machine only.
@@ -64,6 +67,9 @@ def studio(
         columns=column or (),
         alignment=alignment or (),
         trust_data_paths=trust_data_paths,
+        max_length=max_length,
+        max_beams=max_beams,
+        search_memory=search_memory,
         open_browser=not no_open,
         on_ready=partial(print, flush=True),
     )

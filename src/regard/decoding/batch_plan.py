@@ -26,6 +26,7 @@ from regard.runtime.cuda.cuda_graphs import autocast, rounded
 from regard.runtime.interfaces import LEAST_PROMPT, EngineDecoder, EngineOptions
 from regard.runtime.shortlist import ShortlistDecoder, ShortlistState
 
+FIRST_TOKENS = 64  # of an output, for which buffers on a CPU have room at first
 SOURCE_MULTIPLE = 32  # static buffers hold sources of a multiple of so many positions
 log = logging.getLogger(__name__)
 CPU_BATCH_TOKENS, GPU_BATCH_TOKENS = 4096, 65_536
@@ -139,7 +140,7 @@ class BufferSizes(NamedTuple):
 
     source: int  # positions of a source, where buffers are static
     steps: int
-    tokens: int  # of an output, and one more
+    tokens: int  # of an output, and one more; on a CPU those for which there is room at first
     prefix: int
 
 
@@ -213,7 +214,9 @@ class BatchPlan:
             max(1, self.limits.max_prefix),
         )
         if not self.static:
-            return BufferSizes(0, steps, tokens + 1, prefix)
+            # A GPU would have to be asked how many tokens there are: only a CPU's buffers grow.
+            room = min(tokens, FIRST_TOKENS) if self.device.type == "cpu" else tokens
+            return BufferSizes(0, steps, room + 1, prefix)
         source = 0 if memory is None else max(memory.states.shape[1], self.limits.source)
         source = SOURCE_MULTIPLE * -(-source // SOURCE_MULTIPLE)
         steps, tokens, prefix = (1 << (each - 1).bit_length() for each in (steps, tokens, prefix))
@@ -273,6 +276,7 @@ class BatchPlan:
             task.ends,
             required,
             bool(self.limits.max_prefix),
+            self.limits.max_length,
         )
         if self.beams > 1 and not task.config.sample:
             return BeamSearch(*common, whole_beam=task.rerank is not None, trace=task.trace)

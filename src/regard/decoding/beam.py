@@ -29,6 +29,7 @@ class BeamSearch(DecodingStrategy):
     whole_beam: bool = False
     trace: BeamTrace | None = None
     per_slot = ("log_p", "total", "ended_tokens", "ended_log_p", "ended_length", "ended_score")
+    per_token = ("log_p", "ended_tokens", "ended_log_p")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -38,8 +39,8 @@ class BeamSearch(DecodingStrategy):
         self.ended_tokens, self.ended_log_p = torch.zeros_like(tokens), torch.zeros_like(self.log_p)
         self.ended_length = tokens.new_zeros(tokens.shape[:2])
         self.ended_score = torch.full_like(self.total, -torch.inf)
-        # The longest output has as many tokens as there is room for.
-        penalties = length_penalties(tokens.shape[2] + 1, self.config.length_penalty)
+        # Of every length up to that of the longest output, and one more.
+        penalties = length_penalties(self.longest + 2, self.config.length_penalty)
         self.penalties = penalties.to(tokens.device)
 
     def set_seed(self, seed: int) -> None:

@@ -1,6 +1,6 @@
 """Ensembles: several models that predict each token, or the label, with the mean of their probabilities."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import log
 
@@ -25,6 +25,10 @@ class EnsembleState(DecoderState):
     def reorder(self, index: Int[Tensor, " n"]) -> "EnsembleState":
         return EnsembleState([state.reorder(index) for state in self.members])
 
+    def release(self, slots: Sequence[int]) -> None:
+        for state in self.members:
+            state.release(slots)
+
     def follow(self, parents: Int[Tensor, "B K"]) -> "EnsembleState":
         return EnsembleState([state.follow(parents) for state in self.members])
 
@@ -47,6 +51,11 @@ class EnsembleEncoder(Encoder):
     def __init__(self, members: Sequence[Encoder]) -> None:
         super().__init__()
         self.members, self.dim = TypedModuleList[Encoder](members), members[0].dim
+
+    def empty_memory(self, empty: Callable[[int], Memory]) -> EnsembleMemory:
+        """The memories of all members, made by `empty` from their dimensions."""
+        memories = tuple(empty(member.dim) for member in self.members)
+        return EnsembleMemory(**vars(memories[0]), members=memories)
 
     def forward(self, source: Source) -> EnsembleMemory:
         memories: tuple[Memory, ...] = tuple(member(source) for member in self.members)

@@ -193,6 +193,8 @@ class OnlineSearch(SearchBatch):
         """Make steps change nothing in a slot, as in one that was never admitted to."""
         strategy = self.buffers.strategy
         strategy.done[slot], strategy.generated.length[slot] = True, 1
+        assert self.buffers.state is not None
+        self.buffers.state.release([slot])
 
     def _shrink(self) -> None:
         most = len(self.occupants) // (4 if self.loops else 2)
@@ -203,6 +205,10 @@ class OnlineSearch(SearchBatch):
         size = self._rows(len(occupied))
         if occupied and size <= most:
             self._keep(occupied + free[: size - len(occupied)])
+
+    def rows_for(self, count: int) -> int:
+        """Slots that its buffers have with so many requests, or have now. May be asked in any thread."""
+        return max(self._rows(count), len(self.occupants))
 
     def _rows(self, count: int) -> int:
         """Slots of a batch of so many requests: where steps are recorded, there are few sizes."""

@@ -1,17 +1,26 @@
 """Which requests of a search share a batch, and how many threads search at once."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
 from regard.core.errors import InvalidArgument
-from regard.decoding.batch_plan import PlannedRequest, search_batch_tokens
+from regard.decoding.batch_plan import (
+    BatchLimits,
+    BatchPlan,
+    PlannedRequest,
+    search_batch_tokens,
+)
 from regard.decoding.request import Request, SearchTask
+from regard.decoding.search_memory import beams_of, budget, check_budget, has_limit
 from regard.model.capture import capturing_here, intercepting_here
 from regard.runtime import engines
 from regard.runtime.interfaces import EngineOptions
 
 MAX_HYPOTHESES = {"cpu": 512, "cuda": 2560}  # in one step
+SMALL_SEARCH = (
+    1 << 15
+)  # tokens of all hypotheses at their longest, whose memory is not worth counting
 MIN_PART = 8  # requests that a worker searches together, at least
 
 
@@ -37,6 +46,33 @@ def length_groups(
             # The windows of a batch slide together: no request is admitted later.
             group, queue = group[:slots], [*group[slots:], *queue]
         yield group, slots
+
+
+def groups_in_memory(
+    task: SearchTask,
+    planned: Sequence[PlannedRequest],
+    groups: Iterable[tuple[list[int], int]],
+    workers: int,
+) -> list[tuple[list[int], int]]:
+    """The groups with as many slots as fit into memory; refused where a single request does not."""
+    allowed = None
+    found = []
+    for group, slots in groups:
+        requests = [planned[index] for index in group]
+        slots = min(slots, len(group))
+        longest = max(each.max_length for each in requests)
+        if not has_limit(task) and slots * beams_of(task.config) * longest <= SMALL_SEARCH:
+            found.append((group, slots))
+            continue
+        if allowed is None:
+            allowed = budget(task) // workers
+        limits = BatchLimits.of(requests, slots)
+        decoder = BatchPlan(task, limits, slots).decoder
+        source = max(each.request.size for each in requests)
+        needed = check_budget(task, decoder, limits, source, allowed)
+        fitting = (allowed - needed.shared) // needed.slot
+        found.append((group, max(1, min(slots, fitting))))
+    return found
 
 
 def worker_parts(group: Sequence[int], slots: int, workers: int) -> Iterator[Sequence[int]]:

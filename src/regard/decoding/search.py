@@ -18,7 +18,12 @@ from regard.decoding.batch_plan import BatchLimits, BatchPlan, PlannedRequest, p
 from regard.decoding.encode_queue import EncodeQueue, Requests
 from regard.decoding.interfaces import Hypothesis
 from regard.decoding.request import Request, SearchTask
-from regard.decoding.request_groups import length_groups, search_workers, worker_parts
+from regard.decoding.request_groups import (
+    groups_in_memory,
+    length_groups,
+    search_workers,
+    worker_parts,
+)
 from regard.decoding.strategies import DecodingStrategy
 from regard.decoding.worker_threads import run_in_threads
 from regard.model.kv_cache import Slots
@@ -45,8 +50,8 @@ def search(task: SearchTask, requests: Sequence[Request]) -> Iterator[tuple[int,
             "Pass interpret.output_attention.coverage_reranker.",
         )
         raise InvalidArgument("coverage_penalty", wanted=wanted, got="none", remedy=remedy)
-    groups = length_groups(task, requests, planned)
     workers = search_workers(task, planned)
+    groups = groups_in_memory(task, planned, length_groups(task, requests, planned), workers)
     if workers == 1:
         found = (
             (index, found)
@@ -91,7 +96,9 @@ def final(task: SearchTask, request: Request, hypotheses: list[Hypothesis]) -> l
 
 def stream(task: SearchTask, request: Request) -> Iterator[int]:
     """The tokens of one output as they are generated, without the end token; by greedy search or sampling."""
-    return SearchBatch(task, plan_requests(task, [request]), slots=1).stream()
+    planned = plan_requests(task, [request])
+    groups_in_memory(task, planned, [([0], 1)], workers=1)
+    return SearchBatch(task, planned, slots=1).stream()
 
 
 class SearchBatch:
@@ -178,12 +185,15 @@ class SearchBatch:
         free = len(self.occupants) - occupied
         return min(occupied, max(1, self.plan.slots // IDLE_FRACTION - free))
 
+    @torch.inference_mode()
     def _release(self, slot: int) -> int:
         """Free a slot; the index of its request."""
         if self.buffers.strategy.required is not None:
             self.buffers.strategy.required.release(slot)
         occupant, self.occupants[slot] = self.occupants[slot], None
         assert occupant is not None
+        assert self.buffers.state is not None
+        self.buffers.state.release([slot])
         return occupant[0]
 
     @torch.inference_mode()

@@ -23,7 +23,9 @@ class DecodingStrategy(SearchStrategy):
     ends       whether an end token ends an output; if not, it is a token like others
     prompted   whether requests may have prompts, whose end tokens end nothing
     required   the required phrases of all slots; None where no request has any
+    longest    tokens of an output at most: buffers grow to this; 0: they have all the room that they need
     per_slot   names of the tensors that hold a row for each slot
+    per_token  names of those that hold a number for each token of an output
     """
 
     config: DecodeConfig
@@ -34,7 +36,9 @@ class DecodingStrategy(SearchStrategy):
     ends: bool = True
     required: RequiredPhrases | None = None
     prompted: bool = True
+    longest: int = 0
     per_slot: ClassVar[tuple[str, ...]]
+    per_token: ClassVar[tuple[str, ...]] = ("log_p",)
     log_p: Float[Tensor, "B K T"] = field(
         init=False
     )  # of each token; of width 0 where it is not wanted
@@ -42,6 +46,22 @@ class DecodingStrategy(SearchStrategy):
     def __post_init__(self) -> None:
         self.masks_only = all(each.masks_only for each in self.processors)
         self.done = torch.ones_like(self.limit, dtype=torch.bool)
+        self.longest = max(self.longest, self.generated.tokens.shape[2] - 1)
+
+    def reserve(self, steps: int = 1) -> int:
+        size = self.generated.tokens.shape[2]
+        if size > self.longest:  # the room for all tokens; a GPU is not asked how many there are
+            return self.longest
+        used = int(self.generated.length.max())
+        if size - used < steps:
+            size = min(self.longest + 1, max(2 * size, used + steps))
+            pad = self.special_tokens.pad
+            self.generated.tokens = _longer(self.generated.tokens, size, pad)
+            for name in self.per_token:
+                old = getattr(self, name)
+                if old.shape[2] > 0:
+                    setattr(self, name, _longer(old, size, 0))
+        return size - used
 
     def keep(self, slots: Int[Tensor, " n"]) -> None:
         self.generated = self.generated.keep(slots)
@@ -60,6 +80,7 @@ class DecodingStrategy(SearchStrategy):
 
     def skip(self, slots: Slots, prompts: Int[Tensor, "n T"]) -> None:
         count = prompts.shape[1]
+        self.reserve(count)
         self.generated.tokens[slots, :, :count] = prompts[:, None]
         self.log_p[slots, :, :count] = 0.0
         self.generated.length[slots] = count
@@ -116,3 +137,10 @@ class DecodingStrategy(SearchStrategy):
     @abstractmethod
     def hypotheses(self, slots: Slots) -> list[list[Hypothesis]]:
         """The outputs of each of these slots, which are finished; best first."""
+
+
+def _longer(x: Tensor, size: int, value: int) -> Tensor:
+    """With room for `size` tokens of each hypothesis; the new ones have this value."""
+    longer = x.new_full((*x.shape[:2], size), value)
+    longer[:, :, : x.shape[2]] = x
+    return longer

@@ -84,6 +84,9 @@ class DecoderState(ABC):
         It has not stepped yet, or has one hypothesis for each sequence and has read a prompt by `Decoder.prefill`.
         """
 
+    def release(self, slots: Sequence[int]) -> None:  # noqa: B027  optional
+        """The sequences in these slots have ended. What they have read may be dropped."""
+
 
 class CarriedState(DecoderState):
     """A state from which a decoder can read on: of a fixed size, whatever the number of tokens before it."""

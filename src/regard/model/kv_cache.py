@@ -8,6 +8,7 @@ from torch.nn import functional as F
 from regard.core.errors import InvalidArgument
 from regard.core.shapes import Bool, Float, Int, Tensor
 
+FIRST_POSITIONS = 64  # for which a cache has room at first
 Slots = (
     Int[Tensor, " n"] | slice
 )  # indices, or consecutive slots, which need no index tensor on a GPU
@@ -70,10 +71,10 @@ class LayerMemories:
 
 
 class KeyValueCache:
-    """Keys and values of the positions so far, in tensors allocated once.
+    """Keys and values of the positions so far, in tensors that grow by doubling.
 
     like       keys and values whose batch size, heads, dims, dtype and device the cache takes over
-    capacity   positions that fit
+    capacity   positions that fit at most
     """
 
     def __init__(self, like: KeyValue, capacity: int) -> None:
@@ -86,19 +87,14 @@ class KeyValueCache:
                 remedy="Give the number of positions.",
             )
         self.length = 0
-        self._key, self._value = (
-            tensor.new_zeros(*tensor.shape[:2], capacity, tensor.shape[3])
-            for tensor in (like.key, like.value)
-        )
+        self.capacity = capacity
+        room = min(capacity, FIRST_POSITIONS)
+        self._key = like.key.new_zeros(*like.key.shape[:2], room, like.key.shape[3])
+        self._value = like.value.new_zeros(*like.value.shape[:2], room, like.value.shape[3])
 
     def __len__(self) -> int:
         """The number of sequences."""
         return len(self._key)
-
-    @property
-    def capacity(self) -> int:
-        """Positions that fit."""
-        return self._key.shape[2]
 
     @property
     def filled(self) -> KeyValue:
@@ -132,11 +128,19 @@ class KeyValueCache:
             raise InvalidArgument(
                 "cache", wanted=wanted, got="keys or values that require gradient", remedy=remedy
             )
-        self._key[:, :, self.length : end], self._value[:, :, self.length : end] = (
-            new.key,
-            new.value,
-        )
+        self._grow(end)
+        self._key[:, :, self.length : end] = new.key
+        self._value[:, :, self.length : end] = new.value
         self.length = end
+
+    def _grow(self, needed: int) -> None:
+        """Have room for so many positions."""
+        room = self._key.shape[2]
+        if needed <= room:
+            return
+        room = min(self.capacity, max(needed, 2 * room))
+        self._key = _with_room(self._key, room, self.length)
+        self._value = _with_room(self._value, room, self.length)
 
     def write(self, rows: Slots, new: KeyValue, stride: int) -> None:
         """Overwrite the last positions of these rows by `new`, one in `stride`; others between them stay."""
@@ -146,6 +150,7 @@ class KeyValueCache:
 
     def insert_empty(self, count: int) -> None:
         """Insert `count` positions before the first, with any content."""
+        self._grow(count + self.length)
         for tensor in (self._key, self._value):
             tensor[:, :, count : count + self.length] = tensor[:, :, : self.length].clone()
         self.length += count
@@ -163,6 +168,13 @@ class KeyValueCache:
         moved = KeyValueCache(filled, self.capacity)
         moved.append(filled)
         return moved
+
+
+def _with_room(x: Float[Tensor, "B G M D"], room: int, used: int) -> Float[Tensor, "B G room D"]:
+    """With room for more positions, of which the first `used` are kept."""
+    larger = x.new_zeros(*x.shape[:2], room, x.shape[3])
+    larger[:, :, :used] = x[:, :, :used]
+    return larger
 
 
 def write_rows(x: Tensor, rows: Slots, new: Tensor) -> Tensor:

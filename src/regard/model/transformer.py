@@ -11,7 +11,7 @@ from regard.kernels.attention.bias import Bias, tile
 from regard.model.capture import capturing_here, intercepting_here
 from regard.model.embedding import Embedding, Projection
 from regard.model.interfaces import Decoder, DecoderState, Encoder, Source
-from regard.model.kv_cache import KeyValue, KeyValueCache, LayerMemories, Slots
+from regard.model.kv_cache import FIRST_POSITIONS, KeyValue, KeyValueCache, LayerMemories, Slots
 from regard.model.memory import Memory, PackedMemory, last_state, masked_mean
 from regard.model.multihead import MultiHead
 from regard.model.positions import POSITIONS, Start
@@ -82,7 +82,7 @@ class TransformerState(DecoderState):
     memory: LayerMemories | None
     beams: int = 1
     time: int = 0  # steps taken
-    visible: Bool[Tensor, "B K capacity"] | None = (
+    visible: Bool[Tensor, "B K room"] | None = (
         None  # None: one hypothesis each, all since the first step
     )
     entered: Int[Tensor, " B"] | None = None  # the step at which each sequence was admitted
@@ -116,10 +116,7 @@ class TransformerState(DecoderState):
     def admit(self, slots: Slots, fresh: "TransformerState") -> "TransformerState":
         cache = self.caches[0]
         if self.visible is None:
-            self.visible = cache.filled.key.new_zeros(
-                len(cache), 1, cache.capacity, dtype=torch.bool
-            )
-            self.visible[:, :, : cache.length] = True
+            self.visible = cache.filled.key.new_ones(len(cache), 1, cache.length, dtype=torch.bool)
         if self.entered is None:
             self.entered = cache.filled.key.new_zeros(len(cache), dtype=torch.int64)
         self.entered[slots] = self.time - fresh.time
@@ -143,12 +140,21 @@ class TransformerState(DecoderState):
                 (torch.zeros_like(self.visible[:, :, :missing]), self.visible), -1
             )
             self.visible = self.visible[:, :, : self.caches[0].capacity]
+        self._see(self.caches[0].length)
         self.visible[slots] = False
         if steps:
             for mine, other in zip(self.caches, fresh.caches, strict=True):
                 mine.write(slots, other.filled.last(steps), self.beams)
             end = self.caches[0].length
             self.visible[slots, :, end - steps * self.beams : end : self.beams] = True
+
+    def _see(self, positions: int) -> None:
+        """Have room in `visible` for so many positions: it grows with the caches, by doubling."""
+        assert self.visible is not None
+        room = self.visible.shape[2]
+        if positions > room:
+            larger = min(self.caches[0].capacity, max(positions, 2 * room))
+            self.visible = F.pad(self.visible, (0, larger - room))
 
     def make_room(self) -> None:
         """Drop the older half of a full cache, if it slides or sequences were admitted: none is longer than half."""
@@ -225,14 +231,20 @@ class TransformerDecoder(Decoder[TransformerState]):
             ]
             projected = LayerMemories(layers, memory.mask[:, None])
         caches = [block.self_attn.empty_cache(empty, capacity) for block in self.stack.layers]
-        visible = None if beams == 1 else empty.new_zeros(batch, beams, capacity, dtype=torch.bool)
+        shown_first = min(capacity, FIRST_POSITIONS * beams)
+        visible = None
+        if beams > 1:
+            visible = empty.new_zeros(batch, beams, shown_first, dtype=torch.bool)
         return TransformerState(caches, projected, beams, visible=visible, slides=slides)
 
     def step(
         self, tokens: Int[Tensor, " B"], state: TransformerState
     ) -> tuple[Float[Tensor, "B V"], TransformerState]:
         state.make_room()
-        beams, visible, seen = state.beams, state.visible, state.caches[0].length
+        beams, seen = state.beams, state.caches[0].length
+        if state.visible is not None:
+            state._see(seen + beams)
+        visible = state.visible
         position: int | Tensor = state.time
         if state.entered is not None:
             # Finished sequences are stepped beyond the learned positions; their output is not used.

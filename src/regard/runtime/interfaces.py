@@ -268,6 +268,10 @@ class SearchStrategy(ABC):
     def keep(self, slots: Int[Tensor, " n"]) -> None:
         """Continue with these slots only."""
 
+    def reserve(self, steps: int = 1) -> int:
+        """Have room for `steps` more tokens of every output at least; for how many there is room then."""
+        return steps
+
     def prompts(self, count: int) -> Int[Tensor, "B T"] | None:
         """The first `count` tokens of every slot's prompt; None where a search must take a step for each."""
         return None

@@ -1,5 +1,6 @@
 """A decoder that states the position of its queries at each step, for interceptors of attention."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +25,9 @@ class PositionedState(DecoderState):
 
     def follow(self, parents: Int[Tensor, "B K"]) -> "PositionedState":
         return PositionedState(self.inner.follow(parents), self.position)
+
+    def release(self, slots: Sequence[int]) -> None:
+        self.inner.release(slots)
 
     def admit(self, slots: Slots, fresh: "PositionedState") -> "PositionedState":
         position = self.position.clone()

@@ -1,5 +1,6 @@
 """Decoding with a vocabulary shortlist: each sequence of a batch has candidates, and the other tokens logits of −∞."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -28,6 +29,9 @@ class ShortlistState(DecoderState):
 
     def follow(self, parents: Int[Tensor, "B K"]) -> "ShortlistState":
         return ShortlistState(self.state.follow(parents), self.candidates)
+
+    def release(self, slots: Sequence[int]) -> None:
+        self.state.release(slots)
 
     def admit(self, slots: Slots, fresh: "ShortlistState") -> "ShortlistState":
         allowed = self.candidates.allowed.clone()

@@ -1,5 +1,6 @@
 """A decoder that sees a window of the text only: generation beyond the length of the training sequences."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -25,6 +26,9 @@ class SlidingWindowState(DecoderState):
     def follow(self, parents: Int[Tensor, "B K"]) -> "SlidingWindowState":
         tokens = self.tokens.gather(1, parents[..., None].expand_as(self.tokens))
         return SlidingWindowState(self.inner.follow(parents), tokens)
+
+    def release(self, slots: Sequence[int]) -> None:
+        self.inner.release(slots)
 
     def admit(self, slots: Slots, fresh: "SlidingWindowState") -> "SlidingWindowState":
         raise NotImplementedError(

@@ -75,8 +75,13 @@ def draft_search(
     state = scaled.start(_masked(memory, edits), batch=1, capacity=longest + 1)
     first = torch.tensor([special.start])
     loop = _greedy_loop(first, forced, special, longest, config.no_repeat_ngram_size)
-    found = scaled.search(first[None], state, loop, LoopBounds(steps=longest, stop=1))
-    return None if found is None else tuple(loop.tokens[0, 0, : int(loop.length)].tolist())
+    last = torch.tensor([[special.start]])
+    while not bool(loop.done):
+        found = scaled.search(last, state, loop, LoopBounds(steps=longest, stop=1))
+        if found is None:
+            return None
+        _, state = found
+    return tuple(loop.tokens[0, 0, : int(loop.length)].tolist())
 
 
 def _greedy_loop(

@@ -24,8 +24,9 @@ from regard.inference.predictor import Predictor
 from regard.runtime.interfaces import constant_weights
 from regard.server.batches import AsideBatch, Computed, compute, compute_each, told
 from regard.server.interfaces import EngineStats, ModelHost, ModelInfo
-from regard.server.job_queue import Admissions, JobQueue, Lanes
+from regard.server.job_queue import Admissions, JobQueue, Lanes, SearchBudget
 from regard.server.jobs import Job, Result
+from regard.server.search_limits import DEFAULT_CAPS, OptionCaps, search_bytes
 from regard.server.search_rounds import SearchRounds
 from regard.server.searches import Round, RunningJob, SearchGroup
 from regard.server.served_model import ServedModel, plan_jobs
@@ -48,6 +49,8 @@ class EngineLimits:
     queued_jobs    that wait
     queued_tokens  of the jobs that wait, about
     batch          classifications or scores computed together
+    caps           of the options of requests
+    search_memory  MiB that all searches take together; None: 512 on a CPU, half of what is free on a GPU
     searches       of equal settings that are computed at once; None: as many as PyTorch has threads on a CPU, of at
                    least 16 slots each
     """
@@ -58,6 +61,8 @@ class EngineLimits:
     queued_tokens: int = 65_536
     batch: int = 64
     searches: int | None = None
+    caps: OptionCaps = DEFAULT_CAPS
+    search_memory: int | None = None
 
 
 class Engine(ModelHost):
@@ -77,6 +82,10 @@ class Engine(ModelHost):
         self._timed: set[Job] = set()  # those of them that have a deadline
         self._replaced: list[ServedModel] = []
         self._clients: Counter[str] = Counter()  # running jobs of each client
+        self._memory: int | None = None  # bytes that all searches may take together
+        self._next: Job | None = (
+            None  # which has waited long for memory: no other search begins before it
+        )
         self._blocked = False  # whether all jobs that wait do so for what is computed aside
         self._aside = AsideBatch(device, self._wake)
         self._rounds = SearchRounds(device, limits.slots, self._wake, limits.searches)
@@ -108,10 +117,14 @@ class Engine(ModelHost):
     def load(self, name: str, version: str, *replicas: Predictor) -> None:
         (predictor,) = replicas
         predictor.model.eval()
+        # Read when a model is there: on a GPU, the budget is a share of what is free.
+        if self._memory is None:
+            self._memory = search_bytes(self.device, self.limits.search_memory)
+        served = ServedModel(name, version, predictor, self.limits.caps, self._memory)
         with self._wake:
             if name in self.models and self.models[name].jobs:
                 self._replaced.append(self.models[name])
-            self.models[name] = ServedModel(name, version, predictor)
+            self.models[name] = served
 
     @property
     def model_info(self) -> dict[str, ModelInfo]:
@@ -291,7 +304,9 @@ class Engine(ModelHost):
         self._sort_arrivals()
         limits = self.limits
         sizes = limits.slots, limits.hypotheses, limits.batch, self._rounds.threads, self._rows()
-        round_ = Admissions(*sizes, aside=bool(self._aside.jobs))
+        first = self._next if self._next in self.queue else None
+        memory = SearchBudget(self._memory or 0, self._taken(), first)
+        round_ = Admissions(*sizes, aside=bool(self._aside.jobs), memory=memory)
         for job in self._lanes.turns(self._clients, round_.full):
             if not round_.choose(job):
                 continue
@@ -299,6 +314,7 @@ class Engine(ModelHost):
                 self.queue.remove(job)
             job.admitted()
             self._clients[job.client] += 1
+        self._next = memory.first
         self._blocked = bool(self._aside.jobs or self._rounds.active) and not (
             round_.chosen or round_.groups
         )
@@ -333,6 +349,10 @@ class Engine(ModelHost):
     def _rows(self) -> int:
         """Hypotheses of all searches."""
         return sum(group.rows for model in self._all_models() for group in model.groups.values())
+
+    def _taken(self) -> int:
+        """Bytes that all searches may come to take."""
+        return sum(group.bytes() for model in self._all_models() for group in model.groups.values())
 
     def _take_in(self, rounds: Sequence[tuple[SearchGroup, Round]]) -> list[Finished]:
         """Take in rounds that have ended; the jobs that have finished in them, which have left their searches."""
@@ -392,7 +412,7 @@ class Engine(ModelHost):
             each.job.served,
             SearchGroup.of(group.task, group.pipeline, each.planned, slots=1),
         )
-        other.entering.append(each)
+        other.enter(each)
         model.groups[each.job], self._jobs[each.job] = other, (model, other, each)
 
     def _compute(self, predictor: Predictor, jobs: Sequence[Job]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Container, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from math import ceil
+from typing import ClassVar
 
 from regard.core.errors import Overloaded
 from regard.server.jobs import Job
@@ -97,6 +98,37 @@ class Lanes:
 
 
 @dataclass
+class SearchBudget:
+    """The memory that searches share in one round of admissions.
+
+    A job that does not fit waits for others to end. So that it does not wait for ever while smaller ones come and go,
+    no other enters a search once it has waited `PATIENCE` seconds.
+
+    allowed   bytes
+    taken     of those, by all searches with the jobs that are chosen
+    first     the job that has waited so long
+    """
+
+    PATIENCE: ClassVar[float] = 2.0
+    allowed: int
+    taken: int = 0
+    first: Job | None = None
+
+    def takes(self, job: Job, more: int) -> bool:
+        """Whether this job may enter a search now, which then takes so many more bytes."""
+        if self.first is not None and job is not self.first:
+            return False
+        # A job alone was found to fit when it was planned.
+        fits = self.taken + more <= self.allowed or self.taken == 0
+        if fits:
+            self.taken += more
+            self.first = None
+        elif time.monotonic() - job.submitted > self.PATIENCE:
+            self.first = job
+        return fits
+
+
+@dataclass
 class Admissions:
     """Jobs that are chosen in one round, by their lanes or with the searches that they enter; the lanes without room.
 
@@ -104,6 +136,7 @@ class Admissions:
     threads   searches that are computed at once
     rows    hypotheses of all searches, with those of the jobs that are chosen
     aside   whether something is computed aside already
+    memory  of all searches; None: any
     """
 
     slots: int
@@ -112,6 +145,7 @@ class Admissions:
     threads: int
     rows: int
     aside: bool
+    memory: SearchBudget | None = None
     chosen: dict[Hashable, list[Job]] = field(default_factory=dict)
     groups: dict[Job, SearchGroup] = field(default_factory=dict)
     full: set[Hashable] = field(default_factory=set)
@@ -119,14 +153,14 @@ class Admissions:
     def choose(self, job: Job) -> bool:
         """Choose a job, if it may join a batch or a search now; its lane is full otherwise."""
         plan: JobPlan = job.plan
-        group = self._group(plan) if isinstance(plan, SearchPlan) else None
+        group = self._group(plan, job) if isinstance(plan, SearchPlan) else None
         if group is None and not (isinstance(plan, BatchPlan) and self._has_room(plan)):
             self.full.add(plan.lane)
             return False
         if group is not None:
             assert isinstance(plan, SearchPlan)
             self.rows += plan.rows
-            group.entering.append(plan.running)
+            group.enter(plan.running)
             self.groups[job] = group
             return True
         self.aside = self.aside or plan.runs_aside
@@ -139,11 +173,17 @@ class Admissions:
             return False
         return chosen < min(self.batch, plan.work.most)
 
-    def _group(self, plan: SearchPlan) -> SearchGroup | None:
+    def _group(self, plan: SearchPlan, job: Job) -> SearchGroup | None:
         """The search that a job enters."""
         if self.rows and self.rows + plan.rows > self.hypotheses:
             return None
-        return plan.group(self.slots, self.threads)
+        group = plan.group(self.slots, self.threads)
+        if group is None or self.memory is None:
+            return group
+        if self.memory.takes(job, group.bytes(plan.running) - group.bytes()):
+            return group
+        plan.model.drop_empty()
+        return None
 
 
 class DrainRate:

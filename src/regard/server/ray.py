@@ -26,6 +26,7 @@ from regard.server.interfaces import ModelHost
 from regard.server.keys import ApiKey, read_key_file, read_keys
 from regard.server.loader import ModelLoader
 from regard.server.placement import Placement
+from regard.server.search_limits import OptionCaps
 from regard.server.service import HttpLimits
 from regard.server.tracing import tracing_of_environment
 
@@ -46,6 +47,9 @@ def deployment(
     queue: int = 256,
     max_body: int = 1 << 20,
     max_inputs: int = 256,
+    max_length: int = 4096,
+    max_beams: int = 128,
+    search_memory: int | None = None,
     drain_seconds: float = 30.0,
     cors: Sequence[str] = (),
 ) -> Any:
@@ -74,7 +78,13 @@ def deployment(
         {each: str(path) for each, path in named.items()},
         device,
         read_key_file(keys) if isinstance(keys, Path) else read_keys(keys),
-        EngineLimits(slots=slots, queued_jobs=queue, queued_tokens=256 * queue),
+        EngineLimits(
+            slots=slots,
+            queued_jobs=queue,
+            queued_tokens=256 * queue,
+            caps=OptionCaps(max_length, max_beams),
+            search_memory=search_memory,
+        ),
         HttpLimits(max_body, max_inputs),
         list(CrossOrigin(cors).origins),
     )

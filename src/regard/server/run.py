@@ -30,6 +30,9 @@ def serve(
     max_body: int = 1 << 20,
     max_image_body: int = 16 << 20,
     max_inputs: int = 256,
+    max_length: int = 4096,
+    max_beams: int = 128,
+    search_memory: int | None = None,
     drain_seconds: float = 30.0,
     cors: Sequence[str] = (),
     tls_certificate: Path | None = None,
@@ -52,6 +55,10 @@ def serve(
     max_body        bytes of a request
     max_image_body  bytes of a request with images, where a model reads images
     max_inputs      inputs of a request
+    max_length      tokens of an output that a request may ask for; the recipe of a model may have more
+    max_beams       hypotheses of a beam, and outputs of an input, that a request may ask for; likewise
+    search_memory   MiB that all searches together may take, beside the models, on each device: requests wait for it,
+                    and one that needs more alone is refused; None: 512 on a CPU, half of what is free on a GPU
     drain_seconds   in which requests in flight must end after a signal
     cors            origins (https://example.org, or "*") whose pages may ask from a browser
     tls_certificate file of the certificate and its chain, for HTTPS; with `tls_key`, the file of its key
@@ -70,12 +77,18 @@ def serve(
         from regard.server.placement import Placement
         from regard.server.processes.messages import ServerConfig
         from regard.server.processes.supervisor import run_processes
+        from regard.server.search_limits import OptionCaps
         from regard.server.service import HttpLimits
         from regard.server.studio_sources import StudioSources
         from regard.server.tls import Tls
         from regard.server.tracing import tracing_of_environment
     except ImportError as error:
         raise MissingExtra(error.name or "uvicorn", "serve", "Serving models") from None
+    sizes = {"max_length": max_length, "max_beams": max_beams, "search_memory": search_memory}
+    for name, value in sizes.items():
+        if value is not None and value < 1:
+            remedy = "Leave it out for the default."
+            raise InvalidArgument(name, wanted="1 or more", got=str(value), remedy=remedy)
     named = models if isinstance(models, Mapping) else {Path(models).resolve().name: models}
     if not named:
         raise InvalidArgument("models", wanted="at least one", got="none", remedy="Give a run.")
@@ -106,6 +119,9 @@ def serve(
             max_body=max_body,
             max_image_body=max_image_body,
             max_inputs=max_inputs,
+            max_length=max_length,
+            max_beams=max_beams,
+            search_memory=search_memory,
             bulk_lines=_bulk_lines(queue, workers),
             drain_seconds=drain_seconds,
             cors=list(cors),
@@ -124,7 +140,13 @@ def serve(
         run_processes(config, listening, workers, ready)
         return
     engine = placement.engine(
-        EngineLimits(slots=slots, queued_jobs=queue, queued_tokens=256 * queue)
+        EngineLimits(
+            slots=slots,
+            queued_jobs=queue,
+            queued_tokens=256 * queue,
+            caps=OptionCaps(max_length, max_beams),
+            search_memory=search_memory,
+        )
     )
     loader = ModelLoader(engine, named)
     loader.load_all()

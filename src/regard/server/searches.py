@@ -13,6 +13,7 @@ from regard.decoding.online import OnlineSearch
 from regard.decoding.request import Request, SearchTask
 from regard.decoding.request_groups import MIN_PART
 from regard.decoding.search import IDLE_FRACTION
+from regard.decoding.search_memory import NO_MEMORY, SearchMemory
 from regard.inference.pipelines import Output, SequencePipeline
 from regard.inference.stream import StopStrings, TextStream, token_texts
 from regard.runtime import engines
@@ -38,6 +39,7 @@ class RunningJob:
     text: TextStream | None = None  # where its pieces are asked for, or may end it
     tokens: int = 0  # generated so far, with the prefix
     number: int | None = None  # in its search, when it has entered
+    memory: SearchMemory = NO_MEMORY  # of a search with one slot for it
 
     @property
     def work(self) -> Generation:
@@ -78,6 +80,7 @@ class SearchGroup:
     entering    jobs that enter in the next round; `admitted` those of the round that is being computed, if one is
     dropped     jobs that have left during that round
     turn        the number of its last round, among those of all searches
+    memory      of one slot, of the job that needs most of those that have entered
     """
 
     search: OnlineSearch
@@ -93,6 +96,19 @@ class SearchGroup:
     admitted: list[RunningJob] | None = None
     dropped: list[RunningJob] = field(default_factory=list)
     turn: int = 0
+    memory: SearchMemory = NO_MEMORY
+
+    def bytes(self, more: RunningJob | None = None) -> int:
+        """What it takes at most, with one `more` job."""
+        if more is None and not self.jobs:
+            return 0
+        memory = self.memory if more is None else self.memory.largest(more.memory)
+        return memory.of(self.search.rows_for(self.jobs + (more is not None)))
+
+    def enter(self, job: RunningJob) -> None:
+        """A job enters in the next round."""
+        self.entering.append(job)
+        self.memory = self.memory.largest(job.memory)
 
     @property
     def computed(self) -> bool:

@@ -1,18 +1,21 @@
 """A model that is served: its searches, and what a job is to it."""
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from regard.data.vocabulary import Labels
+from regard.decoding.batch_plan import BatchPlan as DecodingPlan
 from regard.decoding.request import SearchTask
+from regard.decoding.search_memory import SearchMemory, check_budget, limit_searches
 from regard.inference.example_inputs import example_inputs
 from regard.inference.pipelines import SequencePipeline
 from regard.inference.predictor import Predictor
 from regard.server.interfaces import ModelInfo
 from regard.server.jobs import BatchedWork, Job
-from regard.server.planner import Planner
-from regard.server.searches import RunningJob, SearchGroup
+from regard.server.planner import MOST_SETTINGS, PlannedJob, Planner
+from regard.server.search_limits import ASIDE_SHARE, DEFAULT_CAPS, SEARCH_MEBIBYTES, OptionCaps
+from regard.server.searches import RunningJob, SearchGroup, limits_of
 
 
 @dataclass(eq=False)
@@ -22,8 +25,48 @@ class ServedModel:
     name: str
     version: str
     predictor: Predictor
+    caps: OptionCaps = DEFAULT_CAPS
+    search_bytes: int = (
+        SEARCH_MEBIBYTES << 20
+    )  # that the engine's searches may take, of all its models together
     groups: dict[Hashable, SearchGroup] = field(default_factory=dict)
     jobs: int = 0  # that were submitted while it was served, and have not ended
+
+    def __post_init__(self) -> None:
+        generator = self.predictor.model.as_seq2seq()
+        self._memories: dict[Hashable, SearchMemory] = {}  # of one slot, by settings and limits
+        if generator is not None:
+            limit_searches(generator, self.search_bytes // ASIDE_SHARE)
+
+    @property
+    def own_search_bytes(self) -> int:
+        """Bytes for the searches that share slots: the rest is for what is computed aside."""
+        return self.search_bytes - self.search_bytes // ASIDE_SHARE
+
+    def drop_empty(self) -> None:
+        """Forget searches without jobs."""
+        self.groups = {
+            key: group for key, group in self.groups.items() if group.jobs or group.computed
+        }
+
+    def memory_of(self, planned: PlannedJob) -> SearchMemory:
+        """What a search for one job takes at most; refused where that is more than there may be."""
+        running = planned.running
+        limits = limits_of(planned.task, running.planned)
+        source = 1 << running.request.size.bit_length()
+        key = planned.key, limits, source
+        allowed = self.own_search_bytes
+        known = self._memories.get(key)
+        if known is not None and known.of(1) <= allowed:
+            return known
+        if len(self._memories) >= MOST_SETTINGS:
+            self._memories.clear()
+        asked = running.planned.max_length - len(running.request.prefix)
+        config = replace(planned.task.config, max_length=asked)
+        task = replace(planned.task, config=config)
+        decoder = DecodingPlan(task, limits, 1).decoder
+        found = self._memories[key] = check_budget(task, decoder, limits, source, allowed)
+        return found
 
     @cached_property
     def info(self) -> ModelInfo:
@@ -58,6 +101,7 @@ class ServedModel:
         for job in jobs:
             try:
                 job.work.check(self.info.reads)
+                self.caps.check(getattr(job.work, "options", {}), self.predictor.recipe.decode)
                 work = job.work.as_batched(self.predictor)
             except Exception as error:  # whatever it is, it must not end the engine
                 found[job] = error
@@ -69,13 +113,16 @@ class ServedModel:
         for job, planned in zip(
             searched, self.planner.plan(searched) if searched else (), strict=True
         ):
-            if isinstance(planned, Exception):
-                found[job] = planned
-            else:
-                found[job] = SearchPlan(
-                    self, planned.key, planned.running, planned.task, planned.alone
-                )
+            found[job] = planned if isinstance(planned, Exception) else self._searched(planned)
         return [found[job] for job in jobs]
+
+    def _searched(self, planned: PlannedJob) -> "JobPlan | Exception":
+        """How a job is searched, or why it is refused."""
+        try:
+            planned.running.memory = self.memory_of(planned)
+        except Exception as error:  # whatever it is, it must not end the engine
+            return error
+        return SearchPlan(self, planned.key, planned.running, planned.task, planned.alone)
 
 
 def plan_jobs(jobs: Iterable[Job]) -> "Iterator[tuple[Job, JobPlan | Exception]]":

@@ -1,7 +1,7 @@
 """A Transformer decoder's step in compiled C++ (step.cpp)."""
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from weakref import ref
@@ -9,7 +9,7 @@ from weakref import ref
 import torch
 from torch import nn
 
-from regard.core.shapes import Float, Int, Tensor
+from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.model.capture import capturing_here
 from regard.model.interfaces import AttentionModule, DecoderState
 from regard.model.kv_cache import Slots, write_rows
@@ -53,28 +53,46 @@ class _StepArguments(ctypes.Structure):
     ]
 
 
+FIRST_STEPS = 64  # for which a cache has room at first
+
+
 @dataclass
 class NativeState(DecoderState):
-    """A key-value cache shared by the hypotheses of a sequence, with the ancestors of each by number."""
+    """A key-value cache shared by the hypotheses of a sequence, with the ancestors of each by number.
 
-    cache: Float[Tensor, "layers B capacity K 2 C"]
+    The cache begins small and grows with the steps that are taken. `capacity` is what it may grow to.
+    """
+
+    cache: Float[Tensor, "layers B room K 2 C"]
     parents: Int[
-        Tensor, "B K capacity"
+        Tensor, "B K room"
     ]  # at each step, the hypothesis whose cache entry is this one's ancestor
     admitted: Int[Tensor, " B"]  # the step at which each sequence was admitted
+    released: Bool[Tensor, " B"]  # whether each sequence has ended
     sources: list[Float[Tensor, "B S E"]]  # of each layer: keys and values of the memory
     mask: Tensor  # (B, S), uint8
+    capacity: int
     time: int = 0
     logits: Float[Tensor, "rows V"] | None = None  # of the last step; its memory is reused
+    tables: Sequence[
+        Tensor | None
+    ] = ()  # of positions, which the last step has read: they stay for the next
 
     @property
     def beams(self) -> int:
         return self.parents.shape[1]
 
+    @property
+    def room(self) -> int:
+        """Steps for which the cache has room, with those that were taken."""
+        return self.cache.shape[2]
+
     def reorder(self, index: Int[Tensor, " n"]) -> "NativeState":
         layers, _, *entry = self.cache.shape
         cache = self.cache.new_empty(layers, len(index), *entry)
-        rows = {name: getattr(self, name)[index] for name in ("parents", "admitted", "mask")}
+        rows = {
+            name: getattr(self, name)[index] for name in ("parents", "admitted", "released", "mask")
+        }
         old = (
             int(rows["admitted"].min()) if len(index) else 0
         )  # what is before is read no more, the rest is unwritten
@@ -102,30 +120,66 @@ class NativeState(DecoderState):
 
     def _write_past(self, slots: Slots, fresh: "NativeState") -> None:
         """Make what `fresh` has read, with one hypothesis each, the past of all hypotheses in these slots."""
-        if (missing := fresh.time - self.time) > 0:
+        missing = fresh.time - self.time
+        if missing > 0:
+            self.grow(fresh.time)
             for past in (self.cache, self.parents):
                 past[:, :, missing : missing + self.time] = past[:, :, : self.time].clone()
             self.admitted += missing
             self.time += missing
         first = self.time - fresh.time
         self.admitted[slots] = first
+        self.released[slots] = False
         if fresh.time:
             self.cache[:, slots, first : self.time, 0] = fresh.cache[:, :, : fresh.time, 0]
             self.parents[slots, :, first : self.time] = 0
 
-    def evict(self) -> None:
-        """Move what is left of a full cache to its beginning, under continuous batching.
+    def release(self, slots: Sequence[int]) -> None:
+        self.released[list(slots)] = True
 
-        No output is longer than half of it: what is older is dropped, of sequences that are done. In place, because to
-        allocate a cache anew and to copy all of it takes as long as several steps.
-        """
-        capacity = self.cache.shape[2]
-        if self.time < capacity or not bool(self.admitted.any()):
+    def make_room(self) -> None:
+        """Have room for one more step at least: drop what no output needs any more, or grow."""
+        if self.time < self.room:
             return
-        old = max(capacity - capacity // 2, int(self.admitted.min()))
+        # Of requests that enter a search later, an output is at most half as long as the capacity.
+        longest = self.capacity // 2
+        most = self.capacity
+        oldest = self._oldest()
+        if bool(self.admitted.any()):
+            most = longest + longest // 4
+            if self.room >= self.capacity:  # those that have ended may not all be released
+                oldest = max(oldest, self.time - longest)
+        # When a quarter is free again, the next move is far enough for moves to cost little.
+        if oldest > 0 and (4 * oldest >= self.room or self.room >= most):
+            self._drop(oldest)
+        else:
+            self.grow(max(self.room + 1, min(2 * self.room, most)))
+
+    def _oldest(self) -> int:
+        """The first step that a sequence which has not ended still reads."""
+        running = self.admitted[~self.released]
+        return int(running.min()) if len(running) else self.time
+
+    def grow(self, room: int) -> None:
+        """Have room for so many steps, with those that were taken, as far as the capacity allows."""
+        room = min(room, self.capacity)
+        if room <= self.room:
+            return
+        layers, batch, _, *entry = self.cache.shape
+        cache = self.cache.new_empty(layers, batch, room, *entry)
+        cache[:, :, : self.time] = self.cache[:, :, : self.time]
+        self.cache = cache
+        parents = self.parents.new_zeros(batch, self.beams, room)
+        parents[:, :, : self.time] = self.parents[:, :, : self.time]
+        self.parents = parents
+
+    def _drop(self, old: int) -> None:
+        """Move what follows the first `old` steps to the beginning, in place and in parts that do not overlap."""
         left = self.time - old
-        self.cache[:, :, :left] = self.cache[:, :, old:]
-        self.parents[:, :, :left] = self.parents[:, :, old:]
+        for first in range(0, left, old):
+            end = min(first + old, left)
+            for past in (self.cache, self.parents):
+                past[:, :, first:end] = past[:, :, first + old : end + old]
         self.admitted = (self.admitted - old).clamp(min=0)
         self.time = left
 
@@ -213,14 +267,14 @@ class NativeDecoder(EngineDecoder):
             sources = [self._source(layer, norm, memory.states) for layer, norm in pairs]
             mask = memory.mask.to(torch.uint8)
         table = self.table
+        room = min(capacity, FIRST_STEPS)
         cache = torch.empty(
-            table.layer_count, batch, capacity, beams, 2, table.kv_heads * table.head_dim
+            table.layer_count, batch, room, beams, 2, table.kv_heads * table.head_dim
         )
-        parents, admitted = (
-            torch.zeros(batch, beams, capacity, dtype=torch.int32),
-            torch.zeros(batch, dtype=torch.int32),
-        )
-        return NativeState(cache, parents, admitted, sources, mask)
+        parents = torch.zeros(batch, beams, room, dtype=torch.int32)
+        admitted = torch.zeros(batch, dtype=torch.int32)
+        released = torch.zeros(batch, dtype=torch.bool)
+        return NativeState(cache, parents, admitted, released, sources, mask, capacity)
 
     def _source(
         self, layer: LinearTable, norm: nn.RMSNorm | None, states: Float[Tensor, "B S D"]
@@ -237,7 +291,7 @@ class NativeDecoder(EngineDecoder):
     ) -> tuple[Float[Tensor, "rows V"], NativeState]:
         """Logits, which the next step overwrites, and the state."""
         assert isinstance(state, NativeState)
-        state.evict()
+        state.make_room()
         width = self.table.heads * self.table.head_dim
         queries = (
             torch.empty(len(self.attentions), 2, len(tokens), width) if capturing_here() else None
@@ -253,9 +307,10 @@ class NativeDecoder(EngineDecoder):
         """The keys and values of a forward pass by PyTorch, sequence by sequence: none depends on another's."""
         assert isinstance(state, NativeState)
         decoder, length = self.decoder(), tokens.shape[1]
-        fits = LEAST_PROMPT <= length <= state.cache.shape[2]
+        fits = LEAST_PROMPT <= length <= state.capacity
         if decoder is None or self.int8 or state.sources or not fits or capturing_here():
             return None
+        state.grow(length)
         for row in range(len(tokens)):
             filled = decoder.prefill(
                 tokens[row : row + 1], decoder.start(None, batch=1, capacity=length)
@@ -278,8 +333,8 @@ class NativeDecoder(EngineDecoder):
         assert isinstance(state, NativeState)
         if state.beams > MAX_BEAMS or capturing_here():
             return None
-        state.evict()
-        bounds = replace(bounds, steps=max(1, min(bounds.steps, state.cache.shape[2] - state.time)))
+        state.make_room()
+        bounds = replace(bounds, steps=max(1, min(bounds.steps, state.room - state.time)))
         arguments, _, _memory = self._arguments(tokens.flatten(), state, bounds.steps)
         function = self.library.regard_search
         taken = run_loop(
@@ -296,7 +351,7 @@ class NativeDecoder(EngineDecoder):
         queries: Tensor | None = None,
     ) -> tuple[_StepArguments, Float[Tensor, "rows V"], list[object]]:
         """The arguments of so many steps, the logits, and what lives in memory as long as the arguments."""
-        rows, capacity, source_length = len(tokens), state.cache.shape[2], state.mask.shape[1]
+        rows, capacity, source_length = len(tokens), state.room, state.mask.shape[1]
         if state.time >= capacity or rows != state.parents[:, :, 0].numel():
             raise IndexError(
                 f"the cache was laid out for {capacity} tokens of {len(state.parents)} sequences"
@@ -315,6 +370,7 @@ class NativeDecoder(EngineDecoder):
         count = state.time + steps - int(state.admitted.min())
         tables = (self.positions, self.rotations, self.biases)
         grown = [None if each is None else each.of(count) for each in tables]
+        state.tables = grown
         positions = [None if each is None else each.data_ptr() for each in grown]
         arguments = _StepArguments(
             *(each.data_ptr() for each in tensors), ctypes.cast(pointers, Pointer), state.mask.data_ptr(),

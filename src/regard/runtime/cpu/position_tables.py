@@ -1,24 +1,37 @@
 """What a compiled step reads at each position: vectors that are added, rotations, and biases of distances."""
 
 from abc import ABC, abstractmethod
+from weakref import ref
 
 import torch
 
 from regard.core.shapes import Float, Tensor
 from regard.model.positions import Add, PositionBias, PositionEncoding, Rotary
 
+KEPT_ROWS = 4096  # of a table that stays when no search uses it
+
 
 class GrownTable(ABC):
-    """A row of numbers for each position, grown as needed."""
+    """A row of numbers for each position, grown as needed. A long one lives as long as a search refers to it."""
 
     def __init__(self) -> None:
         self.table: Tensor | None = None
+        self.long: ref[Tensor] | None = None
 
     def of(self, count: int) -> Float[Tensor, "positions W"]:
         """At least `count` rows. Other threads may replace them: keep a reference."""
         table = self.table
-        if table is None or len(table) < count:
-            table = self.table = self.rows(count, 2 * count).detach().contiguous()
+        if table is not None and len(table) >= count:
+            return table
+        table = None if self.long is None else self.long()
+        if table is not None and len(table) >= count:
+            return table
+        size = 1 << (count - 1).bit_length()
+        table = self.rows(count, size).detach().contiguous()
+        if size <= KEPT_ROWS:
+            self.table = table
+        else:
+            self.long = ref(table)
         return table
 
     @abstractmethod

@@ -315,7 +315,9 @@ const char* out_of_range(const SearchArguments& s) {
     for (int64_t slot = 0; slot < s.batch; ++slot) {
         if (s.done[slot]) continue;
         if (s.length[slot] < 0 || s.prompt[slot] < 0 || s.length[slot] >= s.positions) return "length of an output";
-        if (s.limit[slot] <= s.length[slot] || s.limit[slot] > s.positions) return "limit of an output";
+        if (s.limit[slot] <= s.length[slot]) return "limit of an output";
+        // There may be room for fewer tokens than the limit: the caller takes no more steps than fit.
+        if (s.limit[slot] > s.positions && s.max_steps > s.positions - s.length[slot]) return "limit of an output";
         if (s.beam_search && s.limit[slot] >= s.penalties) return "limit of an output";
         if (s.no_repeat && !is_token(s.first[slot])) return "token before the first";
         for (int64_t i = 0; s.no_repeat && i < s.beams * s.positions; ++i) {

@@ -6,6 +6,7 @@ kept with their recordings for the next search of the same size.
 
 from collections.abc import Callable, Hashable, Iterator
 from copy import copy
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
@@ -127,9 +128,11 @@ class DecodeBuffers(Generic[StrategyType]):
         assert bounds.steps > 0
         assert self.decoder is not None
         assert self.state is not None
+        room = self.strategy.reserve()
         loop = None if self.static or self.tokens.is_cuda else self.strategy.loop()
         if loop is not None:
             self.tokens = self.tokens.contiguous()
+            bounds = replace(bounds, steps=min(bounds.steps, room))
             searched = self.decoder.search(self.tokens, self.state, loop, bounds)
             if searched is not None:
                 taken, self.state = searched
@@ -142,6 +145,7 @@ class DecodeBuffers(Generic[StrategyType]):
         assert count > 0
         if not self.static:
             for _ in range(count):
+                self.strategy.reserve()
                 self.state, self.tokens = self._step()
         elif not isinstance(self.state, StaticState) or self.state.reserve(count):
             self.run(

@@ -11,6 +11,7 @@ from regard.server.placement import Placement
 from regard.server.processes.child import Child, run_child
 from regard.server.processes.engine_host import EngineHost
 from regard.server.processes.messages import Start
+from regard.server.search_limits import OptionCaps
 
 
 async def run(child: Child, start: Start) -> None:
@@ -18,7 +19,11 @@ async def run(child: Child, start: Start) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     limits = EngineLimits(
-        slots=config.slots, queued_jobs=config.queue, queued_tokens=256 * config.queue
+        slots=config.slots,
+        queued_jobs=config.queue,
+        queued_tokens=256 * config.queue,
+        caps=OptionCaps(config.max_length, config.max_beams),
+        search_memory=config.search_memory,
     )
     engine = Placement.of(config.models, config.devices).engine(limits)
     loader = ModelLoader(engine, config.models)

@@ -31,6 +31,9 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     drain_seconds: float
     cors: list[str]
     tls: tuple[str, str] | None
+    max_length: int
+    max_beams: int
+    search_memory: int | None
     socket: str = ""
 
 
