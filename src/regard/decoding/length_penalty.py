@@ -9,7 +9,8 @@ from regard.core.shapes import Float, Tensor
 
 def length_penalty(length: int, power: float) -> float:
     """The divisor of an output of this length; an empty output counts as one token."""
-    return float(max(1, length)) ** power
+    penalty: float = float(max(1, length)) ** power
+    return penalty
 
 
 def length_penalties(count: int, power: float) -> Float[Tensor, " lengths"]:
