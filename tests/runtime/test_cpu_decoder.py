@@ -1,5 +1,6 @@
 """The CPU engine: compiled steps equal PyTorch's, and nothing depends on a compiler."""
 
+import gc
 import os
 import shutil
 import subprocess
@@ -8,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import pytest
 import torch
@@ -24,7 +25,7 @@ from regard.model.transformer import TransformerDecoder, TransformerEncoder
 from regard.runtime import engines
 from regard.runtime.cpu import compile
 from regard.runtime.cpu.decoder import NativeDecoder
-from regard.runtime.cpu.engine import CpuEngine, _warn_no_int8
+from regard.runtime.cpu.engine import CpuEngine, Packed, _warn_no_int8
 from regard.runtime.cpu.support import decodes, supported
 from regard.runtime.interfaces import EngineOptions
 from support.models import (
@@ -366,7 +367,7 @@ class Contested(WeakKeyDictionary):
     """A dictionary in which another thread replaces every value at once."""
 
     def __setitem__(self, key, value) -> None:
-        super().__setitem__(key, ([], "of another thread"))
+        super().__setitem__(key, {False: Packed([], "of another thread")})
 
 
 @needs_compiler
@@ -494,3 +495,43 @@ def test_a_block_of_another_kind_leaves_its_stack_to_pytorch():
         -1
     ].self_attn.kv_heads = 1  # grouped heads, which compiled encoders do not have
     assert (decodes(coder), supported(coder)) == (True, False)
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", ["transformer", "rnn", "conv"])
+def test_each_quantization_is_packed_once(name):
+    """A server that drafts in float32 for a model in int8 would pack all weights at every turn."""
+    made = decoder(name)
+    plain = ENGINE.compile_decoder(made)
+    int8 = ENGINE.compile_decoder(made, int8=True)
+    assert plain is not int8
+    for _ in range(3):
+        assert ENGINE.compile_decoder(made) is plain
+        assert ENGINE.compile_decoder(made, int8=True) is int8
+
+
+@needs_compiler
+def test_changed_weights_are_packed_again_for_each_quantization():
+    made = decoder("transformer")
+    before = [ENGINE.compile_decoder(made, int8=int8) for int8 in (False, True)]
+    packed = [ref(each) for each in before]
+    with torch.no_grad():
+        made.embed_tokens.weight.mul_(1.5)
+    after = ENGINE.compile_decoder(made)
+    assert after is not before[0]
+    del before
+    gc.collect()
+    # Neither copy of the old weights is kept.
+    assert [each() for each in packed] == [None, None]
+    assert ENGINE.compile_decoder(made, int8=True) is not after
+
+
+@needs_compiler
+def test_packed_weights_live_as_long_as_their_module():
+    made = decoder("transformer")
+    packed = [ref(ENGINE.compile_decoder(made, int8=int8)) for int8 in (False, True)]
+    gc.collect()
+    assert all(each() is not None for each in packed)
+    del made
+    gc.collect()
+    assert all(each() is None for each in packed)

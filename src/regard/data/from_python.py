@@ -7,11 +7,12 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 
-from regard.core.atomic_io import named_os_errors
+from regard.core.atomic_io import named_os_errors, sync_folder
 from regard.core.config import nearest
 from regard.core.errors import InvalidArgument
 from regard.data.example import SPLITS, Example
@@ -76,11 +77,28 @@ def _write(split: str, rows: PythonRows, columns: Sequence[str], folder: Path) -
             file.flush()
             os.fsync(file.fileno())
             path = folder.absolute() / f"given-{digest.hexdigest()[:16]}.jsonl"
-            os.replace(file.name, path)
-        except BaseException:
-            os.unlink(file.name)
-            raise
+            _publish(Path(file.name), path, digest.hexdigest())
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(file.name)
+    sync_folder(folder)
     return path
+
+
+def _publish(temporary: Path, path: Path, digest: str) -> None:
+    """Give a file its name, which says its content. An equal file that has it stays: others may be reading it."""
+    if path.exists():
+        with path.open("rb") as file:
+            is_equal = hashlib.file_digest(file, "sha256").hexdigest() == digest
+        if not is_equal:
+            os.replace(temporary, path)  # it was damaged
+        return
+    try:
+        os.link(temporary, path)
+    except FileExistsError:  # another process has written it since
+        pass
+    except OSError:  # a file system without links
+        os.replace(temporary, path)
 
 
 def _row(row: Any, columns: Sequence[str], where: str) -> dict[str, str]:

@@ -4,7 +4,7 @@ import ctypes
 import logging
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -38,13 +38,19 @@ CompiledDecoder = NativeDecoder | NativeRnnDecoder | NativeConvDecoder
 Compiled = TypeVar("Compiled", bound="CompiledDecoder | NativeEncoder")
 
 
+class Packed(NamedTuple):
+    """The compiled form of a module, and the fingerprint of the weights that it was made of."""
+
+    weights: list[int]
+    native: CompiledDecoder | NativeEncoder
+
+
 class CpuEngine(Engine):
     """Compiled once for each module and again when its weights have changed; kept as long as the module."""
 
     def __init__(self) -> None:
-        self.compiled: WeakKeyDictionary[
-            nn.Module, tuple[list[int], CompiledDecoder | NativeEncoder]
-        ] = WeakKeyDictionary()
+        # Of each module its forms in float32 (False) and in int8 (True).
+        self.compiled: WeakKeyDictionary[nn.Module, dict[bool, Packed]] = WeakKeyDictionary()
 
     def decoder_for(self, model: Seq2Seq, options: EngineOptions) -> CompiledDecoder | None:
         if torch.is_autocast_enabled(
@@ -114,20 +120,22 @@ class CpuEngine(Engine):
         return parts[0] if len(parts) == 1 else Memory.joined(parts)
 
     def _current(
-        self, module: nn.Module, library: ctypes.CDLL, make: Callable[[], Compiled], *options: int
+        self, module: nn.Module, library: ctypes.CDLL, make: Callable[[], Compiled], int8: bool
     ) -> Compiled:
-        known = self.compiled.get(module)
-        if known is not None and weights_are_constant() and known[0][: len(options)] == [*options]:
-            return known[1]  # type: ignore[return-value]
-        key = [*options, *fingerprint(library, module)]
-        if known is None or known[0] != key:
-            native = make()
-            self.compiled[module] = (
-                key,
-                native,
-            )  # another thread may replace it at once by one with other options
-            return native
-        return known[1]  # type: ignore[return-value]
+        """The compiled form of a module, made again if its weights have changed."""
+        known = self.compiled.get(module, {})
+        packed = known.get(int8)
+        if packed is not None and weights_are_constant():
+            return packed.native  # type: ignore[return-value]
+        weights = fingerprint(library, module)
+        if packed is not None and packed.weights == weights:
+            return packed.native  # type: ignore[return-value]
+        native = make()
+        # The other form stays, unless it is of earlier weights. Another thread may replace the
+        # entries at the same time: its form is then made again at the next call.
+        current = {form: each for form, each in known.items() if each.weights == weights}
+        self.compiled[module] = {**current, int8: Packed(weights, native)}
+        return native
 
 
 def _library(module: nn.Module) -> ctypes.CDLL | None:
