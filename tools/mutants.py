@@ -1,13 +1,19 @@
 """Mutation testing: plants small faults at random places of src/regard, one at a time; counts those that tests catch.
 
-    python tools/mutants.py --count 100 --seed 1 [--only decoding] [--minutes 7] [--again]
+    python tools/mutants.py --count 100 --seed 1 [--per-package 20] [--only decoding] [--minutes 7] [--again]
+
+A sample is drawn evenly from the packages, of which JavaScript and C++ are counted apart: one fault of each in turn, up
+to --count, or --per-package of each. A longer sample of the same seed begins with the shorter one.
 
 Each fault is planted in a copy of the tree. Tests that execute the changed function run first, where they have been
 noted (executed_functions.py), then the test files whose imports reach the changed module, nearest first, up to the
 first failure or until --seconds have passed; a test that fails, or ends the process, counts if it passes without the
 fault. Results are kept in .mutants/SEED.jsonl as they come, so that a run that was stopped, or ended by
 --minutes, goes on, also on another machine. --again tries once more what survived, which is how new tests are seen to
-catch it. The report is .mutants/SEED.md, and docs/mutants.md is about the samples so far; tools/equivalent_mutants.toml
+catch it. For a fault in JavaScript, the tests that open a browser run, and for one in C++ those of the engine, which
+is compiled with the fault; tests marked slow run too, as most of these are.
+
+The report is .mutants/SEED.md, and docs/mutants.md is about the samples so far; tools/equivalent_mutants.toml
 holds the faults that change nothing that can be observed, each with its reason.
 """
 
@@ -16,7 +22,6 @@ import ast
 import difflib
 import json
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -26,7 +31,7 @@ import time
 import tomllib
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import suppress
 from fnmatch import fnmatch
@@ -36,7 +41,19 @@ from pathlib import Path
 
 import pytest
 
-from small_faults import ROOT, Mutant, executed, mutants, nearest_tests, needs
+from build_engine import build_flags
+from small_faults import (
+    ROOT,
+    SOURCE,
+    Mutant,
+    drawn,
+    executed,
+    fault_id,
+    mutants,
+    nearest_tests,
+    needs,
+)
+from token_faults import CPP, compiles
 
 EQUIVALENT = ROOT / "tools" / "equivalent_mutants.toml"
 FIRST = 4  # test files that run before others are imported
@@ -49,17 +66,22 @@ PRELOADED = (
     "safetensors.torch",
     "beartype",
 )  # saves seconds a fault
+ENGINE = SOURCE / "runtime" / "cpu"  # of which one library is compiled
 HEAD = """# Mutants
 
-Small faults (a comparison, a constant, a condition, an operator, the order of two arguments, a returned value) planted
-at random places of `src/regard`, one at a time. Tests that execute the changed function run, of {options.tests} files
-at most, then the {options.tests} test files whose imports are nearest to the changed module, all without tests marked
-slow and for {options.seconds} s of processor time at most. A fault that no test noticed by then counts as survived. It
-is caught by a test that fails, takes longer than {options.limit} s or ends the process, with the fault only.
+Small faults (a comparison, a constant, a condition, an operator, the order of two arguments, a returned value, a
+dropped statement) planted at random places of `src/regard`, evenly from its packages, one at a time. Tests that
+execute the changed function run, of {options.tests} files at most, then the {options.tests} test files whose imports
+are nearest to the changed module, all without tests marked slow; for JavaScript those that open a browser, and for C++
+those of the engine. They run for {options.seconds} s of processor time at most. A fault that no test noticed by then
+counts as survived. It is caught by a test that fails, takes longer than {options.limit} s or ends the process, with the
+fault only.
 
-`python tools/mutants.py --count {count} --seed {options.seed}{only}`
+`python tools/mutants.py {size} --seed {options.seed}{only}`
 
 {share}
+
+{table}
 """
 
 
@@ -157,7 +179,11 @@ class Tree:
             try:
                 options = ["-x", *some, *(f"--deselect={each}" for each in flaky)]
                 failed = self.failed(
-                    options, seconds, lambda test, wanted=is_known: (test in known) == wanted
+                    options,
+                    seconds,
+                    lambda test, wanted=is_known: (test in known) == wanted,
+                    compiled=mutant.path.endswith(CPP),
+                    slow=not mutant.is_python,
                 )
             finally:
                 place.write_text(old, "utf-8")
@@ -167,15 +193,30 @@ class Tree:
         return {"result": "survived"}
 
     def failed(
-        self, tests: list[str], seconds: float, chosen: Callable[[str], bool] = bool
+        self,
+        tests: list[str],
+        seconds: float,
+        chosen: Callable[[str], bool] = bool,
+        *,
+        compiled: bool = False,
+        slow: bool = True,
     ) -> list[str]:
-        """The tests that fail of those that are chosen, or the files that cannot be collected. In a forked process."""
+        """The tests that fail of those that are chosen, or the files that cannot be collected. In a forked process.
+
+        compiled   compile the engine from the sources of this tree, and keep nothing of it
+        slow       run the tests marked slow too
+        """
         told, running = self.folder / ".failed", self.folder / ".running"
         for each in (told, running):
             each.unlink(missing_ok=True)
         child = os.fork()
         if not child:
-            self._run(tests, Limits(seconds, self.options.limit, running, chosen), told)
+            if compiled:
+                # Libraries with faults must not fill the user's cache.
+                os.environ["XDG_CACHE_HOME"] = str(self.folder / ".cache")
+                os.environ["REGARD_NATIVE"] = "compile"
+            limits = Limits(seconds, self.options.limit, running, chosen)
+            self._run(tests, limits, told, slow=slow)
         end = time.monotonic() + 4 * (self.options.seconds + self.options.limit)
         while os.waitpid(child, os.WNOHANG) == (0, 0):
             waited = time.time() - running.stat().st_mtime if running.exists() else 0.0
@@ -192,7 +233,7 @@ class Tree:
             raise RuntimeError(f"pytest did not run:\n{(self.folder / '.output').read_text()}")
         return told.read_text().splitlines()
 
-    def _run(self, tests: list[str], limits: "Limits", told: Path) -> None:
+    def _run(self, tests: list[str], limits: "Limits", told: Path, *, slow: bool) -> None:
         try:
             os.setsid()
             os.chdir(self.folder)
@@ -204,8 +245,7 @@ class Tree:
             os.dup2(output, 2)
             arguments = [
                 "-q",
-                "-m",
-                "not slow",
+                *(() if slow else ("-m", "not slow")),
                 "-p",
                 "no:cacheprovider",
                 "-p",
@@ -228,9 +268,41 @@ class Tree:
             os._exit(0)
 
 
-def page(done: list[dict], options: argparse.Namespace) -> str:
-    """The report."""
-    reasons = tomllib.loads(EQUIVALENT.read_text("utf-8"))
+def equivalents() -> dict[str, str]:
+    """The faults that change nothing that can be observed, by name, each with its reason."""
+    entries = tomllib.loads(EQUIVALENT.read_text("utf-8"))["equivalent"]
+    return {
+        fault_id(
+            each["path"],
+            each.get("within", ""),
+            each["before"],
+            each["after"],
+            each.get("number", 1),
+        ): each["reason"]
+        for each in entries
+    }
+
+
+def table(done: list[dict], reasons: Mapping[str, str]) -> str:
+    """How many faults were caught in each package, and which share that is of those that change something."""
+    rows = [
+        "| package | planted | equivalent | caught | survived | share |",
+        "|---|---|---|---|---|---|",
+    ]
+    for stratum in sorted({each["stratum"] for each in done}):
+        own = [each for each in done if each["stratum"] == stratum]
+        caught = sum(each["result"] == "caught" for each in own)
+        equal = sum(each["result"] == "survived" and each["id"] in reasons for each in own)
+        different = len(own) - equal
+        share = f"{100 * caught / different:.0f} %" if different else ""
+        survived = different - caught
+        rows.append(f"| {stratum} | {len(own)} | {equal} | {caught} | {survived} | {share} |")
+    return "\n".join(rows)
+
+
+def page(done: list[dict], options: argparse.Namespace, wanted: int) -> str:
+    """The report; `wanted` is the size of the whole sample."""
+    reasons = equivalents()
     counts = Counter(each["result"] for each in done)
     equivalent = [each for each in done if each["result"] == "survived" and each["id"] in reasons]
     survivors = [
@@ -246,15 +318,55 @@ def page(done: list[dict], options: argparse.Namespace) -> str:
     if late:
         share += f" {late} of them survived at first, and tests were written that catch them: before these it was "
         share += f"{100 * (counts['caught'] - late) / different:.0f} %, which says more about other faults."
-    if len(done) < options.count:
-        share += f" The other {options.count - len(done)} of this sample have not been planted."
-    text = HEAD.format(options=options, count=options.count, only=only, share=share)
+    if len(done) < wanted:
+        share += f" The other {wanted - len(done)} of this sample have not been planted."
+    text = HEAD.format(
+        options=options,
+        size=size_option(options),
+        only=only,
+        share=share,
+        table=table(done, reasons),
+    )
     for title, chosen in {"Survived": survivors, "Equivalent": equivalent}.items():
         text += f"\n## {title}\n" * bool(chosen)
         for each in chosen:
             reason = f"\n{reasons[each['id']].strip()}\n" if each["id"] in reasons else ""
             text += f"\n### `{each['path']}:{each['line']}`\n{reason}\n```diff\n{each['diff']}```\n"
     return text
+
+
+def size_option(options: argparse.Namespace) -> str:
+    if options.per_package:
+        return f"--per-package {options.per_package}"
+    return f"--count {options.count}"
+
+
+def sample(options: argparse.Namespace) -> list[Mutant]:
+    """The faults to plant: one of each package in turn. Those in C++ that do not compile here are left out."""
+    waiting = {
+        stratum: iter(order) for stratum, order in drawn(mutants(options.only), options.seed)
+    }
+    chosen = list[Mutant]()
+    rounds = options.per_package or options.count
+    most = options.count if not options.per_package else len(waiting) * options.per_package
+    for _ in range(rounds):
+        for order in waiting.values():
+            found = next((each for each in order if can_be_planted(each)), None)
+            if found is not None and len(chosen) < most:
+                chosen.append(found)
+    return chosen
+
+
+def can_be_planted(mutant: Mutant) -> bool:
+    """Whether the program is still one; the faults of Python and JavaScript leave the syntax as it was."""
+    text = mutant.text()[1]
+    if mutant.is_python:
+        ast.parse(text)
+    if not mutant.path.endswith(CPP):
+        return True
+    build = build_flags()
+    names = [path.name for path in build.sources()]
+    return compiles(ENGINE, names, build.FLAGS, {Path(mutant.path).name: text})
 
 
 def diff(mutant: Mutant) -> str:
@@ -275,7 +387,13 @@ def start_worker(folder: str, options: argparse.Namespace) -> None:
 
 
 def result(mutant: Mutant, flaky: frozenset[str]) -> dict[str, object]:
-    described = {"id": mutant.id, "path": mutant.path, "line": mutant.line, "diff": diff(mutant)}
+    described = {
+        "id": mutant.id,
+        "stratum": mutant.stratum,
+        "path": mutant.path,
+        "line": mutant.line,
+        "diff": diff(mutant),
+    }
     return described | tree.result(mutant, flaky)
 
 
@@ -327,11 +445,18 @@ def new_results(waiting: list[Mutant], options: argparse.Namespace) -> Iterator[
             yield from ready
 
 
-def main() -> None:
+def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--count", type=int, default=100, help="faults to plant")
+    parser.add_argument("--count", type=int, default=100, help="faults to plant, of all packages")
+    parser.add_argument(
+        "--per-package",
+        type=int,
+        default=0,
+        help="faults to plant in each package, in place of --count",
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
         "--only", default="", help="packages or beginnings of paths under src/regard, with commas"
@@ -348,19 +473,24 @@ def main() -> None:
     )
     parser.add_argument("--again", action="store_true", help="try again what survived")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="faults at a time")
-    options = parser.parse_args()
+    return parser.parse_args(given)
+
+
+def main() -> None:
+    options = arguments()
     kept = ROOT / ".mutants" / f"{options.seed}{options.only.replace('/', '-')}.jsonl"
     kept.parent.mkdir(exist_ok=True)
     lines = kept.read_text("utf-8").splitlines() if kept.exists() else []
     known = {each["id"]: each for each in map(json.loads, lines)}
-    found = mutants(options.only)
-    chosen = random.Random(options.seed).sample(found, min(options.count, len(found)))
-    for mutant in chosen:
-        ast.parse(mutant.text()[1])
+    reasons = equivalents()
+    present = {mutant.id for mutant in mutants()}
+    for name in reasons.keys() - present:
+        print(f"equivalent_mutants.toml names a fault that is not there any more: {name}")
+    chosen = sample(options)
     tried_again = {
         key for key, each in known.items() if options.again and each["result"] == "survived"
     }
-    finished = known.keys() - (tried_again - tomllib.loads(EQUIVALENT.read_text("utf-8")).keys())
+    finished = known.keys() - (tried_again - reasons.keys())
     for each in new_results([mutant for mutant in chosen if mutant.id not in finished], options):
         if each["id"] in known:
             each["first"] = known[each["id"]].get("first", "survived")
@@ -368,9 +498,10 @@ def main() -> None:
         with kept.open("a", encoding="utf-8") as file:
             file.write(json.dumps(each) + "\n")
         print(f"{each['result']}: {each['path']}:{each['line']} {each.get('by', '')}", flush=True)
-    written = page([known[mutant.id] for mutant in chosen if mutant.id in known], options)
+    done = [known[mutant.id] for mutant in chosen if mutant.id in known]
+    written = page(done, options, len(chosen))
     kept.with_suffix(".md").write_text(written, "utf-8")
-    print(written.partition("\n## ")[0].strip().splitlines()[-1])
+    print(written.partition("\n## ")[0].strip().partition("`\n\n")[2])
 
 
 if __name__ == "__main__":

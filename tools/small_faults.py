@@ -2,7 +2,9 @@
 
 import ast
 import json
+import random
 import re
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from itertools import zip_longest
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from executed_functions import KEPT
+from token_faults import CPP, JAVASCRIPT, lines_around, scope_of, token_faults
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE, TESTS = ROOT / "src" / "regard", ROOT / "tests"
@@ -26,25 +29,53 @@ SWAPPED: dict[type, type] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
 }  # fmt: skip
 CALLS = {"all": "any", "any": "all", "min": "max", "max": "min"}
+LONGEST = 120  # characters of an expression that names the fault of a constant in it
 
 
 class Mutant(NamedTuple):
-    """A part of a file's text and what replaces it."""
+    """A part of a file's text and what replaces it.
+
+    within   the functions and classes around it
+    before   the source of the expression, or in JavaScript and C++ of the line, without the fault, and `after` with it
+    number   which one it is of those that are named alike
+    """
 
     path: str  # under src/regard
     line: int
     start: int  # characters of the file
     end: int
     new: str
+    within: str
+    before: str
+    after: str
+    number: int = 1
 
     @property
     def id(self) -> str:
-        return f"{self.path}:{self.line}:{self.start}:{self.new}"
+        """A name that stays when other parts of the file change, and when the file is formatted in another way."""
+        return fault_id(self.path, self.within, self.before, self.after, self.number)
+
+    @property
+    def is_python(self) -> bool:
+        return self.path.endswith(".py")
+
+    @property
+    def stratum(self) -> str:
+        """The package that it is in, and the language where that is not Python: samples are drawn evenly from these."""
+        package = self.path.partition("/")[0] if "/" in self.path else "regard"
+        if self.is_python:
+            return package
+        return f"{package} (C++)" if self.path.endswith(CPP) else f"{package} (JavaScript)"
 
     def text(self) -> tuple[str, str]:
         """The file without and with the fault."""
         old = (SOURCE / self.path).read_text("utf-8")
         return old, old[: self.start] + self.new + old[self.end :]
+
+
+def fault_id(path: str, within: str, before: str, after: str, number: int = 1) -> str:
+    place = f"{path} {within}".strip()
+    return f"{place}: {before} -> {after}" + (f" ({number})" if number > 1 else "")
 
 
 def changes(node: ast.AST) -> Iterator[ast.AST]:
@@ -76,50 +107,126 @@ def changes(node: ast.AST) -> Iterator[ast.AST]:
             yield ast.Return(ast.Constant(None))
 
 
-def nodes(tree: ast.AST) -> Iterator[ast.AST]:
+class Place(NamedTuple):
+    """A node of a program, the expression that it is a part of, and the names of the functions and classes around."""
+
+    node: ast.AST
+    parent: ast.AST
+    names: tuple[str, ...] = ()
+
+
+def places(node: ast.AST, parent: ast.AST, names: tuple[str, ...] = ()) -> Iterator[Place]:
     """Everything but annotations, decorators, messages of errors, assertions and blocks for type checkers."""
-    if isinstance(tree, ast.Raise | ast.Assert | ast.JoinedStr | ast.Import | ast.ImportFrom):
+    if isinstance(node, ast.Raise | ast.Assert | ast.JoinedStr | ast.Import | ast.ImportFrom):
         return
-    if isinstance(tree, ast.If) and "TYPE_CHECKING" in ast.dump(tree.test):
+    if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
         return
-    if isinstance(tree, ast.keyword) and tree.arg == "strict":  # of zip: an assertion
+    if isinstance(node, ast.keyword) and node.arg == "strict":  # of zip: an assertion
         return
-    yield tree
-    for name, value in ast.iter_fields(tree):
+    yield Place(node, parent, names)
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        names = (*names, node.name)
+    for name, value in ast.iter_fields(node):
         if name in ("annotation", "returns", "decorator_list", "type_params"):
             continue
         for child in value if isinstance(value, list) else [value]:
             if isinstance(child, ast.AST):
-                yield from nodes(child)
+                yield from places(child, node, names)
 
 
-def mutants(only: str) -> list[Mutant]:
+def description(place: Place, changed: ast.AST) -> tuple[str, str]:
+    """The source of an expression without and with a fault; of a constant that of the expression around it, if short.
+
+    A number alone says too little: which 0 became 1?
+    """
+    node, parent = place.node, place.parent
+    before, after = ast.unparse(node), ast.unparse(ast.fix_missing_locations(changed))
+    if not isinstance(node, ast.Constant) or not isinstance(parent, ast.expr | ast.keyword):
+        return before, after
+    around = ast.unparse(parent)
+    if len(around) > LONGEST:
+        return before, after
+    for name, value in ast.iter_fields(parent):
+        if value is node:
+            setattr(parent, name, changed)
+            after = ast.unparse(parent)
+            setattr(parent, name, node)
+        elif isinstance(value, list) and any(each is node for each in value):
+            index = next(i for i, each in enumerate(value) if each is node)
+            value[index] = changed
+            after = ast.unparse(parent)
+            value[index] = node
+    return around, after
+
+
+def mutants(only: str = "") -> list[Mutant]:
     """All faults that can be planted, in the order of files and lines. Triton's kernels need a GPU."""
-    found, chosen = [], tuple(only.split(","))
-    for path in sorted(SOURCE.rglob("*.py")):
-        name = str(path.relative_to(SOURCE))
+    found = list[Mutant]()
+    chosen = tuple(only.split(","))
+    for path in sorted(SOURCE.rglob("*")):
+        name = path.relative_to(SOURCE).as_posix()
         if not name.startswith(chosen) or name.endswith("_triton.py"):
             continue
-        text = path.read_text("utf-8")
-        starts = [0]
-        for line in text.splitlines(keepends=True):
-            starts.append(starts[-1] + len(line.encode()))
-        raw = text.encode()
-        for node in nodes(ast.parse(text)):
-            for changed in changes(node):
-                first, last = (
-                    len(raw[: starts[row - 1] + column].decode())
-                    for row, column in (
-                        (node.lineno, node.col_offset),
-                        (node.end_lineno, node.end_col_offset),
-                    )
-                )
-                new = ast.unparse(ast.fix_missing_locations(changed))
-                new = (
-                    new if isinstance(changed, ast.Return | ast.Constant | ast.Call) else f"({new})"
-                )
-                found.append(Mutant(name, node.lineno, first, last, new))
+        if name.endswith(".py"):
+            found += numbered(python_mutants(name, path.read_text("utf-8")))
+        elif name.endswith((*JAVASCRIPT, *CPP)):
+            found += numbered(token_mutants(name, path.read_text("utf-8")))
     return found
+
+
+def numbered(found: Iterator[Mutant]) -> Iterator[Mutant]:
+    """Those of a file: where several are named alike, they are counted."""
+    alike = Counter[str]()
+    for mutant in found:
+        alike[mutant.id] += 1
+        yield mutant._replace(number=alike[mutant.id])
+
+
+def python_mutants(name: str, text: str) -> Iterator[Mutant]:
+    """The faults that can be planted in a module."""
+    starts = [0]
+    for line in text.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line.encode()))
+    raw = text.encode()
+    tree = ast.parse(text)
+    for place in places(tree, tree):
+        node = place.node
+        for changed in changes(node):
+            first, last = (
+                len(raw[: starts[row - 1] + column].decode())
+                for row, column in (
+                    (node.lineno, node.col_offset),
+                    (node.end_lineno, node.end_col_offset),
+                )
+            )
+            new = ast.unparse(ast.fix_missing_locations(changed))
+            if not isinstance(changed, ast.Return | ast.Constant | ast.Call):
+                new = f"({new})"
+            before, after = description(place, changed)
+            within = ".".join(place.names)
+            yield Mutant(name, node.lineno, first, last, new, within, before, after)
+
+
+def token_mutants(name: str, text: str) -> Iterator[Mutant]:
+    """The faults that can be planted in a file of JavaScript or C++. They are named by the lines that they are in."""
+    for fault in token_faults(text, cpp=name.endswith(CPP)):
+        start, end = lines_around(text, fault.start, fault.end)
+        before = " ".join(text[start:end].split())
+        after = " ".join((text[start : fault.start] + fault.new + text[fault.end : end]).split())
+        within = scope_of(text, fault.start)
+        yield Mutant(name, fault.line, fault.start, fault.end, fault.new, within, before, after)
+
+
+def drawn(found: list[Mutant], seed: int) -> Iterator[tuple[str, list[Mutant]]]:
+    """The faults of each stratum in the order in which a sample takes them, which depends on the seed alone."""
+    strata: dict[str, list[Mutant]] = {}
+    for mutant in found:
+        strata.setdefault(mutant.stratum, []).append(mutant)
+    for stratum in sorted(strata):
+        # Each has a generator of its own: faults of one package do not depend on what others have.
+        order = sorted(strata[stratum], key=lambda each: each.id)
+        random.Random(f"{seed} {stratum}").shuffle(order)
+        yield stratum, order
 
 
 @cache
@@ -151,10 +258,8 @@ def needs() -> tuple[dict[str, Path], dict[str, frozenset[str]]]:
 
 def words_around(mutant: Mutant) -> set[str]:
     """The names of the module, and of the functions and classes, that a fault is in."""
-    return {Path(mutant.path).stem, *(each.name for each in definitions_around(mutant))} - {
-        "__init__",
-        "__call__",
-    }
+    names = mutant.within.split(".") if mutant.within else []
+    return {Path(mutant.path).stem, *names} - {"__init__", "__call__"}
 
 
 def definitions_around(
@@ -176,6 +281,8 @@ def words(path: Path) -> frozenset[str]:
 
 def nearest_files(mutant: Mutant) -> list[str]:
     """The test files whose imports reach the module: first those of its package, and those that name what is around."""
+    if not mutant.is_python:
+        return nearest_browser_or_engine_tests(mutant)
     path, around = mutant.path, words_around(mutant)
     files, needed = needs()
     target = next(name for name, p in files.items() if p == SOURCE / path)
@@ -191,6 +298,28 @@ def nearest_files(mutant: Mutant) -> list[str]:
             named = Path(path).stem in test.stem
             nearness = mirrored + 2 * named + 2 * len(words(test) & around)
             ranked.append((min(reached, default=3) - nearness, str(test.relative_to(ROOT))))
+    return [name for _, name in sorted(ranked)]
+
+
+def nearest_browser_or_engine_tests(mutant: Mutant) -> list[str]:
+    """The test files that open a browser, for a fault in JavaScript; those of the runtime for one in C++.
+
+    First come those of its package, and those that name its file, its folder or what is around it.
+    """
+    path = Path(mutant.path)
+    around = words_around(mutant) | {path.parent.name}
+    ranked = list[tuple[int, str]]()
+    for test in sorted(TESTS.rglob("test_*.py")):
+        own = words(test)
+        if mutant.path.endswith(CPP):
+            reached = test.parent.name == "runtime" or "CpuEngine" in own
+        else:
+            reached = bool({"browsers", "playwright"} & own)
+        if reached:
+            mirrored = test.parent.name == path.parts[0]
+            served = path.parts[0] in ("views", "server") and "studio" in test.stem
+            nearness = 3 * mirrored + 2 * served + len(own & around)
+            ranked.append((-nearness, str(test.relative_to(ROOT))))
     return [name for _, name in sorted(ranked)]
 
 
@@ -211,6 +340,8 @@ def executing_tests(mutant: Mutant) -> list[str]:
 
     "It" is what the statement with the fault assigns.
     """
+    if not mutant.is_python:
+        return []
     noted, around, name = executed()[1], definitions_around(mutant), ""
     for outer, inner in zip([None, *around], around, strict=False):
         name += (
@@ -254,5 +385,6 @@ def nearest_tests(
             if test and taken[test] <= seconds:
                 chosen[file].append(test)
                 seconds -= taken[test]
-    doctests = [f"src/regard/{mutant.path}"] if ">>> " in mutant.text()[0] else []
+    has_doctests = mutant.is_python and ">>> " in mutant.text()[0]
+    doctests = [f"src/regard/{mutant.path}"] if has_doctests else []
     return chosen, doctests + near[: files - len(doctests)]
