@@ -183,6 +183,7 @@ class SequencePipeline(Pipeline):
 
     context_length   of the training sequences of running text, where the end token is the line break and ends no output
     shortlist        of its checkpoint, for searches with config.shortlist
+    bounded          whether the source bounds the length of an output where max_length_ratio is not set
     """
 
     model: Seq2Seq
@@ -190,6 +191,7 @@ class SequencePipeline(Pipeline):
     inputs: InputEncoder
     context_length: int | None
     shortlist: Shortlist | None = None
+    bounded: bool = False
 
     @property
     def running(self) -> bool:
@@ -345,7 +347,7 @@ class SequencePipeline(Pipeline):
                     phrases.required(self.tokenizer, yes),
                 )
             if self.model.encoder is not None:
-                requests.append(Request(source, size, prefix, *limits))
+                requests.append(Request(source, size, prefix, *limits, bounded=self.bounded))
             elif isinstance(source, list):
                 own = int(
                     self._first is None and bool(source)

@@ -115,8 +115,14 @@ class Predictor:
     def _pipeline(self, inputs: InputEncoder) -> Pipeline:
         generator, classifier = self.model.as_seq2seq(), self.model.as_classifier()
         if generator is not None and isinstance(self.target, Tokenizer):
+            data = self.recipe.data
             return SequencePipeline(
-                generator, self.target, inputs, self.recipe.data.context_length, self.shortlist
+                generator,
+                self.target,
+                inputs,
+                data.context_length,
+                self.shortlist,
+                bounded=data.bounds_outputs,
             )
         if classifier is not None and isinstance(self.target, Labels):
             return LabelPipeline(classifier, self.target, inputs)
