@@ -89,10 +89,9 @@ def verified_look(
         InvalidArgument
     ):  # of a row or token that a draft does not have: a search tells whether the output has it
         return None
-    if found is not None and predictor.recipe.data.bounds_outputs:
-        # A longer output may have reached the limit that its source gives it.
-        if len(_ids(found)) > TOKENS_FOR_ANY_SOURCE:
-            found = None
+    is_bounded = predictor.recipe.data.bounds_outputs
+    if found is not None and is_bounded and len(_ids(found)) > TOKENS_FOR_ANY_SOURCE:
+        found = None  # it may have reached the limit that its source gives it
     changes = kept.changes or found is None or _ids(found) != kept.ids
     _drafts[predictor.model][text] = kept._replace(changes=changes)
     return found
