@@ -229,6 +229,7 @@ def test_a_line_that_is_too_long_is_named(place):
     (place / "long.txt").write_text("abc\n" + "a" * 30 + "\n")
     refused = command("predict", place / "run", place / "long.txt", "--set", "max_source_length=20")
     assert refused.returncode == 2
+    assert refused.stdout.count("\n") == 2
     assert "line 2: wanted at most 20 tokens; got 30" in refused.stderr
     cut = command(
         "predict", place / "run", place / "long.txt", "--set", "max_source_length=20", "--truncate"

@@ -8,6 +8,7 @@ import pytest
 
 import regard
 from support.command_line import command
+from support.forged import GOLDEN
 
 RNN = {"kind": "rnn", "dim": 16}
 TRAIN = {"max_steps": 4, "warmup_steps": 2, "validate_every": 4, "batch_tokens": 256}
@@ -110,6 +111,96 @@ def test_repetitive_outputs_are_reported(language_model):
     done = command(*arguments, "--json", "--set", "no_repeat_ngram_size=2")
     assert json.loads(done.stdout)["outputs"][0]["finish_reason"] == "length"
     assert done.stderr == ""
+
+
+LONG = "y" * 30
+SHORT_LIMIT = ("--set", "max_source_length=20")
+
+
+@pytest.mark.parametrize("options", [(), ("--beam", "3", "--n-best", "2"), ("--stream",)])
+def test_a_line_that_is_too_long_loses_no_other(options):
+    model = GOLDEN / "rnn"
+    lines = ["3 May 1999", LONG, "", "4 June 2001", LONG + "y"]
+    short = ["3 May 1999", "", "", "4 June 2001", ""]
+    wanted = command("predict", model, *options, *SHORT_LIMIT, text="\n".join(short) + "\n")
+    assert wanted.returncode == 0, wanted.stderr
+    done = command("predict", model, *options, *SHORT_LIMIT, text="\n".join(lines) + "\n")
+    assert done.stdout == wanted.stdout
+    assert done.returncode == 2
+    *told, last = done.stderr.splitlines()
+    refusals = [line for line in told if "wanted at most" in line]
+    assert [line.partition(" Split it")[0] for line in refusals] == [
+        "regard: line 2: wanted at most 20 tokens; got 30.",
+        "regard: line 5: wanted at most 20 tokens; got 31.",
+    ]
+    assert last == "regard: 2 lines were too long and have an empty output"
+
+
+def test_what_stands_beside_a_line_that_is_too_long_is_skipped_with_it(tmp_path):
+    model = GOLDEN / "rnn"
+    (tmp_path / "long").write_text(f"{LONG}\n3 May 1999\n")
+    (tmp_path / "short").write_text("\n3 May 1999\n")
+    (tmp_path / "prefixes").write_text("1\n2\n")
+    (tmp_path / "constraints").write_text('{"required": ["7"]}\n{"banned": ["9"]}\n')
+    beside = ["--prefix", tmp_path / "prefixes", "--constraints", tmp_path / "constraints"]
+    for options in (beside, ["--sample"]):
+        done, wanted = (
+            command("predict", model, tmp_path / name, *SHORT_LIMIT, *options)
+            for name in ("long", "short")
+        )
+        assert done.stdout == wanted.stdout
+        assert (done.returncode, wanted.returncode) == (2, 0)
+    assert command("predict", model, tmp_path / "long", *SHORT_LIMIT, *beside).stdout[1] == "2"
+
+
+def test_json_and_files_hold_the_reason(tmp_path):
+    model = GOLDEN / "rnn"
+    arguments = ["predict", model, *SHORT_LIMIT, "--json", "--out", tmp_path / "out"]
+    done = command(*arguments, text=f"{LONG}\n3 May 1999\n")
+    assert done.returncode == 2
+    refused, answered = map(json.loads, (tmp_path / "out").read_text().splitlines())
+    assert refused["output"] == ""
+    assert refused["error"].startswith("line 1: wanted at most 20 tokens; got 30.")
+    assert answered["output"]
+    assert "error" not in answered
+
+
+def test_one_line_that_is_too_long():
+    done = command("predict", GOLDEN / "classifier", *SHORT_LIMIT, text=f"{LONG * 9}\n")
+    assert (done.returncode, done.stdout) == (2, "\n")
+    assert done.stderr.endswith("regard: 1 line was too long and has an empty output\n")
+    cut = command(
+        "predict", GOLDEN / "classifier", *SHORT_LIMIT, "--truncate", text=f"{LONG * 9}\n"
+    )
+    assert cut.returncode == 0
+    assert cut.stdout.strip()
+
+
+def test_python_refuses_all_unless_told():
+    model = regard.load(GOLDEN / "rnn")
+    with pytest.raises(regard.InvalidArgument, match="text 2: wanted at most 20 tokens; got 30"):
+        model.predict(["3 May 1999", LONG], max_source_length=20)
+    kept, skipped = model.outputs(["3 May 1999", LONG], max_source_length=20, skip_too_long=True)
+    assert kept == model.outputs(["3 May 1999"], max_source_length=20)[0]
+    assert skipped[0].text == ""
+    assert "got 30" in skipped[0].refused
+    with pytest.raises(regard.InvalidArgument, match="prefixes: wanted 2"):
+        model.outputs(
+            ["3 May 1999", LONG], max_source_length=20, skip_too_long=True, prefixes=["1"]
+        )
+
+
+def test_outputs_that_reach_their_limit_are_counted():
+    model, lines = GOLDEN / "rnn", "3 May 1999\n4 June 2001\n\n"
+    cut = command("predict", model, "--max-length", "2", text=lines)
+    assert cut.returncode == 0
+    assert "regard: outputs that end at the maximum length: 2 (" in cut.stderr
+    ended = command("predict", model, "--set", "max_length=200", text=lines)
+    reasons = [
+        outputs[0].finish_reason
+        for outputs in regard.load(model).outputs(lines.split("\n")[:2], max_length=200)
+    ]
+    assert ("maximum length" in ended.stderr) == (reasons != ["end", "end"])
 
 
 def test_outputs_of_running_text_have_lines(language_model):

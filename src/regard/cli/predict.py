@@ -3,10 +3,11 @@
 import gc
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
 
 import typer
 
@@ -29,7 +30,7 @@ from regard.cli.options import (
     show,
 )
 from regard.core.atomic_io import atomic_file
-from regard.core.errors import InvalidArgument
+from regard.core.errors import InputTooLong, InvalidArgument
 from regard.core.sanitize import one_line
 from regard.core.text_table import counted
 from regard.views.progress import tracked
@@ -166,6 +167,7 @@ def predict(
         if predictor.model.as_classifier() is None:
             wanted, got = "a model that gives labels", type(predictor.model).__name__
             raise InvalidArgument("--probabilities", wanted=wanted, got=got, remedy="Use --scores.")
+    has_source = bool(predictor.recipe.data.source_fields)
     if stream:
         others |= {
             "--prefix": prefix,
@@ -175,15 +177,22 @@ def predict(
         }
         others |= {"--workers": workers}
         _check_none(others, "in a stream")
-        has_source = bool(predictor.recipe.data.source_fields)
+        refused = 0
         for number, line in enumerate(tracked(lines, "lines", printing=True), start=1):
-            for piece in (
-                predictor.stream(line, line=number, truncate=truncate, **options)
-                if line or not has_source
-                else ()
-            ):
-                show(shown(piece), end="")
+            try:
+                for piece in (
+                    predictor.stream(line, line=number, truncate=truncate, **options)
+                    if line or not has_source
+                    else ()
+                ):
+                    show(shown(piece), end="")
+            except InputTooLong as error:
+                refused += 1
+                named = InputTooLong(f"line {number}", error.tokens, error.limit)
+                print(f"regard: {named}", file=sys.stderr)
             print(flush=True)
+        if refused:
+            _refuse_lines(refused)
         return
     from regard.api.predict import read_constraints
     from regard.data.text import lines as lines_of
@@ -198,13 +207,13 @@ def predict(
             for line in tracked(marked, "lines", printing=printed.isatty()):
                 show(one_line(line), file=printed)
         return
-    truncated, repetitive, count = (
-        0,
-        0,
-        predictor.with_decode(**options).recipe.decode.num_hypotheses,
-    )
+    count = predictor.with_decode(**options).recipe.decode.num_hypotheses
+    truncated = 0
+    refused = 0
+    ends = Counter[str | None]()
     options |= {
         "truncate": truncate,
+        "skip_too_long": True,
         "scores": scores or as_json,
         "attention": attention is not None,
     }
@@ -220,7 +229,10 @@ def predict(
         )
         for line, outputs in tracked(predicted, "lines", printing=printed.isatty()):
             truncated += outputs[0].truncated
-            repetitive += outputs[0].finish_reason == "repetition"
+            ends[outputs[0].finish_reason] += 1
+            if outputs[0].refused is not None:
+                refused += 1
+                print(f"regard: {outputs[0].refused}", file=sys.stderr)
             if file is not None:
                 file.write(
                     json.dumps(_attention_as_json(str(line), outputs), ensure_ascii=False).encode()
@@ -241,7 +253,9 @@ def predict(
                 print(end="\n" * missing, file=printed, flush=out is None)
     if truncated:
         print(f"regard: {counted(truncated, 'line')} truncated, being too long", file=sys.stderr)
-    _warn_repetitive(repetitive)
+    _warn_of_ends(ends, has_source)
+    if refused:
+        _refuse_lines(refused)
 
 
 def _loaded(model: Path | Sequence[Path], device: str) -> "Predictor":
@@ -293,13 +307,31 @@ def _outputs_to(path: Path | None) -> Iterator[TextIO]:
         yield text
 
 
-def _warn_repetitive(count: int) -> None:
-    if count:
-        remedy = "--set no_repeat_ngram_size=N prevents that"
-        print(
-            f"regard: outputs that repeat themselves to the maximum length: {count} ({remedy})",
-            file=sys.stderr,
-        )
+def _warn_of_ends(ends: Counter[str | None], has_source: bool) -> None:
+    """Say how many outputs reached their maximum length, by their finish_reason.
+
+    Those of a language model do so in ordinary use.
+    """
+    found = {
+        "outputs that repeat themselves to the maximum length": (
+            ends["repetition"],
+            "--set no_repeat_ngram_size=N prevents that",
+        ),
+        "outputs that end at the maximum length": (
+            ends["length"] if has_source else 0,
+            "--set max_length=N and max_length_ratio=N allow more",
+        ),
+    }
+    for what, (count, remedy) in found.items():
+        if count:
+            print(f"regard: {what}: {count} ({remedy})", file=sys.stderr)
+
+
+def _refuse_lines(count: int) -> NoReturn:
+    """End with the exit code of bad input, after the other lines were answered."""
+    what = "was too long and has" if count == 1 else "were too long and have"
+    print(f"regard: {counted(count, 'line')} {what} an empty output", file=sys.stderr)
+    raise typer.Exit(InputTooLong.exit_code)
 
 
 def _check_none(options: dict[str, Any], where: str) -> None:
@@ -338,6 +370,8 @@ def _print_outputs(
         names = ("text", "log_probability", "score", "finish_reason", "tokens", "log_probabilities")
         each = [{name: getattr(output, name) for name in names} for output in outputs]
         table: dict[str, Any] = {"input": line, "output": outputs[0].text, "outputs": each}
+        if outputs[0].refused is not None:
+            table["error"] = outputs[0].refused
         if outputs[0].probabilities is not None:
             table["probabilities"] = outputs[0].probabilities
         show(json.dumps(table, ensure_ascii=False), file=file, flush=flush)
@@ -378,18 +412,20 @@ def caption(
     regard caption runs/captions photos.zip --beam 5 --draw attention
     """
     options = decode_options(set_, beam_size=beam, max_length=max_length)
-    broken, repetitive, predictor = 0, 0, regard.load(model, device=device)
+    broken = 0
+    ends = Counter[str | None]()
+    predictor = regard.load(model, device=device)
     captioned = regard.caption(predictor, images, draw=draw, scores=scores or as_json, **options)
     for each in tracked(captioned, "images", printing=True):
         if each.problem is not None:
             broken += 1
             print(f"regard: {each.problem}", file=sys.stderr)
             continue
-        repetitive += each.outputs[0].finish_reason == "repetition"
+        ends[each.outputs[0].finish_reason] += 1
         name = one_line(str(each.image)).replace("\t", "\\t")
         _print_outputs(str(each.image), each.outputs, f"{name}\t", scores, as_json)
         sys.stdout.flush()
-    _warn_repetitive(repetitive)
+    _warn_of_ends(ends, has_source=True)
     if broken:
         print(f"regard: {counted(broken, 'image')} could not be captioned", file=sys.stderr)
         raise typer.Exit(1)

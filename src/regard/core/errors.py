@@ -3,6 +3,7 @@
     RegardError
     ├── InvalidArgument              (also a ValueError)   an argument or a file that cannot be used
     │   ├── InvalidData              a file whose content cannot be used
+    │   ├── InputTooLong             an input with more tokens than a model may read
     │   ├── Locked                   a folder or file that another process works on
     │   └── UnsatisfiableConstraint  required phrases that the other decoding constraints rule out
     ├── InvalidRecipe                (also a ValueError)   a configuration, with every problem found in it
@@ -74,6 +75,19 @@ class InvalidData(InvalidArgument):
         )
         self.path = str(path)
         self.line = line
+
+
+class InputTooLong(InvalidArgument):
+    """An input with more tokens than a model may read."""
+
+    def __init__(self, name: str, tokens: int, limit: int) -> None:
+        wanted = f"at most {limit} tokens"
+        remedy = (
+            "Split it; truncate=True (--truncate) drops its end; or raise decode.max_source_length."
+        )
+        super().__init__(name, wanted=wanted, got=str(tokens), remedy=remedy)
+        self.tokens = tokens
+        self.limit = limit
 
 
 class Locked(InvalidArgument):

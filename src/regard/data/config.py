@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 TokenizerKind = Literal["bpe", "unigram", "characters", "words", "bytes", "pretrained"]
 AugmentKind = Literal["crop", "flip", "color"]
 ResizeFilter = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]  # Pillow's
+SUBWORDS_AND_WORDS = ("bpe", "unigram", "words")
 BYTES = 256
 HALVES = (0.5, 0.5, 0.5)
 DATA_SOURCES: "Registry[type[DataSource]]" = Registry("data source")  # the user's own, by name
@@ -309,6 +310,19 @@ class DataConfig(Config):
         """Whether the texts among the sources have one vocabulary with the target, a text too."""
         is_text_to_text = self.target.kind == "text" and bool(self._text_sources)
         return bool(self.shared_vocab) and is_text_to_text
+
+    @property
+    def bounds_outputs(self) -> bool:
+        """Whether a source bounds the length of its output, unless decode.max_length_ratio says so.
+
+        Letters and bytes do not: one of them may become many in another script. A pretrained
+        tokenizer is that of an imported model, which generates as it did where it comes from.
+        """
+        kinds = [field.tokenizer for field in self.fields.values() if field.kind == "text"]
+        has_only_texts = len(kinds) == len(self.fields)
+        if not (self.source_fields and has_only_texts):
+            return False
+        return all(kind in SUBWORDS_AND_WORDS for kind in kinds)
 
     def _wrong_files(self) -> Iterator[Problem]:
         given = [split for split in SPLITS if self.files(split)]

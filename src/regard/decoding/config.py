@@ -23,7 +23,9 @@ class DecodeConfig(Config):
         "largest number of output tokens; learned positions end earlier, except in running text",
     )
     max_length_ratio: LengthRatio | None = doc(
-        None, "largest number of output tokens per source token"
+        None,
+        "largest number of output tokens per source token; by default, where source and target are texts of "
+        "bpe, unigram or words, outputs have at most 3 tokens per source token and 50 more",
     )
     min_length: Annotated[int, Range(0.0)] = doc(0, "smallest number of output tokens")
     min_length_ratio: LengthRatio = doc(0.0, "smallest number of output tokens per source token")

@@ -27,6 +27,12 @@ Constraint = tuple[
 ]  # of the required phrases, and its state after the prefix
 
 
+# The default limit of an output, where a model bounds it by its source: generous, so that it ends
+# only outputs that have gone astray.
+TOKENS_PER_SOURCE_TOKEN = 3
+TOKENS_FOR_ANY_SOURCE = 50
+
+
 class Request(NamedTuple):
     """One input and the constraints on its output. (Constructing a frozen dataclass takes several times as long.)"""
 
@@ -43,6 +49,8 @@ class Request(NamedTuple):
     given: int = 0  # tokens of the prefix that are a prompt: no part of the output, and free of its constraints
     first: int | None = None  # the token before its first; None: that of the task
     score_prompt: bool = False  # whether the log-probabilities of the prompt's tokens are wanted
+    # Whether the source bounds the length of the output where max_length_ratio is not set.
+    bounded: bool = False
 
     @property
     def bans(self) -> list[tuple[Sequence[int], int]]:
@@ -59,6 +67,8 @@ class Request(NamedTuple):
         longest = config.max_length
         if config.max_length_ratio is not None and self.source is not None:
             longest = min(longest, int(config.max_length_ratio * self.size))
+        elif self.bounded:
+            longest = min(longest, max(self._default_bound, self._shortest(config)))
         longest = len(self.prefix) + max(longest, forced + bool(forced), 0 if self.prefix else 1)
         if positions is None:
             return longest
@@ -71,8 +81,17 @@ class Request(NamedTuple):
 
     def min_length(self, config: DecodeConfig) -> int:
         """The minimum number of tokens of the output with its prompt; 0 for none."""
-        shortest = max(config.min_length, int(config.min_length_ratio * self.size))
+        shortest = self._shortest(config)
         return shortest + self.given if shortest else 0
+
+    @property
+    def _default_bound(self) -> int:
+        """The limit that the source gives the output, with room for the required phrases."""
+        required = sum(max(map(len, Phrase.of(phrase).runs), default=0) for phrase in self.required)
+        return TOKENS_PER_SOURCE_TOKEN * self.size + TOKENS_FOR_ANY_SOURCE + required
+
+    def _shortest(self, config: DecodeConfig) -> int:
+        return max(config.min_length, int(config.min_length_ratio * self.size))
 
     def constraint(self, task: "SearchTask") -> Constraint | None:
         """The required phrases as an automaton; refused where they cannot fit. None where nothing is required."""

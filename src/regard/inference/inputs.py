@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from regard.core.errors import InvalidArgument
+from regard.core.errors import InputTooLong, InvalidArgument
 from regard.core.sequence import MultiSource, Tokens
 from regard.core.shapes import Tensor
 from regard.data.config import FieldConfig
@@ -41,6 +41,12 @@ class InputEncoder(ABC):
     @abstractmethod
     def encode(self, texts: Sequence[Any]) -> list[EncodedInput]:
         """Token ids or labels; images unchanged."""
+
+    @abstractmethod
+    def too_long(
+        self, inputs: Sequence[EncodedInput], limit: int, lines: Sequence[int] | None = None
+    ) -> dict[int, InputTooLong]:
+        """The inputs that `truncate` refuses, by their index."""
 
     @abstractmethod
     def truncate(
@@ -96,6 +102,17 @@ class SourceInput(InputEncoder):
             else [self.vocabulary.encode(text) for text in texts]
         )
 
+    def too_long(
+        self, inputs: Sequence[EncodedInput], limit: int, lines: Sequence[int] | None = None
+    ) -> dict[int, InputTooLong]:
+        limit = self._limit(limit)
+        found = {}
+        for i, ids in enumerate(inputs):
+            if isinstance(ids, list) and len(ids) > limit:
+                name = f"text {i + 1}" if lines is None else f"line {lines[i]}"
+                found[i] = InputTooLong(name, len(ids), limit)
+        return found
+
     def truncate(
         self,
         inputs: list[EncodedInput],
@@ -104,26 +121,23 @@ class SourceInput(InputEncoder):
         truncate: bool,
         lines: Sequence[int] | None = None,
     ) -> tuple[list[EncodedInput], set[int]]:
-        if self._positions is not None and self.has_limit:
-            around = (
-                len(self.vocabulary.special_tokens.source(()))
-                if isinstance(self.vocabulary, Tokenizer)
-                else 1
-            )
-            limit = min(limit, self._positions - around - 1)  # and a [CLS] token where there is one
-        long = {i for i, ids in enumerate(inputs) if isinstance(ids, list) and len(ids) > limit}
+        long = self.too_long(inputs, limit, lines)
         if long and not truncate:
-            first = min(long)
-            raise InvalidArgument(
-                f"text {first + 1}" if lines is None else f"line {lines[first]}",
-                wanted=f"at most {limit} tokens",
-                got=str(self.sizes(inputs)[first]),
-                remedy="Split it; truncate=True (--truncate) drops its end; or raise decode.max_source_length.",
-            )
+            raise long[min(long)]
+        limit = self._limit(limit)
         return [
             ids[:limit] if i in long and isinstance(ids, list) else ids
             for i, ids in enumerate(inputs)
-        ], long
+        ], {*long}
+
+    def _limit(self, limit: int) -> int:
+        """The most tokens of an input: this limit, or as many as the model has positions for."""
+        if self._positions is None or not self.has_limit:
+            return limit
+        around = 1
+        if isinstance(self.vocabulary, Tokenizer):
+            around = len(self.vocabulary.special_tokens.source(()))
+        return min(limit, self._positions - around - 1)  # and a [CLS] token where there is one
 
     def sizes(self, inputs: Sequence[EncodedInput]) -> list[int]:
         other = (
@@ -173,6 +187,14 @@ class MultiSourceInput(InputEncoder):
             zip(*(part.encode(column) for part, column in self._columns(texts)), strict=True)
         )
 
+    def too_long(
+        self, inputs: Sequence[EncodedInput], limit: int, lines: Sequence[int] | None = None
+    ) -> dict[int, InputTooLong]:
+        found: dict[int, InputTooLong] = {}
+        for part, column in self._columns(inputs):
+            found = part.too_long(column, limit, lines) | found
+        return found
+
     def truncate(
         self,
         inputs: list[EncodedInput],
@@ -214,6 +236,11 @@ class EditedInput(InputEncoder):
 
     def encode(self, texts: Sequence[Any]) -> list[EncodedInput]:
         return self.inner.encode(texts)
+
+    def too_long(
+        self, inputs: Sequence[EncodedInput], limit: int, lines: Sequence[int] | None = None
+    ) -> dict[int, InputTooLong]:
+        return self.inner.too_long(inputs, limit, lines)
 
     def truncate(
         self,

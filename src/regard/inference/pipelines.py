@@ -48,6 +48,7 @@ class Output:
         None  # of all labels, most likely first; None for a sequence
     )
     truncated: bool = False  # whether the input was too long and its end was dropped
+    refused: str | None = None  # why the input was skipped, being too long: the output is empty
     token_ids: tuple[int, ...] = ()  # with the end token, where there is one
     # Cross-attention weights: a row for each token and for the end token, where there is one; a column for each token
     # of the source and its end token, after a [CLS] token where the encoder has one.
@@ -84,12 +85,13 @@ class OutputOptions(NamedTuple):
     workers: int | None = None
     tokens: bool = True
 
-    def of(self, index: int) -> "OutputOptions":
-        """Those of one input."""
-        lists: dict[str, Any] = {"lines": [index + 1]}
+    def of(self, *indices: int) -> "OutputOptions":
+        """Those of some of the inputs."""
+        lists: dict[str, Any] = {"lines": [index + 1 for index in indices]}
         for name in ("prefixes", "required", "banned_in", "lines"):
-            if (given := getattr(self, name)) is not None:
-                lists[name] = [given[index]]
+            given = getattr(self, name)
+            if given is not None:
+                lists[name] = [given[index] for index in indices]
         return self._replace(**lists)
 
 
@@ -183,6 +185,7 @@ class SequencePipeline(Pipeline):
 
     context_length   of the training sequences of running text, where the end token is the line break and ends no output
     shortlist        of its checkpoint, for searches with config.shortlist
+    bounded          whether the source bounds the length of an output where max_length_ratio is not set
     """
 
     model: Seq2Seq
@@ -190,6 +193,7 @@ class SequencePipeline(Pipeline):
     inputs: InputEncoder
     context_length: int | None
     shortlist: Shortlist | None = None
+    bounded: bool = False
 
     @property
     def running(self) -> bool:
@@ -345,7 +349,7 @@ class SequencePipeline(Pipeline):
                     phrases.required(self.tokenizer, yes),
                 )
             if self.model.encoder is not None:
-                requests.append(Request(source, size, prefix, *limits))
+                requests.append(Request(source, size, prefix, *limits, bounded=self.bounded))
             elif isinstance(source, list):
                 own = int(
                     self._first is None and bool(source)

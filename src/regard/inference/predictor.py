@@ -115,8 +115,14 @@ class Predictor:
     def _pipeline(self, inputs: InputEncoder) -> Pipeline:
         generator, classifier = self.model.as_seq2seq(), self.model.as_classifier()
         if generator is not None and isinstance(self.target, Tokenizer):
+            data = self.recipe.data
             return SequencePipeline(
-                generator, self.target, inputs, self.recipe.data.context_length, self.shortlist
+                generator,
+                self.target,
+                inputs,
+                data.context_length,
+                self.shortlist,
+                bounded=data.bounds_outputs,
             )
         if classifier is not None and isinstance(self.target, Labels):
             return LabelPipeline(classifier, self.target, inputs)
@@ -156,6 +162,7 @@ class Predictor:
         banned_in: Sequence[Sequence[str]] | None = None,
         scores: bool = False,
         truncate: bool = False,
+        skip_too_long: bool = False,
         attention: bool = False,
         lines: Sequence[int] | None = None,
         edits: Edits | None = None,
@@ -172,6 +179,7 @@ class Predictor:
         banned_in   for each text, phrases that its outputs do not contain
         scores      give log-probabilities also where the search needs none
         truncate    drop the end of a text of more than `max_source_length` tokens, which is refused otherwise
+        skip_too_long   give such a text an empty output that says why, instead of refusing all texts
         attention   give each output its cross-attention weights
         lines       line numbers of the texts in their file, from 1: for messages, and for the draws of sampling
         edits       changes of the model's attention and tokens (`regard.interpret.edits`), alike for each text; texts
@@ -182,7 +190,17 @@ class Predictor:
         tokens      give each output its tokens and their ids; without them, outputs of many texts are made faster
         """
         config, pipeline = self.decode_config(options), self.pipeline
-        encoded, long = self.encode_inputs("texts", texts, config, truncate=truncate, lines=lines)
+        whole = self.inputs.encode(self.inputs.check("texts", texts))
+        limit = config.max_source_length
+        skips = skip_too_long and not truncate
+        skipped = self.inputs.too_long(whole, limit, lines) if skips else {}
+        kept = [index for index in range(len(whole)) if index not in skipped]
+        encoded, long = self.inputs.truncate(
+            [whole[index] for index in kept],
+            limit,
+            truncate=truncate,
+            lines=None if lines is None else [lines[index] for index in kept],
+        )
         if trace is not None and (len(encoded) != 1 or config.beam_size == 1 or config.sample):
             got = f"{len(encoded)} texts, beam_size = {config.beam_size}"
             raise InvalidArgument(
@@ -205,17 +223,24 @@ class Predictor:
             workers,
             tokens,
         )
+        for index, error in skipped.items():
+            yield index, [Output("", refused=str(error))]
+        if skipped:
+            given = {"prefixes": prefixes, "required": required, "banned_in": banned_in}
+            for name, values in given.items():
+                if values is not None:
+                    check_list(name, values, len(whole), texts_only=False)
+            wanted = wanted.of(*kept)
+        if skipped and not kept:
+            return
         with evaluating(self.model):
             found = pipeline.outputs(encoded, config, wanted)
             if edits:
                 found = self._edited_outputs(encoded, config, wanted, read_edits(edits))
             for index, outputs in found:
-                yield (
-                    index,
-                    [replace(each, truncated=True) for each in outputs]
-                    if index in long
-                    else outputs,
-                )
+                if index in long:
+                    outputs = [replace(each, truncated=True) for each in outputs]
+                yield kept[index], outputs
 
     def _edited_outputs(
         self,

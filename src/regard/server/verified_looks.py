@@ -20,6 +20,7 @@ from regard.core.errors import InvalidArgument
 from regard.core.shapes import Float, Tensor
 from regard.data.tokenizer import Tokenizer
 from regard.decoding.config import DecodeConfig
+from regard.decoding.request import TOKENS_FOR_ANY_SOURCE
 from regard.inference.predictor import Predictor
 from regard.interpret.editing import edits_encoder, forced_tokens
 from regard.interpret.edits import Edit, read_edits
@@ -88,6 +89,9 @@ def verified_look(
         InvalidArgument
     ):  # of a row or token that a draft does not have: a search tells whether the output has it
         return None
+    is_bounded = predictor.recipe.data.bounds_outputs
+    if found is not None and is_bounded and len(_ids(found)) > TOKENS_FOR_ANY_SOURCE:
+        found = None  # it may have reached the limit that its source gives it
     changes = kept.changes or found is None or _ids(found) != kept.ids
     _drafts[predictor.model][text] = kept._replace(changes=changes)
     return found

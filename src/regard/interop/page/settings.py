@@ -112,6 +112,7 @@ class ModelSettings:
         decode = {name: getattr(config, name) for name in names} | {
             "first": special.end if running else special.start,
             "ends": not running,
+            "bounded": model.recipe.data.bounds_outputs,
             "window": window,
             "positions": positions,
             "prompt_limit": limit,

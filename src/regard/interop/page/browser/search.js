@@ -51,10 +51,20 @@ export function nextToken(logits, state, settings, search = {}) {
   return { token, logProbability: logProbabilities[token] };
 }
 
+// As in decoding/request.py: tokens of an output that a source bounds where max_length_ratio is not set.
+const TOKENS_PER_SOURCE_TOKEN = 3;
+const TOKENS_FOR_ANY_SOURCE = 50;
+
+function defaultBound(decode, size) {
+  const shortest = Math.max(decode.min_length, Math.trunc(decode.min_length_ratio * size));
+  return Math.max(TOKENS_PER_SOURCE_TOKEN * size + TOKENS_FOR_ANY_SOURCE, shortest);
+}
+
 // The largest number of tokens of an output with its prefix.
 export function maxLength(decode, { size, prefix, hasSource }) {
   let longest = decode.max_length;
   if (decode.max_length_ratio !== null && hasSource) longest = Math.min(longest, Math.trunc(decode.max_length_ratio * size));
+  else if (decode.bounded && hasSource) longest = Math.min(longest, defaultBound(decode, size));
   longest = prefix + Math.max(longest, prefix ? 0 : 1);
   return decode.positions === null ? longest : Math.min(longest, decode.positions);
 }
