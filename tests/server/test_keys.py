@@ -143,7 +143,7 @@ def test_limits_hold_over_http_and_the_log_has_the_name(caplog, monkeypatch):
     records = [
         json.loads(each.message) for each in caplog.records if each.name == "regard.server.exchange"
     ]
-    assert {each["client"] for each in records} == {"web", "batch", "root", ""}
+    assert {each["client"] for each in records} == {"web", "batch", "root", "127.0.0.1"}
     assert "s3cret" not in caplog.text + metrics
 
 

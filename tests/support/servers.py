@@ -6,7 +6,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import uvicorn
@@ -63,6 +63,7 @@ def served(
     keys: Sequence[str] = (),
     tls: Tls | None = None,
     protocol: type | None = None,
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
     **options,
 ) -> Iterator[Running]:
     """A server of models, each a predictor (version "7") or a path."""
@@ -77,7 +78,12 @@ def served(
     app = Server(engine, keys=read_keys(keys), admin=loader, **options)
     listening = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(server_config(app, tls, protocol))
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listening])))
+
+    def serve() -> None:
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            runner.run(server.serve(sockets=[listening]))
+
+    thread = threading.Thread(target=serve)
     thread.start()
     try:
         yield Running(app, engine, listening.getsockname()[1])

@@ -39,6 +39,9 @@ REQUESTS = 1000  # on one connection, after which it is closed: connections spre
 MOST_LARGE_BODIES = 16  # in memory, of more than `limits.body` each
 ALWAYS = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
 IDS = random.Random(os.urandom(32))  # of requests: to ask the system for each takes longer
+HTTP_VERSIONS = ("1.0", "1.1", "2", "3")  # 2 and 3 where another server runs the application
+LENGTH_DIGITS = 20  # more than those of any length in bytes
+MALFORMED = "malformed"  # in the state of a request whose chunks are malformed
 REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
 
@@ -61,7 +64,7 @@ class Exchange:
     """One request and its answer: let in or refused, answered or cancelled, counted and logged."""
 
     def __init__(self, server: Application, scope: Scope, receive: Receive, send: Send) -> None:
-        self.server, self.scope, self.receive, self._send = server, scope, receive, send
+        self.server, self.scope, self._receive, self._send = server, scope, receive, send
         given_headers: list[tuple[bytes, bytes]] = [*scope["headers"]]
         # Of a header that is given twice, the first counts.
         self.headers = {
@@ -76,11 +79,13 @@ class Exchange:
             "connection", None
         )  # which has the scope: together they would be garbage
         self.route: Route | None = None
-        self.client = Client("", admin=False)
+        address = str((scope.get("client") or ("",))[0])
+        self.client = Client(address, admin=False)  # until its key is known
         self.entered: ApiKey | None = None  # counted among the requests of its key
         self.record, self.status, self.complete = Record(), 0, False
         self.content: bytes | None = None  # of the body
         self.large = False  # counted among the large bodies
+        self.broken_off = False  # all of the body that arrived before an error was read
         self.began = time.monotonic()
         self.trace = server.tracing.begin(self.headers)
 
@@ -148,7 +153,7 @@ class Exchange:
 
     def _log_fields(self, seconds: float) -> dict[str, Any]:
         fields = {
-            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "time": _now(),
             "id": self.id,
             "method": self.scope["method"],
             "path": printable(self.scope["path"])[:200],
@@ -159,7 +164,29 @@ class Exchange:
         }
         if self.record.error is not None:
             fields["error"] = rejection(self.record.error) or type(self.record.error).__name__
+            if isinstance(self.record.error, RequestRefused) and self.record.error.detail:
+                fields["detail"] = self.record.error.detail
         return fields
+
+    async def receive(self) -> Any:
+        """The next part of the request; refused where its body breaks off."""
+        if self.broken_off:
+            self.broken_off = False  # after it, only the end of the connection is awaited
+            self._refuse_malformed_body()
+        message = await self._receive()
+        if message["type"] == "http.request" and self._is_malformed:
+            self.broken_off = not message.get("more_body", False)
+            message["more_body"] = True  # what arrived before the error is read first
+        return message
+
+    @property
+    def _is_malformed(self) -> bool:
+        return bool(self.scope["state"].get(MALFORMED, False))
+
+    def _refuse_malformed_body(self) -> None:
+        message = "The body breaks off: the size of a chunk or its end is malformed."
+        close = {"connection": "close"}
+        raise RequestRefused(HTTPStatus.BAD_REQUEST, message, close, detail=message)
 
     async def send(self, message: Any) -> None:
         """Send a part of the answer, with the headers that every answer has."""
@@ -198,6 +225,7 @@ class Exchange:
         if sum(len(name) + len(value) for name, value in self.scope["headers"]) > HEADER_BYTES:
             message = f"headers: wanted at most {HEADER_BYTES:,} bytes; got more. Send less."
             raise RequestRefused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, message)
+        self._check_framing()
         preflight = self.server.cors.preflight(self.scope["method"], headers)
         if preflight is not None:
             return preflight
@@ -209,8 +237,7 @@ class Exchange:
             if (
                 self.route is None or self.route.needs_key
             ):  # without a key, existing routes are not revealed
-                address = str((self.scope.get("client") or ("",))[0])
-                self.client = keys.client(await self._authorization(), address)
+                self.client = keys.client(await self._authorization(), self.client.name)
                 if self.client.key is not None and self.client.key.limited:
                     await self.server.limiter.enter(self.client.key)
                     self.entered = self.client.key
@@ -261,7 +288,7 @@ class Exchange:
         assert self.route is not None
         limits, content = self.server.limits, bytearray()
         most = self.server.service.body_limit(self.route)
-        length = int(self.headers.get("content-length", "0"))
+        length = self._length()
         if length > most:
             raise _too_large(most)
         try:
@@ -285,6 +312,25 @@ class Exchange:
         self.content = bytes(content)
         return self.content
 
+    def _check_framing(self) -> None:
+        """Refuse what another server might read as another request."""
+        version = self.scope.get("http_version", "1.1")
+        if version not in HTTP_VERSIONS:
+            message = f"This server speaks HTTP/1.1, not HTTP/{version}."
+            raise RequestRefused(HTTPStatus.BAD_REQUEST, message, {"connection": "close"})
+        self._length()
+        if self._is_malformed:
+            self._refuse_malformed_body()
+
+    def _length(self) -> int:
+        """The length of the body as the headers name it; 0 where they do not."""
+        given = self.headers.get("content-length", "0")
+        if len(given) > LENGTH_DIGITS or not given.isascii() or not given.isdigit():
+            shown = printable(given[: 2 * LENGTH_DIGITS])
+            message = f"Content-Length must be a number of bytes, not {shown!r}. Send the length."
+            raise RequestRefused(HTTPStatus.BAD_REQUEST, message, {"connection": "close"})
+        return int(given)
+
     def _count_large_body(self) -> None:
         """Refused where too many others have large bodies, of images: they would not fit into memory."""
         service = self.server.service
@@ -293,6 +339,23 @@ class Exchange:
                 raise Overloaded(1)
             service.large_bodies += 1
             self.large = True
+
+
+def refusal_line(request_id: str, client: str, error: RequestRefused) -> str:
+    """A line of the access log for what was refused before its method and its path were known."""
+    fields = {
+        "time": _now(),
+        "id": request_id,
+        "status": error.status.value,
+        "client": client,
+        "error": rejection(error),
+        "detail": error.detail,
+    }
+    return msgspec.json.encode(fields).decode()
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 @lru_cache(maxsize=64)

@@ -1,5 +1,6 @@
 """Requests as forms (multipart/form-data): files of images beside the keys of the JSON body."""
 
+import logging
 from collections.abc import AsyncGenerator
 from http import HTTPStatus
 from types import UnionType
@@ -16,6 +17,8 @@ from regard.server.routing import FORM, Call
 from regard.server.service import Service, decoded
 
 Asked = TypeVar("Asked", bound=Struct)
+# Its warnings about forms that cannot be read name no client: the access log has them with the request.
+logging.getLogger("python_multipart").setLevel(logging.ERROR)
 MOST_FIELDS = 256
 CHUNK = 1 << 16
 
@@ -69,8 +72,9 @@ async def _parts(call: Call, most: int) -> tuple[list[str | bytes], dict[str, st
     try:
         form = await parser.parse()
     except (MultiPartException, UnicodeDecodeError) as error:
-        got = getattr(error, "message", None) or str(error)
-        raise _refused(f"body: wanted a form (multipart/form-data); got {got}.") from None
+        got = str(error.__cause__ or getattr(error, "message", None) or error)
+        message = f"body: wanted a form (multipart/form-data); got {got}."
+        raise RequestRefused(HTTPStatus.BAD_REQUEST, message, detail=got) from None
     try:
         return await _sorted(form)
     finally:

@@ -28,7 +28,11 @@ SECURITY_HEADERS = {  # of every answer
 
 
 class RequestRefused(RegardError):
-    """A request that is refused before it reaches the engine. Metrics count its `reason`, by default the status."""
+    """A request that is refused before it reaches the engine.
+
+    reason   is counted in metrics; by default the status
+    detail   is written to the access log: it must hold nothing of what the request says
+    """
 
     def __init__(
         self,
@@ -37,8 +41,10 @@ class RequestRefused(RegardError):
         headers: dict[str, str] | None = None,
         *,
         reason: str = "",
+        detail: str = "",
     ) -> None:
         super().__init__(message)
+        self.detail = detail
         self.status, self.headers, self.reason = (
             status,
             headers or {},
