@@ -1,6 +1,8 @@
 """Batches of the engine: the results of each work, and the tokens that it has read."""
 
 import threading
+import time
+from collections import defaultdict
 from dataclasses import dataclass
 
 import pytest
@@ -8,18 +10,21 @@ import torch
 
 pytest.importorskip("msgspec", reason="needs the extra `serve`")
 
-from regard.core.errors import EngineFailed
+from regard.core.errors import DeadlineExceeded, EngineFailed
+from regard.core.interruption import check_interruption
 from regard.core.sequence import Tokens
 from regard.decoding.batch_plan import BatchLimits, plan_requests
 from regard.decoding.config import DecodeConfig
 from regard.decoding.request import Request, SearchTask
-from regard.server import batches
-from regard.server.batches import AsideBatch, compute
+from regard.server import aside
+from regard.server.aside import AsideThreads
+from regard.server.batches import compute
 from regard.server.jobs import Embedding, Job, Scoring
 from regard.server.searches import limits_of
 from regard.server.studio_jobs import LiveLook
 from support.predictors import language_model, translator
 from support.search import model
+from support.servers import until
 
 
 def test_tokens_that_were_read_are_those_of_the_input_and_of_a_given_target():
@@ -59,51 +64,132 @@ class Thread(LiveLook):
         return [(threading.current_thread(), torch.get_num_threads())]
 
 
+def begin(aside: AsideThreads, model, *works) -> list[Job]:
+    jobs = [Job("", work, print) for work in works]
+    aside.begin(jobs, model, works)
+    return jobs
+
+
 def test_looks_are_computed_in_a_thread_that_stays(monkeypatch):
     """With as many of PyTorch's threads as the model is large, and no other thread has fewer for it."""
     model, before, wake = translator(), torch.get_num_threads(), threading.Condition()
-    aside = AsideBatch("cpu", wake)
+    threads = AsideThreads("cpu", wake)
 
     def computed() -> tuple[threading.Thread, int]:
         with wake:
-            aside.begin([Job("", Thread("a dog"), print)], model, [Thread("a dog")])
-            assert wake.wait_for(lambda: aside.found, 60)
-        return aside.take()[1][0].result
+            begin(threads, model, Thread("a dog"))
+            assert wake.wait_for(lambda: threads.found, 60)
+        ((_, (found,)),) = threads.take()
+        return found.result
 
     torch.set_num_threads(3)
     try:
-        (first, threads), again = computed(), computed()
-        assert (again, threads) == ((first, 1), 1)
+        (first, count), again = computed(), computed()
+        assert (again, count) == ((first, 1), 1)
         other: list[int] = []
         late = threading.Thread(target=lambda: other.append(torch.get_num_threads()))
         late.start()
         late.join()
         assert other == [3]
         size = sum(weight.numel() for weight in model.model.parameters())
-        monkeypatch.setattr(batches, "PARAMETERS", size // 2)
-        larger, threads = computed()
-        assert (larger is not first, threads) == (True, 2)
-        monkeypatch.setattr(batches, "PARAMETERS", 1)
+        monkeypatch.setattr(aside, "PARAMETERS", size // 2)
+        larger, count = computed()
+        assert (larger is not first, count) == (True, 2)
+        monkeypatch.setattr(aside, "PARAMETERS", 1)
         assert computed()[1] == torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(before)
-    aside.close()
+    threads.close()
     assert not first.is_alive()
     assert not larger.is_alive()
 
 
 def test_a_look_that_is_computed_ends_before_its_thread_is_closed(monkeypatch):
     """A thread that computes while Python exits would abort the process: "terminate called", exit code 134."""
-    wake, begun, go_on = threading.Condition(), threading.Event(), threading.Event()
+    begun, go_on = threading.Event(), threading.Event()
     monkeypatch.setattr(
         Thread, "compute", lambda *given: begun.set() or (go_on.wait(60) and ["looked"])
     )
-    aside = AsideBatch("cpu", wake)
-    aside.begin([Job("", Thread("a dog"), print)], translator(), [Thread("a dog")])
+    threads = AsideThreads("cpu", threading.Condition())
+    begin(threads, translator(), Thread("a dog"))
     assert begun.wait(60)
     threading.Timer(0.2, go_on.set).start()
-    aside.close()
-    assert [found.result for found in aside.found] == ["looked"]
+    threads.close()
+    ((_, found),) = threads.take()
+    assert [each.result for each in found] == ["looked"]
+
+
+@dataclass(frozen=True)
+class Endless(Embedding):
+    """Computes until it is interrupted, and says when it begins and how often it asked whether to go on."""
+
+    def compute(self, predictor, works):
+        (work,) = works
+        checks = endless[work.input]
+        while True:
+            check_interruption()
+            checks.append(time.monotonic())
+            time.sleep(0.001)
+
+
+endless: defaultdict[str, list[float]] = defaultdict(list)
+
+
+def test_more_computations_than_processors_take_turns():
+    """Each goes on, whatever the others do, and a short one that comes last is answered before they end."""
+    endless.clear()
+    wake = threading.Condition()
+    threads, model = AsideThreads("cpu", wake), translator()
+    jobs = [job for text in "abcde" for job in begin(threads, model, Endless(text))]
+    until(lambda: all(endless[text] for text in "abcde"))
+    (short,) = begin(threads, model, Embedding("the cat"))
+    with wake:
+        assert wake.wait_for(lambda: threads.found, 60)
+    ((ended, (found,)),) = threads.take()
+    assert list(ended) == [short]
+    assert isinstance(found.result, list)
+    before = {text: len(endless[text]) for text in "abcde"}
+    until(lambda: all(len(endless[text]) > before[text] for text in "abcde"))
+    for job in jobs:
+        job.abandoned = True
+    threads.close()
+
+
+def test_a_computation_that_does_not_pass_on_its_turn_keeps_no_other_waiting(monkeypatch):
+    begun, go_on = threading.Semaphore(0), threading.Event()
+    monkeypatch.setattr(
+        Thread, "compute", lambda *given: begun.release() or (go_on.wait(60) and ["looked"])
+    )
+    wake = threading.Condition()
+    threads, model = AsideThreads("cpu", wake), translator()
+    for _ in range(4):
+        begin(threads, model, Thread("a dog"))
+    for _ in range(4):
+        assert begun.acquire(timeout=60)
+    begin(threads, model, Embedding("the cat"))
+    with wake:
+        assert wake.wait_for(lambda: threads.found, 60)
+    assert isinstance(threads.take()[0][1][0].result, list)
+    go_on.set()
+    threads.close()
+
+
+def test_a_computation_ends_where_its_job_is_late_or_abandoned():
+    endless.clear()
+    wake = threading.Condition()
+    threads, model = AsideThreads("cpu", wake), translator()
+    late = Job("", Endless("late"), print, deadline=time.monotonic() + 0.3)
+    threads.begin([late], model, [late.work])
+    (abandoned,) = begin(threads, model, Endless("abandoned"))
+    until(lambda: endless["abandoned"])
+    abandoned.abandoned = True
+    with wake:
+        assert wake.wait_for(lambda: len(threads.found) == 2, 60)
+    results = {jobs[0]: found[0].result for jobs, found in threads.take()}
+    assert isinstance(results[late], DeadlineExceeded)
+    assert endless["late"]
+    assert not threads.begun
+    threads.close()
 
 
 @dataclass(frozen=True)

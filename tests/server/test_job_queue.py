@@ -1,5 +1,6 @@
 """The queue of an engine: how much waits, what is chosen next, and when a client is asked to try again."""
 
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from regard.core.errors import Overloaded
 from regard.decoding.config import DecodeConfig
 from regard.server import job_queue
+from regard.server.aside import AsideRoom
 from regard.server.job_queue import Admissions, DrainRate, JobQueue
 from regard.server.jobs import BatchedWork, Inspection, Job
 from regard.server.long_inputs import LongWork, OpenLongInput, OverviewStep, RowOfMap, TileOfMap
@@ -42,14 +44,17 @@ def searched(rows: int, *, room: bool = True) -> Job:
     return made
 
 
-def computed(lane: str = "batch", *, most: int = 9, aside: bool = False) -> Job:
+def computed(
+    lane: str = "batch", *, most: int = 9, aside: bool = False, client: str = "", locks: str = ""
+) -> Job:
     """A job that is computed in a batch, beside the engine's thread or in it."""
 
     class Plan(BatchPlan):
         runs_aside = aside
 
         def __init__(self) -> None:
-            object.__setattr__(self, "work", SimpleNamespace(most=most))
+            object.__setattr__(self, "work", SimpleNamespace(most=most, locks=locks or None))
+            object.__setattr__(self, "client", client)
 
     Plan.lane = lane
     made = job()
@@ -58,8 +63,9 @@ def computed(lane: str = "batch", *, most: int = 9, aside: bool = False) -> Job:
 
 
 def admissions(**changes) -> Admissions:
+    room = AsideRoom(3, Counter(), set())
     return Admissions(
-        **{"slots": 4, "hypotheses": 10, "batch": 2, "threads": 1, "rows": 0, "aside": False}
+        **{"slots": 4, "hypotheses": 10, "batch": 2, "threads": 1, "rows": 0, "aside": room}
         | changes
     )
 
@@ -100,13 +106,29 @@ def test_work_that_is_captured_or_edited_is_computed_alone(kind):
     assert together == ([True, False, False, False] if kind in ALONE else [True, True, True, False])
 
 
-def test_one_batch_at_a_time_is_computed_aside():
-    round_ = admissions()
+def test_batches_that_are_computed_aside_are_limited():
+    round_ = admissions(aside=AsideRoom(2, Counter(), set()))
     assert round_.choose(computed("one", aside=True))
-    assert not round_.choose(computed("two", aside=True))
-    assert round_.choose(computed("one", aside=True))  # of the batch that was begun
-    assert round_.choose(computed("three"))
-    assert not admissions(aside=True).choose(computed("one", aside=True))
+    assert round_.choose(computed("two", aside=True))
+    assert not round_.choose(computed("three", aside=True))
+    assert round_.choose(computed("one", aside=True))  # of a batch that begins
+    assert round_.choose(computed("four"))
+
+
+def test_a_client_leaves_room_aside_to_others():
+    most = AsideRoom(8, Counter(heavy=4), set())
+    round_ = admissions(aside=most)
+    assert not round_.choose(computed("one", aside=True, client="heavy"))
+    assert round_.choose(computed("two", aside=True, client="light"))
+
+
+def test_works_that_change_the_same_are_computed_one_after_the_other():
+    round_ = admissions(aside=AsideRoom(8, Counter(), {"data"}))
+    assert not round_.choose(computed("one", aside=True, locks="data"))
+    assert round_.choose(computed("two", aside=True, locks="other data"))
+    assert not round_.choose(computed("three", aside=True, locks="other data"))
+    assert round_.choose(computed("four", aside=True))
+    assert round_.choose(computed("five", aside=True))
 
 
 def test_jobs_and_tokens_that_wait_are_limited():

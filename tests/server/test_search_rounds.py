@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from regard.core.errors import DeadlineExceeded, EngineCrashed, EngineFailed, ServerStopping
-from regard.decoding.online import LOOP_MICROSECONDS
+from regard.decoding.search import LOOP_MICROSECONDS
 from regard.runtime.cpu import compile
 from regard.server import search_rounds, searches
 from regard.server.engine import Engine, EngineLimits

@@ -29,8 +29,8 @@ EDITS = {
 
 def plant(model, text, ids, *, changes: bool = False) -> None:
     """Another draft for an input, and whether edits have changed its output before."""
-    kept = verified_looks._drafts[model.model]
-    kept[text] = kept[text]._replace(ids=tuple(ids), changes=changes)
+    drafts = verified_looks._drafts.of(model)
+    drafts.keep(text, drafts.get(text)._replace(ids=tuple(ids), changes=changes))
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,9 @@ def test_drafts_are_kept_for_few_inputs_and_are_corrected():
     model = translator().with_decode(max_length=8, beam_size=1)
     for number in range(20):
         LiveLook(f"the cat {number}").look(model)
-    assert len(verified_looks._drafts[model.model]) == verified_looks.KEPT
+    kept = [verified_looks._drafts.of(model).get(f"the cat {number}") for number in range(20)]
+    assert [draft is not None for draft in kept] == [False] * 12 + [True] * 8
+    assert [draft.look is not None for draft in kept[12:]] == [False] * 7 + [True]
     look = LiveLook("a dog").look(model)
     own = look.forward.labels.tolist()
     wrong = (own[0], (own[1] + 1) % model.target.size, *own[2:])
@@ -299,8 +301,8 @@ def test_after_a_change_the_encoder_runs_before_the_first_draft(monkeypatch, row
     for seed in range(1, 9):
         model, runs = translator(seed=seed, encoder="transformer"), []
         plain = LiveLook(text, options=options).look(model)
-        kept = verified_looks._drafts[model.model]
-        kept[text] = kept[text]._replace(changes=True)
+        drafts = verified_looks._drafts.of(model)
+        drafts.note_changes(text, drafts.get(text), changes=True)
         passes = counted(monkeypatch, "look_at_output")
         with model.model.encoder.register_forward_hook(lambda *call, runs=runs: runs.append(1)):
             found = verified_looks.verified_look(model, text, edits, options)

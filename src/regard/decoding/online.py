@@ -8,12 +8,11 @@ from regard.decoding.batch_plan import BatchLimits, BatchPlan, PlannedRequest
 from regard.decoding.encode_queue import EncodeQueue
 from regard.decoding.interfaces import Hypothesis
 from regard.decoding.request import SearchTask
-from regard.decoding.search import STEPS_AHEAD, Finished, SearchBatch
+from regard.decoding.search import LOOP_MICROSECONDS, STEPS_AHEAD, Finished, SearchBatch
 from regard.runtime.cuda.cuda_graphs import autocast, rounded
 from regard.runtime.cuda.host_future import HostFuture
 from regard.runtime.interfaces import Interrupt, LoopBounds
 
-LOOP_MICROSECONDS = 40_000  # after which a compiled loop returns, at the end of its step
 FINISHED_FRACTION = 3  # a compiled loop returns when a third of the running requests is finished
 
 

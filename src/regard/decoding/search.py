@@ -12,6 +12,7 @@ from itertools import count
 import torch
 
 from regard.core.errors import InvalidArgument, UnsatisfiableConstraint
+from regard.core.interruption import check_interruption, is_interruptible
 from regard.core.sequence import pad_lists
 from regard.core.shapes import Int, Tensor
 from regard.decoding.batch_plan import BatchLimits, BatchPlan, PlannedRequest, plan_requests
@@ -35,6 +36,8 @@ from regard.runtime.interfaces import LEAST_PROMPT, LoopBounds
 
 IDLE_FRACTION = 8  # requests are admitted when an eighth of the slots is free
 STEPS_AHEAD = 4  # recorded steps between two checks for finished slots
+# After which a compiled loop that can be interrupted returns, at the end of its step.
+LOOP_MICROSECONDS = 40_000
 COLUMNS = 6  # of a table of admitted requests, before their prefixes
 MIN_HYPOTHESES = 64  # a static batch is not shrunk below: a GPU is no faster with fewer
 
@@ -155,14 +158,16 @@ class SearchBatch:
         Without `wait`, several tokens, and the slots that were finished before them: a GPU continues while the host
         reads its results. With it one token, or as many as it takes until slots are finished.
         """
+        check_interruption()
         last = max(
             step + self.requests[index].max_length for index, step in filter(None, self.occupants)
         )
         count, done = max(0, last - self.step), self.done
         if wait and count:
             with autocast(self.plan.half):
+                microseconds = LOOP_MICROSECONDS if is_interruptible() else 0
                 self.step += self.buffers.steps_until(
-                    LoopBounds(1 if self.streams else count, self._wanted())
+                    LoopBounds(1 if self.streams else count, self._wanted(), microseconds)
                 )
             return self._finished(self.buffers.strategy.done.tolist())
         count = min(STEPS_AHEAD, count)

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from regard.core.errors import InvalidArgument
+from regard.core.interruption import check_interruption
 from regard.core.shapes import Tensor
 from regard.kernels.attention import additive, blockwise, reference, sdpa, small_kv, varlen
 from regard.kernels.attention.bias import Bias, DistanceBias, bias_values, with_values
@@ -148,6 +149,7 @@ def attend_spec(
 
     `lead` are the caller's batch axes, heads last, which the spec folds into (batch, heads).
     """
+    check_interruption()
     computed = AttentionResult(
         spec, value, *_first_supporting(spec, value, dropout).attend(spec, value, dropout)
     )

@@ -10,6 +10,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from regard.core.config import Count, Probability, doc
 from regard.core.errors import Problem
+from regard.core.interruption import check_interruption
 from regard.core.sequence import Packed, Packing, Tokens, to_device
 from regard.core.shapes import Float, Int, Tensor
 from regard.kernels.layers.dropout import Dropout
@@ -116,6 +117,7 @@ class RnnEncoder(Encoder):
 
     def forward(self, source: Source) -> Memory:
         assert isinstance(source, Tokens)
+        check_interruption()
         if torch.compiler.is_exporting():
             return self._memory(source, *self._exported(source))
         if self._scans(source):

@@ -7,6 +7,7 @@ supports it, since a step takes the time of reading them: the result is a draft.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from threading import Lock
 from weakref import WeakKeyDictionary
 
 import torch
@@ -112,12 +113,14 @@ def _compiled(decoder: AnyDecoder) -> NativeDecoder | None:
         return None
     if not exact.library.regard_int8_max_inputs():
         return exact
-    if decoder not in _packed:
-        _packed[decoder] = NativeDecoder(decoder, exact.library, int8=True)
-    return _packed[decoder]
+    with _packing:
+        if decoder not in _packed:
+            _packed[decoder] = NativeDecoder(decoder, exact.library, int8=True)
+        return _packed[decoder]
 
 
 _packed: WeakKeyDictionary[TransformerDecoder, NativeDecoder] = WeakKeyDictionary()
+_packing = Lock()  # several threads may search at once
 
 
 def _factors(model: Seq2Seq, edits: Sequence[Edit]) -> dict[AttentionModule, dict[int, float]]:

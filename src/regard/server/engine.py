@@ -11,10 +11,12 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import repeat
 from typing import Any
 
 from regard.core.errors import DeadlineExceeded, EngineCrashed, InvalidArgument, ServerStopping
+from regard.core.interruption import Interrupted, interruptible
 from regard.decoding.batch_plan import plan_requests
 from regard.decoding.interfaces import Hypothesis
 from regard.decoding.search import final
@@ -22,7 +24,8 @@ from regard.inference.load import current_device
 from regard.inference.phrases import without_other_spellings
 from regard.inference.predictor import Predictor
 from regard.runtime.interfaces import constant_weights
-from regard.server.batches import AsideBatch, Computed, compute, compute_each, told
+from regard.server.aside import AsideThreads, check_wanted
+from regard.server.batches import Computed, compute, told
 from regard.server.interfaces import EngineStats, ModelHost, ModelInfo
 from regard.server.job_queue import Admissions, JobQueue, Lanes, SearchBudget
 from regard.server.jobs import Job, Result
@@ -87,7 +90,7 @@ class Engine(ModelHost):
             None  # which has waited long for memory: no other search begins before it
         )
         self._blocked = False  # whether all jobs that wait do so for what is computed aside
-        self._aside = AsideBatch(device, self._wake)
+        self._aside = AsideThreads(device, self._wake)
         self._rounds = SearchRounds(device, limits.slots, self._wake, limits.searches)
         self._accepting = self._working = True
         self._crash: EngineCrashed | None = None  # by which the engine's thread has ended
@@ -164,6 +167,7 @@ class Engine(ModelHost):
     def cancel(self, job: Job) -> None:
         """Its slot is free at the next step."""
         with self._wake:
+            job.abandoned = True
             if job in self._jobs:
                 place = self._jobs[job]
                 if place is not None:
@@ -219,7 +223,7 @@ class Engine(ModelHost):
     def _run(self) -> None:
         while True:
             with self._wake:
-                self._wake.wait_for(self._has_work, ASIDE_SECONDS if self._aside.jobs else None)
+                self._wake.wait_for(self._has_work, ASIDE_SECONDS if self._aside.begun else None)
                 if not self._working:
                     return
             self._alive = time.monotonic()
@@ -242,8 +246,8 @@ class Engine(ModelHost):
     def _work_once(
         self,
     ) -> None:  # not in _run, whose local variables would keep a replaced model in memory
-        if self._aside.found:
-            self._computed(*self._aside.take())
+        for jobs, found in self._aside.take():
+            self._computed(jobs, found)
         finished = self._take_in(self._rounds.take())
         self._drop_cancelled()
         self._admit()
@@ -284,7 +288,8 @@ class Engine(ModelHost):
                 self._end((job, DeadlineExceeded(now - job.submitted)))
 
     def _leave(self, job: Job) -> None:
-        """Take a job out of the queue or of its search."""
+        """Take a job out of the queue or of its search; what is computed for it ends at its next check."""
+        job.abandoned = True
         with self._wake:
             self.queue.remove(job)
         place = self._jobs[job]
@@ -300,13 +305,13 @@ class Engine(ModelHost):
         }
 
     def _admit(self) -> None:
-        """Move waiting jobs into searches with free slots; compute those that need no search."""
+        """Move waiting jobs into searches with free slots; begin those that need none of the engine's searches."""
         self._sort_arrivals()
         limits = self.limits
         sizes = limits.slots, limits.hypotheses, limits.batch, self._rounds.threads, self._rows()
         first = self._next if self._next in self.queue else None
         memory = SearchBudget(self._memory or 0, self._taken(), first)
-        round_ = Admissions(*sizes, aside=bool(self._aside.jobs), memory=memory)
+        round_ = Admissions(*sizes, aside=self._aside.room, memory=memory)
         for job in self._lanes.turns(self._clients, round_.full):
             if not round_.choose(job):
                 continue
@@ -315,7 +320,7 @@ class Engine(ModelHost):
             job.admitted()
             self._clients[job.client] += 1
         self._next = memory.first
-        self._blocked = bool(self._aside.jobs or self._rounds.active) and not (
+        self._blocked = bool(self._aside.begun or self._rounds.active) and not (
             round_.chosen or round_.groups
         )
         for job, group in round_.groups.items():
@@ -417,10 +422,13 @@ class Engine(ModelHost):
 
     def _compute(self, predictor: Predictor, jobs: Sequence[Job]) -> None:
         """End jobs with the results of one batch."""
-        works = [job.plan.work for job in jobs]
-        self._computed(
-            jobs, (compute_each if jobs[0].plan.model.on_cpu else compute)(predictor, works)
-        )
+        try:
+            with interruptible(partial(check_wanted, *jobs)):
+                found = compute(predictor, [job.plan.work for job in jobs])
+        except Interrupted:
+            now = time.monotonic()
+            found = [Computed(DeadlineExceeded(now - job.submitted)) for job in jobs]
+        self._computed(jobs, found)
 
     def _computed(self, jobs: Sequence[Job], found: Sequence[Computed]) -> None:
         self._clients.subtract(job.client for job in jobs)

@@ -9,6 +9,7 @@ from math import ceil
 from typing import ClassVar
 
 from regard.core.errors import Overloaded
+from regard.server.aside import AsideRoom
 from regard.server.jobs import Job
 from regard.server.searches import SearchGroup
 from regard.server.served_model import BatchPlan, JobPlan, SearchPlan
@@ -135,7 +136,7 @@ class Admissions:
     slots, hypotheses, batch   the limits of the engine
     threads   searches that are computed at once
     rows    hypotheses of all searches, with those of the jobs that are chosen
-    aside   whether something is computed aside already
+    aside   what may begin beside the engine's thread
     memory  of all searches; None: any
     """
 
@@ -144,7 +145,7 @@ class Admissions:
     batch: int
     threads: int
     rows: int
-    aside: bool
+    aside: AsideRoom
     memory: SearchBudget | None = None
     chosen: dict[Hashable, list[Job]] = field(default_factory=dict)
     groups: dict[Job, SearchGroup] = field(default_factory=dict)
@@ -163,14 +164,13 @@ class Admissions:
             group.enter(plan.running)
             self.groups[job] = group
             return True
-        self.aside = self.aside or plan.runs_aside
         self.chosen.setdefault(plan.lane, []).append(job)
         return True
 
     def _has_room(self, plan: BatchPlan) -> bool:
         chosen = len(self.chosen.get(plan.lane, ()))
-        if plan.runs_aside and self.aside and not chosen:
-            return False
+        if plan.runs_aside and not chosen:
+            return self.aside.enter(plan.client, plan.work.locks)
         return chosen < min(self.batch, plan.work.most)
 
     def _group(self, plan: SearchPlan, job: Job) -> SearchGroup | None:

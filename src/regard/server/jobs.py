@@ -75,6 +75,9 @@ class BatchedWork(Work):
     """Work that is computed in one batch with other work of the same kind and group."""
 
     most: ClassVar[int] = 1 << 30  # works of a batch, where the engine allows as many
+    few_threads: ClassVar[bool] = (
+        False  # whether a small model computes it in one of PyTorch's threads
+    )
 
     def as_batched(self, predictor: Predictor) -> "BatchedWork":
         return self
@@ -91,9 +94,9 @@ class BatchedWork(Work):
         """
 
     @property
-    def searches(self) -> bool:
-        """Whether it has a search of its own, for which other jobs must not wait."""
-        return False
+    def locks(self) -> Hashable:
+        """What it changes: no other work that locks the same is computed meanwhile. None: nothing."""
+        return None
 
     def more_tokens(self, result: Any) -> int:
         """Tokens that were read beside those of the input."""
@@ -244,7 +247,7 @@ class Inspection(BatchedWork):
     """Exact attention weights, as `regard.look`: of the maps, heads, rows and columns asked for; None: of all.
 
     output       a text or a label, or the ids of generated tokens; None: a classifier's own label, or what the model
-                 generates: it is searched alone, beside the searches of other jobs
+                 generates, by a search of its own
     layers       from 1
     rows         the first, and the one after the last; `columns` likewise. Each map has those of them that it has
     edits        of attention and tokens, as `regard.interpret.edits.read_edits` reads them
@@ -272,10 +275,6 @@ class Inspection(BatchedWork):
     @property
     def texts(self) -> Sequence[object]:
         return (*super().texts, self.output, self.prefix)
-
-    @property
-    def searches(self) -> bool:
-        return self.output is None
 
     def compute(
         self, predictor: Predictor, works: Sequence["Inspection"]
@@ -324,6 +323,7 @@ class Job:
     usage: Usage = field(default_factory=Usage)
     served: Any = field(default=None, repr=False)  # the model, until the job has ended
     plan: Any = field(default=None, repr=False)  # kept by the engine while the job waits
+    abandoned: bool = False  # nobody waits for its result any more; set in any thread
     size: int = field(init=False)
 
     def __post_init__(self) -> None:

@@ -7,13 +7,12 @@ row: memory grows with the length of the input, not with its square.
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from math import ceil, log2
 from threading import Lock
 from typing import ClassVar
-from weakref import WeakKeyDictionary
 
 import torch
 from msgspec import Struct
@@ -28,8 +27,8 @@ from regard.inference.predictor import Predictor
 from regard.interpret.look import GeneratedText, Look
 from regard.interpret.maps import AttentionMap
 from regard.kernels.attention.weights import entropy
-from regard.model.seq2seq import Model
 from regard.server.jobs import BatchedWork
+from regard.server.per_predictor import PerPredictor
 
 SIDE = 256  # points of a tile's side
 GRID = 1024  # points of a side of the grid that high levels come from
@@ -106,13 +105,17 @@ class _Opened:
 
 # Shared by the engines of all devices of this process; the looks at them belong to the model of one.
 _inputs: OrderedDict[str, InputValue] = OrderedDict()
-_opened: WeakKeyDictionary[Model, OrderedDict[str, _Opened]] = WeakKeyDictionary()
-_lock = Lock()
+_opened = PerPredictor(OrderedDict[str, _Opened])
+_lock = Lock()  # held while any of these is read or changed, and not while an input is looked at
+
+
+def _named(given: InputValue) -> str:
+    return sha256(repr(given).encode()).hexdigest()[:24]
 
 
 def _remembered(given: InputValue) -> str:
     """The name of an input that is opened."""
-    name = sha256(repr(given).encode()).hexdigest()[:24]
+    name = _named(given)
     with _lock:
         _inputs[name] = given
         _inputs.move_to_end(name)
@@ -132,14 +135,18 @@ def _of(predictor: Predictor, name: str) -> _Opened:
             got="another",
             remedy="Open it: POST /studio/long.",
         )
-    kept = _opened.setdefault(predictor.model, OrderedDict())
-    if name not in kept:
+    kept = _opened.of(predictor)
+    with _lock:
+        opened = kept.get(name)
+    if opened is None:
         output = None if predictor.recipe.data.source_fields else ""
-        kept[name] = _Opened(look(predictor, given, output=output, max_source_length=LONGEST))
-    kept.move_to_end(name)
-    while len(kept) > KEPT:
-        kept.popitem(last=False)
-    return kept[name]
+        opened = _Opened(look(predictor, given, output=output, max_source_length=LONGEST))
+    with _lock:
+        kept[name] = opened
+        kept.move_to_end(name)
+        while len(kept) > KEPT:
+            kept.popitem(last=False)
+    return opened
 
 
 def levels(each: AttentionMap) -> int:
@@ -156,6 +163,15 @@ class OpenLongInput(BatchedWork):
     """A look at one input, which is kept for tiles of its maps: a `LongInput` as JSON."""
 
     most: ClassVar[int] = 1
+    few_threads: ClassVar[bool] = True
+
+    @property
+    def group(self) -> Hashable:
+        return self.locks
+
+    @property
+    def locks(self) -> Hashable:
+        return _named(self.input)
 
     def compute(self, predictor: Predictor, works: Sequence["OpenLongInput"]) -> Sequence[bytes]:
         names = [_remembered(work.input) for work in works]
@@ -181,8 +197,17 @@ class LongWork(BatchedWork):
     """Work on one head of an input that was opened; `input` is its name."""
 
     most: ClassVar[int] = 1
+    few_threads: ClassVar[bool] = True
     map: str
     head: int
+
+    @property
+    def group(self) -> Hashable:
+        return self.locks
+
+    @property
+    def locks(self) -> Hashable:
+        return str(self.input)
 
     @property
     def texts(self) -> Sequence[object]:

@@ -11,7 +11,7 @@ from functools import partial
 
 import torch
 
-from regard.decoding.online import LOOP_MICROSECONDS
+from regard.decoding.search import LOOP_MICROSECONDS
 from regard.decoding.worker_threads import worker_pool
 from regard.inference.load import current_device, pick_device
 from regard.runtime.interfaces import constant_weights

@@ -109,7 +109,10 @@ class ServedModel:
                 if work is None:
                     searched.append(job)
                 else:
-                    found[job] = BatchPlan(self, (type(work), work.group, work.searches), work)
+                    # Where they are computed one by one, those of a client wait for its own only.
+                    client = job.client if self.on_cpu else ""
+                    key = type(work), work.group, work.locks, client
+                    found[job] = BatchPlan(self, key, work, job.client)
         for job, planned in zip(
             searched, self.planner.plan(searched) if searched else (), strict=True
         ):
@@ -146,23 +149,21 @@ class JobPlan:
         """In which it waits for the same room as others."""
         return self.model, self.key
 
-    @property
-    def runs_aside(self) -> bool:
-        """Whether it has a long search of its own, which another thread computes: not on a GPU, whose steps cannot be
-        recorded while another thread uses it.
-        """
-        return False
-
 
 @dataclass(frozen=True, eq=False)
 class BatchPlan(JobPlan):
-    """In one batch, at once."""
+    """In one batch, without the searches of the engine.
+
+    client   whose it is
+    """
 
     work: BatchedWork
+    client: str
 
     @property
     def runs_aside(self) -> bool:
-        return self.work.searches and self.model.on_cpu
+        """Whether another thread computes it: not on a GPU, whose steps cannot be recorded meanwhile."""
+        return self.model.on_cpu
 
 
 @dataclass(frozen=True, eq=False)

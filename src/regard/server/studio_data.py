@@ -1,11 +1,10 @@
 """What the studio asks the engine about a data set: each example's output, score, entropy and error, and the heads."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import PurePath
 from typing import Any, ClassVar
-from weakref import WeakKeyDictionary
 
 from msgspec import Struct
 from msgspec.json import encode
@@ -28,8 +27,8 @@ from regard.interpret.head_properties import COLUMNS, HeadMeter
 from regard.interpret.look import GeneratedText, Label, Look
 from regard.interpret.sites import attention_sites
 from regard.interpret.summaries import HeadName
-from regard.model.seq2seq import Model
 from regard.server.jobs import BatchedWork
+from regard.server.per_predictor import PerPredictor
 from regard.server.studio_sources import DataSet
 
 MOST_EXAMPLES = 10_000  # of a data set that are read
@@ -89,11 +88,12 @@ class _Measured:
     alignment: dict[HeadName, float] = field(default_factory=dict)
 
 
-_known: WeakKeyDictionary[Model, dict[DataSet, _Measured]] = WeakKeyDictionary()
+# By data set. Works on one lock it: no two are computed at once.
+_known = PerPredictor(dict[DataSet, _Measured])
 
 
 def _measured(predictor: Predictor, data: DataSet) -> _Measured:
-    of_model = _known.setdefault(predictor.model, {})
+    of_model = _known.of(predictor)
     if data not in of_model:
         read = pairs_of(
             predictor.recipe, data.names, data.columns, trust_data_paths=data.trust_data_paths
@@ -111,6 +111,14 @@ class DataWork(BatchedWork):
 
     crosses_processes: ClassVar[bool] = False  # the data set is of this process
     data: DataSet
+
+    @property
+    def group(self) -> Hashable:
+        return self.data
+
+    @property
+    def locks(self) -> Hashable:
+        return self.data
 
     def check(self, reads: Sequence[str]) -> None:
         """Nothing is read but the data."""

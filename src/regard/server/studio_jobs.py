@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import msgspec
 import numpy as np
@@ -17,8 +16,8 @@ from regard.inference.predictor import Predictor
 from regard.interpret.editing import editing
 from regard.interpret.look import GeneratedText, Look, check_map_name
 from regard.model.eval_mode import evaluating
-from regard.model.seq2seq import Model
 from regard.server.jobs import BatchedWork
+from regard.server.per_predictor import PerPredictor
 from regard.server.verified_looks import is_small, keep_draft, verified_look
 
 
@@ -36,6 +35,7 @@ class LiveLook(BatchedWork):
     """
 
     most = 1
+    few_threads = True
     edits: Sequence[Mapping[str, Any]] = ()
     output: str | tuple[int, ...] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -46,22 +46,19 @@ class LiveLook(BatchedWork):
     def texts(self) -> Sequence[object]:
         return (*super().texts, self.output)
 
-    @property
-    def searches(self) -> bool:
-        return self.output is None
-
     def compute(self, predictor: Predictor, works: Sequence["LiveLook"]) -> Sequence[bytes]:
         return [work.written(work.look(predictor)) for work in works]
 
     def look(self, predictor: Predictor) -> Look:
         sources = [(x.shape, x.tobytes()) if isinstance(x, np.ndarray) else x for x in self.sources]
         asked = (sources, self.edits, self.output, self.options, self.words)
-        last, seen = _last_looks.get(predictor.model, (None, None))
+        last_look = _last_looks.of(predictor)
+        last, seen = last_look.value
         if seen is None or last != asked:
             seen = self._computed(predictor)
             drawn_anew = self.options.get("sample") and "seed" not in self.options
             if is_small(seen) and not drawn_anew:
-                _last_looks[predictor.model] = asked, seen
+                last_look.value = asked, seen
         if not self.edits and not self.words:
             keep_draft(predictor, self.input, seen)
         return seen
@@ -90,9 +87,14 @@ class LiveLook(BatchedWork):
         return msgspec.json.encode(seen.as_dict())
 
 
-_last_looks: WeakKeyDictionary[Model, tuple[object, Look]] = (
-    WeakKeyDictionary()
-)  # and what each was asked for
+@dataclass
+class _LastLook:
+    """The last look at a model, after what was asked for. It is read and replaced as a whole, in any thread."""
+
+    value: tuple[object, Look | None] = (None, None)
+
+
+_last_looks = PerPredictor(_LastLook)
 
 
 @dataclass(frozen=True)
@@ -151,12 +153,9 @@ class BeamTree(BatchedWork):
     """
 
     most = 1
+    few_threads = True
     edits: Sequence[Mapping[str, Any]] = ()
     beam_size: int = 4
-
-    @property
-    def searches(self) -> bool:
-        return True
 
     def compute(self, predictor: Predictor, works: Sequence["BeamTree"]) -> Sequence[bytes]:
         return [msgspec.json.encode(work.tree(predictor)) for work in works]

@@ -12,8 +12,8 @@ encoder runs once, and not at all where no edit changes what it computes.
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from threading import Lock
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 from regard.api.look import look_at_output, look_at_sources
 from regard.core.errors import InvalidArgument
@@ -25,8 +25,9 @@ from regard.inference.predictor import Predictor
 from regard.interpret.editing import edits_encoder, forced_tokens
 from regard.interpret.edits import Edit, read_edits
 from regard.interpret.look import Look
-from regard.model.seq2seq import Model, Seq2Seq
+from regard.model.seq2seq import Seq2Seq
 from regard.server.draft_search import GreedyChoice, draft_search
+from regard.server.per_predictor import PerPredictor
 
 TOKENS = 3  # least tokens that a forward pass must prove: it takes the time of about so many steps of a search
 SEARCHES = (
@@ -42,7 +43,35 @@ class _Kept(NamedTuple):
     changes: bool = False  # whether edits have changed the output: the next ones probably do, too
 
 
-_drafts: WeakKeyDictionary[Model, "OrderedDict[object, _Kept]"] = WeakKeyDictionary()
+class _Drafts:
+    """The drafts of a model, by its inputs: those that were used last. Several threads may use them."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._kept: OrderedDict[object, _Kept] = OrderedDict()
+
+    def get(self, text: object) -> _Kept | None:
+        with self._lock:
+            return self._kept.get(text)
+
+    def keep(self, text: object, draft: _Kept) -> None:
+        """Keep a draft, whose look replaces that of every other: looks are large."""
+        with self._lock:
+            for other, kept in self._kept.items():
+                self._kept[other] = kept._replace(look=None)
+            self._kept[text] = draft
+            self._kept.move_to_end(text)
+            while len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
+
+    def note_changes(self, text: object, draft: _Kept, *, changes: bool) -> None:
+        """Note whether edits have changed an output, where its draft is still there."""
+        with self._lock:
+            if self._kept.get(text) is draft:
+                self._kept[text] = draft._replace(changes=changes)
+
+
+_drafts = PerPredictor(_Drafts)
 
 
 def keep_draft(predictor: Predictor, text: object, seen: Look) -> None:
@@ -51,13 +80,8 @@ def keep_draft(predictor: Predictor, text: object, seen: Look) -> None:
     if not _hashable(text) or forward is None or forward.targets is None or forward.labels is None:
         return
     encoded = replace(seen, maps=tuple(each for each in seen.maps if each.part == "encoder"))
-    kept = _drafts.setdefault(predictor.model, OrderedDict())
-    for other in kept:
-        kept[other] = kept[other]._replace(look=None)
-    kept[text] = _Kept(_ids(seen), encoded if is_small(encoded) else None)
-    kept.move_to_end(text)
-    while len(kept) > KEPT:
-        kept.popitem(last=False)
+    look = encoded if is_small(encoded) else None
+    _drafts.of(predictor).keep(text, _Kept(_ids(seen), look))
 
 
 def is_small(seen: Look) -> bool:
@@ -78,7 +102,7 @@ def verified_look(
         predictor.target,
         predictor.model.as_seq2seq(),
     )
-    kept = _drafts.get(predictor.model, {}).get(text) if _hashable(text) else None
+    kept = _drafts.of(predictor).get(text) if _hashable(text) else None
     if kept is None or not isinstance(target, Tokenizer) or model is None or not predictor.sources:
         return None
     if not _is_plain(config) or target.special_tokens.target_prefix:
@@ -93,7 +117,7 @@ def verified_look(
     if found is not None and is_bounded and len(_ids(found)) > TOKENS_FOR_ANY_SOURCE:
         found = None  # it may have reached the limit that its source gives it
     changes = kept.changes or found is None or _ids(found) != kept.ids
-    _drafts[predictor.model][text] = kept._replace(changes=changes)
+    _drafts.of(predictor).note_changes(text, kept, changes=changes)
     return found
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from regard.core.errors import RegardError
+from regard.core.interruption import check_interruption
 from regard.core.shapes import LogSumExp, Outputs, Tensor, Values
 from regard.kernels.attention import bias as biases
 from regard.kernels.attention.spec import AttentionSpec, Frame, repeat_heads, widened
@@ -50,6 +51,7 @@ def blocks(spec: AttentionSpec) -> Iterator[tuple[slice, slice, int, int]]:
         for i in range(0, n, rows):
             low, high = spec.visible.span(i, min(i + rows, n), n, spec.m)
             if high > low:
+                check_interruption()
                 yield slice(b, b + items), slice(i, min(i + rows, n)), low, high
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
+from regard.core.interruption import check_interruption
 from regard.core.shapes import LogSumExp, Outputs, Tensor, Values
 from regard.kernels import triton_launch
 from regard.kernels.attention import bias as biases
@@ -25,6 +26,10 @@ aten = torch.ops.aten
 
 DTYPES = {"cpu": (*triton_launch.DTYPES, torch.float64), "cuda": triton_launch.DTYPES}
 TILE = 2**21  # elements of a materialised mask that exist at a time: eight megabytes of float32
+# Scores that one call on a CPU computes at most, about half a second of one core, unless gradients
+# are needed: longer inputs are computed in blocks of rows, between which they can be interrupted.
+UNINTERRUPTED = 2**28
+BLOCK_ROWS = 1024  # of such a block, where no mask has to be made for it
 
 
 def supports(spec: AttentionSpec, value: Values, dropout: float) -> bool:
@@ -80,6 +85,13 @@ def _square(spec: AttentionSpec) -> bool:
     return spec.visible.ahead == 0 and spec.visible.behind is None and spec.n == spec.m
 
 
+def _is_long(spec: AttentionSpec) -> bool:
+    """Whether all rows in one call would keep a processor busy for long, and nothing but time is saved by it."""
+    if spec.query.device.type != "cpu" or torch.is_grad_enabled():
+        return False
+    return spec.query.shape[0] * spec.query.shape[1] * spec.n * spec.m > UNINTERRUPTED
+
+
 def _rows(spec: AttentionSpec) -> int:
     """How many rows go into one call: all of them where the mask does not differ by row or is small."""
     visible, bias, n, m = spec.visible, spec.bias, spec.n, spec.m
@@ -93,8 +105,11 @@ def _rows(spec: AttentionSpec) -> int:
         or isinstance(bias, DistanceBias)
         or any(x.shape[-2] > 1 for x in added)
     )
-    if not by_row:
+    long = _is_long(spec)
+    if not by_row and not long:
         return n
+    if not (by_row or visible.banded):
+        return min(n, BLOCK_ROWS)
     batch, heads = (max([1, *(x.shape[axis] for x in added)]) for axis in (0, 1))
     rows = max(1, TILE // (batch * heads * m))
     if (
@@ -112,6 +127,7 @@ def _blocks(spec: AttentionSpec) -> Iterator[tuple[slice, int, int]]:
         last = min(first + step, spec.n)
         low, high = spec.visible.span(first, last, spec.n, spec.m)
         if low < high:
+            check_interruption()
             yield slice(first, last), low, high
 
 
