@@ -13,7 +13,7 @@ from regard.server.job_queue import Admissions, DrainRate, JobQueue
 from regard.server.jobs import BatchedWork, Inspection, Job
 from regard.server.long_inputs import LongWork, OpenLongInput, OverviewStep, RowOfMap, TileOfMap
 from regard.server.searches import SearchGroup
-from regard.server.served_model import BatchPlan, SearchPlan
+from regard.server.served_model import BatchPlan, Planning, SearchPlan
 from regard.server.studio_data import AblationStep, AlignmentStep, ExampleMeasurement, HeadsOfInput
 from regard.server.studio_jobs import Alternatives, BeamTree, LiveLook, LookPage
 
@@ -72,12 +72,19 @@ def admissions(**changes) -> Admissions:
 
 def test_hypotheses_of_all_searches_are_limited():
     round_ = admissions()
-    assert [round_.choose(searched(rows)) for rows in (4, 6, 1)] == [True, True, False]
+    assert [round_.choose(searched(rows)) for rows in (4, 5, 1, 1)] == [True, True, True, False]
     assert round_.rows == 10
     assert round_.full == {"search"}
-    assert admissions().choose(searched(11))  # one alone may have more
-    assert not admissions(rows=1).choose(searched(10))
     assert not admissions().choose(searched(1, room=False))
+
+
+def test_a_wide_search_leaves_half_of_all_hypotheses_to_others():
+    round_ = admissions()
+    assert round_.choose(searched(1000))
+    assert not round_.choose(searched(6))  # the second wide one waits
+    assert [round_.choose(searched(rows)) for rows in (4, 1, 1)] == [True, True, False]
+    assert not admissions(wide=True).choose(searched(1000))
+    assert not admissions(rows=6).choose(searched(1000))
 
 
 def test_a_batch_has_the_size_of_the_engine_or_of_its_work():
@@ -93,7 +100,7 @@ def kinds_of_work(kind: type = BatchedWork) -> list[type[BatchedWork]]:
 
 ALONE = {  # a forward pass under capture is of one input, and edits are of one search
     LiveLook, LookPage, Alternatives, BeamTree, Inspection, OpenLongInput, LongWork, TileOfMap, OverviewStep, RowOfMap,
-    ExampleMeasurement, HeadsOfInput, AblationStep, AlignmentStep,
+    ExampleMeasurement, HeadsOfInput, AblationStep, AlignmentStep, Planning,
 }  # fmt: skip
 
 

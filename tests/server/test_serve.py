@@ -155,7 +155,7 @@ def test_a_server_has_the_limits_that_it_was_given(monkeypatch, queue, lines):
     """Requests of many lines have half of the queue, so that others find room."""
     served = []
 
-    async def serve_http(app, engine, listening, drain_seconds, tls):
+    async def serve_http(app, engine, listening, drain_seconds, tls, ending):
         served.append(
             (app.service.limits, engine.limits, listening.getsockname(), drain_seconds, tls)
         )

@@ -8,6 +8,7 @@ from itertools import permutations
 from typing import NamedTuple
 
 from regard.core.errors import InvalidArgument
+from regard.core.interruption import check_interruption
 
 Run = tuple[int, ...]  # consecutive tokens
 OTHER = -1  # any token that is in no phrase
@@ -119,6 +120,7 @@ class PhraseAutomaton:
 
     def _after(self, state: AutomatonState, token: int) -> AutomatonState | None:
         """The state after one more token; None where that completes a banned run."""
+        check_interruption()
         generated = (*state.node, token)
         banned = any(generated[start:] in self.banned for start in range(len(generated)))
         return None if banned else self._next(state, token)

@@ -22,6 +22,8 @@ def compute(predictor: Predictor, works: Sequence[BatchedWork]) -> list[Computed
     """The results of one batch; where that is refused, the result or the error of each alone."""
     try:
         results = works[0].compute(predictor, works)
+        if not works[0].counts_tokens:
+            return [Computed(result) for result in results]
         sizes = input_tokens(predictor, works)
         return [
             Computed(result, size + work.more_tokens(result))

@@ -27,12 +27,19 @@ from regard.runtime.interfaces import constant_weights
 from regard.server.aside import AsideThreads, check_wanted
 from regard.server.batches import Computed, compute, told
 from regard.server.interfaces import EngineStats, ModelHost, ModelInfo
-from regard.server.job_queue import Admissions, JobQueue, Lanes, SearchBudget
+from regard.server.job_queue import (
+    Admissions,
+    JobQueue,
+    Lanes,
+    SearchBudget,
+    counted_rows,
+    is_wide,
+)
 from regard.server.jobs import Job, Result
 from regard.server.search_limits import DEFAULT_CAPS, OptionCaps, search_bytes
 from regard.server.search_rounds import SearchRounds
 from regard.server.searches import Round, RunningJob, SearchGroup
-from regard.server.served_model import ServedModel, plan_jobs
+from regard.server.served_model import JobPlan, ServedModel, plan_jobs
 
 log = logging.getLogger(__name__)
 Finished = tuple[
@@ -40,6 +47,10 @@ Finished = tuple[
 ]  # a job that has left its search, with its outputs
 MOST_ARRIVALS = 128  # jobs that are planned between two steps
 DEADLINE_SECONDS = 0.01  # between two checks of all deadlines
+UNREADY_SECONDS = (
+    3.0  # without a sign of the engine's thread, after which other servers should be asked
+)
+END_SECONDS = 1.0  # for the engine's thread to end, when nothing is wanted of it any more
 ASIDE_SECONDS = 0.05  # between two checks of deadlines while nothing but a work aside is computed
 
 
@@ -135,7 +146,16 @@ class Engine(ModelHost):
 
     @property
     def ready(self) -> bool:
-        return self._accepting and bool(self.models)
+        return self._accepting and bool(self.models) and self.stuck() < UNREADY_SECONDS
+
+    @property
+    def computing(self) -> bool:
+        """Whether anything is computed now, also for a job that has ended without its result."""
+        return bool(self._aside.begun) or self._rounds.active
+
+    @property
+    def ended(self) -> bool:
+        return not self._thread.is_alive()
 
     def stats(self) -> EngineStats:
         with self._wake:
@@ -190,9 +210,13 @@ class Engine(ModelHost):
             self._accepting = False
             finished = self._wake.wait_for(lambda: not self._jobs, seconds)
             self._working = False
+            for job, place in self._jobs.items():
+                job.abandoned = True
+                if place is not None:
+                    place[1].search.interrupt.set()
             self._wake.notify_all()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(END_SECONDS)
         self._end(*((job, ServerStopping()) for job in list(self._jobs)))
         return finished
 
@@ -308,10 +332,11 @@ class Engine(ModelHost):
         """Move waiting jobs into searches with free slots; begin those that need none of the engine's searches."""
         self._sort_arrivals()
         limits = self.limits
-        sizes = limits.slots, limits.hypotheses, limits.batch, self._rounds.threads, self._rows()
+        rows, wide = self._rows()
+        sizes = limits.slots, limits.hypotheses, limits.batch, self._rounds.threads, rows
         first = self._next if self._next in self.queue else None
         memory = SearchBudget(self._memory or 0, self._taken(), first)
-        round_ = Admissions(*sizes, aside=self._aside.room, memory=memory)
+        round_ = Admissions(*sizes, aside=self._aside.room, wide=wide, memory=memory)
         for job in self._lanes.turns(self._clients, round_.full):
             if not round_.choose(job):
                 continue
@@ -351,9 +376,13 @@ class Engine(ModelHost):
                 self._lanes.add(plan.lane, job)
         self._end(*refused)
 
-    def _rows(self) -> int:
-        """Hypotheses of all searches."""
-        return sum(group.rows for model in self._all_models() for group in model.groups.values())
+    def _rows(self) -> tuple[int, bool]:
+        """Hypotheses of all searches, as they count, and whether one of these is wide."""
+        most = self.limits.hypotheses
+        groups = [group for model in self._all_models() for group in model.groups.values()]
+        running = [(group.jobs, group.search.plan.beams) for group in groups if group.jobs]
+        rows = sum(jobs * counted_rows(beams, most) for jobs, beams in running)
+        return rows, any(is_wide(beams, most) for _, beams in running)
 
     def _taken(self) -> int:
         """Bytes that all searches may come to take."""
@@ -436,15 +465,25 @@ class Engine(ModelHost):
         ends = [(job, each) for job, each in zip(jobs, found, strict=True) if job in self._jobs]
         for job, each in ends:
             job.usage.read = each.read
+            if isinstance(each.result, JobPlan):
+                self._planned(job, each.result)
+        ends = [(job, each) for job, each in ends if not isinstance(each.result, JobPlan)]
         self._end(*((job, each.result) for job, each in ends))
 
+    def _planned(self, job: Job, plan: JobPlan) -> None:
+        """Queue a job again that was planned beside this thread."""
+        job.plan = plan
+        with self._wake:
+            self.queue.put_back(job)
+        self._lanes.add(plan.lane, job)
+
     def _end(self, *ends: tuple[Job, Result]) -> None:
-        """End jobs, each with its result."""
+        """End jobs, each with its result: those that have not ended meanwhile in another thread."""
         if not ends:
             return
-        self._forget(*(job for job, _ in ends))
-        self.queue.drain.ended(len(ends))
-        self._tell(ends)
+        ended = self._forget(*(job for job, _ in ends))
+        self.queue.drain.ended(len(ended))
+        self._tell((job, result) for job, result in ends if job in ended)
 
     def _tell(self, ends: Iterable[tuple[Job, Result]]) -> None:
         for job, result in ends:
@@ -454,11 +493,14 @@ class Engine(ModelHost):
             except Exception:  # a caller's fault must not end the engine
                 log.exception("the receiver of a result failed")
 
-    def _forget(self, *jobs: Job) -> None:
+    def _forget(self, *jobs: Job) -> set[Job]:
+        """Those of these jobs that had not ended yet, which are forgotten."""
+        known: set[Job] = set()
         with self._wake:
             for job in jobs:
                 self.queue.remove(job)  # where it still waits
                 if job in self._jobs:
+                    known.add(job)
                     del self._jobs[job]
                     self._timed.discard(job)
                     job.served.jobs -= 1
@@ -469,3 +511,4 @@ class Engine(ModelHost):
                 self._replaced = [model for model in self._replaced if model.jobs]
             if not self._jobs:
                 self._wake.notify_all()
+        return known

@@ -13,11 +13,12 @@ import uvicorn
 from regard.core.errors import EngineCrashed
 from regard.server.app import Server
 from regard.server.interfaces import InferenceEngine
+from regard.server.process_end import ProcessEnd
 from regard.server.protocol import HEADER_BYTES, fastest
 from regard.server.tls import Tls
 
 log = logging.getLogger(__name__)
-ANSWER_SECONDS = 5.0  # for answers to be written, after the time in which requests must end: clients may read slowly
+ANSWER_SECONDS = 2.5  # for answers to be written, after the time in which requests must end: clients may read slowly
 
 
 async def serve_http(
@@ -26,18 +27,21 @@ async def serve_http(
     listening: socket.socket,
     drain_seconds: float,
     tls: Tls | None,
+    ending: ProcessEnd | None = None,
 ) -> None:
     """Answer requests until SIGTERM or SIGINT, then finish those in flight within this time.
 
-    Raises `EngineCrashed` where a fault ends the engine: requests get status 503, and the server ends.
+    A computation that does not end then, or a second signal, ends the process by force (`ending`). Raises
+    `EngineCrashed` where a fault ends the engine: requests get status 503, and the server ends.
     """
+    ending = ProcessEnd(drain_seconds) if ending is None else ending
+    ending.unanswered = lambda: app.open
     server = uvicorn.Server(server_config(app, tls))
     loop, stop, crashes = asyncio.get_running_loop(), asyncio.Event(), list[EngineCrashed]()
 
     def end(number: int, frame: FrameType | None) -> None:
         """The first signal drains, a second one ends at once."""
-        if stop.is_set():
-            server.should_exit = server.force_exit = True
+        ending.signaled(number)
         log.info("%s: finishing the requests in flight", signal.Signals(number).name)
         loop.call_soon_threadsafe(stop.set)
 
@@ -74,6 +78,8 @@ async def serve_http(
     finally:
         draining.cancel()
         await asyncio.to_thread(engine.stop)
+        if not engine.ended and not crashes:
+            ending.end("the engine is still computing", ending.number or signal.SIGTERM)
     if crashes:
         raise crashes[0]
 

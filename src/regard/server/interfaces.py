@@ -65,7 +65,7 @@ class InferenceEngine(ABC):
     @property
     @abstractmethod
     def ready(self) -> bool:
-        """Whether it takes jobs: its models are loaded, and it does not stop."""
+        """Whether it takes jobs: its models are loaded, it does not stop, and it answers those that it has."""
 
     @abstractmethod
     def stats(self) -> EngineStats: ...
@@ -90,7 +90,15 @@ class InferenceEngine(ABC):
 
     @abstractmethod
     def stop(self, seconds: float = 0.0) -> bool:
-        """Refuse new jobs, finish those that are queued or running within this time; whether all were finished."""
+        """Refuse new jobs, finish those that are queued or running within this time; whether all were finished.
+
+        The others end with `ServerStopping`, and soon after that it returns, also where one is still computed.
+        """
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is computed in this process any more, after `stop`."""
+        return True
 
 
 class ModelHost(InferenceEngine):

@@ -14,6 +14,10 @@ from regard.server.jobs import Job
 from regard.server.searches import SearchGroup
 from regard.server.served_model import BatchPlan, JobPlan, SearchPlan
 
+ENTERING_TOKENS = (
+    4096  # of the inputs that are encoded before a round: other searches wait meanwhile
+)
+
 
 class JobQueue:
     """Jobs that wait, longest first, bounded in number and tokens."""
@@ -39,6 +43,10 @@ class JobQueue:
             self.tokens + job.size > self.max_tokens and self._waiting
         ):
             raise Overloaded(self.drain.seconds_for(len(self)))
+        self.put_back(job)
+
+    def put_back(self, job: Job) -> None:
+        """Let a job wait that was taken before, also where the queue is full by now."""
         self._waiting[job] = None
         self.tokens += job.size
 
@@ -135,7 +143,8 @@ class Admissions:
 
     slots, hypotheses, batch   the limits of the engine
     threads   searches that are computed at once
-    rows    hypotheses of all searches, with those of the jobs that are chosen
+    rows    hypotheses of all searches, with those of the jobs that are chosen; of a wide search, `counted_rows`
+    wide    whether a wide search runs
     aside   what may begin beside the engine's thread
     memory  of all searches; None: any
     """
@@ -146,6 +155,7 @@ class Admissions:
     threads: int
     rows: int
     aside: AsideRoom
+    wide: bool = False
     memory: SearchBudget | None = None
     chosen: dict[Hashable, list[Job]] = field(default_factory=dict)
     groups: dict[Job, SearchGroup] = field(default_factory=dict)
@@ -160,7 +170,8 @@ class Admissions:
             return False
         if group is not None:
             assert isinstance(plan, SearchPlan)
-            self.rows += plan.rows
+            self.rows += counted_rows(plan.rows, self.hypotheses)
+            self.wide = self.wide or is_wide(plan.rows, self.hypotheses)
             group.enter(plan.running)
             self.groups[job] = group
             return True
@@ -175,15 +186,33 @@ class Admissions:
 
     def _group(self, plan: SearchPlan, job: Job) -> SearchGroup | None:
         """The search that a job enters."""
-        if self.rows and self.rows + plan.rows > self.hypotheses:
+        rows = counted_rows(plan.rows, self.hypotheses)
+        if self.rows and self.rows + rows > self.hypotheses:
+            return None
+        if self.wide and is_wide(plan.rows, self.hypotheses):
             return None
         group = plan.group(self.slots, self.threads)
-        if group is None or self.memory is None:
+        if group is None:
+            return None
+        tokens = sum(each.input_tokens for each in (*group.entering, plan.running))
+        if group.entering and tokens > ENTERING_TOKENS:
+            return None
+        if self.memory is None:
             return group
         if self.memory.takes(job, group.bytes(plan.running) - group.bytes()):
             return group
         plan.model.drop_empty()
         return None
+
+
+def is_wide(rows: int, hypotheses: int) -> bool:
+    """Whether one job's search is so wide that it must leave room to others: only one such search runs at a time."""
+    return rows > hypotheses // 2
+
+
+def counted_rows(rows: int, hypotheses: int) -> int:
+    """The hypotheses of one job as they count among those of all searches: at most half of all."""
+    return min(rows, max(1, hypotheses // 2))
 
 
 class DrainRate:

@@ -15,8 +15,14 @@ from regard.inference.inputs import InputValue
 from regard.inference.pipelines import Output
 from regard.inference.predictor import Predictor
 from regard.inference.score import SequenceScore
+from regard.server.input_limits import check_inputs, check_output
 from regard.server.inspection import MAX_WEIGHTS, InspectedAttention, inspect
 
+MOST_PHRASES = {"banned": 1000, "required": 64, "stop": 64}  # of one request
+LONG = 1024  # tokens of a request, about, of which more are planned beside the engine's thread
+FEW_REQUIRED = (
+    8  # phrases, of which more are planned there too: the time grows with their third power
+)
 Result = object  # what the kind of work gives, or an exception
 Alike = TypeVar("Alike", bound="BatchedWork")  # the shape checks of the tests do not support Self
 
@@ -65,6 +71,11 @@ class Work(ABC):
                 wanted, remedy = "an image as its content", "No path and no URL is taken."
                 raise InvalidArgument("input", wanted=wanted, got="a text", remedy=remedy)
 
+    @property
+    def decode_options(self) -> Mapping[str, Any]:
+        """The options of [decode] that the request gives."""
+        return {}
+
     @abstractmethod
     def as_batched(self, predictor: Predictor) -> "BatchedWork | None":
         """As work that this model computes in one batch with others; None: by a search, token by token."""
@@ -75,6 +86,7 @@ class BatchedWork(Work):
     """Work that is computed in one batch with other work of the same kind and group."""
 
     most: ClassVar[int] = 1 << 30  # works of a batch, where the engine allows as many
+    counts_tokens: ClassVar[bool] = True  # whether the tokens of its input are counted
     few_threads: ClassVar[bool] = (
         False  # whether a small model computes it in one of PyTorch's threads
     )
@@ -161,7 +173,28 @@ class Generation(Work):
 
     @property
     def texts(self) -> Sequence[object]:
-        return (*super().texts, self.prefix)
+        return (*super().texts, self.prefix, *self.banned, *self.required, *self.stop)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether to tokenize and plan it takes so long that no other job should wait for it."""
+        return self.size > LONG or len(self.required) > FEW_REQUIRED
+
+    def check(self, reads: Sequence[str]) -> None:
+        super().check(reads)
+        lists = {"banned": self.banned, "required": self.required, "stop": self.stop}
+        for name, phrases in lists.items():
+            if len(phrases) > MOST_PHRASES[name]:
+                raise InvalidArgument(
+                    name,
+                    wanted=f"at most {MOST_PHRASES[name]:,} phrases",
+                    got=f"{len(phrases):,}",
+                    remedy="Leave out the least important ones.",
+                )
+
+    @property
+    def decode_options(self) -> Mapping[str, Any]:
+        return self.options
 
     def as_batched(self, predictor: Predictor) -> "Classification | None":
         return (
@@ -219,6 +252,9 @@ class Scoring(BatchedWork):
 
     def compute(self, predictor: Predictor, works: Sequence["Scoring"]) -> Sequence[SequenceScore]:
         targets = [work.target for work in works if work.target is not None]
+        check_inputs(predictor, [work.input for work in works])
+        for target in targets:
+            check_output(predictor, "target", target)
         return predictor.score([work.input for work in works], targets or None)
 
     def more_tokens(self, result: SequenceScore) -> int:
@@ -254,6 +290,7 @@ class Inspection(BatchedWork):
     summaries    give measures of each head
     options      of [decode], where an output is searched; `prefix` is how it begins
     max_weights  of all maps together; more are refused
+    generated    tokens of an output that the model has generated before
     most         one at a time: a forward pass under capture is of one input
     """
 
@@ -271,15 +308,26 @@ class Inspection(BatchedWork):
     options: Mapping[str, Any] = field(default_factory=dict)
     prefix: str = ""
     max_weights: int = MAX_WEIGHTS
+    generated: int = 0
 
     @property
     def texts(self) -> Sequence[object]:
         return (*super().texts, self.output, self.prefix)
 
+    @property
+    def decode_options(self) -> Mapping[str, Any]:
+        return self.options
+
     def compute(
         self, predictor: Predictor, works: Sequence["Inspection"]
     ) -> Sequence[InspectedAttention]:
-        return [inspect(predictor, **vars(work)) for work in works]
+        for work in works:
+            check_output(predictor, "output", work.output, work.generated)
+        given = [
+            {name: value for name, value in vars(work).items() if name != "generated"}
+            for work in works
+        ]
+        return [inspect(predictor, **each) for each in given]
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
+from threading import Lock
 from typing import Any, NamedTuple
 
 from regard.decoding.batch_plan import plan_requests
@@ -11,6 +12,7 @@ from regard.decoding.request import SearchTask
 from regard.inference.pipelines import OutputOptions, SequencePipeline
 from regard.inference.predictor import Predictor
 from regard.inference.stream import StopStrings, TextStream
+from regard.server.input_limits import check_output
 from regard.server.jobs import Generation, Job
 from regard.server.searches import RunningJob, alone, exact_in_batches, limits_of
 
@@ -61,6 +63,7 @@ class Planner:
 
     def __init__(self, predictor: Predictor, pipeline: SequencePipeline) -> None:
         self.predictor, self.pipeline = predictor, pipeline
+        self._lock = Lock()  # held while settings are found: jobs are planned in several threads
         self._settings: dict[Hashable, Settings] = {}
         self._numbers, self._next = dict[Hashable, int](), count()  # of the tasks that are shared
 
@@ -94,6 +97,8 @@ class Planner:
     def _plan_together(self, settings: Settings, jobs: Sequence[Job]) -> Iterator[PlannedJob]:
         works: list[Any] = [job.work for job in jobs]
         task, pipeline, inputs = settings.task, self.pipeline, [work.input for work in works]
+        for work in works:
+            check_output(self.predictor, "prefix", work.prefix, task.config.max_length)
         encoded, long = self.predictor.encode_inputs(
             "input", inputs, task.config, truncate=works[0].truncate
         )
@@ -127,6 +132,10 @@ class Planner:
 
     def settings(self, work: Generation) -> Settings:
         """Refused where an option is wrong."""
+        with self._lock:
+            return self._settings_of(work)
+
+    def _settings_of(self, work: Generation) -> Settings:
         given = tuple(
             (name, type(value), value) for name, value in sorted(work.options.items())
         )  # True is not 1

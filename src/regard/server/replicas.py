@@ -96,6 +96,10 @@ class ReplicaRouter(ModelHost):
         ):  # one that does not have the job does nothing
             engine.cancel(job)
 
+    @property
+    def ended(self) -> bool:
+        return all(engine.ended for engine in self.engines)
+
     def stop(self, seconds: float = 0.0) -> bool:
         with self._lock:
             self._accepting = False

@@ -75,6 +75,7 @@ def serve(
         from regard.server.keys import read_key_file, read_keys
         from regard.server.loader import ModelLoader
         from regard.server.placement import Placement
+        from regard.server.process_end import ProcessEnd
         from regard.server.processes.messages import ServerConfig
         from regard.server.processes.supervisor import run_processes
         from regard.server.search_limits import OptionCaps
@@ -168,16 +169,18 @@ def serve(
         studio=StudioSources() if studio is None else studio,
     )
 
+    ending = ProcessEnd(drain_seconds)
+
     async def run() -> None:
         if hasattr(signal, "SIGHUP"):  # not on Windows
             loop = asyncio.get_running_loop()
             loop.add_signal_handler(
                 signal.SIGHUP, lambda: loop.run_in_executor(None, loader.load_all_anew)
             )
-        await serve_http(app, engine, listening, drain_seconds, tls)
+        await serve_http(app, engine, listening, drain_seconds, tls, ending)
 
     ready()
-    with asyncio.Runner(loop_factory=fastest_loop()) as runner:
+    with ending, asyncio.Runner(loop_factory=fastest_loop()) as runner:
         runner.run(run())
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import ClassVar
 
 from regard.data.vocabulary import Labels
 from regard.decoding.batch_plan import BatchPlan as DecodingPlan
@@ -11,8 +12,9 @@ from regard.decoding.search_memory import SearchMemory, check_budget, limit_sear
 from regard.inference.example_inputs import example_inputs
 from regard.inference.pipelines import SequencePipeline
 from regard.inference.predictor import Predictor
+from regard.server.input_limits import check_options
 from regard.server.interfaces import ModelInfo
-from regard.server.jobs import BatchedWork, Job
+from regard.server.jobs import BatchedWork, Generation, Job
 from regard.server.planner import MOST_SETTINGS, PlannedJob, Planner
 from regard.server.search_limits import ASIDE_SHARE, DEFAULT_CAPS, SEARCH_MEBIBYTES, OptionCaps
 from regard.server.searches import RunningJob, SearchGroup, limits_of
@@ -94,6 +96,11 @@ class ServedModel:
     def planner(self) -> Planner:
         return Planner(self.predictor, self.pipeline)
 
+    def plans_aside(self, job: Job) -> bool:
+        """Whether a job is planned beside the engine's thread, which would otherwise be held up."""
+        work = job.work
+        return self.on_cpu and isinstance(work, Generation) and work.is_long
+
     def plan(self, jobs: Sequence[Job]) -> "list[JobPlan | Exception]":
         """How each job is computed, or why it is refused: its input or its options are wrong."""
         found: dict[Job, JobPlan | Exception] = {}
@@ -101,7 +108,8 @@ class ServedModel:
         for job in jobs:
             try:
                 job.work.check(self.info.reads)
-                self.caps.check(getattr(job.work, "options", {}), self.predictor.recipe.decode)
+                check_options(self.predictor, job.work.decode_options)
+                self.caps.check(job.work.decode_options, self.predictor.recipe.decode)
                 work = job.work.as_batched(self.predictor)
             except Exception as error:  # whatever it is, it must not end the engine
                 found[job] = error
@@ -128,11 +136,39 @@ class ServedModel:
         return SearchPlan(self, planned.key, planned.running, planned.task, planned.alone)
 
 
+@dataclass(frozen=True)
+class Planning(BatchedWork):
+    """Tokenizes and plans a job that would keep others waiting: its result is the job's plan, or why it is refused."""
+
+    most: ClassVar[int] = 1
+    crosses_processes: ClassVar[bool] = False  # made in the engine
+    few_threads: ClassVar[bool] = True
+    counts_tokens: ClassVar[bool] = False
+    job: Job
+    model: ServedModel
+
+    @property
+    def texts(self) -> Sequence[object]:
+        return self.job.work.texts
+
+    def compute(self, predictor: Predictor, works: Sequence["Planning"]) -> "Sequence[JobPlan]":
+        (work,) = works
+        (plan,) = work.model.plan([work.job])
+        if isinstance(plan, Exception):
+            raise plan
+        return [plan]
+
+
 def plan_jobs(jobs: Iterable[Job]) -> "Iterator[tuple[Job, JobPlan | Exception]]":
     """Each job with its plan, or why it is refused: the jobs of a model are planned together."""
     by_model: dict[ServedModel, list[Job]] = {}
     for job in jobs:
-        by_model.setdefault(job.served, []).append(job)
+        model: ServedModel = job.served
+        if model.plans_aside(job):
+            planning = Planning(job.work.input, job, model)
+            yield job, BatchPlan(model, (Planning, job.client), planning, job.client)
+        else:
+            by_model.setdefault(model, []).append(job)
     for model, own in by_model.items():
         yield from zip(own, model.plan(own), strict=True)
 

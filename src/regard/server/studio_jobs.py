@@ -16,6 +16,7 @@ from regard.inference.predictor import Predictor
 from regard.interpret.editing import editing
 from regard.interpret.look import GeneratedText, Look, check_map_name
 from regard.model.eval_mode import evaluating
+from regard.server.input_limits import check_output
 from regard.server.jobs import BatchedWork
 from regard.server.per_predictor import PerPredictor
 from regard.server.verified_looks import is_small, keep_draft, verified_look
@@ -46,6 +47,10 @@ class LiveLook(BatchedWork):
     def texts(self) -> Sequence[object]:
         return (*super().texts, self.output)
 
+    @property
+    def decode_options(self) -> Mapping[str, Any]:
+        return self.options
+
     def compute(self, predictor: Predictor, works: Sequence["LiveLook"]) -> Sequence[bytes]:
         return [work.written(work.look(predictor)) for work in works]
 
@@ -55,6 +60,7 @@ class LiveLook(BatchedWork):
         last_look = _last_looks.of(predictor)
         last, seen = last_look.value
         if seen is None or last != asked:
+            check_output(predictor, "output", self.output)
             seen = self._computed(predictor)
             drawn_anew = self.options.get("sample") and "seed" not in self.options
             if is_small(seen) and not drawn_anew:

@@ -29,7 +29,7 @@ TILE = 2**21  # elements of a materialised mask that exist at a time: eight mega
 # Scores that one call on a CPU computes at most, about half a second of one core, unless gradients
 # are needed: longer inputs are computed in blocks of rows, between which they can be interrupted.
 UNINTERRUPTED = 2**28
-BLOCK_ROWS = 1024  # of such a block, where no mask has to be made for it
+BLOCK_SCORES = 2**25  # of such a block, where no mask has to be made for it
 
 
 def supports(spec: AttentionSpec, value: Values, dropout: float) -> bool:
@@ -109,7 +109,7 @@ def _rows(spec: AttentionSpec) -> int:
     if not by_row and not long:
         return n
     if not (by_row or visible.banded):
-        return min(n, BLOCK_ROWS)
+        return max(1, min(n, BLOCK_SCORES // (spec.query.shape[0] * spec.query.shape[1] * m)))
     batch, heads = (max([1, *(x.shape[axis] for x in added)]) for axis in (0, 1))
     rows = max(1, TILE // (batch * heads * m))
     if (

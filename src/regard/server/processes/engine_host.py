@@ -31,6 +31,7 @@ from regard.server.processes.messages import (
 from regard.server.processes.values import packed
 
 STATE_SECONDS = 0.1  # between two looks at whether the state has changed
+SIGN_SECONDS = 1.0  # after which it is sent all the same, as a sign of life
 
 
 class EngineHost:
@@ -43,6 +44,7 @@ class EngineHost:
         self.engine, self.admin, self.budgets = engine, admin, budgets
         self.sessions: set[Session] = set()
         self._sent: EngineState | None = None
+        self._sent_at = 0.0
 
     async def listen(self, socket: str) -> asyncio.Server:
         """Accept front ends on a socket from now on."""
@@ -60,10 +62,12 @@ class EngineHost:
         )
 
     def push_state(self) -> None:
-        """Send the state to all front ends, where it has changed."""
+        """Send the state to all front ends, where it has changed or was sent a while ago."""
         state = self.state()
-        if state != self._sent:
+        now = time.monotonic()
+        if state != self._sent or now - self._sent_at >= SIGN_SECONDS:
             self._sent = state
+            self._sent_at = now
             for session in self.sessions:
                 session.connection.send(state)
 

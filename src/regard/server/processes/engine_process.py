@@ -8,6 +8,7 @@ from regard.server.engine import EngineLimits
 from regard.server.keys import KeyBudgets
 from regard.server.loader import ModelLoader
 from regard.server.placement import Placement
+from regard.server.process_end import ProcessEnd
 from regard.server.processes.child import Child, run_child
 from regard.server.processes.engine_host import EngineHost
 from regard.server.processes.messages import Start
@@ -16,8 +17,14 @@ from regard.server.search_limits import OptionCaps
 
 async def run(child: Child, start: Start) -> None:
     config, loop, stop = start.config, asyncio.get_running_loop(), asyncio.Event()
+    ending = ProcessEnd(0.0)
+
+    def end(number: signal.Signals) -> None:
+        ending.signaled(number)
+        stop.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, end, number)
     limits = EngineLimits(
         slots=config.slots,
         queued_jobs=config.queue,
@@ -67,6 +74,8 @@ async def run(child: Child, start: Start) -> None:
         for task in (pushing, orphaned, stopped, crashed):
             task.cancel()
         await asyncio.to_thread(engine.stop)
+        if not engine.ended and not crashed.done():
+            ending.end("the engine is still computing", ending.number or signal.SIGTERM)
 
 
 if __name__ == "__main__":

@@ -32,6 +32,9 @@ from regard.server.processes.values import packed
 RETRY_SECONDS = (
     5  # after which clients are asked to try again while the engine process is started anew
 )
+SILENT_SECONDS = (
+    4.0  # without a sign of the engine process, after which other servers should be asked
+)
 CONNECT_SECONDS = 0.05  # between attempts to connect
 
 
@@ -45,6 +48,7 @@ class RemoteEngine(InferenceEngine, ModelAdmin, KeyLimiter):
         self.began = asyncio.Event()  # the engine was ready once
         self._connection: Connection | None = None
         self._state = EngineState([], False, EngineStats())
+        self._heard = 0.0  # when a message came from the engine process
         self._models: dict[str, ModelInfo] = {}
         self._numbers = count(1)
         self._jobs: dict[int, Job] = {}
@@ -76,7 +80,8 @@ class RemoteEngine(InferenceEngine, ModelAdmin, KeyLimiter):
 
     @property
     def ready(self) -> bool:
-        return self._accepting and self._connection is not None and self._state.ready
+        heard = time.monotonic() - self._heard < SILENT_SECONDS
+        return self._accepting and self._connection is not None and self._state.ready and heard
 
     def stats(self) -> EngineStats:
         return self._state.stats
@@ -155,6 +160,7 @@ class RemoteEngine(InferenceEngine, ModelAdmin, KeyLimiter):
         return self._connection
 
     def _receive(self, message: Any) -> None:
+        self._heard = time.monotonic()
         match message:
             case Text(number, piece, version):
                 job = self._jobs.get(number)

@@ -18,7 +18,8 @@ from regard.server.processes.supervised import Supervised
 log = logging.getLogger(__name__)
 MODULES = "regard.server.processes"
 PATH_BYTES = 100  # of a Unix socket: systems allow 103 or more
-GRACE_SECONDS = 10.0  # for a process to end after it was asked to
+FRONT_SECONDS = 3.5  # for a front end to end, after the time in which requests must end
+ENGINE_SECONDS = 1.0  # for the engine process to end, when no front end needs it any more
 
 
 def run_processes(
@@ -56,7 +57,7 @@ async def _supervise(
         Supervised(f"front end {number}", f"{MODULES}.worker_process", start, environment)
         for number in range(1, workers + 1)
     ]
-    stop = _handle_signals(engine, fronts)
+    stop, at_once = _handle_signals(engine)
     running = {each: asyncio.ensure_future(each.run()) for each in (engine, *fronts)}
     try:
         if await _before(_all_ready([engine, *fronts]), stop, *running.values()):
@@ -65,25 +66,31 @@ async def _supervise(
             ready()
             await _before(stop.wait(), *running.values())
     finally:
-        await _end([running[each] for each in fronts], fronts, config.drain_seconds + GRACE_SECONDS)
-        await _end([running[engine]], [engine], GRACE_SECONDS)
+        seconds = config.drain_seconds + FRONT_SECONDS
+        await _end([running[each] for each in fronts], fronts, seconds, at_once)
+        await _end([running[engine]], [engine], ENGINE_SECONDS, at_once)
+        if at_once.done():
+            raise SystemExit(128 + at_once.result())
 
 
-def _handle_signals(engine: Supervised, fronts: Sequence[Supervised]) -> asyncio.Event:
-    """Set by SIGTERM or SIGINT. A second one ends the front ends at once; SIGHUP goes to the engine process."""
-    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+def _handle_signals(engine: Supervised) -> "tuple[asyncio.Event, asyncio.Future[signal.Signals]]":
+    """An event that SIGTERM or SIGINT sets, and the signal that comes after it. SIGHUP goes to the engine process."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    at_once = loop.create_future()
 
     def end(number: signal.Signals) -> None:
-        if stop.is_set():
-            for each in fronts:
-                each.send(signal.SIGTERM)
-        log.info("%s: ending the server's processes", number.name)
+        if not stop.is_set():
+            log.info("%s: ending the server's processes", number.name)
+        elif not at_once.done():
+            log.warning("second %s: ending the server's processes at once", number.name)
+            at_once.set_result(number)
         stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end, number)
     loop.add_signal_handler(signal.SIGHUP, engine.send, signal.SIGHUP)
-    return stop
+    return stop, at_once
 
 
 async def _all_ready(processes: Sequence[Supervised]) -> None:
@@ -110,13 +117,20 @@ async def _before(
 
 
 async def _end(
-    tasks: "Sequence[asyncio.Task[None]]", processes: Sequence[Supervised], seconds: float
+    tasks: "Sequence[asyncio.Task[None]]",
+    processes: Sequence[Supervised],
+    seconds: float,
+    at_once: "asyncio.Future[signal.Signals]",
 ) -> None:
-    """End processes, within this time or by force."""
+    """End processes, within this time or by force; by force also when it must be at once."""
     for each in processes:
         each.end(signal.SIGTERM)
-    _, left = await asyncio.wait(tasks, timeout=seconds)
+    ended: asyncio.Future[Any] = asyncio.gather(*tasks, return_exceptions=True)
+    either: set[asyncio.Future[Any]] = {ended, at_once}
+    await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    left = [each for each in tasks if not each.done()]
     if left:
+        log.warning("processes are ended that did not end in time")
         for each in processes:
             each.end(signal.SIGKILL)
         await asyncio.wait(left)

@@ -64,6 +64,7 @@ async def _inspected(
 ) -> InspectedAttention:
     """The output is generated in a batch with others first, unless it is given or the model is edited."""
     options, output, prefix = options_of(asked), asked.output, asked.prefix
+    generated = 0
     if output is None and model.generates and not asked.edits:
         search = Generation(value, options, prefix, truncate=asked.truncate)
         ((best, *_),) = await client.results([search])
@@ -71,12 +72,14 @@ async def _inspected(
             remedy = "Give an output, or search with other options."
             raise InvalidArgument("output", wanted="at least one token", got="none", remedy=remedy)
         output, prefix = list(best.token_ids), ""
+        generated = len(output)
         options = {name: value for name, value in options.items() if name in READING}
     work = Inspection(
         value,
         tuple(output) if isinstance(output, list) else output,
         _tuple(asked.layers), _tuple(asked.maps), _tuple(asked.heads), asked.rows, asked.columns,
         asked.words, asked.truncate, tuple(asked.edits), asked.summaries, options, prefix, max_weights,
+        generated,
     )  # fmt: skip
     (seen,) = await client.results([work])
     if len({usage.version for usage in client.record.usages}) > 1:

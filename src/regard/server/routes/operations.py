@@ -110,7 +110,9 @@ class OperationRoutes:
 
     async def ready(self, call: Call) -> Response:
         if not self.service.ready:
-            message = "wanted a server that takes requests; got one that stops or loads its models."
+            message = (
+                "This server is stopping, loading its models, or busy with a step that takes long."
+            )
             raise RequestRefused(HTTPStatus.SERVICE_UNAVAILABLE, message)
         return json_answer(Status("ready"))
 
