@@ -13,6 +13,7 @@ from regard.core.errors import InvalidArgument
 from regard.core.text_table import counted
 from regard.inference.load import pick_device
 from regard.recipe.shipped import recipes_by_task, shipped_recipes
+from support.command_line import command
 
 VERBS = {
     tuple(path): verb
@@ -96,8 +97,27 @@ def test_recipes_are_listed_by_task():
 def test_devices_and_plurals():
     assert pick_device("auto") in ("cpu", "cuda")
     for name in ("gpu", "cuda:x", "cuda:99"):
-        with pytest.raises(InvalidArgument, match="device: wanted auto, cpu"):
+        with pytest.raises(InvalidArgument, match="device: wanted auto, cpu") as refused:
             pick_device(name)
+        assert ("cuda" in refused.value.remedy) == (name == "gpu")
+
+
+@pytest.mark.parametrize(
+    ("line", "remedy"),
+    [
+        ("train dates --dry-run --set train.device=gpu", "Did you mean 'cuda'?"),
+        ("train dates --dry-run --set train.optimizer=lion", "Choose one of these."),
+        ("train quake", "Choose one of these."),
+        ("export runs/none --to zzz --out o", "Choose one of these."),
+        ("data xyz", "Choose one of these."),
+    ],
+)
+def test_valid_names_are_listed_once(line, remedy):
+    done = command(*line.split())
+    assert done.returncode == 2
+    assert done.stderr.strip().endswith(remedy)
+    listed = done.stderr.partition("wanted ")[2].partition("; got")[0]
+    assert "one of" in listed
     assert (counted(1, "image"), counted(0, "line"), counted(1200, "line")) == (
         "1 image",
         "0 lines",

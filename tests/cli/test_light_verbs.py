@@ -84,6 +84,8 @@ def test_only_a_near_name_is_suggested():
     assert nearest("learning_rat", ["dropout", "learning_rate"]) == "Did you mean 'learning_rate'?"
     assert nearest("xyz", ["dropout", "learning_rate"]) == "There are dropout, learning_rate."
     assert nearest("xyz", ["dropout"]) == "There is dropout."
+    assert nearest("xyz", ["dropout"], listed=True) == "Choose one of these."
+    assert nearest("dropot", ["dropout"], listed=True) == "Did you mean 'dropout'?"
     assert nearest("xyz", [f"a{i}" for i in range(50)]).endswith("a39 and 10 more.")
 
 

@@ -169,6 +169,75 @@ def test_a_folder_with_checkpoints_names_both_ways_to_resume(here):
         regard.train("small.toml", "mine", progress=False)
 
 
+CLASSIFIER = """
+[data]
+train = "rows.tsv"
+valid = "rows.tsv"
+[data.source]
+tokenizer = "bytes"
+column = "text"
+[data.target]
+kind = "label"
+column = "label"
+[model.encoder]
+kind = "rnn"
+dim = 4
+[model.pool]
+kind = "mean"
+[train]
+device = "cpu"
+max_steps = 4
+validate_every = 2
+batch_tokens = 24
+"""
+
+
+def test_the_validation_of_a_classifier_has_its_accuracy(here):
+    rows = [("a", "x"), ("b", "y"), ("ab", "x"), ("bb", "y"), ("c", "x")]
+    lines = ["text\tlabel", *map("\t".join, rows)]
+    Path("rows.tsv").write_text("".join(f"{line}\n" for line in lines))
+    Path("labels.toml").write_text(CLASSIFIER)
+    done = command("train", "labels.toml", "--out", "a")
+    assert done.returncode == 0, done.stderr
+    steps = [line for line in log(Path("a")) if line["event"] == "validation"]
+    assert [line["step"] for line in steps] == [2, 4]
+    for line in steps:
+        model = regard.load(f"a/step-{line['step']:08}")
+        found = model.predict([text for text, _ in rows])
+        right = sum(label == wanted for label, (_, wanted) in zip(found, rows, strict=True))
+        assert line["accuracy"] == pytest.approx(right / len(rows))
+        assert f"accuracy {line['accuracy']:.4f}" in done.stderr
+    monitored = command("train", "labels.toml", "--out", "b", "--set", "train.monitor='accuracy'")
+    assert monitored.returncode == 0, monitored.stderr
+    found = [line["accuracy"] for line in log(Path("b")) if line["event"] == "validation"]
+    assert found == pytest.approx([line["accuracy"] for line in steps])
+
+
+def test_a_model_without_test_data_says_what_to_evaluate_on(here):
+    Path("text.txt").write_text("a b c\n" * 9)
+    text = """
+    [data]
+    train = "text.txt"
+    valid = "text.txt"
+    [data.target]
+    tokenizer = "bytes"
+    [model.decoder]
+    kind = "rnn"
+    dim = 4
+    [train]
+    device = "cpu"
+    max_steps = 1
+    """
+    Path("lm.toml").write_text(text)
+    done = command("train", "lm.toml")
+    assert done.returncode == 0, done.stderr
+    refused = command("evaluate", "runs/lm")
+    assert refused.returncode == 2
+    assert "Name one, as in --split valid, or add data.test." in refused.stderr
+    assert command("evaluate", "runs/lm", "--split", "valid").returncode == 0
+    assert "Did you mean 'valid'?" in command("evaluate", "runs/lm", "--split", "vaild").stderr
+
+
 # What the default of a key may be depends on others.
 
 

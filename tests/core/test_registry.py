@@ -70,7 +70,7 @@ def test_a_configuration_refuses_unregistered_names():
     for value in ("blue", 3):
         with pytest.raises(
             InvalidRecipe,
-            match=f"color: wanted one of 'red', 'green'; got {value!r}. There are red, green",
+            match=f"color: wanted one of 'red', 'green'; got {value!r}. Choose one of these.",
         ):
             PaintConfig(color=value)
     with pytest.raises(

@@ -64,6 +64,22 @@ def test_a_file_of_the_largest_size_is_read_and_a_larger_one_refused(tmp_path, n
     assert "more than" not in said
 
 
+def test_zeros_are_no_sentencepiece_model(tmp_path):
+    """Found at the first byte: a field has a number from 1."""
+    path = sparse(tmp_path / "file", 1 << 20)
+    path.write_bytes(bytes(1 << 20))
+    assert "got a field of number 0 at byte 0" in refusal(sentencepiece.read_sentencepiece, path)
+
+
+@pytest.mark.slow
+def test_a_sentencepiece_model_has_a_largest_number_of_fields(tmp_path):
+    """Fields that nobody knows are read one by one, which takes minutes for a file of nothing else."""
+    path = tmp_path / "file"
+    path.write_bytes(b"\x20\x00" * (1 << 24))
+    said = refusal(sentencepiece.read_sentencepiece, path)
+    assert "got more than 10,000,000 fields" in said
+
+
 def refusal(read: Callable[[Path], object], path: Path) -> str:
     try:
         read(path)

@@ -154,7 +154,22 @@ REFUSED = {
     "missing column": (
         "t.tsv",
         b"a\tlabel\n",
-        "line 1: wanted one column 'b'; got the columns 'a', 'label'. There are a, label",
+        "line 1: wanted one column 'b'; got the columns 'a', 'label'. Choose one of these.",
+    ),
+    "semicolons": (
+        "t.csv",
+        b"a;b;c\n1;2;3\n",
+        "got one cell, 'a;b;c', whose parts semicolons separate. Separate the cells by commas.",
+    ),
+    "tabs in a csv": (
+        "t.csv",
+        b"a\tb\n1\t2\n",
+        "whose parts tabs separate. Separate the cells by commas.",
+    ),
+    "commas in a tsv": (
+        "t.tsv",
+        b"a,b\n1,2\n",
+        "got one cell, 'a,b', whose parts commas separate. Separate the cells by tabs.",
     ),
     "column twice": ("t.csv", b"b,b\n", "wanted one column 'b'"),
     "short row": ("t.tsv", b"b\tc\n1\t2\n3\n", "line 3: wanted 2 cells, as in the header; got 1"),
@@ -259,3 +274,39 @@ def test_a_document_of_any_size_is_refused_before_it_fills_the_memory(tmp_path, 
     (tmp_path / "a.json.gz").write_bytes(gzip.compress(bytes(50_000_000)))
     with pytest.raises(InvalidData, match=r"a\.json\.gz: wanted at most 1,048,576 bytes; got more"):
         text.whole(tmp_path / "a.json.gz")
+
+
+def test_a_file_of_another_name_is_suggested_only_where_it_is_near(tmp_path):
+    (tmp_path / "readme.py").write_text("")
+    for name, remedy in (
+        ("missing.txt", "Check the path."),
+        ("readmi.py", "Did you mean 'readme.py'?"),
+    ):
+        with pytest.raises(InvalidData) as refused:
+            list(lines(tmp_path / name))
+        assert refused.value.remedy == remedy
+
+
+@pytest.mark.parametrize("end", [b"", b"\n", b"\r\n", b"\r"])
+@pytest.mark.parametrize("before", [b"", b"short\n", b"x" * 300_000 + b"\r\n"])
+def test_a_line_of_the_largest_size_is_read_and_one_byte_more_is_refused(tmp_path, before, end):
+    """Wherever it ends in what is read at once, and whatever follows."""
+    path = tmp_path / "lines"
+    number = 1 + bool(before)
+    for size in (1 << 22, 1000):
+        for after in (b"", b"after\n"):
+            if after and not end:
+                continue
+            path.write_bytes(before + b"y" * size + end + after)
+            if size == 1 << 22:
+                (found,) = list(lines(path))[number - 1 : number]
+                assert len(found) == size
+                path.write_bytes(before + b"y" * (size + 1) + end + after)
+                with pytest.raises(
+                    InvalidData, match=f"line {number}: wanted a line of at most 4,194,304"
+                ):
+                    list(lines(path))
+            elif not before:
+                assert len(next(lines(path, longest=size))) == size
+                with pytest.raises(InvalidData, match="line 1: wanted a line of at most 999 bytes"):
+                    list(lines(path, longest=size - 1))

@@ -9,19 +9,20 @@ from typing import Any, cast
 
 from regard.api.heads import head_means
 from regard.core.atomic_io import atomic_file, cache_folder
+from regard.core.config import nearest
 from regard.core.errors import InvalidArgument, InvalidData
 from regard.core.sanitize import one_line
 from regard.data import text
 from regard.data.config import DataConfig, FieldConfig
 from regard.data.corpus import Prepared, prepare
-from regard.data.example import Example, Split, source_text
+from regard.data.example import SPLITS, Example, Split, source_text
 from regard.data.sources import at_example, examples
 from regard.data.train_tokenizer import lowered
 from regard.data.vocabulary import Labels
 from regard.evaluation.bootstrap import RESAMPLES
 from regard.evaluation.metrics import METRICS, TaskName, check_metrics, score
 from regard.evaluation.report import Report, Row, SystemStatistics, collect, report
-from regard.evaluation.validation import mean_loss, perplexity
+from regard.evaluation.validation import label_accuracy, mean_loss, perplexity
 from regard.inference.load import load
 from regard.inference.predictor import Predictor
 from regard.model.seq2seq import Model
@@ -301,7 +302,11 @@ def _split(recipe: Recipe, split: str) -> Split:
     for known in recipe.data.splits:
         if known == split:
             return known
-    wanted, remedy = f"one of {', '.join(recipe.data.splits)}", "Or add it to [data]."
+    wanted = f"one of {', '.join(recipe.data.splits)}"
+    held_out = [name for name in recipe.data.splits if name != "train"] or ["train"]
+    remedy = f"Name one, as in --split {held_out[0]}, or add data.{split}."
+    if split not in SPLITS:
+        remedy = nearest(split, recipe.data.splits, listed=True)
     if not recipe.data.splits:  # an imported model
         wanted, remedy = "new data: this model has none of its own", "Name files with --data."
     raise InvalidArgument("split", wanted=wanted, got=repr(split), remedy=remedy)
@@ -407,6 +412,11 @@ def validation(recipe: Recipe, data: Prepared) -> Callable[[Model], Validation]:
         assert data.valid is not None
         loss = corpus_loss(model, data, "valid", recipe)
         values = {"loss": loss, "perplexity": perplexity(loss)}
+        classifier = model.as_classifier()
+        if classifier is not None and metric != "accuracy":
+            values["accuracy"] = label_accuracy(
+                classifier, data.valid, budget=recipe.train.batch_tokens
+            )
         predictor = Predictor(model, recipe, data.sources, data.target)
         needs_outputs = metric not in values
         decoded = rows if needs_outputs else rows[: recipe.train.log_samples]

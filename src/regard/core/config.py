@@ -55,7 +55,7 @@ RENAMED = {
     "normalise": "qk_norm", "unit": "cls_token", "recompute": "activation_checkpointing",
     "patch_hidden": "patch_ffn_dim", "generate": "synthetic", "joint": "shared_vocab", "stretch": "context_length",
     "tokens": "tokenizer", "size": "image_size", "nbest": "num_hypotheses", "shortest": "min_length",
-    "longest_ratio": "max_length_ratio", "longest_source": "max_source_length", "int8": "quantization",
+    "gpu": "cuda", "longest_ratio": "max_length_ratio", "longest_source": "max_source_length", "int8": "quantization",
 }  # fmt: skip
 
 MOST_NAMES = 40  # valid names that a message lists
@@ -135,15 +135,25 @@ def unknown_keys(table: Iterable[str], known: Iterable[str], where: str) -> list
     ]
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """A remedy that names the valid key near to this one in spelling, or else the valid ones.
-
-    For a key of an earlier version, its present name.
-    """
+def near_name(word: str, known: Iterable[str]) -> str | None:
+    """The valid name near to this one in spelling; for a name of an earlier version, its present one."""
     known = list(known)
     renamed = [name for name in RENAMED.get(str(word), "").split() if name in known]
-    if near := renamed or difflib.get_close_matches(str(word), known, n=1, cutoff=0.55):
-        return f"Did you mean {near[0]!r}?"
+    near = renamed or difflib.get_close_matches(str(word), known, n=1, cutoff=0.55)
+    return near[0] if near else None
+
+
+def nearest(word: str, known: Iterable[str], *, listed: bool = False) -> str:
+    """A remedy that names the valid key near to this one in spelling, or else the valid ones.
+
+    listed   whether the message lists the valid ones already
+    """
+    known = list(known)
+    near = near_name(word, known)
+    if near is not None:
+        return f"Did you mean {near!r}?"
+    if listed:
+        return "Choose one of these." if known else "There are none."
     more = f" and {len(known) - MOST_NAMES:,} more" if len(known) > MOST_NAMES else ""
     return f"There {'is' if len(known) == 1 else 'are'} {', '.join(known[:MOST_NAMES]) or 'none'}{more}."
 
@@ -177,7 +187,7 @@ def _wrong_values(cls: type, values: Mapping[str, Any], where: str) -> Iterator[
         if not fits(value, hints[key]):
             options = _options(hints[key])
             remedy = (
-                nearest(str(value), options)
+                nearest(str(value), options, listed=True)
                 if options
                 else "Change it, or leave it out for the default."
             )

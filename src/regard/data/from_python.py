@@ -29,7 +29,7 @@ def with_python_data(
         if split not in SPLITS:
             wanted = f"splits among {', '.join(SPLITS)}"
             raise InvalidArgument(
-                "data", wanted=wanted, got=repr(split), remedy=nearest(split, SPLITS)
+                "data", wanted=wanted, got=repr(split), remedy=nearest(split, SPLITS, listed=True)
             )
     data = dict(settings)
     columns: list[str] = []

@@ -39,7 +39,7 @@ def rows(address: str, columns: Sequence[str]) -> Iterator[tuple[str, ...]]:
     for column in columns:
         if column not in table.column_names:
             got = f"the columns {', '.join(map(repr, table.column_names))}"
-            remedy = nearest(column, table.column_names)
+            remedy = nearest(column, table.column_names, listed=True)
             raise InvalidData(address, wanted=f"a column {column!r}", got=got, remedy=remedy)
     texts = [_texts(table.features[column]) for column in columns]
     number = 0

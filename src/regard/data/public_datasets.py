@@ -113,7 +113,7 @@ DATASETS: dict[str, PublicDataset] = {
 def public_dataset(name: str) -> PublicDataset:
     """The data set of this name."""
     if name not in DATASETS:
-        remedy = nearest(name, DATASETS)
+        remedy = nearest(name, DATASETS, listed=True)
         raise InvalidArgument(
             "name", wanted=f"one of {', '.join(DATASETS)}", got=repr(name), remedy=remedy
         )

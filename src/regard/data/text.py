@@ -20,7 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from regard.core.config import nearest
+from regard.core.config import near_name, nearest
 from regard.core.errors import InvalidData, MissingExtra
 
 Errors = Literal["strict", "replace"]
@@ -31,6 +31,8 @@ LARGEST_DOCUMENT = 1 << 30  # bytes of a file that is read as a whole
 LONGEST_CELL = 1 << 26  # characters; the csv module's own limit is 131,072
 logger = logging.getLogger(__name__)
 MARK = b"\xef\xbb\xbf"
+SEPARATORS = {".csv": ",", ".tsv": "\t"}  # of the cells of a table
+NAMES = {",": "commas", ";": "semicolons", "|": "bars", "\t": "tabs"}
 
 
 def lines(
@@ -164,21 +166,27 @@ def _raw_lines(path: str | Path, longest: int) -> Iterator[bytes]:
                 begun.clear()
                 number += 1
             begun.append(line)
+            _check_length(path, number, begun, longest)
             if line.endswith(b"\n"):
                 yield b"".join(begun)
                 begun.clear()
                 number += 1
-        if sum(map(len, begun)) > longest:
-            remedy = "Break it into sentences."
-            raise InvalidData(
-                path,
-                number,
-                wanted=f"a line of at most {longest:,} bytes",
-                got="more",
-                remedy=remedy,
-            )
     if begun:
         yield b"".join(begun)
+
+
+def _check_length(path: str | Path, number: int, parts: Sequence[bytes], longest: int) -> None:
+    """Refuse the parts of a line that have more bytes than this without its end."""
+    size = sum(map(len, parts))
+    if size <= longest:
+        return
+    end = b"".join(parts[-2:])[-2:]
+    size -= len(end) - len(end.removesuffix(b"\n").removesuffix(b"\r"))
+    if size > longest:
+        wanted = f"a line of at most {longest:,} bytes"
+        raise InvalidData(
+            path, number, wanted=wanted, got="more", remedy="Break it into sentences."
+        )
 
 
 def _chunks(path: str | Path) -> Iterator[bytes]:
@@ -252,7 +260,11 @@ def readable(path: str | Path) -> Iterator[None]:
         remedy = "Check the path."
         if isinstance(error, FileNotFoundError) and Path(path).parent.is_dir():
             siblings = [file.name for file in Path(path).parent.iterdir() if file.is_file()]
-            remedy = nearest(Path(path).name, siblings) if siblings else "Its folder is empty."
+            near = near_name(Path(path).name, siblings)
+            if near is not None:
+                remedy = f"Did you mean {near!r}?"
+            elif not siblings:
+                remedy = "Its folder is empty."
         raise InvalidData(
             path, wanted="a file to read", got=str(error.strerror), remedy=remedy
         ) from None
@@ -321,10 +333,15 @@ def _column_index(path: str | Path, column: str, header: Sequence[str]) -> int:
         return header.index(column)
     if column.isdecimal() and 1 <= int(column) <= len(header):
         return int(column) - 1  # for files that name a column differently
+    wanted = f"one column {column!r}"
     got = f"the columns {', '.join(map(repr, header))}"
-    raise InvalidData(
-        path, 1, wanted=f"one column {column!r}", got=got, remedy=nearest(column, header)
-    )
+    remedy = nearest(column, header, listed=True)
+    separator = SEPARATORS[form(path)]
+    for other in (",", ";", "|", "\t"):
+        if len(header) == 1 and column in header[0].split(other):
+            got = f"one cell, {header[0]!r}, whose parts {NAMES[other]} separate"
+            remedy = f"Separate the cells by {NAMES[separator]}."
+    raise InvalidData(path, 1, wanted=wanted, got=got, remedy=remedy)
 
 
 def _jsonl(path: str | Path, columns: Sequence[str], errors: Errors) -> Iterator[tuple[str, ...]]:
@@ -348,7 +365,7 @@ class _Written(str):
 def _value(path: str | Path, number: int, row: dict[str, Any], column: str, errors: Errors) -> str:
     if column not in row:
         got = f"the keys {', '.join(map(repr, row))}" if row else "no keys"
-        remedy = nearest(column, row) if row else "Add it."
+        remedy = nearest(column, row, listed=True) if row else "Add it."
         raise InvalidData(path, number, wanted=f"a key {column!r}", got=got, remedy=remedy)
     value = row[column]
     if not isinstance(value, str):

@@ -99,7 +99,7 @@ def check_metrics(names: Sequence[str], task: TaskName | None) -> None:
                 "metric",
                 wanted=f"one of {', '.join(METRICS)}",
                 got=repr(name),
-                remedy=nearest(name, METRICS),
+                remedy=nearest(name, METRICS, listed=True),
             )
         if task is None and METRICS[name].statistics is None:
             raise InvalidArgument(

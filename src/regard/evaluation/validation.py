@@ -1,4 +1,4 @@
-"""Loss and perplexity of a model on a corpus."""
+"""Loss, perplexity and accuracy of a model on a corpus."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,7 +12,7 @@ from regard.data.batching import Batch, evaluation_batches, stateful_batches
 from regard.data.corpus import Corpus
 from regard.data.special_tokens import DEFAULT_TOKENS, SpecialTokens
 from regard.model.interfaces import CarriedState
-from regard.model.seq2seq import Model
+from regard.model.seq2seq import Classifier, Model
 from regard.training.losses import logit_loss, token_loss
 from regard.training.objective import Objective, first_state
 
@@ -60,6 +60,20 @@ def mean_loss(
             _, nll, tokens, state = objective(model, batch.to(device), carried=state)
             total, count = total + float(nll), count + tokens
     return total / max(1, count)
+
+
+@torch.no_grad()
+def label_accuracy(model: Classifier, corpus: Corpus, *, budget: int) -> float:
+    """The share of examples whose most likely label is the right one; `budget` is the tokens per batch."""
+    device = next(model.parameters()).device
+    right = 0
+    count = 0
+    for batch in evaluation_batches(corpus, budget=budget):
+        moved = batch.to(device)
+        labels = model(moved.source).argmax(-1)  # (B,)
+        right += int((labels == moved.targets).sum())
+        count += len(labels)
+    return right / max(1, count)
 
 
 def _overlapping_loss(model: Model, corpus: Corpus, budget: int, overlap: int) -> float:

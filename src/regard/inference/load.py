@@ -132,7 +132,12 @@ def pick_device(name: str) -> str:
         return "cuda" if count else "cpu"
     if name not in devices:
         wanted = "auto, cpu, or cuda (cuda:1, …) where PyTorch finds a GPU"
-        raise InvalidArgument("device", wanted=wanted, got=repr(name), remedy="Use cpu.")
+        remedy = "Use cpu."
+        if name == "gpu":
+            remedy = (
+                "Use cuda." if count else "A GPU is named cuda, but PyTorch finds none: use cpu."
+            )
+        raise InvalidArgument("device", wanted=wanted, got=repr(name), remedy=remedy)
     return name
 
 

@@ -94,7 +94,7 @@ TARGETS: dict[str, tuple[str, str]] = {
 def export_target(name: str) -> ExportTarget:
     """The target of this name."""
     if name not in TARGETS:
-        remedy = nearest(name, TARGETS)
+        remedy = nearest(name, TARGETS, listed=True)
         raise InvalidArgument(
             "to", wanted=f"one of {', '.join(TARGETS)}", got=repr(name), remedy=remedy
         )

@@ -140,7 +140,10 @@ class PretrainedFolder:
 def _architecture(config: Mapping[str, Any], where: Path) -> Architecture[Any]:
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in ARCHITECTURES:
-        wanted, near = f"one of {', '.join(ARCHITECTURES)}", nearest(str(kind), ARCHITECTURES)
+        wanted, near = (
+            f"one of {', '.join(ARCHITECTURES)}",
+            nearest(str(kind), ARCHITECTURES, listed=True),
+        )
         remedy = near if near.startswith("Did you mean") else "Use another model."
         if kind == "regard":
             remedy = "This is a checkpoint of Regard: use regard.load."

@@ -26,6 +26,7 @@ from regard.data.spelling import HIDDEN
 
 LARGEST = 1 << 28  # bytes of a file
 MOST = 2_000_000  # pieces
+MOST_FIELDS = 5 * MOST  # of a file: a piece has up to three, and is one itself
 SPACE = "▁"
 SEPARATOR = (
     "\ufdd0"  # a code point that no text has, which divides grapheme clusters during normalization
@@ -88,15 +89,16 @@ def _model(content: bytes) -> SentencePieceModel:
     pieces: list[Piece] = []
     trainer: dict[int, Any] = {}
     rules: dict[int, Any] = {}
-    for number, value in _fields(content):
+    fields = iter(range(MOST_FIELDS))
+    for number, value in _fields(content, fields):
         if number == 1:
-            pieces.append(_piece(_message(value, "pieces")))
+            pieces.append(_piece(_message(value, "pieces", fields)))
             if len(pieces) > MOST:
                 raise ValueError(f"more than {MOST:,} pieces")
         elif number == 2:
-            trainer |= _message(value, "trainer_spec")
+            trainer |= _message(value, "trainer_spec", fields)
         elif number == 3:
-            rules |= _message(value, "normalizer_spec")
+            rules |= _message(value, "normalizer_spec", fields)
     kinds: dict[int, Literal["unigram", "bpe"]] = {1: "unigram", 2: "bpe"}
     kind = kinds.get(_number(trainer, 3, 1))
     problems = {
@@ -147,18 +149,27 @@ def _number(fields: dict[int, Any], number: int, default: int) -> int:
     return value
 
 
-def _message(value: object, name: str) -> dict[int, Any]:
+def _message(value: object, name: str, fields: Iterator[int]) -> dict[int, Any]:
     if not isinstance(value, bytes):
         raise ValueError(f"{name} that are no message")
-    return dict(_fields(value))
+    return dict(_fields(value, fields))
 
 
-def _fields(content: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a message: their numbers, and their values as integers (varint) or as bytes."""
+def _fields(content: bytes, counter: Iterator[int]) -> Iterator[tuple[int, int | bytes]]:
+    """The fields of a message: their numbers, and their values as integers (varint) or as bytes.
+
+    `counter` ends after the largest number of fields of a file. Fields are counted as they are read,
+    so that a file of nothing else does not take minutes.
+    """
     position = 0
     while position < len(content):
+        if next(counter, None) is None:
+            raise ValueError(f"more than {MOST_FIELDS:,} fields")
+        start = position
         key, position = _varint(content, position)
         wire = key & 7
+        if key >> 3 == 0:
+            raise ValueError(f"a field of number 0 at byte {start:,}, which there is none of")
         if wire == VARINT:
             value, position = _varint(content, position)
             yield key >> 3, value

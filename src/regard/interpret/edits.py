@@ -247,7 +247,7 @@ def _read(table: object, where: str) -> Edit | list[Problem]:
         ]
     kind, keys = table.get("edit"), {key: value for key, value in table.items() if key != "edit"}
     if not isinstance(kind, str) or kind not in KINDS:
-        remedy = nearest(str(kind), KINDS)
+        remedy = nearest(str(kind), KINDS, listed=True)
         return [Problem(f"{where}.edit", f"one of {', '.join(KINDS)}", repr(kind)[:60], remedy)]
     required = [each.name for each in fields(KINDS[kind]) if each.default is MISSING]
     missing = [

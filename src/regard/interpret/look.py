@@ -256,7 +256,7 @@ class Look:
 def check_map_name(name: str, names: Sequence[str]) -> None:
     """Refuse a name that is not one of these maps'."""
     if name not in names:
-        remedy = nearest(name, names) if names else "This look has none."
+        remedy = nearest(name, names, listed=True) if names else "This look has none."
         raise InvalidArgument(
             "map", wanted=f"one of {', '.join(names)}", got=repr(name), remedy=remedy
         )

@@ -118,7 +118,7 @@ def sorted_by(lines: list[SummaryLine], measure: str | None) -> list[SummaryLine
             "sort",
             wanted=f"one of {', '.join(MEASURES)}",
             got=repr(measure),
-            remedy=nearest(str(measure), MEASURES),
+            remedy=nearest(str(measure), MEASURES, listed=True),
         )
     return sorted(lines, key=lambda line: -float(getattr(line[1], measure)))
 

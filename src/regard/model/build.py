@@ -170,7 +170,7 @@ def _part(
         return None
     kind = table["kind"]
     if kind not in kinds:
-        hint = nearest(str(kind), kinds)
+        hint = nearest(str(kind), kinds, listed=True)
         problems.append(
             Problem(f"model.{role}.kind", f"one of {', '.join(kinds)}", repr(kind)[:80], hint)
         )

@@ -35,7 +35,12 @@ class Recipe:
         """From tables. All problems of all tables are reported together, as InvalidRecipe."""
         names = ("data", "model", "train", "decode")
         problems = [
-            Problem(key, f"one of {', '.join(names)}", "an unknown table", nearest(key, names))
+            Problem(
+                key,
+                f"one of {', '.join(names)}",
+                "an unknown table",
+                nearest(key, names, listed=True),
+            )
             if isinstance(table[key], Mapping)
             else _without_table(key)
             for key in table

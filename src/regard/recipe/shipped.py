@@ -24,7 +24,7 @@ def find_recipe(name: str) -> Path:
     if name not in shipped:
         wanted = f"a TOML file, or one of {', '.join(shipped)}"
         raise InvalidArgument(
-            "recipe", wanted=wanted, got=repr(name), remedy=nearest(name, shipped)
+            "recipe", wanted=wanted, got=repr(name), remedy=nearest(name, shipped, listed=True)
         )
     return shipped[name]
 

@@ -98,7 +98,7 @@ def draw(look: Look, path: Path | str, *, view: str | None = None, map: str | No
 
 def check_view(view: str | None) -> None:
     if view is not None and view not in VIEWS:
-        remedy = nearest(view, VIEWS)
+        remedy = nearest(view, VIEWS, listed=True)
         raise InvalidArgument(
             "view", wanted=f"one of {', '.join(VIEWS)}", got=repr(view), remedy=remedy
         )
