@@ -194,9 +194,10 @@ class Admissions:
         group = plan.group(self.slots, self.threads)
         if group is None:
             return None
-        tokens = sum(each.input_tokens for each in (*group.entering, plan.running))
-        if group.entering and tokens > ENTERING_TOKENS:
-            return None
+        if group.entering:
+            tokens = sum(each.input_tokens for each in (*group.entering, plan.running))
+            if tokens > ENTERING_TOKENS:
+                return None
         if self.memory is None:
             return group
         if self.memory.takes(job, group.bytes(plan.running) - group.bytes()):

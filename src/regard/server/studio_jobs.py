@@ -163,6 +163,10 @@ class BeamTree(BatchedWork):
     edits: Sequence[Mapping[str, Any]] = ()
     beam_size: int = 4
 
+    @property
+    def decode_options(self) -> Mapping[str, Any]:
+        return {"beam_size": self.beam_size, "num_hypotheses": self.beam_size}
+
     def compute(self, predictor: Predictor, works: Sequence["BeamTree"]) -> Sequence[bytes]:
         return [msgspec.json.encode(work.tree(predictor)) for work in works]
 
