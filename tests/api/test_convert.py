@@ -101,6 +101,7 @@ def test_opennmt_transformer():
     assert model["encoder"]["attention_bias"] == "all"
     assert model["tie_embeddings"] == "all"
     assert (train["ema_decay"], train["patience"], train["clip_norm"]) == (0.9995, 4, 0.0)
+    assert found.notes["data.corpus_1.weight"] == found.notes["data.commoncrawl"]
     assert {"data.commoncrawl", "data.corpus_1.weight", "length_penalty", "max_length_ratio"} <= {
         *found.notes
     }

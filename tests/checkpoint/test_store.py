@@ -18,6 +18,7 @@ import regard
 from regard.api.train import train
 from regard.checkpoint import store
 from regard.core.atomic_io import atomic_file
+from regard.interop.huggingface import write_weights
 from regard.model.weights import load_weights
 from support.training_runs import table
 
@@ -44,6 +45,23 @@ def test_files_are_read_as_they_were_written(tmp_path):
     assert torch.equal(weights(tmp_path / "c"), torch.arange(12.0).reshape(3, 4) + 0.5)
     assert store.verify(tmp_path / "c") == 4
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o027, 0o077])
+def test_all_files_have_the_mode_that_the_umask_gives(tmp_path, umask):
+    """Those of weights too, so that a server of another user can read what it may read."""
+    before = os.umask(umask)
+    try:
+        write(tmp_path / "c")
+        store.add(tmp_path / "c", "more.safetensors", {"w": torch.zeros(2)})
+        write_weights(tmp_path, {"a": torch.zeros(3), "b": torch.ones(3)}, largest=12)
+    finally:
+        os.umask(before)
+    found = {
+        path.name: path.stat().st_mode & 0o777 for path in tmp_path.rglob("*") if path.is_file()
+    }
+    assert len(found) == 9, found
+    assert set(found.values()) == {0o666 & ~umask}, found
 
 
 def damaged(folder: Path):

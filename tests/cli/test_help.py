@@ -94,6 +94,18 @@ def test_recipes_are_listed_by_task():
     assert stems["masked language model"] == ["masked-language-model"]
 
 
+def test_the_titles_of_recipes_stand_in_one_column():
+    lines = [line for line in command("recipes").stdout.splitlines() if line.startswith("  ")]
+    assert len(lines) == len(shipped_recipes())
+    stems = [path.stem for path in shipped_recipes()]
+    columns = set()
+    for line in lines:
+        stem, _, title = line.strip().partition(" ")
+        assert stem in stems
+        columns.add(line.index(title.strip()))
+    assert len(columns) == 1
+
+
 def test_devices_and_plurals():
     assert pick_device("auto") in ("cpu", "cuda")
     for name in ("gpu", "cuda:x", "cuda:99"):

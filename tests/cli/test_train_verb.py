@@ -57,6 +57,15 @@ def test_a_run_is_named_after_its_recipe(here):
     assert folders == ["runs/small", "runs/small-2", "runs/small-3"]
 
 
+def test_the_card_names_regard_without_a_link(here):
+    """It has no published page."""
+    done = command("train", "small.toml")
+    assert done.returncode == 0, done.stderr
+    card = (Path(done.stdout.strip()) / "README.md").read_text()
+    assert "Trained with Regard" in card
+    assert "](" not in card
+
+
 def test_an_empty_folder_is_not_taken(here):
     Path("runs/small").mkdir(parents=True)
     done = command("train", "small.toml")

@@ -4,6 +4,7 @@ import pytest
 
 from regard.core.errors import InvalidArgument
 from regard.interop.hub import local_folder
+from support.command_line import command
 
 pytest.importorskip("huggingface_hub")
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -40,3 +41,22 @@ def test_a_name_that_is_none_is_refused(name):
         InvalidArgument, match=r"wanted hf:owner/name; got .* hf:Helsinki-NLP/opus-mt-en-de"
     ):
         local_folder(f"hf:{name}")
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("gpt2", "Did you mean hf:gpt2, of the Hugging Face Hub?"),
+        ("owner/name", "Did you mean hf:owner/name, of the Hugging Face Hub?"),
+        ("a/b/c", "Check the spelling."),
+        ("file", "Check the spelling."),
+    ],
+)
+def test_a_folder_that_is_not_there_may_be_a_name_of_the_hub(tmp_path, monkeypatch, name, remedy):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    done = command("import", name, "--out", "model")
+    assert done.returncode == 2
+    assert f"{name}: wanted the folder of a model of transformers; got" in done.stderr
+    assert done.stderr.strip().endswith(remedy)
+    assert not (tmp_path / "model").exists()

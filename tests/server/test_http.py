@@ -204,6 +204,19 @@ def test_bad_requests_are_problems(server, path, body, status, detail):
     assert "Traceback" not in json.dumps(answer)
 
 
+@pytest.mark.parametrize(
+    ("path", "near"),
+    [("/predct", "/predict"), ("/embeddings", "/v1/embeddings"), ("/helth/live", "/health/live")],
+)
+def test_an_unknown_path_names_the_nearest_three(server, path, near):
+    _, _, answer = server.ask(path)
+    nearest = answer["detail"].partition("The nearest are ")[2].removesuffix(".").split(", ")
+    assert len(nearest) == 3
+    assert near in nearest
+    assert set(nearest) < set(server.ask("/openapi.json")[2]["paths"]) | {"/", "/docs"}
+    assert server.ask("/" + "predict" * 1000)[0] == 404
+
+
 def test_a_wrong_option_is_named_as_the_request_names_it(server):
     _, _, answer = server.ask("/predict", {"input": "x", "model": "rnn", "beam_size": 0})
     parts = {name: answer[name] for name in ("argument", "wanted", "got", "remedy")}

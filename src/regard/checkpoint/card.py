@@ -10,7 +10,7 @@ tags: [regard, attention]
 
 # {title}
 
-Trained with [Regard](https://pypi.org/project/regard/).
+Trained with Regard.
 
 ## What it is
 

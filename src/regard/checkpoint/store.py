@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.core.atomic_io import atomic_folder, displaced, sync_folder
+from regard.core.atomic_io import atomic_folder, displaced, sync_folder, with_usual_mode
 from regard.core.errors import CheckpointRefused
 
 if TYPE_CHECKING:  # PyTorch is imported only where tensors are read or written
@@ -52,7 +52,8 @@ def write(
                 continue
             on_host = {key: tensor.detach().cpu().contiguous() for key, tensor in named.items()}
             try:
-                save_file(on_host, beside / name, {"format": "pt"})
+                with with_usual_mode(beside / name):
+                    save_file(on_host, beside / name, {"format": "pt"})
             except SafetensorError as error:  # its only form of a full disk and the like
                 raise OSError(str(error)) from None
         files = {path.name: _file_entry(path) for path in sorted(beside.iterdir())}

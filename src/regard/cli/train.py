@@ -255,13 +255,14 @@ def recipes(
     if schema or name is not None:
         print((SCHEMA if name is None else find_recipe(name)).read_text("utf-8"), end="")
         return
-    for number, (task, paths) in enumerate(recipes_by_task().items()):
+    groups = recipes_by_task()
+    longest = max(len(path.stem) for paths in groups.values() for path in paths)
+    for number, (task, paths) in enumerate(groups.items()):
         print("\n" * bool(number) + f"{task}:")
         for path in paths:
-            _, title, *_ = path.read_text(
-                "utf-8"
-            ).splitlines()  # after the line that names the schema
-            print(f"  {path.stem:<22} {title.lstrip('# ')}")
+            # after the line that names the schema
+            _, title, *_ = path.read_text("utf-8").splitlines()
+            print(f"  {path.stem:<{longest}}  {title.lstrip('# ')}")
 
 
 def data(

@@ -183,6 +183,18 @@ def _making_way(path: Path) -> Iterator[None]:
     shutil.rmtree(aside, ignore_errors=True)
 
 
+@contextmanager
+def with_usual_mode(path: Path) -> Iterator[None]:
+    """Give a file that a library writes in this block the mode of other new files, which the umask decides.
+
+    Safetensors writes files that only their owner can read.
+    """
+    path.touch()
+    mode = stat.S_IMODE(path.stat().st_mode)
+    yield
+    path.chmod(mode)
+
+
 def sync_folder(folder: Path) -> None:
     """Sync a folder: a rename is on disk only after this."""
     _sync(folder)

@@ -27,6 +27,7 @@ def local_folder(source: str | Path) -> Path:
     hf:owner/name@revision is a branch, a tag or a commit. With HF_HUB_OFFLINE=1 only the cache is used.
     """
     if not str(source).startswith(PREFIX):
+        _check_folder(source)
         return Path(source)
     name, _, revision = str(source).removeprefix(PREFIX).partition("@")
     check_name(name, str(source), PREFIX)
@@ -44,6 +45,18 @@ def local_folder(source: str | Path) -> Path:
             str(source), wanted=wanted, got=_first_line(error), remedy=remedy
         ) from None
     return Path(found)
+
+
+def _check_folder(source: str | Path) -> None:
+    """Refuse a folder that is not there, which may be meant as the name of a model of the hub."""
+    if Path(source).is_dir():
+        return
+    got = "a file" if Path(source).exists() else "no such folder"
+    remedy = "Check the spelling."
+    if NAME.fullmatch(str(source)) and not Path(source).exists():
+        remedy = f"Did you mean {PREFIX}{source}, of the Hugging Face Hub?"
+    wanted = "the folder of a model of transformers"
+    raise InvalidArgument(str(source), wanted=wanted, got=got, remedy=remedy)
 
 
 def push(folder: Path, name: str, client: Any = None) -> str:

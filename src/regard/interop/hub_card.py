@@ -45,7 +45,7 @@ USES = {
 
 CARD = """# {title}
 
-Trained with [Regard](https://pypi.org/project/regard/) and written for transformers as `{model_type}`.
+Trained with Regard and written for transformers as `{model_type}`.
 
 ```
 {model}

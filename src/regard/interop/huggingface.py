@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from regard.core.atomic_io import with_usual_mode
 from regard.core.shapes import Tensor
 from regard.data.spelling import HIDDEN
 from regard.data.tokenizer import Tokenizer
@@ -238,7 +239,8 @@ def write_weights(folder: Path, weights: Mapping[str, Tensor], largest: int = SH
             tensor.data_ptr(): key for key, tensor in shard.items()
         }  # one name for each: a copy for the others
         own = {key: x if places[x.data_ptr()] == key else x.clone() for key, x in shard.items()}
-        save_file(own, folder / name, {"format": "pt"})
+        with with_usual_mode(folder / name):
+            save_file(own, folder / name, {"format": "pt"})
 
 
 def _shards(weights: Mapping[str, Tensor], largest: int) -> Iterator[dict[str, Tensor]]:

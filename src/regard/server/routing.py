@@ -1,5 +1,6 @@
 """Routes: which handler answers a request, and what it takes and gives."""
 
+import difflib
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -41,6 +42,7 @@ class Call:
     in_bulk: bool = False
 
 
+LONGEST_PATH = 40  # characters of a path that are compared with the known ones
 Handler = Callable[[Call], Awaitable[Response]]
 
 
@@ -103,10 +105,13 @@ class RouteTable:
             if (fit := self._patterns[each.path].fullmatch(path))
         ]
         if not fitting:
-            known = ", ".join(dict.fromkeys(each.path for each in self.routes))
-            raise RequestRefused(
-                HTTPStatus.NOT_FOUND, f"path: wanted one of {known}; got another. Choose one."
+            known = list(dict.fromkeys(each.path for each in self.routes))
+            near = difflib.get_close_matches(path[:LONGEST_PATH], known, n=3, cutoff=0.0)
+            message = (
+                f"path: wanted one of the {len(known)} that /openapi.json describes; got another. "
+                f"The nearest are {', '.join(near)}."
             )
+            raise RequestRefused(HTTPStatus.NOT_FOUND, message)
         for route, fit in fitting:
             if route.method == method:
                 return route, fit.groupdict()

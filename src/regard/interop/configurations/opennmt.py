@@ -116,8 +116,12 @@ def _data(options: Options, corpora: object, language_model: bool) -> None:
             )
         options.put(f"data.{split}", files[0] if language_model else files)
         transforms |= set(corpus.get("transforms") or ())
+        if corpus.get("weight") is not None and len(training) > 1:
+            options.note(
+                f"data.{name}.weight",
+                "one training corpus: join the files (cat), as often as their weights say",
+            )
         for key in (
-            "weight",
             "src_prefix",
             "tgt_prefix",
             "src_suffix",
@@ -125,7 +129,7 @@ def _data(options: Options, corpora: object, language_model: bool) -> None:
             "src_feats",
             "path_align",
         ):
-            if corpus.get(key) is not None and not (key == "weight" and len(training) == 1):
+            if corpus.get(key) is not None:
                 options.note(
                     f"data.{name}.{key}",
                     "a corpus is its texts: write prefixes and tags into the files",
