@@ -57,7 +57,7 @@ guard: $(READY)
 reliability: $(READY)
 	PYTHONPATH=tests $(VENV)/bin/python -m reliability.promises --check $(PARALLEL) $(RELIABILITY)
 
-# Small faults planted at random lines, one at a time: how many do tests catch? docs/mutants.md
+# Small faults planted in every package, one at a time: how many do tests catch? docs/mutants.md
 mutants: $(READY)
 	$(VENV)/bin/python tools/mutants.py --count $(or $(COUNT),100) --seed $(or $(SEED),1)
 

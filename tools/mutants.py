@@ -10,7 +10,7 @@ noted (executed_functions.py), then the test files whose imports reach the chang
 first failure or until --seconds have passed; a test that fails, or ends the process, counts if it passes without the
 fault. Results are kept in .mutants/SEED.jsonl as they come, so that a run that was stopped, or ended by
 --minutes, goes on, also on another machine. --again tries once more what survived, which is how new tests are seen to
-catch it. For a fault in JavaScript, the tests that open a browser run, and for one in C++ those of the engine, which
+catch it. For a fault in JavaScript, the tests that run scripts run, and for one in C++ those of the engine, which
 is compiled with the fault; tests marked slow run too, as most of these are.
 
 The report is .mutants/SEED.md, and docs/mutants.md is about the samples so far; tools/equivalent_mutants.toml
@@ -72,7 +72,7 @@ HEAD = """# Mutants
 Small faults (a comparison, a constant, a condition, an operator, the order of two arguments, a returned value, a
 dropped statement) planted at random places of `src/regard`, evenly from its packages, one at a time. Tests that
 execute the changed function run, of {options.tests} files at most, then the {options.tests} test files whose imports
-are nearest to the changed module, all without tests marked slow; for JavaScript those that open a browser, and for C++
+are nearest to the changed module, all without tests marked slow; for JavaScript those that run scripts, and for C++
 those of the engine. They run for {options.seconds} s of processor time at most. A fault that no test noticed by then
 counts as survived. It is caught by a test that fails, takes longer than {options.limit} s or ends the process, with the
 fault only.

@@ -282,7 +282,7 @@ def words(path: Path) -> frozenset[str]:
 def nearest_files(mutant: Mutant) -> list[str]:
     """The test files whose imports reach the module: first those of its package, and those that name what is around."""
     if not mutant.is_python:
-        return nearest_browser_or_engine_tests(mutant)
+        return nearest_script_or_engine_tests(mutant)
     path, around = mutant.path, words_around(mutant)
     files, needed = needs()
     target = next(name for name, p in files.items() if p == SOURCE / path)
@@ -301,10 +301,11 @@ def nearest_files(mutant: Mutant) -> list[str]:
     return [name for _, name in sorted(ranked)]
 
 
-def nearest_browser_or_engine_tests(mutant: Mutant) -> list[str]:
-    """The test files that open a browser, for a fault in JavaScript; those of the runtime for one in C++.
+def nearest_script_or_engine_tests(mutant: Mutant) -> list[str]:
+    """The test files that run scripts, for a fault in JavaScript; those of the runtime for one in C++.
 
-    First come those of its package, and those that name its file, its folder or what is around it.
+    First come those of its package, and those that name its file, its folder or what is around it; last those of which
+    all tests are slow.
     """
     path = Path(mutant.path)
     around = words_around(mutant) | {path.parent.name}
@@ -314,11 +315,13 @@ def nearest_browser_or_engine_tests(mutant: Mutant) -> list[str]:
         if mutant.path.endswith(CPP):
             reached = test.parent.name == "runtime" or "CpuEngine" in own
         else:
-            reached = bool({"browsers", "playwright"} & own)
-        if reached:
+            reached = bool({"browsers", "playwright"} & own) or {"node", "js"} <= own
+        if reached and test.parent.name != "release":  # where the faults themselves are tested
             mirrored = test.parent.name == path.parts[0]
-            served = path.parts[0] in ("views", "server") and "studio" in test.stem
-            nearness = 3 * mirrored + 2 * served + len(own & around)
+            is_studio = path.parts[0] == "views" or path.parent.name.startswith("studio")
+            served = is_studio and "studio" in test.stem
+            is_slow = "pytestmark = pytest.mark.slow" in test.read_text("utf-8")
+            nearness = 3 * mirrored + 2 * served + len(own & around) - 10 * is_slow
             ranked.append((-nearness, str(test.relative_to(ROOT))))
     return [name for _, name in sorted(ranked)]
 

@@ -336,6 +336,25 @@ def test_beams_are_those_of_python_on_50_inputs(dates, opened, tmp_path, length_
     assert [x["total"] for x in nodes] == pytest.approx([x.total for x in trace.nodes], abs=1e-3)
 
 
+def test_the_beams_of_a_language_model_have_the_scores_of_python(exports, opened):
+    """The prompt is free of charge: the length that a score is divided by is that of what was generated."""
+    model = PAGES["language model"][0]()
+    prompts = inputs_of("language model")[:6]
+    program = """async (inputs) => {
+        const found = [];
+        for (const each of inputs) found.push((await regard.run([each], { search: { beam_size: 3 } })).beam);
+        return found;
+    }"""
+    found = opened(exports.page("language model")).evaluate(program, prompts)
+    wanted = model.outputs(prompts, beam_size=3, num_hypotheses=3)
+    assert model.recipe.decode.length_penalty > 0
+    for beam, outputs_ in zip(found, wanted, strict=True):
+        assert [each["text"] for each in beam["outputs"]] == [each.text for each in outputs_]
+        assert [each["score"] for each in beam["outputs"]] == pytest.approx(
+            [each.score for each in outputs_], abs=1e-3
+        )
+
+
 @pytest.mark.parametrize(
     "options", [{"seed": 3}, {"temperature": 1.4, "top_k": 12, "seed": 8}, {"top_p": 0.7}]
 )

@@ -222,6 +222,19 @@ def test_changed_columns_of_a_large_matrix_are_noticed(columns):
 
 
 @needs_compiler
+@pytest.mark.parametrize("part", ["out_proj.weight", "q_proj.weight", "q_proj.bias"])
+def test_a_change_of_the_last_number_of_a_weight_is_noticed(part):
+    """Of a large weight not every number is compared, but its end always is."""
+    wide = replace(SMALL, dim=256, heads=4, ffn_dim=256)
+    plain = TransformerDecoder(
+        wide, Embedding(VOCABULARY, 256), Projection(256, VOCABULARY), WIDTH
+    ).eval()
+    before = ENGINE.compile_decoder(plain)
+    plain.stack.layers[0].self_attn.get_parameter(part).data.view(-1)[-1] += 1
+    assert ENGINE.compile_decoder(plain) is not before
+
+
+@needs_compiler
 @pytest.mark.parametrize("name", TEXT_ENCODERS)
 def test_compiled_encoders_equal_plain_ones(name):
     made = Seq2Seq(encoder(name), decoder("transformer")).eval()

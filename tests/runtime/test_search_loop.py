@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from regard.core.sequence import Tokens
-from regard.data.special_tokens import END, PAD, SpecialTokens
+from regard.data.special_tokens import END, MASK, PAD, START, SpecialTokens
 from regard.decoding.config import DecodeConfig
 from regard.decoding.interfaces import LogitsProcessor
 from regard.decoding.logits_processors import NoRepeatNgram, SuppressTokens
@@ -244,6 +244,24 @@ def test_the_best_of_equal_and_of_undefined_logits_is_that_of_pytorch(value):
         made.decoder.project.bias.fill_(0.0)
     compiled, plain = both(made, rows)
     assert token_ids(compiled) == token_ids(plain)
+
+
+@pytest.mark.parametrize("beams", [2, 3, 5])
+def test_of_equal_candidates_the_first_comes_first(beams):
+    """Where all tokens are equally likely, the order of the vocabulary decides.
+
+    Only the engine promises this: in PyTorch, the order of equal candidates may be any.
+    """
+    made, rows = model("transformer"), sources()[:3]
+    with torch.no_grad():
+        made.decoder.project.weight.zero_()
+        made.decoder.project.bias.zero_()
+    options = {"beam_size": beams, "num_hypotheses": beams, "max_length": 1, "min_length": 1}
+    with loops(enabled=True) as counted:
+        found = token_ids(decode(made, rows, **options))
+    assert counted.steps > 0
+    first = [token for token in range(VOCABULARY) if token not in (PAD, START, MASK, END)][:beams]
+    assert found == [[(token,) for token in first]] * len(rows)
 
 
 def greedy_loop(batch: int) -> SearchLoop:

@@ -4,6 +4,7 @@ import threading
 import time
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import product
 
 import pytest
 import torch
@@ -19,10 +20,10 @@ from regard.decoding.request import Request, SearchTask
 from regard.server import aside
 from regard.server.aside import AsideThreads
 from regard.server.batches import compute
-from regard.server.jobs import Embedding, Job, Scoring
+from regard.server.jobs import Embedding, Generation, Job, Scoring
 from regard.server.searches import limits_of
 from regard.server.studio_jobs import LiveLook
-from support.predictors import language_model, translator
+from support.predictors import classifier, language_model, translator
 from support.search import model
 from support.servers import until
 
@@ -37,6 +38,39 @@ def test_tokens_that_were_read_are_those_of_the_input_and_of_a_given_target():
     assert (
         len(found.result.tokens) == len(model.score(["the red dog"], ["a cat sat"])[0].tokens) > 1
     )
+
+
+LONG = "the cat sat on the mat " * 300  # longer than the models take
+ALIKE = {
+    "vectors": (translator, [Embedding("a dog"), Embedding(LONG, truncate=True), Embedding(LONG)]),
+    "labels": (
+        classifier,
+        [
+            Generation("a dog").as_batched(classifier()),
+            Generation(LONG, truncate=True).as_batched(classifier()),
+            Generation(LONG).as_batched(classifier()),
+            Generation("a dog", scores=True).as_batched(classifier()),
+        ],
+    ),
+    "scores": (language_model, [Scoring("a dog"), Scoring("the cat", "sat"), Scoring("mat")]),
+}
+
+
+@pytest.mark.parametrize("kind", ALIKE)
+def test_works_of_one_group_give_together_what_each_gives_alone(kind):
+    """Whatever options they have: those that change a result keep works apart."""
+    make, works = ALIKE[kind]
+    model = make()
+
+    def told(result) -> str:
+        return f"{type(result).__name__}: {result}" if isinstance(result, Exception) else "result"
+
+    alone = {id(work): compute(model, [work])[0].result for work in works}
+    for one, other in product(works, repeat=2):
+        if one.group != other.group:
+            continue
+        together = [each.result for each in compute(model, [one, other])]
+        assert [told(each) for each in together] == [told(alone[id(each)]) for each in (one, other)]
 
 
 def test_a_search_has_room_for_what_its_requests_need_and_for_nothing_else():

@@ -372,6 +372,13 @@ def test_a_bad_input_is_refused_alone(engine):
         ask(engine, "nothing", good)
 
 
+def test_a_truth_value_is_no_number_whatever_was_asked_for_before(engine):
+    """In Python, True equals 1; as a setting it is refused, before and after the number was used."""
+    for value in (True, 1, True, 1):
+        answer = ask(engine, "transformer", Generation("the cat", {"beam_size": value})).wait()
+        assert isinstance(answer, ValueError) == (value is True), answer
+
+
 def test_a_model_that_fails_ends_its_jobs_and_not_the_engine(engine, monkeypatch, caplog):
     decoder = engine.models["rnn"].predictor.model.decoder
     replace_step(monkeypatch, decoder, lambda *given: 1 / 0)

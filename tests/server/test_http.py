@@ -320,6 +320,31 @@ def test_a_disconnected_client_frees_its_slot(monkeypatch):
         )
 
 
+@pytest.mark.parametrize("leaves", [False, True], ids=["refused", "left"])
+def test_no_input_of_a_request_goes_on_when_it_has_ended(monkeypatch, leaves):
+    """One of two inputs is refused, or the client leaves: the other gives its slot back long before its end."""
+    gate, waits = slowed(monkeypatch, MODELS["rnn"])
+    texts = ["a dog", "the cat"] if leaves else ["a dog", "cat " * 2000]
+    body = {"input": texts, "min_length": 200, "max_length": 200}
+    with served({"rnn": MODELS["rnn"]}, EngineLimits(slots=4)) as running:
+        try:
+            if leaves:
+                connection = running.connect()
+                kind = {"content-type": "application/json"}
+                connection.request("POST", "/predict", json.dumps(body), kind)
+                assert waits.wait(PATIENCE)
+                connection.sock.close()
+                connection.close()
+                cancelled = 'regard_requests_cancelled_total{route="/predict"} 1.0'
+                until(lambda: cancelled in running.ask("/metrics")[2]["text"])
+            else:
+                assert running.ask("/predict", body)[0] == 400
+            gate.release(5)
+            until(lambda: "regard_slots_busy 0.0" in running.ask("/metrics")[2]["text"])
+        finally:
+            gate.release(100_000)
+
+
 def test_a_deadline_gives_504(monkeypatch):
     gate, _ = slowed(monkeypatch, MODELS["rnn"])
     threading.Timer(0.3, gate.release, [100_000]).start()

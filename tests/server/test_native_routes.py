@@ -69,6 +69,21 @@ def test_what_cannot_be_classified_is_refused(server, asked, argument, detail):
     assert detail in answer["detail"]
 
 
+def test_required_words_are_in_the_output(server):
+    for words in (["cat"], ["dog", "red"]):
+        asked = {"model": "transformer", "input": TEXTS, "required": words, "max_length": 20}
+        status, _, answer = server.ask("/predict", asked)
+        wanted = MODELS["transformer"].predict(TEXTS, required=[words] * len(TEXTS), max_length=20)
+        found = [result["outputs"][0]["text"] for result in answer["results"]]
+        assert (status, found) == (200, wanted)
+        assert all(word in text for text in found for word in words)
+    status, _, answer = server.ask(
+        "/predict",
+        {"model": "transformer", "input": "a", "required": ["the cat"], "banned": ["cat"]},
+    )
+    assert (status, answer["argument"]) == (400, "required")
+
+
 def test_keys_without_a_value_are_left_out(server):
     _, _, answer = server.ask("/classify", {"model": "labels", "input": "a dog"})
     assert [*answer["results"][0]] == ["labels"]

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("uvicorn", reason="needs the extra `serve`")
 
-from support.captioners import captioner
+from support.captioners import DECODERS, captioner, questioner
 from support.predictors import classifier, language_model, translator
 from support.servers import Running, served
 from support.write_http_interface import FILE, interface
@@ -309,6 +309,27 @@ def test_an_image_is_uploaded_on_the_page(servers, opened, tmp_path):
     (wanted,) = model.outputs([path], banned=["red"], **options)[0]
     (found,) = json.loads(tried.locator("pre").text_content())["results"][0]["outputs"]
     assert (found["text"], found["score"]) == (wanted.text, pytest.approx(wanted.score, abs=1e-5))
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["a text", "a list"])
+def test_a_text_is_sent_beside_an_image(opened, tmp_path, several):
+    """As the body has it, alone or in a list: the model reads both."""
+    image = pytest.importorskip("PIL.Image", reason="needs the extra `images`")
+    expect = pytest.importorskip("playwright.sync_api").expect
+    path, text = tmp_path / "photo.png", "the red dog"
+    image.radial_gradient("L").save(path)
+    model = questioner(DECODERS["rnn"])
+    wanted = model.predict([(path, text)], max_length=5)[0]
+    with served({"questions": model}) as server:
+        tried = opened(server).locator("#post_predict")
+        tried.locator("summary").first.click()
+        body = {"model": "questions", "input": [text] if several else text, "max_length": 5}
+        tried.locator("textarea").fill(json.dumps(body))
+        tried.get_by_label("Images, sent as a form").set_input_files(path)
+        tried.get_by_role("button", name="Send").click()
+        expect(tried.locator(".status")).to_contain_text("Status 200", timeout=60_000)
+        (found,) = json.loads(tried.locator("pre").text_content())["results"][0]["outputs"]
+    assert found["text"] == wanted
 
 
 def test_the_page_asks_for_a_key(opened):

@@ -109,6 +109,11 @@ class Client:
         self.jobs("rnn", [text], 0, steps=False)
         self.count("regard_input_tokens_total", "rnn", by=len(result["tokens"]))
 
+    def score_text(self, text: str) -> None:
+        """Of a language model: the text is read once."""
+        self.ask("/score", {"model": "lines", "input": text})
+        self.jobs("lines", [text], 0, steps=False)
+
     def refused(
         self, path: str, body: object, reason: str, route: str | None = None, **headers: str
     ) -> None:
@@ -128,6 +133,7 @@ class Client:
             self.complete(some, max_tokens=4, n=chance.choice([1, 3]), temperature=1.5)
         elif kind == 4:
             self.score(some[0], "a mat")
+            self.score_text(some[-1])
         elif kind == 5:
             refusals = [
                 ("/predict", b"{", "bad_request", None),

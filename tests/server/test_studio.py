@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.resources import files
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
 import numpy as np
 import pytest
@@ -26,9 +26,17 @@ from regard.data.synthetic.shapes import questions, shapes
 from regard.data.vocabulary import Labels
 from regard.server.routes import studio
 from regard.server.studio_jobs import LiveLook
-from support.browsers import HOSTILE, browser as launched, number, settled, strict_pages, violations
+from support.browsers import (
+    HOSTILE,
+    browser as launched,
+    number,
+    settled,
+    strict_pages,
+    until as shown_until,
+    violations,
+)
 from support.captioners import DECODERS, captioner, questioner
-from support.predictors import classifier, language_model, translator
+from support.predictors import classifier, language_model, masked_model, translator
 from support.servers import Running, served
 
 SHORT = {"max_length": 8}
@@ -586,11 +594,57 @@ def test_the_state_is_saved_and_opened(opened, expect, tmp_path):
     assert json.loads(saved["Look as JSON"]) == json.loads(look.to_json())
     assert saved["Page in one file"] == look.to_html()
     (tmp_path / "state.json").write_text(saved["State"])
-    other = opened(address(model="lines", input="a"))
+    other = opened(address(model="lines", input="a", sample=1, temperature=2, seed=3))
     expect(other.locator("#said")).to_be_visible()
     other.set_input_files("#state-file", tmp_path / "state.json")
     expect(other.locator("#edits li")).to_have_count(3)
     expect(other.locator("#said")).to_have_text(look.output.text)
+    # Nothing is left of the state before: the search is greedy again, as in the saved one.
+    shown = dict(parse_qsl(settled(other).url.partition("?")[2]))
+    assert shown == json.loads(saved["State"])["parameters"]
+
+
+def test_a_model_without_an_output_is_looked_at_all_the_same(browser, expect):
+    with served({"masked": masked_model()}) as server, strict_pages(browser) as open_page:
+        page = open_page(f"http://127.0.0.1:{server.port}/{address(input=TEXT)}")
+        expect(page.locator("main")).to_contain_text("This model gives no output of its own.")
+        expect(page.locator("#map")).to_be_visible()
+
+
+def test_an_output_without_a_token_is_shown(opened, expect):
+    page = opened(address(model="en-de", input=TEXT))
+    page.evaluate("""async () => {
+        const { showOutput } = await import("/studio/page/output.js");
+        const box = document.createElement("div");
+        box.id = "own";
+        document.body.append(box);
+        showOutput(box, { output: { text: "", tokens: [], scores: [] } });
+    }""")
+    expect(page.locator("#own #score")).to_have_text("log-probability 0.000 · 0 tokens")
+
+
+def test_a_view_that_is_left_is_closed(opened, expect):
+    """Once, before the next view is shown; another address of the same view closes nothing."""
+    own = """
+        export const view = { route: "data", title: "Data", show };
+        function show(box) {
+          box.append("A view of its own");
+          window.log = [...(window.log ?? []), "shown"];
+          return { update: () => window.log.push("updated"), close: () => window.log.push("closed") };
+        }
+    """
+    page = opened(address(model="en-de", input="a"))
+    script = {"body": own, "content_type": "text/javascript"}
+    page.route("**/data_view.js", lambda route: route.fulfill(**script))
+    page.goto(page.url.split("#")[0] + address("data", model="en-de"))
+    page.reload()
+    expect(page.locator("main")).to_contain_text("A view of its own")
+    assert page.evaluate("window.log") == ["shown"]
+    page.evaluate("location.hash += '&sort=entropy'")
+    shown_until(page, "() => window.log.length === 2")
+    page.get_by_role("link", name="Type and watch").click()
+    expect(page.locator("#input-0")).to_be_visible()
+    assert page.evaluate("window.log") == ["shown", "updated", "closed"]
 
 
 def test_a_picture_is_dropped(opened, expect, tmp_path):

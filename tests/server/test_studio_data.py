@@ -253,6 +253,34 @@ def test_labels_of_a_classifier_and_links_that_it_has_not(tmp_path, links):
         ]
 
 
+def test_a_page_of_the_data_has_a_largest_size(tmp_path):
+    """However many rows are asked for: pages of that size together have all examples."""
+    total = 230
+    lines = [f"the cat sat {number}\tfine\n" for number in range(total)]
+    (tmp_path / "t.tsv").write_text("source\ttarget\n" + "".join(lines))
+    source = DataSet((str(tmp_path / "t.tsv"),), ("source", "target"))
+    with served({"labels": classifier()}, studio=StudioSources(source)) as running:
+        until(lambda: running.ask("/studio/data")[2]["data"]["measured"] == total)
+        found = []
+        while len(found) < total:
+            path = f"/studio/data?first={len(found)}&count=100000"
+            rows = [each["index"] for each in running.ask(path)[2]["examples"]]
+            assert 0 < len(rows) < total
+            found += rows
+        assert found == [*range(total)]
+
+
+def test_heads_of_data_that_could_not_be_measured_are_complete(data):
+    """What could be measured is shown, and a page that asks until all is there does not ask for ever."""
+    missing = ("sources", "targets", "links")
+    source = DataSet((str(data),), alignment=tuple(str(data.parent / "no" / n) for n in missing))
+    with served({"en-de": MODELS["en-de"]}, studio=StudioSources(source)) as running:
+        until(lambda: running.ask("/studio/data")[2]["data"]["error"])
+        assert "sources" in running.ask("/studio/data")[2]["data"]["error"]
+        status, _, answer = running.ask("/studio/heads", {})
+        assert (status, answer["inputs"], answer["complete"]) == (200, len(PAIRS), True)
+
+
 def test_without_data(tmp_path):
     with served({"m": MODELS["en-de"]}) as running:
         assert running.ask("/studio/given")[2] == {"data": None, "runs": []}

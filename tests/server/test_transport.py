@@ -242,6 +242,16 @@ def test_other_origins_are_refused_unless_listed():
         )  # the page may read the 401
 
 
+@pytest.mark.parametrize("listed", [ORIGIN, "HTTPS://Pages.Example"])
+@pytest.mark.parametrize("given", [ORIGIN, "https://Pages.example"])
+def test_capitals_in_an_origin_make_no_difference(listed, given):
+    """As in any address, the scheme and the host are the same in capitals."""
+    with served({"rnn": MODEL}, cors=CrossOrigin([listed])) as server:
+        assert server.ask("/models", origin=given)[1]["access-control-allow-origin"] == given
+        other = server.ask("/models", origin="https://other.example")[1]
+        assert "access-control-allow-origin" not in other
+
+
 def test_no_origin_is_allowed_by_default_and_a_star_allows_all(running):
     assert "access-control-allow-origin" not in running.ask("/models", origin=ORIGIN)[1]
     assert CrossOrigin(["*"]).headers(ORIGIN)["access-control-allow-origin"] == "*"

@@ -73,7 +73,7 @@ PAGES: dict[str, tuple[Callable[[], Predictor], dict[str, Any]]] = {
     **{
         name: (make, {})
         for name, (make, _) in PREDICTORS.items()
-        if name not in ("int8", "masked language model")
+        if name not in ("int8", "masked language model", "label and text")
     },
     "running text": (lambda: seeded(lambda: predictors.language_model(context_length=12)), {}),
     "image classifier": (image_classifier, {}),

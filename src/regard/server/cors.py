@@ -9,7 +9,7 @@ from starlette.responses import Response
 from regard.core.errors import InvalidArgument
 from regard.server.problems import RequestRefused
 
-ORIGIN = re.compile(r"https?://[^\s/?#@,]+")
+ORIGIN = re.compile(r"https?://[^\s/?#@,]+", re.IGNORECASE)
 EXPOSED = "x-request-id, x-model, x-model-version, retry-after"
 
 
