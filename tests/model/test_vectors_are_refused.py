@@ -35,7 +35,7 @@ def test_vectors_given_to_an_encoder_of_labels():
     table = {"encoder": {"kind": "label", "dim": 16}, "pool": {"kind": "mean"}}
     model = regard.build({**table, "num_labels": 2, "source_vocab_size": 9})
     for wrong in (VECTORS, Tokens.of([[1, 2]])):
-        with pytest.raises(InvalidArgument, match="source: wanted a tensor .* label ids"):
+        with pytest.raises(InvalidArgument, match=r"source: wanted a tensor .* label ids"):
             model(wrong)
 
 
