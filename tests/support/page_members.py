@@ -65,10 +65,23 @@ def image_classifier() -> Predictor:
 
 CONSTRAINED = {"max_length": 30, "max_length_ratio": 0.8, "min_length": 5, "no_repeat_ngram_size": 2,
                "repetition_penalty": 1.2}  # fmt: skip
+# Options of [decode] that a page has as well, each with a value that is not its default.
+HONOURED = {
+    "max_length": 9,
+    "max_length_ratio": 0.6,
+    "min_length": 5,
+    "min_length_ratio": 0.5,
+    "length_penalty": 0.3,
+    "early_stopping": True,
+    "no_repeat_ngram_size": 2,
+    "repetition_penalty": 1.4,
+    "max_source_length": 40,
+}
 PAGES: dict[str, tuple[Callable[[], Predictor], dict[str, Any]]] = {
     "dates": (date_model, {}),
     "dates, trained": (lambda: regard.load(SHIPPED), {}),
     "dates int8": (date_model, {"quantization": "int8"}),
+    "dates honoured": (lambda: date_model().with_decode(**HONOURED), {}),
     "dates constrained": (lambda: date_model(CONSTRAINED), {}),
     **{
         name: (make, {})

@@ -33,6 +33,7 @@ from regard.data.arrays import (
 from regard.data.config import DataConfig, FieldConfig
 from regard.data.example import Split
 from regard.data.fingerprint import FORMAT, Files, fingerprints, key_of, stamps
+from regard.data.label_check import target_labels
 from regard.data.sources import at_example, examples
 from regard.data.special_tokens import DEFAULT_TOKENS, SpecialTokens
 from regard.data.tokenizer import Tokenizer
@@ -140,7 +141,9 @@ def prepare(
     if vocabularies is not None:
         sources, target = vocabularies
         if target is None:
-            target = _train(config.target, _training_texts(config, [len(sources)], progress))
+            target = _train(
+                config, config.target, _training_texts(config, [len(sources)], progress)
+            )
         given = sources, target
         _check_vocabularies(config, given)
     splits = config.splits if splits is None else splits
@@ -248,14 +251,14 @@ def _learn(config: DataConfig, progress: PrepareProgress) -> Vocabularies:
         if field.kind != "image" and i not in learned:
             columns = shared if i in shared else [i]
             learned |= dict.fromkeys(
-                columns, _train(field, _training_texts(config, columns, progress))
+                columns, _train(config, field, _training_texts(config, columns, progress))
             )
     return tuple(learned.get(i) for i in range(len(fields) - 1)), learned[len(fields) - 1]
 
 
-def _train(field: FieldConfig, texts: Iterator[str]) -> VocabularyType:
+def _train(config: DataConfig, field: FieldConfig, texts: Iterator[str]) -> VocabularyType:
     if field.kind == "label":
-        return Labels(texts)
+        return target_labels(texts) if field is config.target else Labels(texts)
     return train_tokenizer(field.tokenizer, texts, field.vocab_size, field.lowercase)
 
 

@@ -210,7 +210,9 @@ class Tokenizer(Vocabulary):
     def decode(self, ids: Iterable[SupportsInt]) -> str:
         """The text of tokens; special tokens are dropped, invalid UTF-8 becomes U+FFFD.
 
-        In running text, the end token becomes a line break.
+        In running text, the end token becomes a line break. The unknown token of words that Regard has learned is
+        written as <unk>: the text would be a word shorter without it. A tokenizer of another library drops it, as
+        that library does.
         """
         if self._joins:
             return b"".join(self.spellings(ids)).decode("utf-8", "replace")
@@ -223,8 +225,23 @@ class Tokenizer(Vocabulary):
 
     def _decode_line(self, known: list[int]) -> str:
         if not self._special.isdisjoint(known):
-            known = [i for i in known if i not in self._special]
-        return self._inner.decode(known)
+            known = [i for i in known if i not in self._special or self._shows(i)]
+        return self._inner.decode(known, skip_special_tokens=not self._trained)
+
+    def _shows(self, i: int) -> bool:
+        """Whether a special token is written in texts."""
+        return self._trained and self.has_unknown and i == self.special_tokens.unknown
+
+    @property
+    def has_unknown(self) -> bool:
+        """Whether texts can have unknown tokens: those that Regard learns have bytes for every text, words excepted."""
+        if self.special_tokens.unknown is None:
+            return False
+        return not self._trained or self._spelling.style == "words"
+
+    def count_unknown(self, ids: Iterable[int]) -> int:
+        """How many of these tokens are unknown ones."""
+        return sum(i == self.special_tokens.unknown for i in ids) if self.has_unknown else 0
 
     def pieces(self, ids: Iterable[SupportsInt]) -> list[str]:
         """Each token in readable form: visible white space, bytes of a partial character in ⟨⟩."""
@@ -248,10 +265,11 @@ class Tokenizer(Vocabulary):
         return [spelled[i] for i in known]
 
     def _spell(self, i: int) -> bytes:
-        if i in self._special:
+        if i in self._special and not self._shows(i):
             return b"\n" if self._running and i == self.special_tokens.end else b""
         (token,) = self._names([i])
-        return token.encode() if self._is_whole(i, token) else self._spelling.spell(token)
+        is_whole = self._is_whole(i, token) and not self._shows(i)
+        return token.encode() if is_whole else self._spelling.spell(token)
 
     def words(self, ids: Iterable[SupportsInt]) -> list[int]:
         """The word index of each token, from 0; spaces separate words, and a special token is a word of its own."""

@@ -1,5 +1,6 @@
 """The length penalty of a score: what a sum of log-probabilities is divided by."""
 
+import math
 from functools import lru_cache
 
 import torch
@@ -9,8 +10,7 @@ from regard.core.shapes import Float, Tensor
 
 def length_penalty(length: int, power: float) -> float:
     """The divisor of an output of this length; an empty output counts as one token."""
-    penalty: float = float(max(1, length)) ** power
-    return penalty
+    return math.pow(max(1, length), power)
 
 
 def length_penalties(count: int, power: float) -> Float[Tensor, " lengths"]:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from regard.core.errors import InputTooLong, InvalidArgument
+from regard.core.sanitize import one_line
 from regard.core.sequence import MultiSource, Tokens
 from regard.core.shapes import Tensor
 from regard.data.config import FieldConfig
@@ -167,10 +168,17 @@ class MultiSourceInput(InputEncoder):
     parts: tuple[SourceInput, ...]
 
     def check(self, name: str, texts: Iterable[Any]) -> list[Any]:
-        rows = [
-            tuple(text.split("\t") if isinstance(text, str) else text)
-            for text in check_list(name, texts, texts_only=False)
-        ]
+        rows = []
+        for number, text in enumerate(check_list(name, texts, texts_only=False), start=1):
+            if not isinstance(text, str | list | tuple):
+                wanted = f"{len(self.parts)} sources, as a tuple or separated by tabs"
+                raise InvalidArgument(
+                    f"{name} {number}",
+                    wanted=wanted,
+                    got=one_line(repr(text))[:60],
+                    remedy="Give each example all its sources.",
+                )
+            rows.append(tuple(text.split("\t") if isinstance(text, str) else text))
         for number, row in enumerate(rows, start=1):
             if len(row) != len(self.parts):
                 wanted = f"{len(self.parts)} sources, as a tuple or separated by tabs"
@@ -275,7 +283,10 @@ def check_list(
     for text in texts:
         if texts_only and not isinstance(text, str):
             raise InvalidArgument(
-                name, wanted="texts", got=repr(text), remedy="Give a list of strings."
+                name,
+                wanted="texts",
+                got=one_line(repr(text))[:60],
+                remedy="Give a list of strings: this model reads no vectors or numbers.",
             )
     if count is not None and len(texts) != count:
         wanted, remedy = (

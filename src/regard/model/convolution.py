@@ -9,14 +9,14 @@ from torch.nn import functional as F
 
 from regard.core.config import Count, Probability, doc
 from regard.core.errors import Problem
-from regard.core.sequence import Packed, Packing, Tokens
+from regard.core.sequence import Packed, Packing
 from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.kernels.layers.conv_unfold import Neighbors, unfold
 from regard.kernels.layers.dropout import Dropout
 from regard.kernels.layers.linear import linear
 from regard.kernels.layers.residual_norm import PendingResidual, add_norm
 from regard.model.embedding import Embedding, Projection
-from regard.model.interfaces import Decoder, DecoderState, Encoder, Source
+from regard.model.interfaces import Decoder, DecoderState, Encoder, Source, require_tokens
 from regard.model.kv_cache import LayerMemories, Slots, beam_rows, sequence_rows
 from regard.model.memory import Memory, PackedMemory, last_state, masked_mean
 from regard.model.module_list import TypedModuleList
@@ -122,7 +122,7 @@ class ConvEncoder(Encoder):
         self.norm, self.dropout = nn.LayerNorm(config.dim), Dropout(config.dropout)
 
     def forward(self, source: Source) -> Memory:
-        assert isinstance(source, Tokens)
+        source = require_tokens(source)
         x, mask = self.dropout(self.embed_tokens(source.ids)), source.mask
         for layer in self.layers:
             x = layer(x, mask)

@@ -12,6 +12,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from torch import nn
 
+from regard.core.errors import InvalidArgument
 from regard.core.sequence import FeatureGrids, MultiSource, Packed, Packing, Tokens
 from regard.core.shapes import Float, Int, Tensor
 from regard.model.embedding import Embedding, Projection
@@ -102,6 +103,20 @@ class CarriedState(DecoderState):
     @abstractmethod
     def with_tensors(self: CarriedType, tensors: Mapping[str, Tensor]) -> CarriedType:
         """The state with what `tensors` returned, of as many sequences as these hold."""
+
+
+def require_tokens(source: Any) -> Tokens:
+    """The source as tokens; refused otherwise, as when vectors are given instead of token ids."""
+    if isinstance(source, Tokens):
+        return source
+    shape = getattr(source, "shape", None)
+    got = type(source).__name__ + ("" if shape is None else f" of shape {tuple(shape)}")
+    raise InvalidArgument(
+        "source",
+        wanted="tokens: this encoder embeds them itself, and reads no vectors",
+        got=got,
+        remedy="Give regard.Tokens.of(rows of token ids).",
+    )
 
 
 class Decoder(nn.Module, ABC, Generic[StateType]):

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from regard.core.errors import InvalidArgument
 from regard.core.sequence import MultiSource, Packing
 from regard.model.interfaces import Encoder, Source
 from regard.model.memory import Memory, SourceSpan, last_state
@@ -35,7 +36,13 @@ class MultiSourceEncoder(Encoder):
         )
 
     def forward(self, source: Source) -> Memory:
-        assert isinstance(source, MultiSource)
+        if not isinstance(source, MultiSource) or len(source.parts) != len(self.encoders):
+            raise InvalidArgument(
+                "source",
+                wanted=f"{len(self.encoders)} sources, one for each encoder",
+                got=type(source).__name__,
+                remedy="Give a MultiSource of as many parts.",
+            )
         parts = zip(self.encoders, source.parts, strict=True)
         memories: list[Memory] = [encoder(part) for encoder, part in parts]
         projected = list(zip(self.projections, memories, strict=True))

@@ -16,7 +16,7 @@ from regard.core.shapes import Float, Int, Tensor
 from regard.kernels.layers.dropout import Dropout
 from regard.kernels.recurrent import rnn, rnn_cuda, rnn_scan
 from regard.model.embedding import Embedding
-from regard.model.interfaces import Encoder, Source
+from regard.model.interfaces import Encoder, Source, require_tokens
 from regard.model.memory import Memory
 from regard.model.part_config import EncoderConfig, Sees
 
@@ -116,7 +116,7 @@ class RnnEncoder(Encoder):
         self.dropout = Dropout(config.dropout)
 
     def forward(self, source: Source) -> Memory:
-        assert isinstance(source, Tokens)
+        source = require_tokens(source)
         check_interruption()
         if torch.compiler.is_exporting():
             return self._memory(source, *self._exported(source))

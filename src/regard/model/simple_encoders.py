@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import torch
 
 from regard.core.config import Count, doc
-from regard.core.sequence import Tokens
+from regard.core.errors import InvalidArgument
 from regard.core.shapes import Tensor
 from regard.model.embedding import Embedding
-from regard.model.interfaces import Encoder, Source
+from regard.model.interfaces import Encoder, Source, require_tokens
 from regard.model.memory import Memory, masked_mean
 from regard.model.part_config import EncoderConfig, Sees
 
@@ -40,7 +40,13 @@ class LabelEncoder(Encoder):
         self.embed_tokens, self.dim = embedding, embedding.dim
 
     def forward(self, source: Source) -> Memory:
-        assert isinstance(source, Tensor)
+        if not isinstance(source, Tensor) or source.dim() != 1 or source.is_floating_point():
+            raise InvalidArgument(
+                "source",
+                wanted="a tensor (B,) of label ids",
+                got=type(source).__name__,
+                remedy="Give one id for each sequence.",
+            )
         state = self.embed_tokens(source)
         return Memory(state[:, None], torch.ones_like(source, dtype=torch.bool)[:, None], state)
 
@@ -53,6 +59,6 @@ class BagEncoder(Encoder):
         self.embed_tokens, self.dim = embedding, embedding.dim
 
     def forward(self, source: Source) -> Memory:
-        assert isinstance(source, Tokens)
+        source = require_tokens(source)
         states = self.embed_tokens(source.ids)
         return Memory(states, source.mask, masked_mean(states, source.mask))

@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch.nn import functional as F
 
-from regard.core.sequence import Packed, Packing, Tokens
+from regard.core.sequence import Packed, Packing
 from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.kernels.attention.bias import Bias, tile
 from regard.model.capture import capturing_here, intercepting_here
 from regard.model.embedding import Embedding, Projection
-from regard.model.interfaces import Decoder, DecoderState, Encoder, Source
+from regard.model.interfaces import Decoder, DecoderState, Encoder, Source, require_tokens
 from regard.model.kv_cache import FIRST_POSITIONS, KeyValue, KeyValueCache, LayerMemories, Slots
 from regard.model.memory import Memory, PackedMemory, last_state, masked_mean
 from regard.model.multihead import MultiHead
@@ -43,7 +43,7 @@ class TransformerEncoder(Encoder):
         self.stack = TransformerStack(config)
 
     def forward(self, source: Source) -> Memory:
-        assert isinstance(source, Tokens)
+        source = require_tokens(source)
         x, mask = self.embed_tokens(source.ids), source.mask
         if self.cls_token is not None:
             x, mask = self.cls_token(x, mask)

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from regard.core.config import Count, doc
-from regard.core.errors import Problem
+from regard.core.errors import InvalidArgument, Problem
 from regard.core.sequence import FeatureGrids
 from regard.core.shapes import Float, Tensor
 from regard.model.backbones import Backbone, BackboneConfig, backbone
@@ -249,7 +249,13 @@ class GridEncoder(Encoder):
         return FeatureGrids(self.backbone(images).permute(0, 2, 3, 1))
 
     def forward(self, source: Source) -> Memory:
-        assert isinstance(source, FeatureGrids | Tensor)
+        if not isinstance(source, FeatureGrids | Tensor):
+            raise InvalidArgument(
+                "source",
+                wanted="a tensor (B, 3, height, width) of pixels",
+                got=type(source).__name__,
+                remedy="Give pixels, or the features of a frozen backbone.",
+            )
         grids = source if isinstance(source, FeatureGrids) else self.features(source)
         _, rows, columns, _ = grids.states.shape
         regions = grids.states.flatten(1, 2).to(self.proj.weight.dtype)  # (B, S, C)

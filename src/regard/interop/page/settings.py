@@ -17,6 +17,14 @@ from regard.interpret.sites import attention_sites
 from regard.model.interfaces import Encoder
 from regard.model.multi_source import source_encoders
 
+# What a page does with each option of [decode]: `max_source_length` is written as a limit of the
+# sources, and the others in none of these tables have no effect in a page, which is one process that
+# decodes one input in float32.
+WRITTEN = ("max_length", "max_length_ratio", "min_length", "min_length_ratio", "no_repeat_ngram_size",
+           "repetition_penalty", "length_penalty", "early_stopping")  # fmt: skip
+CHOSEN = ("beam_size", "num_hypotheses", "sample", "temperature", "top_k", "top_p", "seed")
+MISSING = ("coverage_penalty", "beam_groups", "min_p", "typical_p", "quantization", "shortlist")
+
 
 class ModelSettings:
     """Collects the settings; a tokenizer that source and target share is written once."""
@@ -104,12 +112,10 @@ class ModelSettings:
         )
         window = None if seq2seq.decoder.extrapolates else model.recipe.data.context_length
         positions = position_limit(seq2seq.decoder) if window is None else None
-        names = ("max_length", "max_length_ratio", "min_length", "min_length_ratio", "no_repeat_ngram_size",
-                 "repetition_penalty", "length_penalty")  # fmt: skip
         limit = config.max_source_length
         if positions is not None and not running:
             limit = min(limit, positions - len(special.source(())) - 1)
-        decode = {name: getattr(config, name) for name in names} | {
+        decode = {name: getattr(config, name) for name in WRITTEN} | {
             "first": special.end if running else special.start,
             "ends": not running,
             "bounded": model.recipe.data.bounds_outputs,

@@ -1,6 +1,7 @@
 """The export target "page": one HTML file with the model, its tokenizers and the code that runs it."""
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -9,6 +10,7 @@ from typing import Any
 from regard.core.atomic_io import atomic_file, check_writable
 from regard.core.errors import InvalidArgument
 from regard.data.tokenizer import Tokenizer
+from regard.decoding.config import DecodeConfig
 from regard.decoding.ensemble import ClassifierEnsemble
 from regard.inference.predictor import Predictor
 from regard.interop.interfaces import ExportOptions, ExportTarget
@@ -18,7 +20,7 @@ from regard.interop.onnx.target import in_float32, predictor_graphs
 from regard.interop.page.document import document
 from regard.interop.page.marked_attention import MarkedGraph
 from regard.interop.page.program import WeightBytes, program
-from regard.interop.page.settings import ModelSettings
+from regard.interop.page.settings import CHOSEN, MISSING, ModelSettings
 from regard.interop.page.tokenizer_tables import tokenizer_obstacle
 from regard.interpret.sites import AttentionSite, attention_sites
 from regard.model.interfaces import AttentionModule
@@ -26,6 +28,7 @@ from regard.model.interfaces import AttentionModule
 LARGEST = (
     50_000_000  # parameters: a browser's strings end at 512 MiB, and the weights are one, in base64
 )
+log = logging.getLogger(__name__)
 PROGRAMS = {"encoder_model": "encoder", "decoder_model_merged": "decoder", "model": "model"}
 
 
@@ -53,6 +56,12 @@ class PageTarget(ExportTarget):
             found.append(
                 f"decode.logits_processors: {', '.join(model.recipe.decode.logits_processors)}, in Python"
             )
+        if seq2seq is not None:
+            found += [
+                f"decode.{name} = {value!r}: a page's search does not have it; export "
+                f"regard.load(RUN).with_decode({name}={default!r}) for a page without"
+                for name, value, default in _changed(model.recipe.decode, MISSING)
+            ]
         parameters = sum(each.numel() for each in inner.parameters())
         if parameters > LARGEST:
             found.append(f"parameters: {parameters:,}, more than {LARGEST:,}")
@@ -69,6 +78,8 @@ class PageTarget(ExportTarget):
             WeightBytes(options.quantization),
             replace(model, model=in_float32(model.model)),
         )
+        if model.model.as_seq2seq() is not None:
+            _say_what_is_chosen(model.recipe.decode)
         sites = attention_sites(model.model)
         graphs = [marked(graph, sites) for graph in predictor_graphs(model, attention=False)]
         programs = _programs(graphs, weights)
@@ -77,6 +88,25 @@ class PageTarget(ExportTarget):
         page = document(settings, b"".join(weights.parts))
         with atomic_file(out) as file:
             file.write(page.encode())
+
+
+def _changed(config: DecodeConfig, names: Sequence[str]) -> Iterator[tuple[str, object, object]]:
+    """The options that differ from their defaults: name, value and default."""
+    defaults = DecodeConfig()
+    for name in names:
+        value, default = getattr(config, name), getattr(defaults, name)
+        if value != default:
+            yield name, value, default
+
+
+def _say_what_is_chosen(config: DecodeConfig) -> None:
+    """Say which options of the recipe a page does not begin with: it begins with greedy search."""
+    chosen = [f"{name} = {value!r}" for name, value, _ in _changed(config, CHOSEN)]
+    if chosen:
+        log.warning(
+            "The page begins with greedy search. Choose the recipe's %s in the page.",
+            ", ".join(chosen),
+        )
 
 
 def marked(graph: Graph, sites: Mapping[AttentionModule, AttentionSite]) -> MarkedGraph:

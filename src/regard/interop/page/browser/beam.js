@@ -19,10 +19,11 @@ function bestCandidates(extended, count) {
   return found;
 }
 
-// search: {start: the decoder's state, prefix, limit, least, forced, beam_size, length_penalty, settings};
+// search: {start: the decoder's state, prefix, limit, least, forced, size: hypotheses, penalty: length_penalty,
+// stopping: early_stopping, settings};
 // `advance(state, token)` gives {logits, state}; `pause()` is awaited after each step, and false gives the search up.
 // Returns {outputs: [{tokens, log_probabilities, score, log_probability, node}] best first, nodes}, or null.
-export async function beamSearch({ start, first, prefix, limit, least, forced, size, penalty, settings, advance, pause }) {
+export async function beamSearch({ start, first, prefix, limit, least, forced, size, penalty, stopping, settings, advance, pause }) {
   const { decode, special } = settings;
   const nodes = [];
   let beams = [{ state: start, last: first, tokens: [], scores: [], total: 0, node: -1 }];
@@ -47,8 +48,11 @@ export async function beamSearch({ start, first, prefix, limit, least, forced, s
     });
     ended = ended.sort((a, b) => b.score - a.score).slice(0, size); // stable: of equal ones, the earlier
     beams = next;
-    const attainable = Math.max(-Infinity, ...beams.map(({ total }) => total)) / power(length);
-    if (!beams.length || (ended.length === size && attainable <= ended.at(-1).score)) break;
+    // With "never", an open hypothesis may still become as long as the limit, which a penalty above 0 favors.
+    const longest = stopping === "never" && penalty > 0 ? limit : length;
+    const attainable = Math.max(-Infinity, ...beams.map(({ total }) => total)) / power(longest);
+    const full = ended.length === size;
+    if (!beams.length || (full && (stopping === true || attainable <= ended.at(-1).score))) break;
     if (pause && !(await pause())) return null;
   }
   return { nodes, outputs: ended };

@@ -163,6 +163,7 @@ export class Model {
       forced,
       size: search.beam_size,
       penalty: search.length_penalty ?? settings.decode.length_penalty,
+      stopping: search.early_stopping ?? settings.decode.early_stopping,
       settings,
       advance: (state, token) => decoder.advance(state, token),
       pause: onToken && (() => onToken(null)),

@@ -102,7 +102,7 @@ export class Tokenizer {
     return byte ? [parseInt(byte[1], 16)] : Array.from(utf8.encode(token));
   }
 
-  // The text of tokens, without special ones; in running text, the end token is a line break.
+  // The text of tokens, without special ones but unknown words; in running text, the end token is a line break.
   decode(ids) {
     if (!this.table.running) return this.#decodeLine(ids);
     const lines = [[]];
@@ -114,8 +114,9 @@ export class Tokenizer {
   }
 
   #decodeLine(ids) {
-    const own = ids.filter((id) => !this.special.has(id));
-    if (this.table.kind === "words") return own.map((id) => this.tokens[id]).join(" ");
+    const { kind, unknown } = this.table;
+    const own = ids.filter((id) => !this.special.has(id) || (kind === "words" && id === unknown));
+    if (kind === "words") return own.map((id) => this.tokens[id]).join(" ");
     return new TextDecoder("utf-8", { ignoreBOM: true }).decode(Uint8Array.from(own.flatMap((id) => this.#bytes(id))));
   }
 

@@ -1,0 +1,71 @@
+"""Labels of training data that were probably meant otherwise: numbers, names of examples, several labels in one."""
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from regard.core.errors import InvalidArgument
+from regard.data.vocabulary import Labels
+
+SEPARATORS = ("|", ";")
+FEW = 20  # labels: no more are never taken for numbers, nor examples for too few
+logger = logging.getLogger(__name__)
+
+
+def target_labels(texts: Iterable[str]) -> Labels:
+    """The labels of the training examples. Refused where they are numbers; told where each is of one example."""
+    counts = Counter(texts)
+    _refuse_numbers(counts)
+    examples = counts.total()
+    once = sum(count == 1 for count in counts.values())
+    if examples > FEW and once > 0.9 * examples:
+        logger.warning(
+            "data.target: %s of %s examples have a label that no other has: a classifier cannot learn these. "
+            "Is the column right?",
+            once,
+            examples,
+        )
+    combined = list(_combined(counts))
+    if combined:
+        logger.warning(
+            "data.target: %r is learned as one label, beside its parts (%s such labels): a classifier "
+            "gives one label for an input. Repeat the example with each of its labels, or rename these.",
+            combined[0],
+            len(combined),
+        )
+    return Labels(counts)
+
+
+def _refuse_numbers(counts: Counter[str]) -> None:
+    values = [_number(label) for label in counts]
+    if len(counts) <= FEW or None in values:
+        return
+    is_measured = any(value is not None and not value.is_integer() for value in values)
+    if is_measured and len(counts) > counts.total() / 10:
+        raise InvalidArgument(
+            "data.target",
+            wanted="labels",
+            got=f"{len(counts):,} different numbers in {counts.total():,} examples, as "
+            f"{next(iter(counts))}",
+            remedy="Each number would be a class of its own, unrelated to the others. Write classes "
+            'instead, such as "low" and "high".',
+        )
+
+
+def _number(label: str) -> float | None:
+    try:
+        value = float(label)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _combined(counts: Counter[str]) -> Iterator[str]:
+    """Labels that consist of other labels, between separators."""
+    for label in counts:
+        for separator in SEPARATORS:
+            parts = [part.strip() for part in label.split(separator)]
+            if len(parts) > 1 and all(part in counts for part in parts):
+                yield label
+                break
