@@ -13,6 +13,7 @@ import uvicorn
 from regard.core.errors import EngineCrashed
 from regard.server.app import Server
 from regard.server.interfaces import InferenceEngine
+from regard.server.listener import HttpServer
 from regard.server.protocol import HEADER_BYTES, fastest
 from regard.server.tls import Tls
 
@@ -31,7 +32,7 @@ async def serve_http(
 
     Raises `EngineCrashed` where a fault ends the engine: requests get status 503, and the server ends.
     """
-    server = uvicorn.Server(server_config(app, tls))
+    server = HttpServer(server_config(app, tls))
     loop, stop, crashes = asyncio.get_running_loop(), asyncio.Event(), list[EngineCrashed]()
 
     def end(number: int, frame: FrameType | None) -> None:

@@ -65,6 +65,8 @@ async def _supervise(
             ready()
             await _before(stop.wait(), *running.values())
     finally:
+        # Held open here, the socket would keep new clients waiting whom no front end accepts any more.
+        listening.close()
         await _end([running[each] for each in fronts], fronts, config.drain_seconds + GRACE_SECONDS)
         await _end([running[engine]], [engine], GRACE_SECONDS)
 
