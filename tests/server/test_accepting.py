@@ -1,5 +1,6 @@
 """How connections are accepted: until a server ends, in several processes, with stalled handshakes, without files."""
 
+import asyncio
 import json
 import os
 import re
@@ -24,6 +25,7 @@ if sys.platform != "linux":
 
 from regard.server import protocol
 from regard.server.http_server import fastest_loop
+from regard.server.listener import Acceptor
 from support.forged import GOLDEN
 from support.predictors import translator
 from support.servers import served, until
@@ -138,7 +140,6 @@ def test_every_new_client_is_answered_or_refused_after_a_signal(workers):
         assert server.process.wait(PATIENCE) == 0
         for client in clients:
             client.join(PATIENCE)
-    print(Counter(outcomes))
     assert set(outcomes) <= {"200", "503", "refused"}, Counter(outcomes)
 
 
@@ -152,23 +153,57 @@ def sockets(pid: int) -> set[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("at_once", [True, False])
-def test_front_ends_share_connections(at_once):
-    """Clients that all come at once, and clients that come one after another."""
+def test_front_ends_share_connections():
+    """Also those that come at once, before either front end has looked."""
     with serving("--workers", "2") as server, ExitStack() as kept:
         workers = server.children("worker_process")
         before = {pid: sockets(pid) for pid in workers}
-
-        def counts() -> list[int]:
-            return [len(sockets(pid) - before[pid]) for pid in workers]
-
-        for number in range(1, 33):
+        for pid in workers:
+            os.kill(pid, signal.SIGSTOP)
+        for _ in range(200):
             kept.enter_context(server.connect())
-            if not at_once:
-                until(lambda number=number: sum(counts()) >= number)
-        until(lambda: sum(counts()) >= 32)
-        print(counts())
-        assert min(counts()) >= 8, counts()
+        for pid in workers:
+            os.kill(pid, signal.SIGCONT)
+        until(lambda: sum(len(sockets(pid) - before[pid]) for pid in workers) >= 200)
+        counts = [len(sockets(pid) - before[pid]) for pid in workers]
+        assert min(counts) >= 50, counts
+
+
+def test_event_loops_that_share_a_socket_share_its_connections():
+    """Two of asyncio, each in a thread; all clients have come before either accepts one."""
+    counts = [0, 0]
+    accepted = threading.Semaphore(0)
+    done = threading.Event()
+
+    class Counting(asyncio.Protocol):
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            counts[self.number] += 1
+            transport.close()
+            accepted.release()
+
+    async def accept(own: socket.socket, number: int) -> None:
+        acceptor = Acceptor(own, lambda: Counting(number), None, lambda: None)
+        await asyncio.to_thread(done.wait, PATIENCE)
+        acceptor.close()
+
+    with ExitStack() as kept:
+        listening = kept.enter_context(socket.create_server(("127.0.0.1", 0), backlog=256))
+        for _ in range(100):
+            kept.enter_context(socket.create_connection(listening.getsockname()))
+        threads = [
+            threading.Thread(target=lambda *given: asyncio.run(accept(*given)), args=(own, number))
+            for number, own in enumerate((listening.dup(), listening.dup()))
+        ]
+        for thread in threads:
+            thread.start()
+        assert all(accepted.acquire(timeout=PATIENCE) for _ in range(100))
+        done.set()
+        for thread in threads:
+            thread.join(PATIENCE)
+    assert min(counts) >= 10, counts
 
 
 def test_a_stalled_handshake_is_closed_as_fast_as_stalled_headers(tls, monkeypatch):
