@@ -26,7 +26,6 @@ from tempfile import TemporaryDirectory
 from urllib.parse import urlencode
 
 import torch
-import uvicorn
 from playwright.sync_api import Page, sync_playwright
 
 import regard
@@ -37,6 +36,7 @@ from regard.recipe.shipped import find_recipe
 from regard.server.app import Server
 from regard.server.engine import Engine, EngineLimits
 from regard.server.http_server import server_config
+from regard.server.listener import HttpServer
 
 TOKENS = 50
 SYLLABLES = [f"{a}{b}{c}" for a in "dklmnrst" for b in "aeiou" for c in ("", "m", "n", "r")]
@@ -172,7 +172,7 @@ def serving(models: dict[str, Predictor]) -> Iterator[str]:
         engine.load(name, "1", model)
     engine.start()
     listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(server_config(Server(engine)))
+    server = HttpServer(server_config(Server(engine)))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listening])))
     thread.start()
     try:

@@ -18,7 +18,6 @@ from itertools import pairwise
 from statistics import median
 
 import torch
-import uvicorn
 from playwright.sync_api import sync_playwright
 
 import regard
@@ -28,6 +27,7 @@ from regard.recipe.recipe import Recipe
 from regard.server.app import Server
 from regard.server.engine import Engine, EngineLimits
 from regard.server.http_server import server_config
+from regard.server.listener import HttpServer
 
 DECODER = {
     "kind": "transformer",
@@ -82,7 +82,7 @@ def main() -> None:
     engine.load("long", "1", language_model())
     engine.start()
     listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(server_config(Server(engine)))
+    server = HttpServer(server_config(Server(engine)))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listening])))
     thread.start()
     text = (

@@ -3,7 +3,6 @@
 import http.client
 import json
 import random
-import shutil
 import socket
 import ssl
 import subprocess
@@ -264,21 +263,6 @@ def test_no_origin_is_allowed_by_default_and_a_star_allows_all(running):
 def test_what_is_no_origin_is_refused(origin):
     with pytest.raises(InvalidArgument, match="cors: wanted an origin as"):
         regard.serve(GOLDEN / "rnn", cors=[origin])
-
-
-@pytest.fixture(scope="module")
-def tls(tmp_path_factory) -> Tls:
-    if shutil.which("openssl") is None:
-        pytest.skip("needs the program openssl")
-    folder = tmp_path_factory.mktemp("tls")
-    made = Tls(folder / "certificate.pem", folder / "key.pem")
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
-         "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", made.key,
-         "-out", made.certificate],
-        check=True, capture_output=True, timeout=PATIENCE,
-    )  # fmt: skip
-    return made
 
 
 def test_tls(tls, parser):

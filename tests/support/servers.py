@@ -9,13 +9,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-import uvicorn
-
 from regard.inference.predictor import Predictor
 from regard.server.app import Server
 from regard.server.engine import Engine, EngineLimits
 from regard.server.http_server import server_config
 from regard.server.keys import read_keys
+from regard.server.listener import HttpServer
 from regard.server.loader import ModelLoader
 from regard.server.tls import Tls
 from support.predictors import replace_step
@@ -77,7 +76,7 @@ def served(
     engine.start()
     app = Server(engine, keys=read_keys(keys), admin=loader, **options)
     listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(server_config(app, tls, protocol))
+    server = HttpServer(server_config(app, tls, protocol))
 
     def serve() -> None:
         with asyncio.Runner(loop_factory=loop_factory) as runner:

@@ -13,6 +13,7 @@ import uvicorn
 from regard.core.errors import EngineCrashed
 from regard.server.app import Server
 from regard.server.interfaces import InferenceEngine
+from regard.server.listener import HttpServer
 from regard.server.process_end import ProcessEnd
 from regard.server.protocol import HEADER_BYTES, fastest
 from regard.server.tls import Tls
@@ -36,7 +37,7 @@ async def serve_http(
     """
     ending = ProcessEnd(drain_seconds) if ending is None else ending
     ending.unanswered = lambda: app.open
-    server = uvicorn.Server(server_config(app, tls))
+    server = HttpServer(server_config(app, tls))
     loop, stop, crashes = asyncio.get_running_loop(), asyncio.Event(), list[EngineCrashed]()
 
     def end(number: int, frame: FrameType | None) -> None:

@@ -17,6 +17,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from regard.core.errors import DeadlineExceeded
+from regard.core.log_output import dropped_lines
 from regard.server.interfaces import InferenceEngine, ModelState
 from regard.server.problems import rejection
 from regard.server.records import Record
@@ -63,6 +64,10 @@ class Metrics:
             "Time from the admission of an input into a batch to the end of its output.",
             "model",
         )
+        self.log_lines_dropped = self._counter(
+            "log_lines_dropped", "Lines of the log that were dropped, because stderr was not read."
+        )
+        self._dropped_lines = 0  # that are counted
         self._children: dict[tuple[Any, ...], Any] = {}
         self._engine = _EngineCollector(engine)
         self.registry.register(self._engine)
@@ -83,6 +88,7 @@ class Metrics:
 
     def answered(self, route: str, status: int, seconds: float, record: Record) -> None:
         """Count a request that was answered, or refused."""
+        self._count_dropped_lines()
         self._of(self.requests, route, str(status)).inc()
         self._of(self.seconds, route).observe(seconds)
         if isinstance(record.error, DeadlineExceeded):
@@ -111,8 +117,16 @@ class Metrics:
             self._of(self.input_tokens, record.model).inc(record.input_tokens)
             self._of(self.output_tokens, record.model).inc(record.output_tokens)
 
+    def _count_dropped_lines(self) -> None:
+        """Those of this process: of several front ends, each counts its own, where all find them."""
+        dropped = dropped_lines()
+        if dropped > self._dropped_lines:
+            self.log_lines_dropped.inc(dropped - self._dropped_lines)
+            self._dropped_lines = dropped
+
     def text(self, states: Sequence[ModelState] = ()) -> bytes:
         """All of them, with the reloads of these models; of all front-end processes, where there are several."""
+        self._count_dropped_lines()
         self._engine.states = states
         if FOLDER not in os.environ:
             return generate_latest(self.registry)

@@ -147,6 +147,11 @@ class ConnectionLimits(_Protocol):
             self._refuse(HTTPStatus.BAD_REQUEST, "Malformed HTTP/1.1 request.")
 
     @property
+    def is_new(self) -> bool:
+        """Whether no request has arrived yet."""
+        return self.cycle is None and not self.transport.is_closing()
+
+    @property
     def _application(self) -> Application:
         return cast("Application", self.app)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from regard.core.errors import InvalidArgument, MissingExtra
+from regard.core.log_output import logging_in_background
 from regard.inference.predictor import Predictor
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+# The supervisor of several processes logs here, too: its work must not wait for who reads the log.
+@logging_in_background()
 def serve(
     models: str | Path | Mapping[str, str | Path | Predictor],
     *,

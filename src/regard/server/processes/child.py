@@ -6,7 +6,7 @@ import sys
 from collections.abc import Awaitable, Callable
 
 from regard.core.errors import RegardError
-from regard.core.log_output import logging_to_stderr
+from regard.core.log_output import logging_in_background, logging_to_stderr
 from regard.server.http_server import fastest_loop
 from regard.server.processes.connection import Connection
 from regard.server.processes.messages import Begin, Failed, Ping, Pong, Ready, Start, ToChild
@@ -58,6 +58,10 @@ async def _run(work: Work, descriptor: int) -> int:
 
 def run_child(work: Work) -> None:
     """Run the work of a process, which was started with the descriptor of its connection as argument."""
-    with logging_to_stderr("regard: "), asyncio.Runner(loop_factory=fastest_loop()) as runner:
+    with (
+        logging_to_stderr("regard: "),
+        logging_in_background(),
+        asyncio.Runner(loop_factory=fastest_loop()) as runner,
+    ):
         code = runner.run(_run(work, int(sys.argv[1])))
     sys.exit(code)

@@ -66,6 +66,8 @@ async def _supervise(
             ready()
             await _before(stop.wait(), *running.values())
     finally:
+        # Held open here, the socket would keep new clients waiting whom no front end accepts any more.
+        listening.close()
         seconds = config.drain_seconds + FRONT_SECONDS
         await _end([running[each] for each in fronts], fronts, seconds, at_once)
         await _end([running[engine]], [engine], ENGINE_SECONDS, at_once)

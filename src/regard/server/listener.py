@@ -1,0 +1,169 @@
+"""Accepts connections on a socket that several processes may share, and leaves none of them without an answer."""
+
+import asyncio
+import errno
+import logging
+import socket
+import ssl
+import sys
+from collections.abc import Callable
+from typing import cast
+
+import uvicorn
+
+from regard.server import protocol
+from regard.server.exchange import Application
+
+log = logging.getLogger(__name__)
+
+EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+RETRY_SECONDS = 0.2  # until a connection is accepted again, where the system had no room for it
+REPORT_SECONDS = 10.0  # between two lines of the log about that
+MOST_WAITING = 4096  # connections that are accepted at the end; systems queue fewer
+NEW_SECONDS = (
+    0.5  # in which a client that has just connected sends its request, when the server ends
+)
+
+
+class Acceptor:
+    """Accepts connections, one at a time: of several processes that wait for them, each that is idle gets some.
+
+    listening       a socket that listens; it is closed with this
+    make_protocol   makes the protocol of a connection
+    tls             of the server; None: connections are not encrypted
+    refused         is called where the TLS handshake of a connection fails, or takes too long
+    """
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        make_protocol: Callable[[], asyncio.Protocol],
+        tls: ssl.SSLContext | None,
+        refused: Callable[[], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._listening = listening
+        self._make_protocol = make_protocol
+        self._tls = tls
+        self._refused = refused
+        self._beginning: set[asyncio.Task[None]] = set()
+        self._retry: asyncio.TimerHandle | None = None
+        self._reported = -REPORT_SECONDS
+        listening.setblocking(False)
+        self._loop.add_reader(listening, self._accept)
+
+    def close(self) -> None:
+        """Accept the connections that the system has made already, and no more."""
+        left = MOST_WAITING
+        while left and self._accept():
+            left -= 1
+        if self._retry is not None:
+            self._retry.cancel()
+        self._loop.remove_reader(self._listening)
+        self._listening.close()
+
+    async def wait_for_handshakes(self) -> None:
+        """Wait until every connection that was accepted has its protocol, or has failed."""
+        while self._beginning:
+            await asyncio.wait(self._beginning)
+
+    def _accept(self) -> bool:
+        """Accept a connection. Whether there was one."""
+        try:
+            connection, _ = self._listening.accept()
+        except (BlockingIOError, InterruptedError):  # another process was faster
+            return False
+        except ConnectionAbortedError:  # by its client
+            return True
+        except OSError as error:
+            if error.errno not in EXHAUSTED:
+                raise
+            self._pause(error)
+            return False
+        connection.setblocking(False)
+        task = self._loop.create_task(self._begin(connection))
+        self._beginning.add(task)
+        task.add_done_callback(self._beginning.discard)
+        return True
+
+    async def _begin(self, connection: socket.socket) -> None:
+        # A client that stalls in its handshake has as much time as one that stalls in its headers.
+        seconds = None if self._tls is None else protocol.HEADER_SECONDS
+        try:
+            await self._loop.connect_accepted_socket(
+                self._make_protocol,
+                connection,
+                ssl=self._tls,
+                ssl_handshake_timeout=seconds,
+                ssl_shutdown_timeout=seconds,
+            )
+        except (
+            OSError
+        ):  # ssl.SSLError is one, and so is the error of a handshake that takes too long
+            self._refused()
+            connection.close()
+
+    def _pause(self, error: OSError) -> None:
+        """Connections wait until others are closed; the system keeps them."""
+        self._loop.remove_reader(self._listening)
+        self._retry = self._loop.call_later(
+            RETRY_SECONDS, self._loop.add_reader, self._listening, self._accept
+        )
+        now = self._loop.time()
+        if now - self._reported >= REPORT_SECONDS:
+            self._reported = now
+            log.error("connections wait, because the system has no room: %s. %s", error, _remedy())
+
+
+class HttpServer(uvicorn.Server):
+    """A server of uvicorn with another way to accept connections."""
+
+    _acceptors: list[Acceptor]
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._acceptors = []
+        if sys.platform == "win32":  # its event loop knows no readers
+            await super().startup(sockets)
+            return
+        await super().startup([])
+        loop = asyncio.get_running_loop()
+
+        def make_protocol() -> asyncio.Protocol:
+            """As `uvicorn.Server` makes it."""
+            return self.config.http_protocol_class(
+                config=self.config,  # type: ignore[call-arg]
+                server_state=self.server_state,
+                app_state=self.lifespan.state,
+                _loop=loop,
+            )
+
+        application = cast("Application", self.config.loaded_app)
+        refused = application.metrics.rejected.labels("tls_handshake").inc
+        for listening in sockets or []:
+            acceptor = Acceptor(listening, make_protocol, self.config.ssl, refused)
+            self._acceptors.append(acceptor)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close the sockets, and then the connections: those that are new once they have sent a request."""
+        for acceptor in self._acceptors:
+            acceptor.close()
+        try:
+            async with asyncio.timeout(NEW_SECONDS):
+                for acceptor in self._acceptors:
+                    await acceptor.wait_for_handshakes()
+                while not self.force_exit and any(map(_is_new, self.server_state.connections)):
+                    await asyncio.sleep(0.01)
+        except TimeoutError:  # they have sent nothing
+            pass
+        await super().shutdown(sockets if sys.platform == "win32" else [])
+
+
+def _is_new(connection: object) -> bool:
+    return isinstance(connection, protocol.ConnectionLimits) and connection.is_new
+
+
+def _remedy() -> str:
+    import resource
+
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return f"This process may have {most} open files: raise that (ulimit -n, LimitNOFILE)."
