@@ -138,6 +138,8 @@ class Engine(ModelHost):
                         "model", wanted=f"one of {known}", got=repr(job.model), remedy="Choose one."
                     )
                 self.queue.add(job)
+                if not self._jobs:
+                    self.queue.drain.begin()
                 job.served = model = self.models[job.model]
                 job.usage.version = model.version
                 model.jobs += 1
@@ -414,8 +416,10 @@ class Engine(ModelHost):
         """End jobs, each with its result."""
         if not ends:
             return
+        with self._wake:
+            computed = sum(job.usage.queue_seconds is not None for job, _ in ends)
+            self.queue.drain.ended(computed, others_wait=len(self.queue) > 0)
         self._forget(*(job for job, _ in ends))
-        self.queue.drain.ended(len(ends))
         self._tell(ends)
 
     def _tell(self, ends: Iterable[tuple[Job, Result]]) -> None:
@@ -440,4 +444,5 @@ class Engine(ModelHost):
             if self._replaced:
                 self._replaced = [model for model in self._replaced if model.jobs]
             if not self._jobs:
+                self.queue.drain.stop()
                 self._wake.notify_all()
