@@ -90,7 +90,10 @@ def test_a_client_that_does_not_read_its_answer_does_not_hold_up_the_end():
     body = json.dumps(
         {"input": ["x" * 180] * 24, "attention": True, "min_length": 200, "max_length": 200}
     ).encode()
-    head = f"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    head = (
+        "POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(body)}\r\n\r\n"
+    )
     try:
         with socket.create_connection(("127.0.0.1", port)) as client:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

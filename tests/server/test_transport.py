@@ -387,7 +387,12 @@ def test_worker_processes_have_the_options_of_the_server(tls, encrypted, monkeyp
         "max_inputs": 9,
         "drain_seconds": 10.0,
     }
-    given = {"cors": ["https://a.example"], "keys": ["k" * 20], "device": "cpu"}
+    given = {
+        "cors": ["https://a.example"],
+        "allowed_hosts": ["a.example"],
+        "keys": ["k" * 20],
+        "device": "cpu",
+    }
     regard.serve({"rnn": GOLDEN / "rnn"}, port=0, workers=3, **limits, **given, **files)
     ((config, listening, workers, _),) = started
     listening.close()
@@ -396,4 +401,5 @@ def test_worker_processes_have_the_options_of_the_server(tls, encrypted, monkeyp
     assert {name: getattr(config, name) for name in limits} == limits
     assert config.bulk_lines == 4  # half of the queue, for three processes
     assert config.cors == ["https://a.example"]
+    assert (config.allowed_hosts, config.host) == (["a.example"], "127.0.0.1")
     assert config.devices == {"rnn": ["cpu"]}

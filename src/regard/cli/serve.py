@@ -59,6 +59,13 @@ def serve(
             "ORIGIN", "Pages of it may ask from a browser: https://example.org, or *; repeatable."
         ),
     ] = None,
+    allowed_host: Annotated[
+        list[str] | None,
+        option(
+            "NAME",
+            "Host name that requests may have, beside this machine's, as behind a reverse proxy; repeatable.",
+        ),
+    ] = None,
     tls_certificate: Annotated[
         Path | None, option("FILE", "Certificate with its chain, for HTTPS.")
     ] = None,
@@ -95,6 +102,7 @@ def serve(
         max_inputs=max_inputs,
         drain_seconds=drain_seconds,
         cors=cors or (),
+        allowed_hosts=allowed_host or (),
         tls_certificate=tls_certificate,
         tls_key=tls_key,
         workers=workers,

@@ -41,6 +41,10 @@ def studio(
         ),
     ] = None,
     trust_data_paths: TrustDataPaths = False,
+    allowed_host: Annotated[
+        list[str] | None,
+        option("NAME", "Host name by which browsers reach it through a proxy; repeatable."),
+    ] = None,
     no_open: Annotated[bool, flag("--no-open", "Print the address, and open no browser.")] = False,
 ) -> None:
     """Show a model's attention live in the browser: type, watch, edit, compare. Listens on this machine only.
@@ -64,6 +68,7 @@ def studio(
         columns=column or (),
         alignment=alignment or (),
         trust_data_paths=trust_data_paths,
+        allowed_hosts=allowed_host or (),
         open_browser=not no_open,
         on_ready=partial(print, flush=True),
     )

@@ -58,6 +58,7 @@ class Route:
     needs_key  whether a client must name its key, where there are keys
     body_key   finds the key in a body, in an API whose clients send it there; empty: it has none
     admin      whether the key must be one of an administrator; where there are no keys, clients on this machine may
+    same_origin    whether pages of other origins need a key, even those that may use the API
     problem    makes the answer to an error, in the format of the API to which the route belongs
     error      the type of its JSON
     example    makes a body that works, for the description of the API; None: one of the required fields is made
@@ -75,6 +76,7 @@ class Route:
     needs_key: bool = True
     body_key: Callable[[bytes], str] | None = None
     admin: bool = False
+    same_origin: bool = False
     problem: Callable[[RegardError, str], Response] = problem
     error: object = Problem
     example: Callable[[], object] | None = None

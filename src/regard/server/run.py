@@ -32,6 +32,7 @@ def serve(
     max_inputs: int = 256,
     drain_seconds: float = 30.0,
     cors: Sequence[str] = (),
+    allowed_hosts: Sequence[str] = (),
     tls_certificate: Path | None = None,
     tls_key: Path | None = None,
     workers: int = 0,
@@ -54,6 +55,9 @@ def serve(
     max_inputs      inputs of a request
     drain_seconds   in which requests in flight must end after a signal
     cors            origins (https://example.org, or "*") whose pages may ask from a browser
+    allowed_hosts   names by which requests may address the server, beside those of this machine; behind a reverse
+                    proxy, the name that browsers know. Without any, a server that listens on this machine only answers
+                    to no other name, and one that other machines reach answers to all
     tls_certificate file of the certificate and its chain, for HTTPS; with `tls_key`, the file of its key
     workers         front-end processes, which answer HTTP and share one engine process; 0: this process does both
     on_ready        is called with the address, as "http://127.0.0.1:8000/", when the server listens there
@@ -64,6 +68,7 @@ def serve(
         from regard.server.app import Server
         from regard.server.cors import CrossOrigin
         from regard.server.engine import EngineLimits
+        from regard.server.hosts import AllowedHosts
         from regard.server.http_server import fastest_loop, serve_http
         from regard.server.keys import read_key_file, read_keys
         from regard.server.loader import ModelLoader
@@ -85,6 +90,11 @@ def serve(
         log.warning(
             "cors: pages of every origin may use the API with a key that they know or ask for"
         )
+    elif "*" in origins.origins:
+        log.warning(
+            "cors: there are no keys, so every page that a user of this server opens in a browser may use the API "
+            "(but not /admin and the studio). List the origins instead, or add keys"
+        )
     if workers and show_paths:
         raise InvalidArgument(
             "show_paths", wanted="none beside workers", got="both", remedy="Leave one out."
@@ -93,6 +103,7 @@ def serve(
     if workers and studio is not None:
         wanted, remedy = "none beside workers, which have no data or runs", "Set workers to 0."
         raise InvalidArgument("studio", wanted=wanted, got="some", remedy=remedy)
+    AllowedHosts(allowed_hosts)  # a wrong name is refused before the server listens
     if workers:
         config = ServerConfig(
             models=_paths(named),
@@ -109,6 +120,8 @@ def serve(
             bulk_lines=_bulk_lines(queue, workers),
             drain_seconds=drain_seconds,
             cors=list(cors),
+            host=host,
+            allowed_hosts=list(allowed_hosts),
             tls=None if tls is None else (str(tls.certificate), str(tls.key)),
         )
     listening = _listen(host, port)
@@ -141,6 +154,7 @@ def serve(
         keys=known,
         admin=loader,
         cors=origins,
+        hosts=AllowedHosts(allowed_hosts, address=address, host=host),
         tracing=tracing,
         paths=paths,
         studio=StudioSources() if studio is None else studio,

@@ -24,6 +24,7 @@ def studio(
     columns: Sequence[str] = (),
     trust_data_paths: bool = False,
     alignment: Sequence[str | Path] = (),
+    allowed_hosts: Sequence[str] = (),
     open_browser: bool = True,
     on_ready: Callable[[str], None] | None = None,
 ) -> None:
@@ -35,6 +36,7 @@ def studio(
     data           to browse: a split of the models' own data, or files like those they were trained on (`columns` of a
                    table); `trust_data_paths` is that of `regard.evaluate`
     alignment      files of sources, targets and reference links: adds each head's agreement with them; needs `data`
+    allowed_hosts  names by which browsers reach it through a reverse proxy, as of `regard.serve`
     open_browser   otherwise the address is logged only
     on_ready       is called with the address when the server listens there
 
@@ -79,7 +81,15 @@ def studio(
     sources = StudioSources(browsed, runs)
     with as_file(files("regard.server").joinpath("studio_model", MODEL)) as shipped:
         shown = named or {MODEL: shipped}
-        serve(shown, port=port, device=device, on_ready=show, show_paths=True, studio=sources)
+        serve(
+            shown,
+            port=port,
+            device=device,
+            allowed_hosts=allowed_hosts,
+            on_ready=show,
+            show_paths=True,
+            studio=sources,
+        )
 
 
 def is_run(folder: Path) -> bool:

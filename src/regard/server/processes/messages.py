@@ -16,6 +16,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
 
     models       paths, by name
     devices      of each model, by its name
+    host         as the operator gave it, for the names that requests may address the server by
     socket       path on which the engine process listens
     """
 
@@ -31,6 +32,8 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     drain_seconds: float
     cors: list[str]
     tls: tuple[str, str] | None
+    host: str = ""
+    allowed_hosts: list[str] = []
     socket: str = ""
 
 
