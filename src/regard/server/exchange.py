@@ -228,7 +228,7 @@ class Exchange:
             message = "authorization: wanted a key of an administrator; got another client. Use a key marked admin."
             raise RequestRefused(HTTPStatus.FORBIDDEN, message)
         query = dict(QueryParams(self.scope["query_string"])) if self.scope["query_string"] else {}
-        if self.route.method == "GET":
+        if self.route.method in ("GET", "OPTIONS"):
             return await self.route.handler(self._call(parameters, query))
         kind = self._content_type(self.route)
         if kind == NDJSON:

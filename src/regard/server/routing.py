@@ -1,8 +1,8 @@
 """Routes: which handler answers a request, and what it takes and gives."""
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 
 from starlette.responses import Response
@@ -83,7 +83,11 @@ class Route:
 
 
 class RouteTable:
-    """Finds the route of a request. A path without parameters is preferred to one with them."""
+    """Finds the route of a request. A path without parameters hides those with them.
+
+    A route for GET also answers HEAD; the protocol leaves out the body of the answer. OPTIONS asks
+    which methods a path has.
+    """
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self.routes = sorted(routes, key=lambda route: "{" in route.path)
@@ -99,21 +103,53 @@ class RouteTable:
         fixed = self._fixed.get((method, path))
         if fixed is not None:
             return fixed, {}
-        fitting = [
-            (each, fit)
-            for each in self.routes
-            if (fit := self._patterns[each.path].fullmatch(path))
-        ]
+        fitting = self._at(path)
         if not fitting:
             known = ", ".join(dict.fromkeys(each.path for each in self.routes))
             raise RequestRefused(
                 HTTPStatus.NOT_FOUND, f"path: wanted one of {known}; got another. Choose one."
             )
-        for route, fit in fitting:
-            if route.method == method:
-                return route, fit.groupdict()
-        wanted = " or ".join(dict.fromkeys(each.method for each, _ in fitting))
+        for route, parameters in fitting:
+            if method in _methods(route):
+                return route, parameters
+        routes = [route for route, _ in fitting]
+        if method == "OPTIONS":
+            return _options(routes), {}
+        wanted = " or ".join(dict.fromkeys(route.method for route in routes))
         message = f"method: wanted {wanted}; got {method}. Change it."
-        raise RequestRefused(
-            HTTPStatus.METHOD_NOT_ALLOWED, message, {"allow": wanted.replace(" or ", ", ")}
-        )
+        raise RequestRefused(HTTPStatus.METHOD_NOT_ALLOWED, message, {"allow": _allow(routes)})
+
+    def _at(self, path: str) -> list[tuple[Route, dict[str, str]]]:
+        """The routes of a path, one for each method, with their parameters."""
+        fixed = [each for each in self.routes if each.path == path and "{" not in path]
+        if fixed:
+            return [(each, {}) for each in fixed]
+        fits = [(each, self._patterns[each.path].fullmatch(path)) for each in self.routes]
+        return [(each, fit.groupdict()) for each, fit in fits if fit is not None]
+
+
+def _methods(route: Route) -> tuple[str, ...]:
+    return ("GET", "HEAD") if route.method == "GET" else (route.method,)
+
+
+def _allow(routes: Iterable[Route]) -> str:
+    """The methods of a path, as the header Allow lists them."""
+    methods = [method for route in routes for method in _methods(route)]
+    return ", ".join(dict.fromkeys([*methods, "OPTIONS"]))
+
+
+def _options(routes: Sequence[Route]) -> Route:
+    """A route that answers which methods the path of these routes has."""
+    headers = {"allow": _allow(routes)}
+
+    async def answer(call: Call) -> Response:
+        return Response(status_code=HTTPStatus.NO_CONTENT, headers=headers)
+
+    return replace(
+        routes[0],
+        method="OPTIONS",
+        handler=answer,
+        needs_key=any(route.needs_key for route in routes),
+        body_key=None,
+        same_origin=False,
+    )
