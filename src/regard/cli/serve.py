@@ -94,7 +94,7 @@ def serve(
         host=host,
         port=port,
         device=devices,
-        keys=os.environ.get(KEYS, "").split(",") if keys is None else keys,
+        keys=keys_of_environment() if keys is None else keys,
         slots=slots,
         queue=queue,
         max_body=max_body,
@@ -107,6 +107,17 @@ def serve(
         tls_key=tls_key,
         workers=workers,
     )
+
+
+def keys_of_environment() -> list[str]:
+    """The keys of the variable; none where it is not set. A blank one would let everyone in."""
+    given = os.environ.get(KEYS)
+    if given is None:
+        return []
+    if not given.replace(",", "").strip():
+        wanted, remedy = "keys, separated by commas", "Unset it to let everyone in."
+        raise InvalidArgument(KEYS, wanted=wanted, got=repr(given), remedy=remedy)
+    return given.split(",")
 
 
 def placed_models(

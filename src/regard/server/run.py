@@ -5,7 +5,7 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from regard.core.errors import InvalidArgument, MissingExtra
 from regard.inference.predictor import Predictor
 
 if TYPE_CHECKING:
+    from regard.server.keys import ApiKey
     from regard.server.studio_sources import StudioSources
 
 log = logging.getLogger(__name__)
@@ -70,7 +71,6 @@ def serve(
         from regard.server.engine import EngineLimits
         from regard.server.hosts import AllowedHosts
         from regard.server.http_server import fastest_loop, serve_http
-        from regard.server.keys import read_key_file, read_keys
         from regard.server.loader import ModelLoader
         from regard.server.placement import Placement
         from regard.server.processes.messages import ServerConfig
@@ -84,7 +84,8 @@ def serve(
     named = models if isinstance(models, Mapping) else {Path(models).resolve().name: models}
     if not named:
         raise InvalidArgument("models", wanted="at least one", got="none", remedy="Give a run.")
-    known = read_keys(keys) if not isinstance(keys, Path) else read_key_file(keys)
+    check_names(named)
+    known = _keys(keys)
     origins, tls = CrossOrigin(cors), Tls.of(tls_certificate, tls_key)
     if known and "*" in origins.origins:
         log.warning(
@@ -173,6 +174,33 @@ def serve(
         runner.run(run())
 
 
+def _keys(given: Path | Sequence[str]) -> "list[ApiKey]":
+    """The keys of a file or of its lines. Lines without a key would let everyone in, and are refused."""
+    from regard.server.keys import read_key_file, read_keys
+
+    if isinstance(given, Path):
+        return read_key_file(given)
+    if isinstance(given, str):
+        wanted = "a list of keys, or the path of a file"
+        remedy = "Give [KEY], or Path(FILE)."
+        raise InvalidArgument("keys", wanted=wanted, got="a text", remedy=remedy)
+    known = read_keys(given)
+    if given and not known:
+        wanted, remedy = "at least one key", "Add one, or give none at all to let everyone in."
+        raise InvalidArgument("keys", wanted=wanted, got="blank ones only", remedy=remedy)
+    return known
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Refuse a name of a model that cannot be a part of an address."""
+    for name in names:
+        if not name or "/" in name or name in (".", "..") or not name.isprintable():
+            wanted = "names of models that can be a part of an address, without '/'"
+            raise InvalidArgument(
+                "models", wanted=wanted, got=repr(name), remedy="Give another name: NAME=PATH."
+            )
+
+
 def _bulk_lines(queue: int, processes: int) -> int:
     """Lines of requests of many that each process has in the queue at a time: half of it, so that others find room."""
     return max(1, queue // 2 // processes)
@@ -197,9 +225,14 @@ def _paths(models: Mapping[str, str | Path | Predictor]) -> dict[str, str]:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    if not host.isprintable():  # the socket module raises a TypeError, and leaves a socket open
+    # The socket module listens on all interfaces where the text is empty, as of a variable that is
+    # not set. It raises a TypeError for a text that is not printable, and leaves a socket open.
+    if not host.strip() or not host.isprintable():
         raise InvalidArgument(
-            "host", wanted="a name or an address", got=repr(host), remedy="As in --host 0.0.0.0."
+            "host",
+            wanted="a name or an address",
+            got=repr(host),
+            remedy="Give 127.0.0.1 for this machine only, or 0.0.0.0 for all interfaces.",
         )
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
