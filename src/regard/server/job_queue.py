@@ -199,7 +199,7 @@ class DrainRate:
     """
 
     WINDOW = 10.0  # seconds that a rate looks back, about; without those that are not counted
-    GAIN = 2.0  # how much faster jobs end at least, in all, when others wait
+    GAIN = 3.0  # how much faster jobs end, in all, when others wait; before that is known
     GUESS = 5.0  # seconds that a queue takes, before anything is known
     LONGEST = 60  # some clients ignore a longer time
 
