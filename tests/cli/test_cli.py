@@ -90,10 +90,14 @@ def test_the_command_line_is_frozen():
         ],
         "convert": ["--from", "--json"],
         "serve": [
-            "--cors", "--device", "--drain-seconds", "--host", "--keys", "--max-body", "--max-image-body",
-            "--max-inputs", "--port", "--queue", "--slots", "--tls-certificate", "--tls-key", "--workers",
+            "--allowed-host", "--cors", "--device", "--drain-seconds", "--host", "--keys", "--max-body",
+            "--max-image-body", "--max-inputs", "--port", "--queue", "--slots", "--tls-certificate",
+            "--tls-key", "--workers",
         ],
-        "studio": ["--alignment", "--column", "--data", "--device", "--no-open", "--port", "--trust-data-paths"],
+        "studio": [
+            "--alignment", "--allowed-host", "--column", "--data", "--device", "--no-open", "--port",
+            "--trust-data-paths",
+        ],
         "recipes": ["--schema"],
         "average": ["--out"],
         "plot": ["--out"],

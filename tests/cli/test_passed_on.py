@@ -37,16 +37,20 @@ CALLS = {
         "compare", {"systems": [Path("one"), Path("two")], "sentences": 6, **SHARED_ARGUMENTS}
     ),
     "serve n=m@cuda:1,cpu o/p --host h --port 1 --device cuda --keys k --slots 2 --queue 3 --max-body 4 "
-    "--max-image-body 5 --max-inputs 6 --drain-seconds 7 --cors * --tls-certificate c --tls-key t --workers 8": (
+    "--max-image-body 5 --max-inputs 6 --drain-seconds 7 --cors * --allowed-host a --allowed-host b "
+    "--tls-certificate c --tls-key t --workers 8": (
         "serve",
         {"models": {"n": "m", "p": "o/p"}, "host": "h", "port": 1, "device": {"n": ["cuda:1", "cpu"], "p": ["cuda"]},
          "keys": Path("k"), "slots": 2, "queue": 3, "max_body": 4, "max_image_body": 5, "max_inputs": 6,
-         "drain_seconds": 7.0, "cors": ["*"], "tls_certificate": Path("c"), "tls_key": Path("t"), "workers": 8},
+         "drain_seconds": 7.0, "cors": ["*"], "allowed_hosts": ["a", "b"],
+         "tls_certificate": Path("c"), "tls_key": Path("t"), "workers": 8},
     ),
-    "studio n=m --port 1 --device cpu --data d --column a --alignment s t l --trust-data-paths --no-open": (
+    "studio n=m --port 1 --device cpu --data d --column a --alignment s t l --trust-data-paths --no-open "
+    "--allowed-host a": (
         "studio",
         {"models": {"n": "m"}, "port": 1, "device": {"n": ["cpu"]}, "data": ["d"], "columns": ["a"],
-         "alignment": (Path("s"), Path("t"), Path("l")), "trust_data_paths": True, "open_browser": False},
+         "alignment": (Path("s"), Path("t"), Path("l")), "trust_data_paths": True, "open_browser": False,
+         "allowed_hosts": ["a"]},
     ),
     "import s --out o --dtype float16": ("import_model", {"source": "s", "out": Path("o"), "dtype": "float16"}),
     "export m --to onnx --out o --dtype float16 --quantization int8 --attention --report r --push a/b": (

@@ -27,7 +27,7 @@ from support.forged import GOLDEN
 PATIENCE = 120.0
 SLOTS, QUEUE = 4, 8
 MEBIBYTE = 1 << 20
-HEAD = "POST /predict HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{}"
+HEAD = "POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{}"
 
 
 class Process:
@@ -163,7 +163,9 @@ async def _client(port: int, chance: random.Random, counts: dict[str, int]) -> N
     )
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(
-        HEAD.format(len(body), body).replace("host: x", "host: x\r\nconnection: close").encode()
+        HEAD.format(len(body), body)
+        .replace("host: localhost", "host: localhost\r\nconnection: close")
+        .encode()
     )
     try:
         if chance.random() < 0.3:

@@ -16,7 +16,7 @@ pytest.importorskip("uvicorn", reason="needs the extra `serve`")
 
 import regard
 from regard.checkpoint import store
-from regard.core.errors import CheckpointRefused
+from regard.core.errors import CheckpointUnreadable
 from regard.server import loader as loader_module
 from regard.server.engine import Engine, EngineLimits
 from regard.server.loader import ModelLoader
@@ -93,9 +93,33 @@ def test_a_damaged_checkpoint_leaves_the_old_model_serving(tmp_path, caplog):
         assert "Traceback" not in caplog.text
         assert running.ask("/predict", {"input": "x", **LONG})[:1] == (200,)
         (state,) = running.ask("/admin/models")[2]["models"]
-        assert (state["error"], state["reloads"]) == (answer["detail"], 0)
+        assert "model.safetensors" in state["error"]
+        assert state["reloads"] == 0
         shutil.copy(GOLDEN / "transformer" / "model.safetensors", model)
         assert running.ask("/admin/models", {"name": "en"})[2]["error"] is None
+
+
+@pytest.mark.parametrize("damage", ["deleted", "empty", "truncated", "manifest"])
+def test_a_checkpoint_that_cannot_be_read_again_is_an_error_of_the_server(tmp_path, damage):
+    """The path is that of the operator, and the client has done nothing wrong."""
+    model = tmp_path / "model"
+    shutil.copytree(GOLDEN / "rnn", model)
+    with served({"en": model}) as running:
+        if damage in ("deleted", "empty"):
+            shutil.rmtree(model)
+        if damage == "empty":
+            model.mkdir()
+        elif damage == "truncated":
+            os.truncate(model / "model.safetensors", 100)
+        elif damage == "manifest":
+            (model / "manifest.json").write_text("{")
+        status, _, answer = running.ask("/admin/models", {"name": "en"})
+        assert status == 500
+        assert "cannot read the checkpoint of the model 'en'" in answer["detail"]
+        assert "still serves version 'model'" in answer["detail"]
+        assert running.ask("/predict", {"input": "x", **LONG})[0] == 200
+        (state,) = running.ask("/admin/models")[2]["models"]
+        assert (state["version"], state["failures"]) == ("model", 1)
 
 
 def test_requests_before_the_switch_end_with_the_old_model_which_is_freed(tmp_path, monkeypatch):
@@ -210,7 +234,7 @@ def test_all_models_are_loaded_anew_in_spite_of_one_that_is_damaged(tmp_path, ca
     os.truncate(tmp_path / "bad" / "model.safetensors", 100)
     loader.load_all_anew()
     assert loader.reloads == {"bad": 0, "good": 1, "given": 0}
-    with pytest.raises(CheckpointRefused):
+    with pytest.raises(CheckpointUnreadable):
         loader.load_anew("bad")
 
 

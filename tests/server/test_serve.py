@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import os
 import re
 import signal
 import socket
@@ -90,7 +91,10 @@ def test_a_client_that_does_not_read_its_answer_does_not_hold_up_the_end():
     body = json.dumps(
         {"input": ["x" * 180] * 24, "attention": True, "min_length": 200, "max_length": 200}
     ).encode()
-    head = f"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    head = (
+        "POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(body)}\r\n\r\n"
+    )
     try:
         with socket.create_connection(("127.0.0.1", port)) as client:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -110,10 +114,55 @@ def test_an_address_of_others_is_refused(host):
         regard.serve(MODEL, host=host, port=0)
 
 
-@pytest.mark.parametrize("host", ["a\0b", "\ud800"])
+@pytest.mark.parametrize("host", ["a\0b", "\ud800", "", " "])
 def test_a_host_that_is_no_name_is_refused(host):
     with pytest.raises(InvalidArgument, match="host: wanted a name or an address"):
         regard.serve(MODEL, host=host, port=0)
+
+
+def refused(*arguments: str, keys: str | None = None) -> str:
+    """What `regard serve` says before it ends with 2."""
+    environment = {name: value for name, value in os.environ.items() if name != "REGARD_API_KEYS"}
+    if keys is not None:
+        environment["REGARD_API_KEYS"] = keys
+    command = [sys.executable, "-m", "regard", "serve", "--port", "0", *arguments]
+    ended = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert ended.returncode == 2, ended.stderr
+    assert "Traceback" not in ended.stderr
+    return ended.stderr
+
+
+def test_a_host_from_an_empty_variable_does_not_open_all_interfaces():
+    assert "host: wanted a name or an address; got ''" in refused(str(MODEL), "--host", "")
+
+
+@pytest.mark.parametrize("keys", [" , ,", "", ",", " "])
+def test_blank_keys_of_the_environment_do_not_let_everyone_in(keys):
+    assert "REGARD_API_KEYS: wanted keys, separated by commas" in refused(str(MODEL), keys=keys)
+
+
+@pytest.mark.parametrize("keys", [[""], [" ", "\t"], ["# a comment"]])
+def test_keys_that_hold_none_are_refused(keys):
+    with pytest.raises(InvalidArgument, match="keys: wanted at least one key"):
+        regard.serve(MODEL, port=0, keys=keys)
+
+
+def test_a_text_is_no_list_of_keys():
+    with pytest.raises(InvalidArgument, match="keys: wanted a list of keys") as told:
+        regard.serve(MODEL, port=0, keys="abc")
+    assert "abc" not in str(told.value)
+
+
+@pytest.mark.parametrize("name", ["org/model", "/", "", ".", "..", "a\nb"])
+def test_a_name_that_is_no_part_of_an_address_is_refused(name):
+    with pytest.raises(InvalidArgument, match=r"models: wanted names of models .* NAME=PATH"):
+        regard.serve({name: MODEL}, port=0)
+
+
+def test_a_name_with_a_slash_is_refused_by_the_command_line():
+    assert "got 'org/en'. Give another name: NAME=PATH." in refused(f"org/en={MODEL}")
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,13 @@ def serve(
             "ORIGIN", "Pages of it may ask from a browser: https://example.org, or *; repeatable."
         ),
     ] = None,
+    allowed_host: Annotated[
+        list[str] | None,
+        option(
+            "NAME",
+            "Host name that requests may have, beside this machine's, as behind a reverse proxy; repeatable.",
+        ),
+    ] = None,
     tls_certificate: Annotated[
         Path | None, option("FILE", "Certificate with its chain, for HTTPS.")
     ] = None,
@@ -111,7 +118,7 @@ def serve(
         host=host,
         port=port,
         device=devices,
-        keys=os.environ.get(KEYS, "").split(",") if keys is None else keys,
+        keys=keys_of_environment() if keys is None else keys,
         slots=slots,
         queue=queue,
         max_body=max_body,
@@ -122,10 +129,22 @@ def serve(
         search_memory=search_memory,
         drain_seconds=drain_seconds,
         cors=cors or (),
+        allowed_hosts=allowed_host or (),
         tls_certificate=tls_certificate,
         tls_key=tls_key,
         workers=workers,
     )
+
+
+def keys_of_environment() -> list[str]:
+    """The keys of the variable; none where it is not set. A blank one would let everyone in."""
+    given = os.environ.get(KEYS)
+    if given is None:
+        return []
+    if not given.replace(",", "").strip():
+        wanted, remedy = "keys, separated by commas", "Unset it to let everyone in."
+        raise InvalidArgument(KEYS, wanted=wanted, got=repr(given), remedy=remedy)
+    return given.split(",")
 
 
 def placed_models(

@@ -44,6 +44,10 @@ def studio(
     max_length: MaxLength = 4096,
     max_beams: MaxBeams = 128,
     search_memory: SearchMemory = None,
+    allowed_host: Annotated[
+        list[str] | None,
+        option("NAME", "Host name by which browsers reach it through a proxy; repeatable."),
+    ] = None,
     no_open: Annotated[bool, flag("--no-open", "Print the address, and open no browser.")] = False,
 ) -> None:
     """Show a model's attention live in the browser: type, watch, edit, compare. Listens on this machine only.
@@ -70,6 +74,7 @@ def studio(
         max_length=max_length,
         max_beams=max_beams,
         search_memory=search_memory,
+        allowed_hosts=allowed_host or (),
         open_browser=not no_open,
         on_ready=partial(print, flush=True),
     )

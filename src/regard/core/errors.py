@@ -18,6 +18,7 @@
         ├── ServerStopping           it does not take new requests any more
         ├── EngineRestarting         the process with its models has ended, and is started again
         ├── EngineCrashed            a fault in the server itself has ended its engine
+        ├── CheckpointUnreadable     the checkpoint of a model that was to be loaded again
         └── EngineFailed             the model raised an error
 
 A message names the argument, what was wanted, what was given, and the remedy. Control and direction characters of file
@@ -228,6 +229,16 @@ class EngineCrashed(ServerError):
     def __init__(self, error: BaseException) -> None:
         super().__init__(
             f"wanted an engine that answers; got one that {type(error).__name__} ended. Ask again later."
+        )
+
+
+class CheckpointUnreadable(ServerError):
+    """A checkpoint on the server's disk that was to be loaded again and cannot be used."""
+
+    def __init__(self, name: str, version: str, error: BaseException) -> None:
+        super().__init__(
+            f"The server cannot read the checkpoint of the model {name!r} again, and still serves "
+            f"version {version!r}. {error}"
         )
 
 

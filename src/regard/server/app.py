@@ -1,12 +1,14 @@
 """The HTTP API as an ASGI application."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from starlette.types import Receive, Scope, Send
 
 from regard.server.access_log import AccessLog
 from regard.server.cors import CrossOrigin
 from regard.server.exchange import Application, Exchange
+from regard.server.hosts import AllowedHosts
 from regard.server.interfaces import InferenceEngine, ModelAdmin
 from regard.server.keys import ApiKey, KeyBudgets, KeyLimiter, KeyRing
 from regard.server.metrics import Metrics
@@ -34,6 +36,7 @@ class Server(Application):
     keys      API keys, one of which each request must name (`Authorization: Bearer KEY`); none: anyone may ask
     admin     loads models anew; by default none can be
     cors      the origins whose pages may ask; by default none
+    hosts     the names that requests may address the server by; by default all
     limiter   counts the requests of each key; by default in this process
     studio    the data and the runs that the studio shows
     paths     of the models, which the studio shows in commands; by default none
@@ -48,6 +51,7 @@ class Server(Application):
         keys: Sequence[ApiKey] = (),
         admin: ModelAdmin | None = None,
         cors: CrossOrigin | None = None,
+        hosts: AllowedHosts | None = None,
         studio: StudioSources = StudioSources(),  # noqa: B008  frozen
         limiter: KeyLimiter | None = None,
         paths: Mapping[str, str] | None = None,
@@ -56,6 +60,7 @@ class Server(Application):
         self.service, self.limits, self.keys = Service(engine, limits, admin), limits, KeyRing(keys)
         self.limiter = KeyBudgets(keys) if limiter is None else limiter
         self.cors = CrossOrigin() if cors is None else cors
+        self.hosts = AllowedHosts() if hosts is None else hosts
         self.metrics = Metrics(engine)
         self.tracing = NoTracing() if tracing is None else tracing
         self.access_log = AccessLog()
@@ -68,12 +73,17 @@ class Server(Application):
             OpenNMTRoutes(self.service),
             OpenInferenceRoutes(self.service),
             OperationRoutes(self.service, self.metrics),
+        )
+        studio_groups = (
             StudioRoutes(self.service, paths or {}),
             StudioDataRoutes(self.service, studio.data),
             StudioRunRoutes(studio),
             StudioLongRoutes(self.service),
         )
         routes = [route for group in groups for route in group.routes()]
+        for studio_group in studio_groups:
+            # The page itself and its scripts need no key, and have no data that others may not see.
+            routes += [replace(each, same_origin=each.needs_key) for each in studio_group.routes()]
         self.table = RouteTable(
             [*routes, *OpenApiRoutes(self.service, routes, keys=bool(keys)).routes()]
         )

@@ -29,6 +29,10 @@ class CrossOrigin:
                 raise InvalidArgument("cors", wanted=wanted, got=repr(each), remedy=remedy)
         self.origins = frozenset(each.lower() for each in origins)
 
+    def allows(self, origin: str | None) -> bool:
+        """Whether pages of this origin may ask."""
+        return "*" in self.origins or (origin or "").lower() in self.origins
+
     def headers(self, origin: str | None) -> dict[str, str]:
         """Which an answer to a page of this origin has."""
         if not self.origins or origin is None:

@@ -174,6 +174,8 @@ class Engine(ModelHost):
                         "model", wanted=f"one of {known}", got=repr(job.model), remedy="Choose one."
                     )
                 self.queue.add(job)
+                if not self._jobs:
+                    self.queue.drain.begin()
                 job.served = model = self.models[job.model]
                 job.usage.version = model.version
                 model.jobs += 1
@@ -481,8 +483,11 @@ class Engine(ModelHost):
         """End jobs, each with its result: those that have not ended meanwhile in another thread."""
         if not ends:
             return
+        with self._wake:
+            known = [job for job, _ in ends if job in self._jobs]
+            computed = sum(job.usage.queue_seconds is not None for job in known)
+            self.queue.drain.ended(computed, others_wait=len(self.queue) > 0)
         ended = self._forget(*(job for job, _ in ends))
-        self.queue.drain.ended(len(ended))
         self._tell((job, result) for job, result in ends if job in ended)
 
     def _tell(self, ends: Iterable[tuple[Job, Result]]) -> None:
@@ -510,5 +515,6 @@ class Engine(ModelHost):
             if self._replaced:
                 self._replaced = [model for model in self._replaced if model.jobs]
             if not self._jobs:
+                self.queue.drain.stop()
                 self._wake.notify_all()
         return known

@@ -25,6 +25,7 @@ from regard.server.access_log import AccessLog
 from regard.server.bridge import unless_disconnected
 from regard.server.bulk import BulkAnswer
 from regard.server.cors import CrossOrigin
+from regard.server.hosts import AllowedHosts, from_another_origin
 from regard.server.keys import ApiKey, Client, KeyLimiter, KeyRing
 from regard.server.metrics import Metrics
 from regard.server.problems import SECURITY_HEADERS, RequestRefused, problem, rejection
@@ -42,6 +43,8 @@ IDS = random.Random(os.urandom(32))  # of requests: to ask the system for each t
 HTTP_VERSIONS = ("1.0", "1.1", "2", "3")  # 2 and 3 where another server runs the application
 LENGTH_DIGITS = 20  # more than those of any length in bytes
 MALFORMED = "malformed"  # in the state of a request whose chunks are malformed
+# What the form of a page can send to another origin without asking (a browser's "simple" types).
+FORM_TYPES = ("", "application/x-www-form-urlencoded", "multipart/form-data", "text/plain")
 REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
 
@@ -52,6 +55,7 @@ class Application:
     keys: KeyRing
     limiter: KeyLimiter
     cors: CrossOrigin
+    hosts: AllowedHosts
     metrics: Metrics
     access_log: AccessLog
     tracing: Tracing
@@ -226,8 +230,12 @@ class Exchange:
             message = f"headers: wanted at most {HEADER_BYTES:,} bytes; got more. Send less."
             raise RequestRefused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, message)
         self._check_framing()
+        given_hosts = [value for name, value in self.scope["headers"] if name == b"host"]
+        needs_host = self.scope.get("http_version") == "1.1"
+        self.server.hosts.check(given_hosts, needed=needs_host)
         preflight = self.server.cors.preflight(self.scope["method"], headers)
         if preflight is not None:
+            self._check_preflight()
             return preflight
         try:
             self.route, parameters = self.server.table.find(
@@ -241,11 +249,13 @@ class Exchange:
                 if self.client.key is not None and self.client.key.limited:
                     await self.server.limiter.enter(self.client.key)
                     self.entered = self.client.key
+        if self.client.key is None:
+            self._check_origin(self.route)
         if self.route.admin and not self.client.admin:
             message = "authorization: wanted a key of an administrator; got another client. Use a key marked admin."
             raise RequestRefused(HTTPStatus.FORBIDDEN, message)
         query = dict(QueryParams(self.scope["query_string"])) if self.scope["query_string"] else {}
-        if self.route.method == "GET":
+        if self.route.method in ("GET", "OPTIONS"):
             return await self.route.handler(self._call(parameters, query))
         kind = self._content_type(self.route)
         if kind == NDJSON:
@@ -256,6 +266,35 @@ class Exchange:
             return BulkAnswer(call, self.route, limits, service.bulk_slots, count)
         call = self._call(parameters, query, await self._body(), kind)
         return await unless_disconnected(self.receive, self.route.handler(call), self.connection)
+
+    def _check_preflight(self) -> None:
+        """Refuse what a page of another origin may not send although it may use the API."""
+        method = self.headers["access-control-request-method"]
+        try:
+            route, _ = self.server.table.find(method, self.scope["path"])
+        except RequestRefused:  # the page gets this answer when it sends the request
+            return
+        if route.same_origin and not self.server.keys.keys:
+            raise _needs_same_origin(self.headers.get("origin"))
+
+    def _check_origin(self, route: Route) -> None:
+        """Refuse a page of another origin which has no key, where it could do harm."""
+        if not from_another_origin(self.headers, self.server.hosts):
+            return
+        origin = self.headers.get("origin")
+        if route.same_origin:
+            raise _needs_same_origin(origin)
+        is_form = route.method == "POST" and self._given_type() in FORM_TYPES
+        if is_form and not self.server.cors.allows(origin):
+            message = (
+                f"Forms of pages of {_shown_origin(origin)} are refused. If this origin may use "
+                "the API, start the server with --cors ORIGIN."
+            )
+            raise RequestRefused(HTTPStatus.FORBIDDEN, message, reason="cors")
+
+    def _given_type(self) -> str:
+        """The content type of the body, without its parameters."""
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
     def _call(
         self, parameters: dict[str, str], query: dict[str, str], body: bytes = b"", kind: str = JSON
@@ -272,7 +311,7 @@ class Exchange:
         return f"Bearer {self.route.body_key(await self._body())}"
 
     def _content_type(self, route: Route) -> str:
-        given = self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        given = self._given_type()
         if given not in route.accepts:
             wanted = " or ".join(route.accepts)
             message = (
@@ -356,6 +395,18 @@ def refusal_line(request_id: str, client: str, error: RequestRefused) -> str:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def _shown_origin(origin: str | None) -> str:
+    return "another origin" if origin is None else f"the origin {printable(origin)[:100]!r}"
+
+
+def _needs_same_origin(origin: str | None) -> RequestRefused:
+    message = (
+        f"This route refuses pages of {_shown_origin(origin)} that send no API key. Behind a "
+        "reverse proxy, start the server with --allowed-host and the name that browsers know."
+    )
+    return RequestRefused(HTTPStatus.FORBIDDEN, message, reason="cors")
 
 
 @lru_cache(maxsize=64)

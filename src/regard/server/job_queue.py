@@ -2,10 +2,10 @@
 
 import time
 from collections import OrderedDict, deque
-from collections.abc import Container, Hashable, Iterator, Mapping
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
-from math import ceil
+from math import ceil, exp
 from typing import ClassVar
 
 from regard.core.errors import Overloaded
@@ -20,13 +20,22 @@ ENTERING_TOKENS = (
 
 
 class JobQueue:
-    """Jobs that wait, longest first, bounded in number and tokens."""
+    """Jobs that wait, longest first, bounded in number and tokens, and shared fairly by clients.
 
-    def __init__(self, max_jobs: int, max_tokens: int) -> None:
+    One client may fill the queue while nobody else waits. A client that comes then still has its
+    share of the queue, which is the queue divided by the clients that wait, and at least one job.
+    The jobs of others stay: up to twice as many jobs wait for a while, and whoever has more than
+    its share is refused until the queue has shrunk again.
+    """
+
+    def __init__(
+        self, max_jobs: int, max_tokens: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.max_jobs, self.max_tokens = max_jobs, max_tokens
         self.tokens = 0
-        self.drain = DrainRate()
+        self.drain = DrainRate(clock)
         self._waiting: OrderedDict[Job, None] = OrderedDict()
+        self._held: dict[str, Holding] = {}  # by client
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -39,14 +48,16 @@ class JobQueue:
 
     def add(self, job: Job) -> None:
         """Refused with the time after which there will be room, where there is none."""
-        if len(self) >= self.max_jobs or (
-            self.tokens + job.size > self.max_tokens and self._waiting
-        ):
+        has_room = self._fits(job, 1) or (self._fits(job, 2) and self._within_share(job))
+        if not has_room:
             raise Overloaded(self.drain.seconds_for(len(self)))
         self.put_back(job)
 
     def put_back(self, job: Job) -> None:
         """Let a job wait that was taken before, also where the queue is full by now."""
+        held = self._held.setdefault(job.client, Holding())
+        held.jobs += 1
+        held.tokens += job.size
         self._waiting[job] = None
         self.tokens += job.size
 
@@ -56,7 +67,39 @@ class JobQueue:
             return False
         del self._waiting[job]
         self.tokens -= job.size
+        held = self._held[job.client]
+        held.jobs -= 1
+        held.tokens -= job.size
+        if not held.jobs:
+            del self._held[job.client]
+        if not self._waiting:
+            self.drain.queue_emptied()
         return True
+
+    def _fits(self, job: Job, times: int) -> bool:
+        """Whether there is room in a queue so many times as large. A job alone may be larger."""
+        if not self._waiting:
+            return True
+        has_place = len(self) < times * self.max_jobs
+        return has_place and self.tokens + job.size <= times * self.max_tokens
+
+    def _within_share(self, job: Job) -> bool:
+        """Whether the client of this job has no more than its share, with this job."""
+        held = self._held.get(job.client)
+        if held is None:
+            return True
+        clients = len(self._held)
+        jobs = (held.jobs + 1) * clients
+        tokens = (held.tokens + job.size) * clients
+        return jobs <= self.max_jobs and tokens <= self.max_tokens
+
+
+@dataclass
+class Holding:
+    """The waiting jobs of a client, and their tokens."""
+
+    jobs: int = 0
+    tokens: int = 0
 
 
 class Lanes:
@@ -217,20 +260,78 @@ def counted_rows(rows: int, hypotheses: int) -> int:
 
 
 class DrainRate:
-    """How many jobs end in a second, averaged over about the last ten seconds of work."""
+    """How long it takes until the jobs that wait now have left the queue.
 
-    SECONDS = 10.0
+    That follows from the rate at which jobs ended lately while others waited. While no job waits,
+    the rate is lower although the server is no slower: a batch that is not full ends fewer jobs in
+    a second. So both rates are kept, and the second counts for little as soon as the first is
+    known. Time without jobs is not counted.
+    """
 
-    def __init__(self) -> None:
-        self._rate, self._last = 0.0, time.monotonic()
+    WINDOW = 10.0  # seconds that a rate looks back, about; without those that are not counted
+    GAIN = 3.0  # how much faster jobs end, in all, when others wait; before that is known
+    GUESS = 5.0  # seconds that a queue takes, before anything is known
+    LONGEST = 60  # some clients ignore a longer time
 
-    def ended(self, count: int = 1) -> None:
-        now = time.monotonic()
-        passed = max(1e-6, now - self._last)
-        share = min(1.0, passed / self.SECONDS)
-        self._rate += share * (count / passed - self._rate)
-        self._last = now
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._since: float | None = None  # the last end of a job, or the beginning; None: no jobs
+        self._waited = False  # whether jobs have waited ever since
+        self._crowded = RecentRate(self.WINDOW)  # while jobs waited
+        self._sparse = RecentRate(self.WINDOW)  # while none did
+
+    def begin(self) -> None:
+        """Count time from now on: there are jobs."""
+        self._since = self._clock()
+        self._waited = False
+
+    def stop(self) -> None:
+        """Do not count time any more: no job is left."""
+        self._since = None
+
+    def queue_emptied(self) -> None:
+        self._waited = False
+
+    def ended(self, count: int, *, others_wait: bool) -> None:
+        """So many jobs have ended that were not only waiting."""
+        if not count or self._since is None:
+            return
+        now = self._clock()
+        rate = self._crowded if self._waited else self._sparse
+        rate.add(count, now - self._since)
+        self._since = now
+        self._waited = others_wait
 
     def seconds_for(self, jobs: int) -> int:
-        """Whole seconds, from 1 to 60, in which so many jobs will end."""
-        return min(60, max(1, ceil(jobs / self._rate))) if self._rate > 0 else 1
+        """Whole seconds, from 1 to 60, after which so many waiting jobs have left the queue."""
+        expected = self._expected(jobs)
+        if self._since is not None:
+            # Nothing has ended for a while: that may well take as long again.
+            expected = max(expected, self._clock() - self._since)
+        return min(self.LONGEST, max(1, ceil(expected - 1e-6)))
+
+    def _expected(self, jobs: int) -> float:
+        # Until jobs have been seen to wait for a second, a guess fills up what is missing of it.
+        guess_seconds = max(0.0, 1.0 - self._crowded.seconds) if self._sparse.jobs else 0.0
+        guess_jobs = guess_seconds * self.GAIN * self._sparse.per_second()
+        ended = self._crowded.jobs + guess_jobs
+        seconds = self._crowded.seconds + guess_seconds
+        return jobs * seconds / ended if ended else self.GUESS
+
+
+class RecentRate:
+    """Jobs and the seconds in which they ended. What was a window ago counts about a third."""
+
+    def __init__(self, window: float) -> None:
+        self.window = window
+        self.jobs = self.seconds = 0.0
+
+    def add(self, jobs: int, seconds: float) -> None:
+        kept = exp(-seconds / self.window)
+        # No interval weighs more than the window, however long it was.
+        weight = self.window * (1 - kept)
+        self.seconds = kept * self.seconds + weight
+        self.jobs = kept * self.jobs + jobs * weight / max(seconds, 1e-6)
+
+    def per_second(self) -> float:
+        return self.jobs / max(self.seconds, 1e-6)

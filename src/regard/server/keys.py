@@ -2,19 +2,18 @@
 
 import hashlib
 import hmac
-import ipaddress
 import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from http import HTTPStatus
 from math import ceil
 from pathlib import Path
 
 from regard.core.errors import InvalidData
 from regard.data.text import lines
+from regard.server.hosts import is_loopback
 from regard.server.problems import RequestRefused
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,32}")
@@ -118,7 +117,7 @@ class KeyRing:
     def client(self, authorization: str, address: str) -> Client:
         """Whom a request comes from; refused where it has no key of ours. All keys are compared, in constant time."""
         if not self.keys:
-            return Client(address, admin=_on_this_machine(address))
+            return Client(address, admin=is_loopback(address))
         scheme, _, given = authorization.partition(" ")
         digest = _digest(given.strip())
         fitting = [key for key in self.keys if hmac.compare_digest(digest, key.digest)]
@@ -190,13 +189,3 @@ def _too_many(message: str, seconds: int, reason: str) -> RequestRefused:
     return RequestRefused(
         HTTPStatus.TOO_MANY_REQUESTS, message, {"retry-after": str(seconds)}, reason=reason
     )
-
-
-@lru_cache(maxsize=256)
-def _on_this_machine(address: str) -> bool:
-    try:
-        given = ipaddress.ip_address(address)
-    except ValueError:  # a socket without addresses
-        return False
-    mapped = getattr(given, "ipv4_mapped", None)
-    return (mapped or given).is_loopback

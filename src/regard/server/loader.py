@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from regard.checkpoint.format import find_checkpoint
-from regard.core.errors import EngineFailed, RegardError
+from regard.core.errors import CheckpointUnreadable, EngineFailed, RegardError
 from regard.data.config import FieldConfig
 from regard.data.corpus import VocabularyType
 from regard.data.images import Pixels
@@ -90,7 +90,10 @@ class ModelLoader(ModelAdmin):
             log.error(
                 "model %s: not reloaded, %r is served on: %s", name, before, error, exc_info=trace
             )
-            raise error if isinstance(error, RegardError) else EngineFailed(error) from error
+            if isinstance(error, RegardError | OSError):
+                # Not the client's mistake: the path is that of the operator.
+                raise CheckpointUnreadable(name, before, error) from error
+            raise EngineFailed(error) from error
         else:
             self.errors.pop(name, None)
             self.reloads[name] += 1

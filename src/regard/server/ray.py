@@ -26,6 +26,7 @@ from regard.server.interfaces import ModelHost
 from regard.server.keys import ApiKey, read_key_file, read_keys
 from regard.server.loader import ModelLoader
 from regard.server.placement import Placement
+from regard.server.run import check_names
 from regard.server.search_limits import OptionCaps
 from regard.server.service import HttpLimits
 from regard.server.tracing import tracing_of_environment
@@ -70,6 +71,7 @@ def deployment(
     named = models if isinstance(models, Mapping) else {Path(models).resolve().name: models}
     if not named:
         raise InvalidArgument("models", wanted="at least one", got="none", remedy="Give a run.")
+    check_names(named)
     try:
         from ray import serve
     except ImportError as error:

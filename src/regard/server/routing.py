@@ -2,8 +2,8 @@
 
 import difflib
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 
 from starlette.responses import Response
@@ -60,6 +60,7 @@ class Route:
     needs_key  whether a client must name its key, where there are keys
     body_key   finds the key in a body, in an API whose clients send it there; empty: it has none
     admin      whether the key must be one of an administrator; where there are no keys, clients on this machine may
+    same_origin    whether pages of other origins need a key, even those that may use the API
     problem    makes the answer to an error, in the format of the API to which the route belongs
     error      the type of its JSON
     example    makes a body that works, for the description of the API; None: one of the required fields is made
@@ -77,13 +78,18 @@ class Route:
     needs_key: bool = True
     body_key: Callable[[bytes], str] | None = None
     admin: bool = False
+    same_origin: bool = False
     problem: Callable[[RegardError, str], Response] = problem
     error: object = Problem
     example: Callable[[], object] | None = None
 
 
 class RouteTable:
-    """Finds the route of a request. A path without parameters is preferred to one with them."""
+    """Finds the route of a request. A path without parameters hides those with them.
+
+    A route for GET also answers HEAD; the protocol leaves out the body of the answer. OPTIONS asks
+    which methods a path has.
+    """
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self.routes = sorted(routes, key=lambda route: "{" in route.path)
@@ -99,11 +105,7 @@ class RouteTable:
         fixed = self._fixed.get((method, path))
         if fixed is not None:
             return fixed, {}
-        fitting = [
-            (each, fit)
-            for each in self.routes
-            if (fit := self._patterns[each.path].fullmatch(path))
-        ]
+        fitting = self._at(path)
         if not fitting:
             known = list(dict.fromkeys(each.path for each in self.routes))
             near = difflib.get_close_matches(path[:LONGEST_PATH], known, n=3, cutoff=0.0)
@@ -112,11 +114,47 @@ class RouteTable:
                 f"The nearest are {', '.join(near)}."
             )
             raise RequestRefused(HTTPStatus.NOT_FOUND, message)
-        for route, fit in fitting:
-            if route.method == method:
-                return route, fit.groupdict()
-        wanted = " or ".join(dict.fromkeys(each.method for each, _ in fitting))
+        for route, parameters in fitting:
+            if method in _methods(route):
+                return route, parameters
+        routes = [route for route, _ in fitting]
+        if method == "OPTIONS":
+            return _options(routes), {}
+        wanted = " or ".join(dict.fromkeys(route.method for route in routes))
         message = f"method: wanted {wanted}; got {method}. Change it."
-        raise RequestRefused(
-            HTTPStatus.METHOD_NOT_ALLOWED, message, {"allow": wanted.replace(" or ", ", ")}
-        )
+        raise RequestRefused(HTTPStatus.METHOD_NOT_ALLOWED, message, {"allow": _allow(routes)})
+
+    def _at(self, path: str) -> list[tuple[Route, dict[str, str]]]:
+        """The routes of a path, one for each method, with their parameters."""
+        fixed = [each for each in self.routes if each.path == path and "{" not in path]
+        if fixed:
+            return [(each, {}) for each in fixed]
+        fits = [(each, self._patterns[each.path].fullmatch(path)) for each in self.routes]
+        return [(each, fit.groupdict()) for each, fit in fits if fit is not None]
+
+
+def _methods(route: Route) -> tuple[str, ...]:
+    return ("GET", "HEAD") if route.method == "GET" else (route.method,)
+
+
+def _allow(routes: Iterable[Route]) -> str:
+    """The methods of a path, as the header Allow lists them."""
+    methods = [method for route in routes for method in _methods(route)]
+    return ", ".join(dict.fromkeys([*methods, "OPTIONS"]))
+
+
+def _options(routes: Sequence[Route]) -> Route:
+    """A route that answers which methods the path of these routes has."""
+    headers = {"allow": _allow(routes)}
+
+    async def answer(call: Call) -> Response:
+        return Response(status_code=HTTPStatus.NO_CONTENT, headers=headers)
+
+    return replace(
+        routes[0],
+        method="OPTIONS",
+        handler=answer,
+        needs_key=any(route.needs_key for route in routes),
+        body_key=None,
+        same_origin=False,
+    )

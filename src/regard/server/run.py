@@ -5,7 +5,7 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from regard.core.log_output import logging_in_background
 from regard.inference.predictor import Predictor
 
 if TYPE_CHECKING:
+    from regard.server.keys import ApiKey
     from regard.server.studio_sources import StudioSources
 
 log = logging.getLogger(__name__)
@@ -38,6 +39,7 @@ def serve(
     search_memory: int | None = None,
     drain_seconds: float = 30.0,
     cors: Sequence[str] = (),
+    allowed_hosts: Sequence[str] = (),
     tls_certificate: Path | None = None,
     tls_key: Path | None = None,
     workers: int = 0,
@@ -64,6 +66,9 @@ def serve(
                     and one that needs more alone is refused; None: 512 on a CPU, half of what is free on a GPU
     drain_seconds   in which requests in flight must end after a signal
     cors            origins (https://example.org, or "*") whose pages may ask from a browser
+    allowed_hosts   names by which requests may address the server, beside those of this machine; behind a reverse
+                    proxy, the name that browsers know. Without any, a server that listens on this machine only answers
+                    to no other name, and one that other machines reach answers to all
     tls_certificate file of the certificate and its chain, for HTTPS; with `tls_key`, the file of its key
     workers         front-end processes, which answer HTTP and share one engine process; 0: this process does both
     on_ready        is called with the address, as "http://127.0.0.1:8000/", when the server listens there
@@ -74,8 +79,8 @@ def serve(
         from regard.server.app import Server
         from regard.server.cors import CrossOrigin
         from regard.server.engine import EngineLimits
+        from regard.server.hosts import AllowedHosts
         from regard.server.http_server import fastest_loop, serve_http
-        from regard.server.keys import read_key_file, read_keys
         from regard.server.loader import ModelLoader
         from regard.server.placement import Placement
         from regard.server.process_end import ProcessEnd
@@ -96,11 +101,17 @@ def serve(
     named = models if isinstance(models, Mapping) else {Path(models).resolve().name: models}
     if not named:
         raise InvalidArgument("models", wanted="at least one", got="none", remedy="Give a run.")
-    known = read_keys(keys) if not isinstance(keys, Path) else read_key_file(keys)
+    check_names(named)
+    known = _keys(keys)
     origins, tls = CrossOrigin(cors), Tls.of(tls_certificate, tls_key)
     if known and "*" in origins.origins:
         log.warning(
             "cors: pages of every origin may use the API with a key that they know or ask for"
+        )
+    elif "*" in origins.origins:
+        log.warning(
+            "cors: there are no keys, so every page that a user of this server opens in a browser may use the API "
+            "(but not /admin and the studio). List the origins instead, or add keys"
         )
     if workers and show_paths:
         raise InvalidArgument(
@@ -110,6 +121,7 @@ def serve(
     if workers and studio is not None:
         wanted, remedy = "none beside workers, which have no data or runs", "Set workers to 0."
         raise InvalidArgument("studio", wanted=wanted, got="some", remedy=remedy)
+    AllowedHosts(allowed_hosts)  # a wrong name is refused before the server listens
     if workers:
         config = ServerConfig(
             models=_paths(named),
@@ -129,6 +141,8 @@ def serve(
             bulk_lines=_bulk_lines(queue, workers),
             drain_seconds=drain_seconds,
             cors=list(cors),
+            host=host,
+            allowed_hosts=list(allowed_hosts),
             tls=None if tls is None else (str(tls.certificate), str(tls.key)),
         )
     listening = _listen(host, port)
@@ -167,6 +181,7 @@ def serve(
         keys=known,
         admin=loader,
         cors=origins,
+        hosts=AllowedHosts(allowed_hosts, address=address, host=host),
         tracing=tracing,
         paths=paths,
         studio=StudioSources() if studio is None else studio,
@@ -185,6 +200,33 @@ def serve(
     ready()
     with ending, asyncio.Runner(loop_factory=fastest_loop()) as runner:
         runner.run(run())
+
+
+def _keys(given: Path | Sequence[str]) -> "list[ApiKey]":
+    """The keys of a file or of its lines. Lines without a key would let everyone in, and are refused."""
+    from regard.server.keys import read_key_file, read_keys
+
+    if isinstance(given, Path):
+        return read_key_file(given)
+    if isinstance(given, str):
+        wanted = "a list of keys, or the path of a file"
+        remedy = "Give [KEY], or Path(FILE)."
+        raise InvalidArgument("keys", wanted=wanted, got="a text", remedy=remedy)
+    known = read_keys(given)
+    if given and not known:
+        wanted, remedy = "at least one key", "Add one, or give none at all to let everyone in."
+        raise InvalidArgument("keys", wanted=wanted, got="blank ones only", remedy=remedy)
+    return known
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Refuse a name of a model that cannot be a part of an address."""
+    for name in names:
+        if not name or "/" in name or name in (".", "..") or not name.isprintable():
+            wanted = "names of models that can be a part of an address, without '/'"
+            raise InvalidArgument(
+                "models", wanted=wanted, got=repr(name), remedy="Give another name: NAME=PATH."
+            )
 
 
 def _bulk_lines(queue: int, processes: int) -> int:
@@ -211,9 +253,14 @@ def _paths(models: Mapping[str, str | Path | Predictor]) -> dict[str, str]:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    if not host.isprintable():  # the socket module raises a TypeError, and leaves a socket open
+    # The socket module listens on all interfaces where the text is empty, as of a variable that is
+    # not set. It raises a TypeError for a text that is not printable, and leaves a socket open.
+    if not host.strip() or not host.isprintable():
         raise InvalidArgument(
-            "host", wanted="a name or an address", got=repr(host), remedy="As in --host 0.0.0.0."
+            "host",
+            wanted="a name or an address",
+            got=repr(host),
+            remedy="Give 127.0.0.1 for this machine only, or 0.0.0.0 for all interfaces.",
         )
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET

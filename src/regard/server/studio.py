@@ -27,6 +27,7 @@ def studio(
     max_length: int = 4096,
     max_beams: int = 128,
     search_memory: int | None = None,
+    allowed_hosts: Sequence[str] = (),
     open_browser: bool = True,
     on_ready: Callable[[str], None] | None = None,
 ) -> None:
@@ -39,6 +40,7 @@ def studio(
                    table); `trust_data_paths` is that of `regard.evaluate`
     alignment      files of sources, targets and reference links: adds each head's agreement with them; needs `data`
     max_length, max_beams, search_memory   as of `regard.serve`
+    allowed_hosts  names by which browsers reach it through a reverse proxy, as of `regard.serve`
     open_browser   otherwise the address is logged only
     on_ready       is called with the address when the server listens there
 
@@ -90,6 +92,7 @@ def studio(
             max_length=max_length,
             max_beams=max_beams,
             search_memory=search_memory,
+            allowed_hosts=allowed_hosts,
             on_ready=show,
             show_paths=True,
             studio=sources,

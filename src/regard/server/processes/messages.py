@@ -16,6 +16,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
 
     models       paths, by name
     devices      of each model, by its name
+    host         as the operator gave it, for the names that requests may address the server by
     socket       path on which the engine process listens
     """
 
@@ -34,6 +35,8 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     max_length: int
     max_beams: int
     search_memory: int | None
+    host: str = ""
+    allowed_hosts: list[str] = []
     socket: str = ""
 
 

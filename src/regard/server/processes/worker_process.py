@@ -7,6 +7,7 @@ from pathlib import Path
 
 from regard.server.app import Server
 from regard.server.cors import CrossOrigin
+from regard.server.hosts import AllowedHosts
 from regard.server.http_server import serve_http
 from regard.server.processes.child import Child, run_child
 from regard.server.processes.messages import Start
@@ -26,17 +27,19 @@ async def run(child: Child, start: Start) -> None:
         bulk_lines=config.bulk_lines,
     )
     cors, tracing = CrossOrigin(config.cors), tracing_of_environment()
+    listening = socket.socket(fileno=start.listening)
+    address = listening.getsockname()[0]
     app = Server(
         engine,
         limits=limits,
         keys=config.keys,
         admin=engine,
         cors=cors,
+        hosts=AllowedHosts(config.allowed_hosts, address=address, host=config.host),
         limiter=engine,
         tracing=tracing,
     )
     tls = None if config.tls is None else Tls(Path(config.tls[0]), Path(config.tls[1]))
-    listening = socket.socket(fileno=start.listening)
     tasks = [
         asyncio.ensure_future(engine.run()),
         asyncio.ensure_future(_end_with_supervisor(child)),

@@ -50,6 +50,7 @@ class AdminRoutes:
                 "States of the models",
                 answer=ModelStates,
                 admin=True,
+                same_origin=True,
             ),
             Route(
                 "POST",
@@ -59,6 +60,7 @@ class AdminRoutes:
                 ReloadRequest,
                 ModelState,
                 admin=True,
+                same_origin=True,
             ),
         ]
 
