@@ -146,6 +146,31 @@ def test_a_closed_connection_ends_any_computation(idle):
     assert idle.engine.stats().jobs == 0
 
 
+def test_several_users_of_the_studio_get_their_answers_at_once(idle):
+    """Looks with and without edits, beams and long inputs of one model, whose last looks are kept."""
+    edits = [{"edit": "scale_head", "map": "decoder 1 cross", "head": 0, "factor": 0.5}]
+    statuses: list[int] = []
+
+    def user(name: str) -> None:
+        for number in range(6):
+            text = f"the cat {name} {number}"
+            asked = {"model": "en-de", "input": [text], "beam_size": 1}
+            for path, body in (
+                ("/studio/look", asked),
+                ("/studio/look", {**asked, "edits": edits}),
+                ("/studio/beam", {"model": "en-de", "input": [text]}),
+                ("/studio/long", {"model": "en-de", "input": text}),
+            ):
+                statuses.append(idle.ask(path, body)[0])
+
+    users = [threading.Thread(target=user, args=(name,)) for name in "abc"]
+    for each in users:
+        each.start()
+    for each in users:
+        each.join()
+    assert statuses == [200] * 72
+
+
 LONG = "a b " * 10_000
 REFUSED = {
     "predict": ("/predict", {"model": "en-de", "input": LONG}),

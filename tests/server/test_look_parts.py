@@ -1,6 +1,8 @@
 """A look of the studio in parts: the maps that a request leaves out come later, from the same computation."""
 
 import asyncio
+import gc
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +12,7 @@ pytest.importorskip("uvicorn", reason="needs the extra `serve`")
 import regard
 from regard.data.images import load_image
 from regard.data.synthetic.shapes import shapes
-from regard.server import studio_jobs
+from regard.server import long_inputs, studio_jobs
 from regard.server.routes import studio
 from regard.server.studio_jobs import LiveLook
 from support.captioners import captioner
@@ -111,6 +113,17 @@ def test_a_look_that_is_too_large_is_not_kept(computed, monkeypatch):
         LiveLook(TEXT).look(model)
     assert len(computed) == 2
     assert studio_jobs._last_looks.of(model).value == (None, None)
+
+
+def test_what_is_kept_for_a_model_is_released_with_it():
+    model = translator()
+    LiveLook(TEXT).look(model)
+    opened = long_inputs._remembered(TEXT)
+    long_inputs._of(model, opened)
+    weights = weakref.ref(model.model)
+    del model
+    gc.collect()
+    assert weights() is None
 
 
 @pytest.mark.parametrize(("seconds", "most"), [(0.01, 0.09), (0.3, 0.6)])

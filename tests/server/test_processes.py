@@ -70,6 +70,7 @@ from regard.server.processes.messages import (
 from regard.server.processes.remote_engine import RemoteEngine
 from regard.server.processes.supervised import Backoff, Supervised
 from regard.server.processes.values import ERRORS, TYPES, packed, unpacked
+from regard.server.served_model import Planning
 from regard.server.studio_data import (
     AblationStep,
     AlignmentStep,
@@ -190,7 +191,7 @@ def test_every_kind_of_work_has_a_format():
         ExampleMeasurement,
         HeadsOfData,
     }
-    assert made - sent == {Classification, *of_data}
+    assert made - sent == {Classification, Planning, *of_data}
     assert sent == {each for each in TYPES.values() if issubclass(each, Work)}
 
 

@@ -37,7 +37,7 @@ from support.browsers import (
 )
 from support.captioners import DECODERS, captioner, questioner
 from support.predictors import classifier, language_model, masked_model, translator
-from support.servers import Running, served
+from support.servers import Running, served, slowed
 
 SHORT = {"max_length": 8}
 MODELS = {
@@ -541,14 +541,27 @@ def test_a_row_is_painted_with_the_pointer(opened, expect):
 def test_the_output_is_watched_token_by_token(server, monkeypatch):
     """Every look of the stream is one at the beginning of the output, with the same rows."""
     monkeypatch.setattr(studio, "WATCH_SECONDS", 0.0)
+    gate, _ = slowed(monkeypatch, MODELS["en-de"])
     connection = server.connect()
     body = json.dumps({"model": "en-de", "input": [TEXT]})
     connection.request("POST", "/studio/watch", body, {"content-type": "application/json"})
-    events = [
-        json.loads(line[6:])
-        for line in connection.getresponse().read().decode().split("\n\n")
-        if line
-    ]
+    seen = threading.Event()
+
+    def release() -> None:
+        """Let the search go on step by step until a look has been seen, and then to its end."""
+        while not seen.wait(0.2):
+            gate.release()
+        gate.release(1_000)
+
+    releasing = threading.Thread(target=release)
+    releasing.start()
+    answer = connection.getresponse()
+    events = []
+    while line := answer.readline():
+        if line.startswith(b"data: "):
+            events.append(json.loads(line[6:]))
+            seen.set()
+    releasing.join()
     connection.close()
     whole = regard.look(MODELS["en-de"], TEXT, beam_size=1)
     assert [each["last"] for each in events] == [False] * (len(events) - 1) + [True]

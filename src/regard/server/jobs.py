@@ -87,9 +87,6 @@ class BatchedWork(Work):
 
     most: ClassVar[int] = 1 << 30  # works of a batch, where the engine allows as many
     counts_tokens: ClassVar[bool] = True  # whether the tokens of its input are counted
-    few_threads: ClassVar[bool] = (
-        False  # whether a small model computes it in one of PyTorch's threads
-    )
 
     def as_batched(self, predictor: Predictor) -> "BatchedWork":
         return self
@@ -104,6 +101,11 @@ class BatchedWork(Work):
         """The results of these works, in order; this is one of them. Where one is refused, all are: the engine then
         computes each alone.
         """
+
+    @property
+    def few_threads(self) -> bool:
+        """Whether a small model computes it in one of PyTorch's threads."""
+        return False
 
     @property
     def locks(self) -> Hashable:

@@ -163,7 +163,10 @@ class OpenLongInput(BatchedWork):
     """A look at one input, which is kept for tiles of its maps: a `LongInput` as JSON."""
 
     most: ClassVar[int] = 1
-    few_threads: ClassVar[bool] = True
+
+    @property
+    def few_threads(self) -> bool:
+        return True
 
     @property
     def group(self) -> Hashable:
@@ -197,9 +200,12 @@ class LongWork(BatchedWork):
     """Work on one head of an input that was opened; `input` is its name."""
 
     most: ClassVar[int] = 1
-    few_threads: ClassVar[bool] = True
     map: str
     head: int
+
+    @property
+    def few_threads(self) -> bool:
+        return True
 
     @property
     def group(self) -> Hashable:

@@ -142,10 +142,13 @@ class Planning(BatchedWork):
 
     most: ClassVar[int] = 1
     crosses_processes: ClassVar[bool] = False  # made in the engine
-    few_threads: ClassVar[bool] = True
     counts_tokens: ClassVar[bool] = False
     job: Job
     model: ServedModel
+
+    @property
+    def few_threads(self) -> bool:
+        return True
 
     @property
     def texts(self) -> Sequence[object]:

@@ -36,7 +36,6 @@ class LiveLook(BatchedWork):
     """
 
     most = 1
-    few_threads = True
     edits: Sequence[Mapping[str, Any]] = ()
     output: str | tuple[int, ...] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -50,6 +49,10 @@ class LiveLook(BatchedWork):
     @property
     def decode_options(self) -> Mapping[str, Any]:
         return self.options
+
+    @property
+    def few_threads(self) -> bool:
+        return self.output is None
 
     def compute(self, predictor: Predictor, works: Sequence["LiveLook"]) -> Sequence[bytes]:
         return [work.written(work.look(predictor)) for work in works]
@@ -159,13 +162,16 @@ class BeamTree(BatchedWork):
     """
 
     most = 1
-    few_threads = True
     edits: Sequence[Mapping[str, Any]] = ()
     beam_size: int = 4
 
     @property
     def decode_options(self) -> Mapping[str, Any]:
         return {"beam_size": self.beam_size, "num_hypotheses": self.beam_size}
+
+    @property
+    def few_threads(self) -> bool:
+        return True
 
     def compute(self, predictor: Predictor, works: Sequence["BeamTree"]) -> Sequence[bytes]:
         return [msgspec.json.encode(work.tree(predictor)) for work in works]
