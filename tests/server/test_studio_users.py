@@ -97,6 +97,7 @@ class User(threading.Thread):
             self.failure = error
 
 
+@pytest.mark.slow
 def test_users_of_the_studio_do_not_disturb_each_other(caplog):
     models = {
         "dates": regard.load(page_members.SHIPPED, device="cpu"),
