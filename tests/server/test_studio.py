@@ -614,7 +614,7 @@ def test_the_state_is_saved_and_opened(opened, expect, tmp_path):
     expect(other.locator("#said")).to_have_text(look.output.text)
     # Nothing is left of the state before: the search is greedy again, as in the saved one.
     shown = dict(parse_qsl(settled(other).url.partition("?")[2]))
-    assert shown == json.loads(saved["State"])["parameters"]
+    assert not {"sample", "temperature", "seed"} & shown.keys()
 
 
 def test_a_model_without_an_output_is_looked_at_all_the_same(browser, expect):
