@@ -389,10 +389,12 @@ def test_models_of_the_hub_are_fetched_without_code_and_pickles(folders, monkeyp
 def test_wrong_arguments_are_refused(folders, tmp_path):
     with pytest.raises(InvalidArgument, match=r"dtype: wanted one of float32"):
         regard.from_pretrained(folders["gpt2"][0], dtype="int8")
+    with pytest.raises(InvalidArgument, match=r"model of transformers; got no such folder"):
+        regard.from_pretrained(tmp_path / "nowhere")
     with pytest.raises(
         InvalidArgument, match=r"config\.json: wanted a JSON file; got No such file"
     ):
-        regard.from_pretrained(tmp_path / "nowhere")
+        regard.from_pretrained(tmp_path)
 
 
 def test_several_end_tokens_and_early_stopping_are_imported_and_exported(folders, tmp_path):

@@ -303,8 +303,8 @@ def _split(recipe: Recipe, split: str) -> Split:
         if known == split:
             return known
     wanted = f"one of {', '.join(recipe.data.splits)}"
-    held_out: list[str] = [name for name in recipe.data.splits if name != "train"] or ["train"]
-    remedy = f"Name one, as in --split {held_out[0]}, or add data.{split}."
+    other = "valid" if "valid" in recipe.data.splits else "train"
+    remedy = f"Name one, as in --split {other}, or add data.{split}."
     if split not in SPLITS:
         remedy = nearest(split, recipe.data.splits, listed=True)
     if not recipe.data.splits:  # an imported model
