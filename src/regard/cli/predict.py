@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 import regard
+from regard.cli.losses import Losses, warn_repetitive
 from regard.cli.options import (
     Beam,
     DecodeChanges,
@@ -149,7 +150,8 @@ def predict(
     predictor = _loaded(
         [model, *ensemble] if ensemble else model, device if engine == "local" else "cpu"
     )
-    lines = _inputs(predictor, files or (), column or (), errors)
+    losses = Losses(predictor)
+    lines = losses.read(_inputs(predictor, files or (), column or (), errors))
     options = decode_options(
         set_, beam_size=beam, num_hypotheses=n_best, sample=sample or None, max_length=max_length
     )
@@ -184,6 +186,7 @@ def predict(
             ):
                 show(shown(piece), end="")
             print(flush=True)
+        losses.say()
         return
     from regard.api.predict import read_constraints
     from regard.data.text import lines as lines_of
@@ -197,18 +200,15 @@ def predict(
         with _outputs_to(out) as printed:
             for line in tracked(marked, "lines", printing=printed.isatty()):
                 show(one_line(line), file=printed)
+        losses.say()
         return
-    truncated, repetitive, count = (
-        0,
-        0,
-        predictor.with_decode(**options).recipe.decode.num_hypotheses,
-    )
+    count = predictor.with_decode(**options).recipe.decode.num_hypotheses
     options |= {
         "truncate": truncate,
         "scores": scores or as_json,
         "attention": attention is not None,
     }
-    options |= {"tokens": as_json or attention is not None}
+    options |= {"tokens": as_json or attention is not None or losses.needs_tokens}
     options |= {} if workers is None else {"workers": workers}
     place: dict[str, Any] = {"engine": engine, "replicas": replicas, "device": device}
     with (
@@ -219,8 +219,7 @@ def predict(
             predictor if engine == "local" else model, lines, beside=beside, **place, **options
         )
         for line, outputs in tracked(predicted, "lines", printing=printed.isatty()):
-            truncated += outputs[0].truncated
-            repetitive += outputs[0].finish_reason == "repetition"
+            losses.add(outputs)
             if file is not None:
                 file.write(
                     json.dumps(_attention_as_json(str(line), outputs), ensure_ascii=False).encode()
@@ -239,9 +238,7 @@ def predict(
                 missing = 0 if as_json else count - len(outputs)
                 # the same number of lines for every input
                 print(end="\n" * missing, file=printed, flush=out is None)
-    if truncated:
-        print(f"regard: {counted(truncated, 'line')} truncated, being too long", file=sys.stderr)
-    _warn_repetitive(repetitive)
+    losses.say()
 
 
 def _loaded(model: Path | Sequence[Path], device: str) -> "Predictor":
@@ -291,15 +288,6 @@ def _outputs_to(path: Path | None) -> Iterator[TextIO]:
         redirect_stdout(sys.stderr),
     ):
         yield text
-
-
-def _warn_repetitive(count: int) -> None:
-    if count:
-        remedy = "--set no_repeat_ngram_size=N prevents that"
-        print(
-            f"regard: outputs that repeat themselves to the maximum length: {count} ({remedy})",
-            file=sys.stderr,
-        )
 
 
 def _check_none(options: dict[str, Any], where: str) -> None:
@@ -389,7 +377,7 @@ def caption(
         name = one_line(str(each.image)).replace("\t", "\\t")
         _print_outputs(str(each.image), each.outputs, f"{name}\t", scores, as_json)
         sys.stdout.flush()
-    _warn_repetitive(repetitive)
+    warn_repetitive(repetitive)
     if broken:
         print(f"regard: {counted(broken, 'image')} could not be captioned", file=sys.stderr)
         raise typer.Exit(1)
