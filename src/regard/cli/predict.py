@@ -7,11 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
 import regard
+from regard.cli.losses import Losses, warn_of_ends
 from regard.cli.options import (
     Beam,
     DecodeChanges,
@@ -150,7 +151,8 @@ def predict(
     predictor = _loaded(
         [model, *ensemble] if ensemble else model, device if engine == "local" else "cpu"
     )
-    lines = _inputs(predictor, files or (), column or (), errors)
+    losses = Losses(predictor)
+    lines = losses.read(_inputs(predictor, files or (), column or (), errors))
     options = decode_options(
         set_, beam_size=beam, num_hypotheses=n_best, sample=sample or None, max_length=max_length
     )
@@ -177,7 +179,6 @@ def predict(
         }
         others |= {"--workers": workers}
         _check_none(others, "in a stream")
-        refused = 0
         for number, line in enumerate(tracked(lines, "lines", printing=True), start=1):
             try:
                 for piece in (
@@ -187,12 +188,10 @@ def predict(
                 ):
                     show(shown(piece), end="")
             except InputTooLong as error:
-                refused += 1
-                named = InputTooLong(f"line {number}", error.tokens, error.limit)
-                print(f"regard: {named}", file=sys.stderr)
+                losses.refuse(InputTooLong(f"line {number}", error.tokens, error.limit))
             print(flush=True)
-        if refused:
-            _refuse_lines(refused)
+        losses.say()
+        _end(losses)
         return
     from regard.api.predict import read_constraints
     from regard.data.text import lines as lines_of
@@ -206,18 +205,16 @@ def predict(
         with _outputs_to(out) as printed:
             for line in tracked(marked, "lines", printing=printed.isatty()):
                 show(one_line(line), file=printed)
+        losses.say()
         return
     count = predictor.with_decode(**options).recipe.decode.num_hypotheses
-    truncated = 0
-    refused = 0
-    ends = Counter[str | None]()
     options |= {
         "truncate": truncate,
         "skip_too_long": True,
         "scores": scores or as_json,
         "attention": attention is not None,
     }
-    options |= {"tokens": as_json or attention is not None}
+    options |= {"tokens": as_json or attention is not None or losses.needs_tokens}
     options |= {} if workers is None else {"workers": workers}
     place: dict[str, Any] = {"engine": engine, "replicas": replicas, "device": device}
     with (
@@ -228,11 +225,7 @@ def predict(
             predictor if engine == "local" else model, lines, beside=beside, **place, **options
         )
         for line, outputs in tracked(predicted, "lines", printing=printed.isatty()):
-            truncated += outputs[0].truncated
-            ends[outputs[0].finish_reason] += 1
-            if outputs[0].refused is not None:
-                refused += 1
-                print(f"regard: {outputs[0].refused}", file=sys.stderr)
+            losses.add(outputs)
             if file is not None:
                 file.write(
                     json.dumps(_attention_as_json(str(line), outputs), ensure_ascii=False).encode()
@@ -251,11 +244,8 @@ def predict(
                 missing = 0 if as_json else count - len(outputs)
                 # the same number of lines for every input
                 print(end="\n" * missing, file=printed, flush=out is None)
-    if truncated:
-        print(f"regard: {counted(truncated, 'line')} truncated, being too long", file=sys.stderr)
-    _warn_of_ends(ends, has_source)
-    if refused:
-        _refuse_lines(refused)
+    losses.say()
+    _end(losses)
 
 
 def _loaded(model: Path | Sequence[Path], device: str) -> "Predictor":
@@ -307,31 +297,10 @@ def _outputs_to(path: Path | None) -> Iterator[TextIO]:
         yield text
 
 
-def _warn_of_ends(ends: Counter[str | None], has_source: bool) -> None:
-    """Say how many outputs reached their maximum length, by their finish_reason.
-
-    Those of a language model do so in ordinary use.
-    """
-    found = {
-        "outputs that repeat themselves to the maximum length": (
-            ends["repetition"],
-            "--set no_repeat_ngram_size=N prevents that",
-        ),
-        "outputs that end at the maximum length": (
-            ends["length"] if has_source else 0,
-            "--set max_length=N and max_length_ratio=N allow more",
-        ),
-    }
-    for what, (count, remedy) in found.items():
-        if count:
-            print(f"regard: {what}: {count} ({remedy})", file=sys.stderr)
-
-
-def _refuse_lines(count: int) -> NoReturn:
-    """End with the exit code of bad input, after the other lines were answered."""
-    what = "was too long and has" if count == 1 else "were too long and have"
-    print(f"regard: {counted(count, 'line')} {what} an empty output", file=sys.stderr)
-    raise typer.Exit(InputTooLong.exit_code)
+def _end(losses: Losses) -> None:
+    """End with the exit code of bad input where lines were refused, after the others were answered."""
+    if losses.refused:
+        raise typer.Exit(InputTooLong.exit_code)
 
 
 def _check_none(options: dict[str, Any], where: str) -> None:
@@ -425,7 +394,7 @@ def caption(
         name = one_line(str(each.image)).replace("\t", "\\t")
         _print_outputs(str(each.image), each.outputs, f"{name}\t", scores, as_json)
         sys.stdout.flush()
-    _warn_of_ends(ends, has_source=True)
+    warn_of_ends(ends, has_source=True)
     if broken:
         print(f"regard: {counted(broken, 'image')} could not be captioned", file=sys.stderr)
         raise typer.Exit(1)

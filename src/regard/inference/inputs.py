@@ -80,19 +80,32 @@ class SourceInput(InputEncoder):
     vocabulary   of the source; for a language model, of its text; None for images
     field        of the source; None for a language model
     has_limit    whether learned positions limit its length; not where the window of a language model slides
+    is_pretrained_classifier   whether it is the only source of an imported classifier, which is used with pairs of
+                 texts elsewhere: a text with a tab, which would be one here, is refused
     """
 
     encoder: nn.Module
     vocabulary: VocabularyType | None
     field: FieldConfig | None = None
     has_limit: bool = True
+    is_pretrained_classifier: bool = False
 
     @cached_property
     def _positions(self) -> int | None:
         return position_limit(self.encoder)
 
     def check(self, name: str, texts: Iterable[Any]) -> list[Any]:
-        return check_list(name, texts, texts_only=self.vocabulary is not None)
+        found = check_list(name, texts, texts_only=self.vocabulary is not None)
+        if self.is_pretrained_classifier:
+            for number, text in enumerate(found, start=1):
+                if "\t" in text:
+                    raise InvalidArgument(
+                        f"{name} {number}",
+                        wanted="one text: this classifier was imported without pairs of texts",
+                        got=f"{text.count(chr(9)) + 1} texts, separated by tabs",
+                        remedy="Give one text, or a space instead of the tab.",
+                    )
+        return found
 
     def encode(self, texts: Sequence[Any]) -> list[EncodedInput]:
         if isinstance(self.vocabulary, Tokenizer):

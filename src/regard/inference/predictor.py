@@ -101,8 +101,14 @@ class Predictor:
         fields, encoders = self.recipe.data.source_fields, source_encoders(self.model.encoder)
         if len(encoders) != len(fields):  # an ensemble, which passes all sources to each member
             encoders *= len(fields)
+        pairs_elsewhere = (
+            len(fields) == 1
+            and fields[0].tokenizer == "pretrained"
+            and self.sources[0] is not None
+            and self.model.as_classifier() is not None
+        )
         parts = tuple(
-            SourceInput(encoder, vocabulary, field)
+            SourceInput(encoder, vocabulary, field, is_pretrained_classifier=pairs_elsewhere)
             for encoder, vocabulary, field in zip(encoders, self.sources, fields, strict=True)
         )
         return parts[0] if len(parts) == 1 else MultiSourceInput(parts)

@@ -5,9 +5,10 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from types import TracebackType
 from typing import NoReturn
+
+from regard.core.log_output import flush_log
 
 log = logging.getLogger(__name__)
 FLUSH_SECONDS = 0.5  # for lines of the log to be written, by a reader that may be slow
@@ -56,13 +57,5 @@ class ProcessEnd:
         """End the process now, with the exit code of a signal."""
         message = "%s: ending at once, without an answer to %d open requests"
         log.warning(message, why, self.unanswered())
-        _flush()
+        flush_log(FLUSH_SECONDS)
         os._exit(128 + number)
-
-
-def _flush() -> None:
-    """Write what the log still holds, if its reader takes it soon."""
-    flushing = threading.Thread(target=logging.shutdown, daemon=True)
-    with suppress(RuntimeError):  # no thread can be started any more
-        flushing.start()
-        flushing.join(FLUSH_SECONDS)
