@@ -60,6 +60,9 @@ class Serving:
         self.lines: list[str] = []
         self.reading = threading.Thread(target=self._read, daemon=True)
         self.reading.start()
+        self.port = 0
+
+    def wait_until_ready(self) -> None:
         pattern = r"serving en on http://127\.0\.0\.1:(\d+)"
         until(lambda: re.search(pattern, self.text) or self.process.poll() is not None)
         self.port = int(re.search(pattern, self.text)[1])
@@ -88,6 +91,7 @@ class Serving:
 def serving(*arguments: str, most_files: int | None = None) -> Iterator[Serving]:
     server = Serving(*arguments, most_files=most_files)
     try:
+        server.wait_until_ready()
         yield server
     finally:
         for pid in (*server.children("regard.server.processes"), server.process.pid):
