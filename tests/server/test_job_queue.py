@@ -10,7 +10,7 @@ from regard.server import job_queue
 from regard.server.job_queue import Admissions, DrainRate, JobQueue
 from regard.server.jobs import BatchedWork, Inspection, Job
 from regard.server.long_inputs import LongWork, OpenLongInput, OverviewStep, RowOfMap, TileOfMap
-from regard.server.searches import SearchGroup
+from regard.server.searches import RunningJob, SearchGroup
 from regard.server.served_model import BatchPlan, SearchPlan
 from regard.server.studio_data import AblationStep, AlignmentStep, ExampleMeasurement, HeadsOfInput
 from regard.server.studio_jobs import Alternatives, BeamTree, LiveLook, LookPage
@@ -29,12 +29,13 @@ def searched(rows: int, *, room: bool = True) -> Job:
         lane = "search"
 
         def __init__(self) -> None:
-            object.__setattr__(self, "running", object())
+            object.__setattr__(self, "running", object.__new__(RunningJob))
             object.__setattr__(self, "task", SimpleNamespace(config=DecodeConfig(beam_size=rows)))
 
         def group(self, slots, threads):
             made = object.__new__(SearchGroup)
             made.entering = []
+            made.memory = self.running.memory
             return made if room else None
 
     made = job()

@@ -2,6 +2,7 @@
 
 import ctypes
 import sys
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
@@ -29,7 +30,7 @@ def release_free_memory() -> None:
 
 
 @lru_cache(maxsize=1)
-def _malloc_trim() -> "ctypes._NamedFuncPointer | None":
+def _malloc_trim() -> Callable[[int], int] | None:
     if not sys.platform.startswith("linux"):
         return None
     return getattr(ctypes.CDLL(None), "malloc_trim", None)  # musl has none
