@@ -95,7 +95,10 @@ def test_static_buffers_have_few_sizes(positions, source, max_length, prefix, wa
         )
     assert plan.sizes(memory) == wanted
     plan.static = False
+    plan.device = torch.device("cuda")
     assert plan.sizes(memory) == (0, max_length, max_length + 1, max(1, prefix))
+    plan.device = torch.device("cpu")  # where buffers grow
+    assert plan.sizes(memory) == (0, max_length, min(max_length, 64) + 1, max(1, prefix))
 
 
 def decoder_that_is(static):

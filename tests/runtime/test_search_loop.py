@@ -295,7 +295,11 @@ def greedy_loop(batch: int) -> SearchLoop:
         ("length", LONGEST + 1, "length of an output"),
         ("length", -1, "length of an output"),
         ("prompt", -1, "length of an output"),
-        ("limit", LONGEST + 2, "limit of an output"),
+        (
+            "limit",
+            LONGEST + 3,
+            "limit of an output",
+        ),  # beyond the room for tokens, as are the steps
         ("limit", 0, "limit of an output"),
         ("suppressed", (VOCABULARY,), "suppressed token"),
         ("suppressed", (-1,), "suppressed token"),
@@ -314,10 +318,9 @@ def test_arguments_out_of_range_are_refused(name, field, value, match):
         loop = replace(loop, **{field: value})
     else:
         (last if field == "last" else getattr(loop, field)).fill_(value)
+    state = compiled.start(memory(), batch=3, capacity=LONGEST + 3)
     with pytest.raises(IndexError, match=match):
-        compiled.search(
-            last, compiled.start(memory(), batch=3, capacity=8), loop, LoopBounds(steps=2, stop=3)
-        )
+        compiled.search(last, state, loop, LoopBounds(steps=LONGEST + 3, stop=3))
 
 
 @torch.inference_mode()

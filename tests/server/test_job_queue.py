@@ -15,7 +15,7 @@ from regard.server.aside import AsideRoom
 from regard.server.job_queue import Admissions, DrainRate, JobQueue, Lanes
 from regard.server.jobs import BatchedWork, Inspection, Job
 from regard.server.long_inputs import LongWork, OpenLongInput, OverviewStep, RowOfMap, TileOfMap
-from regard.server.searches import SearchGroup
+from regard.server.searches import RunningJob, SearchGroup
 from regard.server.served_model import BatchPlan, Planning, SearchPlan
 from regard.server.studio_data import AblationStep, AlignmentStep, ExampleMeasurement, HeadsOfInput
 from regard.server.studio_jobs import Alternatives, BeamTree, LiveLook, LookPage
@@ -35,12 +35,13 @@ def searched(rows: int, *, room: bool = True) -> Job:
         lane = "search"
 
         def __init__(self) -> None:
-            object.__setattr__(self, "running", object())
+            object.__setattr__(self, "running", object.__new__(RunningJob))
             object.__setattr__(self, "task", SimpleNamespace(config=DecodeConfig(beam_size=rows)))
 
         def group(self, slots, threads):
             made = object.__new__(SearchGroup)
             made.entering = []
+            made.memory = self.running.memory
             return made if room else None
 
     made = job()

@@ -2,11 +2,17 @@
 
 The format is recognized by the content, not by the name. EXIF orientation is applied and the image converted to RGB:
 transparent pixels over white, 16 bits scaled to 8, the first frame of an animation. It is resized to a square without
-cropping; with `crop_from`, to a larger square whose center is cropped.
+cropping; with `crop_from`, to a larger square whose center is cropped. An image of more than `LARGE` pixels is first
+reduced by a whole factor.
+
+Large images are converted in bands, so that they are in memory once as their files have them and once as what they
+become, and few are decoded at once: together they have at most `AT_ONCE` pixels, unless one alone has more.
 """
 
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -16,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 
 from regard.core.errors import InvalidArgument, InvalidData, MissingExtra
+from regard.core.memory import release_free_memory
 from regard.data.config import HALVES, ResizeFilter
 from regard.data.image_store import Member, check_size
 from regard.data.synthetic.scenes import Scene
@@ -31,7 +38,14 @@ FORMATS = (
     "WEBP",
 )  # none that runs a program, unlike EPS
 MAX_PIXELS = 1 << 26  # a file of some kilobytes may claim billions
+LARGE = 1 << 24
+AT_ONCE = 1 << 25
+BAND = 1 << 20  # pixels that are converted at a time
+GIVEN_BACK = 1 << 22  # pixels from which the memory of an image is given back to the system
+WEBP_PIXELS = 1 << 24  # of a WebP in a request: decoding takes 17 bytes for each
 CELL = 16  # a square of this side counts as one token of a batch
+
+ORIENTATION = 0x0112  # the EXIF tag
 
 Pixels = NDArray[np.uint8]
 ImageInput = (
@@ -114,7 +128,7 @@ def decode_image(
 ) -> Pixels:
     """The image whose file has this content, (size, size, 3). Any failure raises InvalidData with this name."""
     check_size(name, len(content))
-    return _squared(_decoded(content, name), size, resize, crop_from)
+    return _squared(_decoded(content, name, WEBP_PIXELS), size, resize, crop_from)
 
 
 def _open(path: str | Path | Member) -> Any:
@@ -129,14 +143,49 @@ def _open(path: str | Path | Member) -> Any:
     return _decoded(content, path)
 
 
-def _decoded(content: bytes, path: str | Path | Member) -> Any:
+class _PixelsAtOnce:
+    """Lets threads decode images together while these have few pixels."""
+
+    def __init__(self, most: int) -> None:
+        self._free = most
+        self._most = most
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def decoding(self, pixels: int) -> Iterator[None]:
+        """Wait until there is room for an image of so many pixels; one that is larger than all room is alone."""
+        taken = min(pixels, self._most)
+        with self._changed:
+            self._changed.wait_for(lambda: self._free >= taken)
+            self._free -= taken
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._free += taken
+                self._changed.notify_all()
+
+
+_at_once = _PixelsAtOnce(AT_ONCE)
+
+
+def _decoded(content: bytes, path: str | Path | Member, webp_pixels: int = MAX_PIXELS) -> Any:
     """The image of a file's content, in EXIF orientation and RGB; errors name the path."""
     try:
         with _pillow().open(BytesIO(content), formats=FORMATS) as image:
             width, height = image.size
             if width * height > MAX_PIXELS:
                 raise _too_large(path, f"{width:,} × {height:,}")
-            return _as_rgb(image)
+            if image.format == "WEBP" and width * height > webp_pixels:
+                raise _too_large(path, f"a WebP of {width:,} × {height:,}", webp_pixels)
+            if width * height <= BAND:
+                return _as_rgb(image)
+            with _at_once.decoding(width * height):
+                found = _in_bands(image)
+                image.close()  # some decoders keep the pixels until garbage is collected
+                if width * height > GIVEN_BACK:
+                    release_free_memory()
+            return found
     except (InvalidData, MissingExtra):
         raise
     except Exception as error:  # decoders raise many types on damaged files
@@ -161,10 +210,42 @@ def _content(path: Path) -> bytes:
 
 def _as_rgb(image: Any) -> Any:
     """In EXIF orientation and RGB."""
-    from PIL import ImageCms, ImageOps
+    from PIL import ImageOps
 
     kind = image.format
-    image = ImageOps.exif_transpose(image)
+    return _converted(ImageOps.exif_transpose(image), kind)
+
+
+def _in_bands(image: Any) -> Any:
+    """As `_as_rgb`, band by band; an image of more than `LARGE` pixels is reduced to fewer."""
+    from PIL import ImageOps
+
+    kind = image.format
+    orientation = image.getexif().get(ORIENTATION)
+    factor = 1
+    width, height = image.size
+    while -(-width // factor) * -(-height // factor) > LARGE:
+        factor += 1
+    if factor > 1:
+        image.draft(None, (-(-width // factor), -(-height // factor)))
+        if image.size != (width, height):  # a JPEG, which is decoded smaller
+            factor = 1
+            width, height = image.size
+    whole = _pillow().new("RGB", (-(-width // factor), -(-height // factor)))
+    rows = factor * max(1, BAND // width // factor)
+    for top in range(0, height, rows):
+        band = _converted(image.crop((0, top, width, min(top + rows, height))), kind)
+        whole.paste(band if factor == 1 else band.reduce(factor), (0, top // factor))
+    if orientation is not None:
+        whole.getexif()[ORIENTATION] = orientation
+        ImageOps.exif_transpose(whole, in_place=True)
+    return whole
+
+
+def _converted(image: Any, kind: str) -> Any:
+    """In RGB; `kind` is the format of its file."""
+    from PIL import ImageCms
+
     if image.mode.startswith("I;16") or (image.mode == "I" and kind == "PPM"):
         values = np.asarray(image).astype(np.int64)
         if "transparency" in image.info:  # one value marks transparent pixels
@@ -195,8 +276,8 @@ def _resized(image: Any, width: int, height: int, resize: ResizeFilter = "bicubi
     return np.array(image, dtype=np.uint8)
 
 
-def _too_large(path: str | Path | Member, got: str) -> InvalidData:
-    wanted = f"at most {MAX_PIXELS:,} pixels"
+def _too_large(path: str | Path | Member, got: str, most: int = MAX_PIXELS) -> InvalidData:
+    wanted = f"at most {most:,} pixels"
     return InvalidData(path, wanted=wanted, got=got, remedy="Make it smaller, if you trust it.")
 
 

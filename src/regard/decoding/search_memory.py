@@ -4,7 +4,7 @@ An estimate is made for the longest outputs that the options allow. It counts wh
 hypothesis (tokens, log-probabilities, keys and values), what a step needs for a moment, and the outputs in Python.
 """
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -12,21 +12,19 @@ from torch import Tensor, nn
 
 from regard.core.errors import InvalidArgument
 from regard.core.memory import free_memory
+from regard.decoding.batch_plan import BatchLimits
 from regard.decoding.config import DecodeConfig
 from regard.decoding.request import SearchTask
 from regard.model.memory import Memory
+from regard.runtime.cpu.decoder import FIRST_STEPS
 from regard.runtime.cpu.search_loop import MAX_BEAMS
 from regard.runtime.interfaces import EngineDecoder
 
-if TYPE_CHECKING:
-    from regard.decoding.batch_plan import BatchLimits
-
 MEBIBYTE = 1 << 20
 FREE_SHARE = 0.8  # of the memory that is free, which the searches of a program may take
-OUTPUT_BYTES = (
-    160  # of a token of an output in Python: its id, its log-probability, its text, its JSON
-)
-STATE_ROOM = 2.25  # a cache of 1.25 times the longest output grows from one that is hardly as long
+OUTPUT_BYTES = 100  # of a token of an output in Python: its id, its log-probability, its text
+SLACK = 1.25  # for what is not counted: pages that are partly used, small tensors
+SEARCH_BYTES = MEBIBYTE  # of a search without slots
 ENCODER_WIDTHS = 24  # numbers that an encoder computes with at once, for each of its states
 _limits: "WeakKeyDictionary[nn.Module, int]" = WeakKeyDictionary()
 
@@ -52,14 +50,15 @@ NO_MEMORY = SearchMemory(0, 0)
 class StateSize(NamedTuple):
     """Bytes of a decoder's state for one sequence, in parts that are multiplied."""
 
-    hypothesis: float  # for each
-    step: float  # for each step of each hypothesis
-    pair: float  # for each step and each pair of hypotheses
-    source: float  # for each state of the memory
+    hypothesis: int  # for each
+    step: int  # for each step of each hypothesis
+    pair: int  # for each step and each pair of hypotheses
+    source: int  # for each state of the memory
 
-    def bytes(self, beams: int, steps: float, source: int) -> float:
+    def bytes(self, beams: int, steps: int, source: int) -> int:
         steps_of_all = steps * beams
-        kept = self.hypothesis * beams + self.source * source
+        # A compiled loop copies what has one size for a hypothesis; so does a batch that shrinks or grows.
+        kept = 3 * self.hypothesis * beams + self.source * source
         return kept + steps_of_all * (self.step + self.pair * beams)
 
 
@@ -89,7 +88,7 @@ def free_bytes(device: torch.device) -> int:
 
 
 def search_memory(
-    task: SearchTask, decoder: EngineDecoder, limits: "BatchLimits", source: int
+    task: SearchTask, decoder: EngineDecoder, limits: BatchLimits, source: int
 ) -> SearchMemory:
     """The memory that a search needs.
 
@@ -101,10 +100,11 @@ def search_memory(
     beams = beams_of(config)
     longest = limits.max_length
     steps = longest if task.window is None else min(longest, task.window)
-    state = state_size(task, decoder).bytes(beams, STATE_ROOM * steps, source)
-    if decoder.static:
-        # Sizes are powers of two, and requests that are admitted later double the steps.
-        state *= 2
+    window = getattr(task.model.decoder, "window", None)
+    if window is not None:  # no more than two windows are kept
+        steps = min(steps, 2 * window + 2)
+    room = _room(decoder, steps, queued=limits.queued)
+    state = state_size(task, decoder).bytes(beams, room, source)
     encoder = task.model.encoder
     encoding = 0 if encoder is None else 4 * ENCODER_WIDTHS * encoder.dim * source
     phrases, run = limits.banned
@@ -120,7 +120,23 @@ def search_memory(
     )
     # Encodings of positions, which all sequences share, and what they are computed from.
     shared = 16 * task.model.decoder.embed_tokens.dim * steps if decoder.compiled else 0
-    return SearchMemory(shared, int(slot))
+    return SearchMemory(SEARCH_BYTES + shared, int(SLACK * slot))
+
+
+def _room(decoder: EngineDecoder, steps: int, *, queued: bool) -> int:
+    """Steps that the caches of a decoder hold at the moment when they hold most.
+
+    queued   whether requests are admitted after the first step, so that caches also hold older steps
+    """
+    if not decoder.compiled:  # the older half of a full cache is dropped; sizes are about doubled
+        return (4 if queued else 2) * steps
+    last = steps + steps // 4 if queued else steps
+    before = 0
+    room = FIRST_STEPS
+    while room < last:
+        before = room
+        room *= 2
+    return max(2 * before, last)  # while a cache grows, there are two copies of what was written
 
 
 def beams_of(config: DecodeConfig) -> int:
@@ -136,7 +152,7 @@ def _in_loop(task: SearchTask, decoder: EngineDecoder, beams: int) -> bool:
     return decoder.compiled and not in_python and not others and beams <= MAX_BEAMS
 
 
-def _token_bytes(task: SearchTask, decoder: EngineDecoder, beams: int, longest: int) -> float:
+def _token_bytes(task: SearchTask, decoder: EngineDecoder, beams: int, longest: int) -> int:
     """Of the generated tokens, with what a step makes of them."""
     config = task.config
     beam_search = beams > 1 and not config.sample
@@ -156,7 +172,7 @@ def _token_bytes(task: SearchTask, decoder: EngineDecoder, beams: int, longest: 
     return found
 
 
-def _logit_bytes(task: SearchTask, decoder: EngineDecoder, beams: int) -> float:
+def _logit_bytes(task: SearchTask, decoder: EngineDecoder, beams: int) -> int:
     """Of the logits of a step, and of what a choice makes of them."""
     config = task.config
     vocabulary = len(task.model.decoder.project.weight)
@@ -190,7 +206,7 @@ def _measured(task: SearchTask, decoder: EngineDecoder) -> StateSize:
 
     one_step = size(2, 1) - size(1, 1)
     two_beams = size(2, 2) - size(1, 2)  # 2 · step + 4 · pair, where that of one is step + pair
-    pair = max(0.0, (two_beams - 2 * one_step) / 2)
+    pair = max(0, (two_beams - 2 * one_step) // 2)
     hypothesis = max(0, size(1, 2) - size(1, 1))
     source = 0 if task.model.encoder is None else size(1, 1, 2) - size(1, 1)
     return StateSize(hypothesis, one_step - pair, pair, source)
@@ -220,7 +236,7 @@ def tensor_bytes(value: object) -> int:
 
 
 def check_budget(
-    task: SearchTask, decoder: EngineDecoder, limits: "BatchLimits", source: int, allowed: int
+    task: SearchTask, decoder: EngineDecoder, limits: BatchLimits, source: int, allowed: int
 ) -> SearchMemory:
     """The memory of a search; refused where one slot does not fit."""
     needed = search_memory(task, decoder, limits, source)
@@ -251,7 +267,7 @@ def check_budget(
 
 
 def _longest(
-    task: SearchTask, decoder: EngineDecoder, limits: "BatchLimits", source: int, allowed: int
+    task: SearchTask, decoder: EngineDecoder, limits: BatchLimits, source: int, allowed: int
 ) -> int:
     """The largest number of tokens of an output that fits, a power of two; 0: none does."""
     longest = 1 << (limits.max_length.bit_length() - 1)

@@ -17,6 +17,7 @@ from typing import Any
 
 from regard.core.errors import DeadlineExceeded, EngineCrashed, InvalidArgument, ServerStopping
 from regard.core.interruption import Interrupted, interruptible
+from regard.core.memory import release_free_memory
 from regard.decoding.batch_plan import plan_requests
 from regard.decoding.interfaces import Hypothesis
 from regard.decoding.search import final
@@ -46,6 +47,7 @@ Finished = tuple[
     SearchGroup, RunningJob, list[Hypothesis]
 ]  # a job that has left its search, with its outputs
 MOST_ARRIVALS = 128  # jobs that are planned between two steps
+LARGE_SEARCHES = 32 << 20  # bytes that are given back when searches have ended
 DEADLINE_SECONDS = 0.01  # between two checks of all deadlines
 UNREADY_SECONDS = (
     3.0  # without a sign of the engine's thread, after which other servers should be asked
@@ -97,6 +99,7 @@ class Engine(ModelHost):
         self._replaced: list[ServedModel] = []
         self._clients: Counter[str] = Counter()  # running jobs of each client
         self._memory: int | None = None  # bytes that all searches may take together
+        self._most_taken = 0  # by searches, since freed memory was last given back
         self._next: Job | None = (
             None  # which has waited long for memory: no other search begins before it
         )
@@ -282,6 +285,15 @@ class Engine(ModelHost):
             self._answer(finished)
         for group in here:
             self._answer(self._take_in([self._rounds.compute(group)]))
+        self._give_back()
+
+    def _give_back(self) -> None:
+        """When large searches have ended and none runs, give the memory that they had back to the system."""
+        taken = self._taken()
+        self._most_taken = max(self._most_taken, taken)
+        if taken == 0 and self._most_taken >= LARGE_SEARCHES:
+            self._most_taken = 0
+            release_free_memory()
 
     def _begin_rounds(self) -> Sequence[SearchGroup]:
         """Begin rounds of searches in threads; those to compute here."""

@@ -54,7 +54,7 @@ class ServedModel:
     def memory_of(self, planned: PlannedJob) -> SearchMemory:
         """What a search for one job takes at most; refused where that is more than there may be."""
         running = planned.running
-        limits = limits_of(planned.task, running.planned)
+        limits = limits_of(planned.task, running.planned)._replace(queued=True)
         source = 1 << running.request.size.bit_length()
         key = planned.key, limits, source
         allowed = self.own_search_bytes
