@@ -52,8 +52,12 @@ def test_what_a_file_leaves_out_is_read_as_they_do(name):
     theirs["sliding_window"] = theirs.get("sliding_window") or ours.__dict__.get(
         "sliding_window"
     )  # None: not used
+    # None stands for what follows from other keys. A token that is not named is none for both.
+    tokens = {key for key in theirs if key.endswith("token_id")}
     shared = {
-        key: value for key, value in vars(ours).items() if value is not None and key in theirs
+        key: value
+        for key, value in vars(ours).items()
+        if key in theirs and (value is not None or key in tokens)
     }
     assert len(shared) > 8
     assert shared == {key: theirs[key] for key in shared}
@@ -248,6 +252,27 @@ REFUSED = {
         {"encoder": {"model_type": "swin"}},
         r"encoder\.model_type: wanted 'vit'; got 'swin'",
     ),
+    "t5-gated": (
+        {"dense_act_fn": "relu"},
+        r"dense_act_fn: wanted 'gelu_new', as feed_forward_proj = 'gated-gelu'; got 'relu'",
+    ),
+    "bart-larger": (
+        {"num_hidden_layers": 7},
+        r"num_hidden_layers: wanted 3, as encoder_layers; got 7",
+    ),
+    "gemma": (
+        {"hidden_activation": "silu"},
+        r"hidden_activation: wanted 'gelu_pytorch_tanh', as hidden_act; got 'silu'",
+    ),
+    "mistral": (
+        {"layer_types": ["full_attention", "sliding_attention"]},
+        r"layer_types: wanted 'sliding_attention' for each of the 2 blocks",
+    ),
+    "roberta": ({"pad_token_id": None}, r"pad_token_id: wanted a whole number .*; got null"),
+    "distilbert": (
+        {"problem_type": "multi_label_classification"},
+        r"problem_type: wanted 'single_label_classification'; got 'multi_label_classification'",
+    ),
 }
 
 
@@ -260,6 +285,64 @@ def test_what_cannot_be_computed_is_refused_by_name(name, saved, tmp_path):
     (tmp_path / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
     with pytest.raises(RegardError, match=rf"config\.json.*{message}"):
         ours_of(tmp_path)
+
+
+CLASSIFIERS = ["bert", "roberta", "distilbert", "vit", "deit", "deit-teacher"]
+NO_LABELS = {
+    "regression": {"problem_type": "regression"},
+    "several labels": {"problem_type": "multi_label_classification"},
+    "one label": {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}},
+    "one number": {"problem_type": "regression", "id2label": {"0": "score"}},
+}
+
+
+@pytest.mark.parametrize("kind", NO_LABELS)
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_classifiers_that_do_not_predict_one_of_several_labels_are_refused(
+    name, kind, saved, tmp_path
+):
+    """Their outputs are numbers, or probabilities by a sigmoid, where those of others are by a softmax."""
+    _, folder = saved(name)
+    config = json.loads((folder / "config.json").read_text()) | NO_LABELS[kind]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
+    keys = "problem_type" if "problem_type" in NO_LABELS[kind] else "id2label"
+    with pytest.raises(RegardError, match=rf"config\.json: {keys}: wanted"):
+        PretrainedFolder(tmp_path)
+    names = json.loads((folder / "config.json").read_text()).get("id2label")
+    plain = config | {"problem_type": "single_label_classification", "id2label": names}
+    (tmp_path / "config.json").write_text(json.dumps(plain))
+    assert PretrainedFolder(tmp_path).classifies
+
+
+@torch.no_grad()
+def test_mistral_without_a_window_attends_to_all_positions(tmp_path):
+    """`"sliding_window": null`, as recent files have it; a file that leaves it out has a window of 4,096."""
+    import transformers
+
+    size = {"vocab_size": 31, "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 1,
+            "num_attention_heads": 1, "num_key_value_heads": 1}  # fmt: skip
+    torch.manual_seed(2)
+    theirs = transformers.MistralForCausalLM(
+        transformers.MistralConfig(**size, sliding_window=None)
+    ).eval()
+    for parameter in theirs.parameters():
+        parameter += 0.5 * torch.randn_like(parameter)
+    theirs.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["sliding_window"] is None
+    ours, pretrained = ours_of(tmp_path)
+    ids = torch.randint(3, 31, (1, 4200), generator=torch.Generator().manual_seed(4))
+    wanted = theirs(input_ids=ids).logits
+    assert_same_logits(ours(None, ids), wanted)
+    expression = express_as(pretrained.architecture, pretrained.model)
+    assert isinstance(expression, Expression)
+    assert expression.config["sliding_window"] is None
+    # The window is seen beyond it.
+    del config["sliding_window"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    windowed, _ = ours_of(tmp_path)
+    assert not torch.allclose(windowed(None, ids)[:, -1], wanted[:, -1], atol=1e-3)
 
 
 @pytest.mark.parametrize("name", sorted(ARCHITECTURES))

@@ -88,16 +88,25 @@ class Config:
         return iter(())
 
 
-def read(cls: type[ConfigType], table: Mapping[str, Any], where: str) -> ConfigType | list[Problem]:
-    """The configuration of a recipe's table, or all problems found in it. `where` is the table's full name."""
+def read(
+    cls: type[ConfigType], table: Mapping[str, Any], where: str, *, nulls: bool = False
+) -> ConfigType | list[Problem]:
+    """The configuration of a recipe's table, or all problems found in it. `where` is the table's full name.
+
+    nulls   None is a value, which a field must allow: the table is JSON, where null and a missing key are two things.
+            Without, a key whose value is None counts as left out.
+    """
     hints = _hints(cls)  # type: ignore[arg-type]
     problems = unknown_keys(table, hints, where)
     values: dict[str, Any] = {}
     for key in table.keys() & hints.keys():
         value = table[key]
+        if value is None and nulls:
+            values[key] = None
+            continue
         nested = config_class(hints[key])
         if nested is not None:
-            value = _read_nested(nested, value, f"{where}.{key}", problems)
+            value = _read_nested(nested, value, f"{where}.{key}", problems, nulls=nulls)
         if value is not None:
             values[key] = _as_python(value, hints[key])
     problems += _wrong_values(cls, values, f"{where}.")
@@ -109,17 +118,19 @@ def read(cls: type[ConfigType], table: Mapping[str, Any], where: str) -> ConfigT
         return [problem.under(where) for problem in error.problems]
 
 
-def _read_nested(cls: type[ConfigType], value: Any, where: str, problems: list[Problem]) -> Any:
+def _read_nested(
+    cls: type[ConfigType], value: Any, where: str, problems: list[Problem], *, nulls: bool
+) -> Any:
     """A table, or a list of tables, as configurations; None where there is a problem, which is added to the list."""
     if isinstance(value, list | tuple) and all(isinstance(item, Mapping) for item in value):
         items = [
-            _read_nested(cls, item, f"{where}.{i}", problems)
+            _read_nested(cls, item, f"{where}.{i}", problems, nulls=nulls)
             for i, item in enumerate(value, start=1)
         ]
         return None if None in items else tuple(items)
     if not isinstance(value, Mapping):
         return value
-    config = read(cls, value, where)
+    config = read(cls, value, where, nulls=nulls)
     if isinstance(config, list):
         problems += config
         return None
@@ -191,7 +202,8 @@ def _wrong_values(cls: type, values: Mapping[str, Any], where: str) -> Iterator[
                 if options
                 else "Change it, or leave it out for the default."
             )
-            yield Problem(f"{where}{key}", describe(hints[key]), repr(value)[:80], remedy)
+            got = "null" if value is None else repr(value)[:80]
+            yield Problem(f"{where}{key}", describe(hints[key]), got, remedy)
 
 
 def fits(value: Any, hint: Any) -> bool:

@@ -75,14 +75,22 @@ class Expression:
 
 
 def express(model: ModelConfig) -> Expression | list[str]:
-    """The first architecture that expresses a model, or why the nearest one does not."""
+    """The first architecture that expresses a model, or why the nearest one does not.
+
+    One that has all settings of the model comes before those whose weights must make up for some.
+    """
     best: tuple[str, list[str]] | None = None
+    made_up: Expression | None = None
     for architecture in ARCHITECTURES.values():
         result = express_as(architecture, model)
         if isinstance(result, Expression):
-            return result
-        if result and (best is None or len(result) < len(best[1])):
+            if result.model == model:
+                return result
+            made_up = made_up or result
+        elif result and (best is None or len(result) < len(best[1])):
             best = architecture.model_type, result
+    if made_up is not None:
+        return made_up
     if best is None:
         kinds = ", ".join(f"model.{role}.kind = {part.kind!r}" for role, part in _parts(model))
         return [f"{kinds}: transformers has no such model"]

@@ -54,7 +54,8 @@ class HuggingFaceTarget(FolderTarget):
         weights = expression.weights(model.model, config)
         rows = _add_spare_rows(model, expression, weights)
         theirs = ((step.theirs, step.to_theirs(weights)) for step in expression.steps())
-        tensors = dict(theirs) | expression.architecture.computed(expression.keys)
+        tensors = dict(theirs)
+        tensors |= expression.architecture.computed(expression.keys, tensors)
         write_weights(
             folder, {name: tensor.to("cpu", dtype).contiguous() for name, tensor in tensors.items()}
         )
@@ -155,7 +156,7 @@ def _tokens(model: Predictor) -> dict[str, Any]:
     if (
         model.running_text
     ):  # where the end token is the line break, which begins a text and ends no output
-        return {"pad_token_id": own.pad, "bos_token_id": own.end}
+        return {"pad_token_id": own.pad, "bos_token_id": own.end, "eos_token_id": None}
     found: dict[str, Any] = {
         "pad_token_id": own.pad,
         "bos_token_id": own.start,

@@ -28,7 +28,7 @@ HARMLESS = frozenset({
     "id2label", "init_std", "initializer_factor", "initializer_range", "is_encoder_decoder", "label2id", "model_type",
     "output_attentions", "output_hidden_states", "output_past", "prefix", "problem_type", "return_dict",
     "task_specific_params", "tokenizer_class", "torch_dtype", "transformers_version", "use_cache",
-    "encoder_layerdrop", "decoder_layerdrop", "layerdrop", "num_hidden_layers", "_attn_implementation_autoset",
+    "encoder_layerdrop", "decoder_layerdrop", "layerdrop", "_attn_implementation_autoset",
     "classifier_dropout", "classif_dropout", "sep_token_id", "unk_token_id", "mask_token_id", "cls_token_id",
     "torchscript", "use_bfloat16", "tf_legacy_loss", "chunk_size_feed_forward", "transformers.js_config",
     "is_llama_config", "save_step", "replacing_rate", "student_encoder_layers", "student_decoder_layers",
@@ -48,7 +48,11 @@ GENERATION = frozenset({
 
 @dataclass(frozen=True)
 class SharedKeys(Config):
-    """The keys of a config.json that every architecture has."""
+    """The keys of a config.json that every architecture has.
+
+    A default is what transformers assumes where a file leaves the key out. null is read as None, which is not the
+    default: a field that allows None means by it what transformers means by null, and the others refuse null.
+    """
 
     pad_token_id: int | None = doc(None, "padding")
     bos_token_id: int | None = doc(None, "the first token of a text")
@@ -75,6 +79,8 @@ class Architecture(ABC, Generic[Keys]):
     ignored: ClassVar[
         Sequence[str]
     ] = ()  # patterns of tensors that are no weights, or those of other heads
+    # Other names of keys, of which older files have both; they must agree.
+    aliases: ClassVar[Mapping[str, str]] = {}
     base_prefix: ClassVar[str] = (
         ""  # of all tensors but those of the head; files of the bare model leave it out
     )
@@ -96,8 +102,8 @@ class Architecture(ABC, Generic[Keys]):
     def export_keys(self, model: ModelConfig) -> dict[str, Any]:
         """The keys of the config.json that comes nearest to a model of ours; {} if the parts are of other kinds."""
 
-    def computed(self, keys: Keys) -> dict[str, Tensor]:
-        """Tensors of a file that are no weights and that transformers expects in it."""
+    def computed(self, keys: Keys, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Tensors that transformers expects in a file beside the weights, `tensors`, and that change no output."""
         return {}
 
     def problems(self, keys: Keys, head: str) -> Iterator[Problem]:
@@ -132,10 +138,14 @@ class Architecture(ABC, Generic[Keys]):
     def read(self, config: Mapping[str, Any], head: str, where: Path) -> Keys:
         """The checked keys of a config.json. All unknown options and wrong values are refused together."""
         known = {field.name for field in fields(self.keys)}
-        skipped, fixed = HARMLESS | GENERATION | self.unused, {**FIXED, **self.fixed}
+        skipped = HARMLESS | GENERATION | self.unused | self.aliases.keys()
+        fixed = {**FIXED, **self.fixed}
         problems = []
         for key, value in config.items():
-            if key in known or key in skipped or value is None:
+            if key in known or key in skipped:
+                continue
+            # null says that there is no such thing: of an option that is unknown here, or is off.
+            if value is None and not fixed.get(key):
                 continue
             if key not in fixed:
                 wanted, remedy = (
@@ -146,11 +156,22 @@ class Architecture(ABC, Generic[Keys]):
             elif value != fixed[key]:
                 remedy = f"Models with another {key} are not imported."
                 problems.append(Problem(key, repr(fixed[key]), repr(value)[:80], remedy))
-        keys = read(self.keys, {key: config[key] for key in config.keys() & known}, "")
-        problems += keys if isinstance(keys, list) else self.problems(keys, head)
+        problems += label_problems(config, head)
+        keys = read(self.keys, {key: config[key] for key in config.keys() & known}, "", nulls=True)
+        if isinstance(keys, list):
+            problems += keys
+        else:
+            problems += self.problems(keys, head)
+            problems += self.contradictions(config, keys)
         if problems or isinstance(keys, list):
             raise InvalidRecipe([_in_file(problem, where) for problem in problems])
         return keys
+
+    def contradictions(self, config: Mapping[str, Any], keys: Keys) -> Iterator[Problem]:
+        """Keys of a file that say something else than `keys`, which alone describe the model."""
+        for alias, key in self.aliases.items():
+            if alias in config and config[alias] != getattr(keys, key):
+                yield contradiction(alias, f"{getattr(keys, key)!r}, as {key}", config[alias])
 
     def renamed(self, names: Sequence[str]) -> dict[str, str]:
         """The tensors of a file by their names in the rules: old files, and those of the bare model, have others."""
@@ -169,6 +190,26 @@ class Architecture(ABC, Generic[Keys]):
 
     def is_ignored(self, name: str) -> bool:
         return any(re.fullmatch(pattern, name) for pattern in self.ignored)
+
+
+def contradiction(key: str, wanted: str, value: Any) -> Problem:
+    """A key that contradicts another one of its file."""
+    return Problem(key, wanted, repr(value)[:80], "Correct the file, or use another model.")
+
+
+def label_problems(config: Mapping[str, Any], head: str) -> Iterator[Problem]:
+    """What a classifier predicts, if that is not one of several labels: such a model computes other probabilities."""
+    if "classification" not in head:
+        return
+    kind, names = config.get("problem_type"), config.get("id2label")
+    if kind not in (None, "single_label_classification"):
+        remedy = "Models that predict numbers, or several labels at once, are not imported."
+        yield Problem("problem_type", "'single_label_classification'", repr(kind)[:80], remedy)
+    key = "num_labels" if names is None else "id2label"
+    count = config.get("num_labels", 2) if names is None else names
+    if count == 1 or (isinstance(count, dict) and len(count) == 1):
+        remedy = "Models that predict a number, or whether one label holds, are not imported."
+        yield Problem(key, "two labels or more", "one", remedy)
 
 
 def _in_file(problem: Problem, where: Path) -> Problem:

@@ -1,11 +1,12 @@
 """Encoders with a head for masked tokens or for classes: BERT, RoBERTa and DistilBERT."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from regard.core.config import Count, Probability, Range, doc
 from regard.core.errors import Problem
+from regard.core.shapes import Tensor
 from regard.interop.architectures.base import (
     ACTIVATIONS,
     THEIR_ACTIVATIONS,
@@ -91,6 +92,11 @@ class EncoderArchitecture(Architecture[Keys]):
         others = () if self._own_bias == self.mlm["bias"] else (self._own_bias,)
         return {self.mlm["bias"]: others, self.words: (self.mlm["matrix"],)}
 
+    def computed(self, keys: Keys, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        # Without tied embeddings, transformers has this bias twice and uses that of the output layer.
+        own = self._own_bias
+        return {self.mlm["bias"]: tensors[own].clone()} if own in tensors else {}
+
     def export_head(self, model: ModelConfig) -> TransformerConfig | None:
         """The encoder of a model with one of the heads."""
         encoder = transformer(model.encoders[0]) if len(model.encoders) == 1 else None
@@ -99,6 +105,7 @@ class EncoderArchitecture(Architecture[Keys]):
 
 @dataclass(frozen=True)
 class BertKeys(SharedKeys):
+    pad_token_id: int | None = doc(0, "padding")
     hidden_size: Count = doc(768, "dimension of the hidden states")
     num_hidden_layers: Count = doc(12, "blocks")
     num_attention_heads: Count = doc(12, "attention heads")
@@ -219,6 +226,8 @@ class Bert(EncoderArchitecture[BertKeys]):
 
 @dataclass(frozen=True)
 class RobertaKeys(BertKeys):
+    bos_token_id: int | None = doc(0, "the first token of a text")
+    eos_token_id: int | tuple[int, ...] | None = doc(2, "the end of a text")
     pad_token_id: Annotated[int, Range(0.0, 1e6)] = doc(
         1, "padding, whose position comes before all others"
     )
@@ -261,6 +270,7 @@ class Roberta(Bert):
 
 @dataclass(frozen=True)
 class DistilBertKeys(SharedKeys):
+    pad_token_id: int | None = doc(0, "padding")
     dim: Count = doc(768, "dimension of the hidden states")
     n_layers: Count = doc(6, "blocks")
     n_heads: Count = doc(12, "attention heads")
@@ -281,6 +291,7 @@ class DistilBert(EncoderArchitecture[DistilBertKeys]):
         "DistilBertForMaskedLM": "mlm",
         "DistilBertForSequenceClassification": "classification",
     }
+    aliases = {"num_hidden_layers": "n_layers"}
     base_prefix = "distilbert."
     words = "distilbert.embeddings.word_embeddings.weight"
     mlm = {"dense": "vocab_transform", "norm": "vocab_layer_norm", "bias": "vocab_projector.bias",

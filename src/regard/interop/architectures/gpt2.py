@@ -48,6 +48,7 @@ class Gpt2(Architecture[Gpt2Keys]):
     model_type = "gpt2"
     keys = Gpt2Keys
     classes = {"GPT2LMHeadModel": "generation"}
+    aliases = {"num_hidden_layers": "n_layer"}
     base_prefix = "transformer."
     ignored = (r"transformer\.h\.\d+\.(attn|crossattention)\.(bias|masked_bias)",)  # causal masks
     unused = frozenset({"n_ctx", "summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels",

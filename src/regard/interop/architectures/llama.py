@@ -7,7 +7,13 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from regard.core.config import Config, Count, Probability, Range, doc
 from regard.core.errors import InvalidRecipe, Problem
-from regard.interop.architectures.base import Architecture, SharedKeys, tied, transformer
+from regard.interop.architectures.base import (
+    Architecture,
+    SharedKeys,
+    contradiction,
+    tied,
+    transformer,
+)
 from regard.interop.rules import Rule
 from regard.interop.tensors import TensorFolder
 from regard.model.model_config import ModelConfig
@@ -27,6 +33,8 @@ class RopeKeys(Config):
 
 @dataclass(frozen=True)
 class LlamaKeys(SharedKeys):
+    bos_token_id: int | None = doc(1, "the first token of a text")
+    eos_token_id: int | tuple[int, ...] | None = doc(2, "the end of a text")
     hidden_size: Count = doc(4096, "dimension of the hidden states")
     intermediate_size: Count = doc(11008, "hidden dimension of the feed-forward networks")
     num_hidden_layers: Count = doc(32, "blocks")
@@ -38,9 +46,6 @@ class LlamaKeys(SharedKeys):
         None, "dimension of a head; left out: hidden_size / num_attention_heads"
     )
     hidden_act: Literal["silu", "swish", "gelu", "gelu_pytorch_tanh"] = doc("silu", "of the gate")
-    hidden_activation: Literal["silu", "gelu", "gelu_pytorch_tanh"] | None = doc(
-        None, "the same, in files of Gemma"
-    )
     rms_norm_eps: Annotated[float, Range(0.0)] = doc(1e-6, "of the norms")
     rope_theta: Annotated[float, Range(1.0)] = doc(
         10_000.0, "base of the wavelengths of rotary positions"
@@ -72,6 +77,8 @@ class MistralKeys(LlamaKeys):
 
 @dataclass(frozen=True)
 class Qwen2Keys(LlamaKeys):
+    bos_token_id: int | None = doc(None, "the first token of a text")
+    eos_token_id: int | tuple[int, ...] | None = doc(None, "the end of a text")
     intermediate_size: Count = doc(22016, "hidden dimension of the feed-forward networks")
     num_key_value_heads: Count | None = doc(32, "heads of keys and values")
     sliding_window: Count | None = doc(4096, "positions that a position attends to")
@@ -80,16 +87,23 @@ class Qwen2Keys(LlamaKeys):
 
 @dataclass(frozen=True)
 class Qwen3Keys(Qwen2Keys):
-    head_dim: Count | None = doc(128, "dimension of a head")
+    head_dim: Count = doc(128, "dimension of a head")
 
 
 @dataclass(frozen=True)
 class GemmaKeys(LlamaKeys):
+    pad_token_id: int | None = doc(0, "padding")
+    bos_token_id: int | None = doc(2, "the first token of a text")
+    eos_token_id: int | tuple[int, ...] | None = doc(1, "the end of a text")
+    num_key_value_heads: Count = doc(16, "heads of keys and values")
+    hidden_activation: str | None = doc(
+        None, "of the gate, in some files beside hidden_act, with which it must agree"
+    )
     hidden_size: Count = doc(3072, "dimension of the hidden states")
     num_hidden_layers: Count = doc(28, "blocks")
     num_attention_heads: Count = doc(16, "attention heads")
     intermediate_size: Count = doc(24576, "hidden dimension of the feed-forward networks")
-    head_dim: Count | None = doc(256, "dimension of a head")
+    head_dim: Count = doc(256, "dimension of a head")
     hidden_act: Literal["silu", "swish", "gelu", "gelu_pytorch_tanh"] = doc(
         "gelu_pytorch_tanh", "of the gate"
     )
@@ -139,6 +153,13 @@ class Llama(Architecture[LlamaKeys]):
                 window,
                 "Use another model.",
             )
+        elif keys.layer_types is not None:
+            kind = "full_attention" if window is None else "sliding_attention"
+            if set(keys.layer_types) != {kind} or len(keys.layer_types) != keys.num_hidden_layers:
+                wanted = f"{kind!r} for each of the {keys.num_hidden_layers} blocks"
+                yield Problem(
+                    "layer_types", wanted, str(keys.layer_types)[:80], "Use another model."
+                )
         if self._activation(keys) not in ("swiglu", "geglu"):
             wanted = "'silu' or 'gelu_pytorch_tanh'"
             yield Problem("hidden_act", wanted, repr(keys.hidden_act), "Use another model.")
@@ -147,8 +168,8 @@ class Llama(Architecture[LlamaKeys]):
         return keys.max_position_embeddings
 
     def _activation(self, keys: LlamaKeys) -> str:
-        given = keys.hidden_activation or keys.hidden_act
-        return {"silu": "swiglu", "swish": "swiglu", "gelu_pytorch_tanh": "geglu"}.get(given, given)
+        gates = {"silu": "swiglu", "swish": "swiglu", "gelu_pytorch_tanh": "geglu"}
+        return gates.get(keys.hidden_act, keys.hidden_act)
 
     def _window(self, keys: LlamaKeys) -> int | str | None:
         """The sliding window of all blocks; None without one; a text where some blocks have it."""
@@ -312,6 +333,16 @@ class Gemma(Llama):
     norm, scaled = "rms_offset", True
     takes = frozenset({"attention_bias"})
     fixed = {**Llama.fixed, "use_bidirectional_attention": False}
+
+    def contradictions(self, config: Mapping[str, Any], keys: LlamaKeys) -> Iterator[Problem]:
+        yield from super().contradictions(config, keys)
+        given = config.get("hidden_activation")
+        same = {"gelu": "gelu_pytorch_tanh", "swish": "silu"}
+        if given is not None and same.get(given, given) != same.get(
+            keys.hidden_act, keys.hidden_act
+        ):
+            wanted = f"{keys.hidden_act!r}, as hidden_act"
+            yield contradiction("hidden_activation", wanted, given)
 
     def _activation(self, keys: LlamaKeys) -> str:
         activation = super()._activation(keys)

@@ -1,5 +1,6 @@
 """Encoder-decoders of one family: Marian, Pegasus, BART and mBART."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -19,7 +20,6 @@ from regard.interop.architectures.base import (
 from regard.interop.rules import Copies, Rule, Unsqueeze
 from regard.interop.tensors import TensorFolder
 from regard.model.model_config import ModelConfig
-from regard.model.positions import Sinusoidal
 
 SHARED, ENCODER, DECODER, HEAD = (
     "model.shared.weight",
@@ -27,6 +27,7 @@ SHARED, ENCODER, DECODER, HEAD = (
     "model.decoder.embed_tokens.weight",
     "lm_head.weight",
 )
+POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,36 @@ class Seq2SeqKeys(SharedKeys):
 
 
 @dataclass(frozen=True)
-class MarianKeys(Seq2SeqKeys):
+class BartKeys(Seq2SeqKeys):
+    pad_token_id: int | None = doc(1, "padding")
+    bos_token_id: int | None = doc(0, "the first token of a text")
+    eos_token_id: int | tuple[int, ...] | None = doc(2, "the end of a text")
+    decoder_start_token_id: int | None = doc(2, "the token before an output's first")
+
+
+@dataclass(frozen=True)
+class MBartKeys(BartKeys):
+    decoder_start_token_id: int | None = doc(None, "the token before an output's first")
+
+
+@dataclass(frozen=True)
+class SinusoidalKeys(Seq2SeqKeys):
+    # transformers takes the table of a file, whatever it holds, and the sinusoids where a file has none.
+    static_position_embeddings: bool = doc(True, "whether positions are sinusoids; if not, a table")
+
+
+@dataclass(frozen=True)
+class PegasusKeys(SinusoidalKeys):
+    pad_token_id: int | None = doc(0, "padding")
+    eos_token_id: int | tuple[int, ...] | None = doc(1, "the end of a text")
+    decoder_start_token_id: int | None = doc(0, "the token before an output's first")
+
+
+@dataclass(frozen=True)
+class MarianKeys(SinusoidalKeys):
+    pad_token_id: int | None = doc(58100, "padding")
+    eos_token_id: int | tuple[int, ...] | None = doc(0, "the end of a text")
+    decoder_start_token_id: int | None = doc(58100, "the token before an output's first")
     vocab_size: Count = doc(58101, "rows of the embedding")
 
 
@@ -67,6 +97,7 @@ class Seq2SeqArchitecture(Architecture[Seq2SeqKeys]):
     learned: ClassVar[bool] = False  # positions with two unused rows; otherwise sinusoidal
     separates: ClassVar[bool] = False  # whether encoder and decoder may have an embedding each
     # The first row of positions depends on the class alone: files of opus-mt say extra_pos_embeddings = 58101.
+    aliases = {"num_hidden_layers": "encoder_layers"}
     unused = frozenset({"forced_eos_token_id", "num_labels", "extra_pos_embeddings"})
     fixed = {"is_decoder": False, "add_cross_attention": False, "add_bias_logits": False,
              "do_blenderbot_90_layernorm": False}  # fmt: skip
@@ -87,12 +118,10 @@ class Seq2SeqArchitecture(Architecture[Seq2SeqKeys]):
             "ffn_dropout": keys.activation_dropout,
             **self.options,
         }
+        if self.learned or _has_own_positions(keys, tensors):
+            both |= {"positions": "learned", "max_positions": keys.max_position_embeddings}
         if self.learned:
-            both |= {
-                "positions": "learned",
-                "max_positions": keys.max_position_embeddings,
-                "position_offset": 2,
-            }
+            both["position_offset"] = 2
         table = {
             side: {
                 "layers": getattr(keys, f"{side}_layers"),
@@ -180,6 +209,8 @@ class Seq2SeqArchitecture(Architecture[Seq2SeqKeys]):
             "tie_word_embeddings": tie != "none",
             "is_encoder_decoder": True,
         }
+        if not self.learned:
+            keys["static_position_embeddings"] = decoder.positions != "learned"
         for side, part in (("encoder", encoder), ("decoder", decoder)):
             keys |= {f"{side}_layers": part.layers, f"{side}_attention_heads": part.heads}
             keys |= {f"{side}_ffn_dim": part.ffn_dim}
@@ -192,6 +223,33 @@ class Seq2SeqArchitecture(Architecture[Seq2SeqKeys]):
                 "decoder_vocab_size": model.options.vocab_size,
             }
         return keys
+
+
+def _has_own_positions(keys: Seq2SeqKeys, tensors: TensorFolder | None) -> bool:
+    """Whether the positions of an architecture with sinusoids are a table with other numbers."""
+    if not isinstance(keys, SinusoidalKeys):
+        return False
+    found = [name for name in POSITIONS if tensors is not None and name in tensors]
+    if not keys.static_position_embeddings:
+        return True
+    if not found:
+        return False
+    assert tensors is not None
+    sinusoids = _sinusoids(keys)
+    for name in found:
+        table = tensors[name].float()
+        # Versions of transformers differ in the last bits. In half precision, a table is another one.
+        if table.shape != sinusoids.shape or not torch.allclose(table, sinusoids, 0.0, 1e-6):
+            return True
+    return False
+
+
+def _sinusoids(keys: Seq2SeqKeys) -> Tensor:
+    """The table of positions with which transformers begins: computed in float64, as it does."""
+    dim = keys.d_model
+    position = torch.arange(keys.max_position_embeddings, dtype=torch.float64)[:, None]
+    angle = position / 10_000 ** (torch.arange(0, dim, 2, dtype=torch.float64) / dim)
+    return torch.cat((angle.sin(), angle.cos()), 1).float()
 
 
 def _attention(theirs: str, ours: str) -> list[Rule]:
@@ -208,10 +266,9 @@ class Marian(Seq2SeqArchitecture):
     classes = {"MarianMTModel": "generation"}
     options = {"norm_first": False, "positions": "sinusoidal"}
     separates = True
-    ignored = (r"model\.(encoder|decoder)\.embed_positions\.weight",)  # computed, not learned
+    ignored = (r"model\.(encoder|decoder)\.embed_positions\.weight",)  # where they are sinusoids
     fixed = Seq2SeqArchitecture.fixed | {
         "normalize_before": False, "normalize_embedding": False, "add_final_layer_norm": False,
-        "static_position_embeddings": True,
     }  # fmt: skip
 
 
@@ -219,26 +276,26 @@ class Pegasus(Seq2SeqArchitecture):
     """Pegasus (https://arxiv.org/abs/1912.08777): pre-norm, sinusoidal positions."""
 
     model_type = "pegasus"
+    keys = PegasusKeys
     classes = {"PegasusForConditionalGeneration": "generation"}
     options = {"norm_first": True, "positions": "sinusoidal"}
     ignored = Marian.ignored
 
     fixed = Seq2SeqArchitecture.fixed | {
         "normalize_before": True, "normalize_embedding": False, "add_final_layer_norm": True,
-        "static_position_embeddings": True,
     }  # fmt: skip
 
-    def computed(self, keys: Seq2SeqKeys) -> dict[str, Tensor]:
-        table: Tensor = Sinusoidal(keys.d_model)(torch.arange(keys.max_position_embeddings))
-        return {
-            f"model.{side}.embed_positions.weight": table.clone() for side in ("encoder", "decoder")
-        }
+    def computed(self, keys: Seq2SeqKeys, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        if _has_own_positions(keys, None):
+            return {}
+        return {name: _sinusoids(keys) for name in POSITIONS}
 
 
 class Bart(Seq2SeqArchitecture):
     """BART (https://arxiv.org/abs/1910.13461): post-norm, learned positions, normalized embeddings."""
 
     model_type = "bart"
+    keys = BartKeys
     classes = {"BartForConditionalGeneration": "generation"}
     options = {"norm_first": False, "norm_input": True}
     learned = True
@@ -252,6 +309,7 @@ class MBart(Seq2SeqArchitecture):
     """mBART (https://arxiv.org/abs/2001.08210): as BART, pre-norm."""
 
     model_type = "mbart"
+    keys = MBartKeys
     classes = {"MBartForConditionalGeneration": "generation"}
     options = {"norm_first": True, "norm_input": True}
     learned = True

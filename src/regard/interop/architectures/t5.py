@@ -1,10 +1,19 @@
 """T5, T5 1.1 and Flan-T5 (https://arxiv.org/abs/1910.10683)."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from regard.core.config import Count, Probability, Range, doc
-from regard.interop.architectures.base import Architecture, SharedKeys, tied, transformer
+from regard.core.errors import Problem
+from regard.interop.architectures.base import (
+    Architecture,
+    SharedKeys,
+    contradiction,
+    tied,
+    transformer,
+)
 from regard.interop.rules import Copies, Rule, Transpose
 from regard.interop.tensors import TensorFolder
 from regard.model.model_config import ModelConfig
@@ -35,8 +44,8 @@ class T5Keys(SharedKeys):
     feed_forward_proj: Literal["relu", "gelu", "gated-gelu", "gated-silu"] = doc(
         "relu", "feed-forward networks"
     )
-    scale_decoder_outputs: bool | None = doc(
-        None, "whether logits are scaled; left out: tie_word_embeddings"
+    scale_decoder_outputs: bool = doc(
+        True, "whether logits are scaled; left out: tie_word_embeddings"
     )
     vocab_size: Count = doc(32128, "rows of the embedding")
     pad_token_id: int | None = doc(0, "padding")
@@ -51,8 +60,24 @@ class T5(Architecture[T5Keys]):
     classes = {"T5ForConditionalGeneration": "generation", "T5WithLMHeadModel": "generation"}
     # An old file has the relative positions of the first block, which cross-attention does not use.
     ignored = (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",)
+    aliases = {"num_hidden_layers": "num_layers"}
     unused = frozenset({"n_positions", "dense_act_fn", "is_gated_act"})
     fixed = {"is_decoder": False}
+
+    def read(self, config: Mapping[str, Any], head: str, where: Path) -> T5Keys:
+        # The first T5 scales its logits; the key by which later files leave that out is another one's.
+        scaled = {"scale_decoder_outputs": config.get("tie_word_embeddings", True)}
+        return super().read(scaled | dict(config), head, where)
+
+    def contradictions(self, config: Mapping[str, Any], keys: T5Keys) -> Iterator[Problem]:
+        yield from super().contradictions(config, keys)
+        *gated, activation = keys.feed_forward_proj.split("-")
+        if gated and activation == "gelu":
+            activation = "gelu_new"
+        for key, value in (("dense_act_fn", activation), ("is_gated_act", bool(gated))):
+            if key in config and config[key] != value:
+                wanted = f"{value!r}, as feed_forward_proj = {keys.feed_forward_proj!r}"
+                yield contradiction(key, wanted, config[key])
 
     def decoder_start(self, keys: T5Keys) -> int | None:
         return (
@@ -88,11 +113,6 @@ class T5(Architecture[T5Keys]):
             "relative_buckets": keys.relative_attention_num_buckets,
             "relative_max_distance": keys.relative_attention_max_distance,
         }
-        scaled = (
-            keys.tie_word_embeddings
-            if keys.scale_decoder_outputs is None
-            else keys.scale_decoder_outputs
-        )
         return {
             "encoder": both | {"layers": keys.num_layers},
             "decoder": both | {"layers": keys.num_decoder_layers or keys.num_layers},
@@ -100,7 +120,7 @@ class T5(Architecture[T5Keys]):
             "tie_embeddings": "all" if ties else "none",
             "scale_embeddings": False,
             "output_bias": False,
-            "scale_logits": scaled,
+            "scale_logits": keys.scale_decoder_outputs,
         }
 
     def rules(self, keys: T5Keys, model: ModelConfig) -> list[Rule]:
@@ -153,7 +173,8 @@ class T5(Architecture[T5Keys]):
         if encoder is None or decoder is None:
             return {}
         theirs = {ours: name for name, ours in ACTIVATIONS.items()}
-        return {
+        tied_head = model.options.tie_embeddings != "none"
+        keys: dict[str, Any] = {
             "d_model": decoder.dim,
             "d_kv": decoder.dim_per_head,
             "d_ff": decoder.ffn_dim,
@@ -166,7 +187,10 @@ class T5(Architecture[T5Keys]):
             "layer_norm_epsilon": decoder.norm_eps,
             "feed_forward_proj": theirs.get(decoder.activation, "relu"),
             "vocab_size": model.options.vocab_size,
-            # Older versions decide by this key whether logits are scaled, and whether there is an output layer.
-            "tie_word_embeddings": model.options.scale_logits,
+            "tie_word_embeddings": tied_head,
             "is_encoder_decoder": True,
         }
+        # By default, transformers scales the logits of tied embeddings alone; older versions know no other way.
+        if model.options.scale_logits != tied_head:
+            keys["scale_decoder_outputs"] = model.options.scale_logits
+        return keys

@@ -78,7 +78,9 @@ class VisionEncoderDecoder(Architecture[VisionEncoderDecoderKeys]):
             wanted = f"decoder.n_embd = {dims[1]}: a projection between them is not imported"
             yield Problem("encoder.hidden_size", wanted, str(dims[0]), "Use another model.")
 
-    def computed(self, keys: VisionEncoderDecoderKeys) -> dict[str, Tensor]:
+    def computed(
+        self, keys: VisionEncoderDecoderKeys, tensors: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
         dim = keys.encoder.hidden_size  # of a pooler that is not used
         return {
             "encoder.pooler.dense.weight": torch.zeros(dim, dim),
