@@ -15,7 +15,8 @@ from executed_functions import KEPT
 from token_faults import CPP, JAVASCRIPT, lines_around, scope_of, token_faults
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCE, TESTS = ROOT / "src" / "regard", ROOT / "tests"
+SOURCE = ROOT / "src" / "regard"
+TESTS = ROOT / "tests"
 PROGRAMS = (
     "benchmarks",
     "experiments",
@@ -139,8 +140,10 @@ def description(place: Place, changed: ast.AST) -> tuple[str, str]:
 
     A number alone says too little: which 0 became 1?
     """
-    node, parent = place.node, place.parent
-    before, after = ast.unparse(node), ast.unparse(ast.fix_missing_locations(changed))
+    node = place.node
+    parent = place.parent
+    before = ast.unparse(node)
+    after = ast.unparse(ast.fix_missing_locations(changed))
     if not isinstance(node, ast.Constant) or not isinstance(parent, ast.expr | ast.keyword):
         return before, after
     around = ast.unparse(parent)
@@ -283,14 +286,17 @@ def nearest_files(mutant: Mutant) -> list[str]:
     """The test files whose imports reach the module: first those of its package, and those that name what is around."""
     if not mutant.is_python:
         return nearest_script_or_engine_tests(mutant)
-    path, around = mutant.path, words_around(mutant)
+    path = mutant.path
+    around = words_around(mutant)
     files, needed = needs()
     target = next(name for name, p in files.items() if p == SOURCE / path)
-    distance, ring = {target: 0}, {target}
+    distance = {target: 0}
+    ring = {target}
     while ring:
         ring = {name for name, own in needed.items() if own & ring and name not in distance}
         distance |= dict.fromkeys(ring, max(distance.values()) + 1)
-    package, ranked = path.partition("/")[0], []
+    package = path.partition("/")[0]
+    ranked = []
     for test in sorted(TESTS.rglob("test_*.py")):
         reached = [distance[name] for name in imports(test) if name in distance]
         mirrored = test.parent.name == package
@@ -345,7 +351,9 @@ def executing_tests(mutant: Mutant) -> list[str]:
     """
     if not mutant.is_python:
         return []
-    noted, around, name = executed()[1], definitions_around(mutant), ""
+    noted = executed()[1]
+    around = definitions_around(mutant)
+    name = ""
     for outer, inner in zip([None, *around], around, strict=False):
         name += (
             f".<locals>.{inner.name}"
@@ -376,7 +384,9 @@ def nearest_tests(
 
     Without notes of what tests execute (executed_functions.py), there are the latter only.
     """
-    near, taken, by_file = nearest_files(mutant), executed()[0], dict[str, list[str]]()
+    near = nearest_files(mutant)
+    taken = executed()[0]
+    by_file = dict[str, list[str]]()
     for test in executing_tests(mutant):
         by_file.setdefault(test.partition("::")[0], []).append(test)
     order = sorted(by_file, key=lambda file: near.index(file) if file in near else len(near))[

@@ -191,7 +191,8 @@ def test_python_refuses_all_unless_told():
 
 
 def test_outputs_that_reach_their_limit_are_counted():
-    model, lines = GOLDEN / "rnn", "3 May 1999\n4 June 2001\n\n"
+    model = GOLDEN / "rnn"
+    lines = "3 May 1999\n4 June 2001\n\n"
     cut = command("predict", model, "--max-length", "2", text=lines)
     assert cut.returncode == 0
     assert "regard: outputs that end at the maximum length: 2 (" in cut.stderr
@@ -214,7 +215,8 @@ def test_outputs_of_running_text_have_lines(language_model):
 
 def test_an_ensemble_averages_probabilities(language_model, tmp_path):
     """Two runs that differ in their seed; the scores are those of `regard.load` of both."""
-    run, prompt = language_model / "run", language_model / "prompt"
+    run = language_model / "run"
+    prompt = language_model / "prompt"
     other = regard.load(run).recipe.as_dict()
     other["train"]["seed"] = 2
     regard.train(other, tmp_path / "other")

@@ -61,7 +61,8 @@ def random_constraints(random: Random) -> tuple[list[tuple[int, ...]], list[tupl
 
 @pytest.mark.parametrize(("name", "options"), list(product(FEW, WAYS)), ids=str)
 def test_outputs_contain_required_and_no_banned_phrases(name, options):
-    made, random = model(name), Random(f"{name}{options}")
+    made = model(name)
+    random = Random(f"{name}{options}")
     inputs = []
     for row in sources()[:6]:
         required, banned = random_constraints(random)
@@ -85,7 +86,8 @@ def test_outputs_contain_required_and_no_banned_phrases(name, options):
 
 @pytest.mark.parametrize("options", WAYS, ids=str)
 def test_phrases_fit_exactly_into_the_maximum_length(options):
-    made, row = model("transformer"), sources()[0]
+    made = model("transformer")
+    row = sources()[0]
     cases = {
         3: [(5, 6), (6, 7)],  # one overlaps the next
         4: [(6, 7), (7, 8, 6)],  # whatever their order here
@@ -108,7 +110,8 @@ def test_phrases_fit_exactly_into_the_maximum_length(options):
 @pytest.mark.parametrize("options", WAYS, ids=str)
 def test_a_ban_separates_required_phrases(options):
     """5 and 6 are required and may not be adjacent: with three tokens there is one between them."""
-    made, row = model("transformer"), sources()[0]
+    made = model("transformer")
+    row = sources()[0]
     each = Request(row, len(row), banned=[(5, 6), (6, 5)], required=[(5,), (6,)])
     for one in found(made, [each], max_length=3, **options)[0]:
         assert holds(each, one.tokens)
@@ -120,7 +123,8 @@ def test_a_ban_separates_required_phrases(options):
 @pytest.mark.parametrize("options", WAYS, ids=str)
 def test_a_ban_holds_where_a_longer_phrase_has_begun(options):
     """After 5 6 the automaton waits for 7; that 8 completes the shorter ban 6 8 must be seen all the same."""
-    made, row = model("transformer"), sources()[0]
+    made = model("transformer")
+    row = sources()[0]
     banned = [(5, 6, 7), (6, 8), (9, 5)]
     each = Request(row, len(row), banned=banned, required=[(5, 6), (8, 9)])
     for one in found(made, [each], max_length=5, **options)[0]:
@@ -133,7 +137,8 @@ def test_a_ban_holds_where_a_longer_phrase_has_begun(options):
 @pytest.mark.parametrize("name", ["transformer", "gru luong input-feeding", "conv"])
 @torch.no_grad()
 def test_a_beam_wide_enough_finds_the_best_satisfying_output(name):
-    made, row = model(name), [5, 6, 7]
+    made = model(name)
+    row = [5, 6, 7]
     each = Request(row, 3, banned=[(8, 9)], required=[(9,), (5, 6)])
     ended = [(*tokens, END) for tokens in product(WORDS, repeat=3) if holds(each, tokens)]
     cut = [tokens for tokens in product(WORDS, repeat=4) if holds(each, tokens)]
@@ -152,7 +157,8 @@ def test_a_beam_wide_enough_finds_the_best_satisfying_output(name):
 )
 def test_constraints_do_not_affect_other_requests(name, options):
     """Beside constrained requests in the batch, up to the rounding of larger matrix products."""
-    made, rows = model(name), sources()
+    made = model(name)
+    rows = sources()
     plain = [Request(row, len(row)) for row in rows]
     mixed = [
         Request(row, len(row), (), [(7,)], [(5, 6), (8,)]) if n % 3 else plain[n]
@@ -171,7 +177,8 @@ def test_constraints_do_not_affect_other_requests(name, options):
 
 @pytest.mark.parametrize("options", WAYS, ids=str)
 def test_scores_equal_teacher_forced_log_probabilities(options):
-    made, rows = model("transformer"), sources()
+    made = model("transformer")
+    rows = sources()
     inputs = [Request(row, len(row), required=[(5, 5), (5, 5), (9,)]) for row in rows]
     for row, hypotheses in zip(
         rows, found(made, inputs, no_repeat_ngram_size=2, **options), strict=True
@@ -187,15 +194,18 @@ def test_scores_equal_teacher_forced_log_probabilities(options):
 
 def test_beam_search_scores_better_than_greedy_search():
     """A beam considers the phrases from the start, greedy search adds them when it would end."""
-    made, rows = model("transformer"), sources()
+    made = model("transformer")
+    rows = sources()
     inputs = [Request(row, len(row), required=[(9,), (5, 6)]) for row in rows]
-    greedy, beams = found(made, inputs), found(made, inputs, beam_size=8, length_penalty=0.0)
+    greedy = found(made, inputs)
+    beams = found(made, inputs, beam_size=8, length_penalty=0.0)
     total = [sum(sum(one[0].log_probabilities) for one in hits) for hits in (greedy, beams)]
     assert total[1] > total[0] + 1
 
 
 def test_greedy_search_adds_phrases_when_it_would_end():
-    made, rows = model("transformer"), sources()
+    made = model("transformer")
+    rows = sources()
     plain = found(made, [Request(row, len(row)) for row in rows], max_length=40)
     for free, (one,) in zip(
         plain,
@@ -218,7 +228,8 @@ def test_a_phrase_may_have_several_runs_and_excluded_continuations():
     assert completed.met
     assert not automaton.after(completed, 7).met
     assert automaton.after(automaton.after(completed, 8), 7).met
-    made, rows = model("transformer"), sources()
+    made = model("transformer")
+    rows = sources()
     for options in WAYS:
         inputs = [Request(row, len(row), required=[phrase, phrase, (7, 8)]) for row in rows]
         for hypotheses in found(made, inputs, **options):
@@ -245,7 +256,8 @@ def test_a_phrase_may_have_several_runs_and_excluded_continuations():
     ],
 )
 def test_impossible_constraints_are_refused(required, banned, message):
-    made, row = model("rnn"), [5, 6]
+    made = model("rnn")
+    row = [5, 6]
     for beam in (1, 2):
         with pytest.raises(ValueError, match=message):
             found(made, [Request(row, 2), Request(row, 2, (), banned, required)], beam_size=beam)
@@ -253,7 +265,8 @@ def test_impossible_constraints_are_refused(required, banned, message):
 
 @pytest.mark.parametrize("options", WAYS, ids=str)
 def test_a_prefix_takes_precedence_over_constraints(options):
-    made, row = model("transformer"), [5, 6, 7]
+    made = model("transformer")
+    row = [5, 6, 7]
     request = Request(row, 3, (5, 6, 5, 6, 8), [(8,), (5,)])
     for one in found(made, [request], no_repeat_ngram_size=2, **options)[0]:
         assert one.tokens[:5] == (5, 6, 5, 6, 8)
@@ -283,7 +296,8 @@ def test_a_processor_is_overruled_only_where_the_phrase_would_not_fit_any_more(b
     required = RequiredPhrases(SpecialTokens(), ends=True)
     required.admit(0, automaton, automaton.read((), begins=True), beams=1, prefix=0, budget=budget)
     (slot,) = required.slots.values()
-    scores, unprocessed = torch.zeros(9), torch.zeros(9)
+    scores = torch.zeros(9)
+    unprocessed = torch.zeros(9)
     scores[7] = -torch.inf
     required._confine_to_budget(slot, slot.states[0], scores, unprocessed)
     assert (float(scores[7]) == 0.0) is kept

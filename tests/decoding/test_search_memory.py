@@ -57,7 +57,8 @@ print(json.dumps([estimate, peak() - before]))
 @pytest.mark.parametrize("options", [{}, {"beam_size": 3, "num_hypotheses": 3}])
 def test_long_outputs_do_not_depend_on_what_shares_their_buffers(name, options):
     """Those that enter later find caches that have grown, and from which older steps were dropped."""
-    made, rows = model(name), sources()[:6]
+    made = model(name)
+    rows = sources()[:6]
     alone = decode(made, rows, **options, **LONG, **ONE_BY_ONE)
     together = decode(made, rows, **options, **LONG, batch_tokens=13)
     assert together == alone
@@ -68,7 +69,8 @@ def test_long_outputs_do_not_depend_on_what_shares_their_buffers(name, options):
 def test_caches_of_pytorch_grow_too(monkeypatch, beams, longest):
     """Each position of its cache is of one hypothesis."""
     options = {"beam_size": beams, "min_length": longest, "max_length": longest}
-    made, rows = model("transformer"), sources()[:2]
+    made = model("transformer")
+    rows = sources()[:2]
     compiled = decode(made, rows, **options)
     monkeypatch.setattr(engines, "ENGINES", (engines.PyTorchEngine(),))
     assert token_ids(decode(made, rows, **options)) == token_ids(compiled)
@@ -154,7 +156,8 @@ def test_a_stream_that_cannot_fit_is_refused():
 
 
 def test_inputs_that_do_not_fit_together_are_searched_one_after_another():
-    made, rows = model("transformer"), sources()
+    made = model("transformer")
+    rows = sources()
     wanted = decode(made, rows, beam_size=20, max_length=100)
     limit_searches(made, 4 * MEBIBYTE)
     found = decode(made, rows, beam_size=20, max_length=100)

@@ -43,7 +43,8 @@ def test_an_output_has_at_most_three_tokens_per_source_token_and_fifty(kind, sea
 
 def test_the_bound_holds_in_a_stream():
     predictor = endless("words", "words")
-    (text, _), (size, _) = SOURCES, sizes(predictor)
+    (text, _) = SOURCES
+    (size, _) = sizes(predictor)
     streamed = "".join(predictor.stream(text))
     assert len(predictor.target.encode(streamed)) == 3 * size + 50
     assert streamed == predictor.predict([text])[0]

@@ -30,7 +30,8 @@ def saved(tmp_path_factory):
 
     def of(name):
         if name not in made:
-            theirs, folder = random_theirs(name), tmp_path_factory.mktemp(name)
+            theirs = random_theirs(name)
+            folder = tmp_path_factory.mktemp(name)
             theirs.save_pretrained(folder)
             made[name] = folder, theirs.state_dict()
         return made[name]
@@ -96,7 +97,8 @@ def _check(name, saved, changes):
 
 def _failures(name, saved, changes):
     """Those of the changes after which our logits are others than theirs; and the number of equal ones."""
-    failed, equal = [], 0
+    failed = []
+    equal = 0
     for change in changes:
         try:
             equal += _check(name, saved, change)

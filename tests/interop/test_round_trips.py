@@ -93,7 +93,8 @@ def test_an_export_of_an_import_loads_completely_and_with_the_same_bits(name, fo
     assert config["architectures"] == [class_name]
     again, report = getattr(transformers, class_name).from_pretrained(out, output_loading_info=True)
     assert not any(report.values()), report
-    wanted, got = theirs.state_dict(), again.state_dict()
+    wanted = theirs.state_dict()
+    got = again.state_dict()
     assert wanted.keys() == got.keys()
     for key, tensor in wanted.items():
         if not key.startswith(UNUSED):

@@ -82,7 +82,8 @@ def test_of_several_sources_the_last_state_is_that_of_the_last():
     torch.manual_seed(3)
     table = {"encoders": [TRANSFORMER, {**RNN, "dim": 12}], "pool": {"kind": "last"}}
     model = regard.build({**table, "num_labels": 3, "source_vocab_size": 12}).eval()
-    one, two = Tokens.of(ROWS), Tokens.of(ROWS[::-1])
+    one = Tokens.of(ROWS)
+    two = Tokens.of(ROWS[::-1])
     with torch.no_grad():
         found = model.pool(model.encoder(MultiSource((one, two))))
         own = model.encoder.encoders[1](two)

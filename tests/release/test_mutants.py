@@ -74,7 +74,8 @@ def test_the_tokens_of_a_script():
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_the_tokens_of_a_file_are_all_of_its_text(path):
-    text, end = path.read_text("utf-8"), 0
+    text = path.read_text("utf-8")
+    end = 0
     for token in tokens(text, cpp=is_cpp(path)):
         assert not text[end : token.start].strip()
         assert text[token.start : token.end] == token.text
@@ -119,8 +120,10 @@ def test_faults_of_cpp_are_in_its_code_only():
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_every_fault_changes_the_code(path):
-    text, cpp = path.read_text("utf-8"), is_cpp(path)
-    before, faults = code(text, cpp=cpp), list(token_faults(text, cpp=cpp))
+    text = path.read_text("utf-8")
+    cpp = is_cpp(path)
+    before = code(text, cpp=cpp)
+    faults = list(token_faults(text, cpp=cpp))
     assert faults
     for fault in faults[:: 1 + len(faults) // 20]:
         assert code(text[: fault.start] + fault.new + text[fault.end :], cpp=cpp) != before

@@ -73,10 +73,8 @@ def loops(*, enabled: bool) -> Iterator[Counted]:
 
             def loop(self, *given, plain=plain, **options):
                 found = plain(self, *given, **options) if enabled else None
-                counted.calls, counted.steps = (
-                    counted.calls + 1,
-                    counted.steps + (0 if found is None else found[0]),
-                )
+                counted.calls = counted.calls + 1
+                counted.steps = counted.steps + (0 if found is None else found[0])
                 return found
 
             patch.setattr(kind, "search", loop)
@@ -146,7 +144,8 @@ def test_special_tokens(beams):
 
 
 def test_unscored_greedy_search_compares_logits():
-    made, rows = model("transformer"), sources()
+    made = model("transformer")
+    rows = sources()
     task = SearchTask(made, Tokens.of, DecodeConfig(max_length=LONGEST))
     requests = [Request(row, len(row)) for row in rows]
     with loops(enabled=True) as counted:
@@ -167,7 +166,9 @@ class Nothing(LogitsProcessor):
 
 @pytest.mark.parametrize("beams", [1, 3])
 def test_what_python_must_do_is_done_in_python_with_the_same_bits(beams):
-    made, rows, options = model("transformer"), sources(), {"beam_size": beams, "batch_tokens": 13}
+    made = model("transformer")
+    rows = sources()
+    options = {"beam_size": beams, "batch_tokens": 13}
     with loops(enabled=True) as counted:
         compiled = decode(made, rows, **options)
     assert counted.steps > 0
@@ -189,11 +190,9 @@ class SuppressLater(SuppressTokens):
 @pytest.mark.parametrize("beams", [1, 3])
 def test_processors_of_ones_own_are_added_to_those_of_the_loop(beams):
     """Two lists of suppressed tokens, and two sizes of n-grams."""
-    made, rows, options = (
-        model("transformer"),
-        sources(),
-        {"beam_size": beams, "no_repeat_ngram_size": 1},
-    )
+    made = model("transformer")
+    rows = sources()
+    options = {"beam_size": beams, "no_repeat_ngram_size": 1}
     with torch.no_grad():
         made.decoder.project.bias[PAD] = 6.0  # which is never generated, likely as it is here
     usual = decode(made, rows, **options)
@@ -207,7 +206,9 @@ def test_processors_of_ones_own_are_added_to_those_of_the_loop(beams):
 
 @pytest.mark.parametrize("beams", [1, 3])
 def test_a_processor_with_another_call_than_its_parents_stays_in_python(beams):
-    made, rows, options = model("transformer"), sources(), {"beam_size": beams}
+    made = model("transformer")
+    rows = sources()
+    options = {"beam_size": beams}
     usual = decode(made, rows, **options)
     first = usual[0][0].tokens[0]
     with loops(enabled=True) as counted:
@@ -218,7 +219,8 @@ def test_a_processor_with_another_call_than_its_parents_stays_in_python(beams):
 
 
 def test_a_stream_takes_one_step_at_a_time():
-    made, row = model("transformer"), sources()[0]
+    made = model("transformer")
+    row = sources()[0]
     task = SearchTask(made, Tokens.of, DecodeConfig(max_length=LONGEST))
     with loops(enabled=True) as counted:
         streamed = stream(task, Request(row, len(row)))
@@ -238,7 +240,8 @@ def test_log_softmax_is_that_of_pytorch():
 
 @pytest.mark.parametrize("value", [0.0, float("nan")])
 def test_the_best_of_equal_and_of_undefined_logits_is_that_of_pytorch(value):
-    made, rows = model("transformer"), sources()[:3]
+    made = model("transformer")
+    rows = sources()[:3]
     with torch.no_grad():
         made.decoder.project.weight.fill_(value)
         made.decoder.project.bias.fill_(0.0)
@@ -252,7 +255,8 @@ def test_of_equal_candidates_the_first_comes_first(beams):
 
     Only the engine promises this: in PyTorch, the order of equal candidates may be any.
     """
-    made, rows = model("transformer"), sources()[:3]
+    made = model("transformer")
+    rows = sources()[:3]
     with torch.no_grad():
         made.decoder.project.weight.zero_()
         made.decoder.project.bias.zero_()
@@ -313,7 +317,8 @@ def greedy_loop(batch: int) -> SearchLoop:
 def test_arguments_out_of_range_are_refused(name, field, value, match):
     """Instead of reading or writing other memory."""
     compiled = ENGINE.compile_decoder(decoder(name))
-    loop, last = greedy_loop(3), torch.ones(3, 1, dtype=torch.int64)
+    loop = greedy_loop(3)
+    last = torch.ones(3, 1, dtype=torch.int64)
     if isinstance(value, tuple):
         loop = replace(loop, **{field: value})
     else:
@@ -327,10 +332,12 @@ def test_arguments_out_of_range_are_refused(name, field, value, match):
 @pytest.mark.parametrize("name", ["transformer", "rnn", "conv"])
 def test_a_loop_ends_after_a_time_and_where_it_is_interrupted(name):
     """Each after the step in which it happens, so that at least one is taken; without either, after all steps."""
-    compiled, interrupt = ENGINE.compile_decoder(decoder(name)), Interrupt()
+    compiled = ENGINE.compile_decoder(decoder(name))
+    interrupt = Interrupt()
 
     def steps(**bounds) -> int:
-        loop, last = replace(greedy_loop(3), ends=()), torch.ones(3, 1, dtype=torch.int64)
+        loop = replace(greedy_loop(3), ends=())
+        last = torch.ones(3, 1, dtype=torch.int64)
         state = compiled.start(memory(), batch=3, capacity=8)
         return compiled.search(last, state, loop, LoopBounds(steps=4, stop=3, **bounds))[0]
 
@@ -346,9 +353,11 @@ def test_a_loop_ends_after_a_time_and_where_it_is_interrupted(name):
 
 @torch.inference_mode()
 def test_a_generated_token_out_of_range_is_refused():
-    compiled, loop = ENGINE.compile_decoder(decoder("transformer")), greedy_loop(3)
+    compiled = ENGINE.compile_decoder(decoder("transformer"))
+    loop = greedy_loop(3)
     loop.tokens.fill_(VOCABULARY)
     loop.length.fill_(2)
-    last, state = torch.ones(3, 1, dtype=torch.int64), compiled.start(memory(), batch=3, capacity=8)
+    last = torch.ones(3, 1, dtype=torch.int64)
+    state = compiled.start(memory(), batch=3, capacity=8)
     with pytest.raises(IndexError, match="generated token"):
         compiled.search(last, state, loop, LoopBounds(steps=1, stop=1))

@@ -29,7 +29,8 @@ from support.servers import until
 
 
 def test_tokens_that_were_read_are_those_of_the_input_and_of_a_given_target():
-    lines, model = language_model(), translator()
+    lines = language_model()
+    model = translator()
     texts = ["the cat sat", "the cat", ""]
     for text, found in zip(texts, compute(lines, [Scoring(text) for text in texts]), strict=True):
         assert found.read == len(lines.encode(text)[0])
@@ -106,7 +107,9 @@ def begin(aside: AsideThreads, model, *works) -> list[Job]:
 
 def test_looks_are_computed_in_a_thread_that_stays(monkeypatch):
     """With as many of PyTorch's threads as the model is large, and no other thread has fewer for it."""
-    model, before, wake = translator(), torch.get_num_threads(), threading.Condition()
+    model = translator()
+    before = torch.get_num_threads()
+    wake = threading.Condition()
     threads = AsideThreads("cpu", wake)
 
     def computed() -> tuple[threading.Thread, int]:
@@ -118,7 +121,8 @@ def test_looks_are_computed_in_a_thread_that_stays(monkeypatch):
 
     torch.set_num_threads(3)
     try:
-        (first, count), again = computed(), computed()
+        (first, count) = computed()
+        again = computed()
         assert (again, count) == ((first, 1), 1)
         other: list[int] = []
         late = threading.Thread(target=lambda: other.append(torch.get_num_threads()))
@@ -140,7 +144,8 @@ def test_looks_are_computed_in_a_thread_that_stays(monkeypatch):
 
 def test_a_look_that_is_computed_ends_before_its_thread_is_closed(monkeypatch):
     """A thread that computes while Python exits would abort the process: "terminate called", exit code 134."""
-    begun, go_on = threading.Event(), threading.Event()
+    begun = threading.Event()
+    go_on = threading.Event()
     monkeypatch.setattr(
         Thread, "compute", lambda *given: begun.set() or (go_on.wait(60) and ["looked"])
     )
@@ -173,7 +178,8 @@ def test_more_computations_than_processors_take_turns():
     """Each goes on, whatever the others do, and a short one that comes last is answered before they end."""
     endless.clear()
     wake = threading.Condition()
-    threads, model = AsideThreads("cpu", wake), translator()
+    threads = AsideThreads("cpu", wake)
+    model = translator()
     jobs = [job for text in "abcde" for job in begin(threads, model, Endless(text))]
     until(lambda: all(endless[text] for text in "abcde"))
     (short,) = begin(threads, model, Embedding("the cat"))
@@ -190,12 +196,14 @@ def test_more_computations_than_processors_take_turns():
 
 
 def test_a_computation_that_does_not_pass_on_its_turn_keeps_no_other_waiting(monkeypatch):
-    begun, go_on = threading.Semaphore(0), threading.Event()
+    begun = threading.Semaphore(0)
+    go_on = threading.Event()
     monkeypatch.setattr(
         Thread, "compute", lambda *given: begun.release() or (go_on.wait(60) and ["looked"])
     )
     wake = threading.Condition()
-    threads, model = AsideThreads("cpu", wake), translator()
+    threads = AsideThreads("cpu", wake)
+    model = translator()
     for _ in range(4):
         begin(threads, model, Thread("a dog"))
     for _ in range(4):
@@ -211,7 +219,8 @@ def test_a_computation_that_does_not_pass_on_its_turn_keeps_no_other_waiting(mon
 def test_a_computation_ends_where_its_job_is_late_or_abandoned():
     endless.clear()
     wake = threading.Condition()
-    threads, model = AsideThreads("cpu", wake), translator()
+    threads = AsideThreads("cpu", wake)
+    model = translator()
     late = Job("", Endless("late"), print, deadline=time.monotonic() + 0.3)
     threads.begin([late], model, [late.work])
     (abandoned,) = begin(threads, model, Endless("abandoned"))

@@ -236,9 +236,11 @@ def test_a_request_lowers_the_limit_of_inputs_and_never_raises_it(idle, path):
 def test_phrases_of_a_request_are_limited(idle, name):
     phrases = [f"a{number}" for number in range(3_000)]
     if name == "stop":
-        path, body = "/v1/completions", {"model": "lines", "prompt": "a", "stop": phrases}
+        path = "/v1/completions"
+        body = {"model": "lines", "prompt": "a", "stop": phrases}
     else:
-        path, body = "/predict", {**VICTIMS["/predict"], name: phrases}
+        path = "/predict"
+        body = {**VICTIMS["/predict"], name: phrases}
     assert idle.ask(path, body)[0] == 400
 
 

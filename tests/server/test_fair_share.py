@@ -12,7 +12,8 @@ from regard.server.engine import EngineLimits
 from support.predictors import translator
 from support.servers import PATIENCE, Running, served, slowed, until
 
-SLOTS, QUEUE = 2, 16
+SLOTS = 2
+QUEUE = 16
 BODY = json.dumps({"input": "a dog", "max_length": 3}).encode()
 REQUEST = (
     "POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"

@@ -145,7 +145,9 @@ def test_works_that_change_the_same_are_computed_one_after_the_other():
 
 def test_jobs_and_tokens_that_wait_are_limited():
     queue = JobQueue(3, 10)
-    first, second, third = job(4), job(6), job(1)
+    first = job(4)
+    second = job(6)
+    third = job(1)
     for each in (first, second):
         queue.add(each)
     with pytest.raises(Overloaded):
@@ -225,7 +227,8 @@ def test_a_queue_is_never_more_than_twice_as_long(size):
 def test_a_light_client_is_not_refused_while_a_heavy_one_always_asks_for_more():
     """Four hundred connections ask again at once; the engine takes the clients in turn, as it does."""
     queue = JobQueue(256, 65_536)
-    lanes, running = Lanes(queue), Counter()
+    lanes = Lanes(queue)
+    running = Counter()
     accepted = Counter()
 
     def ask(client: str) -> None:

@@ -30,9 +30,11 @@ CHROMIUM = (
     shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 )
 # Routes that some models do not have: a body that is right for others is refused.
-GENERATES, EMBEDS = ("/v1/completions", "/translator/translate"), ("/v1/embeddings",)
+GENERATES = ("/v1/completions", "/translator/translate")
+EMBEDS = ("/v1/embeddings",)
 TRANSLATES = ("/translate", "/detect")
-CLASSIFIES, CAPTIONS = ("/classify",), ("/caption",)
+CLASSIFIES = ("/classify",)
+CAPTIONS = ("/caption",)
 CHAT = ("/v1/chat/completions",)  # no model has it
 OF_MODEL = [
     f"/v2/models/{{name}}{version}" for version in ("", "/versions/{version}")
@@ -49,7 +51,8 @@ REFUSED = {
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[Callable[[str], Running]]:
-    contexts, running = [], {}
+    contexts = []
+    running = {}
 
     def started(name: str) -> Running:
         if name not in running:
@@ -86,7 +89,8 @@ def test_every_route_is_described(servers):
 
 def bodies(document: dict) -> dict[str, dict]:
     """The tables that requests may have, by name: those of their bodies, and what these refer to."""
-    found, schemas = {}, document["components"]["schemas"]
+    found = {}
+    schemas = document["components"]["schemas"]
     content = [each.get("requestBody", {}).get("content", {}) for *_, each in operations(document)]
     waiting = [content["application/json"] for content in content if "application/json" in content]
     while waiting:
@@ -230,7 +234,8 @@ def browser() -> Iterator[object]:
 @pytest.fixture
 def opened(browser) -> Iterator[Callable]:
     """Opens a page, which must not complain in its console."""
-    contexts, told = [], []
+    contexts = []
+    told = []
 
     def open_page(server: Running, **options: object) -> object:
         contexts.append(browser.new_context(**options))
@@ -247,7 +252,8 @@ def opened(browser) -> Iterator[Callable]:
 
 
 def test_a_route_is_tried_on_the_page(servers, opened):
-    server, expect = servers("one"), pytest.importorskip("playwright.sync_api").expect
+    server = servers("one")
+    expect = pytest.importorskip("playwright.sync_api").expect
     page = opened(server)
     expect(page.locator("#routes details[id]")).to_have_count(len(server.app.table.routes))
     tried = page.locator("#post_predict")
@@ -282,7 +288,8 @@ def test_a_route_is_tried_on_the_page(servers, opened):
 
 def test_an_image_is_uploaded_on_the_page(servers, opened, tmp_path):
     image = pytest.importorskip("PIL.Image", reason="needs the extra `images`")
-    server, expect = servers("captions"), pytest.importorskip("playwright.sync_api").expect
+    server = servers("captions")
+    expect = pytest.importorskip("playwright.sync_api").expect
     path = tmp_path / "photo.png"
     image.radial_gradient("L").save(path)
     page = opened(server)
@@ -302,10 +309,8 @@ def test_an_image_is_uploaded_on_the_page(servers, opened, tmp_path):
     tried.get_by_label("Images, sent as a form").set_input_files(path)
     tried.get_by_role("button", name="Send").click()
     expect(tried.locator("pre")).to_contain_text('"score"')
-    model, options = (
-        SERVERS["captions"]["captions"],
-        {"min_length": 3, "max_length": 5, "scores": True},
-    )
+    model = SERVERS["captions"]["captions"]
+    options = {"min_length": 3, "max_length": 5, "scores": True}
     (wanted,) = model.outputs([path], banned=["red"], **options)[0]
     (found,) = json.loads(tried.locator("pre").text_content())["results"][0]["outputs"]
     assert (found["text"], found["score"]) == (wanted.text, pytest.approx(wanted.score, abs=1e-5))
@@ -316,7 +321,8 @@ def test_a_text_is_sent_beside_an_image(opened, tmp_path, several):
     """As the body has it, alone or in a list: the model reads both."""
     image = pytest.importorskip("PIL.Image", reason="needs the extra `images`")
     expect = pytest.importorskip("playwright.sync_api").expect
-    path, text = tmp_path / "photo.png", "the red dog"
+    path = tmp_path / "photo.png"
+    text = "the red dog"
     image.radial_gradient("L").save(path)
     model = questioner(DECODERS["rnn"])
     wanted = model.predict([(path, text)], max_length=5)[0]

@@ -57,7 +57,8 @@ def lively(model: Any, end: float = 11.0) -> Any:
 
 
 def two_sources() -> Predictor:
-    words, labels = predictors.tokenizer(), Labels(["bad", "fine", "good"])
+    words = predictors.tokenizer()
+    labels = Labels(["bad", "fine", "good"])
     torch.manual_seed(1)
     table = {
         "encoders": [{"kind": "label", "dim": 8}, PARTS["rnn"], ONE_LAYER],
@@ -74,7 +75,8 @@ def two_sources() -> Predictor:
 
 def label_and_text() -> Predictor:
     """Two sources, of which only one has a mask in its inputs."""
-    words, labels = predictors.tokenizer(), Labels(["bad", "fine", "good"])
+    words = predictors.tokenizer()
+    labels = Labels(["bad", "fine", "good"])
     torch.manual_seed(1)
     encoders = [{"kind": "label", "dim": 16}, ONE_LAYER]
     table = {"encoders": encoders, "decoder": ONE_LAYER, "tie_embeddings": "none"}
@@ -87,10 +89,8 @@ def label_and_text() -> Predictor:
 
 
 def masked_language_model() -> Predictor:
-    words, table = (
-        predictors.tokenizer(),
-        {"encoder": ONE_LAYER | {"cls_token": True}, "head": "mlm"},
-    )
+    words = predictors.tokenizer()
+    table = {"encoder": ONE_LAYER | {"cls_token": True}, "head": "mlm"}
     torch.manual_seed(1)
     model = regard.build({**table, "vocab_size": words.size}).eval()
     return Predictor(model, Recipe.of({"data": {"train": "x.txt"}, "model": table}), (), words)

@@ -142,7 +142,8 @@ def keys_of_environment() -> list[str]:
     if given is None:
         return []
     if not given.replace(",", "").strip():
-        wanted, remedy = "keys, separated by commas", "Unset it to let everyone in."
+        wanted = "keys, separated by commas"
+        remedy = "Unset it to let everyone in."
         raise InvalidArgument(KEYS, wanted=wanted, got=repr(given), remedy=remedy)
     return given.split(",")
 

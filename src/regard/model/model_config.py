@@ -161,7 +161,8 @@ class ModelConfig:
 
     def image_conflicts(self, encoder: int, size: int) -> Iterator[Problem]:
         """What prevents this encoder from reading images of this height and width."""
-        name, config = self.encoder_names[encoder], self.encoders[encoder].config
+        name = self.encoder_names[encoder]
+        config = self.encoders[encoder].config
         return (problem.under(f"model.{name}") for problem in config.image_conflicts(size))
 
     @property
@@ -185,11 +186,9 @@ class ModelConfig:
 
 def conflicts(model: ModelConfig, *, sized: bool) -> Iterator[Problem]:
     """What is wrong between parts that are each valid. Unless `sized`, the data will give the sizes of vocabularies."""
-    encoders, decoder, options = (
-        [part.config for part in model.encoders],
-        config_of(model.decoder),
-        model.options,
-    )
+    encoders = [part.config for part in model.encoders]
+    decoder = config_of(model.decoder)
+    options = model.options
     pool = config_of(model.pool)
     outputs = [
         name
@@ -244,10 +243,8 @@ def _blind_pool(
     if encoder.sees == "all" or (encoder.sees == "earlier" and not is_first):
         return
     kinds = "'mean' or 'attention'" if encoder.sees == "itself" else "'last', 'mean' or 'attention'"
-    wanted, got = (
-        f"{kinds} after this encoder",
-        f"{pool.kind!r}, which reads a state that has seen one token of the source",
-    )
+    wanted = f"{kinds} after this encoder"
+    got = f"{pool.kind!r}, which reads a state that has seen one token of the source"
     yield Problem("model.pool.kind", wanted, got, "Choose another pool or encoder.")
 
 
@@ -280,10 +277,8 @@ def _tie_conflicts(model: ModelConfig, decoder: DecoderConfig | None) -> Iterato
         if part.config.reads != "tokens":
             continue
         if size != model.options.vocab_size:
-            wanted, got = (
-                "one vocabulary for tie_embeddings = 'all'",
-                f"{size} and {model.options.vocab_size}",
-            )
+            wanted = "one vocabulary for tie_embeddings = 'all'"
+            got = f"{size} and {model.options.vocab_size}"
             yield Problem("model.source_vocab_size", wanted, got, "Leave it out.")
         if part.config.states_dim != decoder.states_dim:
             got = f"{part.config.states_dim} and {decoder.states_dim}"

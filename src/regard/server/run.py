@@ -103,7 +103,8 @@ def serve(
         raise InvalidArgument("models", wanted="at least one", got="none", remedy="Give a run.")
     check_names(named)
     known = _keys(keys)
-    origins, tls = CrossOrigin(cors), Tls.of(tls_certificate, tls_key)
+    origins = CrossOrigin(cors)
+    tls = Tls.of(tls_certificate, tls_key)
     if known and "*" in origins.origins:
         log.warning(
             "cors: pages of every origin may use the API with a key that they know or ask for"
@@ -119,7 +120,8 @@ def serve(
         )
     placement = Placement.of(named, device)
     if workers and studio is not None:
-        wanted, remedy = "none beside workers, which have no data or runs", "Set workers to 0."
+        wanted = "none beside workers, which have no data or runs"
+        remedy = "Set workers to 0."
         raise InvalidArgument("studio", wanted=wanted, got="some", remedy=remedy)
     AllowedHosts(allowed_hosts)  # a wrong name is refused before the server listens
     if workers:
@@ -214,7 +216,8 @@ def _keys(given: Path | Sequence[str]) -> "list[ApiKey]":
         raise InvalidArgument("keys", wanted=wanted, got="a text", remedy=remedy)
     known = read_keys(given)
     if given and not known:
-        wanted, remedy = "at least one key", "Add one, or give none at all to let everyone in."
+        wanted = "at least one key"
+        remedy = "Add one, or give none at all to let everyone in."
         raise InvalidArgument("keys", wanted=wanted, got="blank ones only", remedy=remedy)
     return known
 
@@ -238,10 +241,8 @@ def _paths(models: Mapping[str, str | Path | Predictor]) -> dict[str, str]:
     """The models of an engine process, which loads them itself."""
     for name, each in models.items():
         if isinstance(each, Predictor):
-            wanted, remedy = (
-                "paths of models, which another process loads",
-                "Save it, or set workers to 0.",
-            )
+            wanted = "paths of models, which another process loads"
+            remedy = "Save it, or set workers to 0."
             raise InvalidArgument(
                 "models", wanted=wanted, got=f"{name!r} as an object", remedy=remedy
             )
@@ -266,7 +267,8 @@ def _listen(host: str, port: int) -> socket.socket:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=1024)
     except (OSError, OverflowError) as error:
-        wanted, remedy = "an address and a port that are free", "Choose others: --host, --port."
+        wanted = "an address and a port that are free"
+        remedy = "Choose others: --host, --port."
         raise InvalidArgument(
             "port", wanted=wanted, got=f"{host}:{port}: {error}", remedy=remedy
         ) from None

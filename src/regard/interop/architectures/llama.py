@@ -115,7 +115,7 @@ class Llama(Architecture[LlamaKeys]):
     """Llama (https://arxiv.org/abs/2302.13971): pre-norm with RMSNorm, rotary positions, gated networks."""
 
     model_type = "llama"
-    keys = LlamaKeys
+    keys: type[LlamaKeys] = LlamaKeys
     classes = {"LlamaForCausalLM": "generation"}
     ignored = (r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",)
     unused = frozenset({"max_sequence_length", "pretraining_tp"})
@@ -286,7 +286,7 @@ class Qwen2(Llama):
     """Qwen2 (https://arxiv.org/abs/2407.10671): as Llama, with biases of queries, keys and values."""
 
     model_type = "qwen2"
-    keys = Qwen2Keys
+    keys: type[LlamaKeys] = Qwen2Keys
     classes = {"Qwen2ForCausalLM": "generation"}
     qkv_bias = True
     takes = frozenset()

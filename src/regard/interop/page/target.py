@@ -35,10 +35,13 @@ PROGRAMS = {"encoder_model": "encoder", "decoder_model_merged": "decoder", "mode
 class PageTarget(ExportTarget):
     """Encoder and decoder as programs of the page's interpreter; of other models, one program."""
 
-    name, title, options = "page", "a page", frozenset({"quantization"})
+    name = "page"
+    title = "a page"
+    options = frozenset({"quantization"})
 
     def obstacles(self, model: Predictor) -> Sequence[str]:
-        found, inner = list[str](), model.model
+        found = list[str]()
+        inner = model.model
         seq2seq = inner.as_seq2seq()
         if seq2seq is not None and type(seq2seq.decoder) not in DECODER_GRAPHS:
             found.append(f"decoder: {type(seq2seq.decoder).__name__} has no graph of operators")
@@ -69,15 +72,14 @@ class PageTarget(ExportTarget):
 
     def check_destination(self, out: Path) -> None:
         if out.suffix.lower() not in (".html", ".htm") or out.exists():
-            wanted, got = "a new .html file", repr(str(out))
+            wanted = "a new .html file"
+            got = repr(str(out))
             raise InvalidArgument("out", wanted=wanted, got=got, remedy="Choose another name.")
         check_writable(out)
 
     def save(self, model: Predictor, out: Path, options: ExportOptions) -> None:
-        weights, model = (
-            WeightBytes(options.quantization),
-            replace(model, model=in_float32(model.model)),
-        )
+        weights = WeightBytes(options.quantization)
+        model = replace(model, model=in_float32(model.model))
         if model.model.as_seq2seq() is not None:
             _say_what_is_chosen(model.recipe.decode)
         sites = attention_sites(model.model)
@@ -94,7 +96,8 @@ def _changed(config: DecodeConfig, names: Sequence[str]) -> Iterator[tuple[str, 
     """The options that differ from their defaults: name, value and default."""
     defaults = DecodeConfig()
     for name in names:
-        value, default = getattr(config, name), getattr(defaults, name)
+        value = getattr(config, name)
+        default = getattr(defaults, name)
         if value != default:
             yield name, value, default
 
