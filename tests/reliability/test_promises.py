@@ -8,7 +8,8 @@ import pytest
 
 from reliability.promises import PAGE, PROMISES, TESTS, Promise, page, results, verdict
 
-COUNTS = {"F": 18, "B": 26, "S": 10, "C": 8, "N": 18}
+COUNTS = {"F": 18, "B": 26, "S": 10, "C": 8, "N": 18, "P": 19}
+NOT_YET = {"P18"}  # each field of an imported configuration, flipped alone
 
 
 @lru_cache
@@ -32,9 +33,10 @@ def test_a_promise_names_tests_that_exist(promise: Promise):
 def test_ids_are_different_and_complete():
     ids = [promise.id for promise in PROMISES]
     assert len(set(ids)) == len(ids)
-    assert set(ids) == {
+    numbered = {
         f"{letter}{number}" for letter, count in COUNTS.items() for number in range(1, count + 1)
     }
+    assert set(ids) == numbered - NOT_YET
 
 
 def test_the_page_is_current():
