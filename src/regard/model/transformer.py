@@ -136,10 +136,8 @@ class TransformerState(DecoderState):
         if (missing := (steps - self.length) * self.beams) > 0:
             for cache in self.caches:
                 cache.insert_empty(missing)
-            self.visible = torch.cat(
-                (torch.zeros_like(self.visible[:, :, :missing]), self.visible), -1
-            )
-            self.visible = self.visible[:, :, : self.caches[0].capacity]
+            shifted = F.pad(self.visible, (missing, 0))
+            self.visible = shifted[:, :, : self.caches[0].capacity]
         self._see(self.caches[0].length)
         self.visible[slots] = False
         if steps:
