@@ -120,11 +120,13 @@ def crossed(value):
                 "end",
                 None,
                 True,
+                None,
                 (7, 2),
                 token_texts=("t",),
                 input_tokens=3,
             )
         ],
+        [Output("", refused="input: wanted at most 3 tokens; got 4")],
         [Output("label", probabilities={"label": 0.75, "other": 0.25})],
         [0.1, float("inf"), -2.5e-300],
         Generation("a", attention=AttentionPart((1,), None, (0, 2))),
