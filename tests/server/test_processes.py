@@ -367,7 +367,7 @@ def test_a_process_answers_pings_with_the_time_for_which_it_is_stuck():
 def config() -> ServerConfig:
     return ServerConfig(
         models={}, devices={}, slots=1, queue=1, keys=[], max_body=1, max_image_body=1, max_inputs=1, bulk_lines=1,
-        drain_seconds=1.0, cors=[], tls=None,
+        drain_seconds=1.0, cors=[], tls=None, max_length=1, max_beams=1, search_memory=None,
     )  # fmt: skip
 
 
