@@ -325,7 +325,8 @@ def test_no_input_of_a_request_goes_on_when_it_has_ended(monkeypatch, leaves):
     """One of two inputs is refused, or the client leaves: the other gives its slot back long before its end."""
     gate, waits = slowed(monkeypatch, MODELS["rnn"])
     texts = ["a dog", "the cat"] if leaves else ["a dog", "cat " * 2000]
-    body = {"input": texts, "min_length": 200, "max_length": 200}
+    body = {"input": texts, "min_length": 2000, "max_length": 2000}
+    steps = 0
     with served({"rnn": MODELS["rnn"]}, EngineLimits(slots=4)) as running:
         try:
             if leaves:
@@ -338,7 +339,18 @@ def test_no_input_of_a_request_goes_on_when_it_has_ended(monkeypatch, leaves):
                 cancelled = 'regard_requests_cancelled_total{route="/predict"} 1.0'
                 until(lambda: cancelled in running.ask("/metrics")[2]["text"])
             else:
-                assert running.ask("/predict", body)[0] == 400
+                statuses: list[int] = []
+                asking = threading.Thread(
+                    target=lambda: statuses.append(running.ask("/predict", body)[0])
+                )
+                asking.start()
+                # The long input is read beside the search, which tells of it between two steps.
+                while asking.is_alive():
+                    gate.release()
+                    steps += 1
+                    asking.join(0.05)
+                assert statuses == [400]
+            assert steps < 1000
             gate.release(5)
             until(lambda: "regard_slots_busy 0.0" in running.ask("/metrics")[2]["text"])
         finally:

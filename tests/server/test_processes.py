@@ -120,11 +120,13 @@ def crossed(value):
                 "end",
                 None,
                 True,
+                None,
                 (7, 2),
                 token_texts=("t",),
                 input_tokens=3,
             )
         ],
+        [Output("", refused="input: wanted at most 3 tokens; got 4")],
         [Output("label", probabilities={"label": 0.75, "other": 0.25})],
         [0.1, float("inf"), -2.5e-300],
         Generation("a", attention=AttentionPart((1,), None, (0, 2))),
@@ -365,7 +367,7 @@ def test_a_process_answers_pings_with_the_time_for_which_it_is_stuck():
 def config() -> ServerConfig:
     return ServerConfig(
         models={}, devices={}, slots=1, queue=1, keys=[], max_body=1, max_image_body=1, max_inputs=1, bulk_lines=1,
-        drain_seconds=1.0, cors=[], tls=None,
+        drain_seconds=1.0, cors=[], tls=None, max_length=1, max_beams=1, search_memory=None,
     )  # fmt: skip
 
 

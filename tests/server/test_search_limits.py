@@ -101,11 +101,17 @@ def test_a_search_that_needs_more_than_the_budget_is_refused():
             status, _, answer = server.ask("/predict", body)
             assert status == 400
             assert re.search(
-                r"^(max_length|beam_size): wanted a search within 12 MiB.*; got max_length = [\d,]+ with \w+ = [\d,]+, "
+                r"^(max_length|beam_size|num_hypotheses): wanted a search within 12 MiB.*; "
+                r"got max_length = [\d,]+ with \w+ = [\d,]+, "
                 r"which may need [\d,]+ MiB for one input\. Lower",
                 answer["detail"],
             )
-        status, _, answer = server.ask("/look", {"input": "ab", "max_length": 900_000})
+        look = {"input": "ab", "max_length": 900_000}
+        status, _, answer = server.ask("/look", look)
+        assert (status, "within 12 MiB" in json.dumps(answer)) == (400, True)
+        # A look with edits is computed aside, where there is less memory.
+        edits = [{"edit": "scale_head", "map": "decoder cross", "factor": 0.5}]
+        status, _, answer = server.ask("/look", {**look, "edits": edits})
         assert (status, "within 4 MiB" in json.dumps(answer)) == (400, True)
         assert server.ask("/predict", {"input": "ab"})[0] == 200
 
@@ -126,7 +132,11 @@ def test_searches_of_different_settings_share_the_budget_and_are_all_answered():
     model = translator()
     limits = EngineLimits(search_memory=12)
     asked = [
-        {"beam_size": beams, "max_length": 60 + 64 * (beams % 2), "length_penalty": 1.0 + beams}
+        {
+            "beam_size": beams,
+            "max_length": 60 + 64 * (beams % 2),
+            "length_penalty": 1.0 + beams / 10,
+        }
         for beams in range(8, 20)
     ]
     wanted = [model.predict(["ab"], **options)[0] for options in asked]
