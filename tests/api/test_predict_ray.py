@@ -118,17 +118,22 @@ def test_an_output_file_is_complete_or_not_there(tmp_path):
     assert (tmp_path / "out.txt").read_text() == command(
         "predict", MODEL, tmp_path / "in.txt"
     ).stdout
-    wrong = command(
-        "predict",
-        MODEL,
-        tmp_path / "in.txt",
-        "--out",
-        tmp_path / "none.txt",
-        "--set",
-        "max_source_length=5",
-    )
+    # The file of an input that cannot be read to its end would lack lines.
+    (tmp_path / "wrong.txt").write_bytes(b"abc\n\xff\nabc\n")
+    wrong = command("predict", MODEL, tmp_path / "wrong.txt", "--out", tmp_path / "none.txt")
     assert wrong.returncode == 2
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out.txt"]
+    assert "wrong.txt, line 2" in wrong.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out.txt", "wrong.txt"]
+
+
+def test_an_output_file_has_a_line_for_each_input_also_where_one_is_too_long(tmp_path):
+    (tmp_path / "in.txt").write_text("abc\nabcdefgh\nabc\n")
+    files = [tmp_path / "in.txt", "--out", tmp_path / "out.txt"]
+    done = command("predict", MODEL, *files, "--set", "max_source_length=5")
+    assert done.returncode == 2
+    first, refused, last = (tmp_path / "out.txt").read_text().splitlines()
+    assert refused == ""
+    assert first == last != ""
 
 
 @pytest.mark.slow

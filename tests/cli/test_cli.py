@@ -90,13 +90,13 @@ def test_the_command_line_is_frozen():
         ],
         "convert": ["--from", "--json"],
         "serve": [
-            "--allowed-host", "--cors", "--device", "--drain-seconds", "--host", "--keys", "--max-body",
-            "--max-image-body", "--max-inputs", "--port", "--queue", "--slots", "--tls-certificate",
-            "--tls-key", "--workers",
+            "--allowed-host", "--cors", "--device", "--drain-seconds", "--host", "--keys", "--max-beams",
+            "--max-body", "--max-image-body", "--max-inputs", "--max-length", "--port", "--queue",
+            "--search-memory", "--slots", "--tls-certificate", "--tls-key", "--workers",
         ],
         "studio": [
-            "--alignment", "--allowed-host", "--column", "--data", "--device", "--no-open", "--port",
-            "--trust-data-paths",
+            "--alignment", "--allowed-host", "--column", "--data", "--device", "--max-beams",
+            "--max-length", "--no-open", "--port", "--search-memory", "--trust-data-paths",
         ],
         "recipes": ["--schema"],
         "average": ["--out"],

@@ -173,7 +173,10 @@ def test_hostile_options_give_a_message_and_no_traceback(tmp_path):
         (("predict", MODEL, "text.txt", "--attention", "."), "path: wanted a file's name"),
         (("predict", MODEL, "text.txt", "--constraints", "deep.json"), "deep.json, line 1: wanted"),
         (("predict", MODEL, "text.txt", "--beam", "1000000000"), "at most 1000; got 1000000000"),
-        (("predict", MODEL, "text.txt", "--set", "length_penalty=nan"), "wanted a number; got nan"),
+        (
+            ("predict", MODEL, "text.txt", "--set", "length_penalty=nan"),
+            "length_penalty: wanted a number of at least -5 and at most 5; got nan",
+        ),
         (
             ("predict", MODEL, "text.txt", "--set", "seed=1180591620717411303424"),
             "decode.seed: wanted",

@@ -10,6 +10,7 @@ import random
 import struct
 import unicodedata
 from functools import cache
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -322,7 +323,7 @@ def test_fields_of_every_kind():
         + bytes(4)
         + b"\x28\x00"
     )
-    assert [*_fields(message)] == [
+    assert [*_fields(message, count())] == [
         (1, 300),
         (2, bytes(range(8))),
         (3, b"ab"),
@@ -336,4 +337,6 @@ def test_fields_of_every_kind():
         b"\x0b": "a field of wire type 3 at byte 1",
     }.items():
         with pytest.raises(ValueError, match=got):
-            [*_fields(wrong)]
+            [*_fields(wrong, count())]
+    with pytest.raises(ValueError, match="more than"):
+        [*_fields(message, iter(range(4)))]

@@ -521,6 +521,18 @@ def test_json_holds_weights_or_the_largest_of_each_row(words):
             assert line["own"] == pytest.approx(each.summary(0).heads()[1].own)
 
 
+def test_what_is_changed_in_the_values_of_a_look_is_not_in_the_next_ones():
+    look = regard.look(translator(), "the cats", output="a mat")
+    wanted = look.to_json()
+    values = look.as_dict()
+    for each in values["maps"]:
+        each["name"] += "!"
+        each["weights"]["data"] = ""
+        each["weights"]["shape"].append(1)
+        each["summary"].clear()
+    assert look.to_json() == wanted
+
+
 def test_json_of_images_and_labels():
     content = json.loads(regard.look(_classifier("vit cls_token"), one(source("vit"), 0)).to_json())
     picture = content["sources"][0]

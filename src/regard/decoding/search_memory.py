@@ -165,6 +165,8 @@ def _token_bytes(task: SearchTask, decoder: EngineDecoder, beams: int, longest: 
         step = 4
     if config.repetition_penalty != 1.0:
         step += 24
+    # Buffers double as outputs grow. The allocator may keep the pages of the last ones, half as long.
+    kept += kept // 2
     found = (kept + step) * beams * (longest + 1)
     size = config.no_repeat_ngram_size
     if size and not _in_loop(task, decoder, beams):

@@ -6,6 +6,7 @@ grows with the weights that were asked for.
 
 import base64
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -176,7 +177,8 @@ class AttentionMap(AttentionSite):
     def as_dict(self, limit: int) -> dict[str, Any]:
         """The map in the format of `Look.to_json`; of more than `limit` weights, with the largest of each row only."""
         if self.call is not None and prod(self._shape) <= limit:
-            return self._with_weights
+            # A copy, so that what its owner changes is not in the next one. Texts in it are not copied.
+            return deepcopy(self._with_weights)
         kept = self.row_summaries
         summary = self.summary(TOP if kept is None else min(TOP, kept.top_weights.shape[-1]))
         largest = [summary.top_weights, summary.top_keys]
