@@ -101,7 +101,8 @@ def test_a_search_that_needs_more_than_the_budget_is_refused():
             status, _, answer = server.ask("/predict", body)
             assert status == 400
             assert re.search(
-                r"^(max_length|beam_size|num_hypotheses): wanted a search within 12 MiB.*; got max_length = [\d,]+ with \w+ = [\d,]+, "
+                r"^(max_length|beam_size|num_hypotheses): wanted a search within 12 MiB.*; "
+                r"got max_length = [\d,]+ with \w+ = [\d,]+, "
                 r"which may need [\d,]+ MiB for one input\. Lower",
                 answer["detail"],
             )
