@@ -270,6 +270,9 @@ class Session:
             out = Path(arguments[arguments.index("--out") + 1])  # pages use a name again
             shutil.rmtree(out, ignore_errors=True)
             out.unlink(missing_ok=True)
+        elif verb == "train" and not {"--resume", "--dry-run"} & {*arguments}:
+            # Without --out the run is named after its recipe, and numbered where that name is taken.
+            shutil.rmtree(Path("runs", Path(arguments[1]).stem), ignore_errors=True)
         if verb == "verify" and "--key" in arguments:  # the reference has it before `regard sign`
             assert command("sign", *arguments[1:]).returncode == 0
         if verb == "train":

@@ -189,8 +189,11 @@ def with_usual_mode(path: Path) -> Iterator[None]:
 
     Safetensors writes files that only their owner can read.
     """
-    path.touch()
-    mode = stat.S_IMODE(path.stat().st_mode)
+    # The mode is that of a file which is made for this: the library replaces one that is there.
+    probe = path.with_name(f"{path.name}.mode")
+    probe.touch()
+    mode = stat.S_IMODE(probe.stat().st_mode)
+    probe.unlink()
     yield
     path.chmod(mode)
 
