@@ -89,7 +89,9 @@ class Called(Exception):
 
 def called_with(line: str, name: str, monkeypatch) -> dict:
     """The arguments that a verb calls a function with, by name; the function itself is not called."""
-    signature, found = inspect.signature(getattr(regard, name)), {}
+    monkeypatch.setenv("COLUMNS", "80")  # the width of a terminal, which other tests set
+    signature = inspect.signature(getattr(regard, name))
+    found = {}
 
     def called(*arguments, **named):
         bound = signature.bind(*arguments, **named).arguments
