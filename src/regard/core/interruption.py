@@ -1,6 +1,6 @@
 """Ending a long computation from outside: it asks between its steps whether it should go on.
 
-A thread that computes for somebody who may lose interest opens `interruptible` with a function. Code that takes long
+A thread whose result may no longer be wanted opens `interruptible` with a function. Code that takes long
 calls `check_interruption` between its layers, blocks and batches, in whichever thread it runs, and that calls the
 function, which raises to end the computation or waits to let others compute. In all other threads, and where nothing
 is interruptible, a check is one comparison.

@@ -102,7 +102,8 @@ class HeadReport:
 def check_column(column: str) -> None:
     """Refuse a name that no column has."""
     if column not in COLUMNS:
-        wanted, remedy = f"one of {', '.join(COLUMNS)}", nearest(str(column), COLUMNS, listed=True)
+        wanted = f"one of {', '.join(COLUMNS)}"
+        remedy = nearest(str(column), COLUMNS, listed=True)
         raise InvalidArgument("sort", wanted=wanted, got=repr(column), remedy=remedy)
 
 

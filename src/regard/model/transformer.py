@@ -239,7 +239,8 @@ class TransformerDecoder(Decoder[TransformerState]):
         self, tokens: Int[Tensor, " B"], state: TransformerState
     ) -> tuple[Float[Tensor, "B V"], TransformerState]:
         state.make_room()
-        beams, seen = state.beams, state.caches[0].length
+        beams = state.beams
+        seen = state.caches[0].length
         if state.visible is not None:
             state._see(seen + beams)
         visible = state.visible

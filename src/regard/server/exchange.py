@@ -68,7 +68,10 @@ class Exchange:
     """One request and its answer: let in or refused, answered or cancelled, counted and logged."""
 
     def __init__(self, server: Application, scope: Scope, receive: Receive, send: Send) -> None:
-        self.server, self.scope, self._receive, self._send = server, scope, receive, send
+        self.server = server
+        self.scope = scope
+        self._receive = receive
+        self._send = send
         given_headers: list[tuple[bytes, bytes]] = [*scope["headers"]]
         # Of a header that is given twice, the first counts.
         self.headers = {

@@ -373,7 +373,8 @@ class Job:
     usage: Usage = field(default_factory=Usage)
     served: Any = field(default=None, repr=False)  # the model, until the job has ended
     plan: Any = field(default=None, repr=False)  # kept by the engine while the job waits
-    abandoned: bool = False  # nobody waits for its result any more; set in any thread
+    # The client no longer waits for the result. Any thread may set this.
+    abandoned: bool = False
     size: int = field(init=False)
 
     def __post_init__(self) -> None:

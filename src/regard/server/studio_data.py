@@ -63,7 +63,8 @@ SORTS = ("index", "score", "length", "entropy", "error")
 def sorted_examples(examples: Sequence[Example], sort: str, *, descending: bool) -> list[Example]:
     """By one of `SORTS`; those without a value come last, equal ones in the order of the data."""
     if sort not in SORTS:
-        wanted, remedy = f"one of {', '.join(SORTS)}", nearest(sort, SORTS, listed=True)
+        wanted = f"one of {', '.join(SORTS)}"
+        remedy = nearest(sort, SORTS, listed=True)
         raise InvalidArgument("sort", wanted=wanted, got=repr(sort), remedy=remedy)
 
     def key(example: Example) -> tuple[bool, float]:
