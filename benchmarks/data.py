@@ -23,8 +23,9 @@ import numpy as np
 
 from regard.data.arrays import TextWriter, open_column
 from regard.data.batching import batches
-from regard.data.config import DataConfig, FieldConfig
+from regard.data.config import DataConfig
 from regard.data.corpus import Corpus, prepare
+from regard.data.fields.base import make_field
 
 PAIRS, BUDGET = 29_000, 4096
 
@@ -36,7 +37,7 @@ def configuration(data: Path, tokens: str) -> DataConfig:
         sys.exit(
             f"{missing[0]} is not there. Set REGARD_DATA or --data to the folder that holds multi30k/."
         )
-    field = FieldConfig(tokenizer=tokens)  # type: ignore[arg-type]
+    field = make_field(tokenizer=tokens)  # type: ignore[arg-type]
     return DataConfig(train=files, source=field, target=field)
 
 

@@ -33,9 +33,9 @@ from gpu_decoding import TRANSFORMER
 from gpu_training import GPT2_VOCABULARY, TEXTS, packed, pairs
 from regard.core.sequence import Tokens
 from regard.data.batching import Batch
-from regard.evaluation.validation import mean_loss
 from regard.kernels.layers.linear import linear
 from regard.kernels.layers.linear_fp8 import linear_fp8
+from regard.training.validation import mean_loss
 from training_options import Trial, Variant, train, words
 
 ROWS = 65_536

@@ -64,7 +64,7 @@ def overhead(
 
     from regard.api.train import epochs, make_model, prepare
     from regard.recipe.load import read_recipe
-    from regard.training.objective import Objective
+    from regard.tasks.objective import Objective
     from regard.training.optimizers import Optimizer
     from regard.training.trainer import Trainer
 

@@ -27,8 +27,9 @@ import regard
 from regard.api.predict import predict
 from regard.core.atomic_io import atomic_file
 from regard.decoding import search
-from regard.inference.pipelines import OutputOptions, SequencePipeline
 from regard.inference.predictor import Predictor
+from regard.tasks.generate import SequencePipeline
+from regard.tasks.pipeline import OutputOptions
 from serve import RATIO, random_model, sentences
 
 BATCH_TOKENS = (4_096, 16_384, 65_536)

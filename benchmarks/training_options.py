@@ -32,7 +32,6 @@ import torch
 from torch import nn
 
 from regard.api.train import epochs, make_model, prepare
-from regard.evaluation.validation import mean_loss
 from regard.kernels.layers.linear import linear
 from regard.model.kv_cache import KeyValue
 from regard.model.multihead import MultiHead
@@ -40,9 +39,10 @@ from regard.model.transformer_block import TransformerBlock
 from regard.recipe.load import read_recipe
 from regard.recipe.recipe import Recipe
 from regard.recipe.shipped import find_recipe
+from regard.tasks.losses import Losses, logit_loss
 from regard.training import objective
-from regard.training.losses import Losses, logit_loss
 from regard.training.trainer import Trainer
+from regard.training.validation import mean_loss
 
 CAP = 30.0
 WARMED, TIMED = 20, 60  # updates before the speed is measured, and those it is measured on

@@ -21,7 +21,7 @@ Contestant = tuple[nn.Module, Callable[[Batch], Tensor]]
 def regard_model(encoder: dict[str, Any], decoder: dict[str, Any]) -> Contestant:
     import regard
     from regard.core.sequence import Packing, Tokens
-    from regard.training.losses import token_loss
+    from regard.tasks.losses import token_loss
 
     model = regard.build(
         {"encoder": encoder, "decoder": decoder, "vocab_size": VOCABULARY, "tie_embeddings": "all"}

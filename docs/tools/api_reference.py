@@ -15,7 +15,7 @@ needs it is used. This page is generated: `python docs/tools/api_reference.py > 
 """
 GROUPS = {
     "Train and evaluate": ["train", "prepare", "sweep", "average", "plot", "evaluate", "compare", "demo"],
-    "Predict": ["load", "Predictor", "predict", "score", "caption", "shortlist", "verify", "sign"],
+    "Predict": ["load", "Predictor", "predict", "score", "caption", "shortlist", "thresholds", "verify", "sign"],
     "Look inside": [
         "look", "Look", "AttentionMap", "view", "page", "heads", "ablate", "prune", "align", "Alignment",
         "AlignmentHeads", "with_markup",
@@ -46,22 +46,32 @@ INTERFACES = {
         "StatefulDecoder",
         "CarriedState",
         "Pool",
+        "Head",
     ],
+    "regard.model.inputs": ["InputModule", "InputVectors"],
+    "regard.data.fields.base": ["Field"],
+    "regard.tasks.base": ["Task"],
+    "regard.tasks.pipeline": ["Pipeline", "DirectPipeline"],
     "regard.decoding.interfaces": ["LogitsProcessor", "Hypothesis"],
     "regard.runtime.interfaces": ["SearchStrategy", "Engine", "EngineDecoder"],
     "regard.evaluation.metrics": ["Metric"],
     "regard.data.sources": ["DataSource"],
-    "regard.model.part_config": ["EncoderConfig", "DecoderConfig", "PoolConfig"],
+    "regard.model.part_config": ["EncoderConfig", "DecoderConfig", "PoolConfig", "HeadConfig"],
 }
 REGISTER = [
     "encoder",
     "decoder",
     "pool",
+    "head",
+    "input_module",
+    "field",
+    "task",
     "score",
     "position",
     "metric",
     "data_source",
     "logits_processor",
+    "loss",
 ]
 
 

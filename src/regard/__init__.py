@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from regard.api.predict import predict as predict, score as score
     from regard.api.shortlist import shortlist as shortlist
     from regard.api.sweep import sweep as sweep
+    from regard.api.thresholds import thresholds as thresholds
     from regard.api.train import prepare as prepare, train as train
     from regard.api.view import page as page, view as view
     from regard.api.word_vectors import train_word_vectors as train_word_vectors
@@ -113,6 +114,7 @@ _HOMES = {
     "regard.api.predict": ("predict", "score"),
     "regard.api.shortlist": ("shortlist",),
     "regard.api.sweep": ("sweep",),
+    "regard.api.thresholds": ("thresholds",),
     "regard.api.train": ("prepare", "train"),
     "regard.api.view": ("page", "view"),
     "regard.checkpoint.verify": ("sign", "verify"),

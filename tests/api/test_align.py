@@ -312,3 +312,73 @@ def test_the_agreement_of_a_head_is_that_of_its_better_step():
         ("decoder 1 cross", 1): 1 - good.error_rate,
         ("decoder 2 cross", 3): 1 - bad.error_rate,
     }
+
+
+def test_a_text_that_is_too_long_loses_no_other_alignment():
+    model = translator("words")
+    texts = ["the cat", "cat " * 1500, "a dog"]
+    given = ["a", "b", "c"]
+    for targets in (given, None):
+        options = {"targets": targets} if targets else {"max_length": 4}
+        others = None if targets is None else [targets[0], targets[2]]
+        wanted = align(model, ["the cat", "a dog"], **(options | {"targets": others}))
+        first, refused, last = align(model, texts, skip_too_long=True, **options)
+        assert [first, last] == list(wanted)
+        assert refused.links == []
+        assert refused.output == ("b" if targets else "")
+        assert refused.refused.startswith("line 2: wanted at most 1000 tokens; got 1500")
+        assert first.refused is None
+    marked = ["<b>the</b> cat", "<b>cat</b> " * 1500, "a <i>dog</i>"]
+    found = list(with_markup(model, marked, skip_too_long=True, max_length=4))
+    assert found == [
+        *with_markup(model, marked[:1], max_length=4),
+        "",
+        *with_markup(model, marked[2:], max_length=4),
+    ]
+
+
+TOO_LONG = (
+    "regard: line 2: wanted at most 9 tokens; got 20. Split it; truncate=True (--truncate) drops its "
+    "end; or raise decode.max_source_length."
+)
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_the_command_aligns_the_lines_beside_one_that_is_too_long(given, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("s").write_text(f"the cat\n{'y' * 20}\na dog\n")
+    Path("short").write_text("the cat\n\na dog\n")
+    Path("t").write_text("THE CAT\nYY\nA DOG\n")
+    Path("links").write_text("0-0 1-1\n0-0\n0-0 1-1\n")
+    options = ("--targets", "t") if given else ("--set", "max_length=4")
+    arguments = ("align", GOLDEN / "rnn", *options, "--set", "max_source_length=9")
+    done = command(*arguments, "--sources", "s")
+    wanted = command(*arguments, "--sources", "short")
+    assert (done.returncode, wanted.returncode) == (2, 0), (done.stderr, wanted.stderr)
+    assert done.stdout == wanted.stdout
+    assert done.stdout.splitlines()[1] == ""
+    last = "regard: 1 line was too long and has no links"
+    assert done.stderr.splitlines() == [TOO_LONG, last]
+    told = command(*arguments, "--sources", "s", "--json")
+    lines = [json.loads(line) for line in told.stdout.splitlines()]
+    assert [line.get("error") for line in lines] == [None, TOO_LONG.removeprefix("regard: "), None]
+    if given:
+        counted = command(*arguments, "--sources", "s", "--references", "links", "--json")
+        assert counted.returncode == 2
+        *_, agreement = (json.loads(line) for line in counted.stdout.splitlines())
+        # A reference link of the line that has no links is missed.
+        assert agreement["recall"] <= 4 / 5
+
+
+def test_the_command_carries_the_markup_of_lines_beside_one_that_is_too_long(tmp_path):
+    (tmp_path / "in").write_text(f"a <b>cat</b>\n<b>{'y' * 20}</b>\na <i>dog</i>\n")
+    (tmp_path / "short").write_text("a <b>cat</b>\n\na <i>dog</i>\n")
+    arguments = ("predict", GOLDEN / "rnn", "--markup", "--set", "max_source_length=9")
+    done = command(*arguments, tmp_path / "in")
+    wanted = command(*arguments, tmp_path / "short")
+    assert (done.returncode, wanted.returncode) == (2, 0)
+    assert done.stdout == wanted.stdout
+    assert "<i>" in done.stdout
+    told = [line for line in done.stderr.splitlines() if "too long" in line or "wanted" in line]
+    last = "regard: 1 line was too long and has an empty output"
+    assert told == [TOO_LONG, last]

@@ -22,8 +22,8 @@ from regard.data.special_tokens import END
 from regard.data.synthetic.sampling import SIZES
 from regard.data.synthetic.scenes import SIDE
 from regard.data.synthetic.shapes import shapes
-from regard.inference.pipelines import Output
 from regard.interpret.regions import ImageRegions
+from regard.tasks.pipeline import Output
 from regard.views.caption_overlay import PAGE, SHADE, Overlay, draw, figure, upsampled
 from regard.views.html import PAGE_END
 from support.captioners import captioner

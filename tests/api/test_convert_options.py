@@ -208,3 +208,56 @@ def test_a_reference_to_another_option_of_a_hydra_file_is_left_to_its_default(tm
     text = json.dumps({"task": {"_name": "language_modeling", "data": "x"}, "model": model})
     found = converted(tmp_path, "a.yaml", text, "fairseq")
     assert (key_of(found, "model.decoder.dim"), key_of(found, "model.decoder.layers")) == (512, 3)
+
+
+def test_word_vectors_of_joeynmt(tmp_path):
+    options = {
+        "model.tied_softmax": True,
+        "model.encoder.embeddings.load_pretrained": "de.txt",
+        "model.encoder.embeddings.freeze": True,
+        "model.decoder.embeddings.load_pretrained": "en.txt",
+        "model.decoder.embeddings.freeze": True,
+    }
+    found = converted(tmp_path, "a.yaml", with_options(JOEY, options), "joeynmt")
+    encoder = found.tables["model"]["encoder"]
+    decoder = found.tables["model"]["decoder"]
+    assert (encoder["word_vectors"], encoder["freeze_word_vectors"]) == ("de.txt", True)
+    assert decoder["word_vectors"] == "en.txt"
+    assert "freeze_word_vectors" not in decoder
+    assert "the output layer" in found.notes["model.decoder.embeddings.freeze"]
+    assert "model.encoder.embeddings.load_pretrained" not in found.notes
+
+
+def test_word_vectors_of_another_dimension_are_noted(tmp_path):
+    options = {
+        "model.encoder.type": "recurrent",
+        "model.encoder.hidden_size": 64,
+        "model.encoder.embeddings.embedding_dim": 16,
+        "model.encoder.embeddings.load_pretrained": "vectors.txt",
+    }
+    found = converted(tmp_path, "a.yaml", with_options(JOEY, options), "joeynmt")
+    assert "word_vectors" not in found.tables["model"]["encoder"]
+    why = found.notes["model.encoder.embeddings.load_pretrained"]
+    assert "dimension 16 do not fit embeddings of dimension 128" in why
+
+
+def test_word_vectors_of_opennmt(tmp_path):
+    options = {"both_embeddings": "glove.txt", "embeddings_type": "GloVe"}
+    options |= {"tgt_embeddings": "own.txt", "freeze_word_vecs_dec": True}
+    found = converted(tmp_path, "a.yaml", with_options(OPENNMT, options), "opennmt")
+    encoder = found.tables["model"]["encoder"]
+    decoder = found.tables["model"]["decoder"]
+    assert encoder["word_vectors"] == "glove.txt"
+    assert (decoder["word_vectors"], decoder["freeze_word_vectors"]) == ("own.txt", True)
+    assert "freeze_word_vectors" not in encoder
+    assert "both_embeddings" not in found.notes
+
+
+@pytest.mark.parametrize("arch", ["transformer", "lstm"])
+def test_word_vectors_of_fairseq(tmp_path, arch):
+    options = "--encoder-embed-path de.vec --decoder-embed-path en.vec --encoder-freeze-embed"
+    found = converted(tmp_path, "a.sh", FAIRSEQ.format(arch=arch, options=options), "fairseq")
+    assert key_of(found, "model.encoder.word_vectors") == "de.vec"
+    assert key_of(found, "model.encoder.freeze_word_vectors") is True
+    assert key_of(found, "model.decoder.word_vectors") == "en.vec"
+    assert "decoder_embed_path" not in found.notes

@@ -22,7 +22,7 @@ class Plain(FolderTarget):
     def obstacles(self, model):
         return (
             []
-            if model.model.as_seq2seq()
+            if model.model.generator
             else ["pool: it has no pools", "classifier: it has no labels"]
         )
 

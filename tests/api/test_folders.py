@@ -106,7 +106,7 @@ def test_paths_of_data_are_recorded_in_a_cache_that_is_not_there_yet(tmp_path, m
 
 def test_a_model_is_imported_into_a_folder_below_others(tmp_path, monkeypatch):
     class Imported:
-        def __init__(self, source) -> None:
+        def __init__(self, source, *, pairs) -> None:
             pass
 
         def write(self, folder, dtype, version):

@@ -11,7 +11,8 @@ import torch
 
 from regard.api.train import train
 from regard.core.errors import InvalidData, InvalidRecipe
-from regard.data.config import DataConfig, FieldConfig
+from regard.data.config import DataConfig
+from regard.data.fields.base import make_field
 from regard.data.fingerprint import fingerprints, key_of
 from regard.data.sources import examples
 from regard.data.synthetic.sampling import SIZES
@@ -27,7 +28,7 @@ Image = pytest.importorskip(
 )
 
 COLORS = {"blue": (20, 40, 220), "red": (220, 30, 20), "yellow": (230, 220, 30)}
-FIELDS = {"source": FieldConfig(kind="image", image_size=16), "target": FieldConfig(kind="label")}
+FIELDS = {"source": make_field("image", image_size=16), "target": make_field("label")}
 
 
 @pytest.fixture(scope="module")

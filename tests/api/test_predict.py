@@ -43,7 +43,7 @@ def test_evaluation_draws_by_the_number_of_an_example(monkeypatch):
     rows = [(line or "x", [""]) for line in LINES]
     wanted = predictor.predict([source for source, _ in rows])
     monkeypatch.setattr(evaluate, "CHUNK", 5)
-    assert [output for _, output in evaluate._predict(predictor, iter(rows))] == wanted
+    assert [output.text for _, output in evaluate._predict(predictor, iter(rows))] == wanted
 
 
 def test_a_line_that_is_too_long_is_named_by_its_number():

@@ -66,9 +66,9 @@ def test_the_command_line_is_frozen():
             "--trust-data-paths",
         ],
         "predict": [
-            "--attention", "--beam", "--column", "--constraints", "--device", "--engine", "--ensemble", "--errors",
-            "--json", "--markup", "--max-length", "--n-best", "--out", "--prefix", "--probabilities", "--replicas",
-            "--sample", "--scores", "--set", "--stream", "--truncate", "--workers",
+            "--attention", "--beam", "--column", "--conll", "--constraints", "--device", "--engine", "--ensemble",
+            "--errors", "--json", "--markup", "--max-length", "--n-best", "--out", "--prefix", "--probabilities",
+            "--replicas", "--sample", "--scores", "--set", "--stream", "--truncate", "--workers",
         ],
         "caption": ["--beam", "--device", "--draw", "--json", "--max-length", "--scores", "--set"],
         "look": [
@@ -82,9 +82,10 @@ def test_the_command_line_is_frozen():
         ],
         "score": ["--column", "--device", "--json"],
         "shortlist": ["--candidates", "--column", "--data", "--frequent", "--max-examples", "--trust-data-paths"],
+        "thresholds": ["--column", "--data", "--device", "--json", "--split", "--trust-data-paths"],
         "verify": ["--key"],
         "sign": ["--key"],
-        "import": ["--dtype", "--out"],
+        "import": ["--dtype", "--out", "--pairs"],
         "export": [
             "--attention", "--dtype", "--json", "--list", "--out", "--push", "--quantization", "--report", "--to",
         ],

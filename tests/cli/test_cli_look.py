@@ -16,12 +16,12 @@ from golden.write import HERE, LABELLED, PAIRS, TEXTS
 from regard.api.ablate import ablate, prune
 from regard.api.look import pairs_of
 from regard.cli import app
-from regard.evaluation.validation import mean_loss
 from regard.interpret.editing import editing
 from regard.interpret.edits import MaskSource, SwitchHeadOff
 from regard.interpret.head_properties import COLUMNS
 from regard.interpret.sites import attention_sites
 from regard.recipe.recipe import Recipe
+from regard.training.validation import mean_loss
 from regard.views.terminal import grid_maps, heat_map
 from support.command_line import command
 from support.corpora import corpus_of

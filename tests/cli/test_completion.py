@@ -61,6 +61,7 @@ def test_completions_are_all_there_are():
         "extends=",
         "data.source.tokenizer=",
         "model.encoder.backbone.weights=",
+        "model.encoder.input.character_dim=",
         "train.betas=",
     } <= keys.keys()
     assert keys["train.seed="]

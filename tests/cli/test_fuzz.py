@@ -58,6 +58,7 @@ VALID = {  # the arguments with which each verb works
     "align": [MODEL, "--sources", TEXT],
     "score": [MODEL, PAIRS],
     "shortlist": ["nowhere", "--data", PAIRS],  # as below
+    "thresholds": ["nowhere", "--data", PAIRS],  # as below
     "verify": [MODEL],
     "sign": ["nowhere", "--key", "binary"],  # the checkpoint above is not to be changed
     "serve": [

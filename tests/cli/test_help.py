@@ -92,6 +92,7 @@ def test_recipes_are_listed_by_task():
         "shapes-classification",
     ]
     assert stems["masked language model"] == ["masked-language-model"]
+    assert stems["tagging"] == ["parts-of-speech"]
 
 
 def test_the_titles_of_recipes_stand_in_one_column():

@@ -53,7 +53,10 @@ CALLS = {
          "alignment": (Path("s"), Path("t"), Path("l")), "trust_data_paths": True, "open_browser": False,
          "allowed_hosts": ["a"], "max_length": 9, "max_beams": 10, "search_memory": 11},
     ),
-    "import s --out o --dtype float16": ("import_model", {"source": "s", "out": Path("o"), "dtype": "float16"}),
+    "import s --out o --dtype float16 --pairs": (
+        "import_model",
+        {"source": "s", "out": Path("o"), "dtype": "float16", "pairs": True},
+    ),
     "export m --to onnx --out o --dtype float16 --quantization int8 --attention --report r --push a/b": (
         "export",
         {"model": Path("m"), "to": "onnx", "out": Path("o"), "dtype": "float16", "quantization": "int8",
@@ -66,6 +69,10 @@ CALLS = {
         "shortlist",
         {"model": Path("m"), "candidates": 2, "frequent": 3, "data": ["d"], "columns": ["c"], "max_examples": 4,
          "trust_data_paths": True},
+    ),
+    "thresholds m --split s --data d --column c --device cpu --trust-data-paths": (
+        "thresholds",
+        {"model": Path("m"), "split": "s", "data": ["d"], "columns": ["c"], "device": "cpu", "trust_data_paths": True},
     ),
     "verify m --key k": ("verify", {"path": Path("m"), "key": Path("k")}),
     "sign m --key k": ("sign", {"path": Path("m"), "key": Path("k")}),

@@ -57,6 +57,25 @@ def test_a_run_is_named_after_its_recipe(here):
     assert folders == ["runs/small", "runs/small-2", "runs/small-3"]
 
 
+def test_a_sweep_is_named_after_its_recipe_and_goes_on_there(here):
+    Path("valid.toml").write_text(
+        RECIPE.replace("[data.source]", 'valid = ["letters.txt", "letters.txt"]\n[data.source]')
+    )
+    arguments = ("sweep", "valid.toml", "--set", "train.validate_every=2", "--grid")
+    first = command(*arguments, "train.seed=1,2")
+    assert first.returncode == 0, first.stderr
+    assert first.stderr.startswith("regard: the folder of this sweep is runs/valid-sweep\n")
+    runs = sorted(each.name for each in Path("runs/valid-sweep").iterdir())
+    assert runs == ["train.seed=1", "train.seed=2"]
+    logged = log(Path("runs/valid-sweep/train.seed=1"))
+    again = command(*arguments, "train.seed=1,2,3")
+    assert again.returncode == 0, again.stderr
+    assert len(list(Path("runs/valid-sweep").iterdir())) == 3
+    # The run that was there is not trained a second time.
+    steps = [each for each in log(Path("runs/valid-sweep/train.seed=1")) if each["event"] == "step"]
+    assert steps == [each for each in logged if each["event"] == "step"]
+
+
 def test_the_card_names_regard_without_a_link(here):
     """It has no published page."""
     done = command("train", "small.toml")

@@ -33,7 +33,7 @@ from regard.model.transformer import TransformerDecoder
 from regard.runtime import engines
 from regard.runtime.cuda import buffers, cuda_graphs, encode
 from regard.runtime.cuda.static_decoder import StaticDecoder, static_decoder
-from regard.training.objective import Objective
+from regard.tasks.objective import Objective
 from support import attention_contracts as contracts, models
 from support.family import DTYPES, MASKS, SCORES, SHAPES, Case
 from support.search import STRATEGIES, model, sources, token_ids
@@ -304,7 +304,7 @@ from pathlib import Path
 sys.path[:0] = [sys.argv[2] + part for part in ("", "/..")]
 from test_cuda import language_model
 from regard.core.errors import TrainingFailed
-from regard.training.objective import Objective
+from regard.tasks.objective import Objective
 
 right = Objective.__call__
 

@@ -24,9 +24,11 @@ from regard.model.vision import CnnConfig, cnn
 from support.models import (
     DECODERS,
     ENCODERS,
+    QUERY_ENCODERS,
     TEXT_ENCODERS,
     VOCABULARY,
     WIDTH,
+    WITHOUT_ATTENTION,
     decoder,
     encoder,
     memory,
@@ -67,7 +69,18 @@ def test_padding_does_not_change_the_memory(name):
         same_memory(module(wider), module(one(batch, i)), i)
 
 
-@pytest.mark.parametrize("name", TEXT_ENCODERS)
+@pytest.mark.parametrize("name", QUERY_ENCODERS)
+@torch.no_grad()
+def test_learned_queries_of_an_empty_sequence_have_finite_states(name):
+    module = encoder(name)
+    found = module(Tokens.of([[1, 2], []]))
+    assert found.mask.all()
+    assert found.states.isfinite().all()
+    nothing = module(Tokens.of([[], []]))
+    torch.testing.assert_close(nothing.states[0], found.states[1])
+
+
+@pytest.mark.parametrize("name", [name for name in TEXT_ENCODERS if name not in QUERY_ENCODERS])
 @torch.no_grad()
 def test_an_empty_sequence_has_an_empty_memory(name):
     found = encoder(name)(Tokens.of([[1, 2], []]))
@@ -101,9 +114,7 @@ def test_forward_equals_steps(name, has_memory):
     torch.testing.assert_close(torch.stack(steps, 1), whole, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in DECODERS if name not in ("rnn", "elman zero state")]
-)
+@pytest.mark.parametrize("name", [name for name in DECODERS if name not in WITHOUT_ATTENTION])
 @torch.no_grad()
 def test_captured_weights_of_steps_equal_those_of_forward(name):
     """The attention weights of the last token are the same in one forward pass and in single steps."""
@@ -256,7 +267,7 @@ def test_saved_equals_loaded(name):
 
 
 ENCODER_NAMES = ["gru", "conv", "transformer", "bag", "label", "cnn",
-           "cnn learned queries", "cnn+transformer", "vit", "vit mlp"]  # fmt: skip
+           "cnn learned queries", "cnn+transformer", "vit", "vit mlp", "mlp", "perceiver"]  # fmt: skip
 DECODER_NAMES = [
     "rnn",
     "gru bahdanau additive",
@@ -318,6 +329,7 @@ def test_any_encoder_with_any_decoder_learns_ten_examples(name, encoder_name):
         lambda w: FirstPool(FirstPoolConfig(distillation_head=True), w),
         lambda w: AttentionPool(AttentionPoolConfig(), w),
         lambda w: AttentionPool(AttentionPoolConfig(queries=3, heads=2), w),
+        lambda w: AttentionPool(AttentionPoolConfig(heads=2, value_dim=3), w),
     ],
     ids=[
         "mean",
@@ -327,6 +339,7 @@ def test_any_encoder_with_any_decoder_learns_ten_examples(name, encoder_name):
         "first distilled",
         "attention",
         "three queries",
+        "narrow values",
     ],
 )
 def test_pools_ignore_padding(make):

@@ -26,9 +26,10 @@ from regard.kernels.recurrent import rnn_cuda
 from regard.recipe.recipe import Recipe
 from regard.runtime.cuda import cuda_graphs, graphed_update
 from regard.runtime.cuda.graphed_update import GraphedUpdate
-from regard.training import epoch_batches, losses
-from regard.training.losses import plain_token_loss, token_loss
-from regard.training.objective import Objective
+from regard.tasks import losses
+from regard.tasks.losses import plain_token_loss, token_loss
+from regard.tasks.objective import Objective
+from regard.training import epoch_batches
 from support.poison import poison
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -478,6 +479,11 @@ def test_unpackable_models_are_refused():
     table["model"] = {"encoder": SIDE, "decoder": CONV | {"score": "additive"}}
     with pytest.raises(
         InvalidRecipe, match=r"train\.packed: wanted false with model\.decoder\.score = 'additive'"
+    ):
+        Recipe.of(table)
+    table["model"] = {"encoder": SIDE | {"value_dim": 3}, "decoder": SIDE}
+    with pytest.raises(
+        InvalidRecipe, match=r"train\.packed: wanted false with model\.encoder\.value_dim = 3"
     ):
         Recipe.of(table)
     table["model"] = {"encoder": {"kind": "rnn"}, "decoder": SIDE}

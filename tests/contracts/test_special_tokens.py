@@ -20,7 +20,7 @@ from regard.decoding.search import search
 from regard.inference.predictor import Predictor
 from regard.model.weights import weights_of
 from regard.recipe.recipe import Recipe
-from regard.training.objective import mask_tokens
+from regard.tasks.predict_masked import mask_tokens
 from support.permuted import (
     permutation,
     permuted,

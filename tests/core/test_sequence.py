@@ -9,7 +9,7 @@ from torch import nn
 from regard.core.sequence import Packing, Tokens
 from regard.kernels.layers.dropout import Dropout
 from regard.model.memory import Memory
-from regard.training.objective import repeat_batch
+from regard.tasks.objective import repeat_batch
 from support import models
 from support.models import WIDTH, decoder, encoder, memory, source
 

@@ -19,8 +19,9 @@ from regard.api.train import train
 from regard.core.config import read
 from regard.core.errors import InvalidData
 from regard.data import image_store
-from regard.data.config import DataConfig, FieldConfig
+from regard.data.config import DataConfig
 from regard.data.corpus import prepare
+from regard.data.fields.base import make_field
 from regard.data.image_store import FolderStore, Member, ZipStore, find_images, open_image_store
 from regard.data.images import read_image
 from regard.data.sources import examples
@@ -40,8 +41,8 @@ NAMES = {
     "valid": [name for name, share in SHARES.items() if share == "val"],
     "test": [name for name, share in SHARES.items() if share == "test"],
 }
-SOURCE = FieldConfig(kind="image", image_size=12)
-TARGET = FieldConfig(tokenizer="words", vocab_size=50)
+SOURCE = make_field("image", image_size=12)
+TARGET = make_field(tokenizer="words", vocab_size=50)
 
 
 @pytest.fixture
@@ -537,7 +538,7 @@ WRONG = {
     ),
     "columns of json": (
         {"train": "a.json", "source": IMAGE | {"column": "a"}, "target": {"column": "b"}},
-        "data.train: wanted a table (.tsv, .csv, .jsonl), for it has columns; got a.json",
+        "data.train: wanted a table (.tsv, .csv, .jsonl, .parquet), for it has columns; got a.json",
     ),
 }
 

@@ -21,9 +21,10 @@ from regard.core.config import read
 from regard.core.errors import InvalidArgument, InvalidData, InvalidRecipe, Locked
 from regard.data import corpus as module
 from regard.data.arrays import RunningTextColumn
-from regard.data.config import DataConfig, FieldConfig
+from regard.data.config import DataConfig
 from regard.data.corpus import Prepared, prepare
 from regard.data.example import Example
+from regard.data.fields.base import make_field
 from regard.data.fingerprint import fingerprints, key_of
 from regard.data.sources import examples
 from regard.data.special_tokens import END, START
@@ -31,7 +32,7 @@ from regard.data.tokenizer import Tokenizer
 from regard.data.train_tokenizer import train_tokenizer
 from regard.data.vocabulary import Labels
 
-CHARACTERS = FieldConfig(tokenizer="characters", vocab_size=400)
+CHARACTERS = make_field(tokenizer="characters", vocab_size=400)
 
 
 @pytest.fixture
@@ -254,14 +255,14 @@ def test_examples_of_files_tables_and_synthetic_tasks(tmp_path, pairs):
     (tmp_path / "t.tsv").write_text("label\ttext\nyes\tgood\n")
     table = DataConfig(
         train=str(tmp_path / "t.tsv"),
-        source=FieldConfig(column="text"),
-        target=FieldConfig(kind="label", column="label"),
+        source=make_field(column="text"),
+        target=make_field("label", column="label"),
     )
     assert list(examples(table, "train")) == [Example("good", "yes")]
     assert list(
         examples(DataConfig(train=str(tmp_path / "t.tsv").replace("t.tsv", "valid.de")), "train")
     )[6] == Example(None, "Nummer 6")
-    copied = next(examples(DataConfig(synthetic="copy", source=FieldConfig()), "valid"))
+    copied = next(examples(DataConfig(synthetic="copy", source=make_field()), "valid"))
     assert copied.source == copied.target
     with pytest.raises(InvalidArgument, match="split: wanted one of train; got 'test'"):
         examples(table, "test")
@@ -277,7 +278,7 @@ def test_empty_files_are_refused(tmp_path):
     (tmp_path / "c.tsv").write_text("text\n")
     with pytest.raises(InvalidData, match=r"c\.tsv: wanted at least one example"):
         prepare(
-            DataConfig(train=str(tmp_path / "c.tsv"), target=FieldConfig(column="text")),
+            DataConfig(train=str(tmp_path / "c.tsv"), target=make_field(column="text")),
             tmp_path / "out",
         )
     assert list((tmp_path / "out").iterdir()) == []
@@ -320,7 +321,7 @@ def test_a_large_vocabulary_is_stored_as_uint32(tmp_path):
     words = [f"w{i}" for i in range(70_000)]
     (tmp_path / "a.txt").write_text(" ".join(words))
     config = DataConfig(
-        train=str(tmp_path / "a.txt"), target=FieldConfig(tokenizer="words", vocab_size=80_000)
+        train=str(tmp_path / "a.txt"), target=make_field(tokenizer="words", vocab_size=80_000)
     )
     made = prepare(config, tmp_path / "out")
     assert made.train.target.ids.dtype == np.uint32
@@ -341,7 +342,7 @@ def test_unusual_texts_are_kept_exactly(tmp_path):
     ]
     (tmp_path / "a").write_text("".join(f"{text}\n" for text in texts), newline="")
     (tmp_path / "b").write_text("".join(f"{text}\r\n" for text in reversed(texts)), newline="")
-    field = FieldConfig(vocab_size=300)
+    field = make_field(vocab_size=300)
     made = prepare(
         DataConfig(train=(str(tmp_path / "a"), str(tmp_path / "b")), source=field, target=field),
         tmp_path,
@@ -378,8 +379,8 @@ def test_labels(tmp_path):
     (tmp_path / "valid.tsv").write_text("label\ttext\nneg\tsad\nposs\tglad\n")
     config = DataConfig(
         train=str(tmp_path / "train.tsv"),
-        source=FieldConfig(column="text", tokenizer="characters"),
-        target=FieldConfig(kind="label", column="label"),
+        source=make_field(column="text", tokenizer="characters"),
+        target=make_field("label", column="label"),
     )
     made = prepare(config, tmp_path / "out")
     assert made.target.names == ("neg", "pos")
@@ -671,7 +672,7 @@ def test_a_share_of_the_training_data_is_held_out(tmp_path):
     for name, column in (("a", 0), ("b", 1)):
         (tmp_path / name).write_text("".join(f"{row[column]}\n" for row in rows))
     files = (str(tmp_path / "a"), str(tmp_path / "b"))
-    config = DataConfig(train=files, valid=0.1, test=0.05, source=FieldConfig())
+    config = DataConfig(train=files, valid=0.1, test=0.05, source=make_field())
     splits = {split: list(examples(config, split)) for split in ("train", "valid", "test")}
     assert sum(map(len, splits.values())) == 1000
     assert 60 < len(splits["valid"]) < 140
@@ -692,7 +693,7 @@ def test_a_share_of_the_training_data_is_held_out(tmp_path):
     with pytest.raises(
         InvalidRecipe, match=r"valid: wanted shares that leave something to train on"
     ):
-        DataConfig(train=files, valid=0.6, test=0.5, source=FieldConfig())
+        DataConfig(train=files, valid=0.6, test=0.5, source=make_field())
     with pytest.raises(
         InvalidRecipe, match=r"valid: wanted a file: running text is not split; got a share"
     ):

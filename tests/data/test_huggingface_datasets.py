@@ -11,16 +11,17 @@ import pytest
 import regard
 from regard.core.config import read
 from regard.core.errors import InvalidData, MissingExtra
-from regard.data.config import DataConfig, FieldConfig
+from regard.data.config import DataConfig
 from regard.data.corpus import prepare
 from regard.data.example import Example
+from regard.data.fields.base import make_field
 from regard.data.from_python import with_python_data
 from regard.data.sources import examples
 from regard.recipe.load import read_recipe
 
 SIDES = {
-    "source": FieldConfig(column="de", tokenizer="bytes"),
-    "target": FieldConfig(column="en", tokenizer="bytes"),
+    "source": make_field(column="de", tokenizer="bytes"),
+    "target": make_field(column="en", tokenizer="bytes"),
 }
 
 
@@ -122,30 +123,66 @@ def test_classes_are_given_by_their_names(hub):
     label = SimpleNamespace(num_classes=2, int2str=["bad", "good"].__getitem__)
     hub.answer = Table({"text": ["a", "b"], "label": [1, 0]}, {"label": label})
     fields = {
-        "source": FieldConfig(column="text"),
-        "target": FieldConfig(kind="label", column="label"),
+        "source": make_field(column="text"),
+        "target": make_field("label", column="label"),
     }
     config = DataConfig(train="hf:a/b:train", **fields)
     assert list(examples(config, "train")) == [Example("a", "good"), Example("b", "bad")]
     hub.answer.columns["label"] = [1, -1]
     with pytest.raises(
         InvalidData,
-        match=r"hf:a/b:train, row 2: wanted a text, a number or a class in 'label'; got -1",
+        match=r"hf:a/b:train, row 2: wanted a text, a number, a class or a list of these in 'label'; got -1",
     ):
         list(examples(config, "train"))
 
 
-@pytest.mark.parametrize("value", [None, True, ["a"], {"a": 1}])
+@pytest.mark.parametrize("value", [None, True, [["a"], None], {"a": 1}])
 def test_a_cell_that_is_not_a_text_is_refused(value, hub):
     hub.answer = Table({"de": ["a", "b", "c"], "en": ["a", 3.5, value]})
     with pytest.raises(
-        InvalidData, match=r"hf:a/b:train, row 3: wanted a text, a number or a class in 'en'; got "
+        InvalidData,
+        match=r"hf:a/b:train, row 3: wanted a text, a number, a class or a list of these",
     ):
         list(examples(DataConfig(train="hf:a/b:train", **SIDES), "train"))
 
 
+class Names:
+    """A feature of classes."""
+
+    num_classes = 2
+
+    def int2str(self, number: int) -> str:
+        return ("O", "B-LOC")[number]
+
+
+class ListOf:
+    """A feature of lists."""
+
+    def __init__(self, feature: object) -> None:
+        self.feature = feature
+
+
+def test_lists_of_texts_and_of_classes_are_read(hub):
+    columns = {"tokens": [["New York", "is"], ["[1]"]], "tags": [[1, 0], [0]]}
+    features = {"tokens": ListOf(object()), "tags": ListOf(Names())}
+    hub.answer = Table(columns, features)
+    fields = {
+        "source": make_field("words", column="tokens"),
+        "target": make_field("tags", column="tags"),
+    }
+    config = DataConfig(train="hf:a/b:train", **fields)
+    found = [
+        (config.source.parse(row.source), config.target.parse(row.target))
+        for row in examples(config, "train")
+    ]
+    assert found == [(("New York", "is"), ("B-LOC", "O")), (("[1]",), ("O",))]
+    columns["tags"][1] = [2]
+    with pytest.raises(InvalidData, match=r"row 2: .* in 'tags'; got \[2\]"):
+        list(examples(config, "train"))
+
+
 def test_an_unknown_column_names_the_nearest(hub):
-    wrong = SIDES | {"target": FieldConfig(column="eng", tokenizer="bytes")}
+    wrong = SIDES | {"target": make_field(column="eng", tokenizer="bytes")}
     with pytest.raises(
         InvalidData,
         match=r"wanted a column 'eng'; got the columns 'de', 'en', 'n'. Did you mean 'en'\?",
@@ -205,10 +242,10 @@ def test_the_real_package(tmp_path, monkeypatch):
     datasets.DatasetDict({"train": made}).save_to_disk(tmp_path / "saved")
     made.save_to_disk(tmp_path / "one")
     pair = {
-        "source": FieldConfig(column="translation.de"),
-        "target": FieldConfig(column="translation.en"),
+        "source": make_field(column="translation.de"),
+        "target": make_field(column="translation.en"),
     }
-    label = pair | {"target": FieldConfig(kind="label", column="label")}
+    label = pair | {"target": make_field("label", column="label")}
     for folder in ("saved", "one"):
         address = f"hf:{tmp_path / folder}:train"
         assert list(examples(DataConfig(train=address, **pair), "train")) == [
@@ -320,7 +357,10 @@ BAD_ROWS = {
     ),
     "three": ([("a", "b", "c")], r"row 1: wanted \(source, target\)"),
     "no sequence": ([7], r"row 1: wanted \(source, target\)"),
-    "nothing": ([("a", None)], r"row 1: wanted texts or numbers; got \('a', None\)"),
+    "nothing": (
+        [("a", None)],
+        r"row 1: wanted texts, numbers or lists of these; got \('a', None\)",
+    ),
     "a wrong key": (
         [{"source": "a", "targe": "b"}],
         r"row 1: wanted a key 'target'; got \['source', 'targe'\]",

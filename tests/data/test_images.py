@@ -25,20 +25,21 @@ from regard.core.errors import InvalidArgument, InvalidData, InvalidRecipe, Miss
 from regard.data import arrays
 from regard.data.arrays import ImageColumn
 from regard.data.batching import batches
-from regard.data.config import DataConfig, FieldConfig
+from regard.data.config import DataConfig
 from regard.data.corpus import Prepared, prepare
 from regard.data.example import SPLITS
+from regard.data.fields.base import make_field
 from regard.data.image_store import LARGEST, stem
 from regard.data.images import MAX_PIXELS, image_token_cost, load_image, normalize, read_image
 from regard.data.sources import examples
 from regard.data.synthetic.sampling import SIZES
 from regard.data.synthetic.scenes import COLORS, KINDS, SIDE, Scene, Shape, relation
 from regard.data.synthetic.shapes import shapes
-from regard.inference.inputs import SourceInput
 from regard.inference.load import load
 from regard.recipe.load import read_recipe
 from regard.recipe.recipe import Recipe
 from regard.recipe.shipped import find_recipe
+from regard.tasks.inputs import SourceInput
 
 Image = pytest.importorskip(
     "PIL.Image", reason="Pillow is not installed: pip install 'regard[images]'"
@@ -383,7 +384,7 @@ def test_resizing_with_a_filter_and_a_center_crop(tmp_path):
 
 
 def test_the_settings_of_images_are_checked():
-    image = partial(FieldConfig, kind="image")
+    image = partial(make_field, "image")
     with pytest.raises(
         InvalidRecipe, match="image_crop_from: wanted at least image_size = 64; got 60"
     ):
@@ -395,7 +396,7 @@ def test_the_settings_of_images_are_checked():
     with pytest.raises(
         InvalidRecipe, match="image_resize: wanted nothing here: it means nothing to a text"
     ):
-        FieldConfig(image_resize="box")
+        make_field(image_resize="box")
 
 
 # --- drawn scenes ---
@@ -538,8 +539,8 @@ def table(tmp_path):
     (tmp_path / "t.captions").write_text("".join(f"{b}\n" for _, b in rows))
     return DataConfig(
         train=str(tmp_path / "t.tsv"),
-        source=FieldConfig(kind="image", column="file", image_size=12),
-        target=FieldConfig(tokenizer="words", vocab_size=50, column="caption"),
+        source=make_field("image", column="file", image_size=12),
+        target=make_field(tokenizer="words", vocab_size=50, column="caption"),
     )
 
 
@@ -561,7 +562,7 @@ def test_prepared_images_are_those_of_a_prediction(tmp_path, table):
         )
     )
     paths = [each.source for each in examples(table, "train")]
-    read = SourceInput(nn.Linear(1, 1), None, field).collate([paths[row] for row in batch.rows])
+    read = SourceInput(nn.Linear(1, 1), field, None).collate([paths[row] for row in batch.rows])
     assert torch.equal(batch.source, read)
     pixels = np.stack([read_image(paths[row], 12, "box", 15) for row in batch.rows])
     assert torch.equal(read, normalize(pixels, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6)))
@@ -742,7 +743,7 @@ def test_invalid_models_are_refused():
     table["model"] = {"encoder": {"kind": "rnn"}, "decoder": {"kind": "rnn"}}
     with pytest.raises(
         InvalidRecipe,
-        match=r"data\.source\.kind: wanted 'text', which the encoder reads; got 'image'",
+        match=r"data\.source\.kind: wanted 'text' or 'words', which the encoder reads; got 'image'",
     ):
         Recipe.of(table)
     letters = {
@@ -893,8 +894,8 @@ def test_only_regular_files_of_some_size_are_read(name, tmp_path):
     if name != "too large":
         (tmp_path / "t.tsv").write_text("image\ttext\na.jpg\tone\n")
         fields = {
-            "source": FieldConfig(kind="image", image_size=8, column="image"),
-            "target": FieldConfig(column="text"),
+            "source": make_field("image", image_size=8, column="image"),
+            "target": make_field(column="text"),
         }
         with pytest.raises(InvalidData, match=rf"a\.jpg: {message}"):
             prepare(DataConfig(train=str(tmp_path / "t.tsv"), **fields), tmp_path / "out")

@@ -4,9 +4,10 @@ import pytest
 
 from regard.core.config import read
 from regard.core.errors import InvalidArgument
-from regard.data.config import DATA_SOURCES, DataConfig, FieldConfig
+from regard.data.config import DATA_SOURCES, DataConfig
 from regard.data.corpus import prepare
 from regard.data.example import Example
+from regard.data.fields.base import make_field
 from regard.data.sources import DataSource, examples
 
 
@@ -24,8 +25,8 @@ def squares():
     yield DataConfig(
         train="12",
         reader="squares",
-        source=FieldConfig(tokenizer="characters", vocab_size=300),
-        target=FieldConfig(tokenizer="characters", vocab_size=300),
+        source=make_field(tokenizer="characters", vocab_size=300),
+        target=make_field(tokenizer="characters", vocab_size=300),
     )
     DATA_SOURCES.unregister("squares")
 

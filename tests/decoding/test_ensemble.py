@@ -103,9 +103,7 @@ def test_several_runs_are_loaded_as_an_ensemble(tmp_path):
     loss = regard.evaluate(both, data=new, metrics=["loss"], cache=tmp_path / "cache")["loss"].value
     scores = [x for score in both.score(texts, targets) for x in score.log_probabilities]
     assert loss == pytest.approx(-sum(scores) / len(scores), abs=1e-5)
-    with pytest.raises(
-        ValueError, match="path: wanted models that all give sequences, or all labels; got none"
-    ):
+    with pytest.raises(ValueError, match="path: wanted models of one task; got none"):
         regard.load([])
     table["data"] |= {"target": {"tokenizer": "characters"}, "shared_vocab": False}
     stranger = regard.train(
@@ -204,7 +202,7 @@ def test_classifiers_are_loaded_as_an_ensemble(tmp_path):
         regard.load([made[0], classifier("rnn", tmp_path, labels=("left", "right"))])
     with pytest.raises(
         ValueError,
-        match="wanted models that all give sequences, or all labels; got Classifier, Seq2Seq",
+        match="wanted models of one task; got classify and generate",
     ):
         _ensemble([one, replace(one, model=model("rnn"))])
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from regard.api.evaluate import CAPTION_METRICS, Evaluation
+from regard.api.evaluate import Evaluation
 from regard.evaluation import wordnet
 from regard.evaluation.bootstrap import resample_counts
 from regard.evaluation.caption_metrics import MAX_ORDER, lcs_length
@@ -19,6 +19,7 @@ from regard.evaluation.ptb_tokenizer import tokenize
 from regard.evaluation.report import collect, report
 from regard.evaluation.report_text import metric_heading
 from regard.recipe.recipe import Recipe
+from regard.tasks.generate import CAPTION_METRICS
 
 # Captions and their tokens by the COCO evaluation's Java tokenizer (Stanford's 3.4.1), without dropped punctuation.
 CUT = {

@@ -46,6 +46,22 @@ WORDS = [
     ".",
 ]
 THEIRS = {"bleu": BLEU, "bleu_lower": partial(BLEU, lowercase=True), "chrf": CHRF, "ter": TER}
+OF_LABELS = (
+    "precision_micro",
+    "recall_micro",
+    "hamming_loss",
+    "average_precision",
+    "average_precision_micro",
+)
+OF_NUMBERS = ("mse", "rmse", "mae", "r2", "pearson", "spearman")
+OF_TAGS = (
+    "token_accuracy",
+    "span_precision",
+    "span_recall",
+    "span_f1",
+    "span_f1_macro",
+    "span_f1_strict",
+)
 OURS = [name for name, metric in METRICS.items() if "text" in metric.tasks and metric.statistics]
 
 
@@ -451,7 +467,7 @@ def test_a_report_as_text():
 # --- which metric for what ---------------------------------------------------
 
 
-@pytest.mark.parametrize("task", ["text", "label", "language", None])
+@pytest.mark.parametrize("task", ["text", "label", "tags", "language", None])
 def test_a_metric_that_does_not_fit_is_refused(task):
     for name, metric in METRICS.items():
         if metric.statistics is None if task is None else task not in metric.tasks:
@@ -477,6 +493,7 @@ def test_how_each_metric_is_shown():
     hundredths = ("perplexity", "bleu", "bleu_lower", "chrf", "ter")
     percentages = (
         "accuracy", "error_rate", "character_error_rate", "f1", "f1_micro", "precision", "recall",
+        *OF_TAGS, *OF_LABELS,
     )  # fmt: skip
     shown = {name: format_value(name, 0.256781) for name in METRICS}
     wanted = (
@@ -495,8 +512,13 @@ def test_how_each_metric_is_shown():
 @pytest.mark.parametrize(
     ("task", "others"),
     {
-        "text": {"f1", "f1_micro", "precision", "recall"},
+        "text": {"f1", "f1_micro", "precision", "recall", *OF_TAGS, *OF_NUMBERS, *OF_LABELS},
+        "labels": METRICS.keys()
+        - {"loss", "accuracy", "f1", "f1_micro", "precision", "recall", *OF_LABELS},
+        "tags": METRICS.keys() - {"loss", "accuracy", *OF_TAGS},
+        "number": METRICS.keys() - {"loss", *OF_NUMBERS},
         "label": {
+            *OF_TAGS, *OF_NUMBERS, *OF_LABELS,
             "perplexity", "bleu", "bleu_lower", "chrf", "ter", "bleu1", "bleu2", "bleu3", "bleu4", "rouge_l", "meteor",
             "cider", "error_rate", "character_error_rate",
         },
@@ -534,7 +556,13 @@ def test_a_registered_metric_is_evaluated_and_can_be_monitored(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, metric in METRICS.items() if metric.statistics is not None]
+    "name",
+    [
+        name
+        for name, metric in METRICS.items()
+        # Average precision is of probabilities, which texts do not have.
+        if metric.statistics is not None and not name.startswith("average_precision")
+    ],
 )
 def test_the_direction_of_each_metric_is_that_of_better_outputs(name):
     if name == "ter":
@@ -545,6 +573,14 @@ def test_the_direction_of_each_metric_is_that_of_better_outputs(name):
             [one for (one,) in references],
             ["a mat", "some birds sing in a high tree at night and day"],
         )
+    elif "tags" in METRICS[name].tasks:
+        references = [["B-X I-X O"], ["O B-Y"]]
+        right = ["B-X I-X O", "O B-Y"]
+        wrong = ["B-X O O", "B-Y O"]
+    elif "number" in METRICS[name].tasks:
+        references = [["1"], ["2"], ["3.5"]]
+        right = ["1.1", "2", "3.4"]
+        wrong = ["3", "2", "1"]
     else:
         references, right, wrong = (
             [["good"], ["bad"], ["good"]],

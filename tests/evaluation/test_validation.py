@@ -6,9 +6,9 @@ import torch
 import regard
 from regard.api import evaluate as evaluate_verb
 from regard.data.batching import evaluation_batches
-from regard.evaluation.validation import mean_loss
 from regard.recipe.load import read_recipe
-from regard.training.objective import Objective
+from regard.tasks.objective import Objective
+from regard.training.validation import mean_loss
 from support.corpora import corpus_of
 from support.predictors import PARTS, TEXT, tokenizer
 

@@ -15,9 +15,10 @@ import torch
 import regard
 from regard.checkpoint import store
 from regard.data.batching import evaluation_batches
-from regard.evaluation.validation import mean_loss
 from regard.inference.predictor import Predictor
-from regard.training.objective import Model, shift_targets
+from regard.model.seq2seq import Model
+from regard.tasks.sequence_loss import shift_targets
+from regard.training.validation import mean_loss
 from support.corpora import corpus_of
 
 HERE = Path(__file__).parent

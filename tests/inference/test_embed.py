@@ -1,6 +1,7 @@
 """Embeddings: the vector of an input does not depend on the batch, and is made of the states it says."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -8,8 +9,19 @@ import torch
 import regard
 from regard.core.errors import InvalidArgument
 from regard.core.sequence import Tokens
+from regard.inference.predictor import Predictor
+from regard.model.memory import Memory
+from regard.recipe.recipe import Recipe
 from support.captioners import captioner
-from support.predictors import classifier, language_model, masked_model, translator
+from support.predictors import (
+    COPY,
+    PARTS,
+    classifier,
+    language_model,
+    masked_model,
+    tokenizer,
+    translator,
+)
 
 GOLDEN = Path(__file__).parents[1] / "golden/0.1.0"
 TEXTS = [
@@ -57,6 +69,54 @@ def test_a_vector_is_the_mean_of_the_states():
         logits = labels.model.classifier(labels.embed(["the cat sat"]))
     best = labels.target.decode(int(logits.argmax()))
     assert labels.predict(["the cat sat"]) == [best]
+
+
+WIRINGS = {
+    "default": {},
+    "zero state": {"initial_state": "zero"},
+    "one MLP for state and context": {"initial_state": "mlp", "context": "initial_state"},
+    "initial state alone": {"context": "none"},
+}
+
+
+def autoencoder(wiring: dict[str, Any], encoder: dict[str, Any]) -> Predictor:
+    words = tokenizer()
+    decoder = {"kind": "rnn", "dim": 16, "attention": "none", **wiring}
+    parts = {"encoder": encoder, "decoder": decoder}
+    torch.manual_seed(1)
+    model = regard.build({**parts, "vocab_size": words.size}).eval()
+    return Predictor(model, Recipe.of({"data": COPY, "model": parts}), (words,), words)
+
+
+@pytest.mark.parametrize("encoder", ["rnn", "transformer"])
+@pytest.mark.parametrize("wiring", WIRINGS.values(), ids=WIRINGS)
+@torch.no_grad()
+def test_without_attention_the_vector_is_what_the_decoder_reads(wiring, encoder):
+    """Decoding from the vector alone gives the model's own log-probabilities: it is the bottleneck."""
+    model = autoencoder(wiring, PARTS[encoder])
+    vectors = model.embed(TEXTS)
+    if encoder == "rnn":
+        # The last state of each direction.
+        ids = model.source.special_tokens.source(model.source.encode(TEXTS[0]))
+        states = model.model.encoder(Tokens.of([ids])).states[0]
+        wanted = torch.cat((states[-1, :8], states[0, 8:]))
+        assert (vectors[0] - wanted).abs().max() < 1e-6
+    targets = ["a cat", "the dog ran", "", "the", "a mat"]
+    wanted = model.score(TEXTS, targets)
+    for vector, target, score in zip(vectors, targets, wanted, strict=True):
+        nothing = Memory(torch.zeros(1, 0, 16), torch.zeros(1, 0, dtype=torch.bool), vector[None])
+        special = model.target.special_tokens
+        ids = [special.start, *model.target.encode(target), special.end]
+        found = model.model.log_probabilities(nothing, torch.tensor([ids]))
+        assert float(found.sum()) == pytest.approx(score.log_probability, abs=1e-4)
+
+
+def test_the_bottleneck_in_a_batch_equals_that_alone():
+    model = autoencoder({}, PARTS["rnn"])
+    together = model.embed(TEXTS)
+    alone = torch.cat([model.embed([text]) for text in TEXTS])
+    assert (together - alone).abs().max() < 1e-5
+    assert (together[0] - together[1]).abs().max() > 1e-3
 
 
 POOLS = {

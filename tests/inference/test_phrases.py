@@ -6,8 +6,8 @@ from itertools import product
 import pytest
 import torch
 
+from regard.decoding import phrases
 from regard.decoding.phrase_automaton import BEGINNING
-from regard.inference import phrases
 from support.predictors import classifier, language_model, tokenizer, translator
 
 KINDS = ("bpe", "unigram", "words", "characters", "bytes")

@@ -6,7 +6,7 @@ from itertools import pairwise
 from hypothesis import given, strategies as st
 
 from regard.data.tokenizer import Tokenizer
-from regard.inference.pipelines import length_batches
+from regard.tasks.pipeline import length_batches
 from support.predictors import translator
 
 TEXTS = ["the cat", "a dog sees the cat", "the"]

@@ -134,7 +134,8 @@ def test_an_unknown_label_is_named_with_its_file_and_line(tmp_path):
     table.write_text("\t".join(names) + "\nthe cat\tgood\na dog\tgod\n")
     for files, where in (([texts, labels], "labels, line 2"), ([table], "pairs.tsv, line 3")):
         with pytest.raises(
-            InvalidData, match=rf"{where}: wanted a label .*got 'god'. Did you mean 'good'\?"
+            InvalidData,
+            match=rf"{where}: wanted one of the .* labels of the training data; got 'god'. Did you mean 'good'\?",
         ):
             [*pairs(classifier(), files)]
 

@@ -127,5 +127,5 @@ def test_options_that_cannot_stream_are_refused(options, message):
 
 
 def test_a_classifier_does_not_stream():
-    with pytest.raises(InvalidArgument, match="sequences"):
+    with pytest.raises(InvalidArgument, match="token by token"):
         list(classifier().stream("the cat"))

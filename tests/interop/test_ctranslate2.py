@@ -113,7 +113,7 @@ def predictor(
                 weight += 0.3 * torch.randn_like(weight)
             elif "stack" in name and weight.dim() == 2:
                 weight *= 2
-        if (bias := model.as_seq2seq().decoder.project.bias) is not None:
+        if (bias := model.generator.decoder.project.bias) is not None:
             bias[END] += 0.5
             bias[[PAD, START, MASK]] = -20.0  # a trained model never predicts these
     return Predictor(model, recipe, sources, target)
@@ -474,6 +474,10 @@ REFUSED: dict[str, tuple[Callable[[], Predictor], list[str]]] = {
             suppressed=(),
         ),
         ["data.context_length: it ends outputs at '</s>', which running text goes on after"],
+    ),
+    "value_dim": (
+        lambda: predictor({"value_dim": 5}, {}),
+        ["model.encoder.value_dim = 5: it has None only"],
     ),
     "cls_token": (
         lambda: predictor({"cls_token": True}, {}),

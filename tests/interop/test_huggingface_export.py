@@ -219,7 +219,7 @@ def test_an_exported_model_is_imported_with_the_same_weights(name, exported):
         given = model.encode(PIXELS if model.sources == (None,) else TEXTS[0])[1]
         if name == "masked tokens":
             given = Tokens.of([[8, 9, 10]])
-        if model.model.as_seq2seq() is None:
+        if model.model.generator is None:
             torch.testing.assert_close(again(given), model.model(given), atol=1e-5, rtol=1e-5)
         else:
             targets = torch.tensor([[1, 8, 9, 10]])
@@ -264,6 +264,10 @@ def test_what_cannot_be_expressed_is_refused_part_by_part(tmp_path):
         "model.encoder.norm",
         "model.encoder.score",
     ]
+    narrow = made({"encoder": {**BLOCKS, "value_dim": 3}, "decoder": BLOCKS, **SHARED})
+    assert any(
+        "model.encoder.value_dim = 3" in each for each in HuggingFaceTarget().obstacles(narrow)
+    )
     assert not (tmp_path / "out").exists()
 
 

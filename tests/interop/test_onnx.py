@@ -21,13 +21,13 @@ from regard.core.errors import InvalidArgument, MissingExtra
 from regard.core.sequence import MultiSource, Tokens
 from regard.data.synthetic.shapes import shapes
 from regard.data.vocabulary import Labels
-from regard.inference.pipelines import OutputOptions
 from regard.inference.predictor import Predictor
 from regard.interop.onnx.files import RESAMPLING, config, generation_config, write_tokenizers
 from regard.interop.onnx.graph import Graph, GraphInput, write_graph
 from regard.interop.onnx.target import OnnxTarget, predictor_graphs
 from regard.model.capture import capture_attention
 from regard.model.interfaces import CarriedState
+from regard.tasks.pipeline import OutputOptions
 from support import models, onnx_members, predictors
 from support.onnx_members import PREDICTORS
 from support.page_blocks import run_by
@@ -359,7 +359,7 @@ def test_a_graph_runs_before_it_is_exported(name):
     """On the example with which it is exported: its inputs fit together, for every kind of model."""
     model = PREDICTORS[name][0]()
     graphs = predictor_graphs(model, attention=True)
-    both = model.model.as_seq2seq() is not None and model.model.encoder is not None
+    both = model.model.generator is not None and model.model.encoder is not None
     assert [graph.name for graph in graphs] == (
         ["encoder_model", "decoder_model_merged"] if both else ["model"]
     )

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tokenizers
 
-from regard.data.config import FieldConfig
+from regard.data.fields.base import make_field
 from regard.data.images import load_image, normalize
 from regard.data.special_tokens import SpecialTokens
 from regard.data.tokenizer import Tokenizer
@@ -91,7 +91,7 @@ def test_tokenizers_give_the_ids_that_a_model_reads(tmp_path):
 )
 def test_image_processors_make_the_pixels_that_a_model_reads(changes):
     transformers = pytest.importorskip("transformers")
-    field = FieldConfig(**{"kind": "image", "image_size": 32} | changes)
+    field = make_field(**{"kind": "image", "image_size": 32} | changes)
     settings = preprocessor_config(field)
     name = settings.pop("image_processor_type")
     picture = np.random.default_rng(0).integers(0, 256, (50, 70, 3), dtype=np.uint8)

@@ -518,14 +518,14 @@ def test_pages_of_the_family(exports, opened, name):
     """Greedy outputs, or labels, and a look, for every kind of model."""
     model, inputs = PAGES[name][0](), inputs_of(name)
     model = dequantized(model) if name == "dates int8" else model
-    options = {} if model.model.as_classifier() else {"beam_size": 1}
+    options = {} if model.task.name == "classify" else {"beam_size": 1}
     wanted = model.outputs(
         [tuple(each) if isinstance(each, list) else each for each in inputs], **options
     )
     page = opened(exports.page(name))
     found = [outputs(page, [given_to(each)])[0] for each in inputs]
     assert [each["text"] for each in found] == [each[0].text for each in wanted]
-    if model.model.as_classifier():
+    if model.task.name == "classify":
         for ours, (theirs,) in zip(found, wanted, strict=True):
             assert ours["probabilities"] == pytest.approx(theirs.probabilities, abs=1e-4)
     if name != "running text":  # its window slid
@@ -565,7 +565,7 @@ def edits_of(model) -> list[dict]:
 )
 def test_edits_of_the_family(exports, opened, name):
     model, inputs = PAGES[name][0](), inputs_of(name)[:4]
-    edits, options = edits_of(model), {} if model.model.as_classifier() else {"beam_size": 1}
+    edits, options = edits_of(model), {} if model.task.name == "classify" else {"beam_size": 1}
     wanted = model.outputs(inputs, edits=edits, scores=True, **options)
     page = opened(exports.page(name))
     found = [outputs(page, [given_to(each)], edits)[0] for each in inputs]

@@ -12,7 +12,7 @@ import pytest
 import regard
 from regard.core.errors import InvalidArgument
 from regard.decoding.config import DecodeConfig
-from regard.decoding.logits_processors import NoRepeatNgram
+from regard.decoding.logits_processors import LOGITS_PROCESSORS, NoRepeatNgram
 from regard.decoding.trace import BeamTrace
 from regard.inference.predictor import Predictor
 from support import page_members
@@ -40,11 +40,12 @@ WITHOUT_EFFECT = {
     "precision": "bfloat16",  # of a GPU
     "batch_tokens": 100,
 }
+OF_OTHER_TASKS = ("threshold", "thresholds")  # refused by a model that generates
 
 
 def test_every_option_is_in_one_of_the_tables():
     chosen = [name for options in CHOSEN_IN_THE_PAGE.values() for name in options]
-    listed = [*HONOURED, *chosen, *REFUSED, *WITHOUT_EFFECT]
+    listed = [*HONOURED, *chosen, *REFUSED, *WITHOUT_EFFECT, *OF_OTHER_TASKS]
     assert sorted(listed) == sorted(each.name for each in fields(DecodeConfig))
 
 
@@ -57,8 +58,12 @@ def model() -> Predictor:
 def test_options_that_a_page_does_not_have_are_refused(name, model, tmp_path):
     if name == "logits_processors":
         regard.register.logits_processor("no pair again", lambda: NoRepeatNgram(2))
-    with pytest.raises(InvalidArgument, match=rf"decode\.{name}"):
-        regard.export(model.with_decode(**REFUSED[name]), "page", tmp_path / "page.html")
+    try:
+        with pytest.raises(InvalidArgument, match=rf"decode\.{name}"):
+            regard.export(model.with_decode(**REFUSED[name]), "page", tmp_path / "page.html")
+    finally:
+        if name == "logits_processors":
+            LOGITS_PROCESSORS.unregister("no pair again")
     assert not list(tmp_path.iterdir())
 
 

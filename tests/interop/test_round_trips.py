@@ -16,7 +16,7 @@ WORDS = tokenizer()
 # The class of an export where it is another one, which computes the same: without a window, Mistral is Llama.
 OTHERS = {"mistral-larger": "LlamaForCausalLM"}
 # Weights that no output depends on; they are not imported.
-UNUSED = ("encoder.pooler.", "cls.predictions.bias", "lm_head.bias")
+UNUSED = ("cls.predictions.bias", "lm_head.bias")
 
 
 def _own_head(theirs):
@@ -145,3 +145,35 @@ def test_sinusoids_in_a_file_stay_sinusoids(name, folder_of):
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
     _, pretrained = ours_of(folder)
     assert pretrained.table["encoder"]["positions"] == "sinusoidal"
+
+
+@pytest.mark.parametrize("outputs", [None, 7])
+def test_the_pooler_of_a_captioner_goes_through_a_checkpoint(outputs, tmp_path, monkeypatch):
+    """Its outputs may be fewer than the states' dimension; a file that has none is exported with zeros."""
+    options = CASES["captioner"][2]
+    sized = options if outputs is None else {**options, "pooler_output_size": outputs}
+    monkeypatch.setitem(CASES, "captioner", (*CASES["captioner"][:2], sized))
+    monkeypatch.setattr("support.pretrained.GPT2", {**CASES["gpt2"][2], "vocab_size": WORDS.size})
+    theirs = random_theirs("captioner")
+    theirs.save_pretrained(tmp_path / "theirs")
+    _write_tokenizer(WORDS, tmp_path / "theirs", has_source=True)
+    regard.import_model(tmp_path / "theirs", tmp_path / "ours")
+    out = regard.export(tmp_path / "ours", "huggingface", tmp_path / "out")
+    again, report = type(theirs).from_pretrained(out, output_loading_info=True)
+    assert not any(report.values()), report
+    pooler = theirs.encoder.pooler.dense
+    assert pooler.weight.shape == (outputs or 24, 24)
+    assert torch.equal(again.encoder.pooler.dense.weight, pooler.weight)
+    assert torch.equal(again.encoder.pooler.dense.bias, pooler.bias)
+
+
+def test_a_captioner_without_a_pooler_is_exported_with_one_of_zeros(folder_of, tmp_path):
+    theirs, folder = folder_of("captioner")
+    weights = load_file(folder / "model.safetensors")
+    kept = {name: tensor for name, tensor in weights.items() if ".pooler." not in name}
+    assert len(kept) == len(weights) - 2
+    save_file(kept, folder / "model.safetensors", {"format": "pt"})
+    out = regard.export(regard.from_pretrained(folder, device="cpu"), "huggingface", tmp_path / "x")
+    again, report = type(theirs).from_pretrained(out, output_loading_info=True)
+    assert not any(report.values()), report
+    assert not again.encoder.pooler.dense.weight.any()

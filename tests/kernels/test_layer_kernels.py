@@ -14,7 +14,7 @@ from regard.kernels.attention.score_function import DotScoreFunction
 from regard.kernels.attention.spec import AttentionSpec
 from regard.kernels.layers import conv_unfold, linear, residual_norm
 from regard.kernels.layers.dropout import Dropout
-from regard.training import losses
+from regard.tasks import losses
 from support.poison import poison
 
 pytest.importorskip("triton", reason="needs Triton, which exists for Linux on x86_64")

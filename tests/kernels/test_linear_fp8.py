@@ -242,6 +242,14 @@ def test_the_recipe_is_refused_with_all_dimensions_that_float8_cannot_multiply()
     assert all(f"a multiple of {MULTIPLE}" in problem.wanted for problem in refusal.value.problems)
 
 
+def test_values_of_another_dim_must_fit_too():
+    part = {"kind": "transformer", "dim": 64, "heads": 2, "value_dim": 12}
+    wanted = r"model\.decoder\.value_dim: wanted a multiple of 16 .*; got 24 in all"
+    with pytest.raises(InvalidRecipe, match=wanted):
+        recipe({"precision": "float8"}, part, {"kind": "transformer"})
+    recipe({"precision": "float8"}, part | {"value_dim": 24}, {"kind": "transformer"})
+
+
 def test_a_model_without_transformer_blocks_and_other_options_are_refused():
     rnn = {"kind": "rnn"}
     with pytest.raises(

@@ -15,8 +15,10 @@ ENCODER = {
     "label": {"dim": 16},
     "bag": {"dim": 16},
     "rnn": {"dim": 16},
+    "mlp": {"dim": 16, "ffn_dim": 24},
     "conv": {"dim": 16, "dilations": [1, 2]},
     "transformer": SMALL,
+    "perceiver": SMALL | {"queries": 3},
     "cnn": {"dim": 16, "channels": [4, 8]},
     "cnn+transformer": {"channels": [4, 8], "transformer": SMALL},
     "vit": {"patch_size": 4, "transformer": SMALL},
@@ -26,7 +28,7 @@ TARGETS = torch.randint(30, (3, 5))
 
 
 def source(kind: str):
-    reads = ENCODERS[kind].config.reads
+    reads = ENCODERS[kind].made.reads
     if reads == "image":
         return torch.rand(3, 3, 8, 12)
     return torch.arange(3) if reads == "label" else Tokens.of([[1, 2, 3], [4], [5, 6]])
@@ -55,7 +57,8 @@ def test_a_decoder_alone_is_a_language_model(decoder):
     assert model(None, TARGETS).shape == (3, 5, 30)
 
 
-ONE_TOKEN = {("bag", "last"), ("bag", "first")}  # refused: tests/model/test_pools_read_all.py
+# Refused: tests/model/test_pools_read_all.py.
+ONE_TOKEN = {("bag", "last"), ("bag", "first"), ("mlp", "last"), ("mlp", "first")}
 
 
 @pytest.mark.parametrize(
@@ -64,7 +67,7 @@ ONE_TOKEN = {("bag", "last"), ("bag", "first")}  # refused: tests/model/test_poo
 def test_any_encoder_with_any_pool(encoder, pool):
     model = regard.build(
         {"encoder": {"kind": encoder, **ENCODER[encoder]}, "pool": {"kind": pool}, "num_labels": 4}
-        | ({} if ENCODERS[encoder].config.reads == "image" else {"source_vocab_size": 30})
+        | ({} if ENCODERS[encoder].made.reads == "image" else {"source_vocab_size": 30})
     )
     assert model(source(encoder)).shape == (3, 4)
 

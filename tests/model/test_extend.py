@@ -1,10 +1,15 @@
 """docs/extend.md, executed as a user's own modules outside of the package: train, save, load, look, evaluate."""
 
+import http.client
+import json
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,11 +39,12 @@ for table, keys in changes.items():
     for key, value in keys.items():
         old = recipe[table].get(key)
         recipe[table][key] = value if not isinstance(value, dict) or "kind" in value else {{**old, **value}}
+target = {target!r}
+if target != "text":  # the output follows from the source, without a decoder
+    del recipe["model"]["decoder"]
+    recipe["data"]["target"] = dict(kind=target, column="2")
 if "reader" in recipe["data"]:  # which splits lines itself
     del recipe["data"]["source"]["column"], recipe["data"]["target"]["column"]
-if "pool" in recipe["model"]:  # a classifier has labels and no decoder
-    del recipe["model"]["decoder"]
-    recipe["data"]["target"] = dict(kind="label", column="2")
 regard.train(recipe, "run", cache="cache")
 """
 USE = """
@@ -51,25 +57,71 @@ except regard.CheckpointRefused as error:
 import {module}
 
 model = regard.load("run")
-print(model.predict(["3 May 2001"]))
-look = regard.look(model, "3 May 2001")
+output, = model.predict(["{source}"])
+look = regard.look(model, "{source}")
 assert look.maps
+(look_again,) = regard.load("run").predict(["{source}"])
+assert output == look_again
+print("predicted", output)
 """
+# The targets of the models that are trained with a part, and what they read; texts are dates by default.
+TARGETS = {"max_pool": "label", "ordinal": "label", "quantiles": "number", "cauchy": "number"}
+SOURCES = {"dna": "ACGTTGCA"}
 
 
 def run(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]),
-        "OMP_NUM_THREADS": "1",
-    }
+    return python(folder, "-c", code)
+
+
+def python(folder: Path, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
+    """Python in a folder whose modules it can import."""
     return subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, *arguments],
         cwd=folder,
-        env=environment,
+        env=environment(folder),
+        input=given,
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+def environment(folder: Path) -> dict[str, str]:
+    return os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]),
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[int]:
+    """The port of a server of the model in `folder`/run."""
+    command = [sys.executable, "-m", "regard", "serve", "mine=run", "--port", "0"]
+    with subprocess.Popen(
+        command, cwd=folder, env=environment(folder), stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stderr is not None
+            said = ""
+            while (found := re.search(r"serving mine on http://127\.0\.0\.1:(\d+)", said)) is None:
+                line = process.stderr.readline()
+                assert line, said
+                said += line
+            yield int(found[1])
+        finally:
+            process.kill()
+
+
+def ask(port: int, source: str) -> dict[str, Any]:
+    """The answer of /predict."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        body = json.dumps({"input": source})
+        connection.request("POST", "/predict", body, {"content-type": "application/json"})
+        answer: dict[str, Any] = json.loads(connection.getresponse().read())
+        return answer
+    finally:
+        connection.close()
 
 
 @pytest.mark.parametrize(
@@ -77,19 +129,51 @@ def run(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
     [pytest.param(each, marks=pytest.mark.slow) if i else each for i, each in enumerate(MODULES)],
 )
 def test_a_part_of_the_users_own_is_trained_saved_loaded_and_shown(module, tmp_path):
-    code, changes = MODULES[module]
-    (tmp_path / f"{module}.py").write_text(code)
-    (tmp_path / "rows.tsv").write_text(
-        "".join(f"{i % 7 + 1} May 200{i % 9}\t{'ab'[i % 2]}\n" for i in range(40))
-    )
-    (tmp_path / "rows.txt").write_text(
-        "".join(f"{i % 7 + 1} May 200{i % 9} -> {'ab'[i % 2]}\n" for i in range(40))
-    )
-    trained = run(TRAIN.format(module=module, changes=changes), tmp_path)
+    trained = train(module, tmp_path)
     assert trained.returncode == 0, trained.stderr
-    used = run(USE.format(module=module), tmp_path)
+    used = run(USE.format(module=module, source=source_of(module, 2)), tmp_path)
     assert used.returncode == 0, used.stderr
     assert re.search(rf"got no registration of that name. Import {module} first", used.stdout)
+
+
+def train(module: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Write the module and some rows, and train a model with it."""
+    code, changes = MODULES[module]
+    (folder / f"{module}.py").write_text(code)
+    target = TARGETS.get(module, "text")
+    outputs = "12" if target == "number" else "ab"
+    rows = [(source_of(module, i), outputs[i % 2]) for i in range(40)]
+    (folder / "rows.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in rows))
+    (folder / "rows.txt").write_text("".join(f"{source} -> {target}\n" for source, target in rows))
+    return run(TRAIN.format(module=module, changes=changes, target=target), folder)
+
+
+def source_of(module: str, i: int) -> str:
+    """A source for a model with this part."""
+    date = f"{i % 7 + 1} May 200{i % 9}"
+    return SOURCES[module][i % 5 :] if module in SOURCES else date
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["dna", "neighbours", "ordinal", "quantiles"])
+def test_a_model_with_it_is_served_as_it_predicts(module, tmp_path):
+    assert train(module, tmp_path).returncode == 0
+    # A plugin, as the server imports no module that its command line names.
+    package = tmp_path / f"{module}-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
+    entry = f"[regard.plugins]\n{module} = {module}\n"
+    (package / "entry_points.txt").write_text(entry)
+    source = source_of(module, 2)
+    predicted = python(tmp_path, "-m", "regard", "predict", "run", "--json", given=f"{source}\n")
+    assert predicted.returncode == 0, predicted.stderr
+    (output,) = json.loads(predicted.stdout)["outputs"]
+    with serving(tmp_path) as port:
+        served = ask(port, source)
+    (result,) = served["results"]
+    (answered,) = result["outputs"]
+    assert answered["text"] == output["text"]
+    assert answered.get("numbers") == output.get("numbers")
 
 
 def test_every_section_has_a_recipe():

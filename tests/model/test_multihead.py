@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import regard
+from regard.core.sequence import SequenceOffsets
 from regard.model import multihead
 from regard.model.kv_cache import KeyValue
 
@@ -94,6 +95,9 @@ LAYERS = {
     "normalised": {"qk_norm": True},
     "rotary": {"rotary": WIDTH // HEADS},
     "wide heads": {"head_dim": 10},
+    "narrow values": {"value_dim": 2},
+    "wide values": {"value_dim": 9, "kv_heads": 2, "rotary": WIDTH // HEADS, "qk_norm": True},
+    "wide values additive": {"value_dim": 9, "score": "additive"},
     "without bias": {"bias": False},
 }
 
@@ -178,7 +182,7 @@ def test_reordered_cache_equals_reordered_prefixes(name):
         torch.testing.assert_close(module.step(nexts, cache), wanted)
 
 
-@pytest.mark.parametrize("name", [name for name in LAYERS if name != "rotary"])
+@pytest.mark.parametrize("name", [name for name in LAYERS if "rotary" not in LAYERS[name]])
 @torch.no_grad()
 def test_source_projected_once_equals_projected_each_time(name):
     module, x, source = layer(name), torch.randn(BATCH, N, WIDTH), torch.randn(BATCH, M, WIDTH)
@@ -210,6 +214,63 @@ def test_gradient_reaches_every_parameter(name):
         name, set()
     )
     assert set(dead) <= excused | {"k_proj.bias"}
+
+
+@pytest.mark.parametrize("value_dim", [1, 5, 6, 11])
+@pytest.mark.parametrize("score", regard.SCORES)
+def test_values_of_another_dim_equal_the_definition(score, value_dim):
+    """Head by head: the weights come from queries and keys, and average values of any dim."""
+    ours = with_biases(regard.MultiHead(WIDTH, HEADS, score=score, value_dim=value_dim))
+    x = torch.randn(BATCH, N, WIDTH, requires_grad=True)
+    calls: list[regard.AttentionCall] = []
+    with regard.capture_attention(calls.append):
+        out = ours(x, causal=True)
+    query, key, value = (
+        projection(x).unflatten(2, (HEADS, -1)).transpose(1, 2)  # (B, H, N, D) or (B, H, N, E)
+        for projection in (ours.q_proj, ours.k_proj, ours.v_proj)
+    )
+    assert value.shape[-1] == value_dim
+    weights = regard.attention_weights(query, key, score=ours.score, causal=True)
+    torch.testing.assert_close(calls[0].weights(), weights)
+    wanted = ours.out_proj((weights @ value).transpose(1, 2).flatten(2))
+    torch.testing.assert_close(out, wanted)
+    direction = torch.randn_like(out)
+    of = [x, ours.v_proj.weight, ours.out_proj.weight]
+    torch.testing.assert_close(
+        torch.autograd.grad(out, of, direction, retain_graph=True),
+        torch.autograd.grad(wanted, of, direction),
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "parameters"),
+    [
+        # Queries and keys (24 + 1) · 24 each, values (24 + 1) · 4 · 10, the output (4 · 10 + 1) · 24.
+        ({"value_dim": 10}, 2 * 25 * 24 + 25 * 40 + 41 * 24),
+        ({"value_dim": 2}, 2 * 25 * 24 + 25 * 8 + 9 * 24),
+        # Two heads of keys and values: keys 25 · 2 · 3, values 25 · 2 · 5.
+        (
+            {"head_dim": 3, "value_dim": 5, "kv_heads": 2},
+            25 * 12 + 25 * 6 + 25 * 10 + 21 * 24,
+        ),
+        # Keys and values of a source of 7.
+        ({"value_dim": 10, "source_dim": 7}, 25 * 24 + 8 * 24 + 8 * 40 + 41 * 24),
+    ],
+)
+def test_parameters_with_values_of_another_dim(options, parameters):
+    layer = regard.MultiHead(WIDTH, HEADS, **options)
+    assert sum(p.numel() for p in layer.parameters()) == parameters
+
+
+def test_packed_sequences_refuse_values_of_another_dim():
+    layer = regard.MultiHead(WIDTH, HEADS, value_dim=2)
+    with pytest.raises(regard.InvalidArgument, match="value_dim: wanted the head_dim, 6"):
+        layer.forward_packed(torch.randn(5, WIDTH), SequenceOffsets.of([3, 2]))
+
+
+def test_a_value_dim_is_at_least_one():
+    with pytest.raises(regard.InvalidArgument, match="value_dim: wanted numbers of at least 1"):
+        regard.MultiHead(WIDTH, HEADS, value_dim=0)
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2])

@@ -11,7 +11,7 @@ from regard.data.batching import Batch
 from regard.data.special_tokens import END, START
 from regard.model.scheduled_sampling import ScheduledSampling, _choose, force
 from regard.model.seq2seq import Seq2Seq
-from regard.training.objective import Objective
+from regard.tasks.objective import Objective
 from support.models import DECODERS, VOCABULARY, decoder, memory
 
 TARGETS = torch.randint(VOCABULARY, (3, 6), generator=torch.Generator().manual_seed(2))

@@ -61,6 +61,8 @@ MODELS = {  # a table, and whether it must be one graph
     "vit": ({"encoder": {"kind": "vit", "patch_size": 4, "transformer": BARE}, "pool": {"kind": "attention"}, "num_labels": 3}, False),
     "label to tokens": ({"encoder": {"kind": "label", "dim": 32}, "decoder": RNN | {"attention": "none"}, "vocab_size": 50}, False),
     "bag to label": ({"encoder": {"kind": "bag", "dim": 32}, "pool": {"kind": "mean"}, "num_labels": 3, "source_vocab_size": 50}, False),
+    "mlp to label": ({"encoder": {"kind": "mlp", "dim": 32}, "pool": {"kind": "mean"}, "num_labels": 3, "source_vocab_size": 50}, False),
+    "perceiver": ({"encoder": {"kind": "perceiver", "dim": 32, "queries": 3, "layers": 1}, "decoder": CONV, "vocab_size": 50}, False),
     "hidden tokens": ({"encoder": TRANSFORMER | {"cls_token": True}, "head": "mlm", "vocab_size": 50}, False),
 }  # fmt: skip
 

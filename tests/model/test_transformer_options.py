@@ -33,6 +33,24 @@ def test_biases_of_attention(which):
         assert {name for name, _ in attention.named_parameters() if "bias" in name} == BIASES[which]
 
 
+def test_parameters_of_a_model_with_values_of_another_dim():
+    """Counted by hand: 16 to 2 heads of keys of 8, and of values of 3."""
+    table = {"kind": "transformer", "dim": 16, "layers": 3, "heads": 2, "ffn_dim": 24}
+    options = {"source_vocab_size": 9, "num_labels": 4}
+    pool = {"kind": "attention", "heads": 2, "value_dim": 5}
+    wide, plain = (
+        regard.build({"encoder": {**table, **values}, "pool": {**pool, **pooled}, **options})
+        for values, pooled in (({"value_dim": 3}, {}), ({}, {"value_dim": 8}))
+    )
+    counts = [sum(p.numel() for p in model.parameters()) for model in (wide, plain)]
+    # A value projection (16 + 1) · 2 · E and an output projection (2 · E + 1) · 16.
+    blocks, pooling = (
+        [17 * 2 * dim + (2 * dim + 1) * 16 for dim in dims] for dims in ((3, 8), (5, 8))
+    )
+    assert counts[0] - counts[1] == 3 * (blocks[0] - blocks[1]) + pooling[0] - pooling[1]
+    assert wide.pool.attn.v_proj.out_features == 10
+
+
 @pytest.mark.parametrize("activation", ["relu", "swiglu"])
 def test_a_feed_forward_network_without_biases(activation):
     names = dict(

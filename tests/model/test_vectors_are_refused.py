@@ -19,6 +19,8 @@ TEXT = {
     "transformer": PARTS["transformer"],
     "conv": PARTS["conv"],
     "bag": {"kind": "bag", "dim": 16},
+    "mlp": {"kind": "mlp", "dim": 16},
+    "perceiver": {"kind": "perceiver", "dim": 16, "queries": 3},
 }
 VECTORS = torch.zeros(2, 5, 16)
 

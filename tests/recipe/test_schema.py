@@ -52,6 +52,8 @@ def test_every_key_is_described():
 
 def fits(value, schema):
     """Whether a value is valid under the parts of JSON Schema that are used here."""
+    if "$ref" in schema:
+        schema = recipe_schema()["definitions"][schema["$ref"].removeprefix("#/definitions/")]
     for several, enough in (("anyOf", any), ("oneOf", lambda each: sum(each) == 1)):
         if several in schema:
             return enough([fits(value, option) for option in schema[several]])

@@ -10,6 +10,9 @@ OPERATION = rows(
             "server/test_search_limits.py::test_no_request_takes_more_than_the_budget",
             "server/test_search_limits.py::test_a_search_that_needs_more_than_the_budget_is_refused",
             "decoding/test_search_memory.py::test_the_estimate_is_at_least_what_a_search_takes_and_at_most_twice_as_much",
+            "decoding/test_search_memory.py::test_the_estimate_counts_the_attention_of_outputs",
+            "decoding/test_search_memory.py::test_the_estimate_counts_phrases_and_their_automaton",
+            "server/test_search_limits.py::test_the_attention_of_outputs_counts",
         ),
         "P2": (
             "While a request with a long input is computed, the requests of other clients are "
@@ -22,6 +25,8 @@ OPERATION = rows(
             "A deadline or a closed connection ends any computation",
             "server/test_blocking.py::test_a_deadline_ends_any_computation",
             "server/test_blocking.py::test_a_closed_connection_ends_any_computation",
+            "model/test_rnn_pieces.py::test_a_long_input_can_be_interrupted_within_a_second",
+            "model/test_rnn_pieces.py::test_an_interrupted_input_is_read_no_further",
         ),
         "P4": (
             "A client never raises a limit of the operator",

@@ -178,6 +178,8 @@ def test_event_loops_that_share_a_socket_share_its_connections():
     counts = [0, 0]
     accepted = threading.Semaphore(0)
     done = threading.Event()
+    # Neither begins before the other can.
+    both = threading.Barrier(2)
 
     class Counting(asyncio.Protocol):
         def __init__(self, number: int) -> None:
@@ -189,6 +191,7 @@ def test_event_loops_that_share_a_socket_share_its_connections():
             accepted.release()
 
     async def accept(own: socket.socket, number: int) -> None:
+        await asyncio.to_thread(both.wait, PATIENCE)
         acceptor = Acceptor(own, lambda: Counting(number), None, lambda: None)
         await asyncio.to_thread(done.wait, PATIENCE)
         acceptor.close()

@@ -19,12 +19,12 @@ from regard.core.errors import (
     Overloaded,
     ServerStopping,
 )
-from regard.inference.pipelines import Output
 from regard.server import jobs as jobs_module, searches
 from regard.server.engine import Engine, EngineLimits
 from regard.server.inspection import InspectedAttention
 from regard.server.job_queue import JobQueue, Lanes
 from regard.server.jobs import Embedding, Generation, Inspection, Job, Scoring, Work
+from regard.tasks.pipeline import Output
 from support.predictors import classifier, language_model, masked_model, replace_step, translator
 
 TEXTS = [

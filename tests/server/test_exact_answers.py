@@ -18,12 +18,13 @@ import torch
 
 import regard
 from regard.decoding.request import SearchTask
-from regard.inference.pipelines import OutputOptions, SequencePipeline
 from regard.inference.predictor import Predictor
 from regard.recipe.recipe import Recipe
 from regard.server import searches
 from regard.server.engine import Engine, EngineLimits
 from regard.server.jobs import Generation, Job
+from regard.tasks.generate import SequencePipeline
+from regard.tasks.pipeline import OutputOptions
 from support.captioners import captioner, questioner
 from support.predictors import COPY, PARTS, language_model, tokenizer
 
@@ -32,8 +33,10 @@ ENCODERS = {
     "bag": {"kind": "bag", "dim": 16},
     "gru": {**RNN, "cell": "gru"},
     "lstm": {**RNN, "cell": "lstm", "layers": 2},
+    "mlp": {"kind": "mlp", "dim": 16, "ffn_dim": 24},
     "conv": PARTS["conv"],
     "transformer": TRANSFORMER,
+    "perceiver": {**TRANSFORMER, "kind": "perceiver", "queries": 5},
     "rotary": {**TRANSFORMER, "positions": "rotary"},
 }
 DECODERS: dict[str, dict] = {

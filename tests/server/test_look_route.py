@@ -79,7 +79,7 @@ def assert_seen(answer: dict, wanted: regard.Look, **chosen) -> None:
 def test_a_look_is_that_of_regard_look(server, model):
     """At what the model generates by itself; a classifier at its label."""
     searched = (
-        {"max_length": 7, "beam_size": 2} if MODELS[model].model.as_seq2seq() is not None else {}
+        {"max_length": 7, "beam_size": 2} if MODELS[model].model.generator is not None else {}
     )
     status, headers, answer = server.ask(
         "/look", {"model": model, "input": "the cat sat", **searched}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from regard.decoding.online import OnlineSearch
-from regard.inference.stream import StopStrings
+from regard.decoding.text_stream import StopStrings
 from regard.server.engine import Engine
 from regard.server.jobs import Generation, Job
 from support.predictors import language_model, translator

@@ -35,13 +35,12 @@ from regard.core.errors import (
     RegardError,
     ServerStopping,
 )
-from regard.inference.pipelines import Output
 from regard.server.bridge import EngineClient
 from regard.server.engine import Engine, EngineLimits
 from regard.server.inspection import InspectedAttention, InspectedMap
 from regard.server.jobs import (
     AttentionPart,
-    Classification,
+    DirectPrediction,
     Embedding,
     Generation,
     Inspection,
@@ -80,6 +79,7 @@ from regard.server.studio_data import (
     HeadsOfData,
 )
 from regard.server.studio_jobs import Alternatives, LiveLook
+from regard.tasks.pipeline import Output
 from support.predictors import classifier, language_model, translator
 from support.servers import PATIENCE, slowed
 
@@ -118,10 +118,8 @@ def crossed(value):
                 (-0.5,),
                 -0.5,
                 "end",
-                None,
-                True,
-                None,
-                (7, 2),
+                truncated=True,
+                token_ids=(7, 2),
                 token_texts=("t",),
                 input_tokens=3,
             )
@@ -193,7 +191,7 @@ def test_every_kind_of_work_has_a_format():
         ExampleMeasurement,
         HeadsOfData,
     }
-    assert made - sent == {Classification, Planning, *of_data}
+    assert made - sent == {DirectPrediction, Planning, *of_data}
     assert sent == {each for each in TYPES.values() if issubclass(each, Work)}
 
 

@@ -12,7 +12,7 @@ import torch
 import regard
 from regard.core.errors import InvalidRecipe
 from regard.decoding.config import DecodeConfig
-from regard.decoding.logits_processors import NoRepeatNgram
+from regard.decoding.logits_processors import LOGITS_PROCESSORS, NoRepeatNgram
 from regard.decoding.shortlist import Shortlist
 from regard.inference.predictor import Predictor
 from regard.recipe.recipe import Recipe
@@ -65,7 +65,8 @@ Scores = list[tuple[str, float, tuple[float, ...]]]
 
 
 def test_every_option_is_listed():
-    assert set(OPTIONS) == {each.name for each in fields(DecodeConfig)}
+    of_label_sets = {"threshold", "thresholds"}  # which are not searched for
+    assert {*OPTIONS, *of_label_sets} == {each.name for each in fields(DecodeConfig)}
 
 
 @pytest.fixture(scope="module")
@@ -84,10 +85,11 @@ def plain() -> Predictor:
 
 
 @pytest.fixture(scope="module")
-def models(plain: Predictor) -> dict[str, Predictor]:
+def models(plain: Predictor) -> Iterator[dict[str, Predictor]]:
     """The model with each case's options as its defaults."""
     regard.register.logits_processor("no pair twice", lambda: NoRepeatNgram(2))
-    return {name.replace(" ", "-"): plain.with_decode(**case) for name, case in CASES.items()}
+    yield {name.replace(" ", "-"): plain.with_decode(**case) for name, case in CASES.items()}
+    LOGITS_PROCESSORS.unregister("no pair twice")
 
 
 @pytest.fixture(scope="module")

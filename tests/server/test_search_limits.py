@@ -116,6 +116,17 @@ def test_a_search_that_needs_more_than_the_budget_is_refused():
         assert server.ask("/predict", {"input": "ab"})[0] == 200
 
 
+def test_the_attention_of_outputs_counts():
+    """An answer without it is given, and one with it as far as it fits."""
+    limits = EngineLimits(caps=OptionCaps(1_000_000, 10_000), search_memory=16)
+    with served({"en": translator()}, limits) as server:
+        body = {"input": "ab " * 200, "beam_size": 8, "num_hypotheses": 8, "max_length": 500}
+        assert server.ask("/predict", body)[0] == 200
+        status, _, answer = server.ask("/predict", {**body, "attention": True})
+        assert (status, "within 12 MiB" in answer["detail"]) == (400, True), answer
+        assert server.ask("/predict", {**body, "input": "ab", "attention": True})[0] == 200
+
+
 def test_what_a_refusal_says_is_allowed_is_answered():
     limits = EngineLimits(caps=OptionCaps(1_000_000, 10_000), search_memory=16)
     with served({"en": translator()}, limits) as server:

@@ -236,9 +236,8 @@ def test_hostile_labels_and_tokens_stay_inert(browser, expect):
             f"http://127.0.0.1:{server.port}/{address(model='en-de', input=TEXT, edits=json.dumps(edits))}"
         )
         expect(page.get_by_role("alert")).to_contain_text("onerror")
-        page.goto(
-            f"http://127.0.0.1:{server.port}/{address(HOSTILE[4], model=HOSTILE[0], map=HOSTILE[5], edits=HOSTILE[6])}"
-        )
+        wrong = {"model": HOSTILE[0], "map": HOSTILE[5], "edits": HOSTILE[6], "input": TEXT}
+        page.goto(f"http://127.0.0.1:{server.port}/{address(HOSTILE[4], **wrong)}")
         expect(page.locator("#said")).to_be_visible()
         assert page.evaluate("window.hacked") is None
         assert page.locator("main :is(img, iframe, base, script, a[href^=javascript])").count() == 0

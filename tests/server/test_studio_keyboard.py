@@ -62,7 +62,7 @@ class Member:
 
     @property
     def options(self) -> dict[str, Any]:
-        return {"beam_size": 1} if self.model.model.as_seq2seq() else {}
+        return {"beam_size": 1} if self.model.model.generator else {}
 
     def look(self, given: Any, edits: list[dict] | None = None) -> Look:
         return regard.look(self.model, given, edits=edits, **self.options)

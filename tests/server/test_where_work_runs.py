@@ -28,7 +28,7 @@ TEXT = "the cat sat"
 LONG = " ".join([TEXT] * 2_000)
 # The kind that is computed, the model, and work that leads to it. What is refused is refused in the same thread.
 EXAMPLES: list[tuple[str, str, Work]] = [
-    ("Classification", "labels", Generation(TEXT)),
+    ("DirectPrediction", "labels", Generation(TEXT)),
     ("Planning", "en-de", Generation(LONG)),
     ("Scoring", "en-de", Scoring(TEXT, "a dog")),
     ("Embedding", "en-de", Embedding(TEXT)),

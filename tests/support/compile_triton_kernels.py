@@ -47,7 +47,7 @@ from regard.kernels.layers import (
 from regard.kernels.layers.residual_norm import PendingResidual
 from regard.kernels.recurrent import rnn_cuda, rnn_triton
 from regard.kernels.recurrent.rnn import CELLS, StepSchedule
-from regard.training import losses
+from regard.tasks import losses
 
 
 class Device:

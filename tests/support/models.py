@@ -13,6 +13,8 @@ from regard.model.backbones import BackboneConfig
 from regard.model.convolution import ConvConfig, ConvDecoder, ConvEncoder
 from regard.model.embedding import Embedding, Projection
 from regard.model.memory import Memory
+from regard.model.mlp import MlpConfig, MlpEncoder
+from regard.model.perceiver import PerceiverConfig, PerceiverEncoder
 from regard.model.rnn_decoder import RnnDecoder, RnnDecoderConfig
 from regard.model.rnn_encoder import RnnConfig, RnnEncoder
 from regard.model.simple_encoders import BagConfig, BagEncoder, LabelConfig, LabelEncoder
@@ -31,6 +33,7 @@ WIDTH, VOCABULARY, LABELS = 16, 11, 4
 SMALL = TransformerConfig(
     dim=WIDTH, layers=2, heads=2, ffn_dim=24, attention_dropout=0.1, ffn_dropout=0.1
 )
+PERCEIVER = PerceiverConfig(queries=4, dim=WIDTH, layers=2, heads=2, ffn_dim=24)
 CONV = ConvConfig(dim=WIDTH, dilations=(1, 2))
 NO_BIAS = {"attention_bias": "none", "ffn_bias": False}
 T5 = {"norm": "rms", "activation": "geglu", "score": "dot", "head_dim": 6, **NO_BIAS}
@@ -62,6 +65,10 @@ TEXT_ENCODERS: dict[str, Callable[[], nn.Module]] = {
     "gru": lambda: RnnEncoder(RnnConfig("gru", WIDTH, layers=2), words()),
     "lstm": lambda: RnnEncoder(RnnConfig("lstm", WIDTH), words()),
     "gru unidirectional": lambda: RnnEncoder(RnnConfig("gru", WIDTH, bidirectional=False), words()),
+    "mlp": lambda: MlpEncoder(MlpConfig(WIDTH, ffn_dim=24), words()),
+    "mlp deep residual": lambda: MlpEncoder(
+        MlpConfig(WIDTH, layers=2, ffn_dim=24, activation="gelu", residual=True), words()
+    ),
     "conv": lambda: ConvEncoder(CONV, words()),
     "conv causal": lambda: ConvEncoder(replace(CONV, causal=True), words()),
     "transformer": lambda: TransformerEncoder(SMALL, words()),
@@ -80,6 +87,7 @@ TEXT_ENCODERS: dict[str, Callable[[], nn.Module]] = {
         replace(SMALL, **BART, token_types=2), words()
     ),
     "transformer cls_token": lambda: TransformerEncoder(replace(SMALL, cls_token=True), words()),
+    "transformer wide values": lambda: TransformerEncoder(replace(SMALL, value_dim=11), words()),
     "transformer concatenated, normed": lambda: TransformerEncoder(
         replace(SMALL, position_mode="concatenate", norm_input=True, activation="gelu_tanh"),
         words(),
@@ -91,6 +99,23 @@ TEXT_ENCODERS: dict[str, Callable[[], nn.Module]] = {
         for position in POSITIONS
     },
 }
+# Those whose states are those of learned queries.
+QUERY_ENCODERS: dict[str, Callable[[], nn.Module]] = {
+    "perceiver": lambda: PerceiverEncoder(PERCEIVER, words()),
+    "perceiver repeated post-norm rms": lambda: PerceiverEncoder(
+        replace(
+            PERCEIVER,
+            queries=3,
+            repeat_cross_attention=True,
+            norm_first=False,
+            norm="rms",
+            positions="learned",
+            value_dim=5,
+        ),
+        words(),
+    ),
+}
+TEXT_ENCODERS |= QUERY_ENCODERS
 OTHER_ENCODERS: dict[str, Callable[[], nn.Module]] = {
     "label": lambda: LabelEncoder(LabelConfig(WIDTH), Embedding(LABELS, WIDTH)),
     "cnn": lambda: cnn(CnnConfig(WIDTH, (4, 8), attention=True)),
@@ -129,6 +154,11 @@ def transformer(**options: Any) -> Make:
 DECODERS: dict[str, Make] = {
     "rnn": rnn(attention="none"),
     "elman zero state": rnn(cell="elman", attention="none", initial_state="zero"),
+    "lstm mlp state as context": rnn(
+        cell="lstm", layers=2, attention="none", initial_state="mlp", context="initial_state"
+    ),
+    "gru initial state alone": rnn(attention="none", context="none"),
+    "gru bahdanau mlp state": rnn(attention="bahdanau", initial_state="mlp"),
     "lstm bahdanau": rnn(cell="lstm", layers=2, attention="bahdanau"),
     "lstm bahdanau gated": rnn(cell="lstm", attention="bahdanau", context_gate=True),
     "lstm luong variational": rnn(
@@ -149,6 +179,8 @@ DECODERS: dict[str, Make] = {
     "transformer rms_offset, no biases": transformer(
         norm="rms_offset", **NO_BIAS, positions="learned", position_offset=2
     ),
+    "transformer narrow values": transformer(value_dim=3),
+    "transformer wide values grouped": transformer(value_dim=11, kv_heads=1, positions="rotary"),
     "transformer additive": transformer(score="additive"),
     "transformer additive rotary": transformer(score="additive", positions="rotary"),
     "transformer concatenated, normed": transformer(position_mode="concatenate", norm_input=True, activation="silu"),
@@ -156,6 +188,14 @@ DECODERS: dict[str, Make] = {
     "transformer checkpointed": transformer(activation_checkpointing=True),
     **{f"transformer {position}": transformer(positions=position) for position in POSITIONS},
 }  # fmt: skip
+
+
+WITHOUT_ATTENTION = (
+    "rnn",
+    "elman zero state",
+    "lstm mlp state as context",
+    "gru initial state alone",
+)
 
 
 def decoder(name: str, memory_dim: int | None = WIDTH) -> nn.Module:

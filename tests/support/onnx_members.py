@@ -29,6 +29,7 @@ from support.predictors import COPY, PARTS
 
 ONE_LAYER = PARTS["transformer"] | {"layers": 1}
 BAHDANAU = PARTS["rnn"] | {"cell": "lstm", "attention": "bahdanau"}
+PERCEIVER = {"kind": "perceiver", "queries": 3, "dim": 16, "layers": 1, "heads": 2, "ffn_dim": 24}
 VIT = {
     "kind": "vit",
     "patch_size": 16,
@@ -121,6 +122,7 @@ PREDICTORS: dict[str, tuple[Callable[[], Predictor], dict[str, Any]]] = {
         lambda: translator({"kind": "bag", "dim": 16}, PARTS["rnn"] | {"attention": "none"}),
         {},
     ),
+    "perceiver to transformer": (lambda: translator(PERCEIVER, ONE_LAYER), {"attention": True}),
     "int8": (lambda: translator(ONE_LAYER, ONE_LAYER), {"quantization": "int8"}),
     "several sources": (two_sources, {}),
     "label and text": (label_and_text, {}),

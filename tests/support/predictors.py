@@ -56,7 +56,8 @@ def classifier(pool: dict[str, Any] | None = None) -> Predictor:
     model = regard.build(
         {**parts, "num_labels": labels.size, "source_vocab_size": words.size}
     ).eval()
-    recipe = Recipe.of({"data": COPY, "model": {"encoder": PARTS["rnn"], "decoder": PARTS["rnn"]}})
+    data = {"train": ["texts.txt", "labels.txt"], "source": {}, "target": {"kind": "label"}}
+    recipe = Recipe.of({"data": data, "model": parts})
     return Predictor(model, recipe, (words,), labels)
 
 

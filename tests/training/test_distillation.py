@@ -16,9 +16,11 @@ from regard.inference.teachers import load_teachers
 from regard.model.seq2seq import Model
 from regard.recipe.load import read_tables
 from regard.recipe.recipe import Recipe
-from regard.training import losses
-from regard.training.distillation import Distillation, Predictions, divergence
-from regard.training.objective import Objective, mask_tokens, next_tokens
+from regard.tasks import losses
+from regard.tasks.distillation import Distillation, Predictions, divergence
+from regard.tasks.objective import Objective
+from regard.tasks.predict_masked import mask_tokens
+from regard.tasks.sequence_loss import next_tokens
 from support.captioners import CNN, DECODERS
 from support.training_runs import (
     LETTERS,
@@ -362,7 +364,7 @@ def test_teachers_of_another_kind_are_refused(tmp_path, cache, teachers):
     )
     with pytest.raises(
         InvalidRecipe,
-        match=r"wanted models that predict masked tokens; got .*, which predicts tokens",
+        match=r"wanted models that give masked tokens; got .*, which gives sequences",
     ):
         train(masked, tmp_path / "run", cache=cache)
     text = {"train": LETTERS, "target": {"tokenizer": "bytes"}, "context_length": 16}
@@ -418,8 +420,6 @@ def test_teachers_of_images_must_read_them_alike(tmp_path, monkeypatch):
     "other",
     [
         {"carry_state": True},
-        {"reward": "cider"},
-        {"doubly_stochastic": 0.5},
         {"scheduled_sampling": {"teacher_forcing": 0.5}},
     ],
     ids=lambda other: next(iter(other)),

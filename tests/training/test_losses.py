@@ -13,15 +13,11 @@ from regard.model.embedding import Embedding, Projection
 from regard.model.rnn_decoder import RnnDecoder, RnnDecoderConfig
 from regard.model.seq2seq import Seq2Seq
 from regard.recipe.recipe import Recipe
-from regard.training import losses
+from regard.tasks import losses
+from regard.tasks.distillation import Distillation
+from regard.tasks.losses import doubly_stochastic_penalty, logit_loss, plain_token_loss, token_loss
+from regard.tasks.objective import Objective, no_dropout, repeat_batch
 from regard.training.config import TrainConfig
-from regard.training.losses import (
-    doubly_stochastic_penalty,
-    logit_loss,
-    plain_token_loss,
-    token_loss,
-)
-from regard.training.objective import Objective, no_dropout, repeat_batch
 from support.models import VOCABULARY, WIDTH, encoder, memory, one, source, words
 
 
@@ -189,6 +185,22 @@ def test_the_penalty_uses_the_weights_of_the_forward_pass(options):
         for i in range(3)
     ]
     torch.testing.assert_close(loss, sum(penalised(model, each)[0] for each in alone))
+
+
+def test_the_penalty_is_added_to_every_other_term():
+    """With R-Drop, the mean of the penalties of both passes; with distillation, beside the teachers' term."""
+    torch.manual_seed(0)
+    model = Seq2Seq(encoder("gru"), looking()).eval()
+    teacher = Seq2Seq(encoder("gru"), looking()).eval()
+    batch = Batch(source("gru", (6, 2, 4)), TARGETS, 10, torch.arange(3))
+    penalty = Objective(doubly_stochastic=0.7)(model, batch).loss - Objective()(model, batch).loss
+    assert penalty > 0.1
+    for terms in ({"r_drop": 2.0}, {"distillation": Distillation([teacher], 0.6, 1.5)}):
+        alone = Objective(0.1, **terms)(model, batch)
+        both = Objective(0.1, doubly_stochastic=0.7, **terms)(model, batch)
+        torch.testing.assert_close(both.loss, alone.loss + penalty)
+        torch.testing.assert_close(both.nll, alone.nll)
+        assert both.predictions == alone.predictions
 
 
 def test_the_penalty_spreads_attention_evenly():

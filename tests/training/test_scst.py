@@ -1,5 +1,7 @@
 """Self-critical sequence training: rewards, the direction of the gradient, improvement, exact resume."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -16,8 +18,10 @@ from regard.data.synthetic.sampling import SIZES
 from regard.data.train_tokenizer import train_tokenizer
 from regard.decoding.interfaces import Hypothesis
 from regard.evaluation.cider_reward import STOP, CiderReward
+from regard.model.scheduled_sampling import ScheduledSampling
 from regard.recipe.recipe import Recipe
-from regard.training.objective import Objective
+from regard.tasks.distillation import Distillation
+from regard.tasks.objective import Objective
 from regard.training.scst import SelfCriticalSampler
 from support.captioners import CNN, DECODERS
 
@@ -160,16 +164,35 @@ def test_the_rewarded_distribution_has_the_temperature_of_the_samples(tmp_path, 
     assert not torch.equal(outputs.ids, sampler(model, batch, 7)[0].ids)
 
 
-def test_the_loss_of_the_targets_is_added_with_its_weight(tmp_path, few):
+@pytest.mark.parametrize("term", ["label_smoothing", "distillation", "scheduled_sampling"])
+def test_the_loss_of_the_targets_is_added_with_its_weight(tmp_path, few, term):
+    """With all its own terms."""
     model, batch, _, _, given = sampled_batch(tmp_path)
     model.eval()
+    terms = {
+        "label_smoothing": 0.1,
+        "distillation": Distillation([untrained(model)], weight=0.7),
+        # Always its own tokens, the most likely.
+        "scheduled_sampling": ScheduledSampling(teacher_forcing=0.0),
+    }
+    settings = {term: terms[term]}
     reward = Objective(sampler=given)(model, batch)
-    targets = Objective(label_smoothing=0.1)(model, batch)
-    both = Objective(sampler=given, label_smoothing=0.1, reward_likelihood=0.3)(model, batch)
+    targets = Objective(**settings)(model, batch)
+    assert not torch.equal(targets.loss, Objective()(model, batch).loss)
+    both = Objective(sampler=given, reward_likelihood=0.3, **settings)(model, batch)
     mean = both.loss / both.predictions  # what an update divides by
     wanted = reward.loss / reward.predictions + 0.3 * targets.loss / targets.predictions
     torch.testing.assert_close(mean, wanted, atol=1e-5, rtol=1e-4)
     assert (both.nll, both.predictions) == (reward.nll, reward.predictions)
+
+
+def untrained(model):
+    """A model of the same sizes with other weights."""
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        for weight in other.parameters():
+            weight.mul_(0.5)
+    return other.eval()
 
 
 def test_with_dropout_the_gradient_is_weighted_by_the_ratio_of_probabilities(tmp_path, few):
@@ -345,12 +368,20 @@ def test_training_in_bfloat16(tmp_path):
             "train.reward_temperature: wanted a number above 0",
         ),
         ({"reward": "cider", "r_drop": 1.0}, "train.r_drop: wanted nothing with reward"),
+        (
+            {"reward": "cider", "distillation": {"teachers": ["a"]}},
+            "train.distillation: wanted nothing with reward",
+        ),
     ],
 )
 def test_settings_of_a_reward_that_do_not_fit_are_refused(settings, message):
     with pytest.raises(InvalidRecipe, match=message):
         recipe(**settings)
-    recipe(reward="cider", reward_likelihood=0.1, r_drop=1.0)  # R-Drop of the targets' loss
+    # Beside the reward there is a loss of the targets, of which these are terms.
+    with_targets = {"reward": "cider", "reward_likelihood": 0.1}
+    recipe(**with_targets, r_drop=1.0)
+    recipe(**with_targets, scheduled_sampling={})
+    recipe(**with_targets, distillation={"teachers": ["a"]})
 
 
 WRONG = {
@@ -367,7 +398,7 @@ WRONG = {
     "forcing": (
         {},
         {"scheduled_sampling": {}},
-        "train.reward: wanted nothing with scheduled_sampling",
+        "train.scheduled_sampling: wanted nothing with reward",
     ),
 }
 

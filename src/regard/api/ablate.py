@@ -10,10 +10,10 @@ from regard.checkpoint.format import CONFIG, TRAINING_STATE, TRAINING_TENSORS, W
 from regard.core.atomic_io import cache_folder
 from regard.core.errors import InvalidArgument
 from regard.data.corpus import Corpus, prepare
-from regard.evaluation.validation import mean_loss
 from regard.inference.load import load
 from regard.inference.predictor import Predictor
 from regard.interpret.ablation import AblatedHead, ablate_heads, prune_heads
+from regard.training.validation import mean_loss
 
 
 def ablate(
@@ -40,9 +40,15 @@ def ablate(
     )
     corpus: Corpus = getattr(prepared, split)
     budget, masked = recipe.train.batch_tokens, recipe.train.mask_probability
-    return ablate_heads(
-        model.model, partial(mean_loss, model.model, corpus, budget=budget, masked=masked)
+    loss = partial(
+        mean_loss,
+        model.model,
+        corpus,
+        budget=budget,
+        masked=masked,
+        output_loss=recipe.train.loss,
     )
+    return ablate_heads(model.model, loss)
 
 
 def prune(

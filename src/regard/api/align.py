@@ -1,14 +1,17 @@
 """`regard.align`: word alignments of texts and their translations, from cross-attention."""
 
+import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from regard.api.look import check_no_search_options
 from regard.api.predict import predict
-from regard.core.errors import InvalidArgument, InvalidData
+from regard.core.errors import InputTooLong, InvalidArgument, InvalidData
+from regard.data.fields.text import tokenizer_of
 from regard.data.text import lines, parallel
 from regard.data.tokenizer import Tokenizer
 from regard.evaluation.alignment_error import Agreement, read_links
@@ -18,9 +21,8 @@ from regard.inference.predictor import Predictor
 from regard.interpret.alignment import ALL_HEADS, STEPS, Alignment, AlignmentHeads, TokenizedPair
 from regard.interpret.output_attention import require_cross_attention
 
-SentencePair = tuple[
-    str, str, Sequence[int]
-]  # a text, its translation, and the tokens of the translation
+# A text, its translation, the tokens of the translation, and why the text was refused.
+SentencePair = tuple[str, str, Sequence[int], str | None]
 
 
 def align(
@@ -30,6 +32,7 @@ def align(
     *,
     heads: AlignmentHeads = ALL_HEADS,
     truncate: bool = False,
+    skip_too_long: bool = False,
     **options: Any,
 ) -> Iterator[Alignment]:
     """Word alignments from cross-attention, in order: of each source with its target, or with the model's own output.
@@ -39,6 +42,7 @@ def align(
     targets    their translations; None: the model's outputs
     heads      the layer, the head and the step whose weights are used; default: the mean over all of them
     truncate   drop the end of a text that is too long, which is refused otherwise
+    skip_too_long   align no word of such a text and say why in its alignment, instead of refusing all texts
     options    keys of [decode], for the search of outputs
 
     Each output word is linked with the source word that has its largest weight.
@@ -53,23 +57,33 @@ def align(
             "num_hypotheses", wanted="1", got=repr(options["num_hypotheses"]), remedy=remedy
         )
     limits = {"truncate": truncate, "max_source_length": options.get("max_source_length")}
-    generated = (
-        () if targets is not None else predict(predictor, sources, truncate=truncate, **options)
-    )
-    pairs: Iterator[SentencePair] = (
-        (line, best[0].text, best[0].token_ids) for line, best in generated
-    )
-    if targets is not None:
+    pairs: Iterator[SentencePair]
+    if targets is None:
+        options |= {"truncate": truncate, "skip_too_long": skip_too_long}
+        generated = predict(predictor, sources, **options)
+        pairs = ((line, one.text, one.token_ids, one.refused) for line, (one, *_) in generated)
+    else:
         pairs = _given_pairs(sources, targets, vocabularies[1])
-    for line, (source, output, ids) in enumerate(pairs, 1):
+    for line, (source, output, ids, refused) in enumerate(pairs, 1):
         pair = TokenizedPair.of(source, output, ids, vocabularies, given=targets is not None)
-        yield pair.aligned(_weights(predictor, pair, heads.layer, line=line, **limits), heads)
+        weights = []
+        if refused is None:
+            try:
+                weights = _weights(predictor, pair, heads.layer, line=line, **limits)
+            except InputTooLong as error:
+                if not skip_too_long:
+                    raise
+                refused = str(error)
+        yield replace(pair.aligned(weights, heads), refused=refused)
 
 
 def with_references(
     alignments: Iterable[Alignment], references: str | Path, agreement: Agreement
 ) -> Iterator[Alignment]:
-    """The same alignments, while `agreement` counts the links they share with those in a file, line by line."""
+    """The same alignments, while `agreement` counts the links they share with those in a file, line by line.
+
+    All reference links of a text that was too long are missed.
+    """
     for number, (each, line) in enumerate(zip_longest(alignments, lines(references)), 1):
         if each is None or line is None:
             got = "more" if each is None else "fewer"
@@ -77,7 +91,9 @@ def with_references(
             raise InvalidData(
                 references, number, wanted="a line for each source", got=got, remedy=remedy
             )
-        agreement.add(each.links, read_links(line, each.sizes, references, number))
+        # There may be no output whose words the links could be compared with.
+        sizes = each.sizes if each.refused is None else (sys.maxsize, sys.maxsize)
+        agreement.add(each.links, read_links(line, sizes, references, number))
         yield each
 
 
@@ -87,15 +103,32 @@ def with_markup(
     *,
     heads: AlignmentHeads = ALL_HEADS,
     truncate: bool = False,
+    skip_too_long: bool = False,
     **options: Any,
 ) -> Iterator[str]:
     """Translations of texts with inline tags, as <b>these</b>, in order. Tags enclose the words aligned with theirs.
 
     model, heads, truncate, options   as of `regard.align`
     texts                             with tags
+    skip_too_long                     give a text that is too long an empty output, instead of refusing all texts
 
     `regard.inference.markup` documents the subset of HTML, and where a tag goes that no word is aligned with.
     """
+    found = with_markup_or_reason(
+        model, texts, heads=heads, truncate=truncate, skip_too_long=skip_too_long, **options
+    )
+    for text, _ in found:
+        yield text
+
+
+def with_markup_or_reason(
+    model: str | Path | Predictor,
+    texts: Iterable[str],
+    *,
+    heads: AlignmentHeads = ALL_HEADS,
+    **options: Any,
+) -> Iterator[tuple[str, str | None]]:
+    """As `with_markup`, each translation with the reason why its text was refused, if it was."""
     predictor = load(model)
     _, target = check(predictor, heads)
     pending: deque[MarkedText] = deque()  # as many as `align` reads ahead
@@ -106,8 +139,13 @@ def with_markup(
             pending.append(marked)
             yield marked.text
 
-    for each in align(predictor, plain_texts(), heads=heads, truncate=truncate, **options):
-        yield insert_tags(pending.popleft(), each.output, target.spans(each.output), each.origins)
+    for each in align(predictor, plain_texts(), heads=heads, **options):
+        marked = pending.popleft()
+        if each.refused is not None:
+            yield "", each.refused
+            continue
+        spans = target.spans(each.output)
+        yield insert_tags(marked, each.output, spans, each.origins), None
 
 
 def choose(
@@ -168,8 +206,10 @@ def agreements_by_line(
 
 def check(predictor: Predictor, heads: AlignmentHeads = ALL_HEADS) -> tuple[Tokenizer, Tokenizer]:
     """The tokenizers. A model without cross-attention from text to text is refused, as are heads it does not have."""
-    source, target, layers = predictor.source, predictor.target, _head_counts(predictor)
-    if not isinstance(source, Tokenizer) or not isinstance(target, Tokenizer) or not layers:
+    source = tokenizer_of(predictor.source)
+    target = tokenizer_of(predictor.target)
+    layers = _head_counts(predictor)
+    if source is None or target is None or not layers:
         raise InvalidArgument(
             "model",
             wanted="a model from text to text whose decoder has cross-attention",
@@ -187,7 +227,7 @@ def check(predictor: Predictor, heads: AlignmentHeads = ALL_HEADS) -> tuple[Toke
 
 def _head_counts(predictor: Predictor) -> list[int]:
     """The number of heads of each cross-attention layer."""
-    model = predictor.model.as_seq2seq()
+    model = predictor.model.generator
     return [] if model is None else [module.heads for module in model.decoder.cross_attentions]
 
 
@@ -208,4 +248,4 @@ def _given_pairs(
             raise InvalidArgument(
                 f"line {number}", wanted="a source and a target", got=got, remedy=remedy
             )
-        yield source, target, vocabulary.special_tokens.output(vocabulary.encode(target))
+        yield source, target, vocabulary.special_tokens.output(vocabulary.encode(target)), None

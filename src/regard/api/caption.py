@@ -13,15 +13,14 @@ import torch
 
 from regard.core.atomic_io import atomic_file, named_os_errors
 from regard.core.errors import InvalidArgument
-from regard.data.config import FieldConfig
+from regard.data.fields.text import require_tokenizer
 from regard.data.image_store import Member, find_images
-from regard.data.images import Pixels, read_image, read_thumbnail
-from regard.data.tokenizer import Tokenizer
+from regard.data.images import Pixels, ResizeFilter, read_image, read_thumbnail
 from regard.inference.load import load
-from regard.inference.pipelines import Output
 from regard.inference.predictor import Predictor
 from regard.interpret.output_attention import require_cross_attention
 from regard.interpret.regions import ImageRegions, RegionWord, image_regions, words_over_regions
+from regard.tasks.pipeline import Output
 from regard.views import caption_overlay
 from regard.views.caption_overlay import Overlay
 from regard.views.html import PAGE_END
@@ -55,13 +54,13 @@ def caption(
     """
     predictor = load(model)
     field = predictor.recipe.data.source
-    if field is None or field.kind != "image" or predictor.model.as_seq2seq() is None:
+    if field is None or field.resizing is None or predictor.model.generator is None:
         wanted, remedy = "a model from images to texts", "`regard predict` takes any model."
         raise InvalidArgument("model", wanted=wanted, got="another", remedy=remedy)
     with nullcontext() if draw is None else _drawing(predictor, draw) as draw_image:
         numbered = enumerate(find_images(paths), start=1)
         while chunk := dict(islice(numbered, CHUNK)):
-            images = {number: _read(image, field) for number, image in chunk.items()}
+            images = {number: _read(image, field.resizing) for number, image in chunk.items()}
             readable = {
                 number: pixels for number, pixels in images.items() if not isinstance(pixels, str)
             }
@@ -79,10 +78,10 @@ def caption(
                 yield CaptionedImage(image, outputs[number])
 
 
-def _read(image: Path | Member, field: FieldConfig) -> Pixels | str:
+def _read(image: Path | Member, resizing: tuple[int, ResizeFilter, int | None]) -> Pixels | str:
     """The pixels of an image, or the message of the error."""
     try:
-        return read_image(image, *field.resizing)
+        return read_image(image, *resizing)
     except InvalidArgument as error:
         return str(error)
 
@@ -98,8 +97,8 @@ def caption_words(predictor: Predictor, output: Output, grid: ImageRegions) -> l
     """The words of a caption with their attention over the image's regions; none if it is empty."""
     if output.attention is None:
         return []
-    assert isinstance(predictor.target, Tokenizer)
-    return words_over_regions(output.token_ids, predictor.target, output.attention, grid)
+    target = require_tokenizer(predictor.target, "model")
+    return words_over_regions(output.token_ids, target, output.attention, grid)
 
 
 @contextmanager

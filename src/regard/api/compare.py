@@ -136,9 +136,9 @@ def _compared(
 def _attention(model: Predictor, source: Any) -> AnswerAttention | None:
     """None for a model without cross-attention or of images, and for a map that is too large to be shown."""
     field, config = model.recipe.data.source, model.recipe.model
-    if field is None or field.kind != "text" or config.decoder is None or not source:
+    if field is None or field.unit is None or config.decoder is None or not source:
         return None
-    result = look(model, source, words=field.tokenizer in SUBWORDS)
+    result = look(model, source, words=field.unit in SUBWORDS)
     maps = [each for each in result.maps if each.kind == "cross"]
     if not maps or maps[-1].size[0] * maps[-1].size[1] > LARGEST:
         return None

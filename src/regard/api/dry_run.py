@@ -2,36 +2,48 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from regard.api.initial_word_vectors import (
+    check_word_vectors,
+    frozen_word_vectors,
+    load_word_vectors,
+)
 from regard.api.train import device_of, epochs, make_model, prepare
 from regard.api.train_checks import with_warmup
-from regard.core.sanitize import one_line
-from regard.core.sequence import MultiSource, Packed, Tokens
+from regard.core.joined_tokens import JoinedTokens
+from regard.core.sequence import MultiSource
 from regard.data.batching import Batch
+from regard.data.config import DataConfig
 from regard.data.corpus import Prepared
-from regard.data.tokenizer import Tokenizer
-from regard.data.vocabulary import Labels
 from regard.inference.teachers import load_teachers
 from regard.model.seq2seq import Model
 from regard.recipe.recipe import Recipe
-from regard.training.objective import Objective
+from regard.tasks.objective import Objective
+from regard.training.telemetry.log_file import Event
 
 
 def dry_run(recipe: Recipe, cache: Path | None = None) -> str:
     """All settings of a recipe, its model, the first batch as text, and the memory that training takes."""
     recipe = with_warmup(recipe)
+    check_word_vectors(recipe)
     data = prepare(recipe, cache)
     assert data.train is not None
     model = make_model(recipe, recipe.sized(data))
+    events: list[Event] = []
+    frozen_rows = frozen_word_vectors(recipe, model, data)
+    load_word_vectors(recipe, model, data, frozen_rows, events.append)
     batch = next(epochs(recipe, data.train)(0, 0))
     lines = [f"{key} = {value!r}" for key, value in recipe.settings()]
-    lines += ["", repr(model), "", f"first batch: {batch.shape}"]
+    lines += ["", repr(model), *(event["message"] for event in events)]
+    lines += ["", f"first batch: {batch.shape}"]
     for row in range(min(3, len(batch.rows))):
-        lines += [f"  {side:<7} {text}" for side, text in _as_text(batch, row, data)]
+        lines += [f"  {side:<7} {text}" for side, text in _as_text(batch, row, data, recipe.data)]
     names = ("label_smoothing", "mask_probability", "r_drop", "doubly_stochastic")
     settings = {name: getattr(recipe.train, name) for name in names}
+    settings["output_loss"] = recipe.train.loss
     distillation = load_teachers(recipe, data, device_of(recipe))
     objective = Objective(**settings, distillation=distillation, special_tokens=data.special_tokens)
     activations = _saved_bytes(model, batch.to(next(model.parameters()).device), objective)
@@ -44,20 +56,19 @@ def dry_run(recipe: Recipe, cache: Path | None = None) -> str:
     return "\n".join(lines)
 
 
-def _as_text(batch: Batch, row: int, data: Prepared) -> Iterator[tuple[str, str]]:
-    sources = batch.source.parts if isinstance(batch.source, MultiSource) else (batch.source,)
-    sides = [
-        ("source", side, vocabulary)
-        for side, vocabulary in zip(sources, data.sources, strict=False)
-    ]
-    for name, side, vocabulary in (*sides, ("target", batch.targets, data.target)):
-        if isinstance(side, Tokens | Packed) and isinstance(vocabulary, Tokenizer):
-            ids = side.row(row)
-            yield name, f"{one_line(vocabulary.decode(ids))}   ({' '.join(vocabulary.pieces(ids))})"
-        elif isinstance(side, torch.Tensor) and isinstance(vocabulary, Labels):
-            yield name, vocabulary.decode(int(side[row]))
-        elif isinstance(side, torch.Tensor) and side.ndim == 4:
-            yield name, f"an image of {side.shape[3]} × {side.shape[2]} pixels"
+def _as_text(
+    batch: Batch, row: int, data: Prepared, config: DataConfig
+) -> Iterator[tuple[str, str]]:
+    sources: tuple[Any, ...] = (batch.source,)
+    if isinstance(batch.source, MultiSource):
+        sources = batch.source.parts
+    elif isinstance(batch.source, JoinedTokens):
+        sources = batch.source.parts(len(config.source_fields))
+    values = (*sources, batch.targets) if config.source_fields else (batch.targets,)
+    vocabularies = (*data.sources, data.target)
+    sides = zip(config.fields.items(), vocabularies, values, strict=True)
+    for (name, field), vocabulary, side in sides:
+        yield name, field.row_text(vocabulary, side, row)
 
 
 def _saved_bytes(model: Model, batch: Batch, objective: Objective) -> int:

@@ -5,40 +5,36 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import groupby, islice, zip_longest
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from regard.api.heads import head_means
 from regard.core.atomic_io import atomic_file, cache_folder
 from regard.core.config import nearest
 from regard.core.errors import InvalidArgument, InvalidData
 from regard.core.sanitize import one_line
-from regard.data import text
-from regard.data.config import DataConfig, FieldConfig
-from regard.data.corpus import Prepared, prepare
+from regard.data import conll, text
+from regard.data.config import DataConfig
+from regard.data.corpus import Prepared, VocabularyType, prepare
 from regard.data.example import SPLITS, Example, Split, source_text
+from regard.data.fields.base import Field, make_field
 from regard.data.sources import at_example, examples
-from regard.data.train_tokenizer import lowered
-from regard.data.vocabulary import Labels
 from regard.evaluation.bootstrap import RESAMPLES
-from regard.evaluation.metrics import METRICS, TaskName, check_metrics, score
+from regard.evaluation.metrics import METRICS, check_metrics, score
 from regard.evaluation.report import Report, Row, SystemStatistics, collect, report
-from regard.evaluation.validation import label_accuracy, mean_loss, perplexity
 from regard.inference.load import load
 from regard.inference.predictor import Predictor
 from regard.model.seq2seq import Model
 from regard.recipe.load import locate_data
 from regard.recipe.recipe import Recipe
 from regard.recipe.trusted_paths import check_paths
+from regard.tasks.pipeline import Output
 from regard.training.monitor import Validation
+from regard.training.validation import mean_loss, perplexity
 from regard.views.progress import Status, status_line, tracked
 
 CHUNK = 1024  # sources per call of a model
 LETTERS = 1000  # of a language model's text whose attention is summarised at a validation
-CAPTION_METRICS = ["bleu1", "bleu2", "bleu3", "bleu4", "meteor", "rouge_l", "cider"]
 OUTPUT_METRICS = ["bleu", "chrf"]  # the default for files of outputs without a model
-MODEL_METRICS: dict[TaskName, list[str]] = {
-    "language": ["loss", "perplexity"], "label": ["loss"], "text": ["loss", "perplexity"],
-}  # fmt: skip
 Keep = Callable[[str], object]
 SystemInput = (
     str | Path | Predictor
@@ -125,19 +121,39 @@ class Evaluation:
         self._check(len(models))
         collected: dict[int, SystemStatistics] = {}
         recipe, metrics = None, self.metrics
+        options: Mapping[str, Any] = {}
         for i in models:  # before the files, which may be outputs on the data of one of them
             model = self.load(systems[i])
-            recipe, metrics = recipe or model.recipe, metrics or self.default_metrics(model.recipe)
+            recipe = recipe or model.recipe
+            metrics = metrics or self.default_metrics(model.recipe, model.target)
+            options = _metric_options(model)
             collected[i] = self._collect_model(system_name(systems[i]), model, metrics, keep[i])
         for i in [i for i in range(len(systems)) if i not in models]:
-            metrics, name = metrics or OUTPUT_METRICS, system_name(systems[i])
-            check_metrics(metrics, None if recipe is None else _task(recipe))
-            outputs = text.texts(name, self._columns(recipe)[-1:])
+            name = system_name(systems[i])
+            group = None if recipe is None else _task(recipe)
+            if recipe is None and conll.has_token_lines(name):
+                group = "tags"
+            metrics = metrics or (["accuracy"] if group == "tags" else OUTPUT_METRICS)
+            check_metrics(metrics, group)
+            outputs = self._texts(recipe, name, is_source=False)
             pairs, length = _zip_lines(name, outputs, self.rows(recipe)), _source_length(recipe)
             collected[i] = collect(
-                name, pairs, _of_outputs(metrics), source_length=length, keep=keep[i]
+                name,
+                pairs,
+                _of_outputs(metrics),
+                group=group,
+                options=options,
+                source_length=length,
+                keep=keep[i],
             )
         return [collected[i] for i in range(len(systems))]
+
+    def predictions(self, model: Predictor) -> Iterator[tuple[Output, list[str]]]:
+        """The best output for each example, with its references, which the model can give."""
+        self._check(1)
+        rows = self._with_known_references(self.rows(model.recipe), model)
+        for (_, references), output in _predict(model, rows):
+            yield output, list(references)
 
     def rows(self, recipe: Recipe | None) -> Iterator[Row]:
         """The examples: a split of the model's own data, new data, or parallel files of sources and references."""
@@ -146,13 +162,26 @@ class Evaluation:
             config, split = self._data(recipe)
             yield from rows_of(replace(recipe, data=config), split)
             return
-        *sources, target = self._columns(recipe) or [""]
-        columns = [[target] if target else []] * len(self.references)
+        references = [self._texts(recipe, file, is_source=False) for file in self.references]
         if self.sources is None:
-            yield from (("", row) for row in text.parallel(self.references, columns=columns))
+            yield from (("", row) for row in text.together(self.references, references))
         else:
-            files = text.parallel((self.sources, *self.references), columns=[sources, *columns])
-            yield from ((row[0], row[1:]) for row in files)
+            sources = self._texts(recipe, self.sources, is_source=True)
+            files = (self.sources, *self.references)
+            for row in text.together(files, [sources, *references]):
+                yield row[0], row[1:]
+
+    def _texts(self, recipe: Recipe | None, file: str | Path, *, is_source: bool) -> Iterator[str]:
+        """The sources of a file, or its targets or outputs."""
+        if recipe is None and conll.has_token_lines(file):
+            chosen = self.columns or [conll.WORDS, conll.TAGS]
+        elif recipe is not None and recipe.data.is_token_file(file):
+            chosen = recipe.data.token_columns(file, self.columns)
+        else:
+            columns = self._columns(recipe)
+            return text.texts(file, columns[:-1] if is_source else columns[-1:])
+        column = chosen[0] if is_source else chosen[-1]
+        return (cell for (cell,) in conll.cells(file, [column]))
 
     def _data(self, recipe: Recipe) -> tuple[DataConfig, Split]:
         """The data that a model is evaluated on, without `references`, and their split."""
@@ -173,12 +202,13 @@ class Evaluation:
             )
         return self.columns
 
-    def _with_known_labels(self, rows: Iterator[Row], model: Predictor) -> Iterator[Row]:
-        """The rows of a classifier, unchanged; a reference that is none of its labels is refused with its line."""
+    def _with_known_references(self, rows: Iterator[Row], model: Predictor) -> Iterator[Row]:
+        """The rows, unchanged; a reference that the model cannot give, such as another label, is refused."""
+        field = model.recipe.data.target
         for number, row in enumerate(rows, start=1):
             for i, reference in enumerate(row[1]):
                 try:
-                    cast(Labels, model.target).encode(reference)
+                    field.check_cell(model.target, reference)
                 except InvalidArgument as error:
                     if not self.references:
                         raise at_example(*self._data(model.recipe), number, error) from None
@@ -186,8 +216,16 @@ class Evaluation:
                         self.references[i],
                         {"wanted": error.wanted, "got": error.got, "remedy": error.remedy},
                     )
-                    raise InvalidData(file, text.line_of(file, number), **about) from None
+                    line = self._line_of(model.recipe, file, number)
+                    raise InvalidData(file, line, **about) from None
             yield row
+
+    def _line_of(self, recipe: Recipe, file: str | Path, number: int) -> int | None:
+        """The line of a reference, by its number from 1."""
+        if not recipe.data.is_token_file(file):
+            return text.line_of(file, number)
+        columns = recipe.data.token_columns(file, self.columns)
+        return conll.line_of(file, number, columns, "strict")
 
     def load(self, system: SystemInput) -> Predictor:
         """The model of a system that is not a file."""
@@ -197,10 +235,11 @@ class Evaluation:
             check_paths(*own, trusted=self.trust_data_paths, named=self.data, checkpoint=where)
         return model
 
-    def default_metrics(self, recipe: Recipe) -> list[str]:
-        return ([] if self.references else MODEL_METRICS[_task(recipe)]) + _default_output_metrics(
-            recipe
-        )
+    def default_metrics(self, recipe: Recipe, target: VocabularyType | None = None) -> list[str]:
+        of_outputs = recipe.task.default_metrics(recipe.data, recipe.train.monitor, target)
+        if self.references:
+            return of_outputs
+        return model_metrics(recipe) + of_outputs
 
     def _check(self, models: int) -> None:
         if self.data and not (
@@ -253,11 +292,18 @@ class Evaluation:
             values = {"loss": loss, "perplexity": perplexity(loss)}
             model_metrics = {metric: values[metric] for metric in metrics if metric not in outputs}
         rows = self.rows(recipe) if outputs or keep else iter(())
-        rows = self._with_known_labels(rows, model) if isinstance(model.target, Labels) else rows
+        rows = self._with_known_references(rows, model)
         pairs = tracked(_predict(model, rows), f"{name}: examples", shown=self.progress)
         length = _source_length(recipe)
         return collect(
-            name, pairs, outputs, model_metrics=model_metrics, source_length=length, keep=keep
+            name,
+            pairs,
+            outputs,
+            group=_task(recipe),
+            options=_metric_options(model),
+            model_metrics=model_metrics,
+            source_length=length,
+            keep=keep,
         )
 
 
@@ -280,7 +326,7 @@ def _of_outputs(metrics: Sequence[str]) -> list[str]:
 
 def corpus_loss(model: Model, data: Prepared, split: Split, recipe: Recipe) -> float:
     """The mean loss on a split, batched and carried as the recipe says for training."""
-    train, generator = recipe.train, model.as_seq2seq()
+    train, generator = recipe.train, model.generator
     if train.carry_state and generator is not None and not generator.decoder.has_hidden:
         wanted, remedy = (
             "one model for the loss of a text whose state is carried",
@@ -295,6 +341,7 @@ def corpus_loss(model: Model, data: Prepared, split: Split, recipe: Recipe) -> f
         carry=train.carry_state,
         overlap=train.evaluation_overlap,
         special_tokens=data.special_tokens,
+        output_loss=train.loss,
     )
 
 
@@ -312,13 +359,17 @@ def _split(recipe: Recipe, split: str) -> Split:
     raise InvalidArgument("split", wanted=wanted, got=repr(split), remedy=remedy)
 
 
-def _predict(model: Predictor, rows: Iterator[Row]) -> Iterator[tuple[Row, str]]:
+def _metric_options(model: Predictor) -> dict[str, Any]:
+    return model.task.metric_options(model.recipe.data, model.target)
+
+
+def _predict(model: Predictor, rows: Iterator[Row]) -> Iterator[tuple[Row, Output]]:
     numbered = enumerate(rows, start=1)
     while chunk := dict(islice(numbered, CHUNK)):
         outputs = dict(
             model.iter_outputs([source for source, _ in chunk.values()], lines=list(chunk))
         )
-        yield from ((row, outputs[i][0].text) for i, row in enumerate(chunk.values()))
+        yield from ((row, outputs[i][0]) for i, row in enumerate(chunk.values()))
 
 
 def _zip_lines(path: str, lines: Iterator[str], rows: Iterator[Row]) -> Iterator[tuple[Row, str]]:
@@ -342,7 +393,7 @@ def rows_of(recipe: Recipe, split: str) -> Iterator[tuple[Any, list[str]]]:
     All captions of an image, and all pronunciations of a word, are references of one example.
     """
     split_examples = examples(recipe.data, _split(recipe, split))
-    if recipe.data.reads_images and recipe.data.target.kind == "text":
+    if recipe.data.reads_images and recipe.task.searches:
         captions: dict[Any, list[str]] = {}
         for example in split_examples:
             captions.setdefault(example.source, []).append(_reference(example, recipe))
@@ -357,47 +408,43 @@ def rows_of(recipe: Recipe, split: str) -> Iterator[tuple[Any, list[str]]]:
 
 def _reference(example: Example, recipe: Recipe) -> str:
     """The reference, lower-cased if the model's target is."""
-    return lowered(example.target) if recipe.data.target.lowercase else example.target
+    return recipe.data.target.reference(example.target)
 
 
-def _task(recipe: Recipe) -> TaskName:
-    if not recipe.data.source_fields:
-        return "language"
-    return "label" if recipe.data.target.kind == "label" else "text"
+def _task(recipe: Recipe) -> str:
+    """The group of metrics that apply to the model of a recipe."""
+    return recipe.task.metrics_of(recipe.data)
 
 
-def _default_output_metrics(recipe: Recipe) -> list[str]:
-    """Accuracy and error rate where there is one correct answer; otherwise what is usually reported."""
-    if _task(recipe) != "text":
-        return ["accuracy", "f1"] if _task(recipe) == "label" else []
-    if recipe.data.synthetic or recipe.train.monitor in ("accuracy", "error_rate"):
-        return [
-            "accuracy",
-            "error_rate" if recipe.data.target.tokenizer == "words" else "character_error_rate",
-        ]
-    captions = any(each.kind == "image" for each in recipe.data.source_fields)
-    return CAPTION_METRICS if captions else ["bleu", "chrf"]
+def model_metrics(recipe: Recipe) -> list[str]:
+    """The metrics that need the model's probabilities: those of the group that have no statistics of outputs."""
+    group = _task(recipe)
+    return [
+        name
+        for name, metric in METRICS.items()
+        if metric.statistics is None and group in metric.tasks
+    ]
 
 
 def _source_length(recipe: Recipe | None) -> Callable[[Any], int]:
     """The length of a source: in characters if those are its tokens, else in words; 1 for images and labels."""
-    fields = (FieldConfig(),) if recipe is None else recipe.data.source_fields
-
-    def length(value: Any, config: FieldConfig) -> int:
-        if config.kind != "text":
-            return 1
-        return len(value) if config.tokenizer in ("characters", "bytes") else len(value.split())
+    fields: tuple[Field, ...] = (make_field(),) if recipe is None else recipe.data.source_fields
 
     if len(fields) == 1:
-        return lambda source: length(source, fields[0])
-    return lambda sources: sum(map(length, sources, fields))
+        return fields[0].size_of
+
+    def total(sources: Any) -> int:
+        pairs = zip(sources, fields, strict=True)
+        return sum(field.size_of(source) for source, field in pairs)
+
+    return total
 
 
 def _texts(recipe: Recipe, count: int) -> list[tuple[str, str | None]]:
     """The beginnings of some validation texts of a language model, to be read to their end."""
-    masked = recipe.model.predicts == "masked tokens"
+    own_output = None if recipe.task.reads_target else ""
     found = islice((each.target for each in examples(recipe.data, "valid") if each.target), count)
-    return [(text[:LETTERS], None if masked else "") for text in found]
+    return [(text[:LETTERS], own_output) for text in found]
 
 
 def validation(recipe: Recipe, data: Prepared) -> Callable[[Model], Validation]:
@@ -411,18 +458,20 @@ def validation(recipe: Recipe, data: Prepared) -> Callable[[Model], Validation]:
     def validate(model: Model) -> Validation:
         assert data.valid is not None
         loss = corpus_loss(model, data, "valid", recipe)
-        values = {"loss": loss, "perplexity": perplexity(loss)}
-        classifier = model.as_classifier()
-        if classifier is not None and metric != "accuracy":
-            values["accuracy"] = label_accuracy(
-                classifier, data.valid, budget=recipe.train.batch_tokens
-            )
+        values = {"loss": loss}
+        if "perplexity" in recipe.task.monitors:
+            values["perplexity"] = perplexity(loss)
+        values |= recipe.task.validation_values(
+            model, data.valid, data.target, budget=recipe.train.batch_tokens
+        )
         predictor = Predictor(model, recipe, data.sources, data.target)
         needs_outputs = metric not in values
         decoded = rows if needs_outputs else rows[: recipe.train.log_samples]
         outputs = predictor.predict([source for source, _ in decoded]) if decoded else []
         if needs_outputs:
-            values[metric] = score(metric, outputs, [references for _, references in rows])
+            references_of = [references for _, references in rows]
+            options = recipe.task.metric_options(recipe.data, data.target)
+            values[metric] = score(metric, outputs, references_of, _task(recipe), options)
         samples = [
             {"source": source_text(source), "output": output, "reference": references[0]}
             for (source, references), output in zip(decoded, outputs, strict=True)

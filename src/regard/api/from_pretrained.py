@@ -12,28 +12,32 @@ from regard.interop.hub import local_folder
 
 
 def from_pretrained(
-    source: str | Path, *, device: str = "auto", dtype: str = "float32"
+    source: str | Path, *, device: str = "auto", dtype: str = "float32", pairs: bool = False
 ) -> Predictor:
     """A model of Hugging Face's transformers, ready to predict.
 
     source   a folder as transformers saves it, or "hf:owner/name", which huggingface_hub downloads
     device   "cpu", "cuda", or "auto": a GPU where there is one
     dtype    of the weights in memory: float32, float16 or bfloat16
+    pairs    of a classifier: whether it reads pairs of texts, as one sequence
 
     Refused where the architecture, or one of its options, is not known here. docs/interop.md lists them.
     """
     from regard.interop.importing import ImportedModel
 
     device, wanted = pick_device(device), _dtype(dtype)
-    return ImportedModel(local_folder(source)).predictor(device, wanted)
+    return ImportedModel(local_folder(source), pairs=pairs).predictor(device, wanted)
 
 
-def import_model(source: str | Path, out: str | Path, *, dtype: str | None = None) -> Path:
+def import_model(
+    source: str | Path, out: str | Path, *, dtype: str | None = None, pairs: bool = False
+) -> Path:
     """Write a model of Hugging Face's transformers as a checkpoint, which all of Regard takes like one it trained.
 
     source   as in `from_pretrained`
     out      a folder that does not exist yet
     dtype    of the weights in the file: float32, float16 or bfloat16; default: as they are
+    pairs    as in `from_pretrained`
     """
     from regard.interop.importing import ImportedModel
 
@@ -46,7 +50,7 @@ def import_model(source: str | Path, out: str | Path, *, dtype: str | None = Non
                 got=repr(str(out)),
                 remedy="Choose another.",
             )
-        model = ImportedModel(local_folder(source))
+        model = ImportedModel(local_folder(source), pairs=pairs)
         folder.parent.mkdir(parents=True, exist_ok=True)
         model.write(folder, wanted, __version__)
     return folder

@@ -10,7 +10,7 @@ from regard.api.ablate import ablate as losses_without_heads
 from regard.api.align import head_agreements
 from regard.api.look import look, pairs_of
 from regard.core.errors import InvalidArgument, RegardError
-from regard.data.tokenizer import Tokenizer
+from regard.data.fields.text import tokenizer_of
 from regard.evaluation.alignment_error import Agreement
 from regard.inference.load import load
 from regard.inference.predictor import Predictor
@@ -76,9 +76,10 @@ def heads(
 
 def head_meter(predictor: Predictor) -> HeadMeter:
     """A meter for the looks of a model."""
-    target = predictor.target
-    shared = isinstance(target, Tokenizer) and all(
-        isinstance(each, Tokenizer) and each.hash == target.hash for each in predictor.sources
+    target = tokenizer_of(predictor.target)
+    sources = [tokenizer_of(each) for each in predictor.sources]
+    shared = target is not None and all(
+        each is not None and each.hash == target.hash for each in sources
     )
     return HeadMeter(shared_vocabulary=shared)
 

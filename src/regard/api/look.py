@@ -13,13 +13,9 @@ from regard.core.errors import InvalidArgument, InvalidRecipe
 from regard.core.sequence import MultiSource, Tokens
 from regard.core.shapes import Tensor
 from regard.data.config import DataConfig
-from regard.data.corpus import VocabularyType
 from regard.data.example import Split
-from regard.data.images import Pixels
 from regard.data.sources import examples
 from regard.data.special_tokens import DEFAULT_TOKENS
-from regard.data.tokenizer import Tokenizer
-from regard.data.vocabulary import Labels
 from regard.decoding.config import DecodeConfig
 from regard.decoding.request import Request, SearchTask
 from regard.decoding.search import search
@@ -30,7 +26,6 @@ from regard.interpret.editing import (
     editing,
     forced_tokens,
     refuse_output_edits,
-    with_replaced_output,
     with_replaced_tokens,
 )
 from regard.interpret.edits import Edit, Edits, read_edits
@@ -38,14 +33,14 @@ from regard.interpret.look import Look
 from regard.interpret.maps import ForwardPass
 from regard.interpret.output_attention import coverage_reranker
 from regard.interpret.record import LookInput, MapSelection, record, record_encoder, record_look
-from regard.interpret.tokens_to_words import TokenSequence
 from regard.model.capture import Pick
 from regard.model.eval_mode import evaluating
-from regard.model.interfaces import Source
 from regard.model.seq2seq import Model, Seq2Seq
 from regard.recipe.load import locate_data
 from regard.recipe.recipe import Recipe
 from regard.recipe.trusted_paths import check_paths
+from regard.tasks.base import LookRequest, task_of
+from regard.tasks.look_inputs import input_title, named_sources, teacher_forced
 from regard.views import html  # noqa: F401  enters the renderers of `Look.to_html`
 
 
@@ -126,50 +121,22 @@ def _of_predictor(
     options: dict[str, Any],
 ) -> tuple[ForwardPass, LookInput]:
     _check_output(model, output)
-    inner, device = model.model, next(model.model.parameters()).device
-    seq2seq = inner.as_seq2seq()
+    inner = model.model
+    task = task_of(inner)
     decode = {
         name: value for name, value in options.items() if name in DecodeConfig.__dataclass_fields__
     }
     ids, batch = model.encode(text, truncate=truncate, **decode)
-    masked = seq2seq is None and not isinstance(model.target, Labels)  # a masked language model
-    if not masked:
+    if batch is not None:
         batch = with_replaced_tokens(batch, edits, inner, model.sources)
-    given = LookInput(_title(text, model.sources), _named_sources(batch, model.sources))
-    if output is not None or seq2seq is None:
+    shown = LookInput(input_title(text, model.sources), named_sources(batch, model.sources))
+    if output is not None or not task.searches:
         check_no_search_options(options)
-    if seq2seq is None:
-        refuse_output_edits(edits)
-    if isinstance(model.target, Labels):
-        label = (
-            None if output is None else torch.tensor([model.target.encode(output)], device=device)
-        )
-        return ForwardPass(inner, batch, None, label), replace(given, label=model.target.decode)
-    running, special = model.running_text, model.target.special_tokens
-    if seq2seq is None:
-        if output is not None:
-            wanted, remedy = "none for a masked language model", "Leave it out."
-            raise InvalidArgument("output", wanted=wanted, got=repr(output), remedy=remedy)
-        whole = ids if running else special.target(ids)
-        batch = with_replaced_tokens(
-            Tokens.of([whole], device=device), edits, inner, [model.target]
-        )
-        return ForwardPass(inner, batch, None, None), replace(
-            given, sources=_named_sources(batch, [model.target])
-        )
-    prompt = [] if model.recipe.data.source_fields else ids
-    if isinstance(output, str):
-        tokens = model.target.encode(output)
-        generated = [*prompt, *(tokens if running else special.output(tokens))]
-    elif output is not None:
-        generated = [*prompt, *output]
-    else:
-        generated = [
-            *prompt,
-            *model.outputs([text], truncate=truncate, edits=edits, **options)[0][0].token_ids,
-        ]
-    first = special.end if running else special.start
-    return _teacher_forced(inner, batch, generated, first, given, model.target, edits)
+
+    def search() -> Sequence[int]:
+        return model.outputs([text], truncate=truncate, edits=edits, **options)[0][0].token_ids
+
+    return task.look(model.trained, LookRequest(ids, batch, shown, output, edits, search, text))
 
 
 def _check_output(model: Predictor, output: Any) -> None:
@@ -180,48 +147,9 @@ def _check_output(model: Predictor, output: Any) -> None:
     ids = isinstance(output, list | tuple) and all(
         type(each) is int and 0 <= each < size for each in output
     )
-    if not ids or model.model.as_seq2seq() is None:
+    if not ids or not task_of(model.model).searches:
         wanted, got = "a text or a label, or token ids of a model that generates", repr(output)[:60]
         raise InvalidArgument("output", wanted=wanted, got=got, remedy="Give a string.")
-
-
-def _title(text: Any, vocabularies: Sequence[VocabularyType | None]) -> str:
-    if len(vocabularies) > 1:
-        parts = text.split("\t") if isinstance(text, str) else text
-        return " | ".join(
-            _title(part, [each]) for part, each in zip(parts, vocabularies, strict=True)
-        )
-    if None in vocabularies:  # an image
-        return Path(text).name if isinstance(text, str | Path) else "image"
-    return str(text)
-
-
-def _named_sources(
-    batch: Any, vocabularies: Sequence[VocabularyType | None]
-) -> tuple[TokenSequence | Pixels, ...]:
-    """The tokens, label or image of each source of a batch of one; without a vocabulary, token ids are their names."""
-    parts = batch.parts if isinstance(batch, MultiSource) else (batch,) if vocabularies else ()
-    named: list[TokenSequence | Pixels] = []
-    for part, vocabulary in zip(parts, vocabularies, strict=True):
-        if isinstance(part, Tokens) and len(part.ids) == 1:
-            named.append(
-                TokenSequence.of(
-                    part.row(0), vocabulary if isinstance(vocabulary, Tokenizer) else None
-                )
-            )
-        elif isinstance(part, Tensor) and part.shape == (1,):
-            number = int(part)
-            name = vocabulary.decode(number) if isinstance(vocabulary, Labels) else str(number)
-            named.append(TokenSequence.of_words((name,)))
-        elif isinstance(part, Tensor) and part.dim() == 4 and len(part) == 1:
-            named.append(_as_pixels(part))
-        else:
-            got = f"a batch of {len(part)}" if isinstance(part, Tensor) else repr(part)[:60]
-            wanted = "Tokens, a label or pixels (1, 3, Y, X), a batch of one, for a model without vocabularies"
-            raise InvalidArgument(
-                "text", wanted=wanted, got=got, remedy="Look at one input at a time."
-            )
-    return tuple(named)
 
 
 def _of_bare_model(
@@ -231,28 +159,29 @@ def _of_bare_model(
     device, prompt = next(model.parameters()).device, []
     count = len(source.parts) if isinstance(source, MultiSource) else 1
     given = LookInput(
-        "", _named_sources(source, [None] * count) if source is not None or model.encoder else ()
+        "", named_sources(source, [None] * count) if source is not None or model.encoder else ()
     )
     if edits and model.encoder is not None:
         source = with_replaced_tokens(source, edits, model, [None] * count)
-        given = LookInput("", _named_sources(source, [None] * count))
+        given = LookInput("", named_sources(source, [None] * count))
     source = None if source is None else source.to(device)
     if model.encoder is None and isinstance(source, Tokens):
         source, given, prompt = None, LookInput(""), source.row(0)
-    seq2seq, start = model.as_seq2seq(), DEFAULT_TOKENS.start
-    if seq2seq is not None and output is None:
-        with editing(model, edits):
-            found = _searched(seq2seq, source, prompt, edits, options)
-        return _teacher_forced(model, source, found, start, given, None, edits)
+    generator = model.generator
+    start = DEFAULT_TOKENS.start
+    if generator is not None:
+        if output is None:
+            with editing(model, edits):
+                read = _searched(generator, source, prompt, edits, options)
+        else:
+            check_no_search_options(options)
+            read = [*prompt, *map(int, output)]
+        return teacher_forced(model, source, read, start, given, None, edits)
     check_no_search_options(options)
-    if seq2seq is not None:
-        return _teacher_forced(
-            model, source, [*prompt, *map(int, output)], start, given, None, edits
-        )
     refuse_output_edits(edits)
     labels = None if output is None else torch.tensor([int(output)], device=device)
-    given = given if model.as_classifier() is None else replace(given, label=str)
-    return ForwardPass(model, source, None, labels), given
+    given = replace(given, direct_output=task_of(model).look_output(str))
+    return task_of(model).forward_pass(model, source, labels), given
 
 
 def check_no_search_options(options: dict[str, Any]) -> None:
@@ -283,44 +212,6 @@ def _searched(
     return [*best[0].tokens, *(() if best[0].end is None else (best[0].end,))]
 
 
-def _teacher_forced(
-    model: Model,
-    source: Source | None,
-    ids: list[int],
-    first: int | None,
-    given: LookInput,
-    names: Tokenizer | None,
-    edits: Sequence[Edit],
-) -> tuple[ForwardPass, LookInput]:
-    if first is None:  # the text begins with its own first token
-        first, ids = next(iter(ids), 0), ids[1:]
-    if not ids:
-        remedy = "Give another, or search with other options."
-        raise InvalidArgument("output", wanted="at least one token", got="none", remedy=remedy)
-    ids = with_replaced_output(ids, edits, names)
-    read, device = [first, *ids[:-1]], next(model.parameters()).device
-    forward = ForwardPass(
-        model, source, torch.tensor([read], device=device), torch.tensor(ids, device=device)
-    )
-    return forward, replace(
-        given, output=TokenSequence.of(ids, names), read=TokenSequence.of(read, names)
-    )
-
-
-def _as_pixels(batch: Tensor) -> Pixels:
-    """The image that was normalized to this batch of one."""
-    image: Pixels = (
-        ((batch[0, :3].float() + 1) * 127.5)
-        .round()
-        .clamp(0, 255)
-        .byte()
-        .permute(1, 2, 0)
-        .cpu()
-        .numpy()
-    )
-    return image if image.shape[2] == 3 else image[..., :1].repeat(3, 2)
-
-
 def pairs_of(
     recipe: Recipe,
     data: Sequence[str],
@@ -330,10 +221,12 @@ def pairs_of(
 ) -> Iterator[tuple[Any, str | None]]:
     """Inputs and outputs of a split of the recipe's data, or of files like those it was trained on."""
     config, split = data_of(recipe, data, columns, trust_data_paths=trust_data_paths)
-    alone, masked = not config.source_fields, recipe.model.predicts == "masked tokens"
+    alone = not config.source_fields
+    # A language model reads its text to the end; what reads the target has no output.
+    own_output = None if recipe.task.reads_target else ""
     for each in examples(config, split):
         if each.source or each.target:
-            yield (each.target, None if masked else "") if alone else (each.source, each.target)
+            yield (each.target, own_output) if alone else (each.source, each.target)
 
 
 def data_of(

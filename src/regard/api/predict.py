@@ -14,9 +14,9 @@ from regard.data.prefetch import arriving
 from regard.inference import ray_data
 from regard.inference.line_chunks import chunk_outputs, chunked
 from regard.inference.load import load
-from regard.inference.pipelines import Output
 from regard.inference.predictor import Predictor
-from regard.inference.score import SequenceScore, pairs, score_lines
+from regard.inference.score import pairs, score_lines
+from regard.tasks.pipeline import Output, SequenceScore
 
 Line = TypeVar("Line", bound=str | Member)  # an image in a zip file has no path
 CHUNK = 1024  # lines at once: enough to batch those of similar length

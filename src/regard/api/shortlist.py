@@ -12,9 +12,9 @@ from regard.api.look import data_of
 from regard.checkpoint import store
 from regard.checkpoint.format import SHORTLIST, find_checkpoint
 from regard.core.errors import InvalidArgument
+from regard.data.fields.text import tokenizer_of
 from regard.data.lexicon import learn_lexicon
 from regard.data.sources import examples
-from regard.data.tokenizer import Tokenizer
 from regard.decoding.shortlist import Shortlist
 from regard.inference.load import load
 
@@ -54,8 +54,10 @@ def shortlist(
             raise InvalidArgument(name, wanted="1 or more", got=str(value), remedy="Leave it out.")
     folder = find_checkpoint(Path(model))
     predictor = load(folder, device="cpu")
-    source, target, recipe = predictor.source, predictor.target, predictor.recipe
-    if not isinstance(source, Tokenizer) or not isinstance(target, Tokenizer):
+    source = tokenizer_of(predictor.source)
+    target = tokenizer_of(predictor.target)
+    recipe = predictor.recipe
+    if source is None or target is None:
         wanted, remedy = (
             "a model from one text to another",
             "Others have no source tokens to translate.",

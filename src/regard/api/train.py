@@ -8,6 +8,12 @@ from typing import Any
 import torch
 
 from regard.api.evaluate import validation
+from regard.api.initial_word_vectors import (
+    check_word_vectors,
+    frozen_word_vectors,
+    load_word_vectors,
+    with_stored_word_vectors,
+)
 from regard.api.train_checks import (
     check_ranks,
     check_resumable,
@@ -29,7 +35,6 @@ from regard.core.atomic_io import cache_folder, saving
 from regard.core.errors import CheckpointRefused, InvalidArgument, InvalidRecipe, Problem
 from regard.core.version import __version__
 from regard.data import corpus
-from regard.data.config import FieldConfig
 from regard.data.corpus import (
     Corpus,
     Prepared,
@@ -39,8 +44,9 @@ from regard.data.corpus import (
     VocabularyType,
 )
 from regard.data.features import cache_features
+from regard.data.fields.label import labels_of
+from regard.data.fields.text import DEFAULT_SIZE, require_tokenizer
 from regard.data.from_python import PythonRows, with_python_data
-from regard.data.tokenizer import Tokenizer
 from regard.evaluation.cider_reward import CiderReward
 from regard.inference.load import load, stored_recipe
 from regard.inference.predictor import Predictor
@@ -108,7 +114,8 @@ def train(
             record_paths(recipe.data)
         with open_run(run, resume=resume, process_group=group) as checkpoint:
             step = None if checkpoint is None else checkpoint[0]
-            recipe = with_warmup(recipe, _recipe_of(checkpoint, run))
+            before = _recipe_of(checkpoint, run)
+            recipe = with_stored_word_vectors(with_warmup(recipe, before), before)
             names, handler = (
                 (recipe.train.loggers or (), on_event) if group.is_main else ((), ignore_event)
             )
@@ -142,6 +149,8 @@ def _train(
 ) -> Predictor:
     for backbone in backbones_of(recipe).values() if checkpoint is None else ():
         weights_file(backbone)  # a missing file is refused before the data are prepared
+    if checkpoint is None:
+        check_word_vectors(recipe)
     step, content, damaged = checkpoint or (0, None, ())
     folder, vocabularies = store.step_folder(run, step), None
     if (
@@ -154,6 +163,13 @@ def _train(
         raise InvalidRecipe(
             [Problem("data.train", "something to train on", "none", "Name a file.")]
         )
+    if problems := list(recipe.task.monitor_problems(recipe.train.monitor, data.target)):
+        raise InvalidRecipe(problems)
+    labels = labels_of(data.target)
+    names = () if labels is None else labels.names
+    problems = list(recipe.decode.unknown_labels(names))
+    if problems:
+        raise InvalidRecipe(problems)
     table = recipe.sized(data)
     for problem in damaged:
         _warn(on_event, f"damaged checkpoint skipped: {problem}")
@@ -162,6 +178,9 @@ def _train(
     distillation = load_teachers(recipe, data, device_of(recipe))
     sharded = recipe.train.fsdp and not group.single
     model = make_model(recipe, table, content, folder, sharded=sharded, on_event=on_event)
+    frozen_rows = frozen_word_vectors(recipe, model, data)
+    if content is None:
+        load_word_vectors(recipe, model, data, frozen_rows, on_event)
     teachers = None if distillation is None else distillation.fingerprints
     weights = None if group.single else fingerprint(model)
     group.check_equal({"data": data.key, "weights": weights, "teachers": teachers})
@@ -182,6 +201,7 @@ def _train(
         sampler=None if config.reward is None else _sampler(recipe, data, group),
         distillation=distillation,
         special_tokens=data.special_tokens,
+        frozen_rows=frozen_rows,
         on_event=on_event,
     )
     if content is not None:
@@ -190,7 +210,7 @@ def _train(
     decoder = recipe.model.decoder
     if (
         decoder is not None
-        and decoder.config.carries_state
+        and decoder.module.carries_state
         and (message := batches.padding_warning()) is not None
     ):
         _warn(on_event, message)
@@ -255,28 +275,28 @@ def _vocabularies_of(
     """
     sources, target, data = before.sources, before.target, recipe.data
     given: tuple[SourceVocabularies, VocabularyType | None] = sources, target
-    if before.recipe.model.predicts == "masked tokens" and data.source is not None:
-        given = (
-            (target,),
-            target if data.has_shared_vocab else None,
-        )  # its tokens are now those of the source
-    elif data.target.kind == "label" and isinstance(target, Tokenizer):
-        given = sources, None  # of an encoder-decoder, the encoder
-    learned_sizes = {field.vocab_size for field in before.recipe.data.fields.values()} | {
-        FieldConfig().vocab_size
-    }
+    if before.task.reads_target and data.source is not None:
+        # Its tokens are now those of the source.
+        given = (target,), target if data.has_shared_vocab else None
+    elif not isinstance(target, data.target.vocabulary_class or type(None)):
+        # Of an encoder-decoder, the encoder: the target is learned.
+        given = sources, None
+    fields_before = before.recipe.data.fields.values()
+    # Sizes that say nothing: the default, and those with which the vocabularies were learned.
+    asked_before = {DEFAULT_SIZE, *(field.asked_size for field in fields_before)}
     problems = [
         Problem(
             f"data.{name}.vocab_size",
             f"{vocabulary.size}, of the vocabulary of {before.folder}",
-            str(field.vocab_size),
+            str(field.asked_size),
             "Leave it out: train.init_from brings its vocabulary.",
         )
         for (name, field), vocabulary in zip(
             data.fields.items(), (*given[0], given[1]), strict=False
         )
-        if isinstance(vocabulary, Tokenizer)
-        and field.vocab_size not in learned_sizes | {vocabulary.size}
+        if vocabulary is not None
+        and field.asked_size is not None
+        and field.asked_size not in asked_before | {vocabulary.size}
     ]
     if problems:
         raise InvalidRecipe(problems)
@@ -386,10 +406,8 @@ def epochs(recipe: Recipe, corpus: Corpus, group: ProcessGroup = SINGLE_PROCESS)
 
 def _sampler(recipe: Recipe, data: Prepared, group: ProcessGroup) -> SelfCriticalSampler:
     assert data.train is not None
-    assert isinstance(data.target, Tokenizer)
-    reward = CiderReward(
-        data.train, data.target, word_tokens=recipe.data.target.tokenizer == "words"
-    )
+    target = require_tokenizer(data.target, "data.target")
+    reward = CiderReward(data.train, target, word_tokens=recipe.data.target.unit == "words")
     return SelfCriticalSampler(
         reward,
         max_length=recipe.decode.max_length,
@@ -407,9 +425,8 @@ def _card(recipe: Recipe, data: Prepared, model: Model) -> str:
         key: value for key, value in vars(recipe.train).items() if value != getattr(default, key)
     }
     settings = {"max_steps": recipe.train.max_steps, "seed": recipe.train.seed, **changed}
-    titles = {"tokens": "A sequence model", "label": "A classifier", "masked tokens": "An encoder"}
     rows = {f"train.{key}": value for key, value in settings.items()}
-    return model_card(titles[recipe.model.predicts], repr(model), data.record["splits"], rows)
+    return model_card(recipe.task.title, repr(model), data.record["splits"], rows)
 
 
 def _read(

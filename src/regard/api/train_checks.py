@@ -11,7 +11,7 @@ from regard.checkpoint.format import TRAINING_STATE, read_config
 from regard.core.errors import CheckpointRefused, InvalidRecipe, Problem
 from regard.core.version import __version__
 from regard.data.corpus import Prepared, SourceVocabularies, VocabularyType
-from regard.data.tokenizer import Tokenizer
+from regard.data.fields.text import tokenizer_of
 from regard.inference.load import stored_recipe
 from regard.recipe.recipe import Recipe
 from regard.training.distributed import ProcessGroup
@@ -41,7 +41,7 @@ def check_trainable(recipe: Recipe, has_vocabularies: bool) -> None:
                 "Set train.init_from to the imported model.",
             )
             for name, field in data.fields.items()
-            if field.tokenizer == "pretrained"
+            if field.unit == "pretrained"
         ]
     if problems:
         raise InvalidRecipe(problems)
@@ -56,7 +56,7 @@ def check_tied_vocabulary(
     """
     if recipe.model.options.tie_embeddings != "all":
         return
-    texts = [each for each in sources if isinstance(each, Tokenizer)]
+    texts = [text for text in map(tokenizer_of, sources) if text is not None]
     if target is None:
         is_one = recipe.data.has_shared_vocab
     else:
@@ -100,7 +100,11 @@ def check_ranks(recipe: Recipe, group: ProcessGroup, device: str) -> None:
     if group.single:
         return
     paths = ("data.train", "data.valid", "data.test", "data.images")
-    settings = {key: value for key, value in recipe.settings() if key not in paths}
+    settings = {
+        key: value
+        for key, value in recipe.settings()
+        if key not in paths and not key.endswith(".word_vectors")
+    }
     group.check_equal(
         settings | {"regard": __version__, "torch": torch.__version__, "device": device}
     )

@@ -27,8 +27,7 @@ from regard.core.errors import CheckpointRefused
 from regard.core.registry import missing_extensions
 from regard.core.version import __version__
 from regard.data.corpus import SETTINGS, Vocabularies, VocabularyType
-from regard.data.tokenizer import Tokenizer
-from regard.data.vocabulary import Labels
+from regard.data.fields.base import FIELDS
 
 FORMAT = 2
 READABLE = (1, 2)  # 1: the pool "last" read the last token's state in both directions of an RNN
@@ -36,7 +35,6 @@ CONFIG, WEIGHTS = "config.json", "model.safetensors"
 TOKENIZER, SOURCE_TOKENIZER = "tokenizer.json", "source_tokenizer.json"
 TRAINING_STATE, TRAINING_TENSORS = store.TRAINING_STATE, "training.safetensors"
 CARD, SHORTLIST = "README.md", "shortlist.safetensors"
-KINDS: dict[str, type[Labels] | type[Tokenizer]] = {"labels": Labels, "tokenizer": Tokenizer}
 log = logging.getLogger(__name__)
 
 
@@ -71,7 +69,7 @@ def checkpoint_texts(
         "vocabularies": {
             side: {
                 "file": name,
-                "kind": "labels" if isinstance(vocabulary, Labels) else "tokenizer",
+                "kind": vocabulary.stored_kind,
                 "sha256": vocabulary.hash,
                 **vocabulary.settings,
             }
@@ -156,9 +154,11 @@ def _vocabulary(
     name = entry["file"]
     if name not in content:
         raise CheckpointRefused(f"{folder}: wanted {name}; got none. Use another checkpoint.")
-    kind = next((kind for known, kind in KINDS.items() if known == entry["kind"]), None)
+    kinds = _vocabulary_kinds()
+    kind = kinds.get(entry["kind"]) if isinstance(entry["kind"], str) else None
     if kind is None:
-        wanted, got = " or ".join(KINDS), f"{entry['kind']!r:.80}"
+        wanted = " or ".join(kinds)
+        got = f"{entry['kind']!r:.80}"
         raise CheckpointRefused(
             f"{folder / CONFIG}: wanted {wanted} as the kind of {name}; got {got}. It was changed."
         )
@@ -175,6 +175,12 @@ def _vocabulary(
             f"{folder / name}: wanted the vocabulary that the model was trained with; got another. Put it back."
         )
     return vocabulary
+
+
+def _vocabulary_kinds() -> dict[str, type[VocabularyType]]:
+    """The classes of vocabularies by the name under which checkpoints store their kind."""
+    classes = (FIELDS[kind].vocabulary_class for kind in FIELDS)
+    return {each.stored_kind: each for each in classes if each is not None}
 
 
 def regular_steps(run: Path) -> list[int]:

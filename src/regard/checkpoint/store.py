@@ -65,11 +65,20 @@ def add(folder: Path, name: str, tensors: "Mapping[str, Tensor]") -> None:
 
     A signature is removed: it was that of another manifest.
     """
+    write(folder, {}, {**_others(folder, name), name: tensors})
+
+
+def replace(folder: Path, name: str, text: str) -> None:
+    """Replace a file of text in a checkpoint atomically, as `add` does with one of tensors."""
+    write(folder, {name: text}, _others(folder, name))
+
+
+def _others(folder: Path, name: str) -> dict[str, Callable[[Path], object]]:
+    """Functions that copy the files of a checkpoint, which are checked, but not the one of this name."""
     verify(folder)
-    others = {
+    return {
         each: partial(shutil.copyfile, folder / each) for each in _listed(folder) if each != name
     }
-    write(folder, {}, {**others, name: tensors})
 
 
 def read(folder: Path, *, skip: Collection[str] = ()) -> dict[str, bytes]:

@@ -40,12 +40,14 @@ def devices() -> list[str]:
 
 def recipe_keys() -> list[tuple[str, str]]:
     """Each key of a recipe with its meaning: "train.learning_rate=", …"""
-    return list(_keys(_schema()))
+    schema = _schema()
+    return list(_keys(schema, schema["definitions"]))
 
 
 def decode_keys() -> list[tuple[str, str]]:
     """Each key of a recipe's [decode]."""
-    return list(_keys(_schema()["properties"]["decode"]))
+    schema = _schema()
+    return list(_keys(schema["properties"]["decode"], schema["definitions"]))
 
 
 def word_vector_keys() -> list[tuple[str, str]]:
@@ -61,12 +63,24 @@ def _schema() -> dict[str, Any]:
     return schema
 
 
-def _keys(schema: dict[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
+def _keys(
+    schema: dict[str, Any], definitions: dict[str, Any], before: str = ""
+) -> Iterator[tuple[str, str]]:
     """The keys of a JSON Schema; a part of a model has those of each of its kinds."""
-    kinds = [schema, *schema.get("oneOf", ()), *schema.get("anyOf", ())]
     properties = {
-        name: value for kind in kinds for name, value in kind.get("properties", {}).items()
+        name: value
+        for kind in _kinds(schema, definitions)
+        for name, value in kind.get("properties", {}).items()
     }
     for name, value in properties.items():
-        inner = list(_keys(value, f"{before}{name}."))
+        inner = list(_keys(value, definitions, f"{before}{name}."))
         yield from inner or [(f"{before}{name}=", value.get("description", ""))]
+
+
+def _kinds(schema: dict[str, Any], definitions: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A schema, and all that it may be instead."""
+    if "$ref" in schema:
+        schema = definitions[schema["$ref"].rpartition("/")[2]]
+    yield schema
+    for other in (*schema.get("oneOf", ()), *schema.get("anyOf", ())):
+        yield from _kinds(other, definitions)

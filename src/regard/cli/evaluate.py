@@ -1,4 +1,4 @@
-"""`regard evaluate`, `compare`, `score`, `shortlist`, `verify` and `sign`."""
+"""`regard evaluate`, `compare`, `score`, `shortlist`, `thresholds`, `verify` and `sign`."""
 
 import json
 import sys
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import regard
+from regard.cli import completion
 from regard.cli.options import (
     ByLength,
     Cache,
@@ -30,7 +31,8 @@ from regard.cli.options import (
 )
 from regard.cli.verb import Verb
 from regard.core.errors import InvalidArgument
-from regard.core.text_table import counted
+from regard.core.sanitize import printable
+from regard.core.text_table import counted, text_table
 from regard.views.progress import tracked
 
 ENDINGS = (".html", ".svg")
@@ -292,6 +294,54 @@ def shortlist(
     print(
         f"{folder}: {len(learned.frequent):,} frequent tokens, and candidates of {known:,} source tokens"
     )
+
+
+def thresholds(
+    model: ModelFolder,
+    split: Annotated[
+        str | None,
+        option(
+            "NAME",
+            "A split of the model's own data to choose on [default: valid].",
+            complete=completion.splits,
+        ),
+    ] = None,
+    data: Annotated[
+        list[str] | None,
+        option(
+            "FILE",
+            "Choose on other data: a table, or one option each for a file of sources and one of targets.",
+        ),
+    ] = None,
+    column: Column = None,
+    device: Device = "auto",
+    trust_data_paths: TrustDataPaths = False,
+    as_json: Json = False,
+) -> None:
+    """Choose the threshold of each label with the highest F1 on validation data, and add them to the checkpoint.
+
+    A label whose present threshold reaches its highest F1 keeps it. `--set threshold=0.5` predicts without them.
+
+    Example: regard thresholds runs/topics
+    """
+    folder, chosen = regard.thresholds(
+        model,
+        split=split,
+        data=data or (),
+        columns=column or (),
+        device=device,
+        trust_data_paths=trust_data_paths,
+    )
+    if as_json:
+        print(json.dumps([asdict(each) for each in chosen], ensure_ascii=False))
+        return
+    rows = [["label", "threshold", "f1 before", "f1", "references"]]
+    for each in chosen:
+        shares = [f"{each.before:.2%}", f"{each.f1:.2%}"]
+        rows.append(
+            [printable(each.label), f"{each.threshold:.4f}", *shares, f"{each.references:,}"]
+        )
+    print(f"{folder}\n{text_table(rows)}")
 
 
 def sign(

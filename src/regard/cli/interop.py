@@ -18,6 +18,9 @@ def import_(
     dtype: Annotated[
         str | None, option("NAME", "float32, float16 or bfloat16 weights [default: as they are].")
     ] = None,
+    pairs: Annotated[
+        bool, flag("--pairs", "A classifier that reads pairs of texts, with a tab between them.")
+    ] = False,
 ) -> None:
     """Write a model of Hugging Face's transformers as a checkpoint of Regard.
 
@@ -25,7 +28,7 @@ def import_(
 
     regard import downloads/gpt2 --out models/gpt2
     """
-    print(regard.import_model(source, out, dtype=dtype))
+    print(regard.import_model(source, out, dtype=dtype, pairs=pairs))
 
 
 def export(

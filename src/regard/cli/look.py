@@ -9,6 +9,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
 import regard
 from regard.cli import completion
 from regard.cli.options import (
@@ -22,10 +24,12 @@ from regard.cli.options import (
     argument,
     decode_options,
     flag,
+    model_inputs,
     option,
     read_inputs,
 )
-from regard.core.errors import InvalidArgument, InvalidData
+from regard.core.errors import InputTooLong, InvalidArgument, InvalidData
+from regard.core.text_table import counted
 from regard.views.progress import Status, status_line, tracked
 
 if TYPE_CHECKING:
@@ -243,7 +247,7 @@ def _pairs(
         return pairs_of(predictor.recipe, data, columns, trust_data_paths=trust)
     if text is not None:
         return iter([(text, output)])
-    lines = read_inputs([file], predictor.recipe.data.table_columns(columns, inputs=True))
+    lines = model_inputs(file, predictor.recipe.data, columns)
     return ((line, output) for line in lines if line)
 
 
@@ -386,19 +390,26 @@ def align(
         read_inputs([sources], columns),
         None if targets is None else read_inputs([targets], [target]),
     )
-    alignments = regard.align(predictor, texts, given, heads=heads, truncate=truncate, **options)
+    options |= {"truncate": truncate, "skip_too_long": True}
+    alignments = regard.align(predictor, texts, given, heads=heads, **options)
     agreement = Agreement()
     if references is not None:
         alignments = align.with_references(alignments, references, agreement)
     names = ("source", "output", "source_words", "output_words", "links")
+    refused = 0
     for each in tracked(alignments, "lines", printing=True):
-        line = (
-            json.dumps({name: getattr(each, name) for name in names}, ensure_ascii=False)
-            if as_json
-            else each
-        )
+        table = {name: getattr(each, name) for name in names}
+        if each.refused is not None:
+            refused += 1
+            print(f"regard: {each.refused}", file=sys.stderr)
+            table["error"] = each.refused
+        line = json.dumps(table, ensure_ascii=False) if as_json else each
         print(line, flush=True)
     if references is not None and as_json:
         print(json.dumps(agreement.as_dict()))
     elif references is not None:
         print(f"regard: {agreement}", file=sys.stderr)
+    if refused:
+        verb = "was too long and has" if refused == 1 else "were too long and have"
+        print(f"regard: {counted(refused, 'line')} {verb} no links", file=sys.stderr)
+        raise typer.Exit(InputTooLong.exit_code)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from regard.core.text_table import counted
 
 if TYPE_CHECKING:
-    from regard.inference.pipelines import Output
     from regard.inference.predictor import Predictor
+    from regard.tasks.pipeline import Output
 
 
 class Losses:
@@ -19,16 +19,13 @@ class Losses:
     """
 
     def __init__(self, predictor: "Predictor") -> None:
-        from regard.data.tokenizer import Tokenizer
+        from regard.data.fields.text import tokenizer_of
 
         # A language model reads what it writes.
         read = predictor.sources or (predictor.target,)
-        self.sources: list[Tokenizer | None] = [
-            each if isinstance(each, Tokenizer) else None for each in read
-        ]
+        self.sources = [tokenizer_of(vocabulary) for vocabulary in read]
         self.has_source = bool(predictor.recipe.data.source_fields)
-        target = predictor.target
-        self.target = target if isinstance(target, Tokenizer) else None
+        self.target = tokenizer_of(predictor.target)
         self.reads_one_text = len(predictor.sources) == 1 and self.sources[0] is not None
         self.lines = self.lines_with_unknown = self.unknown_words = self.lines_with_tabs = 0
         self.truncated = self.refused = self.outputs_with_unknown = 0

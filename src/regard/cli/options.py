@@ -3,13 +3,17 @@
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
 from regard.cli import completion
 from regard.core.errors import InvalidArgument
 from regard.core.sanitize import printable
+
+if TYPE_CHECKING:
+    from regard.data.config import DataConfig
+    from regard.data.text import Errors
 
 Completions = Callable[[], Sequence[str | tuple[str, str]]]  # values, or values with their meanings
 
@@ -83,14 +87,14 @@ Column = Annotated[
     list[str] | None,
     option(
         "NAME",
-        "Column of a .csv, .tsv or .jsonl: sources first, then targets [default: the recipe's].",
+        "Column of a .csv, .tsv, .jsonl or .parquet: sources first, then targets [default: the recipe's].",
     ),
 ]
 InputColumn = Annotated[
     list[str] | None,
     option(
         "NAME",
-        "Column of a .csv, .tsv or .jsonl with the inputs [default: the recipe's].",
+        "Column of a .csv, .tsv, .jsonl or .parquet with the inputs [default: the recipe's].",
         "--column",
     ),
 ]
@@ -140,12 +144,35 @@ def read_inputs(
     """The lines of files, or of stdin without any; of tables, these columns, with tabs between them."""
     from regard.data.text import texts
 
+    mode = _error_mode(errors)
+    for path in [path for path in files if path is not None] or [Path("/dev/stdin")]:
+        yield from texts(path, columns, mode)
+
+
+def model_inputs(
+    file: Path | None, data: "DataConfig", columns: Sequence[str], errors: str = "strict"
+) -> Iterator[str]:
+    """The inputs in a file, or on stdin, for a model that was trained with such data.
+
+    A sentence of a file with a token a line is one input. Files named .txt have a sentence a line, whatever the files
+    of the training had.
+    """
+    from regard.data import conll, text
+
+    if file is None or text.form(file) == ".txt" or not data.is_token_file(file):
+        yield from read_inputs([file], data.table_columns(columns, inputs=True), errors)
+        return
+    names = data.token_columns(file, columns, inputs=True)
+    for (words,) in conll.cells(file, names, _error_mode(errors)):
+        yield words
+
+
+def _error_mode(errors: str) -> "Errors":
     if errors not in ("strict", "replace"):
         raise InvalidArgument(
             "--errors", wanted="strict or replace", got=repr(errors), remedy="Choose one."
         )
-    for path in [path for path in files if path is not None] or [Path("/dev/stdin")]:
-        yield from texts(path, columns, "strict" if errors == "strict" else "replace")
+    return "strict" if errors == "strict" else "replace"
 
 
 def show(text: str, end: str = "\n", file: TextIO | None = None, *, flush: bool = True) -> None:

@@ -26,8 +26,8 @@ from regard.cli.options import (
     argument,
     decode_options,
     flag,
+    model_inputs,
     option,
-    read_inputs,
     show,
 )
 from regard.core.atomic_io import atomic_file
@@ -37,8 +37,8 @@ from regard.core.text_table import counted
 from regard.views.progress import tracked
 
 if TYPE_CHECKING:
-    from regard.inference.pipelines import Output
     from regard.inference.predictor import Predictor
+    from regard.tasks.pipeline import Output
 
 
 def predict(
@@ -74,6 +74,14 @@ def predict(
         flag(
             "--probabilities",
             "Print all labels of a classifier with their probabilities, best first, separated by tabs.",
+        ),
+    ] = False,
+    conll: Annotated[
+        bool,
+        flag(
+            "--conll",
+            "Print each word and its tag on a line, and a blank line after each sentence; of CoNLL-U files, in all "
+            "ten columns.",
         ),
     ] = False,
     attention: Annotated[
@@ -137,6 +145,8 @@ def predict(
 
     regard predict runs/shapes-classification photos/*.png --probabilities
 
+    regard predict runs/parts-of-speech sentences.txt --conll
+
     echo "Once upon a time" | regard predict runs/tales --sample --stream
 
     regard predict runs/translation source.txt --engine ray --replicas 8 --out target.txt
@@ -164,11 +174,32 @@ def predict(
         "--attention": attention,
         "--json": as_json,
     }
+    task = predictor.task
+    if not task.searches:
+        # Its output follows from one forward pass.
+        of_searches = {"--beam": beam, "--sample": sample, "--max-length": max_length}
+        _check_meaning(of_searches, task.gives)
+    if not task.has_scores:
+        _check_meaning({"--scores": scores}, task.gives)
     if probabilities:
         _check_none({"--n-best": n_best, "--scores": scores}, "beside --probabilities")
-        if predictor.model.as_classifier() is None:
-            wanted, got = "a model that gives labels", type(predictor.model).__name__
-            raise InvalidArgument("--probabilities", wanted=wanted, got=got, remedy="Use --scores.")
+        if not predictor.task.has_probabilities:
+            raise InvalidArgument(
+                "--probabilities",
+                wanted="a model that gives labels",
+                got=f"one that gives {predictor.task.gives}",
+                remedy="Use --json.",
+            )
+    if conll:
+        _check_none(others | {"--n-best": n_best}, "beside --conll")
+        if not predictor.task.tags_words:
+            raise InvalidArgument(
+                "--conll",
+                wanted="a model that gives tags",
+                got=f"one that gives {predictor.task.gives}",
+                remedy="Leave it out.",
+            )
+        others["--conll"] = conll
     has_source = bool(predictor.recipe.data.source_fields)
     if stream:
         others |= {
@@ -201,11 +232,17 @@ def predict(
         beside |= read_constraints(constraints)
     if markup:
         _check_none(others | {"--n-best": n_best, "--workers": workers}, "beside --markup")
-        marked = regard.with_markup(predictor, lines, beside=beside, truncate=truncate, **options)
+        from regard.api.align import with_markup_or_reason
+
+        options |= {"beside": beside, "truncate": truncate, "skip_too_long": True}
+        marked = with_markup_or_reason(predictor, lines, **options)
         with _outputs_to(out) as printed:
-            for line in tracked(marked, "lines", printing=printed.isatty()):
-                show(one_line(line), file=printed)
+            for text, refused in tracked(marked, "lines", printing=printed.isatty()):
+                if refused is not None:
+                    losses.refuse(refused)
+                show(one_line(text), file=printed)
         losses.say()
+        _end(losses)
         return
     count = predictor.with_decode(**options).recipe.decode.num_hypotheses
     options |= {
@@ -216,6 +253,7 @@ def predict(
     }
     options |= {"tokens": as_json or attention is not None or losses.needs_tokens}
     options |= {} if workers is None else {"workers": workers}
+    conllu = _conll_columns(predictor, files or ()) if conll else ()
     place: dict[str, Any] = {"engine": engine, "replicas": replicas, "device": device}
     with (
         _outputs_to(out) as printed,
@@ -231,7 +269,9 @@ def predict(
                     json.dumps(_attention_as_json(str(line), outputs), ensure_ascii=False).encode()
                     + b"\n"
                 )
-            if probabilities and not as_json:
+            if conll:
+                show(_as_conll(outputs[0], conllu), end="", file=printed, flush=out is None)
+            elif probabilities and not as_json:
                 each = (outputs[0].probabilities or {}).items()  # none for an empty line
                 show(
                     "\t".join(f"{one_line(label)}\t{value:.4f}" for label, value in each),
@@ -274,9 +314,7 @@ def _inputs(
                 str(image) if isinstance(image, Path) else image for image in find_images([file])
             )
         else:
-            yield from read_inputs(
-                [file], predictor.recipe.data.table_columns(columns, inputs=True), errors
-            )
+            yield from model_inputs(file, predictor.recipe.data, columns, errors)
 
 
 @contextmanager
@@ -297,6 +335,23 @@ def _outputs_to(path: Path | None) -> Iterator[TextIO]:
         yield text
 
 
+def _conll_columns(predictor: "Predictor", files: Sequence[Path]) -> tuple[str, ...]:
+    """The names of the columns of words and tags in CoNLL-U, if all inputs are; otherwise none."""
+    from regard.data.conll import CONLLU_COLUMNS, is_conllu
+
+    if not files or not all(map(is_conllu, files)):
+        return ()
+    column = predictor.recipe.data.target.column
+    return "FORM", column if column in CONLLU_COLUMNS else "UPOS"
+
+
+def _as_conll(output: "Output", columns: Sequence[str]) -> str:
+    """The words and tags of a sentence in columns, and the blank line after it."""
+    from regard.data.conll import formatted
+
+    return formatted([output.words or (), output.tags or ()], columns)
+
+
 def _end(losses: Losses) -> None:
     """End with the exit code of bad input where lines were refused, after the others were answered."""
     if losses.refused:
@@ -309,6 +364,14 @@ def _check_none(options: dict[str, Any], where: str) -> None:
             raise InvalidArgument(
                 name, wanted=f"nothing {where}", got=str(given), remedy="Leave one of the two out."
             )
+
+
+def _check_meaning(options: dict[str, Any], gives: str) -> None:
+    """Refuse options that would change nothing."""
+    for name, given in options.items():
+        if given:
+            wanted = f"nothing for a model that gives {gives}"
+            raise InvalidArgument(name, wanted=wanted, got=str(given), remedy="Leave it out.")
 
 
 def _attention_as_json(line: str, outputs: "Sequence[Output]") -> dict[str, Any]:
@@ -336,13 +399,16 @@ def _print_outputs(
 ) -> None:
     """A line of JSON, or a line for each output: `before`, its score if requested, and the text."""
     if as_json:
-        names = ("text", "log_probability", "score", "finish_reason", "tokens", "log_probabilities")
-        each = [{name: getattr(output, name) for name in names} for output in outputs]
+        each = [output.as_json() for output in outputs]
+        # Those of all labels are the same in every output.
+        for values in each:
+            values.pop("probabilities", None)
+        probabilities = outputs[0].probabilities
         table: dict[str, Any] = {"input": line, "output": outputs[0].text, "outputs": each}
         if outputs[0].refused is not None:
             table["error"] = outputs[0].refused
-        if outputs[0].probabilities is not None:
-            table["probabilities"] = outputs[0].probabilities
+        if probabilities is not None:
+            table["probabilities"] = probabilities
         show(json.dumps(table, ensure_ascii=False), file=file, flush=flush)
         return
     for output in outputs:

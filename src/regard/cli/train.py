@@ -154,7 +154,15 @@ def prepare(
 
 def sweep(
     recipe: RecipeFile,
-    out: Annotated[Path, option("FOLDER", "The folder of the runs.", "--out", "-o")],
+    out: Annotated[
+        Path | None,
+        option(
+            "FOLDER",
+            "The folder of the runs; those that it has are not trained again [default: runs/RECIPE-sweep].",
+            "--out",
+            "-o",
+        ),
+    ] = None,
     grid: Annotated[
         list[str] | None,
         option(
@@ -181,6 +189,8 @@ def sweep(
     """Train a recipe with every combination of settings, or search the best ones, and print a table of the results.
 
     Examples:
+    regard sweep my.toml --grid train.learning_rate=1e-3,5e-4
+
     regard sweep my.toml --out runs/sweep --grid train.learning_rate=1e-3,5e-4 --grid model.encoder.layers=2,4
 
     regard sweep my.toml --out runs/sweep --range train.learning_rate=1e-4:1e-2:log --trials 30
@@ -190,6 +200,10 @@ def sweep(
     from regard.api.sweep import sweep_table
     from regard.views.progress import TrainingProgress
 
+    if out is None:
+        # Always the same, so that a sweep that was stopped goes on when it is called again.
+        out = Path("runs") / f"{Path(recipe).stem}-sweep"
+        print(f"regard: the folder of this sweep is {out}", file=sys.stderr)
     pairs = [each.partition("=") for each in grid or ()]
     values = {key: [value for value in listed.split(",") if value] for key, _, listed in pairs}
     ranges = {key: ends for key, _, ends in (each.partition("=") for each in range_ or ())}

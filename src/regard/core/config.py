@@ -15,7 +15,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from regard.core.errors import InvalidRecipe, Problem
 from regard.core.registry import Registry
@@ -87,6 +97,32 @@ class Config:
         """Problems between fields that are each valid on their own."""
         return iter(())
 
+    @classmethod
+    def resolve(
+        cls, table: Mapping[str, Any]
+    ) -> "tuple[type[Config], Mapping[str, Any], list[Problem]]":
+        """The class that reads a table, the table as it reads it, and what is wrong with its keys.
+
+        A class whose tables are of several kinds, each with a class of its own, overrides it.
+        """
+        return cls, table, []
+
+    @classmethod
+    def variants(cls) -> "Mapping[str, type[Config]]":
+        """The classes among which a table chooses by its key `kind`; empty where there is one."""
+        return {}
+
+    def registered(self) -> "Iterator[tuple[Registry[Any], str]]":
+        """The names in the configuration that stand for entries of a registry."""
+        for key, hint in _hints(type(self)).items():  # type: ignore[arg-type]
+            value = getattr(self, key)
+            values = value if isinstance(value, tuple) else (value,)
+            for each in values:
+                if isinstance(each, Config):
+                    yield from each.registered()
+            for registry in _registries(hint):
+                yield from ((registry, name) for name in values if name)
+
 
 def read(
     cls: type[ConfigType], table: Mapping[str, Any], where: str, *, nulls: bool = False
@@ -96,8 +132,12 @@ def read(
     nulls   None is a value, which a field must allow: the table is JSON, where null and a missing key are two things.
             Without, a key whose value is None counts as left out.
     """
-    hints = _hints(cls)  # type: ignore[arg-type]
-    problems = unknown_keys(table, hints, where)
+    chosen, table, wrong_keys = cls.resolve(table)
+    problems = [problem.under(where) for problem in wrong_keys]
+    if problems and chosen is cls and cls.variants():
+        return problems
+    hints = _hints(chosen)  # type: ignore[arg-type]
+    problems += unknown_keys(table, hints, where)
     values: dict[str, Any] = {}
     for key in table.keys() & hints.keys():
         value = table[key]
@@ -109,11 +149,11 @@ def read(
             value = _read_nested(nested, value, f"{where}.{key}", problems, nulls=nulls)
         if value is not None:
             values[key] = _as_python(value, hints[key])
-    problems += _wrong_values(cls, values, f"{where}.")
+    problems += _wrong_values(chosen, values, f"{where}.")
     if problems:
         return problems
     try:
-        return cls(**values)
+        return cast(ConfigType, chosen(**values))
     except InvalidRecipe as error:
         return [problem.under(where) for problem in error.problems]
 
@@ -187,9 +227,21 @@ def _as_python(value: Any, hint: Any) -> Any:
         }
         (item,) = inside - {...} if len(inside - {...}) == 1 else (None,)
         return tuple(_as_python(each, item) if type(each) is int else each for each in value)
+    if isinstance(value, Mapping):
+        item = _value_hint(hint)
+        return {key: _as_python(each, item) for key, each in value.items()}
     if type(value) is int and _finite(value) and float in (hint, *get_args(hint)):
         return float(value)
     return value
+
+
+def _value_hint(hint: Any) -> Any:
+    """The annotation of the values of a table whose keys are any names; None for other annotations."""
+    for one in (hint, *get_args(hint)):
+        if get_origin(one) is dict:
+            _, item = get_args(one)
+            return item
+    return None
 
 
 def _wrong_values(cls: type, values: Mapping[str, Any], where: str) -> Iterator[Problem]:
@@ -222,6 +274,11 @@ def fits(value: Any, hint: Any) -> bool:
             and len(value) > 0
             and all(fits(item, arguments[0]) for item in value)
         )
+    if origin is dict:
+        of_names, of_values = arguments
+        return isinstance(value, dict) and all(
+            fits(name, of_names) and fits(item, of_values) for name, item in value.items()
+        )
     if hint is float:
         return isinstance(value, int | float) and not isinstance(value, bool) and _finite(value)
     if hint is int:
@@ -246,6 +303,8 @@ def describe(hint: Any) -> str:
         return " or ".join(describe(argument) for argument in arguments if argument is not NoneType)
     if origin is tuple:
         return f"a list, each item {describe(arguments[0])}"
+    if origin is dict:
+        return f"a table, each value {describe(arguments[1])}"
     if is_dataclass(hint):
         return "a table"
     return {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}[hint]
@@ -257,20 +316,6 @@ def _options(hint: Any) -> tuple[str, ...]:
     if isinstance(hint, Registry):
         return tuple(hint)
     return tuple(option for argument in get_args(hint) for option in _options(argument))
-
-
-def registered_names(config: Config) -> Iterator[tuple[Registry[Any], str]]:
-    """The names in a configuration that stand for entries of a registry."""
-    for key, hint in _hints(type(config)).items():  # type: ignore[arg-type]
-        value = getattr(config, key)
-        if isinstance(value, Config):
-            yield from registered_names(value)
-        for registry in _registries(hint):
-            yield from (
-                (registry, name)
-                for name in (value if isinstance(value, tuple) else (value,))
-                if name
-            )
 
 
 def _registries(hint: Any) -> Iterator[Registry[Any]]:

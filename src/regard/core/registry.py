@@ -35,6 +35,10 @@ class Registry(Generic[Entry]):
         self._packages: dict[str, str | None] = {}
         _registries.setdefault(kind, self)
 
+    def add(self, name: str, entry: Entry) -> None:
+        """Add an entry of the package itself, by the module that defines it."""
+        self._entries[name] = entry
+
     def register(self, name: str, entry: Entry, *, package: str | None = None) -> None:
         """Add an entry. `package` is the distribution to install for it, named when a checkpoint needs the entry."""
         if not name:

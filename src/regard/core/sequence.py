@@ -3,12 +3,24 @@
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
 from regard.core.errors import InvalidArgument
 from regard.core.shapes import Bool, Float, Int, Shaped, Tensor
+
+
+@runtime_checkable
+class FieldBatch(Protocol):
+    """A batch of a field, as its input module or its encoder reads it, that moves to a device as a whole.
+
+    Token ids or vectors with lengths, label ids (B,), pixels (B, 3, Y, X), features of a frozen backbone, several of
+    these, or what a field of the user's own makes.
+    """
+
+    def to(self, device: Any, /) -> Any:
+        """The batch on another device."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +125,55 @@ def pin_memory(batch: Any) -> Any:
 
 
 @dataclass(frozen=True)
+class Vectors:
+    """A batch of sequences of vectors, padded on the right with zeros.
+
+    values    (B, S, D)
+    lengths   (B,), vectors of each sequence
+    """
+
+    values: Float[Tensor, "B S D"]
+    lengths: Int[Tensor, " B"]
+
+    @staticmethod
+    def of(rows: Sequence[Any], *, device: torch.device | str = "cpu") -> "Vectors":
+        """A batch of arrays (length, dimension), which may differ in length.
+
+        rows     arrays, tensors or nested lists, at least one
+        device   of the tensors
+        """
+        if not rows:
+            raise InvalidArgument(
+                "rows", wanted="at least one sequence", got="none", remedy="Give a list of arrays."
+            )
+        sequences = [torch.as_tensor(row, dtype=torch.float32) for row in rows]
+        shapes = {tuple(sequence.shape[1:]) for sequence in sequences}
+        if len(shapes) > 1 or len(next(iter(shapes))) != 1:
+            got = ", ".join(str(tuple(sequence.shape)) for sequence in sequences[:3])
+            raise InvalidArgument(
+                "rows",
+                wanted="arrays (length, dimension) of one dimension",
+                got=got,
+                remedy="Give a vector for each position.",
+            )
+        lengths = torch.tensor([len(sequence) for sequence in sequences])
+        values = torch.nn.utils.rnn.pad_sequence(sequences, batch_first=True)  # (B, S, D)
+        return Vectors(values, lengths).to(device)
+
+    def to(self, device: torch.device | str) -> "Vectors":
+        """The batch on another `device`."""
+        return Vectors(
+            self.values.to(device, non_blocking=True), self.lengths.to(device, non_blocking=True)
+        )
+
+    @property
+    def mask(self) -> Bool[Tensor, "B S"]:
+        """True at vectors, False at padding."""
+        positions = torch.arange(self.values.shape[1], device=self.values.device)
+        return positions < self.lengths[:, None]
+
+
+@dataclass(frozen=True)
 class FeatureGrids:
     """Precomputed features of a frozen image backbone; image encoders take them in place of pixels."""
 
@@ -126,7 +187,7 @@ class FeatureGrids:
 class MultiSource:
     """A batch in which each example has several sources: a batch of each, for an encoder of its own."""
 
-    parts: tuple[Tokens | Tensor | FeatureGrids, ...]
+    parts: tuple[FieldBatch, ...]
 
     def to(self, device: torch.device | str) -> "MultiSource":
         return MultiSource(tuple(part.to(device) for part in self.parts))

@@ -16,10 +16,17 @@ import torch
 from numpy.typing import NDArray
 
 from regard.core.errors import InvalidData
-from regard.core.sequence import FeatureGrids, MultiSource, Tokens
-from regard.data.config import HALVES, FieldConfig
+from regard.core.joined_tokens import JoinedTokens
+from regard.core.sequence import FeatureGrids, MultiSource, Tokens, Vectors
 from regard.data.image_store import Member
-from regard.data.images import ImageInput, image_token_cost, load_image, normalize
+from regard.data.images import (
+    HALVES,
+    ImageInput,
+    ResizeFilter,
+    image_token_cost,
+    load_image,
+    normalize,
+)
 
 Indices = NDArray[np.int64]
 Ids = NDArray[Any]  # uint16, or uint32 for a vocabulary that needs it
@@ -27,8 +34,32 @@ WORKERS = min(4, os.cpu_count() or 1)  # threads that read images
 CHUNK = 64  # images held in memory while they are written
 
 
+class Column(ABC):
+    """One field of the examples of a split."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """The number of examples."""
+
+    @abstractmethod
+    def lengths(self, indices: Indices) -> Indices:
+        """How many tokens these examples count for in a batch."""
+
+    @abstractmethod
+    def row(self, i: int) -> Any:
+        """The value of one example."""
+
+    @abstractmethod
+    def gather(self, indices: Indices) -> Any:
+        """A batch of these examples."""
+
+    def predictions(self, indices: Indices) -> int:
+        """How many predictions a model makes of these targets."""
+        return len(indices)
+
+
 @dataclass(frozen=True)
-class TextColumn:
+class TextColumn(Column):
     """Concatenated texts; `ends` holds the end of each."""
 
     ids: Ids
@@ -49,9 +80,13 @@ class TextColumn:
     def gather(self, indices: Indices) -> Tokens:
         return _padded(self.ids, self.starts(indices), self.lengths(indices))
 
+    def predictions(self, indices: Indices) -> int:
+        # The first token of each is given.
+        return int(self.lengths(indices).sum()) - len(indices)
+
 
 @dataclass(frozen=True)
-class RunningTextColumn:
+class RunningTextColumn(Column):
     """One long text in contexts. Each begins with the last token of the one before, so each token is predicted once."""
 
     ids: Ids
@@ -72,9 +107,13 @@ class RunningTextColumn:
     def gather(self, indices: Indices) -> Tokens:
         return _padded(self.ids, self.starts(indices), self.lengths(indices))
 
+    def predictions(self, indices: Indices) -> int:
+        # The first token of each is given.
+        return int(self.lengths(indices).sum()) - len(indices)
+
 
 @dataclass(frozen=True)
-class LabelColumn:
+class LabelColumn(Column):
     """The label id of each example."""
 
     labels: NDArray[np.uint32]
@@ -93,7 +132,7 @@ class LabelColumn:
 
 
 @dataclass(frozen=True)
-class ImageColumn:
+class ImageColumn(Column):
     """Images, each stored once however many examples use it."""
 
     pixels: NDArray[np.uint8]  # (P, Y, X, 3)
@@ -116,7 +155,7 @@ class ImageColumn:
 
 
 @dataclass(frozen=True)
-class FeatureColumn:
+class FeatureColumn(Column):
     """Features of images. They count as their images in a batch's size, so that batches are the same."""
 
     images: ImageColumn
@@ -135,11 +174,82 @@ class FeatureColumn:
         return FeatureGrids(torch.from_numpy(self.grids[self.images.which[indices]]))
 
 
-Column = TextColumn | RunningTextColumn | LabelColumn | ImageColumn | FeatureColumn
+@dataclass(frozen=True)
+class NumberColumn(Column):
+    """The numbers of each example, as many for each."""
+
+    numbers: NDArray[np.float32]  # (N, numbers)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def lengths(self, indices: Indices) -> Indices:
+        return np.ones(len(indices), dtype=np.int64)
+
+    def row(self, i: int) -> NDArray[np.float32]:
+        return np.array(self.numbers[i])
+
+    def gather(self, indices: Indices) -> torch.Tensor:
+        return torch.from_numpy(np.array(self.numbers[indices]))
+
+    def predictions(self, indices: Indices) -> int:
+        return len(indices) * int(self.numbers.shape[1])
 
 
 @dataclass(frozen=True)
-class MultiSourceColumn:
+class LabelSetColumn(Column):
+    """The label ids of each example, of which each has any number."""
+
+    ids: Ids
+    ends: NDArray[np.int64]
+    labels: int  # in all
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def lengths(self, indices: Indices) -> Indices:
+        return np.ones(len(indices), dtype=np.int64)
+
+    def row(self, i: int) -> Ids:
+        return self.ids[self.ends[i - 1] if i else 0 : self.ends[i]]
+
+    def gather(self, indices: Indices) -> torch.Tensor:
+        """A column for each label: 1.0 where an example has it."""
+        has = np.zeros((len(indices), self.labels), dtype=np.float32)
+        for row, index in enumerate(indices.tolist()):
+            has[row, self.row(index)] = 1.0
+        return torch.from_numpy(has)
+
+    def predictions(self, indices: Indices) -> int:
+        """A decision about each label."""
+        return len(indices) * self.labels
+
+
+@dataclass(frozen=True)
+class VectorColumn(Column):
+    """Concatenated sequences of vectors; `ends` holds the end of each."""
+
+    vectors: NDArray[np.float32]  # (positions, D)
+    ends: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def starts(self, indices: Indices) -> Indices:
+        return np.where(indices > 0, self.ends[indices - 1], 0)
+
+    def lengths(self, indices: Indices) -> Indices:
+        return self.ends[indices] - self.starts(indices)
+
+    def row(self, i: int) -> NDArray[np.float32]:
+        return np.array(self.vectors[self.ends[i - 1] if i else 0 : self.ends[i]])
+
+    def gather(self, indices: Indices) -> Vectors:
+        return Vectors.of([torch.from_numpy(self.row(index)) for index in indices.tolist()])
+
+
+@dataclass(frozen=True)
+class MultiSourceColumn(Column):
     """Several sources of each example, a column for each."""
 
     columns: tuple[Column, ...]
@@ -159,7 +269,12 @@ class MultiSourceColumn:
         return MultiSource(tuple(column.gather(indices) for column in self.columns))
 
 
-SourceColumn = Column | MultiSourceColumn
+@dataclass(frozen=True)
+class JoinedColumn(MultiSourceColumn):
+    """Several texts of each example, which are read as one sequence."""
+
+    def gather(self, indices: Indices) -> JoinedTokens:  # type: ignore[override]
+        return JoinedTokens.join([column.gather(indices) for column in self.columns])
 
 
 class ColumnWriter(ABC):
@@ -213,12 +328,39 @@ class LabelWriter(ColumnWriter):
         self.labels.add(np.array(rows, dtype=np.uint32))
 
 
+class NumberWriter(ColumnWriter):
+    """Writes numbers, as many for each example."""
+
+    def __init__(self, stem: Path, count: int) -> None:
+        super().__init__(stem)
+        self.numbers = self.array("numbers", np.float32, (count,))
+
+    def add(self, rows: Sequence[Any]) -> None:
+        self.numbers.add(np.asarray(rows, dtype=np.float32).reshape(len(rows), -1))
+
+
+class VectorWriter(ColumnWriter):
+    """Writes sequences of vectors of one dimension."""
+
+    def __init__(self, stem: Path, dimension: int) -> None:
+        super().__init__(stem)
+        self.vectors = self.array("vectors", np.float32, (dimension,))
+        self.ends = self.array("ends", np.int64)
+
+    def add(self, rows: Sequence[Any]) -> None:
+        lengths = [len(row) for row in rows]
+        self.ends.add(self.vectors.count + np.cumsum(lengths, dtype=np.int64))
+        if rows:
+            self.vectors.add(np.concatenate(rows))
+
+
 class ImageWriter(ColumnWriter):
     """Writes images, read by a few threads and written in order."""
 
-    def __init__(self, stem: Path, field: FieldConfig) -> None:
+    def __init__(self, stem: Path, resizing: tuple[int, ResizeFilter, int | None]) -> None:
         super().__init__(stem)
-        self.field, size = field, field.image_size
+        self.resizing = resizing
+        size = resizing[0]
         self.known: dict[Path | Member, int] = {}  # files that several examples may use
         self.pixels, self.which = (
             self.array("pixels", np.uint8, (size, size, 3)),
@@ -238,24 +380,54 @@ class ImageWriter(ColumnWriter):
         with ThreadPoolExecutor(WORKERS) as pool:
             for first in range(0, len(new), CHUNK):
                 chunk = new[first : first + CHUNK]
-                loaded = pool.map(lambda image: load_image(image, *self.field.resizing), chunk)
+                loaded = pool.map(lambda image: load_image(image, *self.resizing), chunk)
                 self.pixels.add(np.stack(list(loaded)))
         self.which.add(np.array(which, dtype=np.int64))
 
 
-def open_column(stem: Path, context_length: int | None) -> Column:
-    """The column that a writer stored under this name."""
-    if (labels := _file(stem, "labels")).exists():
-        return LabelColumn(memory_map(labels))
-    if (which := _file(stem, "which")).exists():
-        return ImageColumn(memory_map(_file(stem, "pixels")), memory_map(which))
+def open_text(stem: Path, context_length: int | None) -> "TextColumn | RunningTextColumn":
+    """The texts that a `TextWriter` stored under this name; with a context_length, as one text."""
     ids = memory_map(_file(stem, "ids"))
     if context_length is not None:
         return RunningTextColumn(ids, context_length)
+    return TextColumn(ids, _open_ends(stem, len(ids)))
+
+
+def open_labels(stem: Path) -> LabelColumn:
+    """The labels that a `LabelWriter` stored under this name."""
+    return LabelColumn(memory_map(_file(stem, "labels")))
+
+
+def open_images(stem: Path, mean: tuple[float, ...], std: tuple[float, ...]) -> ImageColumn:
+    """The images that an `ImageWriter` stored under this name."""
+    pixels = memory_map(_file(stem, "pixels"))
+    return ImageColumn(pixels, memory_map(_file(stem, "which")), mean, std)
+
+
+def open_numbers(stem: Path) -> "NumberColumn":
+    """The numbers that a `NumberWriter` stored under this name."""
+    return NumberColumn(memory_map(_file(stem, "numbers")))
+
+
+def open_label_sets(stem: Path, labels: int) -> "LabelSetColumn":
+    """The labels that a `TextWriter` stored under this name, several for each example."""
+    ids = memory_map(_file(stem, "ids"))
+    return LabelSetColumn(ids, _open_ends(stem, len(ids)), labels)
+
+
+def open_vectors(stem: Path) -> "VectorColumn":
+    """The sequences that a `VectorWriter` stored under this name."""
+    values = memory_map(_file(stem, "vectors"))
+    return VectorColumn(values, _open_ends(stem, len(values)))
+
+
+def _open_ends(stem: Path, count: int) -> NDArray[np.int64]:
+    """The ends of sequences that have `count` positions together."""
     ends = memory_map(_file(stem, "ends"))
-    if (int(ends[-1]) if len(ends) else 0) != len(ids):
-        raise damaged(stem, f"{len(ids):,} tokens where the last text ends at {int(ends[-1]):,}")
-    return TextColumn(ids, ends)
+    last = int(ends[-1]) if len(ends) else 0
+    if last != count:
+        raise damaged(stem, f"{count:,} positions where the last sequence ends at {last:,}")
+    return ends
 
 
 def _file(stem: Path, array: str) -> Path:

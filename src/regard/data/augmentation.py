@@ -7,13 +7,14 @@
 
 from collections.abc import Sequence
 from math import log
+from typing import Literal
 
 import torch
 from torch.nn import functional as F
 
 from regard.core.shapes import Float, Tensor
-from regard.data.config import AugmentKind
 
+AugmentKind = Literal["crop", "flip", "color"]
 DRAWS = 8  # random numbers per image, whichever augmentations are chosen
 AREA = 0.6  # smallest crop
 RATIO = 4 / 3  # largest aspect ratio, and the inverse of the smallest

@@ -16,10 +16,16 @@ import torch
 from numpy.typing import NDArray
 
 from regard.core.errors import InvalidArgument
-from regard.core.sequence import FeatureGrids, MultiSource, Packed, SequenceOffsets, Tokens
+from regard.core.sequence import (
+    FeatureGrids,
+    FieldBatch,
+    MultiSource,
+    Packed,
+    SequenceOffsets,
+    Tokens,
+)
 from regard.data.arrays import Indices, RunningTextColumn
-from regard.data.augmentation import DRAWS, augment
-from regard.data.config import AugmentKind
+from regard.data.augmentation import DRAWS, AugmentKind, augment
 from regard.data.corpus import Corpus
 
 POOL = 1 << 16
@@ -33,8 +39,8 @@ class Batch:
     """Examples of one forward pass."""
 
     # Token ids, labels, images (B, 3, Y, X) or their features, several of these, or None
-    source: Tokens | Packed | torch.Tensor | FeatureGrids | MultiSource | None
-    targets: Tokens | Packed | torch.Tensor  # token ids from <s> to </s>, or labels
+    source: FieldBatch | None
+    targets: FieldBatch  # token ids from <s> to </s>, tags, or labels
     tokens: int  # number of predictions: every target token but the first of a text, or every label
     rows: torch.Tensor  # indices of the examples in the corpus
     plan_batches: int = (
@@ -321,8 +327,8 @@ def _collate(corpus: Corpus, rows: Indices, capacity: PackedCapacity | None = No
     source = None if corpus.source is None else corpus.source.gather(rows)
     targets = corpus.target.gather(rows)
     assert not isinstance(targets, FeatureGrids | MultiSource)
-    tokens = int((targets.lengths - 1).sum()) if isinstance(targets, Tokens) else len(rows)
-    batch = Batch(source, targets, tokens, torch.from_numpy(rows))
+    predictions = corpus.target.predictions(rows)
+    batch = Batch(source, targets, predictions, torch.from_numpy(rows))
     return batch if capacity is None else pack_batch(batch, capacity)
 
 

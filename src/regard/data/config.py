@@ -2,14 +2,16 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from regard.core.config import Config, Count, Probability, Range, doc
+from regard.core.config import Config, Count, Probability, doc
 from regard.core.errors import InvalidArgument, InvalidRecipe, Problem
 from regard.core.registry import Registry
-from regard.data import caption_datasets, huggingface_datasets, text
+from regard.data import caption_datasets, conll, huggingface_datasets, text
 from regard.data.example import SPLITS, Split
-from regard.data.special_tokens import SPECIALS
+from regard.data.fields.base import Field, make_field
 from regard.data.synthetic.scenes import SIDE
 from regard.data.synthetic.tasks import TASKS
 from regard.data.text import Errors
@@ -17,115 +19,8 @@ from regard.data.text import Errors
 if TYPE_CHECKING:
     from regard.data.sources import DataSource
 
-TokenizerKind = Literal["bpe", "unigram", "characters", "words", "bytes", "pretrained"]
-AugmentKind = Literal["crop", "flip", "color"]
-ResizeFilter = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]  # Pillow's
-SUBWORDS_AND_WORDS = ("bpe", "unigram", "words")
-BYTES = 256
-HALVES = (0.5, 0.5, 0.5)
+NEVER_TOKEN_LINES = (".csv", ".jsonl", ".parquet")  # whatever `format` says of other files
 DATA_SOURCES: "Registry[type[DataSource]]" = Registry("data source")  # the user's own, by name
-
-
-@dataclass(frozen=True)
-class FieldConfig(Config):
-    """One part of every example: [data.source], one of [[data.sources]], or [data.target]."""
-
-    kind: Literal["text", "label", "image"] = doc(
-        "text", "a text becomes tokens, a label one class, an image pixels"
-    )
-    column: str | None = doc(None, 'column of a table: its name, or its number from "1"')
-    tokenizer: TokenizerKind = doc(
-        "bpe",
-        'kind of tokens a text is split into; "pretrained": those of the model that training starts from',
-    )
-    vocab_size: Count = doc(8000, "largest number of different tokens, special tokens included")
-    lowercase: bool = doc(False, "convert texts to lower case")
-    max_tokens: Count | None = doc(
-        None, "training examples with more tokens are left out and counted"
-    )
-    image_size: Count = doc(SIDE, "height and width in pixels to which images are resized")
-    image_resize: ResizeFilter = doc("bicubic", "filter with which images are resized")
-    image_crop_from: Count | None = doc(
-        None,
-        "height and width to which images are resized instead, before their center of image_size is cropped",
-    )
-    image_mean: tuple[Probability, ...] = doc(
-        HALVES, "subtracted from red, green and blue, which are in [0, 1]"
-    )
-    image_std: tuple[Annotated[float, Range(1e-3)], ...] = doc(
-        HALVES, "by which they are divided then"
-    )
-    augment: tuple[AugmentKind, ...] | None = doc(
-        None,
-        'random changes of each training image. "flip" is wrong where captions say left and right',
-    )
-
-    def conflicts(self) -> Iterator[Problem]:
-        of_text = ("tokenizer", "vocab_size", "lowercase", "max_tokens")
-        of_image = (
-            "image_size",
-            "image_resize",
-            "image_crop_from",
-            "image_mean",
-            "image_std",
-            "augment",
-        )
-        subject, unused = {
-            "label": ("a label", of_text + of_image),
-            "image": ("an image", of_text),
-            "text": ("a text", of_image),
-        }[self.kind]
-        if (
-            self.kind == "text" and self.tokenizer == "bytes"
-        ):  # a token for each byte: no vocabulary is learned
-            subject, unused = "a text in bytes", ("vocab_size", *of_image)
-        if self.kind == "text" and self.tokenizer == "pretrained":
-            subject, unused = "a pretrained tokenizer", ("vocab_size", "lowercase", *of_image)
-        for key in unused:
-            if getattr(self, key) != FieldConfig.__dataclass_fields__[key].default:
-                got = repr(getattr(self, key))
-                yield Problem(
-                    key, f"nothing here: it means nothing to {subject}", got, "Leave it out."
-                )
-        least = len(SPECIALS) + (1 if self.tokenizer == "words" else BYTES + 1)
-        if self.vocab_size < least and "vocab_size" not in unused:
-            why = (
-                "the special tokens and one word"
-                if self.tokenizer == "words"
-                else "the special tokens and all bytes"
-            )
-            yield Problem(
-                "vocab_size", f"at least {least}, for {why}", str(self.vocab_size), "Raise it."
-            )
-        if self.kind == "image":
-            yield from self._wrong_image()
-
-    def _wrong_image(self) -> Iterator[Problem]:
-        if self.image_crop_from is not None and self.image_crop_from < self.image_size:
-            wanted, got = f"at least image_size = {self.image_size}", str(self.image_crop_from)
-            yield Problem("image_crop_from", wanted, got, "Raise it.")
-        for key in ("image_mean", "image_std"):
-            if len(getattr(self, key)) != 3:
-                got, remedy = str(list(getattr(self, key))), f"As in {key} = [0.5, 0.5, 0.5]."
-                yield Problem(key, "three numbers: of red, green and blue", got, remedy)
-        if not self.normalized_to_one and "color" in (self.augment or ()):
-            wanted = "no 'color' with another image_mean or image_std than 0.5"
-            yield Problem("augment", wanted, str(list(self.augment or ())), "Leave one out.")
-
-    @property
-    def normalized_to_one(self) -> bool:
-        """Whether the numbers of an image are in [-1, 1]."""
-        return self.image_mean == self.image_std == HALVES
-
-    @property
-    def resizing(self) -> tuple[int, ResizeFilter, int | None]:
-        """The arguments of `images.load_image` beside the image."""
-        return self.image_size, self.image_resize, self.image_crop_from
-
-    @property
-    def tokenization(self) -> tuple[object, ...]:
-        """The settings that two texts with a shared vocabulary have in common."""
-        return self.kind, self.tokenizer, self.vocab_size, self.lowercase
 
 
 @dataclass(frozen=True)
@@ -134,8 +29,9 @@ class DataConfig(Config):
 
     Files are one table, whose columns the fields name, or text with an example per line: one file for the target
     alone, two (source, then target) for pairs, one more for each further source. hf:NAME:SPLIT, a Hugging Face dataset,
-    is a table too. Captioned images may also be listed in the formats of `caption_datasets`, without columns; images
-    with labels may be a folder or a .zip file, with a folder of images for each class.
+    is a table too. Words with tags may also be in files with a token a line (`conll`). Captioned images may also be
+    listed in the formats of `caption_datasets`, without columns; images with labels may be a folder or a .zip file,
+    with a folder of images for each class.
     """
 
     train: str | tuple[str, ...] | None = doc(None, "training files")
@@ -151,14 +47,25 @@ class DataConfig(Config):
         None, "folder or .zip file of images; by default the folder of the file that lists them"
     )
     synthetic: Annotated[str, TASKS] | None = doc(None, "generated task, without any files")
+    format: Literal["conll"] | None = doc(
+        None,
+        "conll: files with a token a line and blank lines between sentences; by default those named .conll, .conllu, "
+        ".iob, .iob2 or .bio. Columns are numbers, or names of CoNLL-U; by default words are the first or FORM, and "
+        "tags the last or UPOS",
+    )
     reader: Annotated[str, DATA_SOURCES] | None = doc(
         None, "registered data source that reads the files; by default chosen by their names"
     )
-    source: FieldConfig | None = doc(None, "what the encoder reads; left out for a language model")
-    sources: tuple[FieldConfig, ...] | None = doc(
+    source: Field | None = doc(None, "what the encoder reads; left out for a language model")
+    sources: tuple[Field, ...] | None = doc(
         None, "several sources of each example instead of one, each with a table of model.encoders"
     )
-    target: FieldConfig = doc(FieldConfig(), "what the decoder writes, or the label to predict")
+    join_sources: bool = doc(
+        False,
+        "read the texts of all sources as one sequence, with one encoder and one vocabulary: pairs of texts, to one "
+        "label or number. Each text ends with its end token, or as the pretrained tokenizer separates them",
+    )
+    target: Field = doc(make_field(), "what the decoder writes, or the label to predict")
     shared_vocab: bool | None = doc(
         None,
         "one vocabulary for all texts, sources and target; by default where they are tokenized alike",
@@ -179,8 +86,30 @@ class DataConfig(Config):
             object.__setattr__(self, "shared_vocab", self._is_tokenized_alike)
 
     def conflicts(self) -> Iterator[Problem]:
+        if self.join_sources:
+            yield from self._not_joinable()
         yield from self._wrong_files()
         yield from self._wrong_fields()
+
+    def _not_joinable(self) -> Iterator[Problem]:
+        fields = self.sources or ()
+        if len(fields) < 2:
+            yield Problem(
+                "join_sources",
+                "false without two or more [[data.sources]]",
+                "true",
+                "Write [[data.sources]] for each text.",
+            )
+        elif {field.kind for field in fields} != {"text"}:
+            got = ", ".join(repr(field.kind) for field in fields)
+            yield Problem("join_sources", "true for texts alone", got, "Use an encoder for each.")
+        elif len({field.tokenization for field in fields}) > 1:
+            yield Problem(
+                "join_sources",
+                "sources that are tokenized alike, as they have one vocabulary",
+                "others",
+                "Give all of them the same tokenizer, vocab_size and lowercase.",
+            )
 
     def files(self, split: Split) -> tuple[str, ...]:
         """The files of a split; empty where it has none."""
@@ -199,12 +128,12 @@ class DataConfig(Config):
         return SPLITS if self.synthetic else tuple(split for split in SPLITS if self.files(split))
 
     @property
-    def source_fields(self) -> tuple[FieldConfig, ...]:
+    def source_fields(self) -> tuple[Field, ...]:
         """What the encoders read; empty for a language model."""
         return self.sources or (() if self.source is None else (self.source,))
 
     @property
-    def fields(self) -> dict[str, FieldConfig]:
+    def fields(self) -> dict[str, Field]:
         """Sources and target by name: "source", or "sources.1", "sources.2", ...; "target"."""
         if self.sources is None:
             return {
@@ -217,11 +146,10 @@ class DataConfig(Config):
         }
 
     @property
-    def augment(self) -> tuple[AugmentKind, ...]:
+    def augment(self) -> tuple[Any, ...]:
         """Random changes of the training images; the same for all images of an example."""
-        return next(
-            (field.augment for field in self.source_fields if field.augment is not None), ()
-        )
+        changes = (field.random_changes for field in self.source_fields)
+        return next((each for each in changes if each is not None), ())
 
     @property
     def columns(self) -> list[str]:
@@ -254,12 +182,17 @@ class DataConfig(Config):
 
         Its columns are those of `table_columns`. No example is left out for its length.
         """
+        tokens = len(files) == 1 and self.is_token_file(files[0])
         table = len(files) == 1 and (
             text.is_table(files[0]) or huggingface_datasets.is_dataset(files[0])
         )
-        chosen = self.table_columns(columns) if table else [None] * len(self.fields)
+        chosen: Sequence[str | None] = [None] * len(self.fields)
+        if tokens:
+            chosen = self.token_columns(files[0], columns)
+        elif table:
+            chosen = self.table_columns(columns)
         *sources, target = (
-            replace(field, max_tokens=None, column=column)
+            field.for_new_files(column)
             for field, column in zip(self.fields.values(), chosen, strict=True)
         )
         changed: dict[str, Any] = (
@@ -268,6 +201,7 @@ class DataConfig(Config):
         changed |= {
             "synthetic": None,
             "seed": 0,
+            "format": self.format if tokens else None,
             "train": tuple(files),
             "valid": None,
             "test": None,
@@ -280,10 +214,55 @@ class DataConfig(Config):
                 "data", wanted=problem.wanted, got=problem.got, remedy=problem.remedy
             ) from None
 
+    def is_token_file(self, file: str | Path) -> bool:
+        """Whether such data in this file have a token a line, by `format` or by the name of the file."""
+        if not self._has_token_lists:
+            return False
+        if self.format is None or huggingface_datasets.is_dataset(str(file)):
+            return conll.has_token_lines(file)
+        return text.form(file) not in NEVER_TOKEN_LINES
+
+    def token_columns(
+        self, file: str | Path, given: Sequence[str] = (), *, inputs: bool = False
+    ) -> list[str]:
+        """The columns to read of a file with a token a line: those given, or the configured ones of such a file.
+
+        `inputs` leaves out that of the target.
+        """
+        count = 1 if inputs else 2
+        if given:
+            return self.table_columns(given, inputs=inputs)
+        own = self.files("train")
+        similar = own and self.is_token_file(own[0])
+        chosen = [conll.WORDS, conll.TAGS]
+        if similar and conll.is_conllu(own[0]) == conll.is_conllu(file):
+            pairs = zip(self.fields.values(), chosen, strict=True)
+            chosen = [field.column or default for field, default in pairs]
+        return chosen[:count]
+
+    @property
+    def _format_says_nothing(self) -> str | None:
+        """Why the key `format` means nothing for these data; None where it does."""
+        if not self._has_token_lists:
+            return "files with a token a line are of words and tags"
+        files = chain.from_iterable(map(self.files, self.splits))
+        return None if any(map(self.is_token_file, files)) else "no such file is read"
+
+    @property
+    def _or_conll(self) -> str:
+        """What else helps where files of words and tags are not read as such."""
+        return ', or set format = "conll" for a token a line' if self._has_token_lists else ""
+
+    @property
+    def _has_token_lists(self) -> bool:
+        """Whether an example is a list of words and one of tags."""
+        fields = self.fields.values()
+        return len(fields) == 2 and all(field.is_token_list for field in fields)
+
     @property
     def reads_images(self) -> bool:
         """Whether images are read from files."""
-        return self.synthetic is None and any(field.kind == "image" for field in self.source_fields)
+        return self.synthetic is None and any(field.is_file for field in self.source_fields)
 
     def is_caption_list(self, files: Sequence[str]) -> bool:
         """Whether these files list captions in one of the formats of `caption_datasets`."""
@@ -292,10 +271,10 @@ class DataConfig(Config):
 
     def is_class_folder(self, files: Sequence[str]) -> bool:
         """Whether these files are one folder or .zip file, in which images are in a folder of their class."""
-        labeled = self.reads_images and len(self.source_fields) == 1 and self.target.kind == "label"
-        return (
-            labeled and not self.columns and len(files) == 1 and not self._lists_examples(files[0])
-        )
+        is_labeled = self.target.names_folders
+        if not (is_labeled and self.reads_images and len(self.source_fields) == 1):
+            return False
+        return not self.columns and len(files) == 1 and not self._lists_examples(files[0])
 
     def _lists_examples(self, file: str) -> bool:
         form = text.form(file)
@@ -308,21 +287,15 @@ class DataConfig(Config):
     @property
     def has_shared_vocab(self) -> bool:
         """Whether the texts among the sources have one vocabulary with the target, a text too."""
-        is_text_to_text = self.target.kind == "text" and bool(self._text_sources)
+        is_text_to_text = self.target.tokenization is not None and bool(self._tokenized_sources)
         return bool(self.shared_vocab) and is_text_to_text
 
     @property
     def bounds_outputs(self) -> bool:
-        """Whether a source bounds the length of its output, unless decode.max_length_ratio says so.
-
-        Letters and bytes do not: one of them may become many in another script. A pretrained
-        tokenizer is that of an imported model, which generates as it did where it comes from.
-        """
-        kinds = [field.tokenizer for field in self.fields.values() if field.kind == "text"]
-        has_only_texts = len(kinds) == len(self.fields)
-        if not (self.source_fields and has_only_texts):
-            return False
-        return all(kind in SUBWORDS_AND_WORDS for kind in kinds)
+        """Whether a source bounds the length of its output, unless decode.max_length_ratio says so."""
+        return bool(self.source_fields) and all(
+            field.bounds_outputs for field in self.fields.values()
+        )
 
     def _wrong_files(self) -> Iterator[Problem]:
         given = [split for split in SPLITS if self.files(split)]
@@ -337,6 +310,7 @@ class DataConfig(Config):
         unused = {
             "images": not self.reads_images and "no images are read from files",
             "reader": self.synthetic is not None and "no files are read",
+            "format": self._format_says_nothing,
             "seed": self.synthetic in (None, "spelling") and "nothing is drawn at random",
             "encoding_errors": all(
                 huggingface_datasets.is_dataset(file)
@@ -357,6 +331,9 @@ class DataConfig(Config):
     def _wrong_shape(self, split: Split) -> Iterator[Problem]:
         """Problems of the number and formats of a split's files."""
         files, named = self.files(split), self.columns
+        if self.is_token_file(files[0]):
+            yield from self._wrong_token_file(split)
+            return
         got = f"{len(files)} files" if len(files) > 1 else files[0]
         datasets = [file for file in files if huggingface_datasets.is_dataset(file)]
         for incomplete in [
@@ -376,7 +353,7 @@ class DataConfig(Config):
                     split,
                     f"{names}, to say what to read",
                     f"a table ({files[0]})",
-                    "Name the columns.",
+                    f"Name the columns{self._or_conll}.",
                 )
         elif self.is_caption_list(files):
             most, _ = caption_datasets.FORMS[text.form(files[0])]
@@ -399,17 +376,31 @@ class DataConfig(Config):
             if self.source_fields:
                 wanted, remedy = (
                     f"a file for each of {', '.join(self.fields)}",
-                    f"Name {len(self.fields)}.",
+                    f"Name {len(self.fields)}{self._or_conll}.",
                 )
             yield Problem(split, wanted, got, remedy)
+
+    def _wrong_token_file(self, split: Split) -> Iterator[Problem]:
+        files = self.files(split)
+        if len(files) > 1:
+            wanted = "one file with words and tags"
+            yield Problem(split, wanted, f"{len(files)} files", "Join them into one.")
+        for name, field in self.fields.items():
+            if field.column is not None and not conll.is_column(field.column):
+                wanted = f"a number from '1', or one of {', '.join(conll.CONLLU_COLUMNS)}"
+                yield Problem(f"{name}.column", wanted, repr(field.column), "Change it.")
 
     def _wrong_fields(self) -> Iterator[Problem]:
         if self.synthetic is not None:
             yield from self._wrong_synthetic_fields(self.synthetic)
-        if self.target.kind == "image":
+        if self.target.is_file:
             yield Problem(
                 "target.kind", "'text' or 'label': no images are generated", "'image'", "Change it."
             )
+        for name, field in self.fields.items():
+            if name != "target" and not field.is_source:
+                wanted = "a kind that an encoder reads"
+                yield Problem(f"{name}.kind", wanted, repr(field.kind), "Make it the target.")
         if self.sources is not None:
             yield from self._wrong_sources(self.sources)
         if self.has_shared_vocab and not self._is_tokenized_alike:
@@ -436,18 +427,17 @@ class DataConfig(Config):
                     got,
                     "Leave it out.",
                 )
-            if self.target.max_tokens is not None:
-                got = str(self.target.max_tokens)
+            if self.target.limit_key is not None:
+                got = str(getattr(self.target, self.target.limit_key))
                 yield Problem(
-                    "target.max_tokens",
+                    f"target.{self.target.limit_key}",
                     "nothing here: contexts are of one length",
                     got,
                     "Leave it out.",
                 )
-        if not self.source_fields and self.target.kind == "label":
-            yield Problem(
-                "source", "something to predict the label from", "none", "Add [data.source]."
-            )
+        if not self.source_fields and self.target.needs_source:
+            wanted = f"something to predict the {self.target.kind} from"
+            yield Problem("source", wanted, "none", "Add [data.source].")
 
     def _wrong_synthetic_fields(self, task: str) -> Iterator[Problem]:
         kinds = TASKS[task].sources
@@ -464,15 +454,15 @@ class DataConfig(Config):
             if (field.kind, field.column) != (kind, None):
                 wanted = f"kind = {kind!r} without a column, of generated data"
                 yield Problem(name, wanted, repr(field), f"Set kind = {kind!r}, and no column.")
-            elif kind == "image" and field.image_size != SIDE:
+            elif field.resizing is not None and field.resizing[0] != SIDE:
                 yield Problem(
                     f"{name}.image_size",
                     f"{SIDE}, of {task}",
-                    str(field.image_size),
+                    str(field.resizing[0]),
                     "Leave it out.",
                 )
 
-    def _wrong_sources(self, sources: Sequence[FieldConfig]) -> Iterator[Problem]:
+    def _wrong_sources(self, sources: Sequence[Field]) -> Iterator[Problem]:
         if self.source is not None:
             yield Problem(
                 "sources",
@@ -482,7 +472,8 @@ class DataConfig(Config):
             )
         elif len(sources) < 2:
             yield Problem("sources", "at least two tables", "one", "Write [data.source].")
-        if len({field.augment for field in sources if field.kind == "image"}) > 1:
+        images = [field for field in sources if field.is_file]
+        if len({field.random_changes for field in images}) > 1:
             yield Problem(
                 "sources", "one augment for all images", "different ones", "Make them equal."
             )
@@ -490,10 +481,12 @@ class DataConfig(Config):
     @property
     def _is_tokenized_alike(self) -> bool:
         """Whether the tokenizers of all texts have the same settings; true where there is one text or none."""
-        if self.target.kind != "text":
+        if self.target.tokenization is None:
             return True
-        return {field.tokenization for field in self._text_sources} <= {self.target.tokenization}
+        return {field.tokenization for field in self._tokenized_sources} <= {
+            self.target.tokenization
+        }
 
     @property
-    def _text_sources(self) -> list[FieldConfig]:
-        return [field for field in self.source_fields if field.kind == "text"]
+    def _tokenized_sources(self) -> list[Field]:
+        return [field for field in self.source_fields if field.tokenization is not None]

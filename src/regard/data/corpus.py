@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
@@ -17,32 +17,25 @@ from regard.core.atomic_io import atomic_file, file_lock, named_os_errors
 from regard.core.errors import InvalidArgument, InvalidData, Locked
 from regard.data.arrays import (
     Column,
-    ColumnWriter,
     Ids,
-    ImageColumn,
-    ImageWriter,
     Indices,
-    LabelWriter,
+    JoinedColumn,
     MultiSourceColumn,
-    SourceColumn,
     TextWriter,
     damaged,
     digest_of,
-    open_column,
-)  # fmt: skip
-from regard.data.config import DataConfig, FieldConfig
+)
+from regard.data.config import DataConfig
 from regard.data.example import Split
+from regard.data.fields.base import FIELDS, Field, make_field
 from regard.data.fingerprint import FORMAT, Files, fingerprints, key_of, stamps
-from regard.data.label_check import target_labels
 from regard.data.sources import at_example, examples
-from regard.data.special_tokens import DEFAULT_TOKENS, SpecialTokens
-from regard.data.tokenizer import Tokenizer
-from regard.data.train_tokenizer import train_tokenizer
-from regard.data.vocabulary import Labels
+from regard.data.special_tokens import SpecialTokens
+from regard.data.vocabulary import Vocabulary
 
 CHUNK = 4096  # examples tokenized at once
 SETTINGS = ("special_tokens", "size", "spare")  # of a vocabulary, beside its file
-VocabularyType = Tokenizer | Labels
+VocabularyType = Vocabulary
 SourceVocabularies = tuple[
     VocabularyType | None, ...
 ]  # of each source, None for images; empty without a source
@@ -54,7 +47,7 @@ PrepareProgress = Callable[[str, int], None]
 class Corpus:
     """The examples of a split, as ids: texts with the special tokens of their vocabulary around them."""
 
-    source: SourceColumn | None
+    source: Column | None
     target: Column
 
     def __len__(self) -> int:
@@ -94,13 +87,13 @@ class Prepared:
         for name, digest in record["hashes"].items():
             if digest_of(folder / name) != digest:
                 raise damaged(folder / name, "other bytes than were written")
-        corpora = {split: _open(folder, split, record) for split in record["splits"]}
         fields = record["fields"].values()
-        named = {
-            field["vocabulary"]: field for field in fields if field["vocabulary"] is not None
-        }  # shared: once
+        # A shared vocabulary is opened once.
+        named = {field["vocabulary"]: field for field in fields if field["vocabulary"] is not None}
         opened = {file: _open_vocabulary(folder / file, field) for file, field in named.items()}
-        *sources, target = (opened.get(field["vocabulary"]) for field in fields)
+        vocabularies = [opened.get(field["vocabulary"]) for field in fields]
+        corpora = {split: _open(folder, split, record, vocabularies) for split in record["splits"]}
+        *sources, target = vocabularies
         assert target is not None
         target = as_running_text(target, record["config"]["context_length"])
         train, valid, test = (corpora.get(split) for split in ("train", "valid", "test"))
@@ -118,7 +111,7 @@ class Prepared:
     @property
     def special_tokens(self) -> SpecialTokens:
         """Those of the targets; labels have none, and the default stands for them."""
-        return self.target.special_tokens if isinstance(self.target, Tokenizer) else DEFAULT_TOKENS
+        return self.target.special_tokens
 
 
 def prepare(
@@ -141,9 +134,7 @@ def prepare(
     if vocabularies is not None:
         sources, target = vocabularies
         if target is None:
-            target = _train(
-                config, config.target, _training_texts(config, [len(sources)], progress)
-            )
+            target = _learn_target(config, len(sources), progress)
         given = sources, target
         _check_vocabularies(config, given)
     splits = config.splits if splits is None else splits
@@ -241,35 +232,43 @@ def _write(
 
 def _learn(config: DataConfig, progress: PrepareProgress) -> Vocabularies:
     fields = list(config.fields.values())
-    shared = (
-        [i for i, field in enumerate(fields) if field.kind == "text"]
-        if config.has_shared_vocab
-        else []
-    )
-    learned: dict[int, VocabularyType] = {}
+    shared: list[int] = []
+    if config.join_sources:
+        shared = list(range(len(fields) - 1))
+    elif config.has_shared_vocab:
+        shared = [i for i, field in enumerate(fields) if field.tokenization is not None]
+    learned: dict[int, VocabularyType | None] = {}
     for i, field in enumerate(fields):
-        if field.kind != "image" and i not in learned:
-            columns = shared if i in shared else [i]
-            learned |= dict.fromkeys(
-                columns, _train(config, field, _training_texts(config, columns, progress))
-            )
-    return tuple(learned.get(i) for i in range(len(fields) - 1)), learned[len(fields) - 1]
+        if field.vocabulary_class is None or i in learned:
+            continue
+        columns = shared if i in shared else [i]
+        values = _training_values(config, columns, progress)
+        is_target = i == len(fields) - 1
+        learned |= dict.fromkeys(columns, field.learn(values, is_target=is_target))
+    target = learned[len(fields) - 1]
+    assert target is not None
+    return tuple(learned.get(i) for i in range(len(fields) - 1)), target
 
 
-def _train(config: DataConfig, field: FieldConfig, texts: Iterator[str]) -> VocabularyType:
-    if field.kind == "label":
-        return target_labels(texts) if field is config.target else Labels(texts)
-    return train_tokenizer(field.tokenizer, texts, field.vocab_size, field.lowercase)
+def _learn_target(config: DataConfig, column: int, progress: PrepareProgress) -> VocabularyType:
+    learned = config.target.learn(_training_values(config, [column], progress), is_target=True)
+    assert learned is not None
+    return learned
 
 
-def _training_texts(
+def _training_values(
     config: DataConfig, columns: Sequence[int], progress: PrepareProgress
-) -> Iterator[str]:
-    """The texts of these columns of the training examples: the sources, and the target after them."""
+) -> Iterator[Any]:
+    """The values of these columns of the training examples: the sources, and the target after them."""
+    fields = list(config.fields.values())
     for number, example in enumerate(examples(config, "train"), start=1):
         values = (*example.sources, example.target)
         for column in columns:
-            yield cast(str, values[column])
+            try:
+                value = fields[column].parse(values[column])
+            except InvalidArgument as error:
+                raise at_example(config, "train", number, error) from None
+            yield value
         if number % CHUNK == 0:
             progress("vocabulary", number)
 
@@ -284,97 +283,93 @@ def _write_split(
     """Write the arrays of one split, with the vocabulary of each field; returns its counts."""
     running = config.context_length is not None
     writers = {
-        name: _writer(folder / f"{split}.{name}", vocabularies[name], field, running)
+        name: field.writer(
+            folder / f"{split}.{name}", vocabularies[name], running=running and name == "target"
+        )
         for name, field in config.fields.items()
     }
-    if running:
-        assert isinstance(vocabularies["target"], Tokenizer)
-        writers["target"].add(
-            [[vocabularies["target"].special_tokens.end]]
-        )  # the context of the first token
-    read = kept = 0
-    limits = {
-        name: field.max_tokens
-        for name, field in config.fields.items()
-        if field.max_tokens is not None
-    }
-    left_out = dict.fromkeys(limits if split == "train" else (), 0)
+    read = 0
+    kept = 0
+    limited = [name for name, field in config.fields.items() if field.limit_key is not None]
+    left_out = dict.fromkeys(limited if split == "train" else (), 0)
     remaining = examples(config, split)
     while chunk := list(islice(remaining, CHUNK)):
         columns = zip(*((*example.sources, example.target) for example in chunk), strict=True)
         encoded = {
-            name: _encode(vocabularies[name], list(column), config, split, read)
+            name: _encode(config, name, vocabularies[name], list(column), split, read)
             for name, column in zip(config.fields, columns, strict=True)
         }
+        _check_targets(config, encoded, split, read)
         keep = [True] * len(chunk)
         for name in left_out:
+            field = config.fields[name]
             for i, row in enumerate(encoded[name]):
-                if keep[i] and len(row) > limits[name]:
+                if keep[i] and field.exceeds_limit(row):
                     keep[i] = False
                     left_out[name] += 1
         for name, rows in encoded.items():
-            rows = [row for row, stays in zip(rows, keep, strict=True) if stays]
-            if isinstance(vocabulary := vocabularies[name], Tokenizer):
-                special = vocabulary.special_tokens
-                around = (
-                    special.source
-                    if name != "target"
-                    else special.output
-                    if running
-                    else special.target
-                )
-                rows = [around(row) for row in rows]
-            writers[name].add(rows)
-        read, kept = read + len(chunk), kept + sum(keep)
+            field = config.fields[name]
+            is_target = name == "target"
+            vocabulary = vocabularies[name]
+            kept_rows = [
+                field.complete(vocabulary, row, is_target=is_target, running=running)
+                for row, stays in zip(rows, keep, strict=True)
+                if stays
+            ]
+            writers[name].add(kept_rows)
+        read += len(chunk)
+        kept += sum(keep)
         progress(split, read)
     for writer in writers.values():
         writer.close()
     if not kept:
-        wanted, got = "an example that is short enough", f"none of {read:,}"
-        raise InvalidArgument(
-            "max_tokens", wanted=wanted, got=got, remedy="Raise data.*.max_tokens."
-        )
+        key = next((config.fields[name].limit_key for name in limited), None) or "max_tokens"
+        wanted = "an example that is short enough"
+        got = f"none of {read:,}"
+        raise InvalidArgument(key, wanted=wanted, got=got, remedy=f"Raise data.*.{key}.")
     tokens = {
         name: writer.ids.count for name, writer in writers.items() if isinstance(writer, TextWriter)
     }
     return {
         "examples": kept,
         "tokens": tokens,
-        "left_out": {f"{name}.max_tokens": n for name, n in left_out.items()},
+        "left_out": {f"{name}.{config.fields[name].limit_key}": n for name, n in left_out.items()},
     }
 
 
+def _check_targets(
+    config: DataConfig, encoded: Mapping[str, Sequence[Any]], split: Split, before: int
+) -> None:
+    """Refuse a target that does not fit its sources, such as more tags than words."""
+    sources = [(field, encoded[name]) for name, field in config.fields.items() if name != "target"]
+    for row, target in enumerate(encoded["target"]):
+        positions = [field.positions(rows[row]) for field, rows in sources]
+        try:
+            config.target.check_beside(target, positions)
+        except InvalidArgument as error:
+            raise at_example(config, split, before + row + 1, error) from None
+
+
 def _encode(
-    vocabulary: VocabularyType | None,
-    texts: list[Any],
     config: DataConfig,
+    name: str,
+    vocabulary: VocabularyType | None,
+    cells: list[Any],
     split: Split,
     before: int,
 ) -> list[Any]:
-    """Token ids or label ids; images unchanged."""
-    if vocabulary is None:
-        return texts
-    if isinstance(vocabulary, Tokenizer):
-        return vocabulary.encode_batch(texts)
-    labels = []
-    for number, name in enumerate(texts, start=before + 1):
-        try:
-            labels.append(vocabulary.encode(name))
-        except InvalidArgument as error:
-            raise at_example(config, split, number, error) from None
-    return labels
-
-
-def _writer(
-    stem: Path, vocabulary: VocabularyType | None, field: FieldConfig, running: bool
-) -> ColumnWriter:
-    if vocabulary is None:
-        return ImageWriter(stem, field)
-    return (
-        LabelWriter(stem)
-        if isinstance(vocabulary, Labels)
-        else TextWriter(stem, vocabulary.size, running=running)
-    )
+    """The encoded values of a column of some examples, of which the first has `before` examples before it."""
+    field = config.fields[name]
+    try:
+        return field.encode(vocabulary, [field.parse(cell) for cell in cells])
+    except InvalidArgument:
+        # One value is wrong: find it, to name its example.
+        for number, cell in enumerate(cells, start=before + 1):
+            try:
+                field.encode(vocabulary, [field.parse(cell)])
+            except InvalidArgument as error:
+                raise at_example(config, split, number, error) from None
+        raise
 
 
 def _record(folder: Path) -> dict[str, Any]:
@@ -402,40 +397,50 @@ def _record_hash(record: Mapping[str, Any]) -> str:
     return hashlib.sha256(_as_json(record)).hexdigest()
 
 
-def _open_vocabulary(path: Path, field: Mapping[str, Any]) -> VocabularyType:
-    kind = Labels if field["kind"] == "label" else Tokenizer
-    return kind.load(path, {key: field[key] for key in SETTINGS if key in field})
+def _open_vocabulary(path: Path, stored: Mapping[str, Any]) -> VocabularyType:
+    kind = FIELDS[stored["kind"]].vocabulary_class
+    assert kind is not None
+    return kind.load(path, {key: stored[key] for key in SETTINGS if key in stored})
 
 
-def _open(folder: Path, split: str, record: dict[str, Any]) -> Corpus:
+def _fields(config: Mapping[str, Any]) -> dict[str, Field]:
+    """The fields of the configuration in a record, by name."""
+    tables = {"target": config["target"]}
+    if config["sources"] is not None:
+        several = {f"sources.{i}": each for i, each in enumerate(config["sources"], start=1)}
+        tables = several | tables
+    elif config["source"] is not None:
+        tables = {"source": config["source"]} | tables
+    return {name: make_field(**table) for name, table in tables.items()}
+
+
+def _open(
+    folder: Path,
+    split: str,
+    record: dict[str, Any],
+    vocabularies: Sequence[VocabularyType | None],
+) -> Corpus:
     config = record["config"]
-    target = open_column(folder / f"{split}.target", config["context_length"])
-    names = [name for name in record["fields"] if name != "target"]
-    sources = tuple(
-        replace(column, mean=tuple(field["image_mean"]), std=tuple(field["image_std"]))
-        if isinstance(column := open_column(folder / f"{split}.{name}", None), ImageColumn)
-        else column
-        for name, field in zip(
-            names, config["sources"] or [config["source"]] * len(names), strict=True
-        )
-    )
-    for name, source in zip(names, sources, strict=True):
+    columns: dict[str, Column] = {}
+    for (name, field), vocabulary in zip(_fields(config).items(), vocabularies, strict=True):
+        context_length = config["context_length"] if name == "target" else None
+        columns[name] = field.open(folder / f"{split}.{name}", vocabulary, context_length)
+    target = columns.pop("target")
+    for name, source in columns.items():
         if len(source) != len(target):
             raise damaged(
                 folder / f"{split}.{name}", f"{len(source):,} sources and {len(target):,} targets"
             )
+    sources = tuple(columns.values())
     if len(sources) < 2:
         return Corpus(sources[0] if sources else None, target)
-    return Corpus(MultiSourceColumn(sources), target)
+    several = JoinedColumn if config.get("join_sources") else MultiSourceColumn
+    return Corpus(several(sources), target)
 
 
 def as_running_text(target: VocabularyType, context_length: int | None) -> VocabularyType:
     """The target vocabulary of data with this context_length: with one, the end token is a line break."""
-    return (
-        target
-        if context_length is None or isinstance(target, Labels)
-        else target.for_running_text()
-    )
+    return target if context_length is None else target.for_running_text()
 
 
 def _hashes(vocabularies: Vocabularies) -> list[str | None]:
@@ -445,13 +450,10 @@ def _hashes(vocabularies: Vocabularies) -> list[str | None]:
 
 def _check_vocabularies(config: DataConfig, vocabularies: Vocabularies) -> None:
     sources, target = vocabularies
-    classes: dict[str, type] = {"image": type(None), "label": Labels, "text": Tokenizer}
-    wanted = {name: classes[field.kind] for name, field in config.fields.items()}
+    wanted = {name: field.vocabulary_class or type(None) for name, field in config.fields.items()}
     got = [type(vocabulary) for vocabulary in (*sources, target)]
     if got != list(wanted.values()):
         described = ", ".join(f"{each.__name__} for {name}" for name, each in wanted.items())
-        names, remedy = (
-            ", ".join(each.__name__ for each in got),
-            "Give those that the model was trained with.",
-        )
+        names = ", ".join(each.__name__ for each in got)
+        remedy = "Give those that the model was trained with."
         raise InvalidArgument("vocabularies", wanted=described, got=names, remedy=remedy)

@@ -63,11 +63,18 @@ def key_of(config: DataConfig, files: Files, vocabularies: Sequence[str | None] 
     }
     locations = ("train", "valid", "test", "images", "reader")
     settings = {key: value for key, value in asdict(config).items() if key not in locations}
+    if config.format is None:
+        # Data that were prepared before there was this key.
+        settings.pop("format")
+    if not config.join_sources:
+        settings.pop("join_sources")
     if config.shares:
         settings["shares"] = config.shares
-    for field in (settings["source"], settings["target"], *(settings["sources"] or ())):
-        if field is not None:
-            del field["augment"]  # does not change the arrays
+    settings["target"] = config.target.arrays_settings
+    if config.source is not None:
+        settings["source"] = config.source.arrays_settings
+    if config.sources is not None:
+        settings["sources"] = [field.arrays_settings for field in config.sources]
     version = tasks.version(config.synthetic) if config.synthetic else None
     content = {
         "format": FORMAT,
@@ -118,7 +125,7 @@ def _of_examples(config: DataConfig, split: Split) -> dict[str, str]:
 def _of_images(config: DataConfig, split: Split, progress: Callable[[str, int], None]) -> str:
     """A hash of the content of all images, in the order of their first use in a split."""
     digest, seen = hashlib.sha256(), set()
-    images = [i for i, field in enumerate(config.source_fields) if field.kind == "image"]
+    images = [i for i, field in enumerate(config.source_fields) if field.is_file]
     for example in examples(config, split):
         for path in [str(example.sources[i]) for i in images]:
             if path not in seen:

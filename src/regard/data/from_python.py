@@ -16,15 +16,17 @@ from regard.core.atomic_io import named_os_errors, sync_folder
 from regard.core.config import nearest
 from regard.core.errors import InvalidArgument
 from regard.data.example import SPLITS, Example
+from regard.data.token_lists import ListCell, cell_text
 
 # Targets alone, (source, target), (source, source, …, target), or rows with named columns.
 PythonRows = Iterable[str | Example | Sequence[Any] | Mapping[str, Any]]
 
 
 def with_python_data(
-    settings: Mapping[str, Any], given: Mapping[str, PythonRows], folder: Path
+    settings: Mapping[str, Any], given: Mapping[str, PythonRows], folder: str | Path
 ) -> dict[str, Any]:
     """The table [data] of a recipe with these splits, written to the folder."""
+    folder = Path(folder)
     for split in given:
         if split not in SPLITS:
             wanted = f"splits among {', '.join(SPLITS)}"
@@ -101,8 +103,9 @@ def _publish(temporary: Path, path: Path, digest: str) -> None:
         os.replace(temporary, path)
 
 
-def _row(row: Any, columns: Sequence[str], where: str) -> dict[str, str]:
-    wanted, got = "texts or numbers", repr(row)[:80]
+def _row(row: Any, columns: Sequence[str], where: str) -> dict[str, Any]:
+    wanted = "texts, numbers or lists of these"
+    got = repr(row)[:80]
     if isinstance(row, Mapping):
         for column in columns:
             if column not in row:
@@ -124,8 +127,11 @@ def _row(row: Any, columns: Sequence[str], where: str) -> dict[str, str]:
         raise InvalidArgument(
             where, wanted=wanted, got=got, remedy="Give such rows, or change the recipe."
         )
-    if any(
-        isinstance(cell, bool) or not isinstance(cell, str | int | float | Path) for cell in cells
-    ):
-        raise InvalidArgument(where, wanted=wanted, got=got, remedy="Give such rows.")
-    return {column: str(cell) for column, cell in zip(columns, cells, strict=True)}
+    spelled: dict[str, Any] = {}
+    for column, cell in zip(columns, cells, strict=True):
+        text = cell_text(cell)
+        if text is None:
+            raise InvalidArgument(where, wanted=wanted, got=got, remedy="Give such rows.")
+        # A list stays one in the file, so that a field that has no lists can tell.
+        spelled[column] = json.loads(text) if isinstance(text, ListCell) else text
+    return spelled

@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from regard.core.config import nearest
 from regard.core.errors import InvalidData, MissingExtra
+from regard.data.token_lists import cell_text
 
 PREFIX = "hf:"
 WANTED = "hf:NAME:SPLIT, or hf:NAME:CONFIGURATION:SPLIT"
@@ -49,7 +50,7 @@ def rows(address: str, columns: Sequence[str]) -> Iterator[tuple[str, ...]]:
             cells = tuple(text(value) for text, value in zip(texts, row, strict=True))
             if None in cells:
                 which = cells.index(None)
-                wanted = f"a text, a number or a class in {columns[which]!r}"
+                wanted = f"a text, a number, a class or a list of these in {columns[which]!r}"
                 remedy = "Choose another column, or a part of the split without such rows."
                 raise InvalidData(
                     f"{address}, row {number}", wanted=wanted, got=repr(row[which]), remedy=remedy
@@ -67,19 +68,22 @@ def fingerprint(address: str, columns: Sequence[str]) -> str:
 
 def _texts(feature: Any) -> Callable[[Any], str | None]:
     """The conversion of a feature's values to texts; None for a value that has none."""
+    of_parts = getattr(feature, "feature", None)  # of a list
+    if of_parts is not None:
+        part = _texts(of_parts)
+        names_parts = hasattr(of_parts, "int2str")
 
-    def text(value: Any) -> str | None:
-        if isinstance(value, str):
-            return value
-        return (
-            str(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-        )
+        def listed(values: Any) -> str | None:
+            parts = [part(value) for value in values] if names_parts else values
+            return cell_text(parts)
+
+        return listed
 
     def label(value: Any) -> str | None:
         labeled = isinstance(value, int) and 0 <= value < feature.num_classes  # -1: no label
         return str(feature.int2str(value)) if labeled else None
 
-    return label if hasattr(feature, "int2str") else text
+    return label if hasattr(feature, "int2str") else cell_text
 
 
 def _loaded(address: str) -> Any:

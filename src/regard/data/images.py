@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -23,11 +23,13 @@ from numpy.typing import NDArray
 
 from regard.core.errors import InvalidArgument, InvalidData, MissingExtra
 from regard.core.memory import release_free_memory
-from regard.data.config import HALVES, ResizeFilter
 from regard.data.image_store import Member, check_size
 from regard.data.synthetic.scenes import Scene
 from regard.data.text import open_regular, readable
 
+# The filters of Pillow.
+ResizeFilter = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
+HALVES = (0.5, 0.5, 0.5)
 FORMATS = (
     "BMP",
     "GIF",

@@ -48,8 +48,8 @@ def _refuse_numbers(counts: Counter[str]) -> None:
             wanted="labels",
             got=f"{len(counts):,} different numbers in {counts.total():,} examples, as "
             f"{next(iter(counts))}",
-            remedy="Each number would be a class of its own, unrelated to the others. Write classes "
-            'instead, such as "low" and "high".',
+            remedy="Each number would be a class of its own, unrelated to the others. Predict numbers, "
+            'with data.target.kind = "number", or write classes, such as "low" and "high".',
         )
 
 

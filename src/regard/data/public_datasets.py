@@ -92,6 +92,14 @@ DATASETS: dict[str, PublicDataset] = {
         "cut -f2) | gzip > sentences/train.txt.gz; zcat sst2/dev.tsv.gz | tail -n +2 | cut -f2 | gzip > "
         "sentences/valid.txt.gz",
     ),
+    "ud_ewt": PublicDataset(
+        "UD English EWT, 16,622 sentences with a part of speech for each word",
+        "https://github.com/UniversalDependencies/UD_English-EWT",
+        "CC BY-SA 4.0",
+        ("parts-of-speech",),
+        how="Put en_ewt-ud-train.conllu, -dev and -test into the folder ud_ewt, or name them in data.train, data.valid "
+        "and data.test. Releases differ a little in their words and tags.",
+    ),
     "flickr8k": PublicDataset(
         "Flickr8k, 8,000 photographs with five captions each",
         "https://hockenmaier.cs.illinois.edu/8k-pictures.html",

@@ -1,7 +1,8 @@
 """Data sources: where the examples of a split come from.
 
-Text lines, tables, Hugging Face datasets, lists of captioned images, folders of classes and synthetic tasks are chosen
-by the keys of [data]. A source of the user's own is registered under a name and chosen by `[data] reader = "name"`.
+Text lines, tables, files with a token a line, Hugging Face datasets, lists of captioned images, folders of classes and
+synthetic tasks are chosen by the keys of [data]. A source of the user's own is registered under a name and chosen by
+`[data] reader = "name"`.
 """
 
 from abc import ABC, abstractmethod
@@ -10,7 +11,7 @@ from itertools import chain
 from pathlib import Path, PurePosixPath
 
 from regard.core.errors import InvalidArgument, InvalidData
-from regard.data import caption_datasets, huggingface_datasets, text
+from regard.data import caption_datasets, conll, huggingface_datasets, text
 from regard.data.config import DATA_SOURCES, DataConfig
 from regard.data.example import Example, Split
 from regard.data.huggingface_datasets import is_dataset
@@ -39,22 +40,22 @@ class SyntheticSource(DataSource):
 
 
 class FileSource(DataSource):
-    """Text lines, tables, Hugging Face datasets, captioned images and class folders, chosen by the names of files."""
+    """What is read from files and Hugging Face datasets, chosen by the names of files."""
 
     def examples(self, split: Split) -> Iterator[Example]:
         config, file = self.config, self.config.files(split)[0]
         if config.is_class_folder(config.files(split)):
             yield from labeled_images(file)
             return
-        kinds, store = [field.kind for field in config.source_fields], None
+        store = None
         if config.reads_images:
             store = open_image_store(
                 config.images or ("" if is_dataset(file) else Path(file).parent)
             )
         for *row, target in self._rows(split):
             sources = tuple(
-                _find_image(file, store, value) if store is not None and kind == "image" else value
-                for kind, value in zip(kinds, row, strict=True)
+                _find_image(file, store, value) if store is not None and field.is_file else value
+                for field, value in zip(config.source_fields, row, strict=True)
             )
             yield Example(sources if config.sources else sources[0] if sources else None, target)
 
@@ -63,6 +64,9 @@ class FileSource(DataSource):
         config, files = self.config, self.config.files(split)
         if is_dataset(files[0]):
             return huggingface_datasets.rows(files[0], config.columns)
+        if config.is_token_file(files[0]):
+            columns = config.token_columns(files[0])
+            return conll.cells(files[0], columns, config.encoding_errors)
         if config.columns:
             return text.rows(files[0], config.columns, config.encoding_errors)
         if config.is_caption_list(files):
@@ -111,7 +115,11 @@ def at_example(
     numbered = config.reader is None and not config.shares and not is_dataset(file)
     files = config.files(split)
     if numbered and not config.is_caption_list(files) and not config.is_class_folder(files):
-        line = text.line_of(file, number, config.encoding_errors)
+        if config.is_token_file(file):
+            columns = config.token_columns(file)
+            line = conll.line_of(file, number, columns, config.encoding_errors)
+        else:
+            line = text.line_of(file, number, config.encoding_errors)
     where = file if line is not None else f"{file}, example {number}"
     return InvalidData(where, line, wanted=error.wanted, got=error.got, remedy=error.remedy)
 

@@ -22,6 +22,8 @@ from typing import Any, Literal
 
 from regard.core.config import near_name, nearest
 from regard.core.errors import InvalidData, MissingExtra
+from regard.data import parquet
+from regard.data.token_lists import ListCell, WrittenNumber, cell_text
 
 Errors = Literal["strict", "replace"]
 CHUNK = 1 << 18
@@ -86,6 +88,13 @@ def parallel(
         lines(path, errors) if columns is None else texts(path, names, errors)
         for path, names in zip(paths, each, strict=True)
     ]
+    return together(paths, streams)
+
+
+def together(
+    paths: Sequence[str | Path], streams: Sequence[Iterator[str]]
+) -> Iterator[tuple[str, ...]]:
+    """The texts of parallel files, which must have as many."""
     count = 0
     while True:
         row = [next(stream, None) for stream in streams]
@@ -111,10 +120,10 @@ def parallel(
 def rows(
     path: str | Path, columns: Sequence[str], errors: Errors = "strict"
 ) -> Iterator[tuple[str, ...]]:
-    """These columns of a table, row by row: .tsv and .csv with a header, or .jsonl with an object per line.
+    """These columns of a table, row by row: .tsv and .csv with a header, .jsonl with an object per line, or .parquet.
 
     .tsv has no quoting; .csv quotes as spreadsheets do, and a quoted line break becomes LF. Numbers in .jsonl are
-    returned as they are written.
+    returned as they are written, and lists as JSON.
     """
     if not columns:
         raise InvalidData(
@@ -124,7 +133,7 @@ def rows(
 
 
 def is_table(path: str | Path) -> bool:
-    """Whether a file is a table by its name: .tsv, .csv or .jsonl, packed or not."""
+    """Whether a file is a table by its name: .tsv, .csv or .jsonl, packed or not, or .parquet."""
     return form(path) in TABLES
 
 
@@ -348,7 +357,7 @@ def _jsonl(path: str | Path, columns: Sequence[str], errors: Errors) -> Iterator
     for number, line in enumerate(lines(path, errors), start=1):
         got = line[:40]
         try:
-            row = json.loads(line, parse_int=_Written, parse_float=_Written)
+            row = json.loads(line, parse_int=WrittenNumber, parse_float=WrittenNumber)
         except (ValueError, RecursionError) as error:
             row, got = None, str(error)
         if not isinstance(row, dict):
@@ -358,20 +367,30 @@ def _jsonl(path: str | Path, columns: Sequence[str], errors: Errors) -> Iterator
         yield tuple(_value(path, number, row, column, errors) for column in columns)
 
 
-class _Written(str):
-    """A number of JSON as it is written."""
-
-
 def _value(path: str | Path, number: int, row: dict[str, Any], column: str, errors: Errors) -> str:
     if column not in row:
         got = f"the keys {', '.join(map(repr, row))}" if row else "no keys"
         remedy = nearest(column, row, listed=True) if row else "Add it."
         raise InvalidData(path, number, wanted=f"a key {column!r}", got=got, remedy=remedy)
-    value = row[column]
-    if not isinstance(value, str):
-        wanted = f"a text or a number in {column!r}"
-        raise InvalidData(path, number, wanted=wanted, got=repr(value), remedy="Write a text.")
-    return well_formed_text(path, number, value, column, errors)
+    return _cell(path, number, row[column], column, errors)
+
+
+def _cell(path: str | Path, number: int, value: Any, column: str, errors: Errors) -> str:
+    """The text of a value of JSON or Parquet; a list is one for fields that have lists."""
+    text = cell_text(value)
+    if text is None:
+        wanted = f"a text, a number or a list of these in {column!r}"
+        got = repr(value)[:80]
+        raise InvalidData(path, number, wanted=wanted, got=got, remedy="Write a text.")
+    well_formed = well_formed_text(path, number, text, column, errors)
+    return ListCell(well_formed) if isinstance(text, ListCell) else well_formed
+
+
+def _parquet(path: str | Path, columns: Sequence[str], errors: Errors) -> Iterator[tuple[str, ...]]:
+    with readable(path), open_regular(path) as file:
+        for number, row in enumerate(parquet.rows(path, file, columns), start=1):
+            cells = zip(columns, row, strict=True)
+            yield tuple(_cell(path, number, value, column, errors) for column, value in cells)
 
 
 def well_formed_text(
@@ -392,4 +411,4 @@ def well_formed_text(
         ) from None
 
 
-TABLES = {".tsv": _tsv, ".csv": _csv, ".jsonl": _jsonl}
+TABLES = {".tsv": _tsv, ".csv": _csv, ".jsonl": _jsonl, ".parquet": _parquet}

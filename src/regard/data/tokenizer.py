@@ -39,6 +39,7 @@ class Tokenizer(Vocabulary):
     """
 
     file_format = "a tokenizer.json"
+    stored_kind = "tokenizer"
 
     def __init__(
         self,
@@ -61,6 +62,8 @@ class Tokenizer(Vocabulary):
         self._spare = spare
         self.size = self._checked_size(size)
         self._spelling = Spelling.of(inner)
+        # The pieces of words that were encoded before (`word_pieces.encode_sentences`).
+        self.cached_words = dict[str, tuple[int, ...]]()
         # Whether a text is the bytes of its tokens. Beside an invalid byte, the library drops valid ones of a fallback.
         self._joins = self._trained and (
             self._spelling.fallback or self._spelling.style == "byte level"
@@ -165,6 +168,10 @@ class Tokenizer(Vocabulary):
         made._text = self._text
         return made
 
+    def with_special_tokens(self, special_tokens: SpecialTokens) -> "Tokenizer":
+        """The same tokenizer of another model with these special tokens."""
+        return Tokenizer(self._inner, special_tokens, self.size, spare=self._spare)
+
     def tokens(self) -> list[str]:
         return self._names(range(self.size))
 
@@ -188,9 +195,22 @@ class Tokenizer(Vocabulary):
             ]
         return self._encode_lines(texts)
 
-    def _encode_lines(self, texts: list[str]) -> list[list[int]]:
+    def encode_words(self, words: Sequence[str]) -> list[list[int]]:
+        """The token ids of words, each as it is encoded within a text."""
+        whole = list(well_formed(words))
+        if not self._trained:
+            # As transformers does with is_split_into_words=True.
+            return self._encode_lines([[word] for word in whole], is_pretokenized=True)
+        in_bytes = self._spelling.style == "byte level"
+        return self._encode_lines([f" {word}" for word in whole] if in_bytes else whole)
+
+    def _encode_lines(
+        self, texts: Sequence[str | list[str]], *, is_pretokenized: bool = False
+    ) -> list[list[int]]:
         try:
-            encodings = self._inner.encode_batch_fast(texts, add_special_tokens=False)
+            encodings = self._inner.encode_batch_fast(
+                texts, is_pretokenized=is_pretokenized, add_special_tokens=False
+            )
         except Exception as error:  # the library raises nothing narrower
             wanted, got = "text that the tokenizer has tokens for", str(error)[:200]
             raise InvalidArgument(

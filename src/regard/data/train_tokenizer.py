@@ -11,16 +11,17 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from typing import Literal
 
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from regard.core.errors import InvalidArgument
-from regard.data.config import TokenizerKind
 from regard.data.special_tokens import SPECIALS, UNKNOWN
 from regard.data.spelling import BYTE_TOKENS
 from regard.data.tokenizer import Tokenizer, well_formed
 
+TokenizerKind = Literal["bpe", "unigram", "characters", "words", "bytes", "pretrained"]
 RUN = re.compile(r"\S{1000}|\s{1000}")  # training time is quadratic in the length of a word
 LOWER = normalizers.Lowercase()
 

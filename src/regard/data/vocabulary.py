@@ -9,14 +9,18 @@ from typing import Any, TypeVar
 
 from regard.core.config import nearest
 from regard.core.errors import InvalidArgument, InvalidData
+from regard.data.special_tokens import DEFAULT_TOKENS, SpecialTokens
 
 VocabularyClass = TypeVar("VocabularyClass", bound="Vocabulary")
 
 
 class Vocabulary(ABC):
-    """Names by id, saved as JSON."""
+    """What a field has learned from the training data, saved as JSON: names by id, or statistics."""
 
     file_format: str
+    stored_kind: str  # its name in config.json of a checkpoint
+    size: int  # the number of ids, or of the numbers of a value
+    special_tokens: SpecialTokens = DEFAULT_TOKENS  # of texts; others have none
 
     @classmethod
     @abstractmethod
@@ -37,6 +41,10 @@ class Vocabulary(ABC):
     @abstractmethod
     def tokens(self) -> list[str]:
         """All names, by id."""
+
+    def for_running_text(self: VocabularyClass) -> VocabularyClass:
+        """The vocabulary of running text, whose end token is a line break; of others, the same."""
+        return self
 
     @classmethod
     def load(
@@ -73,6 +81,7 @@ class Labels(Vocabulary):
     """Label names and their ids: in alphabetical order, or with `ordered` in the order in which they are given."""
 
     file_format = "a file of labels"
+    stored_kind = "labels"
 
     def __init__(self, names: Iterable[str], *, ordered: bool = False) -> None:
         given = list(names)
@@ -83,6 +92,7 @@ class Labels(Vocabulary):
                 "names", wanted="names of labels", got=got, remedy="Give each example a label."
             )
         self._number = {name: number for number, name in enumerate(self.names)}
+        self.size = len(self.names)
 
     @classmethod
     def from_json(cls, text: str, settings: Mapping[str, Any] | None = None) -> "Labels":
@@ -96,10 +106,6 @@ class Labels(Vocabulary):
 
     def to_json(self) -> str:
         return json.dumps({"labels": self.names}, ensure_ascii=False, indent=1)
-
-    @property
-    def size(self) -> int:
-        return len(self.names)
 
     def tokens(self) -> list[str]:
         return list(self.names)

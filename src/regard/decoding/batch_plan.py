@@ -119,11 +119,13 @@ class BatchLimits(NamedTuple):
     source: int = 0  # positions of a source beyond those of the first requests
     queued: bool = False  # whether requests are admitted after the first step
     ragged: bool = False  # whether prompts have different lengths
+    automaton: int = 0  # bytes of the automaton of the phrases of one request
 
     @staticmethod
     def of(requests: Sequence[PlannedRequest], slots: int) -> "BatchLimits":
         """Those of a batch of so many slots whose requests are all known."""
         bans = [each.request.bans for each in requests]
+        automata = [each.constraint[0] for each in requests if each.constraint is not None]
         return BatchLimits(
             max(each.max_length for each in requests),
             max(len(each.prefix) for each in requests),
@@ -132,6 +134,7 @@ class BatchLimits(NamedTuple):
             any(each.min_length for each in requests),
             queued=slots < len(requests),
             ragged=len({each.request.given for each in requests}) > 1,
+            automaton=max((each.bytes for each in automata), default=0),
         )
 
 

@@ -1,15 +1,17 @@
 """The [decode] table of a recipe."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from regard.core.config import Config, Count, Probability, Range, Seed, doc
+from regard.core.config import Config, Count, Probability, Range, Seed, doc, nearest
 from regard.core.errors import Problem
 from regard.decoding.logits_processors import LOGITS_PROCESSORS
 
 Positive = Annotated[float, Range(0.0)]
 LengthRatio = Annotated[float, Range(0.0, 1000.0)]
+
+DEFAULT_THRESHOLD = 0.5
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,15 @@ class DecodeConfig(Config):
     diversity_penalty: Positive = doc(
         0.5, "subtracted from a token's score for each earlier group that chose it at the same step"
     )
+    threshold: Probability = doc(
+        DEFAULT_THRESHOLD,
+        "smallest probability of a label that is predicted, by a model of several labels",
+    )
+    thresholds: dict[str, Probability] | None = doc(
+        None,
+        "thresholds of single labels, by name; other labels have `threshold`. "
+        "`regard thresholds` chooses them on validation data",
+    )
     sample: bool = doc(False, "sample tokens instead of choosing the most likely")
     temperature: Positive = doc(1.0, "logits are divided by this before sampling")
     top_k: Count | None = doc(None, "sample from the k most likely tokens")
@@ -94,6 +105,20 @@ class DecodeConfig(Config):
         "source tokens of a batch, with padding; auto: 4,096 on a CPU, up to 65,536 on a GPU, fewer for large models "
         "and where little memory is free",
     )
+
+    def threshold_of(self, label: str) -> float:
+        """The smallest probability at which this label is predicted."""
+        return (self.thresholds or {}).get(label, self.threshold)
+
+    def unknown_labels(self, labels: Sequence[str]) -> Iterator[Problem]:
+        """A problem for each threshold of a label that is not one of these."""
+        if not self.thresholds:
+            return
+        known = set(labels)  # a recipe may have thousands of thresholds
+        for name in self.thresholds:
+            if name not in known:
+                key = f"decode.thresholds.{name}"
+                yield Problem(key, "a label of the model", "an unknown one", nearest(name, labels))
 
     def conflicts(self) -> Iterator[Problem]:
         if self.num_hypotheses > self.beam_size and not self.sample:

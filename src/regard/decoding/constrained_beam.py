@@ -62,7 +62,9 @@ class RequiredPhrases:
         self.slots[slot] = ConstrainedSlot(automaton, [state] * beams, self.ends, prefix, budget)
 
     def release(self, slot: int) -> None:
-        self.slots.pop(slot, None)
+        released = self.slots.pop(slot, None)
+        if released is not None:
+            released.automaton.forget()
 
     def keep(self, slots: Sequence[int]) -> None:
         """Continue with these slots only."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from math import log
 
 import torch
+from torch.nn import functional as F
 
 from regard.core.errors import InvalidArgument
 from regard.core.sequence import Packing
@@ -13,7 +14,7 @@ from regard.model.interfaces import AnyDecoder, Decoder, DecoderState, Encoder, 
 from regard.model.kv_cache import Slots
 from regard.model.memory import Memory
 from regard.model.module_list import TypedModuleList
-from regard.model.seq2seq import Classifier, Model, Seq2Seq
+from regard.model.seq2seq import Classifier, EncoderWithHead, Model, Seq2Seq
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ class Ensemble(Seq2Seq):
     inspectable = False  # the members' attention weights are not comparable
 
     def __init__(self, models: Sequence[Model]) -> None:
-        members = [member for model in models if (member := model.as_seq2seq()) is not None]
+        members = [model for model in models if isinstance(model, Seq2Seq)]
         if not models or len(members) < len(models):
             got = ", ".join(type(model).__name__ for model in models) or "none"
             raise InvalidArgument(
@@ -144,7 +145,7 @@ class ClassifierEnsemble(Classifier):
     inspectable = False
 
     def __init__(self, models: Sequence[Model]) -> None:
-        members = [member for model in models if (member := model.as_classifier()) is not None]
+        members = [model for model in models if isinstance(model, Classifier)]
         if not models or len(members) < len(models):
             got = ", ".join(type(model).__name__ for model in models) or "none"
             raise InvalidArgument(
@@ -160,6 +161,68 @@ class ClassifierEnsemble(Classifier):
 
     def forward(self, source: Source) -> Float[Tensor, "B labels"]:
         return _mean([member(source) for member in self.members])
+
+
+class RegressionEnsemble(ClassifierEnsemble):
+    """Regressions of any architecture that predict the same numbers, as one: the mean of theirs."""
+
+    task = "regress"
+
+    def forward(self, source: Source) -> Float[Tensor, "B numbers"]:
+        numbers = [member(source).float() for member in self.members]
+        return torch.stack(numbers).mean(0)
+
+
+class TaggerEnsemble(EncoderWithHead):
+    """Taggers of any architecture with the same tags, as one: of each word, the mean of their distributions."""
+
+    task = "tag"
+    encoder: EnsembleEncoder
+    inspectable = False
+
+    def __init__(self, models: Sequence[Model]) -> None:
+        members = [model for model in models if isinstance(model, EncoderWithHead)]
+        with_crf = [member for member in members if getattr(member.head, "crf", None) is not None]
+        if with_crf:
+            raise InvalidArgument(
+                "path",
+                wanted="an ensemble of taggers without a CRF, which have a distribution for each word",
+                got=f"{len(with_crf)} with a CRF",
+                remedy="Train without model.head.crf, or use one of them.",
+            )
+        if len({member.encodes_words for member in members}) > 1:
+            raise InvalidArgument(
+                "path",
+                wanted="an ensemble of taggers that all read words, or all their tokens",
+                got="both",
+                remedy="Leave the others out.",
+            )
+        # The head says how the tags of all are chosen; each member computes its scores with its own.
+        super().__init__(EnsembleEncoder([member.encoder for member in members]), members[0].head)
+        self.members = TypedModuleList[EncoderWithHead](members)
+
+    @property
+    def output_weights(self) -> tuple[Tensor, ...]:
+        return tuple(weight for member in self.members for weight in member.output_weights)
+
+    @property
+    def encodes_words(self) -> bool:
+        return self.members[0].encodes_words
+
+    def forward(self, source: Source) -> Float[Tensor, "B W tags"]:
+        return _mean([member(source) for member in self.members])
+
+
+class MultiLabelEnsemble(ClassifierEnsemble):
+    """Multi-label classifiers of any architecture with the same labels, as one: the mean of their probabilities."""
+
+    task = "multi_label"
+
+    def forward(self, source: Source) -> Float[Tensor, "B labels"]:
+        logits = torch.stack([member(source).float() for member in self.members])
+        present = F.logsigmoid(logits).logsumexp(0)
+        absent = F.logsigmoid(-logits).logsumexp(0)
+        return present - absent
 
 
 def _mean(logits: Sequence[Float[Tensor, "*shape V"]]) -> Float[Tensor, "*shape V"]:

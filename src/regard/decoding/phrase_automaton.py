@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from itertools import permutations
 from typing import NamedTuple
 
@@ -15,6 +15,12 @@ OTHER = -1  # any token that is in no phrase
 BEGINNING = -2  # stands before the first token of an output
 LONGEST = 256  # tokens of a phrase: the time to follow one grows with the square of its length
 MAX_PERMUTED = 4  # phrases: up to so many, a plan tries every order
+MOST_KEPT = (
+    4096  # states that an automaton keeps with what follows them, in order not to compute it again
+)
+TOKEN_BYTES = 200  # of a token of a phrase: its place in the automaton
+STATE_BYTES = 480  # of a state that is kept, beside the numbers in it
+PLANS = 3  # of all phrases, that hypotheses which have completed different ones keep
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,39 @@ class AutomatonState(NamedTuple):
         return not any(self.left)
 
 
+class Plan(NamedTuple):
+    """The first step of the tokens that complete all phrases. Those after it are the plan of the state it leads to.
+
+    So the plans of all states of a long output share their ends.
+    """
+
+    length: int
+    token: int
+    state: AutomatonState  # after that token
+
+
+class Prefixes:
+    """The beginnings of all runs, without the whole runs. Memory grows with their tokens, not with the square."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self._children: dict[
+            tuple[int, int], int
+        ] = {}  # by a beginning's number and the next token
+        for run in runs:
+            node = 0
+            for token in run[:-1]:
+                node = self._children.setdefault((node, token), len(self._children) + 1)
+
+    def __contains__(self, run: Run) -> bool:
+        node = 0
+        for token in run:
+            child = self._children.get((node, token))
+            if child is None:
+                return False
+            node = child
+        return True
+
+
 class PhraseAutomaton:
     """All phrases that one request requires, as often as it lists them, and all runs that it bans.
 
@@ -71,15 +110,17 @@ class PhraseAutomaton:
             self._check(phrase, reserved)
         runs = [*(run for phrase in self.phrases for run in phrase.runs), *banned]
         self.tokens = sorted({token for run in runs for token in run} - {BEGINNING})
-        self.prefixes = {run[:size] for run in runs for size in range(len(run))}
+        self.prefixes = Prefixes(runs)
+        self.run_tokens = sum(map(len, runs))
+        self.longest = max(map(len, runs), default=0)
         self.sizes = [
             min(len(run) for run in phrase.runs if run[0] != BEGINNING) for phrase in self.phrases
         ]
         # Another token between two phrases may be needed: side by side they may contain a banned run, or merge words.
         self.gap = int(bool(banned) or any(phrase.continuations for phrase in self.phrases))
         self.left = tuple(counts.values())
-        self.after = cache(self._after)
-        self._plans: dict[AutomatonState, Run | None] = {}
+        self._following: dict[tuple[AutomatonState, int], AutomatonState | None] = {}
+        self._plans: dict[AutomatonState, Plan | None] = {}
 
     def _check(self, phrase: Phrase, reserved: Collection[int | None]) -> None:
         refuse = partial(InvalidArgument, "required")
@@ -109,6 +150,20 @@ class PhraseAutomaton:
                 remedy="Leave out BEGINNING.",
             )
 
+    @property
+    def bytes(self) -> int:
+        """The memory that it takes at most, with what it keeps during a search."""
+        planned = sum(
+            count * (size + self.gap) for count, size in zip(self.left, self.sizes, strict=True)
+        )
+        state = STATE_BYTES + 8 * (len(self.left) + self.longest)
+        return TOKEN_BYTES * self.run_tokens + state * (MOST_KEPT + PLANS * planned)
+
+    def forget(self) -> None:
+        """Release what was kept during a search."""
+        self._following.clear()
+        self._plans.clear()
+
     def read(self, prefix: Sequence[int], *, begins: bool) -> AutomatonState:
         """The state after a forced prefix, in which bans are ignored. `begins`: it is at the start of the output."""
         state = AutomatonState(
@@ -118,12 +173,19 @@ class PhraseAutomaton:
             state = self._next(state, token)
         return state
 
-    def _after(self, state: AutomatonState, token: int) -> AutomatonState | None:
+    def after(self, state: AutomatonState, token: int) -> AutomatonState | None:
         """The state after one more token; None where that completes a banned run."""
+        key = (state, token)
+        if key in self._following:
+            return self._following[key]
         check_interruption()
         generated = (*state.node, token)
         banned = any(generated[start:] in self.banned for start in range(len(generated)))
-        return None if banned else self._next(state, token)
+        following = None if banned else self._next(state, token)
+        if len(self._following) >= MOST_KEPT:
+            self._following.clear()
+        self._following[key] = following
+        return following
 
     def _next(self, state: AutomatonState, token: int) -> AutomatonState:
         generated = (*state.node, token)
@@ -181,14 +243,24 @@ class PhraseAutomaton:
             return False
         if self.upper_bound(state) <= budget:
             return True
-        plan = self.plan(state)
-        return plan is not None and len(plan) <= budget
+        plan = self._first_step(state)
+        return plan is not None and plan.length <= budget
 
     def plan(self, state: AutomatonState) -> Run | None:
         """Tokens that complete all phrases; None where there are none.
 
-        Not always the fewest, but each token of a plan leaves a state whose plan is one token shorter.
+        Not always the fewest, but each token of a plan leaves a state whose plan is at least one token shorter.
         """
+        tokens: list[int] = []
+        step = self._first_step(state)
+        if step is None:
+            return None
+        while step is not None and step.length:
+            tokens.append(step.token)
+            step = self._plans[step.state]
+        return tuple(tokens)
+
+    def _first_step(self, state: AutomatonState) -> Plan | None:
         if state not in self._plans:
             open_ = [number for number, left in enumerate(state.left) for _ in range(left)]
             plans = [self._complete(state, None)]
@@ -202,14 +274,19 @@ class PhraseAutomaton:
 
     def _remember(self, state: AutomatonState, plan: Run) -> None:
         """Store a plan for its state, and its rest for each state that it passes where none is shorter."""
-        for done in range(len(plan) + 1):
-            known = self._plans.get(state)
-            if known is None or len(known) > len(plan) - done:
-                self._plans[state] = plan[done:]
-            if done < len(plan):
-                following = self.after(state, plan[done])
-                assert following is not None
-                state = following
+        length = len(plan)
+        for token in plan:
+            following = self.after(state, token)
+            assert following is not None
+            self._keep_shorter(state, Plan(length, token, following))
+            state = following
+            length -= 1
+        self._keep_shorter(state, Plan(0, OTHER, state))
+
+    def _keep_shorter(self, state: AutomatonState, plan: Plan) -> None:
+        known = self._plans.get(state)
+        if known is None or known.length > plan.length:
+            self._plans[state] = plan
 
     def _complete(self, state: AutomatonState, order: Sequence[int] | None) -> Run | None:
         """A plan that completes one phrase after another, in this order, or the nearest first."""

@@ -141,6 +141,7 @@ class SearchTask:
     trace: BeamTrace | None = None  # records the beam search of one request
     shortlist: "Shortlist | None" = None  # where config.shortlist
     workers: int | None = None  # threads that search at once on a CPU; None: as many as useful
+    attention: bool = False  # whether the outputs are wanted with their cross-attention
 
     def is_end(self, token: int) -> bool:
         """Whether a token ends an output."""

@@ -61,7 +61,9 @@ def groups_in_memory(
         requests = [planned[index] for index in group]
         slots = min(slots, len(group))
         longest = max(each.max_length for each in requests)
-        if not has_limit(task) and slots * beams_of(task.config) * longest <= SMALL_SEARCH:
+        is_small = slots * beams_of(task.config) * longest <= SMALL_SEARCH
+        keeps_more = task.attention or any(each.constraint is not None for each in requests)
+        if is_small and not keeps_more and not has_limit(task):
             found.append((group, slots))
             continue
         if allowed is None:

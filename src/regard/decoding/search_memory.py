@@ -26,6 +26,8 @@ OUTPUT_BYTES = 100  # of a token of an output in Python: its id, its log-probabi
 SLACK = 1.25  # for what is not counted: pages that are partly used, small tensors
 SEARCH_BYTES = MEBIBYTE  # of a search without slots
 ENCODER_WIDTHS = 24  # numbers that an encoder computes with at once, for each of its states
+DECODER_WIDTHS = 24  # the same of a decoder that reads whole outputs
+ATTENTION_COPIES = 2  # of the scores of a layer, while its weights are computed
 _limits: "WeakKeyDictionary[nn.Module, int]" = WeakKeyDictionary()
 
 
@@ -107,7 +109,7 @@ def search_memory(
     state = state_size(task, decoder).bytes(beams, room, source)
     encoder = task.model.encoder
     encoding = 0 if encoder is None else 4 * ENCODER_WIDTHS * encoder.dim * source
-    phrases, run = limits.banned
+    attention = _attention_bytes(task, beams, longest, source)
     slot = (
         state
         + encoding
@@ -115,12 +117,42 @@ def search_memory(
         + _logit_bytes(task, decoder, beams)
         + 4 * beams * (2 * steps + source)  # scores of attention
         + 8 * limits.max_prefix * 2
-        + 24 * phrases * (run + 2)
+        + _banned_bytes(limits, beams)
+        + limits.automaton
         + OUTPUT_BYTES * config.num_hypotheses * longest
+        + attention.slot
     )
     # Encodings of positions, which all sequences share, and what they are computed from.
     shared = 16 * task.model.decoder.embed_tokens.dim * steps if decoder.compiled else 0
+    shared += attention.shared
     return SearchMemory(SEARCH_BYTES + shared, int(SLACK * slot))
+
+
+def _banned_bytes(limits: BatchLimits, beams: int) -> int:
+    """Of the banned phrases of a slot, and of their comparison with the last tokens of each hypothesis."""
+    phrases, longest = limits.banned
+    kept = 40 * phrases * (longest + 2)
+    compared = beams * phrases * (3 * longest + 12)
+    return kept + compared
+
+
+def _attention_bytes(task: SearchTask, beams: int, longest: int, source: int) -> SearchMemory:
+    """Of the cross-attention of outputs: what each slot keeps, and what its computation takes for one of them."""
+    config = task.config
+    if not task.attention and task.rerank is None:
+        return NO_MEMORY
+    heads = [module.heads for module in task.model.decoder.cross_attentions]
+    if not heads:
+        return NO_MEMORY
+    rows = longest + 1
+    # The weights of a layer, and twice of all: as they are captured, and as one tensor.
+    outputs = config.num_hypotheses
+    largest = max(outputs, beams) if task.rerank is not None else outputs
+    weights = 4 * len(heads) * max(heads) * rows * source
+    layer = ATTENTION_COPIES * 4 * max(heads) * rows * source
+    states = 4 * DECODER_WIDTHS * task.model.decoder.embed_tokens.dim * rows
+    kept = outputs * weights if task.attention else 0
+    return SearchMemory(largest * (2 * weights + layer + states), kept)
 
 
 def _room(decoder: EngineDecoder, steps: int, *, queued: bool) -> int:

@@ -8,24 +8,29 @@ from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from regard.core.errors import InvalidArgument
-from regard.evaluation.bootstrap import (
-    CONFIDENCE,
-    RESAMPLES,
-    SEED,
-    bootstrap,
-    confidence_interval,
-    p_value,
-)
+from regard.evaluation.bootstrap import CONFIDENCE, RESAMPLES, SEED, bootstrap
 from regard.evaluation.metrics import METRICS, new_statistics
-from regard.evaluation.statistics import ConfusionMatrix, Indices, Statistics
+from regard.evaluation.statistics import Indices, Statistics
+from regard.evaluation.undefined import defined_interval, defined_p_value, value_or_none
 
 CHUNK = 128  # examples in memory at once
 Row = tuple[Any, Sequence[str]]  # a source, text or image, and its references
+
+
+@runtime_checkable
+class ScoredOutput(Protocol):
+    """An output of a model, with the probability of every label where it has them."""
+
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def probabilities(self) -> Mapping[str, float] | None: ...
 
 
 @dataclass(frozen=True)
@@ -41,9 +46,12 @@ class SystemStatistics:
 
 @dataclass(frozen=True)
 class MetricResult:
-    """A metric's value, with a bootstrap interval if it has one, and the difference from the first system."""
+    """A metric's value, with a bootstrap interval if it has one, and the difference from the first system.
 
-    value: float
+    The value is None where the metric is undefined, such as a correlation with numbers that are all equal.
+    """
+
+    value: float | None
     low: float | None = None
     high: float | None = None
     difference: float | None = None  # from the first system
@@ -78,8 +86,11 @@ class System:
 
     name: str
     metrics: Mapping[str, MetricResult]
-    classes: Sequence[Mapping[str, Any]]  # for labels: precision, recall and F1 of each class
+    classes: Sequence[Mapping[str, Any]]  # for labels and tags: precision, recall and F1 of each
     lengths: Sequence[LengthGroup]  # if requested
+    spans: Sequence[Mapping[str, Any]] = ()  # for tags of spans: the same of each type of span
+    # How often a class was given instead of another, the most frequent first.
+    confusions: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True)
@@ -99,27 +110,53 @@ class Report:
 
 def collect(
     name: str,
-    pairs: Iterable[tuple[Row, str]],
+    pairs: Iterable[tuple[Row, str | ScoredOutput]],
     metrics: Sequence[str],
     *,
+    group: str | None = None,
+    options: Mapping[str, Any] | None = None,
     model_metrics: Mapping[str, float] | None = None,
     source_length: Callable[[str], int] = lambda source: len(source.split()),
     keep: Callable[[str], object] | None = None,
 ) -> SystemStatistics:
-    """The statistics of a stream of examples and outputs; `keep` is called with every output."""
-    statistics, lengths, content = new_statistics(metrics), array("i"), hashlib.sha256()
+    """The statistics of a stream of examples and outputs; `keep` is called with every output.
+
+    group     of metrics, to which the outputs belong; None: it is not known
+    options   what statistics of this group are made with
+    """
+    statistics = new_statistics(metrics, group, options)
+    lengths = array("i")
+    content = hashlib.sha256()
     pairs = iter(pairs)
     while chunk := list(islice(pairs, CHUNK)):
-        rows, outputs = [row for row, _ in chunk], [output for _, output in chunk]
+        rows = [row for row, _ in chunk]
+        given = [output for _, output in chunk]
+        outputs = [output if isinstance(output, str) else output.text for output in given]
         if keep is not None:
             for output in outputs:
                 keep(output)
         for source, references in rows:
             content.update(repr((source, list(references))).encode("utf-8", "surrogatepass"))
         for one in statistics.values():
-            one.add(outputs, [references for _, references in rows])
+            references_of = [references for _, references in rows]
+            if one.reads_probabilities:
+                one.add_probabilities([_probabilities(output) for output in given], references_of)
+            else:
+                one.add(outputs, references_of)
         lengths.extend(source_length(source) for source, _ in rows)
     return SystemStatistics(name, statistics, lengths, content.hexdigest(), model_metrics or {})
+
+
+def _probabilities(output: "str | ScoredOutput") -> Mapping[str, float]:
+    found = None if isinstance(output, str) else output.probabilities
+    if found is None:
+        raise InvalidArgument(
+            "metric",
+            wanted="one of outputs, such as f1",
+            got="one of probabilities, which a file of outputs does not have",
+            remedy="Evaluate the model, or leave this metric out.",
+        )
+    return found
 
 
 def report(
@@ -145,14 +182,24 @@ def report(
             name: MetricResult(value, higher_is_better=METRICS[name].higher_is_better)
             for name, value in system.model_metrics.items()
         }
-        matrices = (one for one in system.statistics.values() if isinstance(one, ConfusionMatrix))
         groups = [
             LengthGroup(bucket.first, bucket.last, len(bucket.indices), metrics[i])
             for bucket, metrics in zip(buckets, by_bucket, strict=True)
         ]
-        classes = next((matrix.table() for matrix in matrices), [])
-        results.append(System(system.name, model_results | overall[i], classes, groups))
+        tables = _tables(system)
+        results.append(System(system.name, model_results | overall[i], lengths=groups, **tables))
     return Report(len(lengths), resamples, CONFIDENCE, SEED, results)
+
+
+def _tables(system: SystemStatistics) -> dict[str, Sequence[Mapping[str, Any]]]:
+    """The tables of a system, each from the first metric that has it."""
+    found: dict[str, Sequence[Mapping[str, Any]]] = {"classes": [], "spans": [], "confusions": []}
+    for one in system.statistics.values():
+        if not found[one.table_of]:
+            found[one.table_of] = one.table()
+        if not found["confusions"]:
+            found["confusions"] = one.confusions()
+    return found
 
 
 def length_buckets(lengths: Iterable[int], groups: str) -> list[LengthBucket]:
@@ -219,13 +266,16 @@ def _results(
     results: list[dict[str, MetricResult]] = [{} for _ in systems]
     for i, one in enumerate(statistics):
         system, metric = divmod(i, len(names))
-        name, (low, high) = names[metric], confidence_interval(resampled[i])
+        name = names[metric]
+        interval = defined_interval(resampled[i])
+        low, high = interval or (None, None)
         difference = p = None
         if system:
-            difference = values[i] - values[metric]
-            p = p_value(difference, resampled[i] - resampled[metric], len(indices))
+            raw = values[i] - values[metric]
+            difference = value_or_none(raw)
+            p = defined_p_value(raw, resampled[i] - resampled[metric], len(indices))
         results[system][name] = MetricResult(
-            values[i],
+            value_or_none(values[i]),
             low,
             high,
             difference,

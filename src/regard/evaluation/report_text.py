@@ -1,11 +1,13 @@
 """A report as plain text."""
 
-from regard.core.sanitize import printable
 from regard.core.text_table import counted, text_table
+from regard.evaluation.label_table import Confusion, confusions_text, label_table_text
 from regard.evaluation.metrics import METRICS
 from regard.evaluation.report import MetricResult, Report
+from regard.evaluation.undefined import UNDEFINED
 
 MISSING = "–"
+SHOWN_CONFUSIONS = 10  # of a system; its report has all
 
 
 def report_text(report: Report) -> str:
@@ -33,7 +35,8 @@ def metric_rows(report: Report) -> list[list[str]]:
             if result is None:
                 continue
             names = [metric_heading(name), system.name] if several else [metric_heading(name)]
-            row = [*names, format_value(name, result.value), _interval(name, result)]
+            value = UNDEFINED if result.value is None else format_value(name, result.value)
+            row = [*names, value, _interval(name, result)]
             p = MISSING if result.p is None else f"{result.p:.4f}"
             rows.append(
                 row + ([format_value(name, result.difference, sign="+"), p] if several else [])
@@ -45,18 +48,12 @@ def _classes(report: Report) -> list[str]:
     tables = []
     for system in report.systems:
         if system.classes:
-            rows = [["label", "precision", "recall", "f1", "references", "outputs"]]
-            for one in system.classes:
-                percentages = [f"{one[name]:.2%}" for name in rows[0][1:4]]
-                rows.append(
-                    [
-                        printable(one["label"]),
-                        *percentages,
-                        f"{one['references']:,}",
-                        f"{one['outputs']:,}",
-                    ]
-                )
-            tables.append(f"{system.name}, class by class\n{text_table(rows)}")
+            tables.append(f"{system.name}, class by class\n{label_table_text(system.classes)}")
+        if system.spans:
+            tables.append(f"{system.name}, spans by type\n{label_table_text(system.spans)}")
+        if system.confusions:
+            most = [Confusion(**one) for one in system.confusions[:SHOWN_CONFUSIONS]]
+            tables.append(f"{system.name}, most frequent confusions\n{confusions_text(most)}")
     return tables
 
 
@@ -116,8 +113,10 @@ def _interval(name: str, result: MetricResult) -> str:
 
 def _with_half(name: str, result: MetricResult) -> str:
     """A value and half the width of its interval."""
-    assert result.low is not None
-    assert result.high is not None
+    if result.value is None:
+        return UNDEFINED
+    if result.low is None or result.high is None:
+        return format_value(name, result.value)
     return (
         f"{format_value(name, result.value)} ± {format_value(name, (result.high - result.low) / 2)}"
     )

@@ -5,8 +5,9 @@ its value if each example counts a given number of times. `Statistics.values` an
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +21,24 @@ StatisticsRow = Sequence[int] | Sequence[float] | Array  # the numbers kept of o
 
 
 class Statistics(ABC):
-    """The statistics of one metric over the examples added so far."""
+    """The statistics of one metric over the examples added so far.
+
+    reads_probabilities   whether it is computed from the probabilities of labels (`add_probabilities`)
+    table_of   what the rows of `table` are: "classes", labels or tags; or "spans", the types of spans
+    """
+
+    table_of: ClassVar[Literal["classes", "spans"]] = "classes"
+    reads_probabilities: ClassVar[bool] = False
 
     @abstractmethod
     def add(self, outputs: Sequence[str], references: References) -> None:
         """Add examples: one output each, with all of its references."""
+
+    def add_probabilities(
+        self, outputs: Sequence[Mapping[str, float]], references: References
+    ) -> None:
+        """Add examples: the probability of every label of each, with its references."""
+        raise NotImplementedError(f"{type(self).__name__} reads texts")
 
     @abstractmethod
     def values(self, counts: Array, indices: Indices | None = None) -> Array:
@@ -36,6 +50,14 @@ class Statistics(ABC):
     @abstractmethod
     def totals(self, indices: Indices) -> dict[str, float]:
         """The named sums over these examples from which the metric is computed."""
+
+    def table(self) -> list[dict[str, Any]]:
+        """Precision, recall, F1 and counts of every class, in alphabetical order; empty where there are none."""
+        return []
+
+    def confusions(self, most: int | None = None) -> list[dict[str, Any]]:
+        """Each pair of a reference and another class that was given instead, the most frequent first."""
+        return []
 
     def signature(self) -> str | None:
         """A description of how exactly the metric is computed, as sacreBLEU's; None if there is only one way."""
@@ -144,6 +166,14 @@ class ConfusionMatrix(Statistics):
             for label, i in sorted(self.classes.items())
         ]
 
+    def confusions(self, most: int | None = None) -> list[dict[str, Any]]:
+        names = list(self.classes)
+        wanted = np.concatenate(self.references)
+        given = np.concatenate(self.predicted)
+        pairs = zip(wanted.tolist(), given.tolist(), strict=True)
+        counts = Counter((names[a], names[b]) for a, b in pairs if a != b)
+        return confusion_rows(counts, most)
+
     def _class_ids(self, labels: Sequence[str]) -> Indices:
         return np.array([self.classes.setdefault(label, len(self.classes)) for label in labels])
 
@@ -161,6 +191,17 @@ class ConfusionMatrix(Statistics):
     def _sum(self, counts: Array, classes: Indices) -> Array:
         """(R, N) summed by class into (R, C)."""
         return np.stack([np.bincount(classes, row, minlength=len(self.classes)) for row in counts])
+
+
+def confusion_rows(
+    counts: Mapping[tuple[str, str], int], most: int | None = None
+) -> list[dict[str, Any]]:
+    """Rows of confused classes, a reference and an output each, the most frequent first, then alphabetically."""
+    ordered = sorted(counts.items(), key=lambda found: (-found[1], found[0]))
+    return [
+        {"reference": reference, "output": output, "count": count}
+        for (reference, output), count in ordered[:most]
+    ]
 
 
 def precision(correct: Array, predicted: Array, references: Array) -> Array:

@@ -6,8 +6,8 @@ from itertools import islice
 from typing import Any, Generic, TypeVar
 
 from regard.core.errors import InvalidArgument
-from regard.inference.pipelines import Output
 from regard.inference.predictor import Predictor
+from regard.tasks.pipeline import Output
 
 Line = TypeVar("Line")
 

@@ -20,7 +20,6 @@ from regard.checkpoint.format import (
 )
 from regard.core.errors import CheckpointRefused, InvalidArgument, InvalidRecipe
 from regard.data.corpus import SourceVocabularies, VocabularyType, as_running_text
-from regard.decoding.ensemble import ClassifierEnsemble, Ensemble
 from regard.decoding.shortlist import Shortlist
 from regard.inference.predictor import Predictor
 from regard.kernels import triton_launch
@@ -28,6 +27,7 @@ from regard.model.build import build
 from regard.model.uninitialized import only_parameters, uninitialized
 from regard.model.weights import check_weights, load_weights, weights_of
 from regard.recipe.recipe import Recipe
+from regard.tasks.base import task_of
 
 LARGE = 1_000_000  # numbers up to this are not compared with the weights of a checkpoint
 
@@ -148,13 +148,16 @@ def current_device(name: str) -> AbstractContextManager[Any]:
 
 
 def _ensemble(members: Sequence[Predictor]) -> Predictor:
-    """Refused unless all members have the same vocabularies, and all give sequences or all labels."""
+    """Refused unless all members have the same task and the same vocabularies."""
     models = [member.model for member in members]
-    labels = [model.as_classifier() is not None for model in models]
-    if not members or not (all(labels) or all(model.as_seq2seq() is not None for model in models)):
-        got = ", ".join(type(model).__name__ for model in models) or "none"
-        wanted = "models that all give sequences, or all labels"
-        raise InvalidArgument("path", wanted=wanted, got=got, remedy="Leave others out.")
+    tasks = [model.task for model in models]
+    if len(set(tasks)) != 1:
+        raise InvalidArgument(
+            "path",
+            wanted="models of one task",
+            got=" and ".join(dict.fromkeys(tasks)) or "none",
+            remedy="Leave others out.",
+        )
     first = members[0]
     for other in members[1:]:
         if vocabulary_key(other) != vocabulary_key(first):
@@ -163,7 +166,7 @@ def _ensemble(members: Sequence[Predictor]) -> Predictor:
                 "Train them on the same prepared data.",
             )
             raise InvalidArgument(str(other.folder), wanted=wanted, got="others", remedy=remedy)
-    return replace(first, model=ClassifierEnsemble(models) if all(labels) else Ensemble(models))
+    return replace(first, model=task_of(models[0]).ensemble(models))
 
 
 def vocabulary_key(predictor: Predictor) -> tuple[bool, *tuple[str | None, ...]]:

@@ -10,30 +10,14 @@ from regard.core.config import read
 from regard.core.errors import InvalidArgument, InvalidRecipe
 from regard.core.shapes import Float, Tensor
 from regard.data.corpus import SourceVocabularies, VocabularyType
-from regard.data.tokenizer import Tokenizer
-from regard.data.vocabulary import Labels
+from regard.data.fields.base import check_list
+from regard.data.fields.label import labels_of
+from regard.data.fields.text import require_tokenizer
 from regard.decoding.batch_plan import forward_batch_tokens
 from regard.decoding.config import DecodeConfig
 from regard.decoding.shortlist import Shortlist
 from regard.decoding.trace import BeamTrace
 from regard.inference.embed import embed
-from regard.inference.inputs import (
-    EditedInput,
-    EncodedInput,
-    InputEncoder,
-    InputValue,
-    MultiSourceInput,
-    SourceInput,
-    check_list,
-)
-from regard.inference.pipelines import (
-    LabelPipeline,
-    Output,
-    OutputOptions,
-    Pipeline,
-    SequencePipeline,
-)
-from regard.inference.score import SequenceScore
 from regard.interpret.editing import (
     editing,
     forced_tokens,
@@ -46,6 +30,22 @@ from regard.model.interfaces import Source
 from regard.model.multi_source import source_encoders
 from regard.model.seq2seq import Model
 from regard.recipe.recipe import Recipe
+from regard.tasks.base import Task, TrainedModel, task_of
+from regard.tasks.inputs import (
+    EditedInput,
+    EncodedInput,
+    InputEncoder,
+    InputValue,
+    JoinedInput,
+    MultiSourceInput,
+    SourceInput,
+)
+from regard.tasks.pipeline import (
+    Output,
+    OutputOptions,
+    Pipeline,
+    SequenceScore,
+)
 
 # The options of a search that a stream has no use for, and the value that each must have.
 UNSTREAMABLE = {"beam_size": 1, "num_hypotheses": 1, "beam_groups": 1, "coverage_penalty": 0.0}
@@ -72,6 +72,9 @@ class Predictor:
     folder: Path | None = None  # the checkpoint it was loaded from
     shortlist: Shortlist | None = None
 
+    def __post_init__(self) -> None:
+        self._check_thresholds(self.recipe.decode)
+
     @property
     def source(self) -> VocabularyType | None:
         """The vocabulary of its one source; None for images, for language models and for several sources."""
@@ -91,26 +94,30 @@ class Predictor:
     def image_size(self) -> int | None:
         """Pixels a side of the images that the model reads as its one source; None for other models."""
         field = self.recipe.data.source
-        return field.image_size if field is not None and field.kind == "image" else None
+        resizing = None if field is None else field.resizing
+        return None if resizing is None else resizing[0]
 
     @cached_property
     def inputs(self) -> InputEncoder:
         if not self.sources:
-            slides = self.running_text and self.model.as_seq2seq() is not None
-            return SourceInput(self.model, self.target, has_limit=not slides)
+            slides = self.running_text and self.task.searches
+            field = self.recipe.data.target
+            return SourceInput(self.model, field, self.target, has_limit=not slides)
         fields, encoders = self.recipe.data.source_fields, source_encoders(self.model.encoder)
         if len(encoders) != len(fields):  # an ensemble, which passes all sources to each member
             encoders *= len(fields)
         pairs_elsewhere = (
             len(fields) == 1
-            and fields[0].tokenizer == "pretrained"
+            and fields[0].unit == "pretrained"
             and self.sources[0] is not None
-            and self.model.as_classifier() is not None
+            and not self.task.searches
         )
         parts = tuple(
-            SourceInput(encoder, vocabulary, field, is_pretrained_classifier=pairs_elsewhere)
+            SourceInput(encoder, field, vocabulary, is_pretrained_classifier=pairs_elsewhere)
             for encoder, vocabulary, field in zip(encoders, self.sources, fields, strict=True)
         )
+        if self.recipe.data.join_sources:
+            return JoinedInput(parts)
         return parts[0] if len(parts) == 1 else MultiSourceInput(parts)
 
     @cached_property
@@ -118,24 +125,22 @@ class Predictor:
         """Refused for a model that gives neither sequences nor labels."""
         return self._pipeline(self.inputs)
 
+    @property
+    def task(self) -> Task:
+        """What the model is trained for."""
+        return task_of(self.model)
+
+    @property
+    def trained(self) -> TrainedModel:
+        """The model with what its task needs to predict."""
+        return self._trained(self.inputs)
+
+    def _trained(self, inputs: InputEncoder) -> TrainedModel:
+        data = self.recipe.data
+        return TrainedModel(self.model, data, self.sources, self.target, inputs, self.shortlist)
+
     def _pipeline(self, inputs: InputEncoder) -> Pipeline:
-        generator, classifier = self.model.as_seq2seq(), self.model.as_classifier()
-        if generator is not None and isinstance(self.target, Tokenizer):
-            data = self.recipe.data
-            return SequencePipeline(
-                generator,
-                self.target,
-                inputs,
-                data.context_length,
-                self.shortlist,
-                bounded=data.bounds_outputs,
-            )
-        if classifier is not None and isinstance(self.target, Labels):
-            return LabelPipeline(classifier, self.target, inputs)
-        wanted, got = "one that gives sequences or labels", type(self.model).__name__
-        raise InvalidArgument(
-            "model", wanted=wanted, got=got, remedy="Fine-tune it: train.init_from."
-        )
+        return self.task.pipeline(self._trained(inputs))
 
     def with_decode(self, **options: Any) -> "Predictor":
         """The same predictor with these [decode] options as defaults."""
@@ -260,9 +265,10 @@ class Predictor:
             raise InvalidArgument(
                 "shortlist", wanted="false beside edits", got="true", remedy=remedy
             )
-        inputs, target = EditedInput(self.inputs, edits, self.model, self.sources), self.target
-        if isinstance(target, Tokenizer):
-            options = options._replace(forced=forced_tokens(edits, target))
+        inputs = EditedInput(self.inputs, edits, self.model, self.sources)
+        if self.task.searches:
+            tokenizer = require_tokenizer(self.target, "model")
+            options = options._replace(forced=forced_tokens(edits, tokenizer))
         else:
             refuse_output_edits(edits)
         if not self.sources:
@@ -346,8 +352,9 @@ class Predictor:
     ) -> Float[Tensor, "N W"]:
         """A vector for each text, (texts, dim) in float32 on the CPU; it does not depend on the other texts.
 
-        It is the mean of the encoder's states; of a classifier, the vector from which it predicts the label; of a
-        language model, the mean of its decoder's last hidden states, that after the start token among them.
+        It is the mean of the encoder's states; of a classifier, the vector from which it predicts the label; of an
+        encoder-decoder without attention, the one vector that its decoder reads, as of an autoencoder; of a language
+        model, the mean of its decoder's last hidden states, that after the start token among them.
 
         texts               one input each, as in `predict`
         truncate            drop the end of a text of more than `max_source_length` tokens, which is refused otherwise
@@ -407,9 +414,33 @@ class Predictor:
             chosen = {"beam_size": 1, **chosen}  # also where the recipe has a beam
         elif "sample" in chosen:  # also where the recipe samples
             chosen = {**dict.fromkeys(("top_k", "top_p", "min_p", "typical_p")), **chosen}
-        if self.model.as_classifier() is not None:  # labels are ranked without a beam
+        if not self.task.searches:  # outputs are ranked without a beam
             chosen["beam_size"] = chosen.get("num_hypotheses", self.recipe.decode.num_hypotheses)
-        config = read(DecodeConfig, {**asdict(self.recipe.decode), **chosen}, "decode")
+        own = asdict(self.recipe.decode)
+        if "threshold" in chosen:
+            # A threshold is that of all labels, also where the recipe has others for some.
+            own["thresholds"] = None
+        given = chosen.get("thresholds")
+        if isinstance(given, Mapping):
+            chosen["thresholds"] = {**(own["thresholds"] or {}), **given}
+        config = read(DecodeConfig, {**own, **chosen}, "decode")
         if isinstance(config, list):
             raise InvalidRecipe(config)
+        for name in ("threshold", "thresholds"):
+            if name in chosen and not self.task.has_threshold:
+                raise InvalidArgument(
+                    name,
+                    wanted="nothing for a model that gives " + self.task.gives,
+                    got=str(getattr(config, name))[:80],
+                    remedy="Leave it out: only a model of several labels has one.",
+                )
+        self._check_thresholds(config)
         return config
+
+    def _check_thresholds(self, config: DecodeConfig) -> None:
+        """Refuse thresholds of labels that the model does not have."""
+        labels = labels_of(self.target)
+        names = () if labels is None else labels.names
+        problems = list(config.unknown_labels(names))
+        if problems:
+            raise InvalidRecipe(problems)

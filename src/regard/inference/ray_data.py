@@ -22,7 +22,7 @@ import torch
 from regard.core.errors import CheckpointRefused, InvalidArgument, MissingExtra, RegardError
 from regard.inference.line_chunks import LineChunk, chunk_outputs
 from regard.inference.load import load
-from regard.inference.pipelines import Output
+from regard.tasks.pipeline import Output
 
 if TYPE_CHECKING:
     import pyarrow

@@ -1,38 +1,19 @@
 """Log-probabilities of given targets, by teacher forcing."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
-from math import exp
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from regard.core.config import nearest
 from regard.core.errors import InvalidArgument, InvalidData
+from regard.data import conll
 from regard.data.text import is_table, line_of, lines, parallel, rows as table_rows
-from regard.data.vocabulary import Labels
+from regard.tasks.pipeline import SequenceScore
 
 if TYPE_CHECKING:
     from regard.inference.predictor import Predictor
 
 CHUNK = 1024  # lines at once: enough to batch those of similar length
-
-
-@dataclass(frozen=True)
-class SequenceScore:
-    """The log-probability of one target."""
-
-    tokens: tuple[str, ...]  # with the end token, where the model has one; or the label
-    log_probabilities: tuple[float, ...]  # one for each token
-
-    @property
-    def log_probability(self) -> float:
-        """Of the whole target."""
-        return sum(self.log_probabilities)
-
-    @property
-    def perplexity(self) -> float:
-        return exp(-self.log_probability / max(1, len(self.log_probabilities)))
 
 
 def score_lines(
@@ -55,7 +36,11 @@ def pairs(
     """
     config, vocabularies = predictor.recipe.data, (*predictor.sources, predictor.target)
     names, columns = list(config.fields), config.table_columns(chosen)
-    if len(files) == 1 and is_table(files[0]):
+    tokens = len(files) == 1 and config.is_token_file(files[0])
+    if tokens:
+        columns = config.token_columns(files[0], chosen)
+        rows = conll.cells(files[0], columns)
+    elif len(files) == 1 and is_table(files[0]):
         rows = table_rows(files[0], columns)
     elif files and len(files) != len(names):
         wanted = (
@@ -81,10 +66,18 @@ def pairs(
             raise InvalidArgument(
                 f"line {number}", wanted=wanted, got=f"{len(row)} columns", remedy=remedy
             )
-        for i, (name, vocabulary) in enumerate(zip(row, vocabularies, strict=True)):
-            if isinstance(vocabulary, Labels) and name not in vocabulary.names:
+        parts = zip(config.fields.values(), row, vocabularies, strict=True)
+        for i, (field, cell, vocabulary) in enumerate(parts):
+            try:
+                field.check_cell(vocabulary, cell)
+            except InvalidArgument as error:
                 file = files[i if len(files) > 1 else 0] if files else "stdin"
-                line = line_of(file, number) if files else number
-                wanted, remedy = "a label of the training data", nearest(name, vocabulary.names)
-                raise InvalidData(file, line, wanted=wanted, got=repr(name), remedy=remedy)
+                line: int | None = number
+                if tokens:
+                    line = conll.line_of(file, number, columns, "strict")
+                elif files:
+                    line = line_of(file, number)
+                raise InvalidData(
+                    file, line, wanted=error.wanted, got=error.got, remedy=error.remedy
+                ) from None
         yield ("\t".join(row[:-1]), row[-1]) if len(row) > 1 else row

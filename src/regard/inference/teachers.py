@@ -8,7 +8,7 @@ from regard.inference.load import load
 from regard.inference.predictor import Predictor
 from regard.model.weights import fingerprint
 from regard.recipe.recipe import Recipe
-from regard.training.distillation import Distillation
+from regard.tasks.distillation import Distillation
 
 
 def load_teachers(recipe: Recipe, data: Prepared, device: str) -> Distillation | None:
@@ -27,11 +27,9 @@ def load_teachers(recipe: Recipe, data: Prepared, device: str) -> Distillation |
 def _problems(teacher: Predictor, recipe: Recipe, data: Prepared) -> Iterator[Problem]:
     """What keeps a model from predicting the targets of a batch of these data."""
     own, other = recipe.data, teacher.recipe.data
-    if teacher.recipe.model.predicts != recipe.model.predicts:
-        got = f"{teacher.folder}, which predicts {teacher.recipe.model.predicts}"
-        yield Problem(
-            "teachers", f"models that predict {recipe.model.predicts}", got, "Leave it out."
-        )
+    if teacher.recipe.task.name != recipe.task.name:
+        got = f"{teacher.folder}, which gives {teacher.recipe.task.gives}"
+        yield Problem("teachers", f"models that give {recipe.task.gives}", got, "Leave it out.")
         return
     if list(own.fields) != list(other.fields) or teacher.running_text != (
         own.context_length is not None
@@ -48,9 +46,13 @@ def _problems(teacher: Predictor, recipe: Recipe, data: Prepared) -> Iterator[Pr
             got = f"{teacher.folder} with {_named(its)}"
             yield Problem("teachers", wanted, got, "Train it on the same prepared data.")
     for name, field in own.fields.items():
+        its_field = other.fields[name]
+        if not (field.is_file or its_field.is_file):
+            continue
         for key in ("kind", "image_size", "image_mean", "image_std"):
-            mine, theirs = getattr(field, key), getattr(other.fields[name], key)
-            if "image" in (field.kind, other.fields[name].kind) and mine != theirs:
+            mine = getattr(field, key, None)
+            theirs = getattr(its_field, key, None)
+            if mine != theirs:
                 yield Problem(
                     "teachers",
                     f"data.{name}.{key} = {mine}",

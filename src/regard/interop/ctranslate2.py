@@ -14,11 +14,12 @@ from torch import nn
 from regard.core.config import Config
 from regard.core.errors import MissingExtra
 from regard.core.shapes import Tensor
-from regard.data.corpus import VocabularyType
+from regard.data.fields.text import require_tokenizer, tokenizer_of
 from regard.data.tokenizer import Tokenizer
 from regard.inference.predictor import Predictor
 from regard.interop.interfaces import ExportOptions, FolderTarget
 from regard.kernels.layers.residual_norm import norm_gain
+from regard.model.embedding import token_embedding
 from regard.model.interfaces import AnyDecoder, Encoder
 from regard.model.model_config import ModelConfig
 from regard.model.multihead import MultiHead
@@ -42,11 +43,13 @@ EXPRESSIBLE: dict[str, tuple[Any, ...]] = {
     ),
     **dict.fromkeys(("rotary_base", "relative_buckets", "relative_max_distance"), ANY),
     **dict.fromkeys(("position_offset", "token_types"), ANY),
+    **dict.fromkeys(("word_vectors", "freeze_word_vectors"), ANY),  # of training
     "norm": ("layer", "rms", "rms_offset"),
     "activation": ("relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu"),
     "positions": ("sinusoidal", "learned", "rotary", "relative", "alibi", "none"),
     "position_mode": ("add",),
     "score": ("scaled_dot", "dot"),
+    "value_dim": (None,),
     "sliding_window": (
         None,
     ),  # its own is wrong for prompts longer than the window, and crashes encoder-decoders
@@ -59,7 +62,8 @@ EXPRESSIBLE_OPTIONS: dict[str, tuple[Any, ...]] = {
         ("tie_embeddings", "scale_embeddings", "embedding_dropout", "output_bias", "scale_logits"),
         ANY,
     ),
-    "head": (None,),
+    "source_dim": (None,),
+    "task": (None, "generate"),
 }
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH"}
 MIN_POSITIONS = 2048  # rows of a table of positions that are not learned
@@ -74,7 +78,7 @@ class CTranslate2Target(FolderTarget):
     options = frozenset({"dtype", "quantization"})
 
     def obstacles(self, model: Predictor) -> list[str]:
-        seq2seq, config = model.model.as_seq2seq(), model.recipe.model
+        seq2seq, config = model.model.generator, model.recipe.model
         if seq2seq is None:
             return [f"{type(model.model).__name__}: it has models that generate sequences only"]
         if obstacles := list(_part_obstacles(config)):
@@ -88,14 +92,15 @@ class CTranslate2Target(FolderTarget):
             from ctranslate2.specs import TransformerDecoderModelSpec, TransformerSpec
         except ImportError:
             raise MissingExtra("ctranslate2", "ctranslate2", "exporting to CTranslate2") from None
-        seq2seq, source, target = model.model.as_seq2seq(), model.source, model.target
+        seq2seq = model.model.generator
         assert seq2seq is not None
-        assert isinstance(target, Tokenizer)
+        source = tokenizer_of(model.source)
+        target = require_tokenizer(model.target, "model")
         *encoders, config = [_transformer(part.config) for _, part in model.recipe.model.parts()]
         rows, forced = _position_rows(model), target.special_tokens.target_prefix
         decoder = _decoder_spec(seq2seq.decoder, config, rows, target.special_tokens.suppressed)
         if encoders:
-            assert isinstance(source, Tokenizer)
+            assert source is not None
             spec = TransformerSpec(_encoder_spec(seq2seq.encoder, encoders[0], rows), decoder)
             spec.register_source_vocabulary(source.tokens())
             spec.register_target_vocabulary(target.tokens())
@@ -162,17 +167,17 @@ def _position_obstacles(model: ModelConfig) -> Iterator[str]:
 
 def _vocabulary_obstacles(model: Predictor) -> Iterator[str]:
     """Roles of tokens that CTranslate2 does not have."""
-    source, target = model.source, model.target
-    assert isinstance(target, Tokenizer)
+    source = tokenizer_of(model.source)
+    target = require_tokenizer(model.target, "model")
     special, end = target.special_tokens, target.tokens()[target.special_tokens.end]
     if model.running_text and not special.suppressed:
         yield f"data.context_length: it ends outputs at {end!r}, which running text goes on after"
-    if isinstance(source, Tokenizer):
+    if source is not None:
         before, after = _around(source)
         if len(before) > 1 or after not in ([], [end]):
             yield f"special tokens {before} before and {after} after a source: it adds one before, and {end!r} after"
     for role, vocabulary in (("source", source), ("target", target)):
-        if isinstance(vocabulary, Tokenizer):
+        if vocabulary is not None:
             name, count = Counter(vocabulary.tokens()).most_common(1)[0]
             if count > 1:
                 yield f"{role} vocabulary: {name!r} stands for {count} tokens, which it cannot tell apart"
@@ -184,9 +189,7 @@ def _around(source: Tokenizer) -> tuple[list[str], list[str]]:
     return [names[i] for i in special.source_prefix], [names[i] for i in special.source_suffix]
 
 
-def _roles(
-    source: VocabularyType | None, target: Tokenizer, *, running_text: bool
-) -> dict[str, Any]:
+def _roles(source: Tokenizer | None, target: Tokenizer, *, running_text: bool) -> dict[str, Any]:
     """The special tokens, as a model's config.json has them.
 
     Running text begins after a line break, which is its end token, and nothing ends it.
@@ -198,7 +201,7 @@ def _roles(
         "eos_token": names[special.suppressed[0] if running_text else special.end],
         "unk_token": names[special.end if special.unknown is None else special.unknown],
     }
-    if isinstance(source, Tokenizer):
+    if source is not None:
         before, after = _around(source)
         roles |= {
             "decoder_start_token": first,
@@ -287,7 +290,9 @@ def _fill_stack(
     config: TransformerConfig,
     rows: int,
 ) -> None:
-    embeddings.weight, scale = _array(part.embed_tokens.weight), part.embed_tokens.scale
+    embedding = token_embedding(part)
+    embeddings.weight = _array(embedding.weight)
+    scale = embedding.scale
     if part.input_layer.token_types is not None:
         embeddings.weight += _array(part.input_layer.token_types[0] / scale)
     spec.scale_embeddings = scale != 1.0
@@ -314,7 +319,7 @@ def _position_table(
         return np.zeros((rows, dim), np.float32)
     positions = encoding.positions
     rows = positions.limit if isinstance(positions, Learned) else rows
-    return _array(positions(torch.arange(rows, device=part.embed_tokens.weight.device)))
+    return _array(positions(torch.arange(rows, device=token_embedding(part).weight.device)))
 
 
 def _fill_layer(spec: Any, block: TransformerBlock, config: TransformerConfig) -> None:

@@ -20,9 +20,11 @@ from regard.core.errors import RegardError
 from regard.core.shapes import Tensor
 from regard.interop.architectures.base import Architecture, SharedKeys
 from regard.interop.architectures.table import ARCHITECTURES
+from regard.interop.architectures.tagging import gives_tags
 from regard.interop.rules import Copies, Step, plan
 from regard.model.build import build, parse_model
-from regard.model.model_config import ModelConfig, Part
+from regard.model.model_config import ModelConfig
+from regard.model.part_config import Part
 from regard.model.pooling import FirstPoolConfig
 from regard.model.positions import POSITIONS, Learned, RelativeBias, Rotary, Sinusoidal
 from regard.model.transformer_config import TransformerConfig
@@ -35,6 +37,9 @@ IRRELEVANT = {
     "attention_dropout",
     "ffn_dropout",
     "activation_checkpointing",
+    "constraints",
+    "word_vectors",
+    "freeze_word_vectors",
 }
 OUTPUT_BIAS, NO_BIAS = "decoder.project.bias", "model.output_bias = True, not False"
 TABLE = "input_layer.position_encoding.positions.table"
@@ -156,6 +161,8 @@ def express_as(architecture: Architecture[Any], model: ModelConfig) -> Expressio
 
 def _head(model: ModelConfig) -> str:
     """The head of a model, by the names in `Architecture.classes`."""
+    if gives_tags(model):
+        return "tags"
     if model.pool is None:
         return "mlm" if model.decoder is None else "generation"
     distilled = (
@@ -165,14 +172,19 @@ def _head(model: ModelConfig) -> str:
 
 
 def _labels(model: ModelConfig) -> dict[str, Any]:
-    return {"num_labels": model.options.num_labels} if model.pool is not None else {}
+    if model.pool is None and not gives_tags(model):
+        return {}
+    return {"num_labels": model.options.num_labels}
 
 
 def _parts(model: ModelConfig) -> Iterator[tuple[str, Part[Any]]]:
     yield from zip(model.encoder_names, model.encoders, strict=True)
-    for role, part in (("decoder", model.decoder), ("pool", model.pool)):
-        if part is not None:
-            yield role, part
+    if model.decoder is not None:
+        yield "decoder", model.decoder
+    if model.pool is not None:
+        yield "pool", model.pool
+    if model.head is not None:
+        yield "head", model.head
 
 
 def _settings(model: ModelConfig) -> dict[str, Any]:
@@ -182,8 +194,8 @@ def _settings(model: ModelConfig) -> dict[str, Any]:
         found[f"model.{role}.kind"] = part.kind
         found |= {f"model.{role}.{key}": value for key, value in _effective(part.config).items()}
     options = {key: value for key, value in asdict(model.options).items() if key not in IRRELEVANT}
-    options |= {"source_vocab_size": tuple(model.source_vocab_sizes())}
-    if model.pool is not None:
+    options |= {"source_vocab_size": tuple(model.source_sizes())}
+    if model.pool is not None or gives_tags(model):
         options = {key: options[key] for key in ("num_labels", "source_vocab_size")}
     return found | {f"model.{key}": value for key, value in options.items()}
 
@@ -199,6 +211,7 @@ def _effective(config: Config) -> dict[str, Any]:
     if isinstance(config, TransformerConfig):
         positions = POSITIONS[config.positions]
         found |= {"head_dim": config.dim_per_head, "kv_heads": config.kv_heads or config.heads}
+        found |= {"value_dim": config.value_dim_per_head}
         used = {Learned: ("max_positions", "position_offset"), Rotary: ("rotary_base",),
                 RelativeBias: ("relative_buckets", "relative_max_distance")}  # fmt: skip
         for kind, keys in used.items():
@@ -239,7 +252,8 @@ def _made_up_for(ours: ModelConfig, theirs: ModelConfig) -> ModelConfig | None:
     multiplied = ours.options.scale_embeddings and not theirs.options.scale_embeddings
     if multiplied:
         table["scale_embeddings"] = False
-    if ours.pool is None and (multiplied or theirs.options.tie_embeddings == "none"):
+    has_projection = ours.pool is None and not gives_tags(ours)
+    if has_projection and (multiplied or theirs.options.tie_embeddings == "none"):
         table["tie_embeddings"] = "none"
     if ours.options.output_bias and not theirs.options.output_bias and ours.decoder is not None:
         table["output_bias"] = False

@@ -36,12 +36,20 @@ USES = {
         "AutoModelForImageClassification",
         "model(pixel_values=pixels).logits.argmax(-1)",
     ),
+    "tags": (
+        "token-classification",
+        "AutoModelForTokenClassification",
+        'model(**tokenizer(["A", "sentence"], is_split_into_words=True, return_tensors="pt")).logits.argmax(-1)',
+    ),
     "masked tokens": (
         "fill-mask",
         "AutoModelForMaskedLM",
         'model(**tokenizer("...", return_tensors="pt")).logits',
     ),
 }
+
+# What follows the logits, by the problem type, unless that is the most likely label.
+CHOICES = {"regression": "", "multi_label_classification": ".sigmoid()"}
 
 CARD = """# {title}
 
@@ -66,6 +74,7 @@ def hub_card(model: Predictor, model_type: str, report: str | None) -> str:
     """README.md; `report` is a file of `regard evaluate --json`, whose figures it lists."""
     kind = _kind(model)
     task, model_class, use = USES[kind]
+    use = use.replace(".argmax(-1)", CHOICES.get(model.task.problem_type or "", ".argmax(-1)"))
     results = [] if report is None else _results(Path(report))
     front: dict[str, Any] = {
         "library_name": "transformers",
@@ -101,11 +110,13 @@ def hub_card(model: Predictor, model_type: str, report: str | None) -> str:
 
 def _kind(model: Predictor) -> str:
     reads_image = model.image_size is not None
-    predicts = model.recipe.model.predicts
-    if predicts == "label":
+    task = model.task
+    if task.reads_target:
+        return task.gives
+    if task.tags_words:
+        return task.gives
+    if not task.searches:
         return "image label" if reads_image else "text label"
-    if predicts == "masked tokens":
-        return predicts
     return "captions" if reads_image else "translation" if model.sources else "language model"
 
 
@@ -114,7 +125,9 @@ def _results(path: Path) -> list[tuple[str, float]]:
     report = read_json(path)
     try:
         metrics = report["systems"][0]["metrics"]
-        return [(str(name), float(result["value"])) for name, result in metrics.items()]
+        # A metric that is undefined has no value.
+        defined = {name: each for name, each in metrics.items() if each["value"] is not None}
+        return [(str(name), float(result["value"])) for name, result in defined.items()]
     except (KeyError, IndexError, TypeError, ValueError, AttributeError):
         wanted, remedy = "a report of `regard evaluate --json`", "Write it with this command."
         raise InvalidData(path, wanted=wanted, got="other JSON", remedy=remedy) from None

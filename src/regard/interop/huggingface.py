@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,13 @@ import torch
 
 from regard.core.atomic_io import with_usual_mode
 from regard.core.shapes import Tensor
+from regard.data.fields.image import require_image
 from regard.data.spelling import HIDDEN
 from regard.data.tokenizer import Tokenizer
 from regard.decoding.ensemble import ClassifierEnsemble, Ensemble
 from regard.inference.predictor import Predictor
 from regard.interop import images
+from regard.interop.architectures.base import transformer
 from regard.interop.express import Expression, express, lost_bias, unequal_copies
 from regard.interop.hub_card import hub_card
 from regard.interop.interfaces import ExportOptions, FolderTarget
@@ -44,6 +47,7 @@ class HuggingFaceTarget(FolderTarget):
         return [*problems, *_token_obstacles(model, expression)]
 
     def write(self, model: Predictor, folder: Path, options: ExportOptions) -> None:
+        model = replace(model, model=model.task.exported(model.model, model.target))
         config = _model_config(model)
         assert isinstance(config, ModelConfig)
         expression = express(config)
@@ -65,7 +69,7 @@ class HuggingFaceTarget(FolderTarget):
             **_max_positions(model, expression),
             **rows,
             **tokens,
-            **_labels(model),
+            **output_names(model),
             "dtype": str(dtype).removeprefix("torch."),
         }
         _write_json(folder / "config.json", described)
@@ -79,7 +83,8 @@ class HuggingFaceTarget(FolderTarget):
         write_tokenizers(model, folder)
         if model.image_size is not None:
             _write_json(
-                folder / images.FILE, images.preprocessor_config(model.recipe.data.source_fields[0])
+                folder / images.FILE,
+                images.preprocessor_config(require_image(model.recipe.data.source_fields[0])),
             )
         (folder / "README.md").write_text(
             hub_card(model, expression.architecture.model_type, options.report), "utf-8"
@@ -164,19 +169,25 @@ def _tokens(model: Predictor) -> dict[str, Any]:
     }
     if own.other_ends:
         found["eos_token_id"] = list(own.ends)
-    if model.model.as_seq2seq() is not None and model.sources:
+    if model.model.generator is not None and model.sources:
         found |= {"decoder_start_token_id": own.start}
     return found
 
 
-def _labels(model: Predictor) -> dict[str, Any]:
-    if isinstance(model.target, Tokenizer):
+def output_names(model: Predictor) -> dict[str, Any]:
+    """What a model with a pool or a tagger predicts, and the names of its outputs, as config.json has them."""
+    kind = model.task.problem_type
+    if kind is None and not model.task.tags_words:
         return {}
-    names = model.target.names
-    return {
+    names = model.target.tokens()
+    if kind == "regression":  # numbers have no names
+        names = [f"LABEL_{number}" for number in range(model.target.size)]
+    table: dict[str, Any] = {
         "id2label": {str(i): name for i, name in enumerate(names)},
         "label2id": {n: i for i, n in enumerate(names)},
     }
+    # Token classification has no problem type.
+    return table if kind is None else {"problem_type": kind, **table}
 
 
 def generation_config(model: Predictor, tokens: Mapping[str, Any]) -> dict[str, Any]:
@@ -260,8 +271,16 @@ def write_tokenizers(model: Predictor, folder: Path) -> None:
     """tokenizer.json and tokenizer_config.json of the inputs; in target/ those of outputs with another vocabulary."""
     source = _source_tokenizer(model)
     if source is not None:
-        reads = bool(model.sources) or model.recipe.model.predicts == "masked tokens"
-        _write_tokenizer(source, folder, has_source=reads, running=model.running_text)
+        reads = bool(model.sources) or model.task.reads_target
+        splits = model.task.tags_words
+        _write_tokenizer(
+            source,
+            folder,
+            has_source=reads,
+            running=model.running_text,
+            reads_words=splits,
+            pair=_pair_template(model),
+        )
     if (
         isinstance(model.target, Tokenizer)
         and source is not None
@@ -278,25 +297,50 @@ def _names(tokenizer: Tokenizer) -> list[str]:
 
 def _source_tokenizer(model: Predictor) -> Tokenizer | None:
     """The tokenizer of what the model reads: of the source, or of a language model's text; of captions, theirs."""
-    given = [each for each in (model.source, model.target) if isinstance(each, Tokenizer)]
+    source = model.sources[0] if model.recipe.data.join_sources else model.source
+    given = [each for each in (source, model.target) if isinstance(each, Tokenizer)]
     return given[0] if given else None
 
 
+def _pair_template(model: Predictor) -> list[str] | None:
+    """How two texts become one sequence, with the segment of each token; None where a model reads no pairs."""
+    if not model.recipe.data.join_sources or len(model.sources) != 2:
+        return None
+    config = transformer(model.recipe.model.encoders[0])
+    second = 1 if config is not None and config.token_types > 1 else 0
+    template = []
+    for name, segment, vocabulary in zip("AB", (0, second), model.sources, strict=True):
+        assert isinstance(vocabulary, Tokenizer)
+        special = vocabulary.special_tokens
+        before = [vocabulary.pieces([i])[0] for i in special.source_prefix]
+        after = [vocabulary.pieces([i])[0] for i in special.source_suffix]
+        template += [f"{each}:{segment}" for each in (*before, f"${name}", *after)]
+    return template
+
+
 def _write_tokenizer(
-    tokenizer: Tokenizer, folder: Path, *, has_source: bool, running: bool = False
+    tokenizer: Tokenizer,
+    folder: Path,
+    *,
+    has_source: bool,
+    running: bool = False,
+    reads_words: bool = False,
+    pair: list[str] | None = None,
 ) -> None:
     import tokenizers
     from tokenizers.processors import TemplateProcessing
 
     own, inner = tokenizer.special_tokens, tokenizers.Tokenizer.from_str(tokenizer.to_json())
+    if reads_words and isinstance(inner.pre_tokenizer, tokenizers.pre_tokenizers.ByteLevel):
+        # Every word is encoded with a space before it, also the first.
+        inner.pre_tokenizer.add_prefix_space = True
     first = own.end if running else own.start
     before = own.source_prefix if has_source else () if first is None else (first,)
     after = own.source_suffix if has_source else ()
     names = {i: tokenizer.pieces([i])[0] for i in (*before, *after)}
     single = [*(names[i] for i in before), "$A", *(names[i] for i in after)]
-    inner.post_processor = TemplateProcessing(
-        single=single, special_tokens=[(name, i) for i, name in names.items()]
-    )
+    special = [(name, i) for i, name in names.items()]
+    inner.post_processor = TemplateProcessing(single=single, pair=pair, special_tokens=special)
     inner.save(str(folder / "tokenizer.json"))
     roles = {"pad": own.pad, "bos": first, "eos": own.end, "unk": own.unknown, "mask": own.mask}
     described: dict[str, Any] = {

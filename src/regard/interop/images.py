@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.core.errors import InvalidData
-from regard.data.config import FieldConfig
+from regard.data.fields.image import ImageField
 from regard.interop.tensors import read_json
 
 FILE = "preprocessor_config.json"
@@ -61,7 +61,7 @@ def image_field(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
     return field
 
 
-def preprocessor_config(field: FieldConfig) -> dict[str, Any]:
+def preprocessor_config(field: ImageField) -> dict[str, Any]:
     """preprocessor_config.json for the images of a field."""
     side = {"height": field.image_size, "width": field.image_size}
     before = field.image_crop_from

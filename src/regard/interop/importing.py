@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,11 @@ import torch
 from regard.checkpoint import store
 from regard.checkpoint.format import CARD, WEIGHTS, checkpoint_texts
 from regard.core.config import Config
-from regard.core.errors import InvalidRecipe, Problem
-from regard.data.config import FieldConfig
+from regard.core.errors import InvalidArgument, InvalidData, InvalidRecipe, Problem
+from regard.data.corpus import SourceVocabularies
+from regard.data.fields.base import make_field
+from regard.data.fields.text import require_tokenizer
+from regard.data.statistics import Statistics
 from regard.data.vocabulary import Labels
 from regard.decoding.config import DecodeConfig
 from regard.inference.predictor import Predictor
@@ -39,13 +43,34 @@ RECIPE_HEAD = """\
 # regard train this/folder/recipe.toml --set 'data.train=[{}]' --out runs/mine
 """
 FINE_TUNING = {"init_from": ".", "learning_rate": 2e-5, "warmup_steps": 100, "max_steps": 1000}
+# The fields of targets that have keys beside their kind; the numbers of a regression are in their own units.
+TARGETS = {"text": TEXT, "number": {"kind": "number", "normalize": False}}
 
 
 class ImportedModel:
     """A model folder with its vocabularies and the recipe that describes it as a model of ours."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, pairs: bool = False) -> None:
         self.pretrained = PretrainedFolder(folder)
+        self.pairs = pairs
+        if pairs and not (
+            self.pretrained.classifies and self.pretrained.model.reads == ("tokens",)
+        ):
+            raise InvalidArgument(
+                "pairs",
+                wanted="false for a model that is no classifier of texts",
+                got="true",
+                remedy="Leave it out.",
+            )
+        segments = getattr(self.pretrained.keys, "type_vocab_size", 1)
+        if pairs and self.pretrained.architecture.doubles_separator and segments > 1:
+            # Its tokenizer gives both texts the first segment, where ours are two.
+            raise InvalidData(
+                f"{folder / CONFIG}: type_vocab_size",
+                wanted="1 for pairs of texts, as RoBERTa has",
+                got=str(segments),
+                remedy="Import it for single texts.",
+            )
         model = self.pretrained.model
         self.generation: Generation = read_generation(
             folder, self.pretrained.config, has_source=bool(model.encoders)
@@ -56,17 +81,34 @@ class ImportedModel:
     def _vocabularies(self) -> Vocabularies:
         pretrained = self.pretrained
         if pretrained.model.reads == ("image",) and pretrained.classifies:
-            return (None,), Labels(pretrained.labels, ordered=True)
+            return (None,), _outputs_of(pretrained)
         sources, target = read_vocabularies(pretrained, self.generation)
-        if pretrained.classifies:
-            return sources, Labels(pretrained.labels, ordered=True)
+        if pretrained.classifies or pretrained.tags_words:
+            return self._texts(sources), _outputs_of(pretrained)
         return sources, target
+
+    def _texts(self, sources: SourceVocabularies) -> SourceVocabularies:
+        """The tokenizer of the text, or of both texts of a pair, of which the second continues the first."""
+        if not self.pairs:
+            return sources
+        (only,) = sources
+        first = require_tokenizer(only, "model")
+        special = first.special_tokens
+        # [CLS] one [SEP] other [SEP], or <s> one </s></s> other </s>
+        between = special.source_suffix if self.pretrained.architecture.doubles_separator else ()
+        second = first.with_special_tokens(replace(special, source_prefix=between))
+        return first, second
 
     def _recipe(self) -> Recipe:
         pretrained, folder = self.pretrained, self.pretrained.folder
-        data: dict[str, Any] = {"target": {"kind": "label"} if pretrained.classifies else TEXT}
-        if pretrained.model.reads == ("image",):
+        kind = pretrained.target_kind
+        data: dict[str, Any] = {"target": TARGETS.get(kind, {"kind": kind})}
+        if pretrained.tags_words:
+            data["source"] = {"kind": "words", **TEXT}
+        elif pretrained.model.reads == ("image",):
             data["source"] = image_field(folder, pretrained.config)
+        elif self.pairs:
+            data |= {"sources": [TEXT, TEXT], "join_sources": True, "shared_vocab": False}
         elif self.sources:
             data["source"] = TEXT
             if data["target"] == TEXT and self.sources[0] is not self.target:
@@ -107,15 +149,15 @@ class ImportedModel:
         data = {
             key: value
             for key, value in tables["data"].items()
-            if key in ("source", "target", "shared_vocab")
+            if key in ("source", "sources", "join_sources", "target", "shared_vocab")
+            and value not in (None, False)
         }
-        data = {
-            key: _changed(value, FieldConfig()) if isinstance(value, dict) else value
-            for key, value in data.items()
-        }
+        data = {key: _changed_fields(value) for key, value in data.items()}
         decode = _changed(tables["decode"], DecodeConfig())
         recipe = {"data": data, "model": tables["model"], "train": FINE_TUNING, "decode": decode}
         files = '"SOURCES", "TARGETS"' if data.get("source") is not None else '"TEXTS"'
+        if self.pairs:
+            files = '"ONE_TEXTS", "OTHER_TEXTS", "TARGETS"'
         return RECIPE_HEAD.format(files) + "\n".join(toml_lines(recipe)) + "\n"
 
     def _writer(self, dtype: torch.dtype | None) -> Callable[[Path], None]:
@@ -141,11 +183,32 @@ class ImportedModel:
         return write
 
 
+def _outputs_of(pretrained: PretrainedFolder) -> Labels | Statistics:
+    """The labels of a classifier, or the scale of the numbers of a regression, which are in their own units."""
+    if pretrained.target_kind != "number":
+        return Labels(pretrained.labels, ordered=True)
+    count = len(pretrained.labels)
+    return Statistics([0.0] * count, [1.0] * count)
+
+
 def _in_file(problem: Problem, folder: Path) -> Problem:
     """A problem of the recipe as one of the folder; keys of images come from their own file."""
     key = problem.key.removeprefix("data.source.")
     where = f"{folder / IMAGES}: {key}" if key.startswith("image_") else f"{folder}: {problem.key}"
     return Problem(where, problem.wanted, problem.got, problem.remedy)
+
+
+def _changed_fields(value: Any) -> Any:
+    """A field, or each of several, as `_changed_field` gives it; other values as they are."""
+    if isinstance(value, list | tuple):
+        return [_changed_field(each) for each in value]
+    return _changed_field(value) if isinstance(value, dict) else value
+
+
+def _changed_field(table: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a field with other values than the default of its kind, and the kind unless it is a text."""
+    kind = {} if table["kind"] == make_field().kind else {"kind": table["kind"]}
+    return kind | _changed(table, make_field(table["kind"]))
 
 
 def _changed(table: Mapping[str, Any], default: Config) -> dict[str, Any]:

@@ -11,7 +11,12 @@ from regard.core.config import nearest
 from regard.core.errors import InvalidData
 from regard.core.shapes import Tensor
 from regard.inference.load import check_sizes
-from regard.interop.architectures.base import Architecture, SharedKeys
+from regard.interop.architectures.base import (
+    TARGET_KINDS,
+    Architecture,
+    SharedKeys,
+    problem_type,
+)
 from regard.interop.architectures.table import ARCHITECTURES
 from regard.interop.rules import Step, plan
 from regard.interop.tensors import TensorFolder, read_json
@@ -20,6 +25,8 @@ from regard.model.model_config import ModelConfig
 from regard.model.weights import weights_of
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
+# Tasks that a table with a pool must name, by the kinds of their targets.
+TASKS_OF_POOLS = {"labels": "multi_label", "number": "regress"}
 
 
 class PretrainedFolder:
@@ -36,16 +43,30 @@ class PretrainedFolder:
         self.keys: SharedKeys = self.architecture.read(self.config, self.head, folder / CONFIG)
         self.tensors = TensorFolder(folder)
         self.table = self.architecture.table(self.keys, self.head, self.tensors)
-        if "pool" in self.table:
+        if "pool" in self.table or self.tags_words:
             self.table["num_labels"] = len(self.labels)
+        if self.target_kind in TASKS_OF_POOLS:
+            self.table["task"] = TASKS_OF_POOLS[self.target_kind]
         self._file_names = self.architecture.renamed(list(self.tensors))
         self.model = self._checked_model()
         self._check_names()
 
     @property
     def classifies(self) -> bool:
-        """Whether it predicts a label."""
+        """Whether it predicts labels or numbers."""
         return self.model.pool is not None
+
+    @property
+    def tags_words(self) -> bool:
+        """Whether it predicts a tag for each word."""
+        return self.head == "tags"
+
+    @property
+    def target_kind(self) -> str:
+        """The kind of its target: "label", "labels", "number" or "tags"; of a model of tokens, "text"."""
+        if self.tags_words:
+            return "tags"
+        return TARGET_KINDS[problem_type(self.config)] if "pool" in self.table else "text"
 
     @cached_property
     def labels(self) -> list[str]:

@@ -37,7 +37,7 @@ def read_vocabularies(pretrained: PretrainedFolder, generation: Generation) -> V
         "suppress_tokens": sorted({*generation.suppressed, *bad_words}),
     }
     *sizes, rows = [
-        size for size in (*model.source_vocab_sizes(), model.options.vocab_size) if size is not None
+        size for size in (*model.source_sizes(), model.options.vocab_size) if size is not None
     ]
     _check_ids(pretrained, generation, rows)
     source, target = read_tokenizers(pretrained.folder, config, rows, next(iter(sizes), None))

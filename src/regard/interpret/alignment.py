@@ -67,6 +67,7 @@ class Alignment:
     source, output               the texts
     source_words, output_words   their words
     origins                      for each output word the index of its source word; None: it is aligned with none
+    refused                      why the source was not read: it is too long. No word is then aligned
     """
 
     source: str
@@ -74,6 +75,7 @@ class Alignment:
     source_words: tuple[str, ...]
     output_words: tuple[str, ...]
     origins: tuple[int | None, ...]
+    refused: str | None = None
 
     @property
     def links(self) -> list[Link]:

@@ -5,7 +5,7 @@ from torch import nn
 
 from regard.core.errors import InvalidArgument
 from regard.core.shapes import Float, Tensor
-from regard.interpret.maps import ForwardPass, log_probabilities
+from regard.interpret.maps import ForwardPass
 from regard.interpret.sites import attention_sites
 from regard.kernels.attention import reference
 from regard.kernels.attention.spec import repeat_heads, widened
@@ -55,5 +55,5 @@ def _log_probability(forward: ForwardPass, of: int | None) -> Tensor:
             "Leave it out for the whole output.",
         )
         raise InvalidArgument("of", wanted=wanted, got=repr(of), remedy=remedy)
-    each = log_probabilities(forward(), forward.labels)
+    each = forward.log_probabilities(forward(), forward.labels)
     return each.sum() if of is None else each[of]

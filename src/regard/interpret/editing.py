@@ -10,6 +10,7 @@ from regard.core.errors import InvalidArgument
 from regard.core.sequence import MultiSource, Tokens
 from regard.core.shapes import Int, Tensor
 from regard.data.corpus import VocabularyType
+from regard.data.fields.text import tokenizer_of
 from regard.data.tokenizer import Tokenizer
 from regard.decoding.interfaces import GeneratedTokens, LogitsProcessor, Scores
 from regard.interpret.edited_call import EditedCall
@@ -206,33 +207,30 @@ class ForceTokens(LogitsProcessor):
 
 def token_id(edit: ReplaceToken, number: int, vocabulary: VocabularyType | None) -> int:
     """The id of the token that an edit names."""
-    token, where = edit.token, f"edit {number}.token"
-    if isinstance(vocabulary, Tokenizer):
-        if isinstance(token, int):
-            if token < vocabulary.size:
-                return token
-            wanted, remedy = f"an id below {vocabulary.size}", "Or give its text."
-            raise InvalidArgument(where, wanted=wanted, got=str(token), remedy=remedy)
-        ids = vocabulary.encode(token)
-        if len(ids) != 1 or vocabulary.pieces(ids) != [
-            token
-        ]:  # or the name of a token, as lists of tokens show it
-            names = vocabulary.pieces(range(vocabulary.size))
-            ids = [names.index(token)] if token in names else ids
-        for found in (
-            ids,
-            vocabulary.encode(f" {token}"),
-        ):  # the latter where only words after a space are tokens
-            if len(found) == 1:
-                return found[0]
-        got = f"{token!r}, which is {len(ids)}: {' '.join(vocabulary.pieces(ids))}"
-        raise InvalidArgument(
-            where, wanted="one token", got=got[:200], remedy="Give one of its tokens."
-        )
+    token = edit.token
+    where = f"edit {number}.token"
+    tokenizer = tokenizer_of(vocabulary)
     if isinstance(token, int):
-        return token
-    remedy = "This model was given without a vocabulary."
-    raise InvalidArgument(where, wanted="a token id", got=repr(token), remedy=remedy)
+        if tokenizer is None or token < tokenizer.size:
+            return token
+        wanted = f"an id below {tokenizer.size}"
+        raise InvalidArgument(where, wanted=wanted, got=str(token), remedy="Or give its text.")
+    if tokenizer is None:
+        remedy = "This model was given without a vocabulary."
+        raise InvalidArgument(where, wanted="a token id", got=repr(token), remedy=remedy)
+    ids = tokenizer.encode(token)
+    if len(ids) != 1 or tokenizer.pieces(ids) != [token]:
+        # It may be the name of a token, as lists of tokens show it.
+        names = tokenizer.pieces(range(tokenizer.size))
+        ids = [names.index(token)] if token in names else ids
+    # Some tokenizers have a token only for the word after a space.
+    for found in (ids, tokenizer.encode(f" {token}")):
+        if len(found) == 1:
+            return found[0]
+    got = f"{token!r}, which is {len(ids)}: {' '.join(tokenizer.pieces(ids))}"
+    raise InvalidArgument(
+        where, wanted="one token", got=got[:200], remedy="Give one of its tokens."
+    )
 
 
 def _forced(

@@ -180,8 +180,12 @@ class MaskSource(AttentionEdit):
     source: Index = 0
 
     def selects(self, site: AttentionSite) -> bool:
-        of_encoder = site.part == "encoder" and site.kind != "grid" and site.source == self.source
-        return of_encoder or (site.part != "encoder" and site.key_side == "source")
+        if site.key_side != "source":
+            return False
+        if site.part == "encoder":
+            return site.kind != "grid" and site.source == self.source
+        # The states of learned queries stand for no token.
+        return self.source not in site.query_sources
 
     def check(self, sites: Mapping[AttentionSite, int], where: str) -> None:
         if not any(map(self.selects, sites)):

@@ -324,4 +324,12 @@ def _decoder(model: torch.nn.Module) -> Decoder[Any] | None:
 
 
 def _site(each: AttentionMap) -> AttentionSite:
-    return AttentionSite(each.name, each.kind, each.part, each.layer, source=each.source)
+    return AttentionSite(
+        each.name,
+        each.kind,
+        each.part,
+        each.layer,
+        source=each.source,
+        over_queries=each.over_queries,
+        query_sources=each.query_sources,
+    )

@@ -76,14 +76,72 @@ class GeneratedText:
 
 
 @dataclass(frozen=True)
+class WordTags:
+    """The tag of each word of the input, and its log-probability."""
+
+    text: str
+    tokens: tuple[str, ...]  # the tags
+    words: tuple[str, ...]
+    scores: tuple[float, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        scores = [finite(score) for score in self.scores]
+        return {"text": self.text, "tokens": self.tokens, "scores": scores, "words": self.words}
+
+
+@dataclass(frozen=True)
 class Label:
     """A predicted label, and its log-probability."""
 
     label: str
     score: float
 
+    @property
+    def text(self) -> str:
+        """The label."""
+        return self.label
+
+    @property
+    def scores(self) -> tuple[float, ...]:
+        """The log-probability, as that of a single token."""
+        return (self.score,)
+
     def as_dict(self) -> dict[str, Any]:
         return {"label": self.label, "score": finite(self.score)}
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Predicted numbers, in the units of the training data."""
+
+    text: str
+    numbers: tuple[float, ...]
+    scores: None = None  # numbers have no probability
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """The numbers as texts."""
+        return tuple(self.text.split(" "))
+
+    def as_dict(self) -> dict[str, Any]:
+        numbers = [finite(number) for number in self.numbers]
+        return {"text": self.text, "tokens": self.tokens, "scores": None, "numbers": numbers}
+
+
+@dataclass(frozen=True)
+class LabelSet:
+    """Several labels, or none, each with its log-probability."""
+
+    text: str
+    tokens: tuple[str, ...]  # the labels
+    scores: tuple[float, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        scores = [finite(score) for score in self.scores]
+        return {"text": self.text, "tokens": self.tokens, "scores": scores, "labels": self.tokens}
+
+
+LookOutput = GeneratedText | WordTags | Label | Numbers | LabelSet
 
 
 @dataclass(frozen=True)
@@ -92,7 +150,7 @@ class Look:
 
     title       shown above drawings and pages
     sources     the tokens of each source, or the image; none for a language model
-    output      the tokens of the output, or the label; None where only attention was captured
+    output      the tokens of the output, the tags, the label or the numbers; None where only attention was captured
     maps        an `AttentionMap` for each attention module; `look["decoder 1 cross"]` is one of them
     forward     repeats the forward pass, for attributions; None: the calls were captured elsewhere
     edits       with which the model ran
@@ -103,7 +161,7 @@ class Look:
 
     title: str
     sources: tuple[Text | Image, ...]
-    output: GeneratedText | Label | None
+    output: LookOutput | None
     maps: tuple[AttentionMap, ...]
     forward: ForwardPass | None = field(repr=False)
     edits: tuple[Edit, ...] = ()
@@ -221,11 +279,14 @@ class Look:
                        | {"kind": "image", "width": int, "height": int, "grid": [rows, columns], "units": int,
                           "data": "data:image/webp;base64,…"}],
              "output": {"text": str, "tokens": [str], "scores": [float] | null, "read": [str]}
+                     | {"text": str, "tokens": [str], "scores": [float], "words": [str]}
                      | {"label": str, "score": float}
+                     | {"text": str, "tokens": [str], "scores": null, "numbers": [float]}
+                     | {"text": str, "tokens": [str], "scores": [float], "labels": [str]}
                      | null,
              "maps": [{"name": str, "kind": "self" | "cross" | "pool" | "grid",
                        "part": "encoder" | "decoder" | "pool", "layer": int, "source": int, "heads": int,
-                       "query_side": "source" | "output" | "pool", "key_side": "source" | "output",
+                       "query_side": "source" | "output" | "pool", "key_side": "source" | "output" | "pool",
                        "causal": bool, "rows": [int] | null,
                        "weights": {"shape": [heads, rows, keys], "data": base64} | null,
                        "top": {"k": int, "shape": [heads, rows, k], "keys": base64, "weights": base64} | null,
@@ -237,8 +298,8 @@ class Look:
         Weights are little-endian uint16, 65535 times the weight, rounded; keys are little-endian uint32. A map of more
         than `limit` weights has the largest weights of each row, `top`, instead of `weights`. `rows` lists the rows
         that were chosen, if not all. Scores are log-probabilities. Rows and keys of a decoder's self-attention are
-        those of `read`, its input: `tokens` has the token predicted at the same position. A number that is not finite
-        is null.
+        those of `read`, its input: `tokens` has the token predicted at the same position. Of a model that tags,
+        `tokens` are the tags of `words`. A number that is not finite is null.
         """
         return json.dumps(self.as_dict(limit=limit), ensure_ascii=False, allow_nan=False)
 
@@ -262,8 +323,8 @@ def check_map_name(name: str, names: Sequence[str]) -> None:
         )
 
 
-def _scored(output: GeneratedText | Label | None) -> tuple[Sequence[str], Sequence[float] | None]:
+def _scored(output: LookOutput | None) -> tuple[Sequence[str], Sequence[float] | None]:
     """The tokens of an output, or its label, with their log-probabilities."""
     if isinstance(output, Label):
-        return (output.label,), (output.score,)
+        return (output.label,), output.scores
     return ((), None) if output is None else (output.tokens, output.scores)

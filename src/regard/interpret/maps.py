@@ -44,6 +44,8 @@ class AttentionMap(AttentionSite):
     heads           number of heads
     size            rows and keys: tokens, words or image regions
     causal          whether a row attends to no later key
+    over_queries    whether its keys, and in an encoder its queries, are the states of learned queries
+    query_sources   of attention to several sources, those whose states are those of learned queries
     call            the captured call that weights are computed from; None: only `row_summaries` were kept
     row_summaries   entropy, distance and largest weights of each row, where they were computed
     row_words, key_words   the tokens of each word, where rows or keys are words
@@ -98,6 +100,7 @@ class AttentionMap(AttentionSite):
                     self,
                     name=f"{self.name} source {source + 1}",
                     source=source,
+                    over_queries=source in self.query_sources,
                     size=(self.size[0], length),
                     call=part,
                     part_of=(self.name, first, last),
@@ -292,18 +295,31 @@ class ForwardPass:
     model: Model
     source: Source | None  # None for a language model
     targets: Int[Tensor, "1 T"] | None  # the decoder's input, for a model with a decoder
-    labels: (
-        Int[Tensor, " T"] | None
-    )  # the token predicted after each target, or the label; None if there is no output
+    # The token predicted after each target, the tag of each word, or the label; None if there is no output.
+    labels: Int[Tensor, " T"] | None
+    # The log-probability of each label, where it is not a softmax of its own logits: with a CRF.
+    score: Callable[[Tensor, Tensor], Tensor] | None = None
+    # The labels of the output, from the logits, where none are given; None: the most likely.
+    choose: Callable[[Tensor], Tensor] | None = None
 
     def __call__(self) -> Tensor:
-        """Logits: (T, V), or (1, labels)."""
-        logits: Tensor = (
-            self.model(self.source)
-            if self.targets is None
-            else self.model(self.source, self.targets)[0]
-        )
-        return logits
+        """Logits: (T, V), (words, tags), or (1, labels)."""
+        if self.targets is not None:
+            generated: Tensor = self.model(self.source, self.targets)[0]
+            return generated
+        logits: Tensor = self.model(self.source)
+        return logits[0] if logits.dim() == 3 else logits
+
+    def chosen(self, logits: Tensor) -> Int[Tensor, " T"]:
+        """The labels that were given, or else those of the output."""
+        if self.labels is not None:
+            return self.labels
+        return logits.argmax(-1) if self.choose is None else self.choose(logits)
+
+    def log_probabilities(self, logits: Tensor, labels: Tensor) -> Float[Tensor, " T"]:
+        """The log-probability of each of these labels."""
+        score = log_probabilities if self.score is None else self.score
+        return score(logits, labels)
 
 
 class MapRecorder:

@@ -10,6 +10,7 @@ from regard.decoding.config import DecodeConfig
 from regard.decoding.interfaces import Hypothesis
 from regard.model.capture import AttentionCall, capture_attention
 from regard.model.interfaces import Source
+from regard.model.multi_source import source_encoders
 from regard.model.seq2seq import Model, Seq2Seq
 
 Reranker = Callable[
@@ -18,8 +19,11 @@ Reranker = Callable[
 
 
 def require_cross_attention(argument: str, model: Model) -> Seq2Seq:
-    """The model; refused without cross-attention, as a language model, an RNN without attention or an ensemble is."""
-    generator = model.as_seq2seq()
+    """The model; refused without cross-attention, as a language model, an RNN without attention or an ensemble is.
+
+    Refused too where the decoder attends to learned queries instead of positions of the source.
+    """
+    generator = model.generator
     if generator is None or not generator.decoder.cross_attentions:
         wanted, remedy = (
             "one model whose decoder attends to its source",
@@ -27,6 +31,13 @@ def require_cross_attention(argument: str, model: Model) -> Seq2Seq:
         )
         raise InvalidArgument(
             argument, wanted=wanted, got="a decoder that does not, or several", remedy=remedy
+        )
+    if not all(encoder.keeps_positions for encoder in source_encoders(generator.encoder)):
+        raise InvalidArgument(
+            argument,
+            wanted="a model whose decoder attends to the positions of its source",
+            got="an encoder whose states are those of learned queries, which stand for no token",
+            remedy="Leave it out, or choose another model.",
         )
     return generator
 
@@ -59,7 +70,7 @@ def output_attention(
             layers[call.source].append(weights if weights.dim() == 4 else weights[:, None])
 
     with capture_attention(collect):
-        reads.decoder(padded, memory.reorder(rows))
+        reads.decoder.hidden(padded, memory.reorder(rows))  # logits would take more memory
     weights = (
         torch.stack([torch.cat(parts, 2) for parts in layers.values()], 1).float().cpu()
     )  # (B, layers, H, T, S)

@@ -11,8 +11,8 @@ from regard.core.shapes import Tensor
 from regard.data.images import Pixels
 from regard.interpret.editing import editing
 from regard.interpret.edits import Edit
-from regard.interpret.look import GeneratedText, Image, Label, Look, Text
-from regard.interpret.maps import AttentionMap, ForwardPass, MapRecorder, log_probabilities
+from regard.interpret.look import GeneratedText, Image, Look, LookOutput, Text
+from regard.interpret.maps import AttentionMap, ForwardPass, MapRecorder
 from regard.interpret.sites import attention_sites
 from regard.interpret.tokens_to_words import TokenSequence
 from regard.model.capture import Pick, capture_attention, picked
@@ -20,6 +20,8 @@ from regard.model.eval_mode import evaluating
 from regard.model.memory import Memory, SourceSpan
 from regard.model.multi_source import source_encoders
 from regard.model.seq2seq import Model
+
+DirectOutput = Callable[[Tensor, Tensor], LookOutput]
 
 
 @dataclass(frozen=True)
@@ -30,9 +32,10 @@ class LookInput:
     sources: tuple[
         TokenSequence | Pixels, ...
     ] = ()  # tokens or an image; none for a language model
-    output: TokenSequence | None = None  # None: a classifier, or a masked language model
+    output: TokenSequence | None = None  # None: nothing is generated
     read: TokenSequence | None = None  # the decoder's inputs
-    label: Callable[[int], str] | None = None  # the names of a classifier's labels
+    # The output of a model that generates nothing, from the ids of labels and their log-probabilities.
+    direct_output: DirectOutput | None = None
 
 
 @dataclass(frozen=True)
@@ -244,15 +247,15 @@ def _checked_layers(model: torch.nn.Module, layers: Sequence[int] | None) -> set
 
 def _output(
     forward: ForwardPass, given: LookInput, logits: Tensor, words: bool
-) -> tuple[GeneratedText | Label | None, Tensor | None]:
+) -> tuple[LookOutput | None, Tensor | None]:
     """The output with its log-probabilities, and its token or label ids."""
     labels = forward.labels
-    if given.label is not None:
-        labels = logits.argmax(-1) if labels is None else labels
-        return Label(given.label(int(labels)), float(log_probabilities(logits, labels)[0])), labels
+    if given.direct_output is not None:
+        labels = forward.chosen(logits)
+        return given.direct_output(labels, forward.log_probabilities(logits, labels)), labels
     if given.output is None or given.read is None or labels is None:
         return None, None
-    scores = log_probabilities(logits, labels).cpu()
+    scores = forward.log_probabilities(logits, labels).cpu()
     scores = given.output.groups().sum(scores, 0) if words else scores
     tokens, read = given.output.names(words), given.read.names(words)
     return GeneratedText(given.output.text, tokens, read, tuple(scores.tolist())), labels

@@ -5,15 +5,31 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from regard.core.config import nearest, read, registered_names, unknown_keys
+from regard.core.config import nearest, read, unknown_keys
 from regard.core.errors import InvalidRecipe, Problem
 from regard.core.registry import Registry
 from regard.model.convolution import ConvConfig, ConvDecoder, ConvEncoder
 from regard.model.embedding import Embedding, Projection
-from regard.model.interfaces import AnyDecoder, Encoder, Pool
-from regard.model.model_config import ModelConfig, ModelOptions, Part, conflicts
+from regard.model.inputs import (
+    EmbeddingConfig,
+    InputConfig,
+    InputModule,
+    VectorInput,
+    VectorInputConfig,
+)
+from regard.model.interfaces import AnyDecoder, Encoder, Head, Pool
+from regard.model.mlp import MlpConfig, MlpEncoder
+from regard.model.model_config import ModelConfig, ModelOptions, conflicts
 from regard.model.multi_source import MultiSourceEncoder
-from regard.model.part_config import DecoderConfig, EncoderConfig, PoolConfig
+from regard.model.part_config import (
+    DecoderConfig,
+    EncoderConfig,
+    HeadConfig,
+    MaskedTokensConfig,
+    Part,
+    PoolConfig,
+)
+from regard.model.perceiver import PerceiverConfig, PerceiverEncoder
 from regard.model.pooling import (
     AttentionPool,
     AttentionPoolConfig,
@@ -25,20 +41,35 @@ from regard.model.pooling import (
 )
 from regard.model.rnn_decoder import RnnDecoder, RnnDecoderConfig
 from regard.model.rnn_encoder import RnnConfig, RnnEncoder
-from regard.model.seq2seq import Classifier, MaskedLanguageModel, Model, Seq2Seq
+from regard.model.seq2seq import (
+    Classifier,
+    EncoderWithHead,
+    MaskedLanguageModel,
+    MaskedTokensHead,
+    Model,
+    Seq2Seq,
+    SourceModel,
+)
 from regard.model.simple_encoders import BagConfig, BagEncoder, LabelConfig, LabelEncoder
+from regard.model.tag_head import TagHead, TagsConfig
 from regard.model.transformer import TransformerDecoder, TransformerEncoder
 from regard.model.transformer_config import TransformerConfig
 from regard.model.vision import (
     CnnConfig,
     CnnTransformerConfig,
+    GridEncoder,
+    GridTransformer,
+    PatchTransformer,
     VitConfig,
     cnn,
     cnn_transformer,
     vit,
 )
+from regard.model.word_input import WordInput, WordInputConfig
 
-ConfigType = TypeVar("ConfigType", EncoderConfig, DecoderConfig, PoolConfig)
+ConfigType = TypeVar(
+    "ConfigType", EncoderConfig, DecoderConfig, PoolConfig, HeadConfig, InputConfig
+)
 Made = TypeVar("Made", covariant=True)
 
 
@@ -46,12 +77,24 @@ Made = TypeVar("Made", covariant=True)
 class PartKind(Generic[ConfigType, Made]):
     """A kind of part: its configuration and what makes the module from it.
 
+    module   the class of what it makes, where that is a function; its attributes say what it supports
+
     Encoders of tokens and labels are made from (config, embedding), encoders of images from (config); decoders from
-    (config, embedding, projection, memory_dim or None); pools from (config, memory_dim).
+    (config, embedding, projection, memory_dim or None); pools from (config, memory_dim); heads from (config,
+    memory_dim, number of outputs); input modules from (config, size of the source, dim).
     """
 
     config: type[ConfigType]
     make: Callable[..., Made]
+    module: type[Any] | None = None
+
+    @property
+    def made(self) -> type[Any]:
+        """The class of what it makes."""
+        if self.module is not None:
+            return self.module
+        assert isinstance(self.make, type)
+        return self.make
 
 
 ENCODERS: Registry[PartKind[EncoderConfig, Encoder]] = Registry(
@@ -59,12 +102,14 @@ ENCODERS: Registry[PartKind[EncoderConfig, Encoder]] = Registry(
     {
         "label": PartKind(LabelConfig, LabelEncoder),
         "bag": PartKind(BagConfig, BagEncoder),
+        "mlp": PartKind(MlpConfig, MlpEncoder),
         "rnn": PartKind(RnnConfig, RnnEncoder),
         "conv": PartKind(ConvConfig, ConvEncoder),
         "transformer": PartKind(TransformerConfig, TransformerEncoder),
-        "cnn": PartKind(CnnConfig, cnn),
-        "cnn+transformer": PartKind(CnnTransformerConfig, cnn_transformer),
-        "vit": PartKind(VitConfig, vit),
+        "perceiver": PartKind(PerceiverConfig, PerceiverEncoder),
+        "cnn": PartKind(CnnConfig, cnn, GridEncoder),
+        "cnn+transformer": PartKind(CnnTransformerConfig, cnn_transformer, GridTransformer),
+        "vit": PartKind(VitConfig, vit, PatchTransformer),
     },
 )
 DECODERS: Registry[PartKind[DecoderConfig, AnyDecoder]] = Registry(
@@ -84,7 +129,24 @@ POOLS: Registry[PartKind[PoolConfig, Pool]] = Registry(
         "attention": PartKind(AttentionPoolConfig, AttentionPool),
     },
 )
-KEYS = ("encoder", "encoders", "decoder", "pool", *ModelOptions.__dataclass_fields__)
+HEADS: Registry[PartKind[HeadConfig, Head]] = Registry(
+    "head",
+    {
+        "mlm": PartKind(MaskedTokensConfig, Head, MaskedTokensHead),
+        "tags": PartKind(TagsConfig, TagHead),
+    },
+)
+INPUTS: Registry[PartKind[InputConfig, InputModule]] = Registry(
+    "input module",
+    {
+        "tokens": PartKind(EmbeddingConfig, Embedding),
+        "label": PartKind(EmbeddingConfig, Embedding),
+        "vectors": PartKind(VectorInputConfig, VectorInput),
+        "words": PartKind(WordInputConfig, WordInput),
+        "image": PartKind(InputConfig, InputModule),
+    },
+)
+KEYS = ("encoder", "encoders", "decoder", "pool", "head", *ModelOptions.__dataclass_fields__)
 
 
 def build(model: ModelConfig | Mapping[str, Any]) -> Model:
@@ -111,9 +173,10 @@ def parse_model(table: Mapping[str, Any], *, sized: bool = True) -> ModelConfig 
     sized   whether the table must give the sizes of its vocabularies; False in a recipe, where the data give them
     """
     problems = unknown_keys(table, KEYS, "model")
-    encoders = _encoders(table, problems)
+    encoders, inputs = _encoders(table, problems)
     decoder = _part("decoder", DECODERS, table.get("decoder"), problems)
     pool = _part("pool", POOLS, table.get("pool"), problems)
+    head = _part("head", HEADS, kind_table(table.get("head")), problems)
     options = read(
         ModelOptions,
         {key: table[key] for key in ModelOptions.__dataclass_fields__ if key in table},
@@ -121,23 +184,32 @@ def parse_model(table: Mapping[str, Any], *, sized: bool = True) -> ModelConfig 
     )
     if isinstance(options, list):
         return problems + options
-    model = ModelConfig(encoders, decoder, pool, options, table)
+    model = ModelConfig(encoders, inputs, decoder, pool, head, options, table)
     return problems or list(conflicts(model, sized=sized)) or model
 
 
 def part_names(model: ModelConfig) -> Iterator[tuple[Registry[Any], str]]:
     """The registered names in a model: the kind of each part, and those in its configuration."""
     parts: list[tuple[Registry[Any], Part[Any] | None]] = [
-        (ENCODERS, part) for part in model.encoders
+        *((ENCODERS, part) for part in model.encoders),
+        *((INPUTS, part) for part in model.inputs),
     ]
-    for registry, part in [*parts, (DECODERS, model.decoder), (POOLS, model.pool)]:
+    for registry, part in [
+        *parts,
+        (DECODERS, model.decoder),
+        (POOLS, model.pool),
+        (HEADS, model.head),
+    ]:
         if part is not None:
             yield registry, part.kind
-            yield from registered_names(part.config)
+            yield from part.config.registered()
+    yield from model.options.registered()
 
 
-def _encoders(model: Mapping[str, Any], problems: list[Problem]) -> tuple[Part[EncoderConfig], ...]:
-    """The encoder, or one for each source."""
+def _encoders(
+    model: Mapping[str, Any], problems: list[Problem]
+) -> tuple[tuple[Part[EncoderConfig], ...], tuple[Part[InputConfig], ...]]:
+    """The encoder, or one for each source, and what stands before each."""
     tables, names = [model.get("encoder")], ["encoder"]
     if "encoders" in model:
         several = model["encoders"]
@@ -147,12 +219,30 @@ def _encoders(model: Mapping[str, Any], problems: list[Problem]) -> tuple[Part[E
                 "Write [[model.encoders]] for each.",
             )
             problems.append(Problem("model.encoders", wanted, repr(several)[:80], remedy))
-            return ()
+            return (), ()
         tables, names = list(several), [f"encoders.{i}" for i in range(1, len(several) + 1)]
-    parts = [
-        _part(name, ENCODERS, table, problems) for name, table in zip(names, tables, strict=True)
-    ]
-    return tuple(part for part in parts if part is not None)
+    encoders: list[Part[EncoderConfig]] = []
+    inputs: list[Part[InputConfig]] = []
+    for name, table in zip(names, tables, strict=True):
+        own = table
+        given = None
+        if isinstance(table, Mapping) and "input" in table:
+            given = kind_table(table["input"])
+            own = {key: value for key, value in table.items() if key != "input"}
+        encoder = _part(name, ENCODERS, own, problems)
+        if encoder is None:
+            continue
+        if given is not None and not encoder.module.has_input_module:
+            wanted = f"nothing: an encoder of the kind {encoder.kind!r} reads its source itself"
+            problems.append(
+                Problem(f"model.{name}.input", wanted, repr(given)[:80], "Leave it out.")
+            )
+            continue
+        read = _part(f"{name}.input", INPUTS, given or {"kind": encoder.module.reads}, problems)
+        if read is not None:
+            encoders.append(encoder)
+            inputs.append(read)
+    return tuple(encoders), tuple(inputs)
 
 
 def _part(
@@ -180,10 +270,23 @@ def _part(
     if isinstance(config, list):
         problems += config
         return None
-    return Part(kind, config)
+    return Part(kind, config, kinds[kind].made)
+
+
+def kind_table(given: Any) -> Any:
+    """The table of a part: one without keys may be written as its kind alone, head = "mlm"."""
+    return {"kind": given} if isinstance(given, str) else given
 
 
 def _assemble(model: ModelConfig) -> Model:
+    made = _without_task(model)
+    named = model.options.task
+    if named is not None:
+        made.task = named
+    return made
+
+
+def _without_task(model: ModelConfig) -> Model:
     options = model.options
     make_embedding = partial(
         Embedding, scaled=options.scale_embeddings, dropout=options.embedding_dropout
@@ -193,12 +296,17 @@ def _assemble(model: ModelConfig) -> Model:
         assert options.vocab_size is not None
         target = make_embedding(options.vocab_size, model.decoder.config.states_dim)
     encoders, embeddings = list[Encoder](), list[Embedding]()
-    for part, size in zip(model.encoders, model.source_vocab_sizes(), strict=True):
-        config, make = part.config, ENCODERS[part.kind].make
+    for part, module, size in zip(model.encoders, model.inputs, model.source_sizes(), strict=True):
+        config = part.config
+        make = ENCODERS[part.kind].make
         if size is None:
             encoders.append(make(config))
             continue
-        shared = target if options.tie_embeddings == "all" and config.reads == "tokens" else None
+        if not isinstance(module.config, EmbeddingConfig):
+            make_input = INPUTS[module.kind].make
+            encoders.append(make(config, make_input(module.config, size, config.states_dim)))
+            continue
+        shared = target if options.tie_embeddings == "all" and module.kind == "tokens" else None
         embeddings.append(shared or make_embedding(size, config.states_dim))
         encoders.append(make(config, embeddings[-1]))
     encoder = (
@@ -223,6 +331,14 @@ def _assemble(model: ModelConfig) -> Model:
         assert options.num_labels is not None
         pool = POOLS[model.pool.kind].make(model.pool.config, model.memory_dim)
         return Classifier(encoder, pool, options.num_labels, config.output_dropout)
+    assert model.head is not None
+    if not isinstance(model.head.config, MaskedTokensConfig):
+        assert options.num_labels is not None
+        make_head = HEADS[model.head.kind].make
+        head = make_head(model.head.config, model.memory_dim, options.num_labels)
+        with_head: SourceModel = EncoderWithHead(encoder, head)
+        with_head.task = head.task
+        return with_head
     assert options.vocab_size is not None
     tied = embeddings[0] if options.tie_embeddings == "target" else None
     project = Projection(

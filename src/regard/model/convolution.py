@@ -16,7 +16,8 @@ from regard.kernels.layers.dropout import Dropout
 from regard.kernels.layers.linear import linear
 from regard.kernels.layers.residual_norm import PendingResidual, add_norm
 from regard.model.embedding import Embedding, Projection
-from regard.model.interfaces import Decoder, DecoderState, Encoder, Source, require_tokens
+from regard.model.inputs import InputModule, InputVectors
+from regard.model.interfaces import Decoder, DecoderState, SequenceEncoder
 from regard.model.kv_cache import LayerMemories, Slots, beam_rows, sequence_rows
 from regard.model.memory import Memory, PackedMemory, last_state, masked_mean
 from regard.model.module_list import TypedModuleList
@@ -29,14 +30,13 @@ from regard.model.part_config import (
     not_packable_score,
 )
 from regard.model.scores import ScoreName
+from regard.model.word_vector_keys import WordVectorKeys
 
 NO_DROPOUT = Dropout(0.0)
 
 
 @dataclass(frozen=True)
-class ConvConfig(EncoderConfig, DecoderConfig):
-    packable = True
-
+class ConvConfig(WordVectorKeys, EncoderConfig, DecoderConfig):
     dim: Count = doc(256, "dimension of the hidden states")
     kernel_size: Count = doc(3, "kernel size of the convolutions")
     dilations: tuple[Count, ...] = doc((1, 2, 4, 8), "dilation of each layer")
@@ -110,20 +110,23 @@ class ConvLayer(nn.Module):
         return out
 
 
-class ConvEncoder(Encoder):
+class ConvEncoder(SequenceEncoder):
     """A convolutional encoder."""
 
-    def __init__(self, config: ConvConfig, embedding: Embedding) -> None:
-        super().__init__()
-        self.dim, self.causal, self.embed_tokens = config.dim, config.causal, embedding
+    packable = True
+
+    def __init__(self, config: ConvConfig, input_module: InputModule) -> None:
+        super().__init__(input_module)
+        self.dim = config.dim
+        self.causal = config.causal
         self.layers = TypedModuleList[ConvLayer](
             ConvLayer(config, d, causal=config.causal) for d in config.dilations
         )
         self.norm, self.dropout = nn.LayerNorm(config.dim), Dropout(config.dropout)
 
-    def forward(self, source: Source) -> Memory:
-        source = require_tokens(source)
-        x, mask = self.dropout(self.embed_tokens(source.ids)), source.mask
+    def encode(self, vectors: InputVectors) -> Memory:
+        x = self.dropout(vectors.states())  # (B, S, W)
+        mask = vectors.mask
         for layer in self.layers:
             x = layer(x, mask)
         states = self.norm(x)
@@ -132,10 +135,8 @@ class ConvEncoder(Encoder):
         )
 
     def forward_packed(self, source: Packed) -> PackedMemory:
-        given, sides = (
-            PendingResidual(self.dropout(self.embed_tokens(source.ids))),
-            Neighbors.of(source.offsets),
-        )
+        given = PendingResidual(self.dropout(self.input_module.read_packed(source)))
+        sides = Neighbors.of(source.offsets)
         for layer in self.layers:
             given = layer.forward_packed(given, self.dropout, sides)
         return PackedMemory(add_norm(given, self.dropout, self.norm)[1], source.offsets)
@@ -177,6 +178,7 @@ class ConvDecoder(Decoder[ConvState]):
     """A convolutional decoder with cross-attention after every layer."""
 
     extrapolates = True
+    packable = True
 
     def __init__(
         self, config: ConvConfig, embedding: Embedding, project: Projection, memory_dim: int | None

@@ -8,20 +8,21 @@ V vocabulary, N tokens of packed sequences.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Generic, Literal, TypeVar
+from dataclasses import replace
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from torch import nn
 
-from regard.core.errors import InvalidArgument
-from regard.core.sequence import FeatureGrids, MultiSource, Packed, Packing, Tokens
+from regard.core.sequence import FieldBatch, Packed, Packing
 from regard.core.shapes import Float, Int, Tensor
+from regard.core.word_tokens import WordTokens
 from regard.model.embedding import Embedding, Projection
+from regard.model.inputs import InputModule, InputVectors
 from regard.model.kv_cache import Slots
 from regard.model.memory import Memory, PackedMemory
 
-# Token ids with lengths, label ids (B,), pixels (B, 3, Y, X), features of a frozen backbone, several of these, or a
-# memory.
-Source = Tokens | Tensor | FeatureGrids | MultiSource | Memory
+# What a model reads: a batch, or the memory of one that is encoded already.
+Source = FieldBatch | Memory
 StateType = TypeVar(
     "StateType", bound="DecoderState"
 )  # the shape checks of the tests do not support Self
@@ -45,12 +46,34 @@ class AttentionModule(nn.Module, ABC):
         """The matrix that maps the heads' attended values, side by side, to what the module passes on."""
 
 
-class Encoder(nn.Module, ABC):
-    """Encodes a source into a Memory that any decoder or pool reads."""
+class Support:
+    """What a class of encoders or decoders supports, whatever the keys of its table: nothing unless it says so.
 
+    packable        packed sequences: `forward_packed`, `hidden_packed`
+    packed_memory   with packed sequences, the memory is a PackedMemory; otherwise a padded one
+    shardable       it may be part of a model that FSDP shards
+    has_blocks      it holds Transformer blocks, the units that FSDP shards
+    """
+
+    packable: ClassVar[bool] = False
+    packed_memory: ClassVar[bool] = True
+    shardable: ClassVar[bool] = False
+    has_blocks: ClassVar[bool] = False
+
+
+class Encoder(nn.Module, Support, ABC):
+    """Encodes a source into a Memory that any decoder or pool reads.
+
+    reads              the input module that stands before it, unless its table names another
+    has_input_module   whether one of another kind may
+    """
+
+    reads: ClassVar[Literal["tokens", "label", "image"]] = "tokens"
+    has_input_module: ClassVar[bool] = True
     dim: int  # of the memory's states
     cls_tokens: int = 0  # learned states before those of the source, as in its memories
     causal: bool = False  # whether a position attends to earlier positions only
+    keeps_positions: bool = True  # whether its memory has a state for each position of the source
 
     @abstractmethod
     def forward(self, source: Source) -> Memory:
@@ -60,8 +83,34 @@ class Encoder(nn.Module, ABC):
         """
 
     def forward_packed(self, source: Packed) -> Memory | PackedMemory:
-        """As `forward`, for packed sequences. Implemented where the config declares `packable`."""
+        """As `forward`, for packed sequences. Implemented by a class that declares `packable`."""
         raise NotImplementedError(f"{type(self).__name__} does not take packed sequences")
+
+
+class SequenceEncoder(Encoder):
+    """An encoder of sequences of vectors, whatever field they come from: its input module makes them.
+
+    input_module   of its source: a token embedding, a projection of vectors, ...
+    """
+
+    def __init__(self, input_module: InputModule) -> None:
+        super().__init__()
+        # Its weights have names that say what it is: encoder.embed_tokens.weight.
+        self._input_attribute = input_module.attribute
+        self.add_module(input_module.attribute, input_module)
+
+    @property
+    def input_module(self) -> InputModule:
+        module = getattr(self, self._input_attribute)
+        assert isinstance(module, InputModule)
+        return module
+
+    def forward(self, source: Source) -> Memory:
+        return self.encode(self.input_module.read(source))
+
+    @abstractmethod
+    def encode(self, vectors: InputVectors) -> Memory:
+        """The memory of a batch of sequences of vectors."""
 
 
 class DecoderState(ABC):
@@ -105,23 +154,10 @@ class CarriedState(DecoderState):
         """The state with what `tensors` returned, of as many sequences as these hold."""
 
 
-def require_tokens(source: Any) -> Tokens:
-    """The source as tokens; refused otherwise, as when vectors are given instead of token ids."""
-    if isinstance(source, Tokens):
-        return source
-    shape = getattr(source, "shape", None)
-    got = type(source).__name__ + ("" if shape is None else f" of shape {tuple(shape)}")
-    raise InvalidArgument(
-        "source",
-        wanted="tokens: this encoder embeds them itself, and reads no vectors",
-        got=got,
-        remedy="Give regard.Tokens.of(rows of token ids).",
-    )
-
-
-class Decoder(nn.Module, ABC, Generic[StateType]):
+class Decoder(nn.Module, Support, ABC, Generic[StateType]):
     """Predicts the next token from the tokens so far and, unless it is a language model, a memory."""
 
+    carries_state: ClassVar[bool] = False  # whether it is a `StatefulDecoder`
     embed_tokens: Embedding
     project: Projection  # hidden states to logits; the loss applies it in chunks
     extrapolates: bool = False  # whether it is made for longer sequences than those of training
@@ -156,7 +192,7 @@ class Decoder(nn.Module, ABC, Generic[StateType]):
     def hidden_packed(
         self, targets: Packed, memory: Memory | PackedMemory | None
     ) -> Float[Tensor, "N W"]:
-        """As `hidden`, for packed `targets`: (N, W). Implemented where the config declares `packable`."""
+        """As `hidden`, for packed `targets`: (N, W). Implemented by a class that declares `packable`."""
         raise NotImplementedError(f"{type(self).__name__} does not take packed sequences")
 
     @abstractmethod
@@ -181,6 +217,10 @@ class Decoder(nn.Module, ABC, Generic[StateType]):
         state    the state before it, which is used up
         """
 
+    def bottleneck(self, memory: Memory) -> Float[Tensor, "B W"] | None:
+        """The one vector of each sequence that it reads of a memory; None where it attends to the states."""
+        return None
+
     def prefill(self, tokens: Int[Tensor, "B T"], state: StateType) -> StateType | None:
         """The state after these tokens, read at once instead of step by step, by all hypotheses of a sequence.
 
@@ -194,6 +234,8 @@ class StatefulDecoder(Decoder[CarriedType]):
 
     Its attention weights are part of the computation and can be returned with their gradient.
     """
+
+    carries_state = True
 
     extrapolates = True
 
@@ -214,9 +256,33 @@ class StatefulDecoder(Decoder[CarriedType]):
 AnyDecoder = Decoder[Any]
 
 
+class Head(nn.Module, ABC):
+    """Turns a memory into the outputs of a task, where these are neither generated nor pooled.
+
+    task           the name of the task that a model with this head has
+    gives_tokens   whether its outputs are tokens of a vocabulary
+    reads_tokens   whether it needs one encoder of tokens, for the reason `why_tokens`
+    """
+
+    task: ClassVar[str]
+    gives_tokens: ClassVar[bool] = False
+    reads_tokens: ClassVar[bool] = False
+    why_tokens: ClassVar[str] = "It has an output for each token."
+
+    def of_words(self, memory: Memory, source: WordTokens) -> Memory:
+        """The memory with one state for each word, of an encoder that has read the tokens of words."""
+        states = source.first_pieces(memory.states, before=memory.cls_tokens)
+        return replace(memory, states=states, mask=source.word_mask, cls_tokens=0)
+
+    @abstractmethod
+    def forward(self, memory: Memory) -> Float[Tensor, "*shape"]:
+        """The scores from which the task makes a prediction: (B, S, outputs) for one at each position."""
+
+
 class Pool(nn.Module, ABC):
     """Reduces a memory to one vector, for a classifier."""
 
+    reads: ClassVar[Literal["all", "first", "last"]] = "all"  # which states it reads
     dim: int  # of the vector
     parts: int = (
         1  # equal parts of the vector, each with a classifier of its own; their logits are averaged

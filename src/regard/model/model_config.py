@@ -2,27 +2,29 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from regard.core.config import Config, Count, Probability, doc
 from regard.core.errors import Problem
+from regard.core.task_names import TASK_NAMES
 from regard.kernels.layers.linear_fp8 import MULTIPLE
-from regard.model.part_config import DecoderConfig, EncoderConfig, PoolConfig, Reads
+from regard.model.inputs import InputConfig
+from regard.model.part_config import (
+    ConfigType,
+    DecoderConfig,
+    EncoderConfig,
+    HeadConfig,
+    Part,
+    PoolConfig,
+)
+from regard.model.word_vector_keys import word_vector_conflicts
 
-ConfigType = TypeVar("ConfigType", bound=Config)
 SIZES = (
     "vocab_size",
     "source_vocab_size",
+    "source_dim",
     "num_labels",
 )  # options that a recipe takes from its data
-
-
-@dataclass(frozen=True)
-class Part(Generic[ConfigType]):
-    """An encoder, decoder or pool by its registered name, with its configuration."""
-
-    kind: str
-    config: ConfigType
 
 
 def config_of(part: Part[ConfigType] | None) -> ConfigType | None:
@@ -40,9 +42,14 @@ class ModelOptions(Config):
         None,
         "tokens or labels that the encoder reads; of several encoders of these, a list; left out: vocab_size",
     )
-    num_labels: Count | None = doc(None, "classes of a pool's classifier")
-    head: Literal["mlm"] | None = doc(
-        None, "masked language modeling, by an encoder alone", arxiv="1810.04805"
+    source_dim: Count | tuple[Count, ...] | None = doc(
+        None, "numbers of each vector that an encoder reads; of several encoders of vectors, a list"
+    )
+    num_labels: Count | None = doc(
+        None, "outputs of a pool or a head: labels, or numbers of a regression"
+    )
+    task: Annotated[str, TASK_NAMES] | None = doc(
+        None, "what the model is trained for; by default what its head and data.target determine"
     )
     tie_embeddings: Literal["none", "target", "all"] = doc(
         "target",
@@ -70,35 +77,62 @@ class ModelConfig:
     """A checked model table. `parse_model` makes it; it answers what the recipe's checks ask without building."""
 
     encoders: tuple[Part[EncoderConfig], ...]  # one for each source; none for a language model
+    inputs: tuple[Part[InputConfig], ...]  # what stands before each encoder
     decoder: Part[DecoderConfig] | None
     pool: Part[PoolConfig] | None
+    head: Part[HeadConfig] | None
     options: ModelOptions
     table: Mapping[str, Any]  # as it was given
 
     @property
-    def reads(self) -> tuple[Reads, ...]:
-        """What each encoder reads."""
-        return tuple(encoder.config.reads for encoder in self.encoders)
+    def reads(self) -> tuple[str, ...]:
+        """What each encoder reads: the kind of its input module."""
+        return tuple(each.kind for each in self.inputs)
 
     @property
     def memory_dim(self) -> int | None:
         """The dimension of the memory's states; None for a language model."""
         return max((encoder.config.states_dim for encoder in self.encoders), default=None)
 
-    def source_vocab_sizes(self) -> list[int | None]:
-        """The size of each encoder's vocabulary; None for images, and where it is not known yet."""
-        given = self.options.source_vocab_size
-        embeds = [reads != "image" for reads in self.reads]
-        sizes = iter(
-            given if isinstance(given, tuple) else [given or self.options.vocab_size] * sum(embeds)
-        )
-        return [next(sizes) if each else None for each in embeds]
+    def source_sizes(self) -> list[int | None]:
+        """The size of each source: of its vocabulary, or of its vectors.
+
+        None for images, and where it is not known yet.
+        """
+        found: list[int | None] = [None] * len(self.inputs)
+        for option in ("source_vocab_size", "source_dim"):
+            places = self.sized_by(option)
+            given = getattr(self.options, option)
+            if given is None and option == "source_vocab_size":
+                given = self.options.vocab_size
+            sizes = given if isinstance(given, tuple) else [given] * len(places)
+            for place, size in zip(places, sizes, strict=False):
+                found[place] = size
+        return found
+
+    def names_input(self, encoder: int) -> bool:
+        """Whether the table of this encoder says what stands before it."""
+        if "encoder" in self.table:
+            return "input" in self.table["encoder"]
+        return "input" in self.table["encoders"][encoder]
+
+    def sized_by(self, option: str) -> list[int]:
+        """The encoders whose source has the size that this option gives."""
+        return [i for i, each in enumerate(self.inputs) if each.module.size == option]
 
     @property
-    def predicts(self) -> Literal["tokens", "label", "masked tokens"]:
+    def head_kind(self) -> str:
+        """What turns its states into an output: "decoder", "pool", or the kind of its head."""
+        if self.head is not None:
+            return self.head.kind
+        return "decoder" if self.pool is None else "pool"
+
+    @property
+    def gives_tokens(self) -> bool:
+        """Whether it predicts tokens of the target's vocabulary: `vocab_size` says how many there are."""
         if self.pool is not None:
-            return "label"
-        return "masked tokens" if self.decoder is None else "tokens"
+            return False
+        return self.decoder is not None or (self.head is not None and self.head.module.gives_tokens)
 
     @property
     def is_language_model(self) -> bool:
@@ -107,13 +141,15 @@ class ModelConfig:
     @property
     def carries_state(self) -> bool:
         """Whether it is a language model whose state can be carried from one part of a text to the next."""
-        return self.decoder is not None and not self.encoders and self.decoder.config.carries_state
+        return self.decoder is not None and not self.encoders and self.decoder.module.carries_state
 
     @property
     def has_attention_penalty(self) -> bool:
         """Whether training can penalise the attention weights: a stateful decoder that attends to a source."""
-        decoder = self.decoder.config if self.decoder is not None and self.encoders else None
-        return decoder is not None and decoder.carries_state and decoder.attends
+        decoder = self.decoder
+        if decoder is None or not self.encoders:
+            return False
+        return bool(decoder.module.carries_state and decoder.config.attends)
 
     def not_packable(self) -> str | None:
         """The settings with which it takes no packed sequences; None where it does."""
@@ -121,12 +157,15 @@ class ModelConfig:
             return "several encoders, whose memories are padded"
         if self.decoder is None:
             return "a model without a decoder"
+        for name, each in zip(self.encoder_names, self.inputs, strict=True):
+            if not each.module.packable:
+                return f"model.{name}.input.kind = {each.kind!r}"
         for role, part in self.parts():
-            if not part.config.packable:
+            if not part.module.packable:
                 return f"model.{role}.kind = {part.kind!r}"
             if setting := part.config.not_packable():
                 return f"model.{role}.{setting}"
-        layouts = {part.config.packed_memory for _, part in self.parts()}
+        layouts = {part.module.packed_memory for _, part in self.parts()}
         return None if len(layouts) == 1 else self._kinds()
 
     def not_shardable(self) -> str | None:
@@ -134,9 +173,9 @@ class ModelConfig:
         unshardable = (
             f"model.{role}.kind = {part.kind!r}"
             for role, part in self.parts()
-            if not part.config.shardable
+            if not part.module.shardable
         )
-        has_blocks = any(part.config.has_blocks for _, part in self.parts())
+        has_blocks = any(part.module.has_blocks for _, part in self.parts())
         return next(unshardable, None if has_blocks else self._kinds())
 
     def float8_problems(self) -> Iterator[Problem]:
@@ -156,7 +195,7 @@ class ModelConfig:
             for key, dim in dims.items():
                 if dim % MULTIPLE:
                     wanted = f"a multiple of {MULTIPLE} with train.precision = 'float8'"
-                    got = f"{dim} in all" if key.endswith("heads") else str(dim)
+                    got = f"{dim} in all" if key.endswith(("heads", "value_dim")) else str(dim)
                     yield Problem(f"model.{role}.{key}", wanted, got, "Change one of the two.")
 
     def image_conflicts(self, encoder: int, size: int) -> Iterator[Problem]:
@@ -190,10 +229,9 @@ def conflicts(model: ModelConfig, *, sized: bool) -> Iterator[Problem]:
     decoder = config_of(model.decoder)
     options = model.options
     pool = config_of(model.pool)
+    head = model.head
     outputs = [
-        name
-        for name, there in (("decoder", decoder), ("pool", pool), ("head", options.head))
-        if there
+        name for name, there in (("decoder", decoder), ("pool", pool), ("head", head)) if there
     ]
     if len(outputs) != 1:
         got = ", ".join(outputs) or "none"
@@ -207,12 +245,14 @@ def conflicts(model: ModelConfig, *, sized: bool) -> Iterator[Problem]:
             )
     if sized:
         yield from _missing_sizes(model)
-    if options.head and encoders:
-        if model.reads != ("tokens",):
+    if head is not None and encoders:
+        reads_tokens = head.module.reads_tokens
+        if len(encoders) > 1 or (reads_tokens and model.reads != ("tokens",)):
             got = " and ".join(f"one of {reads}s" for reads in model.reads)
-            yield Problem("model.head", "one encoder, of tokens", got, "Only tokens are masked.")
-        for encoder in encoders:
-            yield from (problem.under("model.encoder") for problem in encoder.mlm_conflicts())
+            yield Problem("model.head", "one encoder, of tokens", got, head.module.why_tokens)
+        for encoder in model.encoders:
+            wrong = head.config.encoder_conflicts(encoder)
+            yield from (problem.under("model.encoder") for problem in wrong)
     if model.memory_dim is not None:
         if decoder is not None:
             yield from (
@@ -228,6 +268,7 @@ def conflicts(model: ModelConfig, *, sized: bool) -> Iterator[Problem]:
             yield from _blind_pool(model.pool, encoders)
     if options.tie_embeddings == "all":
         yield from _tie_conflicts(model, decoder)
+    yield from word_vector_conflicts(model)
     yield from _unused(model)
 
 
@@ -236,9 +277,9 @@ def _blind_pool(
 ) -> Iterator[Problem]:
     """A pool whose state has seen one token only: the label could not depend on any other."""
     assert pool is not None
-    if pool.config.reads == "all":
+    if pool.module.reads == "all":
         return
-    is_first = pool.config.reads == "first"
+    is_first = pool.module.reads == "first"
     encoder = encoders[0] if is_first else encoders[-1]
     if encoder.sees == "all" or (encoder.sees == "earlier" and not is_first):
         return
@@ -250,13 +291,14 @@ def _blind_pool(
 
 def _missing_sizes(model: ModelConfig) -> Iterator[Problem]:
     options = model.options
-    if model.pool and options.num_labels is None:
+    has_outputs = model.pool is not None or model.head is not None
+    if has_outputs and not model.gives_tokens and options.num_labels is None:
         wanted = "the number of labels, for the pool's classifier"
         yield Problem("model.num_labels", wanted, "none", "Add num_labels = 2, for example.")
-    if (model.decoder or options.head) and options.vocab_size is None:
+    if model.gives_tokens and options.vocab_size is None:
         wanted = "the number of tokens to predict"
         yield Problem("model.vocab_size", wanted, "none", "Add vocab_size = 8000, for example.")
-    embedding = sum(reads != "image" for reads in model.reads)
+    embedding = len(model.sized_by("source_vocab_size"))
     given = options.source_vocab_size
     if embedding and given is None and options.vocab_size is None:
         wanted = "the number of tokens or labels that the encoder reads"
@@ -264,6 +306,14 @@ def _missing_sizes(model: ModelConfig) -> Iterator[Problem]:
     if isinstance(given, tuple) and len(given) != embedding:
         wanted = f"{embedding} numbers, one for each encoder of tokens or labels"
         yield Problem("model.source_vocab_size", wanted, str(len(given)), "Change it.")
+    projecting = len(model.sized_by("source_dim"))
+    dims = options.source_dim
+    if projecting and dims is None:
+        wanted = "the number of numbers of each vector that the encoder reads"
+        yield Problem("model.source_dim", wanted, "none", "Add source_dim = 80, for example.")
+    if isinstance(dims, tuple) and len(dims) != projecting:
+        wanted = f"{projecting} numbers, one for each encoder of vectors"
+        yield Problem("model.source_dim", wanted, str(len(dims)), "Change it.")
 
 
 def _tie_conflicts(model: ModelConfig, decoder: DecoderConfig | None) -> Iterator[Problem]:
@@ -271,10 +321,10 @@ def _tie_conflicts(model: ModelConfig, decoder: DecoderConfig | None) -> Iterato
         wanted = "'target' or 'none' unless tokens become tokens"
         yield Problem("model.tie_embeddings", wanted, "'all'", "There is nothing to share.")
         return
-    for name, part, size in zip(
-        model.encoder_names, model.encoders, model.source_vocab_sizes(), strict=True
+    for name, part, reads, size in zip(
+        model.encoder_names, model.encoders, model.reads, model.source_sizes(), strict=True
     ):
-        if part.config.reads != "tokens":
+        if reads != "tokens":
             continue
         if size != model.options.vocab_size:
             wanted = "one vocabulary for tie_embeddings = 'all'"
@@ -289,15 +339,17 @@ def _tie_conflicts(model: ModelConfig, decoder: DecoderConfig | None) -> Iterato
 def _unused(model: ModelConfig) -> Iterator[Problem]:
     """Keys that were given and have no effect."""
     decoder = config_of(model.decoder)
-    embeds = any(reads != "image" for reads in model.reads)
+    embeds = bool(model.sized_by("source_vocab_size"))
     unused = []
-    if model.pool is None:
+    if model.gives_tokens:
         unused.append(("num_labels", "only a pool predicts labels"))
     else:
         unused.append(("tie_embeddings", "a classifier has no second embedding"))
         unused += [(key, "no tokens are predicted") for key in ("output_bias", "scale_logits")]
     if not embeds:
         unused.append(("source_vocab_size", "no tokens or labels are read"))
+    if not model.sized_by("source_dim"):
+        unused.append(("source_dim", "no vectors are read"))
     if decoder is None and not embeds:
         unused += [
             (key, "nothing is embedded") for key in ("scale_embeddings", "embedding_dropout")

@@ -35,6 +35,7 @@ class MultiHead(AttentionModule):
     source_dim   of the keys' and values' input, for cross-attention; default dim
     kv_heads     heads of keys and values, each shared by heads / kv_heads query heads (grouped-query attention)
     head_dim     dim of one head
+    value_dim    dim of one head's values, where it is another than that of its queries and keys
     score        a name in `regard.SCORES`
     bias         whether the projections have a bias
     out_bias     whether the output projection has one; default as `bias`
@@ -55,6 +56,7 @@ class MultiHead(AttentionModule):
         source_dim: int | None = None,
         kv_heads: int | None = None,
         head_dim: int | None = None,
+        value_dim: int | None = None,
         score: str = "scaled_dot",
         bias: bool = True,
         out_bias: bool | None = None,
@@ -65,8 +67,9 @@ class MultiHead(AttentionModule):
     ) -> None:
         super().__init__()
         kv_heads = heads if kv_heads is None else kv_heads
-        _check(dim, heads, kv_heads, head_dim, score, dropout)
+        _check(dim, heads, kv_heads, head_dim, value_dim, score, dropout)
         head_dim = dim // heads if head_dim is None else head_dim
+        value_dim = head_dim if value_dim is None else value_dim
         if not SCORES[score].content_based and (rotary is not None or qk_norm):
             wanted = "a score that depends on queries and keys, for rotary or qk_norm"
             got = f"{score!r}, which depends on neither"
@@ -80,11 +83,12 @@ class MultiHead(AttentionModule):
             )
         source_dim = dim if source_dim is None else source_dim
         self.dim, self.heads, self.kv_heads, self.head_dim = dim, heads, kv_heads, head_dim
+        self.value_dim = value_dim
         self.source_dim, self.dropout = source_dim, dropout
         self.q_proj = nn.Linear(dim, heads * head_dim, bias)
         self.k_proj = nn.Linear(source_dim, kv_heads * head_dim, bias)
-        self.v_proj = nn.Linear(source_dim, kv_heads * head_dim, bias)
-        self.out_proj = nn.Linear(heads * head_dim, dim, bias if out_bias is None else out_bias)
+        self.v_proj = nn.Linear(source_dim, kv_heads * value_dim, bias)
+        self.out_proj = nn.Linear(heads * value_dim, dim, bias if out_bias is None else out_bias)
         self.score = SCORES[score].build(head_dim, head_dim, heads, kv_heads)
         self.q_norm = nn.RMSNorm(head_dim, norm_eps) if qk_norm else None
         self.k_norm = nn.RMSNorm(head_dim, norm_eps) if qk_norm else None
@@ -97,7 +101,7 @@ class MultiHead(AttentionModule):
 
     @property
     def output_weight(self) -> Float[Tensor, "W HE"]:
-        """The weight (dim, heads × head_dim) of the output projection."""
+        """The weight (dim, heads × value_dim) of the output projection."""
         weight: Tensor = self.out_proj.weight
         return weight
 
@@ -152,8 +156,15 @@ class MultiHead(AttentionModule):
         causal                   mask keys after the query's position
         window                   attend to so many keys before the query's position
 
-        For scores that declare `packable`.
+        For scores that declare `packable`, and values of the keys' dim.
         """
+        if self.value_dim != self.head_dim:
+            raise InvalidArgument(
+                "value_dim",
+                wanted=f"the head_dim, {self.head_dim}, for packed sequences",
+                got=str(self.value_dim),
+                remedy="Use padded sequences.",
+            )
         score_function = self.score.score_function(self.head_dim)
         if not (self.score.packable and varlen.supports(score_function)):
             wanted = "a score that declares packable, for packed sequences"
@@ -278,7 +289,10 @@ class MultiHead(AttentionModule):
         return query if packing is None else packing.unpack(query)
 
     def _key_value(self, key: Tensor, value: Tensor, positions: Tensor | None = None) -> KeyValue:
-        """Keys and values by head from their projections (B, M, G · D); positions count from 0 by default."""
+        """Keys and values by head from their projections (B, M, G · D) and (B, M, G · E).
+
+        Positions count from 0 by default.
+        """
         key = _normalized(_split(key, self.kv_heads), self.k_norm)  # (B, G, M, D)
         if self.rotary is not None:
             key = self.rotary(
@@ -304,7 +318,7 @@ class MultiHead(AttentionModule):
         expected = (batch, self.kv_heads, m)
         if (
             not memory.key.shape[:3] == memory.value.shape[:3] == expected
-            or memory.value.shape[3] != self.head_dim
+            or memory.value.shape[3] != self.value_dim
         ):
             wanted = f"keys and values of (batch, heads, positions) {expected}, from this layer's project_memory"
             got = f"{tuple(memory.key.shape)} and {tuple(memory.value.shape)}"
@@ -327,8 +341,8 @@ class MultiHead(AttentionModule):
         bias = None if bias is None else fold_bias(bias, shape, query, shape[:2])
         spec = AttentionSpec(score_function, query, memory.key, visible, bias)
         dropout = self.dropout if self.training else 0.0
-        heads = attend_spec(spec, memory.value, dropout, self, shape[:2])  # (B, H, N, D)
-        joined = heads.transpose(1, 2).flatten(2)  # (B, N, H · D)
+        heads = attend_spec(spec, memory.value, dropout, self, shape[:2])  # (B, H, N, E)
+        joined = heads.transpose(1, 2).flatten(2)  # (B, N, H · E)
         joined = joined if packing is None else packing.pack(joined)
         return self.linear(joined, self.out_proj.weight, self.out_proj.bias)
 
@@ -371,7 +385,8 @@ class MultiHead(AttentionModule):
 
     def extra_repr(self) -> str:
         grouped = "" if self.kv_heads == self.heads else f", kv_heads={self.kv_heads}"
-        return f"dim={self.dim}, heads={self.heads}{grouped}, head_dim={self.head_dim}"
+        values = "" if self.value_dim == self.head_dim else f", value_dim={self.value_dim}"
+        return f"dim={self.dim}, heads={self.heads}{grouped}, head_dim={self.head_dim}{values}"
 
 
 def _positions(
@@ -426,12 +441,21 @@ def _head_axis(mask: Tensor) -> Tensor:
 
 
 def _check(
-    dim: int, heads: int, kv_heads: int, head_dim: int | None, score: str, dropout: float
+    dim: int,
+    heads: int,
+    kv_heads: int,
+    head_dim: int | None,
+    value_dim: int | None,
+    score: str,
+    dropout: float,
 ) -> None:
-    if min(dim, heads, kv_heads, 1 if head_dim is None else head_dim) < 1:
-        got, remedy = f"{dim}, {heads}, {kv_heads}, {head_dim}", "One head is ordinary attention."
+    sizes = (dim, heads, kv_heads, head_dim, value_dim)
+    if any(size is not None and size < 1 for size in sizes):
         raise InvalidArgument(
-            "dim, heads, kv_heads, head_dim", wanted="numbers of at least 1", got=got, remedy=remedy
+            "dim, heads, kv_heads, head_dim, value_dim",
+            wanted="numbers of at least 1",
+            got=", ".join(map(str, sizes)),
+            remedy="One head is ordinary attention.",
         )
     if head_dim is None and dim % heads:
         divisors = [h for h in range(1, dim + 1) if dim % h == 0]

@@ -1,6 +1,7 @@
-"""What the configuration of an encoder, a decoder or a pool declares about it: the checks of a recipe ask here.
+"""Configurations of encoders, decoders, pools and heads: what the checks of a recipe ask before a model is built.
 
-A user's own part has a configuration that derives from one of these classes:
+What a configuration says depends on its keys; what a part supports whatever its keys say stands on its class, in
+`model/interfaces.py`. A user's own part has a configuration that derives from one of these classes:
 
     @dataclass(frozen=True)
     class MyConfig(EncoderConfig):
@@ -10,29 +11,36 @@ A user's own part has a configuration that derives from one of these classes:
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 from regard.core.config import Config
 from regard.core.errors import Problem
 from regard.model.scores import SCORES
 
-Reads = Literal["tokens", "label", "image"]
 # What a state of an encoder's memory has seen: the whole source, what precedes it, or its own token alone.
 Sees = Literal["all", "earlier", "itself"]
 UnusedKeys = Iterator[tuple[str, str]]  # keys without effect here, each with the reason
 NO_SOURCE = "without an encoder there is no source"
+ConfigType = TypeVar("ConfigType", bound=Config)
+
+
+@dataclass(frozen=True)
+class Part(Generic[ConfigType]):
+    """An encoder, input module, decoder, pool or head of a model that is not built yet.
+
+    kind     its registered name
+    config   what its table says
+    module   its class, whose attributes say what it supports
+    """
+
+    kind: str
+    config: ConfigType
+    module: Any
 
 
 @dataclass(frozen=True)
 class PartConfig(Config):
     """Base of the configurations of encoders and decoders."""
-
-    packable: ClassVar[bool] = False  # takes packed sequences: `forward_packed`, `hidden_packed`
-    packed_memory: ClassVar[bool] = (
-        True  # with packed sequences, the memory is a PackedMemory, else a padded one
-    )
-    shardable: ClassVar[bool] = False  # may be part of a model that FSDP shards
-    has_blocks: ClassVar[bool] = False  # holds Transformer blocks, the units that FSDP shards
 
     @property
     def states_dim(self) -> int:
@@ -52,8 +60,6 @@ class PartConfig(Config):
 @dataclass(frozen=True)
 class EncoderConfig(PartConfig):
     """Base of the configurations of encoders."""
-
-    reads: ClassVar[Reads] = "tokens"  # what a source is made of
 
     @property
     def cls_tokens(self) -> int:
@@ -81,7 +87,7 @@ class EncoderConfig(PartConfig):
         return float(getattr(self, "norm_eps", 1e-5))
 
     def mlm_conflicts(self) -> Iterator[Problem]:
-        """What prevents a masked-language-model head: states must depend on both sides of a token."""
+        """What prevents a masked-language-model head: a state for each token, which depends on both sides of it."""
         if getattr(self, "causal", False):
             yield Problem(
                 "causal", "false for a masked-token head", "true", "A state must see both sides."
@@ -99,8 +105,6 @@ class EncoderConfig(PartConfig):
 @dataclass(frozen=True)
 class DecoderConfig(PartConfig):
     """Base of the configurations of decoders."""
-
-    carries_state: ClassVar[bool] = False  # its decoder is a `StatefulDecoder`
 
     @property
     def attends(self) -> bool:
@@ -125,8 +129,6 @@ class DecoderConfig(PartConfig):
 class PoolConfig(Config):
     """Base of the configurations of pools; by itself that of a pool without options."""
 
-    reads: ClassVar[Literal["all", "first", "last"]] = "all"  # which states it reads
-
     def memory_conflicts(self, memory_dim: int) -> Iterator[Problem]:
         """What prevents reading a memory of this dimension."""
         return iter(())
@@ -134,6 +136,30 @@ class PoolConfig(Config):
     def encoder_conflicts(self, cls_tokens: int) -> Iterator[Problem]:
         """What prevents reading a memory that begins with the states of so many learned tokens."""
         return iter(())
+
+
+@dataclass(frozen=True)
+class HeadConfig(Config):
+    """Base of the configurations of heads: what turns a memory into the outputs of a task."""
+
+    def encoder_conflicts(self, encoder: "Part[EncoderConfig]") -> Iterator[Problem]:
+        """What prevents reading the memory of this encoder."""
+        return iter(())
+
+
+@dataclass(frozen=True)
+class MaskedTokensConfig(HeadConfig):
+    """Masked language modeling, by an encoder alone (https://arxiv.org/abs/1810.04805)."""
+
+    def encoder_conflicts(self, encoder: "Part[EncoderConfig]") -> Iterator[Problem]:
+        if not encoder.module.keeps_positions:
+            yield Problem(
+                "kind",
+                "an encoder with a state for each token, for a masked-token head",
+                "one whose states are those of learned queries",
+                "Choose another encoder, or a decoder or pool, which reads any states.",
+            )
+        yield from encoder.config.mlm_conflicts()
 
 
 def not_packable_score(score: str) -> str | None:

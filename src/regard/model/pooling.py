@@ -22,6 +22,11 @@ class AttentionPoolConfig(PoolConfig):
     queries: Count = doc(1, "number of learned queries")
     heads: Count = doc(1, "attention heads")
     score: ScoreName = doc("scaled_dot", "attention score function")
+    value_dim: Count | None = doc(
+        None,
+        "dimension of the values of an attention head; left out: that of its queries and keys, "
+        "the encoder's dim / heads",
+    )
 
     def memory_conflicts(self, memory_dim: int) -> Iterator[Problem]:
         if memory_dim % self.heads:
@@ -35,13 +40,11 @@ class AttentionPoolConfig(PoolConfig):
 
 @dataclass(frozen=True)
 class LastPoolConfig(PoolConfig):
-    reads = "last"
+    """Without options."""
 
 
 @dataclass(frozen=True)
 class FirstPoolConfig(PoolConfig):
-    reads = "first"
-
     projection: Literal["none", "tanh", "relu"] = doc(
         "none",
         "activation of a linear layer after the pool; none: no such layer",
@@ -88,6 +91,8 @@ class MeanPool(_StatePool):
 class LastPool(_StatePool):
     """The last state of each sequence; of an encoder that reads in both directions, that of each direction."""
 
+    reads = "last"
+
     def forward(self, memory: Memory) -> Float[Tensor, "B W"]:
         if memory.last is not None:
             return memory.last
@@ -99,6 +104,8 @@ class FirstPool(Pool):
 
     With a distillation head, the first two, one after the other.
     """
+
+    reads = "first"
 
     def __init__(self, config: FirstPoolConfig, dim: int) -> None:
         super().__init__()
@@ -120,7 +127,7 @@ class AttentionPool(Pool):
         super().__init__()
         self.dim = config.queries * dim
         self.queries = nn.Parameter(torch.randn(config.queries, dim) * 0.02)
-        self.attn = MultiHead(dim, config.heads, score=config.score)
+        self.attn = MultiHead(dim, config.heads, value_dim=config.value_dim, score=config.score)
         self.attn.attention_kind = "pool"
 
     def forward(self, memory: Memory) -> Float[Tensor, "B QW"]:

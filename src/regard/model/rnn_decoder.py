@@ -27,14 +27,14 @@ from regard.model.part_config import NO_SOURCE, DecoderConfig, UnusedKeys
 from regard.model.rnn_encoder import MODULES, CellName, fused_backward
 from regard.model.rnn_state import Hidden, RnnMemory, RnnState
 from regard.model.scores import SCORES, ProjectedKeys, ScoreName
+from regard.model.word_vector_keys import WordVectorKeys
 
 WeightsList = list[Float[Tensor, "B _ S"]]  # of consecutive parts of the target
+ContextName = Literal["summary", "initial_state", "none"]
 
 
 @dataclass(frozen=True)
-class RnnDecoderConfig(DecoderConfig):
-    packable, packed_memory, carries_state = True, False, True
-
+class RnnDecoderConfig(WordVectorKeys, DecoderConfig):
     cell: CellName = doc("gru", "recurrent cell")
     dim: Count = doc(256, "dimension of the hidden state")
     layers: Count = doc(1, "number of layers")
@@ -49,8 +49,15 @@ class RnnDecoderConfig(DecoderConfig):
     variational_dropout: bool = doc(
         False, "the same dropout mask at all positions of a sequence", arxiv="1512.05287"
     )
-    initial_state: Literal["summary", "zero"] = doc(
-        "summary", "initial hidden state: from the summary, or zero"
+    initial_state: Literal["summary", "mlp", "zero"] = doc(
+        "summary",
+        "initial hidden state: tanh of a linear layer of the summary, tanh of an MLP of it with "
+        "one hidden layer, or zero",
+    )
+    context: ContextName = doc(
+        "summary",
+        'with attention = "none", what every step reads besides its token: the summary, the '
+        "initial hidden state of the last layer, or nothing",
     )
     attention: Literal["none", "bahdanau", "luong"] = doc(
         "bahdanau",
@@ -92,9 +99,18 @@ class RnnDecoderConfig(DecoderConfig):
 
     @property
     def reads_summary(self) -> bool:
-        return self.initial_state == "summary" or not self.attends
+        feeds_summary = self.context == "summary" and not self.attends
+        return self.initial_state != "zero" or feeds_summary
 
     def memory_conflicts(self, memory_dim: int) -> Iterator[Problem]:
+        if self.initial_state == "zero" and not self.attends and self.context != "summary":
+            yield Problem(
+                "context",
+                "'summary' with initial_state = 'zero' and without attention: the output could "
+                "not depend on the source",
+                repr(self.context),
+                "Change one of the two.",
+            )
         if self.attends and SCORES[self.score].equal_dims and self.dim != memory_dim:
             got = f"{self.dim} and {memory_dim}"
             yield Problem("score", f"equal dims for {self.score!r}", got, "Use 'bilinear'.")
@@ -108,11 +124,12 @@ class RnnDecoderConfig(DecoderConfig):
     def unused_as_decoder(self, *, has_memory: bool) -> UnusedKeys:
         if not has_memory:
             keys = ("attention",) if self.attends else ()
-            yield from (
-                (key, NO_SOURCE) for key in (*keys, "initial_state", "input_feeding", "score")
-            )
+            keys = (*keys, "initial_state", "context", "input_feeding", "score")
+            yield from ((key, NO_SOURCE) for key in keys)
         elif not self.attends:
             yield "score", "with attention = 'none' there is nothing to score"
+        else:
+            yield "context", "attention computes another context for every step"
 
 
 class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
@@ -123,6 +140,8 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
     """
 
     heads = 1
+    packable = True
+    packed_memory = False
 
     def __init__(
         self,
@@ -136,9 +155,8 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
         self.dim, self.layers = config.dim, config.layers
         self.attention = "none" if memory_dim is None else config.attention
         source = memory_dim or 0
-        self.feed_dim = (
-            source if self.attention != "luong" else config.dim if config.input_feeding else 0
-        )
+        self.context: ContextName = config.context
+        self.feed_dim = _feed_dim(config, self.attention, source)
         self.stepwise = self.attention != "none" and config.stepwise
         self.rnn = MODULES[config.cell](
             embedding.dim + self.feed_dim,
@@ -148,12 +166,14 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
             dropout=_either(config.layer_dropout, config.dropout) if config.layers > 1 else 0.0,
         )
         self.states_per_layer = 2 if config.cell == "lstm" else 1
-        from_summary = memory_dim is not None and config.initial_state == "summary"
-        self.initial_proj = (
-            nn.Linear(source, self.states_per_layer * config.layers * config.dim)
-            if from_summary
-            else None
-        )
+        self.initial_proj: nn.Linear | nn.Sequential | None = None
+        initial_dim = self.states_per_layer * config.layers * config.dim
+        if memory_dim is not None and config.initial_state == "summary":
+            self.initial_proj = nn.Linear(source, initial_dim)
+        elif memory_dim is not None and config.initial_state == "mlp":
+            self.initial_proj = nn.Sequential(
+                nn.Linear(source, config.dim), nn.ReLU(), nn.Linear(config.dim, initial_dim)
+            )
         self.score = (
             None if self.attention == "none" else SCORES[config.score].build(config.dim, source)
         )
@@ -236,11 +256,14 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
         if memory is not None and self.score is not None:
             source = RnnMemory(self.score.keys(memory.states), memory.states, memory.mask[:, None])
         elif memory is not None:
-            context = memory.summary
+            context = constant_context(self.context, memory, hidden)
         if beams > 1:
             hidden = tuple(part.repeat_interleave(beams, 1) for part in hidden)
             context = context.repeat_interleave(beams, 0)
         return RnnState(hidden, context, source, beams)
+
+    def bottleneck(self, memory: Memory) -> Float[Tensor, "B W"] | None:
+        return memory.summary if self.score is None else None
 
     def step(
         self, tokens: Int[Tensor, " B"], state: RnnState
@@ -444,6 +467,30 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
         if weights is not None:
             weights.append(attention_weights(queries, keys, score=score, mask=mask))
         return context.view(-1, 1, context.shape[-1]) if state.beams > 1 else context
+
+
+def constant_context(
+    kind: ContextName, memory: Memory, hidden: Hidden | Float[Tensor, "states layers B W"]
+) -> Float[Tensor, "B C"]:
+    """What every step of a decoder without attention reads besides its token.
+
+    hidden   the initial hidden states
+    """
+    if kind == "summary":
+        return memory.summary
+    if kind == "initial_state":
+        return hidden[0][-1]
+    return memory.summary[:, :0]
+
+
+def _feed_dim(config: RnnDecoderConfig, attention: str, memory_dim: int) -> int:
+    """The dimension of what a step reads besides its token; without a memory, `memory_dim` is 0."""
+    if attention == "bahdanau":
+        return memory_dim
+    if attention == "luong":
+        return config.dim if config.input_feeding else 0
+    dims = {"summary": memory_dim, "initial_state": config.dim, "none": 0}
+    return dims[config.context] if memory_dim else 0
 
 
 def _either(given: float | None, default: float) -> float:

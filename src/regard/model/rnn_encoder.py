@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -15,19 +16,21 @@ from regard.core.sequence import Packed, Packing, Tokens, to_device
 from regard.core.shapes import Float, Int, Tensor
 from regard.kernels.layers.dropout import Dropout
 from regard.kernels.recurrent import rnn, rnn_cuda, rnn_scan
-from regard.model.embedding import Embedding
-from regard.model.interfaces import Encoder, Source, require_tokens
+from regard.model.inputs import InputModule, InputVectors
+from regard.model.interfaces import SequenceEncoder
 from regard.model.memory import Memory
 from regard.model.part_config import EncoderConfig, Sees
+from regard.model.word_vector_keys import WordVectorKeys
 
 CellName = Literal["elman", "gru", "lstm"]
 MODULES = {"elman": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
+# Of a piece of a long input, after which a computation may be interrupted: a fraction of a second.
+PIECE_STEPS = 8192
+PIECE_PRODUCTS = 1 << 29
 
 
 @dataclass(frozen=True)
-class RnnConfig(EncoderConfig):
-    packable, packed_memory = True, False
-
+class RnnConfig(WordVectorKeys, EncoderConfig):
     cell: CellName = doc("gru", "recurrent cell")
     dim: Count = doc(256, "dimension of the hidden state")
     layers: Count = doc(1, "number of layers")
@@ -64,9 +67,9 @@ class Schedule:
     last: Int[Tensor, " B"]  # the row of the last token of each sequence
 
     @staticmethod
-    def of(source: Tokens) -> "Schedule":
+    def of(source: InputVectors) -> "Schedule":
         """Computed on the host, so that nothing waits for the GPU."""
-        batch, longest = source.ids.shape
+        batch, longest = source.shape
         counts = source.host_lengths.clamp(min=1)  # an empty sequence counts as one token
         lengths, order = counts.sort(descending=True, stable=True)
         step, column = torch.arange(longest)[:, None], torch.arange(batch)
@@ -77,18 +80,19 @@ class Schedule:
         last = torch.empty_like(order).index_copy_(0, order, first[lengths - 1] + column)
         indices = torch.cat(((order * longest + step)[there], reversed_[there], last))
         rows = int(sizes.sum())
-        tokens, reversed_, last = to_device(indices, source.ids.device).split((rows, rows, batch))  # type: ignore[no-untyped-call]
+        tokens, reversed_, last = to_device(indices, source.device).split((rows, rows, batch))  # type: ignore[no-untyped-call]
         step_sizes = [size for size in sizes.tolist() if size]
         return Schedule(
             step_sizes, Packing(tokens, batch, longest), Packing(reversed_, 1, rows), last
         )
 
     @staticmethod
-    def even(source: Tokens) -> "Schedule":
+    def even(source: InputVectors) -> "Schedule":
         """Steps over all sequences with their padding: the same work for every batch of a shape."""
-        batch, longest = source.ids.shape
-        step = torch.arange(longest, device=source.ids.device)[:, None]
-        column, lengths = torch.arange(batch, device=source.ids.device), source.lengths
+        batch, longest = source.shape
+        step = torch.arange(longest, device=source.device)[:, None]
+        column = torch.arange(batch, device=source.device)
+        lengths = source.lengths
         reversed_ = torch.where(step < lengths, lengths - 1 - step, step) * batch + column  # (S, B)
         return Schedule(
             [batch] * longest,
@@ -98,15 +102,19 @@ class Schedule:
         )
 
 
-class RnnEncoder(Encoder):
+class RnnEncoder(SequenceEncoder):
     """A recurrent encoder. The summary is the final state of each direction."""
 
-    def __init__(self, config: RnnConfig, embedding: Embedding) -> None:
-        super().__init__()
-        self.dim, self.causal = config.dim, not config.bidirectional
-        self.embed_tokens, self.cell = embedding, config.cell
+    packable = True
+    packed_memory = False
+
+    def __init__(self, config: RnnConfig, input_module: InputModule) -> None:
+        super().__init__(input_module)
+        self.dim = config.dim
+        self.causal = not config.bidirectional
+        self.cell = config.cell
         self.rnn = MODULES[config.cell](
-            embedding.dim,
+            input_module.dim,
             config.dim // (2 if config.bidirectional else 1),
             config.layers,
             batch_first=True,
@@ -115,59 +123,125 @@ class RnnEncoder(Encoder):
         )
         self.dropout = Dropout(config.dropout)
 
-    def forward(self, source: Source) -> Memory:
-        source = require_tokens(source)
+    def encode(self, vectors: InputVectors) -> Memory:
         check_interruption()
         if torch.compiler.is_exporting():
-            return self._memory(source, *self._exported(source))
-        if self._scans(source):
-            return self._memory(source, *self._scanned(source, Schedule.of(source)))
-        return self._memory(source, *self._packed(source))
+            return self._memory(vectors, *self._exported(vectors))
+        if self._scans(vectors):
+            return self._memory(vectors, *self._scanned(vectors, Schedule.of(vectors)))
+        return self._memory(vectors, *self._packed(vectors))
 
     def forward_packed(self, source: Packed) -> Memory:
         """As `forward`, for packed sequences, which are padded here: a step computes all of them at once."""
         tokens = Tokens(source.offsets.pad(source.ids), source.offsets.cu_seqlens.diff().long())
-        return self._memory(tokens, *self._scanned(tokens, Schedule.even(tokens)))
+        vectors = self.input_module.read(tokens)
+        return self._memory(vectors, *self._scanned(vectors, Schedule.even(vectors)))
 
     def _memory(
-        self, source: Tokens, states: Float[Tensor, "B S W"], summary: Float[Tensor, "B W"]
+        self, source: InputVectors, states: Float[Tensor, "B S W"], summary: Float[Tensor, "B W"]
     ) -> Memory:
         states = states.masked_fill(~source.mask[..., None], 0.0)
         summary = self.dropout(summary.masked_fill((source.lengths == 0)[:, None], 0.0))
         last = summary if self.rnn.bidirectional else None
         return Memory(states, source.mask, summary, last=last)
 
-    def _scans(self, source: Tokens) -> bool:
-        words = self.embed_tokens.weight
-        if source.ids.device.type == "cpu":
-            return fused_backward(words, source.ids)
-        return torch.is_grad_enabled() and source.ids.numel() > 0 and rnn_cuda.can_launch(words)
+    def _scans(self, source: InputVectors) -> bool:
+        weight: Tensor = self.rnn.weight_ih_l0
+        if source.device.type == "cpu":
+            return fused_backward(weight, source.mask)
+        is_empty = 0 in source.shape
+        return torch.is_grad_enabled() and not is_empty and rnn_cuda.can_launch(weight)
 
-    def _packed(self, source: Tokens) -> tuple[Float[Tensor, "B S W"], Float[Tensor, "B W"]]:
+    def _packed(self, source: InputVectors) -> tuple[Float[Tensor, "B S W"], Float[Tensor, "B W"]]:
         # Packed, so that the backward direction starts at each sequence's own end. An empty one counts as one token
         # here, and has an empty mask in the memory.
         lengths = source.host_lengths.clamp(min=1)
+        steps = self._steps_at_once(source)
+        if source.shape[1] > steps:
+            return self._in_pieces(source.states(), lengths, steps)
         packed = pack_padded_sequence(
-            self.dropout(self.embed_tokens(source.ids)),
+            self.dropout(source.states()),
             lengths,
             batch_first=True,
             enforce_sorted=False,
         )
         states, hidden = self.rnn(packed)
-        states, _ = pad_packed_sequence(states, batch_first=True, total_length=source.ids.shape[1])
+        states, _ = pad_packed_sequence(states, batch_first=True, total_length=source.shape[1])
         last = (
             hidden[0] if isinstance(hidden, tuple) else hidden
         )  # (layers · directions, B, width a direction)
         directions = 2 if self.rnn.bidirectional else 1
         return self.dropout(states), torch.cat(tuple(last[-directions:]), -1)
 
+    def _steps_at_once(self, source: InputVectors) -> int:
+        """The steps of a layer that are computed in one call; on a CPU, a call cannot be interrupted."""
+        batch, longest = source.shape
+        in_training = self.training or torch.is_grad_enabled()
+        if in_training or source.device.type != "cpu" or torch.compiler.is_compiling():
+            return longest
+        weights: int = max(sum(each.numel() for each in one[:2]) for one in self.rnn.all_weights)
+        return max(16, min(PIECE_STEPS, PIECE_PRODUCTS // (weights * max(1, batch))))
+
+    def _in_pieces(
+        self, x: Float[Tensor, "B S I"], lengths: Int[Tensor, " B"], steps: int
+    ) -> tuple[Float[Tensor, "B S W"], Float[Tensor, "B W"]]:
+        """As `_packed` without dropout, in pieces of so many steps, between which the computation may be interrupted.
+
+        The states after a piece are those before the next one, so that the numbers are the same.
+        """
+        order = lengths.argsort(descending=True, stable=True)
+        segments = _segments(lengths[order].tolist(), steps)
+        x = x[order]
+        weights = iter([rnn.RnnWeights(*each) for each in self.rnn.all_weights])
+        last: list[Tensor] = []
+        for _ in range(self.rnn.num_layers):
+            directions = []
+            last = []
+            for reverse in (False, True)[: 1 + self.rnn.bidirectional]:
+                states, final = self._direction(x, next(weights), segments, reverse=reverse)
+                directions.append(states)
+                last.append(final)
+            x = torch.cat(directions, -1)  # (B, S, W)
+        back = order.argsort()
+        return x[back], torch.cat(last, -1)[back]
+
+    def _direction(
+        self,
+        x: Float[Tensor, "B S I"],
+        weights: rnn.RnnWeights,
+        segments: list[tuple[int, int, int]],
+        *,
+        reverse: bool,
+    ) -> tuple[Float[Tensor, "B S V"], Float[Tensor, "B V"]]:
+        """One direction of a layer over sequences that are sorted by length: its states, and the last of each."""
+        width = weights.state.shape[1]
+        states = x.new_zeros(*x.shape[:2], width)
+        hidden = tuple(
+            x.new_zeros(1, len(x), width) for _ in range(2 if self.cell == "lstm" else 1)
+        )
+        layer = MODULES[self.cell](x.shape[2], width, batch_first=True, device="meta")
+        names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
+        parameters = dict(zip(names, weights, strict=True))
+        for first, end, count in reversed(segments) if reverse else segments:
+            check_interruption()
+            part = x[:count, first:end]
+            part = part.flip(1) if reverse else part
+            packed = pack_padded_sequence(part, [end - first] * count, batch_first=True)
+            before = tuple(each[:, :count].contiguous() for each in hidden)
+            given = (packed, before if self.cell == "lstm" else before[0])
+            computed, after = torch.func.functional_call(layer, parameters, given)
+            rows, _ = pad_packed_sequence(computed, batch_first=True)
+            states[:count, first:end] = rows.flip(1) if reverse else rows
+            # The states of sequences that have ended stay as they are.
+            for each, new in zip(hidden, after if self.cell == "lstm" else (after,), strict=True):
+                each[:, :count] = new
+        return states, hidden[0][0]
+
     def _scanned(
-        self, source: Tokens, schedule: Schedule
+        self, source: InputVectors, schedule: Schedule
     ) -> tuple[Float[Tensor, "B S W"], Float[Tensor, "B W"]]:
         """As `_packed`, with our own scan: where PyTorch's backward is slow, or in half precision."""
-        x = self.dropout(
-            self.embed_tokens(source.ids.flatten()[schedule.tokens.indices])
-        )  # (rows, W)
+        x = self.dropout(source.rows(schedule.tokens.indices))  # (rows, W)
         weights = iter([rnn.RnnWeights(*each) for each in self.rnn.all_weights])
         for layer in range(self.rnn.num_layers):
             below = self.dropout(x) if layer else x
@@ -183,12 +257,12 @@ class RnnEncoder(Encoder):
             last = torch.cat((ahead[schedule.last], back[schedule.last]), -1)
         return schedule.tokens.unpack(self.dropout(x)), last
 
-    def _exported(self, source: Tokens) -> tuple[Float[Tensor, "B S W"], Float[Tensor, "B W"]]:
+    def _exported(
+        self, source: InputVectors
+    ) -> tuple[Float[Tensor, "B S W"], Float[Tensor, "B W"]]:
         """As `_packed`, for torch.export: one graph for all lengths. Padding is read too, after each sequence."""
-        x, lengths = (
-            self.embed_tokens(source.ids),
-            source.lengths.clamp(min=1)[:, None],
-        )  # (B, S, W), (B, 1)
+        x = source.states()  # (B, S, W)
+        lengths = source.lengths.clamp(min=1)[:, None]  # (B, 1)
         position = torch.arange(x.shape[1], device=x.device)
         reversed_ = torch.where(position < lengths, lengths - 1 - position, position)  # (B, S)
         weights = iter([rnn.RnnWeights(*each) for each in self.rnn.all_weights])
@@ -215,6 +289,20 @@ def _scan_directions(
             ]
     start = tuple(zeros.expand(len(inputs), -1, -1) for _ in start)
     return rnn_cuda.scan(cell, torch.stack(inputs), sizes, start, weights)[0].unbind()
+
+
+def _segments(lengths: list[int], steps: int) -> list[tuple[int, int, int]]:
+    """Ranges of at most so many steps, each with the number of sequences that have all of them. Longest first."""
+    found = []
+    first = 0
+    for count in range(len(lengths), 0, -1):
+        end = lengths[count - 1]
+        # Of about equal length: a product of few rows might be rounded otherwise.
+        pieces = -(-(end - first) // steps)
+        bounds = [first + (end - first) * piece // pieces for piece in range(pieces)]
+        found += [(*pair, count) for pair in pairwise([*bounds, end] if pieces else [])]
+        first = max(first, end)
+    return found
 
 
 def _rows(x: Float[Tensor, "B S W"], index: Int[Tensor, "B R"]) -> Float[Tensor, "B R W"]:

@@ -7,16 +7,22 @@ import torch
 from torch import nn
 
 from regard.core.shapes import Float, Int, Tensor
+from regard.core.word_tokens import WordTokens
 from regard.model.embedding import Projection
-from regard.model.interfaces import AnyDecoder, Encoder, Pool, Source
+from regard.model.interfaces import AnyDecoder, Encoder, Head, Pool, SequenceEncoder, Source
 from regard.model.memory import Memory
 
 
 class Model(nn.Module, ABC):
-    """A model that `build` returns: a `Seq2Seq`, a `Classifier` or a `MaskedLanguageModel`."""
+    """A model that `build` returns: an encoder, a decoder or both, with the head of its task.
+
+    task         the name of what it is trained for, an entry of `regard.tasks.base.TASKS`
+    inspectable  whether its attention can be shown
+    """
 
     encoder: Encoder | None
-    inspectable = True  # whether its attention can be shown
+    task: str
+    inspectable = True
 
     def encode(self, source: Source | None) -> Memory | None:
         """The memory of a batch of sources, a memory as it is; None for a language model."""
@@ -25,16 +31,9 @@ class Model(nn.Module, ABC):
         memory: Memory = self.encoder(source)
         return memory
 
-    def as_seq2seq(self) -> "Seq2Seq | None":
-        """The model if it generates sequences."""
-        return None
-
-    def as_classifier(self) -> "Classifier | None":
-        """The model if it predicts labels."""
-        return None
-
-    def as_masked_language_model(self) -> "MaskedLanguageModel | None":
-        """The model if it predicts masked tokens."""
+    @property
+    def generator(self) -> "Seq2Seq | None":
+        """The model as one that generates sequences; None where it has no decoder."""
         return None
 
     @property
@@ -56,11 +55,14 @@ class Model(nn.Module, ABC):
 class Seq2Seq(Model):
     """Any source to a sequence of tokens; without an encoder, a language model."""
 
+    task = "generate"
+
     def __init__(self, encoder: Encoder | None, decoder: AnyDecoder) -> None:
         super().__init__()
         self.encoder, self.decoder = encoder, decoder
 
-    def as_seq2seq(self) -> "Seq2Seq":
+    @property
+    def generator(self) -> "Seq2Seq":
         return self
 
     def forward(self, source: Source | None, targets: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
@@ -92,10 +94,16 @@ class AveragedHeads(nn.Module):
         )
 
 
-class Classifier(Model):
-    """Any source to a label."""
+class SourceModel(Model):
+    """A model with an encoder whose output follows from one forward pass."""
 
     encoder: Encoder
+
+
+class Classifier(SourceModel):
+    """Any source to one vector, and to as many numbers as its task needs: a score for each label, say."""
+
+    task = "classify"
 
     def __init__(self, encoder: Encoder, pool: Pool, labels: int, dropout: float = 0.0) -> None:
         super().__init__()
@@ -104,9 +112,6 @@ class Classifier(Model):
         self.classifier = (
             nn.Linear(pool.dim, labels) if pool.parts == 1 else AveragedHeads(pool, labels)
         )
-
-    def as_classifier(self) -> "Classifier":
-        return self
 
     @property
     def output_weights(self) -> tuple[Tensor, ...]:
@@ -119,10 +124,45 @@ class Classifier(Model):
         return logits
 
 
-class MaskedLanguageModel(Model):
+class EncoderWithHead(SourceModel):
+    """An encoder with a head of its own kind: one output for each position, say."""
+
+    def __init__(self, encoder: Encoder, head: Head) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.head = head
+
+    @property
+    def output_weights(self) -> tuple[Tensor, ...]:
+        return tuple(layer.weight for layer in self.head.modules() if isinstance(layer, nn.Linear))
+
+    def forward(self, source: Source) -> Float[Tensor, "*shape"]:
+        memory: Memory = self.encoder(source)
+        if isinstance(source, WordTokens) and not self.encodes_words:
+            memory = self.head.of_words(memory, source)
+        outputs: Tensor = self.head(memory)
+        return outputs
+
+    @property
+    def encodes_words(self) -> bool:
+        """Whether the encoder has a state for each word already, not for each of its tokens."""
+        encoder = self.encoder
+        return isinstance(encoder, SequenceEncoder) and encoder.input_module.gives_words
+
+
+class MaskedTokensHead(Head):
+    """What a masked language model declares as other heads do; the model itself holds its layers."""
+
+    task = "predict_masked"
+    gives_tokens = True
+    reads_tokens = True
+    why_tokens = "Only tokens are masked."
+
+
+class MaskedLanguageModel(SourceModel):
     """An encoder with a head that predicts the token at each position, some of which are masked (arXiv:1810.04805)."""
 
-    encoder: Encoder
+    task = "predict_masked"
 
     def __init__(self, encoder: Encoder, project: Projection, eps: float = 1e-5) -> None:
         super().__init__()
@@ -130,9 +170,6 @@ class MaskedLanguageModel(Model):
         self.transform = nn.Sequential(
             nn.Linear(encoder.dim, encoder.dim), nn.GELU(), nn.LayerNorm(encoder.dim, eps)
         )
-
-    def as_masked_language_model(self) -> "MaskedLanguageModel":
-        return self
 
     def forward(self, source: Source) -> Float[Tensor, "B S V"]:
         memory: Memory = self.encoder(source)

@@ -2,29 +2,23 @@
 
 from dataclasses import dataclass
 
-import torch
-
 from regard.core.config import Count, doc
 from regard.core.errors import InvalidArgument
 from regard.core.shapes import Tensor
-from regard.model.embedding import Embedding
-from regard.model.interfaces import Encoder, Source, require_tokens
+from regard.model.inputs import InputModule, InputVectors
+from regard.model.interfaces import SequenceEncoder, Source
 from regard.model.memory import Memory, masked_mean
 from regard.model.part_config import EncoderConfig, Sees
+from regard.model.word_vector_keys import WordVectorKeys
 
 
 @dataclass(frozen=True)
 class LabelConfig(EncoderConfig):
-    reads = "label"
-    shardable = True
-
     dim: Count = doc(256, "dimension of the label embedding")
 
 
 @dataclass(frozen=True)
-class BagConfig(EncoderConfig):
-    shardable = True
-
+class BagConfig(WordVectorKeys, EncoderConfig):
     dim: Count = doc(256, "dimension of the embeddings")
 
     @property
@@ -32,12 +26,25 @@ class BagConfig(EncoderConfig):
         return "itself"
 
 
-class LabelEncoder(Encoder):
+class BagEncoder(SequenceEncoder):
+    """The vectors of its input module as they are, with their mean as summary: of a label, its embedding."""
+
+    shardable = True
+
+    def __init__(self, config: BagConfig | LabelConfig, input_module: InputModule) -> None:
+        super().__init__(input_module)
+        self.dim = input_module.dim
+
+    def encode(self, vectors: InputVectors) -> Memory:
+        states = vectors.states()
+        return Memory(states, vectors.mask, masked_mean(states, vectors.mask))
+
+
+class LabelEncoder(BagEncoder):
     """The embedding of a label, as a memory of one state."""
 
-    def __init__(self, config: LabelConfig, embedding: Embedding) -> None:
-        super().__init__()
-        self.embed_tokens, self.dim = embedding, embedding.dim
+    reads = "label"
+    has_input_module = False
 
     def forward(self, source: Source) -> Memory:
         if not isinstance(source, Tensor) or source.dim() != 1 or source.is_floating_point():
@@ -47,18 +54,4 @@ class LabelEncoder(Encoder):
                 got=type(source).__name__,
                 remedy="Give one id for each sequence.",
             )
-        state = self.embed_tokens(source)
-        return Memory(state[:, None], torch.ones_like(source, dtype=torch.bool)[:, None], state)
-
-
-class BagEncoder(Encoder):
-    """Token embeddings, with their mean as summary."""
-
-    def __init__(self, config: BagConfig, embedding: Embedding) -> None:
-        super().__init__()
-        self.embed_tokens, self.dim = embedding, embedding.dim
-
-    def forward(self, source: Source) -> Memory:
-        source = require_tokens(source)
-        states = self.embed_tokens(source.ids)
-        return Memory(states, source.mask, masked_mean(states, source.mask))
+        return super().forward(source)

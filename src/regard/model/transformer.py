@@ -10,7 +10,8 @@ from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.kernels.attention.bias import Bias, tile
 from regard.model.capture import capturing_here, intercepting_here
 from regard.model.embedding import Embedding, Projection
-from regard.model.interfaces import Decoder, DecoderState, Encoder, Source, require_tokens
+from regard.model.inputs import InputModule, InputVectors
+from regard.model.interfaces import Decoder, DecoderState, SequenceEncoder
 from regard.model.kv_cache import FIRST_POSITIONS, KeyValue, KeyValueCache, LayerMemories, Slots
 from regard.model.memory import Memory, PackedMemory, last_state, masked_mean
 from regard.model.multihead import MultiHead
@@ -26,28 +27,34 @@ from regard.model.transformer_block import (
 from regard.model.transformer_config import TransformerConfig
 
 
-class TransformerEncoder(Encoder):
+class TransformerEncoder(SequenceEncoder):
     """A Transformer encoder (https://arxiv.org/abs/1706.03762)."""
 
-    def __init__(self, config: TransformerConfig, embedding: Embedding) -> None:
-        super().__init__()
-        self.dim, self.causal, self.window = (
-            config.dim,
-            config.causal,
-            config.window if config.causal else None,
-        )
-        self.embed_tokens = embedding
+    packable = True
+    shardable = True
+    has_blocks = True
+
+    def __init__(self, config: TransformerConfig, input_module: InputModule) -> None:
+        super().__init__(input_module)
+        self.dim = config.dim
+        self.causal = config.causal
+        self.window = config.window if config.causal else None
         self.cls_token = ClsToken(config.dim) if config.cls_token else None
         self.cls_tokens = int(config.cls_token)
         self.input_layer = InputLayer(config, bidirectional=not config.causal)
         self.stack = TransformerStack(config)
 
-    def forward(self, source: Source) -> Memory:
-        source = require_tokens(source)
-        x, mask = self.embed_tokens(source.ids), source.mask
+    def encode(self, vectors: InputVectors) -> Memory:
+        x = vectors.states()  # (B, S, W)
+        mask = vectors.mask
         if self.cls_token is not None:
             x, mask = self.cls_token(x, mask)
-        x, length = self.input_layer(x), x.shape[1]
+        types = vectors.types
+        if types is not None and x.shape[1] > types.shape[1]:
+            # The [CLS] state is of the first segment.
+            types = F.pad(types, (x.shape[1] - types.shape[1], 0))
+        length = x.shape[1]
+        x = self.input_layer(x, types=types)
         packing, bias = Packing.where_useful(mask), self.input_layer.bias(length, length)
         x = x if packing is None else packing.pack(x)
         states = self.stack(
@@ -65,7 +72,7 @@ class TransformerEncoder(Encoder):
 
     def forward_packed(self, source: Packed) -> PackedMemory:
         """As `forward`, for packed sequences; not with a cls_token, nor with positions that bias the scores."""
-        x = self.input_layer(self.embed_tokens(source.ids), source.offsets)
+        x = self.input_layer(self.input_module.read_packed(source), source.offsets)
         inputs = PackedInputs(source.offsets, self.causal, window=self.window)
         return PackedMemory(self.stack(x, inputs), source.offsets)
 
@@ -173,6 +180,10 @@ class TransformerState(DecoderState):
 
 class TransformerDecoder(Decoder[TransformerState]):
     """A Transformer decoder."""
+
+    packable = True
+    shardable = True
+    has_blocks = True
 
     def __init__(
         self,

@@ -176,6 +176,7 @@ class TransformerBlock(nn.Module):
             config.heads,
             kv_heads=config.kv_heads,
             head_dim=config.head_dim,
+            value_dim=config.value_dim,
             score=config.score,
             bias=config.attention_bias != "none",
             out_bias=config.attention_bias == "all",
@@ -190,11 +191,11 @@ class TransformerBlock(nn.Module):
         self.self_attn = make(
             rotary=positions.build(options) if issubclass(positions, Rotary) else None
         )
-        self.norm1 = _norm(config)
+        self.norm1 = norm_of(config)
         self.cross_attn = None if memory_dim is None else make(source_dim=memory_dim)
-        self.norm2 = _norm(config)
+        self.norm2 = norm_of(config)
         self.ffn = FeedForward(config)
-        self.norm3 = None if memory_dim is None else _norm(config)
+        self.norm3 = None if memory_dim is None else norm_of(config)
         self.dropout = Dropout(config.dropout)
 
     @property
@@ -241,12 +242,21 @@ class InputLayer(nn.Module):
         self.token_types: nn.Parameter | None = None
         if config.token_types:
             self.token_types = nn.Parameter(torch.randn(config.token_types, config.dim) * 0.02)
-        self.norm = _norm(config) if config.norm_input else nn.Identity()
+        self.norm = norm_of(config) if config.norm_input else nn.Identity()
         self.dropout = Dropout(config.dropout)
 
-    def forward(self, x: Float[Tensor, "*lead W"], start: Start = 0) -> Float[Tensor, "*lead W"]:
-        if self.token_types is not None:
+    def forward(
+        self,
+        x: Float[Tensor, "*lead W"],
+        start: Start = 0,
+        types: Int[Tensor, "B S"] | None = None,
+    ) -> Float[Tensor, "*lead W"]:
+        if self.token_types is not None and types is None:
             x = x + self.token_types[0].to(x.dtype)
+        elif self.token_types is not None and types is not None:
+            # With one segment, as RoBERTa has, all tokens are of it.
+            segments = types.clamp(max=len(self.token_types) - 1)
+            x = x + self.token_types[segments].to(x.dtype)
         if self.position_encoding is not None:
             x = self.position_encoding(x, start)
         if self.position_proj is not None:
@@ -286,7 +296,7 @@ class TransformerStack(nn.Module):
             TransformerBlock(config, memory_dim) for _ in range(config.layers)
         )
         self.norm, self.dropout = (
-            _norm(config) if config.norm_first else nn.Identity(),
+            norm_of(config) if config.norm_first else nn.Identity(),
             Dropout(config.dropout),
         )
         self.activation_checkpointing = config.activation_checkpointing
@@ -307,5 +317,6 @@ class TransformerStack(nn.Module):
         return add_norm(given, self.dropout, self.norm)[1]
 
 
-def _norm(config: TransformerConfig) -> nn.Module:
+def norm_of(config: TransformerConfig) -> nn.Module:
+    """A norm of the kind that the configuration names."""
     return NORMS[config.norm](config.dim, eps=config.norm_eps)

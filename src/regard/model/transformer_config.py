@@ -16,12 +16,11 @@ from regard.model.positions import (
     Rotary,
 )
 from regard.model.scores import SCORES, ScoreName
+from regard.model.word_vector_keys import WordVectorKeys
 
 
 @dataclass(frozen=True)
-class TransformerConfig(EncoderConfig, DecoderConfig):
-    packable = shardable = has_blocks = True
-
+class TransformerConfig(WordVectorKeys, EncoderConfig, DecoderConfig):
     dim: Count = doc(256, "dimension of the hidden states")
     layers: Count = doc(3, "number of blocks")
     heads: Count = doc(4, "attention heads")
@@ -63,6 +62,12 @@ class TransformerConfig(EncoderConfig, DecoderConfig):
         "projections of attention that have a bias: all, those of queries, keys and values, or none",
     )
     head_dim: Count | None = doc(None, "dimension of an attention head; left out: dim / heads")
+    value_dim: Count | None = doc(
+        None,
+        "dimension of the values of an attention head, where it is another than that of its "
+        "queries and keys; left out: as head_dim",
+        arxiv="1706.03762",
+    )
     kv_heads: Count | None = doc(
         None, "key and value heads, shared by query heads; left out: heads", arxiv="2305.13245"
     )
@@ -136,6 +141,10 @@ class TransformerConfig(EncoderConfig, DecoderConfig):
     def dim_per_head(self) -> int:
         return self.dim // self.heads if self.head_dim is None else self.head_dim
 
+    @property
+    def value_dim_per_head(self) -> int:
+        return self.dim_per_head if self.value_dim is None else self.value_dim
+
     def position_options(self, *, bidirectional: bool) -> PositionOptions:
         return PositionOptions(
             self.dim, self.heads, self.dim_per_head, bidirectional, self.max_positions, self.position_offset,
@@ -148,11 +157,16 @@ class TransformerConfig(EncoderConfig, DecoderConfig):
             "heads": self.heads * self.dim_per_head,
             "kv_heads": kv_heads * self.dim_per_head,
         }
+        if self.value_dim is not None:
+            # Those of all query heads are a multiple of this.
+            attention |= {"value_dim": kv_heads * self.value_dim}
         return {"dim": self.dim, "ffn_dim": self.ffn_dim, **attention}
 
     def not_packable(self) -> str | None:
         if not POSITIONS[self.positions].packable:
             return f"positions = {self.positions!r}"
+        if self.value_dim_per_head != self.dim_per_head:
+            return f"value_dim = {self.value_dim}"
         return not_packable_score(self.score) or ("cls_token = True" if self.cls_token else None)
 
     @property

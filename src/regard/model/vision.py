@@ -49,8 +49,6 @@ class SelfAttention2d(nn.Module):
 
 @dataclass(frozen=True)
 class CnnConfig(EncoderConfig):
-    reads = "image"
-
     dim: Count = doc(256, "dimension of the memory's states")
     channels: tuple[Count, ...] = doc(
         (32, 64, 128), "channels of each stage, which halves height and width"
@@ -79,8 +77,6 @@ class CnnConfig(EncoderConfig):
 @dataclass(frozen=True)
 class _GridTransformerConfig(EncoderConfig):
     """A Transformer over a grid of image regions."""
-
-    reads = "image"
 
     @property
     def blocks(self) -> TransformerConfig:
@@ -158,8 +154,6 @@ class CnnTransformerConfig(_GridTransformerConfig):
 
 @dataclass(frozen=True)
 class VitConfig(_GridTransformerConfig):
-    shardable = has_blocks = True
-
     patch_size: Count = doc(16, "height and width of a patch in pixels", arxiv="2010.11929")
     transformer: TransformerConfig = doc(TransformerConfig(), "the Transformer over the patches")
     patch_ffn_dim: Count | None = doc(
@@ -167,6 +161,11 @@ class VitConfig(_GridTransformerConfig):
     )
     distillation_token: bool = doc(
         False, "a second learned state, after the cls_token", arxiv="2012.12877"
+    )
+    pooler_dim: Count | None = doc(
+        None,
+        "outputs of the pooler that an imported encoder came with: its weights are kept for exports, "
+        "never trained, and no output depends on them",
     )
 
     @property
@@ -236,6 +235,9 @@ class LearnedQueries(nn.Module):
 class GridEncoder(Encoder):
     """A CNN's feature map, projected and normalised, as a memory of image regions."""
 
+    reads = "image"
+    has_input_module = False
+
     def __init__(
         self, backbone: nn.Module, channels: int, dim: int, queries: int | None = None
     ) -> None:
@@ -267,11 +269,34 @@ class GridEncoder(Encoder):
         )
 
 
+class KeptPooler(nn.Module):
+    """The weights of a linear map of the cls_token that are part of a checkpoint and are not used.
+
+    They are buffers: an optimizer changes parameters only, and would decay weights without gradients.
+    """
+
+    weight: Tensor
+    bias: Tensor
+
+    def __init__(self, dim: int, outputs: int) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.zeros(outputs, dim))
+        self.register_buffer("bias", torch.zeros(outputs))
+
+
 class GridTransformer(Encoder):
     """A Transformer encoder over image regions: those of a CNN's feature map, or patches."""
 
+    reads = "image"
+    has_input_module = False
+
     def __init__(
-        self, config: TransformerConfig, regions: nn.Module, *, distillation_token: bool = False
+        self,
+        config: TransformerConfig,
+        regions: nn.Module,
+        *,
+        distillation_token: bool = False,
+        pooler_dim: int | None = None,
     ) -> None:
         super().__init__()
         self.dim = config.dim
@@ -286,6 +311,7 @@ class GridTransformer(Encoder):
         self.distillation_token = ClsToken(config.dim) if distillation_token else None
         self.cls_tokens = config.cls_token + distillation_token
         self.input_layer = InputLayer(config, bidirectional=True)
+        self.pooler = None if pooler_dim is None else KeptPooler(config.dim, pooler_dim)
 
     def forward(self, source: Source) -> Memory:
         memory: Memory = self.patch_embed(source)
@@ -299,6 +325,13 @@ class GridTransformer(Encoder):
         if self.cls_token is not None:
             return Memory(states, mask, states[:, 0], memory.grid, self.cls_tokens)
         return Memory(states, mask, states.mean(1), memory.grid)
+
+
+class PatchTransformer(GridTransformer):
+    """A Transformer encoder over patches of an image (https://arxiv.org/abs/2010.11929)."""
+
+    shardable = True
+    has_blocks = True
 
 
 class PatchEmbedding(nn.Module):
@@ -354,14 +387,17 @@ def cnn_transformer(config: CnnTransformerConfig) -> GridTransformer:
     return GridTransformer(config.transformer, cnn(grid))
 
 
-def vit(config: VitConfig) -> GridTransformer:
+def vit(config: VitConfig) -> PatchTransformer:
     """A vision Transformer."""
     dim, patch, hidden = config.transformer.dim, config.patch_size, config.patch_ffn_dim
     regions = (
         PatchEmbedding(dim, patch) if hidden is None else MlpPatchEmbedding(dim, patch, hidden)
     )
-    return GridTransformer(
-        config.transformer, regions, distillation_token=config.distillation_token
+    return PatchTransformer(
+        config.transformer,
+        regions,
+        distillation_token=config.distillation_token,
+        pooler_dim=config.pooler_dim,
     )
 
 

@@ -4,30 +4,38 @@ from collections.abc import Iterator
 
 from regard.core.errors import Problem
 from regard.data.config import DataConfig
+from regard.data.fields.base import FIELDS
+from regard.decoding.config import DEFAULT_THRESHOLD, DecodeConfig
 from regard.model.model_config import ModelConfig
+from regard.model.word_vector_keys import word_vector_parts
+from regard.tasks.base import TASKS, find_task, target_kinds
+from regard.tasks.output_losses import LOSSES
 from regard.training.config import TrainConfig
 
 
 def model_problems(model: ModelConfig, data: DataConfig) -> Iterator[Problem]:
     """What the model cannot read or predict of these data."""
-    predicted = "label" if model.predicts == "label" else "text"
-    if data.target.kind != predicted:
-        wanted = f"{predicted!r}, which this model gives"
+    task = find_task(model, data)
+    if model.head is None and task.head != model.head_kind:
+        named = [each for each in TASKS if TASKS[each].head == model.head_kind]
+        wanted = f"{' or '.join(map(repr, named))}, of a model with a {model.head_kind}"
+        yield Problem("model.task", wanted, repr(task.name), "Leave it out, or change the model.")
+        return
+    if not task.predicts(data.target):
+        wanted = f"{' or '.join(map(repr, target_kinds(model)))}, which this model gives"
         yield Problem("data.target.kind", wanted, repr(data.target.kind), "Change one.")
-    if model.predicts == "masked tokens":
-        if data.source_fields:
-            wanted = "nothing: a masked-token head reads the target"
-            yield Problem("data.source", wanted, "a source", "Leave it out.")
-    elif not model.encoders:
-        if data.source_fields:
-            wanted, remedy = (
-                "nothing: the model has no encoder",
-                "Add [model.encoder], or leave it out.",
-            )
-            yield Problem("data.source", wanted, "a source", remedy)
-    elif not data.source_fields:
+    yield from task.recipe_problems(model, data)
+    if task.reads_target or not model.encoders:
+        return
+    if not data.source_fields:
         yield Problem("data.source", "what the encoder reads", "none", "Add [data.source].")
-    elif len(data.source_fields) != len(model.encoders):
+    elif data.join_sources and model.head_kind != "pool":
+        wanted = "false unless the model has a pool"
+        yield Problem("data.join_sources", wanted, "true", "Use [[model.encoders]], one for each.")
+    elif data.join_sources and len(model.encoders) != 1:
+        wanted = "one [model.encoder], which reads all texts of data.join_sources"
+        yield Problem("model.encoders", wanted, str(len(model.encoders)), "Write one.")
+    elif not data.join_sources and len(data.source_fields) != len(model.encoders):
         wanted, got = (
             f"{len(data.source_fields)} encoders, one for each source",
             str(len(model.encoders)),
@@ -42,18 +50,37 @@ def model_problems(model: ModelConfig, data: DataConfig) -> Iterator[Problem]:
         for i, ((name, field), reads) in enumerate(
             zip(data.fields.items(), model.reads, strict=False)
         ):
-            read = "text" if reads == "tokens" else reads
-            if field.kind != read:
-                wanted = f"{read!r}, which the encoder reads"
+            module = model.inputs[i].config
+            # The name of the input module, or of the one whose batches it takes as well.
+            accepted = {reads, model.inputs[i].module.reads}
+            if accepted.isdisjoint(field.input_kinds()):
+                kinds = [
+                    repr(kind) for kind in FIELDS if accepted & set(FIELDS[kind].input_kinds())
+                ]
+                wanted = f"{' or '.join(kinds)}, which the encoder reads"
                 yield Problem(f"data.{name}.kind", wanted, repr(field.kind), "Change one.")
-            elif read == "image":
-                yield from model.image_conflicts(i, field.image_size)
-                if model.encoders[i].config.normalizes_colors and not field.normalized_to_one:
-                    wanted = "nothing here: the backbone normalizes colors itself"
-                    got = f"{list(field.image_mean)}, {list(field.image_std)}"
-                    yield Problem(
-                        f"data.{name}.image_mean, image_std", wanted, got, "Leave them out."
-                    )
+            elif module.reads_characters and not field.gives_characters:
+                wanted = f"true: model.{model.encoder_names[i]}.input reads characters"
+                yield Problem(f"data.{name}.characters", wanted, "false", "Add it.")
+            elif field.resizing is not None:
+                size, *_ = field.resizing
+                yield from model.image_conflicts(i, size)
+                normalizes = model.encoders[i].config.normalizes_colors
+                for problem in field.color_problems(normalized_by_encoder=normalizes):
+                    yield problem.under(f"data.{name}")
+
+
+def decode_problems(
+    decode: DecodeConfig, data: DataConfig, model: ModelConfig
+) -> Iterator[Problem]:
+    """Settings of outputs that mean nothing to the model's task."""
+    task = find_task(model, data)
+    if decode.threshold != DEFAULT_THRESHOLD and not task.has_threshold:
+        wanted = "nothing unless a model predicts several labels"
+        yield Problem("decode.threshold", wanted, str(decode.threshold), "Leave it out.")
+    if decode.thresholds is not None and not task.has_threshold:
+        wanted = "nothing unless a model predicts several labels"
+        yield Problem("decode.thresholds", wanted, str(decode.thresholds)[:80], "Leave it out.")
 
 
 def training_problems(
@@ -96,10 +123,27 @@ def training_problems(
         )
     if train.precision == "float8":
         yield from model.float8_problems()
-    yield from _monitor_problems(train, model)
+    yield from _monitor_problems(train, model, data)
+    task = find_task(model, data)
+    if train.loss is not None and task.name not in LOSSES[train.loss].tasks:
+        fitting = [repr(name) for name in LOSSES if task.name in LOSSES[name].tasks]
+        wanted = f"{' or '.join(fitting) or 'nothing'} for a model that gives {task.gives}"
+        yield Problem("train.loss", wanted, repr(train.loss), "Change it, or leave it out.")
+    elif train.loss is not None and train.label_smoothing and not LOSSES[train.loss].smooths:
+        wanted = f"0 with train.loss = {train.loss!r}"
+        yield Problem("train.label_smoothing", wanted, str(train.label_smoothing), "Leave it out.")
+    yield from task.training_problems(train, model)
     if train.reward is not None and (model.decoder is None or not model.encoders):
         wanted = "nothing unless a source becomes a text"
         yield Problem("train.reward", wanted, repr(train.reward), "Leave it out.")
+    for role, config in word_vector_parts(model):
+        if train.init_from is not None:
+            wanted = "nothing with train.init_from, which brings the embeddings"
+            remedy = "Leave out one of the two."
+            yield Problem(f"model.{role}.word_vectors", wanted, repr(config.word_vectors), remedy)
+        if train.fsdp and config.freeze_word_vectors:
+            wanted = f"false with model.{role}.freeze_word_vectors: whole matrices are sharded"
+            yield Problem("train.fsdp", wanted, "true", "Leave out one of the two.")
     if "valid" not in data.splits:
         needs_validation = {
             "patience": train.patience is not None,
@@ -133,11 +177,11 @@ def _ties_two_vocabularies(train: TrainConfig, data: DataConfig, model: ModelCon
     return bool(data.splits) and train.init_from is None
 
 
-def _monitor_problems(train: TrainConfig, model: ModelConfig) -> Iterator[Problem]:
-    allowed, wanted = {
-        "masked tokens": (("loss", "perplexity"), "loss or perplexity for masked tokens"),
-        "label": (("loss", "perplexity", "accuracy"), "loss or accuracy for labels"),
-        "tokens": (("loss", "perplexity"), "loss or perplexity for a language model"),
-    }[model.predicts]
-    if train.monitor not in allowed and (model.predicts != "tokens" or model.is_language_model):
-        yield Problem("train.monitor", wanted, repr(train.monitor), "Change it.")
+def _monitor_problems(
+    train: TrainConfig, model: ModelConfig, data: DataConfig
+) -> Iterator[Problem]:
+    task = find_task(model, data)
+    if train.monitor in task.monitors or (task.searches and not model.is_language_model):
+        return
+    wanted = f"{' or '.join(task.monitors)} for a model that gives {task.gives}"
+    yield Problem("train.monitor", wanted, repr(train.monitor), "Change it.")

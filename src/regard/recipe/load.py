@@ -11,12 +11,12 @@ from regard.core.errors import InvalidArgument, InvalidRecipe, Problem
 from regard.data import huggingface_datasets
 from regard.data.config import DataConfig
 from regard.data.example import Split
-from regard.recipe.recipe import Recipe, settings
+from regard.recipe.recipe import Recipe, settings, with_text_paths
 from regard.recipe.shipped import find_recipe
 
 PATHS = (
     "data.train", "data.valid", "data.test", "data.images", "train.init_from", "train.distillation.teachers",
-    "model.encoder.backbone.weights",
+    "model.encoder.backbone.weights", "model.encoder.word_vectors", "model.decoder.word_vectors",
 )  # fmt: skip
 
 
@@ -36,6 +36,7 @@ def read_tables(
     tables = _extended(
         source if isinstance(source, Mapping) else read_toml(Path(source)), [path] if path else []
     )
+    tables = with_text_paths(tables)
     for change in changes:
         tables = with_setting(tables, change)
     return tables if "paths" in tables else resolve_paths(tables, path.parent if path else Path())
@@ -100,6 +101,11 @@ def with_setting(table: Mapping[str, Any], change: str) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, RecursionError):
         parsed = value.strip()
     return _put(table, parts, parsed, key)
+
+
+def with_value(table: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
+    """The tables with one key, given by its full name, set to a value."""
+    return _put(table, key.split("."), value, key)
 
 
 def resolve_paths(tables: Mapping[str, Any], folder: Path) -> dict[str, Any]:

@@ -1,11 +1,13 @@
 """The typed recipe: [data], [model], [train] and [decode], checked as a whole."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
 from itertools import chain
+from os import PathLike, fspath
 from typing import Any
 
-from regard.core.config import RENAMED, nearest, read, registered_names
+from regard.core.config import RENAMED, nearest, read
 from regard.core.errors import InvalidRecipe, Problem
 from regard.core.registry import extensions
 from regard.data.config import DataConfig
@@ -13,7 +15,8 @@ from regard.data.corpus import Prepared, SourceVocabularies, VocabularyType
 from regard.decoding.config import DecodeConfig
 from regard.model.build import parse_model, part_names
 from regard.model.model_config import SIZES, ModelConfig
-from regard.recipe.check import model_problems, training_problems
+from regard.recipe.check import decode_problems, model_problems, training_problems
+from regard.tasks.base import Task, find_task
 from regard.training.config import TrainConfig
 
 TABLES = {"data": DataConfig, "train": TrainConfig, "decode": DecodeConfig}
@@ -33,6 +36,7 @@ class Recipe:
     @staticmethod
     def of(table: Mapping[str, Any]) -> "Recipe":
         """From tables. All problems of all tables are reported together, as InvalidRecipe."""
+        table = with_text_paths(table)
         names = ("data", "model", "train", "decode")
         problems = [
             Problem(
@@ -59,7 +63,10 @@ class Recipe:
                 parts[name] = part
         data, model, train = (parts.get(name) for name in ("data", "model", "train"))
         if data is not None and model is not None:
+            model = parts["model"] = with_inputs(model, data)
             problems += model_problems(model, data)
+            if "decode" in parts:
+                problems += decode_problems(parts["decode"], data, model)
             if train is not None:
                 problems += training_problems(train, data, model)
         paths = table.get("paths", {})
@@ -69,7 +76,8 @@ class Recipe:
             )
         if problems:
             raise InvalidRecipe(problems)
-        return Recipe(**parts, paths=paths)
+        recipe = Recipe(**parts, paths=paths)
+        return replace(recipe, train=recipe.train.with_defaults(recipe.task))
 
     def as_dict(self) -> dict[str, Any]:
         """The tables, as `of` reads them."""
@@ -95,9 +103,14 @@ class Recipe:
         changes = "; ".join(f"{key} = {new.get(key)!r}, which was {old.get(key)!r}" for key in keys)
         return changes and f" ({changes})"
 
+    @cached_property
+    def task(self) -> Task:
+        """What the model is trained for."""
+        return find_task(self.model, self.data)
+
     def extensions(self) -> list[dict[str, str | None]]:
         """The names in the recipe that were registered at run time, with the packages that registered them."""
-        names = (registered_names(table) for table in (self.data, self.train, self.decode))
+        names = (table.registered() for table in (self.data, self.train, self.decode))
         return extensions(chain(part_names(self.model), *names))
 
     def sized(self, data: Prepared) -> dict[str, Any]:
@@ -106,13 +119,64 @@ class Recipe:
 
     def with_sizes(self, sources: SourceVocabularies, target: VocabularyType) -> dict[str, Any]:
         """The same, with the sizes of these vocabularies."""
-        sizes: dict[str, Any] = {
-            "num_labels" if self.model.predicts == "label" else "vocab_size": target.size
-        }
-        rows = [vocabulary.size for vocabulary in sources if vocabulary is not None]
-        if rows:
-            sizes["source_vocab_size"] = rows[0] if len(sources) == 1 else rows
-        return dict(self.model.table) | sizes
+        sizes: dict[str, Any] = dict(self.task.sizes(target))
+        model = self.model
+        for option in ("source_vocab_size", "source_dim"):
+            # A model of masked tokens has an encoder and no source: it reads its target.
+            places = model.sized_by(option) if sources else []
+            learned = [sources[place] for place in places]
+            rows = [vocabulary.size for vocabulary in learned if vocabulary is not None]
+            if rows:
+                sizes[option] = rows[0] if len(places) == 1 else rows
+        return dict(model.table) | sizes
+
+
+def with_inputs(model: ModelConfig, data: DataConfig) -> ModelConfig:
+    """The model with the input modules that its sources need, where its table does not name others."""
+    read = data.source_fields
+    if len(read) != len(model.encoders):
+        return model
+    chosen = {}
+    for place, (name, each) in enumerate(zip(model.encoder_names, read, strict=True)):
+        has_module = model.encoders[place].module.has_input_module
+        if has_module and each.needs_input_module and not model.names_input(place):
+            chosen[name] = {"kind": each.input_kind}
+    if not chosen:
+        return model
+    table = with_input_tables(model.table, chosen)
+    changed = parse_model(table, sized=False)
+    if isinstance(changed, list):
+        raise InvalidRecipe(changed)
+    return changed
+
+
+def with_input_tables(
+    model: Mapping[str, Any], inputs: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """A model's table in which these encoders ("encoder", or "encoders.1", ...) have these input modules."""
+    table = dict(model)
+    if "encoder" in inputs:
+        table["encoder"] = {**model["encoder"], "input": inputs["encoder"]}
+    if "encoders" in model:
+        table["encoders"] = [
+            {**each, "input": inputs[name]} if (name := f"encoders.{i}") in inputs else each
+            for i, each in enumerate(model["encoders"], start=1)
+        ]
+    return table
+
+
+def with_text_paths(value: Any, depth: int = 8) -> Any:
+    """Tables with the paths that Python code has put into them, as texts, which checkpoints can hold.
+
+    depth   of nested tables and lists; no recipe is as deep
+    """
+    if isinstance(value, PathLike):
+        return fspath(value)
+    if depth and isinstance(value, Mapping):
+        return {key: with_text_paths(each, depth - 1) for key, each in value.items()}
+    if depth and type(value) in (list, tuple):
+        return type(value)(with_text_paths(each, depth - 1) for each in value)
+    return value
 
 
 def _without_table(key: str) -> Problem:

@@ -38,6 +38,9 @@ def reference() -> str:
 def _sections() -> Iterator[str]:
     documented: dict[type[Config], str] = {}
     for name, note, config in tables():
+        # The kinds of fields are the same for sources and target: they are listed once.
+        if config in documented and name.startswith("data.") and not config.variants():
+            continue
         title = f"[{name}]" + (f", {note}" if note else "")
         rows = [_row(key) for key in keys(config)]
         lines = (
@@ -45,6 +48,9 @@ def _sections() -> Iterator[str]:
             if rows
             else ["No keys of its own."]
         )
+        if config.variants():
+            kinds = ", ".join(f"`{kind}`" for kind in config.variants())
+            lines = [f"Its `kind` is one of {kinds}, with the keys below."]
         if config in documented:
             lines = [f"The keys of {documented[config]}."]
         documented.setdefault(config, title)

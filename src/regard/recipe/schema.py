@@ -16,7 +16,7 @@ from regard.core.config import Config, Range, config_class
 from regard.core.registry import Registry
 from regard.data.config import DataConfig
 from regard.decoding.config import DecodeConfig
-from regard.model.build import DECODERS, ENCODERS, POOLS
+from regard.model.build import DECODERS, ENCODERS, HEADS, INPUTS, POOLS
 from regard.model.model_config import SIZES, ModelOptions
 from regard.training.config import TrainConfig
 from regard.word_vectors.config import Word2VecConfig
@@ -46,14 +46,15 @@ class Key:
 def keys(config: type[Config]) -> Iterator[Key]:
     """The keys of a configuration, without the model sizes that the data give."""
     hints = get_type_hints(config, include_extras=True)
-    for field in fields(config):
+    # The keys of a mixin, which have to be given by name, stand after the part's own.
+    for field in sorted(fields(config), key=lambda field: bool(field.kw_only)):
         if config is not ModelOptions or field.name not in SIZES:
             yield Key(field.name, hints[field.name], _default(field), field.metadata.get("doc", ""))
 
 
 def parts() -> dict[str, dict[str, type[Config]]]:
     """The configurations of the registered encoders, decoders and pools, by role and kind."""
-    registries: tuple[Registry[Any], ...] = (ENCODERS, DECODERS, POOLS)
+    registries: tuple[Registry[Any], ...] = (ENCODERS, DECODERS, POOLS, HEADS)
     return {
         registry.kind: {kind: registry[kind].config for kind in registry} for registry in registries
     }
@@ -66,6 +67,10 @@ def tables() -> Iterator[tuple[str, str, type[Config]]]:
     for role, kinds in parts().items():
         for kind, config in kinds.items():
             yield from _with_nested(f"model.{role}", f'kind = "{kind}"', config)
+        if role == "encoder":
+            for kind in INPUTS:
+                entry = INPUTS[kind].config
+                yield from _with_nested("model.encoder.input", f'kind = "{kind}"', entry)
     yield from _with_nested("train", "", TrainConfig)
     yield "decode", "", DecodeConfig
     yield "words", "`regard words train --set`", Word2VecConfig
@@ -75,6 +80,10 @@ def _with_nested(
     name: str, note: str, config: type[Config]
 ) -> Iterator[tuple[str, str, type[Config]]]:
     yield name, note, config
+    for kind, variant in config.variants().items():
+        yield from _with_nested(name, f'kind = "{kind}"', variant)
+    if config.variants():
+        return
     for key in keys(config):
         if key.table is not None:
             yield from _with_nested(f"{name}.{key.name}", note, key.table)
@@ -91,11 +100,16 @@ def recipe_schema() -> dict[str, Any]:
         model["properties"][role] = {
             "oneOf": [table_schema(config, kind) for kind, config in kinds.items()]
         }
+    for encoder in model["properties"]["encoder"]["oneOf"]:
+        encoder["properties"]["input"] = {"$ref": "#/definitions/input"}
     model["properties"]["encoders"] = {
         "type": "array",
         "items": model["properties"]["encoder"],
         "minItems": 2,
     }
+    # A head without keys may be written as its kind alone.
+    names = {"enum": list(HEADS)}
+    model["properties"]["head"] = {"anyOf": [names, model["properties"]["head"]]}
     tables = {
         "data": table_schema(DataConfig),
         "model": model,
@@ -108,7 +122,14 @@ def recipe_schema() -> dict[str, Any]:
         "type": "object",
         "properties": {"extends": EXTENDS, **tables},
         "additionalProperties": False,
+        "definitions": {"input": _input_schema()},
     }
+
+
+def _input_schema() -> dict[str, Any]:
+    """The input module of an encoder, which may also be written as its kind alone."""
+    modules = [table_schema(INPUTS[kind].config, kind) for kind in INPUTS]
+    return {"anyOf": [{"enum": list(INPUTS)}, {"oneOf": modules}]}
 
 
 def schema_text() -> str:
@@ -118,6 +139,8 @@ def schema_text() -> str:
 
 def table_schema(config: type[Config], kind: str | None = None) -> dict[str, Any]:
     """The schema of a configuration's table; of a part of the model, with its kind."""
+    if config.variants():
+        return {"anyOf": [table_schema(variant) for variant in config.variants().values()]}
     properties: dict[str, Any] = {} if kind is None else {"kind": {"const": kind}}
     for key in keys(config):
         described = {"description": key.description} if key.description else {}
@@ -141,6 +164,8 @@ def value_schema(hint: Any) -> dict[str, Any]:
         return options[0] if len(options) == 1 else {"anyOf": options}
     if origin is tuple:
         return {"type": "array", "items": value_schema(arguments[0]), "minItems": 1}
+    if origin is dict:
+        return {"type": "object", "additionalProperties": value_schema(arguments[1])}
     return {"type": TYPES[hint]} if hint in TYPES else table_schema(hint)
 
 

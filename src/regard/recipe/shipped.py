@@ -40,6 +40,8 @@ def recipes_by_task() -> dict[str, list[Path]]:
 def _task(tables: dict[str, Any]) -> str:
     data = tables["data"]
     sources = data.get("sources", [data["source"]] if "source" in data else [])
+    if data["target"].get("kind") == "tags":
+        return "tagging"
     if "head" in tables["model"]:
         return "masked language model"
     if data["target"].get("kind") == "label":

@@ -1,8 +1,11 @@
 """Recipes as TOML."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def toml_lines(table: Mapping[str, Any], name: str = "") -> Iterator[str]:
@@ -14,7 +17,14 @@ def toml_lines(table: Mapping[str, Any], name: str = "") -> Iterator[str]:
     }
     if name and (values or not table):
         yield from ("", f"[{name}]")
-    yield from (f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in values.items())
+    yield from (
+        f"{_key(key)} = {json.dumps(value, ensure_ascii=False)}" for key, value in values.items()
+    )
     for key, value in table.items():
         if isinstance(value, Mapping):
-            yield from toml_lines(value, f"{name}.{key}" if name else key)
+            yield from toml_lines(value, f"{name}.{_key(key)}" if name else _key(key))
+
+
+def _key(name: str) -> str:
+    """A key, in quotation marks where it is more than letters, digits, - and _."""
+    return name if BARE_KEY.fullmatch(name) else json.dumps(name, ensure_ascii=False)

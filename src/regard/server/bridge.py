@@ -9,10 +9,10 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from regard.core.errors import RegardError
-from regard.inference.pipelines import Output
 from regard.server.interfaces import InferenceEngine
 from regard.server.jobs import Generation, Job, Work
 from regard.server.records import Record
+from regard.tasks.pipeline import Output
 
 Answered = TypeVar("Answered")
 

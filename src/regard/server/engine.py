@@ -20,9 +20,9 @@ from regard.core.interruption import Interrupted, interruptible
 from regard.core.memory import release_free_memory
 from regard.decoding.batch_plan import plan_requests
 from regard.decoding.interfaces import Hypothesis
+from regard.decoding.phrases import without_other_spellings
 from regard.decoding.search import final
 from regard.inference.load import current_device
-from regard.inference.phrases import without_other_spellings
 from regard.inference.predictor import Predictor
 from regard.runtime.interfaces import constant_weights
 from regard.server.aside import AsideThreads, check_wanted

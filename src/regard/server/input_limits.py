@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from regard.core.errors import InvalidArgument
-from regard.data.tokenizer import Tokenizer
+from regard.data.fields.text import tokenizer_of
 from regard.inference.predictor import Predictor
 
 SOURCE = "max_source_length"
@@ -36,11 +36,12 @@ def check_output(
     decode = predictor.recipe.decode
     most = max(decode.max_source_length, decode.max_length, generated)
     if isinstance(output, str):
-        if not isinstance(predictor.target, Tokenizer):
+        target = tokenizer_of(predictor.target)
+        if target is None:
             return  # a label
         if len(output.encode()) <= most:
             return  # a token has at least one byte
-        (output,) = predictor.target.encode_batch([output])
+        (output,) = target.encode_batch([output])
     if output is not None and len(output) > most:
         raise InvalidArgument(
             name,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
-from regard.data.config import ResizeFilter
+from regard.data.images import ResizeFilter
 
 if TYPE_CHECKING:
     from regard.core.errors import EngineCrashed
@@ -21,8 +21,9 @@ class ModelInfo(Struct, frozen=True):
     reads     the kind of each of its sources: "text", "image" or "label"; none for a language model
     labels    of a classifier, in the order of their ids; none for a model that generates
     generates whether it generates sequences; a classifier does not, nor a masked language model
-    image_sizes  for each source, how its images are resized (`FieldConfig.resizing`); None for other sources
+    image_sizes  for each source, how its images are resized (`ImageField.resizing`); None for other sources
     examples  inputs to begin with, a text or an image (as a data: URL) for each source; of synthetic data only
+    gives     what it gives, for messages: "labels", "numbers"
     """
 
     name: str
@@ -32,6 +33,7 @@ class ModelInfo(Struct, frozen=True):
     generates: bool = True
     image_sizes: tuple[tuple[int, ResizeFilter, int | None] | None, ...] = ()
     examples: tuple[tuple[str, ...], ...] = ()
+    gives: str = "text"
 
 
 class EngineStats(Struct, frozen=True):

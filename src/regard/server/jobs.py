@@ -10,13 +10,13 @@ import numpy as np
 
 from regard.core.errors import InvalidArgument
 from regard.core.shapes import Float, Tensor
+from regard.data.fields.base import FIELDS
 from regard.data.images import image_token_cost
-from regard.inference.inputs import InputValue
-from regard.inference.pipelines import Output
 from regard.inference.predictor import Predictor
-from regard.inference.score import SequenceScore
 from regard.server.input_limits import check_inputs, check_output
 from regard.server.inspection import MAX_WEIGHTS, InspectedAttention, inspect
+from regard.tasks.inputs import InputValue
+from regard.tasks.pipeline import Output, SequenceScore
 
 MOST_PHRASES = {"banned": 1000, "required": 64, "stop": 64}  # of one request
 LONG = 1024  # tokens of a request, about, of which more are planned beside the engine's thread
@@ -67,7 +67,7 @@ class Work(ABC):
             else self.sources
         )
         for kind, part in zip(reads, parts, strict=False):
-            if kind == "image" and not isinstance(part, np.ndarray):
+            if FIELDS[kind].is_file and not isinstance(part, np.ndarray):
                 wanted, remedy = "an image as its content", "No path and no URL is taken."
                 raise InvalidArgument("input", wanted=wanted, got="a text", remedy=remedy)
 
@@ -198,15 +198,16 @@ class Generation(Work):
     def decode_options(self) -> Mapping[str, Any]:
         return self.options
 
-    def as_batched(self, predictor: Predictor) -> "Classification | None":
-        return (
-            None if predictor.model.as_seq2seq() is not None else Classification(self.input, self)
-        )
+    def as_batched(self, predictor: Predictor) -> "DirectPrediction | None":
+        return None if predictor.task.searches else DirectPrediction(self.input, self)
 
 
 @dataclass(frozen=True)
-class Classification(BatchedWork):
-    """The labels of one input, asked for as outputs. Options that labels do not have are refused."""
+class DirectPrediction(BatchedWork):
+    """The outputs of one input that follow from one forward pass, such as labels.
+
+    Options that mean something only where a text is generated are refused.
+    """
 
     crosses_processes: ClassVar[bool] = False  # made of a generation in the engine
     asked: Generation
@@ -219,12 +220,13 @@ class Classification(BatchedWork):
         return (*options, asked.scores, asked.truncate, *constraints)
 
     def compute(
-        self, predictor: Predictor, works: Sequence["Classification"]
+        self, predictor: Predictor, works: Sequence["DirectPrediction"]
     ) -> Sequence[list[Output]]:
         asked, count = self.asked, len(works)
         for name, value in (("stop", asked.stop), ("echo", asked.echo)):
             if value:
-                wanted, remedy = "nothing for a model that gives labels", "Leave it out."
+                wanted = f"nothing for a model that gives {predictor.task.gives}"
+                remedy = "Leave it out."
                 raise InvalidArgument(name, wanted=wanted, got=repr(value), remedy=remedy)
         return predictor.outputs(
             [work.input for work in works],

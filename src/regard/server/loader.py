@@ -10,19 +10,13 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
-
 from regard.checkpoint.format import find_checkpoint
 from regard.core.errors import CheckpointUnreadable, EngineFailed, RegardError
-from regard.data.config import FieldConfig
-from regard.data.corpus import VocabularyType
-from regard.data.images import Pixels
-from regard.data.vocabulary import Labels
-from regard.inference.inputs import InputValue
 from regard.inference.load import current_device, load
 from regard.inference.predictor import Predictor
 from regard.server.interfaces import ModelAdmin, ModelHost, ModelState
 from regard.server.problems import RequestRefused
+from regard.tasks.inputs import InputValue
 
 log = logging.getLogger(__name__)
 
@@ -132,19 +126,15 @@ def version_of(predictor: Predictor) -> str:
 
 def _warm_up(predictor: Predictor) -> None:
     """Answer one request, so that the engine is compiled and the weights are in memory before the first user asks."""
-    classifier = predictor.model.as_classifier()
-    if classifier is None and predictor.model.as_seq2seq() is None:  # a masked language model
+    task = predictor.task
+    if task.reads_target:
+        # It gives no outputs.
         return
     sources = [
-        _example(*each)
-        for each in zip(predictor.sources, predictor.recipe.data.source_fields, strict=False)
+        field.example(vocabulary)
+        for vocabulary, field in zip(
+            predictor.sources, predictor.recipe.data.source_fields, strict=False
+        )
     ]
     given: InputValue = tuple(sources) if len(sources) > 1 else sources[0] if sources else "a"
-    predictor.predict([given], **({} if classifier is not None else {"max_length": 2}))
-
-
-def _example(vocabulary: VocabularyType | None, field: FieldConfig) -> str | Pixels:
-    """Some value of a source."""
-    if vocabulary is None:
-        return np.zeros((field.image_size, field.image_size, 3), np.uint8)
-    return vocabulary.names[0] if isinstance(vocabulary, Labels) else "a"
+    predictor.predict([given], **({"max_length": 2} if task.searches else {}))

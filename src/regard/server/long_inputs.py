@@ -22,13 +22,13 @@ from torch.nn import functional as F
 from regard.api.look import look
 from regard.core.errors import InvalidArgument
 from regard.core.shapes import Float, Tensor
-from regard.inference.inputs import InputValue
 from regard.inference.predictor import Predictor
 from regard.interpret.look import GeneratedText, Look
 from regard.interpret.maps import AttentionMap
 from regard.kernels.attention.weights import entropy
 from regard.server.jobs import BatchedWork
 from regard.server.per_predictor import PerPredictor
+from regard.tasks.inputs import InputValue
 
 SIDE = 256  # points of a tile's side
 GRID = 1024  # points of a side of the grid that high levels come from

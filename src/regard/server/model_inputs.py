@@ -5,15 +5,18 @@ import binascii
 from collections.abc import Sequence
 
 from regard.core.errors import InvalidArgument
+from regard.data.fields.base import FIELDS
 from regard.server.wire import ImageFile, SourceValue
 
 
 def sources_of(parts: Sequence[str], reads: Sequence[str]) -> list[SourceValue]:
     """The sources of one input, from a string for each: an image as a data: URL."""
-    kinds = [*reads, *["text"] * (len(parts) - len(reads))]  # a language model reads one text
+    is_image = [FIELDS[kind].is_file for kind in reads]
+    # A language model reads one text, which is no source.
+    is_image += [False] * (len(parts) - len(reads))
+    numbered = enumerate(zip(parts, is_image, strict=False), start=1)
     return [
-        image_of(part, f"input {number}") if kind == "image" else part
-        for number, (part, kind) in enumerate(zip(parts, kinds, strict=False), start=1)
+        image_of(part, f"input {number}") if image else part for number, (part, image) in numbered
     ]
 
 

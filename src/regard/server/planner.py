@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 from regard.decoding.batch_plan import plan_requests
 from regard.decoding.config import DecodeConfig
 from regard.decoding.request import SearchTask
-from regard.inference.pipelines import OutputOptions, SequencePipeline
+from regard.decoding.text_stream import StopStrings, TextStream
 from regard.inference.predictor import Predictor
-from regard.inference.stream import StopStrings, TextStream
 from regard.server.input_limits import check_output
 from regard.server.jobs import Generation, Job
 from regard.server.searches import RunningJob, alone, exact_in_batches, limits_of
+from regard.tasks.generate import SequencePipeline
+from regard.tasks.pipeline import OutputOptions
 
 # Settings that only decide the limits of a request: jobs share a search in spite of them.
 PLANNED_ONLY = (

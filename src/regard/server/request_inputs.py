@@ -12,11 +12,13 @@ from functools import cached_property
 from http import HTTPStatus
 
 from regard.core.errors import InvalidArgument
+from regard.data.fields.base import FIELDS
 from regard.data.images import Pixels, decode_image
-from regard.inference.inputs import InputValue
+from regard.data.token_lists import cell_of
 from regard.server.interfaces import ModelInfo
 from regard.server.problems import RequestRefused
 from regard.server.wire import ImageFile, Inputs, SourceValue
+from regard.tasks.inputs import InputValue
 
 DECODERS = min(
     4, os.cpu_count() or 1
@@ -82,10 +84,25 @@ def _joined(parts: "Sequence[str | Pixels]") -> InputValue:
     return parts[0] if len(parts) == 1 else tuple(parts)
 
 
+def _words(given: SourceValue | list[SourceValue]) -> list[str] | None:
+    """The words of a sentence that is given as a list of several; a list of one text is that text."""
+    if not isinstance(given, list) or len(given) < 2:
+        return None
+    words = [each for each in given if isinstance(each, str)]
+    return words if len(words) == len(given) else None
+
+
 def _sources(model: ModelInfo, given: SourceValue | list[SourceValue]) -> list[SourceValue]:
-    """The sources of one input, each of its kind: a list, or one text with a tab between them."""
+    """The sources of one input, each of its kind: a list, or one text with a tab between them.
+
+    A list of several texts is one source where that is a list of words.
+    """
     kinds = model.reads or ("text",)
-    if isinstance(given, list):
+    words = _words(given)
+    row: list[SourceValue]
+    if len(kinds) == 1 and FIELDS[kinds[0]].is_token_list and words is not None:
+        row = [cell_of(words)]
+    elif isinstance(given, list):
         row = given
     else:
         row = [*given.split("\t")] if isinstance(given, str) and len(kinds) > 1 else [given]
@@ -97,17 +114,20 @@ def _sources(model: ModelInfo, given: SourceValue | list[SourceValue]) -> list[S
             "input", wanted=wanted, got=str(len(row)), remedy="Give each input all its sources."
         )
     for kind, each in zip(kinds, row, strict=True):
-        if (kind == "image") != isinstance(each, ImageFile):
-            wanted = (
-                'the content of an image: {"image": BASE64}, or uploaded'
-                if kind == "image"
-                else f"a {kind}"
+        is_image = isinstance(each, ImageFile)
+        wants_image = FIELDS[kind].is_file
+        if wants_image and not is_image:
+            raise InvalidArgument(
+                "input",
+                wanted='the content of an image: {"image": BASE64}, or uploaded',
+                got="a text",
+                remedy="No path and no URL is taken.",
             )
-            got = "an image" if isinstance(each, ImageFile) else "a text"
-            remedy = (
-                "No path and no URL is taken."
-                if kind == "image"
-                else "Choose a model that reads images."
+        if is_image and not wants_image:
+            raise InvalidArgument(
+                "input",
+                wanted=FIELDS[kind].noun,
+                got="an image",
+                remedy="Choose a model that reads images.",
             )
-            raise InvalidArgument("input", wanted=wanted, got=got, remedy=remedy)
     return row

@@ -14,11 +14,12 @@ from regard.decoding.request import Request, SearchTask
 from regard.decoding.request_groups import MIN_PART
 from regard.decoding.search import IDLE_FRACTION
 from regard.decoding.search_memory import NO_MEMORY, SearchMemory
-from regard.inference.pipelines import Output, SequencePipeline
-from regard.inference.stream import StopStrings, TextStream, token_texts
+from regard.decoding.text_stream import StopStrings, TextStream, token_texts
 from regard.runtime import engines
 from regard.runtime.interfaces import EngineOptions
 from regard.server.jobs import AttentionPart, Generation, Job
+from regard.tasks.generate import SequencePipeline
+from regard.tasks.pipeline import Output
 
 LEAST_LENGTH = 64  # tokens of an output, on a GPU also of a source, that a search has room for: shorter ones share it
 FULL_ROWS = (
@@ -373,13 +374,14 @@ def limits_of(task: SearchTask, planned: PlannedRequest) -> BatchLimits:
         planned.min_length > 0,
         request.size if task.device.type == "cuda" else None,
         task.window,
+        0 if planned.constraint is None else planned.constraint[0].bytes,
     )
 
 
 @lru_cache(maxsize=4096)
 def _limits(
     length: int, prefix: int, constrained: bool, banned: tuple[int, int], least: bool, size: int | None,
-    window: int | None,
+    window: int | None, automaton: int,
 ) -> BatchLimits:  # fmt: skip
     """Of a request of these lengths. On a GPU the source has a size too, whose buffers are recorded with it."""
     longest = max(LEAST_LENGTH, _rounded(length))
@@ -394,6 +396,7 @@ def _limits(
         (_rounded(banned[0]), _rounded(banned[1])),
         least,
         source,
+        automaton=_rounded(automaton),
     )
 
 

@@ -5,12 +5,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar
 
-from regard.data.vocabulary import Labels
 from regard.decoding.batch_plan import BatchPlan as DecodingPlan
 from regard.decoding.request import SearchTask
 from regard.decoding.search_memory import SearchMemory, check_budget, limit_searches
 from regard.inference.example_inputs import example_inputs
-from regard.inference.pipelines import SequencePipeline
 from regard.inference.predictor import Predictor
 from regard.server.input_limits import check_options
 from regard.server.interfaces import ModelInfo
@@ -18,6 +16,7 @@ from regard.server.jobs import BatchedWork, Generation, Job
 from regard.server.planner import MOST_SETTINGS, PlannedJob, Planner
 from regard.server.search_limits import ASIDE_SHARE, DEFAULT_CAPS, SEARCH_MEBIBYTES, OptionCaps
 from regard.server.searches import RunningJob, SearchGroup, limits_of
+from regard.tasks.generate import SequencePipeline
 
 
 @dataclass(eq=False)
@@ -35,7 +34,7 @@ class ServedModel:
     jobs: int = 0  # that were submitted while it was served, and have not ended
 
     def __post_init__(self) -> None:
-        generator = self.predictor.model.as_seq2seq()
+        generator = self.predictor.model.generator
         self._memories: dict[Hashable, SearchMemory] = {}  # of one slot, by settings and limits
         if generator is not None:
             limit_searches(generator, self.search_bytes // ASIDE_SHARE)
@@ -56,7 +55,8 @@ class ServedModel:
         running = planned.running
         limits = limits_of(planned.task, running.planned)._replace(queued=True)
         source = 1 << running.request.size.bit_length()
-        key = planned.key, limits, source
+        attention = bool(running.work.attention)
+        key = planned.key, limits, source, attention
         allowed = self.own_search_bytes
         known = self._memories.get(key)
         if known is not None and known.of(1) <= allowed:
@@ -65,20 +65,28 @@ class ServedModel:
             self._memories.clear()
         asked = running.planned.max_length - len(running.request.prefix)
         config = replace(planned.task.config, max_length=asked)
-        task = replace(planned.task, config=config)
+        task = replace(planned.task, config=config, attention=attention)
         decoder = DecodingPlan(task, limits, 1).decoder
         found = self._memories[key] = check_budget(task, decoder, limits, source, allowed)
         return found
 
     @cached_property
     def info(self) -> ModelInfo:
-        target, fields = self.predictor.target, self.predictor.recipe.data.source_fields
-        labels = target.names if isinstance(target, Labels) else ()
-        generates = self.predictor.model.as_seq2seq() is not None
+        fields = self.predictor.recipe.data.source_fields
+        task = self.predictor.task
+        labels = tuple(self.predictor.target.tokens()) if task.has_probabilities else ()
+        generates = task.searches
         kinds = tuple(each.kind for each in fields)
-        sizes = tuple(each.resizing if each.kind == "image" else None for each in fields)
+        sizes = tuple(each.resizing for each in fields)
         return ModelInfo(
-            self.name, self.version, kinds, labels, generates, sizes, example_inputs(self.predictor)
+            self.name,
+            self.version,
+            kinds,
+            labels,
+            generates,
+            sizes,
+            example_inputs(self.predictor),
+            task.gives,
         )
 
     @cached_property

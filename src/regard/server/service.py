@@ -10,7 +10,6 @@ from starlette.responses import Response
 
 from regard.core.errors import InvalidArgument
 from regard.core.sanitize import printable
-from regard.inference.inputs import InputValue
 from regard.server.bridge import EngineClient, Mailbox
 from regard.server.bulk import BulkLimits
 from regard.server.interfaces import InferenceEngine, ModelAdmin, ModelInfo
@@ -18,6 +17,7 @@ from regard.server.problems import RequestRefused
 from regard.server.request_inputs import InputReader
 from regard.server.routing import JSON, Call, Route
 from regard.server.wire import Inputs
+from regard.tasks.inputs import InputValue
 
 Decoded = TypeVar("Decoded")
 TEXT = "A dog runs."  # of examples, and the file of a small image

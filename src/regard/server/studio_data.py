@@ -14,7 +14,7 @@ from regard.api.heads import best_agreements, head_meter
 from regard.api.look import look, pairs_of
 from regard.core.config import nearest
 from regard.core.errors import InvalidArgument
-from regard.data.config import FieldConfig
+from regard.data.fields.base import Field
 from regard.data.images import load_image
 from regard.evaluation.alignment_error import Agreement
 from regard.evaluation.metrics import score
@@ -24,7 +24,7 @@ from regard.interpret.alignment import AlignmentHeads
 from regard.interpret.editing import editing
 from regard.interpret.edits import SwitchHeadOff
 from regard.interpret.head_properties import COLUMNS, HeadMeter
-from regard.interpret.look import GeneratedText, Label, Look
+from regard.interpret.look import GeneratedText, Look
 from regard.interpret.sites import attention_sites
 from regard.interpret.summaries import HeadName
 from regard.server.jobs import BatchedWork
@@ -43,7 +43,8 @@ class Example(Struct, frozen=True):
     tokens    that the score is the sum over
     length    of the input, in tokens
     entropy   the mean over all heads, in nats
-    error     edits per character of the reference; of a label, 0 or 1; of a language model, nats per token
+    error     edits per character of the reference; of a label, 0 or 1; of numbers, the mean absolute error; of a
+              language model, nats per token
     """
 
     index: int
@@ -157,23 +158,22 @@ class ExampleMeasurement(DataWork):
         seen = look(predictor, text, output=reference if alone else None, truncate=True)
         if self.index == measured.meter.inputs < MEASURED:
             measured.meter.add(seen)
-        return _example(self.index, text, None if alone else reference, seen)
+        return _example(predictor, self.index, text, None if alone else reference, seen)
 
 
-def _example(index: int, text: Any, reference: str | None, seen: Look) -> Example:
+def _example(
+    predictor: Predictor, index: int, text: Any, reference: str | None, seen: Look
+) -> Example:
     output = seen.output
     scores: tuple[float, ...] = ()
-    if isinstance(output, GeneratedText):
+    generated = None
+    if output is not None:
         scores = output.scores or ()
-    elif isinstance(output, Label):
-        scores = (output.score,)
+        generated = output.text
     total = sum(scores) if scores else None
-    generated = (
-        None if output is None else output.label if isinstance(output, Label) else output.text
-    )
     error = None
     if reference is not None and generated is not None:
-        error = float(generated != reference)
+        error = predictor.task.output_error(predictor.recipe.data, generated, reference)
         if isinstance(output, GeneratedText):
             error = score("character_error_rate", [generated], [[reference]])
     elif total is not None:
@@ -317,8 +317,8 @@ class ExampleInputs(DataWork):
     def compute(self, predictor: Predictor, works: Sequence["ExampleInputs"]) -> Sequence[bytes]:
         fields = predictor.recipe.data.source_fields
 
-        def shown(part: object, config: FieldConfig) -> str:
-            if config.kind != "image":
+        def shown(part: object, config: Field) -> str:
+            if config.resizing is None:
                 return str(part)
             size, resize, crop_from = config.resizing
             return url_of(load_image(part, crop_from or size, resize))
@@ -333,10 +333,16 @@ class ExampleInputs(DataWork):
 
 
 def _loss(predictor: Predictor, pairs: Sequence[tuple[Any, str | None]]) -> float:
-    """Nats per token, or label, of the references; of a language model, of the texts."""
+    """Nats per token, or label, of the references; of a language model, of the texts. Of numbers, their mean error."""
     if predictor.recipe.data.source_fields:
         pairs = [(text, target) for text, target in pairs if target]
     texts, targets = [text for text, _ in pairs], [target or "" for _, target in pairs]
+    if not predictor.task.has_scores:
+        outputs = predictor.predict(texts)
+        data = predictor.recipe.data
+        pairs_of_outputs = zip(outputs, targets, strict=True)
+        errors = [predictor.task.output_error(data, *pair) for pair in pairs_of_outputs]
+        return sum(errors) / max(1, len(errors))
     scores = predictor.score(texts, targets if predictor.recipe.data.source_fields else None)
     return -sum(each.log_probability for each in scores) / max(
         1, sum(len(each.tokens) for each in scores)

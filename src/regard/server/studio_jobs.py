@@ -10,7 +10,7 @@ import torch
 
 from regard.api.look import look
 from regard.core.errors import InvalidArgument
-from regard.data.tokenizer import Tokenizer
+from regard.data.fields.text import tokenizer_of
 from regard.decoding.trace import BeamTrace
 from regard.inference.predictor import Predictor
 from regard.interpret.editing import editing
@@ -129,8 +129,9 @@ class Alternatives(LiveLook):
         ]
 
     def alternatives(self, predictor: Predictor) -> dict[str, Any]:
-        seen, target = self.look(predictor), predictor.target
-        if not isinstance(seen.output, GeneratedText) or not isinstance(target, Tokenizer):
+        seen = self.look(predictor)
+        target = tokenizer_of(predictor.target)
+        if not isinstance(seen.output, GeneratedText) or target is None:
             wanted, remedy = "a model that generates", "Choose another."
             raise InvalidArgument("model", wanted=wanted, got="one that does not", remedy=remedy)
         if not 0 <= self.position < len(seen.output.tokens):
@@ -177,17 +178,18 @@ class BeamTree(BatchedWork):
         return [msgspec.json.encode(work.tree(predictor)) for work in works]
 
     def tree(self, predictor: Predictor) -> dict[str, Any]:
-        if not isinstance(predictor.target, Tokenizer):
+        target = tokenizer_of(predictor.target)
+        if target is None:
             wanted, remedy = "a model that generates", "Choose another."
             raise InvalidArgument(
-                "model", wanted=wanted, got="one that gives labels", remedy=remedy
+                "model", wanted=wanted, got=f"one that gives {predictor.task.gives}", remedy=remedy
             )
         trace, size = BeamTrace(), self.beam_size
         (outputs,) = predictor.outputs(
             [self.input], edits=self.edits or None, trace=trace, beam_size=size, num_hypotheses=size
         )
         best = set().union(*(trace.path(end) for end in trace.ended()[: len(outputs)]))
-        names = predictor.target.pieces([node.token for node in trace.nodes])
+        names = target.pieces([node.token for node in trace.nodes])
         nodes = [
             {**asdict(node), "id": node.token, "token": name, "alive": i in best}
             for i, (node, name) in enumerate(zip(trace.nodes, names, strict=True))

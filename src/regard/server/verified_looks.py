@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from regard.api.look import look_at_output, look_at_sources
 from regard.core.errors import InvalidArgument
 from regard.core.shapes import Float, Tensor
+from regard.data.fields.text import tokenizer_of
 from regard.data.tokenizer import Tokenizer
 from regard.decoding.config import DecodeConfig
 from regard.decoding.request import TOKENS_FOR_ANY_SOURCE
@@ -97,13 +98,11 @@ def verified_look(
     predictor: Predictor, text: Any, edits: Sequence[Mapping[str, Any]], options: Mapping[str, Any]
 ) -> Look | None:
     """The look under edits that a search would give; None where only a search can tell."""
-    config, target, model = (
-        predictor.decode_config(dict(options)),
-        predictor.target,
-        predictor.model.as_seq2seq(),
-    )
+    config = predictor.decode_config(dict(options))
+    target = tokenizer_of(predictor.target)
+    model = predictor.model.generator
     kept = _drafts.of(predictor).get(text) if _hashable(text) else None
-    if kept is None or not isinstance(target, Tokenizer) or model is None or not predictor.sources:
+    if kept is None or target is None or model is None or not predictor.sources:
         return None
     if not _is_plain(config) or target.special_tokens.target_prefix:
         return None

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import fields
 from itertools import islice
-from types import UnionType
+from types import GenericAlias, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
@@ -11,11 +11,10 @@ from msgspec import Struct, field
 
 from regard.core.errors import InvalidArgument
 from regard.decoding.config import DecodeConfig
-from regard.inference.pipelines import Output
 from regard.inference.predictor import UNSTREAMABLE
-from regard.inference.score import SequenceScore
 from regard.server.inspection import check_range
 from regard.server.jobs import AttentionPart
+from regard.tasks.pipeline import Output, SequenceScore
 
 # Settings of [decode] that belong to the server: they change how an answer is computed, not which it is.
 SERVER_ONLY = ("precision", "quantization", "batch_tokens", "logits_processors")
@@ -30,6 +29,9 @@ def _json_type(annotation: Any) -> Any:
         return _json_type(get_args(annotation)[0])
     if origin in (Union, UnionType):
         return Union[tuple(_json_type(each) for each in get_args(annotation))]  # noqa: UP007  made at run time
+    if origin is dict:
+        key, value = get_args(annotation)
+        return GenericAlias(dict, (key, _json_type(value)))
     return annotation
 
 
@@ -154,6 +156,15 @@ class EmbedRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     timeout_ms: int | None = None
 
 
+class SpanAnswer(Struct):
+    """A span of words that their tags mark: from word `start`, counted from 0, to before word `end`."""
+
+    label: str
+    start: int
+    end: int
+    text: str
+
+
 class OutputAnswer(Struct, omit_defaults=True):
     """One output."""
 
@@ -164,6 +175,12 @@ class OutputAnswer(Struct, omit_defaults=True):
     tokens: list[str] | None = None
     log_probabilities: list[float] | None = None
     probabilities: dict[str, float] | None = None
+    labels: list[str] | None = None
+    numbers: list[float] | None = None
+    words: list[str] | None = None
+    tags: list[str] | None = None
+    tag_probabilities: list[float] | None = None
+    spans: list[SpanAnswer] | None = None
     attention: list[list[list[list[float]]]] | None = (
         None  # layers, heads, tokens of the output, of the source
     )
@@ -183,19 +200,13 @@ class OutputAnswer(Struct, omit_defaults=True):
 
     @staticmethod
     def of(output: Output, *, tokens: bool) -> "OutputAnswer":
-        return OutputAnswer(
-            output.text,
-            output.score,
-            output.log_probability,
-            output.finish_reason,
-            list(output.tokens) if tokens else None,
-            list(output.log_probabilities)
-            if tokens and output.log_probabilities is not None
-            else None,
-            output.probabilities,
-            None if output.attention is None else output.attention.tolist(),
-            output.truncated,
-        )
+        values = output.as_json()
+        if output.spans is not None:
+            values["spans"] = [SpanAnswer(**span) for span in values["spans"]]
+        if not tokens:
+            values |= {"tokens": None, "log_probabilities": None}
+        attention = None if output.attention is None else output.attention.tolist()
+        return OutputAnswer(**values, attention=attention, truncated=output.truncated)
 
 
 class Result(Struct):

@@ -17,6 +17,7 @@ from regard.model.interfaces import CarriedState
 from regard.model.weights import WeightSum, load_weights, weights_of
 from regard.training.distributed import ProcessGroup
 from regard.training.environment import changed_environment, environment
+from regard.training.frozen_rows import FrozenRows
 from regard.training.optimizers import WeightAverage
 from regard.training.run_state import RunState
 from regard.training.telemetry.log_file import LOG_FILE, EventHandler, truncate_log
@@ -147,6 +148,7 @@ class Checkpointer:
         data_key: str,
         updater: Updater,
         ema: WeightAverage | None,
+        frozen_rows: FrozenRows,
         lanes: int | None,
         on_event: EventHandler,
     ) -> None:
@@ -158,6 +160,7 @@ class Checkpointer:
             on_event,
         )
         self.updater, self.ema = updater, ema
+        self.frozen_rows = frozen_rows
         self.model, self.process_group, self.sharded = (
             updater.model,
             updater.process_group,
@@ -170,6 +173,7 @@ class Checkpointer:
     def save(self, state: RunState, carried: CarriedState | None) -> None:
         """Write a checkpoint and remove those that are not kept. All ranks call this; rank 0 writes."""
         tensors = self.updater.optimizer.state_tensors()
+        tensors |= self.frozen_rows.tensors()
         if carried is not None:
             gather = self.process_group.gather_lanes
             tensors |= {
@@ -230,6 +234,7 @@ class Checkpointer:
             weights |= {name: saved[f"weight.{name}"] for name in self.ema.names}
         load_weights(self.model, weights, folder)
         self.updater.optimizer.load_state_tensors(saved, folder / TRAINING_TENSORS)
+        self.frozen_rows.load(saved, folder / TRAINING_TENSORS)
         if run_state.tokens and not self.updater.optimizer.state_tensors():
             raise CheckpointRefused(
                 f"{folder / TRAINING_TENSORS}: wanted optimizer state; got none. Use another one."

@@ -1,14 +1,16 @@
 """The [train] table of a recipe."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from regard.core.config import Config, Count, Probability, Range, Seed, doc
 from regard.core.errors import Problem
 from regard.core.metric_names import MetricName
 from regard.model.scheduled_sampling import ScheduledSampling
-from regard.training.distillation import DistillationConfig
+from regard.tasks.base import Task
+from regard.tasks.distillation import DistillationConfig
+from regard.tasks.output_losses import LOSSES
 
 Positive = Annotated[float, Range(0.0)]
 DEFAULT_STEPS = 10_000
@@ -57,9 +59,15 @@ class TrainConfig(Config):
         0.0, "weight decay of matrices; biases, norms and embeddings have none"
     )
     clip_norm: Positive | None = doc(1.0, "largest norm of the gradient; 0: no clipping")
-    label_smoothing: Probability = doc(
-        0.1,
-        "probability mass spread uniformly over all tokens or labels, the right one included, as in PyTorch",
+    loss: Annotated[str, LOSSES] | None = doc(
+        None,
+        "loss of the outputs of a model with a pool: by default mse for numbers, which mae or huber can replace, "
+        "and cross-entropy for labels. Numbers are compared as normalized",
+    )
+    label_smoothing: Probability | None = doc(
+        None,
+        "probability mass spread uniformly over all tokens or labels, the right one included, as in PyTorch; "
+        "by default 0.1, and 0 for several labels or numbers",
     )
     mask_probability: Probability = doc(0.15, 'probability of masking a token, for head = "mlm"')
     r_drop: Positive = doc(
@@ -169,6 +177,14 @@ class TrainConfig(Config):
             return self.warmup_steps
         return self.default_warmup
 
+    def with_defaults(self, task: Task) -> "TrainConfig":
+        """The same with a number for label_smoothing, which differs between tasks."""
+        if self.label_smoothing is not None:
+            return self
+        smooths = self.loss is None or LOSSES[self.loss].smooths
+        default = task.default_label_smoothing if smooths else 0.0
+        return replace(self, label_smoothing=default)
+
     @property
     def default_warmup(self) -> int:
         if self.max_steps is None:
@@ -225,11 +241,11 @@ class TrainConfig(Config):
             "cuda_graphs": ("accumulate_steps", "carry_state", "scheduled_sampling", "reward"),
             "packed": ("carry_state", "scheduled_sampling", "reward", "doubly_stochastic"),
             "mixed_lengths": ("packed",),
-            "reward": ("scheduled_sampling", "distillation"),
-            "scheduled_sampling": ("distillation",),
+            "scheduled_sampling": ("distillation", *of_targets),
+            "distillation": of_targets,
             "carry_state": ("scheduled_sampling", "evaluation_overlap", "distillation"),
-            "r_drop": ("carry_state", "scheduled_sampling", "doubly_stochastic", *of_targets),
-            "doubly_stochastic": ("scheduled_sampling", "distillation", *of_targets),
+            "r_drop": ("carry_state", "scheduled_sampling", *of_targets),
+            "doubly_stochastic": ("scheduled_sampling", *of_targets),
             "fsdp": ("scheduled_sampling", "reward", "cuda_graphs", "unfreeze_after", "optimizer"),
         }
         for name, others in exclusive.items():

@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from regard.core.sequence import pin_memory
+from regard.data.augmentation import AugmentKind
 from regard.data.batching import (
     Batch,
     PackedCapacity,
@@ -14,7 +15,6 @@ from regard.data.batching import (
     shift_contexts,
     stateful_batches,
 )
-from regard.data.config import AugmentKind
 from regard.data.corpus import Corpus
 from regard.data.prefetch import prefetch
 from regard.training.config import TrainConfig

@@ -17,8 +17,8 @@ from regard.core.shapes import Tensor
 from regard.data.batching import Batch
 from regard.model.seq2seq import Model
 from regard.model.transformer_block import TransformerBlock
+from regard.tasks.objective import BatchLoss, Objective
 from regard.training.distributed import ProcessGroup
-from regard.training.objective import BatchLoss, Objective
 
 
 class ShardedModel(nn.Module):

@@ -22,11 +22,14 @@ from regard.data.batching import Batch
 from regard.data.special_tokens import DEFAULT_TOKENS, SpecialTokens
 from regard.model.interfaces import CarriedState
 from regard.model.seq2seq import Model
+from regard.tasks.base import task_of
+from regard.tasks.distillation import Distillation
+from regard.tasks.objective import Objective, Sampler
+from regard.tasks.sequence_loss import first_state
 from regard.training.checkpointing import Checkpointer
-from regard.training.distillation import Distillation
 from regard.training.epoch_batches import EpochBatches
+from regard.training.frozen_rows import FrozenRows
 from regard.training.monitor import Validate, Validation
-from regard.training.objective import Objective, Sampler, first_state
 from regard.training.optimizers import WeightAverage
 from regard.training.run_state import PendingUpdate, RunState
 from regard.training.schedules import learning_rate_at
@@ -52,6 +55,7 @@ class Trainer:
         sampler: Sampler | None = None,  # self-critical training
         distillation: Distillation | None = None,
         special_tokens: SpecialTokens = DEFAULT_TOKENS,  # of the targets
+        frozen_rows: FrozenRows | None = None,  # of word vectors
         on_event: EventHandler = ignore_event,
     ) -> None:
         config, process_group, lanes = (
@@ -61,12 +65,15 @@ class Trainer:
         )
         self.model, self.config, self.run, self.process_group = model, config, run, process_group
         self.epoch_batches, self.validate, self.on_event = epoch_batches, validate, on_event
+        config = config.with_defaults(task_of(model))
+        assert config.label_smoothing is not None
         objective = Objective(
             config.label_smoothing,
-            config.mask_probability,
-            config.scheduled_sampling,
-            config.r_drop,
-            config.doubly_stochastic,
+            mask_probability=config.mask_probability,
+            scheduled_sampling=config.scheduled_sampling,
+            r_drop=config.r_drop,
+            doubly_stochastic=config.doubly_stochastic,
+            output_loss=config.loss,
             sampler=sampler,
             distillation=distillation,
             special_tokens=special_tokens,
@@ -80,12 +87,20 @@ class Trainer:
         self.device = self.updater.device
         self.ema = None if config.ema_decay is None else WeightAverage(model, config.ema_decay)
         self.checkpointer = Checkpointer(
-            run, texts, data_key, self.updater, self.ema, lanes, on_event
+            run,
+            texts,
+            data_key,
+            self.updater,
+            self.ema,
+            frozen_rows or FrozenRows(model),
+            lanes,
+            on_event,
         )
         self.state = RunState()
         self.carried = self._first_state()
         self.pending: PendingUpdate | None = None
         self.stop = StopRequest()
+        self._has_perplexity = "perplexity" in task_of(model).monitors
         self.asynchronous = (
             self.device.type == "cuda"
         )  # the device computes an update while the host goes on
@@ -322,7 +337,7 @@ class Trainer:
             "epoch": state.epoch - (state.batch == 0),  # of the last update
             "loss": loss,
             "nll": nll,
-            "perplexity": exp(min(nll, 700.0)),
+            **({"perplexity": exp(min(nll, 700.0))} if self._has_perplexity else {}),
             "rate": self._learning_rate(state.step - 1),
             "norm": nan if state.grad_norm is None else state.grad_norm,
             "tokens_per_second": state.tokens_since / seconds,

@@ -72,13 +72,15 @@ def _charts(report: Report) -> list[SvgCanvas]:
 
 
 def _points(system: System, name: str) -> list[tuple[float, float, float] | None]:
-    results = [group.metrics.get(name) for group in system.lengths]
-    return [
-        None
-        if one is None or one.low is None or one.high is None
-        else (one.low, one.value, one.high)
-        for one in results
-    ]
+    """The interval and the value of each group; None where one of them is undefined."""
+    points: list[tuple[float, float, float] | None] = []
+    for group in system.lengths:
+        found = group.metrics.get(name)
+        if found is None or found.low is None or found.value is None or found.high is None:
+            points.append(None)
+        else:
+            points.append((found.low, found.value, found.high))
+    return points
 
 
 def comparison_page(comparison: Comparison) -> str:

@@ -221,6 +221,8 @@ class TrainingProgress:
                 self._show(Status(f"preparing {event['stage']}: {event['examples']:,} examples"))
             case "resumed":
                 self._print(f"resumed at step {event['step']:,}")
+            case "word_vectors":
+                self._print(event["message"])
             case "warning":
                 self._print(indented(f"warning: {event['message']}"))
             case "update" if self.live:
@@ -240,7 +242,9 @@ class TrainingProgress:
         unsmoothed = "" if event["nll"] == event["loss"] else f"   nll {event['nll']:.4f}"
         metrics = f"loss {event['loss']:.4f}{unsmoothed}   {event['tokens_per_second']:,.0f} tokens/s{left}"
         # The least needed last: a narrow terminal cuts it off.
-        text = f"step {step:,}/{self.steps:,}   {metrics}   perplexity {event['perplexity']:.2f}"
+        text = f"step {step:,}/{self.steps:,}   {metrics}"
+        if "perplexity" in event:
+            text += f"   perplexity {event['perplexity']:.2f}"
         return Status(text, min(1.0, step / max(1, self.steps)))
 
     def _validation(self, event: Event) -> None:

@@ -11,7 +11,7 @@ from regard.core.sanitize import printable
 from regard.core.shapes import Float, Tensor
 from regard.core.text_table import text_table
 from regard.interpret.head_properties import COLUMNS, HeadProperties
-from regard.interpret.look import GeneratedText, Image, Look
+from regard.interpret.look import Image, Label, Look
 from regard.interpret.maps import AttentionMap
 
 SHADES = " ·░▒▓█"
@@ -44,14 +44,11 @@ def look_text(
     Heads chosen in `regard.look` are printed one by one.
     """
     output = look.output
-    if isinstance(output, GeneratedText):
+    title = look.title
+    if isinstance(output, Label):
+        title = f"{look.title} → {output.label} ({exp(output.score):.0%})"
+    elif output is not None:
         title = f"{look.title} → {output.text}" if look.sources else output.text
-    else:
-        title = (
-            look.title
-            if output is None
-            else f"{look.title} → {output.label} ({exp(output.score):.0%})"
-        )
     lines = [printable(title)]
     maps = [look[map]] if map is not None else look.maps if every else main_map(look.maps)
     for each in maps:

@@ -188,6 +188,9 @@ class Architecture(ABC, Generic[Keys]):
         return name.split(".")[0] in ("lm_head", "cls", "classifier", "pre_classifier", "vocab_transform",
                                       "vocab_layer_norm", "vocab_projector", "final_logits_bias")  # fmt: skip
 
+    # Whether a pair of texts has two separators between them: <s> one </s></s> other </s>.
+    doubles_separator: ClassVar[bool] = False
+
     def is_ignored(self, name: str) -> bool:
         return any(re.fullmatch(pattern, name) for pattern in self.ignored)
 
@@ -197,18 +200,39 @@ def contradiction(key: str, wanted: str, value: Any) -> Problem:
     return Problem(key, wanted, repr(value)[:80], "Correct the file, or use another model.")
 
 
+# By `problem_type` of a config.json, the kind of the target.
+TARGET_KINDS = {
+    "single_label_classification": "label",
+    "multi_label_classification": "labels",
+    "regression": "number",
+}
+
+
+def problem_type(config: Mapping[str, Any]) -> str:
+    """What a classifier predicts: as the file says or else, as transformers has it, a number if it is one output."""
+    given = config.get("problem_type")
+    if isinstance(given, str):
+        return given
+    return "regression" if _outputs(config) == 1 else "single_label_classification"
+
+
+def _outputs(config: Mapping[str, Any]) -> int:
+    names = config.get("id2label")
+    count = len(names) if isinstance(names, dict) else config.get("num_labels", 2)
+    return count if isinstance(count, int) else 2
+
+
 def label_problems(config: Mapping[str, Any], head: str) -> Iterator[Problem]:
-    """What a classifier predicts, if that is not one of several labels: such a model computes other probabilities."""
+    """What a classifier predicts, if that is none of the problem types, or one label of one."""
     if "classification" not in head:
         return
-    kind, names = config.get("problem_type"), config.get("id2label")
-    if kind not in (None, "single_label_classification"):
-        remedy = "Models that predict numbers, or several labels at once, are not imported."
-        yield Problem("problem_type", "'single_label_classification'", repr(kind)[:80], remedy)
-    key = "num_labels" if names is None else "id2label"
-    count = config.get("num_labels", 2) if names is None else names
-    if count == 1 or (isinstance(count, dict) and len(count) == 1):
-        remedy = "Models that predict a number, or whether one label holds, are not imported."
+    kind = config.get("problem_type")
+    if kind is not None and kind not in TARGET_KINDS:
+        wanted = " or ".join(map(repr, TARGET_KINDS))
+        yield Problem("problem_type", wanted, repr(kind)[:80], "Correct the file.")
+    elif kind == "single_label_classification" and _outputs(config) == 1:
+        key = "num_labels" if config.get("id2label") is None else "id2label"
+        remedy = "A model of one number has the problem_type 'regression'."
         yield Problem(key, "two labels or more", "one", remedy)
 
 

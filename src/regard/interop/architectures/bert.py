@@ -1,4 +1,4 @@
-"""Encoders with a head for masked tokens or for classes: BERT, RoBERTa and DistilBERT."""
+"""Encoders with a head for masked tokens, for classes or for tags: BERT, RoBERTa and DistilBERT."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ from regard.interop.architectures.base import (
     tied,
     transformer,
 )
+from regard.interop.architectures.tagging import gives_tags, tagging_head
 from regard.interop.rules import Rule
 from regard.interop.tensors import TensorFolder
 from regard.model.model_config import ModelConfig
@@ -55,6 +56,8 @@ class EncoderArchitecture(Architecture[Keys]):
                 "source_vocab_size": keys.vocab_size,
             }
             return table
+        if head == "tags":
+            return table | tagging_head(table["encoder"]["dropout"], keys.vocab_size)
         bare = self.words.removeprefix(self.base_prefix)
         ties = tied(
             tensors, self.mlm["matrix"], (self.words, bare), keys_say=keys.tie_word_embeddings
@@ -71,6 +74,8 @@ class EncoderArchitecture(Architecture[Keys]):
             )
 
     def head_rules(self, model: ModelConfig) -> list[Rule]:
+        if gives_tags(model):
+            return [Rule("classifier.{p}", "head.proj.{p}")]
         if model.pool is not None:
             return []
         tied = model.options.tie_embeddings != "none"
@@ -87,7 +92,7 @@ class EncoderArchitecture(Architecture[Keys]):
         return self.mlm["matrix"].removesuffix("weight") + "bias"
 
     def copies(self, keys: Keys, model: ModelConfig) -> dict[str, tuple[str, ...]]:
-        if model.pool is not None or model.options.tie_embeddings == "none":
+        if model.pool is not None or gives_tags(model) or model.options.tie_embeddings == "none":
             return {}
         others = () if self._own_bias == self.mlm["bias"] else (self._own_bias,)
         return {self.mlm["bias"]: others, self.words: (self.mlm["matrix"],)}
@@ -128,6 +133,7 @@ class Bert(EncoderArchitecture[BertKeys]):
         "BertForMaskedLM": "mlm",
         "BertForPreTraining": "mlm",
         "BertForSequenceClassification": "classification",
+        "BertForTokenClassification": "tags",
     }
     base_prefix = "bert."
     words = "bert.embeddings.word_embeddings.weight"
@@ -219,7 +225,7 @@ class Bert(EncoderArchitecture[BertKeys]):
             "max_position_embeddings": encoder.max_positions + encoder.position_offset,
             "type_vocab_size": max(1, encoder.token_types),
             "layer_norm_eps": encoder.norm_eps,
-            "vocab_size": model.source_vocab_sizes()[0],
+            "vocab_size": model.source_sizes()[0],
             "tie_word_embeddings": model.options.tie_embeddings != "none",
         }
 
@@ -238,7 +244,11 @@ class Roberta(Bert):
     """RoBERTa (https://arxiv.org/abs/1907.11692): as BERT, positions counted after that of padding."""
 
     model_type = "roberta"
-    classes = {"RobertaForMaskedLM": "mlm", "RobertaForSequenceClassification": "classification"}
+    classes = {
+        "RobertaForMaskedLM": "mlm",
+        "RobertaForSequenceClassification": "classification",
+        "RobertaForTokenClassification": "tags",
+    }
     base_prefix = "roberta."
     words = "roberta.embeddings.word_embeddings.weight"
     mlm = {"dense": "lm_head.dense", "norm": "lm_head.layer_norm", "bias": "lm_head.bias",
@@ -246,6 +256,7 @@ class Roberta(Bert):
     ignored = (r"roberta\.embeddings\.position_ids", r"roberta\.pooler\..*", r"lm_head\.bias")
     keys = RobertaKeys
     head_activation = ""
+    doubles_separator = True
 
     def offset(self, keys: BertKeys) -> int:
         assert keys.pad_token_id is not None
@@ -290,6 +301,7 @@ class DistilBert(EncoderArchitecture[DistilBertKeys]):
     classes = {
         "DistilBertForMaskedLM": "mlm",
         "DistilBertForSequenceClassification": "classification",
+        "DistilBertForTokenClassification": "tags",
     }
     aliases = {"num_hidden_layers": "n_layers"}
     base_prefix = "distilbert."
@@ -358,6 +370,6 @@ class DistilBert(EncoderArchitecture[DistilBertKeys]):
             "attention_dropout": encoder.attention_dropout,
             "seq_classif_dropout": encoder.dropout,
             "max_position_embeddings": encoder.max_positions,
-            "vocab_size": model.source_vocab_sizes()[0],
+            "vocab_size": model.source_sizes()[0],
             "tie_word_embeddings": model.options.tie_embeddings != "none",
         }

@@ -214,7 +214,7 @@ class Seq2SeqArchitecture(Architecture[Seq2SeqKeys]):
         for side, part in (("encoder", encoder), ("decoder", decoder)):
             keys |= {f"{side}_layers": part.layers, f"{side}_attention_heads": part.heads}
             keys |= {f"{side}_ffn_dim": part.ffn_dim}
-        source = model.source_vocab_sizes()[0]
+        source = model.source_sizes()[0]
         keys["vocab_size"] = source
         if self.separates:
             shared = tie == "all"

@@ -18,6 +18,14 @@ from regard.model.model_config import ModelConfig
 from regard.model.vision import VitConfig
 
 EMBEDDING, HEAD = f"decoder.{gpt2.EMBEDDING}", f"decoder.{gpt2.HEAD}"
+POOLER = "encoder.pooler.dense"
+
+
+class _Encoder(vit.Vit):
+    """ViT with a pooler, whose weights are kept although no caption depends on them."""
+
+    unused = vit.Vit.unused - {"pooler_act"}
+    fixed = {**vit.Vit.fixed, "pooler_act": "tanh"}
 
 
 class _Decoder(gpt2.Gpt2):
@@ -39,14 +47,11 @@ class VisionEncoderDecoder(Architecture[VisionEncoderDecoderKeys]):
     model_type = "vision-encoder-decoder"
     keys = VisionEncoderDecoderKeys
     classes = {"VisionEncoderDecoderModel": "generation"}
-    ignored = (
-        r"encoder\.pooler\..*",
-        r"decoder\.transformer\.h\.\d+\.(attn|crossattention)\.(bias|masked_bias)",
-    )
+    ignored = (r"decoder\.transformer\.h\.\d+\.(attn|crossattention)\.(bias|masked_bias)",)
 
     def read(self, config: Mapping[str, Any], head: str, where: Path) -> VisionEncoderDecoderKeys:
         parts: dict[str, Any] = {}
-        for name, architecture in (("encoder", vit.Vit()), ("decoder", _Decoder())):
+        for name, architecture in (("encoder", _Encoder()), ("decoder", _Decoder())):
             part = config.get(name)
             if not isinstance(part, dict) or part.get("model_type") != architecture.model_type:
                 got = part.get("model_type") if isinstance(part, dict) else part
@@ -81,11 +86,11 @@ class VisionEncoderDecoder(Architecture[VisionEncoderDecoderKeys]):
     def computed(
         self, keys: VisionEncoderDecoderKeys, tensors: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        dim = keys.encoder.hidden_size  # of a pooler that is not used
-        return {
-            "encoder.pooler.dense.weight": torch.zeros(dim, dim),
-            "encoder.pooler.dense.bias": torch.zeros(dim),
-        }
+        if f"{POOLER}.weight" in tensors:
+            return {}
+        # transformers would initialize the pooler of a model that has none with random numbers.
+        dim = keys.encoder.hidden_size
+        return {f"{POOLER}.weight": torch.zeros(dim, dim), f"{POOLER}.bias": torch.zeros(dim)}
 
     def decoder_start(self, keys: VisionEncoderDecoderKeys) -> int | None:
         given = keys.decoder_start_token_id, keys.bos_token_id, keys.decoder.bos_token_id
@@ -95,8 +100,15 @@ class VisionEncoderDecoder(Architecture[VisionEncoderDecoderKeys]):
         self, keys: VisionEncoderDecoderKeys, head: str, tensors: TensorFolder | None
     ) -> dict[str, Any]:
         ties = tied(tensors, HEAD, (EMBEDDING,), keys_say=keys.decoder.tie_word_embeddings)
+        encoder = vit.Vit().encoder(keys.encoder)
+        pooler_dim = keys.encoder.pooler_output_size
+        if tensors is not None:
+            has_pooler = f"{POOLER}.weight" in tensors
+            pooler_dim = (pooler_dim or keys.encoder.hidden_size) if has_pooler else None
+        if pooler_dim is not None:
+            encoder["pooler_dim"] = pooler_dim
         return {
-            "encoder": vit.Vit().encoder(keys.encoder),
+            "encoder": encoder,
             "decoder": gpt2.decoder_table(keys.decoder),
             "vocab_size": keys.decoder.vocab_size,
             "tie_embeddings": "target" if ties else "none",
@@ -109,7 +121,8 @@ class VisionEncoderDecoder(Architecture[VisionEncoderDecoderKeys]):
             tied=model.options.tie_embeddings != "none", cross_attention=True
         )
         encoder = [rule.under("encoder.") for rule in vit.encoder_rules()]
-        return [*encoder, *(rule.under("decoder.") for rule in decoder)]
+        pooler = Rule(f"{POOLER}.{{p}}", "encoder.pooler.{p}")
+        return [*encoder, pooler, *(rule.under("decoder.") for rule in decoder)]
 
     def copies(
         self, keys: VisionEncoderDecoderKeys, model: ModelConfig
@@ -121,8 +134,9 @@ class VisionEncoderDecoder(Architecture[VisionEncoderDecoderKeys]):
         decoder = transformer(model.decoder)
         if not isinstance(encoder, VitConfig) or decoder is None:
             return {}
+        pooler = {} if encoder.pooler_dim is None else {"pooler_output_size": encoder.pooler_dim}
         return {
-            "encoder": {"model_type": "vit", **vit.export_encoder_keys(encoder)},
+            "encoder": {"model_type": "vit", **vit.export_encoder_keys(encoder), **pooler},
             "decoder": {
                 "model_type": "gpt2",
                 "add_cross_attention": True,

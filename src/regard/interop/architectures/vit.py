@@ -29,6 +29,7 @@ class VitKeys(SharedKeys):
     layer_norm_eps: Annotated[float, Range(0.0)] = doc(1e-12, "of the norms")
     image_size: Annotated[int, Range(1.0, 1e5)] = doc(224, "pixels a side of an image")
     patch_size: Count = doc(16, "pixels a side of a patch")
+    pooler_output_size: Count | None = doc(None, "outputs of the pooler; null: the hidden size")
 
 
 class Vit(Architecture[VitKeys]):
@@ -40,9 +41,7 @@ class Vit(Architecture[VitKeys]):
     prefix: ClassVar[str] = "vit."
     tokens: ClassVar[int] = 1  # before the patches
     ignored = (r"(vit|deit)\.pooler\..*",)
-    unused = frozenset(
-        {"encoder_stride", "pooler_output_size", "pooler_act", "tie_word_embeddings"}
-    )
+    unused = frozenset({"encoder_stride", "pooler_act", "tie_word_embeddings"})
     fixed = {"qkv_bias": True, "num_channels": 3, "add_cross_attention": False, "is_decoder": False,
              "chunk_size_feed_forward": 0}  # fmt: skip
 

@@ -10,6 +10,7 @@ from regard.interop.configurations.options import (
     by_option,
     clipping,
     vocabulary_size,
+    word_vectors,
 )
 
 LARGE = {"embed_dim": 1024, "ffn_embed_dim": 4096, "attention_heads": 16, "dropout": 0.3}
@@ -80,7 +81,6 @@ REASONS = by_option({
     "no adaptive softmax": "adaptive_softmax_cutoff",
     "no adaptive input": "adaptive_input tie_adaptive_weights",
     "the decoder's dimension": "decoder_output_dim decoder_input_dim",
-    "vectors cannot be read from a file": "encoder_embed_path decoder_embed_path",
     "the loss is divided by the target tokens of an update": "sentence_avg",
     "a setting of Hydra": "hydra",
     "files of Hydra: give the composed configuration (--cfg job)": "defaults",
@@ -160,8 +160,12 @@ def _model(options: Options, *, language_model: bool) -> None:
         )
     preset = PRESETS[arch]
     make = _recurrent if arch.startswith("lstm") else _transformer
+    dims = {}
     for part in ("decoder",) if language_model else ("encoder", "decoder"):
         make(options, part, preset)
+        own = options.recipe["model"][part]["dim"]
+        base = preset.get("embed_dim", 512)
+        dims[part] = options.whole(f"{part}_embed_dim", base) if make is _recurrent else own
     everything, output = (
         options.flag("share_all_embeddings"),
         options.flag("share_decoder_input_output_embed"),
@@ -172,6 +176,15 @@ def _model(options: Options, *, language_model: bool) -> None:
         not options.flag("no_scale_embedding") and not arch.startswith("lstm"),
     )
     options.put("model.output_bias", False)
+    for part in ("decoder",) if language_model else ("encoder", "decoder"):
+        word_vectors(
+            options,
+            part,
+            f"{part}_embed_path",
+            f"{part}_freeze_embed",
+            dim=dims[part],
+            is_output_layer=everything or (output and part == "decoder"),
+        )
 
 
 def _transformer(options: Options, part: str, preset: Mapping[str, Any]) -> None:

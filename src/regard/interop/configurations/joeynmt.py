@@ -10,6 +10,7 @@ from regard.interop.configurations.options import (
     clipping,
     peak_of_warmup,
     vocabulary_size,
+    word_vectors,
 )
 
 TOKENIZERS = {"word": "words", "char": "characters", "bpe": "bpe"}
@@ -121,17 +122,19 @@ def _field(options: Options, before: str, key: str) -> tuple[Any, ...]:
 
 def _model(options: Options) -> int:
     sizes, scales = {}, {}
+    dims = {}
     for part in ("encoder", "decoder"):
         before, key = f"model.{part}", f"model.{part}"
         kind = options.text(f"{before}.type", "recurrent" if part == "encoder" else "transformer")
         make = _transformer if kind == "transformer" else _recurrent
         sizes[part] = make(options, before, key, part)
+        dims[part] = options.whole(
+            f"{before}.embeddings.embedding_dim", 64 if kind == "recurrent" else sizes[part]
+        )
         scales[part] = options.flag(f"{before}.embeddings.scale")
         if options.flag(f"{before}.freeze"):
             options.recipe.setdefault("train", {}).setdefault("freeze", []).append(f"{part}.*")
         options.note_given({
-            f"{before}.embeddings.freeze": "train.freeze names parameters by pattern",
-            f"{before}.embeddings.load_pretrained": "vectors of embeddings cannot be read from a file",
             f"{before}.alpha": "the residual connection is not weighted",
         })  # fmt: skip
     options.put("model.scale_embeddings", scales["encoder"])
@@ -152,6 +155,16 @@ def _model(options: Options) -> int:
     options.put(
         "model.tie_embeddings", "all" if shared and softmax else "target" if softmax else "none"
     )
+    for part in ("encoder", "decoder"):
+        before = f"model.{part}.embeddings"
+        word_vectors(
+            options,
+            part,
+            f"{before}.load_pretrained",
+            f"{before}.freeze",
+            dim=dims[part],
+            is_output_layer=softmax and (shared or part == "decoder"),
+        )
     return sizes["encoder"]
 
 

@@ -14,6 +14,7 @@ from regard.interop.configurations.options import (
     clipping,
     peak_of_warmup,
     vocabulary_size,
+    word_vectors,
 )
 
 SUBWORDS = {"bpe": "bpe", "sentencepiece": "unigram", "onmt_tokenize": "bpe"}
@@ -47,7 +48,9 @@ REASONS = by_option({
     "checkpoints of OpenNMT-py are not read; train.init_from reads Regard's": "train_from",
     "--resume continues a run; train.init_from begins another from its weights": "reset_optim",
     "Regard initializes each kind of layer in one way": "param_init param_init_glorot",
-    "vectors of embeddings cannot be read from a file": "pre_word_vecs_enc pre_word_vecs_dec",
+    "pickles of PyTorch are not read: give the text file in model.encoder.word_vectors": "pre_word_vecs_enc",
+    "pickles of PyTorch are not read: give the text file in model.decoder.word_vectors": "pre_word_vecs_dec",
+    "the format of a file of word vectors is recognized": "embeddings_type",
     "the fastest kernel that supports a call computes it": "self_attn_type",
     "at every update": "average_every",
     "see decay_method": "start_decay_steps learning_rate_decay decay_steps",
@@ -159,11 +162,13 @@ def _model(options: Options, language_model: bool) -> int:
     dims = {part: hidden if hidden > 0 else dim for part, dim in dims.items()}
     depths = {part: layers if layers > 0 else depth for part, depth in depths.items()}
     vectors = options.whole("word_vec_size", -1)
+    sizes = {}
     for side, part in (("src", "enc"), ("tgt", "dec")):
         size = options.whole(f"{side}_word_vec_size", 500)
         given = (
             vectors if vectors > 0 else size if f"{side}_word_vec_size" in options else dims[part]
         )
+        sizes[part] = given
         if given != dims[part]:
             name = "word_vec_size" if vectors > 0 else f"{side}_word_vec_size"
             options.note(name, f"embeddings have the dimension of the states, {dims[part]}")
@@ -184,10 +189,33 @@ def _model(options: Options, language_model: bool) -> int:
     )
     options.note_given({
         "freeze_encoder": 'train.freeze = ["encoder.*"]', "freeze_decoder": 'train.freeze = ["decoder.*"]',
-        "freeze_word_vecs_enc": "train.freeze names parameters",
-        "freeze_word_vecs_dec": "train.freeze names parameters",
     })  # fmt: skip
+    _word_vectors(options, sizes, language_model, embeddings, output)
     return dims["dec"]
+
+
+def _word_vectors(
+    options: Options,
+    sizes: Mapping[str, int],
+    language_model: bool,
+    shares_embeddings: bool,
+    shares_output: bool,
+) -> None:
+    """The word vectors of each side, or one file for both."""
+    for side, short, part in (("src", "enc", "encoder"), ("tgt", "dec", "decoder")):
+        if language_model and part == "encoder":
+            continue
+        both = options.text("both_embeddings")
+        own = f"{side}_embeddings"
+        name = own if own in options or both is None else "both_embeddings"
+        word_vectors(
+            options,
+            part,
+            name,
+            f"freeze_word_vecs_{short}",
+            dim=sizes[short],
+            is_output_layer=shares_output and (shares_embeddings or part == "decoder"),
+        )
 
 
 def _part(options: Options, part: str, dim: int, layers: int, language_model: bool) -> bool:

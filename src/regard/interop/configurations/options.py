@@ -208,5 +208,34 @@ def peak_of_warmup(options: Options, name: str, warmup: int, dim: int = 1) -> fl
     return float((max(1, dim) * warmup) ** -0.5)
 
 
+def word_vectors(
+    options: Options, part: str, name: str, freeze: str, *, dim: int, is_output_layer: bool
+) -> None:
+    """The file of word vectors that the embeddings of a part begin with, if an option names one.
+
+    name              of the option with the file
+    freeze            the option that keeps these embeddings from training
+    dim               of the file's vectors, as the other toolkit's configuration has it
+    is_output_layer   whether the output layer is the same matrix
+    """
+    file = options.text(name)
+    is_frozen = options.flag(freeze)
+    if file is None:
+        if is_frozen:
+            options.note(freeze, "train.freeze names parameters by pattern")
+        return
+    ours = options.recipe["model"][part]["dim"]
+    if dim != ours:
+        why = f"vectors of dimension {dim} do not fit embeddings of dimension {ours}"
+        options.note(name, f"{why}: set model.{part}.word_vectors to other ones")
+        return
+    options.put(f"model.{part}.word_vectors", file)
+    if is_frozen and is_output_layer:
+        options.note(freeze, "trained, as the output layer is the same matrix")
+    elif is_frozen:
+        options.put(f"model.{part}.freeze_word_vectors", True)
+        options.note(freeze, "tokens without a vector in the file are trained")
+
+
 def clipping(options: Options, norm: float) -> None:
     options.put("train.clip_norm", norm if norm > 0 else 0.0)

@@ -8,16 +8,17 @@ architecture of transformers.js has such inputs, and another program has to run 
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import tokenizers
 from tokenizers.processors import TemplateProcessing
 
-from regard.data.config import FieldConfig
+from regard.data.fields.image import ImageField
 from regard.data.tokenizer import Tokenizer
 from regard.data.vocabulary import Labels
 from regard.decoding.request import position_limit
 from regard.inference.predictor import Predictor
+from regard.interop.huggingface import output_names
 from regard.interop.onnx.decoder_graphs import PAST
 from regard.interop.onnx.encoder_graphs import SourceKind
 from regard.interop.onnx.graph import Graph
@@ -34,7 +35,8 @@ RESAMPLING = {
 
 def source_kinds(model: Predictor) -> list[SourceKind]:
     """What the model reads; a masked language model reads its text, which recipes call its target."""
-    kinds: list[SourceKind] = [field.kind for field in model.recipe.data.source_fields]
+    fields = model.recipe.data.source_fields
+    kinds: list[SourceKind] = [cast(SourceKind, field.kind) for field in fields]
     return kinds or ([] if model.model.encoder is None else ["text"])
 
 
@@ -47,18 +49,18 @@ def write_files(model: Predictor, graphs: list[Graph], folder: Path) -> None:
         folder / "config.json",
         config(model, graphs) | (outside if any(folder.glob("onnx/*_data")) else {}),
     )
-    if model.model.as_seq2seq() is not None:
+    if model.model.generator is not None:
         _write(folder / "generation_config.json", generation_config(model))
     write_tokenizers(model, folder)
     for field in model.recipe.data.source_fields:
-        if field.kind == "image":
+        if isinstance(field, ImageField):
             _write(folder / "preprocessor_config.json", preprocessor_config(field))
 
 
 def config(model: Predictor, graphs: list[Graph]) -> dict[str, Any]:
     """The content of config.json."""
     kinds = source_kinds(model)
-    if model.model.as_seq2seq() is None:
+    if model.model.generator is None:
         return _source_config(model, kinds)
     assert isinstance(model.target, Tokenizer)
     common = _special_ids(model) | {
@@ -136,15 +138,17 @@ def _source_config(model: Predictor, kinds: Sequence[str]) -> dict[str, Any]:
             "architectures": [f"{names[1]}ForMaskedLM"],
             "vocab_size": model.target.size,
         }
-    labels = dict(enumerate(model.target.tokens()))
     task = "ImageClassification" if kinds == ["image"] else "SequenceClassification"
-    table = {"id2label": labels, "label2id": {name: number for number, name in labels.items()}}
-    return {"model_type": names[0], "architectures": [f"{names[1]}For{task}"], **table}
+    return {
+        "model_type": names[0],
+        "architectures": [f"{names[1]}For{task}"],
+        **output_names(model),
+    }
 
 
 def generation_config(model: Predictor) -> dict[str, Any]:
     """The content of generation_config.json: the recipe's [decode] table, as far as both have the option."""
-    decode, seq2seq = model.recipe.decode, model.model.as_seq2seq()
+    decode, seq2seq = model.recipe.decode, model.model.generator
     assert seq2seq is not None
     assert isinstance(model.target, Tokenizer)
     special, limit = model.target.special_tokens, position_limit(seq2seq.decoder)
@@ -190,7 +194,7 @@ def write_tokenizers(model: Predictor, folder: Path) -> None:
         if isinstance(first, Tokenizer):
             if first.hash != target.hash:
                 _write_text(folder / "target_tokenizer.json", _tokenizer(target, (), ()))
-        elif model.model.as_seq2seq() is None:  # a masked language model
+        elif model.model.generator is None:  # a masked language model
             _write_text(folder / "tokenizer.json", _source_tokenizer(target))
         else:
             bos = _start(model)
@@ -235,7 +239,7 @@ def _tokenizer_config(vocabulary: Tokenizer, bos: int | None) -> dict[str, Any]:
     return {"tokenizer_class": "PreTrainedTokenizerFast", **tokens, **added}
 
 
-def preprocessor_config(field: FieldConfig) -> dict[str, Any]:
+def preprocessor_config(field: ImageField) -> dict[str, Any]:
     """Images resized to a square, perhaps cropped, and normalized."""
     size, whole = field.image_size, field.image_crop_from or field.image_size
     return {

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -23,14 +24,19 @@ class OnnxTarget(FolderTarget):
     name, title, options = "onnx", "ONNX", frozenset({"attention", "quantization"})
 
     def obstacles(self, model: Predictor) -> Sequence[str]:
-        seq2seq = model.model.as_seq2seq()
+        seq2seq = model.model.generator
         if seq2seq is not None and type(seq2seq.decoder) not in DECODER_GRAPHS:
             return [f"decoder: {type(seq2seq.decoder).__name__} has no graph in terms of ONNX"]
+        if model.recipe.data.join_sources:
+            return ["data.join_sources: a graph reads no pairs of texts as one sequence"]
         if isinstance(model.model, ClassifierEnsemble):
             return ["model: an ensemble is several models, each of which can be exported"]
+        if model.task.tags_words:
+            return ["model.head: tags of words are not written as ONNX"]
         return []
 
     def write(self, model: Predictor, folder: Path, options: ExportOptions) -> None:
+        model = replace(model, model=model.task.exported(model.model, model.target))
         graphs = predictor_graphs(model, attention=options.attention)
         (folder / "onnx").mkdir()
         for graph in graphs:
@@ -44,7 +50,8 @@ class OnnxTarget(FolderTarget):
 def predictor_graphs(model: Predictor, *, attention: bool) -> list[Graph]:
     """The graphs of a loaded model."""
     kinds = source_kinds(model)
-    sizes: list[int | None] = [field.image_size for field in model.recipe.data.source_fields]
+    resizings = [field.resizing for field in model.recipe.data.source_fields]
+    sizes: list[int | None] = [None if each is None else each[0] for each in resizings]
     return model_graphs(
         model.model, SourceInputs(kinds, sizes or [None] * len(kinds)), attention=attention
     )
@@ -53,14 +60,15 @@ def predictor_graphs(model: Predictor, *, attention: bool) -> list[Graph]:
 def model_graphs(model: Model, sources: SourceInputs, *, attention: bool) -> list[Graph]:
     """The graphs of a model, the decoder's last. Weights are converted to float32, on the CPU."""
     model = in_float32(model)
-    seq2seq = model.as_seq2seq()
+    seq2seq = model.generator
     if seq2seq is None:
         return [SourceGraph(model, sources, attention=attention)]
     make, encoder = DECODER_GRAPHS[type(seq2seq.decoder)], seq2seq.encoder
     if encoder is None:
         return [make(seq2seq.decoder, None, attention=attention)]
     several = len(sources.kinds) > 1
-    masked = several or sources.kinds == ["text"]
+    # All states of learned queries are attended to, whatever the mask of the source is.
+    masked = several or (sources.kinds == ["text"] and encoder.keeps_positions)
     memory = MemoryInputs(encoder.dim, masked, 0 if several else encoder.cls_tokens)
     return [
         EncoderGraph(seq2seq, sources, attention=attention),

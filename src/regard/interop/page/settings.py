@@ -5,10 +5,12 @@ from typing import Any
 
 import torch
 
-from regard.data.config import FieldConfig
+from regard.data.corpus import VocabularyType
+from regard.data.fields.base import Field
+from regard.data.fields.image import require_image
+from regard.data.fields.text import require_tokenizer, tokenizer_of
 from regard.data.images import image_token_cost
 from regard.data.tokenizer import Tokenizer
-from regard.data.vocabulary import Labels
 from regard.decoding.request import position_limit
 from regard.inference.example_inputs import example_inputs
 from regard.inference.predictor import Predictor
@@ -58,9 +60,10 @@ class ModelSettings:
         return [self._source(*each) for each in parts]
 
     def _source(
-        self, field: FieldConfig, vocabulary: Tokenizer | Labels | None, encoder: Encoder
+        self, field: Field, vocabulary: VocabularyType | None, encoder: Encoder
     ) -> dict[str, Any]:
-        if vocabulary is None:
+        if field.resizing is not None:
+            field = require_image(field)
             with torch.no_grad():
                 memory = encoder(torch.zeros(1, 3, field.image_size, field.image_size))
             assert memory.grid is not None
@@ -75,15 +78,18 @@ class ModelSettings:
                 "grid": memory.grid,
                 "units": memory.cls_tokens,
             }
-        if isinstance(vocabulary, Labels):
+        tokenizer = tokenizer_of(vocabulary)
+        if tokenizer is None:
+            assert vocabulary is not None
             return {"kind": "label", "labels": vocabulary.tokens()}
-        special, limit = vocabulary.special_tokens, self.model.recipe.decode.max_source_length
+        special = tokenizer.special_tokens
+        limit = self.model.recipe.decode.max_source_length
         positions = position_limit(encoder)
         if positions is not None:
             limit = min(limit, positions - len(special.source(())) - 1)  # as `SourceInput.truncate`
         return {
             "kind": "text",
-            "tokenizer": self._tokenizer(vocabulary),
+            "tokenizer": self._tokenizer(tokenizer),
             "prefix": special.source_prefix,
             "suffix": special.source_suffix,
             "limit": limit,
@@ -91,25 +97,22 @@ class ModelSettings:
         }
 
     def _target(self) -> dict[str, Any]:
-        target = self.model.target
-        if isinstance(target, Tokenizer):
+        target = tokenizer_of(self.model.target)
+        if target is not None:
             return {
                 "kind": "text",
                 "tokenizer": self._tokenizer(target, running=self.model.running_text),
             }
-        return {"kind": "label", "labels": target.tokens()}
+        return {"kind": "label", "labels": self.model.target.tokens()}
 
     def _search(self) -> dict[str, Any]:
         """How outputs are searched for; nothing for a classifier."""
-        model, seq2seq = self.model, self.model.model.as_seq2seq()
+        model, seq2seq = self.model, self.model.model.generator
         if seq2seq is None:
             return {}
-        assert isinstance(model.target, Tokenizer)
-        special, config, running = (
-            model.target.special_tokens,
-            model.recipe.decode,
-            model.running_text,
-        )
+        special = require_tokenizer(model.target, "model").special_tokens
+        config = model.recipe.decode
+        running = model.running_text
         window = None if seq2seq.decoder.extrapolates else model.recipe.data.context_length
         positions = position_limit(seq2seq.decoder) if window is None else None
         limit = config.max_source_length
@@ -133,6 +136,9 @@ class ModelSettings:
                 "part": site.part,
                 "layer": site.layer,
                 "source": site.source,
+                "query_side": site.query_side,
+                "key_side": site.key_side,
+                "query_sources": site.query_sources,
                 "heads": module.heads,
                 "causal": site.name in causal,
             }

@@ -9,7 +9,7 @@ from typing import Any
 
 from regard.core.atomic_io import atomic_file, check_writable
 from regard.core.errors import InvalidArgument
-from regard.data.tokenizer import Tokenizer
+from regard.data.fields.text import tokenizer_of
 from regard.decoding.config import DecodeConfig
 from regard.decoding.ensemble import ClassifierEnsemble
 from regard.inference.predictor import Predictor
@@ -32,6 +32,9 @@ log = logging.getLogger(__name__)
 PROGRAMS = {"encoder_model": "encoder", "decoder_model_merged": "decoder", "model": "model"}
 
 
+EXPORTED_TASKS = ("generate", "classify")
+
+
 class PageTarget(ExportTarget):
     """Encoder and decoder as programs of the page's interpreter; of other models, one program."""
 
@@ -42,10 +45,12 @@ class PageTarget(ExportTarget):
     def obstacles(self, model: Predictor) -> Sequence[str]:
         found = list[str]()
         inner = model.model
-        seq2seq = inner.as_seq2seq()
+        seq2seq = inner.generator
         if seq2seq is not None and type(seq2seq.decoder) not in DECODER_GRAPHS:
             found.append(f"decoder: {type(seq2seq.decoder).__name__} has no graph of operators")
-        if seq2seq is None and inner.as_classifier() is None:
+        if model.recipe.data.join_sources:
+            found.append("data.join_sources: a page reads no pairs of texts as one sequence")
+        if inner.task not in EXPORTED_TASKS:
             found.append("head: neither sequences nor labels are generated")
         if isinstance(inner, ClassifierEnsemble):
             found.append("model: an ensemble is several models, each of which can be exported")
@@ -53,7 +58,9 @@ class PageTarget(ExportTarget):
             "target": model.target
         }
         for side, vocabulary in texts.items():
-            if isinstance(vocabulary, Tokenizer) and (obstacle := tokenizer_obstacle(vocabulary)):
+            tokenizer = tokenizer_of(vocabulary)
+            obstacle = None if tokenizer is None else tokenizer_obstacle(tokenizer)
+            if obstacle:
                 found.append(f"tokenizer of {side}: {obstacle}")
         if model.recipe.decode.logits_processors:
             found.append(
@@ -80,7 +87,7 @@ class PageTarget(ExportTarget):
     def save(self, model: Predictor, out: Path, options: ExportOptions) -> None:
         weights = WeightBytes(options.quantization)
         model = replace(model, model=in_float32(model.model))
-        if model.model.as_seq2seq() is not None:
+        if model.model.generator is not None:
             _say_what_is_chosen(model.recipe.decode)
         sites = attention_sites(model.model)
         graphs = [marked(graph, sites) for graph in predictor_graphs(model, attention=False)]

@@ -1,6 +1,6 @@
 """Cross-entropy with label smoothing and R-Drop of rows of logits, on a GPU: loss and gradient in one pass.
 
-Plain PyTorch is `training.losses`, which chooses between the two; tests hold them equal.
+Plain PyTorch is `tasks.losses`, which chooses between the two; tests hold them equal.
 """
 
 from regard.core.shapes import Float, Int, Tensor

@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from regard.core.sequence import Packing, Tokens
 from regard.model.capture import capturing_here
+from regard.model.embedding import token_embedding
 from regard.model.memory import Memory
 from regard.model.positions import Add
 from regard.model.transformer import TransformerEncoder
@@ -46,7 +47,7 @@ class NativeEncoder:
         )
         self.weights = WeightLayout(library, int8=int8)
         self.table = self.weights.stack(
-            encoder.stack, encoder.input_layer, encoder.embed_tokens, LinearTable()
+            encoder.stack, encoder.input_layer, token_embedding(encoder), LinearTable()
         )
         self.attentions = [ref(block.self_attn) for block in encoder.stack.layers]
 

@@ -5,13 +5,14 @@ from dataclasses import replace
 from weakref import ref
 
 import torch
+from torch import nn
 
 from regard.core.shapes import Float, Int, Tensor
 from regard.kernels.attention.score_function import AdditiveScoreFunction, DotScoreFunction
 from regard.model.capture import capturing_here
 from regard.model.interfaces import DecoderState
 from regard.model.memory import Memory
-from regard.model.rnn_decoder import RnnDecoder
+from regard.model.rnn_decoder import RnnDecoder, constant_context
 from regard.model.rnn_state import RnnMemory, RnnState
 from regard.model.scores import Additive, Bilinear, Dot, ReducedRank, ScaledDot, Score, Uniform
 from regard.runtime.cpu.candidate_projection import CandidateProjection
@@ -112,8 +113,10 @@ class NativeRnnDecoder(EngineDecoder):
                 assert isinstance(function, DotScoreFunction)
                 scale = function.scale
         optional = [decoder.context_gate, decoder.context_proj]
-        initial = decoder.initial_proj
-        self.initial = None if initial is None else layout.linear(initial)
+        initial = [] if decoder.initial_proj is None else decoder.initial_proj.modules()
+        # One layer, or the two of an MLP.
+        self.initial = [layout.linear(each) for each in initial if isinstance(each, nn.Linear)]
+        self.context = decoder.context
         self.table = _DecoderTable(
             (_LayerTable * len(layers))(*layers), query,
             *(LinearTable() if each is None else layout.linear(each) for each in optional),
@@ -135,15 +138,18 @@ class NativeRnnDecoder(EngineDecoder):
         shape = self.states_per_layer, table.layer_count, batch, table.width
         hidden = torch.zeros(shape)
         context = torch.zeros(batch, table.feed_dim if self.feeds_output else 0)
-        if memory is not None and self.initial is not None:
-            first = torch.tanh(apply_linear(self.library, self.initial, memory.summary))
+        if memory is not None and self.initial:
+            first = memory.summary
+            for layer in self.initial[:-1]:
+                first = torch.relu(apply_linear(self.library, layer, first))
+            first = torch.tanh(apply_linear(self.library, self.initial[-1], first))
             hidden = first.reshape(batch, *shape[:2], table.width).permute(1, 2, 0, 3)
         if memory is not None and table.attention:
             states = memory.states.float().contiguous()
             keys = states if self.keys is None else apply_linear(self.library, self.keys, states)
             source = RnnMemory(keys, states, memory.mask[:, None])
         elif memory is not None:
-            context = memory.summary.float()
+            context = constant_context(self.context, memory, hidden).float()
         parts = tuple(part.repeat_interleave(beams, 1).contiguous() for part in hidden)
         return RnnState(parts, context.repeat_interleave(beams, 0).contiguous(), source, beams)
 

@@ -63,6 +63,7 @@ def plain_attention(attention: nn.Module) -> bool:
         isinstance(part(attention, "score"), ScaledDot)
         and attention.kv_heads == attention.heads
         and attention.heads * attention.head_dim == attention.dim
+        and attention.value_dim == attention.head_dim
         and part(attention, "rotary") is None
         and part(attention, "q_norm") is None
     )
@@ -94,4 +95,11 @@ def _compiled_block(block: TransformerBlock) -> bool:
     )
     rotary = part(attentions[0], "rotary")
     assert isinstance(ffn, FeedForward)
-    return dot_products and (rotary is None or type(rotary) is Rotary) and ffn.activation in KINDS
+    # The caches of the compiled step hold keys and values of one dim.
+    one_dim = all(each.value_dim == each.head_dim for each in attentions)
+    return (
+        one_dim
+        and dot_products
+        and (rotary is None or type(rotary) is Rotary)
+        and ffn.activation in KINDS
+    )

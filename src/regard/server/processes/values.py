@@ -13,14 +13,13 @@ from msgspec.msgpack import Ext
 
 from regard.core import errors
 from regard.core.errors import EngineFailed, RegardError
-from regard.inference.pipelines import Output
-from regard.inference.score import SequenceScore
 from regard.server.inspection import InspectedAttention, InspectedMap
 from regard.server.jobs import AttentionPart, Embedding, Generation, Inspection, Scoring, Usage
 from regard.server.long_inputs import OpenLongInput, OverviewStep, RowOfMap, TileOfMap
 from regard.server.problems import RequestRefused
 from regard.server.studio_data import HeadsOfInput
 from regard.server.studio_jobs import Alternatives, BeamTree, LiveLook, LookPage
+from regard.tasks.pipeline import Output, SequenceScore, TaggedSpan
 
 TYPES: dict[str, type] = {
     each.__name__: each
@@ -28,7 +27,7 @@ TYPES: dict[str, type] = {
         Generation, AttentionPart, Scoring, Embedding, Inspection, LiveLook, LookPage, Alternatives,
         BeamTree,
         HeadsOfInput, OpenLongInput, OverviewStep, RowOfMap, TileOfMap,
-        Output, SequenceScore, InspectedAttention, InspectedMap, Usage,
+        Output, TaggedSpan, SequenceScore, InspectedAttention, InspectedMap, Usage,
     )
 }  # fmt: skip
 ERRORS: dict[str, type[RegardError]] = {

@@ -6,7 +6,6 @@ from typing import TypeVar
 from starlette.responses import Response
 
 from regard.core.errors import InvalidArgument
-from regard.inference.inputs import InputValue
 from regard.server.bridge import EngineClient
 from regard.server.forms import read_request
 from regard.server.inspection import MAX_WEIGHTS, InspectedAttention
@@ -17,6 +16,7 @@ from regard.server.routes.look_wire import LookAnswer, LookRequest, as_safetenso
 from regard.server.routing import FORM, JSON, Call, Route
 from regard.server.service import Service, json_answer
 from regard.server.wire import options_of
+from regard.tasks.inputs import InputValue
 
 SAFETENSORS = "application/x-safetensors"
 MAX_JSON_WEIGHTS = 1 << 18  # of one answer: about 5 MB of text

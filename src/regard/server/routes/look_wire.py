@@ -48,7 +48,7 @@ class ImageSource(Struct, tag_field="kind", tag="image"):
 
 
 class LookOutput(Struct, omit_defaults=True):
-    """A sequence, with the log-probability of each token; or a label, with its own.
+    """A sequence, with the log-probability of each token; a label or several, each with its own; or numbers.
 
     `read` has the inputs of the decoder: the rows and keys of its self-attention.
     """
@@ -59,6 +59,9 @@ class LookOutput(Struct, omit_defaults=True):
     read: list[str] | None = None
     label: str | None = None
     score: float | None = None
+    words: list[str] | None = None
+    labels: list[str] | None = None
+    numbers: list[float | None] | None = None
 
 
 class LookMap(Struct):

@@ -132,7 +132,8 @@ class NativeRoutes:
         asked = await read_request(self.service, call, ClassifyRequest)
         model = self.service.model(asked.model)
         if not model.labels:
-            wanted, got = "a model that gives labels", "one that generates text"
+            wanted = "a model that gives labels"
+            got = "one that generates text" if model.generates else f"one that gives {model.gives}"
             raise InvalidArgument("model", wanted=wanted, got=got, remedy="Use /predict.")
         if asked.n_best is not None and not 1 <= asked.n_best <= len(model.labels):
             wanted, remedy = f"1 to {len(model.labels)} labels", "Leave it out for all."

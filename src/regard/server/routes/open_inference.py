@@ -10,13 +10,13 @@ from starlette.responses import Response
 
 from regard.core.errors import InvalidArgument
 from regard.core.version import __version__
-from regard.inference.pipelines import Output
 from regard.server.interfaces import ModelInfo
 from regard.server.jobs import Generation
 from regard.server.problems import ErrorMessage, RequestRefused, error_message
 from regard.server.routing import Call, Route
 from regard.server.service import TEXT, Service, decoded, json_answer
 from regard.server.wire import DecodeOptions, options_of, score_of
+from regard.tasks.pipeline import Output
 
 DATATYPES = {"text": "BYTES", "score": "FP32"}
 

@@ -15,7 +15,6 @@ from msgspec.structs import replace as replace_fields
 from starlette.responses import Response
 
 from regard.core.errors import InvalidArgument, RegardError
-from regard.inference.pipelines import Output
 from regard.server.bridge import EngineClient
 from regard.server.events import Events, EventStream, event
 from regard.server.interfaces import ModelInfo
@@ -39,6 +38,7 @@ from regard.server.routes.openai_wire import (
 from regard.server.routing import Call, Route
 from regard.server.service import TEXT, Service, decoded, json_answer
 from regard.server.wire import options_of, streamable
+from regard.tasks.pipeline import Output
 
 MOST_CHOICES, MOST_STOPS = 128, 4
 DONE = b"data: [DONE]\n\n"
@@ -96,7 +96,7 @@ class OpenAIRoutes:
 
     def example(self) -> object:
         models = [
-            model.name for model in self.service.engine.model_info.values() if not model.labels
+            model.name for model in self.service.engine.model_info.values() if model.generates
         ]
         return {"model": next(iter(models), "model"), "prompt": TEXT, "max_tokens": 20}
 
@@ -163,8 +163,9 @@ def _check(asked: CompletionRequest, model: ModelInfo) -> None:
             argument, wanted=wanted, got=repr(getattr(asked, argument)), remedy=remedy
         )
 
-    if model.labels:
-        wanted, got = "a model that generates text", "one that gives labels"
+    if not model.generates:
+        wanted = "a model that generates text"
+        got = f"one that gives {model.gives}"
         raise InvalidArgument("model", wanted=wanted, got=got, remedy="Use /predict.")
     for name in UNSUPPORTED:
         if getattr(asked, name):

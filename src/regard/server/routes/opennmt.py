@@ -97,9 +97,13 @@ class OpenNMTRoutes:
             message = f"id: wanted the same for all texts; got {len(names)}. Send a request for each model."
             raise RequestRefused(HTTPStatus.BAD_REQUEST, message)
         model = self.service.text_model(None if names[0] is None else str(names[0]))
-        if model.labels:
-            wanted, got = "a model that generates text", "one that gives labels"
-            raise InvalidArgument("id", wanted=wanted, got=got, remedy="Use /predict.")
+        if not model.generates:
+            raise InvalidArgument(
+                "id",
+                wanted="a model that generates text",
+                got=f"one that gives {model.gives}",
+                remedy="Use /predict.",
+            )
         works = [
             Generation(text, scores=True, number=number, tokens=False)
             for number, text in enumerate(inputs)

@@ -14,7 +14,6 @@ from msgspec import Meta, Struct, structs
 from starlette.responses import Response
 
 from regard.core.errors import InvalidArgument
-from regard.inference.inputs import InputValue
 from regard.server.bridge import EngineClient
 from regard.server.events import Events, EventStream
 from regard.server.interfaces import ModelInfo
@@ -25,6 +24,7 @@ from regard.server.service import Service, decoded, json_answer
 from regard.server.static import page_file, page_files, page_response
 from regard.server.studio_jobs import Alternatives, BeamTree, LiveLook, LookPage
 from regard.server.wire import streamable
+from regard.tasks.inputs import InputValue
 from regard.views.html import PAGE_END, STUDIO_TAG, document_start, studio_frame
 
 PAGE = ("regard.server", "studio_page")

@@ -90,7 +90,7 @@ function show(box, studio) {
     } else fill(inputOf(model, studio.parameters));
     const { input, edits: given, beam } = studio.parameters;
     const now = JSON.stringify([model.name, input, given, beam]);
-    if (!model.generates) task.run(async () => empty("This model gives labels: there is no search."));
+    if (!model.generates) task.run(async () => empty("The output of this model follows from its input: there is no search."));
     else if (now === before) draw();
     else refresh();
     before = now;

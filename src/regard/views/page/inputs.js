@@ -28,13 +28,14 @@ export function showInputs(box, model, input, changed) {
   const kinds = model.reads.length ? model.reads : ["text"];
   const now = [...input];
   const fields = kinds.map((kind, i) => {
-    const name = kinds.length > 1 ? `Source ${i + 1}: ${kind}` : { text: model.reads.length ? "Input" : "Text to continue", label: "Label", image: "Picture" }[kind];
+    const alone = { text: model.reads.length ? "Input" : "Text to continue", label: "Label", image: "Picture" }[kind] ?? "Input";
+    const name = kinds.length > 1 ? `Source ${i + 1}: ${kind}` : alone;
     const set = (value) => {
       now[i] = value;
       changed([...now]);
     };
     if (kind === "image") return pictureField(name, i, set);
-    return model.choices?.[i] ? choiceField(name, i, set, model.choices[i]) : textField(name, i, set, kind === "text");
+    return model.choices?.[i] ? choiceField(name, i, set, model.choices[i]) : textField(name, i, set, kind === "text" || kind === "words");
   });
   const fill = (values) => {
     values.forEach((value, i) => {

@@ -1,4 +1,5 @@
-// What a model generated, token by token with probabilities, or the label that it gave; and what edits changed of it.
+// What a model generated, token by token with probabilities, the tags of words, or the label that it gave; and what edits
+// changed of it.
 
 import { fixed, percent, shown } from "./data.js";
 import { keepingFocus, make } from "./state.js";
@@ -14,13 +15,15 @@ export function showOutput(box, look, { difference = null, before = null, choose
   const said = make("p", { className: "said", id: "said" }, label ? output.label : output.text);
   if (label) said.append(make("span", { className: "quiet", textContent: ` ${percent(probability(output.score))}` }));
   const parts = [said];
-  if (!label) parts.push(tokenList(output, difference, choose), make("p", { className: "quiet", id: "score", textContent: scoreLine(output, before) }));
+  // Numbers have no probabilities: there is nothing to show of them but themselves.
+  if (!label && !("numbers" in output)) parts.push(tokenList(output, difference, choose), make("p", { className: "quiet", id: "score", textContent: scoreLine(output, before) }));
   if (before) parts.push(unedited(before, output, difference));
   keepingFocus(box, () => box.replaceChildren(...parts));
 }
 
 function scoreLine(output, before) {
   const score = total(output);
+  if ("labels" in output) return output.labels.length ? "" : "no label is likely enough";
   if (score === undefined) return `${output.tokens.length} tokens`;
   const gain = before && total(before) !== undefined ? ` (${fixed(score - total(before), 3, true)} by the edits)` : "";
   return `log-probability ${fixed(score)}${gain} · ${output.tokens.length} tokens`;
@@ -32,27 +35,30 @@ function unedited(before, output, difference) {
   return make("p", { id: "unedited" }, make("span", { className: "quiet", textContent: equal ? "As without edits: " : "Without edits: " }), make("span", { textContent: text }));
 }
 
-function tokenList({ tokens, scores }, difference, choose) {
+function tokenList({ tokens, scores, words, labels }, difference, choose) {
   const items = [];
   let position = 0;
   for (const each of difference ?? tokens.map(() => ({ change: "equal" }))) {
     if (each.change === "delete") items.push(gone(each.first));
     else {
       if (each.change === "replace") items.push(gone(each.first));
-      items.push(tokenItem(tokens[position], scores?.[position], position, each.change !== "equal", choose));
+      // Tags and labels follow from the input: none is chosen, to be replaced.
+      items.push(tokenItem(tokens[position], scores?.[position], position, each.change !== "equal", words || labels ? null : choose, words?.[position]));
       position++;
     }
   }
-  return make("ol", { className: "tokens output", id: "output-tokens", label: "Tokens of the output, with their probabilities" }, ...items);
+  const label = labels ? "Labels, with their probabilities" : words ? "Words with their tags, and the tags' probabilities" : "Tokens of the output, with their probabilities";
+  return make("ol", { className: "tokens output", id: "output-tokens", label }, ...items);
 }
 
 const gone = (token) => make("li", { className: "gone" }, make("del", { textContent: shown(token) }));
 
-function tokenItem(token, score, position, isNew, choose) {
+function tokenItem(token, score, position, isNew, choose, word) {
   const share = score === undefined ? 0 : probability(score);
   const bar = make("span", { className: "share" }, make("span"));
   bar.firstChild.style.width = `${100 * share}%`;
-  const inside = [make(isNew ? "ins" : "span", { textContent: shown(token) }), make("small", { textContent: score === undefined ? "" : percent(share) }), bar];
+  const named = word === undefined ? [] : [make("span", { className: "quiet", textContent: `${shown(word)} ` })];
+  const inside = [...named, make(isNew ? "ins" : "span", { textContent: shown(token) }), make("small", { textContent: score === undefined ? "" : percent(share) }), bar];
   const item = make("li", isNew ? { className: "new" } : {});
   if (choose) {
     const button = make("button", { type: "button", label: `Token ${position}: ${shown(token)}, ${percent(share)}` }, ...inside);

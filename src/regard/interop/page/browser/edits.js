@@ -9,12 +9,12 @@ export const KINDS = ["switch_head_off", "scale_head", "paint_row", "mask_source
 
 export class InputError extends Error {}
 
-const keySide = (site) => (site.part === "decoder" && site.kind === "self" ? "output" : "source");
-
 function selects(edit, site) {
   if (edit.edit === "mask_source") {
-    const ofEncoder = site.part === "encoder" && site.kind !== "grid" && site.source === (edit.source ?? 0);
-    return ofEncoder || (site.part !== "encoder" && keySide(site) === "source");
+    if (site.key_side !== "source") return false;
+    const source = edit.source ?? 0;
+    if (site.part === "encoder") return site.kind !== "grid" && site.source === source;
+    return !site.query_sources.includes(source); // the states of learned queries stand for no token
   }
   const module = edit.edit === "paint_row" ? (OF_SOURCE.exec(edit.map)?.[1] ?? edit.map) : edit.map;
   return module === site.name || module === site.name.replace(LAYER, "$1");

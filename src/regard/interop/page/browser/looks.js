@@ -17,18 +17,20 @@ export function makeLook({ title, sources, output, recorder, spans, special, edi
   for (const [name, site] of recorder.sites) {
     const rows = recorder.rows.get(name);
     if (!rows.length) continue;
-    const ofMemory = site.part !== "encoder" && keySide(site) === "source";
+    const ofMemory = site.part !== "encoder" && site.key_side === "source";
     const parts = ofMemory && spans.length ? bySource(name, rows, spans) : [{ name, source: site.source, rows }];
     maps.push(...parts.map((part) => map(site, part, names(site, part, sources, output), special)));
   }
   return { version: 1, title, sources, output, maps, ...(edits.length ? { edits } : {}) };
 }
 
-const keySide = (site) => (site.part === "decoder" && site.kind === "self" ? "output" : "source");
-const querySide = (site) => (site.kind === "pool" ? "pool" : site.part === "decoder" ? "output" : "source");
+// The states of learned queries have no names.
+const keySide = (site, part) => (site.query_sources.includes(part.source) ? "pool" : site.key_side);
 
 function names(site, part, sources, output) {
-  if (keySide(site) === "output") return output.read;
+  const side = keySide(site, part);
+  if (side === "output") return output.read;
+  if (side === "pool") return [];
   return sources[part.source] ? sourceTokens(sources[part.source]) : [];
 }
 
@@ -60,8 +62,8 @@ function map(site, { name, source, rows }, keyNames, special) {
     layer: site.layer,
     source,
     heads,
-    query_side: querySide(site),
-    key_side: keySide(site),
+    query_side: site.query_side,
+    key_side: keySide(site, { source }),
     causal: site.causal,
     rows: null,
     weights: { shape: [heads, rows.length, keys], data: inBase64(new Uint8Array(bytes.buffer)) },

@@ -17,8 +17,8 @@ from regard.core.errors import Problem
 from regard.core.shapes import Float, Int, Tensor
 from regard.model.embedding import Projection
 from regard.model.seq2seq import Model
-from regard.training import losses
-from regard.training.losses import Losses
+from regard.tasks import losses
+from regard.tasks.losses import Losses
 
 
 @dataclass(frozen=True)

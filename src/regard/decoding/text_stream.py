@@ -23,7 +23,8 @@ class TextStream:
         piece = self.rest()
         if not piece or piece.endswith(INCOMPLETE):
             return ""
-        self.before, self.pending = self.pending, []
+        self.before = self.pending
+        self.pending = []
         return piece
 
     def rest(self) -> str:
@@ -36,7 +37,8 @@ class StopStrings:
     """Ends a text before the first of some strings; what may be the beginning of one is withheld until it is not."""
 
     def __init__(self, strings: Sequence[str]) -> None:
-        self.strings, self.found = [each for each in strings if each], False
+        self.strings = [each for each in strings if each]
+        self.found = False
         self._held = ""
 
     def add(self, piece: str, *, last: bool = False) -> str:
@@ -46,7 +48,8 @@ class StopStrings:
         text = self._held + piece
         places = [place for each in self.strings if (place := text.find(each)) >= 0]
         if places:
-            self.found, self._held = True, ""
+            self.found = True
+            self._held = ""
             return text[: min(places)]
         beginnings = (each[:size] for each in self.strings for size in range(1, len(each)))
         held = (

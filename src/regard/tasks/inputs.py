@@ -6,19 +6,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-import torch
 from torch import nn
 
 from regard.core.errors import InputTooLong, InvalidArgument
+from regard.core.joined_tokens import JoinedTokens
 from regard.core.sanitize import one_line
-from regard.core.sequence import MultiSource, Tokens
-from regard.core.shapes import Tensor
-from regard.data.config import FieldConfig
+from regard.core.sequence import FieldBatch, MultiSource, Tokens
 from regard.data.corpus import VocabularyType
-from regard.data.images import ImageInput, image_token_cost, load_image, normalize
-from regard.data.tokenizer import Tokenizer
-from regard.data.vocabulary import Labels
+from regard.data.fields.base import Field, check_list
+from regard.data.images import ImageInput
 from regard.decoding.request import position_limit
 from regard.interpret.editing import with_replaced_tokens
 from regard.interpret.edits import Edit
@@ -27,9 +23,8 @@ from regard.model.seq2seq import Model
 
 InputValue = (
     str | ImageInput | Sequence[str | ImageInput]
-)  # several sources as a sequence, or as a text with tabs
-# Token ids, a label, an image, which is read when it is collated, or several of these.
-EncodedInput = list[int] | int | ImageInput | tuple[Any, ...]
+)  # One input as its field encodes it: token ids, the pieces of words, an image. A tuple of these for several sources.
+EncodedInput = Any
 
 
 class InputEncoder(ABC):
@@ -77,16 +72,16 @@ class SourceInput(InputEncoder):
     """Encodes one source.
 
     encoder      of the source; for a language model, the model
-    vocabulary   of the source; for a language model, of its text; None for images
-    field        of the source; None for a language model
+    field        of the source; for a language model, of its text
+    vocabulary   of the field; None where it learns none
     has_limit    whether learned positions limit its length; not where the window of a language model slides
     is_pretrained_classifier   whether it is the only source of an imported classifier, which is used with pairs of
                  texts elsewhere: a text with a tab, which would be one here, is refused
     """
 
     encoder: nn.Module
+    field: Field
     vocabulary: VocabularyType | None
-    field: FieldConfig | None = None
     has_limit: bool = True
     is_pretrained_classifier: bool = False
 
@@ -95,7 +90,7 @@ class SourceInput(InputEncoder):
         return position_limit(self.encoder)
 
     def check(self, name: str, texts: Iterable[Any]) -> list[Any]:
-        found = check_list(name, texts, texts_only=self.vocabulary is not None)
+        found = self.field.check(name, texts)
         if self.is_pretrained_classifier:
             for number, text in enumerate(found, start=1):
                 if "\t" in text:
@@ -108,23 +103,20 @@ class SourceInput(InputEncoder):
         return found
 
     def encode(self, texts: Sequence[Any]) -> list[EncodedInput]:
-        if isinstance(self.vocabulary, Tokenizer):
-            return list(self.vocabulary.encode_batch(texts))
-        return (
-            list(texts)
-            if self.vocabulary is None
-            else [self.vocabulary.encode(text) for text in texts]
-        )
+        return self.field.encode(self.vocabulary, texts)
 
     def too_long(
         self, inputs: Sequence[EncodedInput], limit: int, lines: Sequence[int] | None = None
     ) -> dict[int, InputTooLong]:
+        if not self.field.is_sequence:
+            return {}
         limit = self._limit(limit)
         found = {}
-        for i, ids in enumerate(inputs):
-            if isinstance(ids, list) and len(ids) > limit:
+        for i, encoded in enumerate(inputs):
+            length = self.field.length(encoded)
+            if length > limit:
                 name = f"text {i + 1}" if lines is None else f"line {lines[i]}"
-                found[i] = InputTooLong(name, len(ids), limit)
+                found[i] = InputTooLong(name, length, limit)
         return found
 
     def truncate(
@@ -139,39 +131,27 @@ class SourceInput(InputEncoder):
         if long and not truncate:
             raise long[min(long)]
         limit = self._limit(limit)
-        return [
-            ids[:limit] if i in long and isinstance(ids, list) else ids
-            for i, ids in enumerate(inputs)
-        ], {*long}
+        shortened = [
+            self.field.shorten(encoded, limit) if i in long else encoded
+            for i, encoded in enumerate(inputs)
+        ]
+        return shortened, {*long}
 
     def _limit(self, limit: int) -> int:
         """The most tokens of an input: this limit, or as many as the model has positions for."""
-        if self._positions is None or not self.has_limit:
+        if self._positions is None or not self.has_limit or self.field.is_windowed:
             return limit
-        around = 1
-        if isinstance(self.vocabulary, Tokenizer):
-            around = len(self.vocabulary.special_tokens.source(()))
-        return min(limit, self._positions - around - 1)  # and a [CLS] token where there is one
+        around = self.field.around(self.vocabulary)
+        # One position is kept for a [CLS] token.
+        return min(limit, self._positions - around - 1)
 
     def sizes(self, inputs: Sequence[EncodedInput]) -> list[int]:
-        other = (
-            1
-            if self.vocabulary is not None or self.field is None
-            else image_token_cost(self.field.image_size)
-        )
-        return [len(each) if isinstance(each, list) else other for each in inputs]
+        return [self.field.length(each) for each in inputs]
 
-    def collate(self, inputs: Sequence[Any]) -> Tokens | Tensor:
+    def collate(self, inputs: Sequence[Any]) -> FieldBatch:
         device = next(self.encoder.parameters()).device
-        if self.vocabulary is None:
-            assert self.field is not None
-            pixels = np.stack([load_image(image, *self.field.resizing) for image in inputs])
-            return normalize(pixels, self.field.image_mean, self.field.image_std).to(device)
-        if isinstance(self.vocabulary, Labels):
-            return torch.tensor(inputs, device=device)
-        return Tokens.of(
-            [self.vocabulary.special_tokens.source(ids) for ids in inputs], device=device
-        )
+        batch: FieldBatch = self.field.collate(self.vocabulary, inputs).to(device)
+        return batch
 
 
 @dataclass(frozen=True)
@@ -244,6 +224,58 @@ class MultiSourceInput(InputEncoder):
 
 
 @dataclass(frozen=True)
+class JoinedInput(MultiSourceInput):
+    """Encodes several texts of each example as one sequence. Limits are those of all texts together."""
+
+    def too_long(
+        self, inputs: Sequence[EncodedInput], limit: int, lines: Sequence[int] | None = None
+    ) -> dict[int, InputTooLong]:
+        limit = self._limit(limit)
+        found = {}
+        for i, length in enumerate(self.sizes(inputs)):
+            if length > limit:
+                name = f"text {i + 1}" if lines is None else f"line {lines[i]}"
+                found[i] = InputTooLong(name, length, limit)
+        return found
+
+    def truncate(
+        self,
+        inputs: list[EncodedInput],
+        limit: int,
+        *,
+        truncate: bool,
+        lines: Sequence[int] | None = None,
+    ) -> tuple[list[EncodedInput], set[int]]:
+        """Of the texts of an example, the longest loses its end first."""
+        long = self.too_long(inputs, limit, lines)
+        if long and not truncate:
+            raise long[min(long)]
+        limit = self._limit(limit)
+        shortened = list(inputs)
+        for i in long:
+            lengths = [len(ids) for ids in inputs[i]]
+            while sum(lengths) > limit:
+                lengths[lengths.index(max(lengths))] -= 1
+            texts = zip(inputs[i], lengths, strict=True)
+            shortened[i] = tuple(ids[:length] for ids, length in texts)
+        return shortened, {*long}
+
+    def _limit(self, limit: int) -> int:
+        positions = position_limit(self.parts[0].encoder)
+        if positions is None:
+            return limit
+        around = sum(part.field.around(part.vocabulary) for part in self.parts)
+        # One position is kept for a [CLS] token.
+        return min(limit, positions - around - 1)
+
+    def collate(self, inputs: Sequence[Any]) -> JoinedTokens:
+        columns = self._columns(inputs)
+        texts = [part.field.collate(part.vocabulary, column) for part, column in columns]
+        device = next(self.parts[0].encoder.parameters()).device
+        return JoinedTokens.join([each for each in texts if isinstance(each, Tokens)]).to(device)
+
+
+@dataclass(frozen=True)
 class EditedInput(InputEncoder):
     """Encodes as another does, and replaces tokens of each batch."""
 
@@ -282,29 +314,3 @@ class EditedInput(InputEncoder):
         )
         assert replaced is not None
         return replaced
-
-
-def check_list(
-    name: str, texts: Iterable[Any], count: int | None = None, *, texts_only: bool = True
-) -> list[Any]:
-    """The texts as a list, `count` of them where that is given; a single text is refused."""
-    if isinstance(texts, str | np.ndarray):
-        raise InvalidArgument(
-            name, wanted="a list", got=f"one {type(texts).__name__}", remedy="Give [it]."
-        )
-    texts = list(texts)
-    for text in texts:
-        if texts_only and not isinstance(text, str):
-            raise InvalidArgument(
-                name,
-                wanted="texts",
-                got=one_line(repr(text))[:60],
-                remedy="Give a list of strings: this model reads no vectors or numbers.",
-            )
-    if count is not None and len(texts) != count:
-        wanted, remedy = (
-            f"{count}{'' if texts_only else ' lists'}, one for each text",
-            "Empty ones are fine.",
-        )
-        raise InvalidArgument(name, wanted=wanted, got=str(len(texts)), remedy=remedy)
-    return texts

@@ -12,9 +12,10 @@ from regard.data.batching import Batch, evaluation_batches, stateful_batches
 from regard.data.corpus import Corpus
 from regard.data.special_tokens import DEFAULT_TOKENS, SpecialTokens
 from regard.model.interfaces import CarriedState
-from regard.model.seq2seq import Classifier, Model
-from regard.training.losses import logit_loss, token_loss
-from regard.training.objective import Objective, first_state
+from regard.model.seq2seq import Model
+from regard.tasks.losses import logit_loss, token_loss
+from regard.tasks.objective import Objective
+from regard.tasks.sequence_loss import first_state
 
 
 @torch.no_grad()
@@ -27,8 +28,11 @@ def mean_loss(
     carry: bool = False,
     overlap: int = 0,
     special_tokens: SpecialTokens = DEFAULT_TOKENS,
+    output_loss: str | None = None,
 ) -> float:
-    """Mean cross-entropy over all targets of the corpus, without label smoothing, dropout or scheduled sampling.
+    """Mean loss over all targets of the corpus, without label smoothing, dropout or scheduled sampling.
+
+    The loss is the cross-entropy, or what `output_loss` names.
 
     budget   tokens per batch
     masked   probability of masking a token, for masked language models; the masks are the same in every call
@@ -36,15 +40,16 @@ def mean_loss(
     overlap  for a language model of running text: each context begins with so many tokens of the one before, which are
              read and not predicted again, so that every prediction but the text's first sees at least these
     special_tokens   of the targets
+    output_loss      the name of the loss of the outputs; None: that of the task
     """
     if overlap:
         return _overlapping_loss(model, corpus, budget, overlap)
     device = next(model.parameters()).device
-    objective, total, count = (
-        Objective(mask_probability=masked, special_tokens=special_tokens),
-        0.0,
-        0,
+    objective = Objective(
+        mask_probability=masked, special_tokens=special_tokens, output_loss=output_loss
     )
+    total = 0.0
+    count = 0
     state: CarriedState | None = None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -58,37 +63,25 @@ def mean_loss(
                     else _last_lanes(state, len(batch.rows))
                 )
             _, nll, tokens, state = objective(model, batch.to(device), carried=state)
-            total, count = total + float(nll), count + tokens
+            total = total + float(nll)
+            count = count + tokens
     return total / max(1, count)
-
-
-@torch.no_grad()
-def label_accuracy(model: Classifier, corpus: Corpus, *, budget: int) -> float:
-    """The share of examples whose most likely label is the right one; `budget` is the tokens per batch."""
-    device = next(model.parameters()).device
-    right = 0
-    count = 0
-    for batch in evaluation_batches(corpus, budget=budget):
-        moved = batch.to(device)
-        labels = model(moved.source).argmax(-1)  # (B,)
-        right += int((labels == moved.targets).sum())
-        count += len(labels)
-    return right / max(1, count)
 
 
 def _overlapping_loss(model: Model, corpus: Corpus, budget: int, overlap: int) -> float:
     """The mean loss of running text in contexts that overlap."""
-    text, generator, total = corpus.target, model.as_seq2seq(), 0.0
+    text = corpus.target
+    generator = model.generator
+    total = 0.0
     assert isinstance(text, RunningTextColumn)
     assert generator is not None
-    decoder, device, length = (
-        generator.decoder,
-        next(model.parameters()).device,
-        text.context_length,
-    )
+    decoder = generator.decoder
+    device = next(model.parameters()).device
+    length = text.context_length
     predictions = len(text.ids) - 1
     starts = np.arange(0, max(1, predictions - overlap), length - overlap)
-    whole, rows = starts[starts + length <= predictions], max(1, budget // length)
+    whole = starts[starts + length <= predictions]
+    rows = max(1, budget // length)
     groups = [(whole[first : first + rows], length) for first in range(0, len(whole), rows)]
     groups += [
         (starts[i : i + 1], predictions - int(starts[i])) for i in range(len(whole), len(starts))
@@ -99,7 +92,8 @@ def _overlapping_loss(model: Model, corpus: Corpus, budget: int, overlap: int) -
         counted = torch.from_numpy(
             (cells[:, 1:] > begin[:, None] + overlap) | (begin[:, None] == 0)
         ).to(device)
-        inputs, gold = ids[:, :-1], ids[:, 1:][counted]
+        inputs = ids[:, :-1]
+        gold = ids[:, 1:][counted]
         if decoder.has_hidden:
             losses = token_loss(decoder.hidden(inputs)[counted], decoder.project, gold)
         else:

@@ -44,8 +44,10 @@ def token_loss(
     by `r_drop` times the mean of the two KL divergences of its pair. Equals `plain_token_loss` with less memory.
     """
     if not triton_launch.can_launch(states) and bool((gold < 0).any()):
-        states, gold = states[gold >= 0], gold[gold >= 0]
-    weight, settings = project.weight, (label_smoothing, r_drop)
+        states = states[gold >= 0]
+        gold = gold[gold >= 0]
+    weight = project.weight
+    settings = (label_smoothing, r_drop)
     bias = weight.new_zeros(len(weight)) if project.bias is None else project.bias
     return Losses(*_Chunked.apply(project.scaled(states), weight, bias, gold, *settings))  # type: ignore[no-untyped-call]
 
@@ -110,9 +112,12 @@ class _Chunked(torch.autograd.Function):
         device = states.device.type
         if torch.is_autocast_enabled(device):
             low = torch.get_autocast_dtype(device)
-            states, matrix, shift = states.to(low), weight.to(low), bias.to(low)
+            states = states.to(low)
+            matrix = weight.to(low)
+            shift = bias.to(low)
         else:
-            matrix, shift = weight, bias
+            matrix = weight
+            shift = bias
         wanted = ctx.needs_input_grad
         total, nll = (states.new_zeros((), dtype=torch.float32) for _ in range(2))
         d_states = torch.empty_like(states) if wanted[0] else None
@@ -129,7 +134,8 @@ class _Chunked(torch.autograd.Function):
         share = label_smoothing / vocab_size
         for start in range(0, len(gold), rows):
             chunk = slice(start, start + rows)
-            inputs, labels = states[chunk], gold[chunk, None]
+            inputs = states[chunk]
+            labels = gold[chunk, None]
             logits = torch.addmm(shift, inputs, matrix.mT)  # (rows, V)
             gold_logits = logits.gather(1, labels).float()
             log_p = F.log_softmax(logits, -1, dtype=torch.float32)
@@ -161,7 +167,8 @@ class _Chunked(torch.autograd.Function):
             label_smoothing
         ):  # the share of every token is linear in the logits: no pass over them is needed
             wide = torch.promote_types(states.dtype, torch.float32)
-            state_sum, row_sum = states.sum(0, dtype=wide), matrix.sum(0, dtype=wide)
+            state_sum = states.sum(0, dtype=wide)
+            row_sum = matrix.sum(0, dtype=wide)
             total -= share * (state_sum @ row_sum + len(gold) * shift.sum(dtype=wide))
             if d_states is not None:
                 d_states -= (share * row_sum).to(d_states.dtype)
@@ -201,7 +208,8 @@ def _on_gpu(
     d_shift: Tensor | None = None
     for start in range(0, len(gold), rows):
         chunk = slice(start, start + rows)
-        inputs, labels = states[chunk], gold[chunk]
+        inputs = states[chunk]
+        labels = gold[chunk]
         d_logits = torch.addmm(shift, inputs, matrix.mT)
         cross_entropy_(
             d_logits,

@@ -36,10 +36,8 @@ def search(
     for index, hypotheses in decoding.search(task, requests):
         request = requests[index]
         while (again := without_other_spellings(tokenizer, task, request, hypotheses)) is not None:
-            request, alone = (
-                again,
-                replace(task, numbers=[task.numbers[index] if task.numbers else index]),
-            )
+            request = again
+            alone = replace(task, numbers=[task.numbers[index] if task.numbers else index])
             ((_, hypotheses),) = decoding.search(alone, [request])
         yield index, hypotheses
 
@@ -56,7 +54,8 @@ def without_other_spellings(
 
 def stream(tokenizer: Tokenizer, task: SearchTask, request: Request) -> Iterator[int]:
     """As `decoding.stream`, with banned phrases handled as in `search`."""
-    generated, tokens = list[int](), decoding.stream(task, request)
+    generated = list[int]()
+    tokens = decoding.stream(task, request)
     while (token := next(tokens, None)) is not None:
         if runs := _other_spellings(tokenizer, request, [*generated, token], since=len(generated)):
             request = _banning(request, task, runs)
@@ -88,7 +87,8 @@ def _other_spellings(
     texts = {b"".join(tokenizer.spellings(run)) for run, since in banned if since == 0}
     if not texts:
         return []
-    longest, runs = max(map(len, texts)), list[tuple[Run, int]]()
+    longest = max(map(len, texts))
+    runs = list[tuple[Run, int]]()
     since = max(since, len(tokenizer.special_tokens.target_prefix) + len(request.prefix))
     start = max(request.given, since - longest)  # each token has at least one byte
     spellings = tokenizer.spellings(tokens[start:])

@@ -1,0 +1,103 @@
+"""Mean and scale of the numbers of the training data, by which values are normalized."""
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.core.errors import InvalidArgument
+from regard.data.vocabulary import Vocabulary
+
+CHUNK = 4096  # rows whose sums are computed at once
+SMALLEST = 1e-8  # scale; numbers that are all equal are divided by 1
+
+
+class Statistics(Vocabulary):
+    """The mean and the standard deviation of each number of a value, from the training data alone."""
+
+    file_format = "a file of statistics"
+    stored_kind = "statistics"
+
+    def __init__(self, mean: Iterable[float], scale: Iterable[float]) -> None:
+        self.mean = tuple(map(float, mean))
+        self.scale = tuple(map(float, scale))
+        self.size = len(self.mean)
+        numbers = (*self.mean, *self.scale)
+        is_usable = all(map(math.isfinite, numbers)) and all(each > 0 for each in self.scale)
+        if not self.mean or len(self.scale) != self.size or not is_usable:
+            raise InvalidArgument(
+                "statistics",
+                wanted="a finite mean and a positive scale for each number",
+                got=f"{self.size} means and {len(self.scale)} scales",
+                remedy="Learn them from the training data.",
+            )
+
+    @staticmethod
+    def of(rows: Iterable[NDArray[Any]], *, normalize: bool = True) -> "Statistics":
+        """The statistics of rows (n, D) of one dimension; without `normalize`, mean 0 and scale 1."""
+        count = 0
+        mean: NDArray[np.float64] = np.zeros(0)
+        squares: NDArray[np.float64] = np.zeros(0)
+        for chunk in rows:
+            values = np.asarray(chunk, dtype=np.float64)
+            if not len(values):
+                continue
+            if not count:
+                mean = np.zeros(values.shape[1])
+                squares = np.zeros(values.shape[1])
+            # The parallel form of Welford's algorithm: no sum of squares of large numbers.
+            # What overflows in spite of it is refused below.
+            with np.errstate(over="ignore", invalid="ignore"):
+                new_count = count + len(values)
+                new_mean = values.mean(0)
+                difference = new_mean - mean
+                squares = squares + ((values - new_mean) ** 2).sum(0)
+                squares = squares + difference**2 * count * len(values) / new_count
+                mean = mean + difference * len(values) / new_count
+                count = new_count
+        if not count:
+            raise InvalidArgument(
+                "data", wanted="at least one number", got="none", remedy="Look at data.train."
+            )
+        if not normalize:
+            return Statistics(np.zeros_like(mean), np.ones_like(mean))
+        if not np.isfinite(squares).all():
+            raise InvalidArgument(
+                "data",
+                wanted="numbers whose squares are finite",
+                got="larger ones in the training data",
+                remedy="Give them in a larger unit, or as logarithms.",
+            )
+        scale = np.sqrt(squares / count)
+        return Statistics(mean, np.where(scale > SMALLEST, scale, 1.0))
+
+    @classmethod
+    def from_json(cls, text: str, settings: Mapping[str, Any] | None = None) -> "Statistics":
+        content = json.loads(text)
+        lists = [content.get(key) for key in ("mean", "scale")] if isinstance(content, dict) else []
+        if not lists or not all(isinstance(each, list) for each in lists):
+            raise ValueError("no mean and scale in it")
+        mean, scale = lists
+        assert isinstance(mean, list)
+        assert isinstance(scale, list)
+        return Statistics(map(float, mean), map(float, scale))
+
+    def to_json(self) -> str:
+        return json.dumps({"mean": self.mean, "scale": self.scale}, indent=1)
+
+    def tokens(self) -> list[str]:
+        return [str(number) for number in range(1, self.size + 1)]
+
+    def normalize(self, values: NDArray[Any]) -> NDArray[np.float32]:
+        """Values (..., D) with mean 0 and scale 1."""
+        normalized = (np.asarray(values, dtype=np.float64) - self.mean) / self.scale
+        return normalized.astype(np.float32)
+
+    def restore(self, values: NDArray[Any]) -> NDArray[np.float64]:
+        """Normalized values (..., D) in the original units."""
+        restored: NDArray[np.float64] = np.asarray(values, dtype=np.float64) * self.scale
+        restored += np.asarray(self.mean)
+        return restored

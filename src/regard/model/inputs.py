@@ -1,0 +1,196 @@
+"""Input modules: from the arrays of a field to the vectors that an encoder reads.
+
+A module of this kind stands before every encoder of sequences, so that the same RNN, convolution or Transformer reads
+tokens, labels and vectors. One of the user's own is registered with `regard.register.input_module`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from regard.core.config import Config, Count, doc
+from regard.core.errors import InvalidArgument, Problem
+from regard.core.sequence import Packed, Tokens, Vectors
+from regard.core.shapes import Bool, Float, Int, Tensor
+
+
+class InputVectors(ABC):
+    """A batch of sequences of vectors, padded on the right, as an encoder reads them.
+
+    lengths        (B,), vectors of each sequence
+    host_lengths   the lengths in host memory
+    """
+
+    lengths: Int[Tensor, " B"]
+    host_lengths: Int[Tensor, " B"]
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int]:
+        """The number of sequences, and the longest length."""
+
+    @abstractmethod
+    def states(self) -> Float[Tensor, "B S W"]:
+        """All vectors, with those of the padding."""
+
+    @abstractmethod
+    def rows(self, indices: Int[Tensor, " N"]) -> Float[Tensor, "N W"]:
+        """The vectors at these of the B · S positions."""
+
+    @property
+    def types(self) -> Int[Tensor, "B S"] | None:
+        """The segment of each vector, where there are several: 0 for the first text of a pair, 1 for the second."""
+        return None
+
+    @property
+    def device(self) -> torch.device:
+        return self.lengths.device
+
+    @property
+    def mask(self) -> Bool[Tensor, "B S"]:
+        """True at vectors, False at padding."""
+        return torch.arange(self.shape[1], device=self.device) < self.lengths[:, None]
+
+
+@dataclass
+class ComputedVectors(InputVectors):
+    """Vectors that are computed already."""
+
+    values: Float[Tensor, "B S W"]
+    lengths: Int[Tensor, " B"]
+
+    @property
+    def host_lengths(self) -> Int[Tensor, " B"]:  # type: ignore[override]
+        return self.lengths.cpu()
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.values.shape[0], self.values.shape[1]
+
+    def states(self) -> Float[Tensor, "B S W"]:
+        return self.values
+
+    def rows(self, indices: Int[Tensor, " N"]) -> Float[Tensor, "N W"]:
+        return self.values.flatten(0, 1)[indices]
+
+
+class InputModule(nn.Module, ABC):
+    """Maps the arrays of a field to vectors.
+
+    dim        of the vectors
+    attribute  the name under which an encoder holds it, as in `encoder.embed_tokens.weight`
+    gives_words   whether it gives one vector for each word of `WordTokens`, not for each token
+    packable   whether `read_packed` is implemented
+    size       the option of the model that gives the size of its source: "source_vocab_size" or "source_dim"
+    reads      the input module of the package whose batches it also takes: "tokens", say. None: those of a field
+               that names this one
+    """
+
+    dim: int
+    attribute: ClassVar[str] = "source_input"
+    gives_words: ClassVar[bool] = False
+    packable: ClassVar[bool] = False
+    size: ClassVar[str | None] = None
+    reads: ClassVar[str | None] = None
+
+    @abstractmethod
+    def read(self, source: Any) -> InputVectors:
+        """The vectors of a batch of the field."""
+
+    def read_packed(self, source: Packed) -> Float[Tensor, "N W"]:
+        """The vectors of packed sequences, for a class that declares `packable`."""
+        raise NotImplementedError(f"{type(self).__name__} does not take packed sequences")
+
+
+@dataclass(frozen=True)
+class InputConfig(Config):
+    """Base of the configurations of input modules: [model.encoder.input]."""
+
+    @property
+    def reads_characters(self) -> bool:
+        """Whether it reads the characters of words, which the field must give."""
+        return False
+
+
+@dataclass(frozen=True)
+class EmbeddingConfig(InputConfig):
+    """The embedding of tokens, or of a label; the options of the model say how it is scaled and tied."""
+
+
+@dataclass(frozen=True)
+class VectorInputConfig(InputConfig):
+    """A projection of vectors to the encoder's dimension."""
+
+    kernel: Count = doc(
+        1, "vectors that a convolution reads for each of its outputs; 1: a linear layer"
+    )
+    stride: Count = doc(1, "vectors from one output to the next: 2 halves the length")
+
+    def conflicts(self) -> Iterator[Problem]:
+        if self.stride > self.kernel:
+            wanted = f"at most kernel = {self.kernel}, so that every vector is read"
+            yield Problem("stride", wanted, str(self.stride), "Lower it, or raise kernel.")
+
+
+class VectorInput(InputModule):
+    """A linear layer or a convolution over vectors, which may shorten the sequence.
+
+    The padding of a batch is zeros, and so is that of the convolution: a sequence in a batch is read as alone.
+    """
+
+    attribute = "vector_input"
+    size = "source_dim"
+
+    def __init__(self, config: VectorInputConfig, source_dim: int, dim: int) -> None:
+        super().__init__()
+        self.dim = dim
+        self.source_dim = source_dim
+        self.stride = config.stride
+        # One vector of the output for each `stride` of the input, also where fewer remain at the end.
+        self.left = (config.kernel - config.stride + 1) // 2
+        self.right = config.kernel - 1 - self.left
+        self.proj = nn.Conv1d(source_dim, dim, config.kernel, stride=config.stride)
+
+    def read(self, source: Any) -> ComputedVectors:
+        vectors = require_vectors(source, self.source_dim)
+        values = vectors.values.masked_fill(~vectors.mask[..., None], 0.0)  # (B, S, D)
+        channels = nn.functional.pad(values.mT, (self.left, self.right))
+        states = self.proj(channels.to(self.proj.weight.dtype)).mT  # (B, S', W)
+        lengths = (vectors.lengths + self.stride - 1) // self.stride
+        longest = -(-vectors.values.shape[1] // self.stride)
+        return ComputedVectors(states[:, :longest], lengths)
+
+
+def require_vectors(source: Any, dim: int) -> Vectors:
+    """The source as sequences of vectors of this dimension; refused otherwise."""
+    if isinstance(source, Vectors) and source.values.shape[2] == dim:
+        return source
+    raise InvalidArgument(
+        "source",
+        wanted=f"sequences of vectors of {dim} numbers",
+        got=described_source(source),
+        remedy="Give regard.Vectors.of(arrays of shape (length, dimension)).",
+    )
+
+
+def described_source(source: Any) -> str:
+    """The type and the shape of a source, for messages."""
+    values = source.values if isinstance(source, Vectors) else source
+    shape = getattr(values, "shape", None)
+    return type(source).__name__ + ("" if shape is None else f" of shape {tuple(shape)}")
+
+
+def require_tokens(source: Any) -> Tokens:
+    """The source as tokens; refused otherwise, as when vectors are given instead of token ids."""
+    if isinstance(source, Tokens):
+        return source
+    raise InvalidArgument(
+        "source",
+        wanted="tokens: this encoder embeds them itself, and reads no vectors",
+        got=described_source(source),
+        remedy="Give regard.Tokens.of(rows of token ids).",
+    )

@@ -1,0 +1,15 @@
+"""The tasks of the package itself: importing this module enters them into `TASKS`."""
+
+from regard.tasks.base import TASKS, Task
+from regard.tasks.classify import Classify
+from regard.tasks.generate import Generate
+from regard.tasks.multi_label import MultiLabel
+from regard.tasks.predict_masked import PredictMasked
+from regard.tasks.regress import Regress
+from regard.tasks.tag import Tag
+
+KINDS: tuple[Task, ...] = (Generate(), Classify(), PredictMasked(), Tag(), Regress(), MultiLabel())
+for task in KINDS:
+    TASKS.add(task.name, task)
+
+__all__ = ["TASKS", "Classify", "Generate", "MultiLabel", "PredictMasked", "Regress", "Tag"]

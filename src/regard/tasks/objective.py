@@ -1,0 +1,158 @@
+"""The training loss of a batch: a sum over predictions, divided once per update.
+
+`Objective` holds what [train] says of the loss; the task of the model computes it, from the terms that all tasks
+share: cross-entropy, R-Drop and distillation.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple, TypeVar, cast
+
+import torch
+from torch import nn
+
+from regard.core.sequence import FieldBatch, Tokens
+from regard.core.shapes import Float, Tensor
+from regard.data.batching import Batch
+from regard.data.special_tokens import DEFAULT_TOKENS, SpecialTokens
+from regard.model.interfaces import CarriedState
+from regard.model.scheduled_sampling import ScheduledSampling
+from regard.model.seq2seq import Model, Seq2Seq
+from regard.tasks.base import Task, task_of
+from regard.tasks.distillation import Distillation, Predictions
+from regard.tasks.losses import Losses, logit_loss, token_loss
+from regard.tasks.output_losses import LOSSES, OutputLoss
+
+# Samples outputs for each source of a batch, as many for each, at a given update: the tokens, and their advantages.
+Sampler = Callable[[Seq2Seq, Batch, int], tuple[Tokens, Float[Tensor, " B"]]]
+BatchSide = TypeVar("BatchSide", bound=FieldBatch | None)
+
+
+class BatchLoss(NamedTuple):
+    """The loss of a batch: sums over its predictions.
+
+    nll          negative log-likelihood of the gold outputs alone, without a gradient; of numbers, the squared error
+    predictions  how many there are
+    carried      the recurrent state to carry on, where one was given
+    """
+
+    loss: Float[Tensor, ""]
+    nll: Float[Tensor, ""]
+    predictions: int
+    carried: CarriedState | None = None
+
+
+@dataclass(frozen=True)
+class Objective:
+    """The terms of the loss, as [train] configures them.
+
+    output_loss      the name of the loss of the model's outputs; None: that of its task
+    sampler          self-critical training: sampled outputs take the place of the targets
+    special_tokens   of the targets
+    """
+
+    label_smoothing: float = 0.0
+    output_loss: str | None = None
+    mask_probability: float = 0.15
+    scheduled_sampling: ScheduledSampling | None = None
+    r_drop: float = 0.0
+    doubly_stochastic: float = 0.0
+    reward_temperature: float = 1.0
+    reward_likelihood: float = 0.0
+    reward_dropout: bool = False
+    sampler: Sampler | None = None
+    distillation: Distillation | None = None
+    special_tokens: SpecialTokens = DEFAULT_TOKENS
+
+    def __call__(
+        self, model: Model, batch: Batch, *, step: int = 0, carried: CarriedState | None = None
+    ) -> BatchLoss:
+        """The loss of a batch at an update, computed from the weights of the model."""
+        return task_of(model).loss(self, model, batch, step=step, carried=carried)
+
+    @property
+    def passes(self) -> int:
+        """Forward passes of a batch: two with R-Drop, with different dropout masks."""
+        return 2 if self.r_drop else 1
+
+    def repeated(self, side: BatchSide) -> BatchSide:
+        """A side of the batch for all passes at once, one after the other."""
+        return repeat_batch(side) if self.r_drop else side
+
+    def teach(self, forward: Callable[[Model], Predictions]) -> list[Predictions]:
+        """The predictions of each teacher for the same batch, which is not repeated for R-Drop."""
+        return [] if self.distillation is None else self.distillation.predictions(forward)
+
+    def loss_of_outputs(self, task: Task, outputs: Tensor, gold: Tensor) -> OutputLoss:
+        """The loss that [train] names, or that of the task."""
+        name = self.output_loss or task.default_loss
+        assert name is not None
+        kind = LOSSES[name]
+        if kind.smooths:
+            return kind.compute(outputs, gold, label_smoothing=self.label_smoothing)
+        return kind.compute(outputs, gold)
+
+    def cross_entropy(
+        self, predicted: Predictions, gold: Tensor, teachers: list[Predictions]
+    ) -> Losses:
+        """The cross-entropy of one row for each gold output, with smoothing, R-Drop and distillation.
+
+        With R-Drop (https://arxiv.org/abs/2106.14448) there are two rows for each: all of one pass, then all of the
+        other. The loss is the mean of both plus `r_drop` times their symmetric KL divergence (the paper's weight is
+        twice ours).
+        """
+        rows, project = predicted
+        loss = logit_loss if project is None else partial(token_loss, project=project)
+        if not self.r_drop:
+            usual = loss(rows, gold=gold, label_smoothing=self.label_smoothing)
+        else:
+            pairs = torch.stack(rows.chunk(2), 1).flatten(0, 1)
+            golds = gold.repeat_interleave(2)
+            both = loss(pairs, gold=golds, label_smoothing=self.label_smoothing, r_drop=self.r_drop)
+            usual = Losses(both.loss / 2, both.nll / 2)
+        if self.distillation is None:
+            return usual
+        return self.distillation(usual, predicted, teachers, gold)
+
+
+def repeat_batch(side: BatchSide) -> BatchSide:
+    """A batch concatenated with itself: a tensor, or a dataclass of tensors and of batches."""
+    if side is None:
+        return side
+    if isinstance(side, Tensor):
+        # torch.cat refuses float16 under CPU autocast.
+        return cast(BatchSide, side.repeat(2, *[1] * (side.ndim - 1)))
+    parts: dict[str, Any] = {}
+    for name, part in vars(side).items():
+        if isinstance(part, tuple):
+            parts[name] = tuple(map(repeat_batch, part))
+        elif part is not None:
+            parts[name] = repeat_batch(part)
+    batch: Any = side
+    return cast(BatchSide, replace(batch, **parts))
+
+
+@contextmanager
+def no_dropout(model: nn.Module) -> Iterator[None]:
+    """Without dropout but with gradients. cuDNN's RNNs need training mode for these, so only their dropout is set."""
+    modules = [
+        module
+        for module in model.modules()
+        if module.training and not isinstance(module, nn.RNNBase)
+    ]
+    recurrent = [
+        (module, module.dropout) for module in model.modules() if isinstance(module, nn.RNNBase)
+    ]
+    for module in modules:
+        module.training = False
+    for rnn, _ in recurrent:
+        rnn.dropout = 0.0
+    try:
+        yield
+    finally:
+        for module in modules:
+            module.training = True
+        for rnn, dropout in recurrent:
+            rnn.dropout = dropout

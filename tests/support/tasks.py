@@ -1,0 +1,202 @@
+"""One small model of every task, with data on which it trains in seconds: a new task is tested by a line here."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from support import regressions, tagging
+
+ENCODER = {
+    "kind": "transformer",
+    "dim": 16,
+    "heads": 2,
+    "layers": 1,
+    "ffn_dim": 32,
+    "dropout": 0.0,
+}
+WORD_INPUT = {"kind": "words", "character_features": 8}
+TRAIN = {
+    "max_steps": 6,
+    "validate_every": 3,
+    "warmup_steps": 2,
+    "batch_tokens": 200,
+    "learning_rate": 0.01,
+    "device": "cpu",
+}
+WORDS = ("one", "two", "three", "four", "five", "six")
+NUMBERS = {word: str(number) for number, word in enumerate(WORDS, start=1)}
+
+Rows = list[Any]
+
+
+@dataclass(frozen=True)
+class TaskCase:
+    """A task with what trains it.
+
+    model     the table [model]
+    fields    the tables [data.source] or [[data.sources]], and [data.target]
+    rows      draws this many examples with this seed
+    inputs    of different lengths
+    decode    options with which an output does not depend on the batch
+    has_outputs   whether it gives outputs at all
+    """
+
+    model: dict[str, Any]
+    fields: dict[str, Any]
+    rows: Callable[[int, int], Rows]
+    inputs: list[Any]
+    decode: dict[str, Any] = field(default_factory=dict)
+    has_outputs: bool = True
+
+    def recipe(self, **train: Any) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "data": self.fields,
+            "train": {**TRAIN, **train},
+            "decode": self.decode,
+        }
+
+    def splits(self) -> dict[str, Rows]:
+        return {"train": self.rows(60, 0), "valid": self.rows(12, 1), "test": self.rows(12, 2)}
+
+
+def text(drawn: random.Random) -> str:
+    return " ".join(drawn.choices(WORDS, k=drawn.randint(1, 6)))
+
+
+def texts(count: int, seed: int) -> list[str]:
+    drawn = random.Random(seed)
+    return [text(drawn) for _ in range(count)]
+
+
+def translations(count: int, seed: int) -> Rows:
+    """Words, and their digits in the reverse order."""
+    sources = texts(count, seed)
+    return [(each, " ".join(NUMBERS[word] for word in reversed(each.split()))) for each in sources]
+
+
+def classes(count: int, seed: int) -> Rows:
+    return [(each, "long" if len(each.split()) > 3 else "short") for each in texts(count, seed)]
+
+
+def label_sets(count: int, seed: int) -> Rows:
+    return [(each, sorted(set(each.split()) & {"one", "two"})) for each in texts(count, seed)]
+
+
+def pairs(count: int, seed: int) -> Rows:
+    sources = texts(count, seed)
+    others = texts(count, seed + 100)
+    return [
+        (one, other, "same" if len(one) == len(other) else "different")
+        for one, other in zip(sources, others, strict=True)
+    ]
+
+
+BY_WORDS = {"kind": "text", "tokenizer": "words"}
+TEXTS = ["one two three four five six", "two", "six five four three", "one one"]
+POOL = {"kind": "attention"}
+CASES: dict[str, TaskCase] = {
+    "generate": TaskCase(
+        {"encoder": ENCODER, "decoder": ENCODER},
+        {"source": BY_WORDS, "target": BY_WORDS},
+        translations,
+        TEXTS,
+        decode={"beam_size": 2, "max_length": 12},
+    ),
+    "generate, language model": TaskCase(
+        {"decoder": ENCODER},
+        {"target": BY_WORDS},
+        texts,
+        [""],
+        decode={"max_length": 8},
+    ),
+    "classify": TaskCase(
+        {"encoder": ENCODER, "pool": POOL},
+        {"source": BY_WORDS, "target": {"kind": "label"}},
+        classes,
+        TEXTS,
+    ),
+    "predict_masked": TaskCase(
+        {"encoder": ENCODER, "head": "mlm"},
+        {"target": BY_WORDS},
+        texts,
+        TEXTS,
+        has_outputs=False,
+    ),
+    "tag": TaskCase(
+        {"encoder": ENCODER, "head": "tags"},
+        {
+            "source": {"kind": "words", "tokenizer": "bpe", "vocab_size": 270},
+            "target": {"kind": "tags"},
+        },
+        tagging.noun_phrases,
+        ["the big red dog sees a cat", "a bird", "the quokka eats the house", "dog"],
+    ),
+    "tag, crf": TaskCase(
+        {"encoder": {**ENCODER, "input": WORD_INPUT}, "head": {"kind": "tags", "crf": True}},
+        {
+            "source": {"kind": "words", "tokenizer": "words", "characters": True},
+            "target": {"kind": "tags"},
+        },
+        tagging.noun_phrases,
+        ["the big red dog sees a cat", "a bird", "the quokka eats the house", "dog"],
+    ),
+    "regress": TaskCase(
+        {"encoder": ENCODER, "pool": POOL},
+        {"source": BY_WORDS, "target": {"kind": "number"}},
+        regressions.numbers,
+        ["the good film", "awful", "a great plot the bad actor the", "fine fine"],
+    ),
+    "regress, several": TaskCase(
+        {"encoder": ENCODER, "pool": {"kind": "mean"}},
+        {"source": BY_WORDS, "target": {"kind": "number"}},
+        lambda count, seed: regressions.numbers(count, seed, 2),
+        ["the good film", "awful", "a great plot the bad actor the", "fine fine"],
+    ),
+    "multi_label": TaskCase(
+        {"encoder": ENCODER, "pool": POOL},
+        {"source": BY_WORDS, "target": {"kind": "labels"}},
+        label_sets,
+        TEXTS,
+        decode={"threshold": 0.3},
+    ),
+    "regress, pairs": TaskCase(
+        {"encoders": [ENCODER, ENCODER], "pool": POOL},
+        {"sources": [BY_WORDS, BY_WORDS], "target": {"kind": "number"}},
+        lambda count, seed: [
+            (one, other, float(len(one) - len(other))) for one, other, _ in pairs(count, seed)
+        ],
+        [("one two three", "four"), ("two", "one two three four five six"), ("six", "six")],
+    ),
+    "multi_label, joined pairs": TaskCase(
+        {"encoder": {**ENCODER, "token_types": 2}, "pool": POOL},
+        {
+            "sources": [BY_WORDS, BY_WORDS],
+            "join_sources": True,
+            "target": {"kind": "labels"},
+        },
+        lambda count, seed: [
+            (one, other, sorted({*one.split()} & {*other.split()} & {"one", "two"}))
+            for one, other, _ in pairs(count, seed)
+        ],
+        [("one two three", "four"), ("two", "one two three four five six"), ("six", "six")],
+        decode={"threshold": 0.3},
+    ),
+    "classify, joined pairs": TaskCase(
+        {"encoder": ENCODER, "pool": {"kind": "mean"}},
+        {
+            "sources": [BY_WORDS, BY_WORDS],
+            "join_sources": True,
+            "target": {"kind": "label"},
+        },
+        pairs,
+        [("one two three", "four"), ("two", "one two three four five six"), ("six", "six")],
+    ),
+    "classify, pairs": TaskCase(
+        {"encoders": [ENCODER, ENCODER], "pool": POOL},
+        {"sources": [BY_WORDS, BY_WORDS], "target": {"kind": "label"}},
+        pairs,
+        [("one two three", "four"), ("two", "one two three four five six"), ("six", "six")],
+    ),
+}
