@@ -1,10 +1,12 @@
 """How connections are accepted: until a server ends, in several processes, with stalled handshakes, without files."""
 
 import asyncio
+import errno
 import json
 import os
 import re
 import resource
+import select
 import signal
 import socket
 import ssl
@@ -211,6 +213,39 @@ def test_event_loops_that_share_a_socket_share_its_connections():
         for thread in threads:
             thread.join(PATIENCE)
     assert min(counts) >= 10, counts
+
+
+def test_no_connection_is_made_between_the_last_accept_and_the_end_of_the_socket():
+    """Such a connection would be reset. Connections that are made before are accepted."""
+    accepted: list[asyncio.BaseTransport] = []
+
+    class Kept(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            accepted.append(transport)
+
+    async def accept(listening: socket.socket) -> int:
+        acceptor = Acceptor(listening, Kept, None, lambda: None)
+        early = [socket.create_connection(listening.getsockname()) for _ in range(3)]
+        acceptor.drop_new_connections()
+        late = socket.socket()
+        late.setblocking(False)
+        connecting = late.connect_ex(listening.getsockname())
+        assert connecting == errno.EINPROGRESS
+        acceptor.close()
+        await acceptor.wait_for_handshakes()
+        for client in early:
+            client.close()
+        for transport in accepted:
+            transport.close()
+        # Linux refuses the packet that the client sends again after a second.
+        await asyncio.to_thread(select.select, [], [late], [], PATIENCE)
+        error = late.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        late.close()
+        return error
+
+    with socket.create_server(("127.0.0.1", 0), backlog=256) as listening:
+        assert asyncio.run(accept(listening)) == errno.ECONNREFUSED
+    assert len(accepted) == 3
 
 
 def test_a_stalled_handshake_is_closed_as_fast_as_stalled_headers(tls, monkeypatch):

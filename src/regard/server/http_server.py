@@ -29,15 +29,18 @@ async def serve_http(
     drain_seconds: float,
     tls: Tls | None,
     ending: ProcessEnd | None = None,
+    *,
+    shares_socket: bool = False,
 ) -> None:
     """Answer requests until SIGTERM or SIGINT, then finish those in flight within this time.
 
     A computation that does not end then, or a second signal, ends the process by force (`ending`). Raises
-    `EngineCrashed` where a fault ends the engine: requests get status 503, and the server ends.
+    `EngineCrashed` where a fault ends the engine: requests get status 503, and the server ends. `shares_socket` says
+    that other processes accept connections on the same socket.
     """
     ending = ProcessEnd(drain_seconds) if ending is None else ending
     ending.unanswered = lambda: app.open
-    server = HttpServer(server_config(app, tls))
+    server = HttpServer(server_config(app, tls), shares_socket=shares_socket)
     loop, stop, crashes = asyncio.get_running_loop(), asyncio.Event(), list[EngineCrashed]()
 
     def end(number: int, frame: FrameType | None) -> None:

@@ -1,12 +1,15 @@
 """Accepts connections on a socket that several processes may share, and leaves none of them without an answer."""
 
 import asyncio
+import ctypes
 import errno
 import logging
 import socket
 import ssl
+import struct
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import cast
 
 import uvicorn
@@ -22,6 +25,18 @@ REPORT_SECONDS = 10.0  # between two lines of the log about that
 MOST_WAITING = 4096  # connections that are accepted at the end; systems queue fewer
 NEW_SECONDS = (
     0.5  # in which a client that has just connected sends its request, when the server ends
+)
+HANDSHAKE_SECONDS = 0.1  # in which a TCP handshake that has begun completes, when the server ends
+
+SO_ATTACH_FILTER = 26  # of Linux; Python's socket module does not name it
+# A classic BPF program over the TCP header: drop a packet whose flags have SYN without ACK, and keep all others.
+# Instructions are (code, jump if true, jump if false, operand): see linux/filter.h.
+DROP_NEW_CONNECTIONS = (
+    (0x30, 0, 0, 13),  # load the byte of the flags
+    (0x54, 0, 0, 0x12),  # keep SYN and ACK of them
+    (0x15, 0, 1, 0x02),  # SYN alone?
+    (0x06, 0, 0, 0),  # drop the packet
+    (0x06, 0, 0, 0xFFFFFFFF),  # keep all of it
 )
 
 
@@ -52,15 +67,33 @@ class Acceptor:
         listening.setblocking(False)
         self._loop.add_reader(listening, self._accept)
 
+    def drop_new_connections(self) -> None:
+        """Let the system make no new connection on this socket, in any process that has it.
+
+        A connection that the system makes after the last `accept` and before the socket is closed would be reset.
+        A client whose first packet is dropped sends it again after a second, and is refused by then. Only Linux
+        has such filters; elsewhere that moment remains, which is short.
+        """
+        if sys.platform != "linux":
+            return
+        program = b"".join(struct.pack("HBBI", *each) for each in DROP_NEW_CONNECTIONS)
+        instructions = ctypes.create_string_buffer(program)
+        count = len(DROP_NEW_CONNECTIONS)
+        pointer = struct.pack("HP", count, ctypes.addressof(instructions))
+        # Some sandboxes that look like Linux have no filters.
+        with suppress(OSError):
+            self._listening.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, pointer)
+
     def close(self) -> None:
         """Accept the connections that the system has made already, and no more."""
+        self._loop.remove_reader(self._listening)
         left = MOST_WAITING
         while left and self._accept():
             left -= 1
+        # At once after the last `accept`: a connection that is made between the two is reset.
+        self._listening.close()
         if self._retry is not None:
             self._retry.cancel()
-        self._loop.remove_reader(self._listening)
-        self._listening.close()
 
     async def wait_for_handshakes(self) -> None:
         """Wait until every connection that was accepted has its protocol, or has failed."""
@@ -116,9 +149,16 @@ class Acceptor:
 
 
 class HttpServer(uvicorn.Server):
-    """A server of uvicorn with another way to accept connections."""
+    """A server of uvicorn with another way to accept connections.
+
+    shares_socket   whether other processes accept connections on its socket, and may go on when this one ends
+    """
 
     _acceptors: list[Acceptor]
+
+    def __init__(self, config: uvicorn.Config, *, shares_socket: bool = False) -> None:
+        super().__init__(config)
+        self.shares_socket = shares_socket
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._acceptors = []
@@ -145,6 +185,10 @@ class HttpServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Close the sockets, and then the connections: those that are new once they have sent a request."""
+        if not self.shares_socket:
+            for acceptor in self._acceptors:
+                acceptor.drop_new_connections()
+            await asyncio.sleep(HANDSHAKE_SECONDS)
         for acceptor in self._acceptors:
             acceptor.close()
         try:

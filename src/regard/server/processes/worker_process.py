@@ -48,7 +48,7 @@ async def run(child: Child, start: Start) -> None:
         await engine.began.wait()
         child.ready()
         await child.begin.wait()
-        await serve_http(app, engine, listening, config.drain_seconds, tls)
+        await serve_http(app, engine, listening, config.drain_seconds, tls, shares_socket=True)
     finally:
         for task in tasks:
             task.cancel()
