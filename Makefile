@@ -44,10 +44,8 @@ slow: $(READY)
 	$(PYTEST) -m slow $(PARALLEL)
 
 # Every file of tests in a process of its own: none may need what another one has imported or made.
-# pytest's exit code is 5 where all tests of a file are slow.
 alone: $(READY)
-	git ls-files 'tests/test_*.py' 'tests/**/test_*.py' | xargs -P 2 -I{} \
-		sh -c '$(PYTEST) -n 0 -m "not slow" {} || [ $$? -eq 5 ]'
+	$(VENV)/bin/python tools/alone.py --order $(ORDER)
 
 # Those of the slow tests that guard data, checkpoints and what is released; with `make test`, all of `make reliability`.
 guard: $(READY)
