@@ -3,7 +3,7 @@
     python tools/alone.py [--jobs 2] [--order 7] [tests/data tests/test_package.py …]
 
 Each process is forked from one that has imported PyTorch and NumPy, but nothing of Regard: that saves most of the time
-to start. Tests marked slow are left out. The output of a file that fails is printed at the end; the exit code is 1 then.
+to start. Tests marked slow are left out. The output of files that fail is printed at the end, and the exit code is 1.
 """
 
 import argparse
