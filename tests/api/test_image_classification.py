@@ -149,10 +149,8 @@ def test_predict_takes_images_folders_and_zip_files(run, photos):
     done = command("predict", run, photos / "train.zip", "--json")
     first = json.loads(done.stdout.splitlines()[0])
     assert (first["input"], first["output"]) == (f"{photos}/train.zip/train/blue/0.png", "blue")
-    assert (
-        first["probabilities"]
-        == load(run).outputs([photos / "train" / "blue" / "0.png"])[0][0].probabilities
-    )
+    alone = load(run).outputs([photos / "train" / "blue" / "0.png"])[0][0].probabilities
+    assert first["probabilities"] == pytest.approx(alone, rel=1e-4)
     name, value, *_ = command("predict", run, red, "--probabilities").stdout.split("\t")
     assert name == "red"
     assert float(value) > 0.5
@@ -204,9 +202,9 @@ def test_our_recipe_of_image_classification_learns(tmp_path, monkeypatch):
         monkeypatch.setitem(SIZES, split, size)
     torch.manual_seed(0)
     changes = [
-        "train.max_steps=60",
+        "train.max_steps=100",
         "train.warmup_steps=5",
-        "train.validate_every=60",
+        "train.validate_every=100",
         "train.learning_rate=3e-3",
     ]
     recipe = read_recipe(find_recipe("shapes-classification"), changes)

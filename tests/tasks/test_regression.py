@@ -173,7 +173,7 @@ def test_a_look_shows_the_numbers_and_attributes_them(trained):
     seen = regard.look(model, TEXTS[1])
     assert seen.output.numbers == pytest.approx(output.numbers)
     assert seen.as_dict()["output"]["numbers"] == pytest.approx(output.numbers)
-    assert output.text in seen.to_html()
+    assert seen.output.text in seen.to_html()
     assert seen["pool"].weights().shape == (1, 1, 6)
     both = seen.attributions()["pool"]
     parts = [seen.attributions(of=place)["pool"] for place in range(2)]
