@@ -3,9 +3,11 @@
     PYTHONPATH=tools python -m pytest -n 0 -m "not slow" -p executed_functions [tests/decoding …]
 
 Runs add to .mutants/executed.json: the processor time of each test, all of its parameters together, and the tests of
-each function. Functions that only another process executes are not noted.
+each function. Several runs may be at work at once, each with files of its own. Functions that only another process
+executes are not noted.
 """
 
+import fcntl
 import json
 import re
 import sys
@@ -63,6 +65,14 @@ def pytest_runtest_logfinish(nodeid: str) -> None:
 
 
 def pytest_sessionfinish() -> None:
+    KEPT.parent.mkdir(exist_ok=True)
+    with (KEPT.parent / "executed.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        add_notes()
+
+
+def add_notes() -> None:
+    """Add what this run noted to the file. Only one process at a time may do so."""
     before = (
         json.loads(KEPT.read_text("utf-8")) if KEPT.exists() else {"seconds": {}, "functions": {}}
     )
@@ -78,5 +88,4 @@ def pytest_sessionfinish() -> None:
     for test, own in noted.items():
         for function in own:
             functions[function].append(numbers[test])
-    KEPT.parent.mkdir(exist_ok=True)
     KEPT.write_text(json.dumps({"seconds": new, "functions": functions}), "utf-8")

@@ -344,7 +344,9 @@ def size_option(options: argparse.Namespace) -> str:
 def sample(options: argparse.Namespace) -> list[Mutant]:
     """The faults to plant: one of each package in turn. Those in C++ that do not compile here are left out."""
     waiting = {
-        stratum: iter(order) for stratum, order in drawn(mutants(options.only), options.seed)
+        stratum: iter(order)
+        for stratum, order in drawn(mutants(options.only), options.seed)
+        if not (options.leave_out and options.leave_out in stratum)
     }
     chosen = list[Mutant]()
     rounds = options.per_package or options.count
@@ -460,6 +462,12 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
         "--only", default="", help="packages or beginnings of paths under src/regard, with commas"
+    )
+    parser.add_argument(
+        "--leave-out",
+        default="",
+        metavar="TEXT",
+        help="no faults of what has this in its name: JavaScript, on a machine without a browser",
     )
     parser.add_argument("--tests", type=int, default=16, help="test files at most, of each kind")
     parser.add_argument(
