@@ -16,7 +16,12 @@ from regard.decoding.interfaces import GeneratedTokens, LogitsProcessor, Scores
 from regard.interpret.edited_call import EditedCall
 from regard.interpret.edits import AttentionEdit, Edit, PaintRow, ReplaceToken
 from regard.interpret.sites import ModelPart, attention_sites
-from regard.model.capture import AttentionResult, intercepting, query_position
+from regard.model.capture import (
+    AttentionResult,
+    intercepting,
+    observing_memory,
+    query_position,
+)
 from regard.model.interfaces import AttentionModule, Source
 from regard.model.memory import Memory
 from regard.model.multi_source import source_encoders
@@ -80,8 +85,8 @@ class Editor:
                     f"edit {number}.row", wanted=wanted, got=str(edit.row), remedy=remedy
                 )
 
-    def note_memory(self, encoder: nn.Module, given: object, memory: Memory) -> None:
-        """A forward hook of the encoder."""
+    def note_memory(self, memory: Memory) -> None:
+        """Note where the states of each of several sources are."""
         self.spans = [span.lengths for span in memory.spans]
 
 
@@ -105,13 +110,9 @@ def editing(
         )
         raise InvalidArgument("edits", wanted=wanted, got=type(model).__name__, remedy=remedy)
     editor = Editor(model, edits, memory)
-    several = model.encoder is not None and len(source_encoders(model.encoder)) > 1
-    hook = (
-        model.encoder.register_forward_hook(editor.note_memory)
-        if model.encoder and several
-        else nullcontext()
-    )
-    with hook, intercepting(editor):
+    has_several_sources = len(source_encoders(model.encoder)) > 1
+    observing = observing_memory(editor.note_memory) if has_several_sources else nullcontext()
+    with observing, intercepting(editor):
         yield editor
 
 

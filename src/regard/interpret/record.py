@@ -1,7 +1,6 @@
 """Recording a look: a forward pass under capture, its maps merged into words and reduced to what was asked for."""
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -15,7 +14,7 @@ from regard.interpret.look import GeneratedText, Image, Look, LookOutput, Text
 from regard.interpret.maps import AttentionMap, ForwardPass, MapRecorder
 from regard.interpret.sites import attention_sites
 from regard.interpret.tokens_to_words import TokenSequence
-from regard.model.capture import Pick, capture_attention, picked
+from regard.model.capture import Pick, capture_attention, observing_memory, picked
 from regard.model.eval_mode import evaluating
 from regard.model.memory import Memory, SourceSpan
 from regard.model.multi_source import source_encoders
@@ -113,21 +112,13 @@ def record(
     """
     sources, memories = _named_sources(forward.model, given), list[Memory]()
     recorder = _recorder(forward.model, given, selection, sources, memories)
-    encoder, running, memory = (
-        forward.model.encoder,
-        forward,
-        None if encoded is None else encoded.memory,
-    )
-    hook = (
-        nullcontext()
-        if encoder is None
-        else encoder.register_forward_hook(lambda *call: memories.append(call[2]))
-    )
+    running = forward
+    memory = None if encoded is None else encoded.memory
     if encoded is not None and memory is not None:
         running = replace(forward, source=memory)
         memories.append(memory)
         recorder.maps += [each for each in encoded.maps if each.part == "encoder"]
-    with hook, editing(forward.model, edits, memory) as editor:
+    with observing_memory(memories.append), editing(forward.model, edits, memory) as editor:
         logits = recorder.record(running)
     if editor is not None:
         editor.check_applied()

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from threading import Lock
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import nn
@@ -22,6 +22,9 @@ from regard.core.shapes import Int, LogSumExp, Outputs, Tensor, Values
 from regard.kernels.attention import weights as exact
 from regard.kernels.attention.spec import AttentionSpec
 from regard.kernels.attention.weights import Summary
+
+if TYPE_CHECKING:
+    from regard.model.memory import Memory
 
 Pick = int | Sequence[int] | Tensor | slice | None  # rows or heads by index; None: all
 
@@ -70,6 +73,7 @@ CaptureCallback = Callable[[AttentionCall], object]
 Interceptor = Callable[
     [nn.Module | None, AttentionResult], AttentionResult
 ]  # of a module: the result to use instead
+MemoryCallback = Callable[["Memory"], object]
 # Of the queries of a call, each sequence's, where they are hypotheses at one position and not the first N positions.
 QueryPosition = int | Int[Tensor, " B"]
 
@@ -78,10 +82,13 @@ _interceptor: ContextVar[Interceptor | None] = ContextVar("regard_interceptor", 
 _callbacks: ContextVar[tuple[CaptureCallback, ...]] = ContextVar(
     "regard_capture_callbacks", default=()
 )
+_memory_callbacks: ContextVar[tuple[MemoryCallback, ...]] = ContextVar(
+    "regard_memory_callbacks", default=()
+)
 
 # Process-wide flags, checked before the context variables: torch.compile can trace a boolean, not a context variable.
-_capturing = _intercepting = False
-_capture_blocks = _intercept_blocks = 0
+_capturing = _intercepting = _observing = False
+_capture_blocks = _intercept_blocks = _observe_blocks = 0
 _counting = Lock()
 
 
@@ -129,14 +136,48 @@ def intercepting(interceptor: Interceptor) -> Iterator[None]:
         _interceptor.reset(token)
 
 
-def _count(*, captures: int = 0, intercepts: int = 0) -> None:
-    global _capturing, _intercepting, _capture_blocks, _intercept_blocks
+@contextmanager
+def observing_memory(callback: MemoryCallback) -> Iterator[None]:
+    """Pass the memory of every encoder that runs inside the block, in this thread (or task) only, to the callback.
+
+    A forward hook of the encoder would also be called for the inputs of other threads.
+    """
+    global _memory_publisher
+    if "torch._dynamo" in sys.modules:
+        _memory_publisher = torch.compiler.disable(_publish_memory)  # type: ignore[no-untyped-call]
+    token = _memory_callbacks.set((*_memory_callbacks.get(), callback))
+    _count(observers=+1)
+    try:
+        yield
+    finally:
+        _count(observers=-1)
+        _memory_callbacks.reset(token)
+
+
+def publish_memory(memory: "Memory") -> None:
+    """Pass what an encoder computed to those who observe it."""
+    if _observing:
+        _memory_publisher(memory)
+
+
+def _publish_memory(memory: "Memory") -> None:
+    for callback in _memory_callbacks.get():
+        callback(memory)
+
+
+_memory_publisher = _publish_memory
+
+
+def _count(*, captures: int = 0, intercepts: int = 0, observers: int = 0) -> None:
+    global _capturing, _intercepting, _observing
+    global _capture_blocks, _intercept_blocks, _observe_blocks
     with _counting:
-        _capture_blocks, _intercept_blocks = (
-            _capture_blocks + captures,
-            _intercept_blocks + intercepts,
-        )
-        _capturing, _intercepting = _capture_blocks > 0, _intercept_blocks > 0
+        _capture_blocks += captures
+        _intercept_blocks += intercepts
+        _observe_blocks += observers
+        _capturing = _capture_blocks > 0
+        _intercepting = _intercept_blocks > 0
+        _observing = _observe_blocks > 0
 
 
 def capturing() -> bool:

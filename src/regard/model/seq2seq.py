@@ -8,6 +8,7 @@ from torch import nn
 
 from regard.core.shapes import Float, Int, Tensor
 from regard.core.word_tokens import WordTokens
+from regard.model.capture import publish_memory
 from regard.model.embedding import Projection
 from regard.model.interfaces import AnyDecoder, Encoder, Head, Pool, SequenceEncoder, Source
 from regard.model.memory import Memory
@@ -29,6 +30,7 @@ class Model(nn.Module, ABC):
         if self.encoder is None or isinstance(source, Memory):
             return source if isinstance(source, Memory) else None
         memory: Memory = self.encoder(source)
+        publish_memory(memory)
         return memory
 
     @property
@@ -99,6 +101,12 @@ class SourceModel(Model):
 
     encoder: Encoder
 
+    def encode(self, source: Source | None) -> Memory:
+        """The memory of a batch of sources; a memory as it is."""
+        memory = super().encode(source)
+        assert memory is not None
+        return memory
+
 
 class Classifier(SourceModel):
     """Any source to one vector, and to as many numbers as its task needs: a score for each label, say."""
@@ -120,7 +128,7 @@ class Classifier(SourceModel):
         )
 
     def forward(self, source: Source) -> Float[Tensor, "B labels"]:
-        logits: Tensor = self.classifier(self.dropout(self.pool(self.encoder(source))))
+        logits: Tensor = self.classifier(self.dropout(self.pool(self.encode(source))))
         return logits
 
 
@@ -137,7 +145,7 @@ class EncoderWithHead(SourceModel):
         return tuple(layer.weight for layer in self.head.modules() if isinstance(layer, nn.Linear))
 
     def forward(self, source: Source) -> Float[Tensor, "*shape"]:
-        memory: Memory = self.encoder(source)
+        memory = self.encode(source)
         if isinstance(source, WordTokens) and not self.encodes_words:
             memory = self.head.of_words(memory, source)
         outputs: Tensor = self.head(memory)
@@ -172,6 +180,6 @@ class MaskedLanguageModel(SourceModel):
         )
 
     def forward(self, source: Source) -> Float[Tensor, "B S V"]:
-        memory: Memory = self.encoder(source)
+        memory = self.encode(source)
         logits: Tensor = self.project(self.transform(memory.states[:, memory.cls_tokens :]))
         return logits
