@@ -23,12 +23,7 @@ QUICK := $(addprefix tests/, core data/test_text.py data/test_batching.py model/
 	views/test_figures.py test_package.py::test_importing_loads_nothing_heavy \
 	test_package.py::test_the_architecture_page_names_every_module test_package.py::test_links_in_the_docs_exist)
 
-GUARD := $(addprefix tests/, api checkpoint cli data docs/test_topic_commands.py inference \
-	interop/test_architectures.py interop/test_import_memory.py \
-	interpret release reliability runtime training \
-	server/test_workers.py views/test_html.py)
-
-.PHONY: demo quick test slow alone guard reliability mutants check density format docs bench experiments lock dist engine-wheel \
+.PHONY: demo quick test slow alone reliability mutants check density format docs bench experiments lock dist engine-wheel \
 	reproducible licences audit clean
 
 demo: $(READY)
@@ -46,10 +41,6 @@ slow: $(READY)
 # Every file of tests in a process of its own: none may need what another one has imported or made.
 alone: $(READY)
 	$(VENV)/bin/python tools/alone.py --order $(ORDER)
-
-# Those of the slow tests that guard data, checkpoints and what is released; with `make test`, all of `make reliability`.
-guard: $(READY)
-	$(PYTEST) -m slow $(PARALLEL) $(GUARD)
 
 # Every promise of docs/reliability.md, with its slow tests: "98 of 98 hold". RELIABILITY="F2 N11" checks some.
 reliability: $(READY)
