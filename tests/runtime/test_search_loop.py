@@ -334,12 +334,15 @@ def test_a_loop_ends_after_a_time_and_where_it_is_interrupted(name):
     """Each after the step in which it happens, so that at least one is taken; without either, after all steps."""
     compiled = ENGINE.compile_decoder(decoder(name))
     interrupt = Interrupt()
+    # So many that a step takes far more than a microsecond.
+    slots = 3000
+    read = memory().reorder(torch.arange(slots) % 3)
 
     def steps(**bounds) -> int:
-        loop = replace(greedy_loop(3), ends=())
-        last = torch.ones(3, 1, dtype=torch.int64)
-        state = compiled.start(memory(), batch=3, capacity=8)
-        return compiled.search(last, state, loop, LoopBounds(steps=4, stop=3, **bounds))[0]
+        loop = replace(greedy_loop(slots), ends=())
+        last = torch.ones(slots, 1, dtype=torch.int64)
+        state = compiled.start(read, batch=slots, capacity=8)
+        return compiled.search(last, state, loop, LoopBounds(steps=4, stop=slots, **bounds))[0]
 
     assert steps() == steps(microseconds=60_000_000) == steps(interrupt=interrupt) == 4
     assert steps(microseconds=1) == 1
