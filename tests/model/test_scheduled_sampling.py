@@ -32,7 +32,7 @@ def free_running(module, given) -> torch.Tensor:
 def test_all_gold_is_teacher_forcing(name):
     module = decoder(name)
     assert torch.equal(
-        force(module, TARGETS, memory(), ScheduledSampling(teacher_forcing=1.0)),
+        force(module, TARGETS, memory(), ScheduledSampling(teacher_forcing=1.0)).logits,
         module(TARGETS, memory()),
     )
 
@@ -41,7 +41,7 @@ def test_all_gold_is_teacher_forcing(name):
 def test_no_gold_is_free_running(name):
     """At once for a recurrent decoder; for a parallel one after as many passes as there are words."""
     module = decoder(name)
-    got = force(module, TARGETS, memory(), ScheduledSampling(teacher_forcing=0.0, passes=6))
+    got = force(module, TARGETS, memory(), ScheduledSampling(teacher_forcing=0.0, passes=6)).logits
     torch.testing.assert_close(got, free_running(module, memory()), atol=1e-5, rtol=1e-4)
     assert not torch.allclose(got, module(TARGETS, memory()), atol=1e-3)
 
@@ -59,7 +59,7 @@ def test_a_mix_is_neither_and_has_gradient(name):
             memory(),
             ScheduledSampling(teacher_forcing=0.5),
             generator=torch.Generator().manual_seed(seed),
-        )
+        ).logits
 
     mixed = draw(3)
     assert torch.equal(mixed, draw(3))
@@ -131,9 +131,11 @@ def test_a_schedule_changes_what_is_fed():
         decoder("transformer"),
         ScheduledSampling(teacher_forcing=1.0, final_teacher_forcing=0.0, over_steps=10, passes=6),
     )
-    assert torch.equal(force(module, TARGETS, memory(), forcing, step=0), module(TARGETS, memory()))
+    assert torch.equal(
+        force(module, TARGETS, memory(), forcing, step=0).logits, module(TARGETS, memory())
+    )
     torch.testing.assert_close(
-        force(module, TARGETS, memory(), forcing, step=10),
+        force(module, TARGETS, memory(), forcing, step=10).logits,
         free_running(module, memory()),
         atol=1e-5,
         rtol=1e-4,

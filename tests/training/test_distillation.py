@@ -20,7 +20,7 @@ from regard.tasks import losses
 from regard.tasks.distillation import Distillation, Predictions, divergence
 from regard.tasks.objective import Objective
 from regard.tasks.predict_masked import mask_tokens
-from regard.tasks.sequence_loss import next_tokens
+from regard.tasks.target_reading import PaddedTargets, targets_of
 from support.captioners import CNN, DECODERS
 from support.training_runs import (
     LETTERS,
@@ -171,8 +171,10 @@ def test_chunks_change_nothing(rows, monkeypatch):
         some_teachers("text"),
         batch_of("text", RAGGED),
     )
-    inputs, source = batch.targets.ids[:, :-1], batch.source
-    student, *taught = (next_tokens(each, inputs, source, None) for each in (model, *teachers))
+    # All positions, padding included.
+    positions, mask = batch.targets.ids[:, :-1], batch.targets.mask[:, 1:]
+    targets = PaddedTargets(positions, mask, None, batch.source)
+    student, *taught = (targets.predict(each) for each in (model, *teachers))
     gold = batch.targets.ids[:, 1:].masked_fill(~batch.targets.mask[:, 1:], -1).flatten()
     logits = [Predictions(each.logits(slice(None))[gold >= 0]) for each in (student, *taught)]
     wanted = plain(
@@ -282,12 +284,10 @@ def test_a_student_of_teachers_alone_comes_near_to_them(tmp_path, cache, teacher
 
     def distance(run: Path) -> float:
         student, teacher = (regard.load(each, device="cpu").model for each in (run, teachers[0]))
-        given = batch.targets.ids[:, :-1], batch.source, None
-        gold = torch.zeros(given[0].numel(), dtype=torch.int64)
+        targets, gold = targets_of(batch)
         with torch.no_grad():
-            return divergence(
-                next_tokens(student, *given), [next_tokens(teacher, *given)], gold, 1.0
-            ).item() / len(gold)
+            found = divergence(targets.predict(student), [targets.predict(teacher)], gold, 1.0)
+        return found.item() / len(gold)
 
     fast = {
         "max_steps": 60,
@@ -414,20 +414,6 @@ def test_teachers_of_images_must_read_them_alike(tmp_path, monkeypatch):
         match=r"wanted data\.source\.image_mean = \(0\.5, .*; got .*teacher.* with \(0\.4, ",
     ):
         train(captioner(0.5, **taught), tmp_path / "other", cache=tmp_path)
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"carry_state": True},
-        {"scheduled_sampling": {"teacher_forcing": 0.5}},
-    ],
-    ids=lambda other: next(iter(other)),
-)
-def test_losses_that_are_computed_in_their_own_way_are_refused(other):
-    (name,) = other
-    with pytest.raises(InvalidRecipe, match=rf"train\.{name}: wanted nothing with distillation"):
-        Recipe.of(distilled(["a"], **other))
 
 
 @pytest.mark.parametrize(

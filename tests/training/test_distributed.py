@@ -48,17 +48,19 @@ def recipes(folder: Path) -> dict[str, dict]:
         "distillation": {"teachers": [str(folder / "transformer")], "temperature": 2.0},
         "seed": 2,
     }
+    # All inputs but the first are the model's own predictions, so that nothing is drawn.
+    sampled = {"scheduled_sampling": {"teacher_forcing": 0.0}}
+    carried = {"data": text, "model": {"decoder": STILL_RNN}}
+    taught_carried = {"distillation": {"teachers": [str(folder / "carried")]}, "seed": 2}
     return {
         "transformer": table(STILL, STILL),
         "accumulated": table(STILL, STILL, accumulate_steps=3),
         "packed": table(STILL, STILL, packed=True),
         "rnn, ema": table(STILL_RNN, STILL_RNN, ema_decay=0.9),
         "frozen at first": table(STILL, STILL, **frozen),
-        "carried": {
-            "data": text,
-            "model": {"decoder": STILL_RNN},
-            "train": SHORT | {"carry_state": True},
-        },
+        "carried": carried | {"train": SHORT | {"carry_state": True}},
+        # From the model before, which carries a state of its own.
+        "carried, distilled": carried | {"train": SHORT | {"carry_state": True} | taught_carried},
         "sharded": table(STILL, STILL, fsdp=True, accumulate_steps=2, ema_decay=0.9),
         "sharded, recomputed": table(
             STILL | {"activation_checkpointing": True},
@@ -66,6 +68,7 @@ def recipes(folder: Path) -> dict[str, dict]:
             fsdp=True,
         ),
         "sharded, packed": table(STILL, STILL, fsdp=True, packed=True),
+        "sharded, sampled": table(STILL, STILL, fsdp=True, **sampled),
         "distilled": table(STILL, STILL, **taught),  # from the first
         "sharded, distilled": table(STILL, STILL, fsdp=True, **taught),
     }
@@ -166,7 +169,16 @@ def alike(run: Path, other: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["transformer", "accumulated", "packed", "rnn, ema", "frozen at first", "carried", "distilled"],
+    [
+        "transformer",
+        "accumulated",
+        "packed",
+        "rnn, ema",
+        "frozen at first",
+        "carried",
+        "carried, distilled",
+        "distilled",
+    ],
 )
 def test_two_processes_have_the_loss_curve_of_one(name, folder, two):
     assert [rank[name]["error"] for rank in two] == [None, None]
@@ -174,7 +186,14 @@ def test_two_processes_have_the_loss_curve_of_one(name, folder, two):
 
 
 @pytest.mark.parametrize(
-    "name", ["sharded", "sharded, recomputed", "sharded, packed", "sharded, distilled"]
+    "name",
+    [
+        "sharded",
+        "sharded, recomputed",
+        "sharded, packed",
+        "sharded, sampled",
+        "sharded, distilled",
+    ],
 )
 def test_a_sharded_model_has_the_loss_curve_of_one_process(name, folder, two):
     assert [rank[name]["error"] for rank in two] == [None, None]

@@ -15,7 +15,8 @@ from regard.model.seq2seq import Seq2Seq
 from regard.recipe.recipe import Recipe
 from regard.tasks import losses
 from regard.tasks.distillation import Distillation
-from regard.tasks.losses import doubly_stochastic_penalty, logit_loss, plain_token_loss, token_loss
+from regard.tasks.loss_terms import doubly_stochastic_penalty
+from regard.tasks.losses import logit_loss, plain_token_loss, token_loss
 from regard.tasks.objective import Objective, no_dropout, repeat_batch
 from regard.training.config import TrainConfig
 from support.models import VOCABULARY, WIDTH, encoder, memory, one, source, words
@@ -233,7 +234,6 @@ REFUSED = {
     "none": ({"decoder": {"kind": "rnn", "attention": "none"}}, {}),
     "transformer": ({"decoder": {"kind": "transformer"}}, {}),
     "no source": ({"encoder": None}, {}),
-    "forcing": ({}, {"scheduled_sampling": {"teacher_forcing": 0.5}}),
 }
 
 
@@ -249,7 +249,7 @@ def test_a_penalty_without_attention_is_refused(name):
     }
     with pytest.raises(
         regard.InvalidRecipe,
-        match=r"train\.doubly_stochastic: wanted (0 unless a rec|nothing with scheduled_sampling)",
+        match=r"train\.doubly_stochastic: wanted 0 unless a recurrent decoder attends to a source",
     ):
         Recipe.of(table)
 

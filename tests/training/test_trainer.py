@@ -426,13 +426,6 @@ def test_an_epoch_of_batches_of_all_lengths(cache, text):
         )
 
 
-def test_r_drop_is_refused_with_scheduled_sampling():
-    with pytest.raises(
-        regard.InvalidRecipe, match=r"train.r_drop: wanted nothing with scheduled_sampling"
-    ):
-        read_recipe(table(RNN, RNN, r_drop=1.0, scheduled_sampling={"teacher_forcing": 0.5}))
-
-
 def recurrent_reader() -> tuple[torch.nn.Module, Corpus]:
     torch.manual_seed(0)
     model = regard.build({"decoder": RNN | {"cell": "lstm"}, "vocab_size": 30}).eval()

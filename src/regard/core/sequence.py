@@ -281,6 +281,11 @@ class Packed:
             *([] if self.gold is None else self.gold[end - 1 : end].tolist()),
         ]
 
+    def padded(self) -> Tokens:
+        """The same sequences padded to one length."""
+        lengths = self.offsets.cu_seqlens.diff().long()
+        return Tokens(self.offsets.pad(self.ids), lengths)
+
     def duplicate(self) -> "Packed":
         """The batch followed by itself, without gold tokens."""
         return Packed(torch.cat((self.ids, self.ids)), self.offsets.duplicate())

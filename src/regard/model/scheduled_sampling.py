@@ -6,17 +6,18 @@ more position equal to free running.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 
 from regard.core.config import Config, Count, Range, doc
 from regard.core.errors import Problem
+from regard.core.sequence import Packed
 from regard.core.shapes import Bool, Float, Int, Tensor
-from regard.model.interfaces import AnyDecoder, StatefulDecoder
-from regard.model.memory import Memory
+from regard.model.interfaces import AnyDecoder, CarriedState, StatefulDecoder
+from regard.model.memory import Memory, PackedMemory
 
 Share = Annotated[float, Range(0.0, 1.0)]
 
@@ -73,6 +74,19 @@ class ScheduledSampling(Config):
         return self.teacher_forcing + (self.final_teacher_forcing - self.teacher_forcing) * done
 
 
+@dataclass(frozen=True)
+class Forced:
+    """What a decoder predicted from inputs that are in part its own predictions.
+
+    inputs   the tokens that it read
+    state    after the last of them; None for a parallel decoder
+    """
+
+    logits: Float[Tensor, "*lead V"]
+    inputs: Int[Tensor, "*lead"]
+    state: CarriedState | None = None
+
+
 def force(
     decoder: AnyDecoder,
     targets: Int[Tensor, "B T"],
@@ -82,45 +96,78 @@ def force(
     step: int = 0,
     mask: Bool[Tensor, "B T"] | None = None,
     generator: torch.Generator | None = None,
-) -> Float[Tensor, "B T V"]:
+    state: CarriedState | None = None,
+    weights: list[Float[Tensor, "B _ S"]] | None = None,
+) -> Forced:
     """Logits as of `decoder(targets, memory)`, with some of the inputs replaced by the decoder's own predictions.
 
     The first token is always gold. Predictions are the most likely tokens and carry no gradient. The mask is False for
-    padding, at the end of each sequence; None: there is none.
+    padding, at the end of each sequence; None: there is none. A stateful decoder reads on from `state`, if that is
+    given, and appends its attention to `weights`.
     """
     share = forcing.share(step)
-    if share == 1.0:
-        logits: Tensor = decoder(targets, memory)
-        return logits
+    if share == 1.0 and state is None and weights is None:
+        return Forced(decoder(targets, memory), targets)
     mask = torch.ones_like(targets, dtype=torch.bool) if mask is None else mask
     gold = _choose(mask, share, forcing.mode, generator)
     if isinstance(decoder, StatefulDecoder):
-        return _stepwise(decoder, targets, memory, gold)
+        if state is None:
+            state = decoder.start(memory, batch=len(targets), capacity=targets.shape[1])
+        return _stepwise(decoder, targets, gold, state, weights)
+    inputs = targets
     with torch.no_grad():
-        inputs = targets
         for _ in range(forcing.passes):
             predicted = decoder(inputs, memory).argmax(-1)  # (B, T), the token after each input
             shifted = torch.cat((targets[:, :1], predicted[:, :-1]), 1)
             inputs = torch.where(gold, targets, shifted)
-    mixed: Tensor = decoder(inputs, memory)
-    return mixed
+    return Forced(decoder(inputs, memory), inputs)
+
+
+def force_packed(
+    decoder: AnyDecoder,
+    targets: Packed,
+    memory: Memory | PackedMemory | None,
+    forcing: ScheduledSampling,
+    *,
+    step: int = 0,
+) -> Forced:
+    """As `force`, for a parallel decoder and packed sequences: logits (N, V)."""
+    offsets = targets.offsets
+    packing = offsets.packing
+    chosen = _choose(offsets.mask, forcing.share(step), forcing.mode, None)
+    gold = chosen.flatten()[packing.indices]  # (N,)
+    inputs = targets
+    with torch.no_grad():
+        for _ in range(forcing.passes):
+            states = decoder.hidden_packed(inputs, memory)
+            predicted = decoder.project(states).argmax(-1)
+            # The first token of each sequence is gold, so that none follows a token of another sequence.
+            shifted = torch.cat((targets.ids[:1], predicted[:-1]))
+            inputs = replace(targets, ids=torch.where(gold, targets.ids, shifted))
+    return Forced(decoder.project(decoder.hidden_packed(inputs, memory)), inputs.ids)
 
 
 def _stepwise(
-    decoder: AnyDecoder,
+    decoder: StatefulDecoder[Any],
     targets: Int[Tensor, "B T"],
-    memory: Memory | None,
     gold: Bool[Tensor, "B T"],
-) -> Float[Tensor, "B T V"]:
-    batch, length = targets.shape
-    state = decoder.start(memory, batch=batch, capacity=length)
-    tokens, steps = targets[:, 0], []
-    for t in range(length):
+    state: CarriedState,
+    weights: list[Float[Tensor, "B _ S"]] | None,
+) -> Forced:
+    tokens = targets[:, 0]
+    steps = []
+    inputs = []
+    for t in range(targets.shape[1]):
         tokens = torch.where(gold[:, t], targets[:, t], tokens)
-        logits, state = decoder.step(tokens, state)
+        inputs.append(tokens)
+        if weights is None:
+            logits, state = decoder.step(tokens, state)
+        else:
+            states, state = decoder.carry(tokens[:, None], state, weights)
+            logits = decoder.project(states)[:, 0]
         steps.append(logits)
         tokens = logits.argmax(-1)
-    return torch.stack(steps, 1)
+    return Forced(torch.stack(steps, 1), torch.stack(inputs, 1), state)
 
 
 def _choose(

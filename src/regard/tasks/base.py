@@ -20,10 +20,11 @@ from regard.decoding.shortlist import Shortlist
 from regard.interpret.edits import Edit
 from regard.interpret.maps import ForwardPass
 from regard.interpret.record import DirectOutput, LookInput
-from regard.model.interfaces import CarriedState, Source
+from regard.model.interfaces import Source
 from regard.model.memory import Memory, masked_mean
 from regard.model.model_config import ModelConfig
 from regard.model.seq2seq import Classifier, Model
+from regard.tasks.carried import CarriedStates
 from regard.tasks.inputs import EncodedInput, InputEncoder
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ class Task(ABC):
         batch: "Batch",
         *,
         step: int = 0,
-        carried: CarriedState | None = None,
+        carried: CarriedStates | None = None,
     ) -> "BatchLoss":
         """The loss of a batch at an update."""
 

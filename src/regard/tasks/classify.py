@@ -21,12 +21,12 @@ from regard.decoding.ensemble import ClassifierEnsemble
 from regard.interpret.editing import refuse_output_edits
 from regard.interpret.maps import ForwardPass
 from regard.interpret.record import DirectOutput, LookInput
-from regard.model.interfaces import CarriedState
 from regard.model.model_config import ModelConfig
 from regard.model.seq2seq import Model, SourceModel
 from regard.tasks.base import LookRequest, PooledTask, TrainedModel
-from regard.tasks.distillation import Predictions
+from regard.tasks.carried import CarriedStates
 from regard.tasks.look_inputs import look_label
+from regard.tasks.loss_terms import Predictions
 from regard.tasks.objective import BatchLoss, Objective
 from regard.tasks.pipeline import (
     DirectPipeline,
@@ -70,7 +70,7 @@ class Classify(PooledTask):
         batch: Batch,
         *,
         step: int = 0,
-        carried: CarriedState | None = None,
+        carried: CarriedStates | None = None,
     ) -> BatchLoss:
         source = batch.source
         gold = batch.targets
@@ -82,7 +82,7 @@ class Classify(PooledTask):
             return BatchLoss(found.loss, found.nll, len(gold))
         teachers = objective.teach(lambda teacher: Predictions(teacher(source)))
         logits = model(objective.repeated(source)).float()
-        losses = objective.cross_entropy(Predictions(logits), gold, teachers)
+        losses = objective.total(Predictions(logits), gold, teachers)
         return BatchLoss(losses.loss, losses.nll, len(gold))
 
     def validation_values(

@@ -6,7 +6,7 @@ before it: the word-level distillation of Kim and Rush (https://arxiv.org/abs/16
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import torch
 from torch.nn import functional as F
@@ -15,10 +15,9 @@ from torch.utils.checkpoint import checkpoint
 from regard.core.config import Config, Range, doc
 from regard.core.errors import Problem
 from regard.core.shapes import Float, Int, Tensor
-from regard.model.embedding import Projection
 from regard.model.seq2seq import Model
 from regard.tasks import losses
-from regard.tasks.losses import Losses
+from regard.tasks.loss_terms import Computed, LossTerm, Predictions
 
 
 @dataclass(frozen=True)
@@ -48,25 +47,8 @@ class DistillationConfig(Config):
             )
 
 
-class Predictions(NamedTuple):
-    """The hidden states of predictions and what projects them to logits; without it, the states are the logits."""
-
-    states: Float[Tensor, "N W"]
-    project: Projection | None = None
-
-    def logits(self, chunk: slice) -> Float[Tensor, "rows V"]:
-        """Those of some predictions, in float32."""
-        states = self.states[chunk]
-        return (states if self.project is None else self.project(states)).float()
-
-    @property
-    def classes(self) -> int:
-        """The size of the vocabulary, or the number of labels."""
-        return self.states.shape[-1] if self.project is None else len(self.project.weight)
-
-
 @dataclass(frozen=True)
-class Distillation:
+class Distillation(LossTerm):
     """Adds the divergence from the teachers' mean distribution to a loss.
 
     teachers      in evaluation mode, on the device of the student, with its vocabularies
@@ -78,30 +60,34 @@ class Distillation:
     temperature: float = 1.0
     fingerprints: tuple[str, ...] = ()
 
-    def predictions(self, forward: Callable[[Model], Predictions]) -> list[Predictions]:
-        """Those of each teacher for the student's batch; none where they have no weight."""
-        if not self.weight:
-            return []
-        with torch.no_grad():
-            return [forward(teacher) for teacher in self.teachers]
+    @property
+    def evaluated(self) -> Sequence[Model]:
+        """The teachers that predict; none where they have no weight."""
+        return self.teachers if self.weight else ()
 
-    def __call__(
-        self,
-        usual: Losses,
-        student: Predictions,
-        teachers: Sequence[Predictions],
-        gold: Int[Tensor, " N"],
-    ) -> Losses:
-        """The loss with the teachers' term. Of several predictions of each gold token, as R-Drop makes, the mean."""
-        if not teachers:
-            return usual
-        passes = student.states.chunk(max(1, len(student.states) // max(1, len(gold))))
-        terms = [
-            divergence(student._replace(states=each), teachers, gold, self.temperature)
-            for each in passes
-        ]
+    def predictions(self, forward: Callable[[Model], Predictions]) -> list[Predictions]:
+        """Those of each teacher for the student's batch."""
+        with torch.no_grad():
+            return [forward(teacher) for teacher in self.evaluated]
+
+    def add_to(self, loss: Float[Tensor, ""], computed: Computed) -> Float[Tensor, ""]:
+        """The loss with the teachers' term. With several passes, that is the mean over them."""
+        if not computed.teachers:
+            return loss
+        terms = []
+        for number, states in enumerate(computed.predicted.states.chunk(computed.passes)):
+            student = computed.predicted._replace(states=states)
+            taught = [self._of_pass(each, number, computed) for each in computed.teachers]
+            terms.append(divergence(student, taught, computed.gold, self.temperature))
         term = torch.stack(terms).mean()
-        return Losses((1 - self.weight) * usual.loss + self.weight * term, usual.nll)
+        return (1 - self.weight) * loss + self.weight * term
+
+    @staticmethod
+    def _of_pass(teacher: Predictions, number: int, computed: Computed) -> Predictions:
+        """What a teacher predicted in a pass; the same in each, unless the passes read different inputs."""
+        if len(teacher.states) != len(computed.predicted.states):
+            return teacher
+        return teacher._replace(states=teacher.states.chunk(computed.passes)[number])
 
 
 def divergence(

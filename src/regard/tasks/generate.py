@@ -31,11 +31,11 @@ from regard.interpret.output_attention import (
     require_cross_attention,
 )
 from regard.interpret.record import LookInput
-from regard.model.interfaces import CarriedState
 from regard.model.memory import masked_mean
 from regard.model.model_config import ModelConfig
 from regard.model.seq2seq import Model, Seq2Seq
 from regard.tasks.base import LookRequest, Task, TrainedModel, mean_state
+from regard.tasks.carried import CarriedStates
 from regard.tasks.inputs import EncodedInput, InputEncoder
 from regard.tasks.look_inputs import teacher_forced
 from regard.tasks.objective import BatchLoss, Objective
@@ -95,7 +95,7 @@ class Generate(Task):
         batch: Batch,
         *,
         step: int = 0,
-        carried: CarriedState | None = None,
+        carried: CarriedStates | None = None,
     ) -> BatchLoss:
         assert isinstance(model, Seq2Seq)
         return sequence_loss(objective, model, batch, step=step, carried=carried)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn import functional as F
 
-from regard.core.shapes import Bool, Float, Int, Tensor
+from regard.core.shapes import Float, Int, Tensor
 from regard.kernels import triton_launch
 from regard.kernels.layers.cross_entropy import cross_entropy_
 from regard.kernels.layers.linear import activation_backward, matmul_float32
@@ -81,19 +81,6 @@ def logit_loss(
         return Losses(loss, nll)
     one, other = logits.log_softmax(-1).view(-1, 2, logits.shape[-1]).unbind(1)
     return Losses(loss + r_drop * ((one.exp() - other.exp()) * (one - other)).sum(), nll)
-
-
-def doubly_stochastic_penalty(
-    weights: Float[Tensor, "B T S"],
-    target_mask: Bool[Tensor, "B T"],
-    source_mask: Bool[Tensor, "B S"],
-) -> Float[Tensor, ""]:
-    """The sum over source positions of (1 - attention received over all target positions)².
-
-    The penalty of doubly stochastic attention (https://arxiv.org/abs/1502.03044).
-    """
-    received = (weights * target_mask[..., None]).sum(1)  # (B, S)
-    return ((1 - received).square() * source_mask).sum()
 
 
 class _Chunked(torch.autograd.Function):

@@ -1,10 +1,10 @@
 """The training loss of a batch: a sum over predictions, divided once per update.
 
-`Objective` holds what [train] says of the loss; the task of the model computes it, from the terms that all tasks
-share: cross-entropy, R-Drop and distillation.
+`Objective` holds what [train] says of the loss. The task of the model computes predictions; the objective makes their
+cross-entropy, with label smoothing and R-Drop, and adds the terms of `regard.tasks.loss_terms`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,11 +17,18 @@ from regard.core.sequence import FieldBatch, Tokens
 from regard.core.shapes import Float, Tensor
 from regard.data.batching import Batch
 from regard.data.special_tokens import DEFAULT_TOKENS, SpecialTokens
-from regard.model.interfaces import CarriedState
 from regard.model.scheduled_sampling import ScheduledSampling
 from regard.model.seq2seq import Model, Seq2Seq
 from regard.tasks.base import Task, task_of
-from regard.tasks.distillation import Distillation, Predictions
+from regard.tasks.carried import CarriedStates, carries_state, first_state
+from regard.tasks.distillation import Distillation
+from regard.tasks.loss_terms import (
+    Computed,
+    CrossAttention,
+    DoublyStochastic,
+    LossTerm,
+    Predictions,
+)
 from regard.tasks.losses import Losses, logit_loss, token_loss
 from regard.tasks.output_losses import LOSSES, OutputLoss
 
@@ -35,13 +42,13 @@ class BatchLoss(NamedTuple):
 
     nll          negative log-likelihood of the gold outputs alone, without a gradient; of numbers, the squared error
     predictions  how many there are
-    carried      the recurrent state to carry on, where one was given
+    carried      the recurrent states to carry on, where some were given
     """
 
     loss: Float[Tensor, ""]
     nll: Float[Tensor, ""]
     predictions: int
-    carried: CarriedState | None = None
+    carried: CarriedStates | None = None
 
 
 @dataclass(frozen=True)
@@ -67,7 +74,7 @@ class Objective:
     special_tokens: SpecialTokens = DEFAULT_TOKENS
 
     def __call__(
-        self, model: Model, batch: Batch, *, step: int = 0, carried: CarriedState | None = None
+        self, model: Model, batch: Batch, *, step: int = 0, carried: CarriedStates | None = None
     ) -> BatchLoss:
         """The loss of a batch at an update, computed from the weights of the model."""
         return task_of(model).loss(self, model, batch, step=step, carried=carried)
@@ -94,10 +101,43 @@ class Objective:
             return kind.compute(outputs, gold, label_smoothing=self.label_smoothing)
         return kind.compute(outputs, gold)
 
-    def cross_entropy(
-        self, predicted: Predictions, gold: Tensor, teachers: list[Predictions]
+    @property
+    def terms(self) -> list[LossTerm]:
+        """What is added to the cross-entropy, in this order."""
+        terms: list[LossTerm] = []
+        if self.distillation is not None:
+            terms.append(self.distillation)
+        if self.doubly_stochastic:
+            terms.append(DoublyStochastic(self.doubly_stochastic))
+        return terms
+
+    @property
+    def reads_attention(self) -> bool:
+        """Whether a term is computed from the attention of the decoder."""
+        return any(term.reads_attention for term in self.terms)
+
+    def total(
+        self,
+        predicted: Predictions,
+        gold: Tensor,
+        teachers: Sequence[Predictions] = (),
+        attention: CrossAttention | None = None,
     ) -> Losses:
-        """The cross-entropy of one row for each gold output, with smoothing, R-Drop and distillation.
+        """The cross-entropy of predictions with all terms, and the negative log-likelihood in it.
+
+        predicted   a row for each gold output; with R-Drop all rows of one pass, then all of the other
+        teachers    what each teacher predicted (`teach`)
+        attention   of the decoder, where a term reads it
+        """
+        found = self.cross_entropy(predicted, gold)
+        computed = Computed(predicted, gold, teachers, self.passes, attention)
+        loss = found.loss
+        for term in self.terms:
+            loss = term.add_to(loss, computed)
+        return Losses(loss, found.nll)
+
+    def cross_entropy(self, predicted: Predictions, gold: Tensor) -> Losses:
+        """The cross-entropy of one row for each gold output, with label smoothing and R-Drop.
 
         With R-Drop (https://arxiv.org/abs/2106.14448) there are two rows for each: all of one pass, then all of the
         other. The loss is the mean of both plus `r_drop` times their symmetric KL divergence (the paper's weight is
@@ -106,15 +146,17 @@ class Objective:
         rows, project = predicted
         loss = logit_loss if project is None else partial(token_loss, project=project)
         if not self.r_drop:
-            usual = loss(rows, gold=gold, label_smoothing=self.label_smoothing)
-        else:
-            pairs = torch.stack(rows.chunk(2), 1).flatten(0, 1)
-            golds = gold.repeat_interleave(2)
-            both = loss(pairs, gold=golds, label_smoothing=self.label_smoothing, r_drop=self.r_drop)
-            usual = Losses(both.loss / 2, both.nll / 2)
-        if self.distillation is None:
-            return usual
-        return self.distillation(usual, predicted, teachers, gold)
+            return loss(rows, gold=gold, label_smoothing=self.label_smoothing)
+        pairs = torch.stack(rows.chunk(2), 1).flatten(0, 1)
+        golds = gold.repeat_interleave(2)
+        both = loss(pairs, gold=golds, label_smoothing=self.label_smoothing, r_drop=self.r_drop)
+        return Losses(both.loss / 2, both.nll / 2)
+
+    def first_states(self, model: Model, rows: int) -> CarriedStates:
+        """The states that a recurrent language model, and its teachers, carry into the first tokens of a text."""
+        teachers = () if self.distillation is None else self.distillation.evaluated
+        carrying = [first_state(each, rows) if carries_state(each) else None for each in teachers]
+        return CarriedStates(first_state(model, rows), tuple(carrying))
 
 
 def repeat_batch(side: BatchSide) -> BatchSide:

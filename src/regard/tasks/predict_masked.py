@@ -17,13 +17,13 @@ from regard.data.special_tokens import DEFAULT_TOKENS, SpecialTokens
 from regard.interpret.editing import refuse_output_edits, with_replaced_tokens
 from regard.interpret.maps import ForwardPass
 from regard.interpret.record import LookInput
-from regard.model.interfaces import CarriedState
 from regard.model.model_config import ModelConfig
 from regard.model.seq2seq import MaskedLanguageModel, Model
 from regard.tasks.base import LookRequest, Task, TrainedModel, mean_state
-from regard.tasks.distillation import Predictions
+from regard.tasks.carried import CarriedStates
 from regard.tasks.inputs import EncodedInput
 from regard.tasks.look_inputs import named_sources
+from regard.tasks.loss_terms import Predictions
 from regard.tasks.objective import BatchLoss, Objective
 
 
@@ -53,7 +53,7 @@ class PredictMasked(Task):
         batch: Batch,
         *,
         step: int = 0,
-        carried: CarriedState | None = None,
+        carried: CarriedStates | None = None,
     ) -> BatchLoss:
         assert isinstance(batch.targets, Tokens)
         assert isinstance(model, MaskedLanguageModel)
@@ -64,7 +64,7 @@ class PredictMasked(Task):
         gold = batch.targets.ids[masked]
         teachers = objective.teach(partial(masked_tokens, inputs=inputs, masked=masked))
         predicted = masked_tokens(model, objective.repeated(inputs), objective.repeated(masked))
-        losses = objective.cross_entropy(predicted, gold, teachers)
+        losses = objective.total(predicted, gold, teachers)
         return BatchLoss(losses.loss, losses.nll, len(gold))
 
     def embed(self, trained: TrainedModel, encoded: Sequence[EncodedInput]) -> Float[Tensor, "B W"]:

@@ -22,10 +22,11 @@ from regard.interpret.editing import refuse_output_edits
 from regard.interpret.look import Numbers
 from regard.interpret.maps import ForwardPass
 from regard.interpret.record import DirectOutput, LookInput
-from regard.model.interfaces import CarriedState, Source
+from regard.model.interfaces import Source
 from regard.model.model_config import ModelConfig
 from regard.model.seq2seq import Classifier, Model, SourceModel
 from regard.tasks.base import LookRequest, PooledTask, TrainedModel
+from regard.tasks.carried import CarriedStates
 from regard.tasks.objective import BatchLoss, Objective
 from regard.tasks.pipeline import (
     DirectPipeline,
@@ -70,7 +71,7 @@ class Regress(PooledTask):
         batch: Batch,
         *,
         step: int = 0,
-        carried: CarriedState | None = None,
+        carried: CarriedStates | None = None,
     ) -> BatchLoss:
         gold = batch.targets
         assert isinstance(gold, Tensor)

@@ -24,12 +24,13 @@ from regard.interpret.maps import ForwardPass
 from regard.interpret.record import DirectOutput, LookInput
 from regard.interpret.tokens_to_words import TokenSequence
 from regard.model.crf import LinearChainCRF
-from regard.model.interfaces import CarriedState, Source
+from regard.model.interfaces import Source
 from regard.model.model_config import ModelConfig
 from regard.model.seq2seq import EncoderWithHead, Model
 from regard.model.tag_head import TagHead, TagsConfig
 from regard.tasks.base import LookRequest, Task, TrainedModel
-from regard.tasks.distillation import Predictions
+from regard.tasks.carried import CarriedStates
+from regard.tasks.loss_terms import Predictions
 from regard.tasks.objective import BatchLoss, Objective
 from regard.tasks.tag_decoding import TagDecoder
 from regard.tasks.tag_pipeline import TagPipeline
@@ -107,7 +108,7 @@ class Tag(Task):
         batch: Batch,
         *,
         step: int = 0,
-        carried: CarriedState | None = None,
+        carried: CarriedStates | None = None,
     ) -> BatchLoss:
         source = batch.source
         gold = batch.targets
@@ -126,7 +127,7 @@ class Tag(Task):
         # (B, W, tags); 2 B with R-Drop
         logits = scores_of(model, objective.repeated(source)).float()
         rows = logits[objective.repeated(mask)]
-        losses = objective.cross_entropy(Predictions(rows), gold.ids[mask], teachers)
+        losses = objective.total(Predictions(rows), gold.ids[mask], teachers)
         return BatchLoss(losses.loss, losses.nll, batch.tokens)
 
     def validation_values(

@@ -13,8 +13,8 @@ from regard.checkpoint.format import TRAINING_STATE, TRAINING_TENSORS, WEIGHTS, 
 from regard.core.atomic_io import displaced, file_lock, named_os_errors, saving
 from regard.core.errors import CheckpointRefused, InvalidArgument
 from regard.core.shapes import Tensor
-from regard.model.interfaces import CarriedState
 from regard.model.weights import WeightSum, load_weights, weights_of
+from regard.tasks.carried import CarriedStates
 from regard.training.distributed import ProcessGroup
 from regard.training.environment import changed_environment, environment
 from regard.training.frozen_rows import FrozenRows
@@ -170,7 +170,7 @@ class Checkpointer:
         self.teachers = [] if distillation is None else list(distillation.fingerprints)
         self.environment = environment(updater.device, updater.process_group.world_size)
 
-    def save(self, state: RunState, carried: CarriedState | None) -> None:
+    def save(self, state: RunState, carried: CarriedStates | None) -> None:
         """Write a checkpoint and remove those that are not kept. All ranks call this; rank 0 writes."""
         tensors = self.updater.optimizer.state_tensors()
         tensors |= self.frozen_rows.tensors()
@@ -204,9 +204,9 @@ class Checkpointer:
         self.on_event({"event": "checkpoint", "step": state.step, "folder": str(folder)})
 
     def resume(
-        self, content: Mapping[str, bytes], folder: Path, carried: CarriedState | None
-    ) -> tuple[RunState, CarriedState | None]:
-        """Restore weights, moving average and optimizer from a checkpoint; its progress and carried state."""
+        self, content: Mapping[str, bytes], folder: Path, carried: CarriedStates | None
+    ) -> tuple[RunState, CarriedStates | None]:
+        """Restore weights, moving average and optimizer from a checkpoint; its progress and carried states."""
         state = store.document(content, TRAINING_STATE, folder)
         state.pop("data", None)
         if (before := state.pop("teachers", [])) != self.teachers:

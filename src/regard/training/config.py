@@ -237,16 +237,21 @@ class TrainConfig(Config):
                 )
         # The loss of the targets, where there is none beside the reward.
         of_targets = () if self.reward_likelihood else ("reward",)
-        exclusive = {  # each computes a batch or its loss in its own way, or stores weights differently
+        exclusive = {
+            # A recorded graph repeats one computation of one shape, from inputs that the batch alone gives.
             "cuda_graphs": ("accumulate_steps", "carry_state", "scheduled_sampling", "reward"),
-            "packed": ("carry_state", "scheduled_sampling", "reward", "doubly_stochastic"),
+            # A rank holds parts of the weights, which a search and a recording cannot use.
+            "fsdp": ("reward", "cuda_graphs", "unfreeze_after", "optimizer"),
+            # Packed batches are of mixed lengths already.
             "mixed_lengths": ("packed",),
-            "scheduled_sampling": ("distillation", *of_targets),
+            # Running text, in which a state is carried, has no padding.
+            "packed": ("carry_state",),
+            # A carried state holds the tokens before a context already.
+            "carry_state": ("evaluation_overlap",),
+            "scheduled_sampling": of_targets,
             "distillation": of_targets,
-            "carry_state": ("scheduled_sampling", "evaluation_overlap", "distillation"),
-            "r_drop": ("carry_state", "scheduled_sampling", *of_targets),
-            "doubly_stochastic": ("scheduled_sampling", *of_targets),
-            "fsdp": ("scheduled_sampling", "reward", "cuda_graphs", "unfreeze_after", "optimizer"),
+            "r_drop": of_targets,
+            "doubly_stochastic": of_targets,
         }
         for name, others in exclusive.items():
             for other in others if getattr(self, name) else ():

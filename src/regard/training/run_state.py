@@ -7,8 +7,8 @@ from typing import Any, get_args, get_type_hints
 
 from regard.core.config import fits
 from regard.core.errors import CheckpointRefused
-from regard.model.interfaces import CarriedState
 from regard.runtime.cuda.host_future import HostFuture
+from regard.tasks.carried import CarriedStates
 from regard.training.monitor import ValidationHistory
 
 
@@ -74,6 +74,5 @@ class PendingUpdate:
     step: int  # counted from 1
     tokens: int
     result: HostFuture  # loss, negative log-likelihood, gradient norm
-    carried: (
-        CarriedState | None
-    )  # the recurrent state for the next update, unless this one is skipped
+    # The recurrent states for the next update, unless this one is skipped.
+    carried: CarriedStates | None

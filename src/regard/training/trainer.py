@@ -20,12 +20,11 @@ import torch
 from regard.core.errors import Diverged, InterruptedTraining, TrainingFailed
 from regard.data.batching import Batch
 from regard.data.special_tokens import DEFAULT_TOKENS, SpecialTokens
-from regard.model.interfaces import CarriedState
 from regard.model.seq2seq import Model
 from regard.tasks.base import task_of
+from regard.tasks.carried import CarriedStates
 from regard.tasks.distillation import Distillation
 from regard.tasks.objective import Objective, Sampler
-from regard.tasks.sequence_loss import first_state
 from regard.training.checkpointing import Checkpointer
 from regard.training.epoch_batches import EpochBatches
 from regard.training.frozen_rows import FrozenRows
@@ -97,7 +96,7 @@ class Trainer:
             on_event,
         )
         self.state = RunState()
-        self.carried = self._first_state()
+        self.carried = self._first_states()
         self.pending: PendingUpdate | None = None
         self.stop = StopRequest()
         self._has_perplexity = "perplexity" in task_of(model).monitors
@@ -175,7 +174,7 @@ class Trainer:
                     "train: wanted at least one batch of examples; got none. Is the corpus empty?"
                 )
             self.state = replace(self.state, epoch=self.state.epoch + 1, batch=0)
-            self.carried = self._first_state()
+            self.carried = self._first_states()
 
     def _next_group(self, batches: Iterator[Batch]) -> list[Batch]:
         group: list[Batch] = []
@@ -243,14 +242,13 @@ class Trainer:
                 state, skipped=state.skipped + 1, grad_norm=norm if isfinite(norm) else None
             )
 
-    def _first_state(self) -> CarriedState | None:
-        """The recurrent state carried into an epoch's first batch, for the lanes of this rank."""
+    def _first_states(self) -> CarriedStates | None:
+        """The recurrent states carried into an epoch's first batch, for the lanes of this rank."""
         lanes = self.epoch_batches.lanes
-        return (
-            None
-            if lanes is None
-            else first_state(self.model, len(self.process_group.own_lanes(lanes)))
-        )
+        if lanes is None:
+            return None
+        rows = len(self.process_group.own_lanes(lanes))
+        return self.updater.objective.first_states(self.model, rows)
 
     def _validate_and_save(self, log: EventHandler) -> None:
         """Validate, where there are validation data, and save; if validation fails or is stopped, save and raise."""

@@ -8,11 +8,11 @@ import torch
 from regard.core.errors import TrainingFailed
 from regard.core.shapes import Float, Tensor
 from regard.data.batching import Batch
-from regard.model.interfaces import CarriedState
 from regard.model.seq2seq import Model
 from regard.model.transformer_block import use_fp8
 from regard.runtime.cuda.graphed_update import GraphedUpdate
 from regard.runtime.cuda.host_future import HostFuture
+from regard.tasks.carried import CarriedStates
 from regard.tasks.objective import Objective
 from regard.training.config import TrainConfig
 from regard.training.distributed import GradientBuckets, ProcessGroup
@@ -57,9 +57,9 @@ class Updater:
             )
 
     def __call__(
-        self, batches: list[Batch], step: int, carried: CarriedState | None, stop: StopRequest
-    ) -> tuple[HostFuture | None, int, CarriedState | None]:
-        """Update the weights. Returns the result (None without predictions), predictions and the carried state.
+        self, batches: list[Batch], step: int, carried: CarriedStates | None, stop: StopRequest
+    ) -> tuple[HostFuture | None, int, CarriedStates | None]:
+        """Update the weights. Returns the result (None without predictions), predictions and the carried states.
 
         The result: the summed loss and negative log-likelihood, and the gradient norm.
         """
@@ -82,8 +82,8 @@ class Updater:
         return self._apply(total, divisor / tokens) if tokens else None, tokens, carried
 
     def _accumulate(
-        self, batch: Batch, divisor: int, step: int, carried: CarriedState | None
-    ) -> tuple[Float[Tensor, "2"], int, CarriedState | None]:
+        self, batch: Batch, divisor: int, step: int, carried: CarriedStates | None
+    ) -> tuple[Float[Tensor, "2"], int, CarriedStates | None]:
         if self.graphs is None:
             return self._gradient(batch, divisor, step, carried)
         return (
@@ -93,9 +93,9 @@ class Updater:
         )
 
     def _gradient(
-        self, batch: Batch, divisor: int, step: int, carried: CarriedState | None
-    ) -> tuple[Float[Tensor, "2"], int, CarriedState | None]:
-        """Add the gradient of a batch to the weights'; its loss and nll, predictions, and the state to carry."""
+        self, batch: Batch, divisor: int, step: int, carried: CarriedStates | None
+    ) -> tuple[Float[Tensor, "2"], int, CarriedStates | None]:
+        """Add the gradient of a batch to the weights'; its loss and nll, predictions, and the states to carry."""
         batch = batch.to(self.device)
         with torch.autocast(
             self.device.type, torch.bfloat16, enabled=self.config.precision != "float32"

@@ -11,11 +11,10 @@ from regard.data.arrays import RunningTextColumn
 from regard.data.batching import Batch, evaluation_batches, stateful_batches
 from regard.data.corpus import Corpus
 from regard.data.special_tokens import DEFAULT_TOKENS, SpecialTokens
-from regard.model.interfaces import CarriedState
 from regard.model.seq2seq import Model
+from regard.tasks.carried import CarriedStates, row_count
 from regard.tasks.losses import logit_loss, token_loss
 from regard.tasks.objective import Objective
-from regard.tasks.sequence_loss import first_state
 
 
 @torch.no_grad()
@@ -50,7 +49,7 @@ def mean_loss(
     )
     total = 0.0
     count = 0
-    state: CarriedState | None = None
+    state: CarriedStates | None = None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         for batch in (
@@ -58,7 +57,7 @@ def mean_loss(
         ):
             if carry:
                 state = (
-                    first_state(model, len(batch.rows))
+                    objective.first_states(model, len(batch.rows))
                     if state is None
                     else _last_lanes(state, len(batch.rows))
                 )
@@ -113,14 +112,12 @@ def _all_lanes(corpus: Corpus, budget: int) -> Iterator[Batch]:
         yield from stateful_batches(replace(corpus, target=replace(text, ids=rest)), rows=1)
 
 
-def _last_lanes(state: CarriedState, rows: int) -> CarriedState:
-    """The state of the last `rows` lanes."""
-    lanes_before = len(next(iter(state.tensors().values())))
-    return (
-        state
-        if rows == lanes_before
-        else state.reorder(torch.arange(lanes_before - rows, lanes_before))
-    )
+def _last_lanes(states: CarriedStates, rows: int) -> CarriedStates:
+    """The states of the last `rows` lanes."""
+    lanes_before = row_count(states)
+    if rows == lanes_before:
+        return states
+    return states.reorder(torch.arange(lanes_before - rows, lanes_before))
 
 
 def perplexity(loss: float) -> float:
