@@ -164,6 +164,34 @@ def test_r_drop_compares_two_passes_of_which_each_reads_its_own_predictions(kind
     assert_equal(model, found.loss, nll / 2 + symmetric)
 
 
+def test_teachers_read_what_each_pass_of_r_drop_has_read():
+    model = translator("rnn", dropout=0.4).train()
+    teacher = translator("rnn", 5).eval()
+    batch = padded_batch()
+    mask = batch.targets.mask[:, 1:]
+    gold = of_targets(batch, batch.targets.ids[:, 1:])
+    seen = []
+    settings = {"r_drop": 2.0, "scheduled_sampling": OWN}
+    objective = Objective(distillation=Distillation([teacher], 0.6), **settings)
+    watch_logits(objective, seen)
+    found = objective(model, batch)
+    passes = seen[0].chunk(2)
+    terms = []
+    for logits in passes:
+        inputs = batch.targets.ids[:, :-1].clone()
+        predicted = torch.zeros_like(inputs)
+        predicted[mask] = logits.argmax(-1)
+        inputs[:, 1:] = predicted[:, :-1]
+        with torch.no_grad():
+            taught = teacher(batch.source, inputs)
+        terms.append(divergence(of_targets(batch, taught), logits))
+    assert abs(float((terms[0] - terms[1]).detach())) > 0.1
+    nll = torch.nn.functional.cross_entropy(seen[0], gold.repeat(2), reduction="sum")
+    symmetric = divergence(*passes) + divergence(*reversed(passes))
+    wanted = 0.4 * (nll / 2 + symmetric) + 0.6 * (terms[0] + terms[1]) / 2
+    assert_equal(model, found.loss, wanted)
+
+
 def watch_logits(objective: Objective, seen: list[torch.Tensor]) -> None:
     """Note the logits from which the objective computes its loss."""
     compute = objective.cross_entropy
