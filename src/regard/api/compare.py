@@ -1,7 +1,7 @@
 """`regard.compare`: systems on the same examples: metrics, quality by source length, and the most different outputs."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -89,11 +89,10 @@ def compare(
         result = report(collected, resamples=resamples, by_length=by_length)
         for file in files:
             file.seek(0)
-        rows = (
-            zip(evaluation.rows(recipes[0] if recipes else None), *files, strict=True)
-            if files
-            else ()
-        )
+        rows: Iterable[tuple[Any, ...]] = ()
+        if files:
+            recipe = recipes[0] if recipes else None
+            rows = zip(evaluation.rows(recipe), *files, strict=True)
         outputs = ((row, [json.loads(line) for line in lines]) for row, *lines in rows)
         scored = (
             (output_difference(texts), -index, row, texts)

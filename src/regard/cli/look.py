@@ -274,7 +274,10 @@ def _rows(text: str | None) -> slice | list[int] | None:
         return None
     first, colon, last = text.partition(":")
     try:
-        return slice(int(first or 0), int(last) if last else None) if colon else [int(first)]
+        if not colon:
+            return [int(first)]
+        end = int(last) if last else None
+        return slice(int(first or 0), end)
     except ValueError:
         wanted = "a number, or two around a colon"
         raise InvalidArgument("rows", wanted=wanted, got=text, remedy="For example 0:8.") from None

@@ -47,8 +47,10 @@ class Range:
 
     def __str__(self) -> str:
         high = self.high and (f"{self.high:,.0f}" if self.high >= 1e4 else f"{self.high:g}")
-        end = "" if high is None else f" and {'below' if self.below else 'at most'} {high}"
-        return f"at least {self.low:g}{end}"
+        least = f"at least {self.low:g}"
+        if high is None:
+            return least
+        return f"{least} and {'below' if self.below else 'at most'} {high}"
 
 
 Count = Annotated[int, Range(1.0)]

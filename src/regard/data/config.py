@@ -114,7 +114,9 @@ class DataConfig(Config):
     def files(self, split: Split) -> tuple[str, ...]:
         """The files of a split; empty where it has none."""
         given = getattr(self, "train" if split in self.shares else split)
-        return () if given is None else (given,) if isinstance(given, str) else given
+        if given is None:
+            return ()
+        return (given,) if isinstance(given, str) else given
 
     @property
     def shares(self) -> dict[Split, float]:

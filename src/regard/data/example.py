@@ -24,13 +24,9 @@ class Example:
     @property
     def sources(self) -> tuple[SourceValue, ...]:
         """All sources."""
-        return (
-            self.source
-            if isinstance(self.source, tuple)
-            else ()
-            if self.source is None
-            else (self.source,)
-        )
+        if isinstance(self.source, tuple):
+            return self.source
+        return () if self.source is None else (self.source,)
 
 
 def source_text(source: object) -> str:

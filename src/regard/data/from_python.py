@@ -117,7 +117,11 @@ def _row(row: Any, columns: Sequence[str], where: str) -> dict[str, Any]:
     elif isinstance(row, Example):
         cells = [*row.sources, row.target][-len(columns) :]
     else:
-        cells = [row] if isinstance(row, str) else list(row) if isinstance(row, Sequence) else []
+        cells = []
+        if isinstance(row, str):
+            cells = [row]
+        elif isinstance(row, Sequence):
+            cells = list(row)
     if len(cells) != len(columns):
         wanted = (
             f"({', '.join(columns)})"

@@ -57,7 +57,10 @@ class FileSource(DataSource):
                 _find_image(file, store, value) if store is not None and field.is_file else value
                 for field, value in zip(config.source_fields, row, strict=True)
             )
-            yield Example(sources if config.sources else sources[0] if sources else None, target)
+            if config.sources:
+                yield Example(sources, target)
+            else:
+                yield Example(sources[0] if sources else None, target)
 
     def _rows(self, split: Split) -> Iterator[tuple[str, ...]]:
         """The sources (of an image, its name), where there are any, and the target."""
@@ -83,13 +86,11 @@ def examples(config: DataConfig, split: Split) -> Iterator[Example]:
             got=repr(split),
             remedy=f"Or set data.{split}.",
         )
-    source = (
-        SyntheticSource
-        if config.synthetic
-        else DATA_SOURCES[config.reader]
-        if config.reader
-        else FileSource
-    )
+    source: type[DataSource] = FileSource
+    if config.synthetic:
+        source = SyntheticSource
+    elif config.reader:
+        source = DATA_SOURCES[config.reader]
     shares = config.shares
     remaining = source(config).examples("train" if split in shares else split)
     if shares and split in ("train", *shares):

@@ -104,7 +104,13 @@ def _check(table: Mapping[str, Any], size: int) -> None:
             raise ValueError(f"special_tokens.{key} = {value!r:.80}, which is no list of ids")
         if several and len(value) > (size if key == "suppressed" else LONGEST):
             raise ValueError(f"special_tokens.{key} of {len(value)} tokens, which are too many")
-        for each in value if several else () if value is None and key in OPTIONAL else (value,):
+        if several:
+            values = value
+        elif value is None and key in OPTIONAL:
+            values = ()
+        else:
+            values = (value,)
+        for each in values:
             if isinstance(each, bool) or not isinstance(each, int) or not 0 <= each < size:
                 raise ValueError(
                     f"special_tokens.{key} = {value!r:.80}, which is no id from 0 to {size - 1}"

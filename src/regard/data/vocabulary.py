@@ -87,7 +87,11 @@ class Labels(Vocabulary):
         given = list(names)
         self.names = tuple(given if ordered else sorted(set(given)))
         if not self.names or "" in self.names or len(set(self.names)) < len(self.names):
-            got = "none" if not self.names else "an empty one" if "" in self.names else "one twice"
+            got = "one twice"
+            if not self.names:
+                got = "none"
+            elif "" in self.names:
+                got = "an empty one"
             raise InvalidArgument(
                 "names", wanted="names of labels", got=got, remedy="Give each example a label."
             )

@@ -38,9 +38,14 @@ def token_differences(
     found: list[TokenDifference] = []
     for change, low, high, other_low, other_high in matcher.get_opcodes():
         for i, j in zip_longest(range(low, high), range(other_low, other_high)):
+            kind = change
+            if i is None:
+                kind = "insert"
+            elif j is None:
+                kind = "delete"
             found.append(
                 TokenDifference(
-                    "insert" if i is None else "delete" if j is None else change,
+                    kind,
                     None if i is None else first[i],
                     None if j is None else second[j],
                     None if i is None or first_scores is None else first_scores[i],

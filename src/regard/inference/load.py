@@ -117,7 +117,11 @@ def check_sizes(table: Any, weights: Sequence[int], key: str = "model") -> None:
     if isinstance(table, list):
         for each in table[: len(weights) + 1]:
             check_sizes(each, weights, key)
-    size = len(table) if isinstance(table, list) else table if isinstance(table, int) else 0
+    size = 0
+    if isinstance(table, list):
+        size = len(table)
+    elif isinstance(table, int):
+        size = table
     layers = isinstance(table, list) or key.endswith(".layers")
     limit = len(weights) if layers else max([LARGE, *weights])
     if size > limit:

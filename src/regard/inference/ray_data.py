@@ -252,7 +252,9 @@ def _exit(number: int, frame: FrameType | None) -> None:
 def _resources(ray: Any, device: str) -> tuple[str, int]:
     """The device of every replica, and how many replicas the cluster has room for."""
     cpus, gpus = (int(ray.cluster_resources().get(name, 0)) for name in ("CPU", "GPU"))
-    chosen = device if device != "auto" else "cuda" if gpus else "cpu"
+    chosen = device
+    if device == "auto":
+        chosen = "cuda" if gpus else "cpu"
     if chosen not in ("cpu", "cuda") or (chosen == "cuda" and not gpus):
         wanted = "auto, cpu, or cuda where the Ray cluster has a GPU"
         raise InvalidArgument("device", wanted=wanted, got=repr(device), remedy="Use cpu.")

@@ -71,7 +71,9 @@ def pairs(
             try:
                 field.check_cell(vocabulary, cell)
             except InvalidArgument as error:
-                file = files[i if len(files) > 1 else 0] if files else "stdin"
+                file: str | Path = "stdin"
+                if files:
+                    file = files[i] if len(files) > 1 else files[0]
                 line: int | None = number
                 if tokens:
                     line = conll.line_of(file, number, columns, "strict")

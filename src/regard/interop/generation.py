@@ -126,7 +126,9 @@ def read_generation(folder: Path, config: Mapping[str, Any], *, has_source: bool
 
 def end_tokens(ids: int | tuple[int, ...] | None) -> tuple[int, ...]:
     """The value of eos_token_id as the different tokens that end an output."""
-    return tuple(dict.fromkeys(ids)) if isinstance(ids, tuple) else () if ids is None else (ids,)
+    if isinstance(ids, tuple):
+        return tuple(dict.fromkeys(ids))
+    return () if ids is None else (ids,)
 
 
 def _lengths(merged: Mapping[str, Any], path: Path) -> dict[str, int]:

@@ -117,7 +117,9 @@ def _kind(model: Predictor) -> str:
         return task.gives
     if not task.searches:
         return "image label" if reads_image else "text label"
-    return "captions" if reads_image else "translation" if model.sources else "language model"
+    if reads_image:
+        return "captions"
+    return "translation" if model.sources else "language model"
 
 
 def _results(path: Path) -> list[tuple[str, float]]:

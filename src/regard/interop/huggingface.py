@@ -335,7 +335,9 @@ def _write_tokenizer(
         # Every word is encoded with a space before it, also the first.
         inner.pre_tokenizer.add_prefix_space = True
     first = own.end if running else own.start
-    before = own.source_prefix if has_source else () if first is None else (first,)
+    before: tuple[int, ...] = () if first is None else (first,)
+    if has_source:
+        before = own.source_prefix
     after = own.source_suffix if has_source else ()
     names = {i: tokenizer.pieces([i])[0] for i in (*before, *after)}
     single = [*(names[i] for i in before), "$A", *(names[i] for i in after)]

@@ -126,7 +126,9 @@ class _Roles:
             )
             raise InvalidData(file.path, wanted=wanted_tokens, got=got, remedy=remedy)
         forced = self._id("forced_bos_token_id")
-        begin = first if first is not None else before[0] if before else None
+        begin = first
+        if first is None and before:
+            begin = before[0]
         return self._special(
             file, begin, (), (), () if forced is None or first is None else (forced,)
         )

@@ -72,13 +72,11 @@ def attention_sites(model: nn.Module) -> dict[AttentionModule, AttentionSite]:
             isinstance(module, Decoder) and module not in cross_attentions
         ):  # a recurrent one without attention
             continue
-        part: ModelPart = (
-            "decoder"
-            if path.startswith("decoder")
-            else "pool"
-            if path.startswith("pool")
-            else "encoder"
-        )
+        part: ModelPart = "encoder"
+        if path.startswith("decoder"):
+            part = "decoder"
+        elif path.startswith("pool"):
+            part = "pool"
         kind: AttentionKind = "cross" if module in cross_attentions else module.attention_kind
         of_source = re.match(r"encoder\.encoders\.(\d+)\.", path)
         source = int(of_source[1]) if of_source else 0
@@ -87,13 +85,10 @@ def attention_sites(model: nn.Module) -> dict[AttentionModule, AttentionSite]:
         # An encoder of learned queries may attend to its source several times.
         pool = pool if layer == 1 else f"{pool} {layer}"
         name = {"pool": pool, "grid": f"grid {layer}"}.get(kind, f"{part} {layer}")
-        name = (
-            f"{name} {kind}"
-            if part == "decoder"
-            else f"source {source + 1} {name}"
-            if of_source
-            else name
-        )
+        if part == "decoder":
+            name = f"{name} {kind}"
+        elif of_source:
+            name = f"source {source + 1} {name}"
         of_memory = part != "encoder" and (part, kind) != ("decoder", "self")
         among_latents = module in latents and kind == "self"
         of_latents = of_memory and len(sources) == 1 and bool(query_sources)

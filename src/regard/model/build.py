@@ -309,9 +309,9 @@ def _without_task(model: ModelConfig) -> Model:
         shared = target if options.tie_embeddings == "all" and module.kind == "tokens" else None
         embeddings.append(shared or make_embedding(size, config.states_dim))
         encoders.append(make(config, embeddings[-1]))
-    encoder = (
-        MultiSourceEncoder(encoders) if len(encoders) > 1 else encoders[0] if encoders else None
-    )
+    encoder = encoders[0] if encoders else None
+    if len(encoders) > 1:
+        encoder = MultiSourceEncoder(encoders)
     if model.decoder is not None and target is not None:
         tied = None if options.tie_embeddings == "none" else target
         project = Projection(

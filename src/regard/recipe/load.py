@@ -39,7 +39,10 @@ def read_tables(
     tables = with_text_paths(tables)
     for change in changes:
         tables = with_setting(tables, change)
-    return tables if "paths" in tables else resolve_paths(tables, path.parent if path else Path())
+    if "paths" in tables:
+        return tables
+    folder = path.parent if path else Path()
+    return resolve_paths(tables, folder)
 
 
 def _extended(tables: Mapping[str, Any], files: list[Path]) -> dict[str, Any]:

@@ -45,9 +45,11 @@ async def read_request(
         several = (
             len(service.model(values.get("model")).reads) > 1
         )  # and these are the sources of one input
-        values["input"] = (
-            inputs[0] if one and len(inputs) == 1 else [inputs] if several and not one else inputs
-        )
+        values["input"] = inputs
+        if one and len(inputs) == 1:
+            values["input"] = inputs[0]
+        elif several and not one:
+            values["input"] = [inputs]
     try:
         return msgspec.convert(values, wanted, builtin_types=(bytes,))
     except msgspec.ValidationError as error:

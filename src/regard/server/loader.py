@@ -136,5 +136,9 @@ def _warm_up(predictor: Predictor) -> None:
             predictor.sources, predictor.recipe.data.source_fields, strict=False
         )
     ]
-    given: InputValue = tuple(sources) if len(sources) > 1 else sources[0] if sources else "a"
+    given: InputValue = "a"
+    if len(sources) > 1:
+        given = tuple(sources)
+    elif sources:
+        given = sources[0]
     predictor.predict([given], **({"max_length": 2} if task.searches else {}))

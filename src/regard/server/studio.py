@@ -61,13 +61,13 @@ def studio(
         )
         got = f"{len(alignment)} files{'' if data else ' without data'}"
         raise InvalidArgument("alignment", wanted=wanted, got=got, remedy=remedy)
-    given = (
-        {}
-        if models is None
-        else models
-        if isinstance(models, Mapping)
-        else {Path(models).resolve().name: models}
-    )
+    given: Mapping[str, str | Path | Predictor]
+    if models is None:
+        given = {}
+    elif isinstance(models, Mapping):
+        given = models
+    else:
+        given = {Path(models).resolve().name: models}
     runs = {
         name: Path(each)
         for name, each in given.items()

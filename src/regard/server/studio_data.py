@@ -70,7 +70,9 @@ def sorted_examples(examples: Sequence[Example], sort: str, *, descending: bool)
 
     def key(example: Example) -> tuple[bool, float]:
         value = getattr(example, sort)
-        return value is None, 0.0 if value is None else float(-value if descending else value)
+        if value is None:
+            return True, 0.0
+        return False, float(-value if descending else value)
 
     return sorted(examples, key=key)
 

@@ -50,7 +50,9 @@ def look_text(
     elif output is not None:
         title = f"{look.title} → {output.text}" if look.sources else output.text
     lines = [printable(title)]
-    maps = [look[map]] if map is not None else look.maps if every else main_map(look.maps)
+    maps = look.maps if every else main_map(look.maps)
+    if map is not None:
+        maps = [look[map]]
     for each in maps:
         rows, columns = (
             [SHORT_NAMES.get(name, name) for name in side] for side in look.names(each)

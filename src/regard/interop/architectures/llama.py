@@ -183,6 +183,9 @@ class Llama(Architecture[LlamaKeys]):
             keys.rope_theta,
         )
         all_biases = keys.attention_bias and "attention_bias" in self.takes
+        attention_bias = "qkv" if self.qkv_bias else "none"
+        if all_biases:
+            attention_bias = "all"
         decoder: dict[str, Any] = {
             "kind": "transformer",
             "dim": keys.hidden_size,
@@ -198,7 +201,7 @@ class Llama(Architecture[LlamaKeys]):
             "norm_eps": keys.rms_norm_eps,
             "positions": "rotary",
             "rotary_base": base,
-            "attention_bias": "all" if all_biases else "qkv" if self.qkv_bias else "none",
+            "attention_bias": attention_bias,
             "ffn_bias": keys.mlp_bias and "mlp_bias" in self.takes,
             "qk_norm": self.qk_norm,
         }

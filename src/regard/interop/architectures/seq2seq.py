@@ -131,10 +131,13 @@ class Seq2SeqArchitecture(Architecture[Seq2SeqKeys]):
             }
             for side in ("encoder", "decoder")
         }
+        tied_embeddings = "none"
+        if ties:
+            tied_embeddings = "all" if shares else "target"
         return table | {
             "vocab_size": keys.vocab_size if shares else keys.decoder_vocab_size or keys.vocab_size,
             "source_vocab_size": keys.vocab_size,
-            "tie_embeddings": "none" if not ties else "all" if shares else "target",
+            "tie_embeddings": tied_embeddings,
             "scale_embeddings": keys.scale_embedding,
         }
 

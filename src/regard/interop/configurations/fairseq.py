@@ -170,7 +170,10 @@ def _model(options: Options, *, language_model: bool) -> None:
         options.flag("share_all_embeddings"),
         options.flag("share_decoder_input_output_embed"),
     )
-    options.put("model.tie_embeddings", "all" if everything else "target" if output else "none")
+    tied = "target" if output else "none"
+    if everything:
+        tied = "all"
+    options.put("model.tie_embeddings", tied)
     options.put(
         "model.scale_embeddings",
         not options.flag("no_scale_embedding") and not arch.startswith("lstm"),
@@ -200,13 +203,9 @@ def _transformer(options: Options, part: str, preset: Mapping[str, Any]) -> None
     if activation not in ACTIVATIONS:
         options.note("activation_fn", f"no {activation}: relu is used")
     learned = options.flag(f"{part}_learned_pos")
-    positions = (
-        "none"
-        if options.flag("no_token_positional_embeddings")
-        else "learned"
-        if learned
-        else "sinusoidal"
-    )
+    positions = "learned" if learned else "sinusoidal"
+    if options.flag("no_token_positional_embeddings"):
+        positions = "none"
     inner = options.number(
         "activation_dropout", options.number("relu_dropout", preset.get("activation_dropout", 0.0))
     )

@@ -76,11 +76,11 @@ def arguments(words: Sequence[str]) -> dict[str, Any]:
             found["data"] = word
         else:
             before = found[name]
-            found[name] = (
-                word
-                if before is True
-                else [*(before if isinstance(before, list) else [before]), word]
-            )
+            if before is True:
+                found[name] = word
+            else:
+                words = before if isinstance(before, list) else [before]
+                found[name] = [*words, word]
             name = name if name in LISTS else None
     return found
 

@@ -152,9 +152,10 @@ def _model(options: Options) -> int:
             "model.tied_embeddings",
             'tied without tied_softmax: Regard ties "target" or "all"; not tied',
         )
-    options.put(
-        "model.tie_embeddings", "all" if shared and softmax else "target" if softmax else "none"
-    )
+    tied = "none"
+    if softmax:
+        tied = "all" if shared else "target"
+    options.put("model.tie_embeddings", tied)
     for part in ("encoder", "decoder"):
         before = f"model.{part}.embeddings"
         word_vectors(

@@ -165,9 +165,11 @@ def _model(options: Options, language_model: bool) -> int:
     sizes = {}
     for side, part in (("src", "enc"), ("tgt", "dec")):
         size = options.whole(f"{side}_word_vec_size", 500)
-        given = (
-            vectors if vectors > 0 else size if f"{side}_word_vec_size" in options else dims[part]
-        )
+        given = dims[part]
+        if vectors > 0:
+            given = vectors
+        elif f"{side}_word_vec_size" in options:
+            given = size
         sizes[part] = given
         if given != dims[part]:
             name = "word_vec_size" if vectors > 0 else f"{side}_word_vec_size"
@@ -184,9 +186,10 @@ def _model(options: Options, language_model: bool) -> int:
             "share_embeddings",
             'without share_decoder_embeddings: Regard ties "target" or "all"; not tied',
         )
-    options.put(
-        "model.tie_embeddings", "all" if embeddings and output else "target" if output else "none"
-    )
+    tied = "none"
+    if output:
+        tied = "all" if embeddings else "target"
+    options.put("model.tie_embeddings", tied)
     options.note_given({
         "freeze_encoder": 'train.freeze = ["encoder.*"]', "freeze_decoder": 'train.freeze = ["decoder.*"]',
     })  # fmt: skip

@@ -304,9 +304,11 @@ def _other(pair: Sequence[str], one: str) -> str:
 
 def _as_json(array: Array) -> dict[str, Any]:
     """A constant as JSON: numbers that are not finite as texts."""
-    kind = (
-        "b" if array.dtype == np.bool_ else "i" if np.issubdtype(array.dtype, np.integer) else "f"
-    )
+    kind = "f"
+    if array.dtype == np.bool_:
+        kind = "b"
+    elif np.issubdtype(array.dtype, np.integer):
+        kind = "i"
     values = array.ravel().tolist()
     if kind == "i":
         values = [max(-LARGEST, min(LARGEST, value)) for value in values]
@@ -321,13 +323,9 @@ def _as_json(array: Array) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    return (
-        value.decode()
-        if isinstance(value, bytes)
-        else list(value)
-        if isinstance(value, tuple)
-        else value
-    )
+    if isinstance(value, bytes):
+        return value.decode()
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _shape(value: Any) -> list[int | str]:
