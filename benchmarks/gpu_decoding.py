@@ -17,11 +17,11 @@ import regard
 from gpu_limits import GpuLimits, timed
 from regard.core.sequence import Tokens
 from regard.data.special_tokens import END, PAD, START
-from regard.decoding import search
-from regard.decoding.config import DecodeConfig
-from regard.decoding.request import Request, SearchTask
-from regard.runtime import engines
-from regard.runtime.cuda import buffers, cuda_graphs, encode
+from regard.generation import search
+from regard.generation.config import DecodeConfig
+from regard.generation.engines import selection
+from regard.generation.engines.cuda import buffers, cuda_graphs, encode
+from regard.generation.request import Request, SearchTask
 
 TRANSFORMER = {"kind": "transformer", "dim": 512, "layers": 6, "heads": 8, "ffn_dim": 2048}
 NEW_TOKENS = 32
@@ -87,7 +87,7 @@ def launched(run: Callable[[], Rows]) -> Rows:
 
 def eager(run: Callable[[], Rows]) -> Rows:
     """With the PyTorch engine, as for decoders that the CUDA engine does not support."""
-    with patched(engines, ENGINES=(engines.PyTorchEngine(),)):
+    with patched(selection, ENGINES=(selection.PyTorchEngine(),)):
         return launched(run)
 
 

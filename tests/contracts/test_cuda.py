@@ -18,21 +18,21 @@ from regard.core.sequence import Packing, Tokens, pin_memory
 from regard.data.augmentation import DRAWS, augment
 from regard.data.batching import Batch, PackedCapacity, pack_batch
 from regard.data.special_tokens import DEFAULT_TOKENS, END
-from regard.decoding import search
-from regard.decoding.beam import BeamSearch
-from regard.decoding.config import DecodeConfig
-from regard.decoding.request import Request, SearchTask
+from regard.generation import search
+from regard.generation.choose.beam import BeamSearch
+from regard.generation.config import DecodeConfig
+from regard.generation.engines import selection
+from regard.generation.engines.cuda import buffers, cuda_graphs, encode
+from regard.generation.engines.cuda.kernels import step
+from regard.generation.engines.cuda.static_decoder import StaticDecoder, static_decoder
+from regard.generation.request import Request, SearchTask
 from regard.kernels.attention import reference, small_kv
 from regard.kernels.attention.mask import AttentionMask
 from regard.kernels.attention.score_function import DotScoreFunction
 from regard.kernels.attention.spec import AttentionSpec
-from regard.kernels.decode import step
 from regard.model.embedding import Embedding, Projection
 from regard.model.memory import Memory
 from regard.model.transformer import TransformerDecoder
-from regard.runtime import engines
-from regard.runtime.cuda import buffers, cuda_graphs, encode
-from regard.runtime.cuda.static_decoder import StaticDecoder, static_decoder
 from regard.tasks.objective import Objective
 from support import attention_contracts as contracts, models
 from support.family import DTYPES, MASKS, SCORES, SHAPES, Case
@@ -315,8 +315,8 @@ def waiting(self, model, batch, *, step=0, carried=None):
 
 language_model(Path(sys.argv[1]), "failing", max_steps=20)
 Objective.__call__ = waiting
-import regard.runtime.cuda.cuda_graphs
-regard.runtime.cuda.cuda_graphs.WARMUP = 8
+import regard.generation.engines.cuda.cuda_graphs
+regard.generation.engines.cuda.cuda_graphs.WARMUP = 8
 try:
     language_model(Path(sys.argv[1]), "failing", cuda_graphs=True)
 except TrainingFailed as error:
@@ -362,7 +362,7 @@ def test_recorded_steps_equal_launched_ones(name, options, monkeypatch):
             with regard.capture_attention() as calls:
                 assert outputs(made, rows, **options, **more) == recorded[0]
             assert calls
-            patch.setattr(engines, "ENGINES", (engines.PyTorchEngine(),))
+            patch.setattr(selection, "ENGINES", (selection.PyTorchEngine(),))
             assert token_ids(outputs(made, rows, **options, **more)) == token_ids(recorded[0])
     assert replays
 
@@ -609,7 +609,7 @@ FAILING_SEARCH = """
 import sys
 sys.path[:0] = [sys.argv[1] + part for part in ("", "/..")]
 from test_cuda import model, outputs, token_ids, sources
-from regard.decoding import logits_processors
+from regard.generation.choose import logits_processors
 
 made, rows = model("transformer").cuda(), sources()
 wanted, right = token_ids(outputs(made, rows)), logits_processors.SuppressTokens.__call__

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from regard.core.sequence import SequenceOffsets
+from regard.generation.engines.cuda.kernels import step
 from regard.kernels import triton_launch
 from regard.kernels.attention import sdpa, small_kv, varlen, weights
 from regard.kernels.attention.mask import AttentionMask
 from regard.kernels.attention.score_function import DotScoreFunction
 from regard.kernels.attention.spec import AttentionSpec
 from regard.kernels.attention.varlen import HeadLayout, PackedAttentionSpec
-from regard.kernels.decode import step
 from regard.kernels.layers import linear as linears
 from regard.kernels.layers.linear import linear
 

@@ -10,13 +10,13 @@ from torch import nn
 import regard
 from regard.core.errors import InvalidArgument, InvalidRecipe
 from regard.core.sequence import Tokens
+from regard.generation.engines.cpu.support import supported
 from regard.kernels.layers.residual_norm import OffsetRMSNorm
 from regard.model.embedding import Embedding, Projection
 from regard.model.transformer import TransformerDecoder, TransformerEncoder
 from regard.model.transformer_block import FeedForward, InputLayer, TransformerBlock
 from regard.model.transformer_config import TransformerConfig
 from regard.model.vision import VitConfig
-from regard.runtime.cpu.support import supported
 from support.models import SMALL, WIDTH, decoder, encoder, source, words
 
 BIASES = {

@@ -33,11 +33,11 @@ from regard.data.arrays import RunningTextColumn
 from regard.data.batching import Batch
 from regard.data.corpus import Corpus
 from regard.data.prefetch import THREAD
+from regard.generation.engines.cuda import cuda_graphs, graphed_update
+from regard.generation.engines.cuda.graphed_update import GraphedUpdate
 from regard.model.weights import weights_of
 from regard.recipe.load import read_recipe
 from regard.recipe.recipe import Recipe
-from regard.runtime.cuda import cuda_graphs, graphed_update
-from regard.runtime.cuda.graphed_update import GraphedUpdate
 from regard.tasks.objective import Objective
 from regard.tasks.predict_masked import mask_tokens
 from regard.tasks.sequence_loss import shift_targets

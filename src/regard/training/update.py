@@ -8,10 +8,10 @@ import torch
 from regard.core.errors import TrainingFailed
 from regard.core.shapes import Float, Tensor
 from regard.data.batching import Batch
+from regard.generation.engines.cuda.graphed_update import GraphedUpdate
+from regard.generation.engines.cuda.host_future import HostFuture
 from regard.model.seq2seq import Model
 from regard.model.transformer_block import use_fp8
-from regard.runtime.cuda.graphed_update import GraphedUpdate
-from regard.runtime.cuda.host_future import HostFuture
 from regard.tasks.carried import CarriedStates
 from regard.tasks.objective import Objective
 from regard.training.config import TrainConfig
