@@ -18,9 +18,10 @@ from regard.core.sequence import Tokens
 from regard.data.special_tokens import END
 from regard.generation.config import DecodeConfig
 from regard.generation.engines import selection
-from regard.generation.engines.base import Engine, constant_weights
+from regard.generation.engines.base import Engine
+from regard.generation.engines.constant_weights import constant_weights
 from regard.generation.engines.cpu.engine import CpuEngine
-from regard.generation.engines.selection import PyTorchEngine
+from regard.generation.engines.torch import PyTorchEngine
 from regard.generation.request import Request, SearchTask
 from regard.generation.search import search
 from regard.model.build import build

@@ -17,9 +17,7 @@ from regard.checkpoint import store
 from regard.core.errors import InvalidRecipe
 from regard.core.sequence import SequenceOffsets, Tokens
 from regard.data.batching import Batch, PackedCapacity, batches, pack_batch
-from regard.generation.engines.cuda import cuda_graphs, graphed_update
-from regard.generation.engines.cuda.graphed_update import GraphedUpdate
-from regard.kernels import triton_launch
+from regard.kernels import cuda_graphs, triton_launch
 from regard.kernels.attention import varlen
 from regard.kernels.layers import conv_unfold, cross_entropy, residual_norm
 from regard.kernels.layers.dropout import Dropout
@@ -29,7 +27,8 @@ from regard.recipe.recipe import Recipe
 from regard.tasks import losses
 from regard.tasks.losses import plain_token_loss, token_loss
 from regard.tasks.objective import Objective
-from regard.training import epoch_batches
+from regard.training import epoch_batches, graphed_update
+from regard.training.graphed_update import GraphedUpdate
 from support.poison import poison
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

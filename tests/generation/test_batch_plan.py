@@ -18,7 +18,8 @@ from regard.generation.batch_plan import (
 from regard.generation.choose.interfaces import LogitsProcessor
 from regard.generation.choose.trace import BeamTrace
 from regard.generation.config import DecodeConfig
-from regard.generation.engines import selection
+from regard.generation.engines.cuda.static_decoder import rounded
+from regard.generation.engines.torch import PyTorchDecoder
 from regard.generation.request import SearchTask
 from regard.model.capture import capture_attention
 from regard.model.memory import Memory
@@ -102,8 +103,10 @@ def test_static_buffers_have_few_sizes(positions, source, max_length, prefix, wa
 
 
 def decoder_that_is(static):
-    found = selection.PyTorchDecoder(model("transformer").decoder)
+    found = PyTorchDecoder(model("transformer").decoder)
     found.static = static
+    if static:
+        found.batch_size = rounded
     return found
 
 

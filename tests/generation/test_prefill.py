@@ -12,7 +12,7 @@ from regard.generation.engines import selection
 from regard.generation.engines.base import EngineOptions
 from regard.generation.engines.cpu.decoder import NativeDecoder
 from regard.generation.engines.cpu.recurrent import NativeRnnDecoder
-from regard.generation.engines.selection import PyTorchDecoder, PyTorchEngine
+from regard.generation.engines.torch import PyTorchDecoder, PyTorchEngine
 from regard.generation.online import OnlineSearch
 from regard.generation.request import Request
 from regard.generation.search import SearchBatch, search, stream

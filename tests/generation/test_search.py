@@ -16,8 +16,8 @@ from regard.generation.choose.interfaces import LogitsProcessor
 from regard.generation.choose.sampling import _mixed, filtered, sample, seed_offset, uniform
 from regard.generation.choose.topk import topk, topk_sums
 from regard.generation.config import DecodeConfig
-from regard.generation.engines import selection
-from regard.generation.engines.selection import PyTorchEngine
+from regard.generation.engines import selection, torch as torch_engine
+from regard.generation.engines.torch import PyTorchEngine
 from regard.generation.request import Request, SearchTask
 from regard.generation.search import search
 from regard.model.interfaces import Decoder, DecoderState
@@ -581,7 +581,7 @@ def test_steps_in_half_precision_are_under_autocast(beam, monkeypatch):
             super().__init__(*given)
             self.half = True
 
-    for module in (searching, batch_plan, selection):
+    for module in (searching, batch_plan, torch_engine):
         monkeypatch.setattr(module, "autocast", autocast)
     monkeypatch.setattr(searching, "BatchPlan", HalfPlan)
     monkeypatch.setattr(selection, "ENGINES", (PyTorchEngine(),))

@@ -12,7 +12,7 @@ from regard.generation.config import DecodeConfig
 from regard.generation.engines import selection
 from regard.generation.engines.cpu import compile
 from regard.generation.engines.cpu.candidate_projection import CandidateProjection
-from regard.generation.engines.selection import PyTorchEngine
+from regard.generation.engines.torch import PyTorchEngine
 from regard.generation.request import Request, SearchTask
 from regard.generation.search import search
 from regard.generation.shortlist import Shortlist, _source_tokens

@@ -15,11 +15,12 @@ from regard.generation.choose.beam import BeamSearch
 from regard.generation.choose.constrained_beam import RequiredPhrases
 from regard.generation.choose.greedy import GreedySearch
 from regard.generation.choose.interfaces import GeneratedTokens, LogitsProcessor
+from regard.generation.choose.options import options_in_use
 from regard.generation.choose.strategies import DecodingStrategy
 from regard.generation.config import DecodeConfig
 from regard.generation.engines import selection
 from regard.generation.engines.base import LEAST_PROMPT, EngineDecoder, EngineOptions
-from regard.generation.engines.cuda.cuda_graphs import autocast, rounded
+from regard.generation.engines.half_precision import autocast
 from regard.generation.engines.shortlist import ShortlistDecoder, ShortlistState
 from regard.generation.request import Constraint, Request, SearchTask
 from regard.model.capture import capturing_here
@@ -192,12 +193,27 @@ class BatchPlan:
         )
 
     @cached_property
+    def options(self) -> frozenset[str]:
+        """The options that the choice of tokens depends on."""
+        found = set(options_in_use(self.task.config)) - {"logits_processors"}
+        if any(each.loop_masks is None for each in self.processors):
+            found.add("logits_processors")
+        if self.limits.constrained:
+            found.add("required")
+        if self.limits.banned[0]:
+            found.add("banned")
+        if self.task.trace is not None:
+            found.add("trace")
+        return frozenset(found)
+
+    @cached_property
+    def fused(self) -> bool:
+        """Whether the engine carries out all of them by itself, in steps without Python between them."""
+        return self.decoder.fuses(self.options, self.beams)
+
+    @cached_property
     def slots(self) -> int:
-        return (
-            rounded(self.given_slots, up=not self.limits.queued)
-            if self.static
-            else self.given_slots
-        )
+        return self.decoder.batch_size(self.given_slots, up=not self.limits.queued)
 
     @cached_property
     def capacity(self) -> int:

@@ -4,12 +4,12 @@ from collections.abc import Container, Sequence
 
 import torch
 
+from regard.core.host_future import HostFuture
 from regard.generation.batch_plan import BatchLimits, BatchPlan, PlannedRequest
 from regard.generation.choose.interfaces import Hypothesis
 from regard.generation.encode_queue import EncodeQueue
-from regard.generation.engines.base import Interrupt, LoopBounds
-from regard.generation.engines.cuda.cuda_graphs import autocast, rounded
-from regard.generation.engines.cuda.host_future import HostFuture
+from regard.generation.engines.half_precision import autocast
+from regard.generation.engines.loop import Interrupt, LoopBounds
 from regard.generation.request import SearchTask
 from regard.generation.search import LOOP_MICROSECONDS, STEPS_AHEAD, Finished, SearchBatch
 
@@ -176,7 +176,7 @@ class OnlineSearch(SearchBatch):
         self.sizes = self.plan.sizes(self.queue.memory)
         self.pool_key = self.plan.pool_key(self.sizes)
         self.buffers = self._pooled_buffers() or self._new_buffers()
-        self.loops = self.plan.decoder.compiled and self.buffers.strategy.loop() is not None
+        self.loops = self.plan.decoder.compiled and self.plan.fused
 
     def _grow(self, count: int) -> list[int]:
         """Add at least so many slots; their numbers."""
@@ -213,4 +213,4 @@ class OnlineSearch(SearchBatch):
         """Slots of a batch of so many requests: where steps are recorded, there are few sizes."""
         if self.loops and count:
             return min(self.slots, 1 << (count - 1).bit_length())
-        return rounded(count, up=True) if self.plan.static and count else count
+        return self.plan.decoder.batch_size(count) if count else 0

@@ -12,6 +12,7 @@ from itertools import count
 import torch
 
 from regard.core.errors import InvalidArgument, UnsatisfiableConstraint
+from regard.core.host_future import HostFuture
 from regard.core.interruption import check_interruption, is_interruptible
 from regard.core.sequence import pad_lists
 from regard.core.shapes import Int, Tensor
@@ -19,10 +20,11 @@ from regard.generation.batch_plan import BatchLimits, BatchPlan, PlannedRequest,
 from regard.generation.choose.interfaces import Hypothesis
 from regard.generation.choose.strategies import DecodingStrategy
 from regard.generation.encode_queue import EncodeQueue, Requests
-from regard.generation.engines.base import LEAST_PROMPT, LoopBounds
-from regard.generation.engines.cuda.buffers import DecodeBuffers, buffer_pool
-from regard.generation.engines.cuda.cuda_graphs import autocast, rounded
-from regard.generation.engines.cuda.host_future import HostFuture
+from regard.generation.engines import selection
+from regard.generation.engines.base import LEAST_PROMPT
+from regard.generation.engines.buffers import DecodeBuffers
+from regard.generation.engines.half_precision import autocast
+from regard.generation.engines.loop import LoopBounds
 from regard.generation.request import Request, SearchTask
 from regard.generation.request_groups import (
     groups_in_memory,
@@ -299,14 +301,16 @@ class SearchBatch:
         if self.pool_key is None:
             return None
         buffers: DecodeBuffers[DecodingStrategy] | None
-        buffers = buffer_pool(self.plan.decoder).take((len(self.occupants), self.pool_key))
+        pool = selection.kept_buffers(self.plan.decoder)
+        buffers = pool.take((len(self.occupants), self.pool_key))
         if buffers is not None:
             buffers.decoder = self.plan.decoder
         return buffers
 
     def _return_buffers(self) -> None:
         if self.pool_key is not None:
-            buffer_pool(self.plan.decoder).put((len(self.occupants), self.pool_key), self.buffers)
+            pool = selection.kept_buffers(self.plan.decoder)
+            pool.put((len(self.occupants), self.pool_key), self.buffers)
 
     def _new_buffers(self) -> DecodeBuffers[DecodingStrategy]:
         plan, sizes, memory, state = self.plan, self.sizes, self.queue.memory, None
@@ -315,7 +319,9 @@ class SearchBatch:
             empty = None if memory is None else memory.empty(plan.slots, sizes.source)
             state = plan.start(empty, plan.slots, sizes.steps)
         table = torch.full((plan.slots, COLUMNS + sizes.prefix), -1, device=plan.device)
-        return DecodeBuffers(plan.decoder, strategy, table, state, recorded=plan.recorded)
+        return selection.new_buffers(
+            plan.decoder, strategy, table, state, fused=plan.fused, recorded=plan.recorded
+        )
 
     def _finished(self, done: list[bool]) -> Finished:
         slots = [
@@ -339,7 +345,7 @@ class SearchBatch:
             if not self.queue.encoded:
                 self.queue.encode()
             self._admit(free[: len(self.queue.encoded)])
-        size = rounded(len(occupied), up=True) if self.plan.static and occupied else len(occupied)
+        size = self.plan.decoder.batch_size(len(occupied)) if occupied else 0
         small = self.plan.static and total * self.plan.beams <= MIN_HYPOTHESES
         if not waiting and not small and 0 < size <= total // 2:
             self._keep(occupied + free[: size - len(occupied)])

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from regard.core.errors import InvalidArgument
 from regard.core.memory import free_memory
 from regard.generation.batch_plan import BatchLimits
+from regard.generation.choose.options import options_in_use
 from regard.generation.config import DecodeConfig
 from regard.generation.engines.base import EngineDecoder
 from regard.generation.engines.cpu.decoder import FIRST_STEPS
-from regard.generation.engines.cpu.search_loop import MAX_BEAMS
 from regard.generation.request import SearchTask
 from regard.model.memory import Memory
 
@@ -178,10 +178,12 @@ def beams_of(config: DecodeConfig) -> int:
 
 def _in_loop(task: SearchTask, decoder: EngineDecoder, beams: int) -> bool:
     """Whether a compiled loop chooses the tokens, as far as options tell."""
-    config = task.config
-    in_python = config.sample or config.beam_groups > 1 or config.repetition_penalty != 1.0
-    others = config.logits_processors or task.logits_processors or task.trace is not None
-    return decoder.compiled and not in_python and not others and beams <= MAX_BEAMS
+    options = options_in_use(task.config)
+    if task.logits_processors:
+        options |= {"logits_processors"}
+    if task.trace is not None:
+        options |= {"trace"}
+    return decoder.compiled and decoder.fuses(options, beams)
 
 
 def _token_bytes(task: SearchTask, decoder: EngineDecoder, beams: int, longest: int) -> int:

@@ -19,7 +19,7 @@ import torch
 
 from regard.core.errors import DeadlineExceeded
 from regard.core.interruption import Interrupted, interruptible
-from regard.generation.engines.base import constant_weights
+from regard.generation.engines.constant_weights import constant_weights
 from regard.inference.load import current_device
 from regard.inference.predictor import Predictor
 from regard.server.batches import Computed, compute

@@ -15,8 +15,8 @@ import torch
 from regard.core.shapes import Float, Int, Tensor
 from regard.data.special_tokens import SpecialTokens
 from regard.generation.config import DecodeConfig
-from regard.generation.engines.base import GreedyTensors, LoopBounds, SearchLoop
 from regard.generation.engines.cpu.decoder import NativeDecoder
+from regard.generation.engines.loop import GreedyTensors, LoopBounds, SearchLoop
 from regard.generation.engines.selection import COMPILED
 from regard.interpret.edits import Edit, MaskSource, ScaleHead, SwitchHeadOff
 from regard.interpret.sites import attention_sites

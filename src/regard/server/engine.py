@@ -20,7 +20,7 @@ from regard.core.interruption import Interrupted, interruptible
 from regard.core.memory import release_free_memory
 from regard.generation.batch_plan import plan_requests
 from regard.generation.choose.interfaces import Hypothesis
-from regard.generation.engines.base import constant_weights
+from regard.generation.engines.constant_weights import constant_weights
 from regard.generation.phrases import without_other_spellings
 from regard.generation.search import final
 from regard.inference.load import current_device

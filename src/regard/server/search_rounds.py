@@ -11,7 +11,7 @@ from functools import partial
 
 import torch
 
-from regard.generation.engines.base import constant_weights
+from regard.generation.engines.constant_weights import constant_weights
 from regard.generation.search import LOOP_MICROSECONDS
 from regard.generation.worker_threads import worker_pool
 from regard.inference.load import current_device, pick_device

@@ -21,7 +21,9 @@ from regard.generation.engines.base import EngineOptions
 from regard.generation.engines.cpu import compile
 from regard.generation.engines.cpu.decoder import NativeDecoder
 from regard.generation.engines.cpu.engine import CpuEngine, Packed, _warn_no_int8
-from regard.generation.engines.cpu.support import decodes, supported
+from regard.generation.engines.cpu.support import decodes
+from regard.generation.engines.plain_transformer import is_plain
+from regard.generation.engines.torch import PyTorchDecoder
 from regard.model import capture
 from regard.model.embedding import Embedding, Projection
 from regard.model.memory import Memory
@@ -57,9 +59,9 @@ needs_compiler = pytest.mark.skipif(compile.library() is None, reason="no C++ co
 def test_under_autocast_pytorch_decodes(name):
     """States are bfloat16 there: compiled code, which reads float32, would write beyond the end of its tensors."""
     made, options = model(name), EngineOptions(LONGEST, None, False, False)
-    assert not isinstance(selection.decoder_for(made, options), selection.PyTorchDecoder)
+    assert not isinstance(selection.decoder_for(made, options), PyTorchDecoder)
     with torch.autocast("cpu", torch.bfloat16):
-        assert isinstance(selection.decoder_for(made, options), selection.PyTorchDecoder)
+        assert isinstance(selection.decoder_for(made, options), PyTorchDecoder)
         assert len(decode(made, sources(), beam_size=2)) == len(sources())
 
 
@@ -495,7 +497,7 @@ def test_compiled_code_passes_the_sanitizers(tmp_path):
 
 def test_a_block_of_another_kind_leaves_its_stack_to_pytorch():
     made, coder = decoder("transformer"), encoder("transformer")
-    for module, compiled in ((made.eval(), decodes), (coder.eval(), supported)):
+    for module, compiled in ((made.eval(), decodes), (coder.eval(), is_plain)):
         first, last = module.stack.layers[0], module.stack.layers[-1]
         assert first is not last
         assert compiled(module)
@@ -507,7 +509,7 @@ def test_a_block_of_another_kind_leaves_its_stack_to_pytorch():
     coder.stack.layers[
         -1
     ].self_attn.kv_heads = 1  # grouped heads, which compiled encoders do not have
-    assert (decodes(coder), supported(coder)) == (True, False)
+    assert (decodes(coder), is_plain(coder)) == (True, False)
 
 
 @needs_compiler

@@ -11,21 +11,22 @@ from torch import nn
 from regard.core.errors import TrainingFailed
 from regard.core.sequence import Tokens
 from regard.data.batching import Batch
+from regard.generation.engines import half_precision
 from regard.generation.engines.base import EngineOptions
+from regard.generation.engines.buffers import DecodeBuffers
 from regard.generation.engines.cuda import (
     buffers,
-    cuda_graphs,
     encode as encoding,
     engine as cuda_engine,
 )
-from regard.generation.engines.cuda.cuda_graphs import GraphRecorder, recordable
-from regard.generation.engines.cuda.engine import CudaEngine
-from regard.generation.engines.cuda.graphed_update import GraphedUpdate
+from regard.generation.engines.cuda.engine import CudaEngine, recordable
 from regard.generation.engines.cuda.static_decoder import StaticDecoder
-from regard.kernels import triton_launch
+from regard.kernels import cuda_graphs, triton_launch
+from regard.kernels.cuda_graphs import GraphRecorder
 from regard.model.capture import capture_attention
 from regard.model.seq2seq import Seq2Seq
 from regard.model.transformer import TransformerEncoder
+from regard.training.graphed_update import GraphedUpdate
 from support.models import SMALL, decoder, encoder, memory, words
 
 
@@ -148,7 +149,7 @@ def test_recordable_modules(gpu):
         "triton_launch.available": lambda device: False,
     }.items():
         with gpu.context() as patch:
-            patch.setattr(f"regard.generation.engines.cuda.cuda_graphs.{name}", value)
+            patch.setattr(f"regard.generation.engines.cuda.engine.{name}", value)
             assert not recordable(module)
     with gpu.context() as patch:
         patch.setattr(torch, "is_autocast_enabled", lambda kind: kind == "cuda")
@@ -326,7 +327,7 @@ def test_lengths_are_padded_within_the_positions(limit, cls_token, lengths):
     assert {length: encoding._padded_length(made, length) for length in lengths} == lengths
 
 
-class Kept(buffers.DecodeBuffers):
+class Kept(buffers.StaticBuffers):
     """What a pool keeps: so many bytes."""
 
     def __init__(self, size: int) -> None:
@@ -420,12 +421,18 @@ class Stepping(SimpleNamespace):
 
 
 @pytest.mark.parametrize(
-    ("static", "admits", "slots"), [(True, True, True), (True, False, True), (False, False, False)]
+    ("kind", "admits", "slots"),
+    [
+        (buffers.StaticBuffers, True, True),
+        (buffers.StaticBuffers, False, True),
+        (DecodeBuffers, False, False),
+    ],
 )
-def test_prompts_are_read_step_by_step_where_steps_are_recorded(static, admits, slots):
+def test_prompts_are_read_step_by_step_where_steps_are_recorded(kind, admits, slots):
     """And in one slot, where a decoder cannot admit what was read elsewhere."""
-    kept = object.__new__(buffers.DecodeBuffers)
-    kept.static, kept.strategy, kept.state = static, Stepping(), object()
+    kept = object.__new__(kind)
+    kept.strategy = Stepping()
+    kept.state = object()
     kept.decoder = SimpleNamespace(admits=admits)
     assert not kept.prefill_slot(0, 3)
     if slots:
@@ -437,7 +444,7 @@ def test_prompts_are_read_step_by_step_where_steps_are_recorded(static, admits, 
 )
 def test_recorded_steps_keep_no_copies_of_weights():
     """A recording would go on with a copy in bfloat16 that autocast has cached, whatever the weights are later."""
-    found = cuda_graphs.autocast(True)
+    found = half_precision.autocast(True)
     assert (found.device, found.fast_dtype, found._cache_enabled) == ("cuda", torch.bfloat16, False)
-    assert cuda_graphs.autocast(True) is not found  # one that is entered twice would not be left
-    assert not isinstance(cuda_graphs.autocast(False), torch.autocast)
+    assert half_precision.autocast(True) is not found  # one that is entered twice would not be left
+    assert not isinstance(half_precision.autocast(False), torch.autocast)

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from regard.core.sequence import Tokens
-from regard.generation.engines.base import GreedyTensors, SearchLoop
 from regard.generation.engines.cuda.kernels import step
 from regard.generation.engines.cuda.static_decoder import StaticDecoder
+from regard.generation.engines.loop import GreedyTensors, SearchLoop
 from regard.model.build import build
 from regard.model.capture import capture_attention
 

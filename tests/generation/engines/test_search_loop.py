@@ -12,13 +12,13 @@ from regard.data.special_tokens import END, MASK, PAD, START, SpecialTokens
 from regard.generation.choose.interfaces import LogitsProcessor
 from regard.generation.choose.logits_processors import NoRepeatNgram, SuppressTokens
 from regard.generation.config import DecodeConfig
-from regard.generation.engines.base import GreedyTensors, Interrupt, LoopBounds, SearchLoop
+from regard.generation.engines.choice_kernels import log_softmax
 from regard.generation.engines.cpu import compile
 from regard.generation.engines.cpu.convolution import NativeConvDecoder
 from regard.generation.engines.cpu.decoder import NativeDecoder
 from regard.generation.engines.cpu.engine import CpuEngine
 from regard.generation.engines.cpu.recurrent import NativeRnnDecoder
-from regard.generation.engines.cpu.search_loop import log_softmax
+from regard.generation.engines.loop import GreedyTensors, Interrupt, LoopBounds, SearchLoop
 from regard.generation.request import Request, SearchTask
 from regard.generation.search import search, stream
 from regard.model import capture

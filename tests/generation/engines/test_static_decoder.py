@@ -20,15 +20,14 @@ from regard.generation.choose.interfaces import GeneratedTokens
 from regard.generation.config import DecodeConfig
 from regard.generation.engines import selection
 from regard.generation.engines.base import Engine
-from regard.generation.engines.cpu.support import supported
-from regard.generation.engines.cuda import buffers, cuda_graphs, static_decoder as static_decoders
-from regard.generation.engines.cuda.cuda_graphs import rounded
+from regard.generation.engines.cuda import buffers, static_decoder as static_decoders
 from regard.generation.engines.cuda.encode import CastEncoder, GraphedEncoder
-from regard.generation.engines.cuda.kernels import step as step_kernels
 from regard.generation.engines.cuda.static_decoder import StaticDecoder, _decoders, static_decoder
-from regard.generation.engines.selection import PyTorchEngine
+from regard.generation.engines.plain_transformer import is_plain
+from regard.generation.engines.torch import PyTorchEngine
 from regard.generation.online import OnlineSearch
 from regard.generation.request import Request, SearchTask
+from regard.kernels import cuda_graphs
 from regard.model.build import build
 from regard.model.seq2seq import Seq2Seq
 from regard.model.transformer import TransformerDecoder
@@ -115,7 +114,7 @@ def _as_on_a_gpu(monkeypatch):
         """Static buffers for every decoder."""
 
         def decoder_for(self, model, options):
-            if isinstance(model.decoder, TransformerDecoder) and supported(model.decoder):
+            if isinstance(model.decoder, TransformerDecoder) and is_plain(model.decoder):
                 return static_decoder(model.decoder, torch.float32)
             decoder = PyTorchEngine().decoder_for(model, options)
             decoder.static = True
@@ -169,7 +168,7 @@ def test_slots_take_steps_past_the_end_of_learned_positions(beams, request):
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.usefixtures("_as_on_a_gpu")
 def test_static_steps_move_no_tensor(name, options, monkeypatch):
-    static_steps, steps = buffers.DecodeBuffers._static_steps, []
+    static_steps, steps = buffers.StaticBuffers._static_steps, []
 
     def watched(self, count):
         for _ in range(count):
@@ -178,7 +177,7 @@ def test_static_steps_move_no_tensor(name, options, monkeypatch):
             assert [x.data_ptr() for x in self.tensors()] == before
             steps.append(1)
 
-    monkeypatch.setattr(buffers.DecodeBuffers, "_static_steps", watched)
+    monkeypatch.setattr(buffers.StaticBuffers, "_static_steps", watched)
     decode(model(name), sources()[:6], **options, batch_tokens=13)
     assert steps
 
@@ -266,9 +265,9 @@ def test_steps_continue_while_weights_are_compared(length, monkeypatch):
     """Up to eight are launched before the comparison; if weights have changed, they are repeated."""
     made, rows = model("transformer"), sources()[:1]
     made.decoder.project.bias.data[END] = -1e9  # no output ends before its limit
-    taken, compared, right, refresh = [], [], buffers.DecodeBuffers.steps, StaticDecoder.refresh
+    taken, compared, right, refresh = [], [], buffers.StaticBuffers.steps, StaticDecoder.refresh
     monkeypatch.setattr(
-        buffers.DecodeBuffers,
+        buffers.StaticBuffers,
         "steps",
         lambda self, count: taken.append(count) or right(self, count),
     )
@@ -341,7 +340,7 @@ def test_a_static_decoder_is_released_with_the_model():
 
 
 def test_recorded_sizes_are_few():
-    assert [rounded(count, up=True) for count in (1, 2, 3, 5, 7, 64, 65, 100)] == [
+    assert [static_decoders.rounded(count, up=True) for count in (1, 2, 3, 5, 7, 64, 65, 100)] == [
         1,
         2,
         3,
@@ -351,7 +350,14 @@ def test_recorded_sizes_are_few():
         96,
         128,
     ]
-    assert [rounded(count, up=False) for count in (1, 5, 7, 64, 65, 100)] == [1, 4, 6, 64, 64, 96]
+    assert [static_decoders.rounded(count, up=False) for count in (1, 5, 7, 64, 65, 100)] == [
+        1,
+        4,
+        6,
+        64,
+        64,
+        96,
+    ]
 
 
 def test_half_precision_without_a_gpu_is_logged_once(caplog):
@@ -401,7 +407,7 @@ def test_a_gpu_reads_every_word_of_every_weight_for_the_fingerprints(monkeypatch
             read = [(ctypes.c_uint32 * size).from_address(address) for address, size in pairs]
             return torch.tensor([sum(each) for each in read])
 
-    monkeypatch.setattr(step_kernels, "kernels", lambda weight: Kernels)
+    monkeypatch.setattr(static_decoders, "kernels", lambda weight: Kernels)
     monkeypatch.setattr(static_decoders, "_fingerprint_stream", lambda device: None)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
     tensors = static_decoders.weights(module)

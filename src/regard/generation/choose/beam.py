@@ -10,9 +10,8 @@ from regard.generation.choose.length_penalty import length_penalties
 from regard.generation.choose.strategies import DecodingStrategy
 from regard.generation.choose.topk import topk, topk_sums
 from regard.generation.choose.trace import BeamTrace
-from regard.generation.engines.base import BeamTensors, SearchLoop
-from regard.generation.engines.cpu.search_loop import log_softmax
-from regard.generation.engines.cuda.kernels.step import kernels
+from regard.generation.engines.choice_kernels import kernels, log_softmax
+from regard.generation.engines.loop import BeamTensors, SearchLoop
 from regard.model.kv_cache import Slots
 
 
@@ -58,10 +57,10 @@ class BeamSearch(DecodingStrategy):
     def prompts(self, count: int) -> Int[Tensor, "B T"] | None:
         return None if self.trace is not None else super().prompts(count)
 
-    def loop(self) -> SearchLoop | None:
+    def loop(self) -> SearchLoop:
+        assert self.groups == 1
+        assert self.trace is None
         loop = self.common_loop(self.log_p, normalized=True)
-        if loop is None or self.groups > 1 or self.trace is not None:
-            return None
         early, power = self.config.early_stopping, self.config.length_penalty
         early = False if early == "never" and power <= 0.0 else early
         ended = self.ended_score, self.ended_log_p, self.ended_tokens, self.ended_length

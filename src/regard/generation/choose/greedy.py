@@ -9,9 +9,8 @@ from regard.generation.choose.interfaces import Hypothesis
 from regard.generation.choose.length_penalty import length_penalty
 from regard.generation.choose.sampling import filtered, sample, seed_offset, uniform
 from regard.generation.choose.strategies import DecodingStrategy
-from regard.generation.engines.base import GreedyTensors, SearchLoop
-from regard.generation.engines.cpu.search_loop import log_softmax
-from regard.generation.engines.cuda.kernels.step import kernels
+from regard.generation.engines.choice_kernels import kernels, log_softmax
+from regard.generation.engines.loop import GreedyTensors, SearchLoop
 from regard.model.kv_cache import Slots
 
 
@@ -47,10 +46,9 @@ class GreedySearch(DecodingStrategy):
         super().keep(slots)
         self.seed = self.seed.clone()  # a copy of the strategy has its own
 
-    def loop(self) -> SearchLoop | None:
+    def loop(self) -> SearchLoop:
+        assert not self.config.sample
         loop = self.common_loop(self.log_p if self.scored else None, normalized=self.normalized)
-        if loop is None or self.config.sample or self.ended.shape[1] > 1:
-            return None
         return replace(loop, greedy=GreedyTensors(self.ended, self.special_tokens.pad))
 
     def advance(self, logits: Float[Tensor, "B K V"]) -> tuple[Int[Tensor, "B K"], None]:

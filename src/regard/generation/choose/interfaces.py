@@ -1,4 +1,4 @@
-"""The interfaces of decoding: logits processors, what they read, and the hypotheses that a search returns."""
+"""The interfaces of token choice: strategies, logits processors, what they read, and hypotheses."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
 
-from regard.core.shapes import Float, Int, Tensor
+from regard.core.shapes import Bool, Float, Int, Tensor
+from regard.generation.engines.loop import SearchLoop
+from regard.model.kv_cache import Slots
 
 if TYPE_CHECKING:
     from regard.generation.request import Request
@@ -142,3 +144,49 @@ class LogitsProcessor(ABC):
 
     def keep(self, slots: Int[Tensor, " n"]) -> None:  # noqa: B027  optional
         """The search continues with these slots only. Called where `per_slot`."""
+
+
+class SearchStrategy(ABC):
+    """Chooses the next tokens of K hypotheses in each of B slots: greedy search, sampling, beam search.
+
+    Its tensors are attributes of the instance or of `generated`. On a GPU a step is recorded as a CUDA graph: `advance`
+    then must not wait for the device, and the tensors it replaces are copied back to where they were.
+    """
+
+    generated: GeneratedTokens
+    limit: Int[Tensor, " B"]  # tokens of an output, at most
+    done: Bool[Tensor, " B"]  # slots that are finished or empty: further steps change nothing there
+
+    @abstractmethod
+    def set_seed(self, seed: int) -> None:
+        """The seed of random draws."""
+
+    @abstractmethod
+    def admit(self, slots: Slots, inputs: Int[Tensor, " n"]) -> None:
+        """Begin the outputs of new inputs, given by number, in these slots. Draws depend on seed and number only."""
+
+    @abstractmethod
+    def keep(self, slots: Int[Tensor, " n"]) -> None:
+        """Continue with these slots only."""
+
+    def reserve(self, steps: int = 1) -> int:
+        """Have room for `steps` more tokens of every output at least; for how many there is room then."""
+        return steps
+
+    def prompts(self, count: int) -> Int[Tensor, "B T"] | None:
+        """The first `count` tokens of every slot's prompt; None where a search must take a step for each."""
+        return None
+
+    def skip(self, slots: Slots, prompts: Int[Tensor, "n T"]) -> None:
+        """Take these tokens, which `prompts` gave, as generated in these slots, in place of a step for each."""
+        raise NotImplementedError
+
+    def loop(self) -> SearchLoop:
+        """What an engine needs that takes steps by itself. Asked only where it has all options of the search."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def advance(
+        self, logits: Float[Tensor, "B K V"]
+    ) -> tuple[Int[Tensor, "B K"], Int[Tensor, "B K"] | None]:
+        """The next tokens, and the hypothesis each continues (None: its own). May overwrite the logits."""

@@ -15,9 +15,10 @@ from regard.generation.choose.interfaces import (
     Hypothesis,
     LogitsProcessor,
     LoopMasks,
+    SearchStrategy,
 )
 from regard.generation.config import DecodeConfig
-from regard.generation.engines.base import SearchLoop, SearchStrategy
+from regard.generation.engines.loop import SearchLoop
 from regard.model.kv_cache import Slots
 
 
@@ -90,13 +91,11 @@ class DecodingStrategy(SearchStrategy):
         self.log_p[slots, :, :count] = 0.0
         self.generated.length[slots] = count
 
-    def common_loop(
-        self, log_p: Float[Tensor, "B K T"] | None, *, normalized: bool
-    ) -> SearchLoop | None:
-        """The part of `loop` that strategies share; None where phrases are required or a processor needs Python."""
-        masks, generated = self._masks(), self.generated
-        if masks is None or self.required is not None:
-            return None
+    def common_loop(self, log_p: Float[Tensor, "B K T"] | None, *, normalized: bool) -> SearchLoop:
+        """The part of `loop` that strategies share."""
+        assert self.required is None
+        masks = self._masks()
+        generated = self.generated
         limits = (self.limit, generated.min_length, generated.prompt, generated.prefix)
         ends, forced = (
             self.special_tokens.ends if self.ends else (),
@@ -117,12 +116,12 @@ class DecodingStrategy(SearchStrategy):
             normalized,
         )
 
-    def _masks(self) -> LoopMasks | None:
-        """What the processors exclude; None where a compiled loop cannot do the same."""
+    def _masks(self) -> LoopMasks:
+        """What the processors exclude."""
         masks = LoopMasks()
         for processor in self.processors:
-            if (own := processor.loop_masks) is None:
-                return None
+            own = processor.loop_masks
+            assert own is not None
             masks |= own
         return masks
 

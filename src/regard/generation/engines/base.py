@@ -1,4 +1,4 @@
-"""The interfaces of the runtime: engines accelerate a decoder, search strategies choose the tokens.
+"""What an engine is: it takes the steps of a decoder, and encodes, on one kind of device.
 
 An engine is an implementation of a decoder's step (and of the encoder) for one kind of device: compiled C++ on a CPU,
 static buffers and CUDA graphs on a GPU, plain PyTorch everywhere. Engines equal PyTorch up to rounding.
@@ -9,39 +9,16 @@ as CUDA graphs, and encoder attention is that of a second pass without padding, 
 which replaces attention outputs, is supported by the PyTorch engine only.
 """
 
-import ctypes
-import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Literal, Protocol
 
-import torch
-
-from regard.core.shapes import Bool, Float, Int, Tensor
+from regard.core.shapes import Float, Int, Tensor
+from regard.generation.engines.loop import Candidates, LoopBounds, SearchLoop
 from regard.model.interfaces import DecoderState, Source
-from regard.model.kv_cache import Slots
 from regard.model.memory import Memory
 from regard.model.seq2seq import Seq2Seq
 
 LEAST_PROMPT = 16  # tokens of a prompt that is read by itself: a step of the batch reads a token of every shorter one
-_constant = threading.local()
-
-
-@contextmanager
-def constant_weights() -> Iterator[None]:
-    """In this thread, weights do not change: engines that have copied or packed them do not compare them again."""
-    before, _constant.weights = weights_are_constant(), True
-    try:
-        yield
-    finally:
-        _constant.weights = before
-
-
-def weights_are_constant() -> bool:
-    return getattr(_constant, "weights", False)
 
 
 @dataclass(frozen=True)
@@ -59,113 +36,6 @@ class EngineOptions:
         return self.window is not None and self.max_length > self.window
 
 
-@dataclass(frozen=True)
-class SearchLoop:
-    """The tensors and settings of a search strategy, for a loop that an engine runs without Python between tokens.
-
-    The loop overwrites tokens, log_p, length, done and those of greedy or beam search as the strategy's `advance` does.
-    """
-
-    tokens: Int[Tensor, "B K T"]
-    log_p: Float[Tensor, "B K T"] | None  # None: not wanted
-    length: Int[Tensor, " B"]
-    limit: Int[Tensor, " B"]
-    min_length: Int[Tensor, " B"]
-    prompt: Int[Tensor, " B"]
-    prefix: Int[Tensor, "B P"]
-    first: Int[Tensor, " B"]  # the token before the first of `tokens`, which repetitions count
-    done: Bool[Tensor, " B"]
-    suppressed: tuple[int, ...]  # tokens that are never generated
-    ends: tuple[int, ...]  # tokens that end an output
-    forced: int  # tokens that every output begins with, at log-probability 0
-    no_repeat_ngram_size: int
-    allow_end: (
-        bool  # whether an output may end before its minimum length where no other token is left
-    )
-    normalized: bool  # whether log-probabilities are compared, and not logits
-    greedy: "GreedyTensors | None" = None  # either this
-    beam: "BeamTensors | None" = None  # or this
-
-
-class Interrupt:
-    """Ends a compiled loop after its current step, from another thread; until `clear`, every loop after one step."""
-
-    def __init__(self) -> None:
-        self._flag = ctypes.c_int32(0)
-
-    def set(self) -> None:
-        self._flag.value = 1
-
-    def clear(self) -> None:
-        self._flag.value = 0
-
-    @property
-    def address(self) -> int:
-        """Of the 32-bit integer that a loop reads after each step."""
-        return ctypes.addressof(self._flag)
-
-
-@dataclass(frozen=True)
-class LoopBounds:
-    """Where a loop without Python ends: after `steps` steps, or as soon as one of the other conditions holds.
-
-    stop           so many more slots are done
-    microseconds   have passed; 0: no limit
-    interrupt      is set
-    """
-
-    steps: int
-    stop: int
-    microseconds: int = 0
-    interrupt: Interrupt | None = None
-
-
-class Candidates:
-    """The output tokens that each sequence of a batch may have: those of a vocabulary shortlist.
-
-    The others have logits of −∞. What a compiled loop needs is computed once: all of them hardly change.
-    """
-
-    def __init__(self, allowed: Bool[Tensor, "B V"]) -> None:
-        self.allowed = allowed
-
-    @cached_property
-    def tokens(self) -> Int[Tensor, " U"]:
-        """The candidates of any sequence, in ascending order."""
-        return self.allowed.any(0).nonzero()[:, 0]
-
-    @cached_property
-    def column(self) -> Int[Tensor, " V"]:
-        """The place of each token among `tokens`; -1: it is none of them."""
-        column = torch.full((self.allowed.shape[1],), -1, dtype=torch.int32)
-        column[self.tokens] = torch.arange(len(self.tokens), dtype=torch.int32)
-        return column
-
-    @cached_property
-    def bias(self) -> Float[Tensor, "B U"]:
-        """−∞ where one of `tokens` is no candidate of a sequence, else 0."""
-        return torch.zeros(len(self.allowed), len(self.tokens)).masked_fill_(
-            ~self.allowed[:, self.tokens], -torch.inf
-        )
-
-
-@dataclass(frozen=True)
-class GreedyTensors:
-    ended: Bool[Tensor, "B 1"]
-    pad: int = 0  # the token of steps after the end, where `greedy_steps` takes them
-
-
-@dataclass(frozen=True)
-class BeamTensors:
-    total: Float[Tensor, "B K"]
-    ended_score: Float[Tensor, "B K"]
-    ended_log_p: Float[Tensor, "B K T"]
-    ended_tokens: Int[Tensor, "B K T"]
-    ended_length: Int[Tensor, "B K"]
-    penalty: Float[Tensor, " lengths"]  # what a score is divided by, of each length
-    early_stopping: bool | Literal["never"]
-
-
 class EngineDecoder(ABC):
     """A decoder as one engine executes it. Search steps this; the signatures are those of `Decoder`."""
 
@@ -174,6 +44,17 @@ class EngineDecoder(ABC):
     )
     static: bool = False  # every step is the same kernels on the same memory, so that a CUDA graph can record it
     admits: bool = True  # sequences can be admitted into a state that has stepped
+    # The options of a search that `search` or `greedy_steps` carry out (`engines.fused_options`).
+    fused: frozenset[str] = frozenset()
+    max_beams: int = 0  # hypotheses of a sequence, at most, for which they do
+
+    def fuses(self, options: frozenset[str], beams: int) -> bool:
+        """Whether the engine carries out a search with all of these options by itself."""
+        return beams <= self.max_beams and options <= self.fused
+
+    def batch_size(self, count: int, *, up: bool = True) -> int:
+        """The slots of a batch where `count` are wanted, or, unless `up`, where there are at most so many."""
+        return count
 
     @abstractmethod
     def start(
@@ -237,55 +118,3 @@ class Engine(ABC):
         self, model: Seq2Seq, source: Source, *, half: bool, int8: bool = False
     ) -> Memory | None:
         """The memory of a source; with `half`, linear layers in bfloat16; with `int8`, int8 weights if possible."""
-
-
-class Generated(Protocol):
-    """The tokens of every hypothesis. All tensors of its instance are kept in place while steps are recorded."""
-
-    tokens: Int[Tensor, "B K T"]
-
-
-class SearchStrategy(ABC):
-    """Chooses the next tokens of K hypotheses in each of B slots: greedy search, sampling, beam search.
-
-    Its tensors are attributes of the instance or of `generated`. On a GPU a step is recorded as a CUDA graph: `advance`
-    then must not wait for the device, and the tensors it replaces are copied back to where they were.
-    """
-
-    generated: Generated
-    limit: Int[Tensor, " B"]  # tokens of an output, at most
-    done: Bool[Tensor, " B"]  # slots that are finished or empty: further steps change nothing there
-
-    @abstractmethod
-    def set_seed(self, seed: int) -> None:
-        """The seed of random draws."""
-
-    @abstractmethod
-    def admit(self, slots: Slots, inputs: Int[Tensor, " n"]) -> None:
-        """Begin the outputs of new inputs, given by number, in these slots. Draws depend on seed and number only."""
-
-    @abstractmethod
-    def keep(self, slots: Int[Tensor, " n"]) -> None:
-        """Continue with these slots only."""
-
-    def reserve(self, steps: int = 1) -> int:
-        """Have room for `steps` more tokens of every output at least; for how many there is room then."""
-        return steps
-
-    def prompts(self, count: int) -> Int[Tensor, "B T"] | None:
-        """The first `count` tokens of every slot's prompt; None where a search must take a step for each."""
-        return None
-
-    def skip(self, slots: Slots, prompts: Int[Tensor, "n T"]) -> None:
-        """Take these tokens, which `prompts` gave, as generated in these slots, in place of a step for each."""
-        raise NotImplementedError
-
-    def loop(self) -> SearchLoop | None:
-        """What a loop without Python needs; None where the strategy or a logits processor is in Python only."""
-        return None
-
-    @abstractmethod
-    def advance(
-        self, logits: Float[Tensor, "B K V"]
-    ) -> tuple[Int[Tensor, "B K"], Int[Tensor, "B K"] | None]:
-        """The next tokens, and the hypothesis each continues (None: its own). May overwrite the logits."""

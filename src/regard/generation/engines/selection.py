@@ -4,57 +4,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from regard.core.errors import InvalidArgument
-from regard.core.shapes import Float, Int, Tensor
+from regard.core.shapes import Int, Tensor
 from regard.generation.engines.base import Engine, EngineDecoder, EngineOptions
+from regard.generation.engines.buffers import DecodeBuffers, StrategyType
 from regard.generation.engines.cpu.engine import CpuEngine
-from regard.generation.engines.cuda.cuda_graphs import autocast
+from regard.generation.engines.cuda.buffers import BufferPool, StaticBuffers, buffer_pool
 from regard.generation.engines.cuda.engine import CudaEngine
 from regard.generation.engines.query_positions import PositionedDecoder
 from regard.generation.engines.sliding_window import SlidingWindowDecoder
-from regard.model.capture import capturing_here, intercepting_here
-from regard.model.interfaces import AnyDecoder, DecoderState, Source
+from regard.generation.engines.torch import PyTorchEngine
+from regard.model.capture import intercepting_here
+from regard.model.interfaces import DecoderState, Source
 from regard.model.memory import Memory
 from regard.model.seq2seq import Seq2Seq
-
-
-class PyTorchDecoder(EngineDecoder):
-    """The decoder itself."""
-
-    def __init__(self, decoder: AnyDecoder) -> None:
-        self.decoder = decoder
-
-    def start(
-        self, memory: Memory | None, *, batch: int, capacity: int, beams: int = 1
-    ) -> DecoderState:
-        state: DecoderState = self.decoder.start(
-            memory, batch=batch, capacity=capacity, beams=beams
-        )
-        return state
-
-    def step(
-        self, tokens: Int[Tensor, " rows"], state: DecoderState
-    ) -> tuple[Float[Tensor, "rows V"], DecoderState]:
-        return self.decoder.step(tokens, state)
-
-    def prefill(self, tokens: Int[Tensor, "B T"], state: DecoderState) -> DecoderState | None:
-        if capturing_here() or intercepting_here():  # every call has the queries of one step
-            return None
-        found: DecoderState | None = self.decoder.prefill(tokens, state)
-        return found
-
-
-class PyTorchEngine(Engine):
-    """Executes any model as it is; the reference for the other engines."""
-
-    def decoder_for(self, model: Seq2Seq, options: EngineOptions) -> PyTorchDecoder:
-        return PyTorchDecoder(model.decoder)
-
-    def encode(
-        self, model: Seq2Seq, source: Source, *, half: bool, int8: bool = False
-    ) -> Memory | None:
-        with autocast(half):
-            return model.encode(source)
-
 
 COMPILED = CpuEngine()
 ENGINES: tuple[Engine, ...] = (
@@ -79,6 +41,26 @@ def decoder_for(model: Seq2Seq, options: EngineOptions) -> EngineDecoder:
     if options.slides and options.window is not None:
         return SlidingWindowDecoder(decoder, options.window)
     return decoder
+
+
+def new_buffers(
+    decoder: EngineDecoder,
+    strategy: StrategyType,
+    table: Int[Tensor, "B columns"],
+    state: DecoderState | None,
+    *,
+    fused: bool,
+    recorded: bool,
+) -> DecodeBuffers[StrategyType]:
+    """The buffers that the steps of this decoder read and write."""
+    if decoder.static:
+        return StaticBuffers(decoder, strategy, table, state, fused=fused, recorded=recorded)
+    return DecodeBuffers(decoder, strategy, table, state, fused=fused)
+
+
+def kept_buffers(decoder: EngineDecoder) -> BufferPool[Any]:
+    """The recorded buffers of a decoder that no search is using."""
+    return buffer_pool(decoder)
 
 
 def encode_each(

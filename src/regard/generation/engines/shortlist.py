@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import torch
 
 from regard.core.shapes import Bool, Float, Int, Tensor
-from regard.generation.engines.base import Candidates, EngineDecoder, LoopBounds, SearchLoop
+from regard.generation.engines.base import EngineDecoder
+from regard.generation.engines.loop import Candidates, LoopBounds, SearchLoop
 from regard.model.interfaces import DecoderState
 from regard.model.kv_cache import Slots
 from regard.model.memory import Memory
@@ -47,7 +48,10 @@ class ShortlistDecoder(EngineDecoder):
     """
 
     def __init__(self, decoder: EngineDecoder) -> None:
-        self.decoder, self.compiled = decoder, decoder.compiled
+        self.decoder = decoder
+        self.compiled = decoder.compiled
+        self.fused = decoder.fused
+        self.max_beams = decoder.max_beams
 
     def start(
         self, memory: Memory | None, *, batch: int, capacity: int, beams: int = 1

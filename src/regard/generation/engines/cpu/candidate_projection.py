@@ -3,8 +3,9 @@
 import ctypes
 from weakref import WeakKeyDictionary
 
-from regard.generation.engines.base import Candidates
-from regard.generation.engines.cpu.weight_layout import LinearTable, LinearWeights, WeightLayout
+from regard.generation.engines.cpu.weight_layout import LinearTable, WeightLayout
+from regard.generation.engines.loop import Candidates
+from regard.generation.engines.transformer_weights import LinearWeights
 from regard.model.embedding import Projection
 
 

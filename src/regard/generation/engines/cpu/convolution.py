@@ -7,14 +7,12 @@ from weakref import ref
 import torch
 
 from regard.core.shapes import Float, Int, Tensor
-from regard.generation.engines.base import Candidates, EngineDecoder, LoopBounds, SearchLoop
+from regard.generation.engines.base import EngineDecoder
 from regard.generation.engines.cpu.candidate_projection import CandidateProjection
 from regard.generation.engines.cpu.search_loop import MAX_BEAMS, run_loop
-from regard.generation.engines.cpu.support import plain_attention
 from regard.generation.engines.cpu.weight_layout import (
     Count,
     LinearTable,
-    LinearWeights,
     NormTable,
     Pointer,
     WeightLayout,
@@ -22,7 +20,11 @@ from regard.generation.engines.cpu.weight_layout import (
     call,
     fields,
 )
+from regard.generation.engines.fused_options import CPU_LOOP
+from regard.generation.engines.loop import Candidates, LoopBounds, SearchLoop
+from regard.generation.engines.plain_transformer import is_plain_attention
 from regard.generation.engines.published_attention import publish
+from regard.generation.engines.transformer_weights import LinearWeights
 from regard.model.capture import capturing_here
 from regard.model.convolution import ConvDecoder
 from regard.model.interfaces import DecoderState
@@ -98,13 +100,15 @@ class NativeConvState(DecoderState):
 
 
 def is_supported(decoder: ConvDecoder) -> bool:
-    return all(plain_attention(attention) for attention in decoder.cross_attn)
+    return all(is_plain_attention(attention) for attention in decoder.cross_attn)
 
 
 class NativeConvDecoder(EngineDecoder):
     """The compiled form of a convolutional decoder. It copies the weights, and does not keep the decoder alive."""
 
     compiled = True
+    fused = CPU_LOOP
+    max_beams = MAX_BEAMS
 
     def __init__(self, decoder: ConvDecoder, library: ctypes.CDLL, *, int8: bool = False) -> None:
         self.library, self.weights = library, WeightLayout(library, int8=int8)

@@ -10,13 +10,7 @@ import torch
 from torch import nn
 
 from regard.core.shapes import Bool, Float, Int, Tensor
-from regard.generation.engines.base import (
-    LEAST_PROMPT,
-    Candidates,
-    EngineDecoder,
-    LoopBounds,
-    SearchLoop,
-)
+from regard.generation.engines.base import LEAST_PROMPT, EngineDecoder
 from regard.generation.engines.cpu.candidate_projection import CandidateProjection
 from regard.generation.engines.cpu.position_tables import (
     DistanceTable,
@@ -28,7 +22,6 @@ from regard.generation.engines.cpu.weight_layout import (
     Count,
     LayerTable,
     LinearTable,
-    LinearWeights,
     Pointer,
     Scratch,
     StackTable,
@@ -37,7 +30,10 @@ from regard.generation.engines.cpu.weight_layout import (
     call,
     fields,
 )
+from regard.generation.engines.fused_options import CPU_LOOP
+from regard.generation.engines.loop import Candidates, LoopBounds, SearchLoop
 from regard.generation.engines.published_attention import publish, publish_step
+from regard.generation.engines.transformer_weights import LinearWeights
 from regard.model.capture import capturing_here
 from regard.model.interfaces import AttentionModule, DecoderState
 from regard.model.kv_cache import Slots, write_rows
@@ -192,6 +188,8 @@ class NativeDecoder(EngineDecoder):
     """The compiled form of a decoder. It copies the weights, and does not keep the decoder alive."""
 
     compiled = True
+    fused = CPU_LOOP
+    max_beams = MAX_BEAMS
     scaled_weights: WeightLayout | None = None  # of `with_scaled_heads`
 
     def __init__(

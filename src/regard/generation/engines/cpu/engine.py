@@ -12,14 +12,16 @@ from torch import nn
 
 from regard.core.sequence import Tokens
 from regard.core.shapes import Tensor
-from regard.generation.engines.base import Engine, EngineOptions, weights_are_constant
+from regard.generation.engines.base import Engine, EngineOptions
+from regard.generation.engines.constant_weights import weights_are_constant
 from regard.generation.engines.cpu import compile, convolution, recurrent
 from regard.generation.engines.cpu.convolution import NativeConvDecoder
 from regard.generation.engines.cpu.decoder import NativeDecoder
 from regard.generation.engines.cpu.encoder import NativeEncoder
 from regard.generation.engines.cpu.fingerprint import fingerprint
 from regard.generation.engines.cpu.recurrent import NativeRnnDecoder
-from regard.generation.engines.cpu.support import decodes, supported
+from regard.generation.engines.cpu.support import decodes
+from regard.generation.engines.plain_transformer import is_plain
 from regard.model.capture import capturing_here, intercepting_here
 from regard.model.convolution import ConvDecoder
 from regard.model.embedding import Projection
@@ -166,7 +168,7 @@ def _is_supported(module: nn.Module) -> bool:
         return not module.training and recurrent.is_supported(module)
     if type(module) is ConvDecoder:
         return not module.training and convolution.is_supported(module)
-    return decodes(module) if type(module) is TransformerDecoder else supported(module)
+    return decodes(module) if type(module) is TransformerDecoder else is_plain(module)
 
 
 @lru_cache(maxsize=1)  # logged once

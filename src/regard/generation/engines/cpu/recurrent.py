@@ -8,19 +8,21 @@ import torch
 from torch import nn
 
 from regard.core.shapes import Float, Int, Tensor
-from regard.generation.engines.base import Candidates, EngineDecoder, LoopBounds, SearchLoop
+from regard.generation.engines.base import EngineDecoder
 from regard.generation.engines.cpu.candidate_projection import CandidateProjection
 from regard.generation.engines.cpu.search_loop import MAX_BEAMS, run_loop
 from regard.generation.engines.cpu.weight_layout import (
     Count,
     LinearTable,
-    LinearWeights,
     Pointer,
     WeightLayout,
     apply_linear,
     call,
     fields,
 )
+from regard.generation.engines.fused_options import CPU_LOOP
+from regard.generation.engines.loop import Candidates, LoopBounds, SearchLoop
+from regard.generation.engines.transformer_weights import LinearWeights
 from regard.kernels.attention.score_function import AdditiveScoreFunction, DotScoreFunction
 from regard.model.capture import capturing_here
 from regard.model.interfaces import DecoderState
@@ -80,6 +82,8 @@ class NativeRnnDecoder(EngineDecoder):
     """
 
     compiled = True
+    fused = CPU_LOOP
+    max_beams = MAX_BEAMS
 
     def __init__(self, decoder: RnnDecoder, library: ctypes.CDLL, *, int8: bool = False) -> None:
         self.library, self.weights, self.decoder = (

@@ -5,11 +5,10 @@ from collections.abc import Callable
 
 import torch
 
-from regard.core.shapes import Float, Int, Tensor
-from regard.generation.engines.base import Candidates, LoopBounds, SearchLoop
-from regard.generation.engines.cpu import compile
+from regard.core.shapes import Int, Tensor
 from regard.generation.engines.cpu.candidate_projection import CandidateProjection
 from regard.generation.engines.cpu.weight_layout import Count, Pointer, call, fields
+from regard.generation.engines.loop import Candidates, LoopBounds, SearchLoop
 
 MAX_BEAMS = 64  # whose candidates are sorted by insertion
 EARLY_STOPPING = {False: 0, True: 1, "never": 2}
@@ -80,19 +79,3 @@ def run_loop(
     call(function, decoder, step, arguments)
     taken: int = arguments.taken
     return taken
-
-
-def log_softmax(logits: Float[Tensor, "*B V"]) -> Float[Tensor, "*B V"]:
-    """Log-probabilities in float32, rounded on a CPU as the compiled loop rounds them."""
-    library = (
-        compile.library() if logits.device.type == "cpu" and logits.dtype == torch.float32 else None
-    )
-    if library is None:
-        return logits.float().log_softmax(-1)
-    logits = logits.contiguous()
-    result, width = torch.empty_like(logits), logits.shape[-1]
-    sizes = Count(logits.numel() // width), Count(width)
-    library.regard_log_softmax(
-        Pointer(logits.data_ptr()), *sizes, Pointer(result.data_ptr()), torch.get_num_threads()
-    )
-    return result

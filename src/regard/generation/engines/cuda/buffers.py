@@ -1,51 +1,50 @@
-"""The buffers that the steps of a search read and write. On a GPU, steps are recorded as CUDA graphs.
+"""Buffers whose steps are the same kernels on the same memory, so that they can be recorded as CUDA graphs.
 
 A recorded step works on fixed memory: whatever it makes anew is copied back to where the old tensor was. Buffers are
 kept with their recordings for the next search of the same size.
 """
 
 from collections.abc import Callable, Hashable, Iterator
-from copy import copy
-from dataclasses import replace
 from functools import cached_property, lru_cache
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 from weakref import WeakKeyDictionary
 
 import torch
 
 from regard.core.shapes import Int, Tensor
-from regard.generation.engines.base import EngineDecoder, LoopBounds, SearchStrategy
-from regard.generation.engines.cuda.cuda_graphs import GraphRecorder
+from regard.generation.engines.base import EngineDecoder
+from regard.generation.engines.buffers import DecodeBuffers, StrategyType
 from regard.generation.engines.cuda.static_decoder import StaticState, tensors_of
+from regard.generation.engines.loop import LoopBounds
+from regard.kernels.cuda_graphs import GraphRecorder
 from regard.model.interfaces import DecoderState
 from regard.model.kv_cache import Slots
 from regard.model.memory import Memory
 
-BEGINNINGS, BEGINNING_ROWS = (
-    4,
-    64,
-)  # recorded at most, of so many hypotheses: each holds all keys of its sources
+# Beginnings that are recorded at most, of so many hypotheses: each holds all keys of its sources.
+BEGINNINGS = 4
+BEGINNING_ROWS = 64
 SHARE = 8  # kept buffers may use an eighth of a GPU's memory
-StrategyType = TypeVar("StrategyType", bound=SearchStrategy)
 
 
-class DecodeBuffers(Generic[StrategyType]):
-    """A decoder, its state, a search strategy with the generated tokens, and the last tokens."""
+class StaticBuffers(DecodeBuffers[StrategyType]):
+    """Decode buffers in fixed memory.
 
-    state: DecoderState | None
-    decoder: EngineDecoder | None
+    recorded   whether steps are recorded
+    """
 
     def __init__(
-        self, decoder: EngineDecoder, strategy: StrategyType, table: Int[Tensor, "B columns"],
-        state: DecoderState | None, *, recorded: bool = False,
-    ) -> None:  # fmt: skip
-        self.decoder, self.strategy, self.state = decoder, strategy, state
-        self.tokens = torch.zeros_like(strategy.generated.tokens[:, :, 0])
-        self.table = table  # the parameters of admitted requests, where a recording reads them
-        self.static, self.recorded = (
-            decoder.static,
-            recorded,
-        )  # whether memory is fixed, and steps are recorded
+        self,
+        decoder: EngineDecoder,
+        strategy: StrategyType,
+        table: Int[Tensor, "B columns"],
+        state: DecoderState | None,
+        *,
+        fused: bool = False,
+        recorded: bool = False,
+    ) -> None:
+        super().__init__(decoder, strategy, table, state, fused=fused)
+        self.recorded = recorded
         self.graphs = GraphRecorder()
         self.memories: dict[Hashable, Memory | None] = {}  # that recorded beginnings read
 
@@ -64,7 +63,6 @@ class DecodeBuffers(Generic[StrategyType]):
         count: int,
         memory: Memory | None,
     ) -> None:
-        """Reset a static state to before the first step, write requests, and fill `count` slots with this memory."""
         key, kept = (count, None if memory is None else memory.states.shape), self.memories
         whole = (
             self.recorded
@@ -92,87 +90,34 @@ class DecodeBuffers(Generic[StrategyType]):
             fill(memory)
 
     def prefill(self, count: int) -> bool:
-        """Read the first `count` tokens of every prompt at once; False: nothing has changed, take steps."""
-        assert self.decoder is not None
-        assert self.state is not None
-        prompts = None if self.static else self.strategy.prompts(count)
-        if prompts is None:
-            return False
-        state = self.decoder.prefill(
-            torch.cat((self.tokens[:, :1], prompts[:, :-1]), 1), self.state
-        )
-        if state is None:
-            return False
-        self.state, self.tokens = state, prompts[:, -1:].repeat(1, self.tokens.shape[1])
-        self.strategy.skip(slice(len(prompts)), prompts)
-        return True
+        return False
 
     def prefill_slot(self, slot: int, count: int) -> bool:
-        """As `prefill`, of one slot, whose sequence was admitted last and has not stepped."""
-        assert self.decoder is not None
-        prompts = None if self.static or not self.decoder.admits else self.strategy.prompts(count)
-        if prompts is None:
-            return False
-        slots = torch.tensor([slot], device=self.tokens.device)
-        fresh, prompt = self.decoder.start(None, batch=1, capacity=count), prompts[slots]
-        filled = self.decoder.prefill(torch.cat((self.tokens[slots, :1], prompt[:, :-1]), 1), fresh)
-        if filled is None:
-            return False
-        self.admit(slots, filled)
-        self.tokens[slots] = prompt[:, -1:]
-        self.strategy.skip(slots, prompt)
-        return True
+        return False
 
     def steps_until(self, bounds: LoopBounds) -> int:
-        """Take steps within these bounds: how many. Without a compiled loop, one step."""
-        assert bounds.steps > 0
-        assert self.decoder is not None
-        assert self.state is not None
-        room = self.strategy.reserve()
-        loop = None if self.static or self.tokens.is_cuda else self.strategy.loop()
-        if loop is not None:
-            self.tokens = self.tokens.contiguous()
-            bounds = replace(bounds, steps=min(bounds.steps, room))
-            searched = self.decoder.search(self.tokens, self.state, loop, bounds)
-            if searched is not None:
-                taken, self.state = searched
-                return taken
+        self.strategy.reserve()
         self.steps(1)
         return 1
 
     def steps(self, count: int) -> None:
-        """Take `count` steps of every hypothesis, without waiting for the device."""
         assert count > 0
-        if not self.static:
-            for _ in range(count):
-                self.strategy.reserve()
-                self.state, self.tokens = self._step()
-        elif not isinstance(self.state, StaticState) or self.state.reserve(count):
-            self.run(
-                count, lambda: self._static_steps(count)
-            )  # in one recording: between two a GPU is idle
+        if not isinstance(self.state, StaticState) or self.state.reserve(count):
+            # In one recording: between two a GPU is idle.
+            self.run(count, lambda: self._static_steps(count))
         else:  # the cache fills up on the way
             for _ in range(count):
                 self.state.reserve()
                 self.run(1, lambda: self._static_steps(1))
 
-    def _step(self) -> tuple[DecoderState, Int[Tensor, "B K"]]:
-        assert self.decoder is not None
-        assert self.state is not None
-        logits, state = self.decoder.step(self.tokens.flatten(), self.state)
-        tokens, parents = self.strategy.advance(logits.view(*self.tokens.shape, -1))
-        return state if parents is None else state.follow(parents), tokens
-
     def _static_steps(self, count: int) -> None:
         """Steps after each of which every tensor is where it was."""
         assert self.decoder is not None
         assert self.state is not None
-        loop = self.strategy.loop()
-        if (
-            loop is not None
-            and self.decoder.greedy_steps(self.tokens, self.state, loop, count) is not None
-        ):
-            return
+        if self.fused:
+            loop = self.strategy.loop()
+            if self.decoder.greedy_steps(self.tokens, self.state, loop, count) is not None:
+                return
         for _ in range(count):
             before = list(self._strategy_tensors())
             state, tokens = self._step()
@@ -194,27 +139,19 @@ class DecodeBuffers(Generic[StrategyType]):
             self.__dict__.pop("nbytes", None)
 
     def admit(self, slots: Slots, fresh: DecoderState) -> None:
-        """Put the states of new sequences into these slots."""
         assert self.state is not None
-        admitted = self.state.admit(slots, fresh)
-        if self.static:
-            self._settle(admitted)
-        else:
-            self.state = admitted
+        self._settle(self.state.admit(slots, fresh))
 
-    def keep(self, slots: Int[Tensor, " n"]) -> "DecodeBuffers[StrategyType]":
-        """Smaller buffers with these slots only."""
+    def _like(
+        self, strategy: StrategyType, table: Int[Tensor, "B columns"], state: DecoderState
+    ) -> "StaticBuffers[StrategyType]":
         assert self.decoder is not None
-        assert self.state is not None
-        strategy = copy(self.strategy)
-        strategy.keep(slots)
-        state, table = self.state.reorder(slots), self.table[slots]
-        smaller = DecodeBuffers(self.decoder, strategy, table, state, recorded=self.recorded)
-        smaller.tokens = self.tokens[slots]
-        return smaller
+        return StaticBuffers(
+            self.decoder, strategy, table, state, fused=self.fused, recorded=self.recorded
+        )
 
-    def copy_from(self, other: "DecodeBuffers[StrategyType]") -> None:
-        """Copy the content of other buffers of the same size."""
+    def copy_from(self, other: DecodeBuffers[StrategyType]) -> None:
+        assert isinstance(other, StaticBuffers)
         for old, new in zip(self.tensors(), other.tensors(), strict=True):
             _overwrite(old, new)
         if isinstance(self.state, StaticState) and isinstance(other.state, StaticState):
@@ -226,6 +163,7 @@ class DecodeBuffers(Generic[StrategyType]):
         return sum(x.nbytes for x in self.tensors())
 
     def tensors(self) -> list[Tensor]:
+        """All that steps read and write."""
         return [*(x for _, _, x in self._strategy_tensors()), self.tokens, *tensors_of(self.state)]
 
     def _strategy_tensors(self) -> Iterator[tuple[object, str, Tensor]]:
@@ -239,9 +177,9 @@ class BufferPool(Generic[StrategyType]):
     """Buffers of one decoder that no search is using."""
 
     def __init__(self) -> None:
-        self.kept: dict[Hashable, DecodeBuffers[StrategyType]] = {}
+        self.kept: dict[Hashable, StaticBuffers[StrategyType]] = {}
 
-    def take(self, key: Hashable) -> DecodeBuffers[StrategyType] | None:
+    def take(self, key: Hashable) -> StaticBuffers[StrategyType] | None:
         buffers = self.kept.pop(key, None)
         if buffers is not None and isinstance(buffers.state, StaticState):
             buffers.state.steps = 0  # `begin` resets the rest
@@ -249,6 +187,7 @@ class BufferPool(Generic[StrategyType]):
 
     def put(self, key: Hashable, buffers: DecodeBuffers[StrategyType]) -> None:
         """Keep buffers, and release the least recently used ones beyond the limit of memory."""
+        assert isinstance(buffers, StaticBuffers)
         buffers.decoder = None  # the pool lives as long as the decoder, which is referenced weakly
         self.kept.pop(key, None)
         self.kept[key] = buffers

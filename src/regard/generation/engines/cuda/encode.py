@@ -9,8 +9,9 @@ from torch import nn
 
 from regard.core.sequence import Tokens
 from regard.core.shapes import Tensor
-from regard.generation.engines.cuda.cuda_graphs import GraphRecorder, autocast, rounded
-from regard.generation.engines.cuda.static_decoder import weights
+from regard.generation.engines.cuda.static_decoder import rounded, weights
+from regard.generation.engines.half_precision import autocast
+from regard.kernels.cuda_graphs import GraphRecorder
 from regard.model.memory import Memory
 from regard.model.multihead import MultiHead
 from regard.model.transformer import TransformerEncoder

@@ -14,15 +14,18 @@ from torch import nn
 from torch.nn import functional as F
 
 from regard.core.shapes import Bool, Float, Int, Tensor
-from regard.generation.engines.base import EngineDecoder, SearchLoop
-from regard.generation.engines.cpu.weight_layout import (
+from regard.generation.engines.base import EngineDecoder
+from regard.generation.engines.choice_kernels import kernels
+from regard.generation.engines.cuda.kernels import step
+from regard.generation.engines.cuda.kernels.step import StackedLayers, StepLinear, StepNorm
+from regard.generation.engines.fused_options import CUDA_STEPS
+from regard.generation.engines.loop import SearchLoop
+from regard.generation.engines.published_attention import publish, publish_step
+from regard.generation.engines.transformer_weights import (
     block_norms,
     block_projections,
     weight_and_bias,
 )
-from regard.generation.engines.cuda.kernels import step
-from regard.generation.engines.cuda.kernels.step import StackedLayers, StepLinear, StepNorm
-from regard.generation.engines.published_attention import publish, publish_step
 from regard.kernels.layers.residual_norm import norm_gain
 from regard.model.capture import capturing_here
 from regard.model.embedding import Projection
@@ -77,7 +80,7 @@ class StaticState(DecoderState):
         )
 
     def follow(self, parents: Int[Tensor, "B K"]) -> "StaticState":
-        triton = step.kernels(parents)
+        triton = kernels(parents)
         if self.parents.shape[1] > 1 and triton is not None:
             triton.follow(self.parents, parents.contiguous(), self.time)
         elif self.parents.shape[1] > 1:
@@ -139,6 +142,8 @@ class StaticDecoder(EngineDecoder):
     """The static form of a decoder. It copies the weights, and does not keep the decoder alive."""
 
     static = True
+    fused = CUDA_STEPS
+    max_beams = 1
 
     def __init__(self, decoder: TransformerDecoder, dtype: torch.dtype) -> None:
         self.dtype, self.vocab_size, self.dim = (
@@ -157,6 +162,9 @@ class StaticDecoder(EngineDecoder):
         self.attentions = [
             (ref(block.self_attn), block.cross_attn and ref(block.cross_attn)) for block in blocks
         ]
+
+    def batch_size(self, count: int, *, up: bool = True) -> int:
+        return rounded(count, up=up)
 
     @torch.inference_mode()
     def refresh(self, model: Seq2Seq) -> bool:
@@ -324,7 +332,7 @@ class StaticDecoder(EngineDecoder):
         norms = chain(
             [None] * post_norm, *(layer.norms for layer in self.layers), weights.final_norm
         )
-        ops = step.kernels(tokens) or step
+        ops = kernels(tokens) or step
         x = ops.embed(tokens, weights.embed_tokens, self.scale, weights.positions, admitted, time)
         for number, layer in enumerate(self.layers):
             projected, x = ops.norm_linear(x, next(norms), layer.qkv_proj, post_norm=post_norm)
@@ -421,7 +429,7 @@ class WeightFingerprint:
             self.versions = list(map(_version, tensors))
         except RuntimeError:  # inference tensors have none
             self.versions = [0 if weight.is_inference() else weight._version for weight in tensors]
-        triton = step.kernels(tensors[0])
+        triton = kernels(tensors[0])
         if triton is None:
             norms = torch._foreach_norm([weight.detach() for weight in tensors])
             self.hashes = torch.stack([norm.float() for norm in norms]).tolist()
@@ -471,3 +479,14 @@ def tensors_of(nested: object) -> Iterator[Tensor]:
             yield from tensors_of(each)
     elif is_dataclass(nested):
         yield from tensors_of([getattr(nested, field.name) for field in fields(nested)])
+
+
+def rounded(count: int, *, up: bool) -> int:
+    """The nearest of 1, 2, 3, 4, 6, 8, 12, …, so that few sizes are recorded."""
+    power = 1 << (count.bit_length() - 1)
+    sizes = (power, power + power // 2, 2 * power)
+    return (
+        min(size for size in sizes if size >= count)
+        if up
+        else max(size for size in sizes if size <= count)
+    )

@@ -1,11 +1,10 @@
 """The parts of a Transformer decoder's step: one position of each sequence, in static memory.
 
 The time step is a tensor on the device that the host never reads, so that every step launches the same kernels and can
-be recorded as a CUDA graph. `step_triton` has the same functions as Triton kernels; `kernels` chooses.
+be recorded as a CUDA graph. `step_triton` has the same functions as Triton kernels; `choice_kernels.kernels` chooses.
 """
 
 from collections.abc import Callable
-from functools import lru_cache
 from math import sqrt
 from types import ModuleType
 from typing import NamedTuple
@@ -14,7 +13,7 @@ import torch
 from torch.nn import functional as F
 
 from regard.core.shapes import Bool, Float, Int, Tensor
-from regard.kernels import triton_launch
+from regard.generation.engines.choice_kernels import kernels
 from regard.kernels.layers.residual_norm import PendingResidual
 
 HiddenRows = Float[Tensor, "rows W"]
@@ -172,15 +171,3 @@ def persistent(layers: StackedLayers, rows: int) -> ModuleType | None:
     from regard.generation.engines.cuda.kernels import persistent_step_triton
 
     return persistent_step_triton if persistent_step_triton.supports(layers, rows) else None
-
-
-def kernels(x: Tensor) -> ModuleType | None:
-    """The module of Triton kernels, if this tensor is on a GPU where they can be launched."""
-    return _kernels() if x.is_cuda and triton_launch.available(x.device) else None
-
-
-@lru_cache(maxsize=1)
-def _kernels() -> ModuleType:
-    from regard.generation.engines.cuda.kernels import step_triton
-
-    return step_triton

@@ -8,15 +8,9 @@ import gc
 import logging
 from collections import Counter
 from collections.abc import Callable, Hashable
-from contextlib import AbstractContextManager, nullcontext
-from copy import copy
 from functools import lru_cache
 
 import torch
-from torch import nn
-
-from regard.kernels import triton_launch
-from regard.model.capture import intercepting_here
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +63,8 @@ def capture(work: Callable[[], None], *, release_cache: bool = False) -> Callabl
         torch.cuda.synchronize()
         gc.collect()
         torch.cuda.empty_cache()
-    current, stream = torch.cuda.current_stream(), _capture_stream(torch.cuda.current_device())
+    current = torch.cuda.current_stream()
+    stream = _capture_stream(torch.cuda.current_device())
     graph = torch.cuda.CUDAGraph()
     stream.wait_stream(current)
     try:
@@ -97,32 +92,3 @@ def first_line(error: RuntimeError) -> str:
 @lru_cache(maxsize=1)  # logged once
 def _warn(reason: str) -> None:
     log.warning("decoding steps cannot be recorded as CUDA graphs, which is slower: %s", reason)
-
-
-def recordable(module: nn.Module) -> bool:
-    """Whether a module's work can be recorded: evaluating on a GPU, without autocast and interception."""
-    weight = next(module.parameters())
-    variable = module.training or intercepting_here() or torch.is_autocast_enabled("cuda")
-    return weight.is_cuda and not variable and triton_launch.available(weight.device)
-
-
-def rounded(count: int, *, up: bool) -> int:
-    """The nearest of 1, 2, 3, 4, 6, 8, 12, …, so that few sizes are recorded."""
-    power = 1 << (count.bit_length() - 1)
-    sizes = (power, power + power // 2, 2 * power)
-    return (
-        min(size for size in sizes if size >= count)
-        if up
-        else max(size for size in sizes if size <= count)
-    )
-
-
-def autocast(half: bool) -> AbstractContextManager[object]:
-    """Linear layers in bfloat16, if `half`. Cast weights are not cached: a recording would keep pointing to them."""
-    return copy(_bfloat16()) if half else nullcontext()
-
-
-@lru_cache(maxsize=1)
-def _bfloat16() -> torch.autocast:
-    """To be copied: making one looks at the device, which takes longer than the launch of a recorded step."""
-    return torch.autocast("cuda", torch.bfloat16, cache_enabled=False)

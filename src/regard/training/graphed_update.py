@@ -12,7 +12,7 @@ from regard.core.errors import TrainingFailed
 from regard.core.sequence import Packed, Tokens
 from regard.core.shapes import Tensor
 from regard.data.batching import Batch
-from regard.generation.engines.cuda.cuda_graphs import GraphRecorder, first_line
+from regard.kernels.cuda_graphs import GraphRecorder, first_line
 
 Shapes = tuple[torch.Size, ...]
 MAX_SHAPES = 4  # that are recorded: others are rare, such as the end of a text, and each needs memory of its own
@@ -25,7 +25,8 @@ class RecordedBatch:
     gradients: list[Tensor | None]
 
     def __init__(self, batch: Batch) -> None:
-        self.batch, self.inputs = batch, batch_tensors(batch)
+        self.batch = batch
+        self.inputs = batch_tensors(batch)
 
 
 class GraphedUpdate:
