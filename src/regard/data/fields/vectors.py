@@ -51,6 +51,10 @@ class VectorsField(Field):
     has_positions = True
     has_lists = True
 
+    def not_packable(self) -> str | None:
+        # Attention over packed sequences has no mask, and would attend to a vector that is missing.
+        return "missing = 'mask'" if self.missing == "mask" else None
+
     @property
     def limit_key(self) -> str | None:
         return None if self.max_length is None else "max_length"
