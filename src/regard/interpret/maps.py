@@ -296,8 +296,9 @@ class ForwardPass:
     source: Source | None  # None for a language model
     # The decoder's input, tokens or vectors, for a model with a decoder.
     targets: Shaped[Tensor, "1 T *each"] | None
-    # The token predicted after each target, the tag of each word, or the label; None if there is no output.
-    labels: Int[Tensor, " T"] | None
+    # The token predicted after each target, the tag of each word, the label, or the place of each number of an
+    # output; None if there is no output.
+    labels: Int[Tensor, " places"] | None
     # The log-probability of each label, where it is not a softmax of its own logits: with a CRF.
     score: Callable[[Tensor, Tensor], Tensor] | None = None
     # The labels of the output, from the logits, where none are given; None: the most likely.

@@ -171,6 +171,11 @@ class Decoder(nn.Module, Support, ABC, Generic[StateType]):
     def cross_attentions(self) -> Sequence[AttentionModule]:
         """The modules that attend to the memory, first layer to last; empty for a language model."""
 
+    @property
+    def longest(self) -> int | None:
+        """The longest sequence for which it has positions; None: any."""
+        return None
+
     @abstractmethod
     def hidden(
         self,

@@ -199,6 +199,10 @@ class TransformerDecoder(Decoder[TransformerState]):
         self.stack = TransformerStack(config, memory_dim)
 
     @property
+    def longest(self) -> int | None:
+        return self.input_layer.limit
+
+    @property
     def cross_attentions(self) -> list[MultiHead]:
         return [block.cross_attn for block in self.stack.layers if block.cross_attn is not None]
 

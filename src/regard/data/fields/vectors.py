@@ -127,15 +127,22 @@ class VectorsField(Field):
 
     def learn(self, values: Iterator[Any], *, is_target: bool) -> Statistics:
         dimension = 0
+        longest = 1
 
         def of_one_dimension() -> Iterator[NDArray[np.float64]]:
-            nonlocal dimension
+            nonlocal dimension, longest
             for value in values:
                 dimension = dimension or value.shape[1]
                 _check_dimension(value, dimension)
+                longest = max(longest, len(value))
                 yield value
 
-        return Statistics.of(of_one_dimension(), normalize=self.normalize)
+        found = Statistics.of(of_one_dimension(), normalize=self.normalize)
+        if is_target:
+            # Longer ones are left out of the training data.
+            limit = longest if self.max_length is None else self.max_length
+            found = Statistics(found.mean, found.scale, min(longest, limit))
+        return found
 
     def check_cell(self, vocabulary: Any, cell: str) -> None:
         self.encode(vocabulary, [self.parse(cell)])
