@@ -153,7 +153,7 @@ def test_int8_rows_are_within_half_a_step():
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
-        *(("encoder", name) for name in models.ENCODERS),
+        *(("encoder", name) for name in models.EXPORTED_ENCODERS),
         *(("decoder", name) for name in models.DECODERS),
     ],
 )

@@ -45,6 +45,10 @@ class Column(ABC):
     def lengths(self, indices: Indices) -> Indices:
         """How many tokens these examples count for in a batch."""
 
+    def read_lengths(self, indices: Indices) -> Indices:
+        """How many positions a decoder reads of these targets: all tokens but the last."""
+        return self.lengths(indices) - 1
+
     @abstractmethod
     def row(self, i: int) -> Any:
         """The value of one example."""
@@ -243,6 +247,10 @@ class VectorColumn(Column):
 
     def row(self, i: int) -> NDArray[np.float32]:
         return np.array(self.vectors[self.ends[i - 1] if i else 0 : self.ends[i]])
+
+    def read_lengths(self, indices: Indices) -> Indices:
+        # The start, which is none of the vectors, and all of them but the last.
+        return self.lengths(indices)
 
     def gather(self, indices: Indices) -> Vectors:
         return Vectors.of([torch.from_numpy(self.row(index)) for index in indices.tolist()])

@@ -67,6 +67,11 @@ class DecodeConfig(Config):
         "thresholds of single labels, by name; other labels have `threshold`. "
         "`regard thresholds` chooses them on validation data",
     )
+    horizon: Count | None = doc(
+        None,
+        "vectors of an output, of a model that generates them one after the other; by default as many as the longest "
+        "target of the training data",
+    )
     sample: bool = doc(False, "sample tokens instead of choosing the most likely")
     temperature: Positive = doc(1.0, "logits are divided by this before sampling")
     top_k: Count | None = doc(None, "sample from the k most likely tokens")

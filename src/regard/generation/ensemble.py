@@ -15,6 +15,7 @@ from regard.model.kv_cache import Slots
 from regard.model.memory import Memory
 from regard.model.module_list import TypedModuleList
 from regard.model.seq2seq import Classifier, EncoderWithHead, Model, Seq2Seq
+from regard.model.vector_generator import VectorGenerator
 
 
 @dataclass(frozen=True)
@@ -231,6 +232,23 @@ class VectorsEnsemble(EncoderWithHead):
 
     def forward(self, source: Source) -> Float[Tensor, "B T D"]:
         vectors = [member(source).float() for member in self.members]
+        return torch.stack(vectors).mean(0)
+
+
+class VectorGeneratorEnsemble(VectorGenerator):
+    """Models of any architecture that generate vectors, as one: each generates its own, and the mean is the output."""
+
+    encoder: EnsembleEncoder
+    inspectable = False
+
+    def __init__(self, models: Sequence[Model]) -> None:
+        members = [model for model in models if isinstance(model, VectorGenerator)]
+        encoder = EnsembleEncoder([member.encoder for member in members])
+        super().__init__(encoder, members[0].decoder, min(member.horizon for member in members))
+        self.members = TypedModuleList[VectorGenerator](members)
+
+    def generate(self, source: Source, steps: int) -> Float[Tensor, "B T D"]:
+        vectors = [member.generate(source, steps).float() for member in self.members]
         return torch.stack(vectors).mean(0)
 
 

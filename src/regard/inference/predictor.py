@@ -434,6 +434,13 @@ class Predictor:
                     got=str(getattr(config, name))[:80],
                     remedy="Leave it out: only a model of several labels has one.",
                 )
+        if config.horizon is not None and not self.task.has_horizon:
+            raise InvalidArgument(
+                "horizon",
+                wanted="nothing for a model that gives " + self.task.gives,
+                got=str(config.horizon),
+                remedy="Leave it out: only a model that generates vectors has one.",
+            )
         self._check_thresholds(config)
         return config
 

@@ -112,6 +112,9 @@ def training_problems(
         yield Problem("train.cuda_graphs", wanted, "true", "Leave it out.")
     if train.packed:
         reason = "running text, which has no padding" if running_text else model.not_packable()
+        for field in data.source_fields:
+            if reason is None and (setting := field.not_packable()):
+                reason = f"data.source.{setting}"
         if reason is not None:
             yield Problem("train.packed", f"false with {reason}", "true", "Leave it out.")
     if train.fsdp and (reason := model.not_shardable()) is not None:

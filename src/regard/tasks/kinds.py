@@ -3,6 +3,7 @@
 from regard.tasks.base import TASKS, Task
 from regard.tasks.classify import Classify
 from regard.tasks.generate import Generate
+from regard.tasks.generate_vectors import GenerateVectors
 from regard.tasks.multi_label import MultiLabel
 from regard.tasks.predict_masked import PredictMasked
 from regard.tasks.predict_vectors import PredictVectors
@@ -17,6 +18,7 @@ KINDS: tuple[Task, ...] = (
     Regress(),
     MultiLabel(),
     PredictVectors(),
+    GenerateVectors(),
 )
 for task in KINDS:
     TASKS.add(task.name, task)
@@ -25,6 +27,7 @@ __all__ = [
     "TASKS",
     "Classify",
     "Generate",
+    "GenerateVectors",
     "MultiLabel",
     "PredictMasked",
     "PredictVectors",

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from regard.core.errors import Problem
-from regard.core.sequence import Packed
+from regard.core.sequence import PackedSequences
 from regard.core.shapes import Float, Int, Tensor
 from regard.data.batching import Batch, evaluation_batches
 from regard.data.config import DataConfig
@@ -94,7 +94,7 @@ class MultiLabel(PooledTask):
         gold = batch.targets
         assert isinstance(gold, Tensor)
         assert batch.source is not None
-        assert not isinstance(batch.source, Packed)
+        assert not isinstance(batch.source, PackedSequences)
         found = objective.loss_of_outputs(self, model(batch.source), gold)
         return BatchLoss(found.loss, found.nll, batch.tokens)
 

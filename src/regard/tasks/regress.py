@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from regard.core.errors import InvalidArgument, Problem
-from regard.core.sequence import Packed
+from regard.core.sequence import PackedSequences
 from regard.core.shapes import Float, Tensor
 from regard.data.batching import Batch, evaluation_batches
 from regard.data.config import DataConfig
@@ -76,7 +76,7 @@ class Regress(PooledTask):
         gold = batch.targets
         assert isinstance(gold, Tensor)
         assert batch.source is not None
-        assert not isinstance(batch.source, Packed)
+        assert not isinstance(batch.source, PackedSequences)
         found = objective.loss_of_outputs(self, model(batch.source), gold)
         return BatchLoss(found.loss, found.nll, batch.tokens)
 

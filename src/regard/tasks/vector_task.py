@@ -2,7 +2,7 @@
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -101,13 +101,18 @@ class VectorTask(Task):
         self, model: Model, corpus: Corpus, target: VocabularyType, *, budget: int
     ) -> dict[str, float]:
         assert isinstance(target, Statistics)
-        return vector_errors(model, corpus, target, budget=budget)
+        return vector_errors(model, corpus, target, budget=budget, outputs_of=self.outputs_of)
+
+    def outputs_of(self, model: Model, batch: Batch) -> Float[Tensor, "B T D"]:
+        """The outputs for a batch of a validation."""
+        outputs: Tensor = model(batch.source)
+        return outputs
 
     def output_error(self, data: DataConfig, output: str, reference: str) -> float:
         """The mean absolute error."""
         return float(np.nanmean(np.abs(read_array_text(output) - read_array_text(reference))))
 
-    def ensemble(self, models: Sequence[Model]) -> VectorsEnsemble:
+    def ensemble(self, models: Sequence[Model]) -> Model:
         return VectorsEnsemble(models, self.name)
 
     @abstractmethod
@@ -129,7 +134,7 @@ class VectorTask(Task):
                 got=str(labels.tolist())[:60],
                 remedy="Leave it out.",
             )
-        return ForwardPass(model, source, None, None, score=_number_at, choose=_places)
+        return ForwardPass(model, source, None, None, score=number_at, choose=places)
 
     def look(self, trained: TrainedModel, request: LookRequest) -> tuple[ForwardPass, LookInput]:
         refuse_output_edits(request.edits)
@@ -164,9 +169,17 @@ def aligned(
 
 @torch.no_grad()
 def vector_errors(
-    model: Model, corpus: Corpus, statistics: Statistics, *, budget: int
+    model: Model,
+    corpus: Corpus,
+    statistics: Statistics,
+    *,
+    budget: int,
+    outputs_of: Callable[[Model, Batch], Tensor],
 ) -> dict[str, float]:
-    """Squared and absolute error over all numbers that are known, normalized and in the units of the data."""
+    """Squared and absolute error over all numbers that are known, normalized and in the units of the data.
+
+    outputs_of   the model's outputs (B, T, D) for a batch
+    """
     device = next(model.parameters()).device
     squared = torch.zeros(statistics.size, dtype=torch.float64)
     absolute = torch.zeros(statistics.size, dtype=torch.float64)
@@ -174,7 +187,7 @@ def vector_errors(
     for batch in evaluation_batches(corpus, budget=budget):
         moved = batch.to(device)
         assert isinstance(moved.targets, Vectors)
-        predicted, gold, known = aligned(model(moved.source), moved.targets)
+        predicted, gold, known = aligned(outputs_of(model, moved), moved.targets)
         errors = (predicted.double() - gold.double()).masked_fill(~known, 0.0)  # (N, D)
         squared += errors.square().sum(0).cpu()
         absolute += errors.abs().sum(0).cpu()
@@ -195,11 +208,11 @@ def decimals_of(statistics: Statistics) -> list[int]:
     return [min(decimals, MOST_DECIMALS) for decimals in exact]
 
 
-def _places(outputs: Float[Tensor, "T D"]) -> Tensor:
+def places(outputs: Float[Tensor, "T D"]) -> Tensor:
     return torch.arange(outputs.numel(), device=outputs.device)
 
 
-def _number_at(outputs: Float[Tensor, "T D"], places: Tensor) -> Tensor:
+def number_at(outputs: Float[Tensor, "T D"], places: Tensor) -> Tensor:
     return outputs.flatten().float()[places]
 
 

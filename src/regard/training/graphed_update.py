@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from regard.core.errors import TrainingFailed
-from regard.core.sequence import Packed, Tokens
+from regard.core.sequence import Packed, PackedSequences, Tokens
 from regard.core.shapes import Tensor
 from regard.data.batching import Batch
 from regard.kernels.cuda_graphs import GraphRecorder, first_line
@@ -87,7 +87,8 @@ def batch_tensors(batch: Batch) -> list[Tensor]:
     for side in (batch.source, batch.targets):
         if isinstance(side, Tokens):
             tensors.append(side.ids)
-        elif isinstance(side, Packed):
-            tensors += [side.ids, side.offsets.cu_seqlens, side.offsets.positions]
-            tensors += [] if side.gold is None else [side.gold]
+        elif isinstance(side, PackedSequences):
+            tensors += [side.items, side.offsets.cu_seqlens, side.offsets.positions]
+            if isinstance(side, Packed) and side.gold is not None:
+                tensors.append(side.gold)
     return tensors

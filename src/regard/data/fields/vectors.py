@@ -51,6 +51,10 @@ class VectorsField(Field):
     has_positions = True
     has_lists = True
 
+    def not_packable(self) -> str | None:
+        # Attention over packed sequences has no mask, and would attend to a vector that is missing.
+        return "missing = 'mask'" if self.missing == "mask" else None
+
     @property
     def limit_key(self) -> str | None:
         return None if self.max_length is None else "max_length"
@@ -123,15 +127,22 @@ class VectorsField(Field):
 
     def learn(self, values: Iterator[Any], *, is_target: bool) -> Statistics:
         dimension = 0
+        longest = 1
 
         def of_one_dimension() -> Iterator[NDArray[np.float64]]:
-            nonlocal dimension
+            nonlocal dimension, longest
             for value in values:
                 dimension = dimension or value.shape[1]
                 _check_dimension(value, dimension)
+                longest = max(longest, len(value))
                 yield value
 
-        return Statistics.of(of_one_dimension(), normalize=self.normalize)
+        found = Statistics.of(of_one_dimension(), normalize=self.normalize)
+        if is_target:
+            # Longer ones are left out of the training data.
+            limit = longest if self.max_length is None else self.max_length
+            found = Statistics(found.mean, found.scale, min(longest, limit))
+        return found
 
     def check_cell(self, vocabulary: Any, cell: str) -> None:
         self.encode(vocabulary, [self.parse(cell)])
