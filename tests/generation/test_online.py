@@ -6,10 +6,10 @@ import pytest
 
 from regard.core.sequence import Tokens
 from regard.generation import online
-from regard.generation.batch_plan import BatchLimits, plan_requests
+from regard.generation.batch_plan import BatchLimits
 from regard.generation.config import DecodeConfig
 from regard.generation.online import OnlineSearch
-from regard.generation.request import Request, SearchTask
+from regard.generation.request import GenerationRequest, SearchTask, plan_requests
 from regard.generation.search import search
 from support import search as support
 from support.models import DECODERS
@@ -17,15 +17,15 @@ from support.models import DECODERS
 SLOTS = 4
 
 
-def task_and_requests(name: str, options: dict) -> tuple[SearchTask, list[Request]]:
+def task_and_requests(name: str, options: dict) -> tuple[SearchTask, list[GenerationRequest]]:
     config = DecodeConfig(**{"max_length": support.LONGEST, **options})
     rows = support.sources()
     # Each draws its random numbers as the first request of a search of its own.
     task = SearchTask(support.model(name), Tokens.of, config, scored=True, numbers=[0] * len(rows))
-    return task, [Request(row, len(row)) for row in rows]
+    return task, [GenerationRequest(row, len(row)) for row in rows]
 
 
-def alone(task: SearchTask, request: Request) -> list:
+def alone(task: SearchTask, request: GenerationRequest) -> list:
     single = SearchTask(task.model, task.collate, task.config, scored=True, numbers=[0])
     ((_, hypotheses),) = search(single, [request])
     return hypotheses

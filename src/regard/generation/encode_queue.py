@@ -4,12 +4,13 @@ from collections.abc import Sequence
 
 import torch
 
-from regard.generation.batch_plan import BatchPlan, PlannedRequest
+from regard.generation.batch_plan import BatchPlan
 from regard.generation.engines import selection
+from regard.generation.request import GenerationRequest
 from regard.model.interfaces import DecoderState
 from regard.model.memory import Memory
 
-Requests = Sequence[PlannedRequest] | dict[int, PlannedRequest]  # by index
+Requests = Sequence[GenerationRequest] | dict[int, GenerationRequest]  # by index
 
 
 class EncodeQueue:
@@ -42,7 +43,7 @@ class EncodeQueue:
         """Encode these requests, which are next in the queue."""
         self.encoded = indices
         sources, task = (
-            [self.requests[index].request.source for index in self.encoded],
+            [self.requests[index].source for index in self.encoded],
             self.plan.task,
         )
         if sources[0] is None:

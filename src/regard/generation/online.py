@@ -5,12 +5,12 @@ from collections.abc import Container, Sequence
 import torch
 
 from regard.core.host_future import HostFuture
-from regard.generation.batch_plan import BatchLimits, BatchPlan, PlannedRequest
+from regard.generation.batch_plan import BatchLimits, BatchPlan
 from regard.generation.choose.interfaces import Hypothesis
 from regard.generation.encode_queue import EncodeQueue
 from regard.generation.engines.half_precision import autocast
 from regard.generation.engines.loop import Interrupt, LoopBounds
-from regard.generation.request import SearchTask
+from regard.generation.request import GenerationRequest, SearchTask
 from regard.generation.search import LOOP_MICROSECONDS, STEPS_AHEAD, Finished, SearchBatch
 
 FINISHED_FRACTION = 3  # a compiled loop returns when a third of the running requests is finished
@@ -27,7 +27,7 @@ class OnlineSearch(SearchBatch):
     slots    the most requests at once
     """
 
-    requests: dict[int, PlannedRequest]
+    requests: dict[int, GenerationRequest]
 
     def __init__(self, task: SearchTask, limits: BatchLimits, slots: int) -> None:
         self.task, self.slots, self.requests, self.read = task, slots, {}, {}
@@ -56,7 +56,7 @@ class OnlineSearch(SearchBatch):
         return self.slots - len(self.requests)
 
     @torch.inference_mode()
-    def admit(self, requests: Sequence[PlannedRequest]) -> list[int]:
+    def admit(self, requests: Sequence[GenerationRequest]) -> list[int]:
         """Begin requests, no more than are `free`; their numbers."""
         assert 0 < len(requests) <= self.free
         numbers = list(range(self._next, self._next + len(requests)))
@@ -69,7 +69,7 @@ class OnlineSearch(SearchBatch):
         if len(free) < len(numbers):
             free += self._grow(len(numbers) - len(free))
         memory = self.queue.memory
-        if self.plan.static and memory is not None and memory.states.shape[1] > self.sizes.source:
+        if self.plan.static and memory is not None and memory.states.shape[1] > self.source:
             self.pool_key = None  # the buffers grow, and are not those of this key any more
         # The flags of the slots that were occupied before: a search that is never full is admitted
         # to at any step.
@@ -173,8 +173,8 @@ class OnlineSearch(SearchBatch):
         self.loops = False  # the first state has the rows of these requests
         self.plan.slots = self._rows(count)
         self.occupants, self.step, self.done = [None] * self.plan.slots, 0, None
-        self.sizes = self.plan.sizes(self.queue.memory)
-        self.pool_key = self.plan.pool_key(self.sizes)
+        self.source = self.plan.source_room(self.queue.memory)
+        self.pool_key = self.plan.pool_key(self.source)
         self.buffers = self._pooled_buffers() or self._new_buffers()
         self.loops = self.plan.decoder.compiled and self.plan.fused
 

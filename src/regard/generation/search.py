@@ -16,7 +16,7 @@ from regard.core.host_future import HostFuture
 from regard.core.interruption import check_interruption, is_interruptible
 from regard.core.sequence import pad_lists
 from regard.core.shapes import Int, Tensor
-from regard.generation.batch_plan import BatchLimits, BatchPlan, PlannedRequest, plan_requests
+from regard.generation.batch_plan import BatchLimits, BatchPlan
 from regard.generation.choose.interfaces import Hypothesis
 from regard.generation.choose.strategies import DecodingStrategy
 from regard.generation.encode_queue import EncodeQueue, Requests
@@ -25,7 +25,7 @@ from regard.generation.engines.base import LEAST_PROMPT
 from regard.generation.engines.buffers import DecodeBuffers
 from regard.generation.engines.half_precision import autocast
 from regard.generation.engines.loop import LoopBounds
-from regard.generation.request import Request, SearchTask
+from regard.generation.request import GenerationRequest, SearchTask, plan_requests
 from regard.generation.request_groups import (
     groups_in_memory,
     length_groups,
@@ -46,7 +46,9 @@ MIN_HYPOTHESES = 64  # a static batch is not shrunk below: a GPU is no faster wi
 Finished = list[tuple[int, list[Hypothesis]]]  # slots and their hypotheses
 
 
-def search(task: SearchTask, requests: Sequence[Request]) -> Iterator[tuple[int, list[Hypothesis]]]:
+def search(
+    task: SearchTask, requests: Sequence[GenerationRequest]
+) -> Iterator[tuple[int, list[Hypothesis]]]:
     """The index of each request and its hypotheses, best first, in the order in which they are finished."""
     config, planned = task.config, plan_requests(task, requests)
     if config.coverage_penalty and task.rerank is None:
@@ -76,7 +78,7 @@ def search(task: SearchTask, requests: Sequence[Request]) -> Iterator[tuple[int,
 
 
 def _search_group(
-    task: SearchTask, planned: Sequence[PlannedRequest], group: Sequence[int], slots: int
+    task: SearchTask, planned: Sequence[GenerationRequest], group: Sequence[int], slots: int
 ) -> Iterator[tuple[int, list[Hypothesis]]]:
     for index, hypotheses in SearchBatch(
         task, [planned[i] for i in group], min(slots, len(group))
@@ -85,12 +87,14 @@ def _search_group(
 
 
 def _searched_group(
-    task: SearchTask, planned: Sequence[PlannedRequest], group: Sequence[int], slots: int
+    task: SearchTask, planned: Sequence[GenerationRequest], group: Sequence[int], slots: int
 ) -> list[tuple[int, list[Hypothesis]]]:
     return list(_search_group(task, planned, group, slots))
 
 
-def final(task: SearchTask, request: Request, hypotheses: list[Hypothesis]) -> list[Hypothesis]:
+def final(
+    task: SearchTask, request: GenerationRequest, hypotheses: list[Hypothesis]
+) -> list[Hypothesis]:
     """The hypotheses of a finished request, ranked again where the task asks for it."""
     if not hypotheses and request.required:
         raise UnsatisfiableConstraint
@@ -99,7 +103,7 @@ def final(task: SearchTask, request: Request, hypotheses: list[Hypothesis]) -> l
     return task.rerank(task.collate([request.source]), hypotheses)[: task.config.num_hypotheses]
 
 
-def stream(task: SearchTask, request: Request) -> Iterator[int]:
+def stream(task: SearchTask, request: GenerationRequest) -> Iterator[int]:
     """The tokens of one output as they are generated, without the end token; by greedy search or sampling."""
     planned = plan_requests(task, [request])
     groups_in_memory(task, planned, [([0], 1)], workers=1)
@@ -120,7 +124,7 @@ class SearchBatch:
     read: dict[int, int]  # tokens of the prompt of each request that were read at once
     streams: bool = False  # whether every token is read as soon as it is generated
 
-    def __init__(self, task: SearchTask, requests: Sequence[PlannedRequest], slots: int) -> None:
+    def __init__(self, task: SearchTask, requests: Sequence[GenerationRequest], slots: int) -> None:
         self.task, self.requests = task, requests
         self.plan = BatchPlan(task, BatchLimits.of(requests, slots), slots)
 
@@ -139,7 +143,7 @@ class SearchBatch:
 
     def stream(self) -> Iterator[int]:
         """The tokens of the only request."""
-        self.streams, prompt = True, self.requests[0].request.given
+        self.streams, prompt = True, self.requests[0].given
         self._encode()
         done = bool(self._first_steps(wait=True))
         read = self.read.get(0, 0)
@@ -227,7 +231,7 @@ class SearchBatch:
         """Whether static buffers begin: all slots were free."""
         return self.plan.static and self.step == 0 and len(slots) == sum(map(bool, self.occupants))
 
-    def _fill(self, rows: Slots, requests: list[PlannedRequest], memory: Memory | None) -> None:
+    def _fill(self, rows: Slots, requests: list[GenerationRequest], memory: Memory | None) -> None:
         """Put encoded requests into these slots of static buffers."""
         self.buffers.admit(rows, self.plan.start(memory, len(requests), 0, requests))
 
@@ -253,7 +257,7 @@ class SearchBatch:
 
     def _prompt(self, index: int) -> int:
         """Tokens of a request's prompt that may be read at once."""
-        request = self.requests[index].request
+        request = self.requests[index]
         return 0 if request.source is not None or request.score_prompt else request.given
 
     @torch.inference_mode()
@@ -291,8 +295,8 @@ class SearchBatch:
         plan = self.plan
         self.occupants, self.step = [None] * plan.slots, 0  # steps taken
         self.done, self.read = None, {}
-        self.sizes = plan.sizes(self.queue.memory)
-        self.pool_key = plan.pool_key(self.sizes)
+        self.source = plan.source_room(self.queue.memory)
+        self.pool_key = plan.pool_key(self.source)
         self.buffers = self._pooled_buffers() or self._new_buffers()
         self._admit(list(range(len(self.queue.encoded))))
 
@@ -313,12 +317,14 @@ class SearchBatch:
             pool.put((len(self.occupants), self.pool_key), self.buffers)
 
     def _new_buffers(self) -> DecodeBuffers[DecodingStrategy]:
-        plan, sizes, memory, state = self.plan, self.sizes, self.queue.memory, None
-        strategy = plan.build_strategy(sizes)
+        plan = self.plan
+        memory = self.queue.memory
+        state = None
+        strategy = plan.build_strategy()
         if plan.static:
-            empty = None if memory is None else memory.empty(plan.slots, sizes.source)
-            state = plan.start(empty, plan.slots, sizes.steps)
-        table = torch.full((plan.slots, COLUMNS + sizes.prefix), -1, device=plan.device)
+            empty = None if memory is None else memory.empty(plan.slots, self.source)
+            state = plan.start(empty, plan.slots, plan.steps)
+        table = torch.full((plan.slots, COLUMNS + plan.prefix), -1, device=plan.device)
         return selection.new_buffers(
             plan.decoder, strategy, table, state, fused=plan.fused, recorded=plan.recorded
         )
@@ -368,11 +374,11 @@ class SearchBatch:
             [
                 slot,
                 each.number,
-                each.first,
+                each.start,
                 each.min_length,
                 each.max_length,
-                each.request.given,
-                *each.prefix,
+                each.given,
+                *each.begin,
             ]
             for slot, each in zip(slots, requests, strict=True)
         ]
@@ -387,7 +393,7 @@ class SearchBatch:
         return table[:, 0]
 
     def _on_host(self, rows: list[list[int]]) -> Int[Tensor, "n columns"]:
-        table = pad_lists(rows, COLUMNS + self.sizes.prefix, -1)
+        table = pad_lists(rows, COLUMNS + self.plan.prefix, -1)
         return table.pin_memory() if self.plan.device.type == "cuda" else table
 
     def _constrain(self, slots: list[int], admitted: list[int]) -> None:
@@ -399,9 +405,9 @@ class SearchBatch:
         for slot, index in zip(slots, admitted, strict=True):
             planned = self.requests[index]
             for processor in per_slot:
-                processor.admit(slot, planned.request)
+                processor.admit(slot, planned)
             if required is not None and planned.constraint is not None:
-                prefix, beams = len(planned.prefix), self.plan.beams
+                prefix, beams = len(planned.begin), self.plan.beams
                 required.admit(
                     slot,
                     *planned.constraint,
