@@ -12,9 +12,8 @@ from regard.generation.engines import selection
 from regard.generation.engines.cpu.decoder import NativeDecoder
 from regard.generation.engines.cpu.recurrent import NativeRnnDecoder
 from regard.generation.engines.torch import PyTorchDecoder, PyTorchEngine
-from regard.generation.online import OnlineSearch
 from regard.generation.request import GenerationRequest, plan_requests
-from regard.generation.search import SearchBatch, search, stream
+from regard.generation.search import Search, search, stream
 from regard.model.capture import capture_attention
 from support.models import DECODERS, VOCABULARY, decoder, memory
 from support.short_contexts import CONTEXT, EXTRAPOLATING, language_model, recomputed, task
@@ -223,7 +222,7 @@ def test_prompts_of_different_lengths(name, options, compiled, slots, monkeypatc
     def hypotheses():
         if not compiled:
             monkeypatch.setattr(selection, "ENGINES", (PyTorchEngine(),))
-        batch = SearchBatch(given, planned, slots)
+        batch = Search.of(given, planned, slots)
         found = dict(batch.run())
         return [
             [(each.tokens, each.score) for each in found[index]] for index in range(len(planned))
@@ -260,7 +259,7 @@ def test_a_running_search_reads_a_prompt_at_once(name, options, compiled, monkey
     asked = prompts([3, 40, 17, 1, 25, 39, 30])
     planned = plan_requests(given, asked, [0] * len(asked))
     running, waiting, index_of, answers, read = (
-        OnlineSearch(given, BatchLimits(64, 64), 3),
+        Search(given, BatchLimits(64, 64), 3),
         list(range(7)),
         {},
         {},
@@ -315,7 +314,7 @@ def test_a_prompt_whose_probabilities_are_wanted_is_read_step_by_step(steps):
 @pytest.mark.parametrize("why", ["compiled", "each_alone"])
 def test_which_prompts_are_read_at_once(given, empty, alone, calls, why):
     """All of them as far as the shortest; or those that are long enough, where outputs must not depend on others."""
-    batch, done = object.__new__(SearchBatch), []
+    batch, done = object.__new__(Search), []
     batch.read = {}
     batch.plan = SimpleNamespace(
         half=False, decoder=SimpleNamespace(compiled=alone and why == "compiled")

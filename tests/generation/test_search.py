@@ -595,13 +595,13 @@ def test_steps_in_half_precision_are_under_autocast(beam, monkeypatch):
 
 def test_a_batch_shrinks_to_the_requests_that_are_running(monkeypatch):
     """A step computes nothing for requests that have ended, once they are half of the batch."""
-    kept, keep = [], searching.SearchBatch._keep
+    kept, keep = [], searching.Search._keep
 
     def watched(self, slots):
         keep(self, slots)
         kept.append((len(self.occupants), sum(each is not None for each in self.occupants)))
 
-    monkeypatch.setattr(searching.SearchBatch, "_keep", watched)
+    monkeypatch.setattr(searching.Search, "_keep", watched)
     assert len(decode(model("transformer"), sources(), sample=True, seed=3)) == 11
     assert kept
     assert [running for _, running in kept] == [slots for slots, _ in kept]

@@ -118,7 +118,7 @@ def test_recorded_steps_do_not_slide(monkeypatch):
     monkeypatch.setattr(
         "regard.generation.engines.cuda.engine.static_decoder", lambda *each: asked.append(each)
     )
-    monkeypatch.setattr("regard.generation.engines.cuda.engine.supported", lambda decoder: True)
+    monkeypatch.setattr("regard.generation.engines.cuda.engine.is_plain", lambda decoder: True)
     monkeypatch.setattr("regard.kernels.triton_launch.available", lambda device: True)
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
     made = language_model("transformer")

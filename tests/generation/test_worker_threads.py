@@ -15,7 +15,7 @@ from regard.generation.config import DecodeConfig
 from regard.generation.engines import selection
 from regard.generation.engines.cpu import compile
 from regard.generation.request import GenerationRequest, SearchTask
-from regard.generation.search import SearchBatch, search
+from regard.generation.search import Search, search
 from regard.generation.worker_threads import run_in_threads
 from regard.model import capture
 from support.predictors import translator
@@ -35,9 +35,9 @@ def outputs(name: str, workers: int | None, **options):
 @pytest.fixture
 def used(monkeypatch) -> set[str]:
     """The names of threads in which batches were searched."""
-    names, run = set[str](), SearchBatch.run
+    names, run = set[str](), Search.run
     monkeypatch.setattr(
-        SearchBatch, "run", lambda self: (names.add(threading.current_thread().name), run(self))[1]
+        Search, "run", lambda self: (names.add(threading.current_thread().name), run(self))[1]
     )
     return names
 

@@ -10,10 +10,9 @@ from math import nan
 from regard.generation.batch_plan import BatchLimits
 from regard.generation.choose.interfaces import Hypothesis
 from regard.generation.engines import selection
-from regard.generation.online import OnlineSearch
 from regard.generation.request import GenerationRequest, SearchTask
 from regard.generation.request_groups import MIN_PART
-from regard.generation.search import IDLE_FRACTION
+from regard.generation.search import IDLE_FRACTION, Search
 from regard.generation.search_memory import NO_MEMORY, SearchMemory
 from regard.generation.text_stream import StopStrings, TextStream, token_texts
 from regard.server.jobs import AttentionPart, Generation, Job
@@ -52,7 +51,7 @@ class Round:
 
     numbers    of the jobs that entered, or why they did not
     read       tokens of their prompts that were read at once
-    tokens     of the jobs that are watched; `finished` are those that have ended: as of `OnlineSearch.advance`
+    tokens     of the jobs that are watched; `finished` are those that have ended: as of `Search.advance`
     failure    by which the search has ended
     steps      before the first and after the last, and the times of both
     """
@@ -82,7 +81,7 @@ class SearchGroup:
     memory      of one slot, of the job that needs most of those that have entered
     """
 
-    search: OnlineSearch
+    search: Search
     task: SearchTask
     pipeline: SequencePipeline
     threaded: bool = False
@@ -248,7 +247,7 @@ class SearchGroup:
 
         slots     of all searches of these settings, which `threads` of them share where several run at once
         """
-        search = OnlineSearch(task, limits_of(task, request), slots)
+        search = Search(task, limits_of(task, request), slots)
         threaded = search.plan.decoder.compiled
         if threaded:
             search.slots = -(-slots // threads)

@@ -25,8 +25,8 @@ from regard.generation.engines.cuda.encode import CastEncoder, GraphedEncoder
 from regard.generation.engines.cuda.static_decoder import StaticDecoder, _decoders, static_decoder
 from regard.generation.engines.plain_transformer import is_plain
 from regard.generation.engines.torch import PyTorchEngine
-from regard.generation.online import OnlineSearch
 from regard.generation.request import GenerationRequest, SearchTask, plan_requests
+from regard.generation.search import Search
 from regard.kernels import cuda_graphs
 from regard.model.build import build
 from regard.model.seq2seq import Seq2Seq
@@ -185,9 +185,9 @@ def test_static_steps_move_no_tensor(name, options, monkeypatch):
 @pytest.mark.usefixtures("_as_on_a_gpu")
 def test_buffers_are_kept_for_the_next_search(monkeypatch):
     made, rows, fresh = model("transformer"), sources(), []
-    new_buffers = searching.SearchBatch._new_buffers
+    new_buffers = searching.Search._new_buffers
     monkeypatch.setattr(
-        searching.SearchBatch, "_new_buffers", lambda self: fresh.append(1) or new_buffers(self)
+        searching.Search, "_new_buffers", lambda self: fresh.append(1) or new_buffers(self)
     )
     first = token_ids(decode(made, rows))
     count = len(fresh)
@@ -497,7 +497,7 @@ def test_a_recorded_beginning_reads_the_memory_of_each_search(monkeypatch):
 def test_requests_that_a_server_admits_one_by_one_before_the_first_step_keep_their_slots():
     made, rows, answers = model("transformer"), sources()[:3], {}
     task = SearchTask(made, Tokens.of, DecodeConfig(max_length=LONGEST))
-    running = OnlineSearch(task, batch_plan.BatchLimits(LONGEST), 4)
+    running = Search(task, batch_plan.BatchLimits(LONGEST), 4)
     requests = [GenerationRequest(row, len(row)) for row in rows]
     numbers = [running.admit([each])[0] for each in plan_requests(task, requests)]
     while len(running):
