@@ -302,7 +302,9 @@ def test_a_disconnected_client_frees_its_slot(monkeypatch, size):
             waits.clear()
             connection = running.connect()
             body = json.dumps({"input": "a dog", "stream": stream, **LONG})
-            connection.request("POST", "/predict", body.ljust(size), {"content-type": "application/json"})
+            connection.request(
+                "POST", "/predict", body.ljust(size), {"content-type": "application/json"}
+            )
             assert waits.wait(PATIENCE)
             if stream:
                 gate.release(5)
