@@ -69,6 +69,7 @@ class LookRequest:
     output      the output to look at instead of the model's own
     search      the token ids of the model's own output, found by a search
     text        the input as it was given
+    horizon     how many vectors are generated; None: as many as in training
     """
 
     ids: list[int]
@@ -78,6 +79,7 @@ class LookRequest:
     edits: Sequence[Edit]
     search: Callable[[], Sequence[int]]
     text: Any = None
+    horizon: int | None = None
 
 
 class Task(ABC):
