@@ -17,19 +17,18 @@ from regard.checkpoint import store
 from regard.core.errors import InvalidRecipe
 from regard.core.sequence import PackedVectors, SequenceOffsets, Tokens, Vectors
 from regard.data.batching import Batch, PackedCapacity, batches, pack_batch
-from regard.kernels import triton_launch
+from regard.kernels import cuda_graphs, triton_launch
 from regard.kernels.attention import varlen
 from regard.kernels.layers import conv_unfold, cross_entropy, residual_norm
 from regard.kernels.layers.dropout import Dropout
 from regard.kernels.layers.residual_norm import PendingResidual, add_norm
 from regard.kernels.recurrent import rnn_cuda
 from regard.recipe.recipe import Recipe
-from regard.runtime.cuda import cuda_graphs, graphed_update
-from regard.runtime.cuda.graphed_update import GraphedUpdate
 from regard.tasks import losses
 from regard.tasks.losses import plain_token_loss, token_loss
 from regard.tasks.objective import Objective
-from regard.training import epoch_batches
+from regard.training import epoch_batches, graphed_update
+from regard.training.graphed_update import GraphedUpdate
 from support.poison import poison
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

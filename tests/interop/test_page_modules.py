@@ -15,8 +15,8 @@ from regard.core.errors import InvalidArgument
 from regard.data.images import load_image
 from regard.data.tokenizer import Tokenizer
 from regard.data.train_tokenizer import train_tokenizer
-from regard.decoding.sampling import seed_offset, uniform
 from regard.evaluation.output_difference import token_differences
+from regard.generation.choose.sampling import seed_offset, uniform
 from regard.interop.page.program import OPERATORS, quantized_rows
 from regard.interop.page.tokenizer_tables import tokenizer_table
 from regard.interpret.editing import token_id

@@ -13,10 +13,10 @@ from regard.data.corpus import SourceVocabularies, VocabularyType
 from regard.data.fields.base import check_list
 from regard.data.fields.label import labels_of
 from regard.data.fields.text import require_tokenizer
-from regard.decoding.batch_plan import forward_batch_tokens
-from regard.decoding.config import DecodeConfig
-from regard.decoding.shortlist import Shortlist
-from regard.decoding.trace import BeamTrace
+from regard.generation.batch_plan import forward_batch_tokens
+from regard.generation.choose.trace import BeamTrace
+from regard.generation.config import DecodeConfig
+from regard.generation.shortlist import Shortlist
 from regard.inference.embed import embed
 from regard.interpret.editing import (
     editing,

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from regard.core.errors import Problem
 from regard.data.config import DataConfig
 from regard.data.fields.base import FIELDS
-from regard.decoding.config import DEFAULT_THRESHOLD, DecodeConfig
+from regard.generation.config import DEFAULT_THRESHOLD, DecodeConfig
 from regard.model.model_config import ModelConfig
 from regard.model.word_vector_keys import word_vector_parts
 from regard.tasks.base import TASKS, find_task, target_kinds

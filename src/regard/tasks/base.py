@@ -16,7 +16,7 @@ from regard.core.shapes import Float, Tensor
 from regard.data.config import DataConfig
 from regard.data.corpus import Corpus, SourceVocabularies, VocabularyType
 from regard.data.fields.base import Field
-from regard.decoding.shortlist import Shortlist
+from regard.generation.shortlist import Shortlist
 from regard.interpret.edits import Edit
 from regard.interpret.maps import ForwardPass
 from regard.interpret.record import DirectOutput, LookInput

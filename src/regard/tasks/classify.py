@@ -16,8 +16,8 @@ from regard.data.batching import Batch, evaluation_batches
 from regard.data.config import DataConfig
 from regard.data.corpus import Corpus, VocabularyType
 from regard.data.vocabulary import Labels
-from regard.decoding.config import DecodeConfig
-from regard.decoding.ensemble import ClassifierEnsemble
+from regard.generation.config import DecodeConfig
+from regard.generation.ensemble import ClassifierEnsemble
 from regard.interpret.editing import refuse_output_edits
 from regard.interpret.maps import ForwardPass
 from regard.interpret.record import DirectOutput, LookInput

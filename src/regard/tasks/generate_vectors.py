@@ -15,9 +15,9 @@ from regard.data.config import DataConfig
 from regard.data.corpus import VocabularyType
 from regard.data.fields.vectors import VectorsField
 from regard.data.statistics import Statistics
-from regard.decoding.batch_plan import forward_batch_tokens
-from regard.decoding.config import DecodeConfig
-from regard.decoding.ensemble import VectorGeneratorEnsemble
+from regard.generation.batch_plan import forward_batch_tokens
+from regard.generation.config import DecodeConfig
+from regard.generation.ensemble import VectorGeneratorEnsemble
 from regard.interpret.editing import refuse_output_edits
 from regard.interpret.maps import ForwardPass
 from regard.interpret.record import LookInput

@@ -16,9 +16,9 @@ from regard.data.config import DataConfig
 from regard.data.corpus import Corpus, VocabularyType
 from regard.data.fields.labels import LabelsField
 from regard.data.vocabulary import Labels
-from regard.decoding.config import DEFAULT_THRESHOLD, DecodeConfig
-from regard.decoding.ensemble import MultiLabelEnsemble
 from regard.evaluation.multilabel_metrics import multilabel_averages
+from regard.generation.config import DEFAULT_THRESHOLD, DecodeConfig
+from regard.generation.ensemble import MultiLabelEnsemble
 from regard.interpret.editing import refuse_output_edits
 from regard.interpret.look import LabelSet
 from regard.interpret.maps import ForwardPass

@@ -16,8 +16,8 @@ from regard.data.config import DataConfig
 from regard.data.corpus import Corpus, VocabularyType
 from regard.data.fields.number import numbers_text, parse_numbers
 from regard.data.statistics import Statistics
-from regard.decoding.config import DecodeConfig
-from regard.decoding.ensemble import RegressionEnsemble
+from regard.generation.config import DecodeConfig
+from regard.generation.ensemble import RegressionEnsemble
 from regard.interpret.editing import refuse_output_edits
 from regard.interpret.look import Numbers
 from regard.interpret.maps import ForwardPass

@@ -17,7 +17,7 @@ from regard.data.corpus import Corpus, VocabularyType
 from regard.data.tagging_schemes import detect, is_span_tag
 from regard.data.token_lists import cell_of, tokens_of
 from regard.data.vocabulary import Labels
-from regard.decoding.ensemble import TaggerEnsemble
+from regard.generation.ensemble import TaggerEnsemble
 from regard.interpret.editing import refuse_output_edits
 from regard.interpret.look import WordTags
 from regard.interpret.maps import ForwardPass

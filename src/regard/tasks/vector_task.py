@@ -20,9 +20,9 @@ from regard.data.corpus import Corpus, VocabularyType
 from regard.data.fields.number import DIGITS, MOST_DECIMALS
 from regard.data.fields.vectors import array_text, read_array_text
 from regard.data.statistics import Statistics
-from regard.decoding.batch_plan import forward_batch_tokens
-from regard.decoding.config import DecodeConfig
-from regard.decoding.ensemble import VectorsEnsemble
+from regard.generation.batch_plan import forward_batch_tokens
+from regard.generation.config import DecodeConfig
+from regard.generation.ensemble import VectorsEnsemble
 from regard.interpret.editing import refuse_output_edits
 from regard.interpret.look import PredictedVectors
 from regard.interpret.maps import ForwardPass

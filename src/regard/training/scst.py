@@ -15,10 +15,10 @@ from regard.core.sequence import PackedSequences, Tokens
 from regard.core.shapes import Float, Int, Tensor
 from regard.data.batching import Batch
 from regard.data.special_tokens import DEFAULT_TOKENS, SpecialTokens
-from regard.decoding.config import DecodeConfig
-from regard.decoding.interfaces import Hypothesis
-from regard.decoding.request import Request, SearchTask
-from regard.decoding.search import search
+from regard.generation.choose.interfaces import Hypothesis
+from regard.generation.config import DecodeConfig
+from regard.generation.request import Request, SearchTask
+from regard.generation.search import search
 from regard.model.memory import Memory
 from regard.model.seq2seq import Seq2Seq
 from regard.training.distributed import SINGLE_PROCESS, ProcessGroup
