@@ -42,8 +42,7 @@ if TYPE_CHECKING:
         RegardError as RegardError,
         TrainingFailed as TrainingFailed,
     )
-    from regard.core.sequence import Tokens as Tokens
-    from regard.core.sequence import Vectors as Vectors
+    from regard.core.sequence import Tokens as Tokens, Vectors as Vectors
     from regard.inference.load import load as load
     from regard.inference.predictor import Predictor as Predictor
     from regard.interpret.alignment import Alignment as Alignment, AlignmentHeads as AlignmentHeads
