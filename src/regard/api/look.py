@@ -17,7 +17,7 @@ from regard.data.example import Split
 from regard.data.sources import examples
 from regard.data.special_tokens import DEFAULT_TOKENS
 from regard.generation.config import DecodeConfig
-from regard.generation.request import Request, SearchTask
+from regard.generation.request import GenerationRequest, SearchTask
 from regard.generation.search import search
 from regard.inference.load import load
 from regard.inference.predictor import Predictor
@@ -213,7 +213,7 @@ def _searched(
     task = SearchTask(
         model, lambda sources: sources[0], config, processors, special_tokens=special, rerank=rerank
     )
-    ((_, best),) = search(task, [Request(source, size, prompt, given=len(prompt))])
+    ((_, best),) = search(task, [GenerationRequest(source, size, prompt, given=len(prompt))])
     return [*best[0].tokens, *(() if best[0].end is None else (best[0].end,))]
 
 

@@ -18,10 +18,10 @@ from typing import Any
 from regard.core.errors import DeadlineExceeded, EngineCrashed, InvalidArgument, ServerStopping
 from regard.core.interruption import Interrupted, interruptible
 from regard.core.memory import release_free_memory
-from regard.generation.batch_plan import plan_requests
 from regard.generation.choose.interfaces import Hypothesis
 from regard.generation.engines.constant_weights import constant_weights
 from regard.generation.phrases import without_other_spellings
+from regard.generation.request import plan_requests
 from regard.generation.search import final
 from regard.inference.load import current_device
 from regard.inference.predictor import Predictor
@@ -440,15 +440,14 @@ class Engine(ModelHost):
                 group.pipeline.tokenizer, group.task, each.request, hypotheses
             )
             if again is not None:
-                before = each.planned
+                before = each.request
                 (planned,) = plan_requests(group.task, [again], [before.number])
+                # The limits are its own, and not those that the searches of its group share.
                 planned = planned._replace(
                     min_length=before.min_length, max_length=before.max_length
-                )  # its own
-                self._clients[each.job.client] += 1
-                self._search_again(
-                    group, replace(each, request=again, planned=planned, tokens=0, number=None)
                 )
+                self._clients[each.job.client] += 1
+                self._search_again(group, replace(each, request=planned, tokens=0, number=None))
                 return None
             return each.job, group.outputs(each, hypotheses)
         except Exception as error:  # whatever a model raises must not end the engine
@@ -458,7 +457,7 @@ class Engine(ModelHost):
         """Begin a search of its own for a job that has left its search."""
         model, other = (
             each.job.served,
-            SearchGroup.of(group.task, group.pipeline, each.planned, slots=1),
+            SearchGroup.of(group.task, group.pipeline, each.request, slots=1),
         )
         other.enter(each)
         model.groups[each.job], self._jobs[each.job] = other, (model, other, each)

@@ -7,14 +7,12 @@ from functools import lru_cache
 from itertools import accumulate
 from math import nan
 
-from regard.generation.batch_plan import BatchLimits, PlannedRequest
+from regard.generation.batch_plan import BatchLimits
 from regard.generation.choose.interfaces import Hypothesis
 from regard.generation.engines import selection
-from regard.generation.engines.base import EngineOptions
-from regard.generation.online import OnlineSearch
-from regard.generation.request import Request, SearchTask
+from regard.generation.request import GenerationRequest, SearchTask
 from regard.generation.request_groups import MIN_PART
-from regard.generation.search import IDLE_FRACTION
+from regard.generation.search import IDLE_FRACTION, Search
 from regard.generation.search_memory import NO_MEMORY, SearchMemory
 from regard.generation.text_stream import StopStrings, TextStream, token_texts
 from regard.server.jobs import AttentionPart, Generation, Job
@@ -32,8 +30,7 @@ class RunningJob:
     """A job in a search."""
 
     job: Job
-    request: Request
-    planned: PlannedRequest
+    request: GenerationRequest
     truncated: bool
     input_tokens: int
     stops: StopStrings
@@ -54,7 +51,7 @@ class Round:
 
     numbers    of the jobs that entered, or why they did not
     read       tokens of their prompts that were read at once
-    tokens     of the jobs that are watched; `finished` are those that have ended: as of `OnlineSearch.advance`
+    tokens     of the jobs that are watched; `finished` are those that have ended: as of `Search.advance`
     failure    by which the search has ended
     steps      before the first and after the last, and the times of both
     """
@@ -84,7 +81,7 @@ class SearchGroup:
     memory      of one slot, of the job that needs most of those that have entered
     """
 
-    search: OnlineSearch
+    search: Search
     task: SearchTask
     pipeline: SequencePipeline
     threaded: bool = False
@@ -157,7 +154,7 @@ class SearchGroup:
         found, watched = Round(), set(self.watched)
         try:
             if self.admitted:
-                found.numbers = self.search.admit([each.planned for each in self.admitted])
+                found.numbers = self.search.admit([each.request for each in self.admitted])
                 found.read = {number: self.search.read.get(number, 0) for number in found.numbers}
                 entered = zip(found.numbers, self.admitted, strict=True)
                 watched |= {number for number, each in entered if each.text is not None}
@@ -242,7 +239,7 @@ class SearchGroup:
     def of(
         task: SearchTask,
         pipeline: SequencePipeline,
-        planned: PlannedRequest,
+        request: GenerationRequest,
         slots: int,
         threads: int = 1,
     ) -> "SearchGroup":
@@ -250,7 +247,7 @@ class SearchGroup:
 
         slots     of all searches of these settings, which `threads` of them share where several run at once
         """
-        search = OnlineSearch(task, limits_of(task, planned), slots)
+        search = Search(task, limits_of(task, request), slots)
         threaded = search.plan.decoder.compiled
         if threaded:
             search.slots = -(-slots // threads)
@@ -356,25 +353,28 @@ def exact_in_batches(task: SearchTask) -> bool:
 
     Steps of the compiled engine do not depend on the batch. Those of PyTorch are rounded by the number of their rows.
     """
-    options = EngineOptions(task.config.max_length, int8=task.config.quantization == "int8")
-    return task.device.type != "cpu" or selection.decoder_for(task.model, options).compiled
-
-
-def limits_of(task: SearchTask, planned: PlannedRequest) -> BatchLimits:
-    """What a request needs, rounded up so that requests with similar needs share a search."""
-    request, bans = (
-        planned.request,
-        planned.request.bans if planned.request.banned or planned.request.late else (),
+    if task.device.type != "cpu":
+        return True
+    decoder = selection.decoder_for(
+        task.model,
+        max_length=task.config.max_length,
+        int8=task.config.quantization == "int8",
     )
+    return decoder.compiled
+
+
+def limits_of(task: SearchTask, request: GenerationRequest) -> BatchLimits:
+    """What a request needs, rounded up so that requests with similar needs share a search."""
+    bans = request.bans
     return _limits(
-        planned.max_length,
+        request.max_length,
         len(request.prefix),
-        planned.constraint is not None,
+        request.constraint is not None,
         (len(bans), max((len(run) for run, _ in bans), default=0)),
-        planned.min_length > 0,
+        request.min_length > 0,
         request.size if task.device.type == "cuda" else None,
         task.window,
-        0 if planned.constraint is None else planned.constraint[0].bytes,
+        0 if request.constraint is None else request.constraint[0].bytes,
     )
 
 
@@ -405,7 +405,7 @@ def _rounded(count: int) -> int:
     return 1 << (count - 1).bit_length() if count else 0
 
 
-def alone(task: SearchTask, planned: PlannedRequest) -> bool:
+def alone(task: SearchTask, request: GenerationRequest) -> bool:
     """Whether a request cannot share its search: phrases are required, or the decoder's window slides."""
-    slides = task.window is not None and planned.max_length > task.window
-    return slides or planned.constraint is not None
+    slides = task.window is not None and request.max_length > task.window
+    return slides or request.constraint is not None

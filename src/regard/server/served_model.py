@@ -53,7 +53,7 @@ class ServedModel:
     def memory_of(self, planned: PlannedJob) -> SearchMemory:
         """What a search for one job takes at most; refused where that is more than there may be."""
         running = planned.running
-        limits = limits_of(planned.task, running.planned)._replace(queued=True)
+        limits = limits_of(planned.task, running.request)._replace(queued=True)
         source = 1 << running.request.size.bit_length()
         attention = bool(running.work.attention)
         key = planned.key, limits, source, attention
@@ -63,7 +63,7 @@ class ServedModel:
             return known
         if len(self._memories) >= MOST_SETTINGS:
             self._memories.clear()
-        asked = running.planned.max_length - len(running.request.prefix)
+        asked = running.request.max_length - len(running.request.prefix)
         config = replace(planned.task.config, max_length=asked)
         task = replace(planned.task, config=config, attention=attention)
         decoder = DecodingPlan(task, limits, 1).decoder
@@ -253,4 +253,4 @@ class SearchPlan(JobPlan):
         return (max if small else min)(free, key=lambda group: group.rows, default=None)
 
     def _new_group(self, slots: int, threads: int) -> SearchGroup:
-        return SearchGroup.of(self.task, self.model.pipeline, self.running.planned, slots, threads)
+        return SearchGroup.of(self.task, self.model.pipeline, self.running.request, slots, threads)
