@@ -26,9 +26,9 @@ Caption = Callable[
 def regard(encoder: dict[str, Any]) -> tuple[torch.nn.Module, Caption]:
     import regard
     from regard.data.images import image_token_cost, normalize
-    from regard.decoding.config import DecodeConfig
-    from regard.decoding.request import Request, SearchTask
-    from regard.decoding.search import search
+    from regard.generation.config import DecodeConfig
+    from regard.generation.request import Request, SearchTask
+    from regard.generation.search import search
 
     decoder = {
         "kind": "transformer",

@@ -50,9 +50,9 @@ def regard(model: Exported, threads: int, *, int8: bool = False) -> Translate:
     import regard
     from regard.core.sequence import Tokens
     from regard.data.special_tokens import END
-    from regard.decoding.config import DecodeConfig
-    from regard.decoding.request import Request, SearchTask
-    from regard.decoding.search import search
+    from regard.generation.config import DecodeConfig
+    from regard.generation.request import Request, SearchTask
+    from regard.generation.search import search
 
     torch.set_num_threads(threads)
     ours: Any = regard.load(model.run).model.eval()

@@ -14,9 +14,9 @@ from regard.core.sequence import Tokens
 from regard.data.corpus import prepare
 from regard.data.special_tokens import DEFAULT_TOKENS, SpecialTokens
 from regard.data.tokenizer import Tokenizer
-from regard.decoding.config import DecodeConfig
-from regard.decoding.request import Request, SearchTask
-from regard.decoding.search import search
+from regard.generation.config import DecodeConfig
+from regard.generation.request import Request, SearchTask
+from regard.generation.search import search
 from regard.inference.predictor import Predictor
 from regard.model.weights import weights_of
 from regard.recipe.recipe import Recipe

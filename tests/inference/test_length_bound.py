@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from regard.data.special_tokens import END
-from regard.decoding.request import Request
+from regard.generation.request import Request
 from regard.inference.predictor import Predictor
 from regard.interop.page.settings import ModelSettings
 from regard.recipe.recipe import Recipe

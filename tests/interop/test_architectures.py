@@ -10,9 +10,9 @@ from safetensors.torch import load_file, save_file
 from regard.core.errors import InvalidData, RegardError
 from regard.core.sequence import Tokens
 from regard.data.special_tokens import SpecialTokens
-from regard.decoding.config import DecodeConfig
-from regard.decoding.request import Request, SearchTask
-from regard.decoding.search import search
+from regard.generation.config import DecodeConfig
+from regard.generation.request import Request, SearchTask
+from regard.generation.search import search
 from regard.interop.architectures.table import ARCHITECTURES
 from regard.interop.express import Expression, express_as
 from regard.interop.generation import read_generation

@@ -11,9 +11,9 @@ import pytest
 
 import regard
 from regard.core.errors import InvalidArgument
-from regard.decoding.config import DecodeConfig
-from regard.decoding.logits_processors import LOGITS_PROCESSORS, NoRepeatNgram
-from regard.decoding.trace import BeamTrace
+from regard.generation.choose.logits_processors import LOGITS_PROCESSORS, NoRepeatNgram
+from regard.generation.choose.trace import BeamTrace
+from regard.generation.config import DecodeConfig
 from regard.inference.predictor import Predictor
 from support import page_members
 from support.browsers import browser, strict_pages

@@ -142,8 +142,8 @@ def test_without_a_gpu_no_triton_module_is_imported():
     """Of this package; PyTorch imports some of its own."""
     program = """
 import sys, torch, regard
-from regard.runtime.cuda.engine import CudaEngine
-from regard.runtime.interfaces import EngineOptions
+from regard.generation.engines.cuda.engine import CudaEngine
+from regard.generation.engines.base import EngineOptions
 x = torch.randn(1, 2, 3, 4)
 regard.attend(x, x, x, score=regard.Additive(4, 4, 6))
 regard.attention_summary(x, x)

@@ -14,9 +14,9 @@ pytest.importorskip("msgspec", reason="needs the extra `serve`")
 from regard.core.errors import DeadlineExceeded, EngineFailed
 from regard.core.interruption import check_interruption
 from regard.core.sequence import Tokens
-from regard.decoding.batch_plan import BatchLimits, plan_requests
-from regard.decoding.config import DecodeConfig
-from regard.decoding.request import Request, SearchTask
+from regard.generation.batch_plan import BatchLimits, plan_requests
+from regard.generation.config import DecodeConfig
+from regard.generation.request import Request, SearchTask
 from regard.server import aside
 from regard.server.aside import AsideThreads
 from regard.server.batches import compute

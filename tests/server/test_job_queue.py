@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from regard.core.errors import Overloaded
-from regard.decoding.config import DecodeConfig
+from regard.generation.config import DecodeConfig
 from regard.server.aside import AsideRoom
 from regard.server.job_queue import Admissions, DrainRate, JobQueue, Lanes
 from regard.server.jobs import BatchedWork, Inspection, Job

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("uvicorn", reason="needs the extra `serve`")
 
 from regard.data import images
-from regard.decoding.search import LOOP_MICROSECONDS
+from regard.generation.search import LOOP_MICROSECONDS
 from regard.inference import ray_data
 from regard.server import exchange, inspection, protocol, service, wire
 from regard.server.app import Server

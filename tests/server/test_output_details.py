@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from regard.decoding.online import OnlineSearch
-from regard.decoding.text_stream import StopStrings
+from regard.generation.online import OnlineSearch
+from regard.generation.text_stream import StopStrings
 from regard.server.engine import Engine
 from regard.server.jobs import Generation, Job
 from support.predictors import language_model, translator

@@ -11,12 +11,12 @@ import torch
 
 import regard
 from regard.core.errors import InvalidRecipe
-from regard.decoding.config import DecodeConfig
-from regard.decoding.logits_processors import LOGITS_PROCESSORS, NoRepeatNgram
-from regard.decoding.shortlist import Shortlist
+from regard.generation.choose.logits_processors import LOGITS_PROCESSORS, NoRepeatNgram
+from regard.generation.config import DecodeConfig
+from regard.generation.engines.cpu import compile
+from regard.generation.shortlist import Shortlist
 from regard.inference.predictor import Predictor
 from regard.recipe.recipe import Recipe
-from regard.runtime.cpu import compile
 from support.predictors import COPY, PARTS, tokenizer
 from support.servers import Running, served
 

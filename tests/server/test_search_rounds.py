@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from regard.core.errors import DeadlineExceeded, EngineCrashed, EngineFailed, ServerStopping
-from regard.decoding.search import LOOP_MICROSECONDS
-from regard.runtime.cpu import compile
+from regard.generation.engines.cpu import compile
+from regard.generation.search import LOOP_MICROSECONDS
 from regard.server import search_rounds, searches
 from regard.server.engine import Engine, EngineLimits
 from regard.server.jobs import Generation, Job

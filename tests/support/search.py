@@ -5,9 +5,9 @@ from torch import nn
 
 from regard.core.sequence import Tokens
 from regard.data.special_tokens import END, START
-from regard.decoding.config import DecodeConfig
-from regard.decoding.request import Request, SearchTask
-from regard.decoding.search import search
+from regard.generation.config import DecodeConfig
+from regard.generation.request import Request, SearchTask
+from regard.generation.search import search
 from regard.interpret.output_attention import coverage_reranker
 from regard.model.seq2seq import Seq2Seq
 from support.models import VOCABULARY, WIDTH, decoder, encoder

@@ -16,9 +16,9 @@ from regard.data.config import DataConfig
 from regard.data.example import Split
 from regard.data.sources import examples
 from regard.data.special_tokens import DEFAULT_TOKENS
-from regard.decoding.config import DecodeConfig
-from regard.decoding.request import Request, SearchTask
-from regard.decoding.search import search
+from regard.generation.config import DecodeConfig
+from regard.generation.request import Request, SearchTask
+from regard.generation.search import search
 from regard.inference.load import load
 from regard.inference.predictor import Predictor
 from regard.interpret.editing import (

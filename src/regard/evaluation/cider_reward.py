@@ -8,9 +8,9 @@ from typing import Any
 from regard.data.arrays import FeatureColumn, ImageColumn, Indices
 from regard.data.corpus import Corpus
 from regard.data.tokenizer import Tokenizer
-from regard.decoding.interfaces import Hypothesis
 from regard.evaluation.caption_metrics import CaptionTokens, DocumentFrequency, TfIdfVector, cider_d
 from regard.evaluation.ptb_tokenizer import tokenize
+from regard.generation.choose.interfaces import Hypothesis
 
 CACHED = 1 << 13  # images whose references' TF-IDF vectors are kept
 STOP = "</s>"  # the end counts as a word: an output that breaks off must be worth less than one that ends

@@ -12,7 +12,7 @@ from regard.core.shapes import Int, Tensor
 from regard.data.corpus import VocabularyType
 from regard.data.fields.text import tokenizer_of
 from regard.data.tokenizer import Tokenizer
-from regard.decoding.interfaces import GeneratedTokens, LogitsProcessor, Scores
+from regard.generation.choose.interfaces import GeneratedTokens, LogitsProcessor, Scores
 from regard.interpret.edited_call import EditedCall
 from regard.interpret.edits import AttentionEdit, Edit, PaintRow, ReplaceToken
 from regard.interpret.sites import ModelPart, attention_sites

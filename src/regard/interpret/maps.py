@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from regard.core.errors import InvalidArgument
-from regard.core.shapes import Bool, Float, Int, Tensor
+from regard.core.shapes import Bool, Float, Int, Shaped, Tensor
 from regard.interpret.sites import AttentionSite, attention_sites
 from regard.interpret.summaries import RowSummaries, Tile, summarize
 from regard.interpret.tokens_to_words import TokenGroups
@@ -294,9 +294,11 @@ class ForwardPass:
 
     model: Model
     source: Source | None  # None for a language model
-    targets: Int[Tensor, "1 T"] | None  # the decoder's input, for a model with a decoder
-    # The token predicted after each target, the tag of each word, or the label; None if there is no output.
-    labels: Int[Tensor, " T"] | None
+    # The decoder's input, tokens or vectors, for a model with a decoder.
+    targets: Shaped[Tensor, "1 T *each"] | None
+    # The token predicted after each target, the tag of each word, the label, or the place of each number of an
+    # output; None if there is no output.
+    labels: Int[Tensor, " places"] | None
     # The log-probability of each label, where it is not a softmax of its own logits: with a CRF.
     score: Callable[[Tensor, Tensor], Tensor] | None = None
     # The labels of the output, from the logits, where none are given; None: the most likely.

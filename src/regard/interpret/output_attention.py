@@ -6,8 +6,8 @@ import torch
 
 from regard.core.errors import InvalidArgument
 from regard.core.shapes import Float, Tensor
-from regard.decoding.config import DecodeConfig
-from regard.decoding.interfaces import Hypothesis
+from regard.generation.choose.interfaces import Hypothesis
+from regard.generation.config import DecodeConfig
 from regard.model.capture import AttentionCall, capture_attention
 from regard.model.interfaces import Source
 from regard.model.multi_source import source_encoders

@@ -14,8 +14,9 @@ from torch import nn
 
 from regard.core.config import Config, Count, doc
 from regard.core.errors import InvalidArgument, Problem
-from regard.core.sequence import Packed, Tokens, Vectors
+from regard.core.sequence import PackedSequences, PackedVectors, Tokens, Vectors
 from regard.core.shapes import Bool, Float, Int, Tensor
+from regard.kernels.layers.conv_unfold import Neighbors, unfold
 
 
 class InputVectors(ABC):
@@ -114,7 +115,7 @@ class InputModule(nn.Module, ABC):
         """How many vectors it makes of a sequence of this length."""
         return length
 
-    def read_packed(self, source: Packed) -> Float[Tensor, "N W"]:
+    def read_packed(self, source: PackedSequences) -> Float[Tensor, "N W"]:
         """The vectors of packed sequences, for a class that declares `packable`."""
         raise NotImplementedError(f"{type(self).__name__} does not take packed sequences")
 
@@ -127,6 +128,10 @@ class InputConfig(Config):
     def reads_characters(self) -> bool:
         """Whether it reads the characters of words, which the field must give."""
         return False
+
+    def not_packable(self) -> str | None:
+        """The setting, as "stride = 2", with which a packable input module takes no packed sequences."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -153,6 +158,10 @@ class VectorInputConfig(InputConfig):
             wanted = f"at most kernel = {self.kernel}, so that every vector is read"
             yield Problem("stride", wanted, str(self.stride), "Lower it, or raise kernel.")
 
+    def not_packable(self) -> str | None:
+        # How many vectors remain would differ between packed batches of one size.
+        return None if self.stride == 1 else f"stride = {self.stride}"
+
 
 class VectorInput(InputModule):
     """A linear layer or a convolution over vectors, which may shorten the sequence.
@@ -162,6 +171,7 @@ class VectorInput(InputModule):
 
     attribute = "vector_input"
     size = "source_dim"
+    packable = True
 
     def __init__(self, config: VectorInputConfig, source_dim: int, dim: int) -> None:
         super().__init__()
@@ -180,6 +190,10 @@ class VectorInput(InputModule):
         # A number that is missing is read as 0, the mean of the training data.
         values = vectors.values.masked_fill(~vectors.places[..., None], 0.0)  # (B, S, D)
         values = values.nan_to_num(0.0)
+        if values.shape[1] == 0:
+            # A batch of empty sequences: a convolution refuses fewer vectors than its kernel.
+            values = values.new_zeros(len(values), 1, self.source_dim)
+            mask = mask.new_zeros(len(mask), 1)
         channels = self._padded(values, vectors.lengths)
         states = self.proj(channels.to(self.proj.weight.dtype)).mT  # (B, S', W)
         lengths = (vectors.lengths + self.stride - 1) // self.stride
@@ -206,6 +220,15 @@ class VectorInput(InputModule):
             return mask
         padded = nn.functional.pad(mask.float(), (self.left, self.right))
         return nn.functional.max_pool1d(padded[:, None], kernel, self.stride)[:, 0] > 0
+
+    def read_packed(self, source: PackedSequences) -> Float[Tensor, "N W"]:
+        assert isinstance(source, PackedVectors)
+        assert self.stride == 1
+        seen = source.values.to(self.proj.weight.dtype)  # (N, D)
+        if self.left or self.right:
+            sides = Neighbors.of(source.offsets)
+            seen = unfold(seen, sides, range(-self.left, self.right + 1))  # (N, K · D)
+        return nn.functional.linear(seen, self.proj.weight.mT.flatten(1), self.proj.bias)
 
 
 def require_vectors(source: Any, dim: int) -> Vectors:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from regard.core.errors import Problem
 from regard.data.config import DataConfig
 from regard.data.fields.base import FIELDS
-from regard.decoding.config import DEFAULT_THRESHOLD, DecodeConfig
+from regard.generation.config import DEFAULT_THRESHOLD, DecodeConfig
 from regard.model.model_config import ModelConfig
 from regard.model.word_vector_keys import word_vector_parts
 from regard.tasks.base import TASKS, find_task, target_kinds
@@ -112,6 +112,9 @@ def training_problems(
         yield Problem("train.cuda_graphs", wanted, "true", "Leave it out.")
     if train.packed:
         reason = "running text, which has no padding" if running_text else model.not_packable()
+        for field in data.source_fields:
+            if reason is None and (setting := field.not_packable()):
+                reason = f"data.source.{setting}"
         if reason is not None:
             yield Problem("train.packed", f"false with {reason}", "true", "Leave it out.")
     if train.fsdp and (reason := model.not_shardable()) is not None:

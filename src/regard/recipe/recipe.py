@@ -12,7 +12,7 @@ from regard.core.errors import InvalidRecipe, Problem
 from regard.core.registry import extensions
 from regard.data.config import DataConfig
 from regard.data.corpus import Prepared, SourceVocabularies, VocabularyType
-from regard.decoding.config import DecodeConfig
+from regard.generation.config import DecodeConfig
 from regard.model.build import parse_model, part_names
 from regard.model.model_config import SIZES, ModelConfig
 from regard.recipe.check import decode_problems, model_problems, training_problems

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from regard.core.config import Config, Range, config_class
 from regard.core.registry import Registry
 from regard.data.config import DataConfig
-from regard.decoding.config import DecodeConfig
+from regard.generation.config import DecodeConfig
 from regard.model.build import DECODERS, ENCODERS, HEADS, INPUTS, POOLS
 from regard.model.model_config import SIZES, ModelOptions
 from regard.training.config import TrainConfig

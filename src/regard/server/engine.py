@@ -18,13 +18,13 @@ from typing import Any
 from regard.core.errors import DeadlineExceeded, EngineCrashed, InvalidArgument, ServerStopping
 from regard.core.interruption import Interrupted, interruptible
 from regard.core.memory import release_free_memory
-from regard.decoding.batch_plan import plan_requests
-from regard.decoding.interfaces import Hypothesis
-from regard.decoding.phrases import without_other_spellings
-from regard.decoding.search import final
+from regard.generation.batch_plan import plan_requests
+from regard.generation.choose.interfaces import Hypothesis
+from regard.generation.engines.constant_weights import constant_weights
+from regard.generation.phrases import without_other_spellings
+from regard.generation.search import final
 from regard.inference.load import current_device
 from regard.inference.predictor import Predictor
-from regard.runtime.interfaces import constant_weights
 from regard.server.aside import AsideThreads, check_wanted
 from regard.server.batches import Computed, compute, told
 from regard.server.interfaces import EngineStats, ModelHost, ModelInfo

@@ -6,10 +6,10 @@ from itertools import count
 from threading import Lock
 from typing import Any, NamedTuple
 
-from regard.decoding.batch_plan import plan_requests
-from regard.decoding.config import DecodeConfig
-from regard.decoding.request import SearchTask
-from regard.decoding.text_stream import StopStrings, TextStream
+from regard.generation.batch_plan import plan_requests
+from regard.generation.config import DecodeConfig
+from regard.generation.request import SearchTask
+from regard.generation.text_stream import StopStrings, TextStream
 from regard.inference.predictor import Predictor
 from regard.server.input_limits import check_output
 from regard.server.jobs import Generation, Job

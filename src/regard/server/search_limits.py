@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from regard.core.errors import InvalidArgument
-from regard.decoding.config import DecodeConfig
-from regard.decoding.search_memory import free_bytes
+from regard.generation.config import DecodeConfig
+from regard.generation.search_memory import free_bytes
 from regard.inference.load import pick_device
 
 MAX_LENGTH = 4096

@@ -7,16 +7,16 @@ from functools import lru_cache
 from itertools import accumulate
 from math import nan
 
-from regard.decoding.batch_plan import BatchLimits, PlannedRequest
-from regard.decoding.interfaces import Hypothesis
-from regard.decoding.online import OnlineSearch
-from regard.decoding.request import Request, SearchTask
-from regard.decoding.request_groups import MIN_PART
-from regard.decoding.search import IDLE_FRACTION
-from regard.decoding.search_memory import NO_MEMORY, SearchMemory
-from regard.decoding.text_stream import StopStrings, TextStream, token_texts
-from regard.runtime import engines
-from regard.runtime.interfaces import EngineOptions
+from regard.generation.batch_plan import BatchLimits, PlannedRequest
+from regard.generation.choose.interfaces import Hypothesis
+from regard.generation.engines import selection
+from regard.generation.engines.base import EngineOptions
+from regard.generation.online import OnlineSearch
+from regard.generation.request import Request, SearchTask
+from regard.generation.request_groups import MIN_PART
+from regard.generation.search import IDLE_FRACTION
+from regard.generation.search_memory import NO_MEMORY, SearchMemory
+from regard.generation.text_stream import StopStrings, TextStream, token_texts
 from regard.server.jobs import AttentionPart, Generation, Job
 from regard.tasks.generate import SequencePipeline
 from regard.tasks.pipeline import Output
@@ -357,7 +357,7 @@ def exact_in_batches(task: SearchTask) -> bool:
     Steps of the compiled engine do not depend on the batch. Those of PyTorch are rounded by the number of their rows.
     """
     options = EngineOptions(task.config.max_length, int8=task.config.quantization == "int8")
-    return task.device.type != "cpu" or engines.decoder_for(task.model, options).compiled
+    return task.device.type != "cpu" or selection.decoder_for(task.model, options).compiled
 
 
 def limits_of(task: SearchTask, planned: PlannedRequest) -> BatchLimits:

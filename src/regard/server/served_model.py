@@ -5,9 +5,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar
 
-from regard.decoding.batch_plan import BatchPlan as DecodingPlan
-from regard.decoding.request import SearchTask
-from regard.decoding.search_memory import SearchMemory, check_budget, limit_searches
+from regard.generation.batch_plan import BatchPlan as DecodingPlan
+from regard.generation.request import SearchTask
+from regard.generation.search_memory import SearchMemory, check_budget, limit_searches
 from regard.inference.example_inputs import example_inputs
 from regard.inference.predictor import Predictor
 from regard.server.input_limits import check_options

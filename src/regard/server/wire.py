@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct, field
 
 from regard.core.errors import InvalidArgument
-from regard.decoding.config import DecodeConfig
+from regard.generation.config import DecodeConfig
 from regard.inference.predictor import UNSTREAMABLE
 from regard.server.inspection import check_range
 from regard.server.jobs import AttentionPart

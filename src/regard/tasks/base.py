@@ -16,7 +16,7 @@ from regard.core.shapes import Float, Tensor
 from regard.data.config import DataConfig
 from regard.data.corpus import Corpus, SourceVocabularies, VocabularyType
 from regard.data.fields.base import Field
-from regard.decoding.shortlist import Shortlist
+from regard.generation.shortlist import Shortlist
 from regard.interpret.edits import Edit
 from regard.interpret.maps import ForwardPass
 from regard.interpret.record import DirectOutput, LookInput
@@ -94,6 +94,7 @@ class Task(ABC):
     problem_type   its name in config.json of Hugging Face's transformers, if it has one
     has_scores     whether a target has a probability, by which it is scored
     has_threshold  whether decode.threshold chooses its outputs
+    has_horizon    whether decode.horizon says how long its outputs are
     tags_words     whether an output has a tag for each word of the input
     reads_target   whether it reads the target instead of a source
     default_loss   the name of its loss where [train] can choose another (`regard.tasks.output_losses`)
@@ -112,6 +113,7 @@ class Task(ABC):
     problem_type: ClassVar[str | None] = None
     has_scores: ClassVar[bool] = True
     has_threshold: ClassVar[bool] = False
+    has_horizon: ClassVar[bool] = False
     tags_words: ClassVar[bool] = False
     reads_target: ClassVar[bool] = False
     default_loss: ClassVar[str | None] = None

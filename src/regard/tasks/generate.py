@@ -16,13 +16,13 @@ from regard.data.corpus import VocabularyType
 from regard.data.fields.base import check_list
 from regard.data.fields.text import require_tokenizer
 from regard.data.tokenizer import Tokenizer
-from regard.decoding import phrases
-from regard.decoding.config import DecodeConfig
-from regard.decoding.ensemble import Ensemble
-from regard.decoding.interfaces import Hypothesis, finish_reason
-from regard.decoding.request import Request, SearchTask
-from regard.decoding.shortlist import Shortlist
-from regard.decoding.text_stream import text_pieces
+from regard.generation import phrases
+from regard.generation.choose.interfaces import Hypothesis, finish_reason
+from regard.generation.config import DecodeConfig
+from regard.generation.ensemble import Ensemble
+from regard.generation.request import Request, SearchTask
+from regard.generation.shortlist import Shortlist
+from regard.generation.text_stream import text_pieces
 from regard.interpret.editing import ForceTokens
 from regard.interpret.maps import ForwardPass
 from regard.interpret.output_attention import (

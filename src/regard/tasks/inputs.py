@@ -17,7 +17,7 @@ from regard.data.corpus import VocabularyType
 from regard.data.fields.base import Field, check_list
 from regard.data.images import ImageInput
 from regard.data.series_window import Window
-from regard.decoding.request import position_limit
+from regard.generation.request import position_limit
 from regard.interpret.editing import with_replaced_tokens
 from regard.interpret.edits import Edit
 from regard.model.interfaces import Source

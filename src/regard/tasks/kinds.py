@@ -4,6 +4,7 @@ from regard.tasks.base import TASKS, Task
 from regard.tasks.classify import Classify
 from regard.tasks.forecast import Forecast
 from regard.tasks.generate import Generate
+from regard.tasks.generate_vectors import GenerateVectors
 from regard.tasks.multi_label import MultiLabel
 from regard.tasks.predict_masked import PredictMasked
 from regard.tasks.predict_vectors import PredictVectors
@@ -19,6 +20,7 @@ KINDS: tuple[Task, ...] = (
     MultiLabel(),
     PredictVectors(),
     Forecast(),
+    GenerateVectors(),
 )
 for task in KINDS:
     TASKS.add(task.name, task)
@@ -28,6 +30,7 @@ __all__ = [
     "Classify",
     "Forecast",
     "Generate",
+    "GenerateVectors",
     "MultiLabel",
     "PredictMasked",
     "PredictVectors",

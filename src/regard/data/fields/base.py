@@ -78,6 +78,10 @@ class Field(Config, ABC):
     # Whether a task reads a value in several windows where a model has fewer positions.
     is_windowed: ClassVar[bool] = False
 
+    def not_packable(self) -> str | None:
+        """The setting, as "missing = 'mask'", with which its sequences cannot be packed without padding."""
+        return None
+
     @classmethod
     def resolve(
         cls, table: Mapping[str, Any]
