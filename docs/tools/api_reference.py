@@ -34,7 +34,7 @@ GROUPS = {
         "PositionEncoding", "Sinusoidal", "Learned", "Add", "Concatenate", "Rotary", "PositionBias", "Alibi",
         "RelativeBias",
     ],
-    "Models": ["build", "Tokens", "Memory"],
+    "Models": ["build", "Tokens", "Vectors", "Memory"],
     "Word vectors": ["train_word_vectors", "WordVectors", "Word2VecConfig"],
     "Errors": ["RegardError", "InvalidArgument", "InvalidRecipe", "CheckpointRefused", "Diverged", "TrainingFailed"],
 }  # fmt: skip

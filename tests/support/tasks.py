@@ -190,7 +190,7 @@ CASES: dict[str, TaskCase] = {
         VECTORS,
         waves,
         as_json(waves(4, 3)),
-        decode={"horizon": 3},
+        decode={"horizon": 6},
     ),
     "regress": TaskCase(
         {"encoder": ENCODER, "pool": POOL},

@@ -26,6 +26,7 @@ SIZES = (
     "num_labels",
     "target_dim",
     "horizon",
+    "source_length",
 )  # options that a recipe takes from its data
 
 
@@ -53,7 +54,11 @@ class ModelOptions(Config):
     target_dim: Count | None = doc(None, "numbers of each vector that a decoder over vectors gives")
     horizon: Count | None = doc(
         None,
-        "vectors that a decoder over vectors gives; left out: as many as the longest target of the training data",
+        "vectors that a decoder over vectors or a horizon head gives; left out with a decoder: as many as the longest "
+        "target of the training data",
+    )
+    source_length: Count | None = doc(
+        None, "vectors of each source that a horizon head flattens the states of"
     )
     task: Annotated[str, TASK_NAMES] | None = doc(
         None, "what the model is trained for; by default what its head and data.target determine"
@@ -304,6 +309,11 @@ def _missing_sizes(model: ModelConfig) -> Iterator[Problem]:
     if has_outputs and not model.gives_tokens and options.num_labels is None:
         wanted = "the number of labels, for the pool's classifier"
         yield Problem("model.num_labels", wanted, "none", "Add num_labels = 2, for example.")
+    if model.head is not None and model.head.module.needs_lengths:
+        for key in ("horizon", "source_length"):
+            if getattr(options, key) is None:
+                wanted = "a number of vectors, for the horizon head"
+                yield Problem(f"model.{key}", wanted, "none", f"Add {key} = 96, for example.")
     if model.gives_tokens and options.vocab_size is None:
         wanted = "the number of tokens to predict"
         yield Problem("model.vocab_size", wanted, "none", "Add vocab_size = 8000, for example.")
@@ -360,11 +370,16 @@ def _unused(model: ModelConfig) -> Iterator[Problem]:
         unused += [(key, "no tokens are predicted") for key in ("output_bias", "scale_logits")]
     if not embeds:
         unused.append(("source_vocab_size", "no tokens or labels are read"))
+    has_horizon_head = model.head is not None and model.head.module.needs_lengths
+    if not has_horizon_head:
+        unused.append(("source_length", "there is no horizon head"))
     if not model.sized_by("source_dim"):
         unused.append(("source_dim", "no vectors are read"))
     gives_vectors = decoder is not None and model.options.target_dim is not None
     if not gives_vectors:
-        unused += [(key, "no decoder gives vectors") for key in ("target_dim", "horizon")]
+        unused.append(("target_dim", "no decoder gives vectors"))
+        if not has_horizon_head:
+            unused.append(("horizon", "neither a decoder nor a head gives vectors of a horizon"))
     if (decoder is None or gives_vectors) and not embeds:
         unused += [
             (key, "nothing is embedded") for key in ("scale_embeddings", "embedding_dropout")

@@ -149,8 +149,7 @@ def locate_data(recipe: Recipe, splits: Sequence[Split] | None = None) -> DataCo
     problems = []
     if splits is None:
         splits = data.splits
-    # A split that is a share of the training data has no files of its own.
-    chosen = ["train" if split in data.shares else split for split in splits]
+    chosen = [data.files_key(split) for split in splits]
     for key in dict.fromkeys([*chosen, "images", "files_from"]):
         stored = getattr(data, key)
         written = recipe.paths.get(f"data.{key}")

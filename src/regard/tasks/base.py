@@ -69,6 +69,7 @@ class LookRequest:
     output      the output to look at instead of the model's own
     search      the token ids of the model's own output, found by a search
     text        the input as it was given
+    horizon     how many vectors are generated; None: as many as in training
     """
 
     ids: list[int]
@@ -78,6 +79,7 @@ class LookRequest:
     edits: Sequence[Edit]
     search: Callable[[], Sequence[int]]
     text: Any = None
+    horizon: int | None = None
 
 
 class Task(ABC):
@@ -141,6 +143,10 @@ class Task(ABC):
     def sizes(self, target: VocabularyType) -> dict[str, Any]:
         """The keys of the model's table that the target gives."""
 
+    def source_sizes(self, sources: SourceVocabularies) -> dict[str, Any]:
+        """The keys of the model's table that the sources give, beside the sizes of what its encoders read."""
+        return {}
+
     def metrics_of(self, data: DataConfig) -> str:
         """The group of metrics that apply to models of such data."""
         return self.metrics
@@ -184,6 +190,12 @@ class Task(ABC):
         target   what was learned of the target: labels, or the statistics of numbers
         budget   the tokens of a batch
         """
+        return {}
+
+    def baseline_values(
+        self, data: DataConfig, corpus: Corpus, target: VocabularyType
+    ) -> dict[str, float]:
+        """Metrics of a simple rule for the same examples, which are reported beside the model's."""
         return {}
 
     def output_error(self, data: DataConfig, output: str, reference: str) -> float:

@@ -2,6 +2,7 @@
 
 from regard.tasks.base import TASKS, Task
 from regard.tasks.classify import Classify
+from regard.tasks.forecast import Forecast
 from regard.tasks.generate import Generate
 from regard.tasks.generate_vectors import GenerateVectors
 from regard.tasks.multi_label import MultiLabel
@@ -18,6 +19,7 @@ KINDS: tuple[Task, ...] = (
     Regress(),
     MultiLabel(),
     PredictVectors(),
+    Forecast(),
     GenerateVectors(),
 )
 for task in KINDS:
@@ -26,6 +28,7 @@ for task in KINDS:
 __all__ = [
     "TASKS",
     "Classify",
+    "Forecast",
     "Generate",
     "GenerateVectors",
     "MultiLabel",

@@ -5,7 +5,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -44,6 +44,8 @@ from regard.tasks.pipeline import (
     check_one_output,
 )
 
+EVALUATED_AT_ONCE = 1 << 16  # tokens of a batch whose forecasts are repetitions
+
 
 class VectorTask(Task):
     """A task whose outputs are sequences of vectors, computed in one forward pass."""
@@ -80,6 +82,20 @@ class VectorTask(Task):
     def metric_options(self, data: DataConfig, target: VocabularyType | None) -> dict[str, Any]:
         assert isinstance(target, Statistics)
         return {"scale": target.scale}
+
+    def metrics_of(self, data: DataConfig) -> str:
+        has_season = data.series is not None and data.series.season is not None
+        return "forecast" if has_season else self.metrics
+
+    def baseline_values(
+        self, data: DataConfig, corpus: Corpus, target: VocabularyType
+    ) -> dict[str, float]:
+        """The errors of repeating the last season of each window, normalized."""
+        assert isinstance(target, Statistics)
+        assert data.series is not None
+        assert data.series.season is not None
+        found = seasonal_naive_errors(corpus, target, data.series.season)
+        return {f"seasonal_naive_{name}": value for name, value in found.items()}
 
     def loss(
         self,
@@ -187,11 +203,10 @@ def vector_errors(
     for batch in evaluation_batches(corpus, budget=budget):
         moved = batch.to(device)
         assert isinstance(moved.targets, Vectors)
-        predicted, gold, known = aligned(outputs_of(model, moved), moved.targets)
-        errors = (predicted.double() - gold.double()).masked_fill(~known, 0.0)  # (N, D)
-        squared += errors.square().sum(0).cpu()
-        absolute += errors.abs().sum(0).cpu()
-        count += int(known.sum())
+        more = errors_by_number(outputs_of(model, moved), moved.targets)
+        squared += more.squared
+        absolute += more.absolute
+        count += more.numbers
     scale = torch.tensor(statistics.scale, dtype=torch.float64)
     count = max(1, count)
     return {
@@ -199,6 +214,50 @@ def vector_errors(
         "normalized_mae": float(absolute.sum()) / count,
         "mse": float((squared * scale.square()).sum()) / count,
         "mae": float((absolute * scale).sum()) / count,
+    }
+
+
+class NumberErrors(NamedTuple):
+    """Sums of squared and absolute errors of each number of the vectors, and how many numbers are known."""
+
+    squared: Float[Tensor, " D"]
+    absolute: Float[Tensor, " D"]
+    numbers: int
+
+
+def errors_by_number(outputs: Float[Tensor, "B T D"], targets: Vectors) -> NumberErrors:
+    """The errors of a batch, in float64 on the CPU."""
+    predicted, gold, known = aligned(outputs, targets)
+    errors = (predicted.double() - gold.double()).masked_fill(~known, 0.0)  # (N, D)
+    squared = errors.square().sum(0).cpu()
+    return NumberErrors(squared, errors.abs().sum(0).cpu(), int(known.sum()))
+
+
+def seasonal_naive_errors(corpus: Corpus, statistics: Statistics, season: int) -> dict[str, float]:
+    """The normalized errors of repeating the last `season` rows of each window until the end of its horizon.
+
+    The channels that are forecast are the first of the source. A number that is missing in the
+    season, or in the target, counts nowhere.
+    """
+    squared = torch.zeros(statistics.size, dtype=torch.float64)
+    absolute = torch.zeros(statistics.size, dtype=torch.float64)
+    count = 0
+    for batch in evaluation_batches(corpus, budget=EVALUATED_AT_ONCE):
+        source = batch.source
+        assert isinstance(source, Vectors)
+        assert isinstance(batch.targets, Vectors)
+        horizon = batch.targets.values.shape[1]
+        last = source.values[:, -season:, : statistics.size]
+        repeated = last.repeat(1, -(-horizon // season), 1)[:, :horizon]
+        known = ~repeated.isnan()
+        gold = Vectors(batch.targets.values.masked_fill(~known, torch.nan), batch.targets.lengths)
+        more = errors_by_number(repeated.nan_to_num(0.0), gold)
+        squared += more.squared
+        absolute += more.absolute
+        count += more.numbers
+    return {
+        "mse": float(squared.sum()) / max(1, count),
+        "mae": float(absolute.sum()) / max(1, count),
     }
 
 
