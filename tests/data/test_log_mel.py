@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.support.audio import sound
 
 from regard.core.errors import InvalidRecipe
 from regard.data.log_mel import LogMelConfig, Recording, log_mel
 from regard.data.resampling import resample, resample_part, resampled_length
-from tests.support.audio import sound
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "audio"
 CONFIGS = {

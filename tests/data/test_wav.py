@@ -6,10 +6,10 @@ from io import BytesIO
 
 import numpy as np
 import pytest
+from tests.support.audio import FLOAT, PCM, chunk, sound, wav
 
 from regard.core.errors import InvalidData
 from regard.data.wav import open_wav, read_wav, write_wav
-from tests.support.audio import FLOAT, PCM, chunk, sound, wav
 
 RATE = 8000
 FORMS = [(PCM, 8), (PCM, 16), (PCM, 24), (PCM, 32), (FLOAT, 32), (FLOAT, 64)]
@@ -117,9 +117,11 @@ def _samples_first(good):
 
 
 DAMAGED = list(damaged_files())
+CASES = [each[1:] for each in DAMAGED]
+NAMES = [each[0] for each in DAMAGED]
 
 
-@pytest.mark.parametrize(("content", "reason"), [each[1:] for each in DAMAGED], ids=[each[0] for each in DAMAGED])  # fmt: skip
+@pytest.mark.parametrize(("content", "reason"), CASES, ids=NAMES)
 def test_a_damaged_file_is_refused_with_its_name_and_the_reason(content, reason, tmp_path):
     path = tmp_path / "speech.wav"
     path.write_bytes(content)
