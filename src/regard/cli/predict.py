@@ -178,6 +178,8 @@ def predict(
     if not task.searches:
         # Its output follows from one forward pass.
         of_searches = {"--beam": beam, "--sample": sample, "--max-length": max_length}
+        if task.has_beam:
+            del of_searches["--beam"]
         _check_meaning(of_searches, task.gives)
     if not task.has_scores:
         _check_meaning({"--scores": scores}, task.gives)

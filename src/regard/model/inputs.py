@@ -129,11 +129,19 @@ class VectorInputConfig(InputConfig):
         1, "vectors that a convolution reads for each of its outputs; 1: a linear layer"
     )
     stride: Count = doc(1, "vectors from one output to the next: 2 halves the length")
+    layers: Count = doc(
+        1,
+        "convolutions of this kernel and stride, one after the other with GELU between them: two of stride 2 leave a "
+        "quarter of the length",
+    )
 
     def conflicts(self) -> Iterator[Problem]:
         if self.stride > self.kernel:
             wanted = f"at most kernel = {self.kernel}, so that every vector is read"
             yield Problem("stride", wanted, str(self.stride), "Lower it, or raise kernel.")
+        if self.layers > 1 and self.kernel == 1:
+            wanted = "1 with kernel = 1, a linear layer"
+            yield Problem("layers", wanted, str(self.layers), "Lower it, or raise kernel.")
 
 
 class VectorInput(InputModule):
@@ -154,15 +162,28 @@ class VectorInput(InputModule):
         self.left = (config.kernel - config.stride + 1) // 2
         self.right = config.kernel - 1 - self.left
         self.proj = nn.Conv1d(source_dim, dim, config.kernel, stride=config.stride)
+        self.more = nn.ModuleList(
+            nn.Conv1d(dim, dim, config.kernel, stride=config.stride)
+            for _ in range(config.layers - 1)
+        )
 
     def read(self, source: Any) -> ComputedVectors:
         vectors = require_vectors(source, self.source_dim)
         values = vectors.values.masked_fill(~vectors.mask[..., None], 0.0)  # (B, S, D)
+        computed = self._convolved(self.proj, values, vectors.lengths)
+        for convolution in self.more:
+            # Zeros at the padding, as beyond the ends of a sequence that is read alone.
+            inside = nn.functional.gelu(computed.values) * computed.mask[..., None]
+            computed = self._convolved(convolution, inside, computed.lengths)
+        return computed
+
+    def _convolved(
+        self, convolution: nn.Module, values: Float[Tensor, "B S D"], lengths: Int[Tensor, " B"]
+    ) -> ComputedVectors:
         channels = nn.functional.pad(values.mT, (self.left, self.right))
-        states = self.proj(channels.to(self.proj.weight.dtype)).mT  # (B, S', W)
-        lengths = (vectors.lengths + self.stride - 1) // self.stride
-        longest = -(-vectors.values.shape[1] // self.stride)
-        return ComputedVectors(states[:, :longest], lengths)
+        states = convolution(channels.to(self.proj.weight.dtype)).mT  # (B, S', W)
+        longest = -(-values.shape[1] // self.stride)
+        return ComputedVectors(states[:, :longest], (lengths + self.stride - 1) // self.stride)
 
 
 def require_vectors(source: Any, dim: int) -> Vectors:

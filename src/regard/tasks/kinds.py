@@ -7,9 +7,27 @@ from regard.tasks.multi_label import MultiLabel
 from regard.tasks.predict_masked import PredictMasked
 from regard.tasks.regress import Regress
 from regard.tasks.tag import Tag
+from regard.tasks.transcribe import Transcribe
 
-KINDS: tuple[Task, ...] = (Generate(), Classify(), PredictMasked(), Tag(), Regress(), MultiLabel())
+KINDS: tuple[Task, ...] = (
+    Generate(),
+    Classify(),
+    PredictMasked(),
+    Tag(),
+    Regress(),
+    MultiLabel(),
+    Transcribe(),
+)
 for task in KINDS:
     TASKS.add(task.name, task)
 
-__all__ = ["TASKS", "Classify", "Generate", "MultiLabel", "PredictMasked", "Regress", "Tag"]
+__all__ = [
+    "TASKS",
+    "Classify",
+    "Generate",
+    "MultiLabel",
+    "PredictMasked",
+    "Regress",
+    "Tag",
+    "Transcribe",
+]
