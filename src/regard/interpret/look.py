@@ -129,6 +129,24 @@ class Numbers:
 
 
 @dataclass(frozen=True)
+class PredictedVectors:
+    """A predicted sequence of vectors, in the units of the training data."""
+
+    text: str
+    vectors: tuple[tuple[float, ...], ...]
+    scores: None = None  # vectors have no probability
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """The vectors as texts."""
+        return tuple(" ".join(f"{number:.4g}" for number in vector) for vector in self.vectors)
+
+    def as_dict(self) -> dict[str, Any]:
+        vectors = [[finite(number) for number in vector] for vector in self.vectors]
+        return {"text": self.text, "tokens": self.tokens, "scores": None, "vectors": vectors}
+
+
+@dataclass(frozen=True)
 class LabelSet:
     """Several labels, or none, each with its log-probability."""
 
@@ -141,7 +159,7 @@ class LabelSet:
         return {"text": self.text, "tokens": self.tokens, "scores": scores, "labels": self.tokens}
 
 
-LookOutput = GeneratedText | WordTags | Label | Numbers | LabelSet
+LookOutput = GeneratedText | WordTags | Label | Numbers | PredictedVectors | LabelSet
 
 
 @dataclass(frozen=True)
@@ -283,6 +301,7 @@ class Look:
                      | {"text": str, "tokens": [str], "scores": [float], "words": [str]}
                      | {"label": str, "score": float}
                      | {"text": str, "tokens": [str], "scores": null, "numbers": [float]}
+                     | {"text": str, "tokens": [str], "scores": null, "vectors": [[float]]}
                      | {"text": str, "tokens": [str], "scores": [float], "labels": [str]}
                      | null,
              "maps": [{"name": str, "kind": "self" | "cross" | "pool" | "grid",

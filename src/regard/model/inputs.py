@@ -58,10 +58,23 @@ class InputVectors(ABC):
 
 @dataclass
 class ComputedVectors(InputVectors):
-    """Vectors that are computed already."""
+    """Vectors that are computed already.
+
+    present   (B, S), False at vectors that are missing; None: all are there
+    """
 
     values: Float[Tensor, "B S W"]
     lengths: Int[Tensor, " B"]
+    present: Bool[Tensor, "B S"] | None = None
+
+    @property
+    def mask(self) -> Bool[Tensor, "B S"]:
+        return self.places if self.present is None else self.places & self.present
+
+    @property
+    def places(self) -> Bool[Tensor, "B S"]:
+        """True also at vectors that are missing, False at padding."""
+        return super().mask
 
     @property
     def host_lengths(self) -> Int[Tensor, " B"]:  # type: ignore[override]
@@ -169,21 +182,38 @@ class VectorInput(InputModule):
 
     def read(self, source: Any) -> ComputedVectors:
         vectors = require_vectors(source, self.source_dim)
-        values = vectors.values.masked_fill(~vectors.mask[..., None], 0.0)  # (B, S, D)
-        computed = self._convolved(self.proj, values, vectors.lengths)
+        # A number that is missing is read as 0, the mean of the training data.
+        values = vectors.values.masked_fill(~vectors.places[..., None], 0.0)  # (B, S, D)
+        values = values.nan_to_num(0.0)
+        computed = self._convolved(self.proj, values, vectors.lengths, vectors.mask)
         for convolution in self.more:
             # Zeros at the padding, as beyond the ends of a sequence that is read alone.
-            inside = nn.functional.gelu(computed.values) * computed.mask[..., None]
-            computed = self._convolved(convolution, inside, computed.lengths)
+            inside = nn.functional.gelu(computed.values) * computed.places[..., None]
+            computed = self._convolved(convolution, inside, computed.lengths, computed.mask)
         return computed
 
     def _convolved(
-        self, convolution: nn.Module, values: Float[Tensor, "B S D"], lengths: Int[Tensor, " B"]
+        self,
+        convolution: nn.Module,
+        values: Float[Tensor, "B S D"],
+        lengths: Int[Tensor, " B"],
+        mask: Bool[Tensor, "B S"],
     ) -> ComputedVectors:
+        """The outputs of a convolution; `mask` is True where there is a vector to read."""
         channels = nn.functional.pad(values.mT, (self.left, self.right))
         states = convolution(channels.to(self.proj.weight.dtype)).mT  # (B, S', W)
         longest = -(-values.shape[1] // self.stride)
-        return ComputedVectors(states[:, :longest], (lengths + self.stride - 1) // self.stride)
+        present = self._present(mask)[:, :longest]
+        shortened = (lengths + self.stride - 1) // self.stride
+        return ComputedVectors(states[:, :longest], shortened, present)
+
+    def _present(self, mask: Bool[Tensor, "B S"]) -> Bool[Tensor, "B S2"]:
+        """Where an output of the convolution has read a vector that is there."""
+        kernel = self.proj.kernel_size[0]
+        if kernel == self.stride == 1:
+            return mask
+        padded = nn.functional.pad(mask.float(), (self.left, self.right))
+        return nn.functional.max_pool1d(padded[:, None], kernel, self.stride)[:, 0] > 0
 
 
 def require_vectors(source: Any, dim: int) -> Vectors:

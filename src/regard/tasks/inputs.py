@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from torch import nn
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from regard.core.errors import InputTooLong, InvalidArgument
 from regard.core.joined_tokens import JoinedTokens
@@ -21,9 +22,9 @@ from regard.interpret.edits import Edit
 from regard.model.interfaces import Source
 from regard.model.seq2seq import Model
 
-InputValue = (
-    str | ImageInput | Sequence[str | ImageInput]
-)  # One input as its field encodes it: token ids, the pieces of words, an image. A tuple of these for several sources.
+# A text, an image, or vectors as an array, a tensor or nested lists; of several sources, a sequence of these.
+InputValue = str | ImageInput | NDArray[Any] | Tensor | Sequence[Any]
+# One input as its field encodes it: token ids, the pieces of words, an image. A tuple of these for several sources.
 EncodedInput = Any
 
 

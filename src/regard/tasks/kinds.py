@@ -5,6 +5,7 @@ from regard.tasks.classify import Classify
 from regard.tasks.generate import Generate
 from regard.tasks.multi_label import MultiLabel
 from regard.tasks.predict_masked import PredictMasked
+from regard.tasks.predict_vectors import PredictVectors
 from regard.tasks.regress import Regress
 from regard.tasks.tag import Tag
 from regard.tasks.transcribe import Transcribe
@@ -16,6 +17,7 @@ KINDS: tuple[Task, ...] = (
     Tag(),
     Regress(),
     MultiLabel(),
+    PredictVectors(),
     Transcribe(),
 )
 for task in KINDS:
@@ -27,6 +29,7 @@ __all__ = [
     "Generate",
     "MultiLabel",
     "PredictMasked",
+    "PredictVectors",
     "Regress",
     "Tag",
     "Transcribe",
