@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.core.errors import InvalidData
+from regard.data.text import open_regular, readable
 
 PCM = 1
 FLOAT = 3
@@ -131,13 +132,7 @@ def open_wav(
             yield WavFile(shown, file, read_format(file, shown, most_seconds))
         return
     shown = name or str(source)
-    try:
-        opened = open(source, "rb")  # noqa: SIM115  closed below
-    except OSError as error:
-        raise InvalidData(
-            shown, wanted="a WAV file", got=error.strerror or str(error), remedy="Check its path."
-        ) from None
-    with opened as file:
+    with readable(source), open_regular(source) as file:
         yield WavFile(shown, file, read_format(file, shown, most_seconds))
 
 
@@ -151,13 +146,9 @@ def read_wav(
 
 def read_format(file: BinaryFile, name: str, most_seconds: float = MOST_SECONDS) -> WavFormat:
     """The header of a WAV file, of which `name` is shown in messages."""
-    try:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(0)
-        start = file.read(12)
-    except OSError as error:
-        got = error.strerror or str(error)
-        raise InvalidData(name, wanted="a WAV file", got=got, remedy="Check its path.") from None
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    start = file.read(12)
     if not start:
         raise InvalidData(name, wanted="a WAV file", got="an empty file", remedy="Leave it out.")
     if start[:4] != b"RIFF" or start[8:] != b"WAVE":

@@ -1,8 +1,8 @@
-"""The field `vectors`: a sequence of vectors of one dimension, from a file or a list of lists."""
+"""The field `vectors`: a sequence of vectors of one dimension, from a file, a recording or a list of lists."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,8 +17,11 @@ from regard.data.array_files import read_array
 from regard.data.arrays import Column, ColumnWriter, VectorWriter, open_vectors
 from regard.data.fields.base import Field, check_list
 from regard.data.image_store import ARRAYS, Member
+from regard.data.log_mel import LogMelConfig, Recording
 from regard.data.statistics import Statistics
+from regard.data.wav import open_wav
 
+WAV = ".wav"
 LARGEST_NUMBER = float(np.finfo(np.float32).max)
 
 
@@ -28,7 +31,8 @@ class VectorsField(Field):
 
     kind: Literal["vectors"] = doc(
         "vectors",
-        "a sequence of vectors of one dimension: a list of lists, or the name of a .npy or .npz file",
+        "a sequence of vectors of one dimension: a list of lists, the name of a .npy or .npz file, or with `features` "
+        "that of a .wav file",
     )
     normalize: bool = doc(
         True, "give each number of a vector mean 0 and scale 1, by the training data"
@@ -42,6 +46,10 @@ class VectorsField(Field):
         "number of a target that is missing counts in no loss and no metric",
     )
 
+    features: LogMelConfig | None = doc(
+        None, "how recordings (.wav) become vectors; left out: cells are vectors already"
+    )
+
     noun = "a sequence of vectors"
     vocabulary_class = Statistics
     is_sequence = True
@@ -50,6 +58,15 @@ class VectorsField(Field):
     needs_input_module = True
     has_positions = True
     has_lists = True
+
+    @property
+    def arrays_settings(self) -> dict[str, Any]:
+        settings = super().arrays_settings
+        # Data that were prepared before there was this key have none.
+        features = settings.pop("features")
+        if features is not None:
+            settings["features"] = asdict(features)
+        return settings
 
     @property
     def limit_key(self) -> str | None:
@@ -69,8 +86,16 @@ class VectorsField(Field):
         return isinstance(cell, str) and self.stored is not None and self.stored.names(cell)
 
     def parse(self, cell: Any) -> NDArray[np.float64]:
-        """An array (length, dimension). Only a path opens a file: a text is read as a list, never as a name."""
+        """An array (length, dimension). Only a path opens a file: a text is read as a list, never as a name.
+
+        Bytes are those of a WAV file.
+        """
+        if isinstance(cell, bytes):
+            return self._of_recording(cell, "recording")
         if isinstance(cell, Path | Member):
+            if str(cell).lower().endswith(WAV):
+                content = cell.read() if isinstance(cell, Member) else cell
+                return self._of_recording(content, str(cell))
             try:
                 return self.array_of(read_array(cell))
             except InvalidData:
@@ -80,6 +105,19 @@ class VectorsField(Field):
                     cell, wanted=error.wanted, got=error.got, remedy=error.remedy
                 ) from None
         return self.array_of(cell)
+
+    def _of_recording(self, source: Path | bytes, name: str) -> NDArray[np.float64]:
+        """The vectors of a WAV file."""
+        if self.features is None:
+            raise InvalidData(
+                name,
+                wanted="vectors",
+                got="a recording",
+                remedy='Add [data.source.features] with kind = "log-mel".',
+            )
+        with open_wav(source, name, most_seconds=self.features.max_seconds) as wav:
+            recording = Recording(wav.samples, len(wav), wav.rate)
+            return recording.log_mel(self.features).astype(np.float64)
 
     def array_of(self, value: Any) -> NDArray[np.float64]:
         """The array (length, dimension) of an array, a tensor, nested lists or their JSON; of numbers, (length, 1)."""
