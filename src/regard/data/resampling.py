@@ -71,6 +71,26 @@ def resample_part(
     return result
 
 
+def source_end(rate: int, new_rate: int, last: int) -> int:
+    """How many samples at the old rate the samples before number `last` at the new rate depend on."""
+    if rate == new_rate:
+        return last
+    common = gcd(rate, new_rate)
+    old_step = rate // common
+    new_step = new_rate // common
+    return last * old_step // new_step + _reach(old_step, new_step) + 1
+
+
+def source_begin(rate: int, new_rate: int, first: int) -> int:
+    """The first sample at the old rate on which sample `first` at the new rate depends; may be below 0."""
+    if rate == new_rate:
+        return first
+    common = gcd(rate, new_rate)
+    old_step = rate // common
+    new_step = new_rate // common
+    return first * old_step // new_step - _reach(old_step, new_step)
+
+
 def _reach(old_step: int, new_step: int) -> int:
     """Samples on either side that an output depends on."""
     return ceil(ZEROS * old_step / (min(old_step, new_step) * ROLLOFF)) + 1

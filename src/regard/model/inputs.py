@@ -98,6 +98,7 @@ class InputModule(nn.Module, ABC):
     attribute  the name under which an encoder holds it, as in `encoder.embed_tokens.weight`
     gives_words   whether it gives one vector for each word of `WordTokens`, not for each token
     packable   whether `read_packed` is implemented
+    shortens   positions of the source for each vector
     size       the option of the model that gives the size of its source: "source_vocab_size" or "source_dim"
     reads      the input module of the package whose batches it also takes: "tokens", say. None: those of a field
                that names this one
@@ -107,6 +108,7 @@ class InputModule(nn.Module, ABC):
     attribute: ClassVar[str] = "source_input"
     gives_words: ClassVar[bool] = False
     packable: ClassVar[bool] = False
+    shortens: int = 1
     size: ClassVar[str | None] = None
     reads: ClassVar[str | None] = None
 
@@ -171,6 +173,7 @@ class VectorInput(InputModule):
         self.dim = dim
         self.source_dim = source_dim
         self.stride = config.stride
+        self.shortens = config.stride**config.layers
         # One vector of the output for each `stride` of the input, also where fewer remain at the end.
         self.left = (config.kernel - config.stride + 1) // 2
         self.right = config.kernel - 1 - self.left
