@@ -272,6 +272,8 @@ class Look:
         of_tokens = attributions(self.forward, of)
         found = {}
         for each in self.maps:
+            if not each.is_of_module:
+                continue
             # The map of one source has a range of the keys of its module.
             name, first, last = each.part_of or (each.name, 0, None)
             found[each.name] = each.merged(of_tokens[name][..., first:last])

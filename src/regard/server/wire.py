@@ -17,7 +17,7 @@ from regard.server.jobs import AttentionPart, check_attention_size
 from regard.tasks.pipeline import Output, SequenceScore
 
 # Settings of [decode] that belong to the server: they change how an answer is computed, not which it is.
-SERVER_ONLY = ("precision", "quantization", "batch_tokens", "logits_processors")
+SERVER_ONLY = ("precision", "quantization", "batch_tokens", "logits_processors", "language_model")
 MAX_REQUEST_ATTENTION = 1 << 21  # weights of all inputs of a request: about 40 MB of JSON
 OPTIONS = tuple(name for name in DecodeConfig.__dataclass_fields__ if name not in SERVER_ONLY)
 
