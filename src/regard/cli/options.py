@@ -151,14 +151,21 @@ def read_inputs(
 
 def model_inputs(
     file: Path | None, data: "DataConfig", columns: Sequence[str], errors: str = "strict"
-) -> Iterator[str]:
+) -> Iterator[Any]:
     """The inputs in a file, or on stdin, for a model that was trained with such data.
 
     A sentence of a file with a token a line is one input. Files named .txt have a sentence a line, whatever the files
     of the training had.
     """
     from regard.data import conll, text
+    from regard.data.series import last_windows
+    from regard.data.sources import refuses_missing
 
+    if data.series is not None and file is not None and text.is_table(file):
+        # What follows each series of the file.
+        mode = _error_mode(errors)
+        yield from last_windows(data.series, str(file), mode, refuse_missing=refuses_missing(data))
+        return
     if file is None or text.form(file) == ".txt" or not data.is_token_file(file):
         yield from read_inputs([file], data.table_columns(columns, inputs=True), errors)
         return
@@ -187,7 +194,7 @@ def decode_options(changes: list[str] | None, **given: Any) -> dict[str, Any]:
     `decode.KEY`, as `regard train --set` has it, means the same as KEY.
     """
     from regard.core.config import nearest
-    from regard.decoding.config import DecodeConfig
+    from regard.generation.config import DecodeConfig
     from regard.recipe.load import read_tables
 
     given = read_tables(given, [change.strip().removeprefix("decode.") for change in changes or ()])

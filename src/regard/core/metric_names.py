@@ -7,14 +7,15 @@ from regard.core.registry import Registry
 HIGHER_IS_BETTER: Registry[bool] = Registry(
     "metric",
     {
+        # Of every model.
         "loss": False,
         "perplexity": False,
+        # Of translations.
         "bleu": True,
         "bleu_lower": True,
         "chrf": True,
         "ter": False,
-    }
-    | {
+        # Of captions.
         "bleu1": True,
         "bleu2": True,
         "bleu3": True,
@@ -22,26 +23,40 @@ HIGHER_IS_BETTER: Registry[bool] = Registry(
         "rouge_l": True,
         "meteor": True,
         "cider": True,
-    }
-    | {"accuracy": True, "error_rate": False, "character_error_rate": False}
-    | {"f1": True, "f1_micro": True, "precision": True, "recall": True}
-    | {
+        # Of labels and sequences.
+        "accuracy": True,
+        "error_rate": False,
+        "character_error_rate": False,
+        "f1": True,
+        "f1_micro": True,
+        "precision": True,
+        "recall": True,
+        # Of several labels.
         "precision_micro": True,
         "recall_micro": True,
         "hamming_loss": False,
         "average_precision": True,
         "average_precision_micro": True,
-    }
-    | {
+        # Of tags.
         "token_accuracy": True,
         "span_precision": True,
         "span_recall": True,
         "span_f1": True,
         "span_f1_macro": True,
         "span_f1_strict": True,
-    }
-    | {"mse": False, "rmse": False, "mae": False, "r2": True, "pearson": True, "spearman": True}
-    | {"normalized_mse": False, "normalized_mae": False},
+        # Of numbers.
+        "mse": False,
+        "rmse": False,
+        "mae": False,
+        "r2": True,
+        "pearson": True,
+        "spearman": True,
+        # Of vectors.
+        "normalized_mse": False,
+        "normalized_mae": False,
+        "seasonal_naive_mse": False,
+        "seasonal_naive_mae": False,
+    },
 )
 DESCRIPTIONS = {  # one line each, for help
     "loss": "mean cross-entropy of a token, or label, in nats; of numbers, train.loss",
@@ -79,6 +94,8 @@ DESCRIPTIONS = {  # one line each, for help
     "pearson": "numbers: Pearson's correlation, -1 to 1",
     "normalized_mse": "vectors: mean squared error, of numbers with mean 0 and scale 1 in the training data",
     "normalized_mae": "vectors: mean absolute error, of numbers with mean 0 and scale 1 in the training data",
+    "seasonal_naive_mse": "forecasts: normalized_mse of repeating the last season of each window",
+    "seasonal_naive_mae": "forecasts: normalized_mae of repeating the last season of each window",
     "spearman": "numbers: Spearman's correlation of ranks, -1 to 1",
 }
 MetricName = Annotated[str, HIGHER_IS_BETTER]

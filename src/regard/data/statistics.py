@@ -16,15 +16,27 @@ SMALLEST = 1e-8  # scale; numbers that are all equal are divided by 1
 
 
 class Statistics(Vocabulary):
-    """The mean and the standard deviation of each number of a value, from the training data alone."""
+    """The mean and the standard deviation of each number of a value, from the training data alone.
+
+    longest   of sequences, how many vectors the longest has
+    length    of sequences, how many vectors each has, where all of the training data have as many
+    """
 
     file_format = "a file of statistics"
     stored_kind = "statistics"
 
-    def __init__(self, mean: Iterable[float], scale: Iterable[float]) -> None:
+    def __init__(
+        self,
+        mean: Iterable[float],
+        scale: Iterable[float],
+        longest: int | None = None,
+        length: int | None = None,
+    ) -> None:
         self.mean = tuple(map(float, mean))
         self.scale = tuple(map(float, scale))
         self.size = len(self.mean)
+        self.longest = longest
+        self.length = length
         numbers = (*self.mean, *self.scale)
         is_usable = all(map(math.isfinite, numbers)) and all(each > 0 for each in self.scale)
         if not self.mean or len(self.scale) != self.size or not is_usable:
@@ -98,10 +110,21 @@ class Statistics(Vocabulary):
         mean, scale = lists
         assert isinstance(mean, list)
         assert isinstance(scale, list)
-        return Statistics(map(float, mean), map(float, scale))
+        lengths = {}
+        for name in ("longest", "length"):
+            number = content.get(name)
+            if number is not None and (type(number) is not int or number < 1):
+                raise ValueError(f"{name} that is no number of vectors")
+            lengths[name] = number
+        return Statistics(map(float, mean), map(float, scale), **lengths)
 
     def to_json(self) -> str:
-        return json.dumps({"mean": self.mean, "scale": self.scale}, indent=1)
+        content: dict[str, Any] = {"mean": self.mean, "scale": self.scale}
+        for name in ("longest", "length"):
+            number = getattr(self, name)
+            if number is not None:
+                content[name] = number
+        return json.dumps(content, indent=1)
 
     def tokens(self) -> list[str]:
         return [str(number) for number in range(1, self.size + 1)]

@@ -13,7 +13,7 @@ from regard.core.shapes import Tensor
 from regard.data.fields.image import require_image
 from regard.data.spelling import HIDDEN
 from regard.data.tokenizer import Tokenizer
-from regard.decoding.ensemble import ClassifierEnsemble, Ensemble
+from regard.generation.ensemble import ClassifierEnsemble, Ensemble
 from regard.inference.predictor import Predictor
 from regard.interop import images
 from regard.interop.architectures.base import transformer

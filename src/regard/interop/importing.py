@@ -18,7 +18,7 @@ from regard.data.fields.base import make_field
 from regard.data.fields.text import require_tokenizer
 from regard.data.statistics import Statistics
 from regard.data.vocabulary import Labels
-from regard.decoding.config import DecodeConfig
+from regard.generation.config import DecodeConfig
 from regard.inference.predictor import Predictor
 from regard.interop.generation import Generation, read_generation
 from regard.interop.images import FILE as IMAGES, image_field

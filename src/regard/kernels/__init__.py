@@ -6,5 +6,4 @@ bit-identical from run to run. With TRITON_INTERPRET=1 Triton's interpreter runs
 attention   reference, SDPA, blockwise and Triton implementations of one `AttentionSpec`; exact weights
 recurrent   Elman, GRU and LSTM layers with hand-written backward passes, with and without attention
 layers      residual + norm, linear + activation, cross-entropy, dropout, unfolding for convolutions
-decode      one decoding step of a Transformer, sampling
 """

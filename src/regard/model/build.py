@@ -11,6 +11,7 @@ from regard.core.registry import Registry
 from regard.model.convolution import ConvConfig, ConvDecoder, ConvEncoder
 from regard.model.ctc_head import CtcConfig, CtcHead
 from regard.model.embedding import Embedding, Projection
+from regard.model.horizon_head import Forecaster, HorizonConfig, HorizonHead, state_count
 from regard.model.inputs import (
     EmbeddingConfig,
     InputConfig,
@@ -55,6 +56,8 @@ from regard.model.simple_encoders import BagConfig, BagEncoder, LabelConfig, Lab
 from regard.model.tag_head import TagHead, TagsConfig
 from regard.model.transformer import TransformerDecoder, TransformerEncoder
 from regard.model.transformer_config import TransformerConfig
+from regard.model.vector_embedding import VectorEmbedding, VectorProjection
+from regard.model.vector_generator import VectorGenerator
 from regard.model.vector_head import VectorsConfig, VectorsHead
 from regard.model.vision import (
     CnnConfig,
@@ -137,6 +140,7 @@ HEADS: Registry[PartKind[HeadConfig, Head]] = Registry(
         "mlm": PartKind(MaskedTokensConfig, Head, MaskedTokensHead),
         "tags": PartKind(TagsConfig, TagHead),
         "vectors": PartKind(VectorsConfig, VectorsHead),
+        "horizon": PartKind(HorizonConfig, HorizonHead),
         "ctc": PartKind(CtcConfig, CtcHead),
     },
 )
@@ -296,13 +300,26 @@ def _assemble(model: ModelConfig) -> Model:
     return made
 
 
+def _vector_generator(
+    model: ModelConfig, decoder: Part[DecoderConfig], encoder: Encoder
+) -> VectorGenerator:
+    options = model.options
+    assert options.target_dim is not None
+    assert options.horizon is not None
+    dim = decoder.config.states_dim
+    embedding = VectorEmbedding(options.target_dim, dim)
+    project = VectorProjection(dim, options.target_dim)
+    made = DECODERS[decoder.kind].make(decoder.config, embedding, project, model.memory_dim)
+    return VectorGenerator(encoder, made, options.horizon)
+
+
 def _without_task(model: ModelConfig) -> Model:
     options = model.options
     make_embedding = partial(
         Embedding, scaled=options.scale_embeddings, dropout=options.embedding_dropout
     )
     target = None
-    if model.decoder is not None:
+    if model.decoder is not None and model.gives_tokens:
         assert options.vocab_size is not None
         target = make_embedding(options.vocab_size, model.decoder.config.states_dim)
     encoders, embeddings = list[Encoder](), list[Embedding]()
@@ -313,6 +330,9 @@ def _without_task(model: ModelConfig) -> Model:
             encoders.append(make(config))
             continue
         if not isinstance(module.config, EmbeddingConfig):
+            if model.head is not None and isinstance(model.head.config, HorizonConfig):
+                assert options.num_labels is not None
+                size = model.head.config.input_size(size, options.num_labels)
             make_input = INPUTS[module.kind].make
             encoders.append(make(config, make_input(module.config, size, config.states_dim)))
             continue
@@ -335,12 +355,16 @@ def _without_task(model: ModelConfig) -> Model:
         decoder = make_decoder(model.decoder.config, target, project, model.memory_dim)
         return Seq2Seq(encoder, decoder, _auxiliary_head(model))
     assert encoder is not None
+    if model.decoder is not None:
+        return _vector_generator(model, model.decoder, encoder)
     config = model.encoders[0].config
     if model.pool is not None:
         assert options.num_labels is not None
         pool = POOLS[model.pool.kind].make(model.pool.config, model.memory_dim)
         return Classifier(encoder, pool, options.num_labels, config.output_dropout)
     assert model.head is not None
+    if isinstance(model.head.config, HorizonConfig):
+        return _forecaster(model.head.config, encoder, options, config.states_dim)
     if not isinstance(model.head.config, MaskedTokensConfig):
         count = options.vocab_size if model.head.module.gives_tokens else options.num_labels
         assert count is not None
@@ -359,6 +383,17 @@ def _without_task(model: ModelConfig) -> Model:
         scaled=options.scale_logits,
     )
     return MaskedLanguageModel(encoder, project, config.head_norm_eps)
+
+
+def _forecaster(
+    config: HorizonConfig, encoder: Encoder, options: ModelOptions, memory_dim: int
+) -> Forecaster:
+    assert options.num_labels is not None
+    assert options.horizon is not None
+    assert options.source_length is not None
+    states = state_count(encoder, options.source_length)
+    head = HorizonHead(config, memory_dim, options.num_labels, options.horizon, states)
+    return Forecaster(encoder, head)
 
 
 def _auxiliary_head(model: ModelConfig) -> Head | None:

@@ -7,15 +7,16 @@ tokens, labels and vectors. One of the user's own is registered with `regard.reg
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import nn
 
 from regard.core.config import Config, Count, doc
 from regard.core.errors import InvalidArgument, Problem
-from regard.core.sequence import Packed, Tokens, Vectors
+from regard.core.sequence import PackedSequences, PackedVectors, Tokens, Vectors
 from regard.core.shapes import Bool, Float, Int, Tensor
+from regard.kernels.layers.conv_unfold import Neighbors, unfold
 
 
 class InputVectors(ABC):
@@ -116,7 +117,11 @@ class InputModule(nn.Module, ABC):
     def read(self, source: Any) -> InputVectors:
         """The vectors of a batch of the field."""
 
-    def read_packed(self, source: Packed) -> Float[Tensor, "N W"]:
+    def states_of(self, length: int) -> int:
+        """How many vectors it makes of a sequence of this length."""
+        return length
+
+    def read_packed(self, source: PackedSequences) -> Float[Tensor, "N W"]:
         """The vectors of packed sequences, for a class that declares `packable`."""
         raise NotImplementedError(f"{type(self).__name__} does not take packed sequences")
 
@@ -129,6 +134,10 @@ class InputConfig(Config):
     def reads_characters(self) -> bool:
         """Whether it reads the characters of words, which the field must give."""
         return False
+
+    def not_packable(self) -> str | None:
+        """The setting, as "stride = 2", with which a packable input module takes no packed sequences."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -144,6 +153,11 @@ class VectorInputConfig(InputConfig):
         1, "vectors that a convolution reads for each of its outputs; 1: a linear layer"
     )
     stride: Count = doc(1, "vectors from one output to the next: 2 halves the length")
+    padding: Literal["centered", "end"] = doc(
+        "centered",
+        "where a kernel reads beyond the sequence: at both ends, zeros; or at its end alone, the "
+        "last vector again, so that outputs are patches",
+    )
     layers: Count = doc(
         1,
         "convolutions of this kernel and stride, one after the other with GELU between them: two of stride 2 leave a "
@@ -158,6 +172,16 @@ class VectorInputConfig(InputConfig):
             wanted = "1 with kernel = 1, a linear layer"
             yield Problem("layers", wanted, str(self.layers), "Lower it, or raise kernel.")
 
+    def not_packable(self) -> str | None:
+        if self.stride > 1:
+            # How many vectors remain would differ between packed batches of one size.
+            return f"stride = {self.stride}"
+        if self.layers > 1:
+            return f"layers = {self.layers}"
+        if self.padding == "end" and self.kernel > 1:
+            return f"padding = {self.padding!r}"
+        return None
+
 
 class VectorInput(InputModule):
     """A linear layer or a convolution over vectors, which may shorten the sequence.
@@ -167,6 +191,7 @@ class VectorInput(InputModule):
 
     attribute = "vector_input"
     size = "source_dim"
+    packable = True
 
     def __init__(self, config: VectorInputConfig, source_dim: int, dim: int) -> None:
         super().__init__()
@@ -175,7 +200,8 @@ class VectorInput(InputModule):
         self.stride = config.stride
         self.shortens = config.stride**config.layers
         # One vector of the output for each `stride` of the input, also where fewer remain at the end.
-        self.left = (config.kernel - config.stride + 1) // 2
+        self.repeats_last = config.padding == "end"
+        self.left = 0 if self.repeats_last else (config.kernel - config.stride + 1) // 2
         self.right = config.kernel - 1 - self.left
         self.proj = nn.Conv1d(source_dim, dim, config.kernel, stride=config.stride)
         self.more = nn.ModuleList(
@@ -203,12 +229,28 @@ class VectorInput(InputModule):
         mask: Bool[Tensor, "B S"],
     ) -> ComputedVectors:
         """The outputs of a convolution; `mask` is True where there is a vector to read."""
-        channels = nn.functional.pad(values.mT, (self.left, self.right))
-        states = convolution(channels.to(self.proj.weight.dtype)).mT  # (B, S', W)
         longest = -(-values.shape[1] // self.stride)
+        if values.shape[1] == 0:
+            # A batch of empty sequences: a convolution refuses fewer vectors than its kernel.
+            values = values.new_zeros(len(values), 1, values.shape[2])
+            mask = mask.new_zeros(len(mask), 1)
+        channels = self._padded(values, lengths)
+        states = convolution(channels.to(self.proj.weight.dtype)).mT  # (B, S', W)
         present = self._present(mask)[:, :longest]
         shortened = (lengths + self.stride - 1) // self.stride
         return ComputedVectors(states[:, :longest], shortened, present)
+
+    def _padded(
+        self, values: Float[Tensor, "B S D"], lengths: Int[Tensor, " B"]
+    ) -> Float[Tensor, "B D S2"]:
+        if not self.repeats_last:
+            return nn.functional.pad(values.mT, (self.left, self.right))
+        positions = torch.arange(values.shape[1] + self.right, device=values.device)
+        read = torch.minimum(positions, (lengths[:, None] - 1).clamp(min=0))  # (B, S2)
+        return values.gather(1, read[..., None].expand(-1, -1, values.shape[2])).mT
+
+    def states_of(self, length: int) -> int:
+        return -(-length // self.shortens)
 
     def _present(self, mask: Bool[Tensor, "B S"]) -> Bool[Tensor, "B S2"]:
         """Where an output of the convolution has read a vector that is there."""
@@ -217,6 +259,15 @@ class VectorInput(InputModule):
             return mask
         padded = nn.functional.pad(mask.float(), (self.left, self.right))
         return nn.functional.max_pool1d(padded[:, None], kernel, self.stride)[:, 0] > 0
+
+    def read_packed(self, source: PackedSequences) -> Float[Tensor, "N W"]:
+        assert isinstance(source, PackedVectors)
+        assert self.stride == 1
+        seen = source.values.to(self.proj.weight.dtype)  # (N, D)
+        if self.left or self.right:
+            sides = Neighbors.of(source.offsets)
+            seen = unfold(seen, sides, range(-self.left, self.right + 1))  # (N, K · D)
+        return nn.functional.linear(seen, self.proj.weight.mT.flatten(1), self.proj.bias)
 
 
 def require_vectors(source: Any, dim: int) -> Vectors:

@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from regard.core.config import Count, Probability, doc
 from regard.core.errors import Problem
 from regard.core.interruption import check_interruption
-from regard.core.sequence import Packed, Packing, Tokens, to_device
+from regard.core.sequence import PackedSequences, Packing, to_device
 from regard.core.shapes import Float, Int, Tensor
 from regard.kernels.layers.dropout import Dropout
 from regard.kernels.recurrent import rnn, rnn_cuda, rnn_scan
@@ -131,10 +131,9 @@ class RnnEncoder(SequenceEncoder):
             return self._memory(vectors, *self._scanned(vectors, Schedule.of(vectors)))
         return self._memory(vectors, *self._packed(vectors))
 
-    def forward_packed(self, source: Packed) -> Memory:
+    def forward_packed(self, source: PackedSequences) -> Memory:
         """As `forward`, for packed sequences, which are padded here: a step computes all of them at once."""
-        tokens = Tokens(source.offsets.pad(source.ids), source.offsets.cu_seqlens.diff().long())
-        vectors = self.input_module.read(tokens)
+        vectors = self.input_module.read(source.padded())
         return self._memory(vectors, *self._scanned(vectors, Schedule.even(vectors)))
 
     def _memory(

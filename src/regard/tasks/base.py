@@ -16,7 +16,7 @@ from regard.core.shapes import Float, Tensor
 from regard.data.config import DataConfig
 from regard.data.corpus import Corpus, SourceVocabularies, VocabularyType
 from regard.data.fields.base import Field
-from regard.decoding.shortlist import Shortlist
+from regard.generation.shortlist import Shortlist
 from regard.interpret.edits import Edit
 from regard.interpret.maps import ForwardPass
 from regard.interpret.record import DirectOutput, LookInput
@@ -69,6 +69,7 @@ class LookRequest:
     output      the output to look at instead of the model's own
     search      the token ids of the model's own output, found by a search
     text        the input as it was given
+    horizon     how many vectors are generated; None: as many as in training
     """
 
     ids: list[int]
@@ -78,6 +79,7 @@ class LookRequest:
     edits: Sequence[Edit]
     search: Callable[[], Sequence[int]]
     text: Any = None
+    horizon: int | None = None
 
 
 class Task(ABC):
@@ -96,6 +98,7 @@ class Task(ABC):
     problem_type   its name in config.json of Hugging Face's transformers, if it has one
     has_scores     whether a target has a probability, by which it is scored
     has_threshold  whether decode.threshold chooses its outputs
+    has_horizon    whether decode.horizon says how long its outputs are
     tags_words     whether an output has a tag for each word of the input
     reads_target   whether it reads the target instead of a source
     default_loss   the name of its loss where [train] can choose another (`regard.tasks.output_losses`)
@@ -115,6 +118,7 @@ class Task(ABC):
     problem_type: ClassVar[str | None] = None
     has_scores: ClassVar[bool] = True
     has_threshold: ClassVar[bool] = False
+    has_horizon: ClassVar[bool] = False
     tags_words: ClassVar[bool] = False
     reads_target: ClassVar[bool] = False
     default_loss: ClassVar[str | None] = None
@@ -141,6 +145,10 @@ class Task(ABC):
     @abstractmethod
     def sizes(self, target: VocabularyType) -> dict[str, Any]:
         """The keys of the model's table that the target gives."""
+
+    def source_sizes(self, sources: SourceVocabularies) -> dict[str, Any]:
+        """The keys of the model's table that the sources give, beside the sizes of what its encoders read."""
+        return {}
 
     def metrics_of(self, data: DataConfig) -> str:
         """The group of metrics that apply to models of such data."""
@@ -185,6 +193,12 @@ class Task(ABC):
         target   what was learned of the target: labels, or the statistics of numbers
         budget   the tokens of a batch
         """
+        return {}
+
+    def baseline_values(
+        self, data: DataConfig, corpus: Corpus, target: VocabularyType
+    ) -> dict[str, float]:
+        """Metrics of a simple rule for the same examples, which are reported beside the model's."""
         return {}
 
     def output_error(self, data: DataConfig, output: str, reference: str) -> float:

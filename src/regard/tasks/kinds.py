@@ -2,7 +2,9 @@
 
 from regard.tasks.base import TASKS, Task
 from regard.tasks.classify import Classify
+from regard.tasks.forecast import Forecast
 from regard.tasks.generate import Generate
+from regard.tasks.generate_vectors import GenerateVectors
 from regard.tasks.multi_label import MultiLabel
 from regard.tasks.predict_masked import PredictMasked
 from regard.tasks.predict_vectors import PredictVectors
@@ -18,6 +20,8 @@ KINDS: tuple[Task, ...] = (
     Regress(),
     MultiLabel(),
     PredictVectors(),
+    Forecast(),
+    GenerateVectors(),
     Transcribe(),
 )
 for task in KINDS:
@@ -26,7 +30,9 @@ for task in KINDS:
 __all__ = [
     "TASKS",
     "Classify",
+    "Forecast",
     "Generate",
+    "GenerateVectors",
     "MultiLabel",
     "PredictMasked",
     "PredictVectors",

@@ -10,10 +10,10 @@ import torch
 
 from regard.core.errors import InvalidArgument
 from regard.core.shapes import Float, Tensor
-from regard.decoding.batch_plan import forward_batch_tokens
-from regard.decoding.config import DecodeConfig
-from regard.decoding.interfaces import FinishReason
-from regard.decoding.trace import BeamTrace
+from regard.generation.batch_plan import forward_batch_tokens
+from regard.generation.choose.interfaces import FinishReason
+from regard.generation.choose.trace import BeamTrace
+from regard.generation.config import DecodeConfig
 from regard.model.seq2seq import SourceModel
 from regard.tasks.inputs import EncodedInput, InputEncoder
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch.nn import functional as F
 
-from regard.core.sequence import Packed, Packing, Tokens
+from regard.core.sequence import PackedSequences, Packing, Tokens
 from regard.core.shapes import Float, Tensor
 from regard.data.batching import Batch
 from regard.model.ctc_head import CtcHead
@@ -122,7 +122,7 @@ def self_critical_loss(
     are of another distribution: truncated importance weights (https://doi.org/10.1198/106186008X320456) correct it.
     """
     padded = batch
-    if isinstance(batch.source, Packed):
+    if isinstance(batch.source, PackedSequences):
         # A search reads padded sources.
         padded = replace(batch, source=batch.source.padded())
     targets, advantages = sampler(model, padded, step)
@@ -148,7 +148,7 @@ def sample_nll(
 ) -> Float[Tensor, " predictions"]:
     """The negative log-likelihood of each token of sampled outputs, as many for each source of the batch."""
     inputs, sampled, _ = shift_targets(targets)
-    assert not isinstance(batch.source, Packed)
+    assert not isinstance(batch.source, PackedSequences)
     rows = torch.arange(len(batch.rows), device=inputs.device).repeat_interleave(
         len(inputs) // len(batch.rows)
     )

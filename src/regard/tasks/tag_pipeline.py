@@ -11,8 +11,8 @@ from regard.core.shapes import Bool, Float, Tensor
 from regard.data.tagging_schemes import detect, lenient_spans
 from regard.data.token_lists import cell_of, tokens_of
 from regard.data.vocabulary import Labels
-from regard.decoding.batch_plan import forward_batch_tokens
-from regard.decoding.config import DecodeConfig
+from regard.generation.batch_plan import forward_batch_tokens
+from regard.generation.config import DecodeConfig
 from regard.model.seq2seq import EncoderWithHead
 from regard.tasks.inputs import InputEncoder
 from regard.tasks.pipeline import (

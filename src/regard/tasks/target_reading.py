@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from regard.core.sequence import Packed, Packing, Tokens
+from regard.core.sequence import Packed, PackedSequences, Packing, Tokens
 from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.data.batching import Batch
 from regard.model.interfaces import CarriedState, Source, StatefulDecoder
@@ -189,7 +189,7 @@ class PackedTargets(Targets):
     """
 
     targets: Packed
-    source: Packed | None
+    source: PackedSequences | None
     real: Bool[Tensor, " N"]
 
     @property
@@ -244,12 +244,12 @@ class PackedTargets(Targets):
 def targets_of(batch: Batch) -> tuple[Targets, Int[Tensor, " N"]]:
     """The targets of a batch as a decoder reads them, and the gold token after each input."""
     if isinstance(batch.targets, Packed):
-        assert batch.source is None or isinstance(batch.source, Packed)
+        assert batch.source is None or isinstance(batch.source, PackedSequences)
         gold = batch.targets.gold
         assert gold is not None
         return PackedTargets(batch.targets, batch.source, gold >= 0), gold
     assert isinstance(batch.targets, Tokens)
-    assert not isinstance(batch.source, Packed)
+    assert not isinstance(batch.source, PackedSequences)
     inputs, gold, mask = shift_targets(batch.targets)  # (B, T) each
     flat = gold.flatten()
     # The number of predictions is known without waiting for a GPU.

@@ -14,10 +14,11 @@ from regard.core.errors import InvalidArgument, InvalidData
 from regard.core.sanitize import one_line
 from regard.core.sequence import Vectors
 from regard.data.array_files import read_array
-from regard.data.arrays import Column, ColumnWriter, VectorWriter, open_vectors
+from regard.data.arrays import Column, ColumnWriter, SlicedRows, VectorWriter, open_vectors
 from regard.data.fields.base import Field, check_list
 from regard.data.image_store import ARRAYS, Member
 from regard.data.log_mel import LogMelConfig, Recording
+from regard.data.series_window import Series, Window
 from regard.data.statistics import Statistics
 from regard.data.wav import open_wav
 
@@ -58,6 +59,15 @@ class VectorsField(Field):
     needs_input_module = True
     has_positions = True
     has_lists = True
+    reads_windows = True
+
+    @property
+    def refuses_missing(self) -> bool:
+        return self.missing == "refuse"
+
+    def not_packable(self) -> str | None:
+        # Attention over packed sequences has no mask, and would attend to a vector that is missing.
+        return "missing = 'mask'" if self.missing == "mask" else None
 
     @property
     def arrays_settings(self) -> dict[str, Any]:
@@ -85,11 +95,13 @@ class VectorsField(Field):
         """Whether a cell of a table is the name of a file, not a list."""
         return isinstance(cell, str) and self.stored is not None and self.stored.names(cell)
 
-    def parse(self, cell: Any) -> NDArray[np.float64]:
+    def parse(self, cell: Any) -> NDArray[np.float64] | Window:
         """An array (length, dimension). Only a path opens a file: a text is read as a list, never as a name.
 
         Bytes are those of a WAV file.
         """
+        if isinstance(cell, Window):
+            return cell
         if isinstance(cell, bytes):
             return self._of_recording(cell, "recording")
         if isinstance(cell, Path | Member):
@@ -154,30 +166,44 @@ class VectorsField(Field):
         )
 
     def reference(self, cell: Any) -> str:
-        return array_text(self.parse(cell))
+        return array_text(np.asarray(self.parse(cell)))
 
     def check(self, name: str, values: Iterable[Any]) -> list[Any]:
         return [self.parse(value) for value in check_list(name, values, texts_only=False)]
 
     def learn(self, values: Iterator[Any], *, is_target: bool) -> Statistics:
         dimension = 0
+        longest = 1
+        lengths: set[int] = set()
+
+        def noted() -> Iterator[Any]:
+            nonlocal longest
+            for value in values:
+                longest = max(longest, len(value))
+                # Two are enough to say that there is not one.
+                if len(lengths) < 2:
+                    lengths.add(len(value))
+                yield value
 
         def of_one_dimension() -> Iterator[NDArray[np.float64]]:
             nonlocal dimension
-            for value in values:
+            for value in _each_row_once(noted()):
                 dimension = dimension or value.shape[1]
                 _check_dimension(value, dimension)
                 yield value
 
-        return Statistics.of(of_one_dimension(), normalize=self.normalize)
+        found = Statistics.of(of_one_dimension(), normalize=self.normalize)
+        length = lengths.pop() if len(lengths) == 1 else None
+        # Longer ones are left out of the training data.
+        limit = longest if self.max_length is None else self.max_length
+        longest_kept = min(longest, limit) if is_target else None
+        return Statistics(found.mean, found.scale, longest_kept, length)
 
     def check_cell(self, vocabulary: Any, cell: str) -> None:
         self.encode(vocabulary, [self.parse(cell)])
 
     def encode(self, vocabulary: Statistics, values: Sequence[Any]) -> list[Any]:
-        for value in values:
-            _check_dimension(value, vocabulary.size)
-        return [vocabulary.normalize(value) for value in values]
+        return [_encoded(value, vocabulary) for value in values]
 
     def length(self, encoded: Any) -> int:
         return len(encoded)
@@ -192,13 +218,37 @@ class VectorsField(Field):
         return self.max_length is not None and len(encoded) > self.max_length
 
     def collate(self, vocabulary: Statistics, encoded: Sequence[Any]) -> Vectors:
-        return Vectors.of(encoded)
+        return Vectors.of([np.asarray(each) for each in encoded])
 
     def writer(self, stem: Path, vocabulary: Statistics, *, running: bool) -> ColumnWriter:
         return VectorWriter(stem, vocabulary.size)
 
     def open(self, stem: Path, vocabulary: Any, context_length: int | None) -> Column:
         return open_vectors(stem)
+
+
+def _each_row_once(
+    values: Iterator[NDArray[np.float64] | Window],
+) -> Iterator[NDArray[np.float64]]:
+    """Arrays; of windows, which may overlap, all rows of the series that they are cut from."""
+    # Kept, so that the id of each series stays its own.
+    seen: dict[int, Series] = {}
+    for value in values:
+        if not isinstance(value, Window):
+            yield value
+        elif id(value.series) not in seen:
+            seen[id(value.series)] = value.series
+            yield value.series.side(value.side)
+
+
+def _encoded(
+    value: NDArray[np.float64] | Window, vocabulary: Statistics
+) -> NDArray[np.float32] | SlicedRows:
+    if not isinstance(value, Window):
+        _check_dimension(value, vocabulary.size)
+        return vocabulary.normalize(value)
+    _check_dimension(value.series.side(value.side), vocabulary.size)
+    return value.encoded(vocabulary)
 
 
 def _check_dimension(value: NDArray[Any], dimension: int) -> None:

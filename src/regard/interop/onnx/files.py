@@ -16,7 +16,7 @@ from tokenizers.processors import TemplateProcessing
 from regard.data.fields.image import ImageField
 from regard.data.tokenizer import Tokenizer
 from regard.data.vocabulary import Labels
-from regard.decoding.request import position_limit
+from regard.generation.request import position_limit
 from regard.inference.predictor import Predictor
 from regard.interop.huggingface import output_names
 from regard.interop.onnx.decoder_graphs import PAST

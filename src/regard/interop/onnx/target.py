@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from regard.core.errors import MissingExtra
-from regard.decoding.ensemble import ClassifierEnsemble
+from regard.generation.ensemble import ClassifierEnsemble
 from regard.inference.predictor import Predictor
 from regard.interop.interfaces import ExportOptions, FolderTarget
 from regard.interop.onnx.decoder_graphs import DECODER_GRAPHS, MemoryInputs

@@ -11,7 +11,7 @@ from regard.data.fields.image import require_image
 from regard.data.fields.text import require_tokenizer, tokenizer_of
 from regard.data.images import image_token_cost
 from regard.data.tokenizer import Tokenizer
-from regard.decoding.request import position_limit
+from regard.generation.request import position_limit
 from regard.inference.example_inputs import example_inputs
 from regard.inference.predictor import Predictor
 from regard.interop.page.tokenizer_tables import tokenizer_table

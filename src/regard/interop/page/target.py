@@ -10,8 +10,8 @@ from typing import Any
 from regard.core.atomic_io import atomic_file, check_writable
 from regard.core.errors import InvalidArgument
 from regard.data.fields.text import tokenizer_of
-from regard.decoding.config import DecodeConfig
-from regard.decoding.ensemble import ClassifierEnsemble
+from regard.generation.config import DecodeConfig
+from regard.generation.ensemble import ClassifierEnsemble
 from regard.inference.predictor import Predictor
 from regard.interop.interfaces import ExportOptions, ExportTarget
 from regard.interop.onnx.decoder_graphs import DECODER_GRAPHS, RnnGraph

@@ -1,0 +1,21 @@
+"""Which options a search uses: an engine that does not have one of them leaves the choice of tokens to `choose`."""
+
+from dataclasses import fields
+
+from regard.generation.config import DecodeConfig
+
+# Options without any effect unless another one is set.
+OF_SAMPLING = frozenset({"temperature", "top_k", "top_p", "min_p", "typical_p"})
+OF_GROUPS = frozenset({"diversity_penalty"})
+# Constraints that requests or the caller have, beside the keys of [decode].
+CONSTRAINTS = frozenset({"required", "banned", "trace"})
+
+
+def options_in_use(config: DecodeConfig) -> frozenset[str]:
+    """The keys of [decode] whose values differ from the default, and have an effect."""
+    changed = {each.name for each in fields(config) if getattr(config, each.name) != each.default}
+    if not config.sample:
+        changed -= OF_SAMPLING
+    if config.beam_groups == 1:
+        changed -= OF_GROUPS
+    return frozenset(changed)
