@@ -189,7 +189,8 @@ def decoded(block: bytes, of: WavFormat) -> NDArray[np.float64]:
         # Numbers of three bytes, in the upper bytes of numbers of four.
         wide = np.zeros((len(block) // 3, 4), np.uint8)
         wide[:, 1:] = np.frombuffer(block, np.uint8).reshape(-1, 3)
-        return wide.view("<i4")[:, 0].astype(np.float64) / 2**31
+        numbers: NDArray[np.float64] = wide.view("<i4")[:, 0].astype(np.float64)
+        return numbers / 2**31
     return np.frombuffer(block, f"<i{of.bits // 8}").astype(np.float64) / 2 ** (of.bits - 1)
 
 
