@@ -115,6 +115,10 @@ class InputModule(nn.Module, ABC):
         """How many vectors it makes of a sequence of this length."""
         return length
 
+    def longest_for(self, states: int) -> int:
+        """The length of the longest sequence of which it makes so many vectors."""
+        return states
+
     def read_packed(self, source: PackedSequences) -> Float[Tensor, "N W"]:
         """The vectors of packed sequences, for a class that declares `packable`."""
         raise NotImplementedError(f"{type(self).__name__} does not take packed sequences")
@@ -212,6 +216,9 @@ class VectorInput(InputModule):
 
     def states_of(self, length: int) -> int:
         return -(-length // self.stride)
+
+    def longest_for(self, states: int) -> int:
+        return states * self.stride
 
     def _present(self, mask: Bool[Tensor, "B S"]) -> Bool[Tensor, "B S2"]:
         """Where an output of the convolution has read a vector that is there."""
