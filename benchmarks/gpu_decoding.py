@@ -21,7 +21,7 @@ from regard.generation import search
 from regard.generation.config import DecodeConfig
 from regard.generation.engines import selection
 from regard.generation.engines.cuda import buffers, encode
-from regard.generation.request import Request, SearchTask
+from regard.generation.request import GenerationRequest, SearchTask
 from regard.kernels import cuda_graphs
 
 TRANSFORMER = {"kind": "transformer", "dim": 512, "layers": 6, "heads": 8, "ffn_dim": 2048}
@@ -63,7 +63,7 @@ def generation_config(beam: int) -> Any:
 def translate(model: Any, rows: Rows, beam: int) -> Rows:
     config = decode_config(beam)
     task = SearchTask(model, lambda some: Tokens.of(some, device="cuda"), config, ends=False)
-    found = dict(search.search(task, [Request(row, len(row)) for row in rows]))
+    found = dict(search.search(task, [GenerationRequest(row, len(row)) for row in rows]))
     return [list(found[number][0].tokens) for number in range(len(rows))]
 
 

@@ -22,7 +22,7 @@ from regard.generation.engines.base import Engine
 from regard.generation.engines.constant_weights import constant_weights
 from regard.generation.engines.cpu.engine import CpuEngine
 from regard.generation.engines.torch import PyTorchEngine
-from regard.generation.request import Request, SearchTask
+from regard.generation.request import GenerationRequest, SearchTask
 from regard.generation.search import search
 from regard.model.build import build
 from regard.model.seq2seq import Seq2Seq
@@ -46,7 +46,7 @@ def run(engine: Engine, model: Seq2Seq, rows: list[list[int]], beams: int) -> No
         model, Tokens.of, DecodeConfig(beam_size=beams, max_length=LENGTH, batch_tokens=2**20)
     )
     try:
-        list(search(task, [Request(row, len(row)) for row in rows]))
+        list(search(task, [GenerationRequest(row, len(row)) for row in rows]))
     finally:
         selection.ENGINES = chosen
 

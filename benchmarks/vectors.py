@@ -48,7 +48,7 @@ def sequences(count: int) -> list[Row]:
     drawn = np.random.default_rng(0)
     made = []
     for _ in range(count):
-        length = int(np.clip(drawn.lognormal(4.3, 0.6), 5, LONGEST))
+        length = int(np.clip(drawn.lognormal(4.3, 0.6), 5, LONGEST - 1))
         values = drawn.standard_normal((length, SIZE), dtype=np.float32)
         made.append((values, float(values[:, 0].mean())))
     return made

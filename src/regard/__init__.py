@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from regard.api.sweep import sweep as sweep
     from regard.api.thresholds import thresholds as thresholds
     from regard.api.train import prepare as prepare, train as train
+    from regard.api.transcribe import transcribe as transcribe
     from regard.api.view import page as page, view as view
     from regard.api.word_vectors import train_word_vectors as train_word_vectors
     from regard.checkpoint.verify import sign as sign, verify as verify
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
         RegardError as RegardError,
         TrainingFailed as TrainingFailed,
     )
-    from regard.core.sequence import Tokens as Tokens
+    from regard.core.sequence import Tokens as Tokens, Vectors as Vectors
     from regard.inference.load import load as load
     from regard.inference.predictor import Predictor as Predictor
     from regard.interpret.alignment import Alignment as Alignment, AlignmentHeads as AlignmentHeads
@@ -116,6 +117,7 @@ _HOMES = {
     "regard.api.sweep": ("sweep",),
     "regard.api.thresholds": ("thresholds",),
     "regard.api.train": ("prepare", "train"),
+    "regard.api.transcribe": ("transcribe",),
     "regard.api.view": ("page", "view"),
     "regard.checkpoint.verify": ("sign", "verify"),
     "regard.server.run": ("serve",),
@@ -141,7 +143,7 @@ _HOMES = {
     "regard.model.memory": ("Memory",),
     "regard.model.vision": ("SelfAttention2d",),
     "regard.word_vectors.vectors": ("WordVectors",),
-    "regard.core.sequence": ("Tokens",),
+    "regard.core.sequence": ("Tokens", "Vectors"),
     "regard.inference.load": ("load",),
     "regard.inference.predictor": ("Predictor",),
     "regard.word_vectors.config": ("Word2VecConfig",),

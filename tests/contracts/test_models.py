@@ -184,8 +184,9 @@ def test_logits_do_not_depend_on_later_tokens(name, has_memory):
     module, given = decoder(name, WIDTH if has_memory else None), memory() if has_memory else None
     whole = module(targets(name), given)
     for t in range(1, 5):
-        before, after = targets(name)[:, :t], targets(name)[:, t:]
-        changed = torch.cat((before, other_targets(after)), 1)
+        before = targets(name)[:, :t]
+        after = other_targets(targets(name)[:, t:])
+        changed = torch.cat((before, after), 1)
         assert torch.equal(module(changed, given)[:, :t], whole[:, :t])
 
 
@@ -280,7 +281,8 @@ def dead(module, name: str) -> set[str]:
 @pytest.mark.parametrize("name", ENCODERS)
 @torch.no_grad()
 def test_a_saved_encoder_equals_a_loaded_one(name):
-    module, other = encoder(name), encoder(name)
+    module = encoder(name)
+    other = encoder(name)
     for parameter in other.parameters():
         parameter.add_(1.0)
     other.load_state_dict(module.state_dict())

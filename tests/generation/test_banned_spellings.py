@@ -8,7 +8,7 @@ from regard.core.sequence import Tokens
 from regard.generation import phrases
 from regard.generation.choose.interfaces import Hypothesis
 from regard.generation.config import DecodeConfig
-from regard.generation.request import Request, SearchTask
+from regard.generation.request import GenerationRequest, SearchTask
 from support.predictors import tokenizer, translator
 
 TEXTS = ["the cat", "a dog ran", "the red car and the dog"]
@@ -30,9 +30,11 @@ def task(**options) -> SearchTask:
     return SearchTask(MODEL, Tokens.of, DecodeConfig(**options))
 
 
-def again(*outputs: tuple[int, ...], request: Request | None = None, **options) -> Request | None:
+def again(
+    *outputs: tuple[int, ...], request: GenerationRequest | None = None, **options
+) -> GenerationRequest | None:
     """The request to search again, after a search with these outputs."""
-    request = request or Request([5, 6], 2, banned=BANNED)
+    request = request or GenerationRequest([5, 6], 2, banned=BANNED)
     hypotheses = [Hypothesis(tokens, None, None, None) for tokens in outputs]
     return phrases.without_other_spellings(WORDS, task(**options), request, hypotheses)
 
@@ -46,7 +48,7 @@ def test_letters_are_another_spelling():
 def test_an_output_without_the_phrase_is_accepted():
     assert again(letters("dog"), letters("ca"), ()) is None
     # The tokens that are banned themselves never occur: a search excludes them.
-    assert again(letters("at"), request=Request([5], 1)) is None
+    assert again(letters("at"), request=GenerationRequest([5], 1)) is None
 
 
 def test_a_search_bans_every_other_spelling_everywhere():
@@ -56,7 +58,7 @@ def test_a_search_bans_every_other_spelling_everywhere():
     found = again(one, other, beam_size=2)
     assert sorted(found.late) == sorted([(CAT, 0), (SPACE_CAT, 0)])
     assert found.banned == BANNED
-    assert found._replace(late=()) == Request([5, 6], 2, banned=BANNED)
+    assert found._replace(late=()) == GenerationRequest([5, 6], 2, banned=BANNED)
 
 
 def test_a_sample_keeps_what_it_drew_before_the_first_other_spelling():
@@ -91,12 +93,12 @@ def test_what_was_banned_before_stays_banned():
 def test_a_prompt_and_a_prefix_may_hold_a_banned_phrase():
     """They are given, and a phrase that ends after them is spelled by the output."""
     prefix = list(CAT)
-    begun = Request([5], 1, banned=BANNED, prefix=prefix)
+    begun = GenerationRequest([5], 1, banned=BANNED, prefix=prefix)
     assert again(CAT, request=begun) is None
     assert again((*CAT, *CAT), request=begun).late == [(CAT, 0)]
-    half = Request([5], 1, banned=BANNED, prefix=list(CAT[:2]))
+    half = GenerationRequest([5], 1, banned=BANNED, prefix=list(CAT[:2]))
     assert again(CAT, request=half).late == [(CAT, 0)]
-    prompt = Request([5], 1, banned=BANNED, prefix=list(CAT[:2]), given=2)
+    prompt = GenerationRequest([5], 1, banned=BANNED, prefix=list(CAT[:2]), given=2)
     assert again(CAT, request=prompt) is None
 
 

@@ -11,7 +11,6 @@ from regard.generation import batch_plan
 from regard.generation.batch_plan import (
     BatchLimits,
     BatchPlan,
-    BufferSizes,
     forward_batch_tokens,
     search_batch_tokens,
 )
@@ -73,6 +72,10 @@ def test_a_cpu_has_small_batches():
     ) == (4096, 5)
 
 
+def sizes(plan, memory):
+    return plan.source_room(memory), plan.steps, plan.tokens, plan.prefix
+
+
 @pytest.mark.parametrize(
     ("positions", "source", "max_length", "prefix", "wanted"),
     [
@@ -94,12 +97,12 @@ def test_static_buffers_have_few_sizes(positions, source, max_length, prefix, wa
             torch.ones(2, positions, dtype=torch.bool),
             torch.zeros(2, 4),
         )
-    assert plan.sizes(memory) == wanted
+    assert sizes(plan, memory) == wanted
     plan.static = False
     plan.device = torch.device("cuda")
-    assert plan.sizes(memory) == (0, max_length, max_length + 1, max(1, prefix))
+    assert sizes(plan, memory) == (0, max_length, max_length + 1, max(1, prefix))
     plan.device = torch.device("cpu")  # where buffers grow
-    assert plan.sizes(memory) == (0, max_length, min(max_length, 64) + 1, max(1, prefix))
+    assert sizes(plan, memory) == (0, max_length, min(max_length, 64) + 1, max(1, prefix))
 
 
 def decoder_that_is(static):
@@ -146,7 +149,7 @@ class Unrecordable(Recordable):
 def test_what_is_decided_before_the_first_step(monkeypatch, static, limits, changes, wanted):
     """Whether steps are recorded, how many slots there are, and the steps that the decoder's state has room for."""
     monkeypatch.setattr(
-        batch_plan.selection, "decoder_for", lambda model, options: decoder_that_is(static)
+        batch_plan.selection, "decoder_for", lambda model, **options: decoder_that_is(static)
     )
     task = replace(SearchTask(model("transformer"), Tokens.of, DecodeConfig()), **changes)
     plan = BatchPlan(task, BatchLimits(9, **limits), 5)
@@ -155,7 +158,7 @@ def test_what_is_decided_before_the_first_step(monkeypatch, static, limits, chan
 
 def test_steps_whose_attention_is_captured_are_not_recorded(monkeypatch):
     monkeypatch.setattr(
-        batch_plan.selection, "decoder_for", lambda model, options: decoder_that_is(True)
+        batch_plan.selection, "decoder_for", lambda model, **options: decoder_that_is(True)
     )
     task = SearchTask(model("transformer"), Tokens.of, DecodeConfig())
     with capture_attention(lambda *_: None):
@@ -165,15 +168,13 @@ def test_steps_whose_attention_is_captured_are_not_recorded(monkeypatch):
 def test_buffers_are_for_other_searches_of_the_same_kind_only(monkeypatch):
     """Under the same key where only the seed of samples differs; under none where they hold phrases or processors."""
     monkeypatch.setattr(
-        batch_plan.selection, "decoder_for", lambda model, options: decoder_that_is(True)
+        batch_plan.selection, "decoder_for", lambda model, **options: decoder_that_is(True)
     )
     made = model("transformer")
 
     def key(options=None, limits=None, source=32, **changes):
         task = replace(SearchTask(made, Tokens.of, DecodeConfig(**(options or {}))), **changes)
-        return BatchPlan(task, BatchLimits(9, **(limits or {})), 5).pool_key(
-            BufferSizes(source, 8, 9, 1)
-        )
+        return BatchPlan(task, BatchLimits(9, **(limits or {})), 5).pool_key(source)
 
     assert key() == key() is not None
     assert key({"sample": True, "seed": 1}) == key({"sample": True, "seed": 2})
@@ -182,7 +183,7 @@ def test_buffers_are_for_other_searches_of_the_same_kind_only(monkeypatch):
         key(limits={"max_prefix": 1}), key(scored=True), key(rerank=lambda *_: None), key({"sample": True}),
     ]  # fmt: skip
     assert len({*different}) == len(different)
-    assert key(limits={"max_prefix": 1}) == key(limits={"max_prefix": 2})
+    assert key(limits={"max_prefix": 3}) == key(limits={"max_prefix": 4})
     assert key(limits={"banned": (1, 1)}) is None
     assert key(logits_processors=(Recordable(),)) is None
     assert key(limits={"constrained": True}) is None

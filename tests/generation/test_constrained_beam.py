@@ -12,7 +12,7 @@ from regard.data.special_tokens import END, MASK, PAD, START, SpecialTokens
 from regard.generation.choose.constrained_beam import RequiredPhrases
 from regard.generation.choose.phrase_automaton import BEGINNING, Phrase, PhraseAutomaton
 from regard.generation.config import DecodeConfig
-from regard.generation.request import Request, SearchTask
+from regard.generation.request import GenerationRequest, SearchTask
 from regard.generation.search import search
 from support.models import VOCABULARY
 from support.search import model, sources
@@ -68,7 +68,9 @@ def test_outputs_contain_required_and_no_banned_phrases(name, options):
         required, banned = random_constraints(random)
         prefix = tuple(random.choices(WORDS, k=random.choice((0, 0, 2))))
         inputs.append(
-            Request(row, len(row), prefix, banned, required, given=random.choice((0, len(prefix))))
+            GenerationRequest(
+                row, len(row), prefix, banned, required, given=random.choice((0, len(prefix)))
+            )
         )
     for extra in ({}, {"ends": False}):
         for each, hypotheses in zip(inputs, found(made, inputs, **extra, **options), strict=True):
@@ -77,7 +79,7 @@ def test_outputs_contain_required_and_no_banned_phrases(name, options):
                 assert len(one.tokens) <= 12 + len(each.prefix)
                 assert one.tokens[: len(each.prefix)] == each.prefix
                 output = one.tokens[each.given :]
-                clean = Request(each.source, each.size, required=each.required)
+                clean = GenerationRequest(each.source, each.size, required=each.required)
                 assert holds(clean, output), (each, one.tokens)
                 free = one.tokens[len(each.prefix) :]
                 assert not any(times(ban, free) for ban in each.banned), (each, one.tokens)
@@ -97,7 +99,7 @@ def test_phrases_fit_exactly_into_the_maximum_length(options):
     }
     for longest, required in cases.items():
         for backwards in (required, required[::-1]):
-            each = Request(row, len(row), required=backwards)
+            each = GenerationRequest(row, len(row), required=backwards)
             for one in found(made, [each], max_length=longest, **options)[0]:
                 assert holds(each, one.tokens)
             with pytest.raises(
@@ -112,7 +114,7 @@ def test_a_ban_separates_required_phrases(options):
     """5 and 6 are required and may not be adjacent: with three tokens there is one between them."""
     made = model("transformer")
     row = sources()[0]
-    each = Request(row, len(row), banned=[(5, 6), (6, 5)], required=[(5,), (6,)])
+    each = GenerationRequest(row, len(row), banned=[(5, 6), (6, 5)], required=[(5,), (6,)])
     for one in found(made, [each], max_length=3, **options)[0]:
         assert holds(each, one.tokens)
         assert len(one.tokens) == 3
@@ -126,7 +128,7 @@ def test_a_ban_holds_where_a_longer_phrase_has_begun(options):
     made = model("transformer")
     row = sources()[0]
     banned = [(5, 6, 7), (6, 8), (9, 5)]
-    each = Request(row, len(row), banned=banned, required=[(5, 6), (8, 9)])
+    each = GenerationRequest(row, len(row), banned=banned, required=[(5, 6), (8, 9)])
     for one in found(made, [each], max_length=5, **options)[0]:
         assert holds(each, one.tokens)
         assert len(one.tokens) == 5
@@ -139,7 +141,7 @@ def test_a_ban_holds_where_a_longer_phrase_has_begun(options):
 def test_a_beam_wide_enough_finds_the_best_satisfying_output(name):
     made = model(name)
     row = [5, 6, 7]
-    each = Request(row, 3, banned=[(8, 9)], required=[(9,), (5, 6)])
+    each = GenerationRequest(row, 3, banned=[(8, 9)], required=[(9,), (5, 6)])
     ended = [(*tokens, END) for tokens in product(WORDS, repeat=3) if holds(each, tokens)]
     cut = [tokens for tokens in product(WORDS, repeat=4) if holds(each, tokens)]
     read = torch.tensor([(START, *tokens) for tokens in (*ended, *cut)])
@@ -159,9 +161,9 @@ def test_constraints_do_not_affect_other_requests(name, options):
     """Beside constrained requests in the batch, up to the rounding of larger matrix products."""
     made = model(name)
     rows = sources()
-    plain = [Request(row, len(row)) for row in rows]
+    plain = [GenerationRequest(row, len(row)) for row in rows]
     mixed = [
-        Request(row, len(row), (), [(7,)], [(5, 6), (8,)]) if n % 3 else plain[n]
+        GenerationRequest(row, len(row), (), [(7,)], [(5, 6), (8,)]) if n % 3 else plain[n]
         for n, row in enumerate(rows)
     ]
     for tokens in (4096, 13):
@@ -179,7 +181,7 @@ def test_constraints_do_not_affect_other_requests(name, options):
 def test_scores_equal_teacher_forced_log_probabilities(options):
     made = model("transformer")
     rows = sources()
-    inputs = [Request(row, len(row), required=[(5, 5), (5, 5), (9,)]) for row in rows]
+    inputs = [GenerationRequest(row, len(row), required=[(5, 5), (5, 5), (9,)]) for row in rows]
     for row, hypotheses in zip(
         rows, found(made, inputs, no_repeat_ngram_size=2, **options), strict=True
     ):
@@ -196,7 +198,7 @@ def test_beam_search_scores_better_than_greedy_search():
     """A beam considers the phrases from the start, greedy search adds them when it would end."""
     made = model("transformer")
     rows = sources()
-    inputs = [Request(row, len(row), required=[(9,), (5, 6)]) for row in rows]
+    inputs = [GenerationRequest(row, len(row), required=[(9,), (5, 6)]) for row in rows]
     greedy = found(made, inputs)
     beams = found(made, inputs, beam_size=8, length_penalty=0.0)
     total = [sum(sum(one[0].log_probabilities) for one in hits) for hits in (greedy, beams)]
@@ -206,10 +208,14 @@ def test_beam_search_scores_better_than_greedy_search():
 def test_greedy_search_adds_phrases_when_it_would_end():
     made = model("transformer")
     rows = sources()
-    plain = found(made, [Request(row, len(row)) for row in rows], max_length=40)
+    plain = found(made, [GenerationRequest(row, len(row)) for row in rows], max_length=40)
     for free, (one,) in zip(
         plain,
-        found(made, [Request(row, len(row), required=[(9, 9, 9)]) for row in rows], max_length=40),
+        found(
+            made,
+            [GenerationRequest(row, len(row), required=[(9, 9, 9)]) for row in rows],
+            max_length=40,
+        ),
         strict=True,
     ):
         if free[0].ended and not times((9,), free[0].tokens):
@@ -231,7 +237,9 @@ def test_a_phrase_may_have_several_runs_and_excluded_continuations():
     made = model("transformer")
     rows = sources()
     for options in WAYS:
-        inputs = [Request(row, len(row), required=[phrase, phrase, (7, 8)]) for row in rows]
+        inputs = [
+            GenerationRequest(row, len(row), required=[phrase, phrase, (7, 8)]) for row in rows
+        ]
         for hypotheses in found(made, inputs, **options):
             for one in hypotheses:
                 text = (START, *one.tokens, END)
@@ -260,14 +268,18 @@ def test_impossible_constraints_are_refused(required, banned, message):
     row = [5, 6]
     for beam in (1, 2):
         with pytest.raises(ValueError, match=message):
-            found(made, [Request(row, 2), Request(row, 2, (), banned, required)], beam_size=beam)
+            found(
+                made,
+                [GenerationRequest(row, 2), GenerationRequest(row, 2, (), banned, required)],
+                beam_size=beam,
+            )
 
 
 @pytest.mark.parametrize("options", WAYS, ids=str)
 def test_a_prefix_takes_precedence_over_constraints(options):
     made = model("transformer")
     row = [5, 6, 7]
-    request = Request(row, 3, (5, 6, 5, 6, 8), [(8,), (5,)])
+    request = GenerationRequest(row, 3, (5, 6, 5, 6, 8), [(8,), (5,)])
     for one in found(made, [request], no_repeat_ngram_size=2, **options)[0]:
         assert one.tokens[:5] == (5, 6, 5, 6, 8)
         assert 5 not in one.tokens[5:]

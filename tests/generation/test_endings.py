@@ -10,7 +10,7 @@ import transformers
 from regard.core.sequence import Tokens
 from regard.data.special_tokens import DEFAULT_TOKENS, END, MASK, PAD, START
 from regard.generation.config import DecodeConfig
-from regard.generation.request import Request, SearchTask
+from regard.generation.request import GenerationRequest, SearchTask
 from regard.generation.search import search, stream
 from support.hugging_face import twin
 from support.search import model, sources
@@ -59,14 +59,17 @@ def both(pair, special, **options):
         pad_token_id=PAD, eos_token_id=list(special.ends), suppress_tokens=[PAD, START, MASK],
     )  # fmt: skip
     if ours.encoder is not None:
-        batch, requests = Tokens.of(ROWS), [Request(row, len(row)) for row in ROWS]
+        batch, requests = Tokens.of(ROWS), [GenerationRequest(row, len(row)) for row in ROWS]
         given = theirs.generate(
             batch.ids, attention_mask=batch.mask.long(), generation_config=generation
         ).tolist()
         given = [row[1:] for row in given]
     else:  # prompts that hold end tokens
         prompts = [[*row[:-1], END, 5 + i] for i, row in enumerate(ROWS[:3])]
-        requests, given = [Request(None, 0, each, given=len(each)) for each in prompts], []
+        requests, given = (
+            [GenerationRequest(None, 0, each, given=len(each)) for each in prompts],
+            [],
+        )
         for each in prompts:
             ids = torch.tensor([[START, *each]])
             found = theirs.generate(
@@ -140,7 +143,7 @@ def test_no_output_goes_on_after_an_end_token(way, required):
         special_tokens=SEVERAL,
         scored=True,
     )
-    requests = [Request(row, len(row), required=required) for row in sources()]
+    requests = [GenerationRequest(row, len(row), required=required) for row in sources()]
     hypotheses = [each for _, found in search(task, requests) for each in found]
     assert len(hypotheses) == len(requests) * task.config.num_hypotheses
     assert len({each.end for each in hypotheses} & {*SEVERAL.ends}) > 1
@@ -155,7 +158,7 @@ def test_a_stream_ends_with_any_of_them_but_not_in_the_prompt(pairs):
     _, ours = pairs["gpt2"]
     task = SearchTask(ours, Tokens.of, DecodeConfig(max_length=14), special_tokens=SEVERAL)
     for row in ROWS:
-        request = Request(None, 0, [*row, OTHER], given=len(row) + 1)
+        request = GenerationRequest(None, 0, [*row, OTHER], given=len(row) + 1)
         ((_, (best, *_)),) = search(task, [request])
         assert tuple(stream(task, request)) == best.tokens
         assert best.tokens[: len(row) + 1] == (*row, OTHER)

@@ -12,7 +12,7 @@ from regard.generation.choose import beam, greedy
 from regard.generation.choose.interfaces import LogitsProcessor
 from regard.generation.config import DecodeConfig
 from regard.generation.engines import selection
-from regard.generation.request import Request, SearchTask
+from regard.generation.request import GenerationRequest, SearchTask
 from regard.generation.search import search
 from support.search import decode, model, sources, token_ids
 
@@ -80,7 +80,7 @@ def test_greedy_search_has_a_fused_step_on_a_gpu(monkeypatch, options, fused):
     with pytest.raises(Asked) if fused else nullcontext():
         config = DecodeConfig(max_length=7, sample=options.pop("sample", False))
         task = SearchTask(model("lstm bahdanau"), Tokens.of, config, **options)
-        [*search(task, [Request(row, len(row)) for row in sources()])]
+        [*search(task, [GenerationRequest(row, len(row)) for row in sources()])]
 
 
 @pytest.mark.parametrize("ends", [True, False])
@@ -96,7 +96,7 @@ def test_a_fused_step_ends_at_the_end_token_unless_there_is_none(monkeypatch, en
     monkeypatch.setattr(greedy, "kernels", lambda scores: SimpleNamespace(greedy_step=greedy_step))
     task = SearchTask(model("lstm bahdanau"), Tokens.of, DecodeConfig(max_length=7), ends=ends)
     with pytest.raises(LookupError):
-        [*search(task, [Request(row, len(row)) for row in sources()])]
+        [*search(task, [GenerationRequest(row, len(row)) for row in sources()])]
     assert given == [END if ends else -1]
 
 

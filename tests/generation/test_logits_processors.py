@@ -19,7 +19,7 @@ from regard.generation.choose.logits_processors import (
     SuppressTokens,
 )
 from regard.generation.config import DecodeConfig
-from regard.generation.request import Request, SearchTask
+from regard.generation.request import GenerationRequest, SearchTask
 from regard.generation.search import search
 from support.search import STRATEGIES, decode, model, sources, token_ids
 
@@ -85,7 +85,9 @@ def test_a_registered_processor_is_applied_and_scores_stay_those_of_the_model(op
 def test_a_processor_follows_the_slots_of_its_requests(options):
     made, rows = model("transformer"), sources()
     prefixes = [(FAVORED,) if n % 2 else () for n in range(len(rows))]
-    requests = [Request(row, len(row), prefix) for row, prefix in zip(rows, prefixes, strict=True)]
+    requests = [
+        GenerationRequest(row, len(row), prefix) for row, prefix in zip(rows, prefixes, strict=True)
+    ]
     config = DecodeConfig(
         max_length=7, batch_tokens=13, logits_processors=("favor", "no second time"), **options
     )
@@ -112,7 +114,7 @@ def test_an_unknown_processor_is_refused_with_the_nearest_name():
 )
 def test_a_ban_excludes_its_last_token_after_all_tokens_before_it(generated, excluded):
     bans = BannedPhrases(1, 2, 3, torch.device("cpu"))
-    bans.admit(0, Request(None, 0, banned=[(3, 4, 5), (6,)]))
+    bans.admit(0, GenerationRequest(None, 0, banned=[(3, 4, 5), (6,)]))
     limits = torch.zeros(1, dtype=torch.long)
     so_far = GeneratedTokens(
         torch.tensor([[generated]]), limits + 3, limits, limits, limits[:, None] - 1, limits
@@ -177,8 +179,8 @@ def processors(device: str) -> list[LogitsProcessor]:
     least, saved = MinLength([END]), SavePrefix()
     banned = BannedPhrases(2, 2, 3, torch.device(device))
     if device != "meta":
-        banned.admit(0, Request(None, 0, banned=[[7, 9], [4]]))
-        banned.admit(1, Request(None, 0, banned=[[9]]))
+        banned.admit(0, GenerationRequest(None, 0, banned=[[7, 9], [4]]))
+        banned.admit(1, GenerationRequest(None, 0, banned=[[9]]))
     return [
         saved, least, SuppressTokens([3, 11]), NoRepeatNgram(2), banned, RepetitionPenalty(1.3), AllowEnd(least),
         ForcePrefix(saved),

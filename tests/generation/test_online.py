@@ -5,27 +5,26 @@ import random
 import pytest
 
 from regard.core.sequence import Tokens
-from regard.generation import online
-from regard.generation.batch_plan import BatchLimits, plan_requests
+from regard.generation import search as searching
+from regard.generation.batch_plan import BatchLimits
 from regard.generation.config import DecodeConfig
-from regard.generation.online import OnlineSearch
-from regard.generation.request import Request, SearchTask
-from regard.generation.search import search
+from regard.generation.request import GenerationRequest, SearchTask, plan_requests
+from regard.generation.search import Search, search
 from support import search as support
 from support.models import DECODERS
 
 SLOTS = 4
 
 
-def task_and_requests(name: str, options: dict) -> tuple[SearchTask, list[Request]]:
+def task_and_requests(name: str, options: dict) -> tuple[SearchTask, list[GenerationRequest]]:
     config = DecodeConfig(**{"max_length": support.LONGEST, **options})
     rows = support.sources()
     # Each draws its random numbers as the first request of a search of its own.
     task = SearchTask(support.model(name), Tokens.of, config, scored=True, numbers=[0] * len(rows))
-    return task, [Request(row, len(row)) for row in rows]
+    return task, [GenerationRequest(row, len(row)) for row in rows]
 
 
-def alone(task: SearchTask, request: Request) -> list:
+def alone(task: SearchTask, request: GenerationRequest) -> list:
     single = SearchTask(task.model, task.collate, task.config, scored=True, numbers=[0])
     ((_, hypotheses),) = search(single, [request])
     return hypotheses
@@ -48,7 +47,7 @@ def alone(task: SearchTask, request: Request) -> list:
 def test_an_answer_does_not_depend_on_what_comes_and_goes_beside_it(name, options):
     task, requests = task_and_requests(name, options)
     planned, chance = plan_requests(task, requests), random.Random(5)
-    running = OnlineSearch(task, BatchLimits(support.LONGEST), SLOTS)
+    running = Search(task, BatchLimits(support.LONGEST), SLOTS)
     waiting, index_of, streamed, answers = list(range(len(requests))), {}, {}, {}
     cancelled = set()
     while waiting or len(running):
@@ -80,10 +79,10 @@ def test_an_answer_does_not_depend_on_what_comes_and_goes_beside_it(name, option
 @pytest.mark.parametrize("options", [{}, support.STRATEGIES[1]], ids=["greedy", "beam"])
 def test_steps_that_begin_before_results_are_read_change_no_answer(options, monkeypatch):
     """As on a GPU, where slots are freed and admitted to while steps are running; here one step at a time."""
-    monkeypatch.setattr(online, "STEPS_AHEAD", 1)
+    monkeypatch.setattr(searching, "STEPS_AHEAD", 1)
     task, requests = task_and_requests("transformer", options)
     planned, chance = plan_requests(task, requests), random.Random(3)
-    running = OnlineSearch(task, BatchLimits(support.LONGEST), SLOTS)
+    running = Search(task, BatchLimits(support.LONGEST), SLOTS)
     running.ahead = True
     waiting, index_of, answers, late = list(range(len(requests))), {}, {}, 0
     while waiting or len(running):
@@ -108,7 +107,7 @@ def test_several_steps_at_once_change_no_answer(name, options):
     """Of compiled loops, which end when requests are finished, or are interrupted; bit for bit."""
     task, requests = task_and_requests(name, {**options, "min_length": 4})
     planned, chance = plan_requests(task, requests), random.Random(7)
-    running = OnlineSearch(task, BatchLimits(support.LONGEST), SLOTS)
+    running = Search(task, BatchLimits(support.LONGEST), SLOTS)
     running.microseconds = 0  # no limit: this machine may be busy
     if not running.plan.decoder.compiled:
         pytest.skip("no C++ compiler here")
@@ -135,7 +134,7 @@ def test_the_batch_of_a_compiled_loop_has_few_sizes():
     """Free slots cost it nothing, and to move the others costs the time of steps."""
     task, requests = task_and_requests("transformer", {})
     planned = plan_requests(task, requests)
-    running = OnlineSearch(task, BatchLimits(support.LONGEST), slots=7)
+    running = Search(task, BatchLimits(support.LONGEST), slots=7)
     if not running.plan.decoder.compiled:
         pytest.skip("no C++ compiler here")
     first, sizes = running.admit(planned[:1]), []
@@ -157,7 +156,7 @@ def test_the_batch_holds_what_is_running():
         "transformer", support.STRATEGIES[2]
     )  # sampled, which has no compiled loop
     planned = plan_requests(task, requests)
-    running = OnlineSearch(task, BatchLimits(support.LONGEST), slots=8)
+    running = Search(task, BatchLimits(support.LONGEST), slots=8)
     first = running.admit(planned[:1])
     assert len(running.occupants) == 1
     rest = running.admit(planned[1:6])
@@ -180,7 +179,7 @@ def test_the_batch_holds_what_is_running():
 def test_it_runs_on_when_the_cache_is_full():
     task, requests = task_and_requests("transformer", {})
     planned = plan_requests(task, requests)
-    running = OnlineSearch(task, BatchLimits(support.LONGEST), slots=2)
+    running = Search(task, BatchLimits(support.LONGEST), slots=2)
     index_of, answers, next_ = {}, {}, 0
     while (
         running.step < 5 * support.LONGEST

@@ -7,15 +7,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from regard.generation.batch_plan import BatchLimits, plan_requests
+from regard.generation.batch_plan import BatchLimits
 from regard.generation.engines import selection
-from regard.generation.engines.base import EngineOptions
 from regard.generation.engines.cpu.decoder import NativeDecoder
 from regard.generation.engines.cpu.recurrent import NativeRnnDecoder
 from regard.generation.engines.torch import PyTorchDecoder, PyTorchEngine
-from regard.generation.online import OnlineSearch
-from regard.generation.request import Request
-from regard.generation.search import SearchBatch, search, stream
+from regard.generation.request import GenerationRequest, plan_requests
+from regard.generation.search import Search, search, stream
 from regard.model.capture import capture_attention
 from support.models import DECODERS, VOCABULARY, decoder, memory
 from support.short_contexts import CONTEXT, EXTRAPOLATING, language_model, recomputed, task
@@ -42,8 +40,8 @@ def steps(monkeypatch) -> list[int]:
     return taken
 
 
-def requests() -> list[Request]:
-    return [Request(None, 0, prompt, given=len(prompt)) for prompt in PROMPTS]
+def requests() -> list[GenerationRequest]:
+    return [GenerationRequest(None, 0, prompt, given=len(prompt)) for prompt in PROMPTS]
 
 
 @pytest.mark.parametrize("beams", [1, 3])
@@ -72,7 +70,7 @@ def test_equals_steps(name, sourced, beams):
 
 def engine_decoder(name, compiled):
     model = language_model(name)
-    return selection.decoder_for(model, EngineOptions(20)) if compiled else PyTorchDecoder(
+    return selection.decoder_for(model, max_length=20) if compiled else PyTorchDecoder(
         model.decoder
     ), model
 
@@ -196,13 +194,13 @@ def test_a_beam_takes_steps_for_the_output_only(name, options, steps, monkeypatc
     )
 
 
-def prompts(lengths) -> list[Request]:
+def prompts(lengths) -> list[GenerationRequest]:
     """Prompts of different lengths, several of them longer than an output."""
     texts = torch.randint(
         5, VOCABULARY, (len(lengths), 60), generator=torch.Generator().manual_seed(4)
     ).tolist()
     cut = [text[:length] for text, length in zip(texts, lengths, strict=True)]
-    return [Request(None, 0, prompt, given=len(prompt)) for prompt in cut]
+    return [GenerationRequest(None, 0, prompt, given=len(prompt)) for prompt in cut]
 
 
 def long_task(name, **options):
@@ -224,7 +222,7 @@ def test_prompts_of_different_lengths(name, options, compiled, slots, monkeypatc
     def hypotheses():
         if not compiled:
             monkeypatch.setattr(selection, "ENGINES", (PyTorchEngine(),))
-        batch = SearchBatch(given, planned, slots)
+        batch = Search.of(given, planned, slots)
         found = dict(batch.run())
         return [
             [(each.tokens, each.score) for each in found[index]] for index in range(len(planned))
@@ -261,7 +259,7 @@ def test_a_running_search_reads_a_prompt_at_once(name, options, compiled, monkey
     asked = prompts([3, 40, 17, 1, 25, 39, 30])
     planned = plan_requests(given, asked, [0] * len(asked))
     running, waiting, index_of, answers, read = (
-        OnlineSearch(given, BatchLimits(64, 64), 3),
+        Search(given, BatchLimits(64, 64), 3),
         list(range(7)),
         {},
         {},
@@ -316,15 +314,13 @@ def test_a_prompt_whose_probabilities_are_wanted_is_read_step_by_step(steps):
 @pytest.mark.parametrize("why", ["compiled", "each_alone"])
 def test_which_prompts_are_read_at_once(given, empty, alone, calls, why):
     """All of them as far as the shortest; or those that are long enough, where outputs must not depend on others."""
-    batch, done = object.__new__(SearchBatch), []
+    batch, done = object.__new__(Search), []
     batch.read = {}
     batch.plan = SimpleNamespace(
         half=False, decoder=SimpleNamespace(compiled=alone and why == "compiled")
     )
     batch.queue = SimpleNamespace(each_alone=alone and why == "each_alone")
-    batch.requests = [
-        SimpleNamespace(request=Request(None, 0, [5] * count, given=count)) for count in given
-    ]
+    batch.requests = [GenerationRequest(None, 0, [5] * count, given=count) for count in given]
     batch.buffers = SimpleNamespace(
         prefill=lambda count: done.append(f"all {count}") or True,
         prefill_slot=lambda slot, count: done.append(f"{slot}: {count}") or True,

@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from regard.generation.batch_plan import PlannedRequest
 from regard.generation.config import DecodeConfig
-from regard.generation.request import Request, SearchTask
+from regard.generation.request import GenerationRequest, SearchTask
 from regard.generation.request_groups import MAX_HYPOTHESES, length_groups, worker_parts
 
 
@@ -23,11 +22,10 @@ def groups(
         model=nn.Identity(),
         config=DecodeConfig(**options),
     )
-    requests = [Request([3] * size, size) for size in sizes]
+    requests = [GenerationRequest([3] * size, size) for size in sizes]
     limits = [longest] * len(sizes) if isinstance(longest, int) else longest
     planned = [
-        PlannedRequest(each, 0, 1, [], 0, limit, None)
-        for each, limit in zip(requests, limits, strict=True)
+        each._replace(max_length=limit) for each, limit in zip(requests, limits, strict=True)
     ]
     return list(length_groups(task, requests, planned))
 

@@ -18,7 +18,7 @@ from regard.generation.choose.topk import topk, topk_sums
 from regard.generation.config import DecodeConfig
 from regard.generation.engines import selection, torch as torch_engine
 from regard.generation.engines.torch import PyTorchEngine
-from regard.generation.request import Request, SearchTask
+from regard.generation.request import GenerationRequest, SearchTask
 from regard.generation.search import search
 from regard.model.interfaces import Decoder, DecoderState
 from regard.model.seq2seq import Seq2Seq
@@ -230,7 +230,7 @@ def test_logits_processors_always_hold(options):
     prefixes = [(5, 9), (), (8,), *[(7, 7, 7)] * (len(rows) - 3)]
     for prefix, one in zip(prefixes, decode(made, rows, prefixes=prefixes, **options), strict=True):
         assert one[0].tokens[: len(prefix)] == prefix
-    given = [Request(row, len(row), (5, 9, 8), given=3) for row in rows]
+    given = [GenerationRequest(row, len(row), (5, 9, 8), given=3) for row in rows]
     config = DecodeConfig(max_length=12, min_length=4, **options)
     for _, one in search(SearchTask(made, Tokens.of, config), given):
         assert len(one[0].tokens) >= 3 + 4
@@ -316,7 +316,8 @@ def test_groups_are_penalized_for_tokens_of_earlier_groups(diversity, others):
         length_penalty=0.0,
     )
     ((_, hypotheses),) = search(
-        SearchTask(Seq2Seq(None, Memoryless(p.log())), Tokens.of, config), [Request(None, 0)]
+        SearchTask(Seq2Seq(None, Memoryless(p.log())), Tokens.of, config),
+        [GenerationRequest(None, 0)],
     )
     assert [each.tokens for each in hypotheses] == [(token,) * 4 for token in (5, *others)]
 
@@ -496,7 +497,7 @@ def test_repetitions_count_the_token_before_the_output_as_in_transformers(
     task = SearchTask(
         twin("marian", peer), Tokens.of, DecodeConfig(**ours), processors, special_tokens=special
     )
-    found = dict(search(task, [Request(row, len(row)) for row in rows]))
+    found = dict(search(task, [GenerationRequest(row, len(row)) for row in rows]))
     for i, row in enumerate(given.tolist()):
         wanted = row[1:]
         wanted = wanted[: wanted.index(END)] if END in wanted else wanted
@@ -525,7 +526,7 @@ def test_repetitions_of_a_language_model_count_the_prompt_as_in_transformers(opt
         wanted = theirs[len(prompt) :]
         wanted = wanted[: wanted.index(END)] if END in wanted else wanted
         # As a model without a start token begins: with the prompt's own first token.
-        request = Request(None, 0, prompt[1:], given=len(prompt) - 1, first=prompt[0])
+        request = GenerationRequest(None, 0, prompt[1:], given=len(prompt) - 1, first=prompt[0])
         ((_, hypotheses),) = search(task, [request])
         assert list(hypotheses[0].tokens[len(prompt) - 1 :]) == wanted
 
@@ -554,7 +555,7 @@ def test_beams_of_a_language_model_equal_hugging_face(penalty):
         )
         config = DecodeConfig(beam_size=4, num_hypotheses=4, max_length=10, length_penalty=penalty)
         task = SearchTask(mine, lambda sources: None, config)
-        ((_, ours),) = search(task, [Request(None, 0, prompt, given=len(prompt))])
+        ((_, ours),) = search(task, [GenerationRequest(None, 0, prompt, given=len(prompt))])
         for row, score, one in zip(
             theirs.sequences.tolist(), theirs.sequences_scores.tolist(), ours, strict=True
         ):
@@ -594,13 +595,13 @@ def test_steps_in_half_precision_are_under_autocast(beam, monkeypatch):
 
 def test_a_batch_shrinks_to_the_requests_that_are_running(monkeypatch):
     """A step computes nothing for requests that have ended, once they are half of the batch."""
-    kept, keep = [], searching.SearchBatch._keep
+    kept, keep = [], searching.Search._keep
 
     def watched(self, slots):
         keep(self, slots)
         kept.append((len(self.occupants), sum(each is not None for each in self.occupants)))
 
-    monkeypatch.setattr(searching.SearchBatch, "_keep", watched)
+    monkeypatch.setattr(searching.Search, "_keep", watched)
     assert len(decode(model("transformer"), sources(), sample=True, seed=3)) == 11
     assert kept
     assert [running for _, running in kept] == [slots for slots, _ in kept]

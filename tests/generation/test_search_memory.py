@@ -8,7 +8,7 @@ from regard.core.errors import InvalidArgument
 from regard.core.sequence import Tokens
 from regard.generation.config import DecodeConfig
 from regard.generation.engines import selection
-from regard.generation.request import Request, SearchTask
+from regard.generation.request import GenerationRequest, SearchTask
 from regard.generation.search import search, stream
 from regard.generation.search_memory import limit_searches
 from support.resident import MEBIBYTE, needs_proc, output_of
@@ -20,9 +20,10 @@ MEASURED = """
 import ctypes, json, sys
 import torch
 from regard.core.sequence import Tokens
-from regard.generation.batch_plan import BatchLimits, BatchPlan, plan_requests
+from regard.generation.batch_plan import BatchLimits, BatchPlan
+from regard.generation.request import plan_requests
 from regard.generation.config import DecodeConfig
-from regard.generation.request import Request, SearchTask
+from regard.generation.request import GenerationRequest, SearchTask
 from regard.generation.search import search
 from regard.data.special_tokens import START
 from regard.generation.search_memory import search_memory
@@ -47,7 +48,7 @@ def run(count, options, size, required, banned):
         made, Tokens.of, config, scored=True, rerank=rerank, attention=attention
     )
     row = [5, 6, 7, 8] * (size // 4)
-    requests = [Request(row, size, required=required, banned=banned) for _ in range(count)]
+    requests = [GenerationRequest(row, size, required=required, banned=banned) for _ in range(count)]
     kept = []
     for _, hypotheses in search(task, requests):
         kept.append(hypotheses)
@@ -166,12 +167,12 @@ def test_attention_and_phrases_that_cannot_fit_are_refused():
     limit_searches(made, 8 * MEBIBYTE)
     config = DecodeConfig(max_length=300)
     source = [5, 6, 7, 8] * 200
-    fitting = [Request(source, len(source))]
+    fitting = [GenerationRequest(source, len(source))]
     assert len(list(search(SearchTask(made, Tokens.of, config), fitting))) == 1
     with pytest.raises(InvalidArgument, match="max_length: wanted a search within 8 MiB"):
         list(search(SearchTask(made, Tokens.of, config, attention=True), fitting))
     long = [[8 + number // 3**place % 3 for place in range(100)] for number in range(1000)]
-    phrases = [Request(source, len(source), banned=long, required=[[5, 6]])]
+    phrases = [GenerationRequest(source, len(source), banned=long, required=[[5, 6]])]
     with pytest.raises(InvalidArgument, match="wanted a search within 8 MiB"):
         list(search(SearchTask(made, Tokens.of, config), phrases))
 
@@ -234,7 +235,7 @@ def test_a_stream_that_cannot_fit_is_refused():
     limit_searches(made, 16 * MEBIBYTE)
     task = SearchTask(made, Tokens.of, DecodeConfig(max_length=1_000_000))
     with pytest.raises(InvalidArgument, match="max_length"):
-        stream(task, Request([5, 6], 2))
+        stream(task, GenerationRequest([5, 6], 2))
 
 
 def test_inputs_that_do_not_fit_together_are_searched_one_after_another():

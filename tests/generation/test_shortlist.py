@@ -13,7 +13,7 @@ from regard.generation.engines import selection
 from regard.generation.engines.cpu import compile
 from regard.generation.engines.cpu.candidate_projection import CandidateProjection
 from regard.generation.engines.torch import PyTorchEngine
-from regard.generation.request import Request, SearchTask
+from regard.generation.request import GenerationRequest, SearchTask
 from regard.generation.search import search
 from regard.generation.shortlist import Shortlist, _source_tokens
 from regard.model.seq2seq import Seq2Seq
@@ -40,7 +40,7 @@ def shortlist(count: int = 2) -> Shortlist:
 
 def decode(made: Seq2Seq, rows: list[list[int]], prefixes=None, required=(), **options):
     requests = [
-        Request(row, len(row), prefix, required=required)
+        GenerationRequest(row, len(row), prefix, required=required)
         for row, prefix in zip(rows, prefixes or [()] * len(rows), strict=True)
     ]
     config = DecodeConfig(**{"max_length": LONGEST, "shortlist": True, **options})
@@ -95,7 +95,9 @@ def test_greedy_search_equals_a_plain_implementation():
 @pytest.mark.parametrize("options", SEARCHES[:3])
 def test_prefixes_and_required_phrases_are_candidates(options):
     rows = sources()
-    allowed = shortlist().allowed([Request(row, len(row)) for row in rows], DEFAULT_TOKENS)
+    allowed = shortlist().allowed(
+        [GenerationRequest(row, len(row)) for row in rows], DEFAULT_TOKENS
+    )
     outside = [
         next((token for token in range(5, VOCABULARY) if not row[token]), 6) for row in allowed
     ]
@@ -123,14 +125,14 @@ def test_a_compiled_loop_computes_the_logits_of_candidates_only(options, monkeyp
 
     monkeypatch.setattr(CandidateProjection, "of", counted)
     decode(model("transformer"), sources()[3:4], **options)
-    allowed = shortlist().allowed([Request(sources()[3], 1)], DEFAULT_TOKENS)
+    allowed = shortlist().allowed([GenerationRequest(sources()[3], 1)], DEFAULT_TOKENS)
     assert set(sizes) == {int(allowed.sum())}
     assert max(sizes) < VOCABULARY
 
 
 def test_a_source_that_is_no_text_is_refused():
     with pytest.raises(InvalidArgument, match="a model of one text"):
-        shortlist().allowed([Request("dog.jpg", 1)], DEFAULT_TOKENS)
+        shortlist().allowed([GenerationRequest("dog.jpg", 1)], DEFAULT_TOKENS)
 
 
 def test_sources_are_tokens_that_the_shortlist_was_learned_for():

@@ -7,10 +7,9 @@ import torch
 
 import regard
 from regard.data.special_tokens import MASK, PAD, START
-from regard.generation.engines.base import EngineOptions
 from regard.generation.engines.cuda.engine import CudaEngine
 from regard.generation.ensemble import Ensemble
-from regard.generation.request import Request
+from regard.generation.request import GenerationRequest
 from regard.generation.search import search, stream
 from support import predictors
 from support.models import DECODERS, POSITIONS
@@ -20,8 +19,8 @@ from support.short_contexts import EXTRAPOLATING, LONGEST, language_model, recom
 PROMPTS = [[6, 7, 8, 9, 10, 5, 6], [], [7]]
 
 
-def requests() -> list[Request]:
-    return [Request(None, 0, prompt, given=len(prompt)) for prompt in PROMPTS]
+def requests() -> list[GenerationRequest]:
+    return [GenerationRequest(None, 0, prompt, given=len(prompt)) for prompt in PROMPTS]
 
 
 @pytest.mark.parametrize(
@@ -119,11 +118,11 @@ def test_recorded_steps_do_not_slide(monkeypatch):
     monkeypatch.setattr(
         "regard.generation.engines.cuda.engine.static_decoder", lambda *each: asked.append(each)
     )
-    monkeypatch.setattr("regard.generation.engines.cuda.engine.supported", lambda decoder: True)
+    monkeypatch.setattr("regard.generation.engines.cuda.engine.is_plain", lambda decoder: True)
     monkeypatch.setattr("regard.kernels.triton_launch.available", lambda device: True)
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
     made = language_model("transformer")
-    CudaEngine().decoder_for(made, EngineOptions(6, window=5))
+    CudaEngine().decoder_for(made, max_length=6, window=5)
     assert not asked
-    CudaEngine().decoder_for(made, EngineOptions(5, window=5))
+    CudaEngine().decoder_for(made, max_length=5, window=5)
     assert len(asked) == 1

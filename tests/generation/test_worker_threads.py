@@ -10,13 +10,12 @@ import torch
 from regard.core.errors import InvalidArgument
 from regard.core.sequence import Tokens
 from regard.generation import request_groups
-from regard.generation.batch_plan import PlannedRequest
 from regard.generation.choose.trace import BeamTrace
 from regard.generation.config import DecodeConfig
 from regard.generation.engines import selection
 from regard.generation.engines.cpu import compile
-from regard.generation.request import Request, SearchTask
-from regard.generation.search import SearchBatch, search
+from regard.generation.request import GenerationRequest, SearchTask
+from regard.generation.search import Search, search
 from regard.generation.worker_threads import run_in_threads
 from regard.model import capture
 from support.predictors import translator
@@ -29,16 +28,16 @@ ROWS = sources() * 4
 def outputs(name: str, workers: int | None, **options):
     config = DecodeConfig(max_length=LONGEST, **options)
     task = SearchTask(model(name), Tokens.of, config, scored=True, workers=workers)
-    found = dict(search(task, [Request(row, len(row)) for row in ROWS]))
+    found = dict(search(task, [GenerationRequest(row, len(row)) for row in ROWS]))
     return [found[index] for index in range(len(ROWS))]
 
 
 @pytest.fixture
 def used(monkeypatch) -> set[str]:
     """The names of threads in which batches were searched."""
-    names, run = set[str](), SearchBatch.run
+    names, run = set[str](), Search.run
     monkeypatch.setattr(
-        SearchBatch, "run", lambda self: (names.add(threading.current_thread().name), run(self))[1]
+        Search, "run", lambda self: (names.add(threading.current_thread().name), run(self))[1]
     )
     return names
 
@@ -76,17 +75,19 @@ def test_the_engine_is_asked_for_the_longest_output(monkeypatch):
     """Where it would slide over its window, steps are not compiled, and threads gain nothing."""
     asked, decoder_for = [], selection.decoder_for
     monkeypatch.setattr(
-        selection, "decoder_for", lambda *given: (asked.append(given[1]), decoder_for(*given))[1]
+        selection,
+        "decoder_for",
+        lambda model, **given: (asked.append(given), decoder_for(model, **given))[1],
     )
     config = DecodeConfig(max_length=LONGEST, max_length_ratio=1.0)
     dict(
         search(
             SearchTask(model("transformer"), Tokens.of, config),
-            [Request(row, len(row)) for row in ROWS],
+            [GenerationRequest(row, len(row)) for row in ROWS],
         )
     )
-    lengths = [Request(row, len(row)).max_length(config) for row in ROWS]
-    assert asked[0].max_length == max(lengths) > min(lengths)
+    lengths = [GenerationRequest(row, len(row)).longest(config) for row in ROWS]
+    assert asked[0]["max_length"] == max(lengths) > min(lengths)
 
 
 def test_a_capture_sees_the_search_of_its_own_thread(used):
@@ -101,7 +102,7 @@ def test_few_requests_are_searched_by_one_thread(used):
     list(
         search(
             SearchTask(model("transformer"), Tokens.of, config, workers=3),
-            [Request(ROWS[0], len(ROWS[0]))] * 3,
+            [GenerationRequest(ROWS[0], len(ROWS[0]))] * 3,
         )
     )
     assert used == {threading.current_thread().name}
@@ -182,11 +183,9 @@ def test_threads_that_search_at_once(monkeypatch, changes, count, compiled, thre
     monkeypatch.setattr(
         request_groups.selection,
         "decoder_for",
-        lambda model, options: SimpleNamespace(compiled=compiled),
+        lambda model, **options: SimpleNamespace(compiled=compiled),
     )
-    planned = [
-        PlannedRequest(Request([3], 1), number, 1, [], 0, 9, None) for number in range(count)
-    ]
+    planned = [GenerationRequest([3], 1, number=number, max_length=9) for number in range(count)]
     if threads is None:
         with pytest.raises(InvalidArgument, match="workers: wanted 1 for a model on a GPU"):
             request_groups.search_workers(task, planned)

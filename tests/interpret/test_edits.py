@@ -13,7 +13,6 @@ from regard.core.errors import InvalidArgument, InvalidRecipe
 from regard.core.sequence import MultiSource, Tokens
 from regard.data.special_tokens import START
 from regard.generation.engines import selection
-from regard.generation.engines.base import EngineOptions
 from regard.inference.predictor import Predictor
 from regard.interpret.editing import editing
 from regard.interpret.edits import (
@@ -339,7 +338,7 @@ def test_decoding_steps_are_edited_as_the_forward_pass(name, beams):
     lines = [line[:1] for line in lines] if several else lines
     wanted = torch.stack([run(model, batch, edits, line)[0] for line in lines])  # (line, B, T, V)
     with editing(model, edits):
-        stepper, encoded = selection.decoder_for(model, EngineOptions(8)), model.encode(batch)
+        stepper, encoded = selection.decoder_for(model, max_length=8), model.encode(batch)
 
         def start(index, capacity):
             chosen = None if encoded is None else encoded.reorder(torch.tensor(index))

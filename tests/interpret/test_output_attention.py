@@ -11,7 +11,7 @@ from regard.data.special_tokens import END, START
 from regard.generation.choose.interfaces import Hypothesis
 from regard.generation.config import DecodeConfig
 from regard.generation.ensemble import Ensemble
-from regard.generation.request import Request, SearchTask
+from regard.generation.request import GenerationRequest, SearchTask
 from regard.generation.search import search
 from regard.interpret.output_attention import coverage_reranker, output_attention
 from regard.model.seq2seq import Seq2Seq
@@ -106,7 +106,7 @@ def test_models_without_cross_attention_are_refused():
         next(
             search(
                 SearchTask(model("transformer"), Tokens.of, DecodeConfig(coverage_penalty=0.2)),
-                [Request(row, 1)],
+                [GenerationRequest(row, 1)],
             )
         )
     with pytest.raises(ValueError, match="attention: wanted"):

@@ -189,6 +189,10 @@ def test_an_output_has_the_longest_length_of_training_or_that_asked_for(trained)
     longer = json.loads(model.predict([source], horizon=7)[0])
     np.testing.assert_allclose(longer[:4], json.loads(model.predict([source])[0]), rtol=1e-5)
     assert len(longer) == 7
+    look = regard.look(model, source, horizon=7)
+    np.testing.assert_allclose(look.output.vectors, longer, rtol=1e-4, atol=1e-4)
+    with pytest.raises(InvalidArgument, match="horizon"):
+        regard.look(model, source, output=model.predict([source])[0], horizon=7)
 
 
 def test_outputs_are_in_the_units_of_the_data(trained):

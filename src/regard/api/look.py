@@ -17,7 +17,7 @@ from regard.data.example import Split
 from regard.data.sources import examples
 from regard.data.special_tokens import DEFAULT_TOKENS
 from regard.generation.config import DecodeConfig
-from regard.generation.request import Request, SearchTask
+from regard.generation.request import GenerationRequest, SearchTask
 from regard.generation.search import search
 from regard.inference.load import load
 from regard.inference.predictor import Predictor
@@ -131,12 +131,17 @@ def _of_predictor(
         batch = with_replaced_tokens(batch, edits, inner, model.sources)
     shown = LookInput(input_title(text, model.sources), named_sources(batch, model.sources))
     if output is not None or not task.searches:
-        check_no_search_options(options)
+        generates = task.has_horizon and output is None
+        check_no_search_options(
+            {key: value for key, value in options.items() if key != "horizon" or not generates}
+        )
+    horizon = model.decode_config(decode).horizon
 
     def search() -> Sequence[int]:
         return model.outputs([text], truncate=truncate, edits=edits, **options)[0][0].token_ids
 
-    return task.look(model.trained, LookRequest(ids, batch, shown, output, edits, search, text))
+    request = LookRequest(ids, batch, shown, output, edits, search, text, horizon)
+    return task.look(model.trained, request)
 
 
 def _check_output(model: Predictor, output: Any) -> None:
@@ -208,7 +213,7 @@ def _searched(
     task = SearchTask(
         model, lambda sources: sources[0], config, processors, special_tokens=special, rerank=rerank
     )
-    ((_, best),) = search(task, [Request(source, size, prompt, given=len(prompt))])
+    ((_, best),) = search(task, [GenerationRequest(source, size, prompt, given=len(prompt))])
     return [*best[0].tokens, *(() if best[0].end is None else (best[0].end,))]
 
 

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from regard.core.errors import InvalidArgument
 from regard.generation.choose import logits_processors
 from regard.generation.choose.beam import BeamSearch
 from regard.generation.choose.constrained_beam import RequiredPhrases
@@ -19,10 +18,10 @@ from regard.generation.choose.options import options_in_use
 from regard.generation.choose.strategies import DecodingStrategy
 from regard.generation.config import DecodeConfig
 from regard.generation.engines import selection
-from regard.generation.engines.base import LEAST_PROMPT, EngineDecoder, EngineOptions
+from regard.generation.engines.base import LEAST_PROMPT, EngineDecoder
 from regard.generation.engines.half_precision import autocast
 from regard.generation.engines.shortlist import ShortlistDecoder, ShortlistState
-from regard.generation.request import Constraint, Request, SearchTask
+from regard.generation.request import GenerationRequest, SearchTask
 from regard.model.capture import capturing_here
 from regard.model.interfaces import DecoderState
 from regard.model.memory import Memory
@@ -63,52 +62,6 @@ def forward_batch_tokens(config: DecodeConfig) -> int:
     return CPU_BATCH_TOKENS if config.batch_tokens == "auto" else config.batch_tokens
 
 
-class PlannedRequest(NamedTuple):
-    """A request with the limits of its output."""
-
-    request: Request
-    number: int  # on which its random draws depend
-    first: int  # the token before its first
-    prefix: Sequence[int]  # that of every output, and its own
-    min_length: int
-    max_length: int  # with the prefix
-    constraint: Constraint | None
-
-
-def plan_requests(
-    task: SearchTask, requests: Sequence[Request], numbers: Sequence[int] | None = None
-) -> list[PlannedRequest]:
-    """The requests with their limits; refused where one cannot be satisfied. `numbers` instead of the task's."""
-    if not all(phrase for each in requests for phrase in each.banned):
-        raise InvalidArgument(
-            "banned", wanted="tokens", got="none", remedy="Leave empty phrases out."
-        )
-    config, forced = task.config, task.special_tokens.target_prefix
-    return [
-        PlannedRequest(
-            each,
-            number,
-            _first(task, each),
-            [*forced, *each.prefix],
-            each.min_length(config),
-            each.max_length(config, task.positions, len(forced)),
-            each.constraint(task),
-        )
-        for each, number in zip(
-            requests, numbers or task.numbers or range(len(requests)), strict=True
-        )
-    ]
-
-
-def _first(task: SearchTask, request: Request) -> int:
-    """The token before the first of an output."""
-    for token in (request.first, task.first, task.special_tokens.start):
-        if token is not None:
-            return token
-    wanted = "a text to continue: this model has no token that begins one"
-    raise InvalidArgument("text", wanted=wanted, got="an empty one", remedy="Give its first words.")
-
-
 class BatchLimits(NamedTuple):
     """What the requests of a batch need at most."""
 
@@ -123,29 +76,20 @@ class BatchLimits(NamedTuple):
     automaton: int = 0  # bytes of the automaton of the phrases of one request
 
     @staticmethod
-    def of(requests: Sequence[PlannedRequest], slots: int) -> "BatchLimits":
+    def of(requests: Sequence[GenerationRequest], slots: int) -> "BatchLimits":
         """Those of a batch of so many slots whose requests are all known."""
-        bans = [each.request.bans for each in requests]
+        bans = [each.bans for each in requests]
         automata = [each.constraint[0] for each in requests if each.constraint is not None]
         return BatchLimits(
             max(each.max_length for each in requests),
-            max(len(each.prefix) for each in requests),
+            max(len(each.begin) for each in requests),
             any(each.constraint is not None for each in requests),
             (max(map(len, bans)), max((len(run) for each in bans for run, _ in each), default=0)),
             any(each.min_length for each in requests),
             queued=slots < len(requests),
-            ragged=len({each.request.given for each in requests}) > 1,
+            ragged=len({each.given for each in requests}) > 1,
             automaton=max((each.bytes for each in automata), default=0),
         )
-
-
-class BufferSizes(NamedTuple):
-    """The sizes of a batch's buffers, beside the number of its slots."""
-
-    source: int  # positions of a source, where buffers are static
-    steps: int
-    tokens: int  # of an output, and one more; on a CPU those for which there is room at first
-    prefix: int
 
 
 class BatchPlan:
@@ -173,9 +117,14 @@ class BatchPlan:
     @cached_property
     def decoder(self) -> EngineDecoder:
         """The decoder as its engine executes it. Chosen when it is first asked for, while a GPU is encoding."""
-        task, int8 = self.task, self.task.config.quantization == "int8"
-        options = EngineOptions(self.limits.max_length, task.window, self.half, int8)
-        decoder = selection.decoder_for(task.model, options)
+        task = self.task
+        decoder = selection.decoder_for(
+            task.model,
+            max_length=self.limits.max_length,
+            window=task.window,
+            half=self.half,
+            int8=task.config.quantization == "int8",
+        )
         return decoder if task.shortlist is None else ShortlistDecoder(decoder)
 
     @cached_property
@@ -225,24 +174,39 @@ class BatchPlan:
         )
         return 2 * limits.max_length if later else limits.max_length
 
-    def sizes(self, memory: Memory | None) -> BufferSizes:
-        """Sizes for sources like these; static buffers have few different sizes, so that they can be used again."""
-        steps, tokens, prefix = (
-            self.capacity,
-            self.limits.max_length,
-            max(1, self.limits.max_prefix),
-        )
-        if not self.static:
-            # A GPU would have to be asked how many tokens there are: only a CPU's buffers grow.
-            room = min(tokens, FIRST_TOKENS) if self.device.type == "cpu" else tokens
-            return BufferSizes(0, steps, room + 1, prefix)
-        source = 0 if memory is None else max(memory.states.shape[1], self.limits.source)
-        source = SOURCE_MULTIPLE * -(-source // SOURCE_MULTIPLE)
-        steps, tokens, prefix = (1 << (each - 1).bit_length() for each in (steps, tokens, prefix))
-        return BufferSizes(source, steps, tokens + 1, prefix)
+    @property
+    def steps(self) -> int:
+        """Steps that the decoder's state has room for; static buffers have few different sizes."""
+        return _next_power(self.capacity) if self.static else self.capacity
 
-    def pool_key(self, sizes: BufferSizes) -> Hashable:
-        """The key under which another search may use these buffers; None where they are specific to this one."""
+    @property
+    def tokens(self) -> int:
+        """Tokens of an output, and one more, that buffers have room for; on a CPU at first."""
+        longest = self.limits.max_length
+        if self.static:
+            return _next_power(longest) + 1
+        # A GPU would have to be asked how many tokens there are: only a CPU's buffers grow.
+        room = min(longest, FIRST_TOKENS) if self.device.type == "cpu" else longest
+        return room + 1
+
+    @property
+    def prefix(self) -> int:
+        """Tokens of a prefix."""
+        longest = max(1, self.limits.max_prefix)
+        return _next_power(longest) if self.static else longest
+
+    def source_room(self, memory: Memory | None) -> int:
+        """Positions of a source that static buffers have room for, beginning with these."""
+        if not self.static or memory is None:
+            return 0
+        longest = max(memory.states.shape[1], self.limits.source)
+        return SOURCE_MULTIPLE * -(-longest // SOURCE_MULTIPLE)
+
+    def pool_key(self, source: int) -> Hashable:
+        """The key under which another search may use these buffers; None where they are specific to this one.
+
+        source   positions for which they have room
+        """
         if not self.recorded or self.processors or self.limits.banned[0]:
             return None
         task = self.task
@@ -250,6 +214,7 @@ class BatchPlan:
             replace(task.config, seed=0) if task.config.sample else task.config
         )  # the seed is written at admission
         own = (self.limits.min_length, self.limits.max_prefix > 0)
+        sizes = source, self.steps, self.tokens, self.prefix
         return sizes, own, config, task.special_tokens, task.ends, task.scored, task.rerank is None
 
     def start(
@@ -257,7 +222,7 @@ class BatchPlan:
         memory: Memory | None,
         batch: int,
         capacity: int,
-        requests: Sequence[PlannedRequest] = (),
+        requests: Sequence[GenerationRequest] = (),
     ) -> DecoderState:
         """The decoder's state before the first token; with a shortlist, of these requests."""
         with autocast(self.half):
@@ -265,11 +230,9 @@ class BatchPlan:
         if self.task.shortlist is None:
             return state
         special = self.task.special_tokens
-        return ShortlistState.of(
-            state, self.task.shortlist.allowed([each.request for each in requests], special)
-        )
+        return ShortlistState.of(state, self.task.shortlist.allowed(requests, special))
 
-    def build_strategy(self, sizes: BufferSizes) -> DecodingStrategy:
+    def build_strategy(self) -> DecodingStrategy:
         """A strategy whose slots are all empty."""
         task, special, new = (
             self.task,
@@ -277,11 +240,11 @@ class BatchPlan:
             partial(torch.full, device=self.device),
         )
         generated = GeneratedTokens(
-            tokens=new((self.slots, self.beams, sizes.tokens), special.pad),
+            tokens=new((self.slots, self.beams, self.tokens), special.pad),
             length=new((self.slots,), 1),
             min_length=new((self.slots,), 0),
             prompt=new((self.slots,), 0),
-            prefix=new((self.slots, sizes.prefix), -1),
+            prefix=new((self.slots, self.prefix), -1),
             first=new((self.slots,), special.pad),
         )
         limit = new((self.slots,), self.limits.max_length)
@@ -325,6 +288,11 @@ class BatchPlan:
             saved = logits_processors.SavePrefix()
             processors = [saved, *processors, logits_processors.ForcePrefix(saved)]
         return processors
+
+
+def _next_power(count: int) -> int:
+    """The next power of two."""
+    return 1 << (count - 1).bit_length()
 
 
 @lru_cache(maxsize=1)

@@ -1,15 +1,15 @@
 """Requests of a search that wait for a slot, and what is encoded of them."""
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping
 
 import torch
 
-from regard.generation.batch_plan import BatchPlan, PlannedRequest
+from regard.generation.batch_plan import BatchPlan
 from regard.generation.engines import selection
+from regard.generation.request import GenerationRequest
 from regard.model.interfaces import DecoderState
 from regard.model.memory import Memory
-
-Requests = Sequence[PlannedRequest] | dict[int, PlannedRequest]  # by index
 
 
 class EncodeQueue:
@@ -18,33 +18,45 @@ class EncodeQueue:
     each_alone   whether states must not depend on what is encoded beside them, bit for bit
     """
 
-    def __init__(self, plan: BatchPlan, requests: Requests, *, each_alone: bool = False) -> None:
-        self.plan, self.requests, self.each_alone = plan, requests, each_alone
-        self.next = 0  # the first request that is not encoded
+    def __init__(
+        self,
+        plan: BatchPlan,
+        requests: Mapping[int, GenerationRequest],
+        *,
+        each_alone: bool = False,
+    ) -> None:
+        self.plan = plan
+        self.requests = requests  # by number
+        self.each_alone = each_alone
+        self.waiting = deque[int]()  # requests that are not encoded
         self.encoded: list[int] = []  # requests that are encoded and not admitted
         self.memory: Memory | None = None  # theirs, before the decoder has made a state of it
         self.state: DecoderState | None = None  # that state
 
     def __len__(self) -> int:
         """The number of requests that are not admitted."""
-        return len(self.requests) - self.next + len(self.encoded)
+        return len(self.waiting) + len(self.encoded)
 
-    def encode(self) -> None:
-        """Encode the next requests."""
-        most = (
-            self.plan.slots if self.plan.limits.queued else len(self.requests)
-        )  # the slots depend on the engine
-        chosen = list(range(self.next, min(self.next + most, len(self.requests))))
-        self.next += len(chosen)
-        self.encode_these(chosen)
+    def add(self, numbers: Iterable[int]) -> None:
+        """Requests that are encoded later."""
+        self.waiting.extend(numbers)
 
-    def encode_these(self, indices: list[int]) -> None:
+    def begin_again(self, numbers: Iterable[int]) -> None:
+        """Encode these requests anew, which are all that have not ended."""
+        self.encoded = []
+        self.memory = None
+        self.state = None
+        self.waiting = deque(numbers)
+
+    def encode(self, most: int) -> None:
+        """Encode the next requests, `most` at most."""
+        self.encode_these([self.waiting.popleft() for _ in range(min(most, len(self.waiting)))])
+
+    def encode_these(self, numbers: list[int]) -> None:
         """Encode these requests, which are next in the queue."""
-        self.encoded = indices
-        sources, task = (
-            [self.requests[index].request.source for index in self.encoded],
-            self.plan.task,
-        )
+        self.encoded = numbers
+        sources = [self.requests[number].source for number in numbers]
+        task = self.plan.task
         if sources[0] is None:
             return
         int8 = task.config.quantization == "int8"

@@ -11,7 +11,7 @@ from regard.data.tokenizer import Tokenizer
 from regard.generation import search as decoding
 from regard.generation.choose.interfaces import Hypothesis
 from regard.generation.choose.phrase_automaton import BEGINNING, Phrase, Run
-from regard.generation.request import Request, SearchTask
+from regard.generation.request import GenerationRequest, SearchTask
 
 
 def required(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Phrase]:
@@ -30,7 +30,7 @@ def banned(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Run]:
 
 
 def search(
-    tokenizer: Tokenizer, task: SearchTask, requests: Sequence[Request]
+    tokenizer: Tokenizer, task: SearchTask, requests: Sequence[GenerationRequest]
 ) -> Iterator[tuple[int, list[Hypothesis]]]:
     """As `decoding.search`; an output that spells a banned phrase with other tokens is searched again without them."""
     for index, hypotheses in decoding.search(task, requests):
@@ -43,8 +43,11 @@ def search(
 
 
 def without_other_spellings(
-    tokenizer: Tokenizer, task: SearchTask, request: Request, hypotheses: Sequence[Hypothesis]
-) -> Request | None:
+    tokenizer: Tokenizer,
+    task: SearchTask,
+    request: GenerationRequest,
+    hypotheses: Sequence[Hypothesis],
+) -> GenerationRequest | None:
     """The request to search again, where an output spells a banned phrase with other tokens; None where none does."""
     if not request.banned and not request.late:
         return None
@@ -52,7 +55,7 @@ def without_other_spellings(
     return _banning(request, task, runs) if runs else None
 
 
-def stream(tokenizer: Tokenizer, task: SearchTask, request: Request) -> Iterator[int]:
+def stream(tokenizer: Tokenizer, task: SearchTask, request: GenerationRequest) -> Iterator[int]:
     """As `decoding.stream`, with banned phrases handled as in `search`."""
     generated = list[int]()
     tokens = decoding.stream(task, request)
@@ -65,7 +68,9 @@ def stream(tokenizer: Tokenizer, task: SearchTask, request: Request) -> Iterator
             yield token
 
 
-def _banning(request: Request, task: SearchTask, runs: list[tuple[Run, int]]) -> Request:
+def _banning(
+    request: GenerationRequest, task: SearchTask, runs: list[tuple[Run, int]]
+) -> GenerationRequest:
     """The request with these runs banned too; a sampling search keeps what it drew before the first of them."""
     first = min(position for _, position in runs)
     late = (
@@ -77,7 +82,7 @@ def _banning(request: Request, task: SearchTask, runs: list[tuple[Run, int]]) ->
 
 
 def _other_spellings(
-    tokenizer: Tokenizer, request: Request, tokens: Sequence[int], since: int = 0
+    tokenizer: Tokenizer, request: GenerationRequest, tokens: Sequence[int], since: int = 0
 ) -> list[tuple[Run, int]]:
     """Runs of an output's tokens that spell a banned phrase but are not banned, each with the position of its end.
 

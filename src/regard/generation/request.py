@@ -33,8 +33,12 @@ TOKENS_PER_SOURCE_TOKEN = 3
 TOKENS_FOR_ANY_SOURCE = 50
 
 
-class Request(NamedTuple):
-    """One input and the constraints on its output. (Constructing a frozen dataclass takes several times as long.)"""
+class GenerationRequest(NamedTuple):
+    """One input, the constraints on its output, and, once `plan_requests` has planned it, its limits.
+
+    The only form of a request from the public interfaces to the slots of a search. (A named tuple, because
+    constructing a frozen dataclass takes several times as long.)
+    """
 
     source: Any  # one element of what `collate` makes a batch of; None for a language model
     size: int  # tokens or regions of the source
@@ -52,14 +56,22 @@ class Request(NamedTuple):
     # Whether the source bounds the length of the output where max_length_ratio is not set.
     bounded: bool = False
 
+    # Set by `plan_requests`.
+    number: int = 0  # on which its random draws depend
+    start: int = 0  # the token before its first
+    begin: Sequence[
+        int
+    ] = ()  # tokens that its output begins with: those of every output, and its prefix
+    min_length: int = 0
+    max_length: int = 0  # with the tokens that it begins with
+    constraint: Constraint | None = None  # of the required phrases
+
     @property
     def bans(self) -> list[tuple[Sequence[int], int]]:
         """Banned runs of tokens, each with the length of the output from which it is banned."""
         return [*((run, 0) for run in self.banned), *self.late] if self.banned or self.late else []
 
-    def max_length(
-        self, config: DecodeConfig, positions: int | None = None, forced: int = 0
-    ) -> int:
+    def longest(self, config: DecodeConfig, positions: int | None = None, forced: int = 0) -> int:
         """The maximum number of tokens of the output with its prefix; `positions` is the decoder's limit.
 
         The `forced` tokens before the prefix, which every output begins with, count as tokens of the output.
@@ -79,7 +91,7 @@ class Request(NamedTuple):
             )
         return min(longest, positions)
 
-    def min_length(self, config: DecodeConfig) -> int:
+    def shortest(self, config: DecodeConfig) -> int:
         """The minimum number of tokens of the output with its prompt; 0 for none."""
         shortest = self._shortest(config)
         return shortest + self.given if shortest else 0
@@ -93,7 +105,7 @@ class Request(NamedTuple):
     def _shortest(self, config: DecodeConfig) -> int:
         return max(config.min_length, int(config.min_length_ratio * self.size))
 
-    def constraint(self, task: "SearchTask") -> Constraint | None:
+    def constraint_of(self, task: "SearchTask") -> Constraint | None:
         """The required phrases as an automaton; refused where they cannot fit. None where nothing is required."""
         if not self.required:
             return None
@@ -103,7 +115,7 @@ class Request(NamedTuple):
         automaton = PhraseAutomaton(phrases, [tuple(run) for run in self.banned], reserved)
         state = automaton.read(self.prefix[self.given :], begins=not self.given)
         forced = len(special.target_prefix)
-        budget = self.max_length(task.config, task.positions, forced) - forced - len(self.prefix)
+        budget = self.longest(task.config, task.positions, forced) - forced - len(self.prefix)
         if not automaton.fits(state, budget):
             plan = automaton.plan(state)
             raise InvalidArgument(
@@ -161,6 +173,39 @@ class SearchTask:
     def positions(self) -> int | None:
         """The number of positions that the decoder has learned; None: no limit, or a sliding window."""
         return position_limit(self.model.decoder) if self.window is None else None
+
+
+def plan_requests(
+    task: SearchTask, requests: Sequence[GenerationRequest], numbers: Sequence[int] | None = None
+) -> list[GenerationRequest]:
+    """The requests with their limits; refused where one cannot be satisfied. `numbers` instead of the task's."""
+    if not all(phrase for each in requests for phrase in each.banned):
+        raise InvalidArgument(
+            "banned", wanted="tokens", got="none", remedy="Leave empty phrases out."
+        )
+    config = task.config
+    forced = task.special_tokens.target_prefix
+    chosen = numbers or task.numbers or range(len(requests))
+    return [
+        each._replace(
+            number=number,
+            start=_first(task, each),
+            begin=[*forced, *each.prefix],
+            min_length=each.shortest(config),
+            max_length=each.longest(config, task.positions, len(forced)),
+            constraint=each.constraint_of(task),
+        )
+        for each, number in zip(requests, chosen, strict=True)
+    ]
+
+
+def _first(task: SearchTask, request: GenerationRequest) -> int:
+    """The token before the first of an output."""
+    for token in (request.first, task.first, task.special_tokens.start):
+        if token is not None:
+            return token
+    wanted = "a text to continue: this model has no token that begins one"
+    raise InvalidArgument("text", wanted=wanted, got="an empty one", remedy="Give its first words.")
 
 
 def position_limit(module: nn.Module) -> int | None:

@@ -8,12 +8,10 @@ from regard.core.errors import InvalidArgument
 from regard.generation.batch_plan import (
     BatchLimits,
     BatchPlan,
-    PlannedRequest,
     search_batch_tokens,
 )
 from regard.generation.engines import selection
-from regard.generation.engines.base import EngineOptions
-from regard.generation.request import Request, SearchTask
+from regard.generation.request import GenerationRequest, SearchTask
 from regard.generation.search_memory import beams_of, budget, check_budget, has_limit
 from regard.model.capture import capturing_here, intercepting_here
 
@@ -25,7 +23,7 @@ MIN_PART = 8  # requests that a worker searches together, at least
 
 
 def length_groups(
-    task: SearchTask, requests: Sequence[Request], planned: Sequence[PlannedRequest]
+    task: SearchTask, requests: Sequence[GenerationRequest], planned: Sequence[GenerationRequest]
 ) -> Iterator[tuple[list[int], int]]:
     """The indices of requests of similar length that share a batch, and its number of slots."""
     config = task.config
@@ -50,7 +48,7 @@ def length_groups(
 
 def groups_in_memory(
     task: SearchTask,
-    planned: Sequence[PlannedRequest],
+    planned: Sequence[GenerationRequest],
     groups: Iterable[tuple[list[int], int]],
     workers: int,
 ) -> list[tuple[list[int], int]]:
@@ -70,7 +68,7 @@ def groups_in_memory(
             allowed = budget(task) // workers
         limits = BatchLimits.of(requests, slots)
         decoder = BatchPlan(task, limits, slots).decoder
-        source = max(each.request.size for each in requests)
+        source = max(each.size for each in requests)
         needed = check_budget(task, decoder, limits, source, allowed)
         fitting = (allowed - needed.shared) // needed.slot
         found.append((group, max(1, min(slots, fitting))))
@@ -84,7 +82,7 @@ def worker_parts(group: Sequence[int], slots: int, workers: int) -> Iterator[Seq
     return (group[number::count] for number in range(count))
 
 
-def search_workers(task: SearchTask, planned: Sequence[PlannedRequest]) -> int:
+def search_workers(task: SearchTask, planned: Sequence[GenerationRequest]) -> int:
     """How many threads search at once."""
     if task.device.type != "cpu":
         if task.workers is not None and task.workers > 1:
@@ -100,6 +98,10 @@ def search_workers(task: SearchTask, planned: Sequence[PlannedRequest]) -> int:
         return 1
     if task.workers is not None:
         return task.workers
-    longest, int8 = max(each.max_length for each in planned), task.config.quantization == "int8"
-    options = EngineOptions(longest, task.window, int8=int8)
-    return torch.get_num_threads() if selection.decoder_for(task.model, options).compiled else 1
+    decoder = selection.decoder_for(
+        task.model,
+        max_length=max(each.max_length for each in planned),
+        window=task.window,
+        int8=task.config.quantization == "int8",
+    )
+    return torch.get_num_threads() if decoder.compiled else 1

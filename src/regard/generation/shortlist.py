@@ -13,7 +13,7 @@ from regard.core.errors import InvalidArgument
 from regard.core.shapes import Bool, Int, Tensor
 from regard.data.special_tokens import SpecialTokens
 from regard.generation.choose.phrase_automaton import Phrase
-from regard.generation.request import Request
+from regard.generation.request import GenerationRequest
 
 LIKELY, FREQUENT = "likely", "frequent"  # the tensors of its file
 
@@ -53,7 +53,9 @@ class Shortlist:
     def tensors(self) -> dict[str, Tensor]:
         return {LIKELY: self.likely.int(), FREQUENT: self.frequent.int()}
 
-    def allowed(self, requests: Sequence[Request], special: SpecialTokens) -> Bool[Tensor, "B V"]:
+    def allowed(
+        self, requests: Sequence[GenerationRequest], special: SpecialTokens
+    ) -> Bool[Tensor, "B V"]:
         """The candidates of each request, among them the tokens of its prefix and of its required phrases."""
         allowed = torch.zeros(
             len(requests), self.size + 1, dtype=torch.bool

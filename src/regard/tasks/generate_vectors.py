@@ -131,8 +131,9 @@ class GenerateVectors(VectorTask):
         assert isinstance(statistics, Statistics)
         assert request.batch is not None
         if request.output is None:
+            steps = _steps(model, request.horizon)
             with torch.inference_mode():
-                generated = model.generate(request.batch, model.horizon).float()  # (1, T, D)
+                generated = model.generate(request.batch, steps).float()  # (1, T, D)
         else:
             field = VectorsField(missing="refuse")
             rows = field.encode(statistics, [field.array_of(request.output)])
@@ -195,6 +196,20 @@ def _read_packed(
     return offsets.packing.pack(found.logits), targets.values
 
 
+def _steps(model: VectorGenerator, horizon: int | None) -> int:
+    """How many vectors are generated. Refused where the decoder has fewer positions."""
+    steps = model.horizon if horizon is None else horizon
+    limit = model.decoder.longest
+    if limit is not None and steps > limit:
+        raise InvalidArgument(
+            "horizon",
+            wanted=f"at most {limit} vectors, the positions that the decoder has learned",
+            got=str(steps),
+            remedy="Lower it, or train with more: model.decoder.max_positions.",
+        )
+    return steps
+
+
 @dataclass(frozen=True)
 class StepwisePipeline(VectorPipeline):
     """The vectors that a model generates step by step, in the units of the training data."""
@@ -206,15 +221,7 @@ class StepwisePipeline(VectorPipeline):
         check_one_output(config, self.gives)
         model = self.model
         assert isinstance(model, VectorGenerator)
-        steps = model.horizon if config.horizon is None else config.horizon
-        limit = model.decoder.longest
-        if limit is not None and steps > limit:
-            raise InvalidArgument(
-                "horizon",
-                wanted=f"at most {limit} vectors, the positions that the decoder has learned",
-                got=str(steps),
-                remedy="Lower it, or train with more: model.decoder.max_positions.",
-            )
+        steps = _steps(model, config.horizon)
         # A batch grows with its outputs too, which the decoder keeps.
         sizes = [max(size, steps) for size in self.inputs.sizes(encoded)]
         for rows in length_batches(sizes, forward_batch_tokens(config)):

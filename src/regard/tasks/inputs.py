@@ -149,7 +149,7 @@ class SourceInput(InputEncoder):
         if isinstance(self.encoder, SequenceEncoder) and self.field.needs_input_module:
             # A state may be that of several vectors.
             states = self._positions - self.encoder.cls_tokens
-            return min(limit, self.encoder.input_module.longest_for(states))
+            return min(limit, states * self.encoder.input_module.shortens)
         return min(limit, states)
 
     def sizes(self, inputs: Sequence[EncodedInput]) -> list[int]:

@@ -17,7 +17,7 @@ from regard.data.batching import Batch
 from regard.data.special_tokens import DEFAULT_TOKENS, SpecialTokens
 from regard.generation.choose.interfaces import Hypothesis
 from regard.generation.config import DecodeConfig
-from regard.generation.request import Request, SearchTask
+from regard.generation.request import GenerationRequest, SearchTask
 from regard.generation.search import search
 from regard.model.memory import Memory
 from regard.model.seq2seq import Seq2Seq
@@ -91,7 +91,9 @@ class SelfCriticalSampler:
             return memory.reorder(torch.tensor(rows, device=memory.states.device))
 
         task = SearchTask(model, collate, config, special_tokens=self.special_tokens)
-        for row, hypotheses in search(task, [Request(row, memory.states.shape[1]) for row in rows]):
+        for row, hypotheses in search(
+            task, [GenerationRequest(row, memory.states.shape[1]) for row in rows]
+        ):
             outputs[row] = hypotheses[0]
         return [outputs[row] for row in rows]
 

@@ -17,7 +17,6 @@ from torch import nn
 
 from regard.core.sequence import Tokens
 from regard.generation.engines import selection
-from regard.generation.engines.base import EngineOptions
 from regard.generation.engines.cpu import compile
 from regard.generation.engines.cpu.decoder import NativeDecoder
 from regard.generation.engines.cpu.engine import CpuEngine, Packed, _warn_no_int8
@@ -58,10 +57,10 @@ needs_compiler = pytest.mark.skipif(compile.library() is None, reason="no C++ co
 @pytest.mark.parametrize("name", ["transformer", "lstm bahdanau", "conv"])
 def test_under_autocast_pytorch_decodes(name):
     """States are bfloat16 there: compiled code, which reads float32, would write beyond the end of its tensors."""
-    made, options = model(name), EngineOptions(LONGEST, None, False, False)
-    assert not isinstance(selection.decoder_for(made, options), PyTorchDecoder)
+    made, options = model(name), {"max_length": LONGEST}
+    assert not isinstance(selection.decoder_for(made, **options), PyTorchDecoder)
     with torch.autocast("cpu", torch.bfloat16):
-        assert isinstance(selection.decoder_for(made, options), PyTorchDecoder)
+        assert isinstance(selection.decoder_for(made, **options), PyTorchDecoder)
         assert len(decode(made, sources(), beam_size=2)) == len(sources())
 
 

@@ -12,7 +12,6 @@ from regard.core.errors import TrainingFailed
 from regard.core.sequence import Tokens
 from regard.data.batching import Batch
 from regard.generation.engines import half_precision
-from regard.generation.engines.base import EngineOptions
 from regard.generation.engines.buffers import DecodeBuffers
 from regard.generation.engines.cuda import (
     buffers,
@@ -52,7 +51,7 @@ def given_decoder(monkeypatch, model: Seq2Seq, **options):
         return made
 
     monkeypatch.setattr(cuda_engine, "static_decoder", static_decoder)
-    found = CudaEngine().decoder_for(model, EngineOptions(**{"max_length": 9, **options}))
+    found = CudaEngine().decoder_for(model, **{"max_length": 9, **options})
     return None if found is None else found.dtype
 
 

@@ -19,7 +19,7 @@ from regard.generation.engines.cpu.decoder import NativeDecoder
 from regard.generation.engines.cpu.engine import CpuEngine
 from regard.generation.engines.cpu.recurrent import NativeRnnDecoder
 from regard.generation.engines.loop import GreedyTensors, Interrupt, LoopBounds, SearchLoop
-from regard.generation.request import Request, SearchTask
+from regard.generation.request import GenerationRequest, SearchTask
 from regard.generation.search import search, stream
 from regard.model import capture
 from regard.model.seq2seq import Seq2Seq
@@ -126,7 +126,7 @@ def test_special_tokens(beams):
     """Several end tokens, a forced prefix, and a prompt that contains an end token."""
     special = SpecialTokens(target_prefix=(7, 8), other_ends=(5, 9), suppressed=(0, 1, 4, 10))
     requests = [
-        Request(row, len(row), prefix=[5, END, 6][:n], given=n)
+        GenerationRequest(row, len(row), prefix=[5, END, 6][:n], given=n)
         for n, row in enumerate(sources()[:4])
     ]
     task = SearchTask(
@@ -147,7 +147,7 @@ def test_unscored_greedy_search_compares_logits():
     made = model("transformer")
     rows = sources()
     task = SearchTask(made, Tokens.of, DecodeConfig(max_length=LONGEST))
-    requests = [Request(row, len(row)) for row in rows]
+    requests = [GenerationRequest(row, len(row)) for row in rows]
     with loops(enabled=True) as counted:
         compiled = dict(search(task, requests))
     assert counted.steps > counted.calls
@@ -223,11 +223,11 @@ def test_a_stream_takes_one_step_at_a_time():
     row = sources()[0]
     task = SearchTask(made, Tokens.of, DecodeConfig(max_length=LONGEST))
     with loops(enabled=True) as counted:
-        streamed = stream(task, Request(row, len(row)))
+        streamed = stream(task, GenerationRequest(row, len(row)))
         first = next(streamed)
         assert counted.steps == 1
         tokens = [first, *streamed]
-    assert tuple(tokens) == dict(search(task, [Request(row, len(row))]))[0][0].tokens
+    assert tuple(tokens) == dict(search(task, [GenerationRequest(row, len(row))]))[0][0].tokens
 
 
 def test_log_softmax_is_that_of_pytorch():

@@ -25,8 +25,8 @@ from regard.generation.engines.cuda.encode import CastEncoder, GraphedEncoder
 from regard.generation.engines.cuda.static_decoder import StaticDecoder, _decoders, static_decoder
 from regard.generation.engines.plain_transformer import is_plain
 from regard.generation.engines.torch import PyTorchEngine
-from regard.generation.online import OnlineSearch
-from regard.generation.request import Request, SearchTask
+from regard.generation.request import GenerationRequest, SearchTask, plan_requests
+from regard.generation.search import Search
 from regard.kernels import cuda_graphs
 from regard.model.build import build
 from regard.model.seq2seq import Seq2Seq
@@ -113,10 +113,10 @@ def _as_on_a_gpu(monkeypatch):
     class StaticEngine(Engine):
         """Static buffers for every decoder."""
 
-        def decoder_for(self, model, options):
+        def decoder_for(self, model, **options):
             if isinstance(model.decoder, TransformerDecoder) and is_plain(model.decoder):
                 return static_decoder(model.decoder, torch.float32)
-            decoder = PyTorchEngine().decoder_for(model, options)
+            decoder = PyTorchEngine().decoder_for(model, **options)
             decoder.static = True
             return decoder
 
@@ -185,9 +185,9 @@ def test_static_steps_move_no_tensor(name, options, monkeypatch):
 @pytest.mark.usefixtures("_as_on_a_gpu")
 def test_buffers_are_kept_for_the_next_search(monkeypatch):
     made, rows, fresh = model("transformer"), sources(), []
-    new_buffers = searching.SearchBatch._new_buffers
+    new_buffers = searching.Search._new_buffers
     monkeypatch.setattr(
-        searching.SearchBatch, "_new_buffers", lambda self: fresh.append(1) or new_buffers(self)
+        searching.Search, "_new_buffers", lambda self: fresh.append(1) or new_buffers(self)
     )
     first = token_ids(decode(made, rows))
     count = len(fresh)
@@ -211,7 +211,7 @@ def test_buffers_are_kept_for_the_next_search(monkeypatch):
         for first in (START, END)
         for some in (made, deepcopy(made))
     ]
-    inputs = [Request(row, len(row)) for row in rows[:4]]
+    inputs = [GenerationRequest(row, len(row)) for row in rows[:4]]
     one, same, other, again = (sorted(searching.search(each, inputs)) for each in begun)
     assert one == same
     assert other == again
@@ -250,7 +250,8 @@ def test_the_output_with_the_largest_limit_ends_first():
     made.decoder.project.bias.data[END] = -1e9  # no output ends before its limit
     rows = [[5] * 12, *[[5 + n % 6] * 10 for n in range(120)]]
     inputs = [
-        Request(row, len(row), (5,) * 5 + (END,) if n == 0 else ()) for n, row in enumerate(rows)
+        GenerationRequest(row, len(row), (5,) * 5 + (END,) if n == 0 else ())
+        for n, row in enumerate(rows)
     ]
     task = SearchTask(
         made, Tokens.of, DecodeConfig(max_length=40, max_length_ratio=1.0, batch_tokens=12 * 17)
@@ -293,7 +294,7 @@ def test_a_search_uses_changed_weights():
     assert changed == token_ids(decode(deepcopy(made), rows))
     made.decoder.project.weight.data.mul_(-0.5)
     task = SearchTask(made, Tokens.of, DecodeConfig(max_length=12))
-    streamed = [tuple(searching.stream(task, Request(row, len(row)))) for row in rows]
+    streamed = [tuple(searching.stream(task, GenerationRequest(row, len(row)))) for row in rows]
     assert streamed == [
         tokens for (tokens,) in token_ids(decode(deepcopy(made), rows, max_length=12))
     ]
@@ -496,9 +497,9 @@ def test_a_recorded_beginning_reads_the_memory_of_each_search(monkeypatch):
 def test_requests_that_a_server_admits_one_by_one_before_the_first_step_keep_their_slots():
     made, rows, answers = model("transformer"), sources()[:3], {}
     task = SearchTask(made, Tokens.of, DecodeConfig(max_length=LONGEST))
-    running = OnlineSearch(task, batch_plan.BatchLimits(LONGEST), 4)
-    requests = [Request(row, len(row)) for row in rows]
-    numbers = [running.admit([each])[0] for each in batch_plan.plan_requests(task, requests)]
+    running = Search(task, batch_plan.BatchLimits(LONGEST), 4)
+    requests = [GenerationRequest(row, len(row)) for row in rows]
+    numbers = [running.admit([each])[0] for each in plan_requests(task, requests)]
     while len(running):
         answers |= dict(running.advance()[1])
     alone = [dict(searching.search(task, [each]))[0] for each in requests]

@@ -12,7 +12,7 @@ from regard.generation.engines.loop import SearchLoop
 from regard.model.kv_cache import Slots
 
 if TYPE_CHECKING:
-    from regard.generation.request import Request
+    from regard.generation.request import GenerationRequest
 
 Scores = Float[
     Tensor, "B K V"
@@ -139,7 +139,7 @@ class LogitsProcessor(ABC):
     def __call__(self, scores: Scores, generated: GeneratedTokens) -> None:
         """Change `scores` in place; −∞ excludes a token."""
 
-    def admit(self, slot: int, request: "Request") -> None:  # noqa: B027  optional
+    def admit(self, slot: int, request: "GenerationRequest") -> None:  # noqa: B027  optional
         """A request begins in this slot. Called where `per_slot`."""
 
     def keep(self, slots: Int[Tensor, " n"]) -> None:  # noqa: B027  optional

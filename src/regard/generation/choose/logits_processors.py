@@ -12,7 +12,7 @@ from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.generation.choose.interfaces import GeneratedTokens, LogitsProcessor, LoopMasks, Scores
 
 if TYPE_CHECKING:
-    from regard.generation.request import Request
+    from regard.generation.request import GenerationRequest
 
 NEVER = 1 << 30  # tokens: longer than any output
 
@@ -168,7 +168,7 @@ class BannedPhrases(LogitsProcessor):
             (slots, phrases), NEVER, device=device
         )  # tokens; NEVER where there is no phrase
 
-    def admit(self, slot: int, request: "Request") -> None:
+    def admit(self, slot: int, request: "GenerationRequest") -> None:
         bans, longest, device = request.bans, self.phrases.shape[2], self.phrases.device
         tokens = [token for run, _ in bans for token in (*[-1] * (longest - len(run)), *run)]
         self.phrases[slot], self.since[slot] = -1, NEVER

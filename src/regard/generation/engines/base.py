@@ -10,7 +10,6 @@ which replaces attention outputs, is supported by the PyTorch engine only.
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 
 from regard.core.shapes import Float, Int, Tensor
 from regard.generation.engines.loop import Candidates, LoopBounds, SearchLoop
@@ -21,19 +20,9 @@ from regard.model.seq2seq import Seq2Seq
 LEAST_PROMPT = 16  # tokens of a prompt that is read by itself: a step of the batch reads a token of every shorter one
 
 
-@dataclass(frozen=True)
-class EngineOptions:
-    """The requirements of a search on an engine."""
-
-    max_length: int  # tokens of an output, with its prefix
-    window: int | None = None  # the most tokens that the decoder reads at once
-    half: bool = False  # linear layers in bfloat16
-    int8: bool = False  # weights in int8
-
-    @property
-    def slides(self) -> bool:
-        """Whether an output may be longer than the window."""
-        return self.window is not None and self.max_length > self.window
+def slides(max_length: int, window: int | None) -> bool:
+    """Whether an output of so many tokens is longer than the window in which a decoder reads."""
+    return window is not None and max_length > window
 
 
 class EngineDecoder(ABC):
@@ -110,8 +99,22 @@ class Engine(ABC):
     """Accelerates models on one kind of device. Both methods return None for what the engine does not support."""
 
     @abstractmethod
-    def decoder_for(self, model: Seq2Seq, options: EngineOptions) -> EngineDecoder | None:
-        """The model's decoder as this engine executes it."""
+    def decoder_for(
+        self,
+        model: Seq2Seq,
+        *,
+        max_length: int,
+        window: int | None = None,
+        half: bool = False,
+        int8: bool = False,
+    ) -> EngineDecoder | None:
+        """The model's decoder as this engine executes it.
+
+        max_length   tokens of an output, with its prefix
+        window       the most tokens that the decoder reads at once
+        half         linear layers in bfloat16
+        int8         weights in int8
+        """
 
     @abstractmethod
     def encode(

@@ -9,6 +9,7 @@ OUTSIDE_STEPS = frozenset(
     {
         "batch_tokens",
         "coverage_penalty",
+        "horizon",
         "max_length",
         "max_length_ratio",
         "max_source_length",

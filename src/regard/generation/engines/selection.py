@@ -5,7 +5,7 @@ from typing import Any
 
 from regard.core.errors import InvalidArgument
 from regard.core.shapes import Int, Tensor
-from regard.generation.engines.base import Engine, EngineDecoder, EngineOptions
+from regard.generation.engines.base import Engine, EngineDecoder, slides
 from regard.generation.engines.buffers import DecodeBuffers, StrategyType
 from regard.generation.engines.cpu.engine import CpuEngine
 from regard.generation.engines.cuda.buffers import BufferPool, StaticBuffers, buffer_pool
@@ -26,20 +26,30 @@ ENGINES: tuple[Engine, ...] = (
 )  # the first that supports a model is used
 
 
-def decoder_for(model: Seq2Seq, options: EngineOptions) -> EngineDecoder:
+def decoder_for(
+    model: Seq2Seq,
+    *,
+    max_length: int,
+    window: int | None = None,
+    half: bool = False,
+    int8: bool = False,
+) -> EngineDecoder:
     """The decoder of a model as the first engine that supports it executes it, with a sliding window if need be."""
-    decoder = next(
-        it for engine in ENGINES if (it := engine.decoder_for(model, options)) is not None
+    found = (
+        engine.decoder_for(model, max_length=max_length, window=window, half=half, int8=int8)
+        for engine in ENGINES
     )
+    decoder = next(each for each in found if each is not None)
+    longer = slides(max_length, window)
     if intercepting_here():
-        if options.slides:  # positions in the window are not those in the output
-            wanted = f"at most {options.window} tokens with the prompt, the model's window, while attention is edited"
+        if longer:  # positions in the window are not those in the output
+            wanted = f"at most {window} tokens with the prompt, the model's window, while attention is edited"
             raise InvalidArgument(
-                "max_length", wanted=wanted, got=str(options.max_length), remedy="Lower it."
+                "max_length", wanted=wanted, got=str(max_length), remedy="Lower it."
             )
         return PositionedDecoder(decoder)
-    if options.slides and options.window is not None:
-        return SlidingWindowDecoder(decoder, options.window)
+    if longer and window is not None:
+        return SlidingWindowDecoder(decoder, window)
     return decoder
 
 

@@ -1,7 +1,7 @@
 """The PyTorch engine: any model as it is. The other engines equal it."""
 
 from regard.core.shapes import Float, Int, Tensor
-from regard.generation.engines.base import Engine, EngineDecoder, EngineOptions
+from regard.generation.engines.base import Engine, EngineDecoder
 from regard.generation.engines.half_precision import autocast
 from regard.model.capture import capturing_here, intercepting_here
 from regard.model.interfaces import AnyDecoder, DecoderState, Source
@@ -38,7 +38,15 @@ class PyTorchDecoder(EngineDecoder):
 class PyTorchEngine(Engine):
     """Executes any model as it is; the reference for the other engines."""
 
-    def decoder_for(self, model: Seq2Seq, options: EngineOptions) -> PyTorchDecoder:
+    def decoder_for(
+        self,
+        model: Seq2Seq,
+        *,
+        max_length: int,
+        window: int | None = None,
+        half: bool = False,
+        int8: bool = False,
+    ) -> PyTorchDecoder:
         return PyTorchDecoder(model.decoder)
 
     def encode(

@@ -12,7 +12,7 @@ from torch import nn
 
 from regard.core.sequence import Tokens
 from regard.core.shapes import Tensor
-from regard.generation.engines.base import Engine, EngineOptions
+from regard.generation.engines.base import Engine
 from regard.generation.engines.constant_weights import weights_are_constant
 from regard.generation.engines.cpu import compile, convolution, recurrent
 from regard.generation.engines.cpu.convolution import NativeConvDecoder
@@ -54,13 +54,21 @@ class CpuEngine(Engine):
         # Of each module its forms in float32 (False) and in int8 (True).
         self.compiled: WeakKeyDictionary[nn.Module, dict[bool, Packed]] = WeakKeyDictionary()
 
-    def decoder_for(self, model: Seq2Seq, options: EngineOptions) -> CompiledDecoder | None:
+    def decoder_for(
+        self,
+        model: Seq2Seq,
+        *,
+        max_length: int,
+        window: int | None = None,
+        half: bool = False,
+        int8: bool = False,
+    ) -> CompiledDecoder | None:
         if torch.is_autocast_enabled(
             "cpu"
         ):  # states are bfloat16 then, and compiled code reads float32
             return None
-        native = self.compile_decoder(model.decoder, int8=options.int8)
-        if options.int8 and (native is None or not native.weights.int8_max_inputs):
+        native = self.compile_decoder(model.decoder, int8=int8)
+        if int8 and (native is None or not native.weights.int8_max_inputs):
             _warn_no_int8()
         return native
 

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from regard.core.sequence import Tokens
-from regard.generation.engines.base import Engine, EngineOptions
+from regard.generation.engines.base import Engine, slides
 from regard.generation.engines.cuda.encode import encode
 from regard.generation.engines.cuda.static_decoder import (
     DTYPES,
@@ -26,19 +26,27 @@ from regard.model.transformer import TransformerDecoder, TransformerEncoder
 class CudaEngine(Engine):
     """Supports Transformers of plain blocks (`plain_transformer.is_plain`) on GPUs with Triton."""
 
-    def decoder_for(self, model: Seq2Seq, options: EngineOptions) -> StaticDecoder | None:
+    def decoder_for(
+        self,
+        model: Seq2Seq,
+        *,
+        max_length: int,
+        window: int | None = None,
+        half: bool = False,
+        int8: bool = False,
+    ) -> StaticDecoder | None:
         decoder = model.decoder
         if not isinstance(decoder, TransformerDecoder) or not isinstance(
             decoder.project, Projection
         ):
             return None
         weight = decoder.project.weight
-        dtype = torch.bfloat16 if options.half else weight.dtype
-        if not weight.is_cuda or dtype not in DTYPES or options.max_length > max_positions(decoder):
+        dtype = torch.bfloat16 if half else weight.dtype
+        if not weight.is_cuda or dtype not in DTYPES or max_length > max_positions(decoder):
             return None
         if not triton_launch.available(weight.device) or not is_plain(decoder):
             return None
-        if torch.is_autocast_enabled("cuda") or intercepting_here() or options.slides:
+        if torch.is_autocast_enabled("cuda") or intercepting_here() or slides(max_length, window):
             return None
         return static_decoder(decoder, dtype)
 
