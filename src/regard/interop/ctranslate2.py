@@ -80,6 +80,9 @@ EXPRESSIBLE_OPTIONS: dict[str, tuple[Any, ...]] = {
     "output_bias": ANY,
     "scale_logits": ANY,
     "source_dim": (None,),
+    "target_dim": (None,),
+    "horizon": (None,),
+    "source_length": (None,),
     "task": (None, "generate"),
 }
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH"}
