@@ -62,7 +62,8 @@ EXPRESSIBLE_OPTIONS: dict[str, tuple[Any, ...]] = {
         ("tie_embeddings", "scale_embeddings", "embedding_dropout", "output_bias", "scale_logits"),
         ANY,
     ),
-    "source_dim": (None,),
+    # Models of vectors, as it has none.
+    **dict.fromkeys(("source_dim", "source_length", "target_dim", "horizon"), (None,)),
     "task": (None, "generate"),
 }
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH"}
