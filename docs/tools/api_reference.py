@@ -15,7 +15,9 @@ needs it is used. This page is generated: `python docs/tools/api_reference.py > 
 """
 GROUPS = {
     "Train and evaluate": ["train", "prepare", "sweep", "average", "plot", "evaluate", "compare", "demo"],
-    "Predict": ["load", "Predictor", "predict", "score", "caption", "shortlist", "thresholds", "verify", "sign"],
+    "Predict": [
+        "load", "Predictor", "predict", "score", "caption", "transcribe", "shortlist", "thresholds", "verify", "sign",
+    ],
     "Look inside": [
         "look", "Look", "AttentionMap", "view", "page", "heads", "ablate", "prune", "align", "Alignment",
         "AlignmentHeads", "with_markup",

@@ -14,5 +14,6 @@ TASK_NAMES: Registry[str] = Registry(
         "forecast": "the vectors after those of the source",
         "predict_vectors": "a vector for each vector of the source",
         "generate_vectors": "a sequence of vectors, each computed from those before it",
+        "transcribe": "a text aligned with the source, such as speech, by CTC",
     },
 )

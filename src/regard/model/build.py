@@ -9,6 +9,7 @@ from regard.core.config import nearest, read, unknown_keys
 from regard.core.errors import InvalidRecipe, Problem
 from regard.core.registry import Registry
 from regard.model.convolution import ConvConfig, ConvDecoder, ConvEncoder
+from regard.model.ctc_head import CtcConfig, CtcHead
 from regard.model.embedding import Embedding, Projection
 from regard.model.horizon_head import Forecaster, HorizonConfig, HorizonHead, state_count
 from regard.model.inputs import (
@@ -140,6 +141,7 @@ HEADS: Registry[PartKind[HeadConfig, Head]] = Registry(
         "tags": PartKind(TagsConfig, TagHead),
         "vectors": PartKind(VectorsConfig, VectorsHead),
         "horizon": PartKind(HorizonConfig, HorizonHead),
+        "ctc": PartKind(CtcConfig, CtcHead),
     },
 )
 INPUTS: Registry[PartKind[InputConfig, InputModule]] = Registry(
@@ -190,7 +192,12 @@ def parse_model(table: Mapping[str, Any], *, sized: bool = True) -> ModelConfig 
     )
     if isinstance(options, list):
         return problems + options
-    model = ModelConfig(encoders, inputs, decoder, pool, head, options, table)
+    auxiliary = None
+    if decoder is not None and head is not None and getattr(head.module, "beside_decoder", False):
+        # The decoder gives the outputs; the head is only trained beside it.
+        auxiliary = head
+        head = None
+    model = ModelConfig(encoders, inputs, decoder, pool, head, options, table, auxiliary)
     return problems or list(conflicts(model, sized=sized)) or model
 
 
@@ -205,6 +212,7 @@ def part_names(model: ModelConfig) -> Iterator[tuple[Registry[Any], str]]:
         (DECODERS, model.decoder),
         (POOLS, model.pool),
         (HEADS, model.head),
+        (HEADS, model.auxiliary),
     ]:
         if part is not None:
             yield registry, part.kind
@@ -344,9 +352,8 @@ def _without_task(model: ModelConfig) -> Model:
             scaled=options.scale_logits,
         )
         make_decoder = DECODERS[model.decoder.kind].make
-        return Seq2Seq(
-            encoder, make_decoder(model.decoder.config, target, project, model.memory_dim)
-        )
+        decoder = make_decoder(model.decoder.config, target, project, model.memory_dim)
+        return Seq2Seq(encoder, decoder, _auxiliary_head(model))
     assert encoder is not None
     if model.decoder is not None:
         return _vector_generator(model, model.decoder, encoder)
@@ -359,9 +366,10 @@ def _without_task(model: ModelConfig) -> Model:
     if isinstance(model.head.config, HorizonConfig):
         return _forecaster(model.head.config, encoder, options, config.states_dim)
     if not isinstance(model.head.config, MaskedTokensConfig):
-        assert options.num_labels is not None
+        count = options.vocab_size if model.head.module.gives_tokens else options.num_labels
+        assert count is not None
         make_head = HEADS[model.head.kind].make
-        head = make_head(model.head.config, model.memory_dim, options.num_labels)
+        head = make_head(model.head.config, model.memory_dim, count)
         with_head: SourceModel = EncoderWithHead(encoder, head)
         with_head.task = head.task
         return with_head
@@ -386,3 +394,12 @@ def _forecaster(
     states = state_count(encoder, options.source_length)
     head = HorizonHead(config, memory_dim, options.num_labels, options.horizon, states)
     return Forecaster(encoder, head)
+
+
+def _auxiliary_head(model: ModelConfig) -> Head | None:
+    """The head that is trained beside the decoder, if there is one."""
+    head = model.auxiliary
+    if head is None:
+        return None
+    made: Head = HEADS[head.kind].make(head.config, model.memory_dim, model.options.vocab_size)
+    return made

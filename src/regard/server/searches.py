@@ -7,6 +7,7 @@ from functools import lru_cache
 from itertools import accumulate
 from math import nan
 
+from regard.core.errors import InvalidArgument
 from regard.generation.batch_plan import BatchLimits
 from regard.generation.choose.interfaces import Hypothesis
 from regard.generation.engines import selection
@@ -15,11 +16,13 @@ from regard.generation.request_groups import MIN_PART
 from regard.generation.search import IDLE_FRACTION, Search
 from regard.generation.search_memory import NO_MEMORY, SearchMemory
 from regard.generation.text_stream import StopStrings, TextStream, token_texts
-from regard.server.jobs import AttentionPart, Generation, Job
+from regard.interpret.output_attention import require_cross_attention
+from regard.server.jobs import AttentionPart, Generation, Job, check_attention_size
 from regard.tasks.generate import SequencePipeline
 from regard.tasks.pipeline import Output
 
 LEAST_LENGTH = 64  # tokens of an output, on a GPU also of a source, that a search has room for: shorter ones share it
+MAX_COMPUTED_ATTENTION = 1 << 23  # weights of an output, of which an answer may have some
 FULL_ROWS = (
     2 * MIN_PART
 )  # hypotheses of a search, from which jobs of equal settings may begin another beside it
@@ -253,58 +256,95 @@ class SearchGroup:
             search.slots = -(-slots // threads)
         return SearchGroup(search, task, pipeline, threaded)
 
-    def outputs(self, each: RunningJob, hypotheses: list[Hypothesis]) -> list[Output]:
-        """The outputs of a job that is finished, with what it asked for beside their texts; its usage is filled in."""
-        work, usage = each.work, each.job.usage
-        usage.read = each.input_tokens
-        if not work.tokens and not (work.stop or work.echo or work.token_texts or work.attention):
-            usage.generated = sum(len(one.tokens) - each.request.given for one in hypotheses)
-            return self.pipeline.finished(
-                self.task,
-                each.request,
-                hypotheses,
-                attention=False,
-                truncated=each.truncated,
-                tokens=False,
-            )
-        outputs = self._whole_outputs(each, hypotheses)
-        usage.generated = sum(
-            len(one.tokens) - (each.input_tokens if work.echo else 0) for one in outputs
-        )
-        return outputs
+    def outputs(self, each: RunningJob, hypotheses: Sequence[Hypothesis]) -> list[Output]:
+        """As `outputs_of`."""
+        return outputs_of(self.task, self.pipeline, each, hypotheses)
 
-    def _whole_outputs(self, each: RunningJob, hypotheses: list[Hypothesis]) -> list[Output]:
-        work, request = each.work, each.request
-        if work.echo:
-            hypotheses, request = (
-                [_with_first(one, request.first) for one in hypotheses],
-                request._replace(given=0),
-            )
-        part = work.attention
-        outputs = self.pipeline.finished(
-            self.task,
-            request,
+
+def outputs_of(
+    task: SearchTask,
+    pipeline: SequencePipeline,
+    each: RunningJob,
+    hypotheses: Sequence[Hypothesis],
+) -> list[Output]:
+    """The outputs of a job that is finished, with what it asked for beside their texts; its usage is filled in."""
+    work, usage = each.work, each.job.usage
+    usage.read = each.input_tokens
+    if not work.tokens and not (work.stop or work.echo or work.token_texts or work.attention):
+        usage.generated = sum(len(one.tokens) - each.request.given for one in hypotheses)
+        return pipeline.finished(
+            task,
+            each.request,
             hypotheses,
-            attention=bool(part),
+            attention=False,
             truncated=each.truncated,
-            size=each.input_tokens,
+            tokens=False,
         )
-        if isinstance(part, AttentionPart):
-            outputs = [
-                one if one.attention is None else replace(one, attention=part.of(one.attention))
-                for one in outputs
-            ]
-        if work.token_texts or work.stop:
-            tokenizer = self.pipeline.tokenizer
-            texts = [
-                tuple(token_texts(tokenizer, one.token_ids[: len(one.tokens)])) for one in outputs
-            ]
-            outputs = [
-                replace(one, text="".join(own), token_texts=own)
-                for one, own in zip(outputs, texts, strict=True)
-            ]
-        prompt = each.input_tokens if work.echo else 0
-        return [_before_stop(one, work.stop, prompt) for one in outputs] if work.stop else outputs
+    outputs = _whole_outputs(task, pipeline, each, hypotheses)
+    usage.generated = sum(
+        len(one.tokens) - (each.input_tokens if work.echo else 0) for one in outputs
+    )
+    return outputs
+
+
+def _whole_outputs(
+    task: SearchTask,
+    pipeline: SequencePipeline,
+    each: RunningJob,
+    hypotheses: Sequence[Hypothesis],
+) -> list[Output]:
+    work, request = each.work, each.request
+    if work.echo:
+        hypotheses, request = (
+            [_with_first(one, request.first) for one in hypotheses],
+            request._replace(given=0),
+        )
+    part = work.attention
+    if part:
+        _check_attention(pipeline, request, hypotheses, part)
+    outputs = pipeline.finished(
+        task,
+        request,
+        hypotheses,
+        attention=bool(part),
+        truncated=each.truncated,
+        size=each.input_tokens,
+    )
+    if isinstance(part, AttentionPart):
+        outputs = [
+            one if one.attention is None else replace(one, attention=part.of(one.attention))
+            for one in outputs
+        ]
+    if work.token_texts or work.stop:
+        tokenizer = pipeline.tokenizer
+        texts = [tuple(token_texts(tokenizer, one.token_ids[: len(one.tokens)])) for one in outputs]
+        outputs = [
+            replace(one, text="".join(own), token_texts=own)
+            for one, own in zip(outputs, texts, strict=True)
+        ]
+    prompt = each.input_tokens if work.echo else 0
+    return [_before_stop(one, work.stop, prompt) for one in outputs] if work.stop else outputs
+
+
+def _check_attention(
+    pipeline: SequencePipeline,
+    request: GenerationRequest,
+    hypotheses: Sequence[Hypothesis],
+    part: AttentionPart | bool,
+) -> None:
+    """Refuse the weights of outputs before they are computed, where they are more than an answer may have."""
+    decoder = require_cross_attention("attention", pipeline.model).decoder
+    layers = len(decoder.cross_attentions)
+    heads = decoder.cross_attentions[0].heads
+    rows = [len(each.tokens) + each.ended for each in hypotheses]
+    longest = max(rows, default=0)
+    computed = layers * heads * longest * len(rows) * request.size  # with padding
+    if computed > MAX_COMPUTED_ATTENTION:
+        wanted = f"an output with at most {MAX_COMPUTED_ATTENTION:,} weights in all its layers"
+        remedy = "Ask for shorter or fewer outputs."
+        raise InvalidArgument("attention", wanted=wanted, got=f"{computed:,}", remedy=remedy)
+    chosen = part if isinstance(part, AttentionPart) else AttentionPart()
+    check_attention_size(sum(chosen.count(layers, heads, each) for each in rows) * request.size)
 
 
 def _with_first(hypothesis: Hypothesis, first: int | None) -> Hypothesis:

@@ -10,6 +10,7 @@ from regard.tasks.predict_masked import PredictMasked
 from regard.tasks.predict_vectors import PredictVectors
 from regard.tasks.regress import Regress
 from regard.tasks.tag import Tag
+from regard.tasks.transcribe import Transcribe
 
 KINDS: tuple[Task, ...] = (
     Generate(),
@@ -21,6 +22,7 @@ KINDS: tuple[Task, ...] = (
     PredictVectors(),
     Forecast(),
     GenerateVectors(),
+    Transcribe(),
 )
 for task in KINDS:
     TASKS.add(task.name, task)
@@ -36,4 +38,5 @@ __all__ = [
     "PredictVectors",
     "Regress",
     "Tag",
+    "Transcribe",
 ]

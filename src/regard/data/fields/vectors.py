@@ -1,8 +1,8 @@
-"""The field `vectors`: a sequence of vectors of one dimension, from a file or a list of lists."""
+"""The field `vectors`: a sequence of vectors of one dimension, from a file, a recording or a list of lists."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,9 +17,12 @@ from regard.data.array_files import read_array
 from regard.data.arrays import Column, ColumnWriter, SlicedRows, VectorWriter, open_vectors
 from regard.data.fields.base import Field, check_list
 from regard.data.image_store import ARRAYS, Member
+from regard.data.log_mel import LogMelConfig, Recording
 from regard.data.series_window import Series, Window
 from regard.data.statistics import Statistics
+from regard.data.wav import open_wav
 
+WAV = ".wav"
 LARGEST_NUMBER = float(np.finfo(np.float32).max)
 
 
@@ -29,7 +32,8 @@ class VectorsField(Field):
 
     kind: Literal["vectors"] = doc(
         "vectors",
-        "a sequence of vectors of one dimension: a list of lists, or the name of a .npy or .npz file",
+        "a sequence of vectors of one dimension: a list of lists, the name of a .npy or .npz file, or with `features` "
+        "that of a .wav file",
     )
     normalize: bool = doc(
         True, "give each number of a vector mean 0 and scale 1, by the training data"
@@ -41,6 +45,10 @@ class VectorsField(Field):
         "refuse",
         "missing numbers, NaN or null: refuse them; or mask: nothing attends to a source vector that has one, and a "
         "number of a target that is missing counts in no loss and no metric",
+    )
+
+    features: LogMelConfig | None = doc(
+        None, "how recordings (.wav) become vectors; left out: cells are vectors already"
     )
 
     noun = "a sequence of vectors"
@@ -62,6 +70,15 @@ class VectorsField(Field):
         return "missing = 'mask'" if self.missing == "mask" else None
 
     @property
+    def arrays_settings(self) -> dict[str, Any]:
+        settings = super().arrays_settings
+        # Data that were prepared before there was this key have none.
+        features = settings.pop("features")
+        if features is not None:
+            settings["features"] = asdict(features)
+        return settings
+
+    @property
     def limit_key(self) -> str | None:
         return None if self.max_length is None else "max_length"
 
@@ -79,10 +96,18 @@ class VectorsField(Field):
         return isinstance(cell, str) and self.stored is not None and self.stored.names(cell)
 
     def parse(self, cell: Any) -> NDArray[np.float64] | Window:
-        """An array (length, dimension). Only a path opens a file: a text is read as a list, never as a name."""
+        """An array (length, dimension). Only a path opens a file: a text is read as a list, never as a name.
+
+        Bytes are those of a WAV file.
+        """
         if isinstance(cell, Window):
             return cell
+        if isinstance(cell, bytes):
+            return self._of_recording(cell, "recording")
         if isinstance(cell, Path | Member):
+            if str(cell).lower().endswith(WAV):
+                content = cell.read() if isinstance(cell, Member) else cell
+                return self._of_recording(content, str(cell))
             try:
                 return self.array_of(read_array(cell))
             except InvalidData:
@@ -92,6 +117,19 @@ class VectorsField(Field):
                     cell, wanted=error.wanted, got=error.got, remedy=error.remedy
                 ) from None
         return self.array_of(cell)
+
+    def _of_recording(self, source: Path | bytes, name: str) -> NDArray[np.float64]:
+        """The vectors of a WAV file."""
+        if self.features is None:
+            raise InvalidData(
+                name,
+                wanted="vectors",
+                got="a recording",
+                remedy='Add [data.source.features] with kind = "log-mel".',
+            )
+        with open_wav(source, name, most_seconds=self.features.max_seconds) as wav:
+            recording = Recording(wav.samples, len(wav), wav.rate)
+            return recording.log_mel(self.features).astype(np.float64)
 
     def array_of(self, value: Any) -> NDArray[np.float64]:
         """The array (length, dimension) of an array, a tensor, nested lists or their JSON; of numbers, (length, 1)."""
