@@ -79,6 +79,7 @@ EXPRESSIBLE_OPTIONS: dict[str, tuple[Any, ...]] = {
     "embedding_dropout": ANY,
     "output_bias": ANY,
     "scale_logits": ANY,
+    # Of models of vectors, which it does not have.
     "source_dim": (None,),
     "target_dim": (None,),
     "horizon": (None,),
