@@ -115,13 +115,14 @@ def read_generation(folder: Path, config: Mapping[str, Any], *, has_source: bool
             "%s: %s = %.80r is not imported: there is no such option here", path, key, merged[key]
         )
     forced = keys.forced_bos_token_id
+    suppressed = keys.suppress_tokens or ()
     return Generation(
         _decode(keys, path),
         start=keys.decoder_start_token_id,
         pad=keys.pad_token_id,
         ends=end_tokens(keys.eos_token_id),
-        suppressed=tuple(sorted({*(keys.suppress_tokens or ())})),
-        bad_words=tuple(sorted({*words})),
+        suppressed=tuple(sorted(set(suppressed))),
+        bad_words=tuple(sorted(set(words))),
         target_prefix=() if forced is None else (forced,),
     )
 

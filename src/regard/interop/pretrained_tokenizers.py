@@ -155,13 +155,18 @@ class _Roles:
         pad = self._either("pad", file, "<pad>", "[PAD]")
         unknown = file.id_of(token_name(self.settings, "unk_token"), "<unk>", "[UNK]")
         mask = file.id_of(token_name(self.settings, "mask_token"), "<mask>", "[MASK]")
+        # Padding may be done with the end token. A name of the unknown token may be that of another role.
+        if pad is None:
+            pad = end
+        if unknown in (start, end):
+            unknown = None
         suppressed = self.config.get("suppress_tokens") or ()
         other_ends = self.config.get("other_eos_token_ids") or ()
         return SpecialTokens(
-            pad=end if pad is None else pad,
+            pad=pad,
             start=start,
             end=end,
-            unknown=None if unknown in (start, end) else unknown,
+            unknown=unknown,
             mask=mask,
             suppressed=tuple(self._checked("suppress_tokens", i) for i in suppressed),
             source_prefix=prefix,

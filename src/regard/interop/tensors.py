@@ -193,9 +193,9 @@ def _header(path: Path) -> dict[str, _Entry]:
             found[name] = _Entry(tuple(each["shape"]), _DTYPES[each["dtype"]], offset)
         return found
     except (SafetensorError, OSError) as error:
-        raise InvalidData(
-            path, wanted="a safetensors file", got=str(error)[:200], remedy="Download it again."
-        ) from None
+        got = str(error)[:200]
+        remedy = "Download it again."
+        raise InvalidData(path, wanted="a safetensors file", got=got, remedy=remedy) from None
     except KeyError as error:
         wanted = f"tensors of {', '.join(_DTYPES)}"
         remedy = "Quantized checkpoints are not read: use the original one."
@@ -212,14 +212,13 @@ def _tensor(path: Path, name: str, entry: _Entry) -> Tensor:
             complete = file.readinto(content) == len(content)
     except OSError as error:
         got = error.strerror or str(error)
-        raise InvalidData(
-            f"{path}: {name}", wanted="a tensor", got=got, remedy="Check the file."
-        ) from None
+        where = f"{path}: {name}"
+        raise InvalidData(where, wanted="a tensor", got=got, remedy="Check the file.") from None
     if not complete:
+        where = f"{path}: {name}"
         got = "the end of the file"
-        raise InvalidData(
-            f"{path}: {name}", wanted="a tensor", got=got, remedy="Download the file again."
-        )
+        remedy = "Download the file again."
+        raise InvalidData(where, wanted="a tensor", got=got, remedy=remedy)
     return tensor
 
 

@@ -25,15 +25,19 @@ def read_vocabularies(pretrained: PretrainedFolder, generation: Generation) -> V
         start = generation.start
         if start is None:
             start = pretrained.architecture.decoder_start(keys)
+    pad = generation.pad
+    if pad is None:
+        pad = keys.pad_token_id
+    suppressed = sorted({*generation.suppressed, *bad_words})
     config = {
         "model_type": pretrained.architecture.model_type,
         "is_encoder_decoder": reads_text and model.decoder is not None,
         "decoder_start_token_id": start,
         "eos_token_id": next(iter(ends), None),
         "other_eos_token_ids": ends[1:],
-        "pad_token_id": keys.pad_token_id if generation.pad is None else generation.pad,
+        "pad_token_id": pad,
         "forced_bos_token_id": next(iter(generation.target_prefix), None),
-        "suppress_tokens": sorted({*generation.suppressed, *bad_words}),
+        "suppress_tokens": suppressed,
     }
     given_sizes = (*model.source_sizes(), model.options.vocab_size)
     *sizes, rows = [size for size in given_sizes if size is not None]
