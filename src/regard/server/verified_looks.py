@@ -20,7 +20,9 @@ from regard.core.errors import InvalidArgument
 from regard.core.shapes import Float, Tensor
 from regard.data.fields.text import tokenizer_of
 from regard.data.tokenizer import Tokenizer
+from regard.generation.choose.options import options_in_use
 from regard.generation.config import DecodeConfig
+from regard.generation.engines.fused_options import OUTSIDE_STEPS
 from regard.generation.request import TOKENS_FOR_ANY_SOURCE
 from regard.inference.predictor import Predictor
 from regard.interpret.editing import edits_encoder, forced_tokens
@@ -35,6 +37,13 @@ SEARCHES = (
     4  # of the compiled decoder, at most: each draft begins with what the one before it has proved
 )
 KEPT = 8  # drafts of a model
+# The options with which a known output can be verified: the next token is the most likely one, except where it would
+# repeat an n-gram.
+PLAIN_OPTIONS = (OUTSIDE_STEPS - {"max_length_ratio", "num_hypotheses"}) | {
+    "early_stopping",
+    "length_penalty",
+    "no_repeat_ngram_size",
+}
 LARGEST = 1 << 26  # bytes of queries, keys and values of the maps of a look that is kept
 
 
@@ -224,12 +233,7 @@ def _ids(seen: Look) -> tuple[int, ...]:
 
 def _is_plain(config: DecodeConfig) -> bool:
     """Whether the next token is the most likely one, except where it would repeat an n-gram: greedy search."""
-    constraints = (
-        config.beam_size > 1, config.sample, config.min_length, config.min_length_ratio,
-        config.repetition_penalty != 1.0, config.max_length_ratio is not None, config.logits_processors,
-        config.num_hypotheses > 1,
-    )  # fmt: skip
-    return not any(constraints)
+    return options_in_use(config) <= PLAIN_OPTIONS
 
 
 def _hashable(text: object) -> bool:

@@ -1,6 +1,7 @@
 """The settings of a page's model, except its programs: sources, target, vocabularies, search, attention modules."""
 
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from regard.data.fields.image import require_image
 from regard.data.fields.text import require_tokenizer, tokenizer_of
 from regard.data.images import image_token_cost
 from regard.data.tokenizer import Tokenizer
+from regard.generation.config import DecodeConfig
 from regard.generation.request import position_limit
 from regard.inference.example_inputs import example_inputs
 from regard.inference.predictor import Predictor
@@ -20,12 +22,18 @@ from regard.model.interfaces import Encoder
 from regard.model.multi_source import source_encoders
 
 # What a page does with each option of [decode]: `max_source_length` is written as a limit of the
-# sources, and the others in none of these tables have no effect in a page, which is one process that
-# decodes one input in float32.
+# sources. Options without an effect are of a batch, of a GPU, of other tasks, or of an option that is
+# refused. All others, also those that are added later, are refused where they differ from the default.
 WRITTEN = ("max_length", "max_length_ratio", "min_length", "min_length_ratio", "no_repeat_ngram_size",
            "repetition_penalty", "length_penalty", "early_stopping")  # fmt: skip
 CHOSEN = ("beam_size", "num_hypotheses", "sample", "temperature", "top_k", "top_p", "seed")
-MISSING = ("coverage_penalty", "beam_groups", "min_p", "typical_p", "quantization", "shortlist")
+WITHOUT_EFFECT = ("max_source_length", "batch_tokens", "precision", "threshold", "thresholds",
+                  "diversity_penalty")  # fmt: skip
+MISSING = tuple(
+    each.name
+    for each in fields(DecodeConfig)
+    if each.name not in (*WRITTEN, *CHOSEN, *WITHOUT_EFFECT, "logits_processors")  # refused by name
+)
 
 
 class ModelSettings:
