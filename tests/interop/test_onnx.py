@@ -368,6 +368,10 @@ def test_a_graph_runs_before_it_is_exported(name):
         past = {each.name for each in graph.inputs if each.name.startswith("past_key_values")}
         assert graph.name == "encoder_model" or following(outputs).keys() == past
         assert all(x.isfinite().all() for x in outputs.values())
+        for each in graph.inputs:
+            numbers = {i for i, size in enumerate(each.axes) if isinstance(size, int)}
+            assert each.dynamic_axes.keys() == {*range(len(each.axes))} - numbers
+            assert not any(" " in axis for axis in each.dynamic_axes.values())
 
 
 def test_a_missing_package_is_named(tmp_path, monkeypatch):

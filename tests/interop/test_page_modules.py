@@ -104,6 +104,38 @@ def named_token(name: str, tokenizer: Tokenizer) -> int | None:
         return None
 
 
+def test_transparent_pixels_are_drawn_over_white():
+    alphas = range(256)
+    colors = [[0, 0, 0], [255, 255, 255], [10, 128, 250]]
+    rgba = np.array([[*color, alpha] for color in colors for alpha in alphas], dtype=np.uint8)
+    program = """import { overWhite } from './images.js';
+        console.log(JSON.stringify([...overWhite(Uint8Array.from(given.rgba))]));"""
+    found = np.array(node(program, {"rgba": rgba.ravel().tolist()})).reshape(3, 256, 3)
+    alpha = np.arange(256)[:, None] / 255
+    for pixels, color in zip(found, colors, strict=True):
+        exact = np.array(color) * alpha + 255 * (1 - alpha)
+        assert np.abs(pixels - exact).max() <= 0.5 + 1e-9
+
+
+def test_a_text_has_as_many_tokens_as_the_model_reads_and_no_more():
+    words = train_tokenizer("words", ["a b c d"], 50)
+    program = """import { Model } from './model.js';
+        const source = { kind: 'text', tokenizer: 0, limit: 3, prefix: [], suffix: [], units: 0 };
+        const target = { kind: 'label', labels: [] };
+        const model = new Model({ programs: {}, tokenizers: given.tables, sources: [source], target }, null);
+        const read = (text) => {
+          try {
+            return model.read([text], []).size;
+          } catch (error) {
+            return error.message;
+          }
+        };
+        console.log(JSON.stringify(given.texts.map(read)));"""
+    texts = ["a", "a b c", "a b c d"]
+    found = node(program, {"tables": [tokenizer_table(words, running=False)], "texts": texts})
+    assert found == [1, 3, "The text has 4 tokens; the model reads 3 at most."]
+
+
 @pytest.mark.parametrize("resize", ["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"])
 def test_images_are_resized_as_by_pillow(resize):
     rng = np.random.default_rng(1)

@@ -25,7 +25,7 @@ import regard
 import regard.api.train as train_module
 from regard.api.train import epochs, make_model, prepare, train
 from regard.checkpoint import store
-from regard.checkpoint.format import regular_steps
+from regard.checkpoint.format import find_checkpoint, regular_steps
 from regard.core.errors import InterruptedTraining
 from regard.core.sanitize import as_json_line
 from regard.data import batching as batches_module
@@ -655,6 +655,13 @@ def test_the_best_checkpoint_is_kept_and_loaded(tmp_path, cache):
     made.fit()
     assert store.steps(tmp_path) == [4, 12]
     assert made.state.history.best_step == 4
+    assert find_checkpoint(tmp_path) == store.step_folder(tmp_path, 4)
+
+
+def test_without_validations_the_newest_checkpoint_is_loaded(tmp_path, cache):
+    trainer(read_recipe(table(max_steps=4, validate_every=2)), cache, tmp_path).fit()
+    assert store.steps(tmp_path) == [2, 4]
+    assert find_checkpoint(tmp_path) == store.step_folder(tmp_path, 4)
 
 
 def test_early_stopping(tmp_path, cache):
