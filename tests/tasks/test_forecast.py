@@ -149,3 +149,13 @@ def test_outputs_of_other_files_are_evaluated(model, tmp_path, cache):
     path.write_text("a,b,c\n" + "\n".join(",".join(map(str, row)) for row in values) + "\n")
     found = regard.evaluate(model, data=str(path), cache=cache, progress=False, resamples=10)
     assert found.examples == (80 - WINDOW - HORIZON) // 7 + 1
+
+
+def test_as_many_patches_as_positions_are_read(tmp_path, cache):
+    """The limit of learned positions is one of patches, not of the vectors that they are made of."""
+    encoder = recipe()["model"]["encoder"] | {"positions": "learned", "max_positions": 12}
+    model = regard.train(recipe(encoder, steps=2), tmp_path / "r", cache=cache, progress=False)
+    past = np.asarray(next(examples(model.recipe.data, "test")).source)
+    assert np.shape(model.outputs([past])[0][0].vectors) == (HORIZON, 3)
+    with pytest.raises(InvalidArgument, match=r"wanted at most 48 tokens; got 49"):
+        model.outputs([np.concatenate([past[:1], past])])
