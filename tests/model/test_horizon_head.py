@@ -60,7 +60,8 @@ def test_independent_channels_do_not_read_one_another(encoder):
     values = windows()
     changed = values.clone()
     changed[:, :, 1] += torch.randn(LENGTH)
-    before, after = model(of(values)), model(of(changed))
+    before = model(of(values))
+    after = model(of(changed))
     torch.testing.assert_close(before[..., [0, 2]], after[..., [0, 2]])
     assert not torch.allclose(before[..., 1], after[..., 1])
     # Their weights are shared: permuted channels have permuted forecasts.
@@ -134,7 +135,8 @@ def test_a_linear_model_of_the_whole_window_is_its_matrix():
     input = {"kernel": LENGTH, "stride": LENGTH, "padding": "end"}
     model = model_of("bag", {"channels": "independent"}, input)
     values = windows()
-    patch, head = model.encoder.input_module.proj, model.head.proj
+    patch = model.encoder.input_module.proj
+    head = model.head.proj
     first = patch.weight[:, 0]  # (W, L)
     hidden = torch.einsum("wl,blc->bcw", first, values) + patch.bias
     expected = (hidden @ head.weight.T + head.bias).mT

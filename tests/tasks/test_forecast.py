@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import regard
+from regard.api.look import pairs_of
 from regard.core.errors import InvalidArgument, InvalidData
 from regard.data.corpus import Prepared
 from regard.data.sources import examples
@@ -75,7 +76,8 @@ def test_the_seasonal_baseline_is_in_the_table(model, cache):
     scale = np.array(model.target.scale)
     errors = []
     for example in examples(model.recipe.data, "valid"):
-        source, target = np.asarray(example.source), np.asarray(example.target)
+        source = np.asarray(example.source)
+        target = np.asarray(example.target)
         errors.append((source[-24 : -24 + HORIZON] - target) / scale)
     assert found["seasonal_naive_mse"].value == pytest.approx(np.square(errors).mean(), rel=1e-4)
     assert found["seasonal_naive_mae"].value == pytest.approx(np.abs(errors).mean(), rel=1e-4)
@@ -111,6 +113,12 @@ def test_a_look_shows_the_attention_over_the_past(model):
     assert look.title.startswith("channel 1 of ")
     ((output,),) = model.outputs([past])
     np.testing.assert_allclose(look.output.vectors, output.vectors, rtol=1e-4)
+
+
+def test_a_look_at_a_split_shows_the_forecast_of_the_model(model):
+    (source, output), *_ = pairs_of(model.recipe, ["test"])
+    assert output is None
+    assert regard.look(model, source, output=output).output.vectors
 
 
 def test_a_window_has_one_embedding(model):
@@ -149,3 +157,13 @@ def test_outputs_of_other_files_are_evaluated(model, tmp_path, cache):
     path.write_text("a,b,c\n" + "\n".join(",".join(map(str, row)) for row in values) + "\n")
     found = regard.evaluate(model, data=str(path), cache=cache, progress=False, resamples=10)
     assert found.examples == (80 - WINDOW - HORIZON) // 7 + 1
+
+
+def test_as_many_patches_as_positions_are_read(tmp_path, cache):
+    """The limit of learned positions is one of patches, not of the vectors that they are made of."""
+    encoder = recipe()["model"]["encoder"] | {"positions": "learned", "max_positions": 12}
+    model = regard.train(recipe(encoder, steps=2), tmp_path / "r", cache=cache, progress=False)
+    past = np.asarray(next(examples(model.recipe.data, "test")).source)
+    assert np.shape(model.outputs([past])[0][0].vectors) == (HORIZON, 3)
+    with pytest.raises(InvalidArgument, match=r"wanted at most 48 tokens; got 49"):
+        model.outputs([np.concatenate([past[:1], past])])

@@ -227,11 +227,14 @@ def pairs_of(
     """Inputs and outputs of a split of the recipe's data, or of files like those it was trained on."""
     config, split = data_of(recipe, data, columns, trust_data_paths=trust_data_paths)
     alone = not config.source_fields
-    # A language model reads its text to the end; what reads the target has no output.
+    # A language model reads its text to the end; what reads the target has no output. Numbers and
+    # vectors have no probability by which a given one could be shown.
+    is_given = recipe.task.has_scores
     own_output = None if recipe.task.reads_target else ""
     for each in examples(config, split):
         if each.source or each.target:
-            yield (each.target, own_output) if alone else (each.source, each.target)
+            given = each.target if is_given else None
+            yield (each.target, own_output) if alone else (each.source, given)
 
 
 def data_of(
