@@ -204,6 +204,7 @@ WIDE = {"kind": "vectors", "kernel": 4}
 OF_VECTORS = {  # encoder, its input module, and decoder
     "transformers": (SIDE, LINEAR, SIDE),
     "rotary, grouped heads": (SIDE | KINDS["rotary, grouped heads"], WIDE, SIDE),
+    "the last vector again": (SIDE, WIDE | {"padding": "end"}, SIDE),
     "learned positions": (SIDE | KINDS["learned positions, concatenated"], LINEAR, SIDE),
     "convolutions": (CONV, WIDE, CONV),
     "a bilinear score": (SIDE | {"score": "bilinear"}, WIDE, ONE),

@@ -66,10 +66,9 @@ def test_a_gpu_has_batches_of_its_size(monkeypatch, size, gibibytes, wanted):
 def test_a_cpu_has_small_batches():
     model = nn.Linear(2, 2)
     assert search_batch_tokens(DecodeConfig(), model) == batch_plan.CPU_BATCH_TOKENS == 4096
-    assert (
-        forward_batch_tokens(DecodeConfig()),
-        forward_batch_tokens(DecodeConfig(batch_tokens=5)),
-    ) == (4096, 5)
+    assert forward_batch_tokens(DecodeConfig(), model) == 2048
+    assert forward_batch_tokens(DecodeConfig(batch_tokens=5), model) == 5
+    assert forward_batch_tokens(DecodeConfig(), model.to("meta")) == 4096
 
 
 def sizes(plan, memory):

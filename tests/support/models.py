@@ -155,6 +155,9 @@ VECTOR_ENCODERS |= {
     f"transformer, stride 2{OF_VECTORS}": lambda: SEQUENCE_ENCODERS["transformer"](
         vectors(kernel=3, stride=2)
     ),
+    f"gru, patches{OF_VECTORS}": lambda: SEQUENCE_ENCODERS["gru"](
+        vectors(kernel=3, stride=2, padding="end")
+    ),
     f"conv, stride 2{OF_VECTORS}": lambda: SEQUENCE_ENCODERS["conv"](vectors(kernel=2, stride=2)),
     f"elman, stride 3{OF_VECTORS}": lambda: SEQUENCE_ENCODERS["elman"](vectors(kernel=3, stride=3)),
 }
@@ -350,7 +353,8 @@ def with_garbage(batch: Any, more: int = 0) -> Any:
     """The batch with other values in its padding, which is `more` positions longer."""
     if isinstance(batch, Vectors):
         wider = Vectors(F.pad(batch.values, (0, 0, 0, more)), batch.lengths)
-        return Vectors(wider.values.masked_fill(~wider.mask[..., None], 30.0), batch.lengths)
+        is_padding = torch.arange(wider.values.shape[1]) >= batch.lengths[:, None]
+        return Vectors(wider.values.masked_fill(is_padding[..., None], 30.0), batch.lengths)
     ids = torch.where(batch.mask, batch.ids, VOCABULARY - 1)
     return Tokens(F.pad(ids, (0, more), value=3), batch.lengths)
 

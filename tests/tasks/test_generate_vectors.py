@@ -16,6 +16,7 @@ from regard.model.scheduled_sampling import ScheduledSampling, force
 from regard.model.vector_embedding import packed_inputs, shifted_inputs, start_inputs
 from regard.recipe.recipe import Recipe
 from regard.tasks.objective import Objective
+from regard.training.graphed_update import batch_tensors
 from support.tasks import CASES, waves
 
 SIDE = {"kind": "transformer", "dim": 16, "layers": 1, "heads": 2, "ffn_dim": 24, "dropout": 0.0}
@@ -118,6 +119,22 @@ def test_packed_equals_padded_with_own_outputs_alone(name):
     assert found.loss != gradients(model, batch(), Objective())[0].loss
     for parameter, change in changes.items():
         torch.testing.assert_close(change, others[parameter], rtol=1e-4, atol=1e-4)
+
+
+def test_filled_batches_have_one_shape():
+    """As CUDA graphs need: every tensor that a recording reads."""
+    shapes = set()
+    for chosen in ([0, 1, 2, 3], [1], [3, 0], [2]):
+        given = Batch(
+            Vectors.of([SOURCES[i] for i in chosen]),
+            Vectors.of([TARGETS[i] for i in chosen]),
+            2 * sum(len(TARGETS[i]) for i in chosen),
+            torch.tensor(chosen),
+        )
+        packed = pack_batch(given, PackedCapacity((24, 20), (7, 5), 6, True))
+        shapes.add(tuple(each.shape for each in batch_tensors(packed)))
+    (shape,) = shapes
+    assert [*map(tuple, shape)] == [(24, 3), (7,), (24,), (20, 2), (7,), (20,)]
 
 
 def test_packed_inputs_are_the_padded_ones():

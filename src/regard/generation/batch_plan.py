@@ -30,6 +30,8 @@ FIRST_TOKENS = 64  # of an output, for which buffers on a CPU have room at first
 SOURCE_MULTIPLE = 32  # static buffers hold sources of a multiple of so many positions
 log = logging.getLogger(__name__)
 CPU_BATCH_TOKENS, GPU_BATCH_TOKENS = 4096, 65_536
+CPU_FORWARD_TOKENS = 2048
+FORWARD_TOKENS = 4096
 LARGE_MODEL = 100_000_000  # parameters; a larger model has fewer tokens in a batch
 TOKEN_BYTES = (
     1 << 19
@@ -57,9 +59,15 @@ def search_batch_tokens(config: DecodeConfig, model: nn.Module) -> int:
     return max(CPU_BATCH_TOKENS, 1 << (max(1, most).bit_length() - 1))
 
 
-def forward_batch_tokens(config: DecodeConfig) -> int:
-    """Tokens of a batch of forward passes, whose logits are all in memory at once."""
-    return CPU_BATCH_TOKENS if config.batch_tokens == "auto" else config.batch_tokens
+def forward_batch_tokens(config: DecodeConfig, model: nn.Module) -> int:
+    """Tokens of a batch of forward passes, whose logits are all in memory at once.
+
+    On a CPU, a batch that fits into its caches is faster.
+    """
+    if config.batch_tokens != "auto":
+        return config.batch_tokens
+    device = next(model.parameters()).device
+    return CPU_FORWARD_TOKENS if device.type == "cpu" else FORWARD_TOKENS
 
 
 class BatchLimits(NamedTuple):

@@ -350,7 +350,9 @@ class Predictor:
         encoded = [] if language_model else self.inputs.encode(texts)
         with evaluating(self.model):
             return self.pipeline.score(
-                encoded, targets, batch_tokens or forward_batch_tokens(self.recipe.decode)
+                encoded,
+                targets,
+                batch_tokens or forward_batch_tokens(self.recipe.decode, self.model),
             )
 
     def embed(
@@ -377,7 +379,7 @@ class Predictor:
         )
         encoded, _ = self.encode_inputs("texts", texts, config, truncate=truncate)
         with evaluating(self.model):
-            return embed(self, encoded, forward_batch_tokens(config))
+            return embed(self, encoded, forward_batch_tokens(config, self.model))
 
     def encode(
         self, text: object, *, truncate: bool = False, line: int | None = None, **options: Any

@@ -264,7 +264,13 @@ class VectorInput(InputModule):
         assert isinstance(source, PackedVectors)
         assert self.stride == 1
         seen = source.values.to(self.proj.weight.dtype)  # (N, D)
-        if self.left or self.right:
+        if self.repeats_last:
+            ahead = torch.arange(self.right + 1, device=seen.device)
+            # Beyond the end of a sequence its last vector is read again.
+            steps = torch.minimum(ahead, source.offsets.remaining[:, None])  # (N, K)
+            places = torch.arange(len(seen), device=seen.device)[:, None] + steps
+            seen = seen[places].flatten(1)  # (N, K · D)
+        elif self.left or self.right:
             sides = Neighbors.of(source.offsets)
             seen = unfold(seen, sides, range(-self.left, self.right + 1))  # (N, K · D)
         return nn.functional.linear(seen, self.proj.weight.mT.flatten(1), self.proj.bias)

@@ -45,6 +45,8 @@ def _task(tables: dict[str, Any]) -> str:
         sources = [data["source"]]
     if data["target"].get("kind") == "tags":
         return "tagging"
+    if "series" in data:
+        return "forecasting"
     if "head" in tables["model"]:
         return "masked language model"
     if data["target"].get("kind") == "label":

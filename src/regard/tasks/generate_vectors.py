@@ -224,7 +224,7 @@ class StepwisePipeline(VectorPipeline):
         steps = _steps(model, config.horizon)
         # A batch grows with its outputs too, which the decoder keeps.
         sizes = [max(size, steps) for size in self.inputs.sizes(encoded)]
-        for rows in length_batches(sizes, forward_batch_tokens(config)):
+        for rows in length_batches(sizes, forward_batch_tokens(config, model)):
             source = self.inputs.collate([encoded[row] for row in rows])
             with torch.inference_mode():
                 vectors = model.generate(source, steps).double().cpu().numpy()  # (B, T, D)

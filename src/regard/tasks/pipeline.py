@@ -226,7 +226,7 @@ class DirectPipeline(Pipeline):
         self, encoded: EncodedInputs, config: DecodeConfig, options: OutputOptions
     ) -> IndexedOutputs:
         check_direct_options(options, self.gives)
-        for rows, results in self.results(encoded, forward_batch_tokens(config)):
+        for rows, results in self.results(encoded, forward_batch_tokens(config, self.model)):
             yield from zip(rows, self.predicted(results, config, options), strict=True)
 
     @torch.inference_mode()

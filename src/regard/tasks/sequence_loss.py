@@ -15,13 +15,7 @@ from regard.tasks.carried import CarriedStates, one_pass, repeated_state
 from regard.tasks.ctc_loss import PlainTargets, memory_losses
 from regard.tasks.loss_terms import Predictions
 from regard.tasks.objective import BatchLoss, Objective, Sampler, no_dropout
-from regard.tasks.target_reading import (
-    HowToRead,
-    PaddedTargets,
-    Targets,
-    shift_targets,
-    targets_of,
-)
+from regard.tasks.target_reading import HowToRead, PaddedTargets, Targets, shift_targets, targets_of
 
 MAX_IMPORTANCE = 2.0  # of a sampled token, in self-critical training with dropout
 
@@ -53,10 +47,13 @@ def next_tokens_loss(
     passes = targets if objective.passes == 1 else targets.repeated()
     state = None if carried is None else repeated_state(carried.model, objective.passes)
     auxiliary = None
+    own_passes = passes
     if model.auxiliary_head is not None and objective.ctc_weight:
-        passes, auxiliary = with_ctc_loss(objective, model, batch, passes)
+        # Teachers encode the source themselves: the encoded one is the student's alone.
+        assert isinstance(passes, PaddedTargets)
+        own_passes, auxiliary = with_ctc_loss(objective, model, batch, passes)
     how = HowToRead.of(objective, step, state)
-    read = passes.read(model, how)
+    read = own_passes.read(model, how)
     if how.sampling is None:
         taught = targets
         teacher_passes = 1
@@ -78,13 +75,11 @@ def next_tokens_loss(
 
 
 def with_ctc_loss(
-    objective: Objective, model: Seq2Seq, batch: Batch, targets: Targets
-) -> tuple[Targets, Float[Tensor, ""]]:
+    objective: Objective, model: Seq2Seq, batch: Batch, targets: PaddedTargets
+) -> tuple[PaddedTargets, Float[Tensor, ""]]:
     """The targets of all passes with their sources encoded, and the loss of the CTC head: the mean over the passes."""
     head = model.auxiliary_head
     assert isinstance(head, CtcHead)
-    # The recipe's checks refuse packed batches beside this head.
-    assert isinstance(targets, PaddedTargets)
     assert isinstance(batch.targets, Tokens)
     memory = model.encode(targets.source)
     assert memory is not None

@@ -53,7 +53,7 @@ class TagPipeline(Pipeline):
         check_direct_options(options, "tags")
         check_one_output(config, "tags")
         has_spans = detect(self.labels.names) != "plain"
-        for rows, found in self._scores(encoded, forward_batch_tokens(config)):
+        for rows, found in self._scores(encoded, forward_batch_tokens(config, self.model)):
             tagged = self.decoder(*found)
             chosen = tagged.tags.tolist()
             probabilities = tagged.probabilities.tolist()

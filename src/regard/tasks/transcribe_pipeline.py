@@ -67,7 +67,7 @@ class TranscriptPipeline(Pipeline):
     ) -> IndexedOutputs:
         check_direct_options(options._replace(language_model=None), GIVES)
         fusion = self._fusion(config, options)
-        for rows, scores in self._scores(encoded, forward_batch_tokens(config)):
+        for rows, scores in self._scores(encoded, forward_batch_tokens(config, self.model)):
             for row, frames in zip(rows, scores, strict=True):
                 yield row, self._texts(frames, config, options, fusion)
 

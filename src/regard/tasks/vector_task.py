@@ -300,7 +300,7 @@ class VectorPipeline(DirectPipeline):
         check_direct_options(options, self.gives)
         check_one_output(config, self.gives)
         lengths = self.task.output_lengths(self.trained, self.inputs.sizes(encoded))
-        for rows, results in self.results(encoded, forward_batch_tokens(config)):
+        for rows, results in self.results(encoded, forward_batch_tokens(config, self.model)):
             for row, result in zip(rows, results.detach().cpu().double().numpy(), strict=True):
                 yield row, [self._output(result[: lengths[row]])]
 
