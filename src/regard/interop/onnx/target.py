@@ -35,6 +35,8 @@ class OnnxTarget(FolderTarget):
             return ["model: an ensemble is several models, each of which can be exported"]
         if model.task.tags_words:
             return ["model.head: tags of words are not written as ONNX"]
+        if model.task.has_beam:
+            return ["model.head: the texts of a CTC head are not written as ONNX"]
         return []
 
     def write(self, model: Predictor, folder: Path, options: ExportOptions) -> None:
