@@ -191,7 +191,8 @@ def decoded(block: bytes, of: WavFormat) -> NDArray[np.float64]:
         wide[:, 1:] = np.frombuffer(block, np.uint8).reshape(-1, 3)
         numbers: NDArray[np.float64] = wide.view("<i4")[:, 0].astype(np.float64)
         return numbers / 2**31
-    return np.frombuffer(block, f"<i{of.bits // 8}").astype(np.float64) / 2 ** (of.bits - 1)
+    whole: NDArray[np.float64] = np.frombuffer(block, f"<i{of.bits // 8}").astype(np.float64)
+    return whole / 2 ** (of.bits - 1)
 
 
 def write_wav(samples: NDArray[np.floating], rate: int) -> bytes:

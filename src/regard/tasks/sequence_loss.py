@@ -15,7 +15,13 @@ from regard.tasks.carried import CarriedStates, one_pass, repeated_state
 from regard.tasks.ctc_loss import PlainTargets, memory_losses
 from regard.tasks.loss_terms import Predictions
 from regard.tasks.objective import BatchLoss, Objective, Sampler, no_dropout
-from regard.tasks.target_reading import HowToRead, Targets, shift_targets, targets_of
+from regard.tasks.target_reading import (
+    HowToRead,
+    PaddedTargets,
+    Targets,
+    shift_targets,
+    targets_of,
+)
 
 MAX_IMPORTANCE = 2.0  # of a sampled token, in self-critical training with dropout
 
@@ -77,6 +83,8 @@ def with_ctc_loss(
     """The targets of all passes with their sources encoded, and the loss of the CTC head: the mean over the passes."""
     head = model.auxiliary_head
     assert isinstance(head, CtcHead)
+    # The recipe's checks refuse packed batches beside this head.
+    assert isinstance(targets, PaddedTargets)
     assert isinstance(batch.targets, Tokens)
     memory = model.encode(targets.source)
     assert memory is not None

@@ -78,10 +78,6 @@ class Targets(ABC):
         """The same, but for the tokens that the decoder reads."""
 
     @abstractmethod
-    def with_source(self, source: Source) -> "Targets":
-        """The same of another source, such as the memory of an encoder that ran."""
-
-    @abstractmethod
     def repeated(self) -> "Targets":
         """The batch for two passes at once: followed by itself."""
 
@@ -123,6 +119,7 @@ class PaddedTargets(Targets):
         return replace(self, tokens=inputs)
 
     def with_source(self, source: Source) -> "PaddedTargets":
+        """The same of another source, such as the memory of an encoder that ran."""
         return replace(self, source=source)
 
     def repeated(self) -> "PaddedTargets":
