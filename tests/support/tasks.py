@@ -138,6 +138,11 @@ def sounds(count: int, seed: int) -> Rows:
     return rows
 
 
+def windows(count: int, seed: int) -> Rows:
+    """Points on a circle and those that follow, as many for each example."""
+    return [(past[:3], ahead[:2]) for past, ahead in waves(count, seed)]
+
+
 def as_json(rows: Rows) -> list[str]:
     """The sources of examples, as a line of the command line has them."""
     return [json.dumps(source) for source, _ in rows]
@@ -201,6 +206,9 @@ CASES: dict[str, TaskCase] = {
         VECTORS,
         lambda count, seed: waves(count, seed, same_length=True),
         as_json(waves(4, 3)),
+    ),
+    "forecast": TaskCase(
+        {"encoder": ENCODER, "head": "horizon"}, VECTORS, windows, as_json(windows(4, 3))
     ),
     "generate_vectors": TaskCase(
         {"encoder": ENCODER, "decoder": ENCODER}, VECTORS, waves, as_json(waves(4, 3))

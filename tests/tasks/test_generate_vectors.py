@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 import regard
 from regard.core.errors import InvalidArgument, InvalidRecipe
-from regard.core.sequence import PackedVectors, Vectors
+from regard.core.sequence import PackedVectors, Packing, Vectors
 from regard.data.batching import Batch, PackedCapacity, pack_batch
 from regard.data.statistics import Statistics
 from regard.model.scheduled_sampling import ScheduledSampling, force
@@ -103,6 +103,17 @@ def test_packed_equals_padded(name, filled):
     assert len(packed.targets.values) == (20 if filled else 13)
     found, changes = gradients(model, packed, Objective())
     expected, others = gradients(model, batch(), Objective())
+    torch.testing.assert_close(found.loss, expected.loss, rtol=1e-5, atol=1e-5)
+    for parameter, change in changes.items():
+        torch.testing.assert_close(change, others[parameter], rtol=1e-4, atol=1e-4)
+
+
+def test_the_loss_is_the_same_where_padding_is_computed(monkeypatch):
+    """As on a GPU, which would have to be waited for."""
+    model = model_of()
+    expected, others = gradients(model, batch(), Objective())
+    monkeypatch.setattr(Packing, "where_useful", staticmethod(lambda mask: None))
+    found, changes = gradients(model, batch(), Objective())
     torch.testing.assert_close(found.loss, expected.loss, rtol=1e-5, atol=1e-5)
     for parameter, change in changes.items():
         torch.testing.assert_close(change, others[parameter], rtol=1e-4, atol=1e-4)
