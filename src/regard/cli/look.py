@@ -116,7 +116,11 @@ def look(
     ] = None,
     view: Annotated[
         str | None,
-        option("NAME", "Of an SVG or PNG: heat, heads, lines or image.", complete=completion.views),
+        option(
+            "NAME",
+            "Of an SVG or PNG: heat, heads, lines, image or series.",
+            complete=completion.views,
+        ),
     ] = None,
     beam: Beam = None,
     set_: DecodeChanges = None,

@@ -15,6 +15,7 @@ from regard.interpret.attributions import attributions
 from regard.interpret.edits import Edit
 from regard.interpret.maps import AttentionMap, ForwardPass
 from regard.interpret.rollout import rollout
+from regard.interpret.series import Series
 from regard.interpret.summaries import Head, finite, sorted_by
 from regard.interpret.tokens_to_words import CLS_TOKEN
 from regard.model.capture import Pick
@@ -141,6 +142,7 @@ class LabelSet:
         return {"text": self.text, "tokens": self.tokens, "scores": scores, "labels": self.tokens}
 
 
+LookSource = Text | Image | Series
 LookOutput = GeneratedText | WordTags | Label | Numbers | LabelSet
 
 
@@ -160,7 +162,7 @@ class Look:
     """
 
     title: str
-    sources: tuple[Text | Image, ...]
+    sources: tuple[LookSource, ...]
     output: LookOutput | None
     maps: tuple[AttentionMap, ...]
     forward: ForwardPass | None = field(repr=False)
@@ -168,11 +170,11 @@ class Look:
     memory: Memory | None = field(default=None, repr=False)
 
     @property
-    def source(self) -> Text | Image | None:
+    def source(self) -> LookSource | None:
         """The source; None for a language model and for several sources."""
         return self.sources[0] if len(self.sources) == 1 else None
 
-    def source_of(self, of: AttentionMap) -> Text | Image | None:
+    def source_of(self, of: AttentionMap) -> LookSource | None:
         """The source whose positions are the keys of a map; None where they are those of the output."""
         return (
             self.sources[of.source]
@@ -277,7 +279,10 @@ class Look:
             {"version": 1, "title": str,
              "sources": [{"kind": "text", "tokens": [str]}
                        | {"kind": "image", "width": int, "height": int, "grid": [rows, columns], "units": int,
-                          "data": "data:image/webp;base64,…"}],
+                          "data": "data:image/webp;base64,…"}
+                       | {"kind": "series", "tokens": [str], "units": int, "stride": int, "length": int,
+                          "channels": [str], "picture": bool, "least": [float], "most": [float],
+                          "shape": [int, int, int], "data": base64}],
              "output": {"text": str, "tokens": [str], "scores": [float] | null, "read": [str]}
                      | {"text": str, "tokens": [str], "scores": [float], "words": [str]}
                      | {"label": str, "score": float}
@@ -300,6 +305,10 @@ class Look:
         that were chosen, if not all. Scores are log-probabilities. Rows and keys of a decoder's self-attention are
         those of `read`, its input: `tokens` has the token predicted at the same position. Of a model that tags,
         `tokens` are the tags of `words`. A number that is not finite is null.
+
+        Of a series, `tokens` are the times of the encoder's positions, each of `stride` vectors. `data` has numbers as
+        little-endian uint16 between `least` and `most`: of each channel the least and the largest in spans of time,
+        (2, channels, spans); of a `picture`, means, (1, rows, spans).
         """
         return json.dumps(self.as_dict(limit=limit), ensure_ascii=False, allow_nan=False)
 

@@ -86,11 +86,13 @@ class InputModule(nn.Module, ABC):
     gives_words   whether it gives one vector for each word of `WordTokens`, not for each token
     packable   whether `read_packed` is implemented
     size       the option of the model that gives the size of its source: "source_vocab_size" or "source_dim"
+    stride     vectors of the source from one of its vectors to the next
     reads      the input module of the package whose batches it also takes: "tokens", say. None: those of a field
                that names this one
     """
 
     dim: int
+    stride: int = 1
     attribute: ClassVar[str] = "source_input"
     gives_words: ClassVar[bool] = False
     packable: ClassVar[bool] = False
@@ -163,6 +165,12 @@ class VectorInput(InputModule):
         lengths = (vectors.lengths + self.stride - 1) // self.stride
         longest = -(-vectors.values.shape[1] // self.stride)
         return ComputedVectors(states[:, :longest], lengths)
+
+
+def input_stride(encoder: nn.Module) -> int:
+    """Vectors of the source from one position of an encoder to the next."""
+    strides = [each.stride for each in encoder.modules() if isinstance(each, InputModule)]
+    return strides[0] if strides else 1
 
 
 def require_vectors(source: Any, dim: int) -> Vectors:

@@ -15,6 +15,7 @@ from regard.core.sanitize import one_line
 from regard.core.sequence import Vectors
 from regard.data.arrays import Column, ColumnWriter, VectorWriter, open_vectors
 from regard.data.fields.base import Field, check_list
+from regard.data.npy import array_of_npy
 from regard.data.statistics import Statistics
 
 
@@ -37,6 +38,7 @@ class VectorsField(Field):
     needs_input_module = True
     has_positions = True
     has_lists = True
+    content_key = "file"
 
     @property
     def limit_key(self) -> str | None:
@@ -56,7 +58,9 @@ class VectorsField(Field):
         if isinstance(cell, str):
             value = _json_array(cell)
         try:
-            array = np.asarray(value, dtype=np.float32)
+            # A number that is too large becomes infinity, which is refused below.
+            with np.errstate(over="ignore"):
+                array = np.asarray(value, dtype=np.float32)
         except (TypeError, ValueError):
             array = np.zeros(0, dtype=np.float32)
         if array.ndim != 2 or 0 in array.shape:
@@ -76,6 +80,32 @@ class VectorsField(Field):
                 remedy="Replace missing values first.",
             )
         return array
+
+    @classmethod
+    def is_listed(cls, given: Sequence[Any]) -> bool:
+        first = given[0] if given else None
+        return isinstance(first, list) and bool(first) and isinstance(first[0], int | float)
+
+    def from_request(self, name: str, given: Any, size: int | None) -> NDArray[np.float32]:
+        value = given
+        if isinstance(given, bytes):
+            value = array_of_npy(f"file of {name}", given, size)
+        elif not _holds_numbers(given):
+            value = None
+        try:
+            return self.parse(value)
+        except InvalidArgument as error:
+            raise InvalidArgument(
+                name, wanted=error.wanted, got=error.got, remedy=error.remedy
+            ) from None
+
+    def request_text(self, value: Any) -> str:
+        # The shortest decimals that are the same number in 32 bits.
+        return json.dumps([[float(str(number)) for number in row] for row in self.parse(value)])
+
+    def title(self, cell: Any) -> str:
+        array = self.parse(cell)
+        return f"{len(array)} vectors of {array.shape[1]} numbers"
 
     def check(self, name: str, values: Iterable[Any]) -> list[Any]:
         return [self.parse(value) for value in check_list(name, values, texts_only=False)]
@@ -130,6 +160,14 @@ def _check_dimension(value: NDArray[Any], dimension: int) -> None:
             got=str(value.shape[1]),
             remedy="Give vectors of one dimension.",
         )
+
+
+def _holds_numbers(vectors: Sequence[Any]) -> bool:
+    """Whether all of these are lists of numbers: NumPy would also read the number of a text."""
+    return all(
+        isinstance(vector, list) and all(isinstance(each, int | float) for each in vector)
+        for vector in vectors
+    )
 
 
 def _json_array(text: str) -> Any:
