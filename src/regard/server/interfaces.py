@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
-from regard.data.fields.base import FIELDS, Field, make_field
+from regard.data.fields.base import FIELDS, Field, Ranges, make_field
 
 if TYPE_CHECKING:
     from regard.core.errors import EngineCrashed
@@ -25,6 +25,7 @@ class ModelInfo(Struct, frozen=True):
     generates whether it generates sequences; a classifier does not, nor a masked language model
     settings  for each source, the keys of its field as JSON
     sizes     for each source, the size of what was learned of it: numbers of a vector; None where nothing was
+    ranges    for each source of vectors, the usual least and largest value of each number; None for others
     examples  inputs to begin with, a text or an image (as a data: URL) for each source; of synthetic data only
     gives     what it gives, for messages: "labels", "numbers"
     """
@@ -36,6 +37,7 @@ class ModelInfo(Struct, frozen=True):
     generates: bool = True
     settings: tuple[str, ...] = ()
     sizes: tuple[int | None, ...] = ()
+    ranges: tuple[Ranges | None, ...] = ()
     examples: tuple[tuple[str, ...], ...] = ()
     gives: str = "text"
 

@@ -83,6 +83,8 @@ class ServedModel:
         sizes = tuple(
             None if vocabulary is None else vocabulary.size for vocabulary in self.predictor.sources
         )
+        pairs = zip(fields, self.predictor.sources, strict=True)
+        ranges = tuple(each.usual_ranges(vocabulary) for each, vocabulary in pairs)
         return ModelInfo(
             self.name,
             self.version,
@@ -91,6 +93,7 @@ class ServedModel:
             generates,
             settings,
             sizes,
+            ranges,
             example_inputs(self.predictor),
             task.gives,
         )

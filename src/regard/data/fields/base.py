@@ -27,6 +27,7 @@ from regard.data.train_tokenizer import TokenizerKind
 from regard.data.vocabulary import Vocabulary
 
 FieldType = TypeVar("FieldType", bound="Field")
+Ranges = tuple[tuple[float, float], ...]
 FIELDS: "Registry[type[Field]]" = Registry("kind of field")
 
 # Regard wrote these keys into the recipe of every checkpoint, whatever the kind of the field, until each kind had a
@@ -216,6 +217,10 @@ class Field(Config, ABC):
     def request_text(self, value: Any) -> str:
         """A value of a table as a page sends it: as a text."""
         return str(value)
+
+    def usual_ranges(self, vocabulary: Any) -> Ranges | None:
+        """The usual least and largest value of each number of a vector; None for what has no numbers."""
+        return None
 
     def time_axis(self, cell: Any) -> TimeAxis:
         """The times of the vectors of a value."""

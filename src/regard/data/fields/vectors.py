@@ -14,9 +14,11 @@ from regard.core.errors import InvalidArgument
 from regard.core.sanitize import one_line
 from regard.core.sequence import Vectors
 from regard.data.arrays import Column, ColumnWriter, VectorWriter, open_vectors
-from regard.data.fields.base import Field, check_list
+from regard.data.fields.base import Field, Ranges, check_list
 from regard.data.npy import array_of_npy
 from regard.data.statistics import Statistics
+
+DEVIATIONS = 3  # from the mean, within which most numbers are
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,12 @@ class VectorsField(Field):
     def request_text(self, value: Any) -> str:
         # The shortest decimals that are the same number in 32 bits.
         return json.dumps([[float(str(number)) for number in row] for row in self.parse(value)])
+
+    def usual_ranges(self, vocabulary: Statistics) -> Ranges:
+        pairs = zip(vocabulary.mean, vocabulary.scale, strict=True)
+        return tuple(
+            (mean - DEVIATIONS * scale, mean + DEVIATIONS * scale) for mean, scale in pairs
+        )
 
     def title(self, cell: Any) -> str:
         array = self.parse(cell)
