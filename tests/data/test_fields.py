@@ -116,7 +116,7 @@ def test_labels_of_a_cell(cell, labels):
 def test_vectors_with_a_missing_value_are_refused_with_its_place():
     with pytest.raises(InvalidArgument, match="got nan as number 2 of vector 3"):
         make_field("vectors").parse([[1, 2], [3, 4], [5, float("nan")]])
-    for wrong in ([1, 2], [[1, 2], [3]], [], [[]], "text", None):
+    for wrong in (1.0, [[[1, 2]]], [[1, 2], [3]], [], [[]], "text", "x.npy", None, ["a"]):
         with pytest.raises(InvalidArgument, match="wanted a list of vectors of one dimension"):
             make_field("vectors").parse(wrong)
 

@@ -37,7 +37,7 @@ def waves(length: int, dimension: int = DIM) -> np.ndarray:
 
 def unpacked(told: dict) -> np.ndarray:
     """The numbers of a series in JSON."""
-    shares = np.frombuffer(base64.b64decode(told["data"]), "<u2").reshape(told["shape"]) / 65535
+    shares = np.frombuffer(base64.b64decode(told["data"]), "<u2").reshape(told["shape"]) / 65534
     least, most = (np.array(told[name]).reshape(1, -1, 1) for name in ("least", "most"))
     return least + shares * (most - least)
 
@@ -77,10 +77,32 @@ def test_a_picture_has_means():
     np.testing.assert_allclose(unpacked(told)[0], wanted, atol=0.01)
 
 
+def test_missing_numbers_are_gaps():
+    values = waves(6)
+    values[2, 0] = np.nan
+    values[:, 1] = np.nan
+    told = Series(values).as_dict()
+    numbers = np.frombuffer(base64.b64decode(told["data"]), "<u2").reshape(told["shape"])
+    assert (numbers == 65535).tolist() == np.isnan(np.stack([values.T] * 2)).tolist()
+    assert json.dumps(told, allow_nan=False)
+    assert sparkline(values[:, 0])[2] == " "
+    assert sparkline(values[:, 1]) == " " * 6
+    assert span_means(values, 3)[1, 0] == values[3, 0]
+
+
+def test_a_missing_number_is_no_point_of_a_drawing(model, tmp_path):
+    look = regard.look(model, waves(12))
+    values = waves(12)
+    values[3:5] = np.nan
+    shown = regard.Look(look.title, (Series(values),), look.output, look.maps, look.forward)
+    draw(shown, tmp_path / "x.svg")
+    assert "nan" not in (tmp_path / "x.svg").read_text()
+
+
 def test_a_constant_series_is_drawn():
     told = Series(np.full((4, 2), 7.0, np.float32)).as_dict()
     np.testing.assert_allclose(unpacked(told), 7.0)
-    assert sparkline(np.full(3, 7.0, np.float32)) == "▁▁▁"
+    assert sparkline(np.full(3, 7.0, np.float32)) == "▄▄▄"
 
 
 @pytest.mark.parametrize("length", [4, 5, 8, 11])

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.api.heads import head_means
+from regard.api.train_checks import check_examples
 from regard.core.atomic_io import atomic_file, cache_folder
 from regard.core.config import nearest
 from regard.core.errors import InvalidArgument, InvalidData
@@ -287,6 +288,7 @@ class Evaluation:
             data = prepare(
                 config, self.cache or cache_folder(), vocabularies=vocabularies, splits=[split]
             )
+            check_examples(recipe.task, config, data)
             with status_line(lambda: Status(f"{name}: loss"), shown=self.progress):
                 loss = corpus_loss(model.model, data, split, recipe)
             values = {"loss": loss, "perplexity": perplexity(loss)}

@@ -15,6 +15,7 @@ from regard.api.initial_word_vectors import (
     with_stored_word_vectors,
 )
 from regard.api.train_checks import (
+    check_examples,
     check_ranks,
     check_resumable,
     check_tied_vocabulary,
@@ -261,9 +262,11 @@ def prepare(
         given = _vocabularies_of(load(recipe.train.init_from, device="cpu"), recipe)
     if given is not None:
         check_tied_vocabulary(recipe, *given)
-    return corpus.prepare(
+    prepared = corpus.prepare(
         config, cache or cache_folder(), vocabularies=given, progress=_progress(on_event)
     )
+    check_examples(recipe.task, config, prepared)
+    return prepared
 
 
 def _vocabularies_of(

@@ -8,12 +8,15 @@ import torch
 
 from regard.checkpoint import store
 from regard.checkpoint.format import TRAINING_STATE, read_config
-from regard.core.errors import CheckpointRefused, InvalidRecipe, Problem
+from regard.core.errors import CheckpointRefused, InvalidData, InvalidRecipe, Problem
 from regard.core.version import __version__
+from regard.data.config import DataConfig
 from regard.data.corpus import Prepared, SourceVocabularies, VocabularyType
 from regard.data.fields.text import tokenizer_of
+from regard.data.sources import at_example
 from regard.inference.load import stored_recipe
 from regard.recipe.recipe import Recipe
+from regard.tasks.base import Task
 from regard.training.distributed import ProcessGroup
 from regard.training.epoch_batches import lanes_of
 
@@ -22,6 +25,21 @@ RESUMABLE = {
     "max_steps", "max_epochs", "validate_every", "log_every", "loggers", "keep_checkpoints", "patience", "log_samples",
     "device", "cuda_graphs", "fsdp", "distributed_timeout",
 }  # fmt: skip
+
+
+def check_examples(task: Task, config: DataConfig, prepared: Prepared) -> None:
+    """Refuse an example that a model of this task cannot learn, such as a target of another length, with its line."""
+    for split, about in prepared.record["splits"].items():
+        corpus = getattr(prepared, split)
+        found = task.check_examples(corpus)
+        if found is None:
+            continue
+        number, error = found
+        if not any(about["left_out"].values()):
+            raise at_example(config, split, number + 1, error)
+        # Of the examples that were not left out, which are counted otherwise than the lines of the file.
+        where = f"{config.files(split)[-1]}, kept example {number + 1}"
+        raise InvalidData(where, wanted=error.wanted, got=error.got, remedy=error.remedy)
 
 
 def check_trainable(recipe: Recipe, has_vocabularies: bool) -> None:

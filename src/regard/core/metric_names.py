@@ -40,7 +40,8 @@ HIGHER_IS_BETTER: Registry[bool] = Registry(
         "span_f1_macro": True,
         "span_f1_strict": True,
     }
-    | {"mse": False, "rmse": False, "mae": False, "r2": True, "pearson": True, "spearman": True},
+    | {"mse": False, "rmse": False, "mae": False, "r2": True, "pearson": True, "spearman": True}
+    | {"normalized_mse": False, "normalized_mae": False},
 )
 DESCRIPTIONS = {  # one line each, for help
     "loss": "mean cross-entropy of a token, or label, in nats; of numbers, train.loss",
@@ -71,11 +72,13 @@ DESCRIPTIONS = {  # one line each, for help
     "hamming_loss": "several labels: fraction of decisions that are wrong",
     "average_precision": "several labels: mean over labels of average precision, of any threshold",
     "average_precision_micro": "several labels: average precision of all decisions together",
-    "mse": "numbers: mean squared error, in the units of the data",
+    "mse": "numbers and vectors: mean squared error, in the units of the data",
     "rmse": "numbers: root of the mean squared error",
-    "mae": "numbers: mean absolute error",
+    "mae": "numbers and vectors: mean absolute error, in the units of the data",
     "r2": "numbers: R², the share of the variance that is explained, at most 1",
     "pearson": "numbers: Pearson's correlation, -1 to 1",
+    "normalized_mse": "vectors: mean squared error, of numbers with mean 0 and scale 1 in the training data",
+    "normalized_mae": "vectors: mean absolute error, of numbers with mean 0 and scale 1 in the training data",
     "spearman": "numbers: Spearman's correlation of ranks, -1 to 1",
 }
 MetricName = Annotated[str, HIGHER_IS_BETTER]

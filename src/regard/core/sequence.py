@@ -128,7 +128,7 @@ def pin_memory(batch: Any) -> Any:
 class Vectors:
     """A batch of sequences of vectors, padded on the right with zeros.
 
-    values    (B, S, D)
+    values    (B, S, D); NaN where a number is missing
     lengths   (B,), vectors of each sequence
     """
 
@@ -168,7 +168,12 @@ class Vectors:
 
     @property
     def mask(self) -> Bool[Tensor, "B S"]:
-        """True at vectors, False at padding."""
+        """True at vectors, False at padding and at vectors of which a number is missing."""
+        return self.places & ~self.values.isnan().any(-1)
+
+    @property
+    def places(self) -> Bool[Tensor, "B S"]:
+        """True at vectors, also where a number of them is missing, and False at padding."""
         positions = torch.arange(self.values.shape[1], device=self.values.device)
         return positions < self.lengths[:, None]
 

@@ -11,5 +11,6 @@ TASK_NAMES: Registry[str] = Registry(
         "regress": "one number, or several",
         "tag": "one tag for each word",
         "predict_masked": "tokens that were masked",
+        "predict_vectors": "a vector for each vector of the source",
     },
 )

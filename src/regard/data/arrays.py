@@ -247,6 +247,10 @@ class VectorColumn(Column):
     def gather(self, indices: Indices) -> Vectors:
         return Vectors.of([torch.from_numpy(self.row(index)) for index in indices.tolist()])
 
+    def predictions(self, indices: Indices) -> int:
+        """A number for each that is there."""
+        return sum(int((~np.isnan(self.row(index))).sum()) for index in indices.tolist())
+
 
 @dataclass(frozen=True)
 class MultiSourceColumn(Column):

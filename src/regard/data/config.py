@@ -30,8 +30,8 @@ class DataConfig(Config):
     Files are one table, whose columns the fields name, or text with an example per line: one file for the target
     alone, two (source, then target) for pairs, one more for each further source. hf:NAME:SPLIT, a Hugging Face dataset,
     is a table too. Words with tags may also be in files with a token a line (`conll`). Captioned images may also be
-    listed in the formats of `caption_datasets`, without columns; images with labels may be a folder or a .zip file,
-    with a folder of images for each class.
+    listed in the formats of `caption_datasets`, without columns; images or arrays with labels may be a folder or a .zip
+    file, with a folder of them for each class.
     """
 
     train: str | tuple[str, ...] | None = doc(None, "training files")
@@ -45,6 +45,11 @@ class DataConfig(Config):
     )
     images: str | None = doc(
         None, "folder or .zip file of images; by default the folder of the file that lists them"
+    )
+    files_from: str | None = doc(
+        None,
+        "folder or .zip file of the arrays (.npy, .npz) that cells of vectors name; by default the folder of their "
+        "table",
     )
     synthetic: Annotated[str, TASKS] | None = doc(None, "generated task, without any files")
     format: Literal["conll"] | None = doc(
@@ -251,6 +256,12 @@ class DataConfig(Config):
         return None if any(map(self.is_token_file, files)) else "no such file is read"
 
     @property
+    def _files_say_nothing(self) -> str | None:
+        """Why the key `files_from` means nothing for these data; None where it does."""
+        keys = {field.folder_key for field in self.fields.values() if field.stored is not None}
+        return None if "files_from" in keys and not self.synthetic else "no arrays are read"
+
+    @property
     def _or_conll(self) -> str:
         """What else helps where files of words and tags are not read as such."""
         return ', or set format = "conll" for a token a line' if self._has_token_lists else ""
@@ -266,15 +277,23 @@ class DataConfig(Config):
         """Whether images are read from files."""
         return self.synthetic is None and any(field.is_file for field in self.source_fields)
 
+    @property
+    def reads_named_files(self) -> bool:
+        """Whether cells of a table may name files: images, or arrays."""
+        return self.synthetic is None and any(
+            field.stored is not None for field in self.fields.values()
+        )
+
     def is_caption_list(self, files: Sequence[str]) -> bool:
         """Whether these files list captions in one of the formats of `caption_datasets`."""
         pairs = self.reads_images and len(self.source_fields) == 1
         return pairs and not self.columns and text.form(files[0]) in caption_datasets.FORMS
 
     def is_class_folder(self, files: Sequence[str]) -> bool:
-        """Whether these files are one folder or .zip file, in which images are in a folder of their class."""
-        is_labeled = self.target.names_folders
-        if not (is_labeled and self.reads_images and len(self.source_fields) == 1):
+        """Whether these files are one folder or .zip file, in which files are in a folder of their class."""
+        sources = self.source_fields
+        is_labeled = self.target.names_folders and len(sources) == 1
+        if not is_labeled or self.synthetic is not None or sources[0].stored is None:
             return False
         return not self.columns and len(files) == 1 and not self._lists_examples(files[0])
 
@@ -311,6 +330,7 @@ class DataConfig(Config):
                 yield Problem(split, wanted, repr(getattr(self, split)), "Leave one out.")
         unused = {
             "images": not self.reads_images and "no images are read from files",
+            "files_from": self._files_say_nothing,
             "reader": self.synthetic is not None and "no files are read",
             "format": self._format_says_nothing,
             "seed": self.synthetic in (None, "spelling") and "nothing is drawn at random",

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from regard.data.image_store import Member
 from regard.data.synthetic.scenes import Scene
@@ -19,7 +19,7 @@ class Example:
     """A source (several as a tuple, none for a language model) and its target."""
 
     source: SourceValue | tuple[SourceValue, ...] | None
-    target: str
+    target: Any  # a text, or the file of an array
 
     @property
     def sources(self) -> tuple[SourceValue, ...]:

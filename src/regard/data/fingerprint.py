@@ -5,16 +5,17 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 from regard.data import huggingface_datasets, text
 from regard.data.config import DataConfig
 from regard.data.example import Split
-from regard.data.image_store import is_zip
-from regard.data.sources import examples, labeled_images
+from regard.data.image_store import Member, is_zip
+from regard.data.sources import examples, labeled_files
 from regard.data.synthetic import tasks
 
 FORMAT = 2  # of the arrays on disk
-PROGRESS_EVERY = 4096  # images
+PROGRESS_EVERY = 4096  # files that examples name
 Files = Mapping[Split, list[dict[str, str]]]  # path, format and hash of each file of a split
 
 
@@ -30,16 +31,33 @@ def fingerprints(
         else [_of_file(path, config.columns) for path in config.files(split)]
         for split in splits
     }
-    if config.reads_images:
-        archive = config.images if config.images is not None and is_zip(config.images) else None
-        archive_hash = None if archive is None else _of_file(archive)["sha256"]
+    if config.reads_named_files:
+        archive_hash = _of_archives(config)
         for split, hashes in files.items():
             if is_zip(
                 hashes[0]["path"]
             ):  # of classes: the hash of the file is that of its images too
                 continue
-            hashes[0]["pictures"] = archive_hash or _of_images(config, split, progress)
+            content = archive_hash or _of_named_files(config, split, progress)
+            if content is not None:
+                hashes[0]["pictures"] = content
     return files
+
+
+def _archives(config: DataConfig) -> list[str]:
+    """The .zip files in which the files that examples name are."""
+    folders = [config.images, config.files_from]
+    return [folder for folder in folders if folder is not None and is_zip(folder)]
+
+
+def _of_archives(config: DataConfig) -> str | None:
+    """A hash of the .zip files, where all files that examples name are in them."""
+    keys = {field.folder_key for field in config.fields.values() if field.stored is not None}
+    archives = _archives(config)
+    if len(archives) < len(keys):
+        return None
+    hashes = [_of_file(archive)["sha256"] for archive in archives]
+    return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
 
 
 def stamps(config: DataConfig, splits: Sequence[Split]) -> dict[str, tuple[int, ...]]:
@@ -50,7 +68,7 @@ def stamps(config: DataConfig, splits: Sequence[Split]) -> dict[str, tuple[int, 
         for path in config.files(split)
         if not huggingface_datasets.is_dataset(path)
     }
-    paths |= {config.images} if config.images is not None and is_zip(config.images) else set()
+    paths |= set(_archives(config))
     stats = {path: os.stat(path) for path in sorted(paths) if os.path.exists(path)}
     return {path: (stat.st_size, stat.st_mtime_ns, stat.st_ino) for path, stat in stats.items()}
 
@@ -61,7 +79,7 @@ def key_of(config: DataConfig, files: Files, vocabularies: Sequence[str | None] 
         split: [(file["form"], file["sha256"], file.get("pictures")) for file in hashes]
         for split, hashes in files.items()
     }
-    locations = ("train", "valid", "test", "images", "reader")
+    locations = ("train", "valid", "test", "images", "files_from", "reader")
     settings = {key: value for key, value in asdict(config).items() if key not in locations}
     if config.format is None:
         # Data that were prepared before there was this key.
@@ -102,11 +120,11 @@ def _of_file(path: str, columns: Sequence[str] = ()) -> dict[str, str]:
 
 
 def _of_classes(config: DataConfig, split: Split) -> dict[str, str]:
-    """A hash of a .zip file, or of the classes of the images of a folder, in their order."""
+    """A hash of a .zip file, or of the classes of the files of a folder, in their order."""
     path = config.files(split)[0]
     if is_zip(path):
         return _of_file(path)
-    labels = "\n".join(each.target for each in labeled_images(path))
+    labels = "\n".join(each.target for each in labeled_files(config, path))
     return {"path": path, "form": "classes", "sha256": hashlib.sha256(labels.encode()).hexdigest()}
 
 
@@ -122,15 +140,26 @@ def _of_examples(config: DataConfig, split: Split) -> dict[str, str]:
     }
 
 
-def _of_images(config: DataConfig, split: Split, progress: Callable[[str, int], None]) -> str:
-    """A hash of the content of all images, in the order of their first use in a split."""
-    digest, seen = hashlib.sha256(), set()
-    images = [i for i, field in enumerate(config.source_fields) if field.is_file]
+def _of_named_files(
+    config: DataConfig, split: Split, progress: Callable[[str, int], None]
+) -> str | None:
+    """A hash of the content of all files that examples name, in the order of their first use in a split.
+
+    None where there are none, of a field whose cells may hold their values themselves.
+    """
+    digest = hashlib.sha256()
+    seen: set[str] = set()
+    archives: set[str] = set()
     for example in examples(config, split):
-        for path in [str(example.sources[i]) for i in images]:
-            if path not in seen:
-                seen.add(path)
-                digest.update(bytes.fromhex(_of_file(path)["sha256"]))
-                if len(seen) % PROGRESS_EVERY == 0:
-                    progress("images", len(seen))
-    return digest.hexdigest()
+        for value in (*example.sources, example.target):
+            if isinstance(value, Member):
+                archives.add(str(value.path))
+            if not isinstance(value, Path) or str(value) in seen:
+                continue
+            seen.add(str(value))
+            digest.update(bytes.fromhex(_of_file(str(value))["sha256"]))
+            if len(seen) % PROGRESS_EVERY == 0:
+                progress("images", len(seen))
+    for archive in sorted(archives):
+        digest.update(bytes.fromhex(_of_file(archive)["sha256"]))
+    return digest.hexdigest() if seen or archives else None

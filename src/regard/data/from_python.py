@@ -6,17 +6,24 @@ So preparing, resuming and evaluating do not depend on where the examples came f
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 
+import numpy as np
+
 from regard.core.atomic_io import named_os_errors, sync_folder
 from regard.core.config import nearest
 from regard.core.errors import InvalidArgument
+from regard.data.arrays import digest_of
 from regard.data.example import SPLITS, Example
+from regard.data.fields import FIELDS
+from regard.data.image_store import ARRAYS
 from regard.data.token_lists import ListCell, cell_text
+
+LARGEST_IN_TABLE = 1 << 14  # numbers of an array that are written into the table itself
 
 # Targets alone, (source, target), (source, source, …, target), or rows with named columns.
 PythonRows = Iterable[str | Example | Sequence[Any] | Mapping[str, Any]]
@@ -48,32 +55,78 @@ def with_python_data(
         data["sources"] = [
             named(field, f"source {i}") for i, field in enumerate(data["sources"], start=1)
         ]
-    sources = [data.get("source"), *(data.get("sources") or ())]
-    if data.get("images") is None and any(
-        isinstance(each, Mapping) and each.get("kind") == "image" for each in sources
-    ):
-        data["images"] = (
-            os.getcwd()
-        )  # where a program's relative paths begin; the table is elsewhere
     data["target"] = named(data.get("target") or {}, "target")
+    tables = [data.get("source"), *(data.get("sources") or ()), data["target"]]
+    for key in _folder_keys(tables):
+        if data.get(key) is None:
+            # Where a program's relative paths begin; the table is elsewhere.
+            data[key] = os.getcwd()
+    arrays = [_reads_arrays(table) for table in tables if isinstance(table, Mapping)]
     with named_os_errors(folder, "a folder to write to"):
         folder.mkdir(parents=True, exist_ok=True)
     return data | {
-        split: str(_write(split, rows, columns, folder)) for split, rows in given.items()
+        split: str(_write(split, rows, columns, arrays, folder)) for split, rows in given.items()
     }
 
 
-def _write(split: str, rows: PythonRows, columns: Sequence[str], folder: Path) -> Path:
+def _reads_arrays(table: Mapping[str, Any]) -> bool:
+    """Whether cells of such a field may name the files of arrays."""
+    kind = table.get("kind")
+    return kind in FIELDS and FIELDS[kind].stored is ARRAYS
+
+
+def _stored(cell: Any, folder: Path) -> Any:
+    """A large array as the name of a file that holds it; anything else as it is.
+
+    The line of a table is bounded, and numbers in it take several times their size.
+    """
+    if not (hasattr(cell, "shape") and hasattr(cell, "dtype")):
+        return cell
+    if hasattr(cell, "detach"):
+        # A tensor, perhaps of bfloat16, which NumPy does not have.
+        cell = cell.detach().cpu().double().numpy()
+    array = np.ascontiguousarray(cell)
+    if array.size <= LARGEST_IN_TABLE or array.dtype.kind not in "fiub":
+        return cell
+    with NamedTemporaryFile(
+        "wb", dir=folder, prefix=".given.", suffix=".tmp", delete=False
+    ) as file:
+        try:
+            np.save(file, array, allow_pickle=False)
+            file.flush()
+            os.fsync(file.fileno())
+            digest = digest_of(Path(file.name))
+            path = folder.absolute() / f"given-{digest[:16]}.npy"
+            _publish(Path(file.name), path, digest)
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(file.name)
+    return str(path)
+
+
+def _folder_keys(tables: Sequence[Any]) -> set[str]:
+    """The keys of [data] that say where the files are that cells of these fields name."""
+    kinds = [table.get("kind") for table in tables if isinstance(table, Mapping)]
+    fields = [FIELDS[kind] for kind in kinds if kind in FIELDS]
+    return {field.folder_key for field in fields if field.stored is not None}
+
+
+def _write(
+    split: str, rows: PythonRows, columns: Sequence[str], arrays: Sequence[bool], folder: Path
+) -> Path:
+    """Write the rows of a split. `arrays` says which columns may name the files of arrays."""
+
+    def stored(column: int, cell: Any) -> Any:
+        return _stored(cell, folder) if arrays[column] else cell
+
     digest = hashlib.sha256()
     with NamedTemporaryFile(
         "wb", dir=folder, prefix=".given.", suffix=".tmp", delete=False
     ) as file:
         try:
             for number, row in enumerate(rows, start=1):
-                line = (
-                    json.dumps(_row(row, columns, f"data[{split!r}], row {number}")).encode()
-                    + b"\n"
-                )
+                where = f"data[{split!r}], row {number}"
+                line = json.dumps(_row(row, columns, where, stored)).encode() + b"\n"
                 digest.update(line)
                 file.write(line)
             file.flush()
@@ -103,7 +156,9 @@ def _publish(temporary: Path, path: Path, digest: str) -> None:
         os.replace(temporary, path)
 
 
-def _row(row: Any, columns: Sequence[str], where: str) -> dict[str, Any]:
+def _row(
+    row: Any, columns: Sequence[str], where: str, stored: Callable[[int, Any], Any]
+) -> dict[str, Any]:
     wanted = "texts, numbers or lists of these"
     got = repr(row)[:80]
     if isinstance(row, Mapping):
@@ -132,8 +187,8 @@ def _row(row: Any, columns: Sequence[str], where: str) -> dict[str, Any]:
             where, wanted=wanted, got=got, remedy="Give such rows, or change the recipe."
         )
     spelled: dict[str, Any] = {}
-    for column, cell in zip(columns, cells, strict=True):
-        text = cell_text(cell)
+    for number, (column, cell) in enumerate(zip(columns, cells, strict=True)):
+        text = cell_text(stored(number, cell))
         if text is None:
             raise InvalidArgument(where, wanted=wanted, got=got, remedy="Give such rows.")
         # A list stays one in the file, so that a field that has no lists can tell.

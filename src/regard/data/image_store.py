@@ -1,7 +1,7 @@
-"""Stores of image files: a folder, or a zip file that is read in place.
+"""Stores of the files that examples name, such as images: a folder, or a zip file that is read in place.
 
 An image listed as name.jpg may be stored as name.webp or photos/name.webp: it is searched by its listed path, then by
-its file name, then by its file name with another extension.
+its file name, then by its file name with another extension of its kind.
 """
 
 import os
@@ -22,8 +22,35 @@ LARGEST = (
 
 
 @dataclass(frozen=True)
+class FileKind:
+    """A kind of files that examples name.
+
+    noun         one of them, for messages: "an image"
+    plural       several: "images"
+    extensions   of their names
+    """
+
+    noun: str
+    plural: str
+    extensions: tuple[str, ...]
+
+    def names(self, name: str) -> bool:
+        """Whether a file of this name is one."""
+        return name.lower().endswith(self.extensions)
+
+    def stem(self, name: str) -> str:
+        """A file name without its extension, if it has one of this kind."""
+        start, dot, extension = name.rpartition(".")
+        return start if start and dot + extension.lower() in self.extensions else name
+
+
+IMAGES = FileKind("an image", "images", EXTENSIONS)
+ARRAYS = FileKind("an array", "arrays", (".npy", ".npz"))
+
+
+@dataclass(frozen=True)
 class Member:
-    """An image in a zip file."""
+    """A file in a zip file."""
 
     path: Path  # of the zip file
     name: str
@@ -37,18 +64,22 @@ class Member:
 
 
 class FolderStore:
-    """Image files in a folder."""
+    """Files of a kind in a folder."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, kind: FileKind = IMAGES) -> None:
         self.path = path
+        self.kind = kind
 
     def find(self, listed: str) -> Path:
-        """The image's path; where there is none, the listed path, which reading then refuses."""
+        """The file's path; where there is none, the listed path, which reading then refuses."""
         plain = self.path / listed
         for path in (plain, self.path / plain.name):
             for candidate in (
                 path,
-                *(path.with_name(stem(path.name) + extension) for extension in EXTENSIONS),
+                *(
+                    path.with_name(self.kind.stem(path.name) + extension)
+                    for extension in self.kind.extensions
+                ),
             ):
                 if os.path.exists(candidate):
                     return candidate
@@ -56,24 +87,25 @@ class FolderStore:
 
 
 class ZipStore:
-    """Images in a zip file; safe to read from several threads."""
+    """Files of a kind in a zip file; safe to read from several threads."""
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.lock = path, threading.Lock()
+    def __init__(self, path: Path, kind: FileKind = IMAGES) -> None:
+        self.path = path
+        self.kind = kind
+        self.lock = threading.Lock()
         with _intact(path, path):
             open_regular(path).close()
             self.file = zipfile.ZipFile(path)
-        self.members: dict[str, list[str]] = {}  # by file name without an image extension
+        self.members: dict[str, list[str]] = {}  # by file name without an extension of the kind
         for info in self.file.infolist():
             if not info.is_dir():
-                self.members.setdefault(stem(PurePosixPath(info.filename).name), []).append(
-                    info.filename
-                )
+                bare = kind.stem(PurePosixPath(info.filename).name)
+                self.members.setdefault(bare, []).append(info.filename)
 
     def find(self, listed: str) -> Member:
         """The only member that fits the listed path best; none or several raise InvalidData."""
         last = PurePosixPath(listed).name
-        same_stem = self.members.get(stem(last), [])
+        same_stem = self.members.get(self.kind.stem(last), [])
         for candidates in (
             [name for name in same_stem if name == listed],
             [name for name in same_stem if name.endswith(f"/{listed}")],
@@ -86,21 +118,25 @@ class ZipStore:
                 got = ", ".join(candidates[:3]) + (", …" if len(candidates) > 3 else "")
                 raise InvalidData(
                     self.path,
-                    wanted=f"one image {listed!r}",
+                    wanted=f"{self._one} {listed!r}",
                     got=got,
                     remedy="Give its whole path.",
                 )
         got = f"none among {sum(map(len, self.members.values())):,} files"
         raise InvalidData(
-            self.path, wanted=f"an image {listed!r}", got=got, remedy="Check its name."
+            self.path, wanted=f"{self.kind.noun} {listed!r}", got=got, remedy="Check its name."
         )
+
+    @property
+    def _one(self) -> str:
+        return f"one {self.kind.noun.partition(' ')[2]}"
 
     def read(self, member: Member) -> bytes:
         info = self.file.getinfo(member.name)
         if info.flag_bits & 1:
             raise InvalidData(
                 member,
-                wanted="an image",
+                wanted=self.kind.noun,
                 got="an encrypted one",
                 remedy="Pack it without a password.",
             )
@@ -112,36 +148,42 @@ class ZipStore:
             return content
 
 
-def check_size(image: str | Path | Member, size: int) -> None:
-    """Refuse an image file of so many bytes, if they are too many."""
+def check_size(file: str | Path | Member, size: int) -> None:
+    """Refuse a file of so many bytes, if they are too many."""
     if size > LARGEST:
         remedy = "Make it smaller."
         raise InvalidData(
-            image, wanted=f"a file of at most {LARGEST:,} bytes", got=f"{size:,}", remedy=remedy
+            file, wanted=f"a file of at most {LARGEST:,} bytes", got=f"{size:,}", remedy=remedy
         )
 
 
-ImageStore = FolderStore | ZipStore
+FileStore = FolderStore | ZipStore
+
+
+def find_files(paths: Iterable[str | Path], kind: FileKind = IMAGES) -> Iterator[Path | Member]:
+    """Files as given; of folders and zip files, all entries with an ending of this kind, sorted by name."""
+    for path in map(Path, paths):
+        found: Sequence[Path | Member] = [path]
+        if os.path.isdir(path):  # unlike Path.is_dir, it never raises
+            found = sorted(
+                each for each in path.rglob("*") if kind.names(each.name) and each.is_file()
+            )
+        elif is_zip(path) and os.path.isfile(path):
+            archive = ZipStore(path, kind)
+            names = sorted(
+                info.filename for info in archive.file.infolist() if kind.names(info.filename)
+            )
+            found = [Member(path, name, archive) for name in names]
+        if not found:
+            wanted = f"at least one {kind.noun.partition(' ')[2]}"
+            remedy = f"Their names end in {', '.join(kind.extensions)}."
+            raise InvalidArgument(str(path), wanted=wanted, got="none", remedy=remedy)
+        yield from found
 
 
 def find_images(paths: Iterable[str | Path]) -> Iterator[Path | Member]:
-    """Files as given; of folders and zip files, all entries with an image's ending, sorted by name."""
-    for path in map(Path, paths):
-        images: Sequence[Path | Member] = [path]
-        if os.path.isdir(path):  # unlike Path.is_dir, it never raises
-            images = sorted(
-                each for each in path.rglob("*") if is_image(each.name) and each.is_file()
-            )
-        elif is_zip(path) and os.path.isfile(path):
-            archive = ZipStore(path)
-            names = sorted(
-                info.filename for info in archive.file.infolist() if is_image(info.filename)
-            )
-            images = [Member(path, name, archive) for name in names]
-        if not images:
-            wanted, remedy = "at least one image", f"Their names end in {', '.join(EXTENSIONS)}."
-            raise InvalidArgument(str(path), wanted=wanted, got="none", remedy=remedy)
-        yield from images
+    """Images as given; of folders and zip files, all images in them, sorted by name."""
+    return find_files(paths, IMAGES)
 
 
 def holds_images(path: Path) -> bool:
@@ -150,22 +192,27 @@ def holds_images(path: Path) -> bool:
 
 
 def is_image(name: str) -> bool:
-    return name.lower().endswith(EXTENSIONS)
+    return IMAGES.names(name)
 
 
-def open_image_store(path: str | Path) -> ImageStore:
+def open_store(path: str | Path, kind: FileKind = IMAGES) -> FileStore:
     """The store of a folder, or of a file whose name ends in .zip."""
     path = Path(path)
     if is_zip(path):
-        return ZipStore(path)
+        return ZipStore(path, kind)
     if not path.is_dir():
         raise InvalidData(
             path,
-            wanted="a folder of images, or a .zip file",
+            wanted=f"a folder of {kind.plural}, or a .zip file",
             got="neither",
             remedy="Check the path.",
         )
-    return FolderStore(path)
+    return FolderStore(path, kind)
+
+
+def open_image_store(path: str | Path) -> FileStore:
+    """The images of a folder, or of a file whose name ends in .zip."""
+    return open_store(path, IMAGES)
 
 
 def is_zip(path: str | Path) -> bool:
@@ -174,8 +221,7 @@ def is_zip(path: str | Path) -> bool:
 
 def stem(name: str) -> str:
     """A file name without its image extension, if it has one."""
-    start, dot, extension = name.rpartition(".")
-    return start if start and dot + extension.lower() in EXTENSIONS else name
+    return IMAGES.stem(name)
 
 
 @contextmanager

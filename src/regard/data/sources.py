@@ -9,13 +9,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from regard.core.errors import InvalidArgument, InvalidData
 from regard.data import caption_datasets, conll, huggingface_datasets, text
 from regard.data.config import DATA_SOURCES, DataConfig
 from regard.data.example import Example, Split
+from regard.data.fields.base import Field
 from regard.data.huggingface_datasets import is_dataset
-from regard.data.image_store import ImageStore, Member, find_images, open_image_store
+from regard.data.image_store import FileKind, FileStore, Member, find_files, open_store
 from regard.data.synthetic.sampling import split_of
 from regard.data.synthetic.tasks import TASKS
 
@@ -45,18 +47,14 @@ class FileSource(DataSource):
     def examples(self, split: Split) -> Iterator[Example]:
         config, file = self.config, self.config.files(split)[0]
         if config.is_class_folder(config.files(split)):
-            yield from labeled_images(file)
+            yield from labeled_files(config, file)
             return
-        store = None
-        if config.reads_images:
-            store = open_image_store(
-                config.images or ("" if is_dataset(file) else Path(file).parent)
-            )
-        for *row, target in self._rows(split):
-            sources = tuple(
-                _find_image(file, store, value) if store is not None and field.is_file else value
-                for field, value in zip(config.source_fields, row, strict=True)
-            )
+        stores = FileStores(config, file)
+        fields = list(config.fields.values())
+        for row in self._rows(split):
+            pairs = zip(fields, row, strict=True)
+            *found, target = (stores.find(field, value) for field, value in pairs)
+            sources = tuple(found)
             if config.sources:
                 yield Example(sources, target)
             else:
@@ -75,6 +73,29 @@ class FileSource(DataSource):
         if config.is_caption_list(files):
             return caption_datasets.rows(files, split, config.encoding_errors)
         return text.parallel(files, config.encoding_errors)
+
+
+class FileStores:
+    """The files that cells of a table name: a store for each kind of them, opened when one is named.
+
+    table   the file that lists them, in whose folder they are unless the recipe says otherwise
+    """
+
+    def __init__(self, config: DataConfig, table: str) -> None:
+        self.config = config
+        self.table = table
+        self.opened: dict[str, FileStore] = {}
+
+    def find(self, field: Field, cell: Any) -> Any:
+        """The file that a cell names, where it names one; otherwise the cell."""
+        kind = field.stored
+        if kind is None or not field.names_file(cell):
+            return cell
+        if kind.plural not in self.opened:
+            given = getattr(self.config, field.folder_key)
+            beside = "" if is_dataset(self.table) else Path(self.table).parent
+            self.opened[kind.plural] = open_store(given or beside, kind)
+        return _find_file(self.table, self.opened[kind.plural], kind, cell)
 
 
 def examples(config: DataConfig, split: Split) -> Iterator[Example]:
@@ -125,21 +146,24 @@ def at_example(
     return InvalidData(where, line, wanted=error.wanted, got=error.got, remedy=error.remedy)
 
 
-def labeled_images(path: str) -> Iterator[Example]:
-    """The images of a folder or .zip file, each with the name of the folder that it is in."""
-    open_image_store(path)  # refuses what is neither
-    for image in find_images([path]):
-        inner = image.name if isinstance(image, Member) else str(image.relative_to(path))
+def labeled_files(config: DataConfig, path: str) -> Iterator[Example]:
+    """The files of a folder or .zip file, each with the name of the folder that it is in."""
+    (field,) = config.source_fields
+    kind = field.stored
+    assert kind is not None
+    open_store(path, kind)  # refuses what is neither
+    for file in find_files([path], kind):
+        inner = file.name if isinstance(file, Member) else str(file.relative_to(path))
         label = PurePosixPath(inner).parent.name
         if not label:
-            wanted = "images in a folder of their class, as in cats/1.jpg"
+            wanted = f"{kind.plural} in a folder of their class, as in cats/1{kind.extensions[0]}"
             raise InvalidData(
                 path,
                 wanted=wanted,
                 got=inner,
-                remedy="Move it, or list images and labels in a table.",
+                remedy=f"Move it, or list {kind.plural} and labels in a table.",
             )
-        yield Example(image, label)
+        yield Example(file, label)
 
 
 def _split_key(example: Example) -> str:
@@ -151,12 +175,11 @@ def _split_key(example: Example) -> str:
     return "\t".join(map(str, sources))
 
 
-def _find_image(file: str, store: ImageStore, name: str) -> Path | Member:
+def _find_file(file: str, store: FileStore, kind: FileKind, name: str) -> Path | Member:
+    wanted = f"the path of {kind.noun}"
     if not name or "\0" in name:
-        raise InvalidData(
-            file, wanted="the path of an image", got=repr(name), remedy="Give every row one."
-        )
+        raise InvalidData(file, wanted=wanted, got=repr(name), remedy="Give every row one.")
     if "\t" in name:
         remedy = "Name a file of Flickr's form .token.txt."
-        raise InvalidData(file, wanted="the path of an image", got=repr(name)[:60], remedy=remedy)
+        raise InvalidData(file, wanted=wanted, got=repr(name)[:60], remedy=remedy)
     return store.find(name)

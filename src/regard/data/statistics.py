@@ -37,30 +37,45 @@ class Statistics(Vocabulary):
 
     @staticmethod
     def of(rows: Iterable[NDArray[Any]], *, normalize: bool = True) -> "Statistics":
-        """The statistics of rows (n, D) of one dimension; without `normalize`, mean 0 and scale 1."""
-        count = 0
+        """The statistics of rows (n, D) of one dimension; without `normalize`, mean 0 and scale 1.
+
+        NaN is a missing number, which counts nowhere.
+        """
+        count: NDArray[np.int64] = np.zeros(0, dtype=np.int64)  # (D,)
         mean: NDArray[np.float64] = np.zeros(0)
         squares: NDArray[np.float64] = np.zeros(0)
         for chunk in rows:
             values = np.asarray(chunk, dtype=np.float64)
             if not len(values):
                 continue
-            if not count:
+            if not len(count):
+                count = np.zeros(values.shape[1], dtype=np.int64)
                 mean = np.zeros(values.shape[1])
                 squares = np.zeros(values.shape[1])
             # The parallel form of Welford's algorithm: no sum of squares of large numbers.
             # What overflows in spite of it is refused below.
             with np.errstate(over="ignore", invalid="ignore"):
-                new_count = count + len(values)
-                new_mean = values.mean(0)
-                difference = new_mean - mean
-                squares = squares + ((values - new_mean) ** 2).sum(0)
-                squares = squares + difference**2 * count * len(values) / new_count
-                mean = mean + difference * len(values) / new_count
-                count = new_count
-        if not count:
+                present = ~np.isnan(values)
+                added = present.sum(0)
+                new_count = np.maximum(count + added, 1)
+                new_mean = np.where(present, values, 0.0).sum(0) / np.maximum(added, 1)
+                deviations = np.where(present, values - new_mean, 0.0)
+                difference = np.where(added > 0, new_mean - mean, 0.0)
+                squares = squares + (deviations**2).sum(0)
+                squares = squares + difference**2 * count * added / new_count
+                mean = mean + difference * added / new_count
+                count = count + added
+        if not len(count):
             raise InvalidArgument(
                 "data", wanted="at least one number", got="none", remedy="Look at data.train."
+            )
+        if not count.all():
+            channel = int(np.flatnonzero(count == 0)[0]) + 1
+            raise InvalidArgument(
+                "data",
+                wanted="at least one number in each place of the training data",
+                got=f"none as number {channel} of any vector",
+                remedy="Leave this number out.",
             )
         if not normalize:
             return Statistics(np.zeros_like(mean), np.ones_like(mean))

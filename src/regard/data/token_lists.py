@@ -101,18 +101,29 @@ def cell_text(cell: Any) -> str | None:
 
 
 def _is_list(values: object, depth: int = 2) -> bool:
-    """Whether this is a list of texts and numbers, or with `depth` = 2 also a list of such lists."""
+    """Whether this is a list of texts and numbers, or with `depth` = 2 also a list of such lists.
+
+    None is a missing number in a list of numbers.
+    """
     if not isinstance(values, list | tuple):
         return False
+    has_words = _has_words(values)
     return all(
-        isinstance(each, str) or is_number(each) or (depth > 1 and _is_list(each, depth - 1))
+        isinstance(each, str)
+        or is_number(each)
+        or (each is None and not has_words)
+        or (depth > 1 and _is_list(each, depth - 1))
         for each in values
     )
 
 
+def _has_words(values: Sequence[Any]) -> bool:
+    return any(isinstance(each, str) and not is_written(each) for each in values)
+
+
 def _list_text(values: Sequence[Any]) -> str:
     """A list in JSON. Numbers among words are words."""
-    has_words = any(isinstance(each, str) and not is_written(each) for each in values)
+    has_words = _has_words(values)
     parts = []
     for each in values:
         if isinstance(each, list | tuple):

@@ -213,6 +213,27 @@ class TaggerEnsemble(EncoderWithHead):
         return _mean([member(source) for member in self.members])
 
 
+class VectorsEnsemble(EncoderWithHead):
+    """Models of any architecture that give the same vectors, as one: the mean of theirs."""
+
+    encoder: EnsembleEncoder
+    inspectable = False
+
+    def __init__(self, models: Sequence[Model], task: str) -> None:
+        members = [model for model in models if isinstance(model, EncoderWithHead)]
+        super().__init__(EnsembleEncoder([member.encoder for member in members]), members[0].head)
+        self.task = task
+        self.members = TypedModuleList[EncoderWithHead](members)
+
+    @property
+    def output_weights(self) -> tuple[Tensor, ...]:
+        return tuple(weight for member in self.members for weight in member.output_weights)
+
+    def forward(self, source: Source) -> Float[Tensor, "B T D"]:
+        vectors = [member(source).float() for member in self.members]
+        return torch.stack(vectors).mean(0)
+
+
 class MultiLabelEnsemble(ClassifierEnsemble):
     """Multi-label classifiers of any architecture with the same labels, as one: the mean of their probabilities."""
 

@@ -25,6 +25,7 @@ from regard.evaluation.statistics import (
     precision,
     recall,
 )
+from regard.evaluation.vector_metrics import VECTOR_METRICS, vector_statistics
 
 # Groups of metrics, one for each kind of output; "language": tokens are only scored.
 GIVES = {
@@ -32,6 +33,7 @@ GIVES = {
     "label": "predicts labels",
     "tags": "gives tags",
     "number": "predicts numbers",
+    "vectors": "gives sequences of vectors",
     "labels": "predicts several labels",
     "language": "has no outputs to compare",
 }
@@ -39,6 +41,7 @@ TEXT: tuple[str, ...] = ("text",)
 LABEL: tuple[str, ...] = ("label",)
 TAGS: tuple[str, ...] = ("tags",)
 NUMBER: tuple[str, ...] = ("number",)
+VECTORS: tuple[str, ...] = ("vectors",)
 LABELS: tuple[str, ...] = ("labels",)  # several of each example
 
 
@@ -77,6 +80,10 @@ OF_ONE_LABEL: dict[str, Callable[[], Statistics]] = {
 
 def _of_labels(name: str) -> dict[str, Callable[..., Statistics]]:
     return {"labels": MULTILABEL_METRICS[name]}
+
+
+def _of_vectors(name: str) -> dict[str, Callable[..., Statistics]]:
+    return {"vectors": partial(vector_statistics, name)} if name in VECTOR_METRICS else {}
 
 
 METRICS: dict[str, Metric] = {
@@ -119,8 +126,18 @@ METRICS: dict[str, Metric] = {
         },
         **{name: {**options, "tasks": TAGS} for name, options in SPAN_METRICS.items()},
         **{
-            name: {"statistics": partial(number_statistics, name), "tasks": NUMBER, "digits": 4}
+            name: {
+                "statistics": partial(number_statistics, name),
+                "tasks": NUMBER + VECTORS if name in VECTOR_METRICS else NUMBER,
+                "of_group": _of_vectors(name),
+                "digits": 4,
+            }
             for name in NUMBER_METRICS
+        },
+        **{
+            name: {"statistics": partial(vector_statistics, name), "tasks": VECTORS, "digits": 4}
+            for name in VECTOR_METRICS
+            if name not in NUMBER_METRICS
         },
     ).items()
 }

@@ -130,6 +130,24 @@ class Numbers:
 
 
 @dataclass(frozen=True)
+class PredictedVectors:
+    """A predicted sequence of vectors, in the units of the training data."""
+
+    text: str
+    vectors: tuple[tuple[float, ...], ...]
+    scores: None = None  # vectors have no probability
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """The vectors as texts."""
+        return tuple(" ".join(f"{number:.4g}" for number in vector) for vector in self.vectors)
+
+    def as_dict(self) -> dict[str, Any]:
+        vectors = [[finite(number) for number in vector] for vector in self.vectors]
+        return {"text": self.text, "tokens": self.tokens, "scores": None, "vectors": vectors}
+
+
+@dataclass(frozen=True)
 class LabelSet:
     """Several labels, or none, each with its log-probability."""
 
@@ -143,7 +161,7 @@ class LabelSet:
 
 
 LookSource = Text | Image | Series
-LookOutput = GeneratedText | WordTags | Label | Numbers | LabelSet
+LookOutput = GeneratedText | WordTags | Label | Numbers | PredictedVectors | LabelSet
 
 
 @dataclass(frozen=True)
@@ -287,6 +305,7 @@ class Look:
                      | {"text": str, "tokens": [str], "scores": [float], "words": [str]}
                      | {"label": str, "score": float}
                      | {"text": str, "tokens": [str], "scores": null, "numbers": [float]}
+                     | {"text": str, "tokens": [str], "scores": null, "vectors": [[float]]}
                      | {"text": str, "tokens": [str], "scores": [float], "labels": [str]}
                      | null,
              "maps": [{"name": str, "kind": "self" | "cross" | "pool" | "grid",
@@ -307,8 +326,8 @@ class Look:
         `tokens` are the tags of `words`. A number that is not finite is null.
 
         Of a series, `tokens` are the times of the encoder's positions, each of `stride` vectors. `data` has numbers as
-        little-endian uint16 between `least` and `most`: of each channel the least and the largest in spans of time,
-        (2, channels, spans); of a `picture`, means, (1, rows, spans).
+        little-endian uint16 from `least` (0) to `most` (65534), and 65535 where one is missing: of each channel the
+        least and the largest in spans of time, (2, channels, spans); of a `picture`, means, (1, rows, spans).
         """
         return json.dumps(self.as_dict(limit=limit), ensure_ascii=False, allow_nan=False)
 

@@ -16,7 +16,8 @@ MOST_LINES = (
 )
 COLUMNS = 1024  # points of time in JSON: of a longer series, each stands for several vectors
 ROWS = 128  # rows of a picture in JSON
-LEVELS = 65535  # of a number in JSON
+LEVELS = 65534  # of a number in JSON
+MISSING = 65535  # what a number in JSON is that is not known
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,9 @@ class Series:
     def extremes(self, columns: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """The least and the largest number of each channel, (dimension, columns), in spans of equal time."""
         starts = span_starts(len(self.values), columns)
-        least = np.minimum.reduceat(self.values, starts, axis=0)  # (columns, dimension)
-        most = np.maximum.reduceat(self.values, starts, axis=0)
+        # Missing numbers, which are NaN, are left out where others are known.
+        least = np.fmin.reduceat(self.values, starts, axis=0)  # (columns, dimension)
+        most = np.fmax.reduceat(self.values, starts, axis=0)
         return least.T, most.T
 
     def means(self, columns: int, rows: int) -> NDArray[np.float32]:
@@ -86,10 +88,15 @@ class Series:
             numbers = np.stack(self.extremes(columns))  # (2, channels, columns)
         # The range of each channel is its own; all rows of a picture have one.
         axes = None if self.is_picture else (0, 2)
-        least = numbers.min(axis=axes, keepdims=True)
-        most = numbers.max(axis=axes, keepdims=True)
+        known = np.isfinite(numbers)
+        least = np.min(numbers, axis=axes, keepdims=True, where=known, initial=np.inf)
+        most = np.max(numbers, axis=axes, keepdims=True, where=known, initial=-np.inf)
+        # Of a channel of which no number is known.
+        nothing = least > most
+        least = np.where(nothing, 0.0, least)
+        most = np.where(nothing, 0.0, most)
         shares = (numbers - least) / np.where(most > least, most - least, 1.0)
-        data = np.rint(shares * LEVELS).astype("<u2")
+        data = np.where(known, np.rint(shares * LEVELS), MISSING).astype("<u2")
         return {
             "kind": "series",
             "tokens": self.tokens,
@@ -112,11 +119,13 @@ def span_starts(length: int, count: int) -> NDArray[np.int64]:
 
 
 def span_means(values: NDArray[np.float32], count: int) -> NDArray[np.float32]:
-    """The mean over each of `count` spans of the first axis."""
+    """The mean over each of `count` spans of the first axis; NaN where no number of a span is known."""
     if count >= len(values):
         return values
     starts = span_starts(len(values), count)
-    sizes = np.diff(starts, append=len(values))
-    sums = np.add.reduceat(values.astype(np.float64), starts, axis=0)
-    means: NDArray[np.float32] = (sums / sizes[:, None]).astype(np.float32)
-    return means
+    known = np.isfinite(values)
+    sums = np.add.reduceat(np.where(known, values, 0.0).astype(np.float64), starts, axis=0)
+    counts = np.add.reduceat(known.astype(np.int64), starts, axis=0)
+    means = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+    found: NDArray[np.float32] = means.astype(np.float32)
+    return found

@@ -54,6 +54,7 @@ from regard.model.simple_encoders import BagConfig, BagEncoder, LabelConfig, Lab
 from regard.model.tag_head import TagHead, TagsConfig
 from regard.model.transformer import TransformerDecoder, TransformerEncoder
 from regard.model.transformer_config import TransformerConfig
+from regard.model.vector_head import VectorsConfig, VectorsHead
 from regard.model.vision import (
     CnnConfig,
     CnnTransformerConfig,
@@ -134,6 +135,7 @@ HEADS: Registry[PartKind[HeadConfig, Head]] = Registry(
     {
         "mlm": PartKind(MaskedTokensConfig, Head, MaskedTokensHead),
         "tags": PartKind(TagsConfig, TagHead),
+        "vectors": PartKind(VectorsConfig, VectorsHead),
     },
 )
 INPUTS: Registry[PartKind[InputConfig, InputModule]] = Registry(

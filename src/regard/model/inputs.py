@@ -58,10 +58,19 @@ class InputVectors(ABC):
 
 @dataclass
 class ComputedVectors(InputVectors):
-    """Vectors that are computed already."""
+    """Vectors that are computed already.
+
+    present   (B, S), False at vectors that are missing; None: all are there
+    """
 
     values: Float[Tensor, "B S W"]
     lengths: Int[Tensor, " B"]
+    present: Bool[Tensor, "B S"] | None = None
+
+    @property
+    def mask(self) -> Bool[Tensor, "B S"]:
+        mask = super().mask
+        return mask if self.present is None else mask & self.present
 
     @property
     def host_lengths(self) -> Int[Tensor, " B"]:  # type: ignore[override]
@@ -159,12 +168,24 @@ class VectorInput(InputModule):
 
     def read(self, source: Any) -> ComputedVectors:
         vectors = require_vectors(source, self.source_dim)
-        values = vectors.values.masked_fill(~vectors.mask[..., None], 0.0)  # (B, S, D)
+        mask = vectors.mask
+        # A number that is missing is read as 0, the mean of the training data.
+        values = vectors.values.masked_fill(~vectors.places[..., None], 0.0)  # (B, S, D)
+        values = values.nan_to_num(0.0)
         channels = nn.functional.pad(values.mT, (self.left, self.right))
         states = self.proj(channels.to(self.proj.weight.dtype)).mT  # (B, S', W)
         lengths = (vectors.lengths + self.stride - 1) // self.stride
         longest = -(-vectors.values.shape[1] // self.stride)
-        return ComputedVectors(states[:, :longest], lengths)
+        present = self._present(mask)[:, :longest]
+        return ComputedVectors(states[:, :longest], lengths, present)
+
+    def _present(self, mask: Bool[Tensor, "B S"]) -> Bool[Tensor, "B S2"]:
+        """Where an output of the convolution has read a vector that is there."""
+        kernel = self.proj.kernel_size[0]
+        if kernel == self.stride == 1:
+            return mask
+        padded = nn.functional.pad(mask.float(), (self.left, self.right))
+        return nn.functional.max_pool1d(padded[:, None], kernel, self.stride)[:, 0] > 0
 
 
 def input_stride(encoder: nn.Module) -> int:

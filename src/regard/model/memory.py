@@ -93,6 +93,8 @@ def masked_mean(states: Float[Tensor, "B S W"], mask: Bool[Tensor, "B S"]) -> Fl
 
 def last_state(states: Float[Tensor, "B S W"], mask: Bool[Tensor, "B S"]) -> Float[Tensor, "B W"]:
     """The last state of each sequence; zeros for an empty sequence."""
-    lengths = mask.sum(1)
-    index = (lengths - 1).clamp(min=0)[:, None, None].expand(-1, 1, states.shape[2])
-    return states.gather(1, index)[:, 0].masked_fill((lengths == 0)[:, None], 0.0)
+    positions = torch.arange(1, mask.shape[1] + 1, device=mask.device)
+    # The place of the last True, from 1: a mask may have gaps, where vectors are missing.
+    last = (mask * positions).amax(1) if mask.shape[1] else mask.sum(1)
+    index = (last - 1).clamp(min=0)[:, None, None].expand(-1, 1, states.shape[2])
+    return states.gather(1, index)[:, 0].masked_fill((last == 0)[:, None], 0.0)

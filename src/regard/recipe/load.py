@@ -15,7 +15,8 @@ from regard.recipe.recipe import Recipe, settings, with_text_paths
 from regard.recipe.shipped import find_recipe
 
 PATHS = (
-    "data.train", "data.valid", "data.test", "data.images", "train.init_from", "train.distillation.teachers",
+    "data.train", "data.valid", "data.test", "data.images", "data.files_from",
+    "train.init_from", "train.distillation.teachers",
     "model.encoder.backbone.weights", "model.encoder.word_vectors", "model.decoder.word_vectors",
 )  # fmt: skip
 
@@ -139,7 +140,7 @@ def locate_data(recipe: Recipe, splits: Sequence[Split] | None = None) -> DataCo
         "train" if split in data.shares else split
         for split in (data.splits if splits is None else splits)
     ]
-    for key in dict.fromkeys([*chosen, "images"]):
+    for key in dict.fromkeys([*chosen, "images", "files_from"]):
         stored, written = getattr(data, key), recipe.paths.get(f"data.{key}")
         if written is None or stored is None or data.reader is not None:
             continue

@@ -69,8 +69,9 @@ def check_paths(
 
 
 def _paths(data: DataConfig, split: Split) -> list[str]:
-    """The files of a split, and the folder of images."""
-    return [_absolute(file) for file in (*data.files(split), data.images) if file]
+    """The files of a split, and the folders of the files that they name."""
+    folders = (data.images, data.files_from)
+    return [_absolute(file) for file in (*data.files(split), *folders) if file]
 
 
 def _absolute(file: str) -> str:

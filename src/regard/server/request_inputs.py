@@ -154,5 +154,7 @@ def _shown(given: Any) -> str:
         keys = [*given.contents]
         names = {"image": "an image", "file": "a file"}
         return " and ".join(names[key] for key in keys) or "no content"
+    if given is None:
+        return "null"
     names_of_types = {str: "a text", list: "a list", float: "a number", int: "a number"}
     return names_of_types[type(given)]

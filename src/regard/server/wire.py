@@ -83,8 +83,8 @@ class SourceFile(Struct, forbid_unknown_fields=True):
 
 
 FILE_KEYS = SourceFile.__struct_fields__
-# A text, the content of a file, or a list: of the numbers of a vector, of vectors, of sources.
-Part = str | float | SourceFile
+# A text, the content of a file, or a list: of the numbers of a vector (null: it is missing), of vectors, of sources.
+Part = str | float | SourceFile | None
 Numbers = list[Part]
 Vectors = list[Part | Numbers]
 SourceValue = str | SourceFile | Vectors
@@ -189,6 +189,7 @@ class OutputAnswer(Struct, omit_defaults=True):
     probabilities: dict[str, float] | None = None
     labels: list[str] | None = None
     numbers: list[float] | None = None
+    vectors: list[list[float | None]] | None = None
     words: list[str] | None = None
     tags: list[str] | None = None
     tag_probabilities: list[float] | None = None

@@ -156,6 +156,10 @@ class Task(ABC):
         """What the statistics of its metrics are made with."""
         return {}
 
+    def check_examples(self, corpus: Corpus) -> tuple[int, InvalidArgument] | None:
+        """The first example of a split that its model cannot learn or be evaluated on, from 0, with the reason."""
+        return None
+
     # Training.
 
     @abstractmethod

@@ -7,13 +7,12 @@ from functools import cached_property
 from typing import Any
 
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from regard.core.errors import InputTooLong, InvalidArgument
 from regard.core.joined_tokens import JoinedTokens
 from regard.core.sanitize import one_line
 from regard.core.sequence import FieldBatch, MultiSource, Tokens
-from regard.core.shapes import Tensor
 from regard.data.corpus import VocabularyType
 from regard.data.fields.base import Field, check_list
 from regard.data.images import ImageInput
@@ -23,10 +22,8 @@ from regard.interpret.edits import Edit
 from regard.model.interfaces import Source
 from regard.model.seq2seq import Model
 
-# One source: a text, a label, an image; or vectors as an array, a tensor or a list of lists.
-SourceInputValue = str | ImageInput | NDArray[Any] | Tensor | Sequence[Sequence[float]]
-# One input. A tuple of these for several sources.
-InputValue = SourceInputValue | Sequence[SourceInputValue]
+# A text, an image, or vectors as an array, a tensor or nested lists; of several sources, a sequence of these.
+InputValue = str | ImageInput | NDArray[Any] | Tensor | Sequence[Any]
 # One input as its field encodes it: token ids, the pieces of words, an image. A tuple of these for several sources.
 EncodedInput = Any
 

@@ -5,11 +5,29 @@ from regard.tasks.classify import Classify
 from regard.tasks.generate import Generate
 from regard.tasks.multi_label import MultiLabel
 from regard.tasks.predict_masked import PredictMasked
+from regard.tasks.predict_vectors import PredictVectors
 from regard.tasks.regress import Regress
 from regard.tasks.tag import Tag
 
-KINDS: tuple[Task, ...] = (Generate(), Classify(), PredictMasked(), Tag(), Regress(), MultiLabel())
+KINDS: tuple[Task, ...] = (
+    Generate(),
+    Classify(),
+    PredictMasked(),
+    Tag(),
+    Regress(),
+    MultiLabel(),
+    PredictVectors(),
+)
 for task in KINDS:
     TASKS.add(task.name, task)
 
-__all__ = ["TASKS", "Classify", "Generate", "MultiLabel", "PredictMasked", "Regress", "Tag"]
+__all__ = [
+    "TASKS",
+    "Classify",
+    "Generate",
+    "MultiLabel",
+    "PredictMasked",
+    "PredictVectors",
+    "Regress",
+    "Tag",
+]

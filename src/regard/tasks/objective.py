@@ -92,14 +92,21 @@ class Objective:
         """The predictions of each teacher for the same batch, which is not repeated for R-Drop."""
         return [] if self.distillation is None else self.distillation.predictions(forward)
 
-    def loss_of_outputs(self, task: Task, outputs: Tensor, gold: Tensor) -> OutputLoss:
-        """The loss that [train] names, or that of the task."""
+    def loss_of_outputs(
+        self, task: Task, outputs: Tensor, gold: Tensor, known: Tensor | None = None
+    ) -> OutputLoss:
+        """The loss that [train] names, or that of the task.
+
+        known   which targets count; None: all
+        """
         name = self.output_loss or task.default_loss
         assert name is not None
         kind = LOSSES[name]
         if kind.smooths:
             return kind.compute(outputs, gold, label_smoothing=self.label_smoothing)
-        return kind.compute(outputs, gold)
+        if known is None:
+            return kind.compute(outputs, gold)
+        return kind.compute(outputs, gold, known)
 
     @property
     def terms(self) -> list[LossTerm]:

@@ -19,6 +19,7 @@ from regard.core.errors import InvalidArgument
 from regard.core.registry import Registry
 from regard.core.shapes import Bool, Float, Int, Tensor
 
+OF_NUMBERS = ("regress", "predict_vectors", "forecast")  # tasks
 SMALLEST_VARIANCE = 1e-6  # as in torch.nn.functional.gaussian_nll_loss
 
 
@@ -146,8 +147,11 @@ class TargetLosses:
 
     function: Callable[[Tensor, Tensor], Tensor]
 
-    def __call__(self, outputs: Tensor, gold: Tensor) -> OutputLoss:
-        losses = self.function(_wide(outputs), gold)
+    def __call__(self, outputs: Tensor, gold: Tensor, mask: Tensor | None = None) -> OutputLoss:
+        given = _wide(outputs)
+        if mask is not None:
+            given, gold = _known(outputs, gold, mask)
+        losses = self.function(given, gold)
         if not isinstance(losses, Tensor) or losses.shape != gold.shape:
             shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
             raise InvalidArgument(
@@ -156,7 +160,7 @@ class TargetLosses:
                 got=str(shape),
                 remedy="Do not sum: Regard sums over the batch, and divides once.",
             )
-        return _summed(losses, None)
+        return _summed(losses, mask)
 
 
 @dataclass(frozen=True)
@@ -176,9 +180,9 @@ class LossKind:
 LOSSES: Registry[LossKind] = Registry(
     "loss",
     {
-        "mse": LossKind(("regress",), squared_error_loss),
-        "mae": LossKind(("regress",), partial(smooth_l1_loss, beta=0.0)),
-        "huber": LossKind(("regress",), huber_loss),
+        "mse": LossKind(OF_NUMBERS, squared_error_loss),
+        "mae": LossKind(OF_NUMBERS, partial(smooth_l1_loss, beta=0.0)),
+        "huber": LossKind(OF_NUMBERS, huber_loss),
         "binary_cross_entropy": LossKind(("multi_label",), multilabel_loss, smooths=True),
         "cross_entropy": LossKind(("classify",), cross_entropy_loss, smooths=True),
     },

@@ -48,6 +48,7 @@ OF_SOME_OUTPUTS = (
     "probabilities",
     "labels",
     "numbers",
+    "vectors",
     "words",
     "tags",
     "tag_probabilities",
@@ -81,6 +82,8 @@ class Output:
     )
     labels: tuple[str, ...] | None = None  # those that are predicted, of a multi-label model
     numbers: tuple[float, ...] | None = None  # of a regression, in the units of the training data
+    # A sequence of vectors, in the units of the training data.
+    vectors: tuple[tuple[float, ...], ...] | None = None
     words: tuple[str, ...] | None = None  # of the input, each of which has a tag
     tags: tuple[str, ...] | None = None  # one for each word
     tag_probabilities: tuple[float, ...] | None = None  # of the tag of each word

@@ -113,8 +113,8 @@ def draw_signal(canvas: Canvas, series: Series, at: Point, size: Point) -> None:
     if series.is_picture:
         columns = min(POINTS, len(series.values))
         means = series.means(columns, min(BANDS, series.values.shape[1]))  # (rows, columns)
-        least, most = float(means.min()), float(means.max())
-        shares = (means - least) / (most - least if most > least else 1.0)
+        least, most = number_range(means.flatten().tolist(), margin=0.0)
+        shares = np.nan_to_num((means - least) / (most - least))
         # The first number of a vector, such as the lowest frequency, is at the bottom.
         draw_points(canvas, shares[::-1], at, size)
         canvas.text((left - 6, top + SIZE / 2), _labels(series)[1], anchor="end")
@@ -127,7 +127,7 @@ def draw_signal(canvas: Canvas, series: Series, at: Point, size: Point) -> None:
         shade = COLORS[channel % len(COLORS)]
         place = (left, top + channel * each)
         canvas.text((left - 6, place[1] + each / 2), name, anchor="end", fill=shade)
-        low, most = number_range([float(low_line.min()), float(high_line.max())])
+        low, most = number_range([*low_line.tolist(), *high_line.tolist()])
         _line(
             canvas,
             (low_line - low) / (most - low),
@@ -152,11 +152,12 @@ def _line(
     x = left + (np.arange(len(low)) + 0.5) * wide / len(low)
     bottom = top + tall
     middle = bottom - tall * (low + high) / 2
-    points = list(zip(x.tolist(), middle.tolist(), strict=True))
+    known = np.isfinite(middle)
+    points = list(zip(x[known].tolist(), middle[known].tolist(), strict=True))
     for start, end in pairwise(points):
         canvas.line(start, end, 1.2, shade)
-    spans = np.nonzero(high - low > 0.01)[0].tolist()
-    for i in spans:
+    spans = np.nonzero(np.nan_to_num(high - low) > 0.01)[0]
+    for i in spans.tolist():
         first = (float(x[i]), bottom - tall * float(high[i]))
         last = (float(x[i]), bottom - tall * float(low[i]))
         canvas.line(first, last, 1, shade)

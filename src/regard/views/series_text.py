@@ -9,6 +9,7 @@ from rich.cells import cell_len
 from regard.core.shapes import Float, Tensor
 from regard.interpret.series import Series, span_means
 from regard.views.block_cells import cell, plain_name
+from regard.views.charts import number_range
 from regard.views.series_drawing import spans_of_largest
 
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -16,12 +17,13 @@ LINES = 8  # channels, or groups of neighbouring ones, that are printed
 
 
 def sparkline(values: NDArray[np.float32]) -> str:
-    """Numbers as blocks between the least and the largest of them."""
-    low, high = float(values.min()), float(values.max())
-    if high <= low:
-        return BLOCKS[0] * len(values)
-    shares = (values - low) / (high - low) * (len(BLOCKS) - 1)
-    return "".join(BLOCKS[level] for level in np.rint(shares).astype(int).tolist())
+    """Numbers as blocks between the least and the largest of them, and a space where one is missing."""
+    known = np.isfinite(values)
+    low, high = number_range(values[known].tolist(), margin=0.0)
+    shares = np.where(known, (values - low) / (high - low), 0.0) * (len(BLOCKS) - 1)
+    levels = np.rint(shares).astype(int).tolist()
+    shown = zip(levels, known.tolist(), strict=True)
+    return "".join(BLOCKS[level] if is_known else " " for level, is_known in shown)
 
 
 def series_map(

@@ -20,6 +20,7 @@ from regard.core.registry import Registry
 from regard.core.sanitize import one_line
 from regard.core.sequence import FieldBatch
 from regard.data.arrays import Column, ColumnWriter
+from regard.data.image_store import FileKind
 from regard.data.images import ResizeFilter
 from regard.data.time_axis import TimeAxis
 from regard.data.token_lists import ListCell
@@ -57,7 +58,10 @@ class Field(Config, ABC):
     vocabulary_class: ClassVar[type[Vocabulary] | None] = None  # None: nothing is learned
     is_sequence: ClassVar[bool] = False  # whether its length varies, and may be limited
     has_lists: ClassVar[bool] = False  # whether a cell may be a list
-    is_file: ClassVar[bool] = False  # whether a value is the name of a file, such as an image
+    is_file: ClassVar[bool] = False  # whether every value is the name of a file, such as an image
+    # The kind of files that cells of a table may name, and the key of [data] with their folder.
+    stored: ClassVar[FileKind | None] = None
+    folder_key: ClassVar[str] = "files_from"
     # The package's kind in whose place a kind of the user's own can be predicted, or None.
     like: ClassVar[str | None] = None
     is_source: ClassVar[bool] = True  # whether an encoder can read it
@@ -183,6 +187,10 @@ class Field(Config, ABC):
         return self.noun
 
     # From a cell of a table, or a request, to what a batch is made of.
+
+    def names_file(self, cell: Any) -> bool:
+        """Whether a cell of a table names a file of the kind `stored`."""
+        return self.is_file
 
     def parse(self, cell: Any) -> Any:
         """The value that a cell of a table spells; InvalidArgument if it spells none."""

@@ -14,6 +14,7 @@ from regard.core.shapes import Tensor
 from regard.data.arrays import Column, ColumnWriter, ImageWriter, open_images
 from regard.data.augmentation import AugmentKind
 from regard.data.fields.base import FORMER_DEFAULTS, Field
+from regard.data.image_store import IMAGES
 from regard.data.images import (
     HALVES,
     Pixels,
@@ -52,6 +53,8 @@ class ImageField(Field):
     noun = "an image"
     is_file = True
     content_key = "image"
+    stored = IMAGES
+    folder_key = "images"
     input_kind = "image"
 
     def conflicts(self) -> Iterator[Problem]:

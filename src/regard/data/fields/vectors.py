@@ -1,4 +1,4 @@
-"""The field `vectors`: a sequence of vectors of one dimension."""
+"""The field `vectors`: a sequence of vectors of one dimension, from a file or a list of lists."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,32 +10,44 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.core.config import Count, doc
-from regard.core.errors import InvalidArgument
+from regard.core.errors import InvalidArgument, InvalidData
 from regard.core.sanitize import one_line
 from regard.core.sequence import Vectors
+from regard.data.array_files import array_of_content, read_array
 from regard.data.arrays import Column, ColumnWriter, VectorWriter, open_vectors
 from regard.data.fields.base import Field, Ranges, check_list
-from regard.data.npy import array_of_npy
+from regard.data.image_store import ARRAYS, Member
 from regard.data.statistics import Statistics
 
 DEVIATIONS = 3  # from the mean, within which most numbers are
+LARGEST_NUMBER = float(np.finfo(np.float32).max)
+MOST_NUMBERS = 1 << 22  # of the content of a file in a request
 
 
 @dataclass(frozen=True)
 class VectorsField(Field):
     """A sequence of vectors, which may differ in length from example to example."""
 
-    kind: Literal["vectors"] = doc("vectors", "a sequence of vectors of one dimension")
+    kind: Literal["vectors"] = doc(
+        "vectors",
+        "a sequence of vectors of one dimension: a list of lists, or the name of a .npy or .npz file",
+    )
     normalize: bool = doc(
         True, "give each number of a vector mean 0 and scale 1, by the training data"
     )
     max_length: Count | None = doc(
         None, "training examples with more vectors are left out and counted"
     )
+    missing: Literal["refuse", "mask"] = doc(
+        "refuse",
+        "missing numbers, NaN or null: refuse them; or mask: nothing attends to a source vector that has one, and a "
+        "number of a target that is missing counts in no loss and no metric",
+    )
 
     noun = "a sequence of vectors"
     vocabulary_class = Statistics
     is_sequence = True
+    stored = ARRAYS
     input_kind = "vectors"
     needs_input_module = True
     has_positions = True
@@ -47,7 +59,7 @@ class VectorsField(Field):
         return None if self.max_length is None else "max_length"
 
     def size_of(self, value: Any) -> int:
-        return len(value)
+        return len(self.parse(value))
 
     def row_text(self, vocabulary: Statistics, values: Vectors, row: int) -> str:
         return f"{int(values.lengths[row])} vectors of {vocabulary.size} numbers"
@@ -55,55 +67,64 @@ class VectorsField(Field):
     def example(self, vocabulary: Statistics) -> NDArray[np.float32]:
         return np.zeros((1, vocabulary.size), np.float32)
 
-    def parse(self, cell: Any) -> NDArray[np.float32]:
-        value: Any = cell
-        if isinstance(cell, str):
-            value = _json_array(cell)
-        try:
-            # A number that is too large becomes infinity, which is refused below.
-            with np.errstate(over="ignore"):
-                array = np.asarray(value, dtype=np.float32)
-        except (TypeError, ValueError):
-            array = np.zeros(0, dtype=np.float32)
+    def names_file(self, cell: Any) -> bool:
+        """Whether a cell of a table is the name of a file, not a list."""
+        return isinstance(cell, str) and self.stored is not None and self.stored.names(cell)
+
+    def parse(self, cell: Any) -> NDArray[np.float64]:
+        """An array (length, dimension). Only a path opens a file: a text is read as a list, never as a name."""
+        if isinstance(cell, Path | Member):
+            try:
+                return self.array_of(read_array(cell))
+            except InvalidData:
+                raise
+            except InvalidArgument as error:
+                raise InvalidData(
+                    cell, wanted=error.wanted, got=error.got, remedy=error.remedy
+                ) from None
+        return self.array_of(cell)
+
+    def array_of(self, value: Any) -> NDArray[np.float64]:
+        """The array (length, dimension) of an array, a tensor, nested lists or their JSON; of numbers, (length, 1)."""
+        given = value
+        if isinstance(value, str):
+            given = _json_array(value)
+        array = _as_numbers(given)
+        if array.ndim == 1 and len(array):
+            array = array[:, None]
         if array.ndim != 2 or 0 in array.shape:
-            got = one_line(repr(cell))[:60]
             raise InvalidArgument(
                 "vectors",
                 wanted="a list of vectors of one dimension, at least one",
-                got=got,
+                got=_described(value),
                 remedy="Give an array (length, dimension).",
             )
-        if not np.isfinite(array).all():
-            position, number = (int(index[0]) for index in np.nonzero(~np.isfinite(array)))
-            raise InvalidArgument(
-                "vectors",
-                wanted="finite numbers",
-                got=f"{array[position, number]} as number {number + 1} of vector {position + 1}",
-                remedy="Replace missing values first.",
-            )
+        self._check_finite(array)
         return array
 
     @classmethod
     def is_listed(cls, given: Sequence[Any]) -> bool:
         first = given[0] if given else None
-        return isinstance(first, list) and bool(first) and isinstance(first[0], int | float)
+        return isinstance(first, list) and bool(first) and isinstance(first[0], int | float | None)
 
-    def from_request(self, name: str, given: Any, size: int | None) -> NDArray[np.float32]:
-        value = given
-        if isinstance(given, bytes):
-            value = array_of_npy(f"file of {name}", given, size)
-        elif not _holds_numbers(given):
-            value = None
+    def from_request(self, name: str, given: Any, size: int | None) -> NDArray[np.float64]:
         try:
-            return self.parse(value)
+            if isinstance(given, bytes):
+                return self.array_of(_array_of_content(name, given, size))
+            # NumPy would also read the number of a text.
+            return self.array_of(given if _holds_numbers(given) else None)
+        except InvalidData:
+            raise
         except InvalidArgument as error:
             raise InvalidArgument(
                 name, wanted=error.wanted, got=error.got, remedy=error.remedy
             ) from None
 
     def request_text(self, value: Any) -> str:
-        # The shortest decimals that are the same number in 32 bits.
-        return json.dumps([[float(str(number)) for number in row] for row in self.parse(value)])
+        numbers = self.parse(value).astype(np.float32)
+        # The shortest decimals that are the same number in 32 bits; null where a number is missing.
+        rows = [[_shortest(number) for number in row] for row in numbers]
+        return json.dumps(rows)
 
     def usual_ranges(self, vocabulary: Statistics) -> Ranges:
         pairs = zip(vocabulary.mean, vocabulary.scale, strict=True)
@@ -112,8 +133,29 @@ class VectorsField(Field):
         )
 
     def title(self, cell: Any) -> str:
-        array = self.parse(cell)
+        if isinstance(cell, Path | Member):
+            return cell.name
+        array = self.array_of(cell)
         return f"{len(array)} vectors of {array.shape[1]} numbers"
+
+    def _check_finite(self, array: NDArray[np.float64]) -> None:
+        wrong = ~(np.abs(array) <= LARGEST_NUMBER)
+        remedy = 'Replace missing values first, or set missing = "mask".'
+        if self.missing == "mask":
+            wrong &= ~np.isnan(array)
+            remedy = "Write NaN or null where a number is missing."
+        if not wrong.any():
+            return
+        position, number = (int(index[0]) for index in np.nonzero(wrong))
+        raise InvalidArgument(
+            "vectors",
+            wanted="finite numbers, in the range of float32",
+            got=f"{array[position, number]} as number {number + 1} of vector {position + 1}",
+            remedy=remedy,
+        )
+
+    def reference(self, cell: Any) -> str:
+        return array_text(self.parse(cell))
 
     def check(self, name: str, values: Iterable[Any]) -> list[Any]:
         return [self.parse(value) for value in check_list(name, values, texts_only=False)]
@@ -121,7 +163,7 @@ class VectorsField(Field):
     def learn(self, values: Iterator[Any], *, is_target: bool) -> Statistics:
         dimension = 0
 
-        def of_one_dimension() -> Iterator[NDArray[np.float32]]:
+        def of_one_dimension() -> Iterator[NDArray[np.float64]]:
             nonlocal dimension
             for value in values:
                 dimension = dimension or value.shape[1]
@@ -173,9 +215,29 @@ def _check_dimension(value: NDArray[Any], dimension: int) -> None:
 def _holds_numbers(vectors: Sequence[Any]) -> bool:
     """Whether all of these are lists of numbers: NumPy would also read the number of a text."""
     return all(
-        isinstance(vector, list) and all(isinstance(each, int | float) for each in vector)
+        isinstance(vector, list)
+        and all(each is None or isinstance(each, int | float) for each in vector)
         for vector in vectors
     )
+
+
+def _array_of_content(name: str, content: bytes, dimension: int | None) -> NDArray[Any]:
+    """The array of a .npy file that is sent: what it claims is checked before numbers are converted."""
+    array = array_of_content(f"file of {name}", content)
+    if array.size > MOST_NUMBERS:
+        raise InvalidArgument(
+            name,
+            wanted=f"at most {MOST_NUMBERS:,} numbers",
+            got=f"{array.size:,}",
+            remedy="Send a part of it.",
+        )
+    if dimension is not None and array.ndim == 2:
+        _check_dimension(array, dimension)
+    return array
+
+
+def _shortest(number: np.float32) -> float | None:
+    return None if np.isnan(number) else float(str(number))
 
 
 def _json_array(text: str) -> Any:
@@ -183,3 +245,47 @@ def _json_array(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         return None
+
+
+def _as_numbers(value: Any) -> NDArray[np.float64]:
+    """An array of float64; without an axis if these are no numbers."""
+    nothing = np.zeros((), dtype=np.float64)
+    try:
+        if hasattr(value, "detach"):
+            # A tensor, perhaps on another device, and perhaps of bfloat16, which NumPy does not have.
+            value = value.detach().cpu().double().numpy()
+        found = np.asarray(value)
+        if found.dtype.kind in "USmMcV":
+            return nothing
+        # An array of objects may be a list with nulls, which become NaN.
+        return found.astype(np.float64)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        return nothing
+
+
+def _described(value: Any) -> str:
+    """An array by its type and shape, anything else as it is written."""
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"{value.dtype} of shape {tuple(value.shape)}"
+    return one_line(repr(value))[:60]
+
+
+def array_text(array: NDArray[Any], decimals: Sequence[int] | None = None) -> str:
+    """An array (length, dimension) as JSON, with null where a number is missing; and NaN or infinite ones as well.
+
+    decimals   of each number of a vector; None: all that it has
+    """
+    numbers = np.asarray(array, dtype=np.float64)
+    if decimals is not None:
+        columns = [np.round(numbers[:, i], places) for i, places in enumerate(decimals)]
+        numbers = np.stack(columns, axis=1) + 0.0
+    is_finite = np.isfinite(numbers)
+    rows = numbers.tolist()
+    for position, number in zip(*np.nonzero(~is_finite), strict=True):
+        rows[position][number] = None
+    return json.dumps(rows)
+
+
+def read_array_text(text: str) -> NDArray[np.float64]:
+    """The array of a text that `array_text` wrote; NaN where a number is missing."""
+    return VectorsField(missing="mask").array_of(text)

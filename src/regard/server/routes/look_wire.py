@@ -52,7 +52,8 @@ class SeriesSource(Struct, tag_field="kind", tag="series"):
     """Vectors as the model read them: of each channel the least and the largest number in spans of time, as 16 bits.
 
     `tokens` are the times of the encoder's positions, each of `stride` vectors, after `units` learned states. `data`
-    has little-endian uint16 between `least` and `most`, (2, channels, spans); of a `picture`, (1, rows, spans).
+    has little-endian uint16 from `least` (0) to `most` (65534), 65535 where one is missing, (2, channels, spans); of a
+    `picture`, (1, rows, spans).
     """
 
     tokens: list[str]
@@ -82,6 +83,7 @@ class LookOutput(Struct, omit_defaults=True):
     words: list[str] | None = None
     labels: list[str] | None = None
     numbers: list[float | None] | None = None
+    vectors: list[list[float | None]] | None = None
 
 
 class LookMap(Struct):

@@ -25,7 +25,7 @@ export function sharesOf(source) {
     const [planes, rows, columns] = source.shape;
     const bytes = Uint8Array.from(atob(source.data), (letter) => letter.charCodeAt(0));
     const numbers = new Uint16Array(bytes.buffer);
-    const at = (plane, row) => Array.from(numbers.subarray((plane * rows + row) * columns, (plane * rows + row + 1) * columns), (number) => number / 65535);
+    const at = (plane, row) => Array.from(numbers.subarray((plane * rows + row) * columns, (plane * rows + row + 1) * columns), (number) => (number === 65535 ? NaN : number / 65534)); // NaN: it is missing
     decoded.set(source, Array.from({ length: planes }, (_, plane) => Array.from({ length: rows }, (_, row) => at(plane, row))));
   }
   return decoded.get(source);
@@ -38,14 +38,15 @@ export const signalHeight = (source) => (source.picture ? HIGH : Math.max(HIGH /
 export const seriesHeight = (source) => signalHeight(source) + GAP + STRIP + NAMES;
 export const shadeOf = (channel) => SHADES[channel % SHADES.length];
 
-// The lines of a series: of each channel its points, as [x, the y of the least number, the y of the largest].
+// The lines of a series: of each channel its points, as [x, the y of the least number, the y of the largest]; no number
+// is known between the points before and after a gap.
 export function linesOf(source, width) {
   const [low, high] = sharesOf(source);
   const each = signalHeight(source) / low.length;
   const columns = low[0].length;
   return low.map((line, channel) => {
     const y = (share) => (channel + 1) * each - 3 - share * (each - 6);
-    return line.map((share, column) => [((column + 0.5) / columns) * extent(source) * width, y(share), y(high[channel][column])]);
+    return line.flatMap((share, column) => (Number.isNaN(share) ? [] : [[((column + 0.5) / columns) * extent(source) * width, y(share), y(high[channel][column])]]));
   });
 }
 
@@ -73,7 +74,7 @@ export function timesOf(source, width) {
 // The picture of a series, the first number of a vector at the bottom.
 export function pictureOf(source, dark) {
   const rows = sharesOf(source)[0];
-  return imageOf(Float32Array.from([...rows].reverse().flat()), rows[0].length, dark);
+  return imageOf(Float32Array.from([...rows].reverse().flat(), (share) => share || 0), rows[0].length, dark);
 }
 
 export function showSeries(box, store) {

@@ -1,0 +1,255 @@
+"""What the tasks whose outputs are sequences of vectors have in common: their loss, metrics, outputs and looks."""
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from regard.core.errors import InvalidArgument, Problem
+from regard.core.sequence import Packed, Vectors
+from regard.core.shapes import Bool, Float, Tensor
+from regard.data.batching import Batch, evaluation_batches
+from regard.data.config import DataConfig
+from regard.data.corpus import Corpus, VocabularyType
+from regard.data.fields.number import DIGITS, MOST_DECIMALS
+from regard.data.fields.vectors import array_text, read_array_text
+from regard.data.statistics import Statistics
+from regard.decoding.batch_plan import forward_batch_tokens
+from regard.decoding.config import DecodeConfig
+from regard.decoding.ensemble import VectorsEnsemble
+from regard.interpret.editing import refuse_output_edits
+from regard.interpret.look import PredictedVectors
+from regard.interpret.maps import ForwardPass
+from regard.interpret.record import LookInput
+from regard.model.interfaces import Source
+from regard.model.model_config import ModelConfig
+from regard.model.seq2seq import Model, SourceModel
+from regard.tasks.base import LookRequest, Task, TrainedModel
+from regard.tasks.carried import CarriedStates
+from regard.tasks.objective import BatchLoss, Objective
+from regard.tasks.pipeline import (
+    DirectPipeline,
+    EncodedInputs,
+    IndexedOutputs,
+    Output,
+    OutputOptions,
+    SequenceScore,
+    check_direct_options,
+    check_one_output,
+)
+
+
+class VectorTask(Task):
+    """A task whose outputs are sequences of vectors, computed in one forward pass."""
+
+    target_kinds = ("vectors",)
+    gives = "sequences of vectors"
+    metrics = "vectors"
+    monitors = ("loss", "normalized_mse", "normalized_mae", "mse", "mae")
+    has_scores = False
+    default_loss = "mse"
+    default_label_smoothing = 0.0
+
+    def recipe_problems(self, model: ModelConfig, data: DataConfig) -> Iterator[Problem]:
+        fields = data.source_fields
+        if len(fields) == 1 and "vectors" not in fields[0].input_kinds():
+            wanted = "'vectors', of which a model with this head makes others"
+            yield Problem("data.source.kind", wanted, repr(fields[0].kind), "Change it.")
+
+    def training_problems(self, train: Any, model: ModelConfig) -> Iterator[Problem]:
+        for key in ("label_smoothing", "r_drop", "distillation"):
+            value = getattr(train, key)
+            if value:
+                wanted = "nothing for a model that gives vectors, which are no distribution"
+                yield Problem(f"train.{key}", wanted, repr(value)[:80], "Leave it out.")
+
+    def sizes(self, target: VocabularyType) -> dict[str, Any]:
+        return {"num_labels": target.size}
+
+    def default_metrics(
+        self, data: DataConfig, monitor: str, target: VocabularyType | None = None
+    ) -> list[str]:
+        return ["normalized_mse", "normalized_mae", "mse", "mae"]
+
+    def metric_options(self, data: DataConfig, target: VocabularyType | None) -> dict[str, Any]:
+        assert isinstance(target, Statistics)
+        return {"scale": target.scale}
+
+    def loss(
+        self,
+        objective: Objective,
+        model: Model,
+        batch: Batch,
+        *,
+        step: int = 0,
+        carried: CarriedStates | None = None,
+    ) -> BatchLoss:
+        assert batch.source is not None
+        assert not isinstance(batch.source, Packed)
+        assert isinstance(batch.targets, Vectors)
+        predicted, gold, known = aligned(model(batch.source), batch.targets)
+        found = objective.loss_of_outputs(self, predicted, gold, known)
+        return BatchLoss(found.loss, found.nll, batch.tokens)
+
+    def validation_values(
+        self, model: Model, corpus: Corpus, target: VocabularyType, *, budget: int
+    ) -> dict[str, float]:
+        assert isinstance(target, Statistics)
+        return vector_errors(model, corpus, target, budget=budget)
+
+    def output_error(self, data: DataConfig, output: str, reference: str) -> float:
+        """The mean absolute error."""
+        return float(np.nanmean(np.abs(read_array_text(output) - read_array_text(reference))))
+
+    def ensemble(self, models: Sequence[Model]) -> VectorsEnsemble:
+        return VectorsEnsemble(models, self.name)
+
+    @abstractmethod
+    def output_lengths(self, trained: TrainedModel, sizes: Sequence[int]) -> list[int]:
+        """The number of vectors of each output, for inputs of these sizes."""
+
+    def pipeline(self, trained: TrainedModel) -> "VectorPipeline":
+        assert isinstance(trained.model, SourceModel)
+        return VectorPipeline(trained.model, trained.inputs, trained, self)
+
+    def forward_pass(
+        self, model: Model, source: Source | None, labels: Tensor | None
+    ) -> ForwardPass:
+        """What a label is elsewhere is here the place of a number, and its score the number."""
+        if labels is not None:
+            raise InvalidArgument(
+                "output",
+                wanted="none for a model that gives vectors",
+                got=str(labels.tolist())[:60],
+                remedy="Leave it out.",
+            )
+        return ForwardPass(model, source, None, None, score=_number_at, choose=_places)
+
+    def look(self, trained: TrainedModel, request: LookRequest) -> tuple[ForwardPass, LookInput]:
+        refuse_output_edits(request.edits)
+        if request.output is not None:
+            raise InvalidArgument(
+                "output",
+                wanted="none for a model that gives vectors",
+                got=repr(request.output)[:60],
+                remedy="Leave it out.",
+            )
+        assert isinstance(trained.target, Statistics)
+        shown = replace(
+            request.shown, direct_output=partial(look_vectors, statistics=trained.target)
+        )
+        return self.forward_pass(trained.model, request.batch, None), shown
+
+
+def aligned(
+    outputs: Float[Tensor, "B T D"], gold: Vectors
+) -> tuple[Float[Tensor, "N D"], Float[Tensor, "N D"], Bool[Tensor, "N D"]]:
+    """Outputs and targets as rows, and which numbers of the targets are known: no padding, none that is missing."""
+    if outputs.shape != gold.values.shape:
+        raise InvalidArgument(
+            "target",
+            wanted=f"{outputs.shape[1]} vectors for each of these sources, as the model gives them",
+            got=str(gold.values.shape[1]),
+            remedy="Give each source a target of its length.",
+        )
+    known = gold.places[..., None] & ~gold.values.isnan()  # (B, T, D)
+    return outputs.flatten(0, 1), gold.values.flatten(0, 1), known.flatten(0, 1)
+
+
+@torch.no_grad()
+def vector_errors(
+    model: Model, corpus: Corpus, statistics: Statistics, *, budget: int
+) -> dict[str, float]:
+    """Squared and absolute error over all numbers that are known, normalized and in the units of the data."""
+    device = next(model.parameters()).device
+    squared = torch.zeros(statistics.size, dtype=torch.float64)
+    absolute = torch.zeros(statistics.size, dtype=torch.float64)
+    count = 0
+    for batch in evaluation_batches(corpus, budget=budget):
+        moved = batch.to(device)
+        assert isinstance(moved.targets, Vectors)
+        predicted, gold, known = aligned(model(moved.source), moved.targets)
+        errors = (predicted.double() - gold.double()).masked_fill(~known, 0.0)  # (N, D)
+        squared += errors.square().sum(0).cpu()
+        absolute += errors.abs().sum(0).cpu()
+        count += int(known.sum())
+    scale = torch.tensor(statistics.scale, dtype=torch.float64)
+    count = max(1, count)
+    return {
+        "normalized_mse": float(squared.sum()) / count,
+        "normalized_mae": float(absolute.sum()) / count,
+        "mse": float((squared * scale.square()).sum()) / count,
+        "mae": float((absolute * scale).sum()) / count,
+    }
+
+
+def decimals_of(statistics: Statistics) -> list[int]:
+    """The decimals with which each number of a vector is written: as many as float32 has at this scale."""
+    exact = [DIGITS - 1 - math.floor(math.log10(scale)) for scale in statistics.scale]
+    return [min(decimals, MOST_DECIMALS) for decimals in exact]
+
+
+def _places(outputs: Float[Tensor, "T D"]) -> Tensor:
+    return torch.arange(outputs.numel(), device=outputs.device)
+
+
+def _number_at(outputs: Float[Tensor, "T D"], places: Tensor) -> Tensor:
+    return outputs.flatten().float()[places]
+
+
+def look_vectors(places: Tensor, numbers: Tensor, *, statistics: Statistics) -> PredictedVectors:
+    """Vectors in the units of the training data."""
+    rows = numbers.detach().double().cpu().numpy().reshape(-1, statistics.size)
+    restored = statistics.restore(rows)
+    text = array_text(restored, decimals_of(statistics))
+    return PredictedVectors(text, tuple(map(tuple, restored.tolist())))
+
+
+@dataclass(frozen=True)
+class VectorPipeline(DirectPipeline):
+    """The vectors of a model, in the units of the training data."""
+
+    trained: TrainedModel
+    task: VectorTask
+
+    @property
+    def gives(self) -> str:
+        return "sequences of vectors"
+
+    def outputs(
+        self, encoded: EncodedInputs, config: DecodeConfig, options: OutputOptions
+    ) -> IndexedOutputs:
+        check_direct_options(options, self.gives)
+        check_one_output(config, self.gives)
+        lengths = self.task.output_lengths(self.trained, self.inputs.sizes(encoded))
+        for rows, results in self.results(encoded, forward_batch_tokens(config)):
+            for row, result in zip(rows, results.detach().cpu().double().numpy(), strict=True):
+                yield row, [self._output(result[: lengths[row]])]
+
+    def _output(self, normalized: NDArray[np.float64]) -> Output:
+        assert isinstance(self.trained.target, Statistics)
+        restored = self.trained.target.restore(normalized)
+        text = array_text(restored, decimals_of(self.trained.target))
+        return Output(text, vectors=tuple(map(tuple, restored.tolist())))
+
+    def predicted(
+        self, results: Tensor, config: DecodeConfig, options: OutputOptions
+    ) -> Iterator[list[Output]]:
+        for result in results.detach().cpu().double().numpy():
+            yield [self._output(result)]
+
+    def score(
+        self, encoded: EncodedInputs, targets: Sequence[str], batch_tokens: int
+    ) -> list[SequenceScore]:
+        raise InvalidArgument(
+            "model",
+            wanted="one that gives probabilities",
+            got="one that gives vectors",
+            remedy="Use regard evaluate, which compares its vectors with others.",
+        )
