@@ -21,9 +21,12 @@ def series(count: int, seed: int = 0) -> list[np.ndarray]:
 
 def recipe(target: str, **encoder: Any) -> dict[str, Any]:
     transformer = {"kind": "transformer", "dim": 16, "layers": 1, "heads": 2, "ffn_dim": 16}
+    head: dict[str, Any] = {"pool": {"kind": "attention"}}
+    if target == "vectors":
+        head = {"head": "vectors"}
     return {
         "data": {"source": {"kind": "vectors"}, "target": {"kind": target}},
-        "model": {"encoder": transformer | encoder, "pool": {"kind": "attention"}},
+        "model": {"encoder": transformer | encoder} | head,
         "train": {"max_steps": 2, "batch_tokens": 64},
     }
 
@@ -34,6 +37,8 @@ def trained(folder: Path, target: str = "label", **encoder: Any) -> Predictor:
     targets: list[Any] = [LABELS[i % 2] for i in range(12)]
     if target == "number":
         targets = [float(each[:, 0].mean()) for each in inputs]
+    if target == "vectors":
+        targets = [each * 2 for each in inputs]
     pairs = list(zip(inputs, targets, strict=True))
     splits = {"train": pairs, "valid": pairs[:4], "test": pairs[:4]}
     keys = recipe(target, **encoder)

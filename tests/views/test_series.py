@@ -96,7 +96,7 @@ def test_a_missing_number_is_no_point_of_a_drawing(model, tmp_path):
     values[3:5] = np.nan
     shown = regard.Look(look.title, (Series(values),), look.output, look.maps, look.forward)
     draw(shown, tmp_path / "x.svg")
-    assert "nan" not in (tmp_path / "x.svg").read_text()
+    assert '"nan' not in (tmp_path / "x.svg").read_text()
 
 
 def test_a_constant_series_is_drawn():

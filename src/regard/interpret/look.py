@@ -142,6 +142,12 @@ class PredictedVectors:
         """The vectors as texts."""
         return tuple(" ".join(f"{number:.4g}" for number in vector) for vector in self.vectors)
 
+    @property
+    def summary(self) -> str:
+        """How many there are."""
+        dimension = len(self.vectors[0]) if self.vectors else 0
+        return f"{len(self.vectors)} vectors of {dimension} numbers"
+
     def as_dict(self) -> dict[str, Any]:
         vectors = [[finite(number) for number in vector] for vector in self.vectors]
         return {"text": self.text, "tokens": self.tokens, "scores": None, "vectors": vectors}

@@ -10,7 +10,7 @@ from regard.core.sanitize import printable
 from regard.core.shapes import Float, Tensor
 from regard.core.text_table import text_table
 from regard.interpret.head_properties import COLUMNS, HeadProperties
-from regard.interpret.look import Image, Label, Look
+from regard.interpret.look import Image, Label, Look, PredictedVectors
 from regard.interpret.maps import AttentionMap
 from regard.interpret.series import Series
 from regard.views.block_cells import cell, plain_name
@@ -38,7 +38,8 @@ def look_text(
     if isinstance(output, Label):
         title = f"{look.title} → {output.label} ({exp(output.score):.0%})"
     elif output is not None:
-        title = f"{look.title} → {output.text}" if look.sources else output.text
+        said = output.summary if isinstance(output, PredictedVectors) else output.text
+        title = f"{look.title} → {said}" if look.sources else said
     lines = [printable(title)]
     maps = look.maps if every else main_map(look.maps)
     if map is not None:

@@ -242,7 +242,7 @@ class Field(Config, ABC):
     def learn(self, values: Iterator[Any], *, is_target: bool) -> Vocabulary | None:
         """The vocabulary or the statistics of the values of the training examples."""
 
-    def check_cell(self, vocabulary: Any, cell: str) -> None:
+    def check_cell(self, vocabulary: Any, cell: Any) -> None:
         """Refuse a cell that the trained model does not know."""
 
     @abstractmethod

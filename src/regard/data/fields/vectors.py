@@ -172,7 +172,7 @@ class VectorsField(Field):
 
         return Statistics.of(of_one_dimension(), normalize=self.normalize)
 
-    def check_cell(self, vocabulary: Any, cell: str) -> None:
+    def check_cell(self, vocabulary: Any, cell: Any) -> None:
         self.encode(vocabulary, [self.parse(cell)])
 
     def encode(self, vocabulary: Statistics, values: Sequence[Any]) -> list[Any]:
