@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from regard.api.sweep import sweep as sweep
     from regard.api.thresholds import thresholds as thresholds
     from regard.api.train import prepare as prepare, train as train
+    from regard.api.transcribe import transcribe as transcribe
     from regard.api.view import page as page, view as view
     from regard.api.word_vectors import train_word_vectors as train_word_vectors
     from regard.checkpoint.verify import sign as sign, verify as verify
@@ -116,6 +117,7 @@ _HOMES = {
     "regard.api.sweep": ("sweep",),
     "regard.api.thresholds": ("thresholds",),
     "regard.api.train": ("prepare", "train"),
+    "regard.api.transcribe": ("transcribe",),
     "regard.api.view": ("page", "view"),
     "regard.checkpoint.verify": ("sign", "verify"),
     "regard.server.run": ("serve",),

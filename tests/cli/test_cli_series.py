@@ -128,8 +128,8 @@ def test_scores_of_named_files(runs, given, folder):
     (folder / "t.csv").write_text("\n".join(["source,target", *rows]) + "\n")
     evaluated = command("evaluate", runs["labels"].folder, "--data", "t.csv", *columns, "--json")
     right = [each == LABELS[0] for each in runs["labels"].predict(given)]
-    (row,) = [each for each in json.loads(evaluated.stdout)["rows"] if each["metric"] == "accuracy"]
-    assert row["value"] == pytest.approx(sum(right) / 4)
+    metrics = json.loads(evaluated.stdout)["systems"][0]["metrics"]
+    assert metrics["accuracy"]["value"] == pytest.approx(sum(right) / 4)
 
 
 def test_a_look_at_a_series(runs, given, folder):

@@ -170,7 +170,7 @@ def test_a_store_of_arrays_says_so(tmp_path):
         open_store(tmp_path / "nowhere", ARRAYS)
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr("a.npy", b"")
-    with pytest.raises(InvalidData, match=r"wanted an array 'b.npy'"):
+    with pytest.raises(InvalidData, match=r"wanted an array or a recording 'b.npy'"):
         open_store(tmp_path / "a.zip", ARRAYS).find("b.npy")
 
 

@@ -1,5 +1,6 @@
 """One small model of every task, with data on which it trains in seconds: a new task is tested by a line here."""
 
+import json
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -93,6 +94,34 @@ def pairs(count: int, seed: int) -> Rows:
     ]
 
 
+def digits(count: int, seed: int) -> Rows:
+    """Words, and their digits in the same order."""
+    sources = texts(count, seed)
+    return [(each, " ".join(NUMBERS[word] for word in each.split())) for each in sources]
+
+
+def sounds(count: int, seed: int) -> Rows:
+    """Digits as vectors, a few in a row for each, and the digits."""
+    drawn = random.Random(seed)
+    rows = []
+    for _ in range(count):
+        spoken = drawn.choices(range(3), k=drawn.randint(1, 4))
+        vectors = []
+        for digit in spoken:
+            levels = [float(digit == place) for place in range(3)]
+            vectors += [[drawn.gauss(level, 0.1) for level in levels] for _ in range(4)]
+            vectors += [[drawn.gauss(0.0, 0.1) for _ in range(3)] for _ in range(2)]
+        rows.append((vectors, " ".join(map(str, spoken))))
+    return rows
+
+
+def as_json(rows: Rows) -> list[str]:
+    """The sources of examples, as a line of the command line has them."""
+    return [json.dumps(source) for source, _ in rows]
+
+
+BY_CHARACTERS = {"kind": "text", "tokenizer": "characters"}
+SOUND_INPUT = {"kind": "vectors", "kernel": 3, "stride": 2}
 BY_WORDS = {"kind": "text", "tokenizer": "words"}
 TEXTS = ["one two three four five six", "two", "six five four three", "one one"]
 POOL = {"kind": "attention"}
@@ -141,6 +170,30 @@ CASES: dict[str, TaskCase] = {
         },
         tagging.noun_phrases,
         ["the big red dog sees a cat", "a bird", "the quokka eats the house", "dog"],
+    ),
+    "transcribe": TaskCase(
+        {"encoder": ENCODER, "head": "ctc"},
+        {"source": BY_CHARACTERS, "target": BY_WORDS},
+        digits,
+        TEXTS,
+    ),
+    "transcribe, vectors": TaskCase(
+        {"encoder": {**ENCODER, "input": SOUND_INPUT}, "head": "ctc"},
+        {"source": {"kind": "vectors"}, "target": BY_WORDS},
+        sounds,
+        as_json(sounds(4, 3)),
+        decode={"beam_size": 3},
+    ),
+    "generate, ctc beside the decoder": TaskCase(
+        {
+            "encoder": {**ENCODER, "input": SOUND_INPUT},
+            "decoder": ENCODER,
+            "head": {"kind": "ctc"},
+        },
+        {"source": {"kind": "vectors"}, "target": BY_WORDS},
+        sounds,
+        as_json(sounds(4, 3)),
+        decode={"beam_size": 2, "max_length": 12},
     ),
     "regress": TaskCase(
         {"encoder": ENCODER, "pool": POOL},

@@ -41,7 +41,7 @@ def dry_run(recipe: Recipe, cache: Path | None = None) -> str:
     lines += ["", f"first batch: {batch.shape}"]
     for row in range(min(3, len(batch.rows))):
         lines += [f"  {side:<7} {text}" for side, text in _as_text(batch, row, data, recipe.data)]
-    names = ("label_smoothing", "mask_probability", "r_drop", "doubly_stochastic")
+    names = ("label_smoothing", "mask_probability", "r_drop", "doubly_stochastic", "ctc_weight")
     settings = {name: getattr(recipe.train, name) for name in names}
     settings["output_loss"] = recipe.train.loss
     distillation = load_teachers(recipe, data, device_of(recipe))

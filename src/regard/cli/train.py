@@ -287,11 +287,14 @@ def data(
         ),
     ] = None,
     fetch: Annotated[bool, flag("--fetch", "Download the files that are missing.")] = False,
+    build: Annotated[
+        bool, flag("--build", "Write what the recipes read and what is made from its files.")
+    ] = False,
     folder: Annotated[
         Path, option("FOLDER", "Where the data are; paths in recipes are relative to it.")
     ] = Path(),
 ) -> None:
-    """List the public data sets that the built-in recipes use, check the files of one, or fetch them.
+    """List the public data sets that the built-in recipes use, check the files of one, fetch or build them.
 
     Example: regard data multi30k --fetch
     """
@@ -312,6 +315,17 @@ def data(
         print(f"{'missing' if path in missing else 'in place'}: {folder / path}")
     if dataset.how:
         print(dataset.how)
+    if not build:
+        return
+    if dataset.build is None:
+        raise InvalidArgument(
+            "--build",
+            wanted="nothing for this data set, whose files the recipes read",
+            got="--build",
+            remedy="Leave it out.",
+        )
+    for written in dataset.build(folder):
+        print(f"wrote {written}")
 
 
 def demo(

@@ -12,5 +12,6 @@ TASK_NAMES: Registry[str] = Registry(
         "tag": "one tag for each word",
         "predict_masked": "tokens that were masked",
         "predict_vectors": "a vector for each vector of the source",
+        "transcribe": "a text aligned with the source, such as speech, by CTC",
     },
 )

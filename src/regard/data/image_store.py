@@ -45,7 +45,7 @@ class FileKind:
 
 
 IMAGES = FileKind("an image", "images", EXTENSIONS)
-ARRAYS = FileKind("an array", "arrays", (".npy", ".npz"))
+ARRAYS = FileKind("an array or a recording", "arrays", (".npy", ".npz", ".wav"))
 
 
 @dataclass(frozen=True)

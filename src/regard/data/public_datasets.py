@@ -13,6 +13,7 @@ from pathlib import Path
 from regard.core.atomic_io import atomic_file
 from regard.core.config import nearest
 from regard.core.errors import InvalidArgument, InvalidData
+from regard.data.spoken_digits import write_spoken_digits
 
 TIMEOUT = 30  # seconds without an answer
 
@@ -32,6 +33,8 @@ class PublicDataset:
         None  # of a file, with {name} for the last part of its path; None: fetched by hand
     )
     how: str = ""  # what else is to be done
+    # Writes what recipes read and what is made from the files, in a folder; None: they read the files.
+    build: Callable[[Path], Iterator[Path]] | None = None
 
 
 MULTI30K = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw/{name}"
@@ -99,6 +102,16 @@ DATASETS: dict[str, PublicDataset] = {
         ("parts-of-speech",),
         how="Put en_ewt-ud-train.conllu, -dev and -test into the folder ud_ewt, or name them in data.train, data.valid "
         "and data.test. Releases differ a little in their words and tags.",
+    ),
+    "fsdd": PublicDataset(
+        "Free Spoken Digit Dataset, 3,000 recordings of ten digits by six speakers",
+        "https://github.com/Jakobovski/free-spoken-digit-dataset",
+        "CC BY-SA 4.0",
+        ("spoken-digits", "digit-strings", "digit-strings-attention"),
+        how="Pack its folder recordings as fsdd/recordings.zip. Then regard data fsdd --build writes what the recipes "
+        "read: tables of single digits by the customary split (fsdd/digits) and by speakers (fsdd/speakers/NAME, of "
+        "whom NAME is tested), and strings of one to seven digits (fsdd/strings.zip and fsdd/strings).",
+        build=write_spoken_digits,
     ),
     "flickr8k": PublicDataset(
         "Flickr8k, 8,000 photographs with five captions each",

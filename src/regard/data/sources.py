@@ -143,7 +143,11 @@ def at_example(
         else:
             line = text.line_of(file, number, config.encoding_errors)
     where = file if line is not None else f"{file}, example {number}"
-    return InvalidData(where, line, wanted=error.wanted, got=error.got, remedy=error.remedy)
+    got = error.got
+    if isinstance(error, InvalidData):
+        # The file that the example names.
+        got = f"{got} ({error.path})"
+    return InvalidData(where, line, wanted=error.wanted, got=got, remedy=error.remedy)
 
 
 def labeled_files(config: DataConfig, path: str) -> Iterator[Example]:

@@ -58,6 +58,15 @@ class DecodeConfig(Config):
     diversity_penalty: Positive = doc(
         0.5, "subtracted from a token's score for each earlier group that chose it at the same step"
     )
+    language_model: str | None = doc(
+        None,
+        "run or checkpoint of a language model with the same tokenizer, whose log-probabilities are added in the beam "
+        "search of a CTC head (shallow fusion)",
+    )
+    language_model_weight: Positive = doc(0.3, "weight of language_model")
+    length_bonus: Annotated[float, Range(-100.0, 100.0)] = doc(
+        0.0, "added for each token in the beam search of a CTC head, against short outputs"
+    )
     threshold: Probability = doc(
         DEFAULT_THRESHOLD,
         "smallest probability of a label that is predicted, by a model of several labels",
@@ -144,6 +153,20 @@ class DecodeConfig(Config):
                         repr(getattr(self, key)),
                         "Set sample.",
                     )
+        fuses = self.language_model is not None
+        default = DecodeConfig.__dataclass_fields__["language_model_weight"].default
+        if not fuses and self.language_model_weight != default:
+            yield Problem(
+                "language_model_weight",
+                "nothing without language_model",
+                str(self.language_model_weight),
+                "Leave it out.",
+            )
+        if self.beam_size == 1 and (fuses or self.length_bonus):
+            remedy = "Set beam_size = 8, say."
+            yield Problem(
+                "beam_size", "at least 2 with language_model or length_bonus", "1", remedy
+            )
         if self.temperature == 0:
             yield Problem(
                 "temperature",

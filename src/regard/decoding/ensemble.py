@@ -213,6 +213,35 @@ class TaggerEnsemble(EncoderWithHead):
         return _mean([member(source) for member in self.members])
 
 
+class CtcEnsemble(EncoderWithHead):
+    """Models with a CTC head and the same vocabulary, as one: at each position, the mean of their distributions."""
+
+    task = "transcribe"
+    encoder: EnsembleEncoder
+    inspectable = False
+
+    def __init__(self, models: Sequence[Model]) -> None:
+        members = [model for model in models if isinstance(model, EncoderWithHead)]
+        super().__init__(EnsembleEncoder([member.encoder for member in members]), members[0].head)
+        self.members = TypedModuleList[EncoderWithHead](members)
+
+    @property
+    def output_weights(self) -> tuple[Tensor, ...]:
+        return tuple(weight for member in self.members for weight in member.output_weights)
+
+    def forward(self, source: Source) -> Float[Tensor, "B S V1"]:
+        logits = [member(source) for member in self.members]
+        lengths = {each.shape[1] for each in logits}
+        if len(lengths) > 1:
+            raise InvalidArgument(
+                "path",
+                wanted="models whose encoders shorten their sources alike",
+                got=f"{' and '.join(map(str, sorted(lengths)))} positions of one source",
+                remedy="Use one of them.",
+            )
+        return _mean(logits)
+
+
 class VectorsEnsemble(EncoderWithHead):
     """Models of any architecture that give the same vectors, as one: the mean of theirs."""
 

@@ -233,6 +233,7 @@ class Predictor:
             trace,
             workers,
             tokens,
+            self._language_model(config),
         )
         for index, error in skipped.items():
             yield index, [Output("", refused=str(error))]
@@ -252,6 +253,16 @@ class Predictor:
                 if index in long:
                     outputs = [replace(each, truncated=True) for each in outputs]
                 yield kept[index], outputs
+
+    def _language_model(self, config: DecodeConfig) -> Any:
+        """The language model beside the search, as the task reads it; None where there is none."""
+        if config.language_model is None:
+            return None
+        # Loading returns predictors.
+        from regard.inference.load import load
+
+        device = str(next(self.model.parameters()).device)
+        return self.task.beside(self.trained, load(config.language_model, device=device).trained)
 
     def _edited_outputs(
         self,
@@ -414,7 +425,7 @@ class Predictor:
             chosen = {"beam_size": 1, **chosen}  # also where the recipe has a beam
         elif "sample" in chosen:  # also where the recipe samples
             chosen = {**dict.fromkeys(("top_k", "top_p", "min_p", "typical_p")), **chosen}
-        if not self.task.searches:  # outputs are ranked without a beam
+        if not self.task.searches and not self.task.has_beam:  # outputs are ranked without a beam
             chosen["beam_size"] = chosen.get("num_hypotheses", self.recipe.decode.num_hypotheses)
         own = asdict(self.recipe.decode)
         if "threshold" in chosen:
@@ -426,6 +437,14 @@ class Predictor:
         config = read(DecodeConfig, {**own, **chosen}, "decode")
         if isinstance(config, list):
             raise InvalidRecipe(config)
+        for name in ("language_model", "length_bonus"):
+            if getattr(config, name) and not self.task.has_beam:
+                raise InvalidArgument(
+                    name,
+                    wanted="nothing for a model that gives " + self.task.gives,
+                    got=repr(getattr(config, name))[:80],
+                    remedy="Leave it out: only a model with a CTC head has one.",
+                )
         for name in ("threshold", "thresholds"):
             if name in chosen and not self.task.has_threshold:
                 raise InvalidArgument(

@@ -269,7 +269,8 @@ class Look:
                 "attributions", wanted=wanted, got=f"{len(self.edits)} edits", remedy=remedy
             )
         of_tokens = attributions(self.forward, of)
-        modules = [(each, *(each.part_of or (each.name, 0, None))) for each in self.maps]
+        of_modules = [each for each in self.maps if each.is_of_module]
+        modules = [(each, *(each.part_of or (each.name, 0, None))) for each in of_modules]
         return {
             each.name: each.merged(of_tokens[name][..., first:last])
             for each, name, first, last in modules

@@ -24,7 +24,9 @@ from regard.interpret.summaries import RowSummaries, Tile, summarize
 from regard.interpret.tokens_to_words import TokenGroups
 from regard.kernels.attention import weights as exact
 from regard.kernels.attention.blockwise import BLOCK
-from regard.kernels.attention.spec import FixedRows, repeat_heads, widened
+from regard.kernels.attention.mask import AttentionMask
+from regard.kernels.attention.score_function import DotScoreFunction
+from regard.kernels.attention.spec import AttentionSpec, FixedRows, repeat_heads, widened
 from regard.model.capture import AttentionCall, Pick, capture_attention, picked
 from regard.model.eval_mode import evaluating
 from regard.model.interfaces import AttentionModule, Source
@@ -85,6 +87,11 @@ class AttentionMap(AttentionSite):
         return (
             list(range(self.heads)) if self.default_heads is None else self.default_heads.tolist()
         )
+
+    @property
+    def is_of_module(self) -> bool:
+        """Whether a module attended; not where the weights follow from the output (`given_weights`)."""
+        return self.call is None or self.call.source is not None
 
     def by_source(self, lengths: Sequence[int]) -> list["AttentionMap"]:
         """A map for each source, of `lengths[i]` keys each. The weights of all of them sum to one."""
@@ -321,6 +328,10 @@ class ForwardPass:
         score = log_probabilities if self.score is None else self.score
         return score(logits, labels)
 
+    def output_maps(self, logits: Tensor, labels: Tensor) -> list[AttentionMap]:
+        """Maps that follow from the output and not from a module that attends, such as an alignment."""
+        return []
+
 
 class MapRecorder:
     """A capture callback that collects one map for each attention module of a forward pass.
@@ -371,6 +382,19 @@ class MapRecorder:
                 **vars(site), heads=call.lead[1], size=(spec.n, spec.m), causal=causal, call=call
             )
             self.maps += self.finish(recorded)
+
+
+def given_weights(name: str, weights: Float[Tensor, "N M"]) -> AttentionMap:
+    """A map of weights that no module computes, from positions of the output to those of the source."""
+    rows, keys = weights.shape
+    query = weights.new_zeros(1, 1, rows, 1)
+    key = weights.new_zeros(1, 1, keys, 1)
+    fixed = FixedRows(torch.arange(rows, device=weights.device), weights[None, None])
+    spec = AttentionSpec(DotScoreFunction(1.0), query, key, AttentionMask(), fixed=fixed)
+    call = AttentionCall(None, spec, weights.new_zeros(1, 1, rows), (1, 1))
+    return AttentionMap(
+        name, "cross", "decoder", 1, heads=1, size=(rows, keys), causal=False, call=call
+    )
 
 
 def log_probabilities(

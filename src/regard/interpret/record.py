@@ -128,6 +128,12 @@ def record(
     selection.check(recorder.maps)
     memory = memories[-1] if memories else None
     output, labels = _output(forward, given, logits, selection.words)
+    if labels is not None and selection.layers is None:
+        names = given.output
+        source = given.sources[0] if given.sources else None
+        keys = source if isinstance(source, TokenSequence) else None
+        of_output = forward.output_maps(logits, labels)
+        recorder.maps += [selection.finish(each, names, keys) for each in of_output]
     maps, forward = tuple(recorder.maps), replace(forward, labels=labels)
     read = _read_sources(sources, memory, selection.words)
     return Look(given.title, read, output, maps, forward, tuple(edits), memory), logits

@@ -9,6 +9,7 @@ from regard.core.config import nearest, read, unknown_keys
 from regard.core.errors import InvalidRecipe, Problem
 from regard.core.registry import Registry
 from regard.model.convolution import ConvConfig, ConvDecoder, ConvEncoder
+from regard.model.ctc_head import CtcConfig, CtcHead
 from regard.model.embedding import Embedding, Projection
 from regard.model.inputs import (
     EmbeddingConfig,
@@ -136,6 +137,7 @@ HEADS: Registry[PartKind[HeadConfig, Head]] = Registry(
         "mlm": PartKind(MaskedTokensConfig, Head, MaskedTokensHead),
         "tags": PartKind(TagsConfig, TagHead),
         "vectors": PartKind(VectorsConfig, VectorsHead),
+        "ctc": PartKind(CtcConfig, CtcHead),
     },
 )
 INPUTS: Registry[PartKind[InputConfig, InputModule]] = Registry(
@@ -186,7 +188,12 @@ def parse_model(table: Mapping[str, Any], *, sized: bool = True) -> ModelConfig 
     )
     if isinstance(options, list):
         return problems + options
-    model = ModelConfig(encoders, inputs, decoder, pool, head, options, table)
+    auxiliary = None
+    if decoder is not None and head is not None and getattr(head.module, "beside_decoder", False):
+        # The decoder gives the outputs; the head is only trained beside it.
+        auxiliary = head
+        head = None
+    model = ModelConfig(encoders, inputs, decoder, pool, head, options, table, auxiliary)
     return problems or list(conflicts(model, sized=sized)) or model
 
 
@@ -201,6 +208,7 @@ def part_names(model: ModelConfig) -> Iterator[tuple[Registry[Any], str]]:
         (DECODERS, model.decoder),
         (POOLS, model.pool),
         (HEADS, model.head),
+        (HEADS, model.auxiliary),
     ]:
         if part is not None:
             yield registry, part.kind
@@ -324,9 +332,8 @@ def _without_task(model: ModelConfig) -> Model:
             scaled=options.scale_logits,
         )
         make_decoder = DECODERS[model.decoder.kind].make
-        return Seq2Seq(
-            encoder, make_decoder(model.decoder.config, target, project, model.memory_dim)
-        )
+        decoder = make_decoder(model.decoder.config, target, project, model.memory_dim)
+        return Seq2Seq(encoder, decoder, _auxiliary_head(model))
     assert encoder is not None
     config = model.encoders[0].config
     if model.pool is not None:
@@ -335,9 +342,10 @@ def _without_task(model: ModelConfig) -> Model:
         return Classifier(encoder, pool, options.num_labels, config.output_dropout)
     assert model.head is not None
     if not isinstance(model.head.config, MaskedTokensConfig):
-        assert options.num_labels is not None
+        count = options.vocab_size if model.head.module.gives_tokens else options.num_labels
+        assert count is not None
         make_head = HEADS[model.head.kind].make
-        head = make_head(model.head.config, model.memory_dim, options.num_labels)
+        head = make_head(model.head.config, model.memory_dim, count)
         with_head: SourceModel = EncoderWithHead(encoder, head)
         with_head.task = head.task
         return with_head
@@ -351,3 +359,12 @@ def _without_task(model: ModelConfig) -> Model:
         scaled=options.scale_logits,
     )
     return MaskedLanguageModel(encoder, project, config.head_norm_eps)
+
+
+def _auxiliary_head(model: ModelConfig) -> Head | None:
+    """The head that is trained beside the decoder, if there is one."""
+    head = model.auxiliary
+    if head is None:
+        return None
+    made: Head = HEADS[head.kind].make(head.config, model.memory_dim, model.options.vocab_size)
+    return made

@@ -69,8 +69,12 @@ class ComputedVectors(InputVectors):
 
     @property
     def mask(self) -> Bool[Tensor, "B S"]:
-        mask = super().mask
-        return mask if self.present is None else mask & self.present
+        return self.places if self.present is None else self.places & self.present
+
+    @property
+    def places(self) -> Bool[Tensor, "B S"]:
+        """True also at vectors that are missing, False at padding."""
+        return super().mask
 
     @property
     def host_lengths(self) -> Int[Tensor, " B"]:  # type: ignore[override]
@@ -94,17 +98,17 @@ class InputModule(nn.Module, ABC):
     attribute  the name under which an encoder holds it, as in `encoder.embed_tokens.weight`
     gives_words   whether it gives one vector for each word of `WordTokens`, not for each token
     packable   whether `read_packed` is implemented
+    shortens   positions of the source for each vector
     size       the option of the model that gives the size of its source: "source_vocab_size" or "source_dim"
-    stride     vectors of the source from one of its vectors to the next
     reads      the input module of the package whose batches it also takes: "tokens", say. None: those of a field
                that names this one
     """
 
     dim: int
-    stride: int = 1
     attribute: ClassVar[str] = "source_input"
     gives_words: ClassVar[bool] = False
     packable: ClassVar[bool] = False
+    shortens: int = 1
     size: ClassVar[str | None] = None
     reads: ClassVar[str | None] = None
 
@@ -140,11 +144,19 @@ class VectorInputConfig(InputConfig):
         1, "vectors that a convolution reads for each of its outputs; 1: a linear layer"
     )
     stride: Count = doc(1, "vectors from one output to the next: 2 halves the length")
+    layers: Count = doc(
+        1,
+        "convolutions of this kernel and stride, one after the other with GELU between them: two of stride 2 leave a "
+        "quarter of the length",
+    )
 
     def conflicts(self) -> Iterator[Problem]:
         if self.stride > self.kernel:
             wanted = f"at most kernel = {self.kernel}, so that every vector is read"
             yield Problem("stride", wanted, str(self.stride), "Lower it, or raise kernel.")
+        if self.layers > 1 and self.kernel == 1:
+            wanted = "1 with kernel = 1, a linear layer"
+            yield Problem("layers", wanted, str(self.layers), "Lower it, or raise kernel.")
 
 
 class VectorInput(InputModule):
@@ -161,23 +173,42 @@ class VectorInput(InputModule):
         self.dim = dim
         self.source_dim = source_dim
         self.stride = config.stride
+        self.shortens = config.stride**config.layers
         # One vector of the output for each `stride` of the input, also where fewer remain at the end.
         self.left = (config.kernel - config.stride + 1) // 2
         self.right = config.kernel - 1 - self.left
         self.proj = nn.Conv1d(source_dim, dim, config.kernel, stride=config.stride)
+        self.more = nn.ModuleList(
+            nn.Conv1d(dim, dim, config.kernel, stride=config.stride)
+            for _ in range(config.layers - 1)
+        )
 
     def read(self, source: Any) -> ComputedVectors:
         vectors = require_vectors(source, self.source_dim)
-        mask = vectors.mask
         # A number that is missing is read as 0, the mean of the training data.
         values = vectors.values.masked_fill(~vectors.places[..., None], 0.0)  # (B, S, D)
         values = values.nan_to_num(0.0)
+        computed = self._convolved(self.proj, values, vectors.lengths, vectors.mask)
+        for convolution in self.more:
+            # Zeros at the padding, as beyond the ends of a sequence that is read alone.
+            inside = nn.functional.gelu(computed.values) * computed.places[..., None]
+            computed = self._convolved(convolution, inside, computed.lengths, computed.mask)
+        return computed
+
+    def _convolved(
+        self,
+        convolution: nn.Module,
+        values: Float[Tensor, "B S D"],
+        lengths: Int[Tensor, " B"],
+        mask: Bool[Tensor, "B S"],
+    ) -> ComputedVectors:
+        """The outputs of a convolution; `mask` is True where there is a vector to read."""
         channels = nn.functional.pad(values.mT, (self.left, self.right))
-        states = self.proj(channels.to(self.proj.weight.dtype)).mT  # (B, S', W)
-        lengths = (vectors.lengths + self.stride - 1) // self.stride
-        longest = -(-vectors.values.shape[1] // self.stride)
+        states = convolution(channels.to(self.proj.weight.dtype)).mT  # (B, S', W)
+        longest = -(-values.shape[1] // self.stride)
         present = self._present(mask)[:, :longest]
-        return ComputedVectors(states[:, :longest], lengths, present)
+        shortened = (lengths + self.stride - 1) // self.stride
+        return ComputedVectors(states[:, :longest], shortened, present)
 
     def _present(self, mask: Bool[Tensor, "B S"]) -> Bool[Tensor, "B S2"]:
         """Where an output of the convolution has read a vector that is there."""
@@ -190,7 +221,7 @@ class VectorInput(InputModule):
 
 def input_stride(encoder: nn.Module) -> int:
     """Vectors of the source from one position of an encoder to the next."""
-    strides = [each.stride for each in encoder.modules() if isinstance(each, InputModule)]
+    strides = [each.shortens for each in encoder.modules() if isinstance(each, InputModule)]
     return strides[0] if strides else 1
 
 

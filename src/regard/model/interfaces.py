@@ -262,11 +262,13 @@ class Head(nn.Module, ABC):
     task           the name of the task that a model with this head has
     gives_tokens   whether its outputs are tokens of a vocabulary
     reads_tokens   whether it needs one encoder of tokens, for the reason `why_tokens`
+    beside_decoder   whether it may also be trained beside a decoder, as a second loss of the encoder
     """
 
     task: ClassVar[str]
     gives_tokens: ClassVar[bool] = False
     reads_tokens: ClassVar[bool] = False
+    beside_decoder: ClassVar[bool] = False
     why_tokens: ClassVar[str] = "It has an output for each token."
 
     def of_words(self, memory: Memory, source: WordTokens) -> Memory:

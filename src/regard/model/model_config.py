@@ -83,6 +83,7 @@ class ModelConfig:
     head: Part[HeadConfig] | None
     options: ModelOptions
     table: Mapping[str, Any]  # as it was given
+    auxiliary: Part[HeadConfig] | None = None  # a head that is only trained, beside a decoder
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -157,6 +158,8 @@ class ModelConfig:
             return "several encoders, whose memories are padded"
         if self.decoder is None:
             return "a model without a decoder"
+        if self.auxiliary is not None:
+            return f"model.head.kind = {self.auxiliary.kind!r}, which reads padded memories"
         for name, each in zip(self.encoder_names, self.inputs, strict=True):
             if not each.module.packable:
                 return f"model.{name}.input.kind = {each.kind!r}"
@@ -170,6 +173,8 @@ class ModelConfig:
 
     def not_shardable(self) -> str | None:
         """The settings with which FSDP cannot shard it; None where it can."""
+        if self.auxiliary is not None:
+            return f"model.head.kind = {self.auxiliary.kind!r} beside a decoder"
         unshardable = (
             f"model.{role}.kind = {part.kind!r}"
             for role, part in self.parts()
@@ -253,6 +258,7 @@ def conflicts(model: ModelConfig, *, sized: bool) -> Iterator[Problem]:
         for encoder in model.encoders:
             wrong = head.config.encoder_conflicts(encoder)
             yield from (problem.under("model.encoder") for problem in wrong)
+    yield from _auxiliary_conflicts(model)
     if model.memory_dim is not None:
         if decoder is not None:
             yield from (
@@ -270,6 +276,19 @@ def conflicts(model: ModelConfig, *, sized: bool) -> Iterator[Problem]:
         yield from _tie_conflicts(model, decoder)
     yield from word_vector_conflicts(model)
     yield from _unused(model)
+
+
+def _auxiliary_conflicts(model: ModelConfig) -> Iterator[Problem]:
+    """Why the encoder cannot have a head that is trained beside the decoder."""
+    head = model.auxiliary
+    if head is None:
+        return
+    if len(model.encoders) != 1:
+        wanted = "one encoder, with a decoder and this head"
+        yield Problem("model.head", wanted, str(len(model.encoders)), "Leave model.head out.")
+    for encoder in model.encoders:
+        wrong = head.config.encoder_conflicts(encoder)
+        yield from (problem.under("model.encoder") for problem in wrong)
 
 
 def _blind_pool(
@@ -343,6 +362,9 @@ def _unused(model: ModelConfig) -> Iterator[Problem]:
     unused = []
     if model.gives_tokens:
         unused.append(("num_labels", "only a pool predicts labels"))
+        if model.head is not None and model.head.module.beside_decoder:
+            why = "the output layer is that of the head"
+            unused += [(key, why) for key in ("tie_embeddings", "output_bias", "scale_logits")]
     else:
         unused.append(("tie_embeddings", "a classifier has no second embedding"))
         unused += [(key, "no tokens are predicted") for key in ("output_bias", "scale_logits")]

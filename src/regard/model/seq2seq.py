@@ -59,9 +59,13 @@ class Seq2Seq(Model):
 
     task = "generate"
 
-    def __init__(self, encoder: Encoder | None, decoder: AnyDecoder) -> None:
+    def __init__(
+        self, encoder: Encoder | None, decoder: AnyDecoder, auxiliary_head: Head | None = None
+    ) -> None:
         super().__init__()
         self.encoder, self.decoder = encoder, decoder
+        # Reads the encoder's memory in training only: a second loss beside the decoder's.
+        self.auxiliary_head = auxiliary_head
 
     @property
     def generator(self) -> "Seq2Seq":

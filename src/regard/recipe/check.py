@@ -78,6 +78,11 @@ def decode_problems(
     if decode.threshold != DEFAULT_THRESHOLD and not task.has_threshold:
         wanted = "nothing unless a model predicts several labels"
         yield Problem("decode.threshold", wanted, str(decode.threshold), "Leave it out.")
+    of_ctc = {"language_model": decode.language_model, "length_bonus": decode.length_bonus}
+    for key, value in of_ctc.items():
+        if value and not task.has_beam:
+            wanted = "nothing unless a CTC head transcribes"
+            yield Problem(f"decode.{key}", wanted, repr(value), "Leave it out.")
     if decode.thresholds is not None and not task.has_threshold:
         wanted = "nothing unless a model predicts several labels"
         yield Problem("decode.thresholds", wanted, str(decode.thresholds)[:80], "Leave it out.")
@@ -156,6 +161,16 @@ def training_problems(
                 repr(getattr(train, key)),
             )
             yield Problem(f"train.{key}", wanted, got, "Add data.valid, or leave it out.")
+    default = TrainConfig.__dataclass_fields__["ctc_weight"].default
+    if model.auxiliary is None and train.ctc_weight != default:
+        wanted = "nothing without [model.head] kind = 'ctc' beside a decoder"
+        yield Problem("train.ctc_weight", wanted, str(train.ctc_weight), "Leave it out.")
+    if model.auxiliary is not None and not train.ctc_weight:
+        wanted = "more than 0 with a CTC head beside the decoder"
+        yield Problem("train.ctc_weight", wanted, "0.0", "Raise it, or leave model.head out.")
+    if model.auxiliary is not None and train.reward is not None:
+        wanted = "nothing with a CTC head beside the decoder"
+        yield Problem("train.reward", wanted, repr(train.reward), "Leave one of them out.")
     if train.doubly_stochastic and not model.has_attention_penalty:
         wanted, got = (
             "0 unless a recurrent decoder attends to a source",

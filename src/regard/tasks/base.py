@@ -90,6 +90,8 @@ class Task(ABC):
     metrics        the group of metrics that apply to it (`regard.evaluation.metrics`)
     monitors       metrics that training may monitor; of outputs, unless the validation computes them without any
     searches       whether an output is searched for, token by token; otherwise it follows from one forward pass
+    has_beam       whether decode.beam_size and the keys of a language model mean something although it does not search
+                   token by token
     has_probabilities   whether an output has the probability of every label
     problem_type   its name in config.json of Hugging Face's transformers, if it has one
     has_scores     whether a target has a probability, by which it is scored
@@ -108,6 +110,7 @@ class Task(ABC):
     metrics: ClassVar[str]
     monitors: ClassVar[tuple[str, ...]] = ("loss", "perplexity")
     searches: ClassVar[bool] = False
+    has_beam: ClassVar[bool] = False
     has_probabilities: ClassVar[bool] = False
     problem_type: ClassVar[str | None] = None
     has_scores: ClassVar[bool] = True
@@ -197,6 +200,15 @@ class Task(ABC):
             wanted="one that gives sequences or labels",
             got=type(trained.model).__name__,
             remedy="Fine-tune it: train.init_from.",
+        )
+
+    def beside(self, trained: TrainedModel, language_model: TrainedModel) -> Any:
+        """A language model as outputs are searched with it (decode.language_model)."""
+        raise InvalidArgument(
+            "language_model",
+            wanted=f"nothing for a model that gives {self.gives}",
+            got="a model",
+            remedy="Leave it out.",
         )
 
     def ensemble(self, models: Sequence[Model]) -> Model:

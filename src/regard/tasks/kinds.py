@@ -8,6 +8,7 @@ from regard.tasks.predict_masked import PredictMasked
 from regard.tasks.predict_vectors import PredictVectors
 from regard.tasks.regress import Regress
 from regard.tasks.tag import Tag
+from regard.tasks.transcribe import Transcribe
 
 KINDS: tuple[Task, ...] = (
     Generate(),
@@ -17,6 +18,7 @@ KINDS: tuple[Task, ...] = (
     Regress(),
     MultiLabel(),
     PredictVectors(),
+    Transcribe(),
 )
 for task in KINDS:
     TASKS.add(task.name, task)
@@ -30,4 +32,5 @@ __all__ = [
     "PredictVectors",
     "Regress",
     "Tag",
+    "Transcribe",
 ]

@@ -55,6 +55,7 @@ class BatchLoss(NamedTuple):
 class Objective:
     """The terms of the loss, as [train] configures them.
 
+    ctc_weight       of a head that is trained beside a decoder
     output_loss      the name of the loss of the model's outputs; None: that of its task
     sampler          self-critical training: sampled outputs take the place of the targets
     special_tokens   of the targets
@@ -66,6 +67,7 @@ class Objective:
     scheduled_sampling: ScheduledSampling | None = None
     r_drop: float = 0.0
     doubly_stochastic: float = 0.0
+    ctc_weight: float = 0.0
     reward_temperature: float = 1.0
     reward_likelihood: float = 0.0
     reward_dropout: bool = False

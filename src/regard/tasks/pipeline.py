@@ -147,6 +147,7 @@ class OutputOptions(NamedTuple):
     trace: BeamTrace | None = None
     workers: int | None = None
     tokens: bool = True
+    language_model: Any = None  # beside the model, where decode.language_model names one
 
     def of(self, *indices: int) -> "OutputOptions":
         """Those of some of the inputs."""

@@ -8,9 +8,11 @@ from torch.nn import functional as F
 from regard.core.sequence import Packed, Packing, Tokens
 from regard.core.shapes import Float, Tensor
 from regard.data.batching import Batch
+from regard.model.ctc_head import CtcHead
 from regard.model.interfaces import CarriedState
 from regard.model.seq2seq import Model, Seq2Seq
 from regard.tasks.carried import CarriedStates, one_pass, repeated_state
+from regard.tasks.ctc_loss import PlainTargets, memory_losses
 from regard.tasks.loss_terms import Predictions
 from regard.tasks.objective import BatchLoss, Objective, Sampler, no_dropout
 from regard.tasks.target_reading import HowToRead, Targets, shift_targets, targets_of
@@ -44,6 +46,9 @@ def next_tokens_loss(
     # With R-Drop both passes are computed as one batch, and begin with the same carried state.
     passes = targets if objective.passes == 1 else targets.repeated()
     state = None if carried is None else repeated_state(carried.model, objective.passes)
+    auxiliary = None
+    if model.auxiliary_head is not None and objective.ctc_weight:
+        passes, auxiliary = with_ctc_loss(objective, model, batch, passes)
     how = HowToRead.of(objective, step, state)
     read = passes.read(model, how)
     if how.sampling is None:
@@ -60,7 +65,25 @@ def next_tokens_loss(
     if read.carried is not None:
         own = one_pass(read.carried, objective.passes)
         after = CarriedStates(own, tuple(teachers.after))
-    return BatchLoss(losses.loss, losses.nll, batch.tokens, after)
+    loss = losses.loss
+    if auxiliary is not None:
+        loss = loss + objective.ctc_weight * auxiliary
+    return BatchLoss(loss, losses.nll, batch.tokens, after)
+
+
+def with_ctc_loss(
+    objective: Objective, model: Seq2Seq, batch: Batch, targets: Targets
+) -> tuple[Targets, Float[Tensor, ""]]:
+    """The targets of all passes with their sources encoded, and the loss of the CTC head: the mean over the passes."""
+    head = model.auxiliary_head
+    assert isinstance(head, CtcHead)
+    assert isinstance(batch.targets, Tokens)
+    memory = model.encode(targets.source)
+    assert memory is not None
+    plain = PlainTargets.of(batch.targets, objective.special_tokens).repeated(objective.passes)
+    rows = batch.rows.tolist() * objective.passes
+    loss = memory_losses(head, memory, plain, rows).sum() / objective.passes
+    return targets.with_source(memory), loss
 
 
 class CarryingTeachers:

@@ -78,6 +78,10 @@ class Targets(ABC):
         """The same, but for the tokens that the decoder reads."""
 
     @abstractmethod
+    def with_source(self, source: Source) -> "Targets":
+        """The same of another source, such as the memory of an encoder that ran."""
+
+    @abstractmethod
     def repeated(self) -> "Targets":
         """The batch for two passes at once: followed by itself."""
 
@@ -117,6 +121,9 @@ class PaddedTargets(Targets):
 
     def with_inputs(self, inputs: Tensor) -> "PaddedTargets":
         return replace(self, tokens=inputs)
+
+    def with_source(self, source: Source) -> "PaddedTargets":
+        return replace(self, source=source)
 
     def repeated(self) -> "PaddedTargets":
         assert not isinstance(self.source, Memory)

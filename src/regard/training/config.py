@@ -86,6 +86,12 @@ class TrainConfig(Config):
         "weight of the penalty on attention that does not sum to 1 over the steps for each source position "
         "(https://arxiv.org/abs/1502.03044); part of the logged loss",
     )
+    ctc_weight: Positive = doc(
+        0.3,
+        "weight of the loss of a CTC head beside a decoder, the sum over target tokens divided as the decoder's; "
+        "part of the logged loss of training, not of validation",
+        arxiv="1609.06773",
+    )
     carry_state: bool = doc(
         False, "carry a recurrent language model's state from batch to batch of running text"
     )

@@ -72,6 +72,7 @@ class Trainer:
             scheduled_sampling=config.scheduled_sampling,
             r_drop=config.r_drop,
             doubly_stochastic=config.doubly_stochastic,
+            ctc_weight=config.ctc_weight,
             output_loss=config.loss,
             sampler=sampler,
             distillation=distillation,

@@ -1,8 +1,9 @@
-"""The field `vectors`: a sequence of vectors of one dimension, from a file or a list of lists."""
+"""The field `vectors`: a sequence of vectors of one dimension, from a file, a recording or a list of lists."""
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,8 +18,13 @@ from regard.data.array_files import array_of_content, read_array
 from regard.data.arrays import Column, ColumnWriter, VectorWriter, open_vectors
 from regard.data.fields.base import Field, Ranges, check_list
 from regard.data.image_store import ARRAYS, Member
+from regard.data.log_mel import LogMelConfig, Recording
 from regard.data.statistics import Statistics
+from regard.data.time_axis import TimeAxis
+from regard.data.wav import open_wav
 
+WAV = ".wav"
+RIFF = b"RIFF"  # how the content of a WAV file begins
 DEVIATIONS = 3  # from the mean, within which most numbers are
 LARGEST_NUMBER = float(np.finfo(np.float32).max)
 MOST_NUMBERS = 1 << 22  # of the content of a file in a request
@@ -30,7 +36,8 @@ class VectorsField(Field):
 
     kind: Literal["vectors"] = doc(
         "vectors",
-        "a sequence of vectors of one dimension: a list of lists, or the name of a .npy or .npz file",
+        "a sequence of vectors of one dimension: a list of lists, the name of a .npy or .npz file, or with `features` "
+        "that of a .wav file",
     )
     normalize: bool = doc(
         True, "give each number of a vector mean 0 and scale 1, by the training data"
@@ -44,6 +51,10 @@ class VectorsField(Field):
         "number of a target that is missing counts in no loss and no metric",
     )
 
+    features: LogMelConfig | None = doc(
+        None, "how recordings (.wav) become vectors; left out: cells are vectors already"
+    )
+
     noun = "a sequence of vectors"
     vocabulary_class = Statistics
     is_sequence = True
@@ -53,6 +64,15 @@ class VectorsField(Field):
     has_positions = True
     has_lists = True
     content_key = "file"
+
+    @property
+    def arrays_settings(self) -> dict[str, Any]:
+        settings = super().arrays_settings
+        # Data that were prepared before there was this key have none.
+        features = settings.pop("features")
+        if features is not None:
+            settings["features"] = asdict(features)
+        return settings
 
     @property
     def limit_key(self) -> str | None:
@@ -72,8 +92,16 @@ class VectorsField(Field):
         return isinstance(cell, str) and self.stored is not None and self.stored.names(cell)
 
     def parse(self, cell: Any) -> NDArray[np.float64]:
-        """An array (length, dimension). Only a path opens a file: a text is read as a list, never as a name."""
+        """An array (length, dimension). Only a path opens a file: a text is read as a list, never as a name.
+
+        Bytes are those of a WAV file.
+        """
+        if isinstance(cell, bytes):
+            return self._of_recording(cell, "recording")
         if isinstance(cell, Path | Member):
+            if str(cell).lower().endswith(WAV):
+                content = cell.read() if isinstance(cell, Member) else cell
+                return self._of_recording(content, str(cell))
             try:
                 return self.array_of(read_array(cell))
             except InvalidData:
@@ -83,6 +111,22 @@ class VectorsField(Field):
                     cell, wanted=error.wanted, got=error.got, remedy=error.remedy
                 ) from None
         return self.array_of(cell)
+
+    def _of_recording(
+        self, source: Path | bytes, name: str, most_seconds: float = math.inf
+    ) -> NDArray[np.float64]:
+        """The vectors of a WAV file of at most so many seconds, and of what the recipe allows."""
+        if self.features is None:
+            raise InvalidData(
+                name,
+                wanted="vectors",
+                got="a recording",
+                remedy='Add [data.source.features] with kind = "log-mel".',
+            )
+        most_seconds = min(most_seconds, self.features.max_seconds)
+        with open_wav(source, name, most_seconds=most_seconds) as wav:
+            recording = Recording(wav.samples, len(wav), wav.rate)
+            return recording.log_mel(self.features).astype(np.float64)
 
     def array_of(self, value: Any) -> NDArray[np.float64]:
         """The array (length, dimension) of an array, a tensor, nested lists or their JSON; of numbers, (length, 1)."""
@@ -109,6 +153,8 @@ class VectorsField(Field):
 
     def from_request(self, name: str, given: Any, size: int | None) -> NDArray[np.float64]:
         try:
+            if isinstance(given, bytes) and given.startswith(RIFF):
+                return self._of_recording(given, f"file of {name}", self._most_seconds)
             if isinstance(given, bytes):
                 return self.array_of(_array_of_content(name, given, size))
             # NumPy would also read the number of a text.
@@ -119,6 +165,19 @@ class VectorsField(Field):
             raise InvalidArgument(
                 name, wanted=error.wanted, got=error.got, remedy=error.remedy
             ) from None
+
+    @property
+    def _most_seconds(self) -> float:
+        """The longest recording of a request: it may not have more numbers as vectors than an array may."""
+        if self.features is None:
+            return math.inf
+        frames = MOST_NUMBERS // self.features.mels
+        return frames * self.features.hop_samples / self.features.sample_rate
+
+    def time_axis(self, cell: Any) -> TimeAxis:
+        if self.features is None:
+            return TimeAxis()
+        return TimeAxis(step=self.features.hop_samples / self.features.sample_rate)
 
     def request_text(self, value: Any) -> str:
         numbers = self.parse(value).astype(np.float32)
@@ -135,7 +194,7 @@ class VectorsField(Field):
     def title(self, cell: Any) -> str:
         if isinstance(cell, Path | Member):
             return cell.name
-        array = self.array_of(cell)
+        array = self.parse(cell)
         return f"{len(array)} vectors of {array.shape[1]} numbers"
 
     def _check_finite(self, array: NDArray[np.float64]) -> None:
