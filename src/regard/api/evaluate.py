@@ -292,6 +292,9 @@ class Evaluation:
             with status_line(lambda: Status(f"{name}: loss"), shown=self.progress):
                 loss = corpus_loss(model.model, data, split, recipe)
             values = {"loss": loss, "perplexity": perplexity(loss)}
+            if any(metric not in values for metric in metrics if metric not in outputs):
+                own = getattr(data, split)
+                values |= recipe.task.baseline_values(recipe.data, own, model.target)
             model_metrics = {metric: values[metric] for metric in metrics if metric not in outputs}
         rows = self.rows(recipe) if outputs or keep else iter(())
         rows = self._with_known_references(rows, model)

@@ -41,7 +41,12 @@ HIGHER_IS_BETTER: Registry[bool] = Registry(
         "span_f1_strict": True,
     }
     | {"mse": False, "rmse": False, "mae": False, "r2": True, "pearson": True, "spearman": True}
-    | {"normalized_mse": False, "normalized_mae": False},
+    | {
+        "normalized_mse": False,
+        "normalized_mae": False,
+        "seasonal_naive_mse": False,
+        "seasonal_naive_mae": False,
+    },
 )
 DESCRIPTIONS = {  # one line each, for help
     "loss": "mean cross-entropy of a token, or label, in nats; of numbers, train.loss",
@@ -79,6 +84,8 @@ DESCRIPTIONS = {  # one line each, for help
     "pearson": "numbers: Pearson's correlation, -1 to 1",
     "normalized_mse": "vectors: mean squared error, of numbers with mean 0 and scale 1 in the training data",
     "normalized_mae": "vectors: mean absolute error, of numbers with mean 0 and scale 1 in the training data",
+    "seasonal_naive_mse": "forecasts: normalized_mse of repeating the last season of each window",
+    "seasonal_naive_mae": "forecasts: normalized_mae of repeating the last season of each window",
     "spearman": "numbers: Spearman's correlation of ranks, -1 to 1",
 }
 MetricName = Annotated[str, HIGHER_IS_BETTER]

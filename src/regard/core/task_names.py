@@ -11,6 +11,7 @@ TASK_NAMES: Registry[str] = Registry(
         "regress": "one number, or several",
         "tag": "one tag for each word",
         "predict_masked": "tokens that were masked",
+        "forecast": "the vectors after those of the source",
         "predict_vectors": "a vector for each vector of the source",
         "transcribe": "a text aligned with the source, such as speech, by CTC",
     },

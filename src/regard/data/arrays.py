@@ -225,6 +225,24 @@ class LabelSetColumn(Column):
         return len(indices) * self.labels
 
 
+@dataclass(frozen=True, eq=False)
+class SlicedRows:
+    """Some rows of an array, of which many such slices may overlap."""
+
+    whole: NDArray[np.float32]  # (rows, D)
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return np.array(self.whole[self.start : self.stop], dtype=dtype)
+
+    def __getitem__(self, rows: slice) -> NDArray[np.float32]:
+        return np.asarray(self)[rows]
+
+
 @dataclass(frozen=True)
 class VectorColumn(Column):
     """Concatenated sequences of vectors; `ends` holds the end of each."""
@@ -242,14 +260,30 @@ class VectorColumn(Column):
         return self.ends[indices] - self.starts(indices)
 
     def row(self, i: int) -> NDArray[np.float32]:
-        return np.array(self.vectors[self.ends[i - 1] if i else 0 : self.ends[i]])
+        (start,) = self.starts(np.array([i]))
+        return np.array(self.vectors[start : self.ends[i]])
 
     def gather(self, indices: Indices) -> Vectors:
-        return Vectors.of([torch.from_numpy(self.row(index)) for index in indices.tolist()])
+        lengths = self.lengths(indices)
+        longest = int(lengths.max())
+        if int(lengths.min()) < longest:
+            return Vectors.of([torch.from_numpy(self.row(index)) for index in indices.tolist()])
+        cells = self.starts(indices)[:, None] + np.arange(longest)  # (B, S)
+        return Vectors(torch.from_numpy(self.vectors[cells]), torch.from_numpy(lengths))
 
     def predictions(self, indices: Indices) -> int:
         """A number for each that is there."""
         return sum(int((~np.isnan(self.row(index))).sum()) for index in indices.tolist())
+
+
+@dataclass(frozen=True)
+class WindowColumn(VectorColumn):
+    """Sequences of vectors that are windows of longer ones, and may overlap."""
+
+    begins: NDArray[np.int64]
+
+    def starts(self, indices: Indices) -> Indices:
+        return self.begins[indices]
 
 
 @dataclass(frozen=True)
@@ -350,12 +384,32 @@ class VectorWriter(ColumnWriter):
         super().__init__(stem)
         self.vectors = self.array("vectors", np.float32, (dimension,))
         self.ends = self.array("ends", np.int64)
+        self.begins: _GrowingArray | None = None
+        # Where each array starts of which windows are written; the array is kept, so that its id stays its own.
+        self.written: dict[int, tuple[int, Any]] = {}
 
     def add(self, rows: Sequence[Any]) -> None:
+        if rows and isinstance(rows[0], SlicedRows):
+            self._add_windows(rows)
+            return
         lengths = [len(row) for row in rows]
         self.ends.add(self.vectors.count + np.cumsum(lengths, dtype=np.int64))
         if rows:
             self.vectors.add(np.concatenate(rows))
+
+    def _add_windows(self, rows: Sequence[SlicedRows]) -> None:
+        if self.begins is None:
+            self.begins = self.array("begins", np.int64)
+        begins = []
+        for row in rows:
+            key = id(row.whole)
+            if key not in self.written:
+                self.written[key] = (self.vectors.count, row.whole)
+                self.vectors.add(row.whole)
+            begins.append(self.written[key][0] + row.start)
+        starts = np.array(begins, dtype=np.int64)
+        self.begins.add(starts)
+        self.ends.add(starts + np.array([len(row) for row in rows], dtype=np.int64))
 
 
 class ImageWriter(ColumnWriter):
@@ -422,6 +476,10 @@ def open_label_sets(stem: Path, labels: int) -> "LabelSetColumn":
 def open_vectors(stem: Path) -> "VectorColumn":
     """The sequences that a `VectorWriter` stored under this name."""
     values = memory_map(_file(stem, "vectors"))
+    if _file(stem, "begins").exists():
+        ends = memory_map(_file(stem, "ends"))
+        begins = memory_map(_file(stem, "begins"))
+        return WindowColumn(values, ends, begins)
     return VectorColumn(values, _open_ends(stem, len(values)))
 
 

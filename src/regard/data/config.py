@@ -12,6 +12,7 @@ from regard.core.registry import Registry
 from regard.data import caption_datasets, conll, huggingface_datasets, text
 from regard.data.example import SPLITS, Split
 from regard.data.fields.base import Field, make_field
+from regard.data.series_config import SeriesConfig
 from regard.data.synthetic.scenes import SIDE
 from regard.data.synthetic.tasks import TASKS
 from regard.data.text import Errors
@@ -50,6 +51,9 @@ class DataConfig(Config):
         None,
         "folder or .zip file of the arrays (.npy, .npz) that cells of vectors name; by default the folder of their "
         "table",
+    )
+    series: SeriesConfig | None = doc(
+        None, "windows of long series in a table, whose continuation is the target; left out: none"
     )
     synthetic: Annotated[str, TASKS] | None = doc(None, "generated task, without any files")
     format: Literal["conll"] | None = doc(
@@ -118,10 +122,17 @@ class DataConfig(Config):
 
     def files(self, split: Split) -> tuple[str, ...]:
         """The files of a split; empty where it has none."""
-        given = getattr(self, "train" if split in self.shares else split)
+        given = getattr(self, self.files_key(split))
         if given is None:
             return ()
         return (given,) if isinstance(given, str) else given
+
+    def files_key(self, split: Split) -> Split:
+        """The key that names the files of a split: "train" where it is a part of the training files."""
+        if split in self.shares:
+            return "train"
+        parts = () if self.series is None else self.series.split_parts
+        return "train" if split in parts and getattr(self, split) is None else split
 
     @property
     def shares(self) -> dict[Split, float]:
@@ -132,6 +143,8 @@ class DataConfig(Config):
     @property
     def splits(self) -> tuple[Split, ...]:
         """The splits that have data."""
+        if self.synthetic and self.series is not None:
+            return self.series.split_parts
         return SPLITS if self.synthetic else tuple(split for split in SPLITS if self.files(split))
 
     @property
@@ -194,6 +207,8 @@ class DataConfig(Config):
             text.is_table(files[0]) or huggingface_datasets.is_dataset(files[0])
         )
         chosen: Sequence[str | None] = [None] * len(self.fields)
+        if self.series is not None:
+            return self._with_series(files, columns)
         if tokens:
             chosen = self.token_columns(files[0], columns)
         elif table:
@@ -220,6 +235,26 @@ class DataConfig(Config):
             raise InvalidArgument(
                 "data", wanted=problem.wanted, got=problem.got, remedy=problem.remedy
             ) from None
+
+    def _with_series(self, files: Sequence[str], columns: Sequence[str]) -> "DataConfig":
+        """The same kind of series in another table, all of whose windows are of the split "train"."""
+        if len(files) != 1 or not text.is_table(files[0]):
+            got = ", ".join(files)
+            raise InvalidArgument(
+                "data", wanted="one table of series", got=got, remedy="Name one .csv file, say."
+            )
+        if columns:
+            raise InvalidArgument(
+                "--column",
+                wanted="nothing for a model of [data.series], which names its columns",
+                got=", ".join(columns),
+                remedy="Leave it out.",
+            )
+        assert self.series is not None
+        stride = self.series.evaluation_stride
+        series = replace(self.series, split=None, stride=stride)
+        splits: dict[str, Any] = {"train": tuple(files), "valid": None, "test": None}
+        return replace(self, series=series, synthetic=None, seed=0, **splits)
 
     def is_token_file(self, file: str | Path) -> bool:
         """Whether such data in this file have a token a line, by `format` or by the name of the file."""
@@ -259,7 +294,9 @@ class DataConfig(Config):
     def _files_say_nothing(self) -> str | None:
         """Why the key `files_from` means nothing for these data; None where it does."""
         keys = {field.folder_key for field in self.fields.values() if field.stored is not None}
-        return None if "files_from" in keys and not self.synthetic else "no arrays are read"
+        if "files_from" in keys and self.reads_named_files:
+            return None
+        return "no arrays are read"
 
     @property
     def _or_conll(self) -> str:
@@ -280,9 +317,9 @@ class DataConfig(Config):
     @property
     def reads_named_files(self) -> bool:
         """Whether cells of a table may name files: images, or arrays."""
-        return self.synthetic is None and any(
-            field.stored is not None for field in self.fields.values()
-        )
+        if self.synthetic is not None or self.series is not None:
+            return False
+        return any(field.stored is not None for field in self.fields.values())
 
     def is_caption_list(self, files: Sequence[str]) -> bool:
         """Whether these files list captions in one of the formats of `caption_datasets`."""
@@ -341,6 +378,9 @@ class DataConfig(Config):
             )
             and ("no files are read" if self.synthetic else "datasets hold no bytes"),
         }
+        if self.series is not None:
+            unused["reader"] = "windows of series are read"
+            unused["series"] = None
         for key, why in unused.items():
             if why and getattr(self, key) != DataConfig.__dataclass_fields__[key].default:
                 yield Problem(
@@ -353,6 +393,11 @@ class DataConfig(Config):
     def _wrong_shape(self, split: Split) -> Iterator[Problem]:
         """Problems of the number and formats of a split's files."""
         files, named = self.files(split), self.columns
+        if self.series is not None:
+            if len(files) != 1 or not text.is_table(files[0]):
+                wanted = f"one table ({', '.join(text.TABLES)}) of series"
+                yield Problem(split, wanted, ", ".join(files), "Name one.")
+            return
         if self.is_token_file(files[0]):
             yield from self._wrong_token_file(split)
             return
@@ -412,7 +457,33 @@ class DataConfig(Config):
                 wanted = f"a number from '1', or one of {', '.join(conll.CONLLU_COLUMNS)}"
                 yield Problem(f"{name}.column", wanted, repr(field.column), "Change it.")
 
+    def _wrong_series(self, series: SeriesConfig) -> Iterator[Problem]:
+        """Fields and splits that do not go with windows of series."""
+        for split in self.shares:
+            wanted = "a file, or nothing beside [data.series], whose windows overlap"
+            got = str(getattr(self, split))
+            yield Problem(split, wanted, got, "Set data.series.split.")
+        for split in series.split_parts[1:]:
+            if self.synthetic is None and isinstance(getattr(self, split), str | tuple):
+                wanted = "nothing beside data.series.split, which has a part for it"
+                yield Problem(split, wanted, repr(getattr(self, split)), "Leave one of them out.")
+        for name in ("source", "target"):
+            field = getattr(self, name)
+            if field is None or not field.reads_windows:
+                got = "none" if field is None else repr(field.kind)
+                wanted = "'vectors' beside [data.series]"
+                yield Problem(f"{name}.kind", wanted, got, f"Write [data.{name}] kind = 'vectors'.")
+            elif field.column is not None:
+                wanted = "nothing beside [data.series], which names the columns"
+                yield Problem(f"{name}.column", wanted, repr(field.column), "Leave it out.")
+            elif field.limit_key is not None:
+                wanted = "nothing beside [data.series], whose windows are of one length"
+                got = str(getattr(field, field.limit_key))
+                yield Problem(f"{name}.{field.limit_key}", wanted, got, "Leave it out.")
+
     def _wrong_fields(self) -> Iterator[Problem]:
+        if self.series is not None:
+            yield from self._wrong_series(self.series)
         if self.synthetic is not None:
             yield from self._wrong_synthetic_fields(self.synthetic)
         if self.target.is_file:
@@ -462,6 +533,14 @@ class DataConfig(Config):
             yield Problem("source", wanted, "none", "Add [data.source].")
 
     def _wrong_synthetic_fields(self, task: str) -> Iterator[Problem]:
+        if TASKS[task].series is not None and self.series is None:
+            wanted = f"windows of the series of {task!r}"
+            yield Problem("series", wanted, "none", "Write [data.series].")
+            return
+        if TASKS[task].series is None and self.series is not None:
+            wanted = f"nothing beside {task!r}, which has no series"
+            yield Problem("series", wanted, "a table", "Leave it out.")
+            return
         kinds = TASKS[task].sources
         if len(self.source_fields) != len(kinds):
             tables = "[data.source]" if len(kinds) == 1 else f"{len(kinds)} tables [[data.sources]]"

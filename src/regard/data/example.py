@@ -5,13 +5,15 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from regard.data.image_store import Member
+from regard.data.series_window import Window
 from regard.data.synthetic.scenes import Scene
 
 Split = Literal["train", "valid", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 
 
-SourceValue = str | Path | Member | Scene  # a text, a label, an image file, or a scene to draw
+# A text, a label, the file of an image or of an array, a scene to draw, or a window of a series.
+SourceValue = str | Path | Member | Scene | Window
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,7 @@ class Example:
     """A source (several as a tuple, none for a language model) and its target."""
 
     source: SourceValue | tuple[SourceValue, ...] | None
-    target: Any  # a text, or the file of an array
+    target: Any  # a text, the file of an array, or a window of a series
 
     @property
     def sources(self) -> tuple[SourceValue, ...]:

@@ -84,6 +84,8 @@ def key_of(config: DataConfig, files: Files, vocabularies: Sequence[str | None] 
     if config.format is None:
         # Data that were prepared before there was this key.
         settings.pop("format")
+    if config.series is None:
+        settings.pop("series")
     if not config.join_sources:
         settings.pop("join_sources")
     if config.shares:

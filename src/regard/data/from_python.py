@@ -71,7 +71,7 @@ def with_python_data(
 
 def _reads_arrays(table: Mapping[str, Any]) -> bool:
     """Whether cells of such a field may name the files of arrays."""
-    kind = table.get("kind")
+    kind = str(table.get("kind"))
     return kind in FIELDS and FIELDS[kind].stored is ARRAYS
 
 
@@ -106,7 +106,7 @@ def _stored(cell: Any, folder: Path) -> Any:
 
 def _folder_keys(tables: Sequence[Any]) -> set[str]:
     """The keys of [data] that say where the files are that cells of these fields name."""
-    kinds = [table.get("kind") for table in tables if isinstance(table, Mapping)]
+    kinds = [str(table.get("kind")) for table in tables if isinstance(table, Mapping)]
     fields = [FIELDS[kind] for kind in kinds if kind in FIELDS]
     return {field.folder_key for field in fields if field.stored is not None}
 

@@ -11,14 +11,15 @@ from regard.core.errors import InvalidData, MissingExtra
 ROWS = 1024  # in memory at once
 
 
+def column_names(path: str | Path, file: BinaryIO) -> list[str]:
+    """The columns of a file."""
+    return list(_table(path, file).schema_arrow.names)
+
+
 def rows(path: str | Path, file: BinaryIO, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
     """The values of these columns, row by row."""
+    table = _table(path, file)
     try:
-        parquet = import_module("pyarrow.parquet")
-    except ImportError:
-        raise MissingExtra("pyarrow", "parquet", f"Reading {path}") from None
-    try:
-        table = parquet.ParquetFile(file)
         names = table.schema_arrow.names
         for column in columns:
             if column not in names:
@@ -32,7 +33,20 @@ def rows(path: str | Path, file: BinaryIO, columns: Sequence[str]) -> Iterator[t
     except (OSError, ValueError) as error:
         if isinstance(error, InvalidData):
             raise
-        got = " ".join(str(error).split())[:200]
-        raise InvalidData(
-            path, wanted="a Parquet file", got=got, remedy="Write it again."
-        ) from None
+        raise _damaged(path, error) from None
+
+
+def _table(path: str | Path, file: BinaryIO) -> Any:
+    try:
+        parquet = import_module("pyarrow.parquet")
+    except ImportError:
+        raise MissingExtra("pyarrow", "parquet", f"Reading {path}") from None
+    try:
+        return parquet.ParquetFile(file)
+    except (OSError, ValueError) as error:
+        raise _damaged(path, error) from None
+
+
+def _damaged(path: str | Path, error: Exception) -> InvalidData:
+    got = " ".join(str(error).split())[:200]
+    return InvalidData(path, wanted="a Parquet file", got=got, remedy="Write it again.")

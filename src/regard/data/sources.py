@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from regard.core.errors import InvalidArgument, InvalidData
-from regard.data import caption_datasets, conll, huggingface_datasets, text
+from regard.data import caption_datasets, conll, huggingface_datasets, series, text
 from regard.data.config import DATA_SOURCES, DataConfig
 from regard.data.example import Example, Split
 from regard.data.fields.base import Field
@@ -37,8 +37,14 @@ class SyntheticSource(DataSource):
     """The examples of a synthetic task."""
 
     def examples(self, split: Split) -> Iterator[Example]:
-        assert self.config.synthetic is not None
-        return TASKS[self.config.synthetic].generate(split, self.config.seed)
+        config = self.config
+        assert config.synthetic is not None
+        task = TASKS[config.synthetic]
+        if task.series is None or config.series is None:
+            return task.generate(split, config.seed)
+        name = config.synthetic
+        loaded = [series.of_array(name, task.series(config.seed))]
+        return series.windows(config.series, loaded, name, split)
 
 
 class FileSource(DataSource):
@@ -46,6 +52,12 @@ class FileSource(DataSource):
 
     def examples(self, split: Split) -> Iterator[Example]:
         config, file = self.config, self.config.files(split)[0]
+        if config.series is not None:
+            loaded = series.load(
+                file, config.series, config.encoding_errors, refuse_missing=refuses_missing(config)
+            )
+            yield from series.windows(config.series, loaded, file, split)
+            return
         if config.is_class_folder(config.files(split)):
             yield from labeled_files(config, file)
             return
@@ -73,6 +85,11 @@ class FileSource(DataSource):
         if config.is_caption_list(files):
             return caption_datasets.rows(files, split, config.encoding_errors)
         return text.parallel(files, config.encoding_errors)
+
+
+def refuses_missing(config: DataConfig) -> bool:
+    """Whether a field of the data refuses values that are missing."""
+    return any(field.refuses_missing for field in config.fields.values())
 
 
 class FileStores:
@@ -119,7 +136,7 @@ def examples(config: DataConfig, split: Split) -> Iterator[Example]:
         remaining = (each for each in remaining if split_of(_split_key(each), every) == split)
     first = next(remaining, None)
     if first is None:
-        file = config.files(split)[0]
+        file = next(iter(config.files(split)), str(config.synthetic))
         raise InvalidData(
             file,
             wanted="at least one example",
@@ -135,6 +152,7 @@ def at_example(
     """The error of an example with its file and line; without a line where its number (from 1) does not give one."""
     file, line = config.files(split)[-1], None
     numbered = config.reader is None and not config.shares and not is_dataset(file)
+    numbered = numbered and config.series is None
     files = config.files(split)
     if numbered and not config.is_caption_list(files) and not config.is_class_folder(files):
         if config.is_token_file(file):

@@ -16,12 +16,18 @@ SMALLEST = 1e-8  # scale; numbers that are all equal are divided by 1
 
 
 class Statistics(Vocabulary):
-    """The mean and the standard deviation of each number of a value, from the training data alone."""
+    """The mean and the standard deviation of each number of a value, from the training data alone.
+
+    length   of sequences of vectors, where all of the training data have one length
+    """
 
     file_format = "a file of statistics"
     stored_kind = "statistics"
 
-    def __init__(self, mean: Iterable[float], scale: Iterable[float]) -> None:
+    def __init__(
+        self, mean: Iterable[float], scale: Iterable[float], length: int | None = None
+    ) -> None:
+        self.length = length
         self.mean = tuple(map(float, mean))
         self.scale = tuple(map(float, scale))
         self.size = len(self.mean)
@@ -98,10 +104,16 @@ class Statistics(Vocabulary):
         mean, scale = lists
         assert isinstance(mean, list)
         assert isinstance(scale, list)
-        return Statistics(map(float, mean), map(float, scale))
+        length = content.get("length")
+        if not (length is None or type(length) is int):
+            raise ValueError("no whole number as length")
+        return Statistics(map(float, mean), map(float, scale), length)
 
     def to_json(self) -> str:
-        return json.dumps({"mean": self.mean, "scale": self.scale}, indent=1)
+        content: dict[str, Any] = {"mean": self.mean, "scale": self.scale}
+        if self.length is not None:
+            content["length"] = self.length
+        return json.dumps(content, indent=1)
 
     def tokens(self) -> list[str]:
         return [str(number) for number in range(1, self.size + 1)]

@@ -10,7 +10,7 @@ class TimeAxis:
     """The names of vectors: by their number from 1, by time stamps, or by a time that grows by equal steps.
 
     step     from one vector to the next, in `unit`; None: they have no time, and are numbered
-    start    of the first vector
+    start    of the first vector; of numbers, how many rows are before it
     unit     of steps: "s"
     stamps   of the vectors, where each has its own
     """
@@ -25,7 +25,7 @@ class TimeAxis:
         if self.stamps is not None and index < len(self.stamps):
             return self.stamps[index]
         if self.step is None:
-            return str(index + 1)
+            return str(round(self.start) + index + 1)
         return f"{self.start + index * self.step:.4g} {self.unit}"
 
     def names(self, indices: Sequence[int]) -> tuple[str, ...]:

@@ -34,6 +34,7 @@ GIVES = {
     "tags": "gives tags",
     "number": "predicts numbers",
     "vectors": "gives sequences of vectors",
+    "forecast": "gives forecasts",
     "labels": "predicts several labels",
     "language": "has no outputs to compare",
 }
@@ -41,7 +42,8 @@ TEXT: tuple[str, ...] = ("text",)
 LABEL: tuple[str, ...] = ("label",)
 TAGS: tuple[str, ...] = ("tags",)
 NUMBER: tuple[str, ...] = ("number",)
-VECTORS: tuple[str, ...] = ("vectors",)
+FORECAST: tuple[str, ...] = ("forecast",)  # whose season is known
+VECTORS: tuple[str, ...] = ("vectors", *FORECAST)
 LABELS: tuple[str, ...] = ("labels",)  # several of each example
 
 
@@ -83,7 +85,9 @@ def _of_labels(name: str) -> dict[str, Callable[..., Statistics]]:
 
 
 def _of_vectors(name: str) -> dict[str, Callable[..., Statistics]]:
-    return {"vectors": partial(vector_statistics, name)} if name in VECTOR_METRICS else {}
+    if name not in VECTOR_METRICS:
+        return {}
+    return dict.fromkeys(VECTORS, partial(vector_statistics, name))
 
 
 METRICS: dict[str, Metric] = {
@@ -133,6 +137,10 @@ METRICS: dict[str, Metric] = {
                 "digits": 4,
             }
             for name in NUMBER_METRICS
+        },
+        **{
+            name: {"statistics": None, "tasks": FORECAST, "digits": 4}
+            for name in ("seasonal_naive_mse", "seasonal_naive_mae")
         },
         **{
             name: {"statistics": partial(vector_statistics, name), "tasks": VECTORS, "digits": 4}

@@ -10,7 +10,8 @@ from regard.data import conll, text
 from regard.data.config import DataConfig
 from regard.data.fields.base import Field
 from regard.data.image_store import FileKind, find_files, holds_files
-from regard.data.sources import FileStores
+from regard.data.series import last_windows
+from regard.data.sources import FileStores, refuses_missing
 
 if TYPE_CHECKING:
     from regard.inference.predictor import Predictor
@@ -32,6 +33,11 @@ def file_inputs(
     to the working directory.
     """
     config = predictor.recipe.data
+    if config.series is not None and file is not None and text.is_table(file):
+        # What follows each series of the file.
+        refuse = refuses_missing(config)
+        yield from last_windows(config.series, str(file), errors, refuse_missing=refuse)
+        return
     kind = _file_kind(config.source_fields)
     if file is not None and kind is not None and holds_files(file, kind):
         for found in find_files([file], kind):

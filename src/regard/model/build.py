@@ -11,6 +11,7 @@ from regard.core.registry import Registry
 from regard.model.convolution import ConvConfig, ConvDecoder, ConvEncoder
 from regard.model.ctc_head import CtcConfig, CtcHead
 from regard.model.embedding import Embedding, Projection
+from regard.model.horizon_head import Forecaster, HorizonConfig, HorizonHead, state_count
 from regard.model.inputs import (
     EmbeddingConfig,
     InputConfig,
@@ -138,6 +139,7 @@ HEADS: Registry[PartKind[HeadConfig, Head]] = Registry(
         "tags": PartKind(TagsConfig, TagHead),
         "vectors": PartKind(VectorsConfig, VectorsHead),
         "ctc": PartKind(CtcConfig, CtcHead),
+        "horizon": PartKind(HorizonConfig, HorizonHead),
     },
 )
 INPUTS: Registry[PartKind[InputConfig, InputModule]] = Registry(
@@ -313,6 +315,9 @@ def _without_task(model: ModelConfig) -> Model:
             encoders.append(make(config))
             continue
         if not isinstance(module.config, EmbeddingConfig):
+            if model.head is not None and isinstance(model.head.config, HorizonConfig):
+                assert options.num_labels is not None
+                size = model.head.config.input_size(size, options.num_labels)
             make_input = INPUTS[module.kind].make
             encoders.append(make(config, make_input(module.config, size, config.states_dim)))
             continue
@@ -341,6 +346,8 @@ def _without_task(model: ModelConfig) -> Model:
         pool = POOLS[model.pool.kind].make(model.pool.config, model.memory_dim)
         return Classifier(encoder, pool, options.num_labels, config.output_dropout)
     assert model.head is not None
+    if isinstance(model.head.config, HorizonConfig):
+        return _forecaster(model.head.config, encoder, options, config.states_dim)
     if not isinstance(model.head.config, MaskedTokensConfig):
         count = options.vocab_size if model.head.module.gives_tokens else options.num_labels
         assert count is not None
@@ -368,3 +375,14 @@ def _auxiliary_head(model: ModelConfig) -> Head | None:
         return None
     made: Head = HEADS[head.kind].make(head.config, model.memory_dim, model.options.vocab_size)
     return made
+
+
+def _forecaster(
+    config: HorizonConfig, encoder: Encoder, options: ModelOptions, memory_dim: int
+) -> Forecaster:
+    assert options.num_labels is not None
+    assert options.horizon is not None
+    assert options.source_length is not None
+    states = state_count(encoder, options.source_length)
+    head = HorizonHead(config, memory_dim, options.num_labels, options.horizon, states)
+    return Forecaster(encoder, head)

@@ -7,7 +7,7 @@ tokens, labels and vectors. One of the user's own is registered with `regard.reg
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import nn
@@ -116,6 +116,10 @@ class InputModule(nn.Module, ABC):
     def read(self, source: Any) -> InputVectors:
         """The vectors of a batch of the field."""
 
+    def states_of(self, length: int) -> int:
+        """How many vectors it makes of a sequence of this length."""
+        return length
+
     def read_packed(self, source: Packed) -> Float[Tensor, "N W"]:
         """The vectors of packed sequences, for a class that declares `packable`."""
         raise NotImplementedError(f"{type(self).__name__} does not take packed sequences")
@@ -149,6 +153,11 @@ class VectorInputConfig(InputConfig):
         "convolutions of this kernel and stride, one after the other with GELU between them: two of stride 2 leave a "
         "quarter of the length",
     )
+    padding: Literal["centered", "end"] = doc(
+        "centered",
+        "where a kernel reads beyond the sequence: at both ends, zeros; or at its end alone, the "
+        "last vector again, so that outputs are patches",
+    )
 
     def conflicts(self) -> Iterator[Problem]:
         if self.stride > self.kernel:
@@ -175,7 +184,8 @@ class VectorInput(InputModule):
         self.stride = config.stride
         self.shortens = config.stride**config.layers
         # One vector of the output for each `stride` of the input, also where fewer remain at the end.
-        self.left = (config.kernel - config.stride + 1) // 2
+        self.repeats_last = config.padding == "end"
+        self.left = 0 if self.repeats_last else (config.kernel - config.stride + 1) // 2
         self.right = config.kernel - 1 - self.left
         self.proj = nn.Conv1d(source_dim, dim, config.kernel, stride=config.stride)
         self.more = nn.ModuleList(
@@ -203,12 +213,27 @@ class VectorInput(InputModule):
         mask: Bool[Tensor, "B S"],
     ) -> ComputedVectors:
         """The outputs of a convolution; `mask` is True where there is a vector to read."""
-        channels = nn.functional.pad(values.mT, (self.left, self.right))
+        channels = self._padded(values, lengths)
         states = convolution(channels.to(self.proj.weight.dtype)).mT  # (B, S', W)
         longest = -(-values.shape[1] // self.stride)
         present = self._present(mask)[:, :longest]
         shortened = (lengths + self.stride - 1) // self.stride
         return ComputedVectors(states[:, :longest], shortened, present)
+
+    def _padded(
+        self, values: Float[Tensor, "B S D"], lengths: Int[Tensor, " B"]
+    ) -> Float[Tensor, "B D S2"]:
+        if not self.repeats_last:
+            return nn.functional.pad(values.mT, (self.left, self.right))
+        positions = torch.arange(values.shape[1] + self.right, device=values.device)
+        read = torch.minimum(positions, (lengths[:, None] - 1).clamp(min=0))  # (B, S2)
+        return values.gather(1, read[..., None].expand(-1, -1, values.shape[2])).mT
+
+    def states_of(self, length: int) -> int:
+        states = length
+        for _ in range(1 + len(self.more)):
+            states = -(-states // self.stride)
+        return states
 
     def _present(self, mask: Bool[Tensor, "B S"]) -> Bool[Tensor, "B S2"]:
         """Where an output of the convolution has read a vector that is there."""

@@ -270,6 +270,8 @@ class Head(nn.Module, ABC):
     reads_tokens: ClassVar[bool] = False
     beside_decoder: ClassVar[bool] = False
     why_tokens: ClassVar[str] = "It has an output for each token."
+    # Whether it is made for sources and targets of one length each: `source_length` and `horizon` of the model.
+    needs_lengths: ClassVar[bool] = False
 
     def of_words(self, memory: Memory, source: WordTokens) -> Memory:
         """The memory with one state for each word, of an encoder that has read the tokens of words."""

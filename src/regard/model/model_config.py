@@ -24,6 +24,8 @@ SIZES = (
     "source_vocab_size",
     "source_dim",
     "num_labels",
+    "horizon",
+    "source_length",
 )  # options that a recipe takes from its data
 
 
@@ -47,6 +49,10 @@ class ModelOptions(Config):
     )
     num_labels: Count | None = doc(
         None, "outputs of a pool or a head: labels, or numbers of a regression"
+    )
+    horizon: Count | None = doc(None, "vectors of each forecast, of a horizon head")
+    source_length: Count | None = doc(
+        None, "vectors of each source that a horizon head flattens the states of"
     )
     task: Annotated[str, TASK_NAMES] | None = doc(
         None, "what the model is trained for; by default what its head and data.target determine"
@@ -314,6 +320,11 @@ def _missing_sizes(model: ModelConfig) -> Iterator[Problem]:
     if has_outputs and not model.gives_tokens and options.num_labels is None:
         wanted = "the number of labels, for the pool's classifier"
         yield Problem("model.num_labels", wanted, "none", "Add num_labels = 2, for example.")
+    if model.head is not None and model.head.module.needs_lengths:
+        for key in ("horizon", "source_length"):
+            if getattr(options, key) is None:
+                wanted = "a number of vectors, for the horizon head"
+                yield Problem(f"model.{key}", wanted, "none", f"Add {key} = 96, for example.")
     if model.gives_tokens and options.vocab_size is None:
         wanted = "the number of tokens to predict"
         yield Problem("model.vocab_size", wanted, "none", "Add vocab_size = 8000, for example.")
@@ -370,6 +381,8 @@ def _unused(model: ModelConfig) -> Iterator[Problem]:
         unused += [(key, "no tokens are predicted") for key in ("output_bias", "scale_logits")]
     if not embeds:
         unused.append(("source_vocab_size", "no tokens or labels are read"))
+    if model.head is None or not model.head.module.needs_lengths:
+        unused += [(key, "there is no horizon head") for key in ("horizon", "source_length")]
     if not model.sized_by("source_dim"):
         unused.append(("source_dim", "no vectors are read"))
     if decoder is None and not embeds:

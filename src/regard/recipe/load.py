@@ -136,10 +136,7 @@ def locate_data(recipe: Recipe, splits: Sequence[Split] | None = None) -> DataCo
     from the working directory. All that are missing are refused at once, with the paths tried.
     """
     data, problems = recipe.data, []
-    chosen = [
-        "train" if split in data.shares else split
-        for split in (data.splits if splits is None else splits)
-    ]
+    chosen = [data.files_key(split) for split in (data.splits if splits is None else splits)]
     for key in dict.fromkeys([*chosen, "images", "files_from"]):
         stored, written = getattr(data, key), recipe.paths.get(f"data.{key}")
         if written is None or stored is None or data.reader is not None:

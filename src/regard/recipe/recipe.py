@@ -128,7 +128,7 @@ class Recipe:
             rows = [vocabulary.size for vocabulary in learned if vocabulary is not None]
             if rows:
                 sizes[option] = rows[0] if len(places) == 1 else rows
-        return dict(model.table) | sizes
+        return dict(model.table) | sizes | self.task.source_sizes(sources)
 
 
 def with_inputs(model: ModelConfig, data: DataConfig) -> ModelConfig:

@@ -142,6 +142,10 @@ class Task(ABC):
     def sizes(self, target: VocabularyType) -> dict[str, Any]:
         """The keys of the model's table that the target gives."""
 
+    def source_sizes(self, sources: SourceVocabularies) -> dict[str, Any]:
+        """The keys of the model's table that the sources give, beside the sizes of what its encoders read."""
+        return {}
+
     def metrics_of(self, data: DataConfig) -> str:
         """The group of metrics that apply to models of such data."""
         return self.metrics
@@ -185,6 +189,12 @@ class Task(ABC):
         target   what was learned of the target: labels, or the statistics of numbers
         budget   the tokens of a batch
         """
+        return {}
+
+    def baseline_values(
+        self, data: DataConfig, corpus: Corpus, target: VocabularyType
+    ) -> dict[str, float]:
+        """Metrics of a simple rule for the same examples, which are reported beside the model's."""
         return {}
 
     def output_error(self, data: DataConfig, output: str, reference: str) -> float:

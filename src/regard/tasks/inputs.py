@@ -16,6 +16,7 @@ from regard.core.sequence import FieldBatch, MultiSource, Tokens
 from regard.data.corpus import VocabularyType
 from regard.data.fields.base import Field, check_list
 from regard.data.images import ImageInput
+from regard.data.series_window import Window
 from regard.decoding.request import position_limit
 from regard.interpret.editing import with_replaced_tokens
 from regard.interpret.edits import Edit
@@ -23,7 +24,7 @@ from regard.model.interfaces import Source
 from regard.model.seq2seq import Model
 
 # A text, an image, or vectors as an array, a tensor or nested lists; of several sources, a sequence of these.
-InputValue = str | ImageInput | NDArray[Any] | Tensor | Sequence[Any]
+InputValue = str | ImageInput | NDArray[Any] | Tensor | Window | Sequence[Any]
 # One input as its field encodes it: token ids, the pieces of words, an image. A tuple of these for several sources.
 EncodedInput = Any
 

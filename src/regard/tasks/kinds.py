@@ -2,6 +2,7 @@
 
 from regard.tasks.base import TASKS, Task
 from regard.tasks.classify import Classify
+from regard.tasks.forecast import Forecast
 from regard.tasks.generate import Generate
 from regard.tasks.multi_label import MultiLabel
 from regard.tasks.predict_masked import PredictMasked
@@ -19,6 +20,7 @@ KINDS: tuple[Task, ...] = (
     MultiLabel(),
     PredictVectors(),
     Transcribe(),
+    Forecast(),
 )
 for task in KINDS:
     TASKS.add(task.name, task)
@@ -26,6 +28,7 @@ for task in KINDS:
 __all__ = [
     "TASKS",
     "Classify",
+    "Forecast",
     "Generate",
     "MultiLabel",
     "PredictMasked",

@@ -5,7 +5,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -174,11 +174,10 @@ def vector_errors(
     for batch in evaluation_batches(corpus, budget=budget):
         moved = batch.to(device)
         assert isinstance(moved.targets, Vectors)
-        predicted, gold, known = aligned(model(moved.source), moved.targets)
-        errors = (predicted.double() - gold.double()).masked_fill(~known, 0.0)  # (N, D)
-        squared += errors.square().sum(0).cpu()
-        absolute += errors.abs().sum(0).cpu()
-        count += int(known.sum())
+        more = errors_by_number(model(moved.source), moved.targets)
+        squared += more.squared
+        absolute += more.absolute
+        count += more.numbers
     scale = torch.tensor(statistics.scale, dtype=torch.float64)
     count = max(1, count)
     return {
@@ -187,6 +186,22 @@ def vector_errors(
         "mse": float((squared * scale.square()).sum()) / count,
         "mae": float((absolute * scale).sum()) / count,
     }
+
+
+class NumberErrors(NamedTuple):
+    """Sums of squared and absolute errors of each number of the vectors, and how many numbers are known."""
+
+    squared: Float[Tensor, " D"]
+    absolute: Float[Tensor, " D"]
+    numbers: int
+
+
+def errors_by_number(outputs: Float[Tensor, "B T D"], targets: Vectors) -> NumberErrors:
+    """The errors of a batch, in float64 on the CPU."""
+    predicted, gold, known = aligned(outputs, targets)
+    errors = (predicted.double() - gold.double()).masked_fill(~known, 0.0)  # (N, D)
+    squared = errors.square().sum(0).cpu()
+    return NumberErrors(squared, errors.abs().sum(0).cpu(), int(known.sum()))
 
 
 def decimals_of(statistics: Statistics) -> list[int]:

@@ -65,6 +65,7 @@ class Field(Config, ABC):
     # The package's kind in whose place a kind of the user's own can be predicted, or None.
     like: ClassVar[str | None] = None
     is_source: ClassVar[bool] = True  # whether an encoder can read it
+    reads_windows: ClassVar[bool] = False  # whether windows of series are values of it
     needs_source: ClassVar[bool] = True  # as a target: a text alone makes a language model
     names_folders: ClassVar[bool] = False  # whether files in a folder of its name are its examples
     input_kind: ClassVar[str] = ""  # of the encoder's input module: a name of `INPUTS`
@@ -166,6 +167,11 @@ class Field(Config, ABC):
     @property
     def gives_characters(self) -> bool:
         """Whether its batches hold the characters of words, for an input module that reads them."""
+        return False
+
+    @property
+    def refuses_missing(self) -> bool:
+        """Whether numbers that are missing are refused."""
         return False
 
     # What is shown and reported of a value.

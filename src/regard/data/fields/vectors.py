@@ -15,10 +15,11 @@ from regard.core.errors import InvalidArgument, InvalidData
 from regard.core.sanitize import one_line
 from regard.core.sequence import Vectors
 from regard.data.array_files import array_of_content, read_array
-from regard.data.arrays import Column, ColumnWriter, VectorWriter, open_vectors
+from regard.data.arrays import Column, ColumnWriter, SlicedRows, VectorWriter, open_vectors
 from regard.data.fields.base import Field, Ranges, check_list
 from regard.data.image_store import ARRAYS, Member
 from regard.data.log_mel import LogMelConfig, Recording
+from regard.data.series_window import Series, Window
 from regard.data.statistics import Statistics
 from regard.data.time_axis import TimeAxis
 from regard.data.wav import open_wav
@@ -74,6 +75,12 @@ class VectorsField(Field):
             settings["features"] = asdict(features)
         return settings
 
+    reads_windows = True
+
+    @property
+    def refuses_missing(self) -> bool:
+        return self.missing == "refuse"
+
     @property
     def limit_key(self) -> str | None:
         return None if self.max_length is None else "max_length"
@@ -91,11 +98,13 @@ class VectorsField(Field):
         """Whether a cell of a table is the name of a file, not a list."""
         return isinstance(cell, str) and self.stored is not None and self.stored.names(cell)
 
-    def parse(self, cell: Any) -> NDArray[np.float64]:
+    def parse(self, cell: Any) -> NDArray[np.float64] | Window:
         """An array (length, dimension). Only a path opens a file: a text is read as a list, never as a name.
 
         Bytes are those of a WAV file.
         """
+        if isinstance(cell, Window):
+            return cell
         if isinstance(cell, bytes):
             return self._of_recording(cell, "recording")
         if isinstance(cell, Path | Member):
@@ -175,12 +184,15 @@ class VectorsField(Field):
         return frames * self.features.hop_samples / self.features.sample_rate
 
     def time_axis(self, cell: Any) -> TimeAxis:
+        if isinstance(cell, Window):
+            # Rows of a table have the numbers that they have in their series.
+            return TimeAxis(start=cell.series.first + cell.start)
         if self.features is None:
             return TimeAxis()
         return TimeAxis(step=self.features.hop_samples / self.features.sample_rate)
 
     def request_text(self, value: Any) -> str:
-        numbers = self.parse(value).astype(np.float32)
+        numbers = np.asarray(self.parse(value), dtype=np.float32)
         # The shortest decimals that are the same number in 32 bits; null where a number is missing.
         rows = [[_shortest(number) for number in row] for row in numbers]
         return json.dumps(rows)
@@ -194,6 +206,8 @@ class VectorsField(Field):
     def title(self, cell: Any) -> str:
         if isinstance(cell, Path | Member):
             return cell.name
+        if isinstance(cell, Window):
+            return repr(cell)
         array = self.parse(cell)
         return f"{len(array)} vectors of {array.shape[1]} numbers"
 
@@ -214,30 +228,38 @@ class VectorsField(Field):
         )
 
     def reference(self, cell: Any) -> str:
-        return array_text(self.parse(cell))
+        return array_text(np.asarray(self.parse(cell)))
 
     def check(self, name: str, values: Iterable[Any]) -> list[Any]:
         return [self.parse(value) for value in check_list(name, values, texts_only=False)]
 
     def learn(self, values: Iterator[Any], *, is_target: bool) -> Statistics:
         dimension = 0
+        lengths: set[int] = set()
+
+        def noted() -> Iterator[Any]:
+            for value in values:
+                # Two are enough to say that there is not one.
+                if len(lengths) < 2:
+                    lengths.add(len(value))
+                yield value
 
         def of_one_dimension() -> Iterator[NDArray[np.float64]]:
             nonlocal dimension
-            for value in values:
+            for value in _each_row_once(noted()):
                 dimension = dimension or value.shape[1]
                 _check_dimension(value, dimension)
                 yield value
 
-        return Statistics.of(of_one_dimension(), normalize=self.normalize)
+        found = Statistics.of(of_one_dimension(), normalize=self.normalize)
+        length = lengths.pop() if len(lengths) == 1 else None
+        return Statistics(found.mean, found.scale, length)
 
     def check_cell(self, vocabulary: Any, cell: Any) -> None:
         self.encode(vocabulary, [self.parse(cell)])
 
     def encode(self, vocabulary: Statistics, values: Sequence[Any]) -> list[Any]:
-        for value in values:
-            _check_dimension(value, vocabulary.size)
-        return [vocabulary.normalize(value) for value in values]
+        return [_encoded(value, vocabulary) for value in values]
 
     def length(self, encoded: Any) -> int:
         return len(encoded)
@@ -252,13 +274,37 @@ class VectorsField(Field):
         return self.max_length is not None and len(encoded) > self.max_length
 
     def collate(self, vocabulary: Statistics, encoded: Sequence[Any]) -> Vectors:
-        return Vectors.of(encoded)
+        return Vectors.of([np.asarray(each) for each in encoded])
 
     def writer(self, stem: Path, vocabulary: Statistics, *, running: bool) -> ColumnWriter:
         return VectorWriter(stem, vocabulary.size)
 
     def open(self, stem: Path, vocabulary: Any, context_length: int | None) -> Column:
         return open_vectors(stem)
+
+
+def _each_row_once(
+    values: Iterator[NDArray[np.float64] | Window],
+) -> Iterator[NDArray[np.float64]]:
+    """Arrays; of windows, which may overlap, all rows of the series that they are cut from."""
+    # Kept, so that the id of each series stays its own.
+    seen: dict[int, Series] = {}
+    for value in values:
+        if not isinstance(value, Window):
+            yield value
+        elif id(value.series) not in seen:
+            seen[id(value.series)] = value.series
+            yield value.series.side(value.side)
+
+
+def _encoded(
+    value: NDArray[np.float64] | Window, vocabulary: Statistics
+) -> NDArray[np.float32] | SlicedRows:
+    if not isinstance(value, Window):
+        _check_dimension(value, vocabulary.size)
+        return vocabulary.normalize(value)
+    _check_dimension(value.series.side(value.side), vocabulary.size)
+    return value.encoded(vocabulary)
 
 
 def _check_dimension(value: NDArray[Any], dimension: int) -> None:

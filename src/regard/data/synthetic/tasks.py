@@ -6,12 +6,16 @@ from functools import partial
 from importlib.metadata import version as installed
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from regard.core.registry import Registry
 from regard.data.example import Example, Split
 from regard.data.synthetic.dates import dates
 from regard.data.synthetic.shapes import questions, red_shapes, shapes
 from regard.data.synthetic.spelling import cmudict, spelling
 from regard.data.synthetic.strings import OPERATIONS, operations, strings
+from regard.data.synthetic.waves import no_examples, waves
 
 VERSION = 1  # raised when the same seed gives other data
 
@@ -21,9 +25,11 @@ class SyntheticTask:
     """A task whose examples are generated, or come with a package."""
 
     generate: Callable[[Split, int], Iterator[Example]]  # from a split and a seed
-    sources: tuple[Literal["text", "label", "image"], ...] = ("text",)
-    target: Literal["text", "label"] = "text"
+    sources: tuple[Literal["text", "label", "image", "vectors"], ...] = ("text",)
+    target: Literal["text", "label", "vectors"] = "text"
     package: str | None = None  # the data's
+    # A long series (rows, channels) from a seed, of which [data.series] makes windows.
+    series: Callable[[int], NDArray[np.float64]] | None = None
 
 
 TASKS: Registry[SyntheticTask] = Registry(
@@ -35,6 +41,7 @@ TASKS: Registry[SyntheticTask] = Registry(
         "shapes": SyntheticTask(shapes, sources=("image",)),
         "red-shapes": SyntheticTask(red_shapes, sources=("image",), target="label"),
         "operations": SyntheticTask(operations, sources=("label", "text")),
+        "waves": SyntheticTask(no_examples, ("vectors",), "vectors", series=waves),
         "questions": SyntheticTask(questions, sources=("image", "text")),
     },
 )

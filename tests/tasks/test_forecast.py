@@ -1,0 +1,151 @@
+"""Forecasts from the recipe to the table of an evaluation, on a generated series and on a file."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import regard
+from regard.core.errors import InvalidArgument, InvalidData
+from regard.data.corpus import Prepared
+from regard.data.sources import examples
+from regard.tasks.forecast import seasonal_naive_errors
+
+FIELD = {"kind": "vectors"}
+WINDOW = 48
+HORIZON = 12
+
+
+def recipe(encoder=None, head=None, steps=6, **data):
+    series = {"window": WINDOW, "horizon": HORIZON, "split": [0.7, 0.1, 0.2], "season": 24}
+    series |= {"evaluation_stride": 7}
+    return {
+        "data": {"synthetic": "waves", "source": FIELD, "target": FIELD, "series": series} | data,
+        "model": {
+            "encoder": encoder
+            or {
+                "kind": "transformer",
+                "dim": 16,
+                "layers": 1,
+                "heads": 2,
+                "ffn_dim": 32,
+                "input": {"kind": "vectors", "kernel": 8, "stride": 4, "padding": "end"},
+            },
+            "head": {
+                "kind": "horizon",
+                "channels": "independent",
+                "instance_norm": "mean_std",
+                **(head or {}),
+            },
+        },
+        "train": {
+            "max_steps": steps,
+            "warmup_steps": 2,
+            "batch_tokens": 48 * 64,
+            "learning_rate": 0.01,
+            "device": "cpu",
+            "validate_every": 3,
+            "log_samples": 0,
+            "monitor": "normalized_mse",
+        },
+    }
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory, cache):
+    run = tmp_path_factory.mktemp("run")
+    return regard.train(recipe(), run / "r", cache=cache, progress=False)
+
+
+def test_it_learns_more_than_the_mean(model, cache):
+    found = regard.evaluate(model, split="valid", cache=cache, progress=False, resamples=10)
+    assert found["normalized_mse"].value < 0.8
+    assert found["loss"].value == pytest.approx(found["normalized_mse"].value, rel=1e-4)
+
+
+def test_the_seasonal_baseline_is_in_the_table(model, cache):
+    """It is computed anew here, from the windows in the units of the data."""
+    found = regard.evaluate(model, split="valid", cache=cache, progress=False, resamples=10)
+    scale = np.array(model.target.scale)
+    errors = []
+    for example in examples(model.recipe.data, "valid"):
+        source, target = np.asarray(example.source), np.asarray(example.target)
+        errors.append((source[-24 : -24 + HORIZON] - target) / scale)
+    assert found["seasonal_naive_mse"].value == pytest.approx(np.square(errors).mean(), rel=1e-4)
+    assert found["seasonal_naive_mae"].value == pytest.approx(np.abs(errors).mean(), rel=1e-4)
+
+
+def test_a_season_is_repeated_until_the_end_of_the_horizon(model, cache):
+    data: Prepared = regard.prepare(model.recipe, cache)
+    found = seasonal_naive_errors(data.valid, model.target, 5)
+    every = np.arange(len(data.valid))
+    source = data.valid.source.gather(every).values
+    target = data.valid.target.gather(every).values
+    repeated = torch.cat([source[:, -5:]] * 3, 1)[:, :HORIZON]
+    assert found["mse"] == pytest.approx((repeated - target).square().mean().item(), rel=1e-5)
+
+
+def test_a_longer_past_is_read_from_its_end_and_a_shorter_one_is_refused(model):
+    past = np.asarray(next(examples(model.recipe.data, "test")).source)
+    ((output,),) = model.outputs([past])
+    assert np.shape(output.vectors) == (HORIZON, 3)
+    np.testing.assert_allclose(json.loads(output.text), output.vectors, atol=1e-4)
+    longer = np.concatenate([past + 5, past])
+    assert model.outputs([longer])[0][0].vectors == output.vectors
+    with pytest.raises(InvalidArgument, match=r"wanted at least 48 vectors.*got 47"):
+        model.outputs([past[1:]])
+
+
+def test_a_look_shows_the_attention_over_the_past(model):
+    past = np.asarray(next(examples(model.recipe.data, "test")).source)
+    look = regard.look(model, past)
+    weights = look.maps[0].weights()
+    assert weights.shape == (2, 12, 12)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(2, 12))
+    assert look.title.startswith("channel 1 of ")
+    ((output,),) = model.outputs([past])
+    np.testing.assert_allclose(look.output.vectors, output.vectors, rtol=1e-4)
+
+
+def test_a_window_has_one_embedding(model):
+    past = np.asarray(next(examples(model.recipe.data, "test")).source)
+    both = model.embed([past, past + 1])
+    assert both.shape == (2, 16)
+    torch.testing.assert_close(model.embed([past])[0], both[0], atol=1e-5, rtol=1e-4)
+
+
+def test_an_interrupted_run_ends_with_the_same_weights(model, tmp_path, cache):
+    half = recipe()
+    half["train"]["max_steps"] = 3
+    regard.train(half, tmp_path / "r", cache=cache, progress=False)
+    resumed = regard.train(recipe(), tmp_path / "r", resume=True, cache=cache, progress=False)
+    for name, weight in model.model.state_dict().items():
+        assert weight.equal(resumed.model.state_dict()[name]), name
+
+
+def test_windows_of_files_must_have_one_length(tmp_path):
+    """Without [data.series], each example is a window of its own."""
+    rows = [(np.ones((6, 1)) * i, np.ones((2, 1)) * i) for i in range(4)]
+    tables = recipe(head={"channels": "together"})
+    tables["data"] = {"source": FIELD, "target": FIELD}
+    tables["train"] |= {"max_steps": 2, "monitor": "loss", "validate_every": 1}
+    folder = tmp_path / "a"
+    model = regard.train(tables, folder / "r", data={"train": rows}, cache=folder, progress=False)
+    assert np.shape(model.outputs([np.ones((6, 1))])[0][0].vectors) == (2, 1)
+    rows.append((np.ones((5, 1)), np.ones((2, 1))))
+    with pytest.raises(InvalidData, match="line 5: wanted 6 vectors, as in the first example"):
+        regard.train(tables, tmp_path / "r", data={"train": rows}, cache=tmp_path, progress=False)
+
+
+def test_outputs_of_other_files_are_evaluated(model, tmp_path, cache):
+    values = np.random.default_rng(0).normal(size=(80, 3))
+    path = tmp_path / "new.csv"
+    path.write_text("a,b,c\n" + "\n".join(",".join(map(str, row)) for row in values) + "\n")
+    found = regard.evaluate(model, data=str(path), cache=cache, progress=False, resamples=10)
+    assert found.examples == (80 - WINDOW - HORIZON) // 7 + 1
