@@ -16,7 +16,7 @@ class TimeAxis:
     """
 
     step: float | None = None
-    start: float = 0.0
+    start: float | int = 0
     unit: str = "s"
     stamps: tuple[str, ...] | None = None
 

@@ -79,6 +79,8 @@ class Field(Config, ABC):
     has_positions: ClassVar[bool] = False
     # Whether a task reads a value in several windows where a model has fewer positions.
     is_windowed: ClassVar[bool] = False
+    # Whether graphs of operators, as ONNX has them, can read it.
+    in_graphs: ClassVar[bool] = True
     # The key under which a request gives the content of a file: "image". None: its values are texts in a request.
     content_key: ClassVar[str | None] = None
 

@@ -65,6 +65,7 @@ class VectorsField(Field):
     has_positions = True
     has_lists = True
     content_key = "file"
+    in_graphs = False
 
     @property
     def arrays_settings(self) -> dict[str, Any]:

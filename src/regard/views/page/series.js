@@ -4,6 +4,7 @@ import { colour, imageOf, isDark } from "./colours.js";
 import { headName, percent, shown } from "./data.js";
 import { make } from "./state.js";
 
+const MOST_LINES = 16; // numbers of a vector that are lines; more are a picture
 const LINE = 26; // least pixels of the height of a line
 const HIGH = 160; // pixels of the height of a picture
 const STRIP = 22; // pixels of the height of the weights
@@ -77,6 +78,41 @@ export function pictureOf(source, dark) {
   return imageOf(Float32Array.from([...rows].reverse().flat(), (share) => share || 0), rows[0].length, dark);
 }
 
+// A series that a model gave, as a source of one: its shares are kept as if they had been read from JSON.
+export function seriesOf(vectors) {
+  const channels = vectors[0]?.map((_, channel) => String(channel + 1)) ?? [];
+  const lines = channels.map((_, channel) => vectors.map((vector) => vector[channel] ?? NaN));
+  const shares = lines.map((line) => {
+    const known = line.filter((value) => !Number.isNaN(value));
+    const [low, high] = [known.reduce((a, b) => Math.min(a, b), Infinity), known.reduce((a, b) => Math.max(a, b), -Infinity)];
+    return line.map((value) => (high > low ? (value - low) / (high - low) : value - low));
+  });
+  const picture = channels.length > MOST_LINES;
+  const source = { channels, length: vectors.length, stride: 1, units: 0, picture, tokens: vectors.map((_, i) => String(i + 1)), shape: [2, channels.length, vectors.length] };
+  decoded.set(source, [shares, shares]);
+  return source;
+}
+
+// Vectors that a model gave as a drawing over time.
+export function outputSeries(vectors) {
+  const source = seriesOf(vectors);
+  const canvas = make("canvas", { role: "img", className: "series-output", label: `${vectors.length} vectors of ${source.channels.length} numbers over time` });
+  const paint = () => {
+    const width = Math.max(200, canvas.clientWidth || 640);
+    const sharp = devicePixelRatio || 1;
+    const height = signalHeight(source) + NAMES;
+    Object.assign(canvas, { width: width * sharp, height: height * sharp });
+    canvas.style.height = `${height}px`;
+    const pen = canvas.getContext("2d");
+    pen.setTransform(sharp, 0, 0, sharp, 0, 0);
+    const style = getComputedStyle(canvas);
+    drawSignal(pen, source, width);
+    drawTimes(pen, source, width, signalHeight(source) + 3, { ink: style.color, font: `11px ${style.fontFamily}` });
+  };
+  new ResizeObserver(paint).observe(canvas);
+  return canvas;
+}
+
 export function showSeries(box, store) {
   const views = [];
   const pointed = (event) => {
@@ -134,22 +170,34 @@ function draw(view, state, map, head, row, before) {
 }
 
 // Draws a series and the weights of a row below it, as wide as given.
-export function drawSeries(pen, source, line, width, { ink, font }) {
+export function drawSeries(pen, source, line, width, style) {
   const signal = signalHeight(source);
   const spans = spansOf(source, line, width);
-  if (source.picture) {
-    const image = pictureOf(source, isDark());
-    const drawn = new OffscreenCanvas(image.width, image.height);
-    drawn.getContext("2d").putImageData(image, 0, 0);
-    pen.imageSmoothingEnabled = false;
-    pen.drawImage(drawn, 0, 0, extent(source) * width, signal);
-  } else {
+  if (!source.picture) {
     pen.globalAlpha = TINT;
     for (const [x, wide, share] of spans) {
       pen.fillStyle = colour(share);
       pen.fillRect(x, 0, wide + 0.5, signal);
     }
     pen.globalAlpha = 1;
+  }
+  drawSignal(pen, source, width);
+  for (const [x, wide, share] of spans) {
+    pen.fillStyle = colour(share);
+    pen.fillRect(x, signal + GAP, wide + 0.5, STRIP);
+  }
+  drawTimes(pen, source, width, signal + GAP + STRIP + 3, style);
+}
+
+// The numbers of a series alone.
+function drawSignal(pen, source, width) {
+  if (source.picture) {
+    const image = pictureOf(source, isDark());
+    const drawn = new OffscreenCanvas(image.width, image.height);
+    drawn.getContext("2d").putImageData(image, 0, 0);
+    pen.imageSmoothingEnabled = false;
+    pen.drawImage(drawn, 0, 0, extent(source) * width, signalHeight(source));
+  } else {
     linesOf(source, width).forEach((points, channel) => {
       Object.assign(pen, { strokeStyle: shadeOf(channel), lineWidth: 1.5 });
       pen.beginPath();
@@ -160,12 +208,11 @@ export function drawSeries(pen, source, line, width, { ink, font }) {
       pen.stroke();
     });
   }
-  for (const [x, wide, share] of spans) {
-    pen.fillStyle = colour(share);
-    pen.fillRect(x, signal + GAP, wide + 0.5, STRIP);
-  }
+}
+
+function drawTimes(pen, source, width, y, { ink, font }) {
   Object.assign(pen, { fillStyle: ink, font, textAlign: "left", textBaseline: "top" });
-  for (const [x, name] of timesOf(source, width)) pen.fillText(shown(name), x, signal + GAP + STRIP + 3);
+  for (const [x, name] of timesOf(source, width)) pen.fillText(shown(name), x, y);
 }
 
 function markPosition(pen, map, key, width, shade) {
