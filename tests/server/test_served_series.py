@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import math
 import struct
 from collections.abc import Iterator
 
@@ -14,15 +15,17 @@ pytest.importorskip("python_multipart", reason="needs the extra `serve`")
 
 import msgspec
 
+import regard
 from regard.core.errors import InvalidArgument, RegardError
 from regard.data.fields.base import make_field
+from regard.data.wav import write_wav
 from regard.server.jobs import Embedding, Generation, Scoring
 from regard.server.loader import _warm_up
 from regard.server.model_inputs import sources_of
 from regard.server.processes.values import packed, unpacked
 from regard.server.service import MOST_VALUES, HttpLimits
 from support.predictors import translator
-from support.series import DIM, LABELS, series, trained
+from support.series import DIM, LABELS, recipe, series, trained
 from support.servers import Running, served
 
 MAGIC = b"\x93NUMPY"
@@ -325,3 +328,105 @@ def test_series_cross_processes_as_they_are():
     found = msgspec.msgpack.decode(content, ext_hook=unpacked)
     assert (found.input == given).all()
     assert found.size == 1 + len(given)
+
+
+# Recordings.
+
+SOUND = {"kind": "log-mel", "sample_rate": 8000, "mels": 8}
+
+
+@pytest.fixture(scope="module")
+def listener(tmp_path_factory):
+    """A model that reads recordings, and the folder of some of them."""
+    folder = tmp_path_factory.mktemp("listener")
+    drawn = np.random.default_rng(0)
+    rows = ["x,y"]
+    for number in range(6):
+        samples = drawn.normal(size=1200 + 100 * number) * 0.1
+        (folder / f"{number}.wav").write_bytes(write_wav(samples.astype(np.float32), 8000))
+        rows.append(f"{number}.wav,{LABELS[number % 2]}")
+    (folder / "t.csv").write_text("\n".join(rows) + "\n")
+    keys = recipe("label")
+    splits = dict.fromkeys(("train", "valid"), str(folder / "t.csv"))
+    source = {"kind": "vectors", "column": "x", "features": SOUND}
+    keys["data"] = {**splits, "source": source, "target": {"kind": "label", "column": "y"}}
+    return regard.train(keys, folder / "run", cache=folder / "cache"), folder
+
+
+def test_a_recording_is_served_as_its_file_is_predicted(listener):
+    model, folder = listener
+    files = [folder / f"{number}.wav" for number in range(3)]
+    wanted = [output.probabilities for (output,) in model.outputs(files)]
+    with served({"sounds": model}) as running:
+        inputs = [in_json(file.read_bytes()) for file in files]
+        _, _, answer = running.ask("/predict", {"input": inputs})
+        for result, probabilities in zip(answer["results"], wanted, strict=True):
+            found = result["outputs"][0]["probabilities"]
+            assert found == pytest.approx(probabilities, abs=1e-5)
+        body, kind = form(("file", files[1].read_bytes()))
+        uploaded = running.ask("/predict", body, content_type=kind)[2]
+        assert texts(uploaded) == [max(wanted[1], key=wanted[1].get)]
+        # Its vectors, given as such, are the same input.
+        vectors = model.recipe.data.source.parse(files[0])
+        _, _, answer = running.ask("/predict", {"input": in_json(saved(vectors))})
+        found = answer["results"][0]["outputs"][0]["probabilities"]
+        assert found == pytest.approx(wanted[0], abs=1e-4)
+        _, _, seen = running.ask("/look", {"input": inputs[0]})
+        assert seen["maps"][-1]["column_names"][:3] == ["0 s", "0.01 s", "0.02 s"]
+        assert seen["sources"][0]["kind"] == "series"
+
+
+def wav_header(rate: int = 8000, channels: int = 1, bits: int = 16, data: int = 4, code: int = 1):
+    width = channels * bits // 8
+    chunk = struct.pack("<HHIIHH", code, channels, rate, rate * width % 2**32, width % 2**16, bits)
+    head = b"WAVEfmt " + struct.pack("<I", 16) + chunk + b"data" + struct.pack("<I", data)
+    return b"RIFF" + struct.pack("<I", 36 + data) + head
+
+
+BAD_WAV = {
+    "no samples": wav_header(data=0),
+    "less than it claims": wav_header(data=4_000_000_000) + b"\0" * 100,
+    "a rate of 1 Hz": wav_header(rate=1) + b"\0" * 4,
+    "a rate of 4 GHz": wav_header(rate=2**32 - 1) + b"\0" * 4,
+    "no channels": wav_header(channels=0) + b"\0" * 4,
+    "many channels": wav_header(channels=65535) + b"\0" * 4,
+    "three bits": wav_header(bits=3) + b"\0" * 4,
+    "compressed": wav_header(code=85) + b"\0" * 4,
+    "half a header": wav_header()[:20],
+    "RIFF alone": b"RIFF",
+    "an image": b"RIFF\0\0\0\0WEBPVP8 ",
+    "infinite samples": wav_header(bits=32, code=3) + struct.pack("<f", math.inf),
+}
+
+
+@pytest.mark.parametrize("name", BAD_WAV)
+def test_bad_recordings_are_refused(listener, name):
+    field = listener[0].recipe.data.source
+    with pytest.raises(RegardError) as caught:
+        field.from_request("input 1", BAD_WAV[name], 8)
+    assert "input 1" in str(caught.value)
+
+
+def test_bad_recordings_are_answered(listener):
+    with served({"sounds": listener[0]}) as running:
+        for content in BAD_WAV.values():
+            status, _, answer = running.ask("/predict", {"input": in_json(content)})
+            assert (status, "wanted" in answer["detail"]) == (400, True)
+        assert running.ask("/predict", {"input": "/etc/passwd.wav"})[0] == 400
+
+
+def test_a_recording_that_would_become_too_many_vectors_is_refused(listener):
+    """A rate of 1,000 Hz makes hours of a few megabytes."""
+    field = listener[0].recipe.data.source
+    frames = 4_194_304 // 8
+    content = wav_header(rate=1000, bits=8, data=12_000_000) + b"\0" * 12_000_000
+    most = frames * 80 / 8000
+    assert most < 12_000
+    with pytest.raises(RegardError, match="seconds"):
+        field.from_request("input 1", content, 8)
+
+
+def test_a_model_of_vectors_takes_no_recording(server):
+    content = in_json(wav_header() + b"\0" * 4)
+    status, _, answer = server.ask("/predict", {"model": "labels", "input": content})
+    assert (status, "got a recording" in answer["detail"]) == (400, True)
