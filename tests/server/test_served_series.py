@@ -430,3 +430,12 @@ def test_a_model_of_vectors_takes_no_recording(server):
     content = in_json(wav_header() + b"\0" * 4)
     status, _, answer = server.ask("/predict", {"model": "labels", "input": content})
     assert (status, "got a recording" in answer["detail"]) == (400, True)
+
+
+@pytest.mark.parametrize("path", ["/predict", "/look", "/studio/look"])
+def test_a_language_model_is_no_path_of_a_request(server, path):
+    """It is loaded from the folder that the recipe names, and a request names none."""
+    given = [[[0.0] * DIM]] if path == "/predict" else ["[[0, 0, 0]]"]
+    asked = {"model": "labels", "input": given, "language_model": "/tmp"}
+    status, _, answer = server.ask(path, asked)
+    assert (status, "unknown field `language_model`" in answer["detail"]) == (400, True)

@@ -17,7 +17,7 @@ from regard.server.jobs import AttentionPart
 from regard.tasks.pipeline import Output, SequenceScore
 
 # Settings of [decode] that belong to the server: they change how an answer is computed, not which it is.
-SERVER_ONLY = ("precision", "quantization", "batch_tokens", "logits_processors")
+SERVER_ONLY = ("precision", "quantization", "batch_tokens", "logits_processors", "language_model")
 MAX_ATTENTION = 1 << 18  # weights of all outputs of an input: about 5 MB of JSON
 OPTIONS = tuple(name for name in DecodeConfig.__dataclass_fields__ if name not in SERVER_ONLY)
 
