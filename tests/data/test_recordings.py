@@ -1,4 +1,4 @@
-"""Recordings as sources: cells that name WAV files become log-mel vectors, and files that cannot be used are refused."""
+"""Recordings as sources: cells that name WAV files become log-mel vectors, or are refused with a reason."""
 
 import json
 import zipfile

@@ -124,7 +124,8 @@ def test_recordings_shorter_than_a_window_are_read_at_once(recognizer, seconds):
 def test_what_a_part_depends_on_is_known(rate, new_rate):
     samples = np.random.default_rng(0).normal(0, 0.1, 4000).astype(np.float32)
     whole = resample(samples, rate, new_rate)
-    first, last = len(whole) // 3, len(whole) // 2
+    first = len(whole) // 3
+    last = len(whole) // 2
     low = max(0, source_begin(rate, new_rate, first))
     high = source_end(rate, new_rate, last)
     changed = samples.copy()

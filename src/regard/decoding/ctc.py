@@ -80,7 +80,6 @@ def alignment(
     log_probabilities: Float[Tensor, "S V1"], tokens: Int[Tensor, " L"], blank: int
 ) -> Float[Tensor, "L S"]:
     """How likely each token is at each frame, among the paths of the sequence; a row sums to 1."""
-    rows = []
     scores = log_probabilities.detach().double().cpu()
     count = len(tokens)
     extended = torch.full((2 * count + 1,), blank)
@@ -89,11 +88,7 @@ def alignment(
     forwards = _forward_paths(emitted, extended, blank)
     backwards = _forward_paths(emitted.flip(0, 1), extended.flip(0), blank).flip(0, 1)
     occupied = forwards + backwards - emitted
-    for place in range(count):
-        rows.append(occupied[:, 2 * place + 1].softmax(0))
-    if not rows:
-        return scores.new_zeros(0, len(scores)).float()
-    return torch.stack(rows).float()
+    return occupied[:, 1::2].softmax(0).mT.float()
 
 
 def _forward_paths(
