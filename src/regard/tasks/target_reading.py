@@ -199,6 +199,9 @@ class PackedTargets(Targets):
     def with_inputs(self, inputs: Tensor) -> "PackedTargets":
         return replace(self, targets=replace(self.targets, ids=inputs))
 
+    def with_source(self, source: Source) -> "PackedTargets":
+        return replace(self, source=source)
+
     def repeated(self) -> "PackedTargets":
         source = None if self.source is None else self.source.duplicate()
         return PackedTargets(self.targets.duplicate(), source, repeat_batch(self.real))
