@@ -8,7 +8,8 @@ from regard.api.plot_forecast import forecast_panels
 from support.command_line import command
 from support.series import trained
 
-WINDOW, HORIZON = 12, 4
+WINDOW = 12
+HORIZON = 4
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,8 @@ def test_a_panel_has_the_past_the_truth_and_the_forecast(forecaster):
     model, rows = forecaster
     # The test split is the last 18 rows, with the window before them.
     first = 42 - WINDOW
-    past, truth = rows[first : first + WINDOW], rows[first + WINDOW : first + WINDOW + HORIZON]
+    past = rows[first : first + WINDOW]
+    truth = rows[first + WINDOW : first + WINDOW + HORIZON]
     predicted = np.array(model.outputs([past])[0][0].vectors)
     panels = forecast_panels(predicted, truth, past)
     assert [*panels] == ["channel 1", "channel 2"]

@@ -22,6 +22,7 @@ def models(tmp_path_factory):
     return {
         "labels": trained(folder / "labels"),
         "numbers": trained(folder / "numbers", "number"),
+        "vectors": trained(folder / "vectors", "vectors"),
         "strided": trained(folder / "strided", input={"kind": "vectors", "kernel": 2, "stride": 2}),
     }
 
@@ -156,9 +157,10 @@ def test_the_pointer_over_the_series_names_its_time(opened, tmp_path):
     label = f"'{len(values)} vectors'"
     until(page, f"() => document.querySelector('#series canvas').ariaLabel.includes({label})")
     settled(page)
-    box = page.locator("#series canvas").first.bounding_box()
+    canvas = page.locator("#series canvas").first
     count = -(-len(values) // 2)
-    page.mouse.move(box["x"] + box["width"] * 1.5 / count, box["y"] + 10)
+    width = canvas.bounding_box()["width"]
+    canvas.hover(position={"x": width * 1.5 / count, "y": 10})
     # The second position begins with the third vector.
     until(page, "() => document.querySelector('#told').textContent.includes(', to 3 ')")
 
@@ -202,3 +204,17 @@ def test_the_page_of_a_look_shows_the_series(models, tmp_path):
         )
         assert drawn > 20
         assert violations(page) == []
+
+
+def test_vectors_that_a_model_gives_are_drawn(opened, models):
+    page = opened("vectors")
+    canvas = page.locator(".series-output")
+    assert canvas.get_attribute("aria-label") == f"24 vectors of {DIM} numbers over time"
+    assert f"24 vectors of {DIM} numbers" in said(page)
+    shades = page.evaluate(
+        "() => { const c = document.querySelector('.series-output');"
+        " const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;"
+        " return new Set(new Uint32Array(d.buffer)).size }"
+    )
+    assert shades > 5
+    assert violations(page) == []

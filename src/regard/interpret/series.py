@@ -55,7 +55,7 @@ class Series:
     @property
     def is_picture(self) -> bool:
         """Whether a vector has so many numbers that they are drawn as a picture."""
-        return self.values.shape[1] > MOST_LINES
+        return bool(self.values.shape[1] > MOST_LINES)
 
     @property
     def channels(self) -> tuple[str, ...]:

@@ -211,7 +211,8 @@ def example_input(model: ModelInfo | None) -> object:
     """An input that a model reads, for the description of the API."""
     if model is None or len(model.reads) != 1:
         return TEXT
-    return EXAMPLES.get(FIELDS[model.reads[0]].content_key, lambda _: TEXT)(model)
+    make = EXAMPLES.get(FIELDS[model.reads[0]].content_key)
+    return TEXT if make is None else make(model)
 
 
 def json_answer(content: object) -> Response:

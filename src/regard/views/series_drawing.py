@@ -109,7 +109,8 @@ def draw_series(look: Look, of: AttentionMap, series: Series, title: str, ending
 
 def draw_signal(canvas: Canvas, series: Series, at: Point, size: Point) -> None:
     """The numbers of a series: a line for each channel with a range of its own, or a picture of all."""
-    (left, top), (wide, high) = at, size
+    left, top = at
+    wide, high = size
     if series.is_picture:
         columns = min(POINTS, len(series.values))
         means = series.means(columns, min(BANDS, series.values.shape[1]))  # (rows, columns)
@@ -148,7 +149,8 @@ def _line(
     shade: str,
 ) -> None:
     """A line through the middle of the least and the largest share of each span, with a bar between these."""
-    (left, top), (wide, tall) = at, size
+    left, top = at
+    wide, tall = size
     x = left + (np.arange(len(low)) + 0.5) * wide / len(low)
     bottom = top + tall
     middle = bottom - tall * (low + high) / 2
@@ -165,7 +167,8 @@ def _line(
 
 def draw_points(canvas: Canvas, shares: NDArray[np.float32], at: Point, size: Point) -> None:
     """Shares from 0 to 1 (rows, columns) as colors. Neighbours of one color are one box."""
-    (left, top), (wide, high) = at, size
+    left, top = at
+    wide, high = size
     canvas.box((left, top), size, color(0.0))
     rows, columns = shares.shape
     levels = np.rint(np.clip(shares, 0.0, 1.0) * 2 * (len(RAMP) - 1)).astype(int)
@@ -202,7 +205,8 @@ def tick_places(series: Series, wide: float | int) -> list[int]:
 def _signal_height(series: Series) -> float | int:
     if series.is_picture:
         return SIGNAL
-    return max(SIGNAL / 2, CHANNEL * series.values.shape[1])
+    channels: int = series.values.shape[1]
+    return max(SIGNAL / 2, CHANNEL * channels)
 
 
 def _labels(series: Series) -> Sequence[str]:

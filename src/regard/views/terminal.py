@@ -105,7 +105,8 @@ def heat_map(
     Each line ends with the largest weight and its column. With `numbers`, cells show weights in hundredths. Columns
     that do not fit into `width` characters follow in further panels below.
     """
-    rows, columns = [plain_name(name) for name in rows], [plain_name(name) for name in columns]
+    rows = [plain_name(name) for name in rows]
+    columns = [plain_name(name) for name in columns]
     if weights.shape != (len(rows), len(columns)) or not columns:
         raise InvalidArgument(
             "weights",

@@ -209,7 +209,7 @@ class VectorsField(Field):
             return cell.name
         if isinstance(cell, Window):
             return repr(cell)
-        array = self.parse(cell)
+        array = np.asarray(self.parse(cell))
         return f"{len(array)} vectors of {array.shape[1]} numbers"
 
     def _check_finite(self, array: NDArray[np.float64]) -> None:
