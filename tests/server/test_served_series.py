@@ -25,7 +25,7 @@ from regard.server.model_inputs import sources_of
 from regard.server.processes.values import packed, unpacked
 from regard.server.service import MOST_VALUES, HttpLimits
 from support.predictors import translator
-from support.series import DIM, LABELS, recipe, series, trained
+from support.series import DIM, LABELS, forecaster, recipe, series, trained, transcriber
 from support.servers import Running, served
 
 MAGIC = b"\x93NUMPY"
@@ -439,3 +439,42 @@ def test_a_language_model_is_no_path_of_a_request(server, path):
     asked = {"model": "labels", "input": given, "language_model": "/tmp"}
     status, _, answer = server.ask(path, asked)
     assert (status, "unknown field `language_model`" in answer["detail"]) == (400, True)
+
+
+# Other tasks.
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("others")
+    return {
+        "vectors": trained(folder / "vectors", "vectors"),
+        "forecasts": forecaster(folder / "forecasts"),
+        "transcripts": transcriber(folder / "transcripts"),
+    }
+
+
+@pytest.mark.parametrize("name", ["vectors", "forecasts", "transcripts"])
+def test_every_task_is_served_as_it_predicts(others, name):
+    model = others[name]
+    given = [each for each in series(30, seed=7) if len(each) >= 6][:4]
+    wanted = [output for (output,) in model.outputs(given)]
+    with served({"model": model}) as running:
+        lists = [each.tolist() for each in given]
+        _, _, together = running.ask("/predict", {"input": lists})
+        alone = [running.ask("/predict", {"input": each})[2]["results"][0] for each in lists]
+        for found in (together["results"], alone):
+            for result, output in zip(found, wanted, strict=True):
+                (answer,) = result["outputs"]
+                if output.vectors is None:
+                    assert answer["text"] == output.text
+                else:
+                    np.testing.assert_allclose(answer["vectors"], output.vectors, atol=1e-4)
+        # A look at a forecast has the window of the training, no longer past.
+        status, _, seen = running.ask("/look", {"input": lists[0][:4]})
+        assert (status, seen["sources"][0]["length"]) == (200, 4)
+        _, _, embedded = running.ask("/embed", {"input": lists})
+        found = [result["embedding"] for result in embedded["results"]]
+        np.testing.assert_allclose(found, model.embed(given), atol=1e-5)
+        status, _, _ = running.ask("/studio/look", {"input": [json.dumps(lists[0][:4])]})
+        assert status == 200

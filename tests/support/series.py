@@ -43,3 +43,24 @@ def trained(folder: Path, target: str = "label", **encoder: Any) -> Predictor:
     splits = {"train": pairs, "valid": pairs[:4], "test": pairs[:4]}
     keys = recipe(target, **encoder)
     return regard.train(keys, folder, data=splits, cache=folder.parent / "cache")
+
+
+def forecaster(folder: Path) -> Predictor:
+    """A model of windows of four vectors, which gives the two vectors after them."""
+    long = [each[:6] for each in series(40, seed=5) if len(each) >= 6]
+    pairs = [(each[:4], each[4:]) for each in long]
+    keys = recipe("vectors")
+    keys["model"] = {"encoder": {"kind": "rnn", "dim": 8}, "head": "horizon"}
+    splits = {"train": pairs, "valid": pairs[:4]}
+    return regard.train(keys, folder, data=splits, cache=folder.parent / "cache")
+
+
+def transcriber(folder: Path) -> Predictor:
+    """A model that gives texts by CTC."""
+    inputs = [each for each in series(40, seed=6) if len(each) >= 6]
+    pairs = [(each, "ab"[number % 2]) for number, each in enumerate(inputs)]
+    keys = recipe("text")
+    keys["data"]["target"] = {"kind": "text", "tokenizer": "bytes"}
+    keys["model"] = {"encoder": {"kind": "rnn", "dim": 8}, "head": "ctc"}
+    splits = {"train": pairs, "valid": pairs[:4]}
+    return regard.train(keys, folder, data=splits, cache=folder.parent / "cache")

@@ -200,6 +200,7 @@ class PackedTargets(Targets):
         return replace(self, targets=replace(self.targets, ids=inputs))
 
     def with_source(self, source: Source) -> "PackedTargets":
+        assert isinstance(source, Packed)
         return replace(self, source=source)
 
     def repeated(self) -> "PackedTargets":
