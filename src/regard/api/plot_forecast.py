@@ -43,6 +43,8 @@ def plot_forecast(
     look_back  rows of the past that are drawn, at most; by default all that the model reads
     columns    of data that are a table: of the sources, then of the target; default: the recipe's
     width      of the text, in columns
+    device     "cpu", "cuda", or "auto": a GPU where there is one
+    trust_data_paths   read the data that a checkpoint names also if you have not trained with them on this machine
 
     There is a panel for each channel, in the units of the data. Rows of a forecast count from 1 after the look-back,
     which has the numbers up to 0.

@@ -20,7 +20,7 @@ RAMP = (
 LIGHT = 6  # the first color on which text is black
 
 
-def cell(weight: float, width: int, color: bool, numbers: bool = False) -> str:
+def cell_text(weight: float, width: int, color: bool, numbers: bool = False) -> str:
     """A weight as a block of this width: in hundredths, shaded, or on a colored ground; NaN as question marks."""
     if weight != weight:
         return "?" * width

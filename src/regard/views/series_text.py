@@ -8,7 +8,7 @@ from rich.cells import cell_len
 
 from regard.core.shapes import Float, Tensor
 from regard.interpret.series import Series, span_means
-from regard.views.block_cells import cell, plain_name
+from regard.views.block_cells import cell_text, plain_name
 from regard.views.charts import number_range
 from regard.views.series_drawing import spans_of_largest
 
@@ -52,7 +52,7 @@ def series_map(
         largest = int(line.argmax())
         most = float(line[largest])
         pooled = spans_of_largest(line[None], columns)[0] / max(most, 1e-12)
-        blocks = "".join(cell(share, 1, color) for share in pooled.tolist())
+        blocks = "".join(cell_text(share, 1, color) for share in pooled.tolist())
         best = f"→ {plain_name(series.tokens[series.units + largest])} {most:.1%}"
         shown.append(f"{_aligned(name, margin)} {blocks}  {best}")
     first = series.axis.name(0)

@@ -13,7 +13,7 @@ from regard.interpret.head_properties import COLUMNS, HeadProperties
 from regard.interpret.look import Image, Label, Look, PredictedVectors
 from regard.interpret.maps import AttentionMap
 from regard.interpret.series import Series
-from regard.views.block_cells import cell, plain_name
+from regard.views.block_cells import cell_text, plain_name
 from regard.views.series_text import series_map
 
 SHORT_NAMES = {"</s>": "⏎", "<s>": "⇤"}
@@ -122,7 +122,7 @@ def heat_map(
         titles = "".join(set_cell_size(columns[x], cells[x] + 1) for x in panel)
         lines = [" " * (margin + 1) + titles]
         for name, row in zip(rows, weights.tolist(), strict=True):
-            blocks = (cell(row[x], cells[x], color, numbers) for x in panel)
+            blocks = (cell_text(row[x], cells[x], color, numbers) for x in panel)
             heaviest = max(range(len(row)), key=row.__getitem__)
             best = (
                 f"→ {columns[heaviest]} {row[heaviest]:.0%}" if row[heaviest] > 0 else "→ nothing"
@@ -165,7 +165,7 @@ def grid_maps(
     titles = [f"{plain_name(name)} {most:.0%}" for name, most in zip(rows, largest, strict=True)]
     strips = [  # (R, high): the lines of each row's grid
         [
-            "".join(cell(weight / most if most > 0 else 0.0, 2, color) for weight in line)
+            "".join(cell_text(weight / most if most > 0 else 0.0, 2, color) for weight in line)
             for line in row.reshape(high, wide).tolist()
         ]
         for row, most in zip(weights, largest, strict=True)
