@@ -17,7 +17,7 @@ ORDER ?= $(shell printf '%d' 0x$$(git rev-parse --short=7 HEAD 2>/dev/null || ec
 
 # Fast tests of every package, about 60 s of processor time; `make test` runs all tests.
 QUICK := $(addprefix tests/, core data/test_text.py data/test_batching.py model/test_build.py model/test_positions.py \
-	kernels/test_rnn.py runtime/test_static_decoder.py decoding/test_ensemble.py training/test_losses.py \
+	kernels/test_rnn.py generation/engines/test_static_decoder.py generation/test_ensemble.py training/test_losses.py \
 	checkpoint/test_store.py word_vectors/test_vector_files.py evaluation/test_caption_metrics.py \
 	interpret/test_output_attention.py inference/test_markup.py inference/test_score.py inference/test_stream.py \
 	views/test_figures.py test_package.py::test_importing_loads_nothing_heavy \

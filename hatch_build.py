@@ -45,7 +45,8 @@ class BuildHook(BuildHookInterface):
             machine = platform.machine() if wanted == "native" else wanted
             libraries = build_engine.build(machine, folder / "engine")
             build_data["force_include"] |= {
-                str(path): f"regard/runtime/cpu/libraries/{path.name}" for path in libraries
+                str(path): f"regard/generation/engines/cpu/libraries/{path.name}"
+                for path in libraries
             }
             build_data["pure_python"] = False
             build_data["tag"] = f"py3-none-linux_{machine}"

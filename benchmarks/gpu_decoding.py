@@ -17,11 +17,12 @@ import regard
 from gpu_limits import GpuLimits, timed
 from regard.core.sequence import Tokens
 from regard.data.special_tokens import END, PAD, START
-from regard.decoding import search
-from regard.decoding.config import DecodeConfig
-from regard.decoding.request import Request, SearchTask
-from regard.runtime import engines
-from regard.runtime.cuda import buffers, cuda_graphs, encode
+from regard.generation import search
+from regard.generation.config import DecodeConfig
+from regard.generation.engines import selection
+from regard.generation.engines.cuda import buffers, encode
+from regard.generation.request import GenerationRequest, SearchTask
+from regard.kernels import cuda_graphs
 
 TRANSFORMER = {"kind": "transformer", "dim": 512, "layers": 6, "heads": 8, "ffn_dim": 2048}
 NEW_TOKENS = 32
@@ -62,7 +63,7 @@ def generation_config(beam: int) -> Any:
 def translate(model: Any, rows: Rows, beam: int) -> Rows:
     config = decode_config(beam)
     task = SearchTask(model, lambda some: Tokens.of(some, device="cuda"), config, ends=False)
-    found = dict(search.search(task, [Request(row, len(row)) for row in rows]))
+    found = dict(search.search(task, [GenerationRequest(row, len(row)) for row in rows]))
     return [list(found[number][0].tokens) for number in range(len(rows))]
 
 
@@ -80,14 +81,14 @@ def patched(owner: Any, **names: Any) -> Iterator[None]:
 
 def launched(run: Callable[[], Rows]) -> Rows:
     """Without CUDA graphs: the kernels are launched one by one."""
-    pool = patched(search, buffer_pool=lambda decoder: buffers.BufferPool())
+    pool = patched(selection, kept_buffers=lambda decoder: buffers.BufferPool())
     with patched(encode, _encoders={}), patched(cuda_graphs, WARMUP=1 << 60), pool:
         return run()
 
 
 def eager(run: Callable[[], Rows]) -> Rows:
     """With the PyTorch engine, as for decoders that the CUDA engine does not support."""
-    with patched(engines, ENGINES=(engines.PyTorchEngine(),)):
+    with patched(selection, ENGINES=(selection.PyTorchEngine(),)):
         return launched(run)
 
 

@@ -16,15 +16,16 @@ import torch
 from measure import seconds
 from regard.core.sequence import Tokens
 from regard.data.special_tokens import END
-from regard.decoding.config import DecodeConfig
-from regard.decoding.request import Request, SearchTask
-from regard.decoding.search import search
+from regard.generation.config import DecodeConfig
+from regard.generation.engines import selection
+from regard.generation.engines.base import Engine
+from regard.generation.engines.constant_weights import constant_weights
+from regard.generation.engines.cpu.engine import CpuEngine
+from regard.generation.engines.torch import PyTorchEngine
+from regard.generation.request import GenerationRequest, SearchTask
+from regard.generation.search import search
 from regard.model.build import build
 from regard.model.seq2seq import Seq2Seq
-from regard.runtime import engines
-from regard.runtime.cpu.engine import CpuEngine
-from regard.runtime.engines import PyTorchEngine
-from regard.runtime.interfaces import Engine, constant_weights
 
 VOCABULARY, LENGTH = 8_000, 20
 DECODERS = {
@@ -40,14 +41,14 @@ DECODERS = {
 
 def run(engine: Engine, model: Seq2Seq, rows: list[list[int]], beams: int) -> None:
     """Search with one engine."""
-    chosen, engines.ENGINES = engines.ENGINES, (engine, PyTorchEngine())
+    chosen, selection.ENGINES = selection.ENGINES, (engine, PyTorchEngine())
     task = SearchTask(
         model, Tokens.of, DecodeConfig(beam_size=beams, max_length=LENGTH, batch_tokens=2**20)
     )
     try:
-        list(search(task, [Request(row, len(row)) for row in rows]))
+        list(search(task, [GenerationRequest(row, len(row)) for row in rows]))
     finally:
-        engines.ENGINES = chosen
+        selection.ENGINES = chosen
 
 
 def main() -> None:

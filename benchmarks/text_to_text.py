@@ -26,7 +26,7 @@ import torch
 import regard
 from regard.api.predict import predict
 from regard.core.atomic_io import atomic_file
-from regard.decoding import search
+from regard.generation import search
 from regard.inference.predictor import Predictor
 from regard.tasks.generate import SequencePipeline
 from regard.tasks.pipeline import OutputOptions

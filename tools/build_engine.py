@@ -26,7 +26,7 @@ class BuildError(Exception):
 
 def build_flags() -> ModuleType:
     """The package's list of sources, flags and variants, without importing the package."""
-    path = ROOT / "src/regard/runtime/cpu/build_flags.py"
+    path = ROOT / "src/regard/generation/engines/cpu/build_flags.py"
     spec = importlib.util.spec_from_file_location("engine_build_flags", path)
     assert spec is not None
     assert spec.loader is not None

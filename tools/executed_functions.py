@@ -1,6 +1,6 @@
 """A plugin of pytest: notes which functions of src/regard each test executes, for the choice of tests in mutants.py.
 
-    PYTHONPATH=tools python -m pytest -n 0 -m "not slow" -p executed_functions [tests/decoding …]
+    PYTHONPATH=tools python -m pytest -n 0 -m "not slow" -p executed_functions [tests/generation …]
 
 Runs add to .mutants/executed.json: the processor time of each test, all of its parameters together, and the tests of
 each function. Several runs may be at work at once, each with files of its own. Functions that only another process

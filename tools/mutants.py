@@ -1,6 +1,6 @@
 """Mutation testing: plants small faults at random places of src/regard, one at a time; counts those that tests catch.
 
-    python tools/mutants.py --count 100 --seed 1 [--per-package 20] [--only decoding] [--minutes 7] [--again]
+    python tools/mutants.py --count 100 --seed 1 [--per-package 20] [--only generation] [--minutes 7] [--again]
 
 A sample is drawn evenly from the packages, of which JavaScript and C++ are counted apart: one fault of each in turn, up
 to --count, or --per-package of each. A longer sample of the same seed begins with the shorter one.
@@ -66,7 +66,7 @@ PRELOADED = (
     "safetensors.torch",
     "beartype",
 )  # saves seconds a fault
-ENGINE = SOURCE / "runtime" / "cpu"  # of which one library is compiled
+ENGINE = SOURCE / "generation" / "engines" / "cpu"  # of which one library is compiled
 HEAD = """# Mutants
 
 Small faults (a comparison, a constant, a condition, an operator, the order of two arguments, a returned value, a

@@ -76,6 +76,6 @@ def _file(path: Path) -> dict[str, Any]:
     return {
         "type": "file",
         "bom-ref": path.name,
-        "name": f"regard/runtime/cpu/libraries/{path.name}",
+        "name": f"regard/generation/engines/cpu/libraries/{path.name}",
         "hashes": [{"alg": "SHA-256", "content": digest}],
     }

@@ -299,7 +299,7 @@ def nearest_files(mutant: Mutant) -> list[str]:
     ranked = []
     for test in sorted(TESTS.rglob("test_*.py")):
         reached = [distance[name] for name in imports(test) if name in distance]
-        mirrored = test.parent.name == package
+        mirrored = package in test.relative_to(TESTS).parts
         if reached or mirrored:
             named = Path(path).stem in test.stem
             nearness = mirrored + 2 * named + 2 * len(words(test) & around)
@@ -308,7 +308,7 @@ def nearest_files(mutant: Mutant) -> list[str]:
 
 
 def nearest_script_or_engine_tests(mutant: Mutant) -> list[str]:
-    """The test files that run scripts, for a fault in JavaScript; those of the runtime for one in C++.
+    """The test files that run scripts, for a fault in JavaScript; those of the engines for one in C++.
 
     First come those of its package, and those that name its file, its folder or what is around it; last those of which
     all tests are slow.
@@ -319,11 +319,11 @@ def nearest_script_or_engine_tests(mutant: Mutant) -> list[str]:
     for test in sorted(TESTS.rglob("test_*.py")):
         own = words(test)
         if mutant.path.endswith(CPP):
-            reached = test.parent.name == "runtime" or "CpuEngine" in own
+            reached = test.parent.name == "engines" or "CpuEngine" in own
         else:
             reached = bool({"browsers", "playwright"} & own) or {"node", "js"} <= own
         if reached and test.parent.name != "release":  # where the faults themselves are tested
-            mirrored = test.parent.name == path.parts[0]
+            mirrored = path.parts[0] in test.relative_to(TESTS).parts
             is_studio = path.parts[0] == "views" or path.parent.name.startswith("studio")
             served = is_studio and "studio" in test.stem
             is_slow = "pytestmark = pytest.mark.slow" in test.read_text("utf-8")

@@ -26,9 +26,9 @@ Caption = Callable[
 def regard(encoder: dict[str, Any]) -> tuple[torch.nn.Module, Caption]:
     import regard
     from regard.data.images import image_token_cost, normalize
-    from regard.decoding.config import DecodeConfig
-    from regard.decoding.request import Request, SearchTask
-    from regard.decoding.search import search
+    from regard.generation.config import DecodeConfig
+    from regard.generation.request import GenerationRequest, SearchTask
+    from regard.generation.search import search
 
     decoder = {
         "kind": "transformer",
@@ -44,7 +44,7 @@ def regard(encoder: dict[str, Any]) -> tuple[torch.nn.Module, Caption]:
     )
 
     def caption(pictures: np.ndarray) -> list[list[int]]:
-        inputs = [Request(picture, worth) for picture in pictures]
+        inputs = [GenerationRequest(picture, worth) for picture in pictures]
         task = SearchTask(model, lambda some: normalize(np.stack(some)), config)
         found = dict(search(task, inputs))
         return [list(found[i][0].tokens[:WORDS]) for i in range(len(pictures))]

@@ -50,15 +50,15 @@ def regard(model: Exported, threads: int, *, int8: bool = False) -> Translate:
     import regard
     from regard.core.sequence import Tokens
     from regard.data.special_tokens import END
-    from regard.decoding.config import DecodeConfig
-    from regard.decoding.request import Request, SearchTask
-    from regard.decoding.search import search
+    from regard.generation.config import DecodeConfig
+    from regard.generation.request import GenerationRequest, SearchTask
+    from regard.generation.search import search
 
     torch.set_num_threads(threads)
     ours: Any = regard.load(model.run).model.eval()
 
     def translate(rows: Rows, beam: int, longest: int) -> Rows:
-        inputs = [Request([*row, END], len(row) + 1) for row in rows]
+        inputs = [GenerationRequest([*row, END], len(row) + 1) for row in rows]
         config = DecodeConfig(
             beam_size=beam,
             max_length=longest,

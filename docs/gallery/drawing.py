@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import regard
-from regard.decoding.trace import ROOT, BeamTrace
+from regard.generation.choose.trace import ROOT, BeamTrace
 from regard.views import charts
 from regard.views.canvas import SvgCanvas, shortened
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         RegardError as RegardError,
         TrainingFailed as TrainingFailed,
     )
-    from regard.core.sequence import Tokens as Tokens
+    from regard.core.sequence import Tokens as Tokens, Vectors as Vectors
     from regard.inference.load import load as load
     from regard.inference.predictor import Predictor as Predictor
     from regard.interpret.alignment import Alignment as Alignment, AlignmentHeads as AlignmentHeads
@@ -145,7 +145,7 @@ _HOMES = {
     "regard.model.memory": ("Memory",),
     "regard.model.vision": ("SelfAttention2d",),
     "regard.word_vectors.vectors": ("WordVectors",),
-    "regard.core.sequence": ("Tokens",),
+    "regard.core.sequence": ("Tokens", "Vectors"),
     "regard.inference.load": ("load",),
     "regard.inference.predictor": ("Predictor",),
     "regard.word_vectors.config": ("Word2VecConfig",),

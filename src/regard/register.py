@@ -162,7 +162,7 @@ def data_source(name: str, source: type[Any]) -> None:
 
 def logits_processor(name: str, make: Callable[[], Any]) -> None:
     """Register a logits processor, for `[decode] logits_processors = ["name"]`; `make()` returns it."""
-    _register("regard.decoding.logits_processors", "LOGITS_PROCESSORS", name, make)
+    _register("regard.generation.choose.logits_processors", "LOGITS_PROCESSORS", name, make)
 
 
 def loss(name: str, loss: "Callable[[Tensor, Tensor], Tensor]", *, task: str = "regress") -> None:

@@ -10,7 +10,7 @@ import torch
 import regard
 from regard.checkpoint import store
 from regard.checkpoint.format import SHORTLIST, WEIGHTS, find_checkpoint
-from regard.decoding.shortlist import Shortlist
+from regard.generation.shortlist import Shortlist
 from regard.model.weights import weights_of
 from support.forged import GOLDEN, forge, rehashed
 

@@ -9,9 +9,9 @@ import pytest
 
 from regard.core.config import nearest
 from regard.core.errors import InvalidRecipe
+from regard.generation.engines.cpu import compile as native
 from regard.recipe.load import read_recipe
 from regard.recipe.schema import schema_text
-from regard.runtime.cpu import compile as native
 from support.command_line import command
 
 GOLDEN = Path(__file__).parents[1] / "golden/0.1.0"

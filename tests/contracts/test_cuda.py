@@ -18,21 +18,22 @@ from regard.core.sequence import Packing, Tokens, pin_memory
 from regard.data.augmentation import DRAWS, augment
 from regard.data.batching import Batch, PackedCapacity, pack_batch
 from regard.data.special_tokens import DEFAULT_TOKENS, END
-from regard.decoding import search
-from regard.decoding.beam import BeamSearch
-from regard.decoding.config import DecodeConfig
-from regard.decoding.request import Request, SearchTask
+from regard.generation import search
+from regard.generation.choose.beam import BeamSearch
+from regard.generation.config import DecodeConfig
+from regard.generation.engines import choice_kernels, selection
+from regard.generation.engines.cuda import buffers, encode
+from regard.generation.engines.cuda.kernels import step
+from regard.generation.engines.cuda.static_decoder import StaticDecoder, static_decoder
+from regard.generation.request import GenerationRequest, SearchTask
+from regard.kernels import cuda_graphs
 from regard.kernels.attention import reference, small_kv
 from regard.kernels.attention.mask import AttentionMask
 from regard.kernels.attention.score_function import DotScoreFunction
 from regard.kernels.attention.spec import AttentionSpec
-from regard.kernels.decode import step
 from regard.model.embedding import Embedding, Projection
 from regard.model.memory import Memory
 from regard.model.transformer import TransformerDecoder
-from regard.runtime import engines
-from regard.runtime.cuda import buffers, cuda_graphs, encode
-from regard.runtime.cuda.static_decoder import StaticDecoder, static_decoder
 from regard.tasks.objective import Objective
 from support import attention_contracts as contracts, models
 from support.family import DTYPES, MASKS, SCORES, SHAPES, Case
@@ -315,8 +316,8 @@ def waiting(self, model, batch, *, step=0, carried=None):
 
 language_model(Path(sys.argv[1]), "failing", max_steps=20)
 Objective.__call__ = waiting
-import regard.runtime.cuda.cuda_graphs
-regard.runtime.cuda.cuda_graphs.WARMUP = 8
+import regard.kernels.cuda_graphs
+regard.kernels.cuda_graphs.WARMUP = 8
 try:
     language_model(Path(sys.argv[1]), "failing", cuda_graphs=True)
 except TrainingFailed as error:
@@ -327,7 +328,7 @@ except TrainingFailed as error:
 def outputs(made, rows, **options):
     config = DecodeConfig(**{"max_length": 12, **options})
     task = SearchTask(made, lambda some: Tokens.of(some, device="cuda"), config)
-    hits = dict(search.search(task, [Request(row, len(row)) for row in rows]))
+    hits = dict(search.search(task, [GenerationRequest(row, len(row)) for row in rows]))
     return [hits[number] for number in range(len(rows))]
 
 
@@ -357,12 +358,12 @@ def test_recorded_steps_equal_launched_ones(name, options, monkeypatch):
         assert recorded[0] == recorded[1] == recorded[2]
         with monkeypatch.context() as patch:
             patch.setattr(cuda_graphs, "WARMUP", 1 << 60)
-            patch.setattr(search, "buffer_pool", lambda decoder: buffers.BufferPool())
+            patch.setattr(selection, "kept_buffers", lambda decoder: buffers.BufferPool())
             assert outputs(made, rows, **options, **more) == recorded[0]
             with regard.capture_attention() as calls:
                 assert outputs(made, rows, **options, **more) == recorded[0]
             assert calls
-            patch.setattr(engines, "ENGINES", (engines.PyTorchEngine(),))
+            patch.setattr(selection, "ENGINES", (selection.PyTorchEngine(),))
             assert token_ids(outputs(made, rows, **options, **more)) == token_ids(recorded[0])
     assert replays
 
@@ -389,7 +390,7 @@ def test_beam_steps_in_one_kernel_equal_those_in_parts(options, more, monkeypatc
     assert asked
     assert all(asked)
     monkeypatch.setattr(BeamSearch, "_fusible", lambda *given: False)
-    monkeypatch.setattr(search, "buffer_pool", lambda decoder: buffers.BufferPool())
+    monkeypatch.setattr(selection, "kept_buffers", lambda decoder: buffers.BufferPool())
     wanted = outputs(made, rows, **options, **more)
     for one in found:
         assert token_ids(one) == token_ids(wanted)
@@ -414,7 +415,9 @@ def test_searches_that_end_by_several_tokens_equal_those_on_the_cpu(name, option
     with torch.no_grad():
         made.decoder.project.bias[[END, 6, 7]] = 1.5
     special = replace(DEFAULT_TOKENS, other_ends=(7, 6))
-    requests = [Request(row, len(row), (8,) * (number % 3)) for number, row in enumerate(rows)]
+    requests = [
+        GenerationRequest(row, len(row), (8,) * (number % 3)) for number, row in enumerate(rows)
+    ]
 
     def hypotheses(device: str) -> list[list[tuple[tuple[int, ...], int | None]]]:
         config = DecodeConfig(max_length=12, **options)
@@ -445,7 +448,9 @@ def test_recordings_serve_other_inputs(options, monkeypatch):
         task = SearchTask(made, lambda some: Tokens.of(some, device="cuda"), config)
         given = rows[::-1] if reverse else rows
         hits = dict(
-            search.search(task, [Request(row, len(row), (7 if reverse else 8,)) for row in given])
+            search.search(
+                task, [GenerationRequest(row, len(row), (7 if reverse else 8,)) for row in given]
+            )
         )
         return [hits[number] for number in range(len(rows))]
 
@@ -453,7 +458,7 @@ def test_recordings_serve_other_inputs(options, monkeypatch):
         results(reverse=False)
     recorded = results(reverse=True)
     monkeypatch.setattr(cuda_graphs, "WARMUP", 1 << 60)
-    monkeypatch.setattr(search, "buffer_pool", lambda decoder: buffers.BufferPool())
+    monkeypatch.setattr(selection, "kept_buffers", lambda decoder: buffers.BufferPool())
     assert recorded == results(reverse=True)
 
 
@@ -475,7 +480,7 @@ def test_recorded_steps_in_half_precision(options, monkeypatch):
     recorded = [outputs(made, rows, **options, precision="bfloat16") for _ in range(4)]
     monkeypatch.setattr(cuda_graphs, "WARMUP", 1 << 60)
     monkeypatch.setattr(encode, "_encoders", {})
-    monkeypatch.setattr(search, "buffer_pool", lambda decoder: buffers.BufferPool())
+    monkeypatch.setattr(selection, "kept_buffers", lambda decoder: buffers.BufferPool())
     assert all(each == outputs(made, rows, **options, precision="bfloat16") for each in recorded)
 
 
@@ -501,16 +506,17 @@ def test_greedy_steps_in_one_kernel_equal_steps_and_choices(prefix, options, mon
     def found():
         config = DecodeConfig(max_length=30, precision="bfloat16", **options)
         task = SearchTask(made, lambda some: Tokens.of(some, device="cuda"), config)
-        requests = [Request(row, len(row), prefix) for row in rows]
+        requests = [GenerationRequest(row, len(row), prefix) for row in rows]
         tokens = [dict(search.search(task, [each]))[0][0].tokens for each in requests]
         assert [tuple(search.stream(task, each)) for each in requests] == tokens
         return tokens
 
     monkeypatch.setattr(StaticDecoder, "greedy_steps", greedy_steps)
     together = [found() for _ in range(3)]
-    assert set(taken) == {"no_repeat_ngram_size" not in options}
+    # It is asked only for what its table of options has.
+    assert set(taken) == (set() if "no_repeat_ngram_size" in options else {True})
     monkeypatch.setattr(StaticDecoder, "greedy_steps", lambda *given: None)
-    monkeypatch.setattr(search, "buffer_pool", lambda decoder: buffers.BufferPool())
+    monkeypatch.setattr(selection, "kept_buffers", lambda decoder: buffers.BufferPool())
     apart = found()
     assert len({len(tokens) for tokens in apart}) > 2
     assert len(set(chain(*apart))) > 10
@@ -554,8 +560,8 @@ def test_kernels_equal_plain_steps(batch, beams, norm_first, dtype, monkeypatch)
     in_one_kernel = (batch, dtype) == (1, torch.bfloat16)
     assert (step.persistent(fixed.weights.layers, batch * beams) is not None) == in_one_kernel
     found = []
-    for kernels in (step._kernels(), None):
-        monkeypatch.setattr(step, "_kernels", lambda kernels=kernels: kernels)
+    for kernels in (choice_kernels._kernels(), None):
+        monkeypatch.setattr(choice_kernels, "_kernels", lambda kernels=kernels: kernels)
         generator = torch.Generator(device="cuda").manual_seed(1)
         state, logits = fixed.start(given, batch=batch, capacity=64, beams=beams), []
         for _ in range(40):
@@ -609,7 +615,7 @@ FAILING_SEARCH = """
 import sys
 sys.path[:0] = [sys.argv[1] + part for part in ("", "/..")]
 from test_cuda import model, outputs, token_ids, sources
-from regard.decoding import logits_processors
+from regard.generation.choose import logits_processors
 
 made, rows = model("transformer").cuda(), sources()
 wanted, right = token_ids(outputs(made, rows)), logits_processors.SuppressTokens.__call__

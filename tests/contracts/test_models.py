@@ -7,7 +7,6 @@ import torch
 from torch.nn import functional as F
 
 import regard
-from regard.core.sequence import Tokens
 from regard.model.memory import Memory
 from regard.model.part_config import PoolConfig
 from regard.model.pooling import (
@@ -24,8 +23,11 @@ from regard.model.vision import CnnConfig, cnn
 from support.models import (
     DECODERS,
     ENCODERS,
+    OF_VECTORS,
     QUERY_ENCODERS,
     TEXT_ENCODERS,
+    VECTOR_DECODERS,
+    VECTOR_ENCODERS,
     VOCABULARY,
     WIDTH,
     WITHOUT_ATTENTION,
@@ -33,14 +35,21 @@ from support.models import (
     encoder,
     memory,
     one,
+    other_targets,
     source,
+    targets,
+    with_another_future,
+    with_garbage,
 )
 
 TARGETS = torch.randint(VOCABULARY, (3, 5), generator=torch.Generator().manual_seed(1))
 WITH_AND_WITHOUT = [
     pytest.param(name, source, id=f"{name}-{'memory' if source else 'alone'}")
-    for name, source in product(DECODERS, (True, False))
+    for name, source in product([*DECODERS, *VECTOR_DECODERS], (True, False))
 ]
+# Every encoder of sequences, of tokens and of vectors; and those whose states are of learned queries.
+OF_SEQUENCES = TEXT_ENCODERS | VECTOR_ENCODERS
+WITH_QUERIES = [*QUERY_ENCODERS, *(name + OF_VECTORS for name in QUERY_ENCODERS)]
 
 
 def same_memory(got: Memory, wanted: Memory, i: int) -> None:
@@ -59,71 +68,77 @@ def test_encoded_in_a_batch_equals_encoded_alone(name):
         same_memory(together, module(one(batch, i)), i)
 
 
-@pytest.mark.parametrize("name", TEXT_ENCODERS)
+@pytest.mark.parametrize("name", OF_SEQUENCES)
 @torch.no_grad()
 def test_padding_does_not_change_the_memory(name):
     module, batch = encoder(name), source(name)
-    garbage = Tokens(torch.where(batch.mask, batch.ids, VOCABULARY - 1), batch.lengths)
-    wider = Tokens(F.pad(garbage.ids, (0, 4), value=3), batch.lengths)
+    wider = with_garbage(batch, 4)
     for i in range(3):
         same_memory(module(wider), module(one(batch, i)), i)
 
 
-@pytest.mark.parametrize("name", QUERY_ENCODERS)
+@pytest.mark.parametrize("name", WITH_QUERIES)
 @torch.no_grad()
 def test_learned_queries_of_an_empty_sequence_have_finite_states(name):
     module = encoder(name)
-    found = module(Tokens.of([[1, 2], []]))
+    found = module(source(name, (2, 0)))
     assert found.mask.all()
     assert found.states.isfinite().all()
-    nothing = module(Tokens.of([[], []]))
+    nothing = module(source(name, (0, 0)))
     torch.testing.assert_close(nothing.states[0], found.states[1])
 
 
-@pytest.mark.parametrize("name", [name for name in TEXT_ENCODERS if name not in QUERY_ENCODERS])
+@pytest.mark.parametrize("name", [name for name in OF_SEQUENCES if name not in WITH_QUERIES])
 @torch.no_grad()
 def test_an_empty_sequence_has_an_empty_memory(name):
-    found = encoder(name)(Tokens.of([[1, 2], []]))
+    found = encoder(name)(source(name, (2, 0)))
     assert not found.mask[1, found.cls_tokens :].any()
     assert found.cls_tokens or (found.summary[1] == 0).all()
     assert found.states.isfinite().all()
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in TEXT_ENCODERS if "causal" in name or name == "gru unidirectional"]
+    "name", [name for name in OF_SEQUENCES if "causal" in name or "gru unidirectional" in name]
 )
 @torch.no_grad()
-def test_a_causal_encoder_sees_no_later_token(name):
+def test_a_causal_encoder_sees_nothing_later(name):
     module, batch = encoder(name), source(name, (6, 6, 6))
     assert module.causal
-    changed = Tokens(
-        torch.cat((batch.ids[:, :3], (batch.ids[:, 3:] + 1) % VOCABULARY), 1), batch.lengths
-    )
-    assert torch.equal(module(batch).states[:, :3], module(changed).states[:, :3])
+    changed = with_another_future(batch, 3)
+    found = module(changed).states
+    assert torch.equal(module(batch).states[:, :3], found[:, :3])
+    assert not torch.equal(module(batch).states[:, 3], found[:, 3])
 
 
 @pytest.mark.parametrize(("name", "has_memory"), WITH_AND_WITHOUT)
 @torch.no_grad()
 def test_forward_equals_steps(name, has_memory):
     module, given = decoder(name, WIDTH if has_memory else None), memory() if has_memory else None
-    whole = module(TARGETS, given)
+    whole = module(targets(name), given)
     state, steps = module.start(given, batch=3, capacity=5), []
-    for tokens in TARGETS.T:
+    for tokens in targets(name).transpose(0, 1):
         logits, state = module.step(tokens, state)
         steps.append(logits)
     torch.testing.assert_close(torch.stack(steps, 1), whole, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", [name for name in DECODERS if name not in WITHOUT_ATTENTION])
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for name in [*DECODERS, *VECTOR_DECODERS]
+        if name.removesuffix(OF_VECTORS) not in WITHOUT_ATTENTION
+    ],
+)
 @torch.no_grad()
 def test_captured_weights_of_steps_equal_those_of_forward(name):
     """The attention weights of the last token are the same in one forward pass and in single steps."""
     module, given = decoder(name), memory()
     whole, stepped = [], []
     with regard.capture_attention(whole.append):
-        module(TARGETS, given)
+        module(targets(name), given)
     state = module.start(given, batch=3, capacity=5)
-    for tokens in TARGETS.T:
+    for tokens in targets(name).transpose(0, 1):
         stepped.clear()
         with regard.capture_attention(stepped.append):
             _, state = module.step(tokens, state)
@@ -139,21 +154,26 @@ def test_captured_weights_of_steps_equal_those_of_forward(name):
 
 @pytest.mark.parametrize("has_memory", [True, False])
 @pytest.mark.parametrize(
-    "name", [name for name in DECODERS if "gru" in name or "lstm" in name or name == "rnn"]
+    "name",
+    [
+        name
+        for name in [*DECODERS, *VECTOR_DECODERS]
+        if "gru" in name or "lstm" in name or name.startswith("rnn")
+    ],
 )
 def test_carried_state_equals_one_pass(name, has_memory):
     """Values in any case; gradients reach earlier tokens unless the state is detached."""
     module, given = decoder(name, WIDTH if has_memory else None), memory() if has_memory else None
-    whole = module.hidden(TARGETS, given)
-    first, state = module.carry(TARGETS[:, :3], module.start(given, batch=3))
-    second, _ = module.carry(TARGETS[:, 3:], state)
+    whole = module.hidden(targets(name), given)
+    first, state = module.carry(targets(name)[:, :3], module.start(given, batch=3))
+    second, _ = module.carry(targets(name)[:, 3:], state)
     torch.testing.assert_close(torch.cat((first, second), 1), whole, atol=1e-5, rtol=1e-4)
-    cut, _ = module.carry(TARGETS[:, 3:], state.detached())
+    cut, _ = module.carry(targets(name)[:, 3:], state.detached())
     assert torch.equal(cut, second)
-    before = module.embed_tokens(TARGETS[:, :3]).detach().requires_grad_()
+    before = module.embed_tokens(targets(name)[:, :3]).detach().requires_grad_()
     _, reached = module._advance(before[:, :1], module.start(given, batch=3))
-    after, _ = module.carry(TARGETS[:, 3:], reached)
-    severed, _ = module.carry(TARGETS[:, 3:], reached.detached())
+    after, _ = module.carry(targets(name)[:, 3:], reached)
+    severed, _ = module.carry(targets(name)[:, 3:], reached.detached())
     assert torch.autograd.grad(after.square().sum(), before, retain_graph=True)[0].abs().sum() > 0
     assert torch.autograd.grad(severed.square().sum(), before, allow_unused=True)[0] is None
 
@@ -162,17 +182,19 @@ def test_carried_state_equals_one_pass(name, has_memory):
 @torch.no_grad()
 def test_logits_do_not_depend_on_later_tokens(name, has_memory):
     module, given = decoder(name, WIDTH if has_memory else None), memory() if has_memory else None
-    whole = module(TARGETS, given)
+    whole = module(targets(name), given)
     for t in range(1, 5):
-        changed = torch.cat((TARGETS[:, :t], (TARGETS[:, t:] + 1) % VOCABULARY), 1)
+        before = targets(name)[:, :t]
+        after = other_targets(targets(name)[:, t:])
+        changed = torch.cat((before, after), 1)
         assert torch.equal(module(changed, given)[:, :t], whole[:, :t])
 
 
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("name", [*DECODERS, *VECTOR_DECODERS])
 @torch.no_grad()
 def test_decoded_in_a_batch_equals_decoded_alone(name):
     module, given = decoder(name), memory()
-    whole = module(TARGETS, given)
+    whole = module(targets(name), given)
     for i in range(3):
         length = int(given.mask[i].sum())
         alone = Memory(
@@ -181,7 +203,7 @@ def test_decoded_in_a_batch_equals_decoded_alone(name):
             given.summary[i : i + 1],
         )
         torch.testing.assert_close(
-            whole[i : i + 1], module(TARGETS[i : i + 1], alone), atol=1e-5, rtol=1e-4
+            whole[i : i + 1], module(targets(name)[i : i + 1], alone), atol=1e-5, rtol=1e-4
         )
 
 
@@ -194,11 +216,11 @@ def test_reordered_state_equals_reordered_prefixes(name, has_memory):
         torch.tensor([1, 1, 0, 2]),
     ):  # the same number of sequences, and more
         state = module.start(given, batch=3, capacity=5)
-        for tokens in TARGETS.T[:3]:
+        for tokens in targets(name).transpose(0, 1)[:3]:
             _, state = module.step(tokens, state)
-        following = torch.arange(len(index))
-        logits, _ = module.step(following, state.reorder(index))
-        prefixes = torch.cat((TARGETS[index, :3], following[:, None]), 1)
+        following = targets(name, (len(index), 1))  # (n, 1, …)
+        logits, _ = module.step(following[:, 0], state.reorder(index))
+        prefixes = torch.cat((targets(name)[index, :3], following), 1)
         wanted = module(prefixes, None if given is None else given.reorder(index))[:, -1]
         torch.testing.assert_close(logits, wanted, atol=1e-5, rtol=1e-4)
 
@@ -210,25 +232,26 @@ def test_hypotheses_that_follow_others_equal_forward(name, has_memory, beams):
     module, given = decoder(name, WIDTH if has_memory else None), memory() if has_memory else None
     generator, rows = torch.Generator().manual_seed(2), torch.arange(3).repeat_interleave(beams)
     state = module.start(given, batch=3, capacity=5, beams=beams)
-    prefixes = torch.zeros(3, beams, 0, dtype=torch.int64)
-    for _ in range(5):
-        tokens = torch.randint(VOCABULARY, (3, beams, 1), generator=generator)
+    whole = targets(name, (3 * beams, 5)).unflatten(0, (3, beams))  # (B, K, T, …)
+    prefixes = whole[:, :, :0]
+    for t in range(5):
+        tokens = whole[:, :, t : t + 1]  # (B, K, 1, …)
         prefixes = torch.cat((prefixes, tokens), 2)
-        logits, state = module.step(tokens.flatten(), state)
+        logits, state = module.step(tokens.flatten(0, 2), state)
         wanted = module(prefixes.flatten(0, 1), None if given is None else given.reorder(rows))[
             :, -1
         ]
         torch.testing.assert_close(logits, wanted, atol=1e-5, rtol=1e-4)
         parents = torch.randint(beams, (3, beams), generator=generator)
         state = state.follow(parents)
-        prefixes = prefixes.gather(1, parents[..., None].expand_as(prefixes))
+        prefixes = torch.stack([each[row] for each, row in zip(prefixes, parents, strict=True)])
 
 
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("name", [*DECODERS, *VECTOR_DECODERS])
 def test_gradient_reaches_every_parameter_of_a_decoder(name):
     module = decoder(name).train()
     torch.manual_seed(0)
-    module(TARGETS, memory()).log_softmax(-1).square().sum().backward()
+    module(targets(name), memory()).log_softmax(-1).square().sum().backward()
     assert not dead(module, name)
 
 
@@ -255,19 +278,31 @@ def dead(module, name: str) -> set[str]:
     return {n for n in silent if not any(n.endswith(e) for e in excused)}
 
 
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("name", ENCODERS)
+@torch.no_grad()
+def test_a_saved_encoder_equals_a_loaded_one(name):
+    module = encoder(name)
+    other = encoder(name)
+    for parameter in other.parameters():
+        parameter.add_(1.0)
+    other.load_state_dict(module.state_dict())
+    assert torch.equal(other(source(name)).states, module(source(name)).states)
+
+
+@pytest.mark.parametrize("name", [*DECODERS, *VECTOR_DECODERS])
 @torch.no_grad()
 def test_saved_equals_loaded(name):
     module, other = decoder(name), decoder(name)
     for parameter in other.parameters():
         parameter.add_(1.0)
-    assert not torch.equal(other(TARGETS, memory()), module(TARGETS, memory()))
+    assert not torch.equal(other(targets(name), memory()), module(targets(name), memory()))
     other.load_state_dict(module.state_dict())
-    assert torch.equal(other(TARGETS, memory()), module(TARGETS, memory()))
+    assert torch.equal(other(targets(name), memory()), module(targets(name), memory()))
 
 
 ENCODER_NAMES = ["gru", "conv", "transformer", "bag", "label", "cnn",
-           "cnn learned queries", "cnn+transformer", "vit", "vit mlp", "mlp", "perceiver"]  # fmt: skip
+           "cnn learned queries", "cnn+transformer", "vit", "vit mlp", "mlp", "perceiver",
+           "transformer, stride 2 of vectors", "gru, convolution of vectors"]  # fmt: skip
 DECODER_NAMES = [
     "rnn",
     "gru bahdanau additive",

@@ -15,21 +15,20 @@ from regard.api.dry_run import dry_run
 from regard.api.train import epochs, prepare, train
 from regard.checkpoint import store
 from regard.core.errors import InvalidRecipe
-from regard.core.sequence import SequenceOffsets, Tokens
+from regard.core.sequence import PackedVectors, SequenceOffsets, Tokens, Vectors
 from regard.data.batching import Batch, PackedCapacity, batches, pack_batch
-from regard.kernels import triton_launch
+from regard.kernels import cuda_graphs, triton_launch
 from regard.kernels.attention import varlen
 from regard.kernels.layers import conv_unfold, cross_entropy, residual_norm
 from regard.kernels.layers.dropout import Dropout
 from regard.kernels.layers.residual_norm import PendingResidual, add_norm
 from regard.kernels.recurrent import rnn_cuda
 from regard.recipe.recipe import Recipe
-from regard.runtime.cuda import cuda_graphs, graphed_update
-from regard.runtime.cuda.graphed_update import GraphedUpdate
 from regard.tasks import losses
 from regard.tasks.losses import plain_token_loss, token_loss
 from regard.tasks.objective import Objective
-from regard.training import epoch_batches
+from regard.training import epoch_batches, graphed_update
+from regard.training.graphed_update import GraphedUpdate
 from support.poison import poison
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -198,6 +197,58 @@ def test_packed_convolutions_and_rnns_equal_padded_ones(kind, implementation, mo
     assert_near(got, wanted)
     for name, change in changes.items():
         assert_near(change, expected[name])
+
+
+LINEAR = {"kind": "vectors"}
+WIDE = {"kind": "vectors", "kernel": 4}
+OF_VECTORS = {  # encoder, its input module, and decoder
+    "transformers": (SIDE, LINEAR, SIDE),
+    "rotary, grouped heads": (SIDE | KINDS["rotary, grouped heads"], WIDE, SIDE),
+    "the last vector again": (SIDE, WIDE | {"padding": "end"}, SIDE),
+    "learned positions": (SIDE | KINDS["learned positions, concatenated"], LINEAR, SIDE),
+    "convolutions": (CONV, WIDE, CONV),
+    "a bilinear score": (SIDE | {"score": "bilinear"}, WIDE, ONE),
+    "an MLP": ({"kind": "mlp", "dim": 16, "ffn_dim": 24, "dropout": 0.0}, WIDE, SIDE),
+    "RNNs": (DEEP, WIDE, RNN),
+}
+VECTORS = [torch.randn(len(ids), 3, generator=torch.Generator().manual_seed(3)) for ids in SOURCES]
+
+
+@pytest.mark.parametrize(
+    ("kind", "filled"), [("convolutions", False), *((kind, True) for kind in OF_VECTORS)]
+)
+def test_packed_vectors_equal_padded_ones(kind, filled, implementation, monkeypatch):
+    """In the loss, and in its gradient for every parameter, those of the input module among them."""
+    encoder, module, decoder = OF_VECTORS[kind]
+    torch.manual_seed(0)
+    table = {"encoder": encoder | {"input": module}, "decoder": decoder, "vocab_size": 20}
+    model = regard.build(table | {"source_dim": 3}).to(DEVICE)
+    given = replace(batch(), source=Vectors.of(VECTORS))
+    packed = pack_batch(given, capacity_of(filled=filled))
+    assert isinstance(packed.source, PackedVectors)
+    assert len(packed.source.values) == (24 if filled else sum(map(len, VECTORS)))
+    got, changes = gradients(model, packed, Objective(label_smoothing=0.1))
+    monkeypatch.setattr(triton_launch, "can_launch", lambda *tensors: False)
+    wanted, expected = gradients(model, given, Objective(label_smoothing=0.1))
+    assert_near(got, wanted)
+    for name, change in changes.items():
+        assert_near(change, expected[name])
+
+
+def test_filled_batches_of_vectors_have_one_shape():
+    """As CUDA graphs need: every tensor that a recording reads."""
+    shapes = set()
+    for chosen in ([0, 1, 2, 3], [1], [3, 0], [2, 1]):
+        given = Batch(
+            Vectors.of([VECTORS[i] for i in chosen]),
+            Tokens.of([TARGETS[i] for i in chosen]),
+            sum(len(TARGETS[i]) - 1 for i in chosen),
+            torch.tensor(chosen),
+        )
+        packed = pack_batch(given, capacity_of(filled=True))
+        shapes.add(tuple(each.shape for each in graphed_update.batch_tensors(packed)))
+    (shape,) = shapes
+    assert shape[0] == (24, 3)
 
 
 def test_dropout_does_not_apply_to_the_context(implementation, monkeypatch):
@@ -490,6 +541,19 @@ def test_unpackable_models_are_refused():
     kinds = r"model\.encoder\.kind = 'rnn' and model\.decoder\.kind = 'transformer'"
     with pytest.raises(InvalidRecipe, match=rf"train\.packed: wanted false with {kinds}"):
         Recipe.of(table)
+    strided = SIDE | {"input": {"kind": "vectors", "kernel": 2, "stride": 2}}
+    of_vectors = {**table, "data": {"train": "rows.jsonl"}}
+    of_vectors["data"] |= {"source": {"kind": "vectors", "column": "x"}}
+    of_vectors["data"] |= {"target": {"tokenizer": "characters", "column": "y"}}
+    with pytest.raises(
+        InvalidRecipe, match=r"train\.packed: wanted false with model\.encoder\.input\.stride = 2"
+    ):
+        Recipe.of(of_vectors | {"model": {"encoder": strided, "decoder": SIDE}})
+    of_vectors["data"]["source"] |= {"missing": "mask"}
+    with pytest.raises(
+        InvalidRecipe, match=r"train\.packed: wanted false with data\.source\.missing = 'mask'"
+    ):
+        Recipe.of(of_vectors | {"model": {"encoder": SIDE, "decoder": SIDE}})
     table["model"] = {"encoder": {"kind": "bag"}, "decoder": SIDE}
     with pytest.raises(
         InvalidRecipe, match=r"train\.packed: wanted false with model\.encoder\.kind = 'bag'"

@@ -4,6 +4,7 @@ import pytest
 import test_models
 import torch
 
+from regard.core.sequence import Vectors
 from regard.model import convolution, rnn_decoder, rnn_encoder, transformer
 from regard.model.convolution import ConvLayer, ConvState
 from regard.model.memory import Memory
@@ -75,6 +76,10 @@ def reads_backwards_from_the_padding(monkeypatch):
     monkeypatch.setattr(rnn_encoder, "pad_packed_sequence", lambda x, **rest: full(x, None))
 
 
+def reads_the_padding_of_vectors(monkeypatch):
+    monkeypatch.setattr(Vectors, "places", property(lambda self: ~self.values[..., 0].isnan()))
+
+
 def averages_padding(monkeypatch):
     for module in (transformer, convolution):
         monkeypatch.setattr(module, "masked_mean", lambda states, mask: states.mean(1))
@@ -136,8 +141,24 @@ PLANTED = [
     (averages_padding, test_models.test_an_empty_sequence_has_an_empty_memory, ("conv",)),
     (
         sees_the_future,
-        test_models.test_a_causal_encoder_sees_no_later_token,
+        test_models.test_a_causal_encoder_sees_nothing_later,
         ("transformer causal",),
+    ),
+    (
+        sees_the_future,
+        test_models.test_a_causal_encoder_sees_nothing_later,
+        ("transformer causal of vectors",),
+    ),
+    (
+        reads_the_padding_of_vectors,
+        test_models.test_padding_does_not_change_the_memory,
+        ("gru, convolution of vectors",),
+    ),
+    (forgets_position, test_models.test_forward_equals_steps, ("transformer of vectors", True)),
+    (
+        does_not_reorder,
+        test_models.test_reordered_state_equals_reordered_prefixes,
+        ("gru luong input-feeding of vectors", True),
     ),
     (
         does_not_reorder,

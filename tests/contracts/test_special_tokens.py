@@ -14,9 +14,9 @@ from regard.core.sequence import Tokens
 from regard.data.corpus import prepare
 from regard.data.special_tokens import DEFAULT_TOKENS, SpecialTokens
 from regard.data.tokenizer import Tokenizer
-from regard.decoding.config import DecodeConfig
-from regard.decoding.request import Request, SearchTask
-from regard.decoding.search import search
+from regard.generation.config import DecodeConfig
+from regard.generation.request import GenerationRequest, SearchTask
+from regard.generation.search import search
 from regard.inference.predictor import Predictor
 from regard.model.weights import weights_of
 from regard.recipe.recipe import Recipe
@@ -131,7 +131,7 @@ def test_a_forced_prefix_costs_nothing_and_counts_as_length(decoder, options):
             special_tokens=special,
             scored=True,
         )
-        hits = dict(search(task, [Request(row, len(row), prefix) for row in rows]))
+        hits = dict(search(task, [GenerationRequest(row, len(row), prefix) for row in rows]))
         return [hits[i] for i in range(len(rows))]
 
     forced, given = replace(DEFAULT_TOKENS, target_prefix=(6, 8)), (6, 8)
@@ -153,7 +153,7 @@ def test_the_length_penalty_counts_a_forced_prefix():
     config = DecodeConfig(max_length=6, beam_size=3, length_penalty=1.0)
     for _, hypotheses in search(
         SearchTask(made, Tokens.of, config, special_tokens=special),
-        [Request(row, len(row)) for row in rows],
+        [GenerationRequest(row, len(row)) for row in rows],
     ):
         best = hypotheses[0]
         assert best.score == pytest.approx(

@@ -13,7 +13,9 @@ from regard.tasks.objective import repeat_batch
 from support import models
 from support.models import WIDTH, decoder, encoder, memory, source
 
-PACKED_ENCODERS = [name for name in models.TEXT_ENCODERS if "transformer" in name]
+PACKED_ENCODERS = [
+    name for name in models.TEXT_ENCODERS | models.VECTOR_ENCODERS if "transformer" in name
+]
 
 
 def with_gradient(module, run):

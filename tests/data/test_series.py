@@ -198,6 +198,9 @@ def test_the_last_window_of_each_series(tmp_path):
     (window,) = last_windows(found.series, found.train, "strict", refuse_missing=True)
     assert np.asarray(window)[:, 0].tolist() == [5, 6, 7, 8]
     assert repr(window).endswith("t.csv, rows 6 to 9")
+    split = config(table(tmp_path, hours(20, skip=(8,))), gaps="split")
+    (window,) = last_windows(split.series, split.train, "strict", refuse_missing=True)
+    assert np.asarray(window)[:, 0].tolist() == [16, 17, 18, 19]
     short = config(table(tmp_path, hours(3)))
     with pytest.raises(InvalidData, match="at least 4 rows of each series"):
         list(last_windows(short.series, short.train, "strict", refuse_missing=True))

@@ -4,7 +4,7 @@ import pytest
 
 from regard.data.tokenizer import Tokenizer
 from regard.data.train_tokenizer import train_tokenizer
-from regard.decoding.text_stream import text_pieces
+from regard.generation.text_stream import text_pieces
 
 TEXT = ["the cat sat on a mat"] * 3
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import regard
-from regard.runtime.cpu import compile as engine
+from regard.generation.engines.cpu import compile as engine
 from support.predictors import translator
 
 PAGE = (Path(__file__).parents[2] / "docs" / "internals.md").read_text("utf-8")

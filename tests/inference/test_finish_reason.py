@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from regard.data.special_tokens import END
-from regard.decoding.interfaces import finish_reason
+from regard.generation.choose.interfaces import finish_reason
 from regard.recipe.load import read_recipe
 from regard.recipe.shipped import shipped_recipes
 from support.predictors import translator

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import regard
+from regard.inference.load import check_sizes
 from support.forged import GOLDEN, HOSTILE, forge, leaves, put, rehashed
 
 TOKEN = "<0xFF>"
@@ -107,6 +108,17 @@ def test_a_forged_checkpoint_is_refused(tmp_path, name):
     file, change, match = FORGED[name]
     with pytest.raises(regard.CheckpointRefused, match=match):
         regard.load(forge(tmp_path / "forged", file, change))
+
+
+def test_sizes_of_several_encoders_are_checked():
+    """Of each, as far as there can be as many as tensors."""
+    weights = [6, 8]
+    encoders = [{"layers": 1}, {"layers": 2}]
+    check_sizes({"encoder": encoders}, weights)
+    for place in range(2):
+        forged = [*encoders[:place], {"layers": 20_000}, *encoders[place + 1 :]]
+        with pytest.raises(ValueError, match=r"encoder\.layers = 20000"):
+            check_sizes({"encoder": forged}, weights)
 
 
 WRITERS = {

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from regard.data.special_tokens import END
-from regard.decoding.request import Request
+from regard.generation.request import GenerationRequest
 from regard.inference.predictor import Predictor
 from regard.interop.page.settings import ModelSettings
 from regard.recipe.recipe import Recipe
@@ -120,5 +120,5 @@ def test_a_page_has_the_same_bound(kind, decode):
     bounded = predictor.pipeline.bounded
     asked = [1, 4, 17, 40, 100]
     found = node(program, {"settings": settings, "sizes": asked})
-    requests = [Request([0], size, (5, 5), bounded=bounded) for size in asked]
-    assert found == [each.max_length(config, settings["positions"]) for each in requests]
+    requests = [GenerationRequest([0], size, (5, 5), bounded=bounded) for size in asked]
+    assert found == [each.longest(config, settings["positions"]) for each in requests]

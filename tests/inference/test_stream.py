@@ -8,7 +8,7 @@ import torch
 import regard
 from regard.core.errors import InvalidArgument
 from regard.data.special_tokens import END
-from regard.decoding.config import DecodeConfig
+from regard.generation.config import DecodeConfig
 from support.predictors import PARTS, classifier, language_model, replace_step, translator
 
 TEXTS = ["the cat sat", "a red dogma", "naïve 😀 …"]

@@ -10,9 +10,9 @@ from safetensors.torch import load_file, save_file
 from regard.core.errors import InvalidData, RegardError
 from regard.core.sequence import Tokens
 from regard.data.special_tokens import SpecialTokens
-from regard.decoding.config import DecodeConfig
-from regard.decoding.request import Request, SearchTask
-from regard.decoding.search import search
+from regard.generation.config import DecodeConfig
+from regard.generation.request import GenerationRequest, SearchTask
+from regard.generation.search import search
 from regard.interop.architectures.table import ARCHITECTURES
 from regard.interop.express import Expression, express_as
 from regard.interop.generation import read_generation
@@ -123,20 +123,25 @@ def test_the_outputs_are_theirs_token_for_token(name, beams, saved, tmp_path):
     read = read_generation(tmp_path, pretrained.config, has_source=has_source)
     if name.startswith("captioner"):
         given = theirs.generate(pixel_values=IMAGES, generation_config=generation)
-        requests, collate = [Request(i, 9) for i in range(len(IMAGES))], lambda rows: IMAGES[rows]
+        requests, collate = (
+            [GenerationRequest(i, 9) for i in range(len(IMAGES))],
+            lambda rows: IMAGES[rows],
+        )
         skip = 1
     elif has_source:
         given = theirs.generate(
             SOURCE.ids, attention_mask=SOURCE.mask.long(), generation_config=generation
         )
         rows = [ids[mask].tolist() for ids, mask in zip(SOURCE.ids, SOURCE.mask, strict=True)]
-        requests, collate, skip = [Request(row, len(row)) for row in rows], Tokens.of, 1
+        requests, collate, skip = [GenerationRequest(row, len(row)) for row in rows], Tokens.of, 1
     else:
         prompts = TARGETS[:, :5].clamp(min=10)  # without the end token
         given = theirs.generate(
             prompts, generation_config=generation, attention_mask=torch.ones(3, 5)
         )
-        requests = [Request(None, 0, row[1:], given=4, first=row[0]) for row in prompts.tolist()]
+        requests = [
+            GenerationRequest(None, 0, row[1:], given=4, first=row[0]) for row in prompts.tolist()
+        ]
         collate, skip = list, 5
     start = read.start if has_source else None
     special = SpecialTokens(

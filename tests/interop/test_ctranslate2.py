@@ -18,7 +18,7 @@ from regard.core.errors import InvalidArgument, MissingExtra
 from regard.data.special_tokens import DEFAULT_TOKENS, END, MASK, PAD, START
 from regard.data.tokenizer import Tokenizer
 from regard.data.train_tokenizer import train_tokenizer
-from regard.decoding.ensemble import Ensemble
+from regard.generation.ensemble import Ensemble
 from regard.inference.predictor import Predictor
 from regard.interop import ctranslate2 as exporter
 from regard.interop.ctranslate2 import (

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from regard.core.errors import RegardError
-from regard.decoding.config import DecodeConfig
-from regard.decoding.sampling import filtered
+from regard.generation.choose.sampling import filtered
+from regard.generation.config import DecodeConfig
 from regard.interop.generation import read_generation
 from regard.interop.huggingface import generation_config
 from regard.interop.images import image_field, preprocessor_config

@@ -150,7 +150,7 @@ def all_folders(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def encoders(tmp_path_factory) -> Path:
-    return shared(tmp_path_factory, "encoders", "encoder", list(models.ENCODERS))
+    return shared(tmp_path_factory, "encoders", "encoder", list(models.EXPORTED_ENCODERS))
 
 
 @pytest.fixture(scope="module")
@@ -397,12 +397,12 @@ def test_what_pytorch_cannot_export_is_one_error(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", models.ENCODERS)
+@pytest.mark.parametrize("name", models.EXPORTED_ENCODERS)
 def test_encoders_of_the_family(encoders, name):
     check_encoder(name, Session(encoders / f"{name}.onnx"))
 
 
-@pytest.mark.parametrize("name", models.ENCODERS)
+@pytest.mark.parametrize("name", models.EXPORTED_ENCODERS)
 def test_graphs_of_the_encoders_of_the_family(name):
     check_encoder(name, Unexported(onnx_members.graph("encoder", name)))
 

@@ -13,7 +13,7 @@ import torch
 import regard
 from regard.core.errors import InvalidArgument
 from regard.data.synthetic.shapes import shapes
-from regard.decoding.trace import BeamTrace
+from regard.generation.choose.trace import BeamTrace
 from regard.interop.page.document import document
 from regard.interop.page.program import quantized_rows
 from regard.interop.page.target import PageTarget

@@ -15,8 +15,8 @@ from regard.core.errors import InvalidArgument
 from regard.data.images import load_image
 from regard.data.tokenizer import Tokenizer
 from regard.data.train_tokenizer import train_tokenizer
-from regard.decoding.sampling import seed_offset, uniform
 from regard.evaluation.output_difference import token_differences
+from regard.generation.choose.sampling import seed_offset, uniform
 from regard.interop.page.program import OPERATORS, quantized_rows
 from regard.interop.page.tokenizer_tables import tokenizer_table
 from regard.interpret.editing import token_id
@@ -153,7 +153,7 @@ def test_int8_rows_are_within_half_a_step():
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
-        *(("encoder", name) for name in models.ENCODERS),
+        *(("encoder", name) for name in models.EXPORTED_ENCODERS),
         *(("decoder", name) for name in models.DECODERS),
     ],
 )

@@ -11,9 +11,9 @@ import pytest
 
 import regard
 from regard.core.errors import InvalidArgument
-from regard.decoding.config import DecodeConfig
-from regard.decoding.logits_processors import LOGITS_PROCESSORS, NoRepeatNgram
-from regard.decoding.trace import BeamTrace
+from regard.generation.choose.logits_processors import LOGITS_PROCESSORS, NoRepeatNgram
+from regard.generation.choose.trace import BeamTrace
+from regard.generation.config import DecodeConfig
 from regard.inference.predictor import Predictor
 from support import page_members
 from support.browsers import browser, strict_pages
@@ -40,7 +40,7 @@ WITHOUT_EFFECT = {
     "precision": "bfloat16",  # of a GPU
     "batch_tokens": 100,
 }
-OF_OTHER_TASKS = ("threshold", "thresholds")  # refused by a model that generates
+OF_OTHER_TASKS = ("threshold", "thresholds", "horizon")  # refused by a model that generates
 
 
 def test_every_option_is_in_one_of_the_tables():

@@ -12,6 +12,7 @@ import regard
 from regard.core.errors import InvalidArgument, InvalidRecipe
 from regard.core.sequence import MultiSource, Tokens
 from regard.data.special_tokens import START
+from regard.generation.engines import selection
 from regard.inference.predictor import Predictor
 from regard.interpret.editing import editing
 from regard.interpret.edits import (
@@ -32,8 +33,6 @@ from regard.model.embedding import Projection
 from regard.model.multi_source import MultiSourceEncoder
 from regard.model.pooling import AttentionPool, AttentionPoolConfig
 from regard.model.seq2seq import Classifier, MaskedLanguageModel, Seq2Seq
-from regard.runtime import engines
-from regard.runtime.interfaces import EngineOptions
 from support.captioners import TEXT, captioner, questioner
 from support.models import WIDTH, decoder, encoder, one, source, without_zeros
 from support.predictors import classifier, language_model, translator
@@ -339,7 +338,7 @@ def test_decoding_steps_are_edited_as_the_forward_pass(name, beams):
     lines = [line[:1] for line in lines] if several else lines
     wanted = torch.stack([run(model, batch, edits, line)[0] for line in lines])  # (line, B, T, V)
     with editing(model, edits):
-        stepper, encoded = engines.decoder_for(model, EngineOptions(8)), model.encode(batch)
+        stepper, encoded = selection.decoder_for(model, max_length=8), model.encode(batch)
 
         def start(index, capacity):
             chosen = None if encoded is None else encoded.reorder(torch.tensor(index))

@@ -8,11 +8,11 @@ import torch
 import regard
 from regard.core.sequence import Tokens
 from regard.data.special_tokens import END, START
-from regard.decoding.config import DecodeConfig
-from regard.decoding.ensemble import Ensemble
-from regard.decoding.interfaces import Hypothesis
-from regard.decoding.request import Request, SearchTask
-from regard.decoding.search import search
+from regard.generation.choose.interfaces import Hypothesis
+from regard.generation.config import DecodeConfig
+from regard.generation.ensemble import Ensemble
+from regard.generation.request import GenerationRequest, SearchTask
+from regard.generation.search import search
 from regard.interpret.output_attention import coverage_reranker, output_attention
 from regard.model.seq2seq import Seq2Seq
 from support.models import decoder
@@ -106,7 +106,7 @@ def test_models_without_cross_attention_are_refused():
         next(
             search(
                 SearchTask(model("transformer"), Tokens.of, DecodeConfig(coverage_penalty=0.2)),
-                [Request(row, 1)],
+                [GenerationRequest(row, 1)],
             )
         )
     with pytest.raises(ValueError, match="attention: wanted"):

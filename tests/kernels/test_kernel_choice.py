@@ -9,13 +9,14 @@ import pytest
 import torch
 
 from regard.core.sequence import SequenceOffsets
+from regard.generation.engines import choice_kernels
+from regard.generation.engines.cuda.kernels import step
 from regard.kernels import triton_launch
 from regard.kernels.attention import sdpa, small_kv, varlen, weights
 from regard.kernels.attention.mask import AttentionMask
 from regard.kernels.attention.score_function import DotScoreFunction
 from regard.kernels.attention.spec import AttentionSpec
 from regard.kernels.attention.varlen import HeadLayout, PackedAttentionSpec
-from regard.kernels.decode import step
 from regard.kernels.layers import linear as linears
 from regard.kernels.layers.linear import linear
 
@@ -235,13 +236,13 @@ def test_linear_layers_in_half_precision(gpu, changes, wanted):
 
 def test_steps_of_a_decoder_have_kernels_on_a_gpu(gpu):
     x = torch.zeros(1)
-    gpu.setattr(step, "_kernels", lambda: step)
-    assert step.kernels(x) is step
+    gpu.setattr(choice_kernels, "_kernels", lambda: step)
+    assert choice_kernels.kernels(x) is step
     with gpu.context() as patch:
         patch.setattr(triton_launch, "available", lambda device: False)
-        assert step.kernels(x) is None
+        assert choice_kernels.kernels(x) is None
     gpu.setattr(torch.Tensor, "is_cuda", property(lambda tensor: False), raising=False)
-    assert step.kernels(x) is None
+    assert choice_kernels.kernels(x) is None
 
 
 def test_shared_memory_of_a_gpu(monkeypatch):

@@ -142,14 +142,13 @@ def test_without_a_gpu_no_triton_module_is_imported():
     """Of this package; PyTorch imports some of its own."""
     program = """
 import sys, torch, regard
-from regard.runtime.cuda.engine import CudaEngine
-from regard.runtime.interfaces import EngineOptions
+from regard.generation.engines.cuda.engine import CudaEngine
 x = torch.randn(1, 2, 3, 4)
 regard.attend(x, x, x, score=regard.Additive(4, 4, 6))
 regard.attention_summary(x, x)
 side = {"kind": "transformer", "dim": 8, "layers": 1, "heads": 2}
 model = regard.build({"encoder": side, "decoder": side, "vocab_size": 9})
-assert CudaEngine().decoder_for(model.eval(), EngineOptions(4)) is None
+assert CudaEngine().decoder_for(model.eval(), max_length=4) is None
 print([name for name in sys.modules if name.endswith("_triton")])
 """
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}

@@ -10,7 +10,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from regard.core.interruption import Interrupted, interruptible
 from regard.core.sequence import Tokens
 from regard.model.embedding import Embedding
-from regard.model.rnn_encoder import RnnConfig, RnnEncoder
+from regard.model.rnn_encoder import LEAST_FILLED, RnnConfig, RnnEncoder, segments_of
 
 CELLS = ("elman", "gru", "lstm")
 LONG = 65_536  # tokens
@@ -105,3 +105,32 @@ def test_training_reads_the_whole_at_once():
         module(Tokens.of([text(9000)])).states.sum().backward()
     assert len(checks) == 1
     assert module.rnn.weight_hh_l0.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize(("cell", "bidirectional"), list(product(CELLS, (True, False))))
+def test_sequences_of_many_lengths_have_the_numbers_of_the_whole(cell, bidirectional):
+    """Padded to the longest of a group, whatever is computed after the end of a sequence."""
+    module = encoder(cell, bidirectional=bidirectional)
+    lengths = (5, 31, 1, 0, 30, 29, 9, 31, 2, 28)
+    source = Tokens.of([text(length, seed) for seed, length in enumerate(lengths)])
+    with torch.inference_mode():
+        memory = module(source)
+    states, summary = whole(module, source)
+    torch.testing.assert_close(memory.states, states, rtol=0, atol=2e-6)
+    has_tokens = torch.tensor(lengths) > 0
+    torch.testing.assert_close(memory.summary, summary * has_tokens[:, None], rtol=0, atol=2e-6)
+
+
+def test_segments_cover_every_step_with_little_padding():
+    drawn = torch.Generator().manual_seed(3)
+    for size in (1, 2, 7, 60):
+        lengths = torch.randint(1, 90, (size,), generator=drawn).sort(descending=True)[0].tolist()
+        segments = segments_of(lengths, 16)
+        assert [first for first, _, _ in segments] == [0, *(end for _, end, _ in segments[:-1])]
+        assert segments[-1][1] == lengths[0]
+        assert all(0 < end - first <= 16 for first, end, _ in segments)
+        for first, _, count in segments:
+            assert count == sum(length > first for length in lengths)
+        computed = sum(count * (end - first) for first, end, count in segments)
+        assert sum(lengths) <= computed <= sum(lengths) / LEAST_FILLED
+    assert len(segments_of([90] * 50 + [89] * 9, 90)) == 1

@@ -10,13 +10,13 @@ from torch import nn
 import regard
 from regard.core.errors import InvalidArgument, InvalidRecipe
 from regard.core.sequence import Tokens
+from regard.generation.engines.plain_transformer import is_plain
 from regard.kernels.layers.residual_norm import OffsetRMSNorm
 from regard.model.embedding import Embedding, Projection
 from regard.model.transformer import TransformerDecoder, TransformerEncoder
 from regard.model.transformer_block import FeedForward, InputLayer, TransformerBlock
 from regard.model.transformer_config import TransformerConfig
 from regard.model.vision import VitConfig
-from regard.runtime.cpu.support import supported
 from support.models import SMALL, WIDTH, decoder, encoder, source, words
 
 BIASES = {
@@ -268,7 +268,7 @@ def test_engines_decline_a_window_and_segments():
         config = replace(SMALL, **options)
         decoder = TransformerDecoder(config, embedding, Projection(WIDTH, 11, tied=embedding), None)
         return [
-            supported(module.eval()) for module in (decoder, TransformerEncoder(config, embedding))
+            is_plain(module.eval()) for module in (decoder, TransformerEncoder(config, embedding))
         ]
 
     assert plain() == [True, True]

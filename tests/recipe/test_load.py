@@ -7,9 +7,9 @@ from regard.api.train import prepare
 from regard.core.errors import InvalidArgument, InvalidRecipe
 from regard.core.metric_names import HIGHER_IS_BETTER
 from regard.core.registry import missing_extensions
-from regard.decoding.logits_processors import LOGITS_PROCESSORS
 from regard.evaluation.metrics import METRICS, Metric
 from regard.evaluation.statistics import exact_match
+from regard.generation.choose.logits_processors import LOGITS_PROCESSORS
 from regard.recipe.load import locate_data, read_recipe, read_tables, with_setting
 from regard.recipe.recipe import Recipe
 from regard.recipe.shipped import find_recipe

@@ -13,7 +13,7 @@ import mutants as program
 from small_faults import SOURCE, drawn, mutants, numbered, python_mutants, token_mutants
 from token_faults import compiles, scope_of, token_faults, tokens
 
-FOLDERS = ("views/page", "interop/page/browser", "server/docs_page", "runtime/cpu")
+FOLDERS = ("views/page", "interop/page/browser", "server/docs_page", "generation/engines/cpu")
 FILES = sorted(
     path
     for folder in FOLDERS
@@ -157,7 +157,7 @@ def test_scripts_with_a_fault_are_scripts():
 
 
 def test_modules_with_a_fault_are_modules():
-    found = mutants("decoding")
+    found = mutants("generation")
     assert len(found) > 1000
     for each in found[::50]:
         before, after = each.text()

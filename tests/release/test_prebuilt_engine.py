@@ -15,9 +15,9 @@ import torch
 
 import build_engine
 import regard
-from regard.runtime.cpu import build_flags, compile, prebuilt
-from regard.runtime.cpu.build_flags import FLAGS, FOLDER, VARIANTS
-from regard.runtime.cpu.weight_layout import LinearWeights, WeightLayout, apply_linear
+from regard.generation.engines.cpu import build_flags, compile, prebuilt
+from regard.generation.engines.cpu.build_flags import FLAGS, FOLDER, VARIANTS
+from regard.generation.engines.cpu.weight_layout import LinearWeights, WeightLayout, apply_linear
 
 AVX2 = {
     "avx",
@@ -123,7 +123,7 @@ def pointer(tensor: torch.Tensor) -> ctypes.c_void_p:
 
 OPENMP_OF_ONE = """
 import ctypes
-from regard.runtime.cpu.prebuilt import share_openmp
+from regard.generation.engines.cpu.prebuilt import share_openmp
 ctypes.CDLL("libgomp.so.1")  # its symbols are for itself, as those of PyTorch's for aarch64 are
 print(hasattr(ctypes.CDLL(None), "omp_get_thread_num"))
 share_openmp()

@@ -65,7 +65,7 @@ INPUTS = rows({
         "Sources and targets without any token are encoded, trained on and decoded",
         "contracts/test_models.py::test_an_empty_sequence_has_an_empty_memory",
         "kernels/test_rnn.py::test_empty_targets_and_empty_memory",
-        "runtime/test_cpu_decoder.py::test_compiled_encoders_with_post_norm_and_empty_sources",
+        "generation/engines/test_cpu_decoder.py::test_compiled_encoders_with_post_norm_and_empty_sources",
         "training/test_distributed.py::test_a_rank_may_have_no_token_to_mask",
     ),
     "B15": (

@@ -9,9 +9,9 @@ OPERATION = rows(
             "memory budget or end",
             "server/test_search_limits.py::test_no_request_takes_more_than_the_budget",
             "server/test_search_limits.py::test_a_search_that_needs_more_than_the_budget_is_refused",
-            "decoding/test_search_memory.py::test_the_estimate_is_at_least_what_a_search_takes_and_at_most_twice_as_much",
-            "decoding/test_search_memory.py::test_the_estimate_counts_the_attention_of_outputs",
-            "decoding/test_search_memory.py::test_the_estimate_counts_phrases_and_their_automaton",
+            "generation/test_search_memory.py::test_the_estimate_is_at_least_what_a_search_takes_and_at_most_twice_as_much",
+            "generation/test_search_memory.py::test_the_estimate_counts_the_attention_of_outputs",
+            "generation/test_search_memory.py::test_the_estimate_counts_phrases_and_their_automaton",
             "server/test_search_limits.py::test_the_attention_of_outputs_counts",
         ),
         "P2": (

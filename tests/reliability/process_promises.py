@@ -2,8 +2,8 @@
 
 from reliability.promise import rows
 
-ENGINE, FORGED = "runtime/test_cpu_decoder.py", "inference/test_forged_checkpoints.py"
-LIBRARY = "runtime/test_compiled_library.py"
+ENGINE, FORGED = "generation/engines/test_cpu_decoder.py", "inference/test_forged_checkpoints.py"
+LIBRARY = "generation/engines/test_compiled_library.py"
 TRAINER, DISK = "training/test_trainer.py", "reliability/test_disk_faults.py"
 
 PROCESSES = rows({
@@ -107,7 +107,7 @@ PROCESSES = rows({
         "Compiled, plain and GPU decoding give the same outputs; memory stays constant over 20,000 predictions",
         f"{ENGINE}::test_search_results_equal_plain_ones",
         f"{ENGINE}::test_compiled_steps_equal_plain_ones",
-        "runtime/test_static_decoder.py::test_search_results_equal_plain_ones",
+        "generation/engines/test_static_decoder.py::test_search_results_equal_plain_ones",
         "contracts/test_cuda.py::test_kernels_equal_plain_steps",
         "contracts/test_cuda.py::test_recorded_steps_equal_launched_ones",
         "reliability/test_long_use.py::test_memory_is_flat_over_20_000_predictions",

@@ -18,7 +18,7 @@ SERVER = (
         "Batched answers equal single answers",
         (
             "server/test_engine.py::test_any_mixture_of_jobs_is_answered_as_each_alone",
-            "runtime/test_batch_invariance.py::test_outputs_do_not_depend_on_the_batch",
+            "generation/engines/test_batch_invariance.py::test_outputs_do_not_depend_on_the_batch",
             "server/test_http.py::test_answers_are_those_of_predict",
         ),
     ),

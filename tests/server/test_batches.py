@@ -14,9 +14,9 @@ pytest.importorskip("msgspec", reason="needs the extra `serve`")
 from regard.core.errors import DeadlineExceeded, EngineFailed
 from regard.core.interruption import check_interruption
 from regard.core.sequence import Tokens
-from regard.decoding.batch_plan import BatchLimits, plan_requests
-from regard.decoding.config import DecodeConfig
-from regard.decoding.request import Request, SearchTask
+from regard.generation.batch_plan import BatchLimits
+from regard.generation.config import DecodeConfig
+from regard.generation.request import GenerationRequest, SearchTask, plan_requests
 from regard.server import aside
 from regard.server.aside import AsideThreads
 from regard.server.batches import compute
@@ -77,7 +77,7 @@ def test_works_of_one_group_give_together_what_each_gives_alone(kind):
 def test_a_search_has_room_for_what_its_requests_need_and_for_nothing_else():
     def limits(banned=(), prefix=(), **options) -> BatchLimits:
         task = SearchTask(made, Tokens.of, DecodeConfig(**{"max_length": 60, **options}))
-        (planned,) = plan_requests(task, [Request([5, 6], 2, prefix, banned)])
+        (planned,) = plan_requests(task, [GenerationRequest([5, 6], 2, prefix, banned)])
         return limits_of(task, planned)
 
     made = model("transformer")

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import regard
-from regard.decoding.request import SearchTask
+from regard.generation.request import SearchTask
 from regard.inference.predictor import Predictor
 from regard.recipe.recipe import Recipe
 from regard.server import searches

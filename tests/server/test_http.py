@@ -293,14 +293,18 @@ def test_overload_gives_429_and_nothing_else(monkeypatch):
         assert running.engine.busy == 0
 
 
-def test_a_disconnected_client_frees_its_slot(monkeypatch):
+@pytest.mark.parametrize("size", [0, 200_000, 250_000])
+def test_a_disconnected_client_frees_its_slot(monkeypatch, size):
+    """Also after a body of this size, of which parts are so large that reading pauses."""
     gate, waits = slowed(monkeypatch, MODELS["rnn"])
     with served({"rnn": MODELS["rnn"]}, EngineLimits(slots=1)) as running:
         for stream in (False, True):
             waits.clear()
             connection = running.connect()
             body = json.dumps({"input": "a dog", "stream": stream, **LONG})
-            connection.request("POST", "/predict", body, {"content-type": "application/json"})
+            connection.request(
+                "POST", "/predict", body.ljust(size), {"content-type": "application/json"}
+            )
             assert waits.wait(PATIENCE)
             if stream:
                 gate.release(5)

@@ -10,13 +10,13 @@ from types import SimpleNamespace
 import pytest
 
 from regard.core.errors import Overloaded
-from regard.decoding.config import DecodeConfig
+from regard.generation.config import DecodeConfig
 from regard.server.aside import AsideRoom
 from regard.server.job_queue import Admissions, DrainRate, JobQueue, Lanes
 from regard.server.jobs import BatchedWork, Inspection, Job
 from regard.server.long_inputs import LongWork, OpenLongInput, OverviewStep, RowOfMap, TileOfMap
 from regard.server.searches import RunningJob, SearchGroup
-from regard.server.served_model import BatchPlan, Planning, SearchPlan
+from regard.server.served_model import BatchPlan, OutputsOfSearch, Planning, SearchPlan
 from regard.server.studio_data import AblationStep, AlignmentStep, ExampleMeasurement, HeadsOfInput
 from regard.server.studio_jobs import Alternatives, BeamTree, LiveLook, LookPage
 
@@ -105,7 +105,7 @@ def kinds_of_work(kind: type = BatchedWork) -> list[type[BatchedWork]]:
 
 ALONE = {  # a forward pass under capture is of one input, and edits are of one search
     LiveLook, LookPage, Alternatives, BeamTree, Inspection, OpenLongInput, LongWork, TileOfMap, OverviewStep, RowOfMap,
-    ExampleMeasurement, HeadsOfInput, AblationStep, AlignmentStep, Planning,
+    ExampleMeasurement, HeadsOfInput, AblationStep, AlignmentStep, Planning, OutputsOfSearch,
 }  # fmt: skip
 
 

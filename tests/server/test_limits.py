@@ -12,9 +12,9 @@ import pytest
 pytest.importorskip("uvicorn", reason="needs the extra `serve`")
 
 from regard.data import images
-from regard.decoding.search import LOOP_MICROSECONDS
+from regard.generation.search import LOOP_MICROSECONDS
 from regard.inference import ray_data
-from regard.server import exchange, inspection, protocol, service, wire
+from regard.server import exchange, inspection, jobs, protocol, service, wire
 from regard.server.app import Server
 from regard.server.engine import Engine, EngineLimits
 from regard.server.http_server import fastest_loop
@@ -270,7 +270,7 @@ def test_bytes_of_the_texts_of_a_request(app, monkeypatch, size, refused):
         f"at most {images.MAX_PIXELS:,} pixels",
         f"`--max-image-body` bytes ({HttpLimits.image_body >> 20} MiB)",
         f"JSON has at most {look.MAX_JSON_WEIGHTS:,} weights",
-        f"At most {wire.MAX_ATTENTION:,} weights for an input",
+        f"At most {jobs.MAX_ATTENTION:,} weights for an input and {wire.MAX_REQUEST_ATTENTION:,} for a request",
         f"most {inspection.MAX_WEIGHTS:,} weights, {inspection.MAX_WEIGHTS * 4 >> 20} MiB",
         f"have at most {exchange.HEADER_BYTES >> 10} KiB, bodies must arrive within {HttpLimits.body_seconds:.0f} s",
         f"Headers must arrive within {protocol.HEADER_SECONDS:.0f} s",
@@ -291,7 +291,7 @@ def test_limits_that_are_powers_of_two_are_so_exactly():
     exact = [
         inspection.MAX_WEIGHTS,
         look.MAX_JSON_WEIGHTS,
-        wire.MAX_ATTENTION,
+        jobs.MAX_ATTENTION,
         exchange.HEADER_BYTES,
         images.MAX_PIXELS,
     ]

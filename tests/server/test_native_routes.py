@@ -7,7 +7,8 @@ import pytest
 
 pytest.importorskip("uvicorn", reason="needs the extra `serve`")
 
-from regard.server import wire
+from regard.server import jobs, searches, wire
+from regard.tasks import generate
 from support.predictors import classifier, language_model, masked_model, translator
 from support.servers import Running, served
 
@@ -175,10 +176,47 @@ def test_attention_of_an_answer_is_bounded(server, monkeypatch):
     weights = server.ask("/predict", {**asked, "attention": True})[2]["results"][0]["outputs"][0][
         "attention"
     ]
-    monkeypatch.setattr(wire, "MAX_ATTENTION", np.array(weights).size - 1)
-    status, _, answer = server.ask("/predict", {**asked, "attention": True})
+    size = np.array(weights).size
+    monkeypatch.setattr(jobs, "MAX_ATTENTION", size - 1)
+    assert server.ask("/predict", {**asked, "attention": True})[0] == 400
+    monkeypatch.setattr(jobs, "MAX_ATTENTION", size // 2)
+    with monkeypatch.context() as patched:  # refused before any of it is computed
+        patched.delattr(generate, "output_attention")
+        status, _, answer = server.ask("/predict", {**asked, "attention": True})
     assert (status, answer["argument"]) == (400, "attention")
-    assert server.ask("/predict", {**asked, "attention": {"heads": [0]}})[0] == 200
+    for part in (
+        {"heads": [0]},
+        {"layers": [2]},
+        {"rows": [1, 3]},
+        {"rows": [0, 99], "heads": [1]},
+    ):
+        assert server.ask("/predict", {**asked, "attention": part})[0] == 200
+    monkeypatch.setattr(jobs, "MAX_ATTENTION", size)
+    assert server.ask("/predict", {**asked, "attention": True})[0] == 200
+
+
+def test_attention_of_all_inputs_of_a_request_is_bounded(server, monkeypatch):
+    asked = {"model": "transformer", "min_length": 4, "max_length": 4, "attention": True}
+    text = "the cat sat"
+    answer = server.ask("/predict", {**asked, "input": text})[2]
+    size = np.array(answer["results"][0]["outputs"][0]["attention"]).size
+    monkeypatch.setattr(wire, "MAX_REQUEST_ATTENTION", 2 * size)
+    assert server.ask("/predict", {**asked, "input": [text] * 2})[0] == 200
+    status, _, answer = server.ask("/predict", {**asked, "input": [text] * 3})
+    assert (status, answer["argument"]) == (400, "attention")
+    assert f"at most {2 * size:,} weights for all inputs of a request; got {3 * size:,}" in str(
+        answer
+    )
+
+
+def test_attention_that_takes_much_memory_is_refused_before_it_is_computed(server, monkeypatch):
+    """Also where only a part of it is asked for: all of it is computed."""
+    asked = {"model": "transformer", "input": "the cat sat", "min_length": 4, "max_length": 4}
+    monkeypatch.setattr(searches, "MAX_COMPUTED_ATTENTION", 16)
+    monkeypatch.delattr(generate, "output_attention")
+    status, _, answer = server.ask("/predict", {**asked, "attention": {"rows": [0, 1]}})
+    assert (status, answer["argument"]) == (400, "attention")
+    assert "Ask for shorter or fewer outputs" in answer["detail"]
 
 
 @pytest.mark.parametrize("path", ["/predict", "/caption", "/classify", "/embed", "/score", "/look"])

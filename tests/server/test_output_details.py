@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from regard.decoding.online import OnlineSearch
-from regard.decoding.text_stream import StopStrings
+from regard.generation.search import Search
+from regard.generation.text_stream import StopStrings
 from regard.server.engine import Engine
 from regard.server.jobs import Generation, Job
 from support.predictors import language_model, translator
@@ -83,10 +83,8 @@ def test_an_output_ends_before_a_string(engine, model, options):
 
 def test_a_stream_ends_before_a_string_and_frees_its_slot(engine, monkeypatch):
     (whole,) = outputs(engine, "rnn", "the cat", SAMPLE)
-    steps, advance = [], OnlineSearch.advance
-    monkeypatch.setattr(
-        OnlineSearch, "advance", lambda *given: (steps.append(1), advance(*given))[1]
-    )
+    steps, advance = [], Search.advance
+    monkeypatch.setattr(Search, "advance", lambda *given: (steps.append(1), advance(*given))[1])
     stop, pieces = whole.text[len(whole.text) // 2 :][:4], []
     (output,) = outputs(engine, "rnn", "the cat", SAMPLE, stop=[stop], pieces=pieces)
     assert "".join(pieces) == output.text == whole.text[: whole.text.find(stop)]

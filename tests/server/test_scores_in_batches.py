@@ -11,12 +11,12 @@ import torch
 
 import regard
 from regard.core.errors import InvalidRecipe
-from regard.decoding.config import DecodeConfig
-from regard.decoding.logits_processors import LOGITS_PROCESSORS, NoRepeatNgram
-from regard.decoding.shortlist import Shortlist
+from regard.generation.choose.logits_processors import LOGITS_PROCESSORS, NoRepeatNgram
+from regard.generation.config import DecodeConfig
+from regard.generation.engines.cpu import compile
+from regard.generation.shortlist import Shortlist
 from regard.inference.predictor import Predictor
 from regard.recipe.recipe import Recipe
-from regard.runtime.cpu import compile
 from support.predictors import COPY, PARTS, tokenizer
 from support.servers import Running, served
 
@@ -65,8 +65,8 @@ Scores = list[tuple[str, float, tuple[float, ...]]]
 
 
 def test_every_option_is_listed():
-    of_label_sets = {"threshold", "thresholds"}  # which are not searched for
-    assert {*OPTIONS, *of_label_sets} == {each.name for each in fields(DecodeConfig)}
+    of_other_tasks = {"threshold", "thresholds", "horizon"}  # whose outputs are not searched for
+    assert {*OPTIONS, *of_other_tasks} == {each.name for each in fields(DecodeConfig)}
 
 
 @pytest.fixture(scope="module")

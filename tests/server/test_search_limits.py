@@ -4,12 +4,14 @@ import http.client
 import json
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 
 import pytest
 
@@ -25,7 +27,7 @@ from support.command_line import command
 from support.forged import GOLDEN
 from support.predictors import translator
 from support.resident import MEBIBYTE, forget_peak, needs_proc, peak, resident
-from support.servers import PATIENCE, served
+from support.servers import PATIENCE, served, until
 
 HEADERS = {"content-type": "application/json"}
 
@@ -155,8 +157,8 @@ def test_searches_of_different_settings_share_the_budget_and_are_all_answered():
     with served({"en": model}, limits) as server:
         fits = SearchBudget.takes
 
-        def watched(self, job, more):
-            found = fits(self, job, more)
+        def watched(self, job, more, **given):
+            found = fits(self, job, more, **given)
             taken.append((self.taken, self.allowed, found))
             return found
 
@@ -206,6 +208,51 @@ def test_a_short_wait_for_memory_holds_up_nobody():
     budget = budget_of(10, taken=5)
     assert not budget.takes(waiting(), 9)
     assert budget.takes(waiting(), 1)
+
+
+def test_a_part_of_the_memory_is_for_small_jobs():
+    large, small, later = waiting(), waiting(), waiting()
+    budget = budget_of(16, reserved=4)
+    assert [budget.takes(large, size) for size in (10, 3, 2)] == [True, False, True]
+    assert [budget.takes(small, 1, is_small=True) for _ in range(5)] == [True] * 4 + [False]
+    assert (budget.taken, budget.small) == (16, 4)
+    # Small ones may take more where there is more.
+    budget = budget_of(16, reserved=4)
+    assert [budget.takes(small, 4, is_small=True) for _ in range(5)] == [True] * 4 + [False]
+    assert not budget.takes(later, 1)
+
+
+def test_small_jobs_pass_a_large_one_that_waits_for_memory():
+    """Within their part only: so the large one waits for large ones alone."""
+    first = waiting(seconds=1000.0)
+    budget = budget_of(16, taken=12, reserved=4)
+    assert not budget.takes(first, 5)
+    assert budget.first is first
+    assert not budget.takes(waiting(), 0)
+    assert [budget.takes(waiting(), 2, is_small=True) for _ in range(3)] == [True, True, False]
+    later = budget_of(16, taken=4, first=first, reserved=4, small=4)
+    assert later.takes(first, 12)
+    assert later.first is None
+    # Its estimate is of one job, and a search may round that up.
+    assert budget_of(16, taken=4, reserved=4, small=4).takes(waiting(), 13)
+    assert not budget_of(16, taken=5, reserved=4, small=5).takes(waiting(), 13)
+
+
+def test_a_small_request_does_not_wait_for_the_memory_of_large_ones(monkeypatch):
+    """Of which two do not fit together, and the second has waited long."""
+    monkeypatch.setattr(SearchBudget, "PATIENCE", 0.0)
+    large = {"input": "ab", "beam_size": 32, "max_length": 1500, "min_length": 1500}
+    with (
+        served({"en": translator()}, EngineLimits(search_memory=72)) as server,
+        ExitStack() as all_,
+    ):
+        connections = [all_.enter_context(closing(server.connect())) for _ in range(2)]
+        for each in connections:
+            each.request("POST", "/predict", json.dumps(large), HEADERS)
+        until(lambda: server.engine.stats().running_jobs == 1 and server.engine.busy == 2)
+        assert server.ask("/predict", {"input": "ab"})[0] == 200
+        answered, _, _ = select.select([each.sock for each in connections], [], [], 0)
+        assert not answered
 
 
 # ---- a real process

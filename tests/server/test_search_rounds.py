@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from regard.core.errors import DeadlineExceeded, EngineCrashed, EngineFailed, ServerStopping
-from regard.decoding.search import LOOP_MICROSECONDS
-from regard.runtime.cpu import compile
+from regard.generation.engines.cpu import compile
+from regard.generation.search import LOOP_MICROSECONDS
 from regard.server import search_rounds, searches
 from regard.server.engine import Engine, EngineLimits
 from regard.server.jobs import Generation, Job
@@ -129,7 +129,7 @@ def test_a_job_that_is_cancelled_when_it_has_just_finished_gives_nothing(engine,
 
 
 def test_a_search_that_fails_in_a_thread_ends_its_jobs_only(engine, monkeypatch):
-    plain, failed = searches.OnlineSearch.advance, []
+    plain, failed = searches.Search.advance, []
 
     def advance(search, watched):
         if not failed:
@@ -137,7 +137,7 @@ def test_a_search_that_fails_in_a_thread_ends_its_jobs_only(engine, monkeypatch)
             raise ZeroDivisionError
         return plain(search, watched)
 
-    monkeypatch.setattr(searches.OnlineSearch, "advance", advance)
+    monkeypatch.setattr(searches.Search, "advance", advance)
     asked = [ask(engine, text) for text in TEXTS]
     engine.start()
     assert all(ended.wait(PATIENCE) for _, _, ended in asked)
@@ -150,7 +150,7 @@ def test_a_search_that_fails_in_a_thread_ends_its_jobs_only(engine, monkeypatch)
 
 
 def test_jobs_that_cannot_enter_end_alone(engine, monkeypatch):
-    plain, refused = searches.OnlineSearch.admit, []
+    plain, refused = searches.Search.admit, []
 
     def admit(search, requests):
         if not refused:
@@ -158,7 +158,7 @@ def test_jobs_that_cannot_enter_end_alone(engine, monkeypatch):
             raise ZeroDivisionError
         return plain(search, requests)
 
-    monkeypatch.setattr(searches.OnlineSearch, "admit", admit)
+    monkeypatch.setattr(searches.Search, "admit", admit)
     asked = [ask(engine, text) for text in TEXTS]
     engine.start()
     assert all(ended.wait(PATIENCE) for _, _, ended in asked)

@@ -3,6 +3,7 @@
 import json
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,6 +14,7 @@ from regard.core.errors import InvalidArgument
 from regard.server import verified_looks
 from regard.server.studio_jobs import LiveLook
 from support import page_members
+from support.captioners import question_answerer
 from support.predictors import translator
 
 DATES = [each.source for each in page_members.DATES[:6]]
@@ -57,6 +59,17 @@ def test_a_verified_look_is_that_of_a_search(trained, name):
             == wanted.output.text
         )
     assert verified >= 3
+
+
+def test_an_input_of_an_image_and_a_text_is_looked_at_with_edits():
+    """No draft of it is kept: an image is no key."""
+    model = question_answerer()
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 48, 3), dtype=np.uint8)
+    edits = ({"edit": "switch_head_off", "map": "decoder 1 cross", "head": 0},)
+    for given in ((), edits):
+        seen = LiveLook((pixels, "the cat"), given, options={"beam_size": 1}).look(model)
+        wanted = regard.look(model, (pixels, "the cat"), edits=given, beam_size=1)
+        assert seen.output == wanted.output
 
 
 def test_only_greedy_search_without_constraints_is_verified(trained):

@@ -30,6 +30,7 @@ LONG = " ".join([TEXT] * 2_000)
 EXAMPLES: list[tuple[str, str, Work]] = [
     ("DirectPrediction", "labels", Generation(TEXT)),
     ("Planning", "en-de", Generation(LONG)),
+    ("OutputsOfSearch", "en-de", Generation(TEXT, attention=True)),
     ("Scoring", "en-de", Scoring(TEXT, "a dog")),
     ("Embedding", "en-de", Embedding(TEXT)),
     ("Inspection", "en-de", Inspection(TEXT, output="a dog")),

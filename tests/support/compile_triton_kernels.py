@@ -14,6 +14,13 @@ from triton.backends.compiler import GPUTarget
 sys.path.insert(0, str(Path(__file__).parents[2] / "src"))
 
 from regard.core.sequence import SequenceOffsets
+from regard.generation.engines.cuda.kernels import (
+    beam_step_triton,
+    persistent_step_triton,
+    sampling_triton,
+    step_triton,
+)
+from regard.generation.engines.cuda.kernels.step import StackedLayers, StepLinear, StepNorm
 from regard.kernels import triton_launch
 from regard.kernels.attention import (
     additive,
@@ -26,13 +33,6 @@ from regard.kernels.attention import (
 from regard.kernels.attention.mask import AttentionMask
 from regard.kernels.attention.score_function import DotScoreFunction
 from regard.kernels.attention.spec import AttentionSpec
-from regard.kernels.decode import (
-    beam_step_triton,
-    persistent_step_triton,
-    sampling_triton,
-    step_triton,
-)
-from regard.kernels.decode.step import StackedLayers, StepLinear, StepNorm
 from regard.kernels.layers import (
     conv_unfold,
     conv_unfold_triton,

@@ -6,12 +6,14 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 import regard
-from regard.core.sequence import Tokens
+from regard.core.sequence import Tokens, Vectors
 from regard.model.backbones import BackboneConfig
 from regard.model.convolution import ConvConfig, ConvDecoder, ConvEncoder
 from regard.model.embedding import Embedding, Projection
+from regard.model.inputs import InputModule, VectorInput, VectorInputConfig
 from regard.model.memory import Memory
 from regard.model.mlp import MlpConfig, MlpEncoder
 from regard.model.perceiver import PerceiverConfig, PerceiverEncoder
@@ -20,6 +22,13 @@ from regard.model.rnn_encoder import RnnConfig, RnnEncoder
 from regard.model.simple_encoders import BagConfig, BagEncoder, LabelConfig, LabelEncoder
 from regard.model.transformer import TransformerDecoder, TransformerEncoder
 from regard.model.transformer_config import TransformerConfig
+from regard.model.vector_embedding import (
+    TargetEmbedding,
+    TargetProjection,
+    VectorEmbedding,
+    VectorProjection,
+    shifted_inputs,
+)
 from regard.model.vision import (
     CnnConfig,
     CnnTransformerConfig,
@@ -30,6 +39,7 @@ from regard.model.vision import (
 )
 
 WIDTH, VOCABULARY, LABELS = 16, 11, 4
+DIMENSION = 3  # numbers of a vector that an encoder of vectors reads
 SMALL = TransformerConfig(
     dim=WIDTH, layers=2, heads=2, ffn_dim=24, attention_dropout=0.1, ffn_dropout=0.1
 )
@@ -59,50 +69,60 @@ def words() -> Embedding:
     return Embedding(VOCABULARY, WIDTH)
 
 
-TEXT_ENCODERS: dict[str, Callable[[], nn.Module]] = {
-    "bag": lambda: BagEncoder(BagConfig(WIDTH), words()),
-    "elman": lambda: RnnEncoder(RnnConfig("elman", WIDTH), words()),
-    "gru": lambda: RnnEncoder(RnnConfig("gru", WIDTH, layers=2), words()),
-    "lstm": lambda: RnnEncoder(RnnConfig("lstm", WIDTH), words()),
-    "gru unidirectional": lambda: RnnEncoder(RnnConfig("gru", WIDTH, bidirectional=False), words()),
-    "mlp": lambda: MlpEncoder(MlpConfig(WIDTH, ffn_dim=24), words()),
-    "mlp deep residual": lambda: MlpEncoder(
-        MlpConfig(WIDTH, layers=2, ffn_dim=24, activation="gelu", residual=True), words()
+def vectors(**options: Any) -> VectorInput:
+    return VectorInput(VectorInputConfig(**options), DIMENSION, WIDTH)
+
+
+SEQUENCE_ENCODERS: dict[str, Callable[[InputModule], nn.Module]] = {
+    "bag": lambda given: BagEncoder(BagConfig(WIDTH), given),
+    "elman": lambda given: RnnEncoder(RnnConfig("elman", WIDTH), given),
+    "gru": lambda given: RnnEncoder(RnnConfig("gru", WIDTH, layers=2), given),
+    "lstm": lambda given: RnnEncoder(RnnConfig("lstm", WIDTH), given),
+    "gru unidirectional": lambda given: RnnEncoder(
+        RnnConfig("gru", WIDTH, bidirectional=False), given
     ),
-    "conv": lambda: ConvEncoder(CONV, words()),
-    "conv causal": lambda: ConvEncoder(replace(CONV, causal=True), words()),
-    "transformer": lambda: TransformerEncoder(SMALL, words()),
-    "transformer causal": lambda: TransformerEncoder(replace(SMALL, causal=True), words()),
-    "transformer post-norm rms swiglu": lambda: TransformerEncoder(
-        replace(SMALL, norm="rms", norm_first=False, activation="swiglu"), words()
+    "mlp": lambda given: MlpEncoder(MlpConfig(WIDTH, ffn_dim=24), given),
+    "mlp deep residual": lambda given: MlpEncoder(
+        MlpConfig(WIDTH, layers=2, ffn_dim=24, activation="gelu", residual=True), given
     ),
-    "transformer like T5": lambda: TransformerEncoder(
+    "conv": lambda given: ConvEncoder(CONV, given),
+    "conv causal": lambda given: ConvEncoder(replace(CONV, causal=True), given),
+    "transformer": lambda given: TransformerEncoder(SMALL, given),
+    "transformer causal": lambda given: TransformerEncoder(replace(SMALL, causal=True), given),
+    "transformer post-norm rms swiglu": lambda given: TransformerEncoder(
+        replace(SMALL, norm="rms", norm_first=False, activation="swiglu"), given
+    ),
+    "transformer like T5": lambda given: TransformerEncoder(
         replace(SMALL, **T5, positions="relative", relative_buckets=8, relative_max_distance=6),
-        words(),
+        given,
     ),
-    "transformer causal window": lambda: TransformerEncoder(
-        replace(SMALL, causal=True, sliding_window=2), words()
+    "transformer causal window": lambda given: TransformerEncoder(
+        replace(SMALL, causal=True, sliding_window=2), given
     ),
-    "transformer like BERT": lambda: TransformerEncoder(
-        replace(SMALL, **BART, token_types=2), words()
+    "transformer like BERT": lambda given: TransformerEncoder(
+        replace(SMALL, **BART, token_types=2), given
     ),
-    "transformer cls_token": lambda: TransformerEncoder(replace(SMALL, cls_token=True), words()),
-    "transformer wide values": lambda: TransformerEncoder(replace(SMALL, value_dim=11), words()),
-    "transformer concatenated, normed": lambda: TransformerEncoder(
+    "transformer cls_token": lambda given: TransformerEncoder(
+        replace(SMALL, cls_token=True), given
+    ),
+    "transformer wide values": lambda given: TransformerEncoder(
+        replace(SMALL, value_dim=11), given
+    ),
+    "transformer concatenated, normed": lambda given: TransformerEncoder(
         replace(SMALL, position_mode="concatenate", norm_input=True, activation="gelu_tanh"),
-        words(),
+        given,
     ),
     **{
-        f"transformer {position}": lambda position=position: TransformerEncoder(
-            replace(SMALL, positions=position), words()
+        f"transformer {position}": lambda given, position=position: TransformerEncoder(
+            replace(SMALL, positions=position), given
         )
         for position in POSITIONS
     },
 }
 # Those whose states are those of learned queries.
-QUERY_ENCODERS: dict[str, Callable[[], nn.Module]] = {
-    "perceiver": lambda: PerceiverEncoder(PERCEIVER, words()),
-    "perceiver repeated post-norm rms": lambda: PerceiverEncoder(
+QUERY_ENCODERS: dict[str, Callable[[InputModule], nn.Module]] = {
+    "perceiver": lambda given: PerceiverEncoder(PERCEIVER, given),
+    "perceiver repeated post-norm rms": lambda given: PerceiverEncoder(
         replace(
             PERCEIVER,
             queries=3,
@@ -112,10 +132,35 @@ QUERY_ENCODERS: dict[str, Callable[[], nn.Module]] = {
             positions="learned",
             value_dim=5,
         ),
-        words(),
+        given,
     ),
 }
-TEXT_ENCODERS |= QUERY_ENCODERS
+SEQUENCE_ENCODERS |= QUERY_ENCODERS
+TEXT_ENCODERS: dict[str, Callable[[], nn.Module]] = {
+    name: lambda make=make: make(words()) for name, make in SEQUENCE_ENCODERS.items()
+}
+# The same encoders read sequences of vectors, through a linear layer or a convolution.
+OF_VECTORS = " of vectors"
+VECTOR_ENCODERS: dict[str, Callable[[], nn.Module]] = {
+    name + OF_VECTORS: lambda make=make: make(vectors()) for name, make in SEQUENCE_ENCODERS.items()
+}
+VECTOR_ENCODERS |= {
+    f"transformer, {score}{OF_VECTORS}": lambda score=score: TransformerEncoder(
+        replace(SMALL, score=score), vectors()
+    )
+    for score in regard.SCORES
+}
+VECTOR_ENCODERS |= {
+    f"gru, convolution{OF_VECTORS}": lambda: SEQUENCE_ENCODERS["gru"](vectors(kernel=4)),
+    f"transformer, stride 2{OF_VECTORS}": lambda: SEQUENCE_ENCODERS["transformer"](
+        vectors(kernel=3, stride=2)
+    ),
+    f"gru, patches{OF_VECTORS}": lambda: SEQUENCE_ENCODERS["gru"](
+        vectors(kernel=3, stride=2, padding="end")
+    ),
+    f"conv, stride 2{OF_VECTORS}": lambda: SEQUENCE_ENCODERS["conv"](vectors(kernel=2, stride=2)),
+    f"elman, stride 3{OF_VECTORS}": lambda: SEQUENCE_ENCODERS["elman"](vectors(kernel=3, stride=3)),
+}
 OTHER_ENCODERS: dict[str, Callable[[], nn.Module]] = {
     "label": lambda: LabelEncoder(LabelConfig(WIDTH), Embedding(LABELS, WIDTH)),
     "cnn": lambda: cnn(CnnConfig(WIDTH, (4, 8), attention=True)),
@@ -134,9 +179,11 @@ OTHER_ENCODERS: dict[str, Callable[[], nn.Module]] = {
     ),
     "vit cls_token": lambda: vit(VitConfig(4, replace(SMALL, positions="learned", cls_token=True))),
 }
-ENCODERS = TEXT_ENCODERS | OTHER_ENCODERS
+ENCODERS = TEXT_ENCODERS | VECTOR_ENCODERS | OTHER_ENCODERS
+# Those that ONNX files and exported pages have.
+EXPORTED_ENCODERS = TEXT_ENCODERS | OTHER_ENCODERS
 
-Make = Callable[[Embedding, Projection, int | None], nn.Module]
+Make = Callable[[TargetEmbedding, TargetProjection, int | None], nn.Module]
 
 
 def rnn(**options: Any) -> Make:
@@ -190,6 +237,28 @@ DECODERS: dict[str, Make] = {
 }  # fmt: skip
 
 
+# The same decoders over vectors: those that differ in how they read their inputs.
+VECTOR_DECODERS = [
+    name + OF_VECTORS
+    for name in (
+        "rnn",
+        "elman zero state",
+        "gru bahdanau mlp state",
+        "lstm bahdanau",
+        "lstm luong variational",
+        "gru luong",
+        "gru luong input-feeding",
+        "conv",
+        "transformer",
+        "transformer post-norm",
+        "transformer like T5",
+        "transformer like Qwen",
+        "transformer like Mistral",
+        "transformer additive",
+        "transformer learned",
+        "transformer alibi",
+    )
+]
 WITHOUT_ATTENTION = (
     "rnn",
     "elman zero state",
@@ -200,11 +269,30 @@ WITHOUT_ATTENTION = (
 
 def decoder(name: str, memory_dim: int | None = WIDTH) -> nn.Module:
     torch.manual_seed(5)
+    if name.endswith(OF_VECTORS):
+        ends = VectorEmbedding(DIMENSION, WIDTH), VectorProjection(WIDTH, DIMENSION)
+        made = DECODERS[name.removesuffix(OF_VECTORS)](*ends, memory_dim)
+        return without_zeros(made).eval()
     embedding = words()
     plain = not any(word in name for word in ("no biases", "T5", "Qwen"))
     project = Projection(WIDTH, VOCABULARY, tied=embedding, bias=plain, scaled=not plain)
     made = DECODERS[name](embedding, project, memory_dim)
     return without_zeros(made).eval()
+
+
+def targets(name: str, lengths: tuple[int, int] = (3, 5)) -> torch.Tensor:
+    """What this decoder reads: token ids (B, T), or vectors (B, T, E) after the start."""
+    generator = torch.Generator().manual_seed(1)
+    if name.endswith(OF_VECTORS):
+        return shifted_inputs(torch.randn(*lengths, DIMENSION, generator=generator))
+    return torch.randint(VOCABULARY, lengths, generator=generator)
+
+
+def other_targets(given: torch.Tensor) -> torch.Tensor:
+    """Other tokens or vectors, none of which equals that in its place."""
+    if given.is_floating_point():
+        return given + 1.0
+    return (given + 1) % VOCABULARY
 
 
 def encoder(name: str) -> nn.Module:
@@ -228,6 +316,10 @@ def source(name: str, lengths: tuple[int, ...] = (6, 3, 5)) -> Any:
     if name in OTHER_ENCODERS:
         size = (40, 56) if "net" in name else (8, 12)
         return torch.rand(len(lengths), 3, *size, generator=generator)
+    if name in VECTOR_ENCODERS:
+        return Vectors.of(
+            [torch.randn(length, DIMENSION, generator=generator) for length in lengths]
+        )
     rows = [
         torch.randint(VOCABULARY, (length,), generator=generator).tolist() for length in lengths
     ]
@@ -239,6 +331,9 @@ def one(batch: Any, i: int) -> Any:
     if isinstance(batch, Tokens):
         length = int(batch.lengths[i])
         return Tokens(batch.ids[i : i + 1, :length], batch.lengths[i : i + 1])
+    if isinstance(batch, Vectors):
+        length = int(batch.lengths[i])
+        return Vectors(batch.values[i : i + 1, :length], batch.lengths[i : i + 1])
     return batch[i : i + 1]
 
 
@@ -252,3 +347,24 @@ def memory(batch: int = 3) -> Memory:
         mask,
         torch.randn(batch, WIDTH, generator=generator),
     )
+
+
+def with_garbage(batch: Any, more: int = 0) -> Any:
+    """The batch with other values in its padding, which is `more` positions longer."""
+    if isinstance(batch, Vectors):
+        wider = Vectors(F.pad(batch.values, (0, 0, 0, more)), batch.lengths)
+        is_padding = torch.arange(wider.values.shape[1]) >= batch.lengths[:, None]
+        return Vectors(wider.values.masked_fill(is_padding[..., None], 30.0), batch.lengths)
+    ids = torch.where(batch.mask, batch.ids, VOCABULARY - 1)
+    return Tokens(F.pad(ids, (0, more), value=3), batch.lengths)
+
+
+def with_another_future(batch: Any, position: int) -> Any:
+    """The batch with other tokens or vectors from this position on."""
+    if isinstance(batch, Vectors):
+        values = batch.values.clone()
+        values[:, position:] += 1.0
+        return Vectors(values, batch.lengths)
+    ids = batch.ids.clone()
+    ids[:, position:] = (ids[:, position:] + 1) % VOCABULARY
+    return Tokens(ids, batch.lengths)

@@ -11,9 +11,9 @@ from regard.data.special_tokens import END
 from regard.data.tokenizer import Tokenizer
 from regard.data.train_tokenizer import train_tokenizer
 from regard.data.vocabulary import Labels
+from regard.generation.engines.cpu.engine import CpuEngine
 from regard.inference.predictor import Predictor
 from regard.recipe.recipe import Recipe
-from regard.runtime.cpu.engine import CpuEngine
 
 TEXT = [
     "the cat sat on the mat, and the cats ran.",

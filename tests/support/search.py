@@ -5,9 +5,9 @@ from torch import nn
 
 from regard.core.sequence import Tokens
 from regard.data.special_tokens import END, START
-from regard.decoding.config import DecodeConfig
-from regard.decoding.request import Request, SearchTask
-from regard.decoding.search import search
+from regard.generation.config import DecodeConfig
+from regard.generation.request import GenerationRequest, SearchTask
+from regard.generation.search import search
 from regard.interpret.output_attention import coverage_reranker
 from regard.model.seq2seq import Seq2Seq
 from support.models import VOCABULARY, WIDTH, decoder, encoder
@@ -52,7 +52,8 @@ def decode(
     """The hypotheses of each of these sources, by a search with `options` of [decode]."""
     prefixes = prefixes or [()] * len(rows)
     inputs = [
-        Request(row, len(row), prefix, banned) for row, prefix in zip(rows, prefixes, strict=True)
+        GenerationRequest(row, len(row), prefix, banned)
+        for row, prefix in zip(rows, prefixes, strict=True)
     ]
     config = DecodeConfig(**{"max_length": LONGEST, **options})
     rerank = coverage_reranker(made, config, START)

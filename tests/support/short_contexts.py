@@ -7,8 +7,8 @@ from torch import nn
 
 from regard.core.sequence import Tokens
 from regard.data.special_tokens import END
-from regard.decoding.config import DecodeConfig
-from regard.decoding.request import SearchTask
+from regard.generation.config import DecodeConfig
+from regard.generation.request import SearchTask
 from regard.model.seq2seq import Seq2Seq
 from support.models import DECODERS, VOCABULARY, WIDTH, decoder
 

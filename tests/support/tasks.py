@@ -1,6 +1,7 @@
 """One small model of every task, with data on which it trains in seconds: a new task is tested by a line here."""
 
 import json
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -94,6 +95,28 @@ def pairs(count: int, seed: int) -> Rows:
     ]
 
 
+def waves(count: int, seed: int, *, same_length: bool = False) -> Rows:
+    """Points on a circle, and those that follow; or the same points without noise."""
+    drawn = random.Random(seed)
+    rows = []
+    for _ in range(count):
+        first = drawn.uniform(0, 2 * math.pi)
+        step = drawn.uniform(0.3, 0.9)
+        length = drawn.randint(3, 7)
+        ahead = drawn.randint(2, 4)
+        points = []
+        for position in range(length + ahead):
+            angle = first + step * position
+            points.append([10 + 3 * math.cos(angle), 100 * math.sin(angle)])
+        past = points[:length]
+        if same_length:
+            noisy = [[number + drawn.gauss(0, 0.1) for number in point] for point in past]
+            rows.append((noisy, past))
+        else:
+            rows.append((past, points[length:]))
+    return rows
+
+
 def digits(count: int, seed: int) -> Rows:
     """Words, and their digits in the same order."""
     sources = texts(count, seed)
@@ -120,6 +143,8 @@ def as_json(rows: Rows) -> list[str]:
     return [json.dumps(source) for source, _ in rows]
 
 
+VECTORS = {"source": {"kind": "vectors"}, "target": {"kind": "vectors"}}
+RNN = {"kind": "rnn", "dim": 16, "dropout": 0.0}
 BY_CHARACTERS = {"kind": "text", "tokenizer": "characters"}
 SOUND_INPUT = {"kind": "vectors", "kernel": 3, "stride": 2}
 BY_WORDS = {"kind": "text", "tokenizer": "words"}
@@ -170,6 +195,25 @@ CASES: dict[str, TaskCase] = {
         },
         tagging.noun_phrases,
         ["the big red dog sees a cat", "a bird", "the quokka eats the house", "dog"],
+    ),
+    "predict_vectors": TaskCase(
+        {"encoder": ENCODER, "head": "vectors"},
+        VECTORS,
+        lambda count, seed: waves(count, seed, same_length=True),
+        as_json(waves(4, 3)),
+    ),
+    "generate_vectors": TaskCase(
+        {"encoder": ENCODER, "decoder": ENCODER}, VECTORS, waves, as_json(waves(4, 3))
+    ),
+    "generate_vectors, recurrent": TaskCase(
+        {"encoder": RNN, "decoder": RNN}, VECTORS, waves, as_json(waves(4, 3))
+    ),
+    "generate_vectors, convolutional": TaskCase(
+        {"encoder": ENCODER, "decoder": {"kind": "conv", "dim": 16, "dropout": 0.0}},
+        VECTORS,
+        waves,
+        as_json(waves(4, 3)),
+        decode={"horizon": 6},
     ),
     "transcribe": TaskCase(
         {"encoder": ENCODER, "head": "ctc"},

@@ -48,6 +48,9 @@ def assert_same_values(found, expected, *, tolerance: float):
         assert len(found) == len(expected)
         for one, other in zip(found, expected, strict=True):
             assert_same_values(one, other, tolerance=tolerance)
+    elif isinstance(expected, str) and isinstance(found, str) and expected.startswith("[["):
+        # Vectors, of which the same holds.
+        assert_same_values(json.loads(found), json.loads(expected), tolerance=tolerance)
     elif isinstance(expected, str) and isinstance(found, str) and are_numbers(expected):
         # The text of a number has all digits that the model computes, of which the last depends on the processor.
         numbers = [float(part) for part in found.split()]

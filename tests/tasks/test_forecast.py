@@ -10,7 +10,7 @@ import regard
 from regard.core.errors import InvalidArgument, InvalidData
 from regard.data.corpus import Prepared
 from regard.data.sources import examples
-from regard.tasks.forecast import seasonal_naive_errors
+from regard.tasks.vector_task import seasonal_naive_errors
 
 FIELD = {"kind": "vectors"}
 WINDOW = 48

@@ -98,6 +98,23 @@ def test_columns_can_be_read_again(folder, tmp_path):
     assert report["accuracy"].value == 1.0
 
 
+def test_a_file_of_words_and_tags_is_scored(folder, tmp_path):
+    """Each sentence has the log-probability of its tags."""
+    rows = [(["a", "bird"], ["o", "b"]), (["the", "old", "cat"], ["o", "b", "i"])]
+    text = ""
+    for words, tags in rows:
+        for number, (word, tag) in enumerate(zip(words, tags, strict=True), 1):
+            text += f"{number}\t{word}\t_\t{tag}" + "\t_" * 6 + "\n"
+        text += "\n"
+    source = tmp_path / "a.conllu"
+    source.write_text(text)
+    texts = [" ".join(words) for words, _ in rows]
+    wanted = regard.load(folder / "plain").score(texts, [" ".join(tags) for _, tags in rows])
+    printed = lines_of("score", folder / "plain", source).splitlines()
+    found = [float(line.split("\t")[0]) for line in printed]
+    assert found == pytest.approx([each.log_probability for each in wanted], abs=1e-3)
+
+
 def test_conllu_gives_conllu(folder, tmp_path):
     source = tmp_path / "a.conllu"
     source.write_text(CONLLU)

@@ -10,7 +10,7 @@ from regard.core.errors import InvalidArgument, InvalidRecipe
 from regard.core.sequence import Tokens, Vectors
 from regard.data.batching import Batch
 from regard.data.special_tokens import DEFAULT_TOKENS
-from regard.decoding import ctc
+from regard.generation import ctc
 from regard.recipe.recipe import Recipe
 from regard.server.wire import OPTIONS
 from regard.tasks.ctc_loss import PlainTargets, ctc_losses

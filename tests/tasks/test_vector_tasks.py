@@ -14,8 +14,8 @@ from regard.data.batching import Batch
 from regard.data.statistics import Statistics
 from regard.evaluation.metrics import score
 from regard.recipe.recipe import Recipe
+from regard.tasks.kinds import TASKS
 from regard.tasks.objective import Objective
-from regard.tasks.vector_task import vector_errors
 from support.predictors import PARTS
 
 ENCODERS = {
@@ -108,7 +108,8 @@ def test_validation_computes_the_same_metrics_without_outputs(tmp_path):
     model = trained(tmp_path, steps=2)
     recipe_of = model.recipe
     data = regard.prepare(recipe_of, tmp_path / "c")
-    values = vector_errors(model.model, data.test, model.target, budget=64)
+    task = TASKS[model.model.task]
+    values = task.validation_values(model.model, data.test, model.target, budget=64)
     found = regard.evaluate(model, split="test", cache=tmp_path / "c", progress=False, resamples=10)
     for name, value in values.items():
         assert found[name].value == pytest.approx(value, rel=1e-4), name

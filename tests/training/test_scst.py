@@ -16,8 +16,8 @@ from regard.data.corpus import Corpus, prepare
 from regard.data.special_tokens import END, START
 from regard.data.synthetic.sampling import SIZES
 from regard.data.train_tokenizer import train_tokenizer
-from regard.decoding.interfaces import Hypothesis
 from regard.evaluation.cider_reward import STOP, CiderReward
+from regard.generation.choose.interfaces import Hypothesis
 from regard.model.scheduled_sampling import ScheduledSampling
 from regard.recipe.recipe import Recipe
 from regard.tasks.distillation import Distillation

@@ -33,16 +33,17 @@ from regard.data.arrays import RunningTextColumn
 from regard.data.batching import Batch
 from regard.data.corpus import Corpus
 from regard.data.prefetch import THREAD
+from regard.kernels import cuda_graphs
 from regard.model.weights import weights_of
 from regard.recipe.load import read_recipe
 from regard.recipe.recipe import Recipe
-from regard.runtime.cuda import cuda_graphs, graphed_update
-from regard.runtime.cuda.graphed_update import GraphedUpdate
 from regard.tasks.objective import Objective
 from regard.tasks.predict_masked import mask_tokens
 from regard.tasks.sequence_loss import shift_targets
+from regard.training import graphed_update
 from regard.training.checkpointing import average_checkpoints
 from regard.training.config import TrainConfig
+from regard.training.graphed_update import GraphedUpdate
 from regard.training.monitor import Validation, ValidationHistory
 from regard.training.schedules import learning_rate_at
 from regard.training.telemetry.log_file import truncate_log

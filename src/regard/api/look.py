@@ -16,9 +16,9 @@ from regard.data.config import DataConfig
 from regard.data.example import Split
 from regard.data.sources import examples
 from regard.data.special_tokens import DEFAULT_TOKENS
-from regard.decoding.config import DecodeConfig
-from regard.decoding.request import Request, SearchTask
-from regard.decoding.search import search
+from regard.generation.config import DecodeConfig
+from regard.generation.request import GenerationRequest, SearchTask
+from regard.generation.search import search
 from regard.inference.load import load
 from regard.inference.predictor import Predictor
 from regard.interpret.editing import (
@@ -133,12 +133,17 @@ def _of_predictor(
     sources = named_sources(batch, model.sources, time_axes(text, fields))
     shown = LookInput(input_title(text, fields), sources)
     if output is not None or not task.searches:
-        check_no_search_options(options)
+        generates = task.has_horizon and output is None
+        check_no_search_options(
+            {key: value for key, value in options.items() if key != "horizon" or not generates}
+        )
+    horizon = model.decode_config(decode).horizon
 
     def search() -> Sequence[int]:
         return model.outputs([text], truncate=truncate, edits=edits, **options)[0][0].token_ids
 
-    return task.look(model.trained, LookRequest(ids, batch, shown, output, edits, search, text))
+    request = LookRequest(ids, batch, shown, output, edits, search, text, horizon)
+    return task.look(model.trained, request)
 
 
 def _check_output(model: Predictor, output: Any) -> None:
@@ -210,7 +215,7 @@ def _searched(
     task = SearchTask(
         model, lambda sources: sources[0], config, processors, special_tokens=special, rerank=rerank
     )
-    ((_, best),) = search(task, [Request(source, size, prompt, given=len(prompt))])
+    ((_, best),) = search(task, [GenerationRequest(source, size, prompt, given=len(prompt))])
     return [*best[0].tokens, *(() if best[0].end is None else (best[0].end,))]
 
 

@@ -15,7 +15,7 @@ from regard.core.errors import InvalidArgument
 from regard.data.fields.text import tokenizer_of
 from regard.data.lexicon import learn_lexicon
 from regard.data.sources import examples
-from regard.decoding.shortlist import Shortlist
+from regard.generation.shortlist import Shortlist
 from regard.inference.load import load
 
 log = logging.getLogger(__name__)

@@ -42,13 +42,16 @@ model.predict(["..."])
 def model_card(
     title: str, model: str, splits: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> str:
-    """The card from a title, the model's description, the counts of each data split, and settings by their keys."""
+    """Fill in the card: a title, a description of the model, the counts of each data split, and settings by key."""
     lines = [f"- {name}: {split['examples']:,} examples" for name, split in splits.items()]
     for name, split in splits.items():
-        lines += [
-            f"- left out of {name}: {n:,} ({reason})"
-            for reason, n in split["left_out"].items()
-            if n
-        ]
-    rows = (f"| {key} | {value} |" for key, value in sorted(settings.items()))
-    return CARD.format(title=title, model=model, data="\n".join(lines), settings="\n".join(rows))
+        for reason, count in split["left_out"].items():
+            if count:
+                lines.append(f"- left out of {name}: {count:,} ({reason})")
+    rows = [f"| {key} | {value} |" for key, value in sorted(settings.items())]
+    return CARD.format(
+        title=title,
+        model=model,
+        data="\n".join(lines),
+        settings="\n".join(rows),
+    )

@@ -31,10 +31,14 @@ from regard.data.fields.base import FIELDS
 
 FORMAT = 2
 READABLE = (1, 2)  # 1: the pool "last" read the last token's state in both directions of an RNN
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
-TOKENIZER, SOURCE_TOKENIZER = "tokenizer.json", "source_tokenizer.json"
-TRAINING_STATE, TRAINING_TENSORS = store.TRAINING_STATE, "training.safetensors"
-CARD, SHORTLIST = "README.md", "shortlist.safetensors"
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+TOKENIZER = "tokenizer.json"
+SOURCE_TOKENIZER = "source_tokenizer.json"
+TRAINING_STATE = store.TRAINING_STATE
+TRAINING_TENSORS = "training.safetensors"
+CARD = "README.md"
+SHORTLIST = "shortlist.safetensors"
 log = logging.getLogger(__name__)
 
 
@@ -51,13 +55,26 @@ def checkpoint_texts(
     were registered at run time (`regard.core.registry.extensions`).
     """
     sources, target = vocabularies
-    sides, name, file = {"target": (TOKENIZER, target)}, "source", SOURCE_TOKENIZER
+    sides = {"target": (TOKENIZER, target)}
+    name = "source"
+    file = SOURCE_TOKENIZER
     for number, vocabulary in enumerate(sources, start=1):
         if len(sources) > 1:
-            name, file = f"sources.{number}", f"source_{number}_tokenizer.json"
+            name = f"sources.{number}"
+            file = f"source_{number}_tokenizer.json"
         if vocabulary is not None:
             sides[name] = (TOKENIZER if vocabulary is target else file, vocabulary)
+    described = {
+        side: {
+            "file": name,
+            "kind": vocabulary.stored_kind,
+            "sha256": vocabulary.hash,
+            **vocabulary.settings,
+        }
+        for side, (name, vocabulary) in sides.items()
+    }
     config = {
+        # The Hugging Face Hub recognizes models by these two keys.
         "architectures": ["Regard"],
         "model_type": "regard",
         "format": FORMAT,
@@ -66,22 +83,14 @@ def checkpoint_texts(
         "model": model,
         "registered": list(registered),
         "recipe": recipe,
-        "vocabularies": {
-            side: {
-                "file": name,
-                "kind": vocabulary.stored_kind,
-                "sha256": vocabulary.hash,
-                **vocabulary.settings,
-            }
-            for side, (name, vocabulary) in sides.items()
-        },
+        "vocabularies": described,
     }
     files = {name: vocabulary.to_json() for name, vocabulary in sides.values()}
     return files | {CONFIG: store.as_json(config)}
 
 
 def read_config(content: Mapping[str, bytes], folder: Path) -> dict[str, Any]:
-    """config.json of a checkpoint whose bytes `store.read` has checked; another format is refused."""
+    """Read config.json of a checkpoint that `store.read` has checked. An unknown format is refused."""
     config = store.document(content, CONFIG, folder)
     if config["format"] not in READABLE:
         raise CheckpointRefused(
@@ -96,11 +105,14 @@ def read_config(content: Mapping[str, bytes], folder: Path) -> dict[str, Any]:
 
 
 def _warn_of_changed_pool(model: Any, folder: Path) -> None:
-    """Say that a classifier of the first format computes other labels now than in its training."""
+    """Warn that a classifier of format 1 now predicts other labels than during its training."""
     table = model if isinstance(model, Mapping) else {}
     pool = table.get("pool")
     encoders = table.get("encoders")
-    encoder = encoders[-1] if isinstance(encoders, list) and encoders else table.get("encoder")
+    if isinstance(encoders, list) and encoders:
+        encoder = encoders[-1]
+    else:
+        encoder = table.get("encoder")
     if not isinstance(pool, Mapping) or not isinstance(encoder, Mapping):
         return
     both_directions = encoder.get("kind") == "rnn" and encoder.get("bidirectional", True)
@@ -117,10 +129,12 @@ def _warn_of_changed_pool(model: Any, folder: Path) -> None:
 def writer(config: Mapping[str, Any]) -> str:
     """A remedy for a config.json with unknown keys: a newer version of Regard wrote it, or it was changed."""
     written = str(config.get("regard_version"))
-    if re.fullmatch(r"\d{1,9}(\.\d{1,9}){1,3}", written) and _numbers(written) > _numbers(
-        __version__
-    ):
-        return f"It was written by a newer version, Regard {written}, and this is {__version__}: update Regard."
+    is_version = re.fullmatch(r"\d{1,9}(\.\d{1,9}){1,3}", written)
+    if is_version and _numbers(written) > _numbers(__version__):
+        return (
+            f"It was written by a newer version, Regard {written}, and this is {__version__}: "
+            "update Regard."
+        )
     return "It was changed, or written by another version."
 
 
@@ -131,18 +145,23 @@ def _numbers(version: str) -> list[int]:
 def read_vocabularies(
     content: Mapping[str, bytes], folder: Path, sources: Sequence[str]
 ) -> Vocabularies:
-    """The vocabularies of a checkpoint whose bytes `store.read` has checked; `sources` are the names of its sources."""
+    """Read the vocabularies of a checkpoint that `store.read` has checked.
+
+    sources   the names of the model's sources
+    """
     entries = store.document(content, CONFIG, folder)["vocabularies"]
+    # Sides that share a vocabulary get the same object.
     read = [(entry, _vocabulary(content, entry, folder)) for entry in _distinct(entries.values())]
     sides = {
         side: next(each for known, each in read if known == entry)
         for side, entry in entries.items()
     }
-    return tuple(sides.get(name) for name in sources), sides["target"]
+    of_sources = tuple(sides.get(name) for name in sources)
+    return of_sources, sides["target"]
 
 
 def _distinct(entries: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Without repetitions: a shared vocabulary is read once."""
+    """Drop repeated entries: a shared vocabulary is read once."""
     given = list(entries)
     return [entry for number, entry in enumerate(given) if entry not in given[:number]]
 
@@ -150,15 +169,18 @@ def _distinct(entries: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 def _vocabulary(
     content: Mapping[str, bytes], entry: Mapping[str, Any], folder: Path
 ) -> VocabularyType:
-    """Refused unless its hash is that of the vocabulary the model was trained with."""
+    """Read one vocabulary. It is refused unless its hash is the one that the checkpoint recorded."""
     name = entry["file"]
     if name not in content:
         raise CheckpointRefused(f"{folder}: wanted {name}; got none. Use another checkpoint.")
     kinds = _vocabulary_kinds()
-    kind = kinds.get(entry["kind"]) if isinstance(entry["kind"], str) else None
+    stored_kind = entry["kind"]
+    kind = None
+    if isinstance(stored_kind, str):
+        kind = kinds.get(stored_kind)
     if kind is None:
         wanted = " or ".join(kinds)
-        got = f"{entry['kind']!r:.80}"
+        got = f"{stored_kind!r:.80}"
         raise CheckpointRefused(
             f"{folder / CONFIG}: wanted {wanted} as the kind of {name}; got {got}. It was changed."
         )
@@ -184,33 +206,37 @@ def _vocabulary_kinds() -> dict[str, type[VocabularyType]]:
 
 
 def regular_steps(run: Path) -> list[int]:
-    """The steps of checkpoints that were saved at a validation, not because the run was stopped."""
+    """The steps of checkpoints that were saved after a validation, not because the run was stopped."""
     return [step for step in store.steps(run) if _regular(store.step_folder(run, step))]
 
 
 def _regular(folder: Path) -> bool:
     path = folder / TRAINING_STATE
+    # A checkpoint whose training state is missing or damaged counts as regular.
     try:
-        return not path.is_file() or bool(json.loads(path.read_bytes())["validated"])
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        RecursionError,
-    ):  # damaged, or without a training state
+        if not path.is_file():
+            return True
+        state = json.loads(path.read_bytes())
+        return bool(state["validated"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return True
 
 
 def find_checkpoint(path: Path) -> Path:
-    """The checkpoint that a path means: itself; of a run, the average of its last checkpoints, or the best."""
-    return _find(path)[0]
+    """The checkpoint that a path means: the path itself, or the averaged or best checkpoint of a run."""
+    folder, _ = _find(path)
+    return folder
 
 
 def open_checkpoint(path: Path) -> tuple[Path, dict[str, bytes]]:
-    """The checkpoint that a path means, and its files by name, every byte checked; the optimizer state is not read."""
+    """Find the checkpoint that a path means, and read its files by name with every byte checked.
+
+    The optimizer state is not read.
+    """
     folder, content = _find(path)
-    return folder, store.read(folder, skip=[TRAINING_TENSORS]) if content is None else content
+    if content is None:
+        content = store.read(folder, skip=[TRAINING_TENSORS])
+    return folder, content
 
 
 def _find(path: Path) -> tuple[Path, dict[str, bytes] | None]:
@@ -228,11 +254,17 @@ def _find(path: Path) -> tuple[Path, dict[str, bytes] | None]:
         log.warning("damaged checkpoint skipped: %s", problem)
     state = store.document(content, TRAINING_STATE, store.step_folder(path, step))
     history = state.get("history")
-    best = history.get("best_step") if isinstance(history, dict) else ""
+    if isinstance(history, dict):
+        best = history.get("best_step")
+    else:
+        best = ""
     if best is not None and best not in store.steps(path):
         where = store.step_folder(path, step) / TRAINING_STATE
         raise CheckpointRefused(
             f"{where}: wanted the best step of the run; got {best!r:.80}. It was changed."
         )
     chosen = step if best is None else best
-    return store.step_folder(path, chosen), content if chosen == step else None
+    chosen_folder = store.step_folder(path, chosen)
+    if chosen == step:
+        return chosen_folder, content
+    return chosen_folder, None

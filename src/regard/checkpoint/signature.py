@@ -1,8 +1,9 @@
-"""Signatures of checkpoints: manifest.json.sig, an HMAC-SHA256 of manifest.json, whose hashes cover every other file.
+"""Signatures of checkpoints: manifest.json.sig holds an HMAC-SHA256 of manifest.json.
 
-A manifest shows that files were not damaged. It proves no author, as anybody can write one that agrees. A signature
-proves that it was made with the key. Whoever can verify it can also make one (https://www.rfc-editor.org/rfc/rfc2104):
-the key is shared by those who trust each other. For readers without it, sign manifest.json with a public-key tool.
+The manifest has a hash of every other file, so the signature covers them all. A manifest shows that files were not
+damaged, but it proves no author, because anybody can write one that agrees. A signature proves that it was made with
+the key. Whoever can verify it can also make one (https://www.rfc-editor.org/rfc/rfc2104), so the key is for people who
+trust each other. For readers without the key, sign manifest.json with a public-key tool.
 """
 
 import hashlib
@@ -14,17 +15,24 @@ from regard.checkpoint.store import MANIFEST, SIGNATURE
 from regard.core.atomic_io import atomic_file, named_os_errors
 from regard.core.errors import CheckpointRefused, InvalidArgument
 
-SHORTEST, LONGEST = 32, 4096  # bytes of a key
-PURPOSE = b"regard checkpoint manifest\0"  # so that a signature is of nothing else
+# Lengths of a key in bytes.
+SHORTEST = 32
+LONGEST = 4096
+# Signed together with the manifest, so that a signature made for another purpose is never accepted here.
+PURPOSE = b"regard checkpoint manifest\0"
 
 
 def read_key(path: str | Path) -> bytes:
     """The bytes of a key file, which nobody else may read."""
-    path, wanted = Path(path), f"a file with a key of {SHORTEST} to {LONGEST} bytes"
+    path = Path(path)
+    wanted = f"a file with a key of {SHORTEST} to {LONGEST} bytes"
     with named_os_errors(path, wanted), path.open("rb") as file:
-        mode, key = os.fstat(file.fileno()).st_mode, file.read(LONGEST + 1)
+        mode = os.fstat(file.fileno()).st_mode
+        key = file.read(LONGEST + 1)
     if not SHORTEST <= len(key) <= LONGEST:
-        got = f"{len(key)} bytes" if len(key) <= LONGEST else f"more than {LONGEST}"
+        got = f"{len(key)} bytes"
+        if len(key) > LONGEST:
+            got = f"more than {LONGEST}"
         remedy = f"Make one: openssl rand -out {path} {SHORTEST}"
         raise InvalidArgument(str(path), wanted=wanted, got=got, remedy=remedy)
     if os.name == "posix" and mode & 0o077:
@@ -56,4 +64,5 @@ def check_signature(folder: Path, key: bytes) -> None:
 
 
 def _signature(manifest: bytes, key: bytes) -> bytes:
-    return f"hmac-sha256 {hmac.digest(key, PURPOSE + manifest, hashlib.sha256).hex()}\n".encode()
+    digest = hmac.digest(key, PURPOSE + manifest, hashlib.sha256)
+    return f"hmac-sha256 {digest.hex()}\n".encode()

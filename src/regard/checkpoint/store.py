@@ -22,7 +22,8 @@ from regard.core.errors import CheckpointRefused
 if TYPE_CHECKING:  # PyTorch is imported only where tensors are read or written
     from torch import Tensor
 
-MANIFEST, SIGNATURE = "manifest.json", "manifest.json.sig"  # the latter is optional: signature.py
+MANIFEST = "manifest.json"
+SIGNATURE = "manifest.json.sig"  # optional: signature.py
 TRAINING_STATE = "training.json"  # names the step of a checkpoint
 LARGEST_MANIFEST = 1 << 24  # bytes
 FORMAT = 1
@@ -38,58 +39,60 @@ def write(
 ) -> None:
     """Write a checkpoint of these files, replacing any other there; `texts` as they are, `tensors` as safetensors.
 
-    A function in place of tensors writes their file itself: of tensors that are not in memory together.
+    In place of tensors there may be a function that writes the file itself, for tensors that do not fit in memory
+    together.
     """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    with atomic_folder(folder, replace=True) as beside:
+    with atomic_folder(folder, replace=True) as temporary:
         for name, text in texts.items():
-            (beside / name).write_bytes(text.encode())
+            (temporary / name).write_bytes(text.encode())
         for name, named in tensors.items():
             if callable(named):
-                named(beside / name)
+                named(temporary / name)
                 continue
             on_host = {key: tensor.detach().cpu().contiguous() for key, tensor in named.items()}
             try:
-                with with_usual_mode(beside / name):
-                    save_file(on_host, beside / name, {"format": "pt"})
-            except SafetensorError as error:  # its only form of a full disk and the like
+                with with_usual_mode(temporary / name):
+                    save_file(on_host, temporary / name, {"format": "pt"})
+            except SafetensorError as error:
+                # The library reports a full disk, as everything else, only in this way.
                 raise OSError(str(error)) from None
-        files = {path.name: _file_entry(path) for path in sorted(beside.iterdir())}
-        (beside / MANIFEST).write_bytes(_manifest(files))
+        files = {path.name: _file_entry(path) for path in sorted(temporary.iterdir())}
+        (temporary / MANIFEST).write_bytes(_manifest(files))
 
 
 def add(folder: Path, name: str, tensors: "Mapping[str, Tensor]") -> None:
-    """Add a file of tensors to a checkpoint, or replace it, atomically; its other files are checked, and stay.
+    """Add a file of tensors to a checkpoint, or replace it, atomically. Its other files are checked and stay.
 
-    A signature is removed: it was that of another manifest.
+    A signature is removed, because it signed the previous manifest.
     """
     write(folder, {}, {**_others(folder, name), name: tensors})
 
 
 def replace(folder: Path, name: str, text: str) -> None:
-    """Replace a file of text in a checkpoint atomically, as `add` does with one of tensors."""
+    """Replace a text file in a checkpoint atomically, as `add` replaces a file of tensors."""
     write(folder, {name: text}, _others(folder, name))
 
 
 def _others(folder: Path, name: str) -> dict[str, Callable[[Path], object]]:
-    """Functions that copy the files of a checkpoint, which are checked, but not the one of this name."""
+    """Check a checkpoint, and return functions that copy its files, except the file of this name."""
     verify(folder)
-    return {
-        each: partial(shutil.copyfile, folder / each) for each in _listed(folder) if each != name
-    }
+    others = [each for each in _listed(folder) if each != name]
+    return {each: partial(shutil.copyfile, folder / each) for each in others}
 
 
 def read(folder: Path, *, skip: Collection[str] = ()) -> dict[str, bytes]:
-    """The files of a checkpoint by name, every byte checked. A damaged checkpoint raises CheckpointRefused.
+    """Read the files of a checkpoint by name. A byte that differs from the manifest raises CheckpointRefused.
 
     skip   names of files that must be there, but are not read
     """
-    files = _listed(folder)
-    return {
-        name: _checked(folder, name, entry) for name, entry in files.items() if name not in skip
-    }
+    content = {}
+    for name, entry in _listed(folder).items():
+        if name not in skip:
+            content[name] = _checked(folder, name, entry)
+    return content
 
 
 def verify(folder: Path) -> int:
@@ -138,16 +141,17 @@ def step_folder(run: Path, step: int) -> Path:
 
 def steps(run: Path) -> list[int]:
     """The steps at which a run has checkpoints, in order."""
-    matches = (_STEP.fullmatch(path.name) for path in run.iterdir()) if run.is_dir() else ()
+    if not run.is_dir():
+        return []
+    matches = [_STEP.fullmatch(path.name) for path in run.iterdir()]
     return sorted(int(match[1]) for match in matches if match)
 
 
 def displaced_steps(run: Path) -> list[int]:
     """The steps whose checkpoint was whole and about to be replaced when the process ended."""
     matches = [_DISPLACED.fullmatch(path.name) for path in run.iterdir()]
-    found = [
-        int(match[1]) for match in matches if match and not step_folder(run, int(match[1])).exists()
-    ]
+    displaced_there = [int(match[1]) for match in matches if match]
+    found = [step for step in displaced_there if not step_folder(run, step).exists()]
     return [step for step in found if _is_intact(displaced(step_folder(run, step)))]
 
 
@@ -218,23 +222,23 @@ def _listed(folder: Path) -> dict[str, dict[str, Any]]:
         raw = _plain_file(folder / MANIFEST, LARGEST_MANIFEST)
     except OSError as error:
         raise refuse(f"a checkpoint with its {MANIFEST}", error.strerror or str(error)) from None
+    # A manifest that somebody wrote may hold anything: what it lists is checked before it is used as paths.
     try:
         files: dict[str, dict[str, Any]] = json.loads(raw)["files"]
         valid = _manifest(files) == raw and all(
-            _NAME.fullmatch(name)
-            and name not in (MANIFEST, SIGNATURE)
-            and set(entry) == {"bytes", "sha256"}
-            for name, entry in files.items()
+            _is_valid_entry(name, entry) for name, entry in files.items()
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        valid, files = False, {}
+        valid = False
+        files = {}
     if not valid:
         raise refuse(
             f"a {MANIFEST} as it was written", "one that was changed or is of another format"
         )
     present = {path.name for path in folder.iterdir()} - {MANIFEST, SIGNATURE}
     if present != files.keys():
-        missing, extra = sorted(files.keys() - present), sorted(present - files.keys())
+        missing = sorted(files.keys() - present)
+        extra = sorted(present - files.keys())
         raise refuse(
             f"the files of its {MANIFEST}",
             f"{missing or 'none'} missing and {extra or 'none'} too many",
@@ -242,7 +246,15 @@ def _listed(folder: Path) -> dict[str, dict[str, Any]]:
     return files
 
 
+def _is_valid_entry(name: str, entry: Mapping[str, Any]) -> bool:
+    """Whether the manifest may list a file of this name with this entry."""
+    if not _NAME.fullmatch(name) or name in (MANIFEST, SIGNATURE):
+        return False
+    return set(entry) == {"bytes", "sha256"}
+
+
 def _checked(folder: Path, name: str, entry: Mapping[str, Any]) -> bytes:
+    """The content of a file, which must be what its entry in the manifest says."""
     path = folder / name
     try:
         content = _plain_file(path)
@@ -255,10 +267,14 @@ def _checked(folder: Path, name: str, entry: Mapping[str, Any]) -> bytes:
             f"{path}: wanted {entry['bytes']} bytes as they were saved; got {len(content)} bytes that differ. "
             "The file is damaged: use another checkpoint."
         )
-    if name == TRAINING_STATE and (match := _STEP.fullmatch(folder.name)):
+    match = _STEP.fullmatch(folder.name)
+    if name == TRAINING_STATE and match:
+        # A renamed folder would be taken for the checkpoint of another step.
+        named_step = int(match[1])
         step = document({name: content}, name, folder).get("step")
-        if step != int(match[1]):
-            wanted, got = f"the checkpoint of step {int(match[1])}", f"that of step {step}"
+        if step != named_step:
+            wanted = f"the checkpoint of step {named_step}"
+            got = f"that of step {step}"
             raise CheckpointRefused(
                 f"{folder}: wanted {wanted}; got {got}. Give the folder its name back."
             )
@@ -266,7 +282,7 @@ def _checked(folder: Path, name: str, entry: Mapping[str, Any]) -> bytes:
 
 
 def _plain_file(path: Path, largest: int | None = None) -> bytes:
-    """The content of a regular file: a link is refused, as are devices and pipes, which may never end."""
+    """Read a regular file. Links are refused, and so are devices and pipes, which may never end."""
     status = path.lstat()
     if not stat.S_ISREG(status.st_mode):
         raise CheckpointRefused(

@@ -1,4 +1,4 @@
-"""`regard.verify` and `regard.sign`: every byte of checkpoints against their manifests, without importing PyTorch."""
+"""`regard.verify` and `regard.sign` compare every byte of checkpoints with their manifests, without PyTorch."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +18,10 @@ def verify(path: str | Path, key: str | Path | None = None) -> Iterator[tuple[Pa
 
     Damaged ones raise `CheckpointRefused` after all were checked; its message has a line for each.
     """
-    secret, problems = None if key is None else read_key(key), []
+    secret = None
+    if key is not None:
+        secret = read_key(key)
+    problems = []
     for folder in _checkpoints(Path(path)):
         try:
             files = store.verify(folder)
@@ -51,7 +54,8 @@ def _checkpoints(path: Path) -> list[Path]:
         return [path]
     check_folder(path)
     folders = [store.step_folder(path, step) for step in store.steps(path)]
-    folders += [path / AVERAGED] if (path / AVERAGED).is_dir() else []
+    if (path / AVERAGED).is_dir():
+        folders.append(path / AVERAGED)
     if not folders:
         raise CheckpointRefused(
             f"{path}: wanted a checkpoint, or a run with some; got neither. Train first."
@@ -60,7 +64,7 @@ def _checkpoints(path: Path) -> list[Path]:
 
 
 def check_folder(path: Path) -> None:
-    """Refuse what is no folder."""
+    """Refuse a path that is not a folder."""
     if not path.is_dir():
         raise InvalidArgument(
             str(path),

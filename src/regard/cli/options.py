@@ -186,7 +186,7 @@ def decode_options(changes: list[str] | None, **given: Any) -> dict[str, Any]:
     `decode.KEY`, as `regard train --set` has it, means the same as KEY.
     """
     from regard.core.config import nearest
-    from regard.decoding.config import DecodeConfig
+    from regard.generation.config import DecodeConfig
     from regard.recipe.load import read_tables
 
     given = read_tables(given, [change.strip().removeprefix("decode.") for change in changes or ()])

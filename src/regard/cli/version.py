@@ -37,7 +37,7 @@ def _processor() -> str:
 
 
 def _engine() -> str:
-    from regard.runtime.cpu import build_flags, compile
+    from regard.generation.engines.cpu import build_flags, compile
 
     library = compile.library()
     if library is None:

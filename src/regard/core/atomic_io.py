@@ -15,9 +15,8 @@ from typing import IO
 from regard.core.errors import InvalidArgument, Locked, TrainingFailed
 
 POLL = 0.1  # seconds between two attempts to take a lock
-PATIENCE = (
-    3600.0  # seconds without a sign of life of its holder after which waiting for a lock ends
-)
+# Waiting for a lock ends when its holder has shown no sign of life for this many seconds.
+PATIENCE = 3600.0
 logger = logging.getLogger(__name__)
 
 
@@ -29,14 +28,16 @@ def cache_folder() -> Path:
     if given := os.environ.get("REGARD_CACHE"):
         return Path(given).absolute()
     user = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return (user if user.is_absolute() else Path.home() / ".cache") / "regard"
+    if not user.is_absolute():
+        user = Path.home() / ".cache"
+    return user / "regard"
 
 
 def private_folder(folder: Path) -> None:
-    """Make a folder for compiled code, which whoever can write there could replace.
+    """Make a folder for compiled code. Anybody who can write there could replace that code.
 
-    Refused unless it is absolute, and it and all folders above it belong to this user or to root and cannot be written
-    by others (in a sticky folder such as /tmp, others cannot rename what is not theirs).
+    The path must be absolute. The folder and all folders above it must belong to this user or to root, and others must
+    not be able to write to them (in a sticky folder such as /tmp, others cannot rename what is not theirs).
     """
     wanted = "a folder for compiled code that others cannot write to"
     if not folder.is_absolute():
@@ -51,7 +52,7 @@ def private_folder(folder: Path) -> None:
 
 
 def check_private(path: Path) -> None:
-    """Refuse compiled code, or a folder of it, that others than this user and root can replace."""
+    """Refuse compiled code, or a folder of it, that anybody except this user and root can replace."""
     wanted = "a folder for compiled code that others cannot write to"
     with named_os_errors(path, wanted):
         for each in (path, *path.resolve().parents):
@@ -61,11 +62,12 @@ def check_private(path: Path) -> None:
                 raise InvalidArgument(
                     str(each), wanted=wanted, got=got, remedy="Set REGARD_CACHE to another folder."
                 )
-            if info.st_mode & 0o022 and not info.st_mode & stat.S_ISVTX:
+            others_can_write = info.st_mode & 0o022
+            is_sticky = info.st_mode & stat.S_ISVTX
+            if others_can_write and not is_sticky:
+                got = f"mode {info.st_mode & 0o7777:o}"
                 remedy = f"Run chmod go-w {each}, or set REGARD_CACHE to another folder."
-                raise InvalidArgument(
-                    str(each), wanted=wanted, got=f"mode {info.st_mode & 0o7777:o}", remedy=remedy
-                )
+                raise InvalidArgument(str(each), wanted=wanted, got=got, remedy=remedy)
 
 
 @contextmanager
@@ -98,8 +100,11 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
     """
     with named_os_errors(path, "a file to write to"):
         is_stream = path.exists() and not path.is_file() and not path.is_dir()
-        path = path.resolve() if path.is_symlink() and not is_stream else path
-        stream = path.open("wb") if is_stream else None
+        if path.is_symlink() and not is_stream:
+            path = path.resolve()
+        stream = None
+        if is_stream:
+            stream = path.open("wb")
     if stream is not None:
         with stream:
             yield stream
@@ -115,7 +120,7 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 def check_writable(path: Path) -> None:
-    """Refuse a path that cannot be written, before the work whose result goes there."""
+    """Refuse a path that cannot be written, before the work that will write its result there."""
     with _temporary_file(path):
         pass
 
@@ -145,7 +150,7 @@ def _temporary_file(path: Path) -> Iterator[tuple[IO[bytes], Path]]:
 def atomic_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
     """A folder that is renamed to the path once all its files are synced.
 
-    replace   another folder there, which is whole at any moment: under its own name, or as `displaced(path)`
+    replace   a folder that is there already. It is whole at any moment, under its own name or as `displaced(path)`
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
@@ -155,7 +160,8 @@ def atomic_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
         for inside in temporary.rglob("*"):
             _sync(inside)
         _sync(temporary)
-        with _making_way(path) if replace else nullcontext():
+        previous_moved = _making_way(path) if replace else nullcontext()
+        with previous_moved:
             os.rename(temporary, path)
             sync_folder(path.parent)
     finally:
@@ -189,7 +195,7 @@ def with_usual_mode(path: Path) -> Iterator[None]:
 
     Safetensors writes files that only their owner can read.
     """
-    # The mode is that of a file which is made for this: the library replaces one that is there.
+    # A file made for this purpose shows the mode. The path itself cannot: the library replaces a file there.
     probe = path.with_name(f"{path.name}.mode")
     probe.touch()
     mode = stat.S_IMODE(probe.stat().st_mode)
@@ -225,7 +231,8 @@ def file_lock(path: Path, *, wait: bool, keep: bool = False) -> Iterator[Callabl
     except ImportError:  # Windows has no such lock
         yield lambda: None
         return
-    began, told = time.monotonic(), False
+    began = time.monotonic()
+    reported = False
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -248,9 +255,9 @@ def file_lock(path: Path, *, wait: bool, keep: bool = False) -> Iterator[Callabl
             return
         if not wait or silent > PATIENCE:
             raise Locked(path, holder)
-        if not told and time.monotonic() - began > 1:
+        if not reported and time.monotonic() - began > 1:
             logger.info("waiting for %s, which holds %s", holder, path)
-            told = True
+            reported = True
         time.sleep(POLL)
     try:
         os.truncate(handle, 0)
@@ -265,7 +272,8 @@ def file_lock(path: Path, *, wait: bool, keep: bool = False) -> Iterator[Callabl
 def _holder(handle: int) -> tuple[str, float]:
     """The process that holds a lock, and the seconds since its last sign of life."""
     name = os.pread(handle, 200, 0).decode(errors="replace")
-    return name or "another process", time.time() - os.fstat(handle).st_mtime
+    silent = time.time() - os.fstat(handle).st_mtime
+    return name or "another process", silent
 
 
 def is_open_file(handle: int, path: Path) -> bool:

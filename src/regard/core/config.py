@@ -1,4 +1,4 @@
-"""Configurations: frozen dataclasses beside the components they configure, validated when they are created.
+"""Configurations: frozen dataclasses next to the components they configure, validated when they are created.
 
     @dataclass(frozen=True)
     class PoolConfig(Config):
@@ -40,17 +40,20 @@ class Range:
     below: bool = False
 
     def __contains__(self, number: int | float) -> bool:
-        below_end = (
-            self.high is None or number < self.high or (number == self.high and not self.below)
-        )
-        return number >= self.low and below_end
+        at_least_low = number >= self.low
+        if self.high is None or number < self.high:
+            return at_least_low
+        return at_least_low and number == self.high and not self.below
 
     def __str__(self) -> str:
-        high = self.high and (f"{self.high:,.0f}" if self.high >= 1e4 else f"{self.high:g}")
         least = f"at least {self.low:g}"
-        if high is None:
+        if self.high is None:
             return least
-        return f"{least} and {'below' if self.below else 'at most'} {high}"
+        high = f"{self.high:g}"
+        if self.high >= 1e4:
+            high = f"{self.high:,.0f}"
+        relation = "below" if self.below else "at most"
+        return f"{least} and {relation} {high}"
 
 
 Count = Annotated[int, Range(1.0)]
@@ -77,10 +80,9 @@ Default = TypeVar("Default")
 
 def doc(default: Default, text: str, arxiv: str = "") -> Default:
     """A dataclass field with a default, a description and the number of a paper."""
-    return field(
-        default=default,
-        metadata={"doc": text + (f" (https://arxiv.org/abs/{arxiv})" if arxiv else "")},
-    )
+    if arxiv:
+        text += f" (https://arxiv.org/abs/{arxiv})"
+    return field(default=default, metadata={"doc": text})
 
 
 @dataclass(frozen=True)
@@ -88,10 +90,11 @@ class Config:
     """Base class of all configurations. Values that the annotations do not allow raise InvalidRecipe."""
 
     def __post_init__(self) -> None:
-        problems = list(
-            _wrong_values(type(self), {f.name: getattr(self, f.name) for f in fields(self)}, "")
-        )
-        problems = problems or list(self.conflicts())
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        problems = list(_wrong_values(type(self), values, ""))
+        # Conflicts are checked only between values that are valid on their own.
+        if not problems:
+            problems = list(self.conflicts())
         if problems:
             raise InvalidRecipe(problems)
 
@@ -103,7 +106,7 @@ class Config:
     def resolve(
         cls, table: Mapping[str, Any]
     ) -> "tuple[type[Config], Mapping[str, Any], list[Problem]]":
-        """The class that reads a table, the table as it reads it, and what is wrong with its keys.
+        """The class that reads a table, the table in the form that this class reads, and problems of its keys.
 
         A class whose tables are of several kinds, each with a class of its own, overrides it.
         """
@@ -163,13 +166,15 @@ def read(
 def _read_nested(
     cls: type[ConfigType], value: Any, where: str, problems: list[Problem], *, nulls: bool
 ) -> Any:
-    """A table, or a list of tables, as configurations; None where there is a problem, which is added to the list."""
+    """Read a table, or a list of tables, as configurations. Problems are added to the list; the result is then None."""
     if isinstance(value, list | tuple) and all(isinstance(item, Mapping) for item in value):
         items = [
             _read_nested(cls, item, f"{where}.{i}", problems, nulls=nulls)
             for i, item in enumerate(value, start=1)
         ]
-        return None if None in items else tuple(items)
+        if None in items:
+            return None
+        return tuple(items)
     if not isinstance(value, Mapping):
         return value
     config = read(cls, value, where, nulls=nulls)
@@ -192,7 +197,9 @@ def near_name(word: str, known: Iterable[str]) -> str | None:
     """The valid name near to this one in spelling; for a name of an earlier version, its present one."""
     known = list(known)
     renamed = [name for name in RENAMED.get(str(word), "").split() if name in known]
-    near = renamed or difflib.get_close_matches(str(word), known, n=1, cutoff=0.55)
+    if renamed:
+        return renamed[0]
+    near = difflib.get_close_matches(str(word), known, n=1, cutoff=0.55)
     return near[0] if near else None
 
 
@@ -207,8 +214,11 @@ def nearest(word: str, known: Iterable[str], *, listed: bool = False) -> str:
         return f"Did you mean {near!r}?"
     if listed:
         return "Choose one of these." if known else "There are none."
-    more = f" and {len(known) - MOST_NAMES:,} more" if len(known) > MOST_NAMES else ""
-    return f"There {'is' if len(known) == 1 else 'are'} {', '.join(known[:MOST_NAMES]) or 'none'}{more}."
+    names = ", ".join(known[:MOST_NAMES]) or "none"
+    if len(known) > MOST_NAMES:
+        names += f" and {len(known) - MOST_NAMES:,} more"
+    verb = "is" if len(known) == 1 else "are"
+    return f"There {verb} {names}."
 
 
 @cache
@@ -221,13 +231,7 @@ def _hints(cls: type) -> dict[str, Any]:
 def _as_python(value: Any, hint: Any) -> Any:
     """A value of TOML or JSON, which have lists instead of tuples and write 0 for 0.0."""
     if isinstance(value, list):
-        inside = {
-            each
-            for one in (hint, *get_args(hint))
-            if get_origin(one) is tuple
-            for each in get_args(one)
-        }
-        (item,) = inside - {...} if len(inside - {...}) == 1 else (None,)
+        item = _item_hint(hint)
         return tuple(_as_python(each, item) if type(each) is int else each for each in value)
     if isinstance(value, Mapping):
         item = _value_hint(hint)
@@ -235,6 +239,19 @@ def _as_python(value: Any, hint: Any) -> Any:
     if type(value) is int and _finite(value) and float in (hint, *get_args(hint)):
         return float(value)
     return value
+
+
+def _item_hint(hint: Any) -> Any:
+    """The annotation of the items of a list; None where they may be of several types."""
+    found: set[Any] = set()
+    for one in (hint, *get_args(hint)):
+        if get_origin(one) is tuple:
+            found.update(get_args(one))
+    found.discard(...)
+    if len(found) != 1:
+        return None
+    (item,) = found
+    return item
 
 
 def _value_hint(hint: Any) -> Any:
@@ -247,22 +264,25 @@ def _value_hint(hint: Any) -> Any:
 
 
 def _wrong_values(cls: type, values: Mapping[str, Any], where: str) -> Iterator[Problem]:
+    """A problem for each value that the annotation of its field does not allow."""
     hints = _hints(cls)
     for key, value in values.items():
-        if not fits(value, hints[key]):
-            options = _options(hints[key])
-            remedy = (
-                nearest(str(value), options, listed=True)
-                if options
-                else "Change it, or leave it out for the default."
-            )
-            got = "null" if value is None else repr(value)[:80]
-            yield Problem(f"{where}{key}", describe(hints[key]), got, remedy)
+        if fits(value, hints[key]):
+            continue
+        options = _options(hints[key])
+        remedy = "Change it, or leave it out for the default."
+        if options:
+            remedy = nearest(str(value), options, listed=True)
+        got = "null"
+        if value is not None:
+            got = repr(value)[:80]
+        yield Problem(f"{where}{key}", describe(hints[key]), got, remedy)
 
 
 def fits(value: Any, hint: Any) -> bool:
     """Whether a value is one that an annotation allows."""
-    origin, arguments = get_origin(hint), get_args(hint)
+    origin = get_origin(hint)
+    arguments = get_args(hint)
     if origin is Annotated:
         bounds = [bound for bound in arguments[1:] if isinstance(bound, Range | Registry)]
         return fits(value, arguments[0]) and all(value in bound for bound in bounds)
@@ -271,20 +291,21 @@ def fits(value: Any, hint: Any) -> bool:
     if origin in (Union, UnionType):
         return any(fits(value, argument) for argument in arguments)
     if origin is tuple:
-        return (
-            isinstance(value, tuple)
-            and len(value) > 0
-            and all(fits(item, arguments[0]) for item in value)
-        )
+        if not isinstance(value, tuple) or not value:
+            return False
+        return all(fits(item, arguments[0]) for item in value)
     if origin is dict:
         of_names, of_values = arguments
-        return isinstance(value, dict) and all(
-            fits(name, of_names) and fits(item, of_values) for name, item in value.items()
-        )
+        if not isinstance(value, dict):
+            return False
+        return all(fits(name, of_names) and fits(item, of_values) for name, item in value.items())
+    # In Python a bool is an int, but in a recipe `true` is no number.
+    if hint in (int, float) and isinstance(value, bool):
+        return False
     if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool) and _finite(value)
+        return isinstance(value, int | float) and _finite(value)
     if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
+        return isinstance(value, int) and -(2**63) <= value < 2**63
     return isinstance(value, hint)
 
 
@@ -295,10 +316,12 @@ def _finite(number: int | float) -> bool:
 
 def describe(hint: Any) -> str:
     """The values that an annotation allows, in words."""
-    origin, arguments = get_origin(hint), get_args(hint)
+    origin = get_origin(hint)
+    arguments = get_args(hint)
     if origin is Annotated:
-        values = "" if isinstance(arguments[1], Registry) else f"{describe(arguments[0])} of "
-        return f"{values}{arguments[1]}"
+        if isinstance(arguments[1], Registry):
+            return str(arguments[1])
+        return f"{describe(arguments[0])} of {arguments[1]}"
     if origin is Literal:
         return "one of " + ", ".join(map(repr, arguments))
     if origin in (Union, UnionType):

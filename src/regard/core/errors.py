@@ -59,7 +59,10 @@ class InvalidArgument(RegardError, ValueError):
 
     def __init__(self, argument: str, *, wanted: str, got: str, remedy: str) -> None:
         super().__init__(printable(f"{argument}: wanted {wanted}; got {got}. {remedy}"))
-        self.argument, self.wanted, self.got, self.remedy = argument, wanted, got, remedy
+        self.argument = argument
+        self.wanted = wanted
+        self.got = got
+        self.remedy = remedy
 
 
 class InvalidData(InvalidArgument):
@@ -68,12 +71,10 @@ class InvalidData(InvalidArgument):
     def __init__(
         self, path: object, line: int | None = None, *, wanted: str, got: str, remedy: str
     ) -> None:
-        super().__init__(
-            str(path) if line is None else f"{path}, line {line}",
-            wanted=wanted,
-            got=got,
-            remedy=remedy,
-        )
+        place = str(path)
+        if line is not None:
+            place = f"{path}, line {line}"
+        super().__init__(place, wanted=wanted, got=got, remedy=remedy)
         self.path = str(path)
         self.line = line
 
@@ -108,10 +109,8 @@ class UnsatisfiableConstraint(InvalidArgument):
     """Required phrases that cannot be generated because banned phrases and length limits leave no token."""
 
     def __init__(self) -> None:
-        wanted, got = (
-            "phrases that the bans and limits of the output permit",
-            "no token left to generate",
-        )
+        wanted = "phrases that the bans and limits of the output permit"
+        got = "no token left to generate"
         super().__init__("required", wanted=wanted, got=got, remedy="Ban less, or require less.")
 
 
@@ -176,10 +175,11 @@ class InterruptedTraining(RegardError):
     """
 
     def __init__(self, signal_number: int, run: Path, command: str | None = None) -> None:
-        how = "with resume=True (--resume)" if command is None else f"it: {command}"
-        super().__init__(
-            f"stopped by {signal.Signals(signal_number).name}; {run} is saved. Continue {how}"
-        )
+        how = "with resume=True (--resume)"
+        if command is not None:
+            how = f"it: {command}"
+        name = signal.Signals(signal_number).name
+        super().__init__(f"stopped by {name}; {run} is saved. Continue {how}")
         self.signal_number = signal_number
         self.run = run
         self.exit_code = 128 + signal_number

@@ -1,9 +1,9 @@
 """Ending a long computation from outside: it asks between its steps whether it should go on.
 
-A thread whose result may no longer be wanted opens `interruptible` with a function. Code that takes long
-calls `check_interruption` between its layers, blocks and batches, in whichever thread it runs, and that calls the
-function, which raises to end the computation or waits to let others compute. In all other threads, and where nothing
-is interruptible, a check is one comparison.
+A thread whose result may no longer be wanted opens `interruptible` with a function. Code that takes long calls
+`check_interruption` between its layers, blocks and batches. In such a thread this calls the function, which raises to
+end the computation, or waits to let others compute. In all other threads, and where nothing is interruptible, a check
+costs one comparison.
 """
 
 import threading
@@ -15,12 +15,13 @@ import torch
 Check = Callable[[], None]
 
 _here = threading.local()
-_count = 0  # of blocks that are open in any thread: torch.compile can trace it, and not a thread-local variable
+# Blocks that are open in any thread. torch.compile can trace this number, but no thread-local variable.
+_count = 0
 _counting = threading.Lock()
 
 
 class Interrupted(BaseException):
-    """Ends a computation whose result nobody waits for. No fault: `except Exception` must not swallow it."""
+    """Ends a computation whose result nobody waits for. It is no fault, so `except Exception` must not catch it."""
 
 
 @contextmanager
@@ -37,7 +38,7 @@ def interruptible(check: Check) -> Iterator[None]:
 
 
 def check_interruption() -> None:
-    """Whether this thread's computation should go on: returns if so, and raises `Interrupted` if not."""
+    """Return if this thread's computation should go on, and raise `Interrupted` if not."""
     if _count == 0 or torch.compiler.is_compiling():
         return
     check: Check | None = getattr(_here, "check", None)
@@ -46,7 +47,7 @@ def check_interruption() -> None:
 
 
 def is_interruptible() -> bool:
-    """Whether code in this thread should return from time to time, to ask."""
+    """Whether code in this thread should call `check_interruption` from time to time."""
     return _count > 0 and getattr(_here, "check", None) is not None
 
 

@@ -13,7 +13,7 @@ from regard.core.shapes import Int, Tensor
 class JoinedTokens(Tokens):
     """A batch of sequences, each of which is the texts of several sources, one after the other.
 
-    Each text ends with its end token, or with that of its tokenizer's template: it separates them.
+    Each text ends with its end token, or with the last token of its tokenizer's template, which separates them.
 
     types   (B, S), the number of the source of each token, from 0; 0 at padding
     """
@@ -38,17 +38,17 @@ class JoinedTokens(Tokens):
         return JoinedTokens(ids, lengths, host_copy, types)
 
     def parts(self, count: int) -> tuple[Tokens, ...]:
-        """The texts of each of so many sources, without the others."""
+        """The texts of each source, for this number of sources."""
         rows = range(len(self.ids))
         ids = [self.row(row) for row in rows]
         types = [self.types[row, : len(ids[row])].tolist() for row in rows]
         found = []
         for number in range(count):
-            of_source = [
-                [token for token, kind in zip(ids[row], types[row], strict=True) if kind == number]
-                for row in rows
-            ]
-            found.append(Tokens.of(of_source, device=self.ids.device))
+            texts = []
+            for row in rows:
+                pairs = zip(ids[row], types[row], strict=True)
+                texts.append([token for token, kind in pairs if kind == number])
+            found.append(Tokens.of(texts, device=self.ids.device))
         return tuple(found)
 
     def to(self, device: torch.device | str) -> "JoinedTokens":

@@ -14,12 +14,12 @@ from regard.core.sanitize import indented
 
 MORE_FOLLOWS = {"more_follows": True}  # `extra` of a record that is written with the next one
 MOST_WAITING = 4 << 20  # characters of lines that wait to be written
-WRITE = 1 << 16  # characters that are written at a time, if so many wait
+WRITE = 1 << 16  # characters that are written at a time, if as many wait
 FLUSH_SECONDS = 2.0  # in which the last lines must be written
 
 
 class BackgroundWriter:
-    """Writes lines to stderr in a thread of its own: who reads them slowly, or not at all, stops nothing else.
+    """Writes lines to stderr in a thread of its own, so that a slow reader of stderr stops nothing else.
 
     Lines that find no room are dropped and counted, and the count is written when there is room again.
 
@@ -38,7 +38,7 @@ class BackgroundWriter:
         self._thread.start()
 
     def write(self, text: str, lines: int = 1) -> None:
-        """Have so many lines written. This does not wait."""
+        """Queue a text of this many lines. This does not wait."""
         with self._lock:
             if self._waiting + len(text) > MOST_WAITING:
                 self.dropped += lines
@@ -47,14 +47,14 @@ class BackgroundWriter:
         self._lines.put(text)
 
     def flush(self, seconds: float = FLUSH_SECONDS) -> bool:
-        """Wait until all lines are written, but not longer than this. Whether they are."""
+        """Wait until all lines are written, but not longer than this. Return whether they are written."""
         end = time.monotonic() + seconds
         while self._waiting and time.monotonic() < end:
             time.sleep(0.005)
         return not self._waiting
 
     def close(self) -> None:
-        """Write what is left. If nobody reads it in time, nothing that is written later can block either."""
+        """Write the waiting lines. If nobody reads them in time, close stderr, so that later writes cannot block."""
         written = self.flush()
         self._lines.put(None)
         if written:
@@ -87,7 +87,7 @@ class BackgroundWriter:
 
 
 def _write(text: str) -> None:
-    """Write to what is stderr now, past its buffer: a thread that stalls there would stop the exit of Python."""
+    """Write to the present stderr without its buffer: a thread that waits there would stop Python from exiting."""
     stream = sys.stderr
     try:
         descriptor = stream.fileno()
@@ -107,7 +107,7 @@ def _write(text: str) -> None:
 
 
 class _StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes to what is stderr now: lines for it are shown above a status line, which stands in its place.
+    """Writes to the present stderr, which a status line may have replaced to show lines above itself.
 
     writer   writes the lines in its thread; None: they are written here
     """
@@ -129,11 +129,13 @@ class _StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
             lines = len(self._kept) + 1
             try:
                 self.writer.write(self.format(record) + self.terminator, lines)
-            except Exception:  # of the formatting: as `logging` does it
+            except Exception:
+                # A record that cannot be formatted is handled as `logging` handles it.
                 self.handleError(record)
 
     def format(self, record: logging.LogRecord) -> str:
-        kept, self._kept = self._kept, []
+        kept = self._kept
+        self._kept = []
         return "".join(kept) + super().format(record)
 
 
@@ -147,7 +149,8 @@ class _Printable(logging.Formatter):
 @contextmanager
 def logging_to_stderr(prefix: str) -> Iterator[None]:
     """Print the log records of the package, from INFO on, to stderr."""
-    logger, handler = logging.getLogger("regard"), _StderrHandler(prefix)
+    logger = logging.getLogger("regard")
+    handler = _StderrHandler(prefix)
     level = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)

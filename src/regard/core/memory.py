@@ -54,7 +54,9 @@ def _free_in_container() -> int | None:
         used = (CGROUP / "memory.current").read_text().strip()
     except OSError:
         return None
-    return max(0, int(limit) - int(used)) if limit.isdecimal() else None
+    if limit.isdecimal():
+        return max(0, int(limit) - int(used))
+    return None
 
 
 def _free_addresses() -> int | None:

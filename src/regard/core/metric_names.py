@@ -7,14 +7,15 @@ from regard.core.registry import Registry
 HIGHER_IS_BETTER: Registry[bool] = Registry(
     "metric",
     {
+        # Of every model.
         "loss": False,
         "perplexity": False,
+        # Of translations.
         "bleu": True,
         "bleu_lower": True,
         "chrf": True,
         "ter": False,
-    }
-    | {
+        # Of captions.
         "bleu1": True,
         "bleu2": True,
         "bleu3": True,
@@ -22,26 +23,35 @@ HIGHER_IS_BETTER: Registry[bool] = Registry(
         "rouge_l": True,
         "meteor": True,
         "cider": True,
-    }
-    | {"accuracy": True, "error_rate": False, "character_error_rate": False}
-    | {"f1": True, "f1_micro": True, "precision": True, "recall": True}
-    | {
+        # Of labels and sequences.
+        "accuracy": True,
+        "error_rate": False,
+        "character_error_rate": False,
+        "f1": True,
+        "f1_micro": True,
+        "precision": True,
+        "recall": True,
+        # Of several labels.
         "precision_micro": True,
         "recall_micro": True,
         "hamming_loss": False,
         "average_precision": True,
         "average_precision_micro": True,
-    }
-    | {
+        # Of tags.
         "token_accuracy": True,
         "span_precision": True,
         "span_recall": True,
         "span_f1": True,
         "span_f1_macro": True,
         "span_f1_strict": True,
-    }
-    | {"mse": False, "rmse": False, "mae": False, "r2": True, "pearson": True, "spearman": True}
-    | {
+        # Of numbers.
+        "mse": False,
+        "rmse": False,
+        "mae": False,
+        "r2": True,
+        "pearson": True,
+        "spearman": True,
+        # Of vectors.
         "normalized_mse": False,
         "normalized_mae": False,
         "seasonal_naive_mse": False,

@@ -14,9 +14,8 @@ from typing import Any, Generic, TypeVar
 from regard.core.errors import InvalidArgument
 
 Entry = TypeVar("Entry")
-PLUGINS = (
-    "regard.plugins"  # entry-point group of modules that register parts when they are imported
-)
+# The entry-point group of modules that register parts when they are imported.
+PLUGINS = "regard.plugins"
 log = logging.getLogger(__name__)
 _plugins_loaded = False
 _registries: dict[str, "Registry[Any]"] = {}  # by kind
@@ -63,7 +62,9 @@ class Registry(Generic[Entry]):
     def __getitem__(self, name: str) -> Entry:
         if name not in self:
             near = difflib.get_close_matches(str(name), self, n=1, cutoff=0.0)
-            remedy = f"Did you mean {near[0]!r}?" if near else "Register one first."
+            remedy = "Register one first."
+            if near:
+                remedy = f"Did you mean {near[0]!r}?"
             raise InvalidArgument(self.kind, wanted=str(self), got=repr(name), remedy=remedy)
         return self._entries[name]
 
@@ -93,7 +94,7 @@ class Registry(Generic[Entry]):
 
 
 def extensions(names: Iterable[tuple[Registry[Any], str]]) -> list[dict[str, str | None]]:
-    """Those of these names that were registered at run time, each with its kind and the package that registered it."""
+    """Keep the names that were registered at run time, each with its kind and the package that registered it."""
     return [
         {"kind": registry.kind, "name": name, "package": registry.package(name)}
         for registry, name in names
@@ -102,16 +103,16 @@ def extensions(names: Iterable[tuple[Registry[Any], str]]) -> list[dict[str, str
 
 
 def missing_extensions(extensions: Iterable[Mapping[str, str | None]]) -> Iterator[str]:
-    """A sentence for each of these, as `extensions` returned them, that is not registered here; none twice."""
-    found = {}
+    """A sentence for each entry, as `extensions` returned it, that is not registered here; no sentence twice."""
+    sentences = []
     for each in extensions:
         if each["name"] not in _registries[str(each["kind"])]:
             module = each["package"] or "the module that registers it"
             got = "no registration of that name"
-            found[
+            sentences.append(
                 f"wanted the {each['kind']} {each['name']!r}; got {got}. Import {module} first."
-            ] = each
-    yield from found
+            )
+    yield from dict.fromkeys(sentences)
 
 
 def load_plugins() -> None:

@@ -7,9 +7,8 @@ from math import isfinite
 from typing import Any
 
 REPLACEMENT = "\ufffd"
-JOINERS = (
-    "\u200c\u200d\u00ad"  # zero-width (non-)joiner, needed in Persian and in emoji; soft hyphen
-)
+# Zero-width non-joiner and joiner, which Persian and emoji need, and the soft hyphen.
+JOINERS = "\u200c\u200d\u00ad"
 
 
 def printable(text: str, also: str = "") -> str:
@@ -18,12 +17,16 @@ def printable(text: str, also: str = "") -> str:
     Letters, marks and spaces of every width are kept. Control characters, line breaks, surrogates, unassigned and
     private code points, direction marks and other invisible format characters are replaced.
     """
-    if text.isprintable():  # most are, and a server writes a line for each request
+    # Most texts are printable, and a server writes a line for each request.
+    if text.isprintable():
         return text
-    return "".join(
-        character if character in also or _is_shown(character) else REPLACEMENT
-        for character in text
-    )
+    shown = []
+    for character in text:
+        if character in also or _is_shown(character):
+            shown.append(character)
+        else:
+            shown.append(REPLACEMENT)
+    return "".join(shown)
 
 
 def indented(text: str) -> str:
@@ -32,9 +35,9 @@ def indented(text: str) -> str:
 
 
 def _is_shown(character: str) -> bool:
-    return (
-        character.isprintable() or character in JOINERS or unicodedata.category(character) == "Zs"
-    )
+    if character.isprintable() or character in JOINERS:
+        return True
+    return unicodedata.category(character) == "Zs"
 
 
 def is_encodable(text: str) -> bool:
@@ -48,17 +51,15 @@ def is_encodable(text: str) -> bool:
 
 def one_line(text: str) -> str:
     """A text on one line: line breaks are escaped."""
-    return (
-        text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
-        if set(text) & {"\n", "\r"}
-        else text
-    )
+    if set(text) & {"\n", "\r"}:
+        return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+    return text
 
 
 def as_json_line(table: Mapping[str, Any]) -> str:
     """A table as one line of JSON; numbers that are not finite become null."""
-    finite = {
-        key: None if isinstance(value, float) and not isfinite(value) else value
-        for key, value in table.items()
-    }
+    finite = dict(table)
+    for key, value in table.items():
+        if isinstance(value, float) and not isfinite(value):
+            finite[key] = None
     return json.dumps(finite, ensure_ascii=False, allow_nan=False)

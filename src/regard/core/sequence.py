@@ -1,5 +1,6 @@
-"""Batches that data produces and models take: token sequences, padded or packed, and grids of image features."""
+"""Batches that data produces and models take: sequences of tokens or vectors, padded or packed, and image features."""
 
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -264,15 +265,49 @@ class SequenceOffsets:
         return self.cu_seqlens.diff()[self.sequence_ids] - self.positions - 1
 
 
+class PackedSequences(ABC):
+    """A batch of sequences without padding, of tokens or of vectors."""
+
+    offsets: SequenceOffsets
+
+    @property
+    @abstractmethod
+    def items(self) -> Shaped[Tensor, "N *each"]:
+        """The tokens or vectors, one sequence after the other."""
+
+    @abstractmethod
+    def with_items(self, items: Tensor) -> Any:
+        """The same sequences of other tokens or vectors."""
+
+    @abstractmethod
+    def padded(self) -> Any:
+        """The same sequences padded to one length."""
+
+    @abstractmethod
+    def duplicate(self) -> Any:
+        """The batch followed by itself."""
+
+    @abstractmethod
+    def to(self, device: Any, /) -> Any:
+        """The batch on another device."""
+
+
 @dataclass(frozen=True)
-class Packed:
-    """A batch of sequences without padding; of targets also the token to predict after each token."""
+class Packed(PackedSequences):
+    """A batch of texts without padding; of targets also the token to predict after each token."""
 
     ids: Int[Tensor, " N"]
     offsets: SequenceOffsets
     gold: Int[Tensor, " N"] | None = (
         None  # negative: none, the token only fills the batch to its size
     )
+
+    @property
+    def items(self) -> Int[Tensor, " N"]:
+        return self.ids
+
+    def with_items(self, items: Tensor) -> "Packed":
+        return replace(self, ids=items)
 
     def to(self, device: torch.device | str) -> "Packed":
         gold = None if self.gold is None else self.gold.to(device, non_blocking=True)
@@ -294,6 +329,36 @@ class Packed:
     def duplicate(self) -> "Packed":
         """The batch followed by itself, without gold tokens."""
         return Packed(torch.cat((self.ids, self.ids)), self.offsets.duplicate())
+
+
+@dataclass(frozen=True)
+class PackedVectors(PackedSequences):
+    """A batch of sequences of vectors without padding.
+
+    values   (N, D); of targets NaN where there is nothing to predict, as at what only fills the batch to its size
+    """
+
+    values: Float[Tensor, "N D"]
+    offsets: SequenceOffsets
+
+    @property
+    def items(self) -> Float[Tensor, "N D"]:
+        return self.values
+
+    def with_items(self, items: Tensor) -> "PackedVectors":
+        return PackedVectors(items, self.offsets)
+
+    def to(self, device: torch.device | str) -> "PackedVectors":
+        return PackedVectors(self.values.to(device, non_blocking=True), self.offsets.to(device))
+
+    def padded(self) -> Vectors:
+        """The same sequences padded to one length. The padding holds values of other positions, not zeros."""
+        lengths = self.offsets.cu_seqlens.diff().long()
+        return Vectors(self.offsets.pad(self.values), lengths)
+
+    def duplicate(self) -> "PackedVectors":
+        """The batch followed by itself."""
+        return PackedVectors(torch.cat((self.values, self.values)), self.offsets.duplicate())
 
 
 @dataclass(frozen=True)

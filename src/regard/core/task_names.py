@@ -13,6 +13,7 @@ TASK_NAMES: Registry[str] = Registry(
         "predict_masked": "tokens that were masked",
         "forecast": "the vectors after those of the source",
         "predict_vectors": "a vector for each vector of the source",
+        "generate_vectors": "a sequence of vectors, each computed from those before it",
         "transcribe": "a text aligned with the source, such as speech, by CTC",
     },
 )

@@ -17,11 +17,10 @@ def text_table(rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
-        blanks = [" " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)]
-        cells = [
-            cell + blank if i < left else blank + cell
-            for i, (cell, blank) in enumerate(zip(row, blanks, strict=True))
-        ]
+        cells = []
+        for number, (cell, width) in enumerate(zip(row, widths, strict=True)):
+            blank = " " * (width - cell_len(cell))
+            cells.append(cell + blank if number < left else blank + cell)
         lines.append("   ".join(cells).rstrip())
     return "\n".join(lines)
 
@@ -32,4 +31,5 @@ def counted(number: int, noun: str) -> str:
     >>> counted(1, "line"), counted(1200, "line")
     ('1 line', '1,200 lines')
     """
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    ending = "" if number == 1 else "s"
+    return f"{number:,} {noun}{ending}"

@@ -45,6 +45,10 @@ class Column(ABC):
     def lengths(self, indices: Indices) -> Indices:
         """How many tokens these examples count for in a batch."""
 
+    def read_lengths(self, indices: Indices) -> Indices:
+        """How many positions a decoder reads of these targets: all tokens but the last."""
+        return self.lengths(indices) - 1
+
     @abstractmethod
     def row(self, i: int) -> Any:
         """The value of one example."""
@@ -262,6 +266,10 @@ class VectorColumn(Column):
     def row(self, i: int) -> NDArray[np.float32]:
         (start,) = self.starts(np.array([i]))
         return np.array(self.vectors[start : self.ends[i]])
+
+    def read_lengths(self, indices: Indices) -> Indices:
+        # The start, which is none of the vectors, and all of them but the last.
+        return self.lengths(indices)
 
     def gather(self, indices: Indices) -> Vectors:
         lengths = self.lengths(indices)

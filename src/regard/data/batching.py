@@ -21,8 +21,11 @@ from regard.core.sequence import (
     FieldBatch,
     MultiSource,
     Packed,
+    PackedSequences,
+    PackedVectors,
     SequenceOffsets,
     Tokens,
+    Vectors,
 )
 from regard.data.arrays import Indices, RunningTextColumn
 from regard.data.augmentation import DRAWS, AugmentKind, augment
@@ -61,9 +64,13 @@ class Batch:
         sources = self.source.parts if isinstance(self.source, MultiSource) else (self.source,)
         parts = [f"{len(self.rows):,} examples"]
         for name, side in (*(("source", source) for source in sources), ("target", self.targets)):
-            if isinstance(side, Tokens | Packed):
-                longest = side.ids.shape[1] if isinstance(side, Tokens) else side.offsets.max_length
-                parts.append(f"the longest {name} {longest:,} tokens")
+            if isinstance(side, Tokens):
+                parts.append(f"the longest {name} {side.ids.shape[1]:,} tokens")
+            elif isinstance(side, Vectors):
+                parts.append(f"the longest {name} {side.values.shape[1]:,} vectors")
+            elif isinstance(side, PackedSequences):
+                items = "vectors" if isinstance(side, PackedVectors) else "tokens"
+                parts.append(f"the longest {name} {side.offsets.max_length:,} {items}")
             elif isinstance(side, FeatureGrids):
                 parts.append("images of {2} × {1} regions".format(*side.states.shape))
             elif isinstance(side, torch.Tensor) and side.ndim == 4:
@@ -288,8 +295,9 @@ def _packed(corpus: Corpus, capacity: PackedCapacity, seed: int, epoch: int) -> 
 
 
 def _both_lengths(corpus: Corpus, rows: Indices) -> NDArray[np.int64]:
-    """Lengths of sources, and of the decoder's inputs: targets without the last token."""
-    return np.stack((corpus.source_lengths(rows), corpus.target.lengths(rows) - 1)).astype(np.int64)
+    """Lengths of sources, and of the decoder's inputs."""
+    both = corpus.source_lengths(rows), corpus.target.read_lengths(rows)
+    return np.stack(both).astype(np.int64)
 
 
 def _pools(size: int) -> Iterator[Indices]:
@@ -334,33 +342,47 @@ def _collate(corpus: Corpus, rows: Indices, capacity: PackedCapacity | None = No
 
 def pack_batch(batch: Batch, capacity: PackedCapacity) -> Batch:
     """The batch with packed instead of padded sequences."""
-    assert isinstance(batch.targets, Tokens)
-    targets, source = batch.targets, batch.source
-    gold = targets.ids[:, 1:][targets.mask[:, 1:]]
+    source = batch.source
+    if isinstance(source, Tokens | Vectors):
+        source = _pack(source, capacity, 0)
+    return replace(batch, source=source, targets=_packed_targets(batch.targets, capacity))
+
+
+def _packed_targets(targets: FieldBatch, capacity: PackedCapacity) -> PackedSequences:
+    if isinstance(targets, Vectors):
+        return _pack(targets, capacity, 1)
+    assert isinstance(targets, Tokens)
     inputs = replace(targets, ids=targets.ids[:, :-1], lengths=targets.lengths - 1)
-    packed = _pack(inputs, capacity, 1, gold)
-    return replace(
-        batch,
-        source=_pack(source, capacity, 0) if isinstance(source, Tokens) else source,
-        targets=packed,
-    )
+    packed = _pack(inputs, capacity, 1)
+    assert isinstance(packed, Packed)
+    gold = targets.ids[:, 1:][targets.mask[:, 1:]]  # (N,)
+    more = len(packed.ids) - len(gold)
+    return replace(packed, gold=torch.nn.functional.pad(gold, (0, more), value=-1))
 
 
-def _pack(
-    tokens: Tokens, capacity: PackedCapacity, side: int, gold: torch.Tensor | None = None
-) -> Packed:
-    """Packed sequences; with `filled`, followed by fillers of padding without targets, and by empty sequences."""
-    ids, lengths, longest = tokens.ids[tokens.mask], tokens.lengths, int(tokens.lengths.max())
+def _pack(given: Tokens | Vectors, capacity: PackedCapacity, side: int) -> PackedSequences:
+    """Packed sequences; with `filled`, followed by fillers and by empty sequences.
+
+    Fillers are padding: token 0, or vectors of zeros in a source, and vectors without a target.
+    """
+    lengths = given.lengths
+    count = int(lengths.sum())
+    longest = int(lengths.max())
+    fill = 0
     if capacity.filled:
         longest = capacity.longest[side]
-        fill = capacity.positions[side] - len(ids)
+        fill = capacity.positions[side] - count
         fillers = [min(longest, fill - first) for first in range(0, fill, longest)]
         empty = capacity.rows - len(lengths) - len(fillers)
         assert empty >= 0, (capacity, len(lengths), fill)
         lengths = torch.cat((lengths, torch.tensor([*fillers, *[0] * empty], dtype=lengths.dtype)))
-        ids = torch.nn.functional.pad(ids, (0, fill))
-        gold = None if gold is None else torch.nn.functional.pad(gold, (0, fill), value=-1)
-    return Packed(ids, SequenceOffsets.of(lengths, longest), gold)
+    offsets = SequenceOffsets.of(lengths, longest)
+    if isinstance(given, Tokens):
+        ids = given.ids[given.mask]  # (N,)
+        return Packed(torch.nn.functional.pad(ids, (0, fill)), offsets)
+    vectors = given.values[given.places]  # (N, D)
+    padding = float("nan") if side else 0.0
+    return PackedVectors(torch.nn.functional.pad(vectors, (0, 0, 0, fill), value=padding), offsets)
 
 
 def _augment(

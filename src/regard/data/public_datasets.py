@@ -121,6 +121,14 @@ DATASETS: dict[str, PublicDataset] = {
         how="Name Flickr8k.token.txt, the lists of the splits' images and the folder of the images in data.train, "
         "data.valid, data.test and data.images.",
     ),
+    "ett": PublicDataset(
+        "ETTh1, two years of a power transformer's load and oil temperature, hour by hour",
+        "https://github.com/zhouhaoyi/ETDataset",
+        "CC BY-ND 4.0",
+        ("forecast", "forecast-linear"),
+        {"ett/ETTh1.csv.gz": "f18de3ad269cef59bb07b5438d79bb3042d3be49bdeecf01c1cd6d29695ee066"},
+        how="Fetch ETT-small/ETTh1.csv, and pack it with gzip.",
+    ),
     "cmudict": PublicDataset(
         "CMUdict, 134,000 pronunciations",
         "http://www.speech.cs.cmu.edu/cgi-bin/cmudict",

@@ -94,7 +94,9 @@ def last_windows(
     config: SeriesConfig, file: str, errors: Errors, *, refuse_missing: bool
 ) -> Iterator[Window]:
     """The last window of each series of a file, of which a model forecasts what comes after the file."""
-    for series in load(file, config, errors, refuse_missing=refuse_missing):
+    loaded = load(file, config, errors, refuse_missing=refuse_missing)
+    # Of a series that is split at gaps, the part after the last one.
+    for series in {each.name: each for each in loaded}.values():
         if len(series) < config.window:
             raise InvalidData(
                 file,

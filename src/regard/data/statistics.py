@@ -18,19 +18,25 @@ SMALLEST = 1e-8  # scale; numbers that are all equal are divided by 1
 class Statistics(Vocabulary):
     """The mean and the standard deviation of each number of a value, from the training data alone.
 
-    length   of sequences of vectors, where all of the training data have one length
+    longest   of sequences, how many vectors the longest has
+    length    of sequences, how many vectors each has, where all of the training data have as many
     """
 
     file_format = "a file of statistics"
     stored_kind = "statistics"
 
     def __init__(
-        self, mean: Iterable[float], scale: Iterable[float], length: int | None = None
+        self,
+        mean: Iterable[float],
+        scale: Iterable[float],
+        longest: int | None = None,
+        length: int | None = None,
     ) -> None:
-        self.length = length
         self.mean = tuple(map(float, mean))
         self.scale = tuple(map(float, scale))
         self.size = len(self.mean)
+        self.longest = longest
+        self.length = length
         numbers = (*self.mean, *self.scale)
         is_usable = all(map(math.isfinite, numbers)) and all(each > 0 for each in self.scale)
         if not self.mean or len(self.scale) != self.size or not is_usable:
@@ -104,15 +110,20 @@ class Statistics(Vocabulary):
         mean, scale = lists
         assert isinstance(mean, list)
         assert isinstance(scale, list)
-        length = content.get("length")
-        if not (length is None or type(length) is int):
-            raise ValueError("no whole number as length")
-        return Statistics(map(float, mean), map(float, scale), length)
+        lengths = {}
+        for name in ("longest", "length"):
+            number = content.get(name)
+            if number is not None and (type(number) is not int or number < 1):
+                raise ValueError(f"{name} that is no number of vectors")
+            lengths[name] = number
+        return Statistics(map(float, mean), map(float, scale), **lengths)
 
     def to_json(self) -> str:
         content: dict[str, Any] = {"mean": self.mean, "scale": self.scale}
-        if self.length is not None:
-            content["length"] = self.length
+        for name in ("longest", "length"):
+            number = getattr(self, name)
+            if number is not None:
+                content[name] = number
         return json.dumps(content, indent=1)
 
     def tokens(self) -> list[str]:

@@ -182,15 +182,20 @@ def decoded(block: bytes, of: WavFormat) -> NDArray[np.float64]:
     if of.kind == "float":
         # Samples that are no numbers are found after the channels were mixed.
         with np.errstate(invalid="ignore", over="ignore"):
-            return np.frombuffer(block, f"<f{of.bits // 8}").astype(np.float64)
+            samples: NDArray[np.float64] = np.frombuffer(block, f"<f{of.bits // 8}").astype(
+                np.float64
+            )
+            return samples
     if of.bits == 8:
         return (np.frombuffer(block, np.uint8).astype(np.float64) - 128) / 128
     if of.bits == 24:
         # Numbers of three bytes, in the upper bytes of numbers of four.
         wide = np.zeros((len(block) // 3, 4), np.uint8)
         wide[:, 1:] = np.frombuffer(block, np.uint8).reshape(-1, 3)
-        return wide.view("<i4")[:, 0].astype(np.float64) / 2**31
-    return np.frombuffer(block, f"<i{of.bits // 8}").astype(np.float64) / 2 ** (of.bits - 1)
+        numbers: NDArray[np.float64] = wide.view("<i4")[:, 0].astype(np.float64)
+        return numbers / 2**31
+    integers: NDArray[np.float64] = np.frombuffer(block, f"<i{of.bits // 8}").astype(np.float64)
+    return integers / float(2 ** (of.bits - 1))
 
 
 def write_wav(samples: NDArray[np.floating], rate: int) -> bytes:

@@ -23,10 +23,13 @@ class Links:
 
 def read_links(line: str, sizes: tuple[int, int], path: object, number: int) -> Links:
     """The links of line `number` of a file; `sizes` are the numbers of source and target words."""
-    sure, possible = set(), set()
+    sure = set()
+    possible = set()
     for text in line.split():
         match = LINK.fullmatch(text)
-        link = None if match is None else (int(match[1]), int(match[3]))
+        link = None
+        if match is not None:
+            link = (int(match[1]), int(match[3]))
         if match is None or link is None or link[0] >= sizes[0] or link[1] >= sizes[1]:
             raise InvalidData(
                 path,
@@ -81,7 +84,9 @@ class Agreement:
     def error_rate(self) -> float:
         """AER = 1 - (|A ∩ S| + |A ∩ P|) / (|A| + |S|); 0 without any links."""
         total = self.found + self.sure
-        return 1 - (self.found_sure + self.found_possible) / total if total else 0.0
+        if total:
+            return 1 - (self.found_sure + self.found_possible) / total
+        return 0.0
 
     def as_dict(self) -> dict[str, float]:
         return {

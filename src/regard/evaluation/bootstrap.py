@@ -22,11 +22,11 @@ def resample_counts(examples: int, resamples: int, seed: int = SEED) -> Iterator
     block = max(1, BLOCK // examples)
     for start in range(0, resamples, block):
         rows = min(block, resamples - start)
-        draws = (
-            random.integers(examples, size=(rows, examples)) + examples * np.arange(rows)[:, None]
-        )
-        counts = np.bincount(draws.ravel(), minlength=rows * examples).reshape(rows, examples)
-        yield counts.astype(np.float64)
+        draws = random.integers(examples, size=(rows, examples))
+        # Each row counts in cells of its own, so that one call counts all rows.
+        draws = draws + examples * np.arange(rows)[:, None]
+        counts = np.bincount(draws.ravel(), minlength=rows * examples)
+        yield counts.reshape(rows, examples).astype(np.float64)
 
 
 def bootstrap(
@@ -51,10 +51,11 @@ def p_value(difference: float, differences: Array, examples: int) -> float:
     """Two-sided p-value of a difference, from its values in the resamples.
 
     The null distribution is the resampled differences centered at their mean. The p-value is at least 2 / 2ᴺ for N
-    examples, the smallest that a paired sign test can give: with few examples, or examples that all differ alike,
-    resamples hardly vary and would call any difference certain. So one example gives 1 and two at least 0.5, and
-    p < 0.05 needs six.
+    examples, the smallest that a paired sign test can give: with few examples, or examples that all differ by the same
+    amount, resamples hardly vary and would call any difference certain. So one example gives 1, two give at least 0.5,
+    and p < 0.05 needs six.
     """
     by_chance = np.abs(differences - differences.mean())
-    p = float((np.sum(by_chance >= abs(difference)) + 1) / (len(differences) + 1))
+    as_large = np.sum(by_chance >= abs(difference))
+    p = float((as_large + 1) / (len(differences) + 1))
     return max(p, 2.0 ** (1 - examples))

@@ -20,9 +20,12 @@ from regard.evaluation.statistics import (
     SumStatistics,
     per_example,
 )
+from regard.evaluation.translation_metrics import closest_length
 
 MAX_ORDER = 4  # of n-grams
-SMALL, TINY = 1e-9, 1e-15  # constants with which the COCO evaluation avoids division by zero
+# The constants with which the COCO evaluation avoids division by zero.
+SMALL = 1e-9
+TINY = 1e-15
 BETA = 1.2  # weight of recall in ROUGE-L
 SIGMA = 6.0  # standard deviation of CIDEr-D's length penalty, in words
 
@@ -34,23 +37,22 @@ def bleu(order: int) -> SumStatistics:
     """Corpus BLEU of n-grams up to this order: closest reference length, no smoothing."""
 
     def row(output: str, references: Sequence[str]) -> list[int]:
-        tokens, reference_tokens = (
-            tokenize(output),
-            [tokenize(reference) for reference in references],
-        )
-        length = min(
-            map(len, reference_tokens), key=lambda length: (abs(length - len(tokens)), length)
-        )
+        tokens = tokenize(output)
+        reference_tokens = [tokenize(reference) for reference in references]
+        length = closest_length(len(tokens), map(len, reference_tokens))
         clipped = Counter[NGram]()
         for reference in reference_tokens:
             clipped |= Counter(_ngrams(reference, order))
         correct = [0] * order
-        for ngram, count in (Counter(_ngrams(tokens, order)) & clipped).items():
+        matched = Counter(_ngrams(tokens, order)) & clipped
+        for ngram, count in matched.items():
             correct[len(ngram) - 1] += count
-        return [len(tokens), length, *correct, *(max(0, len(tokens) - n) for n in range(order))]
+        totals = [max(0, len(tokens) - n) for n in range(order)]
+        return [len(tokens), length, *correct, *totals]
 
     def aggregate(sums: Array) -> Array:
-        correct, total = sums[:, 2 : 2 + order], sums[:, 2 + order :]
+        correct = sums[:, 2 : 2 + order]
+        total = sums[:, 2 + order :]
         ratio = (sums[:, 0] + TINY) / (sums[:, 1] + SMALL)
         precision = ((correct + TINY) / (total + SMALL)).prod(1) ** (1 / order)
         score: Array = precision * np.exp(np.minimum(0.0, 1 - 1 / ratio))
@@ -68,14 +70,13 @@ def rouge_l() -> SumStatistics:
         tokens = tokenize(output) or ("",)
         reference_tokens = [tokenize(reference) or ("",) for reference in references]
         shared = [lcs_length(tokens, reference) for reference in reference_tokens]
+        lengths = map(len, reference_tokens)
         precision = max(shared) / len(tokens)
-        recall = max(
-            count / len(reference)
-            for count, reference in zip(shared, reference_tokens, strict=True)
-        )
+        recall = max(count / length for count, length in zip(shared, lengths, strict=True))
         if not precision:
             return 0.0, 1.0
-        return (1 + BETA**2) * precision * recall / (recall + BETA**2 * precision), 1.0
+        score = (1 + BETA**2) * precision * recall / (recall + BETA**2 * precision)
+        return score, 1.0
 
     return per_example(
         ("score", "examples"),
@@ -89,22 +90,23 @@ class DocumentFrequency:
     """In how many images' references each n-gram occurs."""
 
     def __init__(self) -> None:
-        self.images, self.total = Counter[NGram](), 0
+        self.images = Counter[NGram]()
+        self.total = 0
 
     def add(self, references: Iterable[CaptionTokens]) -> None:
         """Add the references of one image."""
-        self.images.update(
-            {ngram for reference in references for ngram in _ngrams(reference, MAX_ORDER)}
-        )
+        # An n-gram counts once, in however many references of the image it occurs.
+        found = {ngram for reference in references for ngram in _ngrams(reference, MAX_ORDER)}
+        self.images.update(found)
         self.total += 1
 
     def weigh(self, tokens: CaptionTokens) -> "TfIdfVector":
         """The TF-IDF weights of a caption's n-grams."""
         log_total = log(self.total)
-        weights = {
-            ngram: count * (log_total - log(max(1, self.images[ngram])))
-            for ngram, count in Counter(_ngrams(tokens, MAX_ORDER)).items()
-        }
+        weights = {}
+        for ngram, count in Counter(_ngrams(tokens, MAX_ORDER)).items():
+            inverse_frequency = log_total - log(max(1, self.images[ngram]))
+            weights[ngram] = count * inverse_frequency
         norms = [0.0] * MAX_ORDER
         for ngram, weight in weights.items():
             norms[len(ngram) - 1] += weight**2
@@ -126,31 +128,25 @@ class TfIdfVector:
         for ngram, weight in self.weights.items():
             if other := find(ngram):
                 shared[len(ngram) - 1] += min(weight, other) * other
-        cosine = sum(
-            s / (a * b)
-            for s, a, b in zip(shared, self.norms, reference.norms, strict=True)
-            if a and b
-        )
-        return (
-            10
-            * exp(-((self.bigrams - reference.bigrams) ** 2) / (2 * SIGMA**2))
-            * cosine
-            / MAX_ORDER
-        )
+        orders = zip(shared, self.norms, reference.norms, strict=True)
+        # An order without n-grams on one side has no cosine.
+        cosine = sum(product / (own * other) for product, own, other in orders if own and other)
+        longer = self.bigrams - reference.bigrams
+        length_penalty = exp(-(longer**2) / (2 * SIGMA**2))
+        return 10 * length_penalty * cosine / MAX_ORDER
 
 
 class Cider(Statistics):
     """CIDEr-D: TF-IDF weighted n-gram similarity to the references (https://arxiv.org/abs/1411.5726).
 
-    Document frequencies are those of all references added, also for a subset or resample. Captions are therefore kept
-    as tokens until the end: memory grows with the captions and with the distinct n-grams of the references.
+    Document frequencies come from all references added, also for a subset or resample. Captions are therefore kept as
+    tokens until the end: memory grows with the captions and with the distinct n-grams of the references.
     """
 
     def __init__(self) -> None:
         self.frequency = DocumentFrequency()
-        self.captions: list[
-            tuple[CaptionTokens, list[CaptionTokens]]
-        ] = []  # per image: output, references
+        # For each image, its output and its references.
+        self.captions: list[tuple[CaptionTokens, list[CaptionTokens]]] = []
         self.interned: dict[str, str] = {}  # each distinct token once
         self.scores: list[float] = []
 
@@ -162,7 +158,9 @@ class Cider(Statistics):
 
     def values(self, counts: Array, indices: Indices | None = None) -> Array:
         scores = self._scores()
-        mean: Array = counts @ (scores if indices is None else scores[indices]) / counts.sum(1)
+        if indices is not None:
+            scores = scores[indices]
+        mean: Array = counts @ scores / counts.sum(1)
         return mean
 
     def totals(self, indices: Indices) -> dict[str, float]:
@@ -175,13 +173,13 @@ class Cider(Statistics):
         return tuple(self.interned.setdefault(token, token) for token in tokenize(caption))
 
     def _scores(self) -> Array:
-        """Of every image; computed again only if more were added."""
+        """The score of every image, computed again only if more were added."""
         if len(self.scores) < len(self.captions):
             weigh = self.frequency.weigh
-            self.scores = [
-                cider_d(weigh(output), map(weigh, references))
-                for output, references in self.captions
-            ]
+            scores = []
+            for output, references in self.captions:
+                scores.append(cider_d(weigh(output), map(weigh, references)))
+            self.scores = scores
         return np.array(self.scores)
 
 

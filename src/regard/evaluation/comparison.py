@@ -25,9 +25,8 @@ class SystemAnswer:
     output: str
     scores: dict[str, float]
     attention: AnswerAttention | None
-    difference: Sequence[
-        TokenDifference
-    ] = ()  # its words aligned with those of the first system's output
+    # Its words aligned with the words of the first system's output.
+    difference: Sequence[TokenDifference] = ()
 
 
 @dataclass(frozen=True)
@@ -61,6 +60,5 @@ class Comparison:
 def output_difference(outputs: Sequence[str]) -> float:
     """The edit distance of the first output to each other one, divided by the longer length; the mean over them."""
     first, *others = outputs
-    return sum(
-        edit_distance(first, other) / max(len(first), len(other), 1) for other in others
-    ) / len(others)
+    shares = [edit_distance(first, other) / max(len(first), len(other), 1) for other in others]
+    return sum(shares) / len(others)

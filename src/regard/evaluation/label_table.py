@@ -39,7 +39,7 @@ class LabelPairs:
     def of_ids(
         cls, labels: Sequence[str], references: NDArray[Any], predicted: NDArray[Any]
     ) -> "LabelPairs":
-        """From arrays (N,) of indices of labels."""
+        """Make them from arrays (N,) of indices of labels."""
         gold = np.asarray(references, np.int64)
         mine = np.asarray(predicted, np.int64)
         if gold.ndim != 1 or gold.shape != mine.shape:
@@ -64,7 +64,7 @@ class LabelPairs:
     def of_names(
         cls, references: Sequence[str], predicted: Sequence[str], labels: Sequence[str] = ()
     ) -> "LabelPairs":
-        """From names of labels; those that are not among `labels` are added as they are found."""
+        """Make them from names of labels. Names that are not among `labels` are added as they are found."""
         if len(references) != len(predicted):
             raise InvalidArgument(
                 "predictions",
@@ -125,9 +125,10 @@ def average_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     averages: list[dict[str, Any]] = []
     for label, weight in (("mean of labels", np.ones(len(rows))), ("weighted mean", weights)):
         total = max(float(weight.sum()), 1.0)
-        means = {
-            name: float(weight @ np.array([row[name] for row in rows])) / total for name in columns
-        }
+        means = {}
+        for name in columns:
+            values = np.array([row[name] for row in rows])
+            means[name] = float(weight @ values) / total
         averages.append({"label": label} | means | counts)
     return averages
 
@@ -137,8 +138,11 @@ def label_table_text(rows: Sequence[Mapping[str, Any]], *, averages: bool = Fals
     if not rows:
         return ""
     metrics = [name for name in METRIC_COLUMNS if name in rows[0]]
-    shown = [*rows, *average_rows(rows)] if averages else rows
-    lines = [["label", *(name.replace("_", " ") for name in (*metrics, *COUNT_COLUMNS))]]
+    shown = list(rows)
+    if averages:
+        shown += average_rows(rows)
+    headings = [name.replace("_", " ") for name in (*metrics, *COUNT_COLUMNS)]
+    lines = [["label", *headings]]
     for row in shown:
         percentages = [f"{row[name]:.2%}" for name in metrics]
         counts = [f"{row[name]:,}" for name in COUNT_COLUMNS]
@@ -157,8 +161,7 @@ def confusion_matrix_text(pairs: LabelPairs) -> str:
 
 def confusions_text(confusions: Sequence[Confusion]) -> str:
     """Confused labels as text, one pair a line."""
-    lines = [["reference", "output", "count"]]
-    lines.extend(
+    rows = [
         [printable(one.reference), printable(one.output), f"{one.count:,}"] for one in confusions
-    )
-    return text_table(lines, left=2)
+    ]
+    return text_table([["reference", "output", "count"], *rows], left=2)

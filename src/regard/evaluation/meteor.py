@@ -1,6 +1,6 @@
 """METEOR with the matchers exact, stem and, if WordNet is installed, synonym (https://aclanthology.org/W14-3348).
 
-Parameters are those of METEOR 1.5 for English. Two things differ from that tool: there is no paraphrase matcher (its
+It has the parameters of METEOR 1.5 for English. Two things differ from that tool: there is no paraphrase matcher (its
 table is large), so scores are lower than its default; and the list of function words is our own. The label and the
 signature therefore name the matchers in use.
 """
@@ -18,12 +18,14 @@ from regard.evaluation.ptb_tokenizer import tokenize
 from regard.evaluation.statistics import Array, SumStatistics, per_example
 from regard.evaluation.wordnet import wordnet
 
-ALPHA, BETA, GAMMA, DELTA = 0.85, 0.2, 0.6, 0.75
-EXACT, STEM, SYNONYM = (
-    1.0,
-    0.6,
-    0.8,
-)  # weights of the matchers; a pair of words takes the first that matches
+ALPHA = 0.85
+BETA = 0.2
+GAMMA = 0.6
+DELTA = 0.75
+# Weights of the matchers. A pair of words gets the weight of the first that matches, in this order.
+EXACT = 1.0
+STEM = 0.6
+SYNONYM = 0.8
 BEAM_SIZE = 40
 # Words that make up more than one in a thousand words of any text.
 _FUNCTION_WORDS = """
@@ -52,16 +54,15 @@ class MeteorAlignment(NamedTuple):
     pairs: tuple[tuple[int, int, float], ...] = ()  # output position, reference position, weight
 
     def match(self, i: int, j: int, weight: float) -> "MeteorAlignment":
-        unmatched, chunks, loss, distance, last, used, pairs = self
-        chunks += last != j - 1
+        starts_chunk = self.last != j - 1
         return MeteorAlignment(
-            unmatched,
-            chunks,
-            loss + 1 - weight,
-            distance + abs(i - j),
-            j,
-            used | 1 << j,
-            (*pairs, (i, j, weight)),
+            unmatched=self.unmatched,
+            chunks=self.chunks + starts_chunk,
+            loss=self.loss + 1 - weight,
+            distance=self.distance + abs(i - j),
+            last=j,
+            used=self.used | 1 << j,
+            pairs=(*self.pairs, (i, j, weight)),
         )
 
     def skip(self) -> "MeteorAlignment":
@@ -70,7 +71,9 @@ class MeteorAlignment(NamedTuple):
 
 def matchers() -> str:
     """The matchers in use on this machine: "exact, stem" or "exact, stem, synonym"."""
-    return "exact, stem" if wordnet_files.folder() is None else "exact, stem, synonym"
+    if wordnet_files.folder() is None:
+        return "exact, stem"
+    return "exact, stem, synonym"
 
 
 def meteor() -> SumStatistics:
@@ -91,11 +94,14 @@ def meteor() -> SumStatistics:
 
 def aggregate(sums: Array) -> Array:
     """The score (R,) of sums (R, 8) of the columns."""
-    lengths, matches = sums[:, 0:2], sums[:, 2:4]
+    lengths = sums[:, 0:2]
+    matches = sums[:, 2:4]
     precision, recall = (matches / np.where(lengths > 0, lengths, 1.0)).T
     weighted = ALPHA * precision + (1 - ALPHA) * recall
     mean = precision * recall / np.where(weighted > 0, weighted, 1.0)
-    matched, chunks, words = sums[:, 4], sums[:, 5], sums[:, 6:8]
+    matched = sums[:, 4]
+    chunks = sums[:, 5]
+    words = sums[:, 6:8]
     identical = (chunks == 1) & (words == matched[:, None]).all(1)
     fragmentation = np.where(identical, 0.0, chunks / np.maximum(matched, 1))
     score: Array = mean * (1 - GAMMA * fragmentation**BETA)
@@ -118,16 +124,27 @@ def _words(caption: str) -> list[str]:
 
 
 def _row(output: Sequence[str], reference: Sequence[str]) -> Array:
+    """The values of COLUMNS for an output and a reference."""
     alignment = align(output, reference)
     output_matches = sum(_weight(output[i]) * weight for i, _, weight in alignment.pairs)
     reference_matches = sum(_weight(reference[j]) * weight for _, j, weight in alignment.pairs)
-    lengths = sum(map(_weight, output)), sum(map(_weight, reference))
-    counts = len(alignment.pairs), alignment.chunks, len(output), len(reference)
-    return np.array([*lengths, output_matches, reference_matches, *counts], np.float64)
+    values = [
+        sum(map(_weight, output)),
+        sum(map(_weight, reference)),
+        output_matches,
+        reference_matches,
+        len(alignment.pairs),
+        alignment.chunks,
+        len(output),
+        len(reference),
+    ]
+    return np.array(values, np.float64)
 
 
 def _weight(word: str) -> float:
-    return 1 - DELTA if word in FUNCTION_WORDS else DELTA
+    if word in FUNCTION_WORDS:
+        return 1 - DELTA
+    return DELTA
 
 
 def align(output: Sequence[str], reference: Sequence[str]) -> MeteorAlignment:
@@ -142,30 +159,37 @@ def align(output: Sequence[str], reference: Sequence[str]) -> MeteorAlignment:
         candidates[list(matches)] += 1
     beam = [MeteorAlignment()]
     for i, matches in enumerate(choices):
-        contested = all(
-            candidates[j] > 1 for j in matches
-        )  # only then can skipping the word pay off
+        # Skipping the word can pay off only if other words want all of its matches as well.
+        contested = all(candidates[j] > 1 for j in matches)
         best: dict[tuple[int, int], MeteorAlignment] = {}
         for alignment in beam:
-            extended = [
-                alignment.match(i, j, weight)
-                for j, weight in matches.items()
-                if not alignment.used >> j & 1
-            ]
-            for one in [*extended, alignment.skip()] if contested or not extended else extended:
-                key = one.used, one.last
+            free = [j for j in matches if not alignment.used >> j & 1]
+            extended = [alignment.match(i, j, matches[j]) for j in free]
+            if contested or not extended:
+                extended.append(alignment.skip())
+            # Of alignments that can be continued in the same ways, the best one is kept.
+            for one in extended:
+                key = (one.used, one.last)
                 best[key] = min(best.get(key, one), one)
         beam = sorted(best.values())[:BEAM_SIZE]
     return beam[0]
 
 
+def _synsets(word: str) -> frozenset[str]:
+    """The synsets of a word; none if WordNet is not installed."""
+    database = wordnet()
+    if database is None:
+        return frozenset()
+    return database.synsets(word)
+
+
 def _matches(output: Sequence[str], reference: Sequence[str]) -> Iterator[dict[int, float]]:
     """For each output word: the reference positions it matches, with the weight of the first matcher that matches."""
-    database = wordnet()
     stems = [stem(word) for word in reference]
-    synsets = [database.synsets(word) if database else frozenset() for word in reference]
+    synsets = [_synsets(word) for word in reference]
     for word in output:
-        own_stem, own_synsets = stem(word), database.synsets(word) if database else frozenset()
+        own_stem = stem(word)
+        own_synsets = _synsets(word)
         matches = {}
         for j, other in enumerate(reference):
             if word == other:

@@ -1,9 +1,9 @@
 """Metrics of predicted sets of labels: F1, exact match, Hamming loss, average precision.
 
-Values are those of scikit-learn with `zero_division=0`: precision is 0 for a label that is never
+Values equal scikit-learn's with `zero_division=0`: precision is 0 for a label that is never
 predicted; recall, F1 and average precision are 0 for one that is never a reference. A macro average
-is over all labels of the model, also over those that never occur. Each resample of the bootstrap is
-a set of examples like any other: a rare label that it lacks counts as 0 in its macro average.
+is over all labels of the model, even labels that never occur. Each resample of the bootstrap is a
+set of examples like any other: a rare label that it lacks counts as 0 in its macro average.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -163,7 +163,9 @@ class MultilabelStatistics(Statistics):
             correct, predicted, references = (SparseSets.concatenate(parts) for parts in columns)
             self._blocks = [(correct, predicted, references)]
         sets = LabelSets(len(self._ids), *self._blocks[0])
-        return sets if indices is None else sets.take(indices)
+        if indices is None:
+            return sets
+        return sets.take(indices)
 
 
 @dataclass(frozen=True)
@@ -394,7 +396,9 @@ def _average_precision(ranks: Indices, references: Flags, counts: Array) -> Arra
     ranks = np.ascontiguousarray(ranks)  # a column of a matrix: read once for each resample
     examples = np.flatnonzero(references)
     positives = ranks[examples]
-    steps = int(ranks.max()) + 1 if len(ranks) else 0
+    steps = 0
+    if len(ranks):
+        steps = int(ranks.max()) + 1
     values = np.zeros(len(counts))
     for i, row in enumerate(counts):
         found = np.bincount(positives, row[examples], steps)  # (steps,), of increasing score

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import zip_longest
-from typing import Literal
+from typing import Literal, TypeVar
 
 Change = Literal["equal", "replace", "delete", "insert"]
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -33,26 +34,33 @@ def token_differences(
     first_scores: Sequence[float | None] | None = None,
     second_scores: Sequence[float | None] | None = None,
 ) -> list[TokenDifference]:
-    """Two outputs aligned by their longest runs of equal tokens; between runs, token by token as far as both go."""
+    """Align two outputs by their longest runs of equal tokens, and between these runs token by token."""
     matcher = SequenceMatcher(None, first, second, autojunk=False)
     found: list[TokenDifference] = []
     for change, low, high, other_low, other_high in matcher.get_opcodes():
         for i, j in zip_longest(range(low, high), range(other_low, other_high)):
+            # Where one output has more tokens than the other, the rest was inserted or deleted.
             kind = change
             if i is None:
                 kind = "insert"
             elif j is None:
                 kind = "delete"
-            found.append(
-                TokenDifference(
-                    kind,
-                    None if i is None else first[i],
-                    None if j is None else second[j],
-                    None if i is None or first_scores is None else first_scores[i],
-                    None if j is None or second_scores is None else second_scores[j],
-                )
+            difference = TokenDifference(
+                kind,
+                first=_at(first, i),
+                second=_at(second, j),
+                first_score=_at(first_scores, i),
+                second_score=_at(second_scores, j),
             )
+            found.append(difference)
     return found
+
+
+def _at(values: Sequence[Value] | None, index: int | None) -> Value | None:
+    """The value at an index; None where there are no values or there is no index."""
+    if values is None or index is None:
+        return None
+    return values[index]
 
 
 def marked_changes(differences: Sequence[TokenDifference]) -> str:
@@ -62,8 +70,10 @@ def marked_changes(differences: Sequence[TokenDifference]) -> str:
     added: list[str] = []
 
     def close() -> None:
-        words.extend([f"[-{' '.join(removed)}-]"] if removed else [])
-        words.extend([f"{{+{' '.join(added)}+}}"] if added else [])
+        if removed:
+            words.append(f"[-{' '.join(removed)}-]")
+        if added:
+            words.append(f"{{+{' '.join(added)}+}}")
         removed.clear()
         added.clear()
 
@@ -72,7 +82,9 @@ def marked_changes(differences: Sequence[TokenDifference]) -> str:
             close()
             words.append(each.first or "")
             continue
-        removed += [] if each.first is None else [each.first]
-        added += [] if each.second is None else [each.second]
+        if each.first is not None:
+            removed.append(each.first)
+        if each.second is not None:
+            added.append(each.second)
     close()
     return " ".join(words)

@@ -7,9 +7,8 @@ import torch
 
 from regard.core.shapes import Float, Tensor
 
-BoundingBox = tuple[
-    float, float, float, float
-]  # left, top, right, bottom, as fractions of the image's sides
+# Left, top, right and bottom, as fractions of the image's sides.
+BoundingBox = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True)
@@ -30,12 +29,16 @@ def box_coverage(rows: int, columns: int, box: BoundingBox) -> Float[Tensor, "ro
             [0.0000, 0.0000]])
     """
     left, top, right, bottom = box
-    return _overlap(rows, top, bottom)[:, None] * _overlap(columns, left, right)
+    of_rows = _overlap(rows, top, bottom)
+    of_columns = _overlap(columns, left, right)
+    return of_rows[:, None] * of_columns
 
 
 def _overlap(parts: int, start: float, end: float) -> Float[Tensor, " parts"]:
+    """The fraction of each of the equal parts of a side that lies between start and end."""
     edges = torch.arange(parts + 1) / parts
-    return (edges[1:].clamp(max=end) - edges[:-1].clamp(min=start)).clamp(min=0) * parts
+    covered = edges[1:].clamp(max=end) - edges[:-1].clamp(min=start)
+    return covered.clamp(min=0) * parts
 
 
 def pointing_score(
@@ -44,13 +47,19 @@ def pointing_score(
     """The score of words, each given by its attention map and the box of what it names; None without words."""
     if not maps:
         return None
-    inside, chance, hits = 0.0, 0.0, 0
+    inside = 0.0
+    chance = 0.0
+    hits = 0
     for weights, box in maps:
         rows, columns = weights.shape
-        inside += float((weights * box_coverage(rows, columns, box)).sum() / weights.sum())
+        weights_inside = weights * box_coverage(rows, columns, box)
+        inside += float(weights_inside.sum() / weights.sum())
         left, top, right, bottom = box
         chance += (right - left) * (bottom - top)
+        # The region of largest weight hits the box if its center lies inside.
         row, column = divmod(int(weights.argmax()), columns)
-        hits += top <= (row + 0.5) / rows <= bottom and left <= (column + 0.5) / columns <= right
+        center_y = (row + 0.5) / rows
+        center_x = (column + 0.5) / columns
+        hits += top <= center_y <= bottom and left <= center_x <= right
     count = len(maps)
     return PointingScore(count, inside / count, chance / count, hits / count)

@@ -72,11 +72,12 @@ def tokenize(caption: str) -> tuple[str, ...]:
     >>> tokenize("A man's dog doesn't run (yet)...")
     ('a', 'man', "'s", 'dog', 'does', "n't", 'run', '-lrb-', 'yet', '-rrb-')
     """
-    tokenize: list[str] = []
+    found: list[str] = []
     for match in TOKEN.finditer(unescape(caption).translate(REPLACED)):
         parts = [part for part in match.groups() if part] or [match[0]]
-        tokenize += [token for part in parts if (token := _normalized(part.lower())) not in DROPPED]
-    return tuple(tokenize)
+        tokens = [_normalized(part.lower()) for part in parts]
+        found += [token for token in tokens if token not in DROPPED]
+    return tuple(found)
 
 
 def _normalized(token: str) -> str:

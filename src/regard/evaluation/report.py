@@ -121,8 +121,8 @@ def collect(
 ) -> SystemStatistics:
     """The statistics of a stream of examples and outputs; `keep` is called with every output.
 
-    group     of metrics, to which the outputs belong; None: it is not known
-    options   what statistics of this group are made with
+    group     the group of metrics that fit the outputs; None: it is not known
+    options   the arguments with which statistics of this group are made
     """
     statistics = new_statistics(metrics, group, options)
     lengths = array("i")
@@ -130,6 +130,7 @@ def collect(
     pairs = iter(pairs)
     while chunk := list(islice(pairs, CHUNK)):
         rows = [row for row, _ in chunk]
+        references_of = [references for _, references in rows]
         given = [output for _, output in chunk]
         outputs = [output if isinstance(output, str) else output.text for output in given]
         if keep is not None:
@@ -138,7 +139,6 @@ def collect(
         for source, references in rows:
             content.update(repr((source, list(references))).encode("utf-8", "surrogatepass"))
         for one in statistics.values():
-            references_of = [references for _, references in rows]
             if one.reads_probabilities:
                 one.add_probabilities([_probabilities(output) for output in given], references_of)
             else:
@@ -148,7 +148,9 @@ def collect(
 
 
 def _probabilities(output: "str | ScoredOutput") -> Mapping[str, float]:
-    found = None if isinstance(output, str) else output.probabilities
+    found = None
+    if not isinstance(output, str):
+        found = output.probabilities
     if found is None:
         raise InvalidArgument(
             "metric",
@@ -172,7 +174,9 @@ def report(
             got="none",
             remedy="Leave it out." if by_length else "Check the file.",
         )
-    buckets = length_buckets(lengths, by_length) if by_length else []
+    buckets = []
+    if by_length:
+        buckets = length_buckets(lengths, by_length)
     overall = _results(systems, np.arange(len(lengths)), resamples)
     by_bucket = [_results(systems, bucket.indices, resamples) for bucket in buckets]
     results = []
@@ -214,16 +218,19 @@ def length_buckets(lengths: Iterable[int], groups: str) -> list[LengthBucket]:
     """
     edges = _numbers(groups)
     array = np.fromiter(lengths, dtype=np.int64)
-    shortest, longest = int(array.min()), int(array.max())
+    shortest = int(array.min())
+    longest = int(array.max())
     if "," not in groups:
         quantiles = np.arange(1, edges[0]) / edges[0]
         edges = np.quantile(array, quantiles, method="inverted_cdf").astype(int).tolist()
     inside = sorted({edge for edge in edges if shortest <= edge < longest})
-    firsts, lasts = [shortest, *(edge + 1 for edge in inside)], [*inside, longest]
-    return [
-        LengthBucket(first, last, np.flatnonzero((array >= first) & (array <= last)))
-        for first, last in zip(firsts, lasts, strict=True)
-    ]
+    firsts = [shortest, *(edge + 1 for edge in inside)]
+    lasts = [*inside, longest]
+    buckets = []
+    for first, last in zip(firsts, lasts, strict=True):
+        is_inside = (array >= first) & (array <= last)
+        buckets.append(LengthBucket(first, last, np.flatnonzero(is_inside)))
+    return buckets
 
 
 def _numbers(groups: str) -> list[int]:
@@ -260,28 +267,31 @@ def _results(
     names = list(systems[0].statistics)
     if not names or not len(indices):
         return [{} for _ in systems]
+    # The metrics of the first system, then those of the next.
     statistics = [system.statistics[name] for system in systems for name in names]
     resampled = bootstrap(statistics, indices, resamples)
-    values = [float(one.values(np.ones((1, len(indices))), indices)[0]) for one in statistics]
+    once = np.ones((1, len(indices)))
+    values = [float(one.values(once, indices)[0]) for one in statistics]
     results: list[dict[str, MetricResult]] = [{} for _ in systems]
     for i, one in enumerate(statistics):
         system, metric = divmod(i, len(names))
         name = names[metric]
-        interval = defined_interval(resampled[i])
-        low, high = interval or (None, None)
-        difference = p = None
-        if system:
+        low, high = defined_interval(resampled[i]) or (None, None)
+        difference = None
+        p = None
+        if system > 0:
+            # `metric` is the place of the first system's value as well.
             raw = values[i] - values[metric]
             difference = value_or_none(raw)
             p = defined_p_value(raw, resampled[i] - resampled[metric], len(indices))
         results[system][name] = MetricResult(
-            value_or_none(values[i]),
-            low,
-            high,
-            difference,
-            p,
-            METRICS[name].higher_is_better,
-            one.signature(),
-            one.totals(indices),
+            value=value_or_none(values[i]),
+            low=low,
+            high=high,
+            difference=difference,
+            p=p,
+            higher_is_better=METRICS[name].higher_is_better,
+            signature=one.signature(),
+            totals=one.totals(indices),
         )
     return results

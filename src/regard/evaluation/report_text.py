@@ -12,35 +12,39 @@ SHOWN_CONFUSIONS = 10  # of a system; its report has all
 
 def report_text(report: Report) -> str:
     """Metrics with intervals, differences and p-values of several systems, classes, length buckets, and notes."""
-    metrics = text_table(metric_rows(report), left=2 if len(report.systems) > 1 else 1)
-    lengths = [
-        f"{metric_heading}\n{text_table(rows)}" for metric_heading, rows in length_tables(report)
-    ]
+    # Metrics, and the names of systems if there are several, are aligned to the left.
+    left_columns = 2 if len(report.systems) > 1 else 1
+    metrics = text_table(metric_rows(report), left=left_columns)
+    lengths = [f"{heading}\n{text_table(rows)}" for heading, rows in length_tables(report)]
     return "\n\n".join([metrics, *_classes(report), *lengths, *notes(report)])
 
 
 def metric_rows(report: Report) -> list[list[str]]:
     """A row of headings, then a row for every metric and system."""
     several = len(report.systems) > 1
-    heads = [
-        "metric",
-        *(["system"] if several else []),
-        "value",
-        f"{report.confidence:.0%} interval",
-    ]
-    rows = [heads + (["difference", "p"] if several else [])]
-    for name in dict.fromkeys(name for system in report.systems for name in system.metrics):
+    interval_head = f"{report.confidence:.0%} interval"
+    heads = ["metric", "value", interval_head]
+    if several:
+        heads = ["metric", "system", "value", interval_head, "difference", "p"]
+    rows = [heads]
+    every_name = dict.fromkeys(name for system in report.systems for name in system.metrics)
+    for name in every_name:
         for system in report.systems:
             result = system.metrics.get(name)
             if result is None:
                 continue
-            names = [metric_heading(name), system.name] if several else [metric_heading(name)]
-            value = UNDEFINED if result.value is None else format_value(name, result.value)
-            row = [*names, value, _interval(name, result)]
-            p = MISSING if result.p is None else f"{result.p:.4f}"
-            rows.append(
-                row + ([format_value(name, result.difference, sign="+"), p] if several else [])
-            )
+            value = UNDEFINED
+            if result.value is not None:
+                value = format_value(name, result.value)
+            interval = _interval(name, result)
+            row = [metric_heading(name), value, interval]
+            if several:
+                p = MISSING
+                if result.p is not None:
+                    p = f"{result.p:.4f}"
+                difference = format_value(name, result.difference, sign="+")
+                row = [metric_heading(name), system.name, value, interval, difference, p]
+            rows.append(row)
     return rows
 
 
@@ -67,10 +71,11 @@ def length_tables(report: Report) -> list[tuple[str, list[list[str]]]]:
     for name in groups[0].metrics:
         rows = [["", *heads]]
         for system in report.systems:
-            cells = [group.metrics.get(name) for group in system.lengths]
-            rows.append(
-                [system.name, *(MISSING if one is None else _with_half(name, one) for one in cells)]
-            )
+            row = [system.name]
+            for group in system.lengths:
+                result = group.metrics.get(name)
+                row.append(MISSING if result is None else _with_half(name, result))
+            rows.append(row)
         tables.append((f"{metric_heading(name)} by source length (examples)", rows))
     return tables
 
@@ -80,29 +85,32 @@ def notes(report: Report) -> list[str]:
     results = report.systems[0].metrics.items()
     lines = [f"{name}: {result.signature}" for name, result in results if result.signature]
     if report.examples:
-        examples, resamples = (
-            counted(report.examples, "example"),
-            counted(report.resamples, "resample"),
-        )
+        examples = counted(report.examples, "example")
+        resamples = counted(report.resamples, "resample")
         lines.append(f"{examples}; bootstrap of {resamples}, seed {report.seed}")
     if len(report.systems) > 1:
         lines.append(f"differences from {report.systems[0].name}; p by paired bootstrap, two-sided")
-    return ["\n".join(lines)] if lines else []
+    if lines:
+        return ["\n".join(lines)]
+    return []
 
 
 def metric_heading(name: str) -> str:
     """A metric's name, its variant if it has one, and its direction."""
     metric = METRICS[name]
-    variant = f" ({metric.variant()})" if metric.variant else ""
-    return f"{name}{variant} {'↑' if metric.higher_is_better else '↓'}"
+    variant = ""
+    if metric.variant:
+        variant = f" ({metric.variant()})"
+    direction = "↑" if metric.higher_is_better else "↓"
+    return f"{name}{variant} {direction}"
 
 
 def format_value(name: str, value: float | None, sign: str = "") -> str:
     if value is None:
         return MISSING
-    return (
-        f"{value:{sign}.2%}" if METRICS[name].percent else f"{value:{sign}.{METRICS[name].digits}f}"
-    )
+    if METRICS[name].percent:
+        return f"{value:{sign}.2%}"
+    return f"{value:{sign}.{METRICS[name].digits}f}"
 
 
 def _interval(name: str, result: MetricResult) -> str:
@@ -117,6 +125,5 @@ def _with_half(name: str, result: MetricResult) -> str:
         return UNDEFINED
     if result.low is None or result.high is None:
         return format_value(name, result.value)
-    return (
-        f"{format_value(name, result.value)} ± {format_value(name, (result.high - result.low) / 2)}"
-    )
+    half = (result.high - result.low) / 2
+    return f"{format_value(name, result.value)} ± {format_value(name, half)}"

@@ -65,7 +65,8 @@ class _SpanCounts:
         sizes = offsets[indices + 1] - offsets[indices]
         # The rows of the first sentence, of the second, and so on.
         ends = np.cumsum(sizes)
-        rows = np.arange(sizes.sum()) + np.repeat(offsets[indices] - ends + sizes, sizes)
+        shifts = np.repeat(offsets[indices] - ends + sizes, sizes)
+        rows = np.arange(sizes.sum()) + shifts
         counts = np.array(self.counts, dtype=np.float64).reshape(-1, 3)[rows]
         kinds = np.array(self.kinds, dtype=np.int64)[rows]
         weights = np.repeat(weights, sizes, axis=1)  # (R, rows)
@@ -142,10 +143,14 @@ class SpanStatistics(Statistics):
         return rows
 
     def signature(self) -> str | None:
-        return None if self.mode == "lenient" else f"mode:strict|scheme:{self._scheme()}"
+        if self.mode == "lenient":
+            return None
+        return f"mode:strict|scheme:{self._scheme()}"
 
     def _counts(self) -> _SpanCounts:
-        return self.lenient if self.mode == "lenient" else self.strict[self._scheme()]
+        if self.mode == "lenient":
+            return self.lenient
+        return self.strict[self._scheme()]
 
     def _scheme(self) -> SpanScheme:
         of_references = _scheme_of(self.reference_tags)
@@ -287,7 +292,7 @@ def _check_span_tags(tags: Sequence[str], wanted: Sequence[str]) -> None:
 
 
 def _permitted_spans(tags: Sequence[str], scheme: SpanScheme) -> list[Span]:
-    """The strict spans; none where the tags are of the other scheme, whose counts are then the ones used."""
+    """The strict spans; none where the tags belong to the other scheme, whose counts are used then."""
     if scheme == "IOB2" and any(tag[0] in "ES" for tag in tags):
         return []
     return strict_spans(tags, scheme)
@@ -301,4 +306,6 @@ def _scheme_of(tags: set[str]) -> SpanScheme | None:
     prefixes = {tag[0] for tag in tags}
     if prefixes & set("ES"):
         return "BIOES"
-    return "IOB2" if prefixes & set("BI") else None
+    if prefixes & set("BI"):
+        return "IOB2"
+    return None

@@ -1,7 +1,7 @@
 """Sufficient statistics of metrics: a few numbers per example, from which a metric is computed on any subset.
 
-Every question asked of a metric (its value on all examples, on one length bucket, on a bootstrap resample) is the same:
-its value if each example counts a given number of times. `Statistics.values` answers it for many such counts at once.
+The value of a metric on all examples, on one length bucket or on a bootstrap resample is always its value if each
+example counts a given number of times. `Statistics.values` computes it for many such counts at once.
 """
 
 from abc import ABC, abstractmethod
@@ -80,12 +80,10 @@ class SumStatistics(Statistics):
         aggregate: Callable[[Array], Array],
         describe: Callable[[], str] | None = None,
     ) -> None:
-        self.columns, self.measure, self.aggregate, self.describe = (
-            columns,
-            measure,
-            aggregate,
-            describe,
-        )
+        self.columns = columns
+        self.measure = measure
+        self.aggregate = aggregate
+        self.describe = describe
         self.blocks: list[Array] = []
 
     def add(self, outputs: Sequence[str], references: References) -> None:
@@ -93,13 +91,18 @@ class SumStatistics(Statistics):
 
     def values(self, counts: Array, indices: Indices | None = None) -> Array:
         rows = self._rows()
-        return self.aggregate(counts @ (rows if indices is None else rows[indices]))
+        if indices is not None:
+            rows = rows[indices]
+        return self.aggregate(counts @ rows)
 
     def totals(self, indices: Indices) -> dict[str, float]:
-        return dict(zip(self.columns, self._rows()[indices].sum(0).tolist(), strict=True))
+        sums = self._rows()[indices].sum(0).tolist()
+        return dict(zip(self.columns, sums, strict=True))
 
     def signature(self) -> str | None:
-        return self.describe() if self.describe else None
+        if self.describe:
+            return self.describe()
+        return None
 
     def _rows(self) -> Array:
         if len(self.blocks) > 1:
@@ -154,17 +157,25 @@ class ConfusionMatrix(Statistics):
 
     def table(self) -> list[dict[str, Any]]:
         """Precision, recall, F1 and counts of every class, in alphabetical order."""
-        counts = self._per_class(np.ones((1, sum(map(len, self.predicted)))), None)
-        columns = {
-            name: compute(*counts)[0]
-            for name, compute in (("precision", precision), ("recall", recall), ("f1", f1))
-        }
+        examples = sum(map(len, self.predicted))
+        counts = self._per_class(np.ones((1, examples)), None)
+        precisions = precision(*counts)[0]
+        recalls = recall(*counts)[0]
+        f1_values = f1(*counts)[0]
         _, predicted, references = counts
-        return [
-            {"label": label, **{name: float(column[i]) for name, column in columns.items()}}
-            | {"references": int(references[0, i]), "outputs": int(predicted[0, i])}
-            for label, i in sorted(self.classes.items())
-        ]
+        rows = []
+        for label, i in sorted(self.classes.items()):
+            rows.append(
+                {
+                    "label": label,
+                    "precision": float(precisions[i]),
+                    "recall": float(recalls[i]),
+                    "f1": float(f1_values[i]),
+                    "references": int(references[0, i]),
+                    "outputs": int(predicted[0, i]),
+                }
+            )
+        return rows
 
     def confusions(self, most: int | None = None) -> list[dict[str, Any]]:
         names = list(self.classes)
@@ -178,9 +189,11 @@ class ConfusionMatrix(Statistics):
         return np.array([self.classes.setdefault(label, len(self.classes)) for label in labels])
 
     def _per_class(self, counts: Array, indices: Indices | None) -> tuple[Array, Array, Array]:
-        references, predicted = np.concatenate(self.references), np.concatenate(self.predicted)
+        references = np.concatenate(self.references)
+        predicted = np.concatenate(self.predicted)
         if indices is not None:
-            references, predicted = references[indices], predicted[indices]
+            references = references[indices]
+            predicted = predicted[indices]
         correct = counts * (references == predicted)
         return (
             self._sum(correct, references),
@@ -224,8 +237,9 @@ def macro_average(metric: Callable[[Array, Array, Array], Array]) -> ConfusionMa
 
     def mean(correct: Array, predicted: Array, references: Array) -> Array:
         present = predicted + references > 0
-        value: Array = (metric(correct, predicted, references) * present).sum(1) / present.sum(1)
-        return value
+        values = metric(correct, predicted, references) * present
+        average: Array = values.sum(1) / present.sum(1)
+        return average
 
     return ConfusionMatrix(mean)
 
@@ -252,10 +266,8 @@ def edit_rate(split: Callable[[str], Sequence[str]]) -> SumStatistics:
 
     def nearest(output: str, references: Sequence[str]) -> tuple[int, int]:
         tokens = split(output)
-        choices = [
-            (edit_distance(tokens, reference), len(reference))
-            for reference in map(split, references)
-        ]
+        split_references = map(split, references)
+        choices = [(edit_distance(tokens, each), len(each)) for each in split_references]
         return min(choices, key=lambda choice: (choice[0], -choice[1]))
 
     return per_example(("edits", "reference_tokens"), nearest, _ratio)
@@ -271,25 +283,29 @@ def edit_distance(a: Sequence[str], b: Sequence[str]) -> int:
     >>> edit_distance("kitten", "sitting")
     3
 
-    Myers' bit-parallel algorithm (https://doi.org/10.1145/316542.316550): one column of the dynamic program at a time,
-    as two integers with a bit per cell, where the value rises by one to the next cell and where it falls by one.
+    Myers' bit-parallel algorithm (https://doi.org/10.1145/316542.316550) computes one column of the dynamic program at
+    a time. Two integers with a bit per cell hold it: one says where the value rises by one to the next cell, the other
+    where it falls by one.
     """
     if not a:
         return len(b)
     positions: dict[str, int] = {}
     for i, token in enumerate(a):
         positions[token] = positions.get(token, 0) | 1 << i
-    every, last = (1 << len(a)) - 1, 1 << len(a) - 1
-    rises, falls, distance = every, 0, len(a)
+    every = (1 << len(a)) - 1
+    last = 1 << len(a) - 1
+    rises = every
+    falls = 0
+    distance = len(a)
     for token in b:
         match = positions.get(token, 0)
         vertical = match | falls
         match |= ((match & rises) + rises) ^ rises
-        right_rises, right_falls = falls | ~(match | rises), rises & match
+        right_rises = falls | ~(match | rises)
+        right_falls = rises & match
         distance += bool(right_rises & last) - bool(right_falls & last)
-        right_rises, right_falls = right_rises << 1 | 1, right_falls << 1
-        rises, falls = (
-            (right_falls | ~(vertical | right_rises)) & every,
-            right_rises & vertical & every,
-        )
+        right_rises = right_rises << 1 | 1
+        right_falls = right_falls << 1
+        rises = (right_falls | ~(vertical | right_rises)) & every
+        falls = right_rises & vertical & every
     return distance

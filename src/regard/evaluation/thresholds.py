@@ -41,8 +41,11 @@ def best_micro_threshold(probabilities: NDArray[Any], references: NDArray[Any]) 
 def best_label_thresholds(probabilities: NDArray[Any], references: NDArray[Any]) -> LabelThresholds:
     """The threshold of each label with its highest F1: together, the highest macro-averaged F1."""
     scores, gold = _checked(probabilities, references)
-    best = [_best(scores[:, k], gold[:, k]) for k in range(scores.shape[1])]
-    return LabelThresholds(np.array([t for t, _ in best]), np.array([value for _, value in best]))
+    labels = range(scores.shape[1])
+    best = [_best(scores[:, k], gold[:, k]) for k in labels]
+    thresholds = [threshold for threshold, _ in best]
+    values = [value for _, value in best]
+    return LabelThresholds(np.array(thresholds), np.array(values))
 
 
 def best_macro_threshold(probabilities: NDArray[Any], references: NDArray[Any]) -> GlobalThreshold:
@@ -97,7 +100,7 @@ def _best(scores: Array, gold: Array) -> tuple[float, float]:
 
 
 def _f1_after_each(gold: Array) -> Array:
-    """F1 if all decisions up to each are predicted, of decisions in the order of falling scores."""
+    """For decisions in the order of falling scores, F1 if each and all before it are predicted."""
     correct = np.cumsum(gold)
     predicted = np.arange(1, len(gold) + 1)
     values: Array = 2 * correct / (predicted + gold.sum())
@@ -105,9 +108,9 @@ def _f1_after_each(gold: Array) -> Array:
 
 
 def _choose(scores: Array, values: Array) -> tuple[float, float]:
-    """The threshold below one of the falling scores that has the highest value, and this value.
+    """Choose the threshold below one of the falling scores that has the highest value. Return both.
 
-    The value of several equal scores is that of the last.
+    Of several equal scores the value of the last one counts, because a threshold admits all of them.
     """
     is_last = np.append(scores[1:] != scores[:-1], True)
     candidates = scores[is_last]

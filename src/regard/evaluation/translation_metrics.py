@@ -1,13 +1,13 @@
 """BLEU, chrF2 and TER of translations, equal to the scores of sacreBLEU with its default settings.
 
-Statistics of sentences, and scores of their sums: of a thousand bootstrap resamples at once. The tests hold both equal
-to sacreBLEU's (https://aclanthology.org/W18-6319), whose settings the signatures name. The edits of TER are counted by
-sacreBLEU itself, an extra.
+Statistics are kept for each sentence, and scores are computed from their sums, for a thousand bootstrap resamples at
+once. Tests compare both with sacreBLEU (https://aclanthology.org/W18-6319), whose settings the signatures name.
+SacreBLEU itself, an extra, counts the edits of TER.
 """
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,12 +22,13 @@ CHRF_BETA = 2  # weight of recall relative to precision
 
 NGram = TypeVar("NGram")
 
+# They are replaced in this order: "&amp;lt;" becomes "<".
 ENTITIES = {
     "&quot;": '"',
     "&amp;": "&",
     "&lt;": "<",
     "&gt;": ">",
-}  # in this order: "&amp;lt;" becomes "<"
+}
 SPLITS = [
     (re.compile(r"([{-~\[-` -&(-+:-@/])"), r" \1 "),  # punctuation and symbols of ASCII but ' , - .
     (re.compile(r"([^0-9])([.,])"), r"\1 \2 "),  # periods and commas, unless between digits
@@ -55,28 +56,30 @@ def bleu(*, lowercase: bool = False) -> SumStatistics:
     """BLEU (https://aclanthology.org/P02-1040) of 13a tokens: closest reference length, exponential smoothing."""
 
     def row(output: str, references: Sequence[str]) -> list[int]:
-        tokens, *reference_tokens = (
-            tokenize_13a(text.lower() if lowercase else text) for text in (output, *references)
-        )
-        length = min(
-            map(len, reference_tokens), key=lambda length: (abs(length - len(tokens)), length)
-        )
+        texts = [output, *references]
+        if lowercase:
+            texts = [text.lower() for text in texts]
+        tokens, *reference_tokens = map(tokenize_13a, texts)
+        length = closest_length(len(tokens), map(len, reference_tokens))
         correct = []
         for n in range(1, BLEU_ORDER + 1):
+            # An n-gram is correct as often as it occurs in the reference that has it most often.
             clipped = _ngrams(reference_tokens[0], n)
             for other in reference_tokens[1:]:
                 clipped |= _ngrams(other, n)
             correct.append(_shared(_ngrams(tokens, n), clipped))
-        return [
-            len(tokens),
-            length,
-            *correct,
-            *(max(0, len(tokens) - n) for n in range(BLEU_ORDER)),
-        ]
+        totals = [max(0, len(tokens) - n) for n in range(BLEU_ORDER)]
+        return [len(tokens), length, *correct, *totals]
 
     ngrams = [f"{what}_{n}" for what in ("correct", "total") for n in range(1, BLEU_ORDER + 1)]
-    settings = f"case:{'lc' if lowercase else 'mixed'}|eff:no|tok:13a|smooth:exp"
+    case = "lc" if lowercase else "mixed"
+    settings = f"case:{case}|eff:no|tok:13a|smooth:exp"
     return _statistics(["output_tokens", "reference_tokens", *ngrams], row, _bleu, settings)
+
+
+def closest_length(length: int, reference_lengths: Iterable[int]) -> int:
+    """The reference length nearest to the length of an output; of two equally near ones, the shorter."""
+    return min(reference_lengths, key=lambda other: (abs(other - length), other))
 
 
 def chrf() -> SumStatistics:
@@ -85,7 +88,9 @@ def chrf() -> SumStatistics:
     def row(output: str, references: Sequence[str]) -> Array:
         ngrams, *reference_ngrams = (_character_ngrams(text) for text in (output, *references))
         rows = np.array([_chrf_row(ngrams, each) for each in reference_ngrams], dtype=np.float64)
-        best: Array = rows[_chrf(rows).argmax()] if len(rows) > 1 else rows[0]
+        best: Array = rows[0]
+        if len(rows) > 1:
+            best = rows[_chrf(rows).argmax()]
         return best
 
     ngrams = [
@@ -108,10 +113,10 @@ def ter() -> SumStatistics:
 
     def row(output: str, references: Sequence[str]) -> list[float]:
         # One sentence per call, as each has its own number of references; a longer call would keep all of them.
-        edits, length = metric._extract_corpus_statistics(
-            [output], [[each] for each in references]
-        )[0]
-        tokenizer.__call__.cache_clear()  # of 65,536 sentences
+        columns = [[each] for each in references]
+        edits, length = metric._extract_corpus_statistics([output], columns)[0]
+        # The cache would grow to 65,536 sentences.
+        tokenizer.__call__.cache_clear()
         return [float(edits), float(length)]
 
     settings = "case:lc|tok:tercom|norm:no|punct:yes|asian:no"
@@ -132,8 +137,10 @@ def _statistics(
         return [row(output, own) for output, own in zip(outputs, references, strict=True)]
 
     def describe() -> str:
-        """The settings as sacreBLEU writes them, and what computed it."""
-        count = next(iter(reference_counts)) if len(reference_counts) == 1 else "var"
+        """The settings as sacreBLEU writes them, and the version that computed the score."""
+        count = "var"
+        if len(reference_counts) == 1:
+            count = str(next(iter(reference_counts)))
         return f"nrefs:{count}|{settings}|version:{version}"
 
     return SumStatistics(columns, measure, aggregate, describe)
@@ -144,10 +151,13 @@ def _ngrams(tokens: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
 
 
 def _character_ngrams(text: str) -> list[Counter[str]]:
+    """The n-grams of the characters that are not white space, for each order."""
     text = "".join(text.split())
-    return [
-        Counter(text[i : i + n] for i in range(len(text) - n + 1)) for n in range(1, CHRF_ORDER + 1)
-    ]
+    return [Counter(_substrings(text, n)) for n in range(1, CHRF_ORDER + 1)]
+
+
+def _substrings(text: str, length: int) -> Iterator[str]:
+    return (text[i : i + length] for i in range(len(text) - length + 1))
 
 
 def _chrf_row(output: list[Counter[str]], reference: list[Counter[str]]) -> list[int]:
@@ -159,41 +169,45 @@ def _chrf_row(output: list[Counter[str]], reference: list[Counter[str]]) -> list
 
 
 def _shared(a: Counter[NGram], b: Counter[NGram]) -> int:
-    return sum(
-        min(count, b[ngram]) for ngram, count in a.items() if ngram in b
-    )  # faster than Counter's `&`
+    # This is faster than the operator `&` of Counter.
+    return sum(min(count, b[ngram]) for ngram, count in a.items() if ngram in b)
 
 
 def _bleu(sums: Array) -> Array:
-    output, reference = sums[:, 0], sums[:, 1]
-    correct, total = sums[:, 2 : 2 + BLEU_ORDER], sums[:, 2 + BLEU_ORDER :]
-    halved = np.cumprod(
-        np.where(correct == 0, 2.0, 1.0), axis=1
-    )  # exponential smoothing of orders without a match
-    matches = np.where(correct == 0, 1 / halved, correct)
-    scored = (correct > 0).any(1) & (total > 0).all(1)
-    precisions = matches / np.maximum(total, 1)
-    brevity_penalty = np.exp(np.minimum(0.0, 1 - reference / np.maximum(output, 1)))
-    score: Array = np.where(scored, 100 * brevity_penalty * np.exp(np.log(precisions).mean(1)), 0.0)
+    output = sums[:, 0]
+    reference = sums[:, 1]
+    correct = sums[:, 2 : 2 + BLEU_ORDER]
+    total = sums[:, 2 + BLEU_ORDER :]
+    # Exponential smoothing: the first order without a match counts as half a match, the next as a quarter.
+    no_match = correct == 0  # (R, orders)
+    halved = np.cumprod(np.where(no_match, 2.0, 1.0), axis=1)
+    matches = np.where(no_match, 1 / halved, correct)
+    scored = (correct > 0).any(1) & (total > 0).all(1)  # (R,)
+    precisions = matches / np.maximum(total, 1)  # (R, orders)
+    brevity_penalty = np.exp(np.minimum(0.0, 1 - reference / np.maximum(output, 1)))  # (R,)
+    geometric_mean = np.exp(np.log(precisions).mean(1))  # (R,)
+    score: Array = np.where(scored, 100 * brevity_penalty * geometric_mean, 0.0)
     return score
 
 
 def _chrf(sums: Array) -> Array:
-    output, reference, correct = (sums[:, i::3] for i in range(3))  # each (R, orders)
+    output = sums[:, 0::3]  # (R, orders)
+    reference = sums[:, 1::3]  # (R, orders)
+    correct = sums[:, 2::3]  # (R, orders)
     present = (output > 0) & (reference > 0)
     orders = np.maximum(present.sum(1), 1)
     precision = (present * correct / np.maximum(output, 1)).sum(1) / orders
     recall = (present * correct / np.maximum(reference, 1)).sum(1) / orders
     weighted = CHRF_BETA**2 * precision + recall
-    score: Array = (
-        100 * (1 + CHRF_BETA**2) * precision * recall / np.where(weighted > 0, weighted, 1.0)
-    )
+    divisor = np.where(weighted > 0, weighted, 1.0)
+    score: Array = 100 * (1 + CHRF_BETA**2) * precision * recall / divisor
     return score
 
 
 def _ter(sums: Array) -> Array:
-    edits, length = sums[:, 0], sums[:, 1]
-    score: Array = 100 * np.where(
-        length > 0, edits / np.where(length > 0, length, 1.0), np.minimum(edits, 1.0)
-    )
+    edits = sums[:, 0]
+    length = sums[:, 1]
+    # An empty reference is worth 0 without edits and 1 with any.
+    rate = edits / np.where(length > 0, length, 1.0)
+    score: Array = 100 * np.where(length > 0, rate, np.minimum(edits, 1.0))
     return score

@@ -16,14 +16,18 @@ from regard.evaluation.statistics import Array, SumStatistics, per_example
 Penalty = Callable[[Array], Array]  # of errors
 
 
-def vector_statistics(name: str, scale: Sequence[float] | None = None) -> SumStatistics:
+def vector_statistics(
+    name: str, scale: Sequence[float] | None = None, longer_outputs: bool = False
+) -> SumStatistics:
     """The empty statistics of a metric of `VECTOR_METRICS`.
 
     scale   of each number of a vector in the training data; None: 1, where only files of outputs are compared
+    longer_outputs   whether an output may go on after the end of its reference, where nothing is known
     """
     is_normalized, penalty = VECTOR_METRICS[name]
     divisor = np.asarray(scale if is_normalized and scale is not None else 1.0, dtype=np.float64)
-    return per_example(("numbers", "errors"), partial(_sums, penalty, divisor), _mean)
+    sums = partial(_sums, penalty, divisor, longer_outputs)
+    return per_example(("numbers", "errors"), sums, _mean)
 
 
 VECTOR_METRICS: dict[str, tuple[bool, Penalty]] = {
@@ -35,7 +39,7 @@ VECTOR_METRICS: dict[str, tuple[bool, Penalty]] = {
 
 
 def _sums(
-    penalty: Penalty, divisor: Array, output: str, references: Sequence[str]
+    penalty: Penalty, divisor: Array, longer_outputs: bool, output: str, references: Sequence[str]
 ) -> tuple[float, float]:
     """How many numbers of the reference are known, and the sum of the errors of the output there."""
     if len(references) != 1:
@@ -47,6 +51,8 @@ def _sums(
         )
     predicted = read_array_text(output)
     gold = read_array_text(references[0])
+    if longer_outputs:
+        predicted = predicted[: len(gold)]
     if predicted.shape != gold.shape:
         raise InvalidArgument(
             "outputs",

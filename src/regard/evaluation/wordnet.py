@@ -1,4 +1,4 @@
-"""Synonyms by WordNet's database files, if they are installed: the folder $WNSEARCHDIR, or Debian's."""
+"""Synonyms from WordNet's database files, if they are installed: in the folder $WNSEARCHDIR, or in Debian's."""
 
 import os
 from functools import cache
@@ -46,7 +46,9 @@ def folder() -> Path | None:
 def wordnet() -> WordNet | None:
     """The installed WordNet, read once; None if there is none."""
     path = folder()
-    return None if path is None else WordNet(path)
+    if path is None:
+        return None
+    return WordNet(path)
 
 
 def _index(path: Path) -> dict[str, tuple[str, ...]]:
@@ -61,5 +63,11 @@ def _index(path: Path) -> dict[str, tuple[str, ...]]:
 
 def _exceptions(path: Path) -> dict[str, list[str]]:
     """Irregular form -> lemmas."""
-    lines = path.read_text("utf-8").splitlines() if path.is_file() else []
-    return {word: lemmas for word, *lemmas in map(str.split, filter(str.strip, lines))}
+    if not path.is_file():
+        return {}
+    lemmas_of = {}
+    for line in path.read_text("utf-8").splitlines():
+        if line.strip():
+            word, *lemmas = line.split()
+            lemmas_of[word] = lemmas
+    return lemmas_of

@@ -20,7 +20,7 @@ from regard.checkpoint.format import (
 )
 from regard.core.errors import CheckpointRefused, InvalidArgument, InvalidRecipe
 from regard.data.corpus import SourceVocabularies, VocabularyType, as_running_text
-from regard.decoding.shortlist import Shortlist
+from regard.generation.shortlist import Shortlist
 from regard.inference.predictor import Predictor
 from regard.kernels import triton_launch
 from regard.model.build import build

@@ -13,10 +13,10 @@ from regard.data.corpus import SourceVocabularies, VocabularyType
 from regard.data.fields.base import check_list
 from regard.data.fields.label import labels_of
 from regard.data.fields.text import require_tokenizer
-from regard.decoding.batch_plan import forward_batch_tokens
-from regard.decoding.config import DecodeConfig
-from regard.decoding.shortlist import Shortlist
-from regard.decoding.trace import BeamTrace
+from regard.generation.batch_plan import forward_batch_tokens
+from regard.generation.choose.trace import BeamTrace
+from regard.generation.config import DecodeConfig
+from regard.generation.shortlist import Shortlist
 from regard.inference.embed import embed
 from regard.interpret.editing import (
     editing,
@@ -350,7 +350,9 @@ class Predictor:
         encoded = [] if language_model else self.inputs.encode(texts)
         with evaluating(self.model):
             return self.pipeline.score(
-                encoded, targets, batch_tokens or forward_batch_tokens(self.recipe.decode)
+                encoded,
+                targets,
+                batch_tokens or forward_batch_tokens(self.recipe.decode, self.model),
             )
 
     def embed(
@@ -377,7 +379,7 @@ class Predictor:
         )
         encoded, _ = self.encode_inputs("texts", texts, config, truncate=truncate)
         with evaluating(self.model):
-            return embed(self, encoded, forward_batch_tokens(config))
+            return embed(self, encoded, forward_batch_tokens(config, self.model))
 
     def encode(
         self, text: object, *, truncate: bool = False, line: int | None = None, **options: Any
@@ -453,6 +455,13 @@ class Predictor:
                     got=str(getattr(config, name))[:80],
                     remedy="Leave it out: only a model of several labels has one.",
                 )
+        if config.horizon is not None and not self.task.has_horizon:
+            raise InvalidArgument(
+                "horizon",
+                wanted="nothing for a model that gives " + self.task.gives,
+                got=str(config.horizon),
+                remedy="Leave it out: only a model that generates vectors has one.",
+            )
         self._check_thresholds(config)
         return config
 

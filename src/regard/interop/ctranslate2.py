@@ -32,37 +32,58 @@ from regard.model.transformer_config import TransformerConfig
 # refused, so that no new option is left out silently.
 ANY: tuple[Any, ...] = ()
 EXPRESSIBLE: dict[str, tuple[Any, ...]] = {
-    **dict.fromkeys(
-        ("dropout", "attention_dropout", "ffn_dropout", "activation_checkpointing"), ANY
-    ),  # of training
-    **dict.fromkeys(
-        ("dim", "layers", "heads", "head_dim", "kv_heads", "ffn_dim", "max_positions"), ANY
-    ),
-    **dict.fromkeys(
-        ("norm_first", "norm_input", "norm_eps", "qk_norm", "attention_bias", "ffn_bias"), ANY
-    ),
-    **dict.fromkeys(("rotary_base", "relative_buckets", "relative_max_distance"), ANY),
-    **dict.fromkeys(("position_offset", "token_types"), ANY),
-    **dict.fromkeys(("word_vectors", "freeze_word_vectors"), ANY),  # of training
+    # Settings of training.
+    "dropout": ANY,
+    "attention_dropout": ANY,
+    "ffn_dropout": ANY,
+    "activation_checkpointing": ANY,
+    "word_vectors": ANY,
+    "freeze_word_vectors": ANY,
+    # Sizes.
+    "dim": ANY,
+    "layers": ANY,
+    "heads": ANY,
+    "head_dim": ANY,
+    "kv_heads": ANY,
+    "ffn_dim": ANY,
+    "max_positions": ANY,
+    # Norms, biases and positions.
+    "norm_first": ANY,
+    "norm_input": ANY,
+    "norm_eps": ANY,
+    "qk_norm": ANY,
+    "attention_bias": ANY,
+    "ffn_bias": ANY,
+    "rotary_base": ANY,
+    "relative_buckets": ANY,
+    "relative_max_distance": ANY,
+    "position_offset": ANY,
+    "token_types": ANY,
     "norm": ("layer", "rms", "rms_offset"),
     "activation": ("relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu"),
     "positions": ("sinusoidal", "learned", "rotary", "relative", "alibi", "none"),
     "position_mode": ("add",),
     "score": ("scaled_dot", "dot"),
     "value_dim": (None,),
-    "sliding_window": (
-        None,
-    ),  # its own is wrong for prompts longer than the window, and crashes encoder-decoders
+    # Its own window is wrong for prompts longer than the window, and crashes encoder-decoders.
+    "sliding_window": (None,),
     "causal": (False,),
     "cls_token": (False,),
 }
 EXPRESSIBLE_OPTIONS: dict[str, tuple[Any, ...]] = {
-    **dict.fromkeys(("vocab_size", "source_vocab_size", "num_labels"), ANY),
-    **dict.fromkeys(
-        ("tie_embeddings", "scale_embeddings", "embedding_dropout", "output_bias", "scale_logits"),
-        ANY,
-    ),
+    "vocab_size": ANY,
+    "source_vocab_size": ANY,
+    "num_labels": ANY,
+    "tie_embeddings": ANY,
+    "scale_embeddings": ANY,
+    "embedding_dropout": ANY,
+    "output_bias": ANY,
+    "scale_logits": ANY,
+    # Of models of vectors, which it does not have.
     "source_dim": (None,),
+    "target_dim": (None,),
+    "horizon": (None,),
+    "source_length": (None,),
     "task": (None, "generate"),
 }
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH"}
@@ -74,11 +95,13 @@ logger = logging.getLogger(__name__)
 class CTranslate2Target(FolderTarget):
     """Encoder-decoders for `ctranslate2.Translator`, and language models for `ctranslate2.Generator`."""
 
-    name, title = "ctranslate2", "CTranslate2"
+    name = "ctranslate2"
+    title = "CTranslate2"
     options = frozenset({"dtype", "quantization"})
 
     def obstacles(self, model: Predictor) -> list[str]:
-        seq2seq, config = model.model.generator, model.recipe.model
+        seq2seq = model.model.generator
+        config = model.recipe.model
         if seq2seq is None:
             return [f"{type(model.model).__name__}: it has models that generate sequences only"]
         if obstacles := list(_part_obstacles(config)):
@@ -97,7 +120,8 @@ class CTranslate2Target(FolderTarget):
         source = tokenizer_of(model.source)
         target = require_tokenizer(model.target, "model")
         *encoders, config = [_transformer(part.config) for _, part in model.recipe.model.parts()]
-        rows, forced = _position_rows(model), target.special_tokens.target_prefix
+        rows = _position_rows(model)
+        forced = target.special_tokens.target_prefix
         decoder = _decoder_spec(seq2seq.decoder, config, rows, target.special_tokens.suppressed)
         if encoders:
             assert source is not None
@@ -143,7 +167,8 @@ def _option_obstacles(
     config: Config, expressible: Mapping[str, Sequence[Any]], before: str
 ) -> Iterator[str]:
     for field in fields(config):
-        value, values = getattr(config, field.name), expressible.get(field.name)
+        value = getattr(config, field.name)
+        values = expressible.get(field.name)
         if values is None:
             yield f"{before}{field.name} = {value!r}: an option that the export does not know"
         elif values is not ANY and value not in values:
@@ -169,7 +194,8 @@ def _vocabulary_obstacles(model: Predictor) -> Iterator[str]:
     """Roles of tokens that CTranslate2 does not have."""
     source = tokenizer_of(model.source)
     target = require_tokenizer(model.target, "model")
-    special, end = target.special_tokens, target.tokens()[target.special_tokens.end]
+    special = target.special_tokens
+    end = target.tokens()[target.special_tokens.end]
     if model.running_text and not special.suppressed:
         yield f"data.context_length: it ends outputs at {end!r}, which running text goes on after"
     if source is not None:
@@ -177,16 +203,20 @@ def _vocabulary_obstacles(model: Predictor) -> Iterator[str]:
         if len(before) > 1 or after not in ([], [end]):
             yield f"special tokens {before} before and {after} after a source: it adds one before, and {end!r} after"
     for role, vocabulary in (("source", source), ("target", target)):
-        if vocabulary is not None:
-            name, count = Counter(vocabulary.tokens()).most_common(1)[0]
-            if count > 1:
-                yield f"{role} vocabulary: {name!r} stands for {count} tokens, which it cannot tell apart"
+        if vocabulary is None:
+            continue
+        name, count = Counter(vocabulary.tokens()).most_common(1)[0]
+        if count > 1:
+            yield f"{role} vocabulary: {name!r} stands for {count} tokens, which it cannot tell apart"
 
 
 def _around(source: Tokenizer) -> tuple[list[str], list[str]]:
     """The names of the special tokens before and after every source."""
-    names, special = source.tokens(), source.special_tokens
-    return [names[i] for i in special.source_prefix], [names[i] for i in special.source_suffix]
+    names = source.tokens()
+    special = source.special_tokens
+    before = [names[i] for i in special.source_prefix]
+    after = [names[i] for i in special.source_suffix]
+    return before, after
 
 
 def _roles(source: Tokenizer | None, target: Tokenizer, *, running_text: bool) -> dict[str, Any]:
@@ -194,21 +224,23 @@ def _roles(source: Tokenizer | None, target: Tokenizer, *, running_text: bool) -
 
     Running text begins after a line break, which is its end token, and nothing ends it.
     """
-    names, special = target.tokens(), target.special_tokens
-    first = names[special.end if running_text or special.start is None else special.start]
+    names = target.tokens()
+    special = target.special_tokens
+    start = special.end if running_text or special.start is None else special.start
+    end = special.suppressed[0] if running_text else special.end
+    unknown = special.end if special.unknown is None else special.unknown
     roles: dict[str, Any] = {
-        "bos_token": first,
-        "eos_token": names[special.suppressed[0] if running_text else special.end],
-        "unk_token": names[special.end if special.unknown is None else special.unknown],
+        "bos_token": names[start],
+        "eos_token": names[end],
+        "unk_token": names[unknown],
     }
     if source is not None:
         before, after = _around(source)
-        roles |= {
-            "decoder_start_token": first,
-            "add_source_bos": bool(before),
-            "add_source_eos": bool(after),
-        }
-        roles["bos_token"] = before[0] if before else first
+        roles["decoder_start_token"] = names[start]
+        roles["add_source_bos"] = bool(before)
+        roles["add_source_eos"] = bool(after)
+        if before:
+            roles["bos_token"] = before[0]
     return roles
 
 
@@ -219,14 +251,17 @@ def _transformer(config: Config) -> TransformerConfig:
 
 def _position_rows(model: Predictor) -> int:
     """Rows of a table of positions that are not learned: enough for what the recipe allows."""
-    decode, context_length = model.recipe.decode, model.recipe.data.context_length or 0
+    decode = model.recipe.decode
+    context_length = model.recipe.data.context_length or 0
     return max(MIN_POSITIONS, decode.max_source_length + 1, decode.max_length, context_length)
 
 
 def _quantization(options: ExportOptions) -> str:
     """CTranslate2's name of the types of matrices and of everything else."""
     dtype = options.dtype or "float32"
-    return dtype if options.quantization is None else f"{options.quantization}_{dtype}"
+    if options.quantization is None:
+        return dtype
+    return f"{options.quantization}_{dtype}"
 
 
 def _encoder_spec(encoder: Encoder | None, config: TransformerConfig, rows: int) -> Any:
@@ -254,9 +289,10 @@ def _decoder_spec(
     if decoder.project.weight is not decoder.embed_tokens.weight:
         spec.projection.weight = _array(decoder.project.weight)
     bias = decoder.project.bias
-    spec.projection.bias = (
-        np.zeros(len(spec.projection.weight), np.float32) if bias is None else _array(bias)
-    )
+    if bias is None:
+        spec.projection.bias = np.zeros(len(spec.projection.weight), np.float32)
+    else:
+        spec.projection.bias = _array(bias)
     spec.projection.bias[list(suppressed)] = NEVER
     spec.scale_outputs = decoder.project.scale
     return spec
@@ -266,8 +302,7 @@ def _stack_options(config: TransformerConfig) -> dict[str, Any]:
     """The arguments that encoders and decoders of CTranslate2 share."""
     from ctranslate2.specs.common_spec import Activation
 
-    rotary = {"rotary_dim": 0, "rotary_interleave": False, "rotary_base": config.rotary_base}
-    return {
+    options: dict[str, Any] = {
         "num_layers": config.layers,
         "num_heads": config.heads,
         "num_heads_kv": config.kv_heads,
@@ -279,8 +314,12 @@ def _stack_options(config: TransformerConfig) -> dict[str, Any]:
         "ffn_glu": config.activation in GATED,
         "relative_attention_bias": config.positions == "relative",
         "qk_norm": config.qk_norm,
-        **(rotary if config.positions == "rotary" else {}),
     }
+    if config.positions == "rotary":
+        options["rotary_dim"] = 0
+        options["rotary_interleave"] = False
+        options["rotary_base"] = config.rotary_base
+    return options
 
 
 def _fill_stack(
@@ -313,13 +352,15 @@ def _fill_stack(
 def _position_table(
     part: TransformerEncoder | TransformerDecoder, dim: int, rows: int
 ) -> np.ndarray:
-    """The vector of each position: its own sinusoids count from one, with other wavelengths."""
+    """The vector of each position. CTranslate2's own sinusoids count from one, with other wavelengths."""
     encoding = part.input_layer.position_encoding
     if encoding is None:
         return np.zeros((rows, dim), np.float32)
     positions = encoding.positions
-    rows = positions.limit if isinstance(positions, Learned) else rows
-    return _array(positions(torch.arange(rows, device=token_embedding(part).weight.device)))
+    if isinstance(positions, Learned):
+        rows = positions.limit
+    device = token_embedding(part).weight.device
+    return _array(positions(torch.arange(rows, device=device)))
 
 
 def _fill_layer(spec: Any, block: TransformerBlock, config: TransformerConfig) -> None:
@@ -338,8 +379,8 @@ def _fill_layer(spec: Any, block: TransformerBlock, config: TransformerConfig) -
 def _fill_attention(
     spec: Any, attention: MultiHead, norm: nn.Module, config: TransformerConfig, *, joined: int
 ) -> None:
-    """Weights of one attention; the first `joined` of q, k and v are one matrix, the rest another."""
-    projections = attention.q_proj, attention.k_proj, attention.v_proj
+    """Fill in the weights of one attention. The first `joined` of q, k and v are one matrix, the rest another."""
+    projections = (attention.q_proj, attention.k_proj, attention.v_proj)
     _fill_linear(spec.linear[0], *projections[:joined])
     if joined < len(projections):
         _fill_linear(spec.linear[1], *projections[joined:])

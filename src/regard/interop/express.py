@@ -1,7 +1,7 @@
-"""Which architecture of transformers expresses a model of ours exactly, and what stands against each.
+"""Finds the architecture of transformers that expresses a model of ours exactly, or the obstacles to each.
 
-An architecture proposes the config.json that comes nearest to the model; the model that this config.json describes is
-compared with ours, setting by setting. What differs is an obstacle, unless the weights can make up for it: sinusoidal
+An architecture proposes the config.json that comes nearest to the model. The model that this config.json describes is
+compared with ours, setting by setting. A difference is an obstacle unless the weights can make up for it: sinusoidal
 positions are written as a learned table, scaled embeddings are multiplied out, a tied output layer is written as a
 copy, missing segment embeddings are zeros, and an output bias that is the same for every token is left out, since it
 changes no probability.
@@ -30,7 +30,7 @@ from regard.model.positions import POSITIONS, Learned, RelativeBias, Rotary, Sin
 from regard.model.transformer_config import TransformerConfig
 from regard.model.weights import weights_of
 
-# Settings of training, and those that have an effect only with others.
+# Settings of training, and settings that have an effect only together with others.
 IRRELEVANT = {
     "dropout",
     "embedding_dropout",
@@ -41,7 +41,8 @@ IRRELEVANT = {
     "word_vectors",
     "freeze_word_vectors",
 }
-OUTPUT_BIAS, NO_BIAS = "decoder.project.bias", "model.output_bias = True, not False"
+OUTPUT_BIAS = "decoder.project.bias"
+NO_BIAS = "model.output_bias = True, not False"
 TABLE = "input_layer.position_encoding.positions.table"
 POSITIONS_WRITTEN = 1024  # rows of a table that is written for sinusoidal positions
 ABSENT = "nothing"
@@ -63,14 +64,15 @@ class Expression:
         return plan(self.architecture.rules(self.keys, self.model), names)
 
     def weights(self, ours: nn.Module, before: ModelConfig) -> dict[str, Tensor]:
-        """The weights of `model` by name, from those of our model, whose configuration is `before`."""
+        """The weights of `model` by name, computed from our model `ours`, which has the configuration `before`."""
         with torch.device("meta"):
             shapes = weights_of(build(self.model))
         own = {name: tensor.detach() for name, tensor in ours.state_dict().items()}
         folded = before.options.scale_embeddings and not self.model.options.scale_embeddings
         found = {}
         for name, meta in shapes.items():
-            if name not in own:  # a table of sinusoids, or segment embeddings
+            if name not in own:
+                # A table of sinusoids, or segment embeddings.
                 found[name] = _written(name, meta)
             elif folded and name.endswith("embed_tokens.weight"):
                 found[name] = own[name] * own[name].shape[1] ** 0.5
@@ -82,7 +84,7 @@ class Expression:
 def express(model: ModelConfig) -> Expression | list[str]:
     """The first architecture that expresses a model, or why the nearest one does not.
 
-    One that has all settings of the model comes before those whose weights must make up for some.
+    An architecture that has all settings of the model is preferred to one whose weights must make up for some.
     """
     best: tuple[str, list[str]] | None = None
     made_up: Expression | None = None
@@ -93,7 +95,7 @@ def express(model: ModelConfig) -> Expression | list[str]:
                 return result
             made_up = made_up or result
         elif result and (best is None or len(result) < len(best[1])):
-            best = architecture.model_type, result
+            best = (architecture.model_type, result)
     if made_up is not None:
         return made_up
     if best is None:
@@ -104,7 +106,7 @@ def express(model: ModelConfig) -> Expression | list[str]:
 
 
 def lost_bias(expression: Expression, ours: nn.Module, before: ModelConfig) -> list[str]:
-    """An output bias of our model, whose configuration is `before`, that the architecture lacks and the model needs."""
+    """An obstacle if the architecture lacks an output bias that our model, with the configuration `before`, needs."""
     if not before.options.output_bias or expression.model.options.output_bias:
         return []
     bias = ours.state_dict()[OUTPUT_BIAS]
@@ -121,20 +123,23 @@ def unequal_copies(expression: Expression, weights: Mapping[str, Tensor]) -> lis
     found = []
     for step in expression.steps():
         if any(isinstance(op, Copies) for op in step.ops):
-            first, *others = (weights[name] for name in step.ours)
+            first, *others = [weights[name] for name in step.ours]
             if not all(torch.equal(first, other) for other in others):
-                found.append(
-                    f"{' and '.join(step.ours)} differ, and are one matrix in transformers"
-                )
+                names = " and ".join(step.ours)
+                found.append(f"{names} differ, and are one matrix in transformers")
     return found
 
 
 def express_as(architecture: Architecture[Any], model: ModelConfig) -> Expression | list[str]:
     """The expression in one architecture, or what differs; [] where the parts are of other kinds."""
-    head, has_bias = _head(model), model.options.output_bias
+    head = _head(model)
+    has_bias = model.options.output_bias
     classes = [name for name, each in architecture.classes.items() if each == head]
-    for _ in range(2):  # the second time with what the weights make up for
-        config = architecture.export_keys(model) if classes else {}
+    if not classes:
+        return []
+    # The second time with the settings that the weights can make up for.
+    for _ in range(2):
+        config = architecture.export_keys(model)
         if not config:
             return []
         config = {"model_type": architecture.model_type, "architectures": classes[:1], **config}
@@ -152,11 +157,10 @@ def express_as(architecture: Architecture[Any], model: ModelConfig) -> Expressio
         if changed is None:
             break
         model = changed
-    without_bias = has_bias and not model.options.output_bias
-    return [
-        *(f"{key} = {ours!r}, not {theirs!r}" for key, ours, theirs in differences),
-        *[NO_BIAS] * without_bias,
-    ]
+    obstacles = [f"{key} = {ours!r}, not {theirs!r}" for key, ours, theirs in differences]
+    if has_bias and not model.options.output_bias:
+        obstacles.append(NO_BIAS)
+    return obstacles
 
 
 def _head(model: ModelConfig) -> str:
@@ -165,10 +169,10 @@ def _head(model: ModelConfig) -> str:
         return "tags"
     if model.pool is None:
         return "mlm" if model.decoder is None else "generation"
-    distilled = (
-        isinstance(model.pool.config, FirstPoolConfig) and model.pool.config.distillation_head
-    )
-    return "distilled classification" if distilled else "classification"
+    pool = model.pool.config
+    if isinstance(pool, FirstPoolConfig) and pool.distillation_head:
+        return "distilled classification"
+    return "classification"
 
 
 def _labels(model: ModelConfig) -> dict[str, Any]:
@@ -192,28 +196,39 @@ def _settings(model: ModelConfig) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for role, part in _parts(model):
         found[f"model.{role}.kind"] = part.kind
-        found |= {f"model.{role}.{key}": value for key, value in _effective(part.config).items()}
+        for key, value in _effective(part.config).items():
+            found[f"model.{role}.{key}"] = value
     options = {key: value for key, value in asdict(model.options).items() if key not in IRRELEVANT}
-    options |= {"source_vocab_size": tuple(model.source_sizes())}
+    options["source_vocab_size"] = tuple(model.source_sizes())
     if model.pool is not None or gives_tags(model):
+        # Other options have no effect on a classifier or a tagger.
         options = {key: options[key] for key in ("num_labels", "source_vocab_size")}
-    return found | {f"model.{key}": value for key, value in options.items()}
+    for key, value in options.items():
+        found[f"model.{key}"] = value
+    return found
 
 
 def _effective(config: Config) -> dict[str, Any]:
+    """The settings of a part that have an effect on the outputs, with derived defaults filled in."""
     found: dict[str, Any] = {}
     for field in fields(config):
         value = getattr(config, field.name)
         if isinstance(value, Config):
-            found |= {f"{field.name}.{key}": each for key, each in _effective(value).items()}
+            for key, each in _effective(value).items():
+                found[f"{field.name}.{key}"] = each
         elif field.name not in IRRELEVANT:
             found[field.name] = value
     if isinstance(config, TransformerConfig):
         positions = POSITIONS[config.positions]
-        found |= {"head_dim": config.dim_per_head, "kv_heads": config.kv_heads or config.heads}
-        found |= {"value_dim": config.value_dim_per_head}
-        used = {Learned: ("max_positions", "position_offset"), Rotary: ("rotary_base",),
-                RelativeBias: ("relative_buckets", "relative_max_distance")}  # fmt: skip
+        found["head_dim"] = config.dim_per_head
+        found["kv_heads"] = config.kv_heads or config.heads
+        found["value_dim"] = config.value_dim_per_head
+        # Settings of one kind of positions have no effect on the others.
+        used = {
+            Learned: ("max_positions", "position_offset"),
+            Rotary: ("rotary_base",),
+            RelativeBias: ("relative_buckets", "relative_max_distance"),
+        }
         for kind, keys in used.items():
             if not issubclass(positions, kind):
                 found = {key: value for key, value in found.items() if key not in keys}
@@ -221,31 +236,34 @@ def _effective(config: Config) -> dict[str, Any]:
 
 
 def _differences(ours: ModelConfig, theirs: ModelConfig) -> Iterator[tuple[str, Any, Any]]:
-    own, other = _settings(ours), _settings(theirs)
+    own = _settings(ours)
+    other = _settings(theirs)
     for key in dict.fromkeys((*own, *other)):
-        if own.get(key, ABSENT) != other.get(key, ABSENT):
-            yield key, own.get(key, ABSENT), other.get(key, ABSENT)
+        value = own.get(key, ABSENT)
+        their_value = other.get(key, ABSENT)
+        if value != their_value:
+            yield key, value, their_value
 
 
 def _made_up_for(ours: ModelConfig, theirs: ModelConfig) -> ModelConfig | None:
-    """Our model with what theirs has and the weights can make up for; None if there is no such difference."""
+    """Our model with their settings where the weights can make up for the difference; None if there is no such one."""
     table: dict[str, Any] = dict(ours.table)
     for role in ("encoder", "decoder"):
         part = next((part for name, part in _parts(ours) if name == role), None)
         other = next((part for name, part in _parts(theirs) if name == role), None)
         if part is None or other is None:
             continue
-        own, wanted = part.config, other.config
+        own = part.config
+        wanted = other.config
         if not isinstance(own, TransformerConfig) or not isinstance(wanted, TransformerConfig):
             continue
         changes: dict[str, Any] = {}
-        if (
-            own.positions == "sinusoidal"
-            and own.position_mode == "add"
-            and wanted.positions == "learned"
-        ):
-            offset = {"position_offset": wanted.position_offset} if wanted.position_offset else {}
-            changes |= {"positions": "learned", "max_positions": POSITIONS_WRITTEN, **offset}
+        adds_sinusoids = own.positions == "sinusoidal" and own.position_mode == "add"
+        if adds_sinusoids and wanted.positions == "learned":
+            changes["positions"] = "learned"
+            changes["max_positions"] = POSITIONS_WRITTEN
+            if wanted.position_offset:
+                changes["position_offset"] = wanted.position_offset
         if not own.token_types and wanted.token_types and role == "encoder":
             changes["token_types"] = wanted.token_types
         table[role] = dict(table[role]) | changes
@@ -264,6 +282,7 @@ def _made_up_for(ours: ModelConfig, theirs: ModelConfig) -> ModelConfig | None:
 
 
 def _written(name: str, meta: Tensor) -> Tensor:
+    """A weight that our model does not have: zeros, or a table of sinusoids."""
     if not name.endswith(TABLE):
         return torch.zeros(meta.shape)
     offset = meta.shape[0] - POSITIONS_WRITTEN

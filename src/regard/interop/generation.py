@@ -2,12 +2,12 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from regard.core.config import Config, Count, Range, doc, read
-from regard.core.errors import InvalidData, InvalidRecipe, Problem
+from regard.core.errors import InvalidData, InvalidRecipe
 from regard.interop.architectures.base import GENERATION
 from regard.interop.tensors import read_json
 
@@ -15,7 +15,7 @@ FILE = "generation_config.json"
 Id = Annotated[int, Range(0.0, 1e8)]
 log = logging.getLogger(__name__)
 
-# Options that change no output, or only at the largest length, where an output is cut instead of ended.
+# Options that change no output, except an output of the largest length, which is cut instead of ended.
 HARMLESS = frozenset({
     "_from_model_config", "transformers_version", "use_cache", "output_attentions", "output_hidden_states",
     "output_scores", "return_dict_in_generate", "remove_invalid_values", "forced_eos_token_id", "cache_implementation",
@@ -26,7 +26,7 @@ TURNED_OFF = {
     "epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "encoder_no_repeat_ngram_size": 0, "encoder_repetition_penalty": 1.0,
     "guidance_scale": 1.0, "renormalize_logits": False, "token_healing": False,
 }  # fmt: skip
-# What transformers fills in where a file leaves an option out or says null, where the default here is another.
+# Values that transformers uses where a file leaves an option out or says null, if the default here differs.
 DEFAULTS = {"top_k": 50, "diversity_penalty": 0.0}
 
 
@@ -79,12 +79,12 @@ class Generation:
 
 
 def read_generation(folder: Path, config: Mapping[str, Any], *, has_source: bool) -> Generation:
-    """From generation_config.json or, where a folder has none, from config.json, as old files have these options.
+    """Read generation_config.json or, where a folder has none, config.json, which has these options in old files.
 
     As in transformers, config.json is not consulted for decoding options where there is a generation_config.json.
 
-    has_source   whether the model has an encoder. The start token counts in max_length and min_length, as does the
-                 prompt of a language model, for which these are not imported.
+    has_source   whether the model has an encoder. The start token counts in max_length and min_length. In a language
+                 model the prompt counts as well, so that these options are not imported for it.
     """
     path = folder / FILE
     if path.is_file():
@@ -92,20 +92,22 @@ def read_generation(folder: Path, config: Mapping[str, Any], *, has_source: bool
     else:
         merged = {key: config[key] for key in GENERATION if config.get(key) is not None}
         if config.get("force_bos_token_to_be_generated"):
-            merged["forced_bos_token_id"] = config.get("bos_token_id", 0)  # the default of BART
-    merged |= {
-        key: config[key]
-        for key in ("decoder_start_token_id",)
-        if key not in merged and config.get(key)
-    }
+            # 0 is the default of BART.
+            merged["forced_bos_token_id"] = config.get("bos_token_id", 0)
+    start = config.get("decoder_start_token_id")
+    if start and "decoder_start_token_id" not in merged:
+        merged["decoder_start_token_id"] = start
     merged = {key: value for key, value in merged.items() if value is not None and value != []}
     known = {field.name for field in fields(GenerationKeys)}
-    lengths = _lengths(merged, path) if has_source else {}
+    lengths = {}
+    if has_source:
+        lengths = _lengths(merged, path)
     words = _bad_words(merged.pop("bad_words_ids", ()), path)
-    keys = read(GenerationKeys, lengths | {key: merged[key] for key in merged.keys() & known}, "")
+    given = {key: merged[key] for key in merged.keys() & known}
+    keys = read(GenerationKeys, lengths | given, "")
     if isinstance(keys, list):
         raise InvalidRecipe(
-            [Problem(f"{path}: {p.key.removeprefix('.')}", p.wanted, p.got, p.remedy) for p in keys]
+            [replace(each, key=f"{path}: {each.key.removeprefix('.')}") for each in keys]
         )
     off = {key for key, value in TURNED_OFF.items() if merged.get(key) == value}
     for key in sorted(merged.keys() - known - HARMLESS - off):
@@ -113,13 +115,14 @@ def read_generation(folder: Path, config: Mapping[str, Any], *, has_source: bool
             "%s: %s = %.80r is not imported: there is no such option here", path, key, merged[key]
         )
     forced = keys.forced_bos_token_id
+    suppressed = keys.suppress_tokens or ()
     return Generation(
         _decode(keys, path),
         start=keys.decoder_start_token_id,
         pad=keys.pad_token_id,
         ends=end_tokens(keys.eos_token_id),
-        suppressed=tuple(sorted({*(keys.suppress_tokens or ())})),
-        bad_words=tuple(sorted({*words})),
+        suppressed=tuple(sorted(set(suppressed))),
+        bad_words=tuple(sorted(set(words))),
         target_prefix=() if forced is None else (forced,),
     )
 
@@ -128,18 +131,21 @@ def end_tokens(ids: int | tuple[int, ...] | None) -> tuple[int, ...]:
     """The value of eos_token_id as the different tokens that end an output."""
     if isinstance(ids, tuple):
         return tuple(dict.fromkeys(ids))
-    return () if ids is None else (ids,)
+    if ids is None:
+        return ()
+    return (ids,)
 
 
 def _lengths(merged: Mapping[str, Any], path: Path) -> dict[str, int]:
-    """max_length and min_length, in which the start token counts, as numbers of output tokens."""
+    """max_length and min_length as numbers of output tokens: in the file they count the start token too."""
     lengths = {}
     for key in ("max", "min"):
         value = merged.get(f"{key}_length")
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 1_000_000:
-            where, wanted = f"{path}: {key}_length", "a whole number from 0 to 1,000,000"
+            where = f"{path}: {key}_length"
+            wanted = "a whole number from 0 to 1,000,000"
             raise InvalidData(
                 where, wanted=wanted, got=repr(value)[:80], remedy="Change it, or leave it out."
             )
@@ -150,12 +156,7 @@ def _lengths(merged: Mapping[str, Any], path: Path) -> dict[str, int]:
 
 def _bad_words(words: Any, path: Path) -> list[int]:
     """The tokens among the sequences of tokens that are not generated; longer sequences are not imported."""
-    whole = isinstance(words, list | tuple) and all(
-        isinstance(word, list)
-        and all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in word)
-        for word in words
-    )
-    if not whole:
+    if not isinstance(words, list | tuple) or not all(map(_is_list_of_ids, words)):
         remedy = "Change it, or leave it out."
         raise InvalidData(
             f"{path}: bad_words_ids", wanted="lists of ids", got=repr(words)[:80], remedy=remedy
@@ -168,9 +169,16 @@ def _bad_words(words: Any, path: Path) -> list[int]:
     return [word[0] for word in words if len(word) == 1]
 
 
+def _is_list_of_ids(word: Any) -> bool:
+    if not isinstance(word, list):
+        return False
+    return all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in word)
+
+
 def _decode(keys: GenerationKeys, path: Path) -> dict[str, Any]:
     """The table [decode]."""
-    sample, beams = bool(keys.do_sample), keys.num_beams or 1
+    sample = bool(keys.do_sample)
+    beams = keys.num_beams or 1
     decode: dict[str, Any] = {
         "max_length": keys.max_new_tokens,
         "min_length": keys.min_new_tokens,
@@ -199,13 +207,9 @@ def _decode(keys: GenerationKeys, path: Path) -> dict[str, Any]:
                 diversity = DEFAULTS["diversity_penalty"]
             decode |= {"beam_groups": keys.num_beam_groups, "diversity_penalty": diversity}
     if (keys.repetition_penalty or 1.0) != 1.0:
-        if (
-            beams > 1
-            and not sample
-            and keys.repetition_penalty is not None
-            and keys.repetition_penalty >= 1.0
-        ):
-            decode["repetition_penalty"] = keys.repetition_penalty
+        penalty = keys.repetition_penalty
+        if beams > 1 and not sample and penalty is not None and penalty >= 1.0:
+            decode["repetition_penalty"] = penalty
         else:
             log.warning(
                 "%s: repetition_penalty is not imported: here it applies to beams, and is at least 1",

@@ -22,7 +22,7 @@ NAME = re.compile(r"[\w.-]+/[\w.-]+|[\w.-]+")
 
 
 def local_folder(source: str | Path) -> Path:
-    """The folder of a model: `source` itself, or for hf:owner/name that of the hub's cache, downloaded if needed.
+    """The folder of a model: `source` itself, or for hf:owner/name a folder of the hub's cache, downloaded if needed.
 
     hf:owner/name@revision is a branch, a tag or a commit. With HF_HUB_OFFLINE=1 only the cache is used.
     """
@@ -36,7 +36,8 @@ def local_folder(source: str | Path) -> Path:
         found = hub.snapshot_download(
             name, revision=revision or None, allow_patterns=list(PATTERNS), ignore_patterns=["*/*"]
         )
-    except Exception as error:  # of the network, of the hub, of the cache
+    except Exception as error:
+        # The network, the hub and the cache raise errors of many kinds.
         remedy = "Check the name and the connection; HF_HUB_OFFLINE=1 uses the cache only."
         if hub.constants.HF_HUB_OFFLINE:
             remedy = "Import it once without HF_HUB_OFFLINE, which allows the cache only, or give a local folder."
@@ -65,7 +66,8 @@ def push(folder: Path, name: str, client: Any = None) -> str:
     client   an object with the methods of huggingface_hub.HfApi; default: one with the user's own login
     """
     check_name(name, "push")
-    client = _hub(PUSHING).HfApi() if client is None else client
+    if client is None:
+        client = _hub(PUSHING).HfApi()
     try:
         address = str(client.create_repo(name, repo_type="model", exist_ok=True))
         client.upload_folder(
@@ -97,7 +99,8 @@ def check_name(name: str, given: str, prefix: str = "") -> None:
 def _first_line(error: Exception) -> str:
     """The kind of an error and the first line of its text."""
     text = str(error).strip()
-    return f"{type(error).__name__}: {text.splitlines()[0] if text else ''}"[:300].rstrip(".")
+    first = text.splitlines()[0] if text else ""
+    return f"{type(error).__name__}: {first}"[:300].rstrip(".")
 
 
 def _hub(why: str) -> Any:

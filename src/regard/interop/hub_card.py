@@ -48,7 +48,7 @@ USES = {
     ),
 }
 
-# What follows the logits, by the problem type, unless that is the most likely label.
+# What follows the logits in the line of use, by the problem type, if not the choice of the most likely label.
 CHOICES = {"regression": "", "multi_label_classification": ".sigmoid()"}
 
 CARD = """# {title}
@@ -74,8 +74,11 @@ def hub_card(model: Predictor, model_type: str, report: str | None) -> str:
     """README.md; `report` is a file of `regard evaluate --json`, whose figures it lists."""
     kind = _kind(model)
     task, model_class, use = USES[kind]
-    use = use.replace(".argmax(-1)", CHOICES.get(model.task.problem_type or "", ".argmax(-1)"))
-    results = [] if report is None else _results(Path(report))
+    most_likely = ".argmax(-1)"
+    use = use.replace(most_likely, CHOICES.get(model.task.problem_type or "", most_likely))
+    results = []
+    if report is not None:
+        results = _results(Path(report))
     front: dict[str, Any] = {
         "library_name": "transformers",
         "pipeline_tag": task,
@@ -89,23 +92,26 @@ def hub_card(model: Predictor, model_type: str, report: str | None) -> str:
             "metrics": metrics,
         }
         front["model-index"] = [{"name": kind, "results": [entry]}]
-    matter = "\n".join(
-        f"{key}: {json.dumps(value)}" for key, value in front.items()
-    )  # JSON is YAML too
+    # Every JSON value is YAML too.
+    matter = "\n".join(f"{key}: {json.dumps(value)}" for key, value in front.items())
     has_text = kind != "image label"
+    loading = ""
+    if has_text:
+        loading = 'tokenizer = AutoTokenizer.from_pretrained("this/folder")\n'
     card = CARD.format(
         title=f"{kind.capitalize()} with Regard",
         model_type=model_type,
         model=repr(model.model),
         imports=f"{model_class}, AutoTokenizer" if has_text else model_class,
         model_class=model_class,
-        loading='tokenizer = AutoTokenizer.from_pretrained("this/folder")\n' if has_text else "",
+        loading=loading,
         use=use,
     )
-    table = "".join(f"| {printable(name)} | {value:.4g} |\n" for name, value in results)
-    return f"---\n{matter}\n---\n\n{card}" + (
-        f"\n## Results\n\n| metric | value |\n|---|---|\n{table}" if table else ""
-    )
+    text = f"---\n{matter}\n---\n\n{card}"
+    if results:
+        table = "".join(f"| {printable(name)} | {value:.4g} |\n" for name, value in results)
+        text += f"\n## Results\n\n| metric | value |\n|---|---|\n{table}"
+    return text
 
 
 def _kind(model: Predictor) -> str:
@@ -131,5 +137,6 @@ def _results(path: Path) -> list[tuple[str, float]]:
         defined = {name: each for name, each in metrics.items() if each["value"] is not None}
         return [(str(name), float(result["value"])) for name, result in defined.items()]
     except (KeyError, IndexError, TypeError, ValueError, AttributeError):
-        wanted, remedy = "a report of `regard evaluate --json`", "Write it with this command."
+        wanted = "a report of `regard evaluate --json`"
+        remedy = "Write it with this command."
         raise InvalidData(path, wanted=wanted, got="other JSON", remedy=remedy) from None

@@ -13,7 +13,7 @@ from regard.core.shapes import Tensor
 from regard.data.fields.image import require_image
 from regard.data.spelling import HIDDEN
 from regard.data.tokenizer import Tokenizer
-from regard.decoding.ensemble import ClassifierEnsemble, Ensemble
+from regard.generation.ensemble import ClassifierEnsemble, Ensemble
 from regard.inference.predictor import Predictor
 from regard.interop import images
 from regard.interop.architectures.base import transformer
@@ -42,8 +42,9 @@ class HuggingFaceTarget(FolderTarget):
         expression = express(config)
         if isinstance(expression, list):
             return expression
+        weights = expression.weights(model.model, config)
         problems = lost_bias(expression, model.model, config)
-        problems += unequal_copies(expression, expression.weights(model.model, config))
+        problems += unequal_copies(expression, weights)
         return [*problems, *_token_obstacles(model, expression)]
 
     def write(self, model: Predictor, folder: Path, options: ExportOptions) -> None:
@@ -52,17 +53,15 @@ class HuggingFaceTarget(FolderTarget):
         assert isinstance(config, ModelConfig)
         expression = express(config)
         assert isinstance(expression, Expression)
-        dtype = (
-            next(model.model.parameters()).dtype if options.dtype is None else DTYPES[options.dtype]
-        )
+        dtype = next(model.model.parameters()).dtype
+        if options.dtype is not None:
+            dtype = DTYPES[options.dtype]
         weights = expression.weights(model.model, config)
         rows = _add_spare_rows(model, expression, weights)
-        theirs = ((step.theirs, step.to_theirs(weights)) for step in expression.steps())
-        tensors = dict(theirs)
+        tensors = {step.theirs: step.to_theirs(weights) for step in expression.steps()}
         tensors |= expression.architecture.computed(expression.keys, tensors)
-        write_weights(
-            folder, {name: tensor.to("cpu", dtype).contiguous() for name, tensor in tensors.items()}
-        )
+        converted = {name: x.to("cpu", dtype).contiguous() for name, x in tensors.items()}
+        write_weights(folder, converted)
         tokens = _tokens(model)
         described = {
             **expression.config,
@@ -75,32 +74,27 @@ class HuggingFaceTarget(FolderTarget):
         _write_json(folder / "config.json", described)
         if expression.head == "generation":
             generation = generation_config(model, tokens)
-            if "decoder_vocab_size" in rows:  # rows that only the encoder reads
+            if "decoder_vocab_size" in rows:
+                # Only the encoder reads the added rows.
                 size = config.options.vocab_size or 0
                 spare = list(range(size, rows["decoder_vocab_size"]))
                 generation["suppress_tokens"] = [*generation.get("suppress_tokens", ()), *spare]
             _write_json(folder / "generation_config.json", generation)
         write_tokenizers(model, folder)
         if model.image_size is not None:
-            _write_json(
-                folder / images.FILE,
-                images.preprocessor_config(require_image(model.recipe.data.source_fields[0])),
-            )
-        (folder / "README.md").write_text(
-            hub_card(model, expression.architecture.model_type, options.report), "utf-8"
-        )
+            field = require_image(model.recipe.data.source_fields[0])
+            _write_json(folder / images.FILE, images.preprocessor_config(field))
+        card = hub_card(model, expression.architecture.model_type, options.report)
+        (folder / "README.md").write_text(card, "utf-8")
 
 
 def _max_positions(model: Predictor, expression: Expression) -> dict[str, int]:
-    """The largest number of tokens that are read, where no table of positions tells it."""
+    """The largest number of tokens that are read, where the model has no table of positions that shows it."""
     if "rope_parameters" not in expression.config:
         return {}
     recipe = model.recipe
-    return {
-        "max_position_embeddings": max(
-            recipe.decode.max_source_length, recipe.data.context_length or 0
-        )
-    }
+    longest = max(recipe.decode.max_source_length, recipe.data.context_length or 0)
+    return {"max_position_embeddings": longest}
 
 
 def _model_config(model: Predictor) -> ModelConfig | str:
@@ -115,31 +109,35 @@ def _model_config(model: Predictor) -> ModelConfig | str:
 def _token_obstacles(model: Predictor, expression: Expression) -> list[str]:
     """What the tokenizer or the data have that transformers does not."""
     found = []
-    pad, wanted = _tokens(model).get("pad_token_id"), expression.config.get("pad_token_id")
+    pad = _tokens(model).get("pad_token_id")
+    wanted = expression.config.get("pad_token_id")
+    architecture = expression.architecture.model_type
     if wanted is not None and pad != wanted:
-        found.append(
-            f"padding is token {pad}, and {expression.architecture.model_type} needs {wanted}"
-        )
-    if _spare(model) and expression.architecture.model_type != "marian":
+        found.append(f"padding is token {pad}, and {architecture} needs {wanted}")
+    if _spare(model) and architecture != "marian":
         found.append("the tokenizer has pieces without a row of the embedding")
     return found
 
 
 def _spare(model: Predictor) -> int:
     """Pieces of the source's tokenizer that have no row of the embedding, and are read as the unknown token."""
-    return int(model.source.settings.get("spare", 0)) if isinstance(model.source, Tokenizer) else 0
+    if isinstance(model.source, Tokenizer):
+        return int(model.source.settings.get("spare", 0))
+    return 0
 
 
 def _add_spare_rows(
     model: Predictor, expression: Expression, weights: dict[str, Tensor]
 ) -> dict[str, int]:
-    """Give such pieces a row, that of the unknown token, which is never generated; the changed sizes in config.json."""
+    """Give these pieces the row of the unknown token, which is never generated. Return changed sizes of config.json."""
     spare = _spare(model)
     if not spare or not isinstance(model.source, Tokenizer):
         return {}
-    name, unknown = "encoder.embed_tokens.weight", model.source.special_tokens.unknown
+    name = "encoder.embed_tokens.weight"
+    unknown = model.source.special_tokens.unknown
     assert unknown is not None
-    weights[name] = torch.cat((weights[name], weights[name][unknown].expand(spare, -1)))
+    row = weights[name][unknown]  # (W,)
+    weights[name] = torch.cat((weights[name], row.expand(spare, -1)))
     rows = {"vocab_size": len(weights[name])}
     if expression.model.options.tie_embeddings == "all":
         bias = weights["decoder.project.bias"]
@@ -153,14 +151,11 @@ def _tokens(model: Predictor) -> dict[str, Any]:
     tokenizer = _source_tokenizer(model)
     if tokenizer is None:
         return {}
-    own = (
-        model.target.special_tokens
-        if isinstance(model.target, Tokenizer)
-        else tokenizer.special_tokens
-    )
-    if (
-        model.running_text
-    ):  # where the end token is the line break, which begins a text and ends no output
+    own = tokenizer.special_tokens
+    if isinstance(model.target, Tokenizer):
+        own = model.target.special_tokens
+    if model.running_text:
+        # The end token is the line break, which begins a text and ends no output.
         return {"pad_token_id": own.pad, "bos_token_id": own.end, "eos_token_id": None}
     found: dict[str, Any] = {
         "pad_token_id": own.pad,
@@ -180,20 +175,24 @@ def output_names(model: Predictor) -> dict[str, Any]:
     if kind is None and not model.task.tags_words:
         return {}
     names = model.target.tokens()
-    if kind == "regression":  # numbers have no names
+    if kind == "regression":
+        # Numbers have no names.
         names = [f"LABEL_{number}" for number in range(model.target.size)]
     table: dict[str, Any] = {
         "id2label": {str(i): name for i, name in enumerate(names)},
-        "label2id": {n: i for i, n in enumerate(names)},
+        "label2id": {name: i for i, name in enumerate(names)},
     }
     # Token classification has no problem type.
-    return table if kind is None else {"problem_type": kind, **table}
+    if kind is None:
+        return table
+    return {"problem_type": kind, **table}
 
 
 def generation_config(model: Predictor, tokens: Mapping[str, Any]) -> dict[str, Any]:
     """The decoding options of a model as generation_config.json."""
     assert isinstance(model.target, Tokenizer)
-    decode, own = model.recipe.decode, model.target.special_tokens
+    decode = model.recipe.decode
+    own = model.target.special_tokens
     found: dict[str, Any] = {
         **tokens,
         "max_new_tokens": decode.max_length,
@@ -212,21 +211,14 @@ def generation_config(model: Predictor, tokens: Mapping[str, Any]) -> dict[str, 
     if decode.repetition_penalty != 1.0 and decode.beam_size > 1:
         found["repetition_penalty"] = decode.repetition_penalty
     if decode.beam_groups > 1:
-        found |= {
-            "num_beam_groups": decode.beam_groups,
-            "diversity_penalty": decode.diversity_penalty,
-        }
+        found["num_beam_groups"] = decode.beam_groups
+        found["diversity_penalty"] = decode.diversity_penalty
     if decode.sample:
-        found |= {
-            "temperature": decode.temperature,
-            "top_k": decode.top_k or 0,
-            "top_p": 1.0 if decode.top_p is None else decode.top_p,
-        }
-        found |= {
-            key: value
-            for key in ("min_p", "typical_p")
-            if (value := getattr(decode, key)) is not None
-        }
+        found["temperature"] = decode.temperature
+        found["top_k"] = decode.top_k or 0
+        found["top_p"] = 1.0 if decode.top_p is None else decode.top_p
+        found["min_p"] = decode.min_p
+        found["typical_p"] = decode.typical_p
     return {key: value for key, value in found.items() if value is not None}
 
 
@@ -235,22 +227,23 @@ def write_weights(folder: Path, weights: Mapping[str, Tensor], largest: int = SH
     from safetensors.torch import save_file
 
     shards = list(_shards(weights, largest))
+    count = len(shards)
     names = ["model.safetensors"]
-    if len(shards) > 1:
-        names = [
-            f"model-{i:05d}-of-{len(shards):05d}.safetensors" for i in range(1, len(shards) + 1)
-        ]
-        files = {
-            tensor: name for name, shard in zip(names, shards, strict=True) for tensor in shard
-        }
+    if count > 1:
+        names = [f"model-{i:05d}-of-{count:05d}.safetensors" for i in range(1, count + 1)]
+        files = {}
+        for name, shard in zip(names, shards, strict=True):
+            files.update(dict.fromkeys(shard, name))
         total = sum(tensor.nbytes for tensor in weights.values())
         index = {"metadata": {"total_size": total}, "weight_map": files}
         _write_json(folder / "model.safetensors.index.json", index)
     for name, shard in zip(names, shards, strict=True):
-        places = {
-            tensor.data_ptr(): key for key, tensor in shard.items()
-        }  # one name for each: a copy for the others
-        own = {key: x if places[x.data_ptr()] == key else x.clone() for key, x in shard.items()}
+        # safetensors refuses tensors that share memory: one name keeps it, the others get copies.
+        keepers = {tensor.data_ptr(): key for key, tensor in shard.items()}
+        own = {}
+        for key, tensor in shard.items():
+            is_keeper = keepers[tensor.data_ptr()] == key
+            own[key] = tensor if is_keeper else tensor.clone()
         with with_usual_mode(folder / name):
             save_file(own, folder / name, {"format": "pt"})
 
@@ -261,42 +254,41 @@ def _shards(weights: Mapping[str, Tensor], largest: int) -> Iterator[dict[str, T
     for name, tensor in weights.items():
         if shard and size + tensor.nbytes > largest:
             yield shard
-            shard, size = {}, 0
+            shard = {}
+            size = 0
         shard[name] = tensor
         size += tensor.nbytes
     yield shard
 
 
 def write_tokenizers(model: Predictor, folder: Path) -> None:
-    """tokenizer.json and tokenizer_config.json of the inputs; in target/ those of outputs with another vocabulary."""
+    """Write tokenizer.json and tokenizer_config.json of the inputs.
+
+    If outputs have another vocabulary, its files are in target/.
+    """
     source = _source_tokenizer(model)
-    if source is not None:
-        reads = bool(model.sources) or model.task.reads_target
-        splits = model.task.tags_words
-        _write_tokenizer(
-            source,
-            folder,
-            has_source=reads,
-            running=model.running_text,
-            reads_words=splits,
-            pair=_pair_template(model),
-        )
-    if (
-        isinstance(model.target, Tokenizer)
-        and source is not None
-        and _names(model.target) != _names(source)
-    ):
+    if source is None:
+        return
+    _write_tokenizer(
+        source,
+        folder,
+        has_source=bool(model.sources) or model.task.reads_target,
+        running=model.running_text,
+        reads_words=model.task.tags_words,
+        pair=_pair_template(model),
+    )
+    if isinstance(model.target, Tokenizer) and _names(model.target) != _names(source):
         (folder / "target").mkdir()
         _write_tokenizer(model.target, folder / "target", has_source=False)
 
 
 def _names(tokenizer: Tokenizer) -> list[str]:
-    """The token of each id. Two tokenizers with the same ones decode alike, also where they encode differently."""
+    """The token of each id. Tokenizers with the same names decode in the same way, even if they encode differently."""
     return [name.replace(HIDDEN, "") for name in tokenizer.tokens()]
 
 
 def _source_tokenizer(model: Predictor) -> Tokenizer | None:
-    """The tokenizer of what the model reads: of the source, or of a language model's text; of captions, theirs."""
+    """The tokenizer of the text that the model reads, or of the captions that it writes."""
     source = model.sources[0] if model.recipe.data.join_sources else model.source
     given = [each for each in (source, model.target) if isinstance(each, Tokenizer)]
     return given[0] if given else None
@@ -314,6 +306,7 @@ def _pair_template(model: Predictor) -> list[str] | None:
         special = vocabulary.special_tokens
         before = [vocabulary.pieces([i])[0] for i in special.source_prefix]
         after = [vocabulary.pieces([i])[0] for i in special.source_suffix]
+        # "$A:0" stands for the first text, in the first segment.
         template += [f"{each}:{segment}" for each in (*before, f"${name}", *after)]
     return template
 
@@ -330,34 +323,40 @@ def _write_tokenizer(
     import tokenizers
     from tokenizers.processors import TemplateProcessing
 
-    own, inner = tokenizer.special_tokens, tokenizers.Tokenizer.from_str(tokenizer.to_json())
+    own = tokenizer.special_tokens
+    inner = tokenizers.Tokenizer.from_str(tokenizer.to_json())
     if reads_words and isinstance(inner.pre_tokenizer, tokenizers.pre_tokenizers.ByteLevel):
         # Every word is encoded with a space before it, also the first.
         inner.pre_tokenizer.add_prefix_space = True
     first = own.end if running else own.start
-    before: tuple[int, ...] = () if first is None else (first,)
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
     if has_source:
         before = own.source_prefix
-    after = own.source_suffix if has_source else ()
+        after = own.source_suffix
+    elif first is not None:
+        before = (first,)
     names = {i: tokenizer.pieces([i])[0] for i in (*before, *after)}
-    single = [*(names[i] for i in before), "$A", *(names[i] for i in after)]
+    names_before = [names[i] for i in before]
+    names_after = [names[i] for i in after]
+    single = [*names_before, "$A", *names_after]
     special = [(name, i) for i, name in names.items()]
     inner.post_processor = TemplateProcessing(single=single, pair=pair, special_tokens=special)
     inner.save(str(folder / "tokenizer.json"))
     roles = {"pad": own.pad, "bos": first, "eos": own.end, "unk": own.unknown, "mask": own.mask}
     described: dict[str, Any] = {
-        f"{role}_token": tokenizer.pieces([i])[0] for role, i in roles.items() if i is not None
-    }
-    described |= {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
     }
-    if (
-        not tokenizer.settings and not running
-    ):  # the name of a special token inside a text is ordinary text
+    for role, i in roles.items():
+        if i is not None:
+            described[f"{role}_token"] = tokenizer.pieces([i])[0]
+    if not tokenizer.settings and not running:
+        # The name of a special token inside a text is ordinary text.
         described["split_special_tokens"] = True
     _write_json(folder / "tokenizer_config.json", described)
 
 
 def _write_json(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n", "utf-8")
+    text = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False)
+    path.write_text(text + "\n", "utf-8")

@@ -9,6 +9,7 @@ from regard.data.fields.image import ImageField
 from regard.interop.tensors import read_json
 
 FILE = "preprocessor_config.json"
+# By Pillow's numbers.
 FILTERS = {
     0: "nearest",
     1: "lanczos",
@@ -16,7 +17,7 @@ FILTERS = {
     3: "bicubic",
     4: "box",
     5: "hamming",
-}  # by Pillow's numbers
+}
 
 
 def image_field(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -33,11 +34,12 @@ def image_field(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
                 f"{path}: {key}", wanted="true", got=repr(given[key])[:80], remedy="Set it."
             )
     if given.get("do_normalize", True):
-        field |= {
-            key: given[key] for key in ("image_mean", "image_std") if given.get(key) is not None
-        }
+        for key in ("image_mean", "image_std"):
+            if given.get(key) is not None:
+                field[key] = given[key]
     else:
-        field |= {"image_mean": [0.0] * 3, "image_std": [1.0] * 3}
+        field["image_mean"] = [0.0] * 3
+        field["image_std"] = [1.0] * 3
     if given.get("resample") is not None:
         number = given["resample"]
         if number not in FILTERS:
@@ -46,7 +48,8 @@ def image_field(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
                 f"{path}: resample", wanted=wanted, got=repr(number)[:80], remedy="Change it."
             )
         field["image_resize"] = FILTERS[number]
-    crop, size = given.get("crop_size"), given.get("size")
+    crop = given.get("crop_size")
+    size = given.get("size")
     if given.get("do_center_crop") and crop is not None:
         resized = _side(size, path, "size")
         if _side(crop, path, "crop_size") != side:
@@ -76,18 +79,19 @@ def preprocessor_config(field: ImageField) -> dict[str, Any]:
         "image_mean": list(field.image_mean),
         "image_std": list(field.image_std),
     }
-    return config if before is None else config | {"do_center_crop": True, "crop_size": side}
+    if before is None:
+        return config
+    return config | {"do_center_crop": True, "crop_size": side}
 
 
 def _side(value: Any, path: Path, key: str) -> int:
     """The side of a square: a number, or a height and an equal width."""
     if isinstance(value, dict):
-        sides = (
-            {value.get("height"), value.get("width")}
-            if "height" in value
-            else {value.get("shortest_edge")}
-        )
-        value = next(iter(sides)) if len(sides) == 1 else value
+        sides = {value.get("shortest_edge")}
+        if "height" in value:
+            sides = {value.get("height"), value.get("width")}
+        if len(sides) == 1:
+            (value,) = sides
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InvalidData(
             f"{path}: {key}",

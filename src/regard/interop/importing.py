@@ -1,4 +1,4 @@
-"""From a model folder of Hugging Face's transformers to a predictor, or to a checkpoint of Regard."""
+"""Turns a model folder of Hugging Face's transformers into a predictor, or into a checkpoint of Regard."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +18,7 @@ from regard.data.fields.base import make_field
 from regard.data.fields.text import require_tokenizer
 from regard.data.statistics import Statistics
 from regard.data.vocabulary import Labels
-from regard.decoding.config import DecodeConfig
+from regard.generation.config import DecodeConfig
 from regard.inference.predictor import Predictor
 from regard.interop.generation import Generation, read_generation
 from regard.interop.images import FILE as IMAGES, image_field
@@ -43,7 +43,7 @@ RECIPE_HEAD = """\
 # regard train this/folder/recipe.toml --set 'data.train=[{}]' --out runs/mine
 """
 FINE_TUNING = {"init_from": ".", "learning_rate": 2e-5, "warmup_steps": 100, "max_steps": 1000}
-# The fields of targets that have keys beside their kind; the numbers of a regression are in their own units.
+# The fields of targets that need more keys than their kind. The numbers of a regression are in their own units.
 TARGETS = {"text": TEXT, "number": {"kind": "number", "normalize": False}}
 
 
@@ -53,9 +53,8 @@ class ImportedModel:
     def __init__(self, folder: Path, *, pairs: bool = False) -> None:
         self.pretrained = PretrainedFolder(folder)
         self.pairs = pairs
-        if pairs and not (
-            self.pretrained.classifies and self.pretrained.model.reads == ("tokens",)
-        ):
+        reads_text = self.pretrained.model.reads == ("tokens",)
+        if pairs and not (self.pretrained.classifies and reads_text):
             raise InvalidArgument(
                 "pairs",
                 wanted="false for a model that is no classifier of texts",
@@ -88,19 +87,22 @@ class ImportedModel:
         return sources, target
 
     def _texts(self, sources: SourceVocabularies) -> SourceVocabularies:
-        """The tokenizer of the text, or of both texts of a pair, of which the second continues the first."""
+        """The tokenizer of the text, or the tokenizers of both texts of a pair. The second text continues the first."""
         if not self.pairs:
             return sources
         (only,) = sources
         first = require_tokenizer(only, "model")
         special = first.special_tokens
         # [CLS] one [SEP] other [SEP], or <s> one </s></s> other </s>
-        between = special.source_suffix if self.pretrained.architecture.doubles_separator else ()
+        between: tuple[int, ...] = ()
+        if self.pretrained.architecture.doubles_separator:
+            between = special.source_suffix
         second = first.with_special_tokens(replace(special, source_prefix=between))
         return first, second
 
     def _recipe(self) -> Recipe:
-        pretrained, folder = self.pretrained, self.pretrained.folder
+        pretrained = self.pretrained
+        folder = self.pretrained.folder
         kind = pretrained.target_kind
         data: dict[str, Any] = {"target": TARGETS.get(kind, {"kind": kind})}
         if pretrained.tags_words:
@@ -134,28 +136,31 @@ class ImportedModel:
         return Predictor(model.to(device).eval(), self.recipe, self.sources, self.target)
 
     def write(self, out: Path, dtype: torch.dtype | None, version: str) -> None:
-        """Write a checkpoint of this version of Regard, one tensor after the other, by default of the file's dtype."""
-        table = self.recipe.with_sizes(self.sources, self.target)
-        vocabularies = self.sources, self.target
+        """Write a checkpoint of this version of Regard, one tensor after the other, by default in the file's dtype."""
         texts = checkpoint_texts(
-            self.recipe.as_dict(), vocabularies, table, version, self.recipe.extensions()
+            self.recipe.as_dict(),
+            (self.sources, self.target),
+            self.recipe.with_sizes(self.sources, self.target),
+            version,
+            self.recipe.extensions(),
         )
-        texts |= {CARD: _card(self.pretrained), RECIPE: self.fine_tuning()}
+        texts[CARD] = _card(self.pretrained)
+        texts[RECIPE] = self.fine_tuning()
         store.write(out, texts, {WEIGHTS: self._writer(dtype)})
 
     def fine_tuning(self) -> str:
-        """A recipe that continues the training of the checkpoint beside it, on files that the user names."""
+        """A recipe that continues the training of the checkpoint in its folder, on files that the user names."""
         tables = self.recipe.as_dict()
-        data = {
-            key: value
-            for key, value in tables["data"].items()
-            if key in ("source", "sources", "join_sources", "target", "shared_vocab")
-            and value not in (None, False)
-        }
-        data = {key: _changed_fields(value) for key, value in data.items()}
+        kept = ("source", "sources", "join_sources", "target", "shared_vocab")
+        data = {}
+        for key, value in tables["data"].items():
+            if key in kept and value not in (None, False):
+                data[key] = _changed_fields(value)
         decode = _changed(tables["decode"], DecodeConfig())
         recipe = {"data": data, "model": tables["model"], "train": FINE_TUNING, "decode": decode}
-        files = '"SOURCES", "TARGETS"' if data.get("source") is not None else '"TEXTS"'
+        files = '"TEXTS"'
+        if data.get("source") is not None:
+            files = '"SOURCES", "TARGETS"'
         if self.pairs:
             files = '"ONE_TEXTS", "OTHER_TEXTS", "TARGETS"'
         return RECIPE_HEAD.format(files) + "\n".join(toml_lines(recipe)) + "\n"
@@ -164,10 +169,12 @@ class ImportedModel:
         pretrained = self.pretrained
 
         def write(path: Path) -> None:
+            # The layout of safetensors: the size of the header, the header, and the tensors.
             header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
             end = 0
             for name, shape, stored in pretrained.tensors_of_ours(dtype):
-                begin, end = end, end + shape.numel() * stored.itemsize
+                begin = end
+                end = end + shape.numel() * stored.itemsize
                 header[name] = {
                     "dtype": SAFETENSORS[stored],
                     "shape": list(shape),
@@ -194,21 +201,27 @@ def _outputs_of(pretrained: PretrainedFolder) -> Labels | Statistics:
 def _in_file(problem: Problem, folder: Path) -> Problem:
     """A problem of the recipe as one of the folder; keys of images come from their own file."""
     key = problem.key.removeprefix("data.source.")
-    where = f"{folder / IMAGES}: {key}" if key.startswith("image_") else f"{folder}: {problem.key}"
-    return Problem(where, problem.wanted, problem.got, problem.remedy)
+    where = f"{folder}: {problem.key}"
+    if key.startswith("image_"):
+        where = f"{folder / IMAGES}: {key}"
+    return replace(problem, key=where)
 
 
 def _changed_fields(value: Any) -> Any:
-    """A field, or each of several, as `_changed_field` gives it; other values as they are."""
+    """Apply `_changed_field` to a field, or to each of several; other values stay as they are."""
     if isinstance(value, list | tuple):
         return [_changed_field(each) for each in value]
-    return _changed_field(value) if isinstance(value, dict) else value
+    if isinstance(value, dict):
+        return _changed_field(value)
+    return value
 
 
 def _changed_field(table: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of a field with other values than the default of its kind, and the kind unless it is a text."""
-    kind = {} if table["kind"] == make_field().kind else {"kind": table["kind"]}
-    return kind | _changed(table, make_field(table["kind"]))
+    changed = _changed(table, make_field(table["kind"]))
+    if table["kind"] == make_field().kind:
+        return changed
+    return {"kind": table["kind"], **changed}
 
 
 def _changed(table: Mapping[str, Any], default: Config) -> dict[str, Any]:

@@ -39,7 +39,7 @@ class ExportTarget(ABC):
 
     @abstractmethod
     def obstacles(self, model: Predictor) -> Sequence[str]:
-        """Why the format cannot express the model, part by part; empty if it can. Needs no optional package."""
+        """Why the format cannot express the model, part by part; empty if it can. This needs no optional package."""
 
     @abstractmethod
     def check_destination(self, out: Path) -> None:
@@ -52,9 +52,10 @@ class ExportTarget(ABC):
     def check_options(self, options: ExportOptions) -> None:
         """Refuse options that this target does not take."""
         for field in fields(options):
-            if field.name not in self.options and getattr(options, field.name) != field.default:
+            value = getattr(options, field.name)
+            if field.name not in self.options and value != field.default:
                 wanted = f"nothing here: {self.title} does not take it"
-                got = repr(getattr(options, field.name))
+                got = repr(value)
                 raise InvalidArgument(field.name, wanted=wanted, got=got, remedy="Leave it out.")
 
 
@@ -67,8 +68,10 @@ class FolderTarget(ExportTarget):
 
     def check_destination(self, out: Path) -> None:
         with named_os_errors(out, "a folder to write to"):
-            if str(out) in ("", ".") or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
-                wanted, got = "a folder that does not exist yet", repr(str(out))
+            is_taken = out.exists() and (not out.is_dir() or any(out.iterdir()))
+            if str(out) in ("", ".") or is_taken:
+                wanted = "a folder that does not exist yet"
+                got = repr(str(out))
                 raise InvalidArgument(
                     "out", wanted=wanted, got=got, remedy="Choose another, or remove it."
                 )

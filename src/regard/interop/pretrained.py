@@ -24,7 +24,8 @@ from regard.model.build import build, parse_model
 from regard.model.model_config import ModelConfig
 from regard.model.weights import weights_of
 
-CONFIG, GENERATION = "config.json", "generation_config.json"
+CONFIG = "config.json"
+GENERATION = "generation_config.json"
 # Tasks that a table with a pool must name, by the kinds of their targets.
 TASKS_OF_POOLS = {"labels": "multi_label", "number": "regress"}
 
@@ -63,10 +64,12 @@ class PretrainedFolder:
 
     @property
     def target_kind(self) -> str:
-        """The kind of its target: "label", "labels", "number" or "tags"; of a model of tokens, "text"."""
+        """The kind of its target: "label", "labels", "number" or "tags", or "text" if it generates tokens."""
         if self.tags_words:
             return "tags"
-        return TARGET_KINDS[problem_type(self.config)] if "pool" in self.table else "text"
+        if "pool" in self.table:
+            return TARGET_KINDS[problem_type(self.config)]
+        return "text"
 
     @cached_property
     def labels(self) -> list[str]:
@@ -76,15 +79,18 @@ class PretrainedFolder:
         where = f"{self.folder / CONFIG}: id2label"
         if given is None and isinstance(count, int) and 0 < count <= 1_000_000:
             return [f"LABEL_{i}" for i in range(count)]
-        found = [given.get(str(i)) for i in range(len(given))] if isinstance(given, dict) else []
+        found = []
+        if isinstance(given, dict):
+            found = [given.get(str(i)) for i in range(len(given))]
         names = [name for name in found if isinstance(name, str) and name]
         if not found or len(set(names)) < len(found):
-            wanted, remedy = "a different name for each class from 0", "Change it."
+            wanted = "a different name for each class from 0"
+            remedy = "Change it."
             raise InvalidData(where, wanted=wanted, got=repr(given)[:80], remedy=remedy)
         return names
 
     def weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
-        """Our names and weights, one at a time, as the file has them or of this dtype."""
+        """Our names and weights, one at a time, in the file's dtype or in this one."""
         for step, source in zip(self.steps, self._sources, strict=True):
             tensor = self.tensors[source]
             if dtype is not None and tensor.is_floating_point():
@@ -117,12 +123,14 @@ class PretrainedFolder:
 
     def _check_names(self) -> None:
         """Find the tensor of each step; refuse missing, misshapen and unknown ones."""
-        names, copies = self._file_names, self.architecture.copies(self.keys, self.model)
+        names = self._file_names
+        copies = self.architecture.copies(self.keys, self.model)
         self.steps: list[Step] = plan(self.architecture.rules(self.keys, self.model), self._own)
         self._sources: list[str] = []  # the tensor of each step
         unknown = dict(names)
         for step in self.steps:
-            found = [name for name in (step.theirs, *copies.get(step.theirs, ())) if name in names]
+            possible = (step.theirs, *copies.get(step.theirs, ()))
+            found = [name for name in possible if name in names]
             if not found:
                 wanted = f"the weight {step.theirs}"
                 remedy = "The checkpoint is incomplete, or its config.json is that of another."
@@ -130,27 +138,26 @@ class PretrainedFolder:
             source = names[found[0]]
             shape = tuple(step.to_theirs(self._own).shape)
             if self.tensors.shape(source) != shape:
-                got, remedy = (
-                    str(self.tensors.shape(source)),
-                    "config.json and weights are of different models.",
-                )
+                got = str(self.tensors.shape(source))
+                remedy = "config.json and weights are of different models."
                 raise InvalidData(
                     self.tensors.where(source), wanted=f"shape {shape}", got=got, remedy=remedy
                 )
+            # A file may have a tied weight several times. All copies must be equal.
             for other in found[1:]:
                 if not self.tensors.equal(source, names[other]):
-                    got, remedy = "another", "Such a model is not imported."
+                    where = self.tensors.where(names[other])
                     wanted = f"the same tensor as {source}, to which config.json ties it"
-                    raise InvalidData(
-                        self.tensors.where(names[other]), wanted=wanted, got=got, remedy=remedy
-                    )
+                    remedy = "Such a model is not imported."
+                    raise InvalidData(where, wanted=wanted, got="another", remedy=remedy)
             self._sources.append(source)
             for name in found:
                 del unknown[name]
         left = [name for name in unknown if not self.architecture.is_ignored(name)]
         if left:
-            more = f" and {len(left) - 5} more" if len(left) > 5 else ""
-            got = ", ".join(left[:5]) + more
+            got = ", ".join(left[:5])
+            if len(left) > 5:
+                got += f" and {len(left) - 5} more"
             wanted = f"the weights of {self.architecture.model_type} and no others"
             where = self.tensors.where(unknown[left[0]]).rpartition(": ")[0]
             raise InvalidData(
@@ -161,10 +168,8 @@ class PretrainedFolder:
 def _architecture(config: Mapping[str, Any], where: Path) -> Architecture[Any]:
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in ARCHITECTURES:
-        wanted, near = (
-            f"one of {', '.join(ARCHITECTURES)}",
-            nearest(str(kind), ARCHITECTURES, listed=True),
-        )
+        wanted = f"one of {', '.join(ARCHITECTURES)}"
+        near = nearest(str(kind), ARCHITECTURES, listed=True)
         remedy = near if near.startswith("Did you mean") else "Use another model."
         if kind == "regard":
             remedy = "This is a checkpoint of Regard: use regard.load."

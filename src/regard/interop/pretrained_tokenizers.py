@@ -19,13 +19,14 @@ def read_tokenizers(
 ) -> tuple[Tokenizer | None, Tokenizer]:
     """The tokenizers of the source and of the target of a model folder.
 
-    Of a decoder alone, and of one that reads images, the source is None; of an encoder alone, both are the same.
+    For a decoder alone, and for one that reads images, the source is None. For an encoder alone, both are the same.
 
     config        model_type, is_encoder_decoder, and ids of special tokens, by their names in config.json
-    rows          of the embedding: a vocabulary with more tokens is refused
-    source_rows   of the encoder's embedding, where it has its own
+    rows          rows of the embedding: a vocabulary with more tokens is refused
+    source_rows   rows of the encoder's embedding, where it has its own
     """
-    settings, model_type = read_settings(folder), str(config.get("model_type"))
+    settings = read_settings(folder)
+    model_type = str(config.get("model_type"))
     source, target = read_files(folder, settings, model_type)
     _check_count(target, rows)
     _check_count(source, source_rows or rows)
@@ -45,10 +46,8 @@ def read_tokenizers(
 def _check_count(file: TokenizerFile, rows: int) -> None:
     count = max(file.inner.get_vocab().values(), default=-1) + 1 - file.spare
     if count > rows:
-        wanted, remedy = (
-            f"at most {rows:,} tokens, the rows of the embedding",
-            "Use the tokenizer of this model.",
-        )
+        wanted = f"at most {rows:,} tokens, the rows of the embedding"
+        remedy = "Use the tokenizer of this model."
         raise InvalidData(file.path, wanted=wanted, got=f"{count:,}", remedy=remedy)
 
 
@@ -56,16 +55,25 @@ def _tokenizer(file: TokenizerFile, special: SpecialTokens, rows: int) -> Tokeni
     try:
         return Tokenizer(file.inner, special, rows, spare=file.spare)
     except InvalidArgument as error:
-        wanted, remedy = "a tokenizer and its special tokens", "Use the tokenizer of this model."
+        wanted = "a tokenizer and its special tokens"
+        remedy = "Use the tokenizer of this model."
         raise InvalidData(file.path, wanted=wanted, got=str(error)[:300], remedy=remedy) from None
 
 
 def _of_source(file: TokenizerFile) -> SpecialTokens:
     """The special tokens of a vocabulary that is only read."""
     end = file.suffix[-1]
-    pad, unknown = file.id_of("<pad>"), file.id_of("<unk>")
+    pad = file.id_of("<pad>")
     return SpecialTokens(
-        end if pad is None else pad, None, end, unknown, None, (), file.prefix, file.suffix, ()
+        pad=end if pad is None else pad,
+        start=None,
+        end=end,
+        unknown=file.id_of("<unk>"),
+        mask=None,
+        suppressed=(),
+        source_prefix=file.prefix,
+        source_suffix=file.suffix,
+        target_prefix=(),
     )
 
 
@@ -79,38 +87,41 @@ class _Roles:
     rows: int
 
     def of_output(self, source: TokenizerFile, target: TokenizerFile) -> SpecialTokens:
-        """Of an encoder and a decoder."""
+        """The special tokens of an encoder and a decoder."""
         start = self._id("decoder_start_token_id")
-        start = self._either("bos", target, "<s>") if start is None else start
+        if start is None:
+            start = self._either("bos", target, "<s>")
         if start is None:
             raise self._missing("decoder_start_token_id")
         forced = self._id("forced_bos_token_id")
-        return self._special(
-            target, start, source.prefix, source.suffix, () if forced is None else (forced,)
-        )
+        target_prefix = () if forced is None else (forced,)
+        return self._special(target, start, source.prefix, source.suffix, target_prefix)
 
     def of_encoder(self, file: TokenizerFile) -> SpecialTokens:
-        """Of an encoder alone: its texts begin and end with the tokens of its template."""
+        """The special tokens of an encoder alone: its texts begin and end with the tokens of its template."""
         special = self._special(file, None, file.prefix, file.suffix, ())
         if len(file.prefix) != 1 or len(file.suffix) != 1:
             return special
-        suppressed, (start,), (end,) = special.suppressed, file.prefix, file.suffix
+        (start,) = file.prefix
+        (end,) = file.suffix
         return SpecialTokens(
-            special.pad,
-            start,
-            end,
-            special.unknown,
-            special.mask,
-            suppressed,
-            file.prefix,
-            file.suffix,
-            (),
+            pad=special.pad,
+            start=start,
+            end=end,
+            unknown=special.unknown,
+            mask=special.mask,
+            suppressed=special.suppressed,
+            source_prefix=file.prefix,
+            source_suffix=file.suffix,
+            target_prefix=(),
         )
 
     def of_decoder(self, file: TokenizerFile) -> SpecialTokens:
-        """Of a decoder alone: a prompt begins with one token or none. Of a captioner, with the one it starts from."""
-        before, after = list(file.prefix), list(file.suffix)
-        start, end = self._either("bos", file, "<s>"), self._either("eos", file, "</s>")
+        """The special tokens of a decoder alone. A prompt begins with one token or none, a caption with one."""
+        before = list(file.prefix)
+        after = list(file.suffix)
+        start = self._either("bos", file, "<s>")
+        end = self._either("eos", file, "</s>")
         for key, tokens, token in (("add_bos_token", before, start), ("add_eos_token", after, end)):
             wanted = self.settings.get(key)
             if wanted is False and token in tokens:
@@ -120,18 +131,15 @@ class _Roles:
         first = self._id("decoder_start_token_id")
         if len(before) > 1 or (after and first is None):
             got = f"{len(before)} before and {len(after)} after"
-            wanted_tokens, remedy = (
-                "one token before a prompt, or none, and none after it",
-                "Use another model.",
-            )
+            wanted_tokens = "one token before a prompt, or none, and none after it"
+            remedy = "Use another model."
             raise InvalidData(file.path, wanted=wanted_tokens, got=got, remedy=remedy)
         forced = self._id("forced_bos_token_id")
         begin = first
         if first is None and before:
             begin = before[0]
-        return self._special(
-            file, begin, (), (), () if forced is None or first is None else (forced,)
-        )
+        target_prefix = () if forced is None or first is None else (forced,)
+        return self._special(file, begin, (), (), target_prefix)
 
     def _special(
         self,
@@ -147,42 +155,43 @@ class _Roles:
         pad = self._either("pad", file, "<pad>", "[PAD]")
         unknown = file.id_of(token_name(self.settings, "unk_token"), "<unk>", "[UNK]")
         mask = file.id_of(token_name(self.settings, "mask_token"), "<mask>", "[MASK]")
+        # Padding may be done with the end token. A name of the unknown token may be that of another role.
+        if pad is None:
+            pad = end
+        if unknown in (start, end):
+            unknown = None
+        suppressed = self.config.get("suppress_tokens") or ()
+        other_ends = self.config.get("other_eos_token_ids") or ()
         return SpecialTokens(
-            pad=end if pad is None else pad,
+            pad=pad,
             start=start,
             end=end,
-            unknown=None if unknown in (start, end) else unknown,
+            unknown=unknown,
             mask=mask,
-            suppressed=tuple(
-                self._checked("suppress_tokens", i)
-                for i in self.config.get("suppress_tokens") or ()
-            ),
+            suppressed=tuple(self._checked("suppress_tokens", i) for i in suppressed),
             source_prefix=prefix,
             source_suffix=suffix,
             target_prefix=forced,
-            other_ends=tuple(
-                self._checked("eos_token_id", i)
-                for i in self.config.get("other_eos_token_ids") or ()
-            ),
+            other_ends=tuple(self._checked("eos_token_id", i) for i in other_ends),
         )
 
     def _either(self, role: str, file: TokenizerFile, *names: str) -> int | None:
-        """The id that the configuration names, or else the tokenizer, or else that of the usual names."""
+        """The id of a role: from the configuration, else from the tokenizer, else by the usual names."""
         own = self._id(f"{role}_token_id")
-        return (
-            file.id_of(token_name(self.settings, f"{role}_token"), *names) if own is None else own
-        )
+        if own is None:
+            return file.id_of(token_name(self.settings, f"{role}_token"), *names)
+        return own
 
     def _id(self, key: str) -> int | None:
         value = self.config.get(key)
-        return None if value is None else self._checked(key, value)
+        if value is None:
+            return None
+        return self._checked(key, value)
 
     def _checked(self, key: str, value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < self.rows:
-            wanted, remedy = (
-                f"the id of a token, from 0 to {self.rows - 1}",
-                "Use the configuration of this model.",
-            )
+            wanted = f"the id of a token, from 0 to {self.rows - 1}"
+            remedy = "Use the configuration of this model."
             raise InvalidData(
                 f"{self.path}: {key}", wanted=wanted, got=repr(value)[:80], remedy=remedy
             )

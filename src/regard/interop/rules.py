@@ -3,8 +3,8 @@
     Rule("transformer.h.{i}.attn.c_attn.weight", (q, k, v), (Transpose(), Split()))
 
 `{i}` stands for the number of a layer and `{p}` for `weight` or `bias`, the same on both sides. One table serves both
-directions: the names of our model, which exist exactly as its configuration has them, say which of theirs there must
-be. `plan` refuses a table with which a name of ours would be used twice or not at all.
+directions: the weights that our model has, by its configuration, decide which of theirs there must be. `plan` refuses a
+table with which a name of ours would be used twice or not at all.
 """
 
 import re
@@ -28,11 +28,11 @@ class Op(ABC):
 
     @abstractmethod
     def to_ours(self, tensors: Tensors) -> Tensors:
-        """From theirs."""
+        """Change their tensors into ours."""
 
     @abstractmethod
     def to_theirs(self, tensors: Tensors) -> Tensors:
-        """The inverse."""
+        """Change our tensors into theirs: the inverse."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Split(Op):
 
 @dataclass(frozen=True)
 class Unsqueeze(Op):
-    """Theirs have so many axes of length 1 before those of ours."""
+    """Their tensors have this number of axes of length 1 before our axes."""
 
     axes: int = 1
 
@@ -73,7 +73,7 @@ class Unsqueeze(Op):
 
 @dataclass(frozen=True)
 class Copies(Op):
-    """One tensor of theirs is several of ours. They must be equal to become one again: the export checks it."""
+    """One tensor of theirs is several of ours. Ours must be equal to become one again, which the export checks."""
 
     count: int = 2
 
@@ -86,7 +86,7 @@ class Copies(Op):
 
 @dataclass(frozen=True)
 class Rule:
-    """Names of theirs and of ours, and what is done from theirs to ours, in this order."""
+    """Their name, our names, and the changes that turn their tensor into ours, in this order."""
 
     theirs: str
     ours: str | tuple[str, ...]
@@ -94,7 +94,9 @@ class Rule:
 
     @property
     def our_names(self) -> tuple[str, ...]:
-        return (self.ours,) if isinstance(self.ours, str) else self.ours
+        if isinstance(self.ours, str):
+            return (self.ours,)
+        return self.ours
 
     def under(self, theirs: str = "", ours: str = "") -> "Rule":
         """The same rule with these prefixes."""
@@ -128,7 +130,8 @@ def plan(rules: Iterable[Rule], ours: Collection[str]) -> list[Step]:
     steps = [step for rule in rules for step in _steps(rule, ours)]
     used = Counter(name for step in steps for name in step.ours)
     wrong = [name for name in {*ours, *used} if used[name] != 1 or name not in ours]
-    wrong += [name for name, count in Counter(step.theirs for step in steps).items() if count > 1]
+    used_of_theirs = Counter(step.theirs for step in steps)
+    wrong += [name for name, count in used_of_theirs.items() if count > 1]
     assert not wrong, f"the rules use these not exactly once: {', '.join(sorted(wrong))}"
     return steps
 
@@ -137,16 +140,16 @@ def _steps(rule: Rule, ours: Collection[str]) -> Iterator[Step]:
     pattern = _pattern(rule.our_names[0])
     for name in ours:
         if match := pattern.fullmatch(name):
-            filled = (each.format(**match.groupdict()) for each in rule.our_names)
-            yield Step(rule.theirs.format(**match.groupdict()), tuple(filled), rule.ops)
+            values = match.groupdict()
+            filled = tuple(each.format(**values) for each in rule.our_names)
+            yield Step(rule.theirs.format(**values), filled, rule.ops)
 
 
 @cache
 def _pattern(name: str) -> re.Pattern[str]:
-    return re.compile(
-        re.sub(
-            r"\\\{(\w)\\\}",
-            lambda found: f"(?P<{found[1]}>{PLACEHOLDERS[found[1]]})",
-            re.escape(name),
-        )
-    )
+    """A regular expression of a name, with a group for each placeholder."""
+
+    def group(found: re.Match[str]) -> str:
+        return f"(?P<{found[1]}>{PLACEHOLDERS[found[1]]})"
+
+    return re.compile(re.sub(r"\\\{(\w)\\\}", group, re.escape(name)))

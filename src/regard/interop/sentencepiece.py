@@ -1,4 +1,4 @@
-"""SentencePiece models (https://arxiv.org/abs/1808.06226): their protobuf files read, and made into tokenizers.
+"""SentencePiece models (https://arxiv.org/abs/1808.06226): reads their protobuf files and makes tokenizers of them.
 
 The protobuf wire format is read here (https://protobuf.dev/programming-guides/encoding), without its library. A model
 becomes a `tokenizers.Tokenizer` that encodes as SentencePiece does, with two differences, as in Hugging Face's
@@ -28,13 +28,14 @@ LARGEST = 1 << 28  # bytes of a file
 MOST = 2_000_000  # pieces
 MOST_FIELDS = 5 * MOST  # of a file: a piece has up to three, and is one itself
 SPACE = "▁"
-SEPARATOR = (
-    "\ufdd0"  # a code point that no text has, which divides grapheme clusters during normalization
-)
-SYMBOL_SCORE = (
-    0.5  # of a symbol that the user defined, in a Unigram model: measured with SentencePiece 0.2.2
-)
-VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+# A code point that no text has. It divides grapheme clusters during normalization.
+SEPARATOR = "\ufdd0"
+# The score of a symbol that the user defined, in a Unigram model: measured with SentencePiece 0.2.2.
+SYMBOL_SCORE = 0.5
+VARINT = 0
+FIXED64 = 1
+BYTES = 2
+FIXED32 = 5
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 
 
@@ -70,7 +71,7 @@ class SentencePieceModel:
 
 
 def read_sentencepiece(path: Path) -> SentencePieceModel:
-    """Read a .model or .spm file; InvalidData says what is wrong with another one."""
+    """Read a .model or .spm file. InvalidData says what is wrong with other files."""
     try:
         with path.open("rb") as file:
             content = file.read(LARGEST + 1)
@@ -101,17 +102,17 @@ def _model(content: bytes) -> SentencePieceModel:
             rules |= _message(value, "normalizer_spec", fields)
     kinds: dict[int, Literal["unigram", "bpe"]] = {1: "unigram", 2: "bpe"}
     kind = kinds.get(_number(trainer, 3, 1))
+    texts = {piece.text for piece in pieces}
+    byte_pieces = {piece.text for piece in pieces if piece.kind == BYTE}
+    every_byte = {f"<0x{byte:02X}>" for byte in range(256)}
     problems = {
         f"model_type {_number(trainer, 3, 1)}": kind is None,
         "treat_whitespace_as_suffix": bool(_number(trainer, 24, 0)),
         "no pieces": not pieces,
-        "pieces of the same text": len({piece.text for piece in pieces}) < len(pieces),
+        "pieces of the same text": len(texts) < len(pieces),
         "no unknown piece, or several": sum(piece.kind == UNKNOWN for piece in pieces) != 1,
         "unused pieces": any(piece.kind == UNUSED for piece in pieces),
-        "byte pieces that are not <0x00> to <0xFF>": {
-            piece.text for piece in pieces if piece.kind == BYTE
-        }
-        not in (set(), {f"<0x{byte:02X}>" for byte in range(256)}),
+        "byte pieces that are not <0x00> to <0xFF>": byte_pieces not in (set(), every_byte),
     }
     if wrong := [name for name, is_so in problems.items() if is_so]:
         raise ValueError(", ".join(wrong))
@@ -133,7 +134,8 @@ def _model(content: bytes) -> SentencePieceModel:
 
 
 def _piece(fields: dict[int, Any]) -> Piece:
-    text, score = fields.get(1, b""), fields.get(2, b"\0\0\0\0")
+    text = fields.get(1, b"")
+    score = fields.get(2, b"\0\0\0\0")
     if not isinstance(text, bytes) or not isinstance(score, bytes) or len(score) != 4:
         raise ValueError("a piece whose text or score is of another type")
     piece = Piece(text.decode("utf-8"), struct.unpack("<f", score)[0], _number(fields, 3, NORMAL))
@@ -166,13 +168,15 @@ def _fields(content: bytes, counter: Iterator[int]) -> Iterator[tuple[int, int |
         if next(counter, None) is None:
             raise ValueError(f"more than {MOST_FIELDS:,} fields")
         start = position
+        # A key holds the number of the field and how its value is written.
         key, position = _varint(content, position)
+        number = key >> 3
         wire = key & 7
-        if key >> 3 == 0:
+        if number == 0:
             raise ValueError(f"a field of number 0 at byte {start:,}, which there is none of")
         if wire == VARINT:
             value, position = _varint(content, position)
-            yield key >> 3, value
+            yield number, value
             continue
         if wire == BYTES:
             size, position = _varint(content, position)
@@ -180,11 +184,10 @@ def _fields(content: bytes, counter: Iterator[int]) -> Iterator[tuple[int, int |
             size = 4 if wire == FIXED32 else 8
         else:
             raise ValueError(f"a field of wire type {wire} at byte {position}")
-        if size > len(content) - position:
-            raise ValueError(
-                f"a field of {size:,} bytes where {len(content) - position:,} are left"
-            )
-        yield key >> 3, content[position : position + size]
+        left = len(content) - position
+        if size > left:
+            raise ValueError(f"a field of {size:,} bytes where {left:,} are left")
+        yield number, content[position : position + size]
         position += size
 
 
@@ -207,26 +210,29 @@ def to_tokenizer(
               a special token, unless it begins with HIDDEN
     unknown   the id of the unknown token among them
     """
-    names, unknown = (model.names, model.unknown) if names is None else (names, unknown)
+    if names is None:
+        names = model.names
+        unknown = model.unknown
     assert unknown is not None
     known = {piece.text: piece for piece in model.pieces if piece.kind not in (CONTROL, UNKNOWN)}
-    inner = tokenizers.Tokenizer(
-        _unigram(model, names, unknown) if model.kind == "unigram" else _bpe(model, names)
-    )
+    if model.kind == "unigram":
+        inner = tokenizers.Tokenizer(_unigram(model, names, unknown))
+    else:
+        inner = tokenizers.Tokenizer(_bpe(model, names))
     inner.normalizer = _normalizer(model)
-    symbols = sorted(
-        (piece.text for piece in model.pieces if piece.kind == USER_DEFINED), key=len, reverse=True
-    )
-    if symbols and model.kind == "bpe":  # a symbol of the user's is not made of merges
-        inner.pre_tokenizer = pre_tokenizers.Split(
-            Regex("|".join(map(re.escape, symbols))), "isolated"
-        )
-    space = [
-        decoders.Replace(HIDDEN, ""),
-        *([decoders.Replace(SPACE, " ")] if model.escape_whitespaces else []),
-    ]
-    strip = [decoders.Strip(" ", 1, 0)] if model.add_dummy_prefix else []
-    inner.decoder = decoders.Sequence([*space, decoders.ByteFallback(), decoders.Fuse(), *strip])
+    symbols = [piece.text for piece in model.pieces if piece.kind == USER_DEFINED]
+    if symbols and model.kind == "bpe":
+        # A symbol of the user's is not made of merges. Of several, the longest matches.
+        longest_first = sorted(symbols, key=len, reverse=True)
+        pattern = "|".join(map(re.escape, longest_first))
+        inner.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "isolated")
+    steps: list[decoders.Decoder] = [decoders.Replace(HIDDEN, "")]
+    if model.escape_whitespaces:
+        steps.append(decoders.Replace(SPACE, " "))
+    steps += [decoders.ByteFallback(), decoders.Fuse()]
+    if model.add_dummy_prefix:
+        steps.append(decoders.Strip(" ", 1, 0))
+    inner.decoder = decoders.Sequence(steps)
     special = [name for name in names if name not in known and not name.startswith(HIDDEN)]
     inner.add_special_tokens([AddedToken(name, normalized=False, special=True) for name in special])
     return inner
@@ -236,7 +242,7 @@ def _unigram(model: SentencePieceModel, names: Sequence[str], unknown: int) -> m
     scores = {piece.text: piece.score for piece in model.pieces if piece.kind == NORMAL}
     least = min(scores.values(), default=0.0)
     scores |= {piece.text: SYMBOL_SCORE for piece in model.pieces if piece.kind == USER_DEFINED}
-    # Other names have a score that leaves the least one, on which that of unknown characters depends, as it is.
+    # Other names get the least score: the score of unknown characters depends on the least one, which must not change.
     return models.Unigram(
         [(name, scores.get(name, least)) for name in names],
         unk_id=unknown,
@@ -247,18 +253,15 @@ def _unigram(model: SentencePieceModel, names: Sequence[str], unknown: int) -> m
 def _bpe(model: SentencePieceModel, names: Sequence[str]) -> models.BPE:
     """The pair that becomes the piece of the highest score is merged first."""
     ids = {name: i for i, name in enumerate(names)}
-    merged = [
-        piece
-        for piece in model.pieces
-        if piece.kind == NORMAL and len(piece.text) > 1 and piece.text in ids
-    ]
-    parts = {piece.text for piece in model.pieces if piece.kind == NORMAL and piece.text in ids}
-    merges = [
-        (piece.text[:cut], piece.text[cut:])
-        for piece in sorted(merged, key=lambda piece: -piece.score)
-        for cut in range(1, len(piece.text))
-        if piece.text[:cut] in parts and piece.text[cut:] in parts
-    ]
+    normal = [piece for piece in model.pieces if piece.kind == NORMAL and piece.text in ids]
+    parts = {piece.text for piece in normal}
+    merges = []
+    for piece in sorted(normal, key=lambda piece: -piece.score):
+        for cut in range(1, len(piece.text)):
+            first = piece.text[:cut]
+            second = piece.text[cut:]
+            if first in parts and second in parts:
+                merges.append((first, second))
     whole = any(piece.kind == USER_DEFINED for piece in model.pieces)
     unknown = model.pieces[model.unknown].text
     return models.BPE(
@@ -277,10 +280,12 @@ def _normalizer(model: SentencePieceModel) -> normalizers.Normalizer:
         steps = _charsmap_steps(model.charsmap)
     space = SPACE if model.escape_whitespaces else " "
     if model.remove_extra_whitespaces:
-        steps += [normalizers.Replace(Regex(r"\A +"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
+        steps.append(normalizers.Replace(Regex(r"\A +"), ""))
+        steps.append(normalizers.Replace(Regex(" {2,}"), " "))
     if model.escape_whitespaces:
         steps.append(normalizers.Replace(" ", SPACE))
-    if model.remove_extra_whitespaces:  # the escape character at the end of a text too
+    if model.remove_extra_whitespaces:
+        # This removes the escape character at the end of a text too.
         steps.append(normalizers.Replace(Regex(rf"{space}+\z"), ""))
     if model.add_dummy_prefix:
         steps.append(normalizers.Prepend(space))
@@ -288,91 +293,93 @@ def _normalizer(model: SentencePieceModel) -> normalizers.Normalizer:
 
 
 def _charsmap_steps(charsmap: bytes) -> list[normalizers.Normalizer]:
-    """Compiled rules, of which SentencePiece applies the longest that matches at each position of a text.
+    """Steps that apply compiled rules as SentencePiece does: at each position of a text, the longest that matches.
 
     `Precompiled` does so for single characters. It looks up grapheme clusters of less than six bytes at once, applies
     the rule of the shortest prefix and drops the rest. So rules of larger clusters are applied before it: vowel signs
     of Brahmic scripts, kana with a voicing mark, second marks of a letter as in Vietnamese and Greek. Then SEPARATOR
-    divides clusters with further marks. Decomposed Hangul, whose rules are thousands, is composed after it.
+    divides clusters with further marks. Decomposed Hangul, which has thousands of rules, is composed after it.
     """
     single = [character for character in _changed() if rule(charsmap, character) is not None]
-    hangul = rule(charsmap, "\u1100\u1161") == "\uac00"
-    ends = f"(?<=[{''.join(single)}])" if single else "(?!)"
-    return [
-        *_before_precompiled(charsmap),
-        normalizers.Replace(Regex(ends + r"(?=\p{M})"), SEPARATOR),
-        normalizers.Replace(
-            Regex("(?<=\\p{M})(?=\\p{M})|(?<=[\uac00-\ud7a3])(?=[\u11a8-\u11c2])"), SEPARATOR
-        ),
-        normalizers.Precompiled(charsmap),
-        *(
-            [normalizers.Replace(Regex(r"(?<=\P{M})(?=\p{M})"), SEPARATOR), normalizers.NFC()]
-            if hangul
-            else []
-        ),
-        normalizers.Replace(SEPARATOR, ""),
-    ]
+    ends = "(?!)"  # matches nothing
+    if single:
+        ends = f"(?<=[{''.join(single)}])"
+    marks = "(?<=\\p{M})(?=\\p{M})|(?<=[\uac00-\ud7a3])(?=[\u11a8-\u11c2])"
+    steps = _before_precompiled(charsmap)
+    steps.append(normalizers.Replace(Regex(ends + r"(?=\p{M})"), SEPARATOR))
+    steps.append(normalizers.Replace(Regex(marks), SEPARATOR))
+    steps.append(normalizers.Precompiled(charsmap))
+    composes_hangul = rule(charsmap, "\u1100\u1161") == "\uac00"
+    if composes_hangul:
+        steps.append(normalizers.Replace(Regex(r"(?<=\P{M})(?=\p{M})"), SEPARATOR))
+        steps.append(normalizers.NFC())
+    steps.append(normalizers.Replace(SEPARATOR, ""))
+    return steps
 
 
 def _before_precompiled(charsmap: bytes) -> list[normalizers.Normalizer]:
-    """The rules of larger clusters, the longest first; where rules fold case, also of capital letters with marks."""
-    capitals = {
-        parts[0]: text
-        for parts in _decomposed()
-        if (text := rule(charsmap, parts[0])) and parts[0].isalpha()
-    }
-    unfolded, composed = dict[str, str](), dict[str, str]()
-    for capital, small in capitals.items():  # a mark that composes with the small letter only
+    """The rules of larger clusters, the longest first. If rules fold case, capital letters with marks are included."""
+    capitals = dict[str, str]()
+    for parts in _decomposed():
+        text = rule(charsmap, parts[0])
+        if text and parts[0].isalpha():
+            capitals[parts[0]] = text
+    unfolded = dict[str, str]()
+    composed = dict[str, str]()
+    # Marks that compose with the small letter only.
+    for capital, small in capitals.items():
         for parts in _decomposed():
-            if parts[0] == small and len(parts) == 2 and rule(charsmap, capital + parts[1]) is None:
-                unfolded[capital + parts[1]] = small + SEPARATOR + parts[1]
+            if parts[0] != small or len(parts) != 2:
+                continue
+            mark = parts[1]
+            if rule(charsmap, capital + mark) is None:
+                unfolded[capital + mark] = small + SEPARATOR + mark
     for parts in _decomposed():
         text = rule(charsmap, parts)
         if text is None:
             continue
         if parts[0] in capitals:
-            if (
-                rule(charsmap, capitals[parts[0]] + parts[1:]) != text
-            ):  # the Turkish capital with a dot
+            # The Turkish capital with a dot.
+            if rule(charsmap, capitals[parts[0]] + parts[1:]) != text:
                 unfolded[parts] = text
-        elif len(parts.encode()) >= 6 or any(
-            rule(charsmap, parts[:end]) for end in range(1, len(parts))
-        ):
+        elif len(parts.encode()) >= 6 or _has_rule_for_start(charsmap, parts):
             composed[parts] = text
-    return [
-        *(normalizers.Replace(parts, text) for parts, text in unfolded.items()),
-        *(
-            normalizers.Replace(Regex(rf"{letter}(?=\p{{M}})"), text)
-            for letter, text in capitals.items()
-        ),
-        *(
-            normalizers.Replace(parts, composed[parts])
-            for parts in sorted(composed, key=len, reverse=True)
-        ),
-    ]
+    steps: list[normalizers.Normalizer] = []
+    for parts, text in unfolded.items():
+        steps.append(normalizers.Replace(parts, text))
+    for letter, text in capitals.items():
+        steps.append(normalizers.Replace(Regex(rf"{letter}(?=\p{{M}})"), text))
+    longest_first = sorted(composed, key=len, reverse=True)
+    steps += [normalizers.Replace(parts, composed[parts]) for parts in longest_first]
+    return steps
+
+
+def _has_rule_for_start(charsmap: bytes, parts: str) -> bool:
+    """Whether a rule would replace the beginning of a cluster alone."""
+    return any(rule(charsmap, parts[:end]) for end in range(1, len(parts)))
 
 
 @cache
 def _decomposed() -> tuple[str, ...]:
-    """Every character that consists of others, decomposed; without Hangul, of which there are thousands."""
-    found = (
-        unicodedata.normalize("NFD", chr(code))
-        for code in range(0x20000)
-        if unicodedata.decomposition(chr(code))
-    )
+    """Every character that consists of others, decomposed, without the thousands of Hangul."""
+    characters = [chr(code) for code in range(0x20000)]
+    composed = [each for each in characters if unicodedata.decomposition(each)]
+    found = [unicodedata.normalize("NFD", each) for each in composed]
     return tuple(dict.fromkeys(parts for parts in found if len(parts) > 1))
 
 
 @cache
 def _changed() -> tuple[str, ...]:
-    """Characters that may have a rule of their own: those that compatibility normalization or case folding changes,
-    white space, controls, and the escape character.
+    """Characters that may have a rule of their own.
+
+    Compatibility normalization or case folding changes them, or they are white space, controls, or the escape
+    character.
     """
     characters = (chr(code) for code in range(0x30000) if not 0xD800 <= code < 0xE000)
-    return tuple(
-        each
-        for each in characters
-        if each == SPACE
-        or not each.isprintable()
-        or unicodedata.normalize("NFKC", each.casefold()) != each
-    )
+    return tuple(each for each in characters if _may_change(each))
+
+
+def _may_change(character: str) -> bool:
+    if character == SPACE or not character.isprintable():
+        return True
+    return unicodedata.normalize("NFKC", character.casefold()) != character

@@ -37,9 +37,10 @@ class TensorFolder(Mapping[str, Tensor]):
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._entries: dict[str, _Entry] = {}
-        self._file = {
-            name: path for path, names in _shards(folder) for name in self._open(path, names)
-        }
+        self._file: dict[str, Path] = {}
+        for path, names in _shards(folder):
+            for name in self._open(path, names):
+                self._file[name] = path
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._file)
@@ -51,15 +52,15 @@ class TensorFolder(Mapping[str, Tensor]):
         return name in self._file
 
     def __getitem__(self, name: str) -> Tensor:
-        """A tensor; of a .bin file, its memory is mapped from the file."""
+        """Read a tensor. The memory of a tensor of a .bin file is mapped from the file."""
         path = self._file[name]
-        tensor = (
-            _content(path)[name]
-            if path.suffix == ".bin"
-            else _tensor(path, name, self._entries[name])
-        )
-        parts = torch.split(tensor.flatten(), CHECKED) if tensor.is_floating_point() else ()
-        for part in parts:
+        if path.suffix == ".bin":
+            tensor = _content(path)[name]
+        else:
+            tensor = _tensor(path, name, self._entries[name])
+        if not tensor.is_floating_point():
+            return tensor
+        for part in torch.split(tensor.flatten(), CHECKED):
             if not bool(part.isfinite().all()):
                 remedy = "The checkpoint is damaged: use another one."
                 raise InvalidData(
@@ -69,16 +70,17 @@ class TensorFolder(Mapping[str, Tensor]):
 
     def where(self, name: str) -> str:
         """The file of a tensor and its name, for messages."""
-        return f"{self._file[name]}: {name}" if name in self._file else f"{self.folder}: {name}"
+        if name in self._file:
+            return f"{self._file[name]}: {name}"
+        return f"{self.folder}: {name}"
 
     @property
     def listing(self) -> Path:
-        """The file that says which tensors there are: the only one, or the index of the shards."""
-        files = [self.folder / name for name in FILES]
-        indices = [path.with_name(f"{path.name}.index.json") for path in files]
-        return next(
-            path for pair in zip(files, indices, strict=True) for path in pair if path.is_file()
-        )
+        """The file that lists the tensors: the only file of weights, or the index of the shards."""
+        candidates = []
+        for name in FILES:
+            candidates += [self.folder / name, self.folder / f"{name}.index.json"]
+        return next(path for path in candidates if path.is_file())
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self._entries[name].shape
@@ -91,12 +93,10 @@ class TensorFolder(Mapping[str, Tensor]):
         return self.shape(first) == self.shape(second) and torch.equal(self[first], self[second])
 
     def _open(self, path: Path, wanted: set[str] | None) -> list[str]:
-        """The names of a file's tensors; those that an index names must be among them."""
+        """The names of a file's tensors. It must have all that an index promises."""
         if path.suffix == ".bin":
-            found = {
-                name: _Entry(tuple(tensor.shape), tensor.dtype)
-                for name, tensor in _content(path).items()
-            }
+            content = _content(path)
+            found = {name: _Entry(tuple(x.shape), x.dtype) for name, x in content.items()}
         else:
             found = _header(path)
         if missing := sorted((wanted or set()) - found.keys()):
@@ -137,7 +137,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def _shards(folder: Path) -> Iterator[tuple[Path, set[str] | None]]:
-    """The files of weights, and the tensors that an index says they hold; None: all that they hold."""
+    """The files of weights, each with the tensors that an index promises; None: all that it holds."""
     for name in FILES:
         index = folder / f"{name}.index.json"
         if (folder / name).is_file():
@@ -147,7 +147,8 @@ def _shards(folder: Path) -> Iterator[tuple[Path, set[str] | None]]:
             names: dict[str, set[str]] = {}
             for tensor, file in _weight_map(index).items():
                 names.setdefault(file, set()).add(tensor)
-            yield from ((folder / file, tensors) for file, tensors in names.items())
+            for file, tensors in names.items():
+                yield folder / file, tensors
             return
     got = "none" if folder.is_dir() else "no folder"
     remedy = "Give the folder of a model as transformers saves it."
@@ -166,10 +167,8 @@ def _weight_map(index: Path) -> dict[str, str]:
         )
     for tensor, file in files.items():
         if not isinstance(file, str) or Path(file).name != file or Path(file).suffix != suffix:
-            wanted, remedy = (
-                f"a {suffix} file in the folder of the index",
-                "Do not use this model: its index is forged.",
-            )
+            wanted = f"a {suffix} file in the folder of the index"
+            remedy = "Do not use this model: its index is forged."
             raise InvalidData(
                 f"{index}: weight_map.{tensor}", wanted=wanted, got=repr(file)[:80], remedy=remedy
             )
@@ -187,26 +186,24 @@ def _header(path: Path) -> dict[str, _Entry]:
             size = int.from_bytes(file.read(8), "little")
             entries = json.loads(file.read(size))
         entries.pop("__metadata__", None)
-        return {
-            name: _Entry(
-                tuple(each["shape"]), _DTYPES[each["dtype"]], 8 + size + each["data_offsets"][0]
-            )
-            for name, each in entries.items()
-        }
+        found = {}
+        for name, each in entries.items():
+            # Offsets count from the end of the header.
+            offset = 8 + size + each["data_offsets"][0]
+            found[name] = _Entry(tuple(each["shape"]), _DTYPES[each["dtype"]], offset)
+        return found
     except (SafetensorError, OSError) as error:
-        raise InvalidData(
-            path, wanted="a safetensors file", got=str(error)[:200], remedy="Download it again."
-        ) from None
+        got = str(error)[:200]
+        remedy = "Download it again."
+        raise InvalidData(path, wanted="a safetensors file", got=got, remedy=remedy) from None
     except KeyError as error:
-        wanted, remedy = (
-            f"tensors of {', '.join(_DTYPES)}",
-            "Quantized checkpoints are not read: use the original one.",
-        )
+        wanted = f"tensors of {', '.join(_DTYPES)}"
+        remedy = "Quantized checkpoints are not read: use the original one."
         raise InvalidData(path, wanted=wanted, got=str(error), remedy=remedy) from None
 
 
 def _tensor(path: Path, name: str, entry: _Entry) -> Tensor:
-    """Read into memory of its own: a mapping of the file would count as much again."""
+    """Read a tensor into memory of its own. A mapping of the file would count as much memory again."""
     tensor = torch.empty(entry.shape, dtype=entry.dtype)
     content = tensor.flatten().view(torch.uint8).numpy().data
     try:
@@ -215,14 +212,13 @@ def _tensor(path: Path, name: str, entry: _Entry) -> Tensor:
             complete = file.readinto(content) == len(content)
     except OSError as error:
         got = error.strerror or str(error)
-        raise InvalidData(
-            f"{path}: {name}", wanted="a tensor", got=got, remedy="Check the file."
-        ) from None
+        where = f"{path}: {name}"
+        raise InvalidData(where, wanted="a tensor", got=got, remedy="Check the file.") from None
     if not complete:
+        where = f"{path}: {name}"
         got = "the end of the file"
-        raise InvalidData(
-            f"{path}: {name}", wanted="a tensor", got=got, remedy="Download the file again."
-        )
+        remedy = "Download the file again."
+        raise InvalidData(where, wanted="a tensor", got=got, remedy=remedy)
     return tensor
 
 
@@ -235,11 +231,14 @@ _DTYPES = {
 def _content(path: Path) -> dict[str, Tensor]:
     """The tensors of a PyTorch state dict, mapped from the file where its format allows it."""
     try:
-        mapped = zipfile.is_zipfile(path)  # files of PyTorch before 1.6 are no zip files
+        # Files of PyTorch before 1.6 are not zip files, and cannot be mapped.
+        mapped = zipfile.is_zipfile(path)
         content = torch.load(path, "cpu", weights_only=True, mmap=mapped)
         got = type(content).__name__
-    except Exception as error:  # the reader raises all kinds of errors for damaged files
-        content, got = None, f"{type(error).__name__}: {error}"[:200]
+    except Exception as error:
+        # The reader raises all kinds of errors for damaged files.
+        content = None
+        got = f"{type(error).__name__}: {error}"[:200]
     if not isinstance(content, dict) or not all(
         isinstance(tensor, Tensor) for tensor in content.values()
     ):

@@ -57,13 +57,10 @@ def prune_heads(
     }
     for name, head in heads:
         if name not in modules or not 0 <= head < modules[name].heads:
-            known = ", ".join(
-                f"{site} (heads 0 to {module.heads - 1})" for site, module in modules.items()
-            )
-            wanted = known or "none: this model has no heads"
-            raise InvalidArgument(
-                "heads", wanted=wanted, got=f"{name!r}, {head}", remedy="Name these."
-            )
+            known = [f"{site} (heads 0 to {each.heads - 1})" for site, each in modules.items()]
+            wanted = ", ".join(known) or "none: this model has no heads"
+            got = f"{name!r}, {head}"
+            raise InvalidArgument("heads", wanted=wanted, got=got, remedy="Name these.")
         weight = weights[names[modules[name].output_weight]]  # (W, H E)
         size = weight.shape[1] // modules[name].heads
         weight[:, head * size : (head + 1) * size] = 0.0

@@ -1,8 +1,9 @@
 """Running a model under edits: the interceptor of its attention, and the tokens it reads."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from typing import Any
 
 from torch import nn
 
@@ -12,7 +13,7 @@ from regard.core.shapes import Int, Tensor
 from regard.data.corpus import VocabularyType
 from regard.data.fields.text import tokenizer_of
 from regard.data.tokenizer import Tokenizer
-from regard.decoding.interfaces import GeneratedTokens, LogitsProcessor, Scores
+from regard.generation.choose.interfaces import GeneratedTokens, LogitsProcessor, Scores
 from regard.interpret.edited_call import EditedCall
 from regard.interpret.edits import AttentionEdit, Edit, PaintRow, ReplaceToken
 from regard.interpret.sites import ModelPart, attention_sites
@@ -33,32 +34,31 @@ Numbered = list[tuple[int, AttentionEdit]]  # edits, each with its number from 1
 class Editor:
     """An interceptor that applies edits to the attention calls of a model.
 
-    memory   of an encoder that has run under these edits, and does not run again
+    memory   the memory of an encoder that has run under these edits and does not run again
     """
 
     def __init__(self, model: Model, edits: Sequence[Edit], memory: Memory | None = None) -> None:
         self.sites = attention_sites(model)
-        numbered = [
-            (n, each) for n, each in enumerate(edits, start=1) if isinstance(each, AttentionEdit)
-        ]
+        numbered: Numbered = []
+        for number, edit in enumerate(edits, start=1):
+            if isinstance(edit, AttentionEdit):
+                numbered.append((number, edit))
         heads = {site: module.heads for module, site in self.sites.items()}
-        for number, edit in numbered:
-            edit.check(heads, f"edit {number}")
-        self.edits: dict[AttentionModule, Numbered] = {
-            module: chosen
-            for module, site in self.sites.items()
-            if (chosen := [(number, edit) for number, edit in numbered if edit.selects(site)])
-        }
-        # Of the sources of the last memory, where there are several.
-        self.spans: Sequence[Int[Tensor, " B"]] = (
-            [span.lengths for span in memory.spans] if memory else ()
-        )
+        for number, attention_edit in numbered:
+            attention_edit.check(heads, f"edit {number}")
+        self.edits: dict[AttentionModule, Numbered] = {}
+        for module, site in self.sites.items():
+            chosen = [(number, each) for number, each in numbered if each.selects(site)]
+            if chosen:
+                self.edits[module] = chosen
+        # How many states each source has in the last memory, if there are several sources.
+        self.spans: Sequence[Int[Tensor, " B"]] = ()
         self.applied: set[int] = set()  # numbers of the edits that changed a call
         if memory is not None:
-            of_encoder = [
-                self.edits[module] for module in self.edits if self.sites[module].part == "encoder"
-            ]
-            self.applied = {number for chosen in of_encoder for number, _ in chosen}
+            self.spans = [span.lengths for span in memory.spans]
+            for module, chosen in self.edits.items():
+                if self.sites[module].part == "encoder":
+                    self.applied.update(number for number, _ in chosen)
 
     def __call__(self, module: nn.Module | None, result: AttentionResult) -> AttentionResult:
         if not isinstance(module, AttentionModule) or module not in self.edits:
@@ -70,17 +70,18 @@ class Editor:
         return call.result()
 
     def check_applied(self, part: ModelPart | None = None) -> None:
-        """Refuse edits of rows that no call had; only those of a part of the model, where no other has run."""
-        chosen = [
-            each for module, each in self.edits.items() if part in (None, self.sites[module].part)
-        ]
-        edits = {number: edit for each in chosen for number, edit in each}
+        """Refuse edits of rows that no call had.
+
+        part   check only edits of this part of the model, because no other has run
+        """
+        edits: dict[int, AttentionEdit] = {}
+        for module, of_module in self.edits.items():
+            if part in (None, self.sites[module].part):
+                edits.update(of_module)
         for number, edit in edits.items():
             if number not in self.applied and isinstance(edit, PaintRow):
-                wanted, remedy = (
-                    f"a row of {edit.map}",
-                    "They count from 0; the output may be shorter than before.",
-                )
+                wanted = f"a row of {edit.map}"
+                remedy = "They count from 0; the output may be shorter than before."
                 raise InvalidArgument(
                     f"edit {number}.row", wanted=wanted, got=str(edit.row), remedy=remedy
                 )
@@ -94,9 +95,9 @@ class Editor:
 def editing(
     model: Model, edits: Sequence[Edit], memory: Memory | None = None
 ) -> Iterator[Editor | None]:
-    """Apply edits to the attention of a model inside the block, in this thread only; none: nothing is intercepted.
+    """Apply edits to the attention of a model inside the block, in this thread only.
 
-    memory   of an encoder that has run under these edits, if the block does not run it
+    memory   the memory of an encoder that has run under these edits, if the block does not run it
 
     Tokens are replaced by `with_replaced_tokens` and `ForceTokens`. Edits are for models in evaluation mode.
     """
@@ -104,26 +105,26 @@ def editing(
         yield None
         return
     if not model.inspectable:
-        wanted, remedy = (
-            "one model, whose attention can be edited",
-            "Use one member of the ensemble.",
-        )
+        wanted = "one model, whose attention can be edited"
+        remedy = "Use one member of the ensemble."
         raise InvalidArgument("edits", wanted=wanted, got=type(model).__name__, remedy=remedy)
     editor = Editor(model, edits, memory)
-    has_several_sources = len(source_encoders(model.encoder)) > 1
-    observing = observing_memory(editor.note_memory) if has_several_sources else nullcontext()
+    observing: AbstractContextManager[None] = nullcontext()
+    if len(source_encoders(model.encoder)) > 1:
+        observing = observing_memory(editor.note_memory)
     with observing, intercepting(editor):
         yield editor
 
 
 def edits_encoder(model: Model, edits: Sequence[Edit]) -> bool:
-    """Whether an edit changes what the encoder reads, or how it attends: its memory may be another then."""
+    """Whether an edit changes what the encoder reads, or how it attends, so that its memory may differ."""
     sites = [site for site in attention_sites(model).values() if site.part == "encoder"]
-    return any(
-        (isinstance(edit, ReplaceToken) and edit.side == "source")
-        or (isinstance(edit, AttentionEdit) and any(map(edit.selects, sites)))
-        for edit in edits
-    )
+    for edit in edits:
+        if isinstance(edit, ReplaceToken) and edit.side == "source":
+            return True
+        if isinstance(edit, AttentionEdit) and any(map(edit.selects, sites)):
+            return True
+    return False
 
 
 def with_replaced_tokens(
@@ -132,23 +133,24 @@ def with_replaced_tokens(
     model: Model,
     vocabularies: Sequence[VocabularyType | None],
 ) -> Source | None:
-    """A batch of sources with tokens replaced, each in every sequence that has its position."""
+    """Replace tokens in a batch of sources: each in every sequence that is long enough for its position."""
     encoders = source_encoders(model.encoder)
     for number, edit in enumerate(edits, start=1):
         if not isinstance(edit, ReplaceToken) or edit.side != "source":
             continue
-        parts = list(source.parts) if isinstance(source, MultiSource) else [source]
+        parts: list[Any] = [source]
+        if isinstance(source, MultiSource):
+            parts = list(source.parts)
         if edit.source >= len(encoders):
-            wanted, remedy = (
-                f"one of {len(encoders)} sources, from 0",
-                'A language model\'s text is its "output".',
-            )
+            wanted = f"one of {len(encoders)} sources, from 0"
+            remedy = 'A language model\'s text is its "output".'
             raise InvalidArgument(
                 f"edit {number}.source", wanted=wanted, got=str(edit.source), remedy=remedy
             )
         part = parts[edit.source]
         if not isinstance(part, Tokens):
-            wanted, remedy = "a source of tokens", "Only tokens can be replaced."
+            wanted = "a source of tokens"
+            remedy = "Only tokens can be replaced."
             raise InvalidArgument(
                 f"edit {number}.source", wanted=wanted, got=str(edit.source), remedy=remedy
             )
@@ -159,7 +161,10 @@ def with_replaced_tokens(
         ids = part.ids.clone()
         ids[here, position] = token_id(edit, number, vocabularies[edit.source])
         parts[edit.source] = replace(part, ids=ids)
-        source = MultiSource(tuple(parts)) if isinstance(source, MultiSource) else parts[0]  # type: ignore[arg-type]
+        if isinstance(source, MultiSource):
+            source = MultiSource(tuple(parts))
+        else:
+            source = parts[0]
     return source
 
 
@@ -176,7 +181,7 @@ def with_replaced_output(
 
 
 def forced_tokens(edits: Sequence[Edit], vocabulary: Tokenizer | None) -> dict[int, int]:
-    """The tokens of an output that edits decide, by position."""
+    """The tokens of an output that edits force, by position."""
     return {position: token for position, token, _, _ in _forced(edits, vocabulary)}
 
 
@@ -184,7 +189,8 @@ def refuse_output_edits(edits: Sequence[Edit]) -> None:
     """For a model that generates no sequence: refuse to replace tokens of one."""
     for number, edit in enumerate(edits, start=1):
         if isinstance(edit, ReplaceToken) and edit.side == "output":
-            wanted, remedy = "'source': this model generates no sequence", "Leave it out."
+            wanted = "'source': this model generates no sequence"
+            remedy = "Leave it out."
             raise InvalidArgument(
                 f"edit {number}.side", wanted=wanted, got="'output'", remedy=remedy
             )
@@ -223,7 +229,8 @@ def token_id(edit: ReplaceToken, number: int, vocabulary: VocabularyType | None)
     if len(ids) != 1 or tokenizer.pieces(ids) != [token]:
         # It may be the name of a token, as lists of tokens show it.
         names = tokenizer.pieces(range(tokenizer.size))
-        ids = [names.index(token)] if token in names else ids
+        if token in names:
+            ids = [names.index(token)]
     # Some tokenizers have a token only for the word after a space.
     for found in (ids, tokenizer.encode(f" {token}")):
         if len(found) == 1:
@@ -243,7 +250,8 @@ def _forced(
 
 
 def _no_token(number: int, edit: ReplaceToken) -> InvalidArgument:
-    wanted, remedy = f"the position of a token of the {edit.side}", "They count from 0."
+    wanted = f"the position of a token of the {edit.side}"
+    remedy = "They count from 0."
     return InvalidArgument(
         f"edit {number}.position", wanted=wanted, got=str(edit.position), remedy=remedy
     )

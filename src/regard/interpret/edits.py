@@ -33,16 +33,13 @@ class Edit(Config):
 
     def as_dict(self) -> dict[str, Any]:
         """As `read_edits` reads it, without keys that have their default."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        given = {
-            each.name: values[each.name]
-            for each in fields(self)
-            if values[each.name] != each.default
-        }
-        return {
-            "edit": self.kind,
-            **{key: list(x) if isinstance(x, tuple) else x for key, x in given.items()},
-        }
+        table: dict[str, Any] = {"edit": self.kind}
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if value == each.default:
+                continue
+            table[each.name] = list(value) if isinstance(value, tuple) else value
+        return table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,18 +52,18 @@ class AttentionEdit(Edit, ABC):
 
     @abstractmethod
     def check(self, sites: Mapping[AttentionSite, int], where: str) -> None:
-        """Refuse an edit of what a model does not have. `sites` are its modules, with their numbers of heads."""
+        """Refuse an edit of a map or head that a model does not have. `sites` are its modules and their heads."""
 
     @abstractmethod
     def apply(self, call: EditedCall, where: str) -> bool:
-        """Edit one call; whether it has any of the rows. `where` names the edit in messages."""
+        """Edit one call. Return whether it has any of the rows. `where` names the edit in messages."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeadEdit(AttentionEdit):
     """An edit of heads.
 
-    map    the name of a map of a look, as "decoder 1 cross"; without its number, those of all layers: "decoder cross"
+    map    the name of a map of a look, as "decoder 1 cross"; without its number, all layers: "decoder cross"
     head   None: all heads
     """
 
@@ -75,7 +72,7 @@ class HeadEdit(AttentionEdit):
 
     @property
     def module(self) -> str:
-        """The name of the attention module, or of those of all layers."""
+        """The name of the attention module; without a number, it means the modules of all layers."""
         return self.map
 
     def selects(self, site: AttentionSite) -> bool:
@@ -84,16 +81,14 @@ class HeadEdit(AttentionEdit):
     def check(self, sites: Mapping[AttentionSite, int], where: str) -> None:
         heads = [count for site, count in sites.items() if self.selects(site)]
         if not heads:
-            wanted = (
-                "the name of an attention map" if sites else "none: this model has no attention"
-            )
+            wanted = "the name of an attention map"
+            if not sites:
+                wanted = "none: this model has no attention"
             remedy = nearest(self.map, [site.name for site in sites])
             raise InvalidArgument(f"{where}.map", wanted=wanted, got=repr(self.map), remedy=remedy)
         if self.head is not None and self.head >= min(heads):
-            wanted, remedy = (
-                f"a head of {self.map}, from 0 to {min(heads) - 1}",
-                "Leave it out for all of them.",
-            )
+            wanted = f"a head of {self.map}, from 0 to {min(heads) - 1}"
+            remedy = "Leave it out for all of them."
             raise InvalidArgument(f"{where}.head", wanted=wanted, got=str(self.head), remedy=remedy)
 
 
@@ -124,10 +119,10 @@ class ScaleHead(HeadEdit):
 class PaintRow(HeadEdit):
     """Some weights of a row are given.
 
-    map           of a decoder of several sources, also that of one source: "decoder 1 cross source 2"
-    keys          whose weights are given, one each in `weights`
-    renormalize   the given weights are kept and the others share what they leave of 1, in proportion; where the given
-                  ones exceed 1 or there are no others, all are divided by their sum. If false, the others stay.
+    map           with several sources, it may also name the map of one source: "decoder 1 cross source 2"
+    keys          the keys that get weights, one each in `weights`
+    renormalize   the given weights are kept, and the others share in proportion what these leave of 1. If the given
+                  weights exceed 1 or there are no others, all are divided by their sum. If false, the others stay.
     """
 
     kind = "paint_row"
@@ -138,12 +133,8 @@ class PaintRow(HeadEdit):
 
     def conflicts(self) -> Iterator[Problem]:
         if len(self.keys) != len(self.weights):
-            yield Problem(
-                "weights",
-                f"one for each of {len(self.keys)} keys",
-                str(len(self.weights)),
-                "Add or drop some.",
-            )
+            wanted = f"one for each of {len(self.keys)} keys"
+            yield Problem("weights", wanted, str(len(self.weights)), "Add or drop some.")
         if len(set(self.keys)) < len(self.keys):
             yield Problem("keys", "each key once", str(list(self.keys)), "Leave the others out.")
 
@@ -156,7 +147,9 @@ class PaintRow(HeadEdit):
     def source(self) -> int | None:
         """The source that its name ends with."""
         of_source = OF_SOURCE.fullmatch(self.map)
-        return None if of_source is None else int(of_source[2]) - 1
+        if of_source is None:
+            return None
+        return int(of_source[2]) - 1
 
     def apply(self, call: EditedCall, where: str) -> bool:
         weights = dict(zip(self.keys, self.weights, strict=True))
@@ -167,10 +160,10 @@ class PaintRow(HeadEdit):
 
 @dataclass(frozen=True, kw_only=True)
 class MaskSource(AttentionEdit):
-    """No attention reads a token, or image region, of a source: neither its encoder's, nor a decoder's, nor a pool's.
+    """No attention of the encoder, the decoder or the pool reads a token, or image region, of a source.
 
     A recurrent or convolutional encoder still passes it on to the states of its neighbors, and attention within a CNN
-    is not over regions: only their attention to the memory changes.
+    is not over regions. In these models only the attention to the memory changes.
 
     token   its position in `look.sources[source].tokens`
     """
@@ -189,7 +182,8 @@ class MaskSource(AttentionEdit):
 
     def check(self, sites: Mapping[AttentionSite, int], where: str) -> None:
         if not any(map(self.selects, sites)):
-            wanted, remedy = "a model with attention to its source", "Replace the token instead."
+            wanted = "a model with attention to its source"
+            remedy = "Replace the token instead."
             raise InvalidArgument(where, wanted=wanted, got="one without", remedy=remedy)
 
     def apply(self, call: EditedCall, where: str) -> bool:
@@ -199,11 +193,11 @@ class MaskSource(AttentionEdit):
 
 @dataclass(frozen=True, kw_only=True)
 class ReplaceToken(Edit):
-    """Another token in place of one of the source or of the output.
+    """Another token in place of a token of the source or of the output.
 
-    position   of the source, in `look.sources[source].tokens`; of the output, in `look.output.tokens`
+    position   an index of `look.sources[source].tokens`, or of `look.output.tokens`
     token      its id; or its name as in the list of tokens; or a text that is one token, alone or after a space
-    side       an output that is searched for has the token at this position, and continues from it freely
+    side       "output": a search puts the token at this position and continues from it freely
     """
 
     kind = "replace_token"
@@ -220,16 +214,20 @@ KINDS: dict[str, type[Edit]] = {
 
 
 def read_edits(edits: object) -> tuple[Edit, ...]:
-    """Edits as JSON has them, typed; every problem is reported, by the number of its edit, from 1, and its key."""
+    """Read edits from JSON values. Every problem is reported, by the number of its edit, from 1, and its key."""
     if edits is None:
         return ()
     if isinstance(edits, str | bytes | Mapping) or not isinstance(edits, Sequence):
-        wanted, remedy = "a list of edits", 'For example [{"edit": "mask_source", "token": 2}].'
+        wanted = "a list of edits"
+        remedy = 'For example [{"edit": "mask_source", "token": 2}].'
         raise InvalidArgument("edits", wanted=wanted, got=type(edits).__name__, remedy=remedy)
     made: list[Edit] = []
     problems: list[Problem] = []
     for number, each in enumerate(edits, start=1):
-        found = each if isinstance(each, Edit) else _read(each, f"edit {number}")
+        if isinstance(each, Edit):
+            made.append(each)
+            continue
+        found = _read(each, f"edit {number}")
         if isinstance(found, Edit):
             made.append(found)
         else:
@@ -241,29 +239,23 @@ def read_edits(edits: object) -> tuple[Edit, ...]:
 
 def _read(table: object, where: str) -> Edit | list[Problem]:
     if not isinstance(table, Mapping) or not all(isinstance(key, str) for key in table):
-        return [
-            Problem(
-                where,
-                "a table of keys and values",
-                repr(table)[:60],
-                'For example {"edit": "mask_source", …}.',
-            )
-        ]
-    kind, keys = table.get("edit"), {key: value for key, value in table.items() if key != "edit"}
+        got = repr(table)[:60]
+        remedy = 'For example {"edit": "mask_source", …}.'
+        return [Problem(where, "a table of keys and values", got, remedy)]
+    kind = table.get("edit")
+    keys = {key: value for key, value in table.items() if key != "edit"}
     if not isinstance(kind, str) or kind not in KINDS:
         remedy = nearest(str(kind), KINDS, listed=True)
         return [Problem(f"{where}.edit", f"one of {', '.join(KINDS)}", repr(kind)[:60], remedy)]
-    required = [each.name for each in fields(KINDS[kind]) if each.default is MISSING]
-    missing = [
-        Problem(f"{where}.{key}", "a value", "none", "Add it.")
-        for key in required
-        if keys.get(key) is None
-    ]
+    known = fields(KINDS[kind])
+    required = [each.name for each in known if each.default is MISSING]
+    absent = [key for key in required if keys.get(key) is None]
+    missing = [Problem(f"{where}.{key}", "a value", "none", "Add it.") for key in absent]
     if missing:
-        return [*missing, *unknown_keys(keys, [each.name for each in fields(KINDS[kind])], where)]
+        return [*missing, *unknown_keys(keys, [each.name for each in known], where)]
     return read(KINDS[kind], keys, where)
 
 
 def edits_json(edits: Iterable[Edit]) -> str:
-    """As JSON, which `read_edits` reads again."""
+    """The edits as JSON, which `read_edits` reads again."""
     return json.dumps([each.as_dict() for each in edits], ensure_ascii=False)

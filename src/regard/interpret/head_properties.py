@@ -1,4 +1,4 @@
-"""Measured properties of attention heads over inputs: what each head attends to, and how alike heads are."""
+"""Measured properties of attention heads over inputs: what each head attends to, and which heads are similar."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,15 +19,16 @@ from regard.kernels.attention.spec import repeat_heads, widened
 from regard.model.interfaces import AttentionModule, Decoder
 from regard.model.multi_source import source_encoders
 
-# Of all inputs: positions whose values are projected to the whole vocabulary, and of one of them at most.
-COPIED, COPIED_OF_ONE = 512, 128
+# How many positions have their values projected to the whole vocabulary: of all inputs, and of one input at most.
+COPIED = 512
+COPIED_OF_ONE = 128
 PROPERTIES = ("positional", "offset", "induction", "copying", "alignment", "ablation", "group")
 COLUMNS = (*MEASURES, *PROPERTIES)
 
 
 @dataclass(frozen=True)
 class HeadProperties:
-    """What was measured of one head. A property that does not apply, or that was not measured, is None.
+    """The measured properties of one head. A property that does not apply, or was not measured, is None.
 
     means       entropy, distance, the weight of the previous token, of punctuation and others: the mean over inputs
     positional  the share of the variance of weights that relative positions explain (η² of a one-way analysis of
@@ -60,8 +61,11 @@ class HeadProperties:
 
     def value(self, column: str) -> float | int | None:
         """One of `COLUMNS`."""
-        number = getattr(self.means if column in MEASURES else self, column)
-        return number if number is None or isinstance(number, int) else finite(number)
+        owner = self.means if column in MEASURES else self
+        number = getattr(owner, column)
+        if number is None or isinstance(number, int):
+            return number
+        return finite(number)
 
     def as_dict(self) -> dict[str, Any]:
         values = {name: self.value(name) for name in COLUMNS}
@@ -74,12 +78,11 @@ class HeadReport:
 
     inputs: int
     heads: tuple[HeadProperties, ...]
-    distances: tuple[
-        tuple[float | None, ...], ...
-    ]  # Jensen-Shannon, 0 to 1; None where positions differ
+    # Jensen-Shannon distances, from 0 to 1; None where positions differ.
+    distances: tuple[tuple[float | None, ...], ...]
 
     def sorted(self, column: str | None) -> "HeadReport":
-        """By one of `COLUMNS`, in descending order; by "group", in ascending order; None: in the model's order."""
+        """Sort by one of `COLUMNS`, in descending order ("group" in ascending order). None keeps the model's order."""
         if column is None:
             return self
         check_column(column)
@@ -87,14 +90,14 @@ class HeadReport:
         sign = 1 if column == "group" else -1
         keys = [float("inf") if value is None else sign * value for value in values]
         order = sorted(range(len(keys)), key=keys.__getitem__)
+        heads = tuple(self.heads[i] for i in order)
         distances = tuple(tuple(self.distances[i][j] for j in order) for i in order)
-        return HeadReport(self.inputs, tuple(self.heads[i] for i in order), distances)
+        return HeadReport(self.inputs, heads, distances)
 
     def as_dict(self) -> dict[str, Any]:
-        heads = [each.as_dict() for each in self.heads]
         return {
             "inputs": self.inputs,
-            "heads": heads,
+            "heads": [each.as_dict() for each in self.heads],
             "distances": [list(row) for row in self.distances],
         }
 
@@ -114,7 +117,8 @@ class HeadMeter:
     """
 
     def __init__(self, *, shared_vocabulary: bool = False) -> None:
-        self.shared_vocabulary, self.inputs = shared_vocabulary, 0
+        self.shared_vocabulary = shared_vocabulary
+        self.inputs = 0
         self._means = HeadMeans()
         self._maps: dict[str, _MapMeter] = {}
         self._distances = HeadDistances()
@@ -127,9 +131,12 @@ class HeadMeter:
         for each in look.maps:
             meter = self._maps.setdefault(each.name, _MapMeter(_site(each), each.heads))
             rows, keys = look.names(each)
-            tokens = _numbered(rows) if each.kind == "self" and rows == keys else None
+            tokens = None
+            if each.kind == "self" and rows == keys:
+                tokens = _numbered(rows)
             meter.add_weights(each, tokens)
-            meter.add_copies(each, _output_ids(look, each, self.shared_vocabulary), look)
+            output_ids = _output_ids(look, each, self.shared_vocabulary)
+            meter.add_copies(each, output_ids, look)
         self._distances.add(look.maps)
 
     def report(
@@ -143,7 +150,8 @@ class HeadMeter:
         distances = self._distances.matrix(list(means))
         heads = []
         for (name, mean), group in zip(means.items(), grouped(distances), strict=True):
-            meter, head = self._maps[name[0]], name[1]
+            meter = self._maps[name[0]]
+            head = name[1]
             positional, offset = meter.positional(head)
             heads.append(
                 HeadProperties(
@@ -167,7 +175,7 @@ def _zeros(*shape: int) -> Tensor:
 
 @dataclass
 class _MapMeter:
-    """Sums over the weights of one map, of all inputs. Memory grows with the length of the longest."""
+    """Sums over the weights of one map, over all inputs. Memory grows with the length of the longest."""
 
     site: AttentionSite
     heads: int
@@ -182,25 +190,28 @@ class _MapMeter:
     copied: int = 0  # positions whose values were projected to the vocabulary
 
     def __post_init__(self) -> None:
-        self.by_offset, self.pairs = _zeros(self.heads, 0), _zeros(self.heads, 0)
-        self.squares, self.induced, self.ranks = (_zeros(self.heads) for _ in range(3))
+        self.by_offset = _zeros(self.heads, 0)
+        self.pairs = _zeros(self.heads, 0)
+        self.squares = _zeros(self.heads)
+        self.induced = _zeros(self.heads)
+        self.ranks = _zeros(self.heads)
 
     def add_weights(self, each: AttentionMap, tokens: Int[Tensor, " N"] | None) -> None:
-        """Add all weights of a map; `tokens` are those of its rows and keys, of self-attention."""
+        """Add all weights of a map. In self-attention, `tokens` are its rows and its keys; else it is None."""
         self.module = each.part_of[0] if each.part_of else each.name
-        (n, m), repeats = each.size, torch.zeros(each.size[0], dtype=torch.bool)
+        (n, m) = each.size
+        repeats = torch.zeros(n, dtype=torch.bool)
         self._widen(-(m - 1), n + m)
         for rows, low, weights, mask in each.tiles():
-            block = weights.cpu().double()
-            visible = (
-                torch.ones(1, *block.shape[1:], dtype=torch.float64)
-                if mask is None
-                else mask.cpu().double()
-            )
-            across = low - (rows.stop - 1) - (m - n) - self.first  # of the tile's first diagonal
+            block = weights.cpu().double()  # (H, R, C)
+            visible = torch.ones(1, *block.shape[1:], dtype=torch.float64)  # (1, R, C)
+            if mask is not None:
+                visible = mask.cpu().double()  # (H, R, C)
+            # The place of the tile's first diagonal, which has the smallest key − query.
+            start = low - (rows.stop - 1) - (m - n) - self.first
             for sums, values in ((self.by_offset, block), (self.pairs, visible)):
                 found = _diagonal_sums(values)
-                sums[:, across : across + found.shape[-1]] += found
+                sums[:, start : start + found.shape[-1]] += found
             self.squares += block.square().sum((1, 2))
             if tokens is not None:
                 follows = _follows_same(tokens, rows, low, low + block.shape[-1])
@@ -209,62 +220,73 @@ class _MapMeter:
         self.repeats += int(repeats.sum())
 
     def add_copies(self, each: AttentionMap, tokens: Int[Tensor, " M"] | None, look: Look) -> None:
-        """Add the ranks of some keys' tokens by how much their values raise each token's logit."""
+        """For some keys, rank all tokens by how much the key's value raises their logit; add its own token's rank."""
         budget = min(COPIED - self.copied, COPIED_OF_ONE)
-        call, decoder = each.call, None if look.forward is None else _decoder(look.forward.model)
+        call = each.call
+        decoder = None
+        if look.forward is not None:
+            decoder = _decoder(look.forward.model)
         if tokens is None or call is None or decoder is None or budget < 1 or call.value is None:
             return
         assert isinstance(call.source, AttentionModule)
-        weight, project = call.source.output_weight, decoder.project
+        weight = call.source.output_weight
+        project = decoder.project
         if weight.shape[0] != project.weight.shape[1]:
             return
         chosen = torch.linspace(0, len(tokens) - 1, min(len(tokens), budget)).round().long()
         own = tokens[chosen].to(weight.device)  # (P,)
-        value = widened(repeat_heads(call.value, self.heads))[0][
-            :, chosen.to(weight.device)
-        ]  # (H, P, E)
+        values = widened(repeat_heads(call.value, self.heads))[0]  # (H, M, E)
+        value = values[:, chosen.to(weight.device)]  # (H, P, E)
         by_head = weight.view(weight.shape[0], self.heads, -1).to(value.dtype)  # (W, H, E)
+        unembedding = project.weight.mT.to(value.dtype)  # (W, V)
         for head in range(self.heads):
-            logits = (value[head] @ by_head[:, head].mT) @ project.weight.mT.to(
-                value.dtype
-            )  # (P, V)
-            raised = logits.gather(1, own[:, None])
-            below, above = (logits < raised).sum(1), (logits > raised).sum(1)
-            self.ranks[head] += float(
-                ((below - above).double() / max(1, logits.shape[1] - 1)).sum()
-            )
+            written = value[head] @ by_head[:, head].mT  # (P, W)
+            logits = written @ unembedding  # (P, V)
+            raised = logits.gather(1, own[:, None])  # (P, 1)
+            below = (logits < raised).sum(1)
+            above = (logits > raised).sum(1)
+            others = max(1, logits.shape[1] - 1)
+            ranks = (below - above).double() / others  # (P,), from -1 to 1
+            self.ranks[head] += float(ranks.sum())
         self.copied += len(chosen)
 
     def positional(self, head: int) -> tuple[float | None, int | None]:
         """η² of the weights by relative position, and the relative position of the largest mean weight."""
-        pairs, sums = self.pairs[head], self.by_offset[head]
-        count, total = pairs.sum(), sums.sum()
+        pairs = self.pairs[head]
+        sums = self.by_offset[head]
+        count = pairs.sum()
+        total = sums.sum()
         if not count:
             return None, None
         means = sums / pairs.clamp(min=1)
         within_all = float(self.squares[head] - total**2 / count)
         between = float((sums * means).sum() - total**2 / count)
-        explained = 0.0 if within_all <= 1e-9 * float(self.squares[head]) else between / within_all
+        # Weights that hardly vary have no variance to explain.
+        explained = 0.0
+        if not within_all <= 1e-9 * float(self.squares[head]):
+            explained = between / within_all
         return max(0.0, min(1.0, explained)), int(means.argmax()) + self.first
 
     def induction(self, head: int) -> float | None:
-        return float(self.induced[head]) / self.repeats if self.repeats else None
+        if self.repeats:
+            return float(self.induced[head]) / self.repeats
+        return None
 
     def copying(self, head: int) -> float | None:
-        return float(self.ranks[head]) / self.copied if self.copied else None
+        if self.copied:
+            return float(self.ranks[head]) / self.copied
+        return None
 
     def _widen(self, first: int, count: int) -> None:
-        """Make room for so many relative positions from this one."""
+        """Make room for `count` relative positions from `first` on."""
         if not self.by_offset.shape[1]:
             self.first = first
         before = max(0, self.first - first)
         after = max(0, first + count - self.first - self.by_offset.shape[1])
         self.first -= before
         pad = torch.nn.functional.pad
-        self.by_offset, self.pairs = (
-            pad(self.by_offset, (before, after)),
-            pad(self.pairs, (before, after)),
-        )
+        self.by_offset = pad(self.by_offset, (before, after))
+        self.pairs = pad(self.pairs, (before, after))
 
 
 def _diagonal_sums(values: Float[Tensor, "H R C"]) -> Float[Tensor, "H diagonals"]:
@@ -276,44 +298,45 @@ def _diagonal_sums(values: Float[Tensor, "H R C"]) -> Float[Tensor, "H diagonals
     tensor([[3., 5., 2.]])
     """
     _, high, wide = values.shape
-    padded = torch.nn.functional.pad(values.flip(1), (0, high)).flatten(1)[
-        :, : high * (high + wide - 1)
-    ]
-    return padded.unflatten(1, (high, high + wide - 1)).sum(1)  # type: ignore[no-untyped-call, no-any-return]
+    diagonals = high + wide - 1
+    padded = torch.nn.functional.pad(values.flip(1), (0, high))  # (H, R, C + R)
+    shifted = padded.flatten(1)[:, : high * diagonals]
+    return shifted.unflatten(1, (high, diagonals)).sum(1)  # type: ignore[no-untyped-call, no-any-return]
 
 
 def _follows_same(tokens: Int[Tensor, " N"], rows: slice, low: int, high: int) -> Tensor:
     """Which keys low..high-1 follow an earlier occurrence of a row's token: (R, C)."""
-    keys = torch.arange(low, high)
-    before = tokens[(keys - 1).clamp(min=0)]
-    own = torch.arange(rows.start, rows.stop)[:, None]
-    return (tokens[rows, None] == before) & (keys > 0) & (keys <= own)
+    keys = torch.arange(low, high)  # (C,)
+    before = tokens[(keys - 1).clamp(min=0)]  # (C,)
+    own = torch.arange(rows.start, rows.stop)[:, None]  # (R, 1)
+    same = tokens[rows, None] == before  # (R, C)
+    return same & (keys > 0) & (keys <= own)
 
 
 def _numbered(names: Sequence[str]) -> Int[Tensor, " N"]:
     """A number for each name, equal for equal names."""
     numbers: dict[str, int] = {}
-    return torch.tensor(
-        [numbers.setdefault(name, len(numbers)) for name in names], dtype=torch.int64
-    )
+    found = [numbers.setdefault(name, len(numbers)) for name in names]
+    return torch.tensor(found, dtype=torch.int64)
 
 
 def _output_ids(
     look: Look, each: AttentionMap, shared_vocabulary: bool
 ) -> Int[Tensor, " M"] | None:
-    """Ids in the output's vocabulary of the tokens that a decoder's map attends to; None where there are none."""
+    """The ids of the tokens that a decoder's map attends to, in the output's vocabulary; None where there are none."""
     forward = look.forward
     if forward is None or each.part != "decoder" or each.key_words is not None:
         return None
     if each.key_side == "output":
-        return None if forward.targets is None else forward.targets[0].cpu()
+        if forward.targets is None:
+            return None
+        return forward.targets[0].cpu()
     if not shared_vocabulary or forward.source is None:
         return None
-    parts = forward.source.parts if isinstance(forward.source, MultiSource) else (forward.source,)
-    part, before = (
-        parts[each.source],
-        source_encoders(forward.model.encoder)[each.source].cls_tokens,
-    )
+    part = forward.source
+    if isinstance(forward.source, MultiSource):
+        part = forward.source.parts[each.source]
+    before = source_encoders(forward.model.encoder)[each.source].cls_tokens
     if not isinstance(part, Tokens) or before or part.ids.shape[1] != each.size[1]:
         return None
     return part.ids[0].cpu()

@@ -8,7 +8,7 @@ from regard.core.shapes import Float, Tensor
 from regard.interpret.maps import AttentionMap
 from regard.kernels.attention.weights import entropy
 
-ROWS = 256  # of one input whose weights are compared; of longer inputs, evenly spaced ones
+ROWS = 256  # rows of an input that are compared; longer inputs give evenly spaced ones
 TOGETHER = 1 << 21  # weights of all heads that are in memory at once
 SAME_GROUP = 0.5  # heads are merged into a group up to this mean distance
 
@@ -27,37 +27,40 @@ class HeadDistances:
     @torch.no_grad()
     def add(self, maps: Sequence[AttentionMap]) -> None:
         """Add the rows of the maps of one input."""
-        alike: dict[tuple[object, ...], list[AttentionMap]] = {}
+        # Only heads of maps with the same rows and keys can be compared.
+        comparable: dict[tuple[object, ...], list[AttentionMap]] = {}
         for each in maps:
-            alike.setdefault(
-                (each.query_side, each.key_side, each.source, each.kind, each.size), []
-            ).append(each)
-        for group in alike.values():
+            positions = (each.query_side, each.key_side, each.source, each.kind, each.size)
+            comparable.setdefault(positions, []).append(each)
+        for group in comparable.values():
             self._add_group(group)
 
     def _add_group(self, maps: Sequence[AttentionMap]) -> None:
         n, m = maps[0].size
         rows = torch.linspace(0, n - 1, min(n, ROWS)).round().long()
-        step = max(1, TOGETHER // (max(1, m) * sum(each.heads for each in maps)))
+        heads = sum(each.heads for each in maps)
+        step = max(1, TOGETHER // (max(1, m) * heads))
         for chunk in torch.split(rows, step):
-            weights = [
-                each.weights(chunk.tolist(), range(each.heads)).cpu() for each in maps
-            ]  # of each, (H, R, M)
+            chosen = chunk.tolist()
+            weights = [each.weights(chosen, range(each.heads)).cpu() for each in maps]  # (H, R, M)
             for i, first in enumerate(weights):
                 for other, second in zip(maps[i:], weights[i:], strict=True):
                     self._add_pair((maps[i].name, other.name), first, second)
 
     def _add_pair(self, names: tuple[str, str], first: Tensor, second: Tensor) -> None:
         attends = (first.sum(-1) > 0).all(0) & (second.sum(-1) > 0).all(0)  # (R,)
-        first, second = first[:, attends], second[:, attends]
-        each, others = entropy(first), entropy(second)
-        sums = torch.stack(
-            [
-                _distance(entropy((row + second) / 2), (own + others) / 2)
-                for row, own in zip(first, each, strict=True)  # (H, R) of one head with all others
-            ]
-        )
-        self._sums[names] = self._sums.get(names, torch.zeros(())) + sums
+        first = first[:, attends]
+        second = second[:, attends]
+        entropies = entropy(first)  # (H, R)
+        other_entropies = entropy(second)  # (G, R)
+        sums = []
+        # Each head of the first map with all heads of the second.
+        for rows, row_entropies in zip(first, entropies, strict=True):
+            mixed = entropy((rows + second) / 2)  # (G, R)
+            mean = (row_entropies + other_entropies) / 2  # (G, R)
+            sums.append(_distance(mixed, mean))
+        total = torch.stack(sums)  # (H, G)
+        self._sums[names] = self._sums.get(names, torch.zeros(())) + total
         self._rows[names] = self._rows.get(names, 0) + int(attends.sum())
 
     def matrix(self, heads: Sequence[tuple[str, int]]) -> list[list[float | None]]:
@@ -67,17 +70,26 @@ class HeadDistances:
     def _mean(self, a: tuple[str, int], b: tuple[str, int]) -> float | None:
         if a == b:
             return 0.0
-        names, (i, j) = (a[0], b[0]), (a[1], b[1])
+        names = (a[0], b[0])
+        i = a[1]
+        j = b[1]
         if names not in self._sums:
-            names, (i, j) = (b[0], a[0]), (b[1], a[1])
+            names = (b[0], a[0])
+            i = b[1]
+            j = a[1]
         if not self._rows.get(names):
             return None
         return float(self._sums[names][i, j]) / self._rows[names]
 
 
 def _distance(mixed: Tensor, mean: Tensor) -> Float[Tensor, " G"]:
-    """The sum over rows of √JS, from the entropies of the mean of two rows and the mean of their entropies, in nats."""
-    divergence = (mixed - mean).double() / torch.log(torch.tensor(2.0, dtype=torch.float64))
+    """The sum over rows of √JS.
+
+    mixed   (G, R), the entropy of the mean of two rows, in nats
+    mean    (G, R), the mean of their entropies
+    """
+    log_of_2 = torch.log(torch.tensor(2.0, dtype=torch.float64))
+    divergence = (mixed - mean).double() / log_of_2
     return divergence.clamp(0.0, 1.0).sqrt().sum(-1)
 
 
@@ -91,28 +103,31 @@ def grouped(distances: Sequence[Sequence[float | None]], most: float = SAME_GROU
     """
     if not distances:
         return []
-    between = torch.tensor(
-        [[float("inf") if d is None else d for d in row] for row in distances], dtype=torch.float64
-    )
-    between.fill_diagonal_(float("inf"))
-    members, groups = [[head] for head in range(len(distances))], None
+    infinite = float("inf")
+    # Heads that cannot be compared, and a head and itself, are never merged.
+    known = [[infinite if distance is None else distance for distance in row] for row in distances]
+    between = torch.tensor(known, dtype=torch.float64)
+    between.fill_diagonal_(infinite)
+    members = [[head] for head in range(len(distances))]
+    groups = None
     while True:
         nearest = float(between.min())
+        # The groups are the clusters before the first merge over too large a distance.
         if groups is None and nearest > most:
             groups = [set(each) for each in members]
-        if nearest == float("inf"):
+        if nearest == infinite:
             break
         a, b = sorted(divmod(int(between.argmin()), len(members)))
         size = torch.tensor([len(members[a]), len(members[b])], dtype=torch.float64)
         joined = (between[a] * size[0] + between[b] * size[1]) / size.sum()
-        between[a], between[:, a] = joined, joined
-        between[a, a] = float("inf")
+        between[a] = joined
+        between[:, a] = joined
+        between[a, a] = infinite
         kept = [each for each in range(len(members)) if each != b]
-        between, members[a] = between[kept][:, kept], members[a] + members[b]
+        between = between[kept][:, kept]
+        members[a] = members[a] + members[b]
         del members[b]
     order = [head for each in members for head in each]
     numbered = sorted(groups or [set(order)], key=lambda group: min(map(order.index, group)))
-    return [
-        next(i for i, group in enumerate(numbered) if head in group)
-        for head in range(len(distances))
-    ]
+    number_of = {head: number for number, group in enumerate(numbered) for head in group}
+    return [number_of[head] for head in range(len(distances))]

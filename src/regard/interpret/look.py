@@ -24,14 +24,14 @@ from regard.model.memory import Memory
 VERSION = 1  # of the JSON format
 LIMIT = 2_000_000  # weights of a map that is written whole
 
-# "page" and "frame": what `Look.as_dict` returns, as an HTML page and as an element of a notebook. `regard.views.html`,
-# which is above this package, enters both, and `regard.look` imports it.
+# "page" renders `Look.as_dict` as an HTML page, "frame" as an element of a notebook. `regard.views.html`, a package
+# above this one, enters both, and `regard.look` imports it.
 HTML_RENDERERS: dict[str, Callable[[dict[str, Any]], str]] = {}
 
 
 @dataclass(frozen=True)
 class Text:
-    """The tokens of a source, or the words they make up; a learned state before them is one of them."""
+    """The tokens of a source, or the words they make up. A learned state before them counts as one of them."""
 
     tokens: tuple[str, ...]
 
@@ -51,15 +51,21 @@ class Image:
     def tokens(self) -> tuple[str, ...]:
         """Names of the regions, row by row."""
         rows, columns = self.grid
-        return (CLS_TOKEN,) * self.units + tuple(
-            f"{y + 1},{x + 1}" for y in range(rows) for x in range(columns)
-        )
+        learned = (CLS_TOKEN,) * self.units
+        regions = [f"{y + 1},{x + 1}" for y in range(rows) for x in range(columns)]
+        return (*learned, *regions)
 
     def as_dict(self) -> dict[str, Any]:
         height, width, _ = self.pixels.shape
-        data = f"data:image/webp;base64,{base64.b64encode(webp(self.pixels)).decode()}"
-        shape = {"width": width, "height": height, "grid": list(self.grid), "units": self.units}
-        return {"kind": "image", **shape, "data": data}
+        encoded = base64.b64encode(webp(self.pixels)).decode()
+        return {
+            "kind": "image",
+            "width": width,
+            "height": height,
+            "grid": list(self.grid),
+            "units": self.units,
+            "data": f"data:image/webp;base64,{encoded}",
+        }
 
 
 @dataclass(frozen=True)
@@ -72,7 +78,9 @@ class GeneratedText:
     scores: tuple[float, ...] | None  # log-probabilities; of a word, the sum over its tokens
 
     def as_dict(self) -> dict[str, Any]:
-        scores = None if self.scores is None else [finite(score) for score in self.scores]
+        scores = None
+        if self.scores is not None:
+            scores = [finite(score) for score in self.scores]
         return {"text": self.text, "tokens": self.tokens, "scores": scores, "read": self.read}
 
 
@@ -104,7 +112,7 @@ class Label:
 
     @property
     def scores(self) -> tuple[float, ...]:
-        """The log-probability, as that of a single token."""
+        """The log-probability, in the form of an output with a single token."""
         return (self.score,)
 
     def as_dict(self) -> dict[str, Any]:
@@ -172,15 +180,15 @@ LookOutput = GeneratedText | WordTags | Label | Numbers | PredictedVectors | Lab
 
 @dataclass(frozen=True)
 class Look:
-    """What a model attended to while it read one input and generated an output, or was given one: `regard.look`.
+    """What a model attended to while it read one input and generated or was given an output: `regard.look`.
 
     title       shown above drawings and pages
     sources     the tokens of each source, or the image; none for a language model
     output      the tokens of the output, the tags, the label or the numbers; None where only attention was captured
     maps        an `AttentionMap` for each attention module; `look["decoder 1 cross"]` is one of them
     forward     repeats the forward pass, for attributions; None: the calls were captured elsewhere
-    edits       with which the model ran
-    memory      what the encoder passed on; None without one
+    edits       the edits under which the model ran
+    memory      the memory of the encoder; None without an encoder
 
     Layers count from 1, as in the names of maps; rows, keys and heads count from 0, as in tensors.
     """
@@ -199,24 +207,24 @@ class Look:
         return self.sources[0] if len(self.sources) == 1 else None
 
     def source_of(self, of: AttentionMap) -> LookSource | None:
-        """The source whose positions are the keys of a map; None where they are those of the output."""
-        return (
-            self.sources[of.source]
-            if of.key_side == "source" and of.source < len(self.sources)
-            else None
-        )
+        """The source whose positions are the keys of a map; None where the keys are positions of the output."""
+        if of.key_side == "source" and of.source < len(self.sources):
+            return self.sources[of.source]
+        return None
 
     def __getitem__(self, name: str) -> AttentionMap:
         """The map of this name: "encoder 2", "decoder 1 cross", "pool".
 
-        With several sources: "source 2 encoder 1", and "decoder 1 cross source 2", whose keys are those of one source.
+        With several sources: "source 2 encoder 1", and "decoder 1 cross source 2", which has the keys of one source.
         """
         check_map_name(name, [each.name for each in self.maps])
         return next(each for each in self.maps if each.name == name)
 
     def names(self, of: AttentionMap) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Names of the rows and of the keys of a map."""
-        return self._side(of, of.query_side, of.size[0]), self._side(of, of.key_side, of.size[1])
+        rows = self._side(of, of.query_side, of.size[0])
+        keys = self._side(of, of.key_side, of.size[1])
+        return rows, keys
 
     def _side(self, of: AttentionMap, side: str, count: int) -> tuple[str, ...]:
         names: tuple[str, ...] = ()
@@ -224,7 +232,9 @@ class Look:
             names = self.sources[of.source].tokens
         elif side == "output" and isinstance(self.output, GeneratedText):
             names = self.output.read if of.kind == "self" else self.output.tokens
-        return names if len(names) == count else tuple(map(str, range(1, count + 1)))
+        if len(names) == count:
+            return names
+        return tuple(map(str, range(1, count + 1)))
 
     def heads(self, sort: str | None = None) -> list[tuple[AttentionMap, Head]]:
         """Measures of every head of every map, as pairs of a map and a `Head`.
@@ -256,32 +266,34 @@ class Look:
         The model runs once more, with every weight in memory.
         """
         if self.forward is None:
-            wanted, remedy = (
-                "a look of regard.look, which can run its model again",
-                "Look at a model.",
-            )
+            wanted = "a look of regard.look, which can run its model again"
+            remedy = "Look at a model."
             raise InvalidArgument(
                 "attributions", wanted=wanted, got="captured calls", remedy=remedy
             )
         if self.edits:
-            wanted, remedy = "a look without edits", "Look without them."
+            wanted = "a look without edits"
+            remedy = "Look without them."
             raise InvalidArgument(
                 "attributions", wanted=wanted, got=f"{len(self.edits)} edits", remedy=remedy
             )
         of_tokens = attributions(self.forward, of)
-        of_modules = [each for each in self.maps if each.is_of_module]
-        modules = [(each, *(each.part_of or (each.name, 0, None))) for each in of_modules]
-        return {
-            each.name: each.merged(of_tokens[name][..., first:last])
-            for each, name, first, last in modules
-        }
+        found = {}
+        for each in self.maps:
+            if not each.is_of_module:
+                continue
+            # The map of one source has a range of the keys of its module.
+            name, first, last = each.part_of or (each.name, 0, None)
+            found[each.name] = each.merged(of_tokens[name][..., first:last])
+        return found
 
     def difference(self, other: "Look") -> list[TokenDifference]:
         """The output of this look aligned with that of the `other`, token by token.
 
         other   a look at the same input with other edits, for example
         """
-        (tokens, scores), (others, other_scores) = _scored(self.output), _scored(other.output)
+        (tokens, scores) = _scored(self.output)
+        (others, other_scores) = _scored(other.output)
         return token_differences(tokens, others, scores, other_scores)
 
     def as_dict(self, *, limit: int = LIMIT) -> dict[str, Any]:
@@ -289,14 +301,19 @@ class Look:
 
         limit   weights of a map at most; of a larger map the 16 largest of each row are written
         """
-        return {
+        output = None
+        if self.output is not None:
+            output = self.output.as_dict()
+        table: dict[str, Any] = {
             "version": VERSION,
             "title": self.title,
             "sources": [source.as_dict() for source in self.sources],
-            "output": None if self.output is None else self.output.as_dict(),
+            "output": output,
             "maps": [each.as_dict(limit) for each in self.maps],
-            **({"edits": [each.as_dict() for each in self.edits]} if self.edits else {}),
         }
+        if self.edits:
+            table["edits"] = [each.as_dict() for each in self.edits]
+        return table
 
     def to_json(self, *, limit: int = LIMIT) -> str:
         """As JSON, for pages and other programs.
@@ -352,7 +369,9 @@ class Look:
 def check_map_name(name: str, names: Sequence[str]) -> None:
     """Refuse a name that is not one of these maps'."""
     if name not in names:
-        remedy = nearest(name, names, listed=True) if names else "This look has none."
+        remedy = "This look has none."
+        if names:
+            remedy = nearest(name, names, listed=True)
         raise InvalidArgument(
             "map", wanted=f"one of {', '.join(names)}", got=repr(name), remedy=remedy
         )
@@ -362,4 +381,6 @@ def _scored(output: LookOutput | None) -> tuple[Sequence[str], Sequence[float] |
     """The tokens of an output, or its label, with their log-probabilities."""
     if isinstance(output, Label):
         return (output.label,), output.scores
-    return ((), None) if output is None else (output.tokens, output.scores)
+    if output is None:
+        return ((), None)
+    return (output.tokens, output.scores)

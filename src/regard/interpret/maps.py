@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from regard.core.errors import InvalidArgument
-from regard.core.shapes import Bool, Float, Int, Tensor
+from regard.core.shapes import Bool, Float, Int, Shaped, Tensor
 from regard.interpret.sites import AttentionSite, attention_sites
 from regard.interpret.summaries import RowSummaries, Tile, summarize
 from regard.interpret.tokens_to_words import TokenGroups
@@ -47,13 +47,13 @@ class AttentionMap(AttentionSite):
     size            rows and keys: tokens, words or image regions
     causal          whether a row attends to no later key
     over_queries    whether its keys, and in an encoder its queries, are the states of learned queries
-    query_sources   of attention to several sources, those whose states are those of learned queries
+    query_sources   if it attends to several sources: the ones that learned queries have summarized
     call            the captured call that weights are computed from; None: only `row_summaries` were kept
     row_summaries   entropy, distance and largest weights of each row, where they were computed
     row_words, key_words   the tokens of each word, where rows or keys are words
     punctuation     which keys have neither a letter nor a digit
     default_rows, default_heads   what `weights` returns if it is called without rows or heads
-    part_of         of a map of one source of several: the module, its first key and the one after its last
+    part_of         if it is the map of one source of several: its module, and the range of its keys there
     source          the index of the source that the keys belong to
     """
 
@@ -70,23 +70,22 @@ class AttentionMap(AttentionSite):
     part_of: tuple[str, int, int] | None = None
 
     def __repr__(self) -> str:
-        return (
-            f"AttentionMap({self.name!r}, {self.heads} heads, {self.size[0]:,} × {self.size[1]:,})"
-        )
+        rows, keys = self.size
+        return f"AttentionMap({self.name!r}, {self.heads} heads, {rows:,} × {keys:,})"
 
     @property
     def shown_rows(self) -> list[int]:
         """The rows that `weights` returns if none are named."""
-        return (
-            list(range(self.size[0])) if self.default_rows is None else self.default_rows.tolist()
-        )
+        if self.default_rows is None:
+            return list(range(self.size[0]))
+        return self.default_rows.tolist()
 
     @property
     def shown_heads(self) -> list[int]:
         """The heads that `weights` returns if none are named."""
-        return (
-            list(range(self.heads)) if self.default_heads is None else self.default_heads.tolist()
-        )
+        if self.default_heads is None:
+            return list(range(self.heads))
+        return self.default_heads.tolist()
 
     @property
     def is_of_module(self) -> bool:
@@ -94,31 +93,31 @@ class AttentionMap(AttentionSite):
         return self.call is None or self.call.source is not None
 
     def by_source(self, lengths: Sequence[int]) -> list["AttentionMap"]:
-        """A map for each source, of `lengths[i]` keys each. The weights of all of them sum to one."""
-        call, maps, first = self._captured(), [], 0
+        """A map for each source, which has `lengths[i]` keys. The weights of a row sum to one over all these maps."""
+        call = self._captured()
+        maps = []
+        first = 0
         assert call.value is not None
         for source, length in enumerate(lengths):
             last = first + length
-            part = replace(
-                call, spec=call.spec.for_keys(first, last), value=call.value[:, :, first:last]
+            value = call.value[:, :, first:last]
+            part = replace(call, spec=call.spec.for_keys(first, last), value=value)
+            of_source = replace(
+                self,
+                name=f"{self.name} source {source + 1}",
+                source=source,
+                over_queries=source in self.query_sources,
+                size=(self.size[0], length),
+                call=part,
+                part_of=(self.name, first, last),
             )
-            maps.append(
-                replace(
-                    self,
-                    name=f"{self.name} source {source + 1}",
-                    source=source,
-                    over_queries=source in self.query_sources,
-                    size=(self.size[0], length),
-                    call=part,
-                    part_of=(self.name, first, last),
-                )
-            )
+            maps.append(of_source)
             first = last
         return maps
 
     @torch.no_grad()
     def weights(self, rows: Pick = None, heads: Pick = None) -> Float[Tensor, "H R M"]:
-        """Exact weights of these rows and heads; by default of those chosen in `regard.look`, or of all.
+        """Exact weights of these rows and heads; by default the ones chosen in `regard.look`, or all.
 
         A word's row is the mean over its tokens' rows; a word's key is the sum over its tokens' keys.
         """
@@ -132,9 +131,11 @@ class AttentionMap(AttentionSite):
         low, high = _range("keys", keys, self.size[1])
         if self.row_words is not None or self.key_words is not None:
             return self.weights(range(first, last), heads)[..., low:high]
-        call = self._call_of(self._picked(None, heads)[1])
-        scores = call.spec.scores(slice(first, last), low, high)
-        return scores.sub_(call.lse[:, :, first:last, None]).exp_()[0].float()
+        _, head_index = self._picked(None, heads)
+        call = self._call_of(head_index)
+        scores = call.spec.scores(slice(first, last), low, high)  # (1, H, R, C)
+        lse = call.lse[:, :, first:last, None]  # (1, H, R, 1)
+        return scores.sub_(lse).exp_()[0].float()
 
     def summary(self, top: int = 16) -> RowSummaries:
         """Measures of every row of every head with its `top` largest weights; rows × keys are never in memory."""
@@ -151,7 +152,8 @@ class AttentionMap(AttentionSite):
         """Norms of the vectors that are summed: ‖weight · value · W_out‖ (https://arxiv.org/abs/2004.10102)."""
         row_index, head_index = self._picked(rows, heads)
         norms = _value_norms(self._captured(), self.heads)  # (H, M)
-        norms = norms if head_index is None else norms[head_index]
+        if head_index is not None:
+            norms = norms[head_index]
         return self._weights(self._call_of(head_index), row_index, norms).float()
 
     def merged(self, of_tokens: Float[Tensor, "H n m"]) -> Float[Tensor, "H N M"]:
@@ -167,65 +169,75 @@ class AttentionMap(AttentionSite):
     ) -> Iterator[tuple[slice, int, Float[Tensor, "H R C"], Bool[Tensor, "_ R C"] | None]]:
         """All weights in tiles: rows, the first key, weights, and which keys each row may attend to (None: all).
 
-        To a word, the words with a weight above zero are visible.
+        A word may attend to the words to which it gives a weight above zero.
         """
         call = self._captured()
-        spec, (n, m) = call.spec, self.size
+        spec = call.spec
+        (n, m) = self.size
         if self.row_words is None and self.key_words is None:
             for _, rows, low, weights in exact.weight_blocks(spec, call.lse):
-                mask = spec.visible.tile(rows, low, low + weights.shape[-1], n, m, weights.device)
-                yield rows, low, weights[0], None if mask is None else mask.expand_as(weights)[0]
+                high = low + weights.shape[-1]
+                mask = spec.visible.tile(rows, low, high, n, m, weights.device)
+                if mask is not None:
+                    mask = mask.expand_as(weights)[0]
+                yield rows, low, weights[0], mask
             return
-        step = max(
-            1, BLOCK // (8 * self.heads * max(1, spec.m))
-        )  # a word has several tokens, each a row of weights
+        # A word has several tokens, each a row of weights: eight are taken to be enough for most.
+        step = max(1, BLOCK // (8 * self.heads * max(1, spec.m)))
         for first in range(0, n, step):
             rows = slice(first, min(first + step, n))
-            weights = self._weights(call, torch.arange(first, rows.stop, device=call.lse.device))
+            index = torch.arange(first, rows.stop, device=call.lse.device)
+            weights = self._weights(call, index)  # (H, R, M)
             yield rows, 0, weights, weights > 0
 
     def as_dict(self, limit: int) -> dict[str, Any]:
-        """The map in the format of `Look.to_json`; of more than `limit` weights, with the largest of each row only."""
+        """The map in the format of `Look.to_json`. Of more than `limit` weights, only the largest of each row."""
         if self.call is not None and prod(self._shape) <= limit:
             # A copy, so that what its owner changes is not in the next one. Texts in it are not copied.
             return deepcopy(self._with_weights)
-        kept = self.row_summaries
-        summary = self.summary(TOP if kept is None else min(TOP, kept.top_weights.shape[-1]))
-        largest = [summary.top_weights, summary.top_keys]
+        count = TOP
+        if self.row_summaries is not None:
+            count = min(TOP, self.row_summaries.top_weights.shape[-1])
+        summary = self.summary(count)
+        weights = summary.top_weights  # (H, N, top)
+        keys = summary.top_keys  # (H, N, top)
         for axis, index in enumerate((self.default_heads, self.default_rows)):
-            largest = (
-                largest if index is None else [x.index_select(axis, index.cpu()) for x in largest]
-            )
-        k, keys = largest[0].shape[-1], largest[1].clamp(min=0).numpy().astype("<u4")
+            if index is not None:
+                weights = weights.index_select(axis, index.cpu())
+                keys = keys.index_select(axis, index.cpu())
+        k = weights.shape[-1]
+        unsigned_keys = keys.clamp(min=0).numpy().astype("<u4")
         top = {
             "k": k,
             "shape": [*self._shape[:2], k],
-            "keys": _in_base64(keys),
-            "weights": _as_uint16(largest[0]),
+            "keys": _in_base64(unsigned_keys),
+            "weights": _as_uint16(weights),
         }
         return self._described(None, top, summary)
 
     @cached_property
     def _with_weights(self) -> dict[str, Any]:
-        """The map as JSON has it, with every weight; a look that shares it with another writes it once."""
-        weights = self.weights()
-        whole = self.default_rows is None and self.default_heads is None
-        summary = (
-            summarize(self.heads, self.size, [self._tile_of(weights)], 0, self.punctuation)
-            if whole
-            else None
-        )
-        return self._described(
-            {"shape": self._shape, "data": _as_uint16(weights)}, None, summary or self.summary(0)
-        )
+        """The map in the form of JSON, with every weight. Looks that share a map compute this once."""
+        weights = self.weights()  # (H, N, M)
+        if self.default_rows is None and self.default_heads is None:
+            # All weights are there already: they need not be computed again for the summary.
+            tiles = [self._tile_of(weights)]
+            summary = summarize(self.heads, self.size, tiles, 0, self.punctuation)
+        else:
+            summary = self.summary(0)
+        described = {"shape": self._shape, "data": _as_uint16(weights)}
+        return self._described(described, None, summary)
 
     def _tile_of(self, weights: Float[Tensor, "H N M"]) -> Tile:
         """All weights as one tile."""
-        (n, m), rows = self.size, slice(0, self.size[0])
+        (n, m) = self.size
+        rows = slice(0, self.size[0])
         if self.row_words is not None or self.key_words is not None:
             return rows, 0, weights, weights > 0
         mask = self._captured().spec.visible.tile(rows, 0, m, n, m, weights.device)
-        return rows, 0, weights, None if mask is None else mask.expand(1, self.heads, n, m)[0]
+        if mask is not None:
+            mask = mask.expand(1, self.heads, n, m)[0]
+        return rows, 0, weights, mask
 
     @property
     def _shape(self) -> list[int]:
@@ -265,16 +277,21 @@ class AttentionMap(AttentionSite):
         call = self._captured()
         if heads is None:
             return call
-        return replace(
-            call, spec=call.spec.for_heads(heads), lse=call.lse[:, heads], lead=(1, len(heads))
-        )
+        spec = call.spec.for_heads(heads)
+        return replace(call, spec=spec, lse=call.lse[:, heads], lead=(1, len(heads)))
 
     def _picked(self, rows: Pick, heads: Pick) -> tuple[Tensor | None, Tensor | None]:
-        device = torch.device("cpu") if self.call is None else self.call.lse.device
-        return (
-            self.default_rows if rows is None else picked("rows", rows, self.size[0], device),
-            self.default_heads if heads is None else picked("heads", heads, self.heads, device),
-        )
+        """The indices of rows and heads, or the default ones where none are named."""
+        device = torch.device("cpu")
+        if self.call is not None:
+            device = self.call.lse.device
+        row_index = self.default_rows
+        if rows is not None:
+            row_index = picked("rows", rows, self.size[0], device)
+        head_index = self.default_heads
+        if heads is not None:
+            head_index = picked("heads", heads, self.heads, device)
+        return row_index, head_index
 
     def _weights(
         self, call: AttentionCall, rows: Tensor | None, norms: Tensor | None = None
@@ -282,31 +299,38 @@ class AttentionMap(AttentionSite):
         """Weights of these rows, multiplied by the norm of each key's value if given; tokens merged into words."""
         groups = None
         if self.row_words is not None:
-            every = torch.arange(self.size[0], device=call.lse.device) if rows is None else rows
-            rows, groups = self.row_words.select(every)
-        weights = exact.weights(
-            call.spec, slice(0, call.spec.n) if rows is None else rows, call.lse
-        )[0]
-        return self._merged(weights if norms is None else weights * norms[:, None], groups)
+            # Rows are words: their tokens are computed, and merged below.
+            if rows is None:
+                rows = torch.arange(self.size[0], device=call.lse.device)
+            rows, groups = self.row_words.select(rows)
+        chosen = slice(0, call.spec.n) if rows is None else rows
+        weights = exact.weights(call.spec, chosen, call.lse)[0]  # (H, R, M)
+        if norms is not None:
+            weights = weights * norms[:, None]
+        return self._merged(weights, groups)
 
     def _merged(self, values: Float[Tensor, "H _ _"], row_words: TokenGroups | None) -> Tensor:
         if self.key_words is not None:
             values = self.key_words.sum(values, 2)
-        return values if row_words is None else row_words.mean(values, 1)
+        if row_words is None:
+            return values
+        return row_words.mean(values, 1)
 
 
 @dataclass(frozen=True)
 class ForwardPass:
-    """A model, and a batch of one input with the output it is given (teacher forcing); can be run again."""
+    """A model, and a batch of one input with its output (teacher forcing). It can be run again."""
 
     model: Model
     source: Source | None  # None for a language model
-    targets: Int[Tensor, "1 T"] | None  # the decoder's input, for a model with a decoder
-    # The token predicted after each target, the tag of each word, or the label; None if there is no output.
-    labels: Int[Tensor, " T"] | None
-    # The log-probability of each label, where it is not a softmax of its own logits: with a CRF.
+    # The decoder's input, tokens or vectors, for a model with a decoder.
+    targets: Shaped[Tensor, "1 T *each"] | None
+    # The token predicted after each target, the tag of each word, the label, or the place of each number of an
+    # output; None if there is no output.
+    labels: Int[Tensor, " places"] | None
+    # Computes the log-probability of each label where it is not a softmax of its own logits, as with a CRF.
     score: Callable[[Tensor, Tensor], Tensor] | None = None
-    # The labels of the output, from the logits, where none are given; None: the most likely.
+    # Chooses the labels of the output from the logits, where none are given; None: the most likely.
     choose: Callable[[Tensor], Tensor] | None = None
 
     def __call__(self) -> Tensor:
@@ -321,7 +345,9 @@ class ForwardPass:
         """The labels that were given, or else those of the output."""
         if self.labels is not None:
             return self.labels
-        return logits.argmax(-1) if self.choose is None else self.choose(logits)
+        if self.choose is None:
+            return logits.argmax(-1)
+        return self.choose(logits)
 
     def log_probabilities(self, logits: Tensor, labels: Tensor) -> Float[Tensor, " T"]:
         """The log-probability of each of these labels."""
@@ -349,7 +375,9 @@ class MapRecorder:
         select: Callable[[AttentionSite], bool] = lambda site: True,
         finish: Callable[[AttentionMap], Sequence[AttentionMap]] = lambda recorded: [recorded],
     ) -> None:
-        self.sites, self.select, self.finish = attention_sites(model), select, finish
+        self.sites = attention_sites(model)
+        self.select = select
+        self.finish = finish
         self.maps: list[AttentionMap] = []
         self._steps: list[AttentionCall] = []
 
@@ -364,24 +392,28 @@ class MapRecorder:
         if self._steps and not _continues(self._steps[-1], call):
             self.close()
         source = call.source
-        if (
-            isinstance(source, AttentionModule)
-            and source in self.sites
-            and self.select(self.sites[source])
-        ):
+        if not isinstance(source, AttentionModule) or source not in self.sites:
+            return
+        if self.select(self.sites[source]):
             self._steps.append(call)
 
     def close(self) -> None:
         """Complete the last map."""
-        if self._steps:
-            call = concatenated(self._steps)
-            assert isinstance(call.source, AttentionModule)
-            spec, self._steps = call.spec, []
-            site, causal = self.sites[call.source], spec.visible.ahead == 0
-            recorded = AttentionMap(
-                **vars(site), heads=call.lead[1], size=(spec.n, spec.m), causal=causal, call=call
-            )
-            self.maps += self.finish(recorded)
+        if not self._steps:
+            return
+        call = concatenated(self._steps)
+        self._steps = []
+        assert isinstance(call.source, AttentionModule)
+        spec = call.spec
+        site = self.sites[call.source]
+        recorded = AttentionMap(
+            **vars(site),
+            heads=call.lead[1],
+            size=(spec.n, spec.m),
+            causal=spec.visible.ahead == 0,
+            call=call,
+        )
+        self.maps += self.finish(recorded)
 
 
 def given_weights(name: str, weights: Float[Tensor, "N M"]) -> AttentionMap:
@@ -402,30 +434,32 @@ def log_probabilities(
 ) -> Float[Tensor, " T"]:
     """The log-probability of each label, computed a chunk of rows at a time to bound memory."""
     chunks = zip(torch.split(logits, CHUNK), torch.split(labels, CHUNK), strict=True)
-    return torch.cat(
-        [rows.float().log_softmax(-1).gather(-1, of[:, None])[:, 0] for rows, of in chunks]
-    )
+    found = []
+    for rows, wanted in chunks:
+        scores = rows.float().log_softmax(-1)  # (CHUNK, V)
+        found.append(scores.gather(-1, wanted[:, None])[:, 0])
+    return torch.cat(found)
 
 
 def _continues(last: AttentionCall, call: AttentionCall) -> bool:
-    a, b = last.spec, call.spec
-    same = (
-        last.source is call.source
-        and a.key.data_ptr() == b.key.data_ptr()
-        and a.key.shape == b.key.shape
-    )
-    return same and a.bias is None and not a.visible.banded
+    """Whether a call is the next step of a recurrent decoder: of the same module, over the same keys."""
+    a = last.spec
+    b = call.spec
+    if last.source is not call.source:
+        return False
+    same_keys = a.key.data_ptr() == b.key.data_ptr() and a.key.shape == b.key.shape
+    return same_keys and a.bias is None and not a.visible.banded
 
 
 def concatenated(steps: Sequence[AttentionCall]) -> AttentionCall:
     """Calls with the same keys, one step after another, as one call with all queries."""
     first = steps[0]
-    spec, lse = first.spec, first.lse
+    spec = first.spec
+    lse = first.lse
     if len(steps) > 1:
         query = torch.cat([each.spec.query for each in steps], 2)
-        spec = replace(
-            spec, query=query, fixed=FixedRows.concatenated([each.spec for each in steps])
-        )
+        fixed = FixedRows.concatenated([each.spec for each in steps])
+        spec = replace(spec, query=query, fixed=fixed)
         lse = torch.cat([each.lse for each in steps], 2)
     return replace(first, spec=spec, lse=lse, lead=tuple(spec.query.shape[:2]))
 
@@ -435,8 +469,13 @@ def _value_norms(call: AttentionCall, heads: int) -> Float[Tensor, "H M"]:
     assert call.value is not None
     value = widened(repeat_heads(call.value, heads))[0]  # (H, M, E)
     assert isinstance(call.source, AttentionModule)
-    each = call.source.output_weight.view(-1, heads, value.shape[-1]).to(value.dtype)  # (W, H, E)
-    return torch.stack([(value[head] @ each[:, head].mT).norm(dim=-1) for head in range(heads)])
+    weight = call.source.output_weight
+    by_head = weight.view(-1, heads, value.shape[-1]).to(value.dtype)  # (W, H, E)
+    norms = []
+    for head in range(heads):
+        projected = value[head] @ by_head[:, head].mT  # (M, W)
+        norms.append(projected.norm(dim=-1))
+    return torch.stack(norms)
 
 
 def _as_uint16(weights: Tensor) -> str:

@@ -53,31 +53,28 @@ class MapSelection:
     def finish(
         self, tokens: AttentionMap, rows: TokenSequence | None, keys: TokenSequence | None
     ) -> AttentionMap:
-        """A map of tokens as one of words, if wanted, with its default rows and heads; or its summary alone."""
-        (n, m), result = tokens.size, tokens
-        device = torch.device("cpu") if tokens.call is None else tokens.call.lse.device
+        """Turn a map of tokens into the map that was asked for: of words, with chosen rows and heads, or a summary."""
+        (n, m) = tokens.size
+        result = tokens
+        device = torch.device("cpu")
+        if tokens.call is not None:
+            device = tokens.call.lse.device
         if self.words and rows is not None and len(rows.tokens) == n:
             result = replace(result, row_words=rows.groups(device), size=(len(rows.words), m))
         if keys is not None and len(keys.tokens) == m:
             result = replace(result, punctuation=keys.punctuation(self.words))
             if self.words:
-                result = replace(
-                    result, key_words=keys.groups(device), size=(result.size[0], len(keys.words))
-                )
+                size = (result.size[0], len(keys.words))
+                result = replace(result, key_words=keys.groups(device), size=size)
         if self.rows is not None:
-            result = replace(
-                result, default_rows=picked("rows", self.rows, result.size[0], device, strict=False)
-            )
+            default_rows = picked("rows", self.rows, result.size[0], device, strict=False)
+            result = replace(result, default_rows=default_rows)
         if self.heads is not None:
-            result = replace(
-                result,
-                default_heads=picked("heads", self.heads, result.heads, device, strict=False),
-            )
-        return (
-            result
-            if self.top is None
-            else replace(result, row_summaries=result.summary(self.top), call=None)
-        )
+            default_heads = picked("heads", self.heads, result.heads, device, strict=False)
+            result = replace(result, default_heads=default_heads)
+        if self.top is None:
+            return result
+        return replace(result, row_summaries=result.summary(self.top), call=None)
 
     def check(self, maps: Sequence[AttentionMap]) -> None:
         """Refuse rows or heads that no map has."""
@@ -86,7 +83,8 @@ class MapSelection:
         for name, pick, known in (("rows", self.rows, rows), ("heads", self.heads, heads)):
             if pick is not None and not any(shown for _, shown in known):
                 most = max((size for size, _ in known), default=0)
-                picked(name, pick, most, torch.device("cpu"))  # raises if an index is out of range
+                # This raises if an index is out of range.
+                picked(name, pick, most, torch.device("cpu"))
                 if most:
                     wanted = f"at least one of {most}"
                     raise InvalidArgument(
@@ -97,8 +95,9 @@ class MapSelection:
 def record_look(
     forward: ForwardPass, given: LookInput, selection: MapSelection, edits: Sequence[Edit] = ()
 ) -> Look:
-    """Run the forward pass once, with edits of its attention, and make a look of it."""
-    return record(forward, given, selection, edits)[0]
+    """Run the forward pass once, with edits of its attention, and return its look."""
+    look, _ = record(forward, given, selection, edits)
+    return look
 
 
 def record(
@@ -108,16 +107,18 @@ def record(
     edits: Sequence[Edit] = (),
     encoded: Look | None = None,
 ) -> tuple[Look, Tensor]:
-    """A look, and the logits of its forward pass.
+    """Run the forward pass once. Return its look and its logits.
 
-    encoded   a look at the same sources, with the same selection and the same edits of the encoder, if any: the encoder
-              does not run again, and its memory and maps are those of that look
+    encoded   a look at the same sources, with the same selection and the same edits of the encoder, if any. The encoder
+              then does not run again: its memory and maps are taken from that look
     """
-    sources, memories = _named_sources(forward.model, given), list[Memory]()
+    sources = _named_sources(forward.model, given)
+    memories = list[Memory]()
     recorder = _recorder(forward.model, given, selection, sources, memories)
     running = forward
-    memory = None if encoded is None else encoded.memory
-    if encoded is not None and memory is not None:
+    memory = None
+    if encoded is not None and encoded.memory is not None:
+        memory = encoded.memory
         running = replace(forward, source=memory)
         memories.append(memory)
         recorder.maps += [each for each in encoded.maps if each.part == "encoder"]
@@ -134,15 +135,22 @@ def record(
         keys = source if isinstance(source, TokenSequence) else None
         of_output = forward.output_maps(logits, labels)
         recorder.maps += [selection.finish(each, names, keys) for each in of_output]
-    maps, forward = tuple(recorder.maps), replace(forward, labels=labels)
-    read = _read_sources(sources, memory, selection.words)
-    return Look(given.title, read, output, maps, forward, tuple(edits), memory), logits
+    look = Look(
+        title=given.title,
+        sources=_read_sources(sources, memory, selection.words),
+        output=output,
+        maps=tuple(recorder.maps),
+        forward=replace(forward, labels=labels),
+        edits=tuple(edits),
+        memory=memory,
+    )
+    return look, logits
 
 
 def record_encoder(
     forward: ForwardPass, given: LookInput, selection: MapSelection, edits: Sequence[Edit] = ()
 ) -> Look:
-    """Run the encoder alone: a look at the sources without an output, for `record` as `encoded`."""
+    """Run the encoder alone. Return a look at the sources without an output, which `record` takes as `encoded`."""
     model = forward.model
     sources = _named_sources(model, given)
     recorder = _recorder(model, given, selection, sources, [])
@@ -181,50 +189,58 @@ def _recorder(
     sources: Sequence[NamedSource],
     memories: Sequence[Memory],
 ) -> MapRecorder:
-    """Records what is selected.
+    """A recorder of the selected maps.
 
-    memories   of the encoder, as they are computed; with several sources, a map is divided by the last of them
+    memories   the memories of the encoder, as they are computed. With several sources, a map of attention to the last
+               memory is divided into one map for each source
     """
     layers = _checked_layers(model, selection.layers)
 
     def finish(recorded: AttentionMap) -> list[AttentionMap]:
         of_memory = recorded.key_side == "source" and recorded.part != "encoder"
         if of_memory and memories and memories[-1].spans:
-            return [
-                named(each)
-                for each in recorded.by_source([int(span.lengths) for span in memories[-1].spans])
-            ]
+            lengths = [int(span.lengths) for span in memories[-1].spans]
+            return [named(each) for each in recorded.by_source(lengths)]
         return [named(recorded)]
 
     def named(recorded: AttentionMap) -> AttentionMap:
+        # Self-attention of a decoder is over its inputs; its other attention is from its outputs.
         output = given.read if recorded.kind == "self" else given.output
-        source = sources[recorded.source] if recorded.source < len(sources) else None
-        sides = {"source": source if isinstance(source, TokenSequence) else None, "output": output}
-        return selection.finish(
-            recorded, sides.get(recorded.query_side), sides.get(recorded.key_side)
-        )
+        sides = {"output": output}
+        if recorded.source < len(sources):
+            source = sources[recorded.source]
+            if isinstance(source, TokenSequence):
+                sides["source"] = source
+        rows = sides.get(recorded.query_side)
+        keys = sides.get(recorded.key_side)
+        return selection.finish(recorded, rows, keys)
 
     return MapRecorder(model, lambda site: layers is None or site.layer in layers, finish)
 
 
 def map_names(model: Model, layers: Sequence[int] | None = None) -> list[str]:
-    """The names of the maps that a look at a model has, without one: those of `AttentionMap.by_source` where it has."""
-    chosen, sources = _checked_layers(model, layers), len(source_encoders(model.encoder))
+    """Names of the attention maps that a look would have for this model, without running it."""
+    chosen = _checked_layers(model, layers)
+    sources = len(source_encoders(model.encoder))
     names: list[str] = []
     for site in attention_sites(model).values():
-        if chosen is None or site.layer in chosen:
-            parts = sources > 1 and site.key_side == "source" and site.part != "encoder"
-            names += (
-                [f"{site.name} source {i + 1}" for i in range(sources)] if parts else [site.name]
-            )
+        if chosen is not None and site.layer not in chosen:
+            continue
+        # Attention to several sources is divided into one map for each, as by `AttentionMap.by_source`.
+        if sources > 1 and site.key_side == "source" and site.part != "encoder":
+            names += [f"{site.name} source {i + 1}" for i in range(sources)]
+        else:
+            names.append(site.name)
     return names
 
 
 def _read_sources(
     sources: Sequence[NamedSource], memory: Memory | None, words: bool
 ) -> tuple[LookSource, ...]:
-    spans: Sequence[Memory | SourceSpan] = () if memory is None else memory.spans or [memory]
-    return tuple(_read(*each, words) for each in zip(sources, spans, strict=True))
+    spans: Sequence[Memory | SourceSpan] = ()
+    if memory is not None:
+        spans = memory.spans or [memory]
+    return tuple(_read(source, span, words) for source, span in zip(sources, spans, strict=True))
 
 
 def _read(source: NamedSource, span: Memory | SourceSpan, words: bool) -> LookSource:
@@ -240,13 +256,11 @@ def _checked_layers(model: torch.nn.Module, layers: Sequence[int] | None) -> set
     if layers is None:
         return None
     known = sorted({site.layer for site in attention_sites(model).values()})
-    wanted = [layers] if isinstance(layers, int) else list(layers)
+    wanted: list[int] = [layers] if isinstance(layers, int) else list(layers)
     if not wanted or not set(wanted) <= set(known):
-        some = (
-            f"some of {', '.join(map(str, known))}"
-            if known
-            else "none: this model has no attention"
-        )
+        some = "none: this model has no attention"
+        if known:
+            some = f"some of {', '.join(map(str, known))}"
         raise InvalidArgument(
             "layers", wanted=some, got=repr(layers), remedy="Layers count from 1."
         )
@@ -263,7 +277,13 @@ def _output(
         return given.direct_output(labels, forward.log_probabilities(logits, labels)), labels
     if given.output is None or given.read is None or labels is None:
         return None, None
-    scores = forward.log_probabilities(logits, labels).cpu()
-    scores = given.output.groups().sum(scores, 0) if words else scores
-    tokens, read = given.output.names(words), given.read.names(words)
-    return GeneratedText(given.output.text, tokens, read, tuple(scores.tolist())), labels
+    scores = forward.log_probabilities(logits, labels).cpu()  # (T,)
+    if words:
+        scores = given.output.groups().sum(scores, 0)  # (words,)
+    generated = GeneratedText(
+        text=given.output.text,
+        tokens=given.output.names(words),
+        read=given.read.names(words),
+        scores=tuple(scores.tolist()),
+    )
+    return generated, labels

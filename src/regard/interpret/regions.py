@@ -38,7 +38,8 @@ def image_regions(model: Model, image: Source | None) -> ImageRegions:
     """The grid that a model's encoder makes of images of this size: a batch of one (1, 3, Y, X)."""
     memory = model.encode(image)
     if memory is None or memory.grid is None:
-        wanted, remedy = "an encoder whose states lie on a grid", "Choose another model."
+        wanted = "an encoder whose states lie on a grid"
+        remedy = "Choose another model."
         raise InvalidArgument(
             "model", wanted=wanted, got=type(model.encoder).__name__, remedy=remedy
         )
@@ -55,10 +56,9 @@ def words_over_regions(
     around = {*vocabulary.special_tokens.ends, *vocabulary.special_tokens.target_prefix}
     kept = [step for step, token in enumerate(ids) if token not in around]
     tokens = TokenSequence.of([ids[step] for step in kept], vocabulary)
-    weights = attention[-1].mean(0)[kept, grid.units :]  # (tokens, regions)
-    by_word = tokens.groups(weights.device).mean(weights, 0).view(-1, grid.rows, grid.columns)
-    return [
-        RegionWord(word, one)
-        for word, one in zip(tokens.words, by_word, strict=True)
-        if word.strip(BLANKS)
-    ]
+    last_layer = attention[-1].mean(0)  # (T, S)
+    weights = last_layer[kept, grid.units :]  # (tokens, regions)
+    by_word = tokens.groups(weights.device).mean(weights, 0)  # (words, regions)
+    maps = by_word.view(-1, grid.rows, grid.columns)
+    named = zip(tokens.words, maps, strict=True)
+    return [RegionWord(word, one) for word, one in named if word.strip(BLANKS)]

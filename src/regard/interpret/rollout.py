@@ -18,20 +18,25 @@ def rollout(
 
     The identity stands for the residual path. Memory grows with the number of rows asked for.
     """
-    layers = [
-        each for each in maps if each.kind == "self" and each.part == part and each.source == source
-    ]
+    of_part = [each for each in maps if each.part == part and each.source == source]
+    layers = [each for each in of_part if each.kind == "self"]
     if not layers:
-        wanted, remedy = f"self-attention in the {part}", "Try part='encoder' or 'decoder'."
+        wanted = f"self-attention in the {part}"
+        remedy = "Try part='encoder' or 'decoder'."
         raise InvalidArgument("rollout", wanted=wanted, got="none", remedy=remedy)
     n = layers[0].size[0]
-    chosen = torch.arange(n) if rows is None else picked("rows", rows, n, torch.device("cpu"))
+    if rows is None:
+        chosen = torch.arange(n)
+    else:
+        chosen = picked("rows", rows, n, torch.device("cpu"))
+    # From the last layer to the first, so that only the chosen rows are multiplied.
     relevance = torch.zeros(len(chosen), n)
     relevance[torch.arange(len(chosen)), chosen] = 1.0
     for layer in reversed(layers):
         attended = torch.zeros_like(relevance)
         for tile_rows, low, weights, _ in layer.tiles():
             mean = weights.mean(0).float().cpu()  # (R, C)
-            attended[:, low : low + mean.shape[1]] += relevance[:, tile_rows] @ mean
+            high = low + mean.shape[1]
+            attended[:, low:high] += relevance[:, tile_rows] @ mean
         relevance = (relevance + attended) / 2
     return relevance

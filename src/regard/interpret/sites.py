@@ -17,19 +17,17 @@ SequenceSide = Literal["source", "output", "pool"]
 class AttentionSite:
     """One attention module of a model."""
 
-    name: (
-        str  # "encoder 2", "decoder 1 cross", "pool"; "encoder pool" computes the memory's summary
-    )
+    # "encoder 2", "decoder 1 cross", "pool"; "encoder pool" computes the memory's summary.
+    name: str
     kind: AttentionKind
     part: ModelPart
     layer: int  # from 1, among the modules of the same kind and part, and in encoders of the same source
-    source: int = field(
-        default=0, kw_only=True
-    )  # the source, from 0, whose positions are keys or queries
+    # The source, from 0, whose positions are keys or queries.
+    source: int = field(default=0, kw_only=True)
     # Whether its keys, and in an encoder its queries, are the states of learned queries and not
     # positions of a source.
     over_queries: bool = field(default=False, kw_only=True)
-    # Of attention to several sources: those whose states are those of learned queries.
+    # If it attends to several sources: the ones that learned queries have summarized.
     query_sources: tuple[int, ...] = field(default=(), kw_only=True)
 
     @property
@@ -53,14 +51,12 @@ def attention_sites(model: nn.Module) -> dict[AttentionModule, AttentionSite]:
     modules = list(model.named_modules())
     decoders = [module for _, module in modules if isinstance(module, Decoder)]
     cross_attentions = {module for decoder in decoders for module in decoder.cross_attentions}
-    own_encoders = [module for _, module in modules if isinstance(module, Encoder)]
-    latents = {
-        module
-        for encoder in own_encoders
-        if not encoder.keeps_positions
-        for module in encoder.modules()
-    }
-    # Which sources have no state for each of their positions.
+    # Modules inside encoders that replace the positions of their source by learned queries.
+    latents: set[nn.Module] = set()
+    for _, module in modules:
+        if isinstance(module, Encoder) and not module.keeps_positions:
+            latents.update(module.modules())
+    # The sources that have no state for each of their positions.
     sources = source_encoders(getattr(model, "encoder", None))
     query_sources = tuple(i for i, each in enumerate(sources) if not each.keeps_positions)
     counts: dict[tuple[ModelPart, AttentionKind, int], int] = {}
@@ -68,37 +64,53 @@ def attention_sites(model: nn.Module) -> dict[AttentionModule, AttentionSite]:
     for path, module in modules:
         if not isinstance(module, AttentionModule):
             continue
-        if (
-            isinstance(module, Decoder) and module not in cross_attentions
-        ):  # a recurrent one without attention
+        # A recurrent decoder is an attention module itself, even if it was built without attention.
+        if isinstance(module, Decoder) and module not in cross_attentions:
             continue
         part: ModelPart = "encoder"
         if path.startswith("decoder"):
             part = "decoder"
         elif path.startswith("pool"):
             part = "pool"
-        kind: AttentionKind = "cross" if module in cross_attentions else module.attention_kind
+        kind: AttentionKind = module.attention_kind
+        if module in cross_attentions:
+            kind = "cross"
         of_source = re.match(r"encoder\.encoders\.(\d+)\.", path)
-        source = int(of_source[1]) if of_source else 0
-        layer = counts[part, kind, source] = counts.get((part, kind, source), 0) + 1
-        pool = "pool" if part == "pool" else f"{part} pool"
-        # An encoder of learned queries may attend to its source several times.
-        pool = pool if layer == 1 else f"{pool} {layer}"
-        name = {"pool": pool, "grid": f"grid {layer}"}.get(kind, f"{part} {layer}")
-        if part == "decoder":
-            name = f"{name} {kind}"
-        elif of_source:
+        source = 0
+        if of_source:
+            source = int(of_source[1])
+        layer = counts.get((part, kind, source), 0) + 1
+        counts[part, kind, source] = layer
+        name = _site_name(part, kind, layer)
+        if of_source and part != "decoder":
             name = f"source {source + 1} {name}"
-        of_memory = part != "encoder" and (part, kind) != ("decoder", "self")
+        # What is attended to: the memory, or the states of learned queries among themselves.
+        attends_to_memory = part != "encoder" and (part, kind) != ("decoder", "self")
         among_latents = module in latents and kind == "self"
-        of_latents = of_memory and len(sources) == 1 and bool(query_sources)
+        memory_of_latents = attends_to_memory and len(sources) == 1 and bool(query_sources)
+        has_query_sources = attends_to_memory and len(sources) > 1
         sites[module] = AttentionSite(
             name,
             kind,
             part,
             layer,
             source=source,
-            over_queries=among_latents or of_latents,
-            query_sources=query_sources if of_memory and len(sources) > 1 else (),
+            over_queries=among_latents or memory_of_latents,
+            query_sources=query_sources if has_query_sources else (),
         )
     return sites
+
+
+def _site_name(part: ModelPart, kind: AttentionKind, layer: int) -> str:
+    """The name of a site, without its source."""
+    name = f"{part} {layer}"
+    if kind == "pool":
+        name = "pool" if part == "pool" else f"{part} pool"
+        # An encoder of learned queries may attend to its source several times.
+        if layer > 1:
+            name = f"{name} {layer}"
+    elif kind == "grid":
+        name = f"grid {layer}"
+    if part == "decoder":
+        name = f"{name} {kind}"
+    return name

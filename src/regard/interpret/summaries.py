@@ -13,7 +13,7 @@ from regard.core.errors import InvalidArgument
 from regard.core.shapes import Float, Int, Tensor
 from regard.kernels.attention.weights import entropy
 
-# rows, the first key, weights (H, R, C), and which keys each row may attend to (None: all)
+# The rows, the first key, weights (H, R, C), and the keys that each row may attend to (None: all).
 Tile = tuple[slice, int, Tensor, Tensor | None]
 HeadName = tuple[str, int]  # of a map, and the number of a head
 Value = TypeVar("Value")
@@ -21,7 +21,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Measures(Generic[Value]):
-    """What is measured of each row, and averaged over the rows of a head that attend to anything.
+    """The measures of each row. Those of a head are means over its rows that attend to anything.
 
     The last row is aligned with the last key, so that in self-attention each row is aligned with its own key.
     """
@@ -59,21 +59,22 @@ class RowSummaries(Measures[Float[Tensor, "H N"]]):
     top_keys: Int[Tensor, "H N top"]  # their keys; -1 where the weight is zero
 
     def heads(self) -> list[Head]:
-        attends = self.confidence > 0
-        rows = attends.sum(1).clamp(min=1)
-        values = torch.stack(
-            [getattr(self, name) for name in MEASURES], 1
-        ).double()  # (H, measures, N)
-        means = ((values * attends[:, None]).sum(2) / rows[:, None]).tolist()
-        return [
-            Head(**dict(zip(MEASURES, mean, strict=True)), head=head)
-            for head, mean in enumerate(means)
-        ]
+        attends = self.confidence > 0  # (H, N)
+        rows = attends.sum(1).clamp(min=1)  # (H,)
+        stacked = torch.stack([getattr(self, name) for name in MEASURES], 1)
+        values = stacked.double()  # (H, measures, N)
+        sums = (values * attends[:, None]).sum(2)  # (H, measures)
+        means = (sums / rows[:, None]).tolist()
+        heads = []
+        for head, mean in enumerate(means):
+            by_name = dict(zip(MEASURES, mean, strict=True))
+            heads.append(Head(**by_name, head=head))
+        return heads
 
     def with_top(self, top: int) -> "RowSummaries":
-        return replace(
-            self, top_weights=self.top_weights[..., :top], top_keys=self.top_keys[..., :top]
-        )
+        weights = self.top_weights[..., :top]
+        keys = self.top_keys[..., :top]
+        return replace(self, top_weights=weights, top_keys=keys)
 
 
 class HeadMeans:
@@ -92,17 +93,16 @@ class HeadMeans:
                 sums[measure] += getattr(head, measure)
 
     def means(self) -> dict[HeadName, Head]:
-        return {
-            name: Head(
-                head=name[1],
-                **{measure: sums[measure] / self._counts[name] for measure in MEASURES},
-            )
-            for name, sums in self._sums.items()
-        }
+        found = {}
+        for name, sums in self._sums.items():
+            count = self._counts[name]
+            means = {measure: sums[measure] / count for measure in MEASURES}
+            found[name] = Head(head=name[1], **means)
+        return found
 
 
 def finite(number: float) -> float | None:
-    """A number as JSON can hold it."""
+    """A number in the form that JSON can hold: None if it is not finite."""
     return number if isfinite(number) else None
 
 
@@ -127,24 +127,27 @@ def sorted_by(lines: list[SummaryLine], measure: str | None) -> list[SummaryLine
 def summarize(
     heads: int, size: tuple[int, int], tiles: Iterable[Tile], top: int, punctuation: Tensor | None
 ) -> RowSummaries:
-    """Summaries in one pass over tiles of weights, which are not kept."""
+    """Compute summaries in one pass over tiles of weights, which are not kept."""
     n, m = size
     top = min(top, m)
     measures = {name: torch.zeros(heads, n) for name in MEASURES}
-    top_weights, top_keys = (
-        torch.zeros(heads, n, top),
-        torch.full((heads, n, top), -1, dtype=torch.int32),
-    )
-    marked = torch.zeros(m) if punctuation is None else punctuation.float()
-    for rows, low, weights, visible in tiles:
-        weights, high = weights.float(), low + weights.shape[-1]
-        keys = torch.arange(low, high, device=weights.device)
-        own = (torch.arange(rows.start, rows.stop, device=weights.device) + (m - n))[
-            :, None
-        ]  # (R, 1)
-        row_entropy = entropy(weights)
-        seen = torch.full((1, 1), len(keys)) if visible is None else visible.sum(-1)
-        most = seen.to(weights.device).float().log()
+    top_weights = torch.zeros(heads, n, top)
+    top_keys = torch.full((heads, n, top), -1, dtype=torch.int32)
+    marked = torch.zeros(m)  # 1 at punctuation
+    if punctuation is not None:
+        marked = punctuation.float()
+    for rows, low, tile_weights, visible in tiles:
+        weights = tile_weights.float()  # (H, R, C)
+        high = low + weights.shape[-1]
+        device = weights.device
+        keys = torch.arange(low, high, device=device)  # (C,)
+        own = (torch.arange(rows.start, rows.stop, device=device) + (m - n))[:, None]  # (R, 1)
+        row_entropy = entropy(weights)  # (H, R)
+        seen = torch.full((1, 1), len(keys))
+        if visible is not None:
+            seen = visible.sum(-1)
+        # The entropy of a row that attends to all of its keys with equal weights.
+        most = seen.to(device).float().log()
         best = weights.topk(min(top, len(keys)), dim=-1)
         of_tile = {
             "entropy": row_entropy,
@@ -155,19 +158,20 @@ def summarize(
             "last": weights[..., -1] if high == m else torch.zeros(()),
             "own": _at(weights, own - low),
             "previous": _at(weights, own - low - 1),
-            "punctuation": weights @ marked[low:high].to(weights.device),
+            "punctuation": weights @ marked[low:high].to(device),
         }
         for name, value in of_tile.items():
             measures[name][:, rows] = value.cpu()
-        top_weights[:, rows, : best.values.shape[-1]] = best.values.cpu()
-        top_keys[:, rows, : best.values.shape[-1]] = (
-            (best.indices + low).where(best.values > 0, -1).int().cpu()
-        )
+        count = best.values.shape[-1]
+        best_keys = (best.indices + low).where(best.values > 0, -1)
+        top_weights[:, rows, :count] = best.values.cpu()
+        top_keys[:, rows, :count] = best_keys.int().cpu()
     return RowSummaries(**measures, top_weights=top_weights, top_keys=top_keys)
 
 
 def _at(weights: Float[Tensor, "H R C"], keys: Int[Tensor, "R 1"]) -> Float[Tensor, "H R"]:
     """The weight of one key of each row; zero where the key is not in the tile."""
-    inside = (keys >= 0) & (keys < weights.shape[-1])
-    index = keys.clamp(0, weights.shape[-1] - 1).expand(len(weights), -1, 1)
-    return (weights.gather(-1, index) * inside)[..., 0]
+    inside = (keys >= 0) & (keys < weights.shape[-1])  # (R, 1)
+    index = keys.clamp(0, weights.shape[-1] - 1).expand(len(weights), -1, 1)  # (H, R, 1)
+    chosen = weights.gather(-1, index) * inside
+    return chosen[..., 0]

@@ -1,4 +1,4 @@
-"""Merging tokens into words: the groups of tokens, sums and means over them, and the names of tokens and words."""
+"""Merging tokens into words: groups of tokens, sums and means over the groups, and names of tokens and words."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ CLS_TOKEN = "[CLS]"  # a learned state before all others
 
 @dataclass(frozen=True)
 class TokenGroups:
-    """The word of each token. A token whose word is `count` belongs to none, and sums and means leave it out."""
+    """The word of each token. A token with the word number `count` belongs to no word: sums and means leave it out."""
 
     word: Int[Tensor, " tokens"]
     count: int  # words
@@ -30,21 +30,28 @@ class TokenGroups:
     def select(self, words: Int[Tensor, " words"]) -> tuple[Int[Tensor, " tokens"], "TokenGroups"]:
         """The tokens of these words, which are runs of tokens, and the groups that they form in this order."""
         sizes = self.word.bincount()
-        first, each = (sizes.cumsum(0) - sizes)[words], sizes[words]
-        group = torch.arange(len(words), device=words.device).repeat_interleave(each)
-        within = torch.arange(len(group), device=words.device) - (each.cumsum(0) - each)[group]
+        starts = sizes.cumsum(0) - sizes
+        first = starts[words]  # the first token of each chosen word
+        each = sizes[words]
+        group = torch.arange(len(words), device=words.device).repeat_interleave(each)  # (tokens,)
+        new_starts = each.cumsum(0) - each
+        within = torch.arange(len(group), device=words.device) - new_starts[group]  # (tokens,)
         return first[group] + within, TokenGroups(group, len(words))
 
     def sum(self, values: Tensor, dim: int) -> Tensor:
         """The sum over the tokens of each word, along one axis."""
+        # One more sum, which is dropped, takes the tokens that belong to no word.
         shape = list(values.shape)
         shape[dim] = self.count + 1
-        return values.new_zeros(shape).index_add_(dim, self.word, values).narrow(dim, 0, self.count)
+        sums = values.new_zeros(shape).index_add_(dim, self.word, values)
+        return sums.narrow(dim, 0, self.count)
 
     def mean(self, values: Tensor, dim: int) -> Tensor:
         """The mean over the tokens of each word, along one axis."""
         sizes = self.word.bincount(minlength=self.count)[: self.count]
-        return self.sum(values, dim) / sizes.view(-1, *[1] * (values.dim() - dim - 1))
+        later_axes = values.dim() - dim - 1
+        divisors = sizes.view(-1, *[1] * later_axes)
+        return self.sum(values, dim) / divisors
 
 
 @dataclass(frozen=True)
@@ -62,14 +69,18 @@ class TokenSequence:
         """Without a vocabulary, a token's name is its id and each token is a word."""
         if vocabulary is None:
             return TokenSequence.of_words(tuple(map(str, ids)))
-        tokens, word_of = vocabulary.pieces(ids), vocabulary.words(ids)
+        tokens = vocabulary.pieces(ids)
+        word_of = vocabulary.words(ids)
         words = []
         for _, run in groupby(zip(word_of, ids, tokens, strict=True), key=lambda each: each[0]):
             _, word_ids, pieces = zip(*run, strict=True)
             words.append(vocabulary.decode(word_ids).strip() or "".join(pieces))
-        special = vocabulary.special_names
         return TokenSequence(
-            tuple(tokens), tuple(word_of), tuple(words), vocabulary.decode(ids), special
+            tokens=tuple(tokens),
+            word_of=tuple(word_of),
+            words=tuple(words),
+            text=vocabulary.decode(ids),
+            special=vocabulary.special_names,
         )
 
     @staticmethod
@@ -78,11 +89,15 @@ class TokenSequence:
         return TokenSequence(words, tuple(range(len(words))), words, " ".join(words))
 
     def after(self, units: int) -> "TokenSequence":
-        """The same sequence behind so many learned states."""
+        """The same sequence after `units` learned states."""
         first = (CLS_TOKEN,) * units
-        word_of = (*range(units), *(word + units for word in self.word_of))
+        shifted = [word + units for word in self.word_of]
         return TokenSequence(
-            (*first, *self.tokens), word_of, (*first, *self.words), self.text, self.special
+            tokens=(*first, *self.tokens),
+            word_of=(*range(units), *shifted),
+            words=(*first, *self.words),
+            text=self.text,
+            special=self.special,
         )
 
     def names(self, words: bool) -> tuple[str, ...]:
@@ -94,6 +109,8 @@ class TokenSequence:
     def punctuation(self, words: bool) -> Tensor:
         """Which tokens, or words, hold neither a letter nor a digit: punctuation and special tokens."""
         special = {*self.special, CLS_TOKEN}
-        return torch.tensor(
-            [name in special or not any(map(str.isalnum, name)) for name in self.names(words)]
-        )
+        marks = []
+        for name in self.names(words):
+            has_letters = any(map(str.isalnum, name))
+            marks.append(name in special or not has_letters)
+        return torch.tensor(marks)

@@ -13,19 +13,20 @@ COUNT = 16
 
 
 def jit(kernel: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """`triton.jit`, of the function itself where the tests have wrapped it to check shapes."""
-    return (
-        partial(jit, **options) if kernel is None else triton.jit(inspect.unwrap(kernel), **options)
-    )
+    """`triton.jit` of the function itself, which the tests may have wrapped to check shapes."""
+    if kernel is None:
+        return partial(jit, **options)
+    return triton.jit(inspect.unwrap(kernel), **options)
 
 
 def probe(device: torch.device) -> None:
-    """Launch a kernel and check its result; raises whatever goes wrong."""
+    """Launch a kernel and check its result. Any error is raised."""
     x = torch.arange(COUNT, dtype=torch.float32, device=device)
     out = torch.empty_like(x)
     _double[(1,)](x, out, COUNT=COUNT)
+    # Reading a result is not permitted while a CUDA graph is captured.
     if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-        return  # reading a result is not permitted while a CUDA graph is captured
+        return
     if not torch.equal(out, 2 * x):
         raise RuntimeError(f"a kernel computed {out.tolist()}")
 

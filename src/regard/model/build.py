@@ -56,6 +56,8 @@ from regard.model.simple_encoders import BagConfig, BagEncoder, LabelConfig, Lab
 from regard.model.tag_head import TagHead, TagsConfig
 from regard.model.transformer import TransformerDecoder, TransformerEncoder
 from regard.model.transformer_config import TransformerConfig
+from regard.model.vector_embedding import VectorEmbedding, VectorProjection
+from regard.model.vector_generator import VectorGenerator
 from regard.model.vector_head import VectorsConfig, VectorsHead
 from regard.model.vision import (
     CnnConfig,
@@ -138,8 +140,8 @@ HEADS: Registry[PartKind[HeadConfig, Head]] = Registry(
         "mlm": PartKind(MaskedTokensConfig, Head, MaskedTokensHead),
         "tags": PartKind(TagsConfig, TagHead),
         "vectors": PartKind(VectorsConfig, VectorsHead),
-        "ctc": PartKind(CtcConfig, CtcHead),
         "horizon": PartKind(HorizonConfig, HorizonHead),
+        "ctc": PartKind(CtcConfig, CtcHead),
     },
 )
 INPUTS: Registry[PartKind[InputConfig, InputModule]] = Registry(
@@ -298,13 +300,26 @@ def _assemble(model: ModelConfig) -> Model:
     return made
 
 
+def _vector_generator(
+    model: ModelConfig, decoder: Part[DecoderConfig], encoder: Encoder
+) -> VectorGenerator:
+    options = model.options
+    assert options.target_dim is not None
+    assert options.horizon is not None
+    dim = decoder.config.states_dim
+    embedding = VectorEmbedding(options.target_dim, dim)
+    project = VectorProjection(dim, options.target_dim)
+    made = DECODERS[decoder.kind].make(decoder.config, embedding, project, model.memory_dim)
+    return VectorGenerator(encoder, made, options.horizon)
+
+
 def _without_task(model: ModelConfig) -> Model:
     options = model.options
     make_embedding = partial(
         Embedding, scaled=options.scale_embeddings, dropout=options.embedding_dropout
     )
     target = None
-    if model.decoder is not None:
+    if model.decoder is not None and model.gives_tokens:
         assert options.vocab_size is not None
         target = make_embedding(options.vocab_size, model.decoder.config.states_dim)
     encoders, embeddings = list[Encoder](), list[Embedding]()
@@ -340,6 +355,8 @@ def _without_task(model: ModelConfig) -> Model:
         decoder = make_decoder(model.decoder.config, target, project, model.memory_dim)
         return Seq2Seq(encoder, decoder, _auxiliary_head(model))
     assert encoder is not None
+    if model.decoder is not None:
+        return _vector_generator(model, model.decoder, encoder)
     config = model.encoders[0].config
     if model.pool is not None:
         assert options.num_labels is not None
@@ -368,15 +385,6 @@ def _without_task(model: ModelConfig) -> Model:
     return MaskedLanguageModel(encoder, project, config.head_norm_eps)
 
 
-def _auxiliary_head(model: ModelConfig) -> Head | None:
-    """The head that is trained beside the decoder, if there is one."""
-    head = model.auxiliary
-    if head is None:
-        return None
-    made: Head = HEADS[head.kind].make(head.config, model.memory_dim, model.options.vocab_size)
-    return made
-
-
 def _forecaster(
     config: HorizonConfig, encoder: Encoder, options: ModelOptions, memory_dim: int
 ) -> Forecaster:
@@ -386,3 +394,12 @@ def _forecaster(
     states = state_count(encoder, options.source_length)
     head = HorizonHead(config, memory_dim, options.num_labels, options.horizon, states)
     return Forecaster(encoder, head)
+
+
+def _auxiliary_head(model: ModelConfig) -> Head | None:
+    """The head that is trained beside the decoder, if there is one."""
+    head = model.auxiliary
+    if head is None:
+        return None
+    made: Head = HEADS[head.kind].make(head.config, model.memory_dim, model.options.vocab_size)
+    return made

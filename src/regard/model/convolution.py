@@ -9,13 +9,12 @@ from torch.nn import functional as F
 
 from regard.core.config import Count, Probability, doc
 from regard.core.errors import Problem
-from regard.core.sequence import Packed, Packing
-from regard.core.shapes import Bool, Float, Int, Tensor
+from regard.core.sequence import PackedSequences, Packing
+from regard.core.shapes import Bool, Float, Int, Shaped, Tensor
 from regard.kernels.layers.conv_unfold import Neighbors, unfold
 from regard.kernels.layers.dropout import Dropout
 from regard.kernels.layers.linear import linear
 from regard.kernels.layers.residual_norm import PendingResidual, add_norm
-from regard.model.embedding import Embedding, Projection
 from regard.model.inputs import InputModule, InputVectors
 from regard.model.interfaces import Decoder, DecoderState, SequenceEncoder
 from regard.model.kv_cache import LayerMemories, Slots, beam_rows, sequence_rows
@@ -30,6 +29,7 @@ from regard.model.part_config import (
     not_packable_score,
 )
 from regard.model.scores import ScoreName
+from regard.model.vector_embedding import TargetEmbedding, TargetProjection
 from regard.model.word_vector_keys import WordVectorKeys
 
 NO_DROPOUT = Dropout(0.0)
@@ -134,7 +134,7 @@ class ConvEncoder(SequenceEncoder):
             states, mask, last_state(states, mask) if self.causal else masked_mean(states, mask)
         )
 
-    def forward_packed(self, source: Packed) -> PackedMemory:
+    def forward_packed(self, source: PackedSequences) -> PackedMemory:
         given = PendingResidual(self.dropout(self.input_module.read_packed(source)))
         sides = Neighbors.of(source.offsets)
         for layer in self.layers:
@@ -181,7 +181,11 @@ class ConvDecoder(Decoder[ConvState]):
     packable = True
 
     def __init__(
-        self, config: ConvConfig, embedding: Embedding, project: Projection, memory_dim: int | None
+        self,
+        config: ConvConfig,
+        embedding: TargetEmbedding,
+        project: TargetProjection,
+        memory_dim: int | None,
     ) -> None:
         super().__init__()
         self.embed_tokens, self.project, self.dim = embedding, project, config.dim
@@ -201,7 +205,7 @@ class ConvDecoder(Decoder[ConvState]):
 
     def hidden(
         self,
-        targets: Int[Tensor, "B T"],
+        targets: Shaped[Tensor, "B T *each"],
         memory: Memory | None = None,
         packing: Packing | None = None,
     ) -> Float[Tensor, "*lead W"]:
@@ -214,11 +218,11 @@ class ConvDecoder(Decoder[ConvState]):
         return normed
 
     def hidden_packed(
-        self, targets: Packed, memory: Memory | PackedMemory | None
+        self, targets: PackedSequences, memory: Memory | PackedMemory | None
     ) -> Float[Tensor, "N W"]:
         assert not isinstance(memory, Memory)
         given, sides = (
-            PendingResidual(self.dropout(self.embed_tokens(targets.ids))),
+            PendingResidual(self.dropout(self.embed_tokens(targets.items))),
             Neighbors.of(targets.offsets),
         )
         dropout = (
@@ -251,7 +255,7 @@ class ConvDecoder(Decoder[ConvState]):
         )
 
     def step(
-        self, tokens: Int[Tensor, " B"], state: ConvState
+        self, tokens: Shaped[Tensor, "B *each"], state: ConvState
     ) -> tuple[Float[Tensor, "B V"], ConvState]:
         x, shifted = self.dropout(self.embed_tokens(tokens[:, None])), []
         for i, layer in enumerate(self.layers):

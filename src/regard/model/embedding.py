@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from regard.core.joined_tokens import JoinedTokens
-from regard.core.sequence import Packed, Tokens
+from regard.core.sequence import Packed, PackedSequences, Tokens
 from regard.core.shapes import Float, Int, Tensor
 from regard.kernels.layers.dropout import Dropout
 from regard.model.inputs import InputModule, InputVectors, require_tokens
@@ -43,7 +43,8 @@ class Embedding(InputModule):
             source = Tokens(source[:, None], torch.ones_like(source))
         return EmbeddedTokens(self, require_tokens(source))
 
-    def read_packed(self, source: Packed) -> Float[Tensor, "N W"]:
+    def read_packed(self, source: PackedSequences) -> Float[Tensor, "N W"]:
+        assert isinstance(source, Packed)
         vectors: Tensor = self(source.ids)
         return vectors
 
@@ -120,6 +121,10 @@ class Projection(nn.Module):
 
     def forward(self, states: Float[Tensor, "*lead W"]) -> Float[Tensor, "*lead V"]:
         return F.linear(self.scaled(states), self.weight, self.bias)
+
+    def next_inputs(self, logits: Float[Tensor, "*lead V"]) -> Int[Tensor, "*lead"]:
+        """What a decoder reads after it has predicted these logits: the most likely tokens."""
+        return logits.argmax(-1)
 
     def scaled(self, states: Float[Tensor, "*lead W"]) -> Float[Tensor, "*lead W"]:
         """States as the weight is multiplied with."""

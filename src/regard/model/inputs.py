@@ -14,8 +14,9 @@ from torch import nn
 
 from regard.core.config import Config, Count, doc
 from regard.core.errors import InvalidArgument, Problem
-from regard.core.sequence import Packed, Tokens, Vectors
+from regard.core.sequence import PackedSequences, PackedVectors, Tokens, Vectors
 from regard.core.shapes import Bool, Float, Int, Tensor
+from regard.kernels.layers.conv_unfold import Neighbors, unfold
 
 
 class InputVectors(ABC):
@@ -120,7 +121,7 @@ class InputModule(nn.Module, ABC):
         """How many vectors it makes of a sequence of this length."""
         return length
 
-    def read_packed(self, source: Packed) -> Float[Tensor, "N W"]:
+    def read_packed(self, source: PackedSequences) -> Float[Tensor, "N W"]:
         """The vectors of packed sequences, for a class that declares `packable`."""
         raise NotImplementedError(f"{type(self).__name__} does not take packed sequences")
 
@@ -133,6 +134,10 @@ class InputConfig(Config):
     def reads_characters(self) -> bool:
         """Whether it reads the characters of words, which the field must give."""
         return False
+
+    def not_packable(self) -> str | None:
+        """The setting, as "stride = 2", with which a packable input module takes no packed sequences."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -148,15 +153,15 @@ class VectorInputConfig(InputConfig):
         1, "vectors that a convolution reads for each of its outputs; 1: a linear layer"
     )
     stride: Count = doc(1, "vectors from one output to the next: 2 halves the length")
-    layers: Count = doc(
-        1,
-        "convolutions of this kernel and stride, one after the other with GELU between them: two of stride 2 leave a "
-        "quarter of the length",
-    )
     padding: Literal["centered", "end"] = doc(
         "centered",
         "where a kernel reads beyond the sequence: at both ends, zeros; or at its end alone, the "
         "last vector again, so that outputs are patches",
+    )
+    layers: Count = doc(
+        1,
+        "convolutions of this kernel and stride, one after the other with GELU between them: two of stride 2 leave a "
+        "quarter of the length",
     )
 
     def conflicts(self) -> Iterator[Problem]:
@@ -167,6 +172,16 @@ class VectorInputConfig(InputConfig):
             wanted = "1 with kernel = 1, a linear layer"
             yield Problem("layers", wanted, str(self.layers), "Lower it, or raise kernel.")
 
+    def not_packable(self) -> str | None:
+        if self.stride > 1:
+            # How many vectors remain would differ between packed batches of one size.
+            return f"stride = {self.stride}"
+        if self.layers > 1:
+            return f"layers = {self.layers}"
+        if self.padding == "end" and self.kernel > 1:
+            return f"padding = {self.padding!r}"
+        return None
+
 
 class VectorInput(InputModule):
     """A linear layer or a convolution over vectors, which may shorten the sequence.
@@ -176,6 +191,7 @@ class VectorInput(InputModule):
 
     attribute = "vector_input"
     size = "source_dim"
+    packable = True
 
     def __init__(self, config: VectorInputConfig, source_dim: int, dim: int) -> None:
         super().__init__()
@@ -213,9 +229,13 @@ class VectorInput(InputModule):
         mask: Bool[Tensor, "B S"],
     ) -> ComputedVectors:
         """The outputs of a convolution; `mask` is True where there is a vector to read."""
+        longest = -(-values.shape[1] // self.stride)
+        if values.shape[1] == 0:
+            # A batch of empty sequences: a convolution refuses fewer vectors than its kernel.
+            values = values.new_zeros(len(values), 1, values.shape[2])
+            mask = mask.new_zeros(len(mask), 1)
         channels = self._padded(values, lengths)
         states = convolution(channels.to(self.proj.weight.dtype)).mT  # (B, S', W)
-        longest = -(-values.shape[1] // self.stride)
         present = self._present(mask)[:, :longest]
         shortened = (lengths + self.stride - 1) // self.stride
         return ComputedVectors(states[:, :longest], shortened, present)
@@ -230,10 +250,7 @@ class VectorInput(InputModule):
         return values.gather(1, read[..., None].expand(-1, -1, values.shape[2])).mT
 
     def states_of(self, length: int) -> int:
-        states = length
-        for _ in range(1 + len(self.more)):
-            states = -(-states // self.stride)
-        return states
+        return -(-length // self.shortens)
 
     def _present(self, mask: Bool[Tensor, "B S"]) -> Bool[Tensor, "B S2"]:
         """Where an output of the convolution has read a vector that is there."""
@@ -242,6 +259,21 @@ class VectorInput(InputModule):
             return mask
         padded = nn.functional.pad(mask.float(), (self.left, self.right))
         return nn.functional.max_pool1d(padded[:, None], kernel, self.stride)[:, 0] > 0
+
+    def read_packed(self, source: PackedSequences) -> Float[Tensor, "N W"]:
+        assert isinstance(source, PackedVectors)
+        assert self.stride == 1
+        seen = source.values.to(self.proj.weight.dtype)  # (N, D)
+        if self.repeats_last:
+            ahead = torch.arange(self.right + 1, device=seen.device)
+            # Beyond the end of a sequence its last vector is read again.
+            steps = torch.minimum(ahead, source.offsets.remaining[:, None])  # (N, K)
+            places = torch.arange(len(seen), device=seen.device)[:, None] + steps
+            seen = seen[places].flatten(1)  # (N, K · D)
+        elif self.left or self.right:
+            sides = Neighbors.of(source.offsets)
+            seen = unfold(seen, sides, range(-self.left, self.right + 1))  # (N, K · D)
+        return nn.functional.linear(seen, self.proj.weight.mT.flatten(1), self.proj.bias)
 
 
 def input_stride(encoder: nn.Module) -> int:

@@ -13,10 +13,9 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from torch import nn
 
-from regard.core.sequence import FieldBatch, Packed, Packing
-from regard.core.shapes import Float, Int, Tensor
+from regard.core.sequence import FieldBatch, PackedSequences, Packing
+from regard.core.shapes import Float, Int, Shaped, Tensor
 from regard.core.word_tokens import WordTokens
-from regard.model.embedding import Embedding, Projection
 from regard.model.inputs import InputModule, InputVectors
 from regard.model.kv_cache import Slots
 from regard.model.memory import Memory, PackedMemory
@@ -82,7 +81,7 @@ class Encoder(nn.Module, Support, ABC):
         States of padding may hold anything finite; the mask excludes them.
         """
 
-    def forward_packed(self, source: Packed) -> Memory | PackedMemory:
+    def forward_packed(self, source: PackedSequences) -> Memory | PackedMemory:
         """As `forward`, for packed sequences. Implemented by a class that declares `packable`."""
         raise NotImplementedError(f"{type(self).__name__} does not take packed sequences")
 
@@ -155,11 +154,15 @@ class CarriedState(DecoderState):
 
 
 class Decoder(nn.Module, Support, ABC, Generic[StateType]):
-    """Predicts the next token from the tokens so far and, unless it is a language model, a memory."""
+    """Predicts the next token from the tokens so far and, unless it is a language model, a memory.
+
+    A decoder over vectors is the same module, made with other ends: it reads vectors (…, E) instead of token ids, and
+    gives vectors (…, D) instead of logits (`regard.model.vector_embedding`).
+    """
 
     carries_state: ClassVar[bool] = False  # whether it is a `StatefulDecoder`
-    embed_tokens: Embedding
-    project: Projection  # hidden states to logits; the loss applies it in chunks
+    embed_tokens: Any  # an `Embedding` of tokens; of a decoder over vectors, what projects these
+    project: Any  # a `Projection` of hidden states to logits, which the loss applies in chunks; or to vectors
     extrapolates: bool = False  # whether it is made for longer sequences than those of training
     has_hidden: bool = True  # whether logits are `project(hidden(…))`; an ensemble has logits only
 
@@ -168,10 +171,15 @@ class Decoder(nn.Module, Support, ABC, Generic[StateType]):
     def cross_attentions(self) -> Sequence[AttentionModule]:
         """The modules that attend to the memory, first layer to last; empty for a language model."""
 
+    @property
+    def longest(self) -> int | None:
+        """The longest sequence for which it has positions; None: any."""
+        return None
+
     @abstractmethod
     def hidden(
         self,
-        targets: Int[Tensor, "B T"],
+        targets: Shaped[Tensor, "B T *each"],
         memory: Memory | None = None,
         packing: Packing | None = None,
     ) -> Float[Tensor, "*lead W"]:
@@ -183,14 +191,14 @@ class Decoder(nn.Module, Support, ABC, Generic[StateType]):
         """
 
     def forward(
-        self, targets: Int[Tensor, "B T"], memory: Memory | None = None
+        self, targets: Shaped[Tensor, "B T *each"], memory: Memory | None = None
     ) -> Float[Tensor, "B T V"]:
         """Logits (B, T, vocabulary) of the token after each of the `targets` (B, T)."""
         logits: Tensor = self.project(self.hidden(targets, memory))
         return logits
 
     def hidden_packed(
-        self, targets: Packed, memory: Memory | PackedMemory | None
+        self, targets: PackedSequences, memory: Memory | PackedMemory | None
     ) -> Float[Tensor, "N W"]:
         """As `hidden`, for packed `targets`: (N, W). Implemented by a class that declares `packable`."""
         raise NotImplementedError(f"{type(self).__name__} does not take packed sequences")
@@ -209,7 +217,7 @@ class Decoder(nn.Module, Support, ABC, Generic[StateType]):
 
     @abstractmethod
     def step(
-        self, tokens: Int[Tensor, " BK"], state: StateType
+        self, tokens: Shaped[Tensor, "BK *each"], state: StateType
     ) -> tuple[Float[Tensor, "BK V"], StateType]:
         """One more token of every hypothesis: logits (B · K, vocabulary) and the new state.
 
@@ -242,7 +250,7 @@ class StatefulDecoder(Decoder[CarriedType]):
     @abstractmethod
     def carry(
         self,
-        targets: Int[Tensor, "B T"],
+        targets: Shaped[Tensor, "B T *each"],
         state: CarriedType,
         weights: list[Float[Tensor, "B _ S"]] | None = None,
     ) -> tuple[Float[Tensor, "B T W"], CarriedType]:

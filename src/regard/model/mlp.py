@@ -6,7 +6,7 @@ from typing import Literal
 from torch import nn
 
 from regard.core.config import Count, Probability, doc
-from regard.core.sequence import Packed
+from regard.core.sequence import PackedSequences
 from regard.core.shapes import Float, Tensor
 from regard.kernels.layers.dropout import Dropout
 from regard.kernels.layers.linear import linear
@@ -57,7 +57,7 @@ class MlpEncoder(SequenceEncoder):
         mask = vectors.mask
         return Memory(transformed, mask, masked_mean(transformed, mask))
 
-    def forward_packed(self, source: Packed) -> PackedMemory:
+    def forward_packed(self, source: PackedSequences) -> PackedMemory:
         """As `forward`, for packed sequences."""
         return PackedMemory(self.transform(self.input_module.read_packed(source)), source.offsets)
 

@@ -24,6 +24,7 @@ SIZES = (
     "source_vocab_size",
     "source_dim",
     "num_labels",
+    "target_dim",
     "horizon",
     "source_length",
 )  # options that a recipe takes from its data
@@ -50,7 +51,12 @@ class ModelOptions(Config):
     num_labels: Count | None = doc(
         None, "outputs of a pool or a head: labels, or numbers of a regression"
     )
-    horizon: Count | None = doc(None, "vectors of each forecast, of a horizon head")
+    target_dim: Count | None = doc(None, "numbers of each vector that a decoder over vectors gives")
+    horizon: Count | None = doc(
+        None,
+        "vectors that a decoder over vectors or a horizon head gives; left out with a decoder: as many as the longest "
+        "target of the training data",
+    )
     source_length: Count | None = doc(
         None, "vectors of each source that a horizon head flattens the states of"
     )
@@ -137,7 +143,7 @@ class ModelConfig:
     @property
     def gives_tokens(self) -> bool:
         """Whether it predicts tokens of the target's vocabulary: `vocab_size` says how many there are."""
-        if self.pool is not None:
+        if self.pool is not None or self.options.target_dim is not None:
             return False
         return self.decoder is not None or (self.head is not None and self.head.module.gives_tokens)
 
@@ -169,6 +175,8 @@ class ModelConfig:
         for name, each in zip(self.encoder_names, self.inputs, strict=True):
             if not each.module.packable:
                 return f"model.{name}.input.kind = {each.kind!r}"
+            if setting := each.config.not_packable():
+                return f"model.{name}.input.{setting}"
         for role, part in self.parts():
             if not part.module.packable:
                 return f"model.{role}.kind = {part.kind!r}"
@@ -328,6 +336,9 @@ def _missing_sizes(model: ModelConfig) -> Iterator[Problem]:
     if model.gives_tokens and options.vocab_size is None:
         wanted = "the number of tokens to predict"
         yield Problem("model.vocab_size", wanted, "none", "Add vocab_size = 8000, for example.")
+    if options.target_dim is not None and options.horizon is None:
+        wanted = "the number of vectors that the decoder gives"
+        yield Problem("model.horizon", wanted, "none", "Add horizon = 24, for example.")
     embedding = len(model.sized_by("source_vocab_size"))
     given = options.source_vocab_size
     if embedding and given is None and options.vocab_size is None:
@@ -377,15 +388,21 @@ def _unused(model: ModelConfig) -> Iterator[Problem]:
             why = "the output layer is that of the head"
             unused += [(key, why) for key in ("tie_embeddings", "output_bias", "scale_logits")]
     else:
-        unused.append(("tie_embeddings", "a classifier has no second embedding"))
+        unused.append(("tie_embeddings", "no tokens are predicted"))
         unused += [(key, "no tokens are predicted") for key in ("output_bias", "scale_logits")]
     if not embeds:
         unused.append(("source_vocab_size", "no tokens or labels are read"))
-    if model.head is None or not model.head.module.needs_lengths:
-        unused += [(key, "there is no horizon head") for key in ("horizon", "source_length")]
+    has_horizon_head = model.head is not None and model.head.module.needs_lengths
+    if not has_horizon_head:
+        unused.append(("source_length", "there is no horizon head"))
     if not model.sized_by("source_dim"):
         unused.append(("source_dim", "no vectors are read"))
-    if decoder is None and not embeds:
+    gives_vectors = decoder is not None and model.options.target_dim is not None
+    if not gives_vectors:
+        unused.append(("target_dim", "no decoder gives vectors"))
+        if not has_horizon_head:
+            unused.append(("horizon", "neither a decoder nor a head gives vectors of a horizon"))
+    if (decoder is None or gives_vectors) and not embeds:
         unused += [
             (key, "nothing is embedded") for key in ("scale_embeddings", "embedding_dropout")
         ]

@@ -10,8 +10,8 @@ from torch import nn
 
 from regard.core.config import Count, Probability, doc
 from regard.core.errors import Problem
-from regard.core.sequence import Packed, Packing
-from regard.core.shapes import Float, Int, Tensor
+from regard.core.sequence import PackedSequences, Packing
+from regard.core.shapes import Float, Int, Shaped, Tensor
 from regard.kernels.attention import reference
 from regard.kernels.attention.mask import AttentionMask
 from regard.kernels.attention.spec import AttentionSpec
@@ -20,13 +20,13 @@ from regard.kernels.recurrent import attention_rnn, rnn, rnn_cuda, rnn_scan
 from regard.model import capture
 from regard.model.attention import attend, attention_weights
 from regard.model.capture import AttentionResult
-from regard.model.embedding import Embedding, Projection
 from regard.model.interfaces import AttentionModule, StatefulDecoder
 from regard.model.memory import Memory, PackedMemory
 from regard.model.part_config import NO_SOURCE, DecoderConfig, UnusedKeys
 from regard.model.rnn_encoder import MODULES, CellName, fused_backward
 from regard.model.rnn_state import Hidden, RnnMemory, RnnState
 from regard.model.scores import SCORES, ProjectedKeys, ScoreName
+from regard.model.vector_embedding import TargetEmbedding, TargetProjection
 from regard.model.word_vector_keys import WordVectorKeys
 
 WeightsList = list[Float[Tensor, "B _ S"]]  # of consecutive parts of the target
@@ -146,8 +146,8 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
     def __init__(
         self,
         config: RnnDecoderConfig,
-        embedding: Embedding,
-        project: Projection,
+        embedding: TargetEmbedding,
+        project: TargetProjection,
         memory_dim: int | None,
     ) -> None:
         super().__init__()
@@ -205,7 +205,7 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
 
     def hidden(
         self,
-        targets: Int[Tensor, "B T"],
+        targets: Shaped[Tensor, "B T *each"],
         memory: Memory | None = None,
         packing: Packing | None = None,
     ) -> Float[Tensor, "*lead W"]:
@@ -213,14 +213,17 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
         return states if packing is None else packing.pack(states)
 
     def hidden_packed(
-        self, targets: Packed, memory: Memory | PackedMemory | None
+        self, targets: PackedSequences, memory: Memory | PackedMemory | None
     ) -> Float[Tensor, "N W"]:
         """As `hidden`, for packed sequences, which are padded here: a step computes all of them at once."""
         assert not isinstance(memory, PackedMemory)
-        return self.hidden(targets.offsets.pad(targets.ids), memory, targets.offsets.packing)
+        return self.hidden(targets.offsets.pad(targets.items), memory, targets.offsets.packing)
 
     def carry(
-        self, targets: Int[Tensor, "B T"], state: RnnState, weights: WeightsList | None = None
+        self,
+        targets: Shaped[Tensor, "B T *each"],
+        state: RnnState,
+        weights: WeightsList | None = None,
     ) -> tuple[Float[Tensor, "B T W"], RnnState]:
         if torch.compiler.is_exporting():
             return self._carry_exported(targets, state, weights)
@@ -235,7 +238,11 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
                 with capture.at_position(t) if capture.intercepted() else nullcontext():
                     out, state = self._advance(embedded[:, t : t + 1], state, weights)
                 outputs.append(out)
-            out = torch.cat(outputs, 1) if outputs else embedded.new_zeros(*targets.shape, self.dim)
+            out = (
+                torch.cat(outputs, 1)
+                if outputs
+                else embedded.new_zeros(*targets.shape[:2], self.dim)
+            )
         return out, state
 
     def prefill(self, tokens: Int[Tensor, "B T"], state: RnnState) -> RnnState:
@@ -266,7 +273,7 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
         return memory.summary if self.score is None else None
 
     def step(
-        self, tokens: Int[Tensor, " B"], state: RnnState
+        self, tokens: Shaped[Tensor, "B *each"], state: RnnState
     ) -> tuple[Float[Tensor, "B V"], RnnState]:
         out, state = self._advance(self.input_dropout(self.embed_tokens(tokens[:, None])), state)
         logits: Tensor = self.project(out)[:, 0]
@@ -327,18 +334,17 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
         return x, tuple(torch.stack(each) for each in zip(*last, strict=True))
 
     def _carry_fused(
-        self, targets: Int[Tensor, "B T"], state: RnnState, weights: WeightsList | None
+        self, targets: Shaped[Tensor, "B T *each"], state: RnnState, weights: WeightsList | None
     ) -> tuple[Float[Tensor, "B T W"], RnnState]:
         """As `carry`, with one backward pass for all steps; in float32, also under autocast."""
         assert self.context_proj is not None
         with torch.autocast(targets.device.type, enabled=False):
             state = state.widened()
-            embedded = self.input_dropout(self.embed_tokens(targets.mT))  # (T, B, W)
+            embedded = self.input_dropout(self.embed_tokens(targets.transpose(0, 1)))  # (T, B, W)
             between = None
             if self.layers > 1 and self.training:
-                between = self.layer_dropout(
-                    embedded.new_ones(self.layers - 1, targets.numel(), self.dim)
-                )
+                steps = embedded.shape[0] * embedded.shape[1]
+                between = self.layer_dropout(embedded.new_ones(self.layers - 1, steps, self.dim))
             by_layer = [rnn.RnnWeights(*each) for each in self.rnn.all_weights]
             layers = attention_rnn.RecurrentLayers(
                 self.cell, by_layer, list(zip(*state.hidden, strict=True)), between
@@ -369,7 +375,7 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
             return self.dropout(out).transpose(0, 1), replace(state, hidden=hidden)
 
     def _carry_exported(
-        self, targets: Int[Tensor, "B T"], state: RnnState, weights: WeightsList | None
+        self, targets: Shaped[Tensor, "B T *each"], state: RnnState, weights: WeightsList | None
     ) -> tuple[Float[Tensor, "B T W"], RnnState]:
         """As `carry`, for torch.export: one graph for any number of tokens."""
         by_layer = [rnn.RnnWeights(*each) for each in self.rnn.all_weights]

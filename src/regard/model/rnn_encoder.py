@@ -1,8 +1,10 @@
 """Recurrent encoders (Elman, GRU, LSTM), uni- or bidirectional."""
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import neg
 from typing import Literal
 
 import torch
@@ -12,7 +14,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from regard.core.config import Count, Probability, doc
 from regard.core.errors import Problem
 from regard.core.interruption import check_interruption
-from regard.core.sequence import Packed, Packing, Tokens, to_device
+from regard.core.sequence import PackedSequences, Packing, to_device
 from regard.core.shapes import Float, Int, Tensor
 from regard.kernels.layers.dropout import Dropout
 from regard.kernels.recurrent import rnn, rnn_cuda, rnn_scan
@@ -24,9 +26,17 @@ from regard.model.word_vector_keys import WordVectorKeys
 
 CellName = Literal["elman", "gru", "lstm"]
 MODULES = {"elman": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
+# What these modules call: a layer over some steps, from given states.
+LAYERS: dict[str, Callable[..., tuple[Tensor, ...]]] = {
+    "elman": torch.rnn_tanh,
+    "gru": torch.gru,
+    "lstm": torch.lstm,
+}
 # Of a piece of a long input, after which a computation may be interrupted: a fraction of a second.
 PIECE_STEPS = 8192
 PIECE_PRODUCTS = 1 << 29
+# The share of the steps of a padded piece that are no padding.
+LEAST_FILLED = 0.85
 
 
 @dataclass(frozen=True)
@@ -131,10 +141,9 @@ class RnnEncoder(SequenceEncoder):
             return self._memory(vectors, *self._scanned(vectors, Schedule.of(vectors)))
         return self._memory(vectors, *self._packed(vectors))
 
-    def forward_packed(self, source: Packed) -> Memory:
+    def forward_packed(self, source: PackedSequences) -> Memory:
         """As `forward`, for packed sequences, which are padded here: a step computes all of them at once."""
-        tokens = Tokens(source.offsets.pad(source.ids), source.offsets.cu_seqlens.diff().long())
-        vectors = self.input_module.read(tokens)
+        vectors = self.input_module.read(source.padded())
         return self._memory(vectors, *self._scanned(vectors, Schedule.even(vectors)))
 
     def _memory(
@@ -157,7 +166,7 @@ class RnnEncoder(SequenceEncoder):
         # here, and has an empty mask in the memory.
         lengths = source.host_lengths.clamp(min=1)
         steps = self._steps_at_once(source)
-        if source.shape[1] > steps:
+        if source.shape[1] > steps or self._has_fast_padding(source):
             return self._in_pieces(source.states(), lengths, steps)
         packed = pack_padded_sequence(
             self.dropout(source.states()),
@@ -173,11 +182,23 @@ class RnnEncoder(SequenceEncoder):
         directions = 2 if self.rnn.bidirectional else 1
         return self.dropout(states), torch.cat(tuple(last[-directions:]), -1)
 
+    def _has_fast_padding(self, source: InputVectors) -> bool:
+        """Whether padded sequences are read faster than packed ones: oneDNN has an LSTM for the former alone."""
+        return (
+            self.cell == "lstm"
+            and self._computes_on_cpu(source)
+            and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+        )
+
+    def _computes_on_cpu(self, source: InputVectors) -> bool:
+        """Whether this is a forward pass alone, on a CPU."""
+        in_training = self.training or torch.is_grad_enabled()
+        return not (in_training or source.device.type != "cpu" or torch.compiler.is_compiling())
+
     def _steps_at_once(self, source: InputVectors) -> int:
         """The steps of a layer that are computed in one call; on a CPU, a call cannot be interrupted."""
         batch, longest = source.shape
-        in_training = self.training or torch.is_grad_enabled()
-        if in_training or source.device.type != "cpu" or torch.compiler.is_compiling():
+        if not self._computes_on_cpu(source):
             return longest
         weights: int = max(sum(each.numel() for each in one[:2]) for one in self.rnn.all_weights)
         return max(16, min(PIECE_STEPS, PIECE_PRODUCTS // (weights * max(1, batch))))
@@ -187,55 +208,72 @@ class RnnEncoder(SequenceEncoder):
     ) -> tuple[Float[Tensor, "B S W"], Float[Tensor, "B W"]]:
         """As `_packed` without dropout, in pieces of so many steps, between which the computation may be interrupted.
 
-        The states after a piece are those before the next one, so that the numbers are the same.
+        The states after a piece are those before the next one, so that the numbers are the same. Pieces are padded:
+        what is computed after the end of a sequence changes nothing before it, and the backward direction reads each
+        sequence mirrored within its own length.
         """
-        order = lengths.argsort(descending=True, stable=True)
-        segments = _segments(lengths[order].tolist(), steps)
-        x = x[order]
+        batch, longest = x.shape[:2]
+        lengths, order = lengths.sort(descending=True, stable=True)
+        segments = segments_of(lengths.tolist(), steps)
+        step = torch.arange(longest)[:, None]
+        mirrored = torch.where(step < lengths, lengths - 1 - step, step)  # (S, B)
+        # Where the directions read each row of the batch, and where each row of the batch is among theirs.
+        ahead_from = (order * longest + step).flatten()
+        back_from = (order * longest + mirrored).flatten()
+        place = order.argsort()
+        ahead_at = (step * batch + place).T.flatten()
+        back_at = (mirrored[:, place] * batch + place).T.flatten()
+        ends = (
+            lengths[place] - 1
+        ) * batch + place  # of the sequences, among the rows of a direction
         weights = iter([rnn.RnnWeights(*each) for each in self.rnn.all_weights])
+        rows = x.flatten(0, 1)  # (B · S, I)
         last: list[Tensor] = []
         for _ in range(self.rnn.num_layers):
             directions = []
             last = []
-            for reverse in (False, True)[: 1 + self.rnn.bidirectional]:
-                states, final = self._direction(x, next(weights), segments, reverse=reverse)
-                directions.append(states)
-                last.append(final)
-            x = torch.cat(directions, -1)  # (B, S, W)
-        back = order.argsort()
-        return x[back], torch.cat(last, -1)[back]
+            pairs = [(ahead_from, ahead_at), (back_from, back_at)]
+            for read_from, found_at in pairs[: 1 + self.rnn.bidirectional]:
+                read = rows.index_select(0, read_from).view(longest, batch, -1)  # (S, B, I)
+                states = self._forward_direction(read, next(weights), segments).flatten(0, 1)
+                directions.append(states.index_select(0, found_at))
+                last.append(states.index_select(0, ends))
+            rows = torch.cat(directions, -1)  # (B · S, W)
+        return rows.view(batch, longest, -1), torch.cat(last, -1)
 
-    def _direction(
+    def _forward_direction(
         self,
-        x: Float[Tensor, "B S I"],
+        x: Float[Tensor, "S B I"],
         weights: rnn.RnnWeights,
         segments: list[tuple[int, int, int]],
-        *,
-        reverse: bool,
-    ) -> tuple[Float[Tensor, "B S V"], Float[Tensor, "B V"]]:
-        """One direction of a layer over sequences that are sorted by length: its states, and the last of each."""
+    ) -> Float[Tensor, "S B V"]:
+        """The states of one direction of a layer, over sequences that are sorted by length."""
         width = weights.state.shape[1]
-        states = x.new_zeros(*x.shape[:2], width)
-        hidden = tuple(
-            x.new_zeros(1, len(x), width) for _ in range(2 if self.cell == "lstm" else 1)
-        )
-        layer = MODULES[self.cell](x.shape[2], width, batch_first=True, device="meta")
-        names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
-        parameters = dict(zip(names, weights, strict=True))
-        for first, end, count in reversed(segments) if reverse else segments:
+        layer = LAYERS[self.cell]
+        hidden = [x.new_zeros(1, x.shape[1], width) for _ in range(2 if self.cell == "lstm" else 1)]
+        found = []
+        for first, end, count in segments:
             check_interruption()
-            part = x[:count, first:end]
-            part = part.flip(1) if reverse else part
-            packed = pack_padded_sequence(part, [end - first] * count, batch_first=True)
+            # Only the first of them go on, as they are sorted.
             before = tuple(each[:, :count].contiguous() for each in hidden)
-            given = (packed, before if self.cell == "lstm" else before[0])
-            computed, after = torch.func.functional_call(layer, parameters, given)
-            rows, _ = pad_packed_sequence(computed, batch_first=True)
-            states[:count, first:end] = rows.flip(1) if reverse else rows
-            # The states of sequences that have ended stay as they are.
-            for each, new in zip(hidden, after if self.cell == "lstm" else (after,), strict=True):
-                each[:, :count] = new
-        return states, hidden[0][0]
+            computed, *hidden = layer(
+                x[first:end, :count],
+                before if self.cell == "lstm" else before[0],
+                weights,
+                has_biases=True,
+                num_layers=1,
+                dropout=0.0,
+                train=False,
+                bidirectional=False,
+                batch_first=False,
+            )
+            found.append(computed)
+        if len(found) == 1:
+            return found[0]
+        states = x.new_zeros(*x.shape[:2], width)
+        for (first, end, count), computed in zip(segments, found, strict=True):
+            states[first:end, :count] = computed
+        return states
 
     def _scanned(
         self, source: InputVectors, schedule: Schedule
@@ -291,18 +329,42 @@ def _scan_directions(
     return rnn_cuda.scan(cell, torch.stack(inputs), sizes, start, weights)[0].unbind()
 
 
-def _segments(lengths: list[int], steps: int) -> list[tuple[int, int, int]]:
-    """Ranges of at most so many steps, each with the number of sequences that have all of them. Longest first."""
+def segments_of(lengths: list[int], steps: int) -> list[tuple[int, int, int]]:
+    """Ranges of at most so many steps, each with the number of sequences that it is computed for.
+
+    lengths   longest first
+
+    Sequences of similar lengths share a range, to whose end the shorter ones are padded.
+    """
     found = []
     first = 0
-    for count in range(len(lengths), 0, -1):
-        end = lengths[count - 1]
+    while first < lengths[0]:
+        end = _segment_end(lengths[: _longer_than(first, lengths)], first)
         # Of about equal length: a product of few rows might be rounded otherwise.
         pieces = -(-(end - first) // steps)
         bounds = [first + (end - first) * piece // pieces for piece in range(pieces)]
-        found += [(*pair, count) for pair in pairwise([*bounds, end] if pieces else [])]
-        first = max(first, end)
+        for begin, stop in pairwise([*bounds, end]):
+            found.append((begin, stop, _longer_than(begin, lengths)))
+        first = end
     return found
+
+
+def _longer_than(steps: int, lengths: list[int]) -> int:
+    """How many of these lengths, longest first, are greater."""
+    return bisect_left(lengths, -steps, key=neg)
+
+
+def _segment_end(lengths: list[int], first: int) -> int:
+    """The last of these lengths, longest first, to which few of the steps from `first` are padding."""
+    end = lengths[-1]
+    total = len(lengths) * (end - first)
+    for going_on in range(len(lengths) - 1, 0, -1):
+        longer = lengths[going_on - 1]
+        total += going_on * (longer - end)
+        if total < LEAST_FILLED * len(lengths) * (longer - first):
+            break
+        end = longer
+    return end
 
 
 def _rows(x: Float[Tensor, "B S W"], index: Int[Tensor, "B R"]) -> Float[Tensor, "B R W"]:

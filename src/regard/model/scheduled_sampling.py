@@ -6,20 +6,21 @@ more position equal to free running.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import exp
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import torch
 
 from regard.core.config import Config, Count, Range, doc
 from regard.core.errors import Problem
-from regard.core.sequence import Packed
-from regard.core.shapes import Bool, Float, Int, Tensor
+from regard.core.sequence import PackedSequences
+from regard.core.shapes import Bool, Float, Shaped, Tensor
 from regard.model.interfaces import AnyDecoder, CarriedState, StatefulDecoder
 from regard.model.memory import Memory, PackedMemory
 
 Share = Annotated[float, Range(0.0, 1.0)]
+PackedType = TypeVar("PackedType", bound=PackedSequences)
 
 
 @dataclass(frozen=True)
@@ -78,18 +79,18 @@ class ScheduledSampling(Config):
 class Forced:
     """What a decoder predicted from inputs that are in part its own predictions.
 
-    inputs   the tokens that it read
+    inputs   the tokens or vectors that it read
     state    after the last of them; None for a parallel decoder
     """
 
     logits: Float[Tensor, "*lead V"]
-    inputs: Int[Tensor, "*lead"]
+    inputs: Shaped[Tensor, "*read"]
     state: CarriedState | None = None
 
 
 def force(
     decoder: AnyDecoder,
-    targets: Int[Tensor, "B T"],
+    targets: Shaped[Tensor, "B T *each"],
     memory: Memory | None,
     forcing: ScheduledSampling,
     *,
@@ -101,14 +102,15 @@ def force(
 ) -> Forced:
     """Logits as of `decoder(targets, memory)`, with some of the inputs replaced by the decoder's own predictions.
 
-    The first token is always gold. Predictions are the most likely tokens and carry no gradient. The mask is False for
-    padding, at the end of each sequence; None: there is none. A stateful decoder reads on from `state`, if that is
-    given, and appends its attention to `weights`.
+    The first token is always gold. Predictions are the most likely tokens, or vectors, and carry no gradient. The mask
+    is False for padding, at the end of each sequence; None: there is none. A stateful decoder reads on from `state`, if
+    that is given, and appends its attention to `weights`.
     """
     share = forcing.share(step)
     if share == 1.0 and state is None and weights is None:
         return Forced(decoder(targets, memory), targets)
-    mask = torch.ones_like(targets, dtype=torch.bool) if mask is None else mask
+    if mask is None:
+        mask = targets.new_ones(targets.shape[:2], dtype=torch.bool)
     gold = _choose(mask, share, forcing.mode, generator)
     if isinstance(decoder, StatefulDecoder):
         if state is None:
@@ -117,15 +119,15 @@ def force(
     inputs = targets
     with torch.no_grad():
         for _ in range(forcing.passes):
-            predicted = decoder(inputs, memory).argmax(-1)  # (B, T), the token after each input
-            shifted = torch.cat((targets[:, :1], predicted[:, :-1]), 1)
-            inputs = torch.where(gold, targets, shifted)
+            predicted = decoder.project.next_inputs(decoder(inputs, memory))  # (B, T, …)
+            shifted = torch.cat((targets[:, :1], predicted[:, :-1].to(targets.dtype)), 1)
+            inputs = torch.where(_as_wide(gold, targets), targets, shifted)
     return Forced(decoder(inputs, memory), inputs)
 
 
 def force_packed(
     decoder: AnyDecoder,
-    targets: Packed,
+    targets: PackedType,
     memory: Memory | PackedMemory | None,
     forcing: ScheduledSampling,
     *,
@@ -140,16 +142,17 @@ def force_packed(
     with torch.no_grad():
         for _ in range(forcing.passes):
             states = decoder.hidden_packed(inputs, memory)
-            predicted = decoder.project(states).argmax(-1)
+            predicted = decoder.project.next_inputs(decoder.project(states))  # (N, …)
             # The first token of each sequence is gold, so that none follows a token of another sequence.
-            shifted = torch.cat((targets.ids[:1], predicted[:-1]))
-            inputs = replace(targets, ids=torch.where(gold, targets.ids, shifted))
-    return Forced(decoder.project(decoder.hidden_packed(inputs, memory)), inputs.ids)
+            shifted = torch.cat((targets.items[:1], predicted[:-1].to(targets.items.dtype)))
+            mixed = torch.where(_as_wide(gold, targets.items), targets.items, shifted)
+            inputs = inputs.with_items(mixed)
+    return Forced(decoder.project(decoder.hidden_packed(inputs, memory)), inputs.items)
 
 
 def _stepwise(
     decoder: StatefulDecoder[Any],
-    targets: Int[Tensor, "B T"],
+    targets: Shaped[Tensor, "B T *each"],
     gold: Bool[Tensor, "B T"],
     state: CarriedState,
     weights: list[Float[Tensor, "B _ S"]] | None,
@@ -158,7 +161,8 @@ def _stepwise(
     steps = []
     inputs = []
     for t in range(targets.shape[1]):
-        tokens = torch.where(gold[:, t], targets[:, t], tokens)
+        given = targets[:, t]
+        tokens = torch.where(_as_wide(gold[:, t], given), given, tokens)
         inputs.append(tokens)
         if weights is None:
             logits, state = decoder.step(tokens, state)
@@ -166,8 +170,15 @@ def _stepwise(
             states, state = decoder.carry(tokens[:, None], state, weights)
             logits = decoder.project(states)[:, 0]
         steps.append(logits)
-        tokens = logits.argmax(-1)
+        tokens = decoder.project.next_inputs(logits).to(targets.dtype)
     return Forced(torch.stack(steps, 1), torch.stack(inputs, 1), state)
+
+
+def _as_wide(
+    chosen: Bool[Tensor, "*lead"], like: Shaped[Tensor, "*shape"]
+) -> Bool[Tensor, "*wide"]:
+    """A choice of tokens or vectors, for each number of a vector."""
+    return chosen if chosen.ndim == like.ndim else chosen[..., None]
 
 
 def _choose(

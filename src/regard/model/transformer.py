@@ -5,11 +5,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch.nn import functional as F
 
-from regard.core.sequence import Packed, Packing
-from regard.core.shapes import Bool, Float, Int, Tensor
+from regard.core.sequence import PackedSequences, Packing
+from regard.core.shapes import Bool, Float, Int, Shaped, Tensor
 from regard.kernels.attention.bias import Bias, tile
 from regard.model.capture import capturing_here, intercepting_here
-from regard.model.embedding import Embedding, Projection
 from regard.model.inputs import InputModule, InputVectors
 from regard.model.interfaces import Decoder, DecoderState, SequenceEncoder
 from regard.model.kv_cache import FIRST_POSITIONS, KeyValue, KeyValueCache, LayerMemories, Slots
@@ -25,6 +24,7 @@ from regard.model.transformer_block import (
     TransformerStack,
 )
 from regard.model.transformer_config import TransformerConfig
+from regard.model.vector_embedding import TargetEmbedding, TargetProjection
 
 
 class TransformerEncoder(SequenceEncoder):
@@ -70,7 +70,7 @@ class TransformerEncoder(SequenceEncoder):
             states, mask, last_state(states, mask) if self.causal else masked_mean(states, mask)
         )
 
-    def forward_packed(self, source: Packed) -> PackedMemory:
+    def forward_packed(self, source: PackedSequences) -> PackedMemory:
         """As `forward`, for packed sequences; not with a cls_token, nor with positions that bias the scores."""
         x = self.input_layer(self.input_module.read_packed(source), source.offsets)
         inputs = PackedInputs(source.offsets, self.causal, window=self.window)
@@ -188,8 +188,8 @@ class TransformerDecoder(Decoder[TransformerState]):
     def __init__(
         self,
         config: TransformerConfig,
-        embedding: Embedding,
-        project: Projection,
+        embedding: TargetEmbedding,
+        project: TargetProjection,
         memory_dim: int | None,
     ):
         super().__init__()
@@ -199,12 +199,16 @@ class TransformerDecoder(Decoder[TransformerState]):
         self.stack = TransformerStack(config, memory_dim)
 
     @property
+    def longest(self) -> int | None:
+        return self.input_layer.limit
+
+    @property
     def cross_attentions(self) -> list[MultiHead]:
         return [block.cross_attn for block in self.stack.layers if block.cross_attn is not None]
 
     def hidden(
         self,
-        targets: Int[Tensor, "B T"],
+        targets: Shaped[Tensor, "B T *each"],
         memory: Memory | None = None,
         packing: Packing | None = None,
     ) -> Float[Tensor, "*lead W"]:
@@ -217,11 +221,11 @@ class TransformerDecoder(Decoder[TransformerState]):
         return states
 
     def hidden_packed(
-        self, targets: Packed, memory: Memory | PackedMemory | None
+        self, targets: PackedSequences, memory: Memory | PackedMemory | None
     ) -> Float[Tensor, "N W"]:
         """As `hidden`, for packed sequences; not with positions that bias the scores."""
         assert not isinstance(memory, Memory)
-        x = self.input_layer(self.embed_tokens(targets.ids), targets.offsets)
+        x = self.input_layer(self.embed_tokens(targets.items), targets.offsets)
         states: Tensor = self.stack(x, PackedInputs(targets.offsets, True, memory, self.window))
         return states
 
@@ -247,7 +251,7 @@ class TransformerDecoder(Decoder[TransformerState]):
         return TransformerState(caches, projected, beams, visible=visible, slides=slides)
 
     def step(
-        self, tokens: Int[Tensor, " B"], state: TransformerState
+        self, tokens: Shaped[Tensor, "B *each"], state: TransformerState
     ) -> tuple[Float[Tensor, "B V"], TransformerState]:
         state.make_room()
         beams = state.beams

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from regard.core.errors import Problem
 from regard.data.config import DataConfig
 from regard.data.fields.base import FIELDS
-from regard.decoding.config import DEFAULT_THRESHOLD, DecodeConfig
+from regard.generation.config import DEFAULT_THRESHOLD, DecodeConfig
 from regard.model.model_config import ModelConfig
 from regard.model.word_vector_keys import word_vector_parts
 from regard.tasks.base import TASKS, find_task, target_kinds
@@ -14,7 +14,7 @@ from regard.training.config import TrainConfig
 
 
 def model_problems(model: ModelConfig, data: DataConfig) -> Iterator[Problem]:
-    """What the model cannot read or predict of these data."""
+    """Data that the model cannot read or predict."""
     task = find_task(model, data)
     if model.head is None and task.head != model.head_kind:
         named = [each for each in TASKS if TASKS[each].head == model.head_kind]
@@ -36,38 +36,33 @@ def model_problems(model: ModelConfig, data: DataConfig) -> Iterator[Problem]:
         wanted = "one [model.encoder], which reads all texts of data.join_sources"
         yield Problem("model.encoders", wanted, str(len(model.encoders)), "Write one.")
     elif not data.join_sources and len(data.source_fields) != len(model.encoders):
-        wanted, got = (
-            f"{len(data.source_fields)} encoders, one for each source",
-            str(len(model.encoders)),
-        )
-        yield Problem(
-            "model.encoders",
-            wanted,
-            got,
-            "Write one [[model.encoders]] for each of [[data.sources]].",
-        )
+        wanted = f"{len(data.source_fields)} encoders, one for each source"
+        got = str(len(model.encoders))
+        remedy = "Write one [[model.encoders]] for each of [[data.sources]]."
+        yield Problem("model.encoders", wanted, got, remedy)
     else:
-        for i, ((name, field), reads) in enumerate(
-            zip(data.fields.items(), model.reads, strict=False)
-        ):
-            module = model.inputs[i].config
-            # The name of the input module, or of the one whose batches it takes as well.
-            accepted = {reads, model.inputs[i].module.reads}
-            if accepted.isdisjoint(field.input_kinds()):
-                kinds = [
-                    repr(kind) for kind in FIELDS if accepted & set(FIELDS[kind].input_kinds())
-                ]
-                wanted = f"{' or '.join(kinds)}, which the encoder reads"
-                yield Problem(f"data.{name}.kind", wanted, repr(field.kind), "Change one.")
-            elif module.reads_characters and not field.gives_characters:
-                wanted = f"true: model.{model.encoder_names[i]}.input reads characters"
-                yield Problem(f"data.{name}.characters", wanted, "false", "Add it.")
-            elif field.resizing is not None:
-                size, *_ = field.resizing
-                yield from model.image_conflicts(i, size)
-                normalizes = model.encoders[i].config.normalizes_colors
-                for problem in field.color_problems(normalized_by_encoder=normalizes):
-                    yield problem.under(f"data.{name}")
+        yield from _input_problems(model, data)
+
+
+def _input_problems(model: ModelConfig, data: DataConfig) -> Iterator[Problem]:
+    """Sources whose values the input module of their encoder cannot read."""
+    for i, ((name, field), reads) in enumerate(zip(data.fields.items(), model.reads, strict=False)):
+        module = model.inputs[i].config
+        # The name of the input module, or of the one whose batches it takes as well.
+        accepted = {reads, model.inputs[i].module.reads}
+        if accepted.isdisjoint(field.input_kinds()):
+            kinds = [repr(kind) for kind in FIELDS if accepted & set(FIELDS[kind].input_kinds())]
+            wanted = f"{' or '.join(kinds)}, which the encoder reads"
+            yield Problem(f"data.{name}.kind", wanted, repr(field.kind), "Change one.")
+        elif module.reads_characters and not field.gives_characters:
+            wanted = f"true: model.{model.encoder_names[i]}.input reads characters"
+            yield Problem(f"data.{name}.characters", wanted, "false", "Add it.")
+        elif field.resizing is not None:
+            size, *_ = field.resizing
+            yield from model.image_conflicts(i, size)
+            normalizes = model.encoders[i].config.normalizes_colors
+            for problem in field.color_problems(normalized_by_encoder=normalizes):
+                yield problem.under(f"data.{name}")
 
 
 def decode_problems(
@@ -103,29 +98,34 @@ def training_problems(
     if train.mixed_lengths and running_text:
         wanted = "false with running text, whose contexts are of one length"
         yield Problem("train.mixed_lengths", wanted, "true", "Leave it out.")
-    if train.evaluation_overlap >= (data.context_length or 1 if model.is_language_model else 1):
-        wanted = (
-            "less than data.context_length, of a language model"
-            if running_text
-            else "0 without running text"
-        )
-        yield Problem(
-            "train.evaluation_overlap", wanted, str(train.evaluation_overlap), "Lower it."
-        )
+    # Without running text, contexts cannot overlap at all.
+    overlap_limit = 1
+    if model.is_language_model and data.context_length:
+        overlap_limit = data.context_length
+    if train.evaluation_overlap >= overlap_limit:
+        wanted = "0 without running text"
+        if running_text:
+            wanted = "less than data.context_length, of a language model"
+        got = str(train.evaluation_overlap)
+        yield Problem("train.evaluation_overlap", wanted, got, "Lower it.")
     if train.cuda_graphs and not (train.packed or (model.is_language_model and running_text)):
         wanted = "false unless batches are packed, or a language model reads running text"
         yield Problem("train.cuda_graphs", wanted, "true", "Leave it out.")
     if train.packed:
-        reason = "running text, which has no padding" if running_text else model.not_packable()
+        reason = model.not_packable()
+        if running_text:
+            reason = "running text, which has no padding"
+        for field in data.source_fields:
+            setting = field.not_packable()
+            if reason is None and setting:
+                reason = f"data.source.{setting}"
         if reason is not None:
             yield Problem("train.packed", f"false with {reason}", "true", "Leave it out.")
-    if train.fsdp and (reason := model.not_shardable()) is not None:
-        yield Problem(
-            "train.fsdp",
-            f"false with {reason}",
-            "true",
-            "Leave it out: every process then has the whole model.",
-        )
+    if train.fsdp:
+        reason = model.not_shardable()
+        if reason is not None:
+            remedy = "Leave it out: every process then has the whole model."
+            yield Problem("train.fsdp", f"false with {reason}", "true", remedy)
     if train.precision == "float8":
         yield from model.float8_problems()
     yield from _monitor_problems(train, model, data)
@@ -155,12 +155,11 @@ def training_problems(
             "lr_schedule": train.lr_schedule == "plateau",
             "monitor": train.monitor != "loss",
         }
-        for key in [key for key, needed in needs_validation.items() if needed]:
-            wanted, got = (
-                "nothing that waits for validation: there is no data.valid",
-                repr(getattr(train, key)),
-            )
-            yield Problem(f"train.{key}", wanted, got, "Add data.valid, or leave it out.")
+        for key, is_set in needs_validation.items():
+            if is_set:
+                wanted = "nothing that waits for validation: there is no data.valid"
+                got = repr(getattr(train, key))
+                yield Problem(f"train.{key}", wanted, got, "Add data.valid, or leave it out.")
     default = TrainConfig.__dataclass_fields__["ctc_weight"].default
     if model.auxiliary is None and train.ctc_weight != default:
         wanted = "nothing without [model.head] kind = 'ctc' beside a decoder"
@@ -172,10 +171,8 @@ def training_problems(
         wanted = "nothing with a CTC head beside the decoder"
         yield Problem("train.reward", wanted, repr(train.reward), "Leave one of them out.")
     if train.doubly_stochastic and not model.has_attention_penalty:
-        wanted, got = (
-            "0 unless a recurrent decoder attends to a source",
-            str(train.doubly_stochastic),
-        )
+        wanted = "0 unless a recurrent decoder attends to a source"
+        got = str(train.doubly_stochastic)
         yield Problem("train.doubly_stochastic", wanted, got, "Leave it out.")
     if train.scheduled_sampling is not None and model.decoder is None:
         wanted = "nothing: there is no decoder to feed"
@@ -183,9 +180,9 @@ def training_problems(
 
 
 def _ties_two_vocabularies(train: TrainConfig, data: DataConfig, model: ModelConfig) -> bool:
-    """Whether source and target would share a matrix, and each learn a vocabulary of its own.
+    """Whether source and target would share an embedding matrix although each learns a vocabulary of its own.
 
-    A model that training starts from brings its vocabularies: they are compared when it is read.
+    If training starts from another model, its vocabularies are used; they are compared when it is read.
     """
     if model.options.tie_embeddings != "all" or data.shared_vocab:
         return False

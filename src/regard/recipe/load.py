@@ -22,7 +22,7 @@ PATHS = (
 
 
 def read_recipe(source: str | Path | Mapping[str, Any], changes: Sequence[str] = ()) -> Recipe:
-    """From a TOML file or tables, with changes such as "train.learning_rate=0.001" or "model.encoder.layers=6"."""
+    """Read a TOML file, or tables, with changes such as "train.learning_rate=0.001" or "model.encoder.layers=6"."""
     return Recipe.of(read_tables(source, changes))
 
 
@@ -31,12 +31,14 @@ def read_tables(
 ) -> dict[str, Any]:
     """The tables of a recipe with changes, unchecked, with resolved paths (see `resolve_paths`).
 
-    A recipe that begins with `extends = "NAME"`, a shipped recipe or a file, changes the tables of that one.
+    A recipe that begins with `extends = "NAME"` changes the tables of the recipe it names: a shipped one, or a file.
     """
-    path = None if isinstance(source, Mapping) else Path(source)
-    tables = _extended(
-        source if isinstance(source, Mapping) else read_toml(Path(source)), [path] if path else []
-    )
+    path = None
+    if isinstance(source, Mapping):
+        tables = _extended(source, [])
+    else:
+        path = Path(source)
+        tables = _extended(read_toml(path), [path])
     tables = with_text_paths(tables)
     for change in changes:
         tables = with_setting(tables, change)
@@ -47,7 +49,10 @@ def read_tables(
 
 
 def _extended(tables: Mapping[str, Any], files: list[Path]) -> dict[str, Any]:
-    """The tables with those of the recipe that they extend; `files` extend one another, the last one first read."""
+    """Merge tables into those of the recipe that they extend.
+
+    files   the recipe files read so far, each of which is extended by the one before it
+    """
     own = {key: value for key, value in tables.items() if key != "extends"}
     base = tables.get("extends")
     if base is None:
@@ -56,8 +61,11 @@ def _extended(tables: Mapping[str, Any], files: list[Path]) -> dict[str, Any]:
         raise InvalidArgument(
             "extends", wanted="the name or file of a recipe", got=repr(base), remedy="Name one."
         )
-    beside = files[-1].parent / base if files else Path(base)
-    path = beside if beside.is_file() else find_recipe(base)
+    path = Path(base)
+    if files:
+        path = files[-1].parent / base
+    if not path.is_file():
+        path = find_recipe(base)
     if path.resolve() in [file.resolve() for file in files]:
         names = " → ".join(map(str, [*files, path]))
         raise InvalidArgument(
@@ -67,14 +75,15 @@ def _extended(tables: Mapping[str, Any], files: list[Path]) -> dict[str, Any]:
 
 
 def _merged(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """The base with the keys of another table; a table of another kind takes the place of the base's."""
+    """The base with the keys of another table; a table of another kind replaces the base's table."""
     merged = dict(base)
     for key, value in own.items():
         before = base.get(key)
+        merged[key] = value
         if isinstance(before, Mapping) and isinstance(value, Mapping):
             kind = before.get("kind")
-            value = _merged(before, value) if value.get("kind", kind) == kind else value
-        merged[key] = value
+            if value.get("kind", kind) == kind:
+                merged[key] = _merged(before, value)
     return merged
 
 
@@ -117,52 +126,58 @@ def resolve_paths(tables: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
     The table `paths` of the result holds the folder and the paths as they were written.
     """
-    resolved, written = dict(tables), dict[str, Any]()
+    resolved = dict(tables)
+    written = dict[str, Any]()
     for key, value in _given_paths(tables):
         written[key] = value
         files = [_resolve(file, folder) for file in ([value] if isinstance(value, str) else value)]
         resolved = _put(
             resolved, key.split("."), files[0] if isinstance(value, str) else files, key
         )
-    return (
-        resolved | {"paths": {"folder": str(folder.absolute()), **written}} if written else resolved
-    )
+    if written:
+        return resolved | {"paths": {"folder": str(folder.absolute()), **written}}
+    return resolved
 
 
 def locate_data(recipe: Recipe, splits: Sequence[Split] | None = None) -> DataConfig:
     """The data of a recipe, perhaps of a checkpoint, with the paths of these splits (default: all) as they are now.
 
     A file is where it was when the recipe was read, or else where its path as written leads from the recipe's folder or
-    from the working directory. All that are missing are refused at once, with the paths tried.
+    from the working directory. All missing files are refused at once, with the paths tried.
     """
-    data, problems = recipe.data, []
-    chosen = [data.files_key(split) for split in (data.splits if splits is None else splits)]
+    data = recipe.data
+    problems = []
+    if splits is None:
+        splits = data.splits
+    chosen = [data.files_key(split) for split in splits]
     for key in dict.fromkeys([*chosen, "images", "files_from"]):
-        stored, written = getattr(data, key), recipe.paths.get(f"data.{key}")
+        stored = getattr(data, key)
+        written = recipe.paths.get(f"data.{key}")
         if written is None or stored is None or data.reader is not None:
             continue
         if len(_listed(written)) != len(_listed(stored)):
+            got = repr(written)[:80]
             raise InvalidRecipe(
-                [
-                    Problem(
-                        f"paths.data.{key}", "a path for each file", repr(written)[:80], "Check it."
-                    )
-                ]
+                [Problem(f"paths.data.{key}", "a path for each file", got, "Check it.")]
             )
         found = []
         for path, relative in zip(_listed(stored), _listed(written), strict=True):
-            beside = Path(recipe.paths.get("folder", "")) / relative
-            found_before = [Path(path)] if path != relative else []
-            tried = list(dict.fromkeys(map(Path.absolute, [*found_before, beside, Path(relative)])))
-            there = (
-                [path] if not _is_local(path) else [str(each) for each in tried if each.exists()]
-            )
+            candidates = [Path(recipe.paths.get("folder", "")) / relative, Path(relative)]
+            if path != relative:
+                # The place where the file was when the recipe was read comes first.
+                candidates.insert(0, Path(path))
+            tried = list(dict.fromkeys(map(Path.absolute, candidates)))
+            there = [path]
+            if _is_local(path):
+                there = [str(each) for each in tried if each.exists()]
             found.append(next(iter(there), path))
             if not there:
                 got = f"none at {' nor at '.join(map(str, tried))}"
                 remedy = "Paths are relative to the recipe's folder, then to the working directory."
                 problems.append(Problem(f"data.{key}", "a file to read", got, remedy))
-        changed: dict[str, Any] = {key: found[0] if isinstance(stored, str) else tuple(found)}
+        changed: dict[str, Any] = {key: tuple(found)}
+        if isinstance(stored, str):
+            changed = {key: found[0]}
         data = replace(data, **changed)
     if problems:
         raise InvalidRecipe(problems)
@@ -170,26 +185,30 @@ def locate_data(recipe: Recipe, splits: Sequence[Split] | None = None) -> DataCo
 
 
 def _listed(paths: str | Sequence[str]) -> Sequence[str]:
-    return [paths] if isinstance(paths, str) else paths
+    if isinstance(paths, str):
+        return [paths]
+    return paths
 
 
 def _given_paths(tables: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """The paths of a recipe by key: texts, or lists of texts. Anything else is left for the checks."""
     for key, value in settings(tables):
-        is_path = re.sub(r"^model\.encoders\.\d+", "model.encoder", key) in PATHS
+        if re.sub(r"^model\.encoders\.\d+", "model.encoder", key) not in PATHS:
+            continue
         files = [value] if isinstance(value, str) else value
-        if (
-            is_path
-            and files
-            and isinstance(files, list)
-            and all(isinstance(file, str) for file in files)
-        ):
+        is_list = isinstance(files, list) and len(files) > 0
+        if is_list and all(isinstance(file, str) for file in files):
             yield key, value
 
 
 def _resolve(file: str, folder: Path) -> str:
-    places = (folder / file, Path(file)) if _is_local(file) else ()
-    return next((str(path.absolute()) for path in places if path.exists()), file)
+    """The absolute path of a file in the recipe's folder or the working directory; else the path as written."""
+    if not _is_local(file):
+        return file
+    for path in (folder / file, Path(file)):
+        if path.exists():
+            return str(path.absolute())
+    return file
 
 
 def _is_local(file: str) -> bool:
@@ -201,17 +220,12 @@ def _put(table: Mapping[str, Any], parts: list[str], value: Any, key: str) -> di
     if not rest:
         return {**table, first: value}
     inner = table.get(first, {})
-    if (
-        isinstance(inner, list)
-        and rest[0].isdigit()
-        and 0 < int(rest[0]) <= len(inner)
-        and len(rest) > 1
-    ):
+    is_place = len(rest) > 1 and rest[0].isdigit()
+    if isinstance(inner, list) and is_place and 0 < int(rest[0]) <= len(inner):
+        # The tables of a list are counted from 1.
         index = int(rest[0]) - 1
-        return {
-            **table,
-            first: [*inner[:index], _put(inner[index], rest[1:], value, key), *inner[index + 1 :]],
-        }
+        changed = _put(inner[index], rest[1:], value, key)
+        return {**table, first: [*inner[:index], changed, *inner[index + 1 :]]}
     if not isinstance(inner, Mapping):
         raise InvalidArgument(
             "--set", wanted=f"a table at {first!r}", got=repr(inner), remedy=f"{key} is no key."

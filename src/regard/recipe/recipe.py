@@ -12,7 +12,7 @@ from regard.core.errors import InvalidRecipe, Problem
 from regard.core.registry import extensions
 from regard.data.config import DataConfig
 from regard.data.corpus import Prepared, SourceVocabularies, VocabularyType
-from regard.decoding.config import DecodeConfig
+from regard.generation.config import DecodeConfig
 from regard.model.build import parse_model, part_names
 from regard.model.model_config import SIZES, ModelConfig
 from regard.recipe.check import decode_problems, model_problems, training_problems
@@ -35,33 +35,37 @@ class Recipe:
 
     @staticmethod
     def of(table: Mapping[str, Any]) -> "Recipe":
-        """From tables. All problems of all tables are reported together, as InvalidRecipe."""
+        """Read tables. All problems of all tables are reported together, as InvalidRecipe."""
         table = with_text_paths(table)
         names = ("data", "model", "train", "decode")
-        problems = [
-            Problem(
-                key,
-                f"one of {', '.join(names)}",
-                "an unknown table",
-                nearest(key, names, listed=True),
-            )
-            if isinstance(table[key], Mapping)
-            else _without_table(key)
-            for key in table
-            if key not in (*names, "paths")
-        ]
+        problems = []
+        for key in table:
+            if key in (*names, "paths"):
+                continue
+            if isinstance(table[key], Mapping):
+                wanted = f"one of {', '.join(names)}"
+                remedy = nearest(key, names, listed=True)
+                problems.append(Problem(key, wanted, "an unknown table", remedy))
+            else:
+                problems.append(_without_table(key))
         parts: dict[str, Any] = {}
         for name in names:
             given = table.get(name, {})
             if not isinstance(given, Mapping):
                 problems.append(Problem(name, "a table", repr(given), f"Write [{name}]."))
                 continue
-            part = _read_model(given) if name == "model" else read(TABLES[name], given, name)
+            if name == "model":
+                part = _read_model(given)
+            else:
+                part = read(TABLES[name], given, name)
             if isinstance(part, list):
                 problems += part
             else:
                 parts[name] = part
-        data, model, train = (parts.get(name) for name in ("data", "model", "train"))
+        data = parts.get("data")
+        model = parts.get("model")
+        train = parts.get("train")
+        # Checks between tables need tables that are valid on their own.
         if data is not None and model is not None:
             model = parts["model"] = with_inputs(model, data)
             problems += model_problems(model, data)
@@ -87,7 +91,9 @@ class Recipe:
             "train": asdict(self.train),
             "decode": asdict(self.decode),
         }
-        return tables | ({"paths": dict(self.paths)} if self.paths else {})
+        if self.paths:
+            tables["paths"] = dict(self.paths)
+        return tables
 
     def settings(self) -> Iterator[tuple[str, Any]]:
         """Every key with a value, by its full name: ("train.learning_rate", 0.001)."""
@@ -95,13 +101,13 @@ class Recipe:
 
     def changes_since(self, before: "Recipe", *tables: str) -> str:
         """The keys of these tables whose values differ from those of an earlier recipe, in parentheses."""
-        old, new = (
-            {key: value for key, value in each.settings() if key.startswith(tables)}
-            for each in (before, self)
-        )
+        old = {key: value for key, value in before.settings() if key.startswith(tables)}
+        new = {key: value for key, value in self.settings() if key.startswith(tables)}
         keys = [key for key in dict.fromkeys((*old, *new)) if old.get(key) != new.get(key)]
+        if not keys:
+            return ""
         changes = "; ".join(f"{key} = {new.get(key)!r}, which was {old.get(key)!r}" for key in keys)
-        return changes and f" ({changes})"
+        return f" ({changes})"
 
     @cached_property
     def task(self) -> Task:
@@ -123,7 +129,9 @@ class Recipe:
         model = self.model
         for option in ("source_vocab_size", "source_dim"):
             # A model of masked tokens has an encoder and no source: it reads its target.
-            places = model.sized_by(option) if sources else []
+            if not sources:
+                continue
+            places = model.sized_by(option)
             learned = [sources[place] for place in places]
             rows = [vocabulary.size for vocabulary in learned if vocabulary is not None]
             if rows:
@@ -158,15 +166,18 @@ def with_input_tables(
     if "encoder" in inputs:
         table["encoder"] = {**model["encoder"], "input": inputs["encoder"]}
     if "encoders" in model:
-        table["encoders"] = [
-            {**each, "input": inputs[name]} if (name := f"encoders.{i}") in inputs else each
-            for i, each in enumerate(model["encoders"], start=1)
-        ]
+        encoders = []
+        for i, each in enumerate(model["encoders"], start=1):
+            name = f"encoders.{i}"
+            if name in inputs:
+                each = {**each, "input": inputs[name]}
+            encoders.append(each)
+        table["encoders"] = encoders
     return table
 
 
 def with_text_paths(value: Any, depth: int = 8) -> Any:
-    """Tables with the paths that Python code has put into them, as texts, which checkpoints can hold.
+    """Tables in which path objects, which Python code may put there, are texts, which checkpoints can hold.
 
     depth   of nested tables and lists; no recipe is as deep
     """
@@ -180,7 +191,7 @@ def with_text_paths(value: Any, depth: int = 8) -> Any:
 
 
 def _without_table(key: str) -> Problem:
-    """A key that stands outside of all tables, with those in which it is known, or under its present name."""
+    """The problem of a key outside of all tables. Its remedy names the tables that know the key."""
     names = (key, *RENAMED.get(key, "").split())
     known = [
         f"{name}.{each.name}"
@@ -188,18 +199,17 @@ def _without_table(key: str) -> Problem:
         for each in fields(config)
         if each.name in names
     ]
-    remedy = (
-        f"Did you mean {' or '.join(known)}?"
-        if known
-        else "Write the table before it: train.KEY, say."
-    )
+    if known:
+        remedy = f"Did you mean {' or '.join(known)}?"
+    else:
+        remedy = "Write the table before it: train.KEY, say."
     return Problem(key, f"a table before the key ({', '.join((*TABLES, 'model'))})", "none", remedy)
 
 
 def _is_path(value: object) -> bool:
-    return isinstance(value, str) or (
-        isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
-    )
+    if isinstance(value, list | tuple):
+        return all(isinstance(each, str) for each in value)
+    return isinstance(value, str)
 
 
 def _read_model(table: Mapping[str, Any]) -> ModelConfig | list[Problem]:
@@ -208,10 +218,11 @@ def _read_model(table: Mapping[str, Any]) -> ModelConfig | list[Problem]:
         for key in SIZES
         if key in table
     ]
-    model = parse_model(
-        {key: value for key, value in table.items() if key not in SIZES}, sized=False
-    )
-    return given + model if isinstance(model, list) else given or model
+    written = {key: value for key, value in table.items() if key not in SIZES}
+    model = parse_model(written, sized=False)
+    if isinstance(model, list):
+        return given + model
+    return given or model
 
 
 def settings(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
@@ -220,8 +231,7 @@ def settings(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, 
         if isinstance(value, Mapping):
             yield from settings(value, f"{before}{key}.")
         elif isinstance(value, list | tuple) and value and isinstance(value[0], Mapping):
-            yield from settings(
-                {f"{key}.{i}": each for i, each in enumerate(value, start=1)}, before
-            )
+            numbered = {f"{key}.{i}": each for i, each in enumerate(value, start=1)}
+            yield from settings(numbered, before)
         elif value is not None:
             yield f"{before}{key}", value

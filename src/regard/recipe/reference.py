@@ -41,13 +41,13 @@ def _sections() -> Iterator[str]:
         # The kinds of fields are the same for sources and target: they are listed once.
         if config in documented and name.startswith("data.") and not config.variants():
             continue
-        title = f"[{name}]" + (f", {note}" if note else "")
+        title = f"[{name}]"
+        if note:
+            title += f", {note}"
         rows = [_row(key) for key in keys(config)]
-        lines = (
-            ["| key | type | default | meaning |", "|---|---|---|---|", *rows]
-            if rows
-            else ["No keys of its own."]
-        )
+        lines = ["No keys of its own."]
+        if rows:
+            lines = ["| key | type | default | meaning |", "|---|---|---|---|", *rows]
         if config.variants():
             kinds = ", ".join(f"`{kind}`" for kind in config.variants())
             lines = [f"Its `kind` is one of {kinds}, with the keys below."]
@@ -59,19 +59,23 @@ def _sections() -> Iterator[str]:
 
 def _row(key: Key) -> str:
     cells = (f"`{key.name}`", _type(key.hint), _default(key), key.description)
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+    escaped = [cell.replace("|", "\\|") for cell in cells]
+    return f"| {' | '.join(escaped)} |"
 
 
 def _type(hint: Any) -> str:
     """The allowed values of an annotation, in words."""
-    origin, arguments = get_origin(hint), get_args(hint)
+    origin = get_origin(hint)
+    arguments = get_args(hint)
     if origin is Annotated and isinstance(arguments[1], Registry):
         return ", ".join(f"`{name}`" for name in arguments[1]) or "a registered name"
     if origin is Literal:
         return ", ".join(f"`{name}`" for name in arguments)
     if origin in (Union, UnionType):
         return " or ".join(_type(argument) for argument in arguments if argument is not NoneType)
-    return f"list: {_type(arguments[0])}" if origin is tuple else describe(hint)
+    if origin is tuple:
+        return f"list: {_type(arguments[0])}"
+    return describe(hint)
 
 
 def _default(key: Key) -> str:

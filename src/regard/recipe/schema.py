@@ -1,7 +1,7 @@
 """The keys of a recipe, read from the configuration dataclasses, and its JSON Schema (https://json-schema.org).
 
-The schema, for completion and validation in editors, is written beside the shipped recipes as recipe.schema.json, which
-their first line names:
+The schema is for completion and validation in editors. It is in the folder of the shipped recipes, which name it in
+their first line, as recipe.schema.json:
 
     python -m regard.recipe.schema > src/regard/recipes/recipe.schema.json
 """
@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from regard.core.config import Config, Range, config_class
 from regard.core.registry import Registry
 from regard.data.config import DataConfig
-from regard.decoding.config import DecodeConfig
+from regard.generation.config import DecodeConfig
 from regard.model.build import DECODERS, ENCODERS, HEADS, INPUTS, POOLS
 from regard.model.model_config import SIZES, ModelOptions
 from regard.training.config import TrainConfig
@@ -90,7 +90,9 @@ def _with_nested(
 
 
 def _default(field: "Field[Any]") -> Any:
-    return field.default if field.default_factory is MISSING else field.default_factory()
+    if field.default_factory is MISSING:
+        return field.default
+    return field.default_factory()
 
 
 def recipe_schema() -> dict[str, Any]:
@@ -141,32 +143,42 @@ def table_schema(config: type[Config], kind: str | None = None) -> dict[str, Any
     """The schema of a configuration's table; of a part of the model, with its kind."""
     if config.variants():
         return {"anyOf": [table_schema(variant) for variant in config.variants().values()]}
-    properties: dict[str, Any] = {} if kind is None else {"kind": {"const": kind}}
+    properties: dict[str, Any] = {}
+    if kind is not None:
+        properties["kind"] = {"const": kind}
     for key in keys(config):
-        described = {"description": key.description} if key.description else {}
-        is_default = key.default is not None and key.table is None
-        properties[key.name] = (
-            value_schema(key.hint) | described | ({"default": key.default} if is_default else {})
-        )
-    required = {} if kind is None else {"required": ["kind"]}
-    return {"type": "object", "properties": properties, "additionalProperties": False, **required}
+        schema = value_schema(key.hint)
+        if key.description:
+            schema["description"] = key.description
+        if key.default is not None and key.table is None:
+            schema["default"] = key.default
+        properties[key.name] = schema
+    whole = {"type": "object", "properties": properties, "additionalProperties": False}
+    if kind is not None:
+        whole["required"] = ["kind"]
+    return whole
 
 
 def value_schema(hint: Any) -> dict[str, Any]:
     """The schema of the values that an annotation allows. TOML has no null: None is written by leaving a key out."""
-    origin, arguments = get_origin(hint), get_args(hint)
+    origin = get_origin(hint)
+    arguments = get_args(hint)
     if origin is Annotated:
         return value_schema(arguments[0]) | _limits(arguments[1:])
     if origin is Literal:
         return {"enum": list(arguments)}
     if origin in (Union, UnionType):
         options = [value_schema(argument) for argument in arguments if argument is not NoneType]
-        return options[0] if len(options) == 1 else {"anyOf": options}
+        if len(options) == 1:
+            return options[0]
+        return {"anyOf": options}
     if origin is tuple:
         return {"type": "array", "items": value_schema(arguments[0]), "minItems": 1}
     if origin is dict:
         return {"type": "object", "additionalProperties": value_schema(arguments[1])}
-    return {"type": TYPES[hint]} if hint in TYPES else table_schema(hint)
+    if hint in TYPES:
+        return {"type": TYPES[hint]}
+    return table_schema(hint)
 
 
 def _limits(annotations: Sequence[Any]) -> dict[str, Any]:
@@ -175,7 +187,8 @@ def _limits(annotations: Sequence[Any]) -> dict[str, Any]:
         if isinstance(each, Range):
             limits["minimum"] = each.low
             if each.high is not None:
-                limits["exclusiveMaximum" if each.below else "maximum"] = each.high
+                upper_limit = "exclusiveMaximum" if each.below else "maximum"
+                limits[upper_limit] = each.high
         elif isinstance(each, Registry) and len(each):
             limits["enum"] = list(each)
     return limits

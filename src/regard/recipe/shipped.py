@@ -17,7 +17,7 @@ def shipped_recipes() -> list[Path]:
 
 
 def find_recipe(name: str) -> Path:
-    """The file of this name, or the shipped recipe of this name."""
+    """The file or the shipped recipe of this name."""
     shipped = {path.stem: path for path in shipped_recipes()}
     if Path(name).is_file() or name.endswith(".toml"):
         return Path(name)
@@ -33,15 +33,20 @@ def recipes_by_task() -> dict[str, list[Path]]:
     """The shipped recipes, grouped by what their models do."""
     groups: dict[str, list[Path]] = {}
     for path in shipped_recipes():
-        groups.setdefault(_task(tomllib.loads(path.read_text("utf-8"))), []).append(path)
+        task = _task(tomllib.loads(path.read_text("utf-8")))
+        groups.setdefault(task, []).append(path)
     return dict(sorted(groups.items()))
 
 
 def _task(tables: dict[str, Any]) -> str:
     data = tables["data"]
-    sources = data.get("sources", [data["source"]] if "source" in data else [])
+    sources = data.get("sources", [])
+    if "source" in data and "sources" not in data:
+        sources = [data["source"]]
     if data["target"].get("kind") == "tags":
         return "tagging"
+    if "series" in data:
+        return "forecasting"
     if "head" in tables["model"]:
         return "masked language model"
     if data["target"].get("kind") == "label":

@@ -17,14 +17,18 @@ def toml_lines(table: Mapping[str, Any], name: str = "") -> Iterator[str]:
     }
     if name and (values or not table):
         yield from ("", f"[{name}]")
-    yield from (
-        f"{_key(key)} = {json.dumps(value, ensure_ascii=False)}" for key, value in values.items()
-    )
+    for key, value in values.items():
+        yield f"{_key(key)} = {json.dumps(value, ensure_ascii=False)}"
     for key, value in table.items():
         if isinstance(value, Mapping):
-            yield from toml_lines(value, f"{name}.{_key(key)}" if name else _key(key))
+            inner_name = _key(key)
+            if name:
+                inner_name = f"{name}.{inner_name}"
+            yield from toml_lines(value, inner_name)
 
 
 def _key(name: str) -> str:
-    """A key, in quotation marks where it is more than letters, digits, - and _."""
-    return name if BARE_KEY.fullmatch(name) else json.dumps(name, ensure_ascii=False)
+    """A key, quoted unless it consists of letters, digits, - and _ alone."""
+    if BARE_KEY.fullmatch(name):
+        return name
+    return json.dumps(name, ensure_ascii=False)

@@ -1,8 +1,8 @@
-"""Which data paths of a checkpoint's recipe may be read: those that this user has trained with on this machine.
+"""Which data paths of a checkpoint's recipe may be read: only paths that this user has trained with on this machine.
 
 A checkpoint names the files and Hugging Face datasets of its training. An untrusted checkpoint could name any file of
-the user's, or any dataset to fetch. So training records its paths in the user's cache, outside of the checkpoint, and a
-verb that would read data because a checkpoint names them refuses paths without a record, unless it is told otherwise.
+the user's, or any dataset to fetch. So training records its paths in the user's cache, outside of the checkpoint.
+Commands that read the data which a checkpoint names refuse paths without a record, unless the user trusts them.
 """
 
 import hashlib
@@ -28,7 +28,8 @@ def record_paths(data: DataConfig) -> None:
             record = _record(path)
             record.parent.mkdir(parents=True, exist_ok=True)
             record.touch()
-    except OSError as error:  # of a cache that cannot be written: training needs no record
+    except OSError as error:
+        # The cache cannot be written. Training goes on: it needs no record.
         log.warning(
             "the data paths are not recorded: %s. `regard evaluate` will ask for --trust-data-paths.",
             error,
@@ -49,12 +50,12 @@ def check_paths(
     named     files that the user named, which may be read
     """
     known = [_absolute(file) for file in named]
-    unknown = [
-        path for path in _paths(data, split) if path not in known and not _record(path).exists()
-    ]
-    unknown = [
-        path for path in unknown if huggingface_datasets.is_dataset(path) or Path(path).exists()
-    ]
+    unknown = []
+    for path in _paths(data, split):
+        if path in known or _record(path).exists():
+            continue
+        if huggingface_datasets.is_dataset(path) or Path(path).exists():
+            unknown.append(path)
     if not unknown:
         return
     names = ", ".join(unknown)
@@ -75,8 +76,11 @@ def _paths(data: DataConfig, split: Split) -> list[str]:
 
 
 def _absolute(file: str) -> str:
-    return file if huggingface_datasets.is_dataset(file) else os.path.abspath(file)
+    if huggingface_datasets.is_dataset(file):
+        return file
+    return os.path.abspath(file)
 
 
 def _record(path: str) -> Path:
-    return cache_folder() / "trained-paths" / hashlib.sha256(path.encode()).hexdigest()
+    digest = hashlib.sha256(path.encode()).hexdigest()
+    return cache_folder() / "trained-paths" / digest

@@ -19,9 +19,9 @@ import torch
 
 from regard.core.errors import DeadlineExceeded
 from regard.core.interruption import Interrupted, interruptible
+from regard.generation.engines.constant_weights import constant_weights
 from regard.inference.load import current_device
 from regard.inference.predictor import Predictor
-from regard.runtime.interfaces import constant_weights
 from regard.server.batches import Computed, compute
 from regard.server.jobs import BatchedWork, Job
 

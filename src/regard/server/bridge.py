@@ -168,6 +168,9 @@ class ClientConnection(Protocol):
     lost: bool
     watchers: set[Callable[[], None]]
 
+    def read_on(self) -> None:
+        """Read what the client sends, also where a large body has paused that: otherwise nobody sees it leave."""
+
     def join_next_writes(self, scope: Any) -> None:
         """Write the head of the answer to this request together with its body."""
 
@@ -199,6 +202,7 @@ async def unless_disconnected(
         watch = asyncio.ensure_future(disconnected())
     else:
         connection.watchers.add(lost)
+        connection.read_on()
         if connection.lost:
             lost()
     try:

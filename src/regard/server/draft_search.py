@@ -14,16 +14,16 @@ import torch
 
 from regard.core.shapes import Float, Int, Tensor
 from regard.data.special_tokens import SpecialTokens
-from regard.decoding.config import DecodeConfig
+from regard.generation.config import DecodeConfig
+from regard.generation.engines.cpu.decoder import NativeDecoder
+from regard.generation.engines.loop import GreedyTensors, LoopBounds, SearchLoop
+from regard.generation.engines.selection import COMPILED
 from regard.interpret.edits import Edit, MaskSource, ScaleHead, SwitchHeadOff
 from regard.interpret.sites import attention_sites
 from regard.model.interfaces import AnyDecoder, AttentionModule
 from regard.model.memory import Memory
 from regard.model.seq2seq import Seq2Seq
 from regard.model.transformer import TransformerDecoder
-from regard.runtime.cpu.decoder import NativeDecoder
-from regard.runtime.engines import COMPILED
-from regard.runtime.interfaces import GreedyTensors, LoopBounds, SearchLoop
 
 
 class GreedyChoice:

@@ -18,13 +18,13 @@ from typing import Any
 from regard.core.errors import DeadlineExceeded, EngineCrashed, InvalidArgument, ServerStopping
 from regard.core.interruption import Interrupted, interruptible
 from regard.core.memory import release_free_memory
-from regard.decoding.batch_plan import plan_requests
-from regard.decoding.interfaces import Hypothesis
-from regard.decoding.phrases import without_other_spellings
-from regard.decoding.search import final
+from regard.generation.choose.interfaces import Hypothesis
+from regard.generation.engines.constant_weights import constant_weights
+from regard.generation.phrases import without_other_spellings
+from regard.generation.request import plan_requests
+from regard.generation.search import final
 from regard.inference.load import current_device
 from regard.inference.predictor import Predictor
-from regard.runtime.interfaces import constant_weights
 from regard.server.aside import AsideThreads, check_wanted
 from regard.server.batches import Computed, compute, told
 from regard.server.interfaces import EngineStats, ModelHost, ModelInfo
@@ -37,7 +37,13 @@ from regard.server.job_queue import (
     is_wide,
 )
 from regard.server.jobs import Job, Result
-from regard.server.search_limits import DEFAULT_CAPS, OptionCaps, search_bytes
+from regard.server.search_limits import (
+    DEFAULT_CAPS,
+    OptionCaps,
+    reserved_search_bytes,
+    search_bytes,
+    small_search_bytes,
+)
 from regard.server.search_rounds import SearchRounds
 from regard.server.searches import Round, RunningJob, SearchGroup
 from regard.server.served_model import JobPlan, ServedModel, plan_jobs
@@ -349,7 +355,9 @@ class Engine(ModelHost):
         rows, wide = self._rows()
         sizes = limits.slots, limits.hypotheses, limits.batch, self._rounds.threads, rows
         first = self._next if self._next in self.queue else None
-        memory = SearchBudget(self._memory or 0, self._taken(), first)
+        allowed = self._memory or 0
+        reserved = reserved_search_bytes(allowed)
+        memory = SearchBudget(allowed, self._taken(), first, reserved, self._taken_by_small())
         round_ = Admissions(*sizes, aside=self._aside.room, wide=wide, memory=memory)
         for job in self._lanes.turns(self._clients, round_.full):
             if not round_.choose(job):
@@ -400,7 +408,15 @@ class Engine(ModelHost):
 
     def _taken(self) -> int:
         """Bytes that all searches may come to take."""
-        return sum(group.bytes() for model in self._all_models() for group in model.groups.values())
+        return sum(group.bytes() for group in self._groups())
+
+    def _taken_by_small(self) -> int:
+        """Of those, by searches of small jobs."""
+        largest = small_search_bytes(self._memory or 0)
+        return sum(group.bytes() for group in self._groups() if group.memory.of(1) <= largest)
+
+    def _groups(self) -> list[SearchGroup]:
+        return [group for model in self._all_models() for group in model.groups.values()]
 
     def _take_in(self, rounds: Sequence[tuple[SearchGroup, Round]]) -> list[Finished]:
         """Take in rounds that have ended; the jobs that have finished in them, which have left their searches."""
@@ -432,7 +448,11 @@ class Engine(ModelHost):
     def _finish(
         self, group: SearchGroup, each: RunningJob, hypotheses: list[Hypothesis]
     ) -> tuple[Job, Result] | None:
-        """The result of a job; None: an output spells a banned phrase with other tokens, and it is searched again."""
+        """The result of a job; None: it follows later.
+
+        Either an output spells a banned phrase with other tokens, and the job is searched again; or the attention of
+        its outputs is computed beside this thread.
+        """
         self._clients[each.job.client] -= 1
         try:
             hypotheses = final(group.task, each.request, hypotheses)
@@ -440,17 +460,22 @@ class Engine(ModelHost):
                 group.pipeline.tokenizer, group.task, each.request, hypotheses
             )
             if again is not None:
-                before = each.planned
+                before = each.request
                 (planned,) = plan_requests(group.task, [again], [before.number])
+                # The limits are its own, and not those that the searches of its group share.
                 planned = planned._replace(
                     min_length=before.min_length, max_length=before.max_length
-                )  # its own
-                self._clients[each.job.client] += 1
-                self._search_again(
-                    group, replace(each, request=again, planned=planned, tokens=0, number=None)
                 )
+                self._clients[each.job.client] += 1
+                self._search_again(group, replace(each, request=planned, tokens=0, number=None))
                 return None
-            return each.job, group.outputs(each, hypotheses)
+            model: ServedModel = each.job.served
+            plan = model.plan_outputs(group, each, hypotheses)
+            if plan is None:
+                return each.job, group.outputs(each, hypotheses)
+            self._jobs[each.job] = None  # in no search any more
+            self._planned(each.job, plan)
+            return None
         except Exception as error:  # whatever a model raises must not end the engine
             return each.job, told(error)
 
@@ -458,7 +483,7 @@ class Engine(ModelHost):
         """Begin a search of its own for a job that has left its search."""
         model, other = (
             each.job.served,
-            SearchGroup.of(group.task, group.pipeline, each.planned, slots=1),
+            SearchGroup.of(group.task, group.pipeline, each.request, slots=1),
         )
         other.enter(each)
         model.groups[each.job], self._jobs[each.job] = other, (model, other, each)
@@ -478,14 +503,14 @@ class Engine(ModelHost):
         # Without those that were cancelled or late.
         ends = [(job, each) for job, each in zip(jobs, found, strict=True) if job in self._jobs]
         for job, each in ends:
-            job.usage.read = each.read
+            job.usage.read = max(job.usage.read, each.read)
             if isinstance(each.result, JobPlan):
                 self._planned(job, each.result)
         ends = [(job, each) for job, each in ends if not isinstance(each.result, JobPlan)]
         self._end(*((job, each.result) for job, each in ends))
 
     def _planned(self, job: Job, plan: JobPlan) -> None:
-        """Queue a job again that was planned beside this thread."""
+        """Queue a job again, with what follows: it was planned beside this thread, or its search has ended."""
         job.plan = plan
         with self._wake:
             self.queue.put_back(job)

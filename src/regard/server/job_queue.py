@@ -156,26 +156,41 @@ class SearchBudget:
     A job that does not fit waits for others to end. So that it does not wait for ever while smaller ones come and go,
     no other enters a search once it has waited `PATIENCE` seconds.
 
+    A part of the memory is for small jobs alone: those do not wait for large ones, nor does one that has waited long
+    hold them up within that part.
+
     allowed   bytes
     taken     of those, by all searches with the jobs that are chosen
     first     the job that has waited so long
+    reserved  of those that are allowed, for small jobs alone
+    small     of those that are taken, by searches of small jobs
     """
 
     PATIENCE: ClassVar[float] = 2.0
     allowed: int
     taken: int = 0
     first: Job | None = None
+    reserved: int = 0
+    small: int = 0
 
-    def takes(self, job: Job, more: int) -> bool:
+    def takes(self, job: Job, more: int, *, is_small: bool = False) -> bool:
         """Whether this job may enter a search now, which then takes so many more bytes."""
-        if self.first is not None and job is not self.first:
+        is_held_up = self.first is not None and job is not self.first
+        if is_held_up and not is_small:
             return False
+        room = self.allowed - self.taken
+        if is_held_up:
+            room = min(room, self.reserved - self.small)
+        elif not is_small:
+            room = min(room, self.allowed - self.reserved - (self.taken - self.small))
         # A job alone was found to fit when it was planned.
-        fits = self.taken + more <= self.allowed or self.taken == 0
+        is_alone = self.taken == self.small and self.small <= self.reserved
+        fits = more <= room or self.taken == 0 or (is_alone and not is_small)
         if fits:
             self.taken += more
-            self.first = None
-        elif time.monotonic() - job.submitted > self.PATIENCE:
+            self.small += more if is_small else 0
+            self.first = None if job is self.first else self.first
+        elif not is_small and time.monotonic() - job.submitted > self.PATIENCE:
             self.first = job
         return fits
 
@@ -243,7 +258,8 @@ class Admissions:
                 return None
         if self.memory is None:
             return group
-        if self.memory.takes(job, group.bytes(plan.running) - group.bytes()):
+        more = group.bytes(plan.running) - group.bytes()
+        if self.memory.takes(job, more, is_small=plan.is_small):
             return group
         plan.model.drop_empty()
         return None

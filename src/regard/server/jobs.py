@@ -20,6 +20,7 @@ from regard.tasks.pipeline import Output, SequenceScore
 
 MOST_PHRASES = {"banned": 1000, "required": 64, "stop": 64}  # of one request
 LONG = 1024  # tokens of a request, about, of which more are planned beside the engine's thread
+MAX_ATTENTION = 1 << 18  # weights of all outputs of an input: about 5 MB of JSON
 FEW_REQUIRED = (
     8  # phrases, of which more are planned there too: the time grows with their third power
 )
@@ -142,6 +143,13 @@ class AttentionPart:
     heads: tuple[int, ...] | None = None
     rows: tuple[int, int] | None = None
 
+    def count(self, layers: int, heads: int, rows: int) -> int:
+        """How many of the layers, heads and rows of an output these are, multiplied."""
+        some_layers = layers if self.layers is None else len(self.layers)
+        some_heads = heads if self.heads is None else len(self.heads)
+        some_rows = rows if self.rows is None else len(range(rows)[slice(*self.rows)])
+        return some_layers * some_heads * some_rows
+
     def of(self, weights: Float[Tensor, "layers H T S"]) -> Float[Tensor, "L K R S"]:
         """These of all weights of an output."""
         layers = None if self.layers is None else [layer - 1 for layer in self.layers]
@@ -156,6 +164,14 @@ class AttentionPart:
                     )
                 weights = weights[chosen] if axis == 0 else weights[:, list(chosen)]
         return weights if self.rows is None else weights[:, :, slice(*self.rows)]
+
+
+def check_attention_size(count: int) -> None:
+    """Refuse more weights than the answer for an input may have."""
+    if count > MAX_ATTENTION:
+        wanted = f"at most {MAX_ATTENTION:,} weights for an input"
+        remedy = "Choose layers, heads, rows; or use /look."
+        raise InvalidArgument("attention", wanted=wanted, got=f"{count:,}", remedy=remedy)
 
 
 @dataclass(frozen=True)
@@ -386,6 +402,8 @@ class Job:
         self.size = self.work.size
 
     def admitted(self) -> None:
+        if self.usage.first_seconds is not None:  # its search has ended, and its attention follows
+            return
         self.usage.queue_seconds = time.monotonic() - self.submitted
 
     def began(self, at: float) -> None:

@@ -9,7 +9,7 @@ import msgspec
 from starlette.responses import Response
 
 from regard.core.version import __version__
-from regard.decoding.config import DecodeConfig
+from regard.generation.config import DecodeConfig
 from regard.server.interfaces import ModelInfo
 from regard.server.problems import MEDIA_TYPE
 from regard.server.routing import FORM, JSON, NDJSON, Call, Route

@@ -6,10 +6,9 @@ from itertools import count
 from threading import Lock
 from typing import Any, NamedTuple
 
-from regard.decoding.batch_plan import plan_requests
-from regard.decoding.config import DecodeConfig
-from regard.decoding.request import SearchTask
-from regard.decoding.text_stream import StopStrings, TextStream
+from regard.generation.config import DecodeConfig
+from regard.generation.request import SearchTask, plan_requests
+from regard.generation.text_stream import StopStrings, TextStream
 from regard.inference.predictor import Predictor
 from regard.server.input_limits import check_output
 from regard.server.jobs import Generation, Job
@@ -116,17 +115,17 @@ class Planner:
         single = task.config.beam_size == task.config.num_hypotheses == 1
         for index, (job, work, planned) in enumerate(zip(jobs, works, all_planned, strict=True)):
             if work.echo:
-                planned = planned._replace(request=planned.request._replace(score_prompt=True))
-            request, single_search = planned.request, alone(task, planned) or not settings.batched
+                planned = planned._replace(score_prompt=True)
+            single_search = alone(task, planned) or not settings.batched
             text = (
                 TextStream(pipeline.tokenizer)
                 if job.on_text is not None or (work.stop and single)
                 else None
             )
-            if text is not None and work.echo and request.first is not None:
-                text.pending.append(request.first)
+            if text is not None and work.echo and planned.first is not None:
+                text.pending.append(planned.first)
             stops = StopStrings(work.stop) if work.stop else NO_STOPS
-            running = RunningJob(job, request, planned, index in long, sizes[index], stops, text)
+            running = RunningJob(job, planned, index in long, sizes[index], stops, text)
             yield PlannedJob(
                 running, settings.shared, (settings.number, limits_of(task, planned)), single_search
             )

@@ -114,6 +114,11 @@ class ConnectionLimits(_Protocol):
         if not self.transport.is_closing():
             super().shutdown()
 
+    def read_on(self) -> None:
+        """Read what the client sends: uvicorn pauses at a large part of a body until more of the body is wanted."""
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+
     def join_next_writes(self, scope: Any) -> None:
         """Write the head of the answer to this request and its body at once: two writes are two system calls."""
         if self.cycle.scope is scope:  # and not that of a request behind it

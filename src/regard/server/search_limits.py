@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from regard.core.errors import InvalidArgument
-from regard.decoding.config import DecodeConfig
-from regard.decoding.search_memory import free_bytes
+from regard.generation.config import DecodeConfig
+from regard.generation.search_memory import free_bytes
 from regard.inference.load import pick_device
 
 MAX_LENGTH = 4096
@@ -16,6 +16,19 @@ MAX_BEAMS = 128
 SEARCH_MEBIBYTES = 512  # on a CPU; a GPU's memory is not that of the process
 GPU_SHARE = 2  # of a GPU's free memory, one part
 ASIDE_SHARE = 4  # of the memory, one part is for searches that are computed aside
+
+SMALL_SHARE = 4  # of the memory, one part is for small searches alone
+SMALL_SEARCHES = 16  # that fit into that part: those that take no more are small
+
+
+def reserved_search_bytes(allowed: int) -> int:
+    """Of the memory of all searches, what no large one takes: small ones need not wait for those."""
+    return allowed // SMALL_SHARE
+
+
+def small_search_bytes(allowed: int) -> int:
+    """What a search for one job takes at most, for which memory is reserved."""
+    return reserved_search_bytes(allowed) // SMALL_SEARCHES
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from functools import partial
 
 import torch
 
-from regard.decoding.search import LOOP_MICROSECONDS
-from regard.decoding.worker_threads import worker_pool
+from regard.generation.engines.constant_weights import constant_weights
+from regard.generation.search import LOOP_MICROSECONDS
+from regard.generation.worker_threads import worker_pool
 from regard.inference.load import current_device, pick_device
-from regard.runtime.interfaces import constant_weights
 from regard.server import searches
 from regard.server.searches import Round, SearchGroup
 

@@ -7,21 +7,22 @@ from functools import lru_cache
 from itertools import accumulate
 from math import nan
 
-from regard.decoding.batch_plan import BatchLimits, PlannedRequest
-from regard.decoding.interfaces import Hypothesis
-from regard.decoding.online import OnlineSearch
-from regard.decoding.request import Request, SearchTask
-from regard.decoding.request_groups import MIN_PART
-from regard.decoding.search import IDLE_FRACTION
-from regard.decoding.search_memory import NO_MEMORY, SearchMemory
-from regard.decoding.text_stream import StopStrings, TextStream, token_texts
-from regard.runtime import engines
-from regard.runtime.interfaces import EngineOptions
-from regard.server.jobs import AttentionPart, Generation, Job
+from regard.core.errors import InvalidArgument
+from regard.generation.batch_plan import BatchLimits
+from regard.generation.choose.interfaces import Hypothesis
+from regard.generation.engines import selection
+from regard.generation.request import GenerationRequest, SearchTask
+from regard.generation.request_groups import MIN_PART
+from regard.generation.search import IDLE_FRACTION, Search
+from regard.generation.search_memory import NO_MEMORY, SearchMemory
+from regard.generation.text_stream import StopStrings, TextStream, token_texts
+from regard.interpret.output_attention import require_cross_attention
+from regard.server.jobs import AttentionPart, Generation, Job, check_attention_size
 from regard.tasks.generate import SequencePipeline
 from regard.tasks.pipeline import Output
 
 LEAST_LENGTH = 64  # tokens of an output, on a GPU also of a source, that a search has room for: shorter ones share it
+MAX_COMPUTED_ATTENTION = 1 << 23  # weights of an output, of which an answer may have some
 FULL_ROWS = (
     2 * MIN_PART
 )  # hypotheses of a search, from which jobs of equal settings may begin another beside it
@@ -32,8 +33,7 @@ class RunningJob:
     """A job in a search."""
 
     job: Job
-    request: Request
-    planned: PlannedRequest
+    request: GenerationRequest
     truncated: bool
     input_tokens: int
     stops: StopStrings
@@ -54,7 +54,7 @@ class Round:
 
     numbers    of the jobs that entered, or why they did not
     read       tokens of their prompts that were read at once
-    tokens     of the jobs that are watched; `finished` are those that have ended: as of `OnlineSearch.advance`
+    tokens     of the jobs that are watched; `finished` are those that have ended: as of `Search.advance`
     failure    by which the search has ended
     steps      before the first and after the last, and the times of both
     """
@@ -84,7 +84,7 @@ class SearchGroup:
     memory      of one slot, of the job that needs most of those that have entered
     """
 
-    search: OnlineSearch
+    search: Search
     task: SearchTask
     pipeline: SequencePipeline
     threaded: bool = False
@@ -157,7 +157,7 @@ class SearchGroup:
         found, watched = Round(), set(self.watched)
         try:
             if self.admitted:
-                found.numbers = self.search.admit([each.planned for each in self.admitted])
+                found.numbers = self.search.admit([each.request for each in self.admitted])
                 found.read = {number: self.search.read.get(number, 0) for number in found.numbers}
                 entered = zip(found.numbers, self.admitted, strict=True)
                 watched |= {number for number, each in entered if each.text is not None}
@@ -242,7 +242,7 @@ class SearchGroup:
     def of(
         task: SearchTask,
         pipeline: SequencePipeline,
-        planned: PlannedRequest,
+        request: GenerationRequest,
         slots: int,
         threads: int = 1,
     ) -> "SearchGroup":
@@ -250,64 +250,101 @@ class SearchGroup:
 
         slots     of all searches of these settings, which `threads` of them share where several run at once
         """
-        search = OnlineSearch(task, limits_of(task, planned), slots)
+        search = Search(task, limits_of(task, request), slots)
         threaded = search.plan.decoder.compiled
         if threaded:
             search.slots = -(-slots // threads)
         return SearchGroup(search, task, pipeline, threaded)
 
-    def outputs(self, each: RunningJob, hypotheses: list[Hypothesis]) -> list[Output]:
-        """The outputs of a job that is finished, with what it asked for beside their texts; its usage is filled in."""
-        work, usage = each.work, each.job.usage
-        usage.read = each.input_tokens
-        if not work.tokens and not (work.stop or work.echo or work.token_texts or work.attention):
-            usage.generated = sum(len(one.tokens) - each.request.given for one in hypotheses)
-            return self.pipeline.finished(
-                self.task,
-                each.request,
-                hypotheses,
-                attention=False,
-                truncated=each.truncated,
-                tokens=False,
-            )
-        outputs = self._whole_outputs(each, hypotheses)
-        usage.generated = sum(
-            len(one.tokens) - (each.input_tokens if work.echo else 0) for one in outputs
-        )
-        return outputs
+    def outputs(self, each: RunningJob, hypotheses: Sequence[Hypothesis]) -> list[Output]:
+        """As `outputs_of`."""
+        return outputs_of(self.task, self.pipeline, each, hypotheses)
 
-    def _whole_outputs(self, each: RunningJob, hypotheses: list[Hypothesis]) -> list[Output]:
-        work, request = each.work, each.request
-        if work.echo:
-            hypotheses, request = (
-                [_with_first(one, request.first) for one in hypotheses],
-                request._replace(given=0),
-            )
-        part = work.attention
-        outputs = self.pipeline.finished(
-            self.task,
-            request,
+
+def outputs_of(
+    task: SearchTask,
+    pipeline: SequencePipeline,
+    each: RunningJob,
+    hypotheses: Sequence[Hypothesis],
+) -> list[Output]:
+    """The outputs of a job that is finished, with what it asked for beside their texts; its usage is filled in."""
+    work, usage = each.work, each.job.usage
+    usage.read = each.input_tokens
+    if not work.tokens and not (work.stop or work.echo or work.token_texts or work.attention):
+        usage.generated = sum(len(one.tokens) - each.request.given for one in hypotheses)
+        return pipeline.finished(
+            task,
+            each.request,
             hypotheses,
-            attention=bool(part),
+            attention=False,
             truncated=each.truncated,
-            size=each.input_tokens,
+            tokens=False,
         )
-        if isinstance(part, AttentionPart):
-            outputs = [
-                one if one.attention is None else replace(one, attention=part.of(one.attention))
-                for one in outputs
-            ]
-        if work.token_texts or work.stop:
-            tokenizer = self.pipeline.tokenizer
-            texts = [
-                tuple(token_texts(tokenizer, one.token_ids[: len(one.tokens)])) for one in outputs
-            ]
-            outputs = [
-                replace(one, text="".join(own), token_texts=own)
-                for one, own in zip(outputs, texts, strict=True)
-            ]
-        prompt = each.input_tokens if work.echo else 0
-        return [_before_stop(one, work.stop, prompt) for one in outputs] if work.stop else outputs
+    outputs = _whole_outputs(task, pipeline, each, hypotheses)
+    usage.generated = sum(
+        len(one.tokens) - (each.input_tokens if work.echo else 0) for one in outputs
+    )
+    return outputs
+
+
+def _whole_outputs(
+    task: SearchTask,
+    pipeline: SequencePipeline,
+    each: RunningJob,
+    hypotheses: Sequence[Hypothesis],
+) -> list[Output]:
+    work, request = each.work, each.request
+    if work.echo:
+        hypotheses, request = (
+            [_with_first(one, request.first) for one in hypotheses],
+            request._replace(given=0),
+        )
+    part = work.attention
+    if part:
+        _check_attention(pipeline, request, hypotheses, part)
+    outputs = pipeline.finished(
+        task,
+        request,
+        hypotheses,
+        attention=bool(part),
+        truncated=each.truncated,
+        size=each.input_tokens,
+    )
+    if isinstance(part, AttentionPart):
+        outputs = [
+            one if one.attention is None else replace(one, attention=part.of(one.attention))
+            for one in outputs
+        ]
+    if work.token_texts or work.stop:
+        tokenizer = pipeline.tokenizer
+        texts = [tuple(token_texts(tokenizer, one.token_ids[: len(one.tokens)])) for one in outputs]
+        outputs = [
+            replace(one, text="".join(own), token_texts=own)
+            for one, own in zip(outputs, texts, strict=True)
+        ]
+    prompt = each.input_tokens if work.echo else 0
+    return [_before_stop(one, work.stop, prompt) for one in outputs] if work.stop else outputs
+
+
+def _check_attention(
+    pipeline: SequencePipeline,
+    request: GenerationRequest,
+    hypotheses: Sequence[Hypothesis],
+    part: AttentionPart | bool,
+) -> None:
+    """Refuse the weights of outputs before they are computed, where they are more than an answer may have."""
+    decoder = require_cross_attention("attention", pipeline.model).decoder
+    layers = len(decoder.cross_attentions)
+    heads = decoder.cross_attentions[0].heads
+    rows = [len(each.tokens) + each.ended for each in hypotheses]
+    longest = max(rows, default=0)
+    computed = layers * heads * longest * len(rows) * request.size  # with padding
+    if computed > MAX_COMPUTED_ATTENTION:
+        wanted = f"an output with at most {MAX_COMPUTED_ATTENTION:,} weights in all its layers"
+        remedy = "Ask for shorter or fewer outputs."
+        raise InvalidArgument("attention", wanted=wanted, got=f"{computed:,}", remedy=remedy)
+    chosen = part if isinstance(part, AttentionPart) else AttentionPart()
+    check_attention_size(sum(chosen.count(layers, heads, each) for each in rows) * request.size)
 
 
 def _with_first(hypothesis: Hypothesis, first: int | None) -> Hypothesis:
@@ -356,25 +393,28 @@ def exact_in_batches(task: SearchTask) -> bool:
 
     Steps of the compiled engine do not depend on the batch. Those of PyTorch are rounded by the number of their rows.
     """
-    options = EngineOptions(task.config.max_length, int8=task.config.quantization == "int8")
-    return task.device.type != "cpu" or engines.decoder_for(task.model, options).compiled
-
-
-def limits_of(task: SearchTask, planned: PlannedRequest) -> BatchLimits:
-    """What a request needs, rounded up so that requests with similar needs share a search."""
-    request, bans = (
-        planned.request,
-        planned.request.bans if planned.request.banned or planned.request.late else (),
+    if task.device.type != "cpu":
+        return True
+    decoder = selection.decoder_for(
+        task.model,
+        max_length=task.config.max_length,
+        int8=task.config.quantization == "int8",
     )
+    return decoder.compiled
+
+
+def limits_of(task: SearchTask, request: GenerationRequest) -> BatchLimits:
+    """What a request needs, rounded up so that requests with similar needs share a search."""
+    bans = request.bans
     return _limits(
-        planned.max_length,
+        request.max_length,
         len(request.prefix),
-        planned.constraint is not None,
+        request.constraint is not None,
         (len(bans), max((len(run) for run, _ in bans), default=0)),
-        planned.min_length > 0,
+        request.min_length > 0,
         request.size if task.device.type == "cuda" else None,
         task.window,
-        0 if planned.constraint is None else planned.constraint[0].bytes,
+        0 if request.constraint is None else request.constraint[0].bytes,
     )
 
 
@@ -405,7 +445,7 @@ def _rounded(count: int) -> int:
     return 1 << (count - 1).bit_length() if count else 0
 
 
-def alone(task: SearchTask, planned: PlannedRequest) -> bool:
+def alone(task: SearchTask, request: GenerationRequest) -> bool:
     """Whether a request cannot share its search: phrases are required, or the decoder's window slides."""
-    slides = task.window is not None and planned.max_length > task.window
-    return slides or planned.constraint is not None
+    slides = task.window is not None and request.max_length > task.window
+    return slides or request.constraint is not None

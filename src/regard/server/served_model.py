@@ -6,18 +6,26 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar
 
-from regard.decoding.batch_plan import BatchPlan as DecodingPlan
-from regard.decoding.request import SearchTask
-from regard.decoding.search_memory import SearchMemory, check_budget, limit_searches
+from regard.generation.batch_plan import BatchPlan as DecodingPlan
+from regard.generation.choose.interfaces import Hypothesis
+from regard.generation.request import SearchTask
+from regard.generation.search_memory import SearchMemory, check_budget, limit_searches
 from regard.inference.example_inputs import example_inputs
 from regard.inference.predictor import Predictor
 from regard.server.input_limits import check_options
 from regard.server.interfaces import ModelInfo
 from regard.server.jobs import BatchedWork, Generation, Job
 from regard.server.planner import MOST_SETTINGS, PlannedJob, Planner
-from regard.server.search_limits import ASIDE_SHARE, DEFAULT_CAPS, SEARCH_MEBIBYTES, OptionCaps
-from regard.server.searches import RunningJob, SearchGroup, limits_of
+from regard.server.search_limits import (
+    ASIDE_SHARE,
+    DEFAULT_CAPS,
+    SEARCH_MEBIBYTES,
+    OptionCaps,
+    small_search_bytes,
+)
+from regard.server.searches import RunningJob, SearchGroup, limits_of, outputs_of
 from regard.tasks.generate import SequencePipeline
+from regard.tasks.pipeline import Output
 
 
 @dataclass(eq=False)
@@ -54,7 +62,7 @@ class ServedModel:
     def memory_of(self, planned: PlannedJob) -> SearchMemory:
         """What a search for one job takes at most; refused where that is more than there may be."""
         running = planned.running
-        limits = limits_of(planned.task, running.planned)._replace(queued=True)
+        limits = limits_of(planned.task, running.request)._replace(queued=True)
         source = 1 << running.request.size.bit_length()
         attention = bool(running.work.attention)
         key = planned.key, limits, source, attention
@@ -64,7 +72,7 @@ class ServedModel:
             return known
         if len(self._memories) >= MOST_SETTINGS:
             self._memories.clear()
-        asked = running.planned.max_length - len(running.request.prefix)
+        asked = running.request.max_length - len(running.request.prefix)
         config = replace(planned.task.config, max_length=asked)
         task = replace(planned.task, config=config, attention=attention)
         decoder = DecodingPlan(task, limits, 1).decoder
@@ -118,6 +126,16 @@ class ServedModel:
         work = job.work
         return self.on_cpu and isinstance(work, Generation) and work.is_long
 
+    def plan_outputs(
+        self, group: SearchGroup, running: RunningJob, hypotheses: Sequence[Hypothesis]
+    ) -> "BatchPlan | None":
+        """How the outputs of a job whose search has ended are computed; None: at once, as they take no time."""
+        job = running.job
+        if not (self.on_cpu and running.work.attention):
+            return None
+        work = OutputsOfSearch(job.work.input, group.task, group.pipeline, running, hypotheses)
+        return BatchPlan(self, (OutputsOfSearch, job.client), work, job.client)
+
     def plan(self, jobs: Sequence[Job]) -> "list[JobPlan | Exception]":
         """How each job is computed, or why it is refused: its input or its options are wrong."""
         found: dict[Job, JobPlan | Exception] = {}
@@ -150,7 +168,10 @@ class ServedModel:
             planned.running.memory = self.memory_of(planned)
         except Exception as error:  # whatever it is, it must not end the engine
             return error
-        return SearchPlan(self, planned.key, planned.running, planned.task, planned.alone)
+        is_small = planned.running.memory.of(1) <= small_search_bytes(self.search_bytes)
+        # Small jobs share no search with large ones, whose slots take more memory.
+        key = planned.key, is_small
+        return SearchPlan(self, key, planned.running, planned.task, planned.alone, is_small)
 
 
 @dataclass(frozen=True)
@@ -177,6 +198,35 @@ class Planning(BatchedWork):
         if isinstance(plan, Exception):
             raise plan
         return [plan]
+
+
+@dataclass(frozen=True)
+class OutputsOfSearch(BatchedWork):
+    """The outputs of a job whose search has ended, where their attention takes another pass: one job at a time."""
+
+    most: ClassVar[int] = 1
+    crosses_processes: ClassVar[bool] = False  # made in the engine
+    counts_tokens: ClassVar[bool] = False  # its usage is filled in already
+    task: SearchTask
+    pipeline: SequencePipeline
+    running: RunningJob
+    hypotheses: Sequence[Hypothesis]
+
+    @property
+    def few_threads(self) -> bool:
+        return True
+
+    @property
+    def locks(self) -> Hashable:
+        """So that no other's weights are in memory meanwhile."""
+        return OutputsOfSearch
+
+    def compute(
+        self, predictor: Predictor, works: Sequence["OutputsOfSearch"]
+    ) -> Sequence[list[Output]]:
+        return [
+            outputs_of(work.task, work.pipeline, work.running, work.hypotheses) for work in works
+        ]
 
 
 def plan_jobs(jobs: Iterable[Job]) -> "Iterator[tuple[Job, JobPlan | Exception]]":
@@ -226,12 +276,14 @@ class BatchPlan(JobPlan):
 class SearchPlan(JobPlan):
     """In a search, token by token.
 
-    alone   whether it has a search of its own
+    alone     whether it has a search of its own
+    is_small  whether it needs so little memory that it may use what is reserved for such jobs
     """
 
     running: RunningJob
     task: SearchTask
     alone: bool
+    is_small: bool = False
 
     @property
     def rows(self) -> int:
@@ -262,4 +314,4 @@ class SearchPlan(JobPlan):
         return (max if small else min)(free, key=lambda group: group.rows, default=None)
 
     def _new_group(self, slots: int, threads: int) -> SearchGroup:
-        return SearchGroup.of(self.task, self.model.pipeline, self.running.planned, slots, threads)
+        return SearchGroup.of(self.task, self.model.pipeline, self.running.request, slots, threads)

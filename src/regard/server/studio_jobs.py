@@ -11,7 +11,7 @@ import torch
 from regard.api.look import look
 from regard.core.errors import InvalidArgument
 from regard.data.fields.text import tokenizer_of
-from regard.decoding.trace import BeamTrace
+from regard.generation.choose.trace import BeamTrace
 from regard.inference.predictor import Predictor
 from regard.interpret.editing import editing
 from regard.interpret.look import GeneratedText, Look, check_map_name

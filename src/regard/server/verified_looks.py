@@ -20,8 +20,8 @@ from regard.core.errors import InvalidArgument
 from regard.core.shapes import Float, Tensor
 from regard.data.fields.text import tokenizer_of
 from regard.data.tokenizer import Tokenizer
-from regard.decoding.config import DecodeConfig
-from regard.decoding.request import TOKENS_FOR_ANY_SOURCE
+from regard.generation.config import DecodeConfig
+from regard.generation.request import TOKENS_FOR_ANY_SOURCE
 from regard.inference.predictor import Predictor
 from regard.interpret.editing import edits_encoder, forced_tokens
 from regard.interpret.edits import Edit, read_edits

@@ -1,8 +1,8 @@
 """The JSON of requests and answers, as typed structures: what is not listed here is refused."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
-from itertools import islice
+from itertools import chain, islice
 from types import GenericAlias, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -10,15 +10,15 @@ import msgspec
 from msgspec import Struct, field
 
 from regard.core.errors import InvalidArgument
-from regard.decoding.config import DecodeConfig
+from regard.generation.config import DecodeConfig
 from regard.inference.predictor import UNSTREAMABLE
 from regard.server.inspection import check_range
-from regard.server.jobs import AttentionPart
+from regard.server.jobs import AttentionPart, check_attention_size
 from regard.tasks.pipeline import Output, SequenceScore
 
 # Settings of [decode] that belong to the server: they change how an answer is computed, not which it is.
 SERVER_ONLY = ("precision", "quantization", "batch_tokens", "logits_processors", "language_model")
-MAX_ATTENTION = 1 << 18  # weights of all outputs of an input: about 5 MB of JSON
+MAX_REQUEST_ATTENTION = 1 << 21  # weights of all inputs of a request: about 40 MB of JSON
 OPTIONS = tuple(name for name in DecodeConfig.__dataclass_fields__ if name not in SERVER_ONLY)
 
 
@@ -202,13 +202,7 @@ class OutputAnswer(Struct, omit_defaults=True):
     @staticmethod
     def all(outputs: Sequence[Output], *, tokens: bool) -> "list[OutputAnswer]":
         """Refused where they have more weights than an answer may have."""
-        count = sum(each.attention.numel() for each in outputs if each.attention is not None)
-        if count > MAX_ATTENTION:
-            wanted, remedy = (
-                f"at most {MAX_ATTENTION:,} weights for an input",
-                "Choose layers, heads, rows; or use /look.",
-            )
-            raise InvalidArgument("attention", wanted=wanted, got=f"{count:,}", remedy=remedy)
+        check_attention_size(attention_size(outputs))
         return [OutputAnswer.of(each, tokens=tokens) for each in outputs]
 
     @staticmethod
@@ -222,10 +216,25 @@ class OutputAnswer(Struct, omit_defaults=True):
         return OutputAnswer(**values, attention=attention, truncated=output.truncated)
 
 
+def attention_size(outputs: Iterable[Output]) -> int:
+    """How many weights they have."""
+    return sum(each.attention.numel() for each in outputs if each.attention is not None)
+
+
 class Result(Struct):
     """The outputs for one input, best first."""
 
     outputs: list[OutputAnswer]
+
+    @staticmethod
+    def all(outputs: Sequence[list[Output]], *, tokens: bool) -> "list[Result]":
+        """Of all inputs of a request. Refused where they have more weights than an answer may have."""
+        count = attention_size(chain.from_iterable(outputs))
+        if count > MAX_REQUEST_ATTENTION:
+            wanted = f"at most {MAX_REQUEST_ATTENTION:,} weights for all inputs of a request"
+            remedy = "Send fewer inputs together; or choose layers, heads, rows."
+            raise InvalidArgument("attention", wanted=wanted, got=f"{count:,}", remedy=remedy)
+        return [Result(OutputAnswer.all(one, tokens=tokens)) for one in outputs]
 
 
 class PredictAnswer(Struct):

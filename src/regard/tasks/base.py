@@ -16,7 +16,7 @@ from regard.core.shapes import Float, Tensor
 from regard.data.config import DataConfig
 from regard.data.corpus import Corpus, SourceVocabularies, VocabularyType
 from regard.data.fields.base import Field
-from regard.decoding.shortlist import Shortlist
+from regard.generation.shortlist import Shortlist
 from regard.interpret.edits import Edit
 from regard.interpret.maps import ForwardPass
 from regard.interpret.record import DirectOutput, LookInput
@@ -69,6 +69,7 @@ class LookRequest:
     output      the output to look at instead of the model's own
     search      the token ids of the model's own output, found by a search
     text        the input as it was given
+    horizon     how many vectors are generated; None: as many as in training
     """
 
     ids: list[int]
@@ -78,6 +79,7 @@ class LookRequest:
     edits: Sequence[Edit]
     search: Callable[[], Sequence[int]]
     text: Any = None
+    horizon: int | None = None
 
 
 class Task(ABC):
@@ -96,6 +98,7 @@ class Task(ABC):
     problem_type   its name in config.json of Hugging Face's transformers, if it has one
     has_scores     whether a target has a probability, by which it is scored
     has_threshold  whether decode.threshold chooses its outputs
+    has_horizon    whether decode.horizon says how long its outputs are
     tags_words     whether an output has a tag for each word of the input
     continues_source   whether an output is what comes after its source
     reads_target   whether it reads the target instead of a source
@@ -116,6 +119,7 @@ class Task(ABC):
     problem_type: ClassVar[str | None] = None
     has_scores: ClassVar[bool] = True
     has_threshold: ClassVar[bool] = False
+    has_horizon: ClassVar[bool] = False
     tags_words: ClassVar[bool] = False
     reads_target: ClassVar[bool] = False
     continues_source: ClassVar[bool] = False

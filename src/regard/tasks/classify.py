@@ -10,14 +10,14 @@ from typing import Any
 import torch
 
 from regard.core.errors import Problem
-from regard.core.sequence import Packed
+from regard.core.sequence import PackedSequences
 from regard.core.shapes import Tensor
 from regard.data.batching import Batch, evaluation_batches
 from regard.data.config import DataConfig
 from regard.data.corpus import Corpus, VocabularyType
 from regard.data.vocabulary import Labels
-from regard.decoding.config import DecodeConfig
-from regard.decoding.ensemble import ClassifierEnsemble
+from regard.generation.config import DecodeConfig
+from regard.generation.ensemble import ClassifierEnsemble
 from regard.interpret.editing import refuse_output_edits
 from regard.interpret.maps import ForwardPass
 from regard.interpret.record import DirectOutput, LookInput
@@ -76,7 +76,7 @@ class Classify(PooledTask):
         gold = batch.targets
         assert isinstance(gold, Tensor)
         assert source is not None
-        assert not isinstance(source, Packed)
+        assert not isinstance(source, PackedSequences)
         if objective.output_loss not in (None, self.default_loss):
             found = objective.loss_of_outputs(self, model(source), gold)
             return BatchLoss(found.loss, found.nll, len(gold))

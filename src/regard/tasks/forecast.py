@@ -5,16 +5,12 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from regard.core.errors import InvalidArgument
-from regard.core.sequence import Vectors
 from regard.core.shapes import Float, Tensor
-from regard.data.batching import evaluation_batches
-from regard.data.config import DataConfig
 from regard.data.corpus import Corpus, SourceVocabularies, VocabularyType
 from regard.data.statistics import Statistics
-from regard.decoding.config import DecodeConfig
+from regard.generation.config import DecodeConfig
 from regard.interpret.maps import ForwardPass
 from regard.interpret.record import LookInput
 from regard.model.horizon_head import Forecaster
@@ -22,9 +18,7 @@ from regard.model.memory import masked_mean
 from regard.tasks.base import LookRequest, TrainedModel
 from regard.tasks.inputs import EncodedInput
 from regard.tasks.pipeline import EncodedInputs, IndexedOutputs, OutputOptions
-from regard.tasks.vector_task import VectorPipeline, VectorTask, errors_by_number
-
-EVALUATED_AT_ONCE = 1 << 16  # tokens of a batch whose forecasts are repetitions
+from regard.tasks.vector_task import VectorPipeline, VectorTask
 
 
 class Forecast(VectorTask):
@@ -63,20 +57,6 @@ class Forecast(VectorTask):
                 remedy = "Give all windows one length, and all horizons one."
                 return place, InvalidArgument(name, wanted=wanted, got=got, remedy=remedy)
         return None
-
-    def metrics_of(self, data: DataConfig) -> str:
-        has_season = data.series is not None and data.series.season is not None
-        return "forecast" if has_season else self.metrics
-
-    def baseline_values(
-        self, data: DataConfig, corpus: Corpus, target: VocabularyType
-    ) -> dict[str, float]:
-        """The errors of repeating the last season of each window, normalized."""
-        assert isinstance(target, Statistics)
-        assert data.series is not None
-        assert data.series.season is not None
-        found = seasonal_naive_errors(corpus, target, data.series.season)
-        return {f"seasonal_naive_{name}": value for name, value in found.items()}
 
     def output_lengths(self, trained: TrainedModel, sizes: Sequence[int]) -> list[int]:
         assert isinstance(trained.target, Statistics)
@@ -137,31 +117,3 @@ def _several_lengths(name: str) -> InvalidArgument:
         got="several lengths",
         remedy="Cut them with [data.series], or use a decoder, which gives outputs of any length.",
     )
-
-
-def seasonal_naive_errors(corpus: Corpus, statistics: Statistics, season: int) -> dict[str, float]:
-    """The normalized errors of repeating the last `season` rows of each window until the end of its horizon.
-
-    The channels that are forecast are the first of the source. A number that is missing in the
-    season, or in the target, counts nowhere.
-    """
-    squared = torch.zeros(statistics.size, dtype=torch.float64)
-    absolute = torch.zeros(statistics.size, dtype=torch.float64)
-    count = 0
-    for batch in evaluation_batches(corpus, budget=EVALUATED_AT_ONCE):
-        source = batch.source
-        assert isinstance(source, Vectors)
-        assert isinstance(batch.targets, Vectors)
-        horizon = batch.targets.values.shape[1]
-        last = source.values[:, -season:, : statistics.size]
-        repeated = last.repeat(1, -(-horizon // season), 1)[:, :horizon]
-        known = ~repeated.isnan()
-        gold = Vectors(batch.targets.values.masked_fill(~known, torch.nan), batch.targets.lengths)
-        more = errors_by_number(repeated.nan_to_num(0.0), gold)
-        squared += more.squared
-        absolute += more.absolute
-        count += more.numbers
-    return {
-        "mse": float(squared.sum()) / max(1, count),
-        "mae": float(absolute.sum()) / max(1, count),
-    }

@@ -16,13 +16,13 @@ from regard.data.corpus import VocabularyType
 from regard.data.fields.base import check_list
 from regard.data.fields.text import require_tokenizer
 from regard.data.tokenizer import Tokenizer
-from regard.decoding import phrases
-from regard.decoding.config import DecodeConfig
-from regard.decoding.ensemble import Ensemble
-from regard.decoding.interfaces import Hypothesis, finish_reason
-from regard.decoding.request import Request, SearchTask
-from regard.decoding.shortlist import Shortlist
-from regard.decoding.text_stream import text_pieces
+from regard.generation import phrases
+from regard.generation.choose.interfaces import Hypothesis, finish_reason
+from regard.generation.config import DecodeConfig
+from regard.generation.ensemble import Ensemble
+from regard.generation.request import GenerationRequest, SearchTask
+from regard.generation.shortlist import Shortlist
+from regard.generation.text_stream import text_pieces
 from regard.interpret.editing import ForceTokens
 from regard.interpret.maps import ForwardPass
 from regard.interpret.output_attention import (
@@ -201,7 +201,7 @@ class SequencePipeline(Pipeline):
     def finished(
         self,
         task: SearchTask,
-        request: Request,
+        request: GenerationRequest,
         hypotheses: Sequence[Hypothesis],
         *,
         attention: bool,
@@ -308,7 +308,7 @@ class SequencePipeline(Pipeline):
             raise InvalidArgument("shortlist", wanted="a model on a CPU", got=device, remedy=remedy)
         return self.shortlist
 
-    def requests(self, encoded: EncodedInputs, options: OutputOptions) -> list[Request]:
+    def requests(self, encoded: EncodedInputs, options: OutputOptions) -> list[GenerationRequest]:
         """One request for each input."""
         count = len(encoded)
         prefixes: Sequence[Sequence[int]] = [()] * count
@@ -333,13 +333,15 @@ class SequencePipeline(Pipeline):
                     phrases.required(self.tokenizer, yes),
                 )
             if self.model.encoder is not None:
-                requests.append(Request(source, size, prefix, *limits, bounded=self.bounded))
+                requests.append(
+                    GenerationRequest(source, size, prefix, *limits, bounded=self.bounded)
+                )
             elif isinstance(source, list):
                 own = int(
                     self._first is None and bool(source)
                 )  # the token before an output's first is its own
                 whole = [*source, *prefix]
-                request = Request(None, 0, whole[own:], *limits, given=len(source) - own)
+                request = GenerationRequest(None, 0, whole[own:], *limits, given=len(source) - own)
                 requests.append(request._replace(first=whole[0]) if own else request)
         if options.forced:
             begins = len(self.tokenizer.special_tokens.target_prefix)

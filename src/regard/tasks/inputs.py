@@ -17,10 +17,10 @@ from regard.data.corpus import VocabularyType
 from regard.data.fields.base import Field, check_list
 from regard.data.images import ImageInput
 from regard.data.series_window import Window
-from regard.decoding.request import position_limit
+from regard.generation.request import position_limit
 from regard.interpret.editing import with_replaced_tokens
 from regard.interpret.edits import Edit
-from regard.model.interfaces import Source
+from regard.model.interfaces import SequenceEncoder, Source
 from regard.model.seq2seq import Model
 
 # A text, an image, or vectors as an array, a tensor or nested lists; of several sources, a sequence of these.
@@ -145,7 +145,12 @@ class SourceInput(InputEncoder):
             return limit
         around = self.field.around(self.vocabulary)
         # One position is kept for a [CLS] token.
-        return min(limit, self._positions - around - 1)
+        states = self._positions - around - 1
+        if isinstance(self.encoder, SequenceEncoder) and self.field.needs_input_module:
+            # A state may be that of several vectors.
+            states = self._positions - self.encoder.cls_tokens
+            return min(limit, states * self.encoder.input_module.shortens)
+        return min(limit, states)
 
     def sizes(self, inputs: Sequence[EncodedInput]) -> list[int]:
         return [self.field.length(each) for each in inputs]

@@ -4,6 +4,7 @@ from regard.tasks.base import TASKS, Task
 from regard.tasks.classify import Classify
 from regard.tasks.forecast import Forecast
 from regard.tasks.generate import Generate
+from regard.tasks.generate_vectors import GenerateVectors
 from regard.tasks.multi_label import MultiLabel
 from regard.tasks.predict_masked import PredictMasked
 from regard.tasks.predict_vectors import PredictVectors
@@ -19,8 +20,9 @@ KINDS: tuple[Task, ...] = (
     Regress(),
     MultiLabel(),
     PredictVectors(),
-    Transcribe(),
     Forecast(),
+    GenerateVectors(),
+    Transcribe(),
 )
 for task in KINDS:
     TASKS.add(task.name, task)
@@ -30,6 +32,7 @@ __all__ = [
     "Classify",
     "Forecast",
     "Generate",
+    "GenerateVectors",
     "MultiLabel",
     "PredictMasked",
     "PredictVectors",

@@ -9,16 +9,16 @@ import torch
 from torch.nn import functional as F
 
 from regard.core.errors import Problem
-from regard.core.sequence import Packed
+from regard.core.sequence import PackedSequences
 from regard.core.shapes import Float, Int, Tensor
 from regard.data.batching import Batch, evaluation_batches
 from regard.data.config import DataConfig
 from regard.data.corpus import Corpus, VocabularyType
 from regard.data.fields.labels import LabelsField
 from regard.data.vocabulary import Labels
-from regard.decoding.config import DEFAULT_THRESHOLD, DecodeConfig
-from regard.decoding.ensemble import MultiLabelEnsemble
 from regard.evaluation.multilabel_metrics import multilabel_averages
+from regard.generation.config import DEFAULT_THRESHOLD, DecodeConfig
+from regard.generation.ensemble import MultiLabelEnsemble
 from regard.interpret.editing import refuse_output_edits
 from regard.interpret.look import LabelSet
 from regard.interpret.maps import ForwardPass
@@ -94,7 +94,7 @@ class MultiLabel(PooledTask):
         gold = batch.targets
         assert isinstance(gold, Tensor)
         assert batch.source is not None
-        assert not isinstance(batch.source, Packed)
+        assert not isinstance(batch.source, PackedSequences)
         found = objective.loss_of_outputs(self, model(batch.source), gold)
         return BatchLoss(found.loss, found.nll, batch.tokens)
 

@@ -19,7 +19,7 @@ from regard.core.errors import InvalidArgument
 from regard.core.registry import Registry
 from regard.core.shapes import Bool, Float, Int, Tensor
 
-OF_NUMBERS = ("regress", "predict_vectors", "forecast")  # tasks
+OF_NUMBERS = ("regress", "predict_vectors", "forecast", "generate_vectors")  # tasks
 SMALLEST_VARIANCE = 1e-6  # as in torch.nn.functional.gaussian_nll_loss
 
 

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from regard.core.errors import InvalidArgument
 from regard.core.shapes import Float, Tensor
-from regard.decoding.batch_plan import forward_batch_tokens
-from regard.decoding.config import DecodeConfig
-from regard.decoding.interfaces import FinishReason
-from regard.decoding.trace import BeamTrace
+from regard.generation.batch_plan import forward_batch_tokens
+from regard.generation.choose.interfaces import FinishReason
+from regard.generation.choose.trace import BeamTrace
+from regard.generation.config import DecodeConfig
 from regard.model.seq2seq import SourceModel
 from regard.tasks.inputs import EncodedInput, InputEncoder
 
@@ -234,7 +234,7 @@ class DirectPipeline(Pipeline):
         self, encoded: EncodedInputs, config: DecodeConfig, options: OutputOptions
     ) -> IndexedOutputs:
         check_direct_options(options, self.gives)
-        for rows, results in self.results(encoded, forward_batch_tokens(config)):
+        for rows, results in self.results(encoded, forward_batch_tokens(config, self.model)):
             yield from zip(rows, self.predicted(results, config, options), strict=True)
 
     @torch.inference_mode()

@@ -9,15 +9,15 @@ import torch
 from torch import nn
 
 from regard.core.errors import InvalidArgument, Problem
-from regard.core.sequence import Packed
+from regard.core.sequence import PackedSequences
 from regard.core.shapes import Float, Tensor
 from regard.data.batching import Batch, evaluation_batches
 from regard.data.config import DataConfig
 from regard.data.corpus import Corpus, VocabularyType
 from regard.data.fields.number import numbers_text, parse_numbers
 from regard.data.statistics import Statistics
-from regard.decoding.config import DecodeConfig
-from regard.decoding.ensemble import RegressionEnsemble
+from regard.generation.config import DecodeConfig
+from regard.generation.ensemble import RegressionEnsemble
 from regard.interpret.editing import refuse_output_edits
 from regard.interpret.look import Numbers
 from regard.interpret.maps import ForwardPass
@@ -76,7 +76,7 @@ class Regress(PooledTask):
         gold = batch.targets
         assert isinstance(gold, Tensor)
         assert batch.source is not None
-        assert not isinstance(batch.source, Packed)
+        assert not isinstance(batch.source, PackedSequences)
         found = objective.loss_of_outputs(self, model(batch.source), gold)
         return BatchLoss(found.loss, found.nll, batch.tokens)
 

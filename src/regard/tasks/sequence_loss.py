@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch.nn import functional as F
 
-from regard.core.sequence import Packed, Packing, Tokens
+from regard.core.sequence import PackedSequences, Packing, Tokens
 from regard.core.shapes import Float, Tensor
 from regard.data.batching import Batch
 from regard.model.ctc_head import CtcHead
@@ -15,7 +15,7 @@ from regard.tasks.carried import CarriedStates, one_pass, repeated_state
 from regard.tasks.ctc_loss import PlainTargets, memory_losses
 from regard.tasks.loss_terms import Predictions
 from regard.tasks.objective import BatchLoss, Objective, Sampler, no_dropout
-from regard.tasks.target_reading import HowToRead, Targets, shift_targets, targets_of
+from regard.tasks.target_reading import HowToRead, PaddedTargets, Targets, shift_targets, targets_of
 
 MAX_IMPORTANCE = 2.0  # of a sampled token, in self-critical training with dropout
 
@@ -47,10 +47,13 @@ def next_tokens_loss(
     passes = targets if objective.passes == 1 else targets.repeated()
     state = None if carried is None else repeated_state(carried.model, objective.passes)
     auxiliary = None
+    own_passes = passes
     if model.auxiliary_head is not None and objective.ctc_weight:
-        passes, auxiliary = with_ctc_loss(objective, model, batch, passes)
+        # Teachers encode the source themselves: the encoded one is the student's alone.
+        assert isinstance(passes, PaddedTargets)
+        own_passes, auxiliary = with_ctc_loss(objective, model, batch, passes)
     how = HowToRead.of(objective, step, state)
-    read = passes.read(model, how)
+    read = own_passes.read(model, how)
     if how.sampling is None:
         taught = targets
         teacher_passes = 1
@@ -72,8 +75,8 @@ def next_tokens_loss(
 
 
 def with_ctc_loss(
-    objective: Objective, model: Seq2Seq, batch: Batch, targets: Targets
-) -> tuple[Targets, Float[Tensor, ""]]:
+    objective: Objective, model: Seq2Seq, batch: Batch, targets: PaddedTargets
+) -> tuple[PaddedTargets, Float[Tensor, ""]]:
     """The targets of all passes with their sources encoded, and the loss of the CTC head: the mean over the passes."""
     head = model.auxiliary_head
     assert isinstance(head, CtcHead)
@@ -122,7 +125,7 @@ def self_critical_loss(
     are of another distribution: truncated importance weights (https://doi.org/10.1198/106186008X320456) correct it.
     """
     padded = batch
-    if isinstance(batch.source, Packed):
+    if isinstance(batch.source, PackedSequences):
         # A search reads padded sources.
         padded = replace(batch, source=batch.source.padded())
     targets, advantages = sampler(model, padded, step)
@@ -148,7 +151,7 @@ def sample_nll(
 ) -> Float[Tensor, " predictions"]:
     """The negative log-likelihood of each token of sampled outputs, as many for each source of the batch."""
     inputs, sampled, _ = shift_targets(targets)
-    assert not isinstance(batch.source, Packed)
+    assert not isinstance(batch.source, PackedSequences)
     rows = torch.arange(len(batch.rows), device=inputs.device).repeat_interleave(
         len(inputs) // len(batch.rows)
     )

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from regard.core.errors import InvalidArgument, Problem
-from regard.core.sequence import Packed, Tokens
+from regard.core.sequence import PackedSequences, Tokens
 from regard.core.shapes import Float, Tensor
 from regard.core.word_tokens import WordTokens
 from regard.data.batching import Batch, evaluation_batches
@@ -17,7 +17,7 @@ from regard.data.corpus import Corpus, VocabularyType
 from regard.data.tagging_schemes import detect, is_span_tag
 from regard.data.token_lists import cell_of, tokens_of
 from regard.data.vocabulary import Labels
-from regard.decoding.ensemble import TaggerEnsemble
+from regard.generation.ensemble import TaggerEnsemble
 from regard.interpret.editing import refuse_output_edits
 from regard.interpret.look import WordTags
 from regard.interpret.maps import ForwardPass
@@ -114,7 +114,7 @@ class Tag(Task):
         gold = batch.targets
         assert isinstance(gold, Tokens)
         assert source is not None
-        assert not isinstance(source, Packed)
+        assert not isinstance(source, PackedSequences)
         head = tag_head(model)
         mask = gold.mask
         if head.crf is not None:
@@ -260,7 +260,7 @@ def tag_accuracy(model: Model, corpus: Corpus, *, budget: int) -> float:
         gold = moved.targets
         assert isinstance(gold, Tokens)
         assert moved.source is not None
-        assert not isinstance(moved.source, Packed)
+        assert not isinstance(moved.source, PackedSequences)
         scores = scores_of(model, moved.source).float()
         tags = scores.argmax(-1) if crf is None else crf.decode(scores, gold.mask).tags
         right += int((tags == gold.ids)[gold.mask].sum())

@@ -11,8 +11,8 @@ from regard.core.shapes import Bool, Float, Tensor
 from regard.data.tagging_schemes import detect, lenient_spans
 from regard.data.token_lists import cell_of, tokens_of
 from regard.data.vocabulary import Labels
-from regard.decoding.batch_plan import forward_batch_tokens
-from regard.decoding.config import DecodeConfig
+from regard.generation.batch_plan import forward_batch_tokens
+from regard.generation.config import DecodeConfig
 from regard.model.seq2seq import EncoderWithHead
 from regard.tasks.inputs import InputEncoder
 from regard.tasks.pipeline import (
@@ -53,7 +53,7 @@ class TagPipeline(Pipeline):
         check_direct_options(options, "tags")
         check_one_output(config, "tags")
         has_spans = detect(self.labels.names) != "plain"
-        for rows, found in self._scores(encoded, forward_batch_tokens(config)):
+        for rows, found in self._scores(encoded, forward_batch_tokens(config, self.model)):
             tagged = self.decoder(*found)
             chosen = tagged.tags.tolist()
             probabilities = tagged.probabilities.tolist()

@@ -8,7 +8,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from regard.core.shapes import Float, Tensor
 from regard.core.word_tokens import WordTokens
-from regard.decoding.request import position_limit
+from regard.generation.request import position_limit
 from regard.model.interfaces import Source
 from regard.model.seq2seq import EncoderWithHead
 from regard.tasks.pipeline import length_batches

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from regard.core.sequence import Packed, Packing, Tokens
+from regard.core.sequence import Packed, PackedSequences, Packing, Tokens
 from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.data.batching import Batch
 from regard.model.interfaces import CarriedState, Source, StatefulDecoder
@@ -78,10 +78,6 @@ class Targets(ABC):
         """The same, but for the tokens that the decoder reads."""
 
     @abstractmethod
-    def with_source(self, source: Source) -> "Targets":
-        """The same of another source, such as the memory of an encoder that ran."""
-
-    @abstractmethod
     def repeated(self) -> "Targets":
         """The batch for two passes at once: followed by itself."""
 
@@ -123,6 +119,7 @@ class PaddedTargets(Targets):
         return replace(self, tokens=inputs)
 
     def with_source(self, source: Source) -> "PaddedTargets":
+        """The same of another source, such as the memory of an encoder that ran."""
         return replace(self, source=source)
 
     def repeated(self) -> "PaddedTargets":
@@ -189,7 +186,7 @@ class PackedTargets(Targets):
     """
 
     targets: Packed
-    source: Packed | None
+    source: PackedSequences | None
     real: Bool[Tensor, " N"]
 
     @property
@@ -198,10 +195,6 @@ class PackedTargets(Targets):
 
     def with_inputs(self, inputs: Tensor) -> "PackedTargets":
         return replace(self, targets=replace(self.targets, ids=inputs))
-
-    def with_source(self, source: Source) -> "PackedTargets":
-        assert isinstance(source, Packed)
-        return replace(self, source=source)
 
     def repeated(self) -> "PackedTargets":
         source = None if self.source is None else self.source.duplicate()
@@ -248,12 +241,12 @@ class PackedTargets(Targets):
 def targets_of(batch: Batch) -> tuple[Targets, Int[Tensor, " N"]]:
     """The targets of a batch as a decoder reads them, and the gold token after each input."""
     if isinstance(batch.targets, Packed):
-        assert batch.source is None or isinstance(batch.source, Packed)
+        assert batch.source is None or isinstance(batch.source, PackedSequences)
         gold = batch.targets.gold
         assert gold is not None
         return PackedTargets(batch.targets, batch.source, gold >= 0), gold
     assert isinstance(batch.targets, Tokens)
-    assert not isinstance(batch.source, Packed)
+    assert not isinstance(batch.source, PackedSequences)
     inputs, gold, mask = shift_targets(batch.targets)  # (B, T) each
     flat = gold.flatten()
     # The number of predictions is known without waiting for a GPU.

@@ -14,9 +14,9 @@ from regard.data.config import DataConfig
 from regard.data.corpus import Corpus, VocabularyType
 from regard.data.fields.text import require_tokenizer
 from regard.data.tokenizer import Tokenizer
-from regard.decoding import ctc
-from regard.decoding.ensemble import CtcEnsemble
 from regard.evaluation.statistics import edit_distance
+from regard.generation import ctc
+from regard.generation.ensemble import CtcEnsemble
 from regard.interpret.editing import refuse_output_edits
 from regard.interpret.look import GeneratedText
 from regard.interpret.maps import AttentionMap, ForwardPass, given_weights

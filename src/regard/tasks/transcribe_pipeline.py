@@ -9,9 +9,9 @@ from regard.core.errors import InvalidArgument
 from regard.core.sequence import Tokens
 from regard.core.shapes import Float, Tensor
 from regard.data.tokenizer import Tokenizer
-from regard.decoding import ctc
-from regard.decoding.batch_plan import forward_batch_tokens
-from regard.decoding.config import DecodeConfig
+from regard.generation import ctc
+from regard.generation.batch_plan import forward_batch_tokens
+from regard.generation.config import DecodeConfig
 from regard.model.ctc_head import CtcHead
 from regard.model.seq2seq import EncoderWithHead, Seq2Seq
 from regard.tasks.inputs import InputEncoder
@@ -67,7 +67,7 @@ class TranscriptPipeline(Pipeline):
     ) -> IndexedOutputs:
         check_direct_options(options._replace(language_model=None), GIVES)
         fusion = self._fusion(config, options)
-        for rows, scores in self._scores(encoded, forward_batch_tokens(config)):
+        for rows, scores in self._scores(encoded, forward_batch_tokens(config, self.model)):
             for row, frames in zip(rows, scores, strict=True):
                 yield row, self._texts(frames, config, options, fusion)
 

@@ -2,7 +2,7 @@
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -20,9 +20,9 @@ from regard.data.corpus import Corpus, VocabularyType
 from regard.data.fields.number import DIGITS, MOST_DECIMALS
 from regard.data.fields.vectors import array_text, read_array_text
 from regard.data.statistics import Statistics
-from regard.decoding.batch_plan import forward_batch_tokens
-from regard.decoding.config import DecodeConfig
-from regard.decoding.ensemble import VectorsEnsemble
+from regard.generation.batch_plan import forward_batch_tokens
+from regard.generation.config import DecodeConfig
+from regard.generation.ensemble import VectorsEnsemble
 from regard.interpret.editing import refuse_output_edits
 from regard.interpret.look import PredictedVectors
 from regard.interpret.maps import ForwardPass
@@ -43,6 +43,8 @@ from regard.tasks.pipeline import (
     check_direct_options,
     check_one_output,
 )
+
+EVALUATED_AT_ONCE = 1 << 16  # tokens of a batch whose forecasts are repetitions
 
 
 class VectorTask(Task):
@@ -81,6 +83,20 @@ class VectorTask(Task):
         assert isinstance(target, Statistics)
         return {"scale": target.scale}
 
+    def metrics_of(self, data: DataConfig) -> str:
+        has_season = data.series is not None and data.series.season is not None
+        return "forecast" if has_season else self.metrics
+
+    def baseline_values(
+        self, data: DataConfig, corpus: Corpus, target: VocabularyType
+    ) -> dict[str, float]:
+        """The errors of repeating the last season of each window, normalized."""
+        assert isinstance(target, Statistics)
+        assert data.series is not None
+        assert data.series.season is not None
+        found = seasonal_naive_errors(corpus, target, data.series.season)
+        return {f"seasonal_naive_{name}": value for name, value in found.items()}
+
     def loss(
         self,
         objective: Objective,
@@ -101,13 +117,18 @@ class VectorTask(Task):
         self, model: Model, corpus: Corpus, target: VocabularyType, *, budget: int
     ) -> dict[str, float]:
         assert isinstance(target, Statistics)
-        return vector_errors(model, corpus, target, budget=budget)
+        return vector_errors(model, corpus, target, budget=budget, outputs_of=self.outputs_of)
+
+    def outputs_of(self, model: Model, batch: Batch) -> Float[Tensor, "B T D"]:
+        """The outputs for a batch of a validation."""
+        outputs: Tensor = model(batch.source)
+        return outputs
 
     def output_error(self, data: DataConfig, output: str, reference: str) -> float:
         """The mean absolute error."""
         return float(np.nanmean(np.abs(read_array_text(output) - read_array_text(reference))))
 
-    def ensemble(self, models: Sequence[Model]) -> VectorsEnsemble:
+    def ensemble(self, models: Sequence[Model]) -> Model:
         return VectorsEnsemble(models, self.name)
 
     @abstractmethod
@@ -129,7 +150,7 @@ class VectorTask(Task):
                 got=str(labels.tolist())[:60],
                 remedy="Leave it out.",
             )
-        return ForwardPass(model, source, None, None, score=_number_at, choose=_places)
+        return ForwardPass(model, source, None, None, score=number_at, choose=places)
 
     def look(self, trained: TrainedModel, request: LookRequest) -> tuple[ForwardPass, LookInput]:
         refuse_output_edits(request.edits)
@@ -164,9 +185,17 @@ def aligned(
 
 @torch.no_grad()
 def vector_errors(
-    model: Model, corpus: Corpus, statistics: Statistics, *, budget: int
+    model: Model,
+    corpus: Corpus,
+    statistics: Statistics,
+    *,
+    budget: int,
+    outputs_of: Callable[[Model, Batch], Tensor],
 ) -> dict[str, float]:
-    """Squared and absolute error over all numbers that are known, normalized and in the units of the data."""
+    """Squared and absolute error over all numbers that are known, normalized and in the units of the data.
+
+    outputs_of   the model's outputs (B, T, D) for a batch
+    """
     device = next(model.parameters()).device
     squared = torch.zeros(statistics.size, dtype=torch.float64)
     absolute = torch.zeros(statistics.size, dtype=torch.float64)
@@ -174,7 +203,7 @@ def vector_errors(
     for batch in evaluation_batches(corpus, budget=budget):
         moved = batch.to(device)
         assert isinstance(moved.targets, Vectors)
-        more = errors_by_number(model(moved.source), moved.targets)
+        more = errors_by_number(outputs_of(model, moved), moved.targets)
         squared += more.squared
         absolute += more.absolute
         count += more.numbers
@@ -204,17 +233,45 @@ def errors_by_number(outputs: Float[Tensor, "B T D"], targets: Vectors) -> Numbe
     return NumberErrors(squared, errors.abs().sum(0).cpu(), int(known.sum()))
 
 
+def seasonal_naive_errors(corpus: Corpus, statistics: Statistics, season: int) -> dict[str, float]:
+    """The normalized errors of repeating the last `season` rows of each window until the end of its horizon.
+
+    The channels that are forecast are the first of the source. A number that is missing in the
+    season, or in the target, counts nowhere.
+    """
+    squared = torch.zeros(statistics.size, dtype=torch.float64)
+    absolute = torch.zeros(statistics.size, dtype=torch.float64)
+    count = 0
+    for batch in evaluation_batches(corpus, budget=EVALUATED_AT_ONCE):
+        source = batch.source
+        assert isinstance(source, Vectors)
+        assert isinstance(batch.targets, Vectors)
+        horizon = batch.targets.values.shape[1]
+        last = source.values[:, -season:, : statistics.size]
+        repeated = last.repeat(1, -(-horizon // season), 1)[:, :horizon]
+        known = ~repeated.isnan()
+        gold = Vectors(batch.targets.values.masked_fill(~known, torch.nan), batch.targets.lengths)
+        more = errors_by_number(repeated.nan_to_num(0.0), gold)
+        squared += more.squared
+        absolute += more.absolute
+        count += more.numbers
+    return {
+        "mse": float(squared.sum()) / max(1, count),
+        "mae": float(absolute.sum()) / max(1, count),
+    }
+
+
 def decimals_of(statistics: Statistics) -> list[int]:
     """The decimals with which each number of a vector is written: as many as float32 has at this scale."""
     exact = [DIGITS - 1 - math.floor(math.log10(scale)) for scale in statistics.scale]
     return [min(decimals, MOST_DECIMALS) for decimals in exact]
 
 
-def _places(outputs: Float[Tensor, "T D"]) -> Tensor:
+def places(outputs: Float[Tensor, "T D"]) -> Tensor:
     return torch.arange(outputs.numel(), device=outputs.device)
 
 
-def _number_at(outputs: Float[Tensor, "T D"], places: Tensor) -> Tensor:
+def number_at(outputs: Float[Tensor, "T D"], places: Tensor) -> Tensor:
     return outputs.flatten().float()[places]
 
 
@@ -243,7 +300,7 @@ class VectorPipeline(DirectPipeline):
         check_direct_options(options, self.gives)
         check_one_output(config, self.gives)
         lengths = self.task.output_lengths(self.trained, self.inputs.sizes(encoded))
-        for rows, results in self.results(encoded, forward_batch_tokens(config)):
+        for rows, results in self.results(encoded, forward_batch_tokens(config, self.model)):
             for row, result in zip(rows, results.detach().cpu().double().numpy(), strict=True):
                 yield row, [self._output(result[: lengths[row]])]
 

@@ -11,10 +11,10 @@ from torch import nn
 
 from regard.core.config import nearest
 from regard.core.errors import CheckpointRefused, InvalidRecipe, Problem
+from regard.core.host_future import HostFuture
 from regard.core.shapes import Float, Tensor
 from regard.model.embedding import Embedding
 from regard.model.seq2seq import Model
-from regard.runtime.cuda.host_future import HostFuture
 from regard.training.config import TrainConfig
 from regard.training.muon import Muon
 

@@ -7,7 +7,7 @@ from typing import Any, get_args, get_type_hints
 
 from regard.core.config import fits
 from regard.core.errors import CheckpointRefused
-from regard.runtime.cuda.host_future import HostFuture
+from regard.core.host_future import HostFuture
 from regard.tasks.carried import CarriedStates
 from regard.training.monitor import ValidationHistory
 

@@ -11,14 +11,14 @@ from dataclasses import replace
 
 import torch
 
-from regard.core.sequence import Packed, Tokens
+from regard.core.sequence import PackedSequences, Tokens
 from regard.core.shapes import Float, Int, Tensor
 from regard.data.batching import Batch
 from regard.data.special_tokens import DEFAULT_TOKENS, SpecialTokens
-from regard.decoding.config import DecodeConfig
-from regard.decoding.interfaces import Hypothesis
-from regard.decoding.request import Request, SearchTask
-from regard.decoding.search import search
+from regard.generation.choose.interfaces import Hypothesis
+from regard.generation.config import DecodeConfig
+from regard.generation.request import GenerationRequest, SearchTask
+from regard.generation.search import search
 from regard.model.memory import Memory
 from regard.model.seq2seq import Seq2Seq
 from regard.training.distributed import SINGLE_PROCESS, ProcessGroup
@@ -58,7 +58,7 @@ class SelfCriticalSampler:
         model.eval()
         # Without autocast, because CUDA graphs of the steps are recorded without it.
         with torch.inference_mode(), torch.autocast(device.type, enabled=False):
-            assert not isinstance(batch.source, Packed)
+            assert not isinstance(batch.source, PackedSequences)
             memory = model.encode(batch.source)
             assert memory is not None
             baselines = self._decode(model, memory, self.greedy) if self.samples == 1 else []
@@ -91,7 +91,9 @@ class SelfCriticalSampler:
             return memory.reorder(torch.tensor(rows, device=memory.states.device))
 
         task = SearchTask(model, collate, config, special_tokens=self.special_tokens)
-        for row, hypotheses in search(task, [Request(row, memory.states.shape[1]) for row in rows]):
+        for row, hypotheses in search(
+            task, [GenerationRequest(row, memory.states.shape[1]) for row in rows]
+        ):
             outputs[row] = hypotheses[0]
         return [outputs[row] for row in rows]
 

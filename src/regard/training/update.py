@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 import torch
 
 from regard.core.errors import TrainingFailed
+from regard.core.host_future import HostFuture
 from regard.core.shapes import Float, Tensor
 from regard.data.batching import Batch
 from regard.model.seq2seq import Model
 from regard.model.transformer_block import use_fp8
-from regard.runtime.cuda.graphed_update import GraphedUpdate
-from regard.runtime.cuda.host_future import HostFuture
 from regard.tasks.carried import CarriedStates
 from regard.tasks.objective import Objective
 from regard.training.config import TrainConfig
 from regard.training.distributed import GradientBuckets, ProcessGroup
+from regard.training.graphed_update import GraphedUpdate
 from regard.training.optimizers import Optimizer
 from regard.training.signals import StopRequest
 from regard.training.telemetry.log_file import EventHandler

@@ -1,4 +1,4 @@
-"""Embeddings that begin as the word vectors of a file: which tokens have one, and how the rest begins."""
+"""Embeddings initialized with the word vectors of a file: which tokens have one, and what the others get."""
 
 from dataclasses import dataclass
 from math import sqrt
@@ -16,14 +16,15 @@ from regard.word_vectors.files import Vector, find_vectors
 
 @dataclass(frozen=True)
 class TokenVectors:
-    """The vectors of a file that tokens of a vocabulary have, by the id of the token."""
+    """Vectors from a file for tokens of a vocabulary, by the id of the token."""
 
     vectors: dict[int, Vector]
 
     @staticmethod
     def read(path: Path, tokenizer: Tokenizer) -> "TokenVectors":
         spellings = token_spellings(tokenizer)
-        found = find_vectors(path, {word for words in spellings for word in words})
+        every_word = {word for words in spellings for word in words}
+        found = find_vectors(path, every_word)
         vectors: dict[int, Vector] = {}
         for token, words in enumerate(spellings):
             known = [word for word in words if word in found]
@@ -32,13 +33,13 @@ class TokenVectors:
         return TokenVectors(vectors)
 
     def rows(self, size: int) -> Bool[Tensor, " V"]:
-        """For each of so many tokens, whether it has a vector."""
+        """For each token of a vocabulary of this size, whether it has a vector."""
         rows = torch.zeros(size, dtype=torch.bool)
         rows[list(self.vectors)] = True
         return rows
 
     def fill(self, embedding: Embedding) -> None:
-        """Make an embedding return these vectors, and for other tokens random ones of their standard deviation.
+        """Make an embedding return these vectors, and for other tokens random ones of the same standard deviation.
 
         The scale of the embedding is divided out: exactly if it is a power of two, else up to rounding.
         """
@@ -50,12 +51,14 @@ class TokenVectors:
         with torch.no_grad():
             if deviation > 0:
                 # New embeddings have the standard deviation 1 / √dim before they are scaled.
-                embedding.weight.mul_(deviation * sqrt(embedding.dim) / embedding.scale)
-            embedding.weight[ids] = (vectors / embedding.scale).to(embedding.weight)
+                factor = deviation * sqrt(embedding.dim) / embedding.scale
+                embedding.weight.mul_(factor)
+            unscaled = vectors / embedding.scale
+            embedding.weight[ids] = unscaled.to(embedding.weight)
 
 
 def token_spellings(tokenizer: Tokenizer) -> list[list[str]]:
-    """The words of a file whose vector a token may have, the best first.
+    """For each token, the words under which to look for its vector in a file, the best first.
 
     A token is looked up by its name, then as the text that it spells without spaces around it (a sub-word's name
     has a mark for the space before it), then each of these in lower case. Special tokens, and tokens that stand for a
@@ -73,10 +76,12 @@ def token_spellings(tokenizer: Tokenizer) -> list[list[str]]:
 
 
 def _spelled(tokenizer: Tokenizer, token: int) -> list[str]:
-    """The text of a token, if it has any; a part of a character is none."""
+    """The text of a token; nothing for a token that is only a part of a character."""
     (spelling,) = tokenizer.spellings([token])
     try:
         text = spelling.decode().strip()
     except UnicodeDecodeError:
         return []
-    return [text] if text else []
+    if text:
+        return [text]
+    return []

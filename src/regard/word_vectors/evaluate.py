@@ -40,7 +40,9 @@ class Answers:
     @property
     def accuracy(self) -> float:
         """Correct answers as a share of those asked; NaN without any."""
-        return self.right / self.asked if self.asked else float("nan")
+        if self.asked:
+            return self.right / self.asked
+        return float("nan")
 
 
 def read_pairs(path: str | Path) -> list[Pair]:
@@ -75,16 +77,23 @@ def read_analogies(path: str | Path) -> dict[str, list[Question]]:
 
 def similarity_correlation(vectors: WordVectors, pairs: Sequence[Pair]) -> Correlation:
     """The rank correlation of cosines with human scores."""
-    known = [(_row(vectors, a), _row(vectors, b), score) for a, b, score in pairs]
-    found = [(a, b, score) for a, b, score in known if a is not None and b is not None]
+    found = []
+    for word_a, word_b, score in pairs:
+        row_a = _row(vectors, word_a)
+        row_b = _row(vectors, word_b)
+        if row_a is not None and row_b is not None:
+            found.append((row_a, row_b, score))
     if len(found) < 2:
-        wanted, got = "at least two pairs of known words", f"{len(found)} of {len(pairs)}"
+        wanted = "at least two pairs of known words"
+        got = f"{len(found)} of {len(pairs)}"
         raise InvalidArgument(
             "pairs", wanted=wanted, got=got, remedy="Take vectors of this language and spelling."
         )
-    a, b, scores = zip(*found, strict=True)
-    cosines = (vectors.units[list(a)] * vectors.units[list(b)]).sum(1).tolist()
-    return Correlation(spearman(cosines, scores), len(found), len(pairs) - len(found))
+    rows_a, rows_b, scores = zip(*found, strict=True)
+    products = vectors.units[list(rows_a)] * vectors.units[list(rows_b)]  # (pairs, W)
+    cosines = products.sum(1).tolist()
+    correlation = spearman(cosines, scores)
+    return Correlation(correlation, len(found), len(pairs) - len(found))
 
 
 def analogy_accuracy(
@@ -94,45 +103,57 @@ def analogy_accuracy(
     answers = {}
     for name, questions in sections.items():
         rows = [[_row(vectors, word) for word in question] for question in questions]
-        known = torch.tensor([row for row in rows if None not in row], dtype=torch.long).reshape(
-            -1, 4
-        )
+        answerable = [row for row in rows if None not in row]
+        known = torch.tensor(answerable, dtype=torch.long).reshape(-1, 4)  # (questions, 4)
         known = known.to(vectors.units.device)
         right = sum(_right(vectors, block) for block in torch.split(known, BLOCK))
         answers[name] = Answers(right, len(known), len(questions) - len(known))
     every = answers.values()
     total = Answers(
-        sum(a.right for a in every), sum(a.asked for a in every), sum(a.skipped for a in every)
+        right=sum(each.right for each in every),
+        asked=sum(each.asked for each in every),
+        skipped=sum(each.skipped for each in every),
     )
     return total, answers
 
 
 def _right(vectors: WordVectors, rows: torch.Tensor) -> int:
+    """How many of these analogies, given by the rows of their four words, are answered correctly."""
     a, b, c, d = rows.T
-    cosines = (vectors.units[b] - vectors.units[a] + vectors.units[c]) @ vectors.units.T
+    wanted = vectors.units[b] - vectors.units[a] + vectors.units[c]  # (questions, W)
+    cosines = wanted @ vectors.units.T  # (questions, V)
+    # The three words of the question are never the answer.
     cosines.scatter_(1, rows[:, :3], -torch.inf)
-    return int((cosines.argmax(1) == d).sum())
+    answers = cosines.argmax(1)
+    return int((answers == d).sum())
 
 
 def spearman(x: Sequence[float], y: Sequence[float]) -> float:
-    """Spearman's rank correlation; equal values share the mean of their ranks. NaN where all of one side are equal."""
-    a, b = _ranks(x), _ranks(y)
-    a, b = a - a.mean(), b - b.mean()
+    """Spearman's rank correlation; NaN if all values of one side are equal. Equal values share their mean rank."""
+    a = _ranks(x)
+    b = _ranks(y)
+    a = a - a.mean()
+    b = b - b.mean()
     length = np.sqrt((a @ a) * (b @ b))
-    return float(a @ b / length) if length else float("nan")
+    if length:
+        return float(a @ b / length)
+    return float("nan")
 
 
 def _ranks(values: Sequence[float]) -> np.ndarray:
-    _, which, counts = np.unique(
-        np.asarray(values, dtype=np.float64), return_inverse=True, return_counts=True
-    )
-    return np.asarray((counts.cumsum() - (counts - 1) / 2)[which])
+    """The rank of each value, from 1; equal values share the mean of their ranks."""
+    array = np.asarray(values, dtype=np.float64)
+    _, which, counts = np.unique(array, return_inverse=True, return_counts=True)
+    last_ranks = counts.cumsum()
+    mean_ranks = last_ranks - (counts - 1) / 2
+    return np.asarray(mean_ranks[which])
 
 
 def _row(vectors: WordVectors, word: str) -> int | None:
-    return next(
-        (vectors.row(spelling) for spelling in (word, word.lower()) if spelling in vectors), None
-    )
+    for spelling in (word, word.lower()):
+        if spelling in vectors:
+            return vectors.row(spelling)
+    return None
 
 
 def _fields(path: str | Path) -> Iterator[tuple[int, list[str]]]:

@@ -53,11 +53,12 @@ def layout_of(path: Path) -> Layout:
         if start.startswith(mark):
             raise InvalidData(path, wanted="a file of word vectors", got=got, remedy=remedy)
     text = start.removeprefix(MARK).lstrip(b"\r\n")
-    line = 1 + start[: len(start) - len(text)].count(b"\n")
+    skipped = start[: len(start) - len(text)]
+    line = 1 + skipped.count(b"\n")
     first, _, rest = text.partition(b"\n")
     fields = first.split()
     if len(fields) == 2 and all(field.isdigit() for field in fields):
-        # Longer numbers are those of no file, and Python refuses to read thousands of digits.
+        # No file holds more words than 19 digits can say, and Python refuses to read thousands of digits.
         count, dim = (int(field[:19]) for field in fields)
         if count < 1 or not 1 <= dim <= LARGEST_DIM:
             wanted = f"at least 1 word and a dimension from 1 to {LARGEST_DIM}"
@@ -65,12 +66,13 @@ def layout_of(path: Path) -> Layout:
         return Layout(dim, count, _is_binary(rest, dim))
     if len(fields) < 2 or not all(map(_is_number, fields[1:])):
         wanted = "a word and its numbers, or the number of words and their dimension"
-        raise _malformed(path, line, wanted, _shown(first) if text else "an empty file")
+        got = _shown(first) if text else "an empty file"
+        raise _malformed(path, line, wanted, got)
     return Layout(len(fields) - 1, None, is_binary=False)
 
 
 def find_vectors(path: Path, words: Collection[str]) -> dict[str, Vector]:
-    """The vectors of those of these words that a file has. Of a word that it has twice, the first one counts."""
+    """Read the vectors of these words from a file, which may lack some. Of a word's vectors, the first one counts."""
     layout = layout_of(path)
     wanted = {word.encode(): word for word in words}
     rows = _binary_rows if layout.is_binary else _text_rows
@@ -93,7 +95,7 @@ def _opened(path: Path) -> Iterator[BufferedIOBase]:
 def _text_rows(
     path: Path, layout: Layout, wanted: Collection[bytes]
 ) -> Iterator[tuple[bytes, Vector]]:
-    """The rows of the wanted words. The columns of all others are counted too: a truncated file is no short one."""
+    """Yield the rows of the wanted words. The columns of all other rows are counted too, to find truncated files."""
     rows = 0
     number = 0
     needs_header = layout.count is not None
@@ -101,10 +103,11 @@ def _text_rows(
         while raw := file.readline(LONGEST):
             number += 1
             if len(raw) == LONGEST and not raw.endswith(b"\n"):
-                raise _malformed(
-                    path, number, f"lines of less than {LONGEST:,} bytes", "a longer one"
-                )
-            line = raw.removeprefix(MARK) if number == 1 else raw
+                wanted_line = f"lines of less than {LONGEST:,} bytes"
+                raise _malformed(path, number, wanted_line, "a longer one")
+            line = raw
+            if number == 1:
+                line = raw.removeprefix(MARK)
             line = line.replace(b"\t", b" ").rstrip(b" \r\n")
             if not line:
                 continue
@@ -132,9 +135,8 @@ def _with_spaces(path: Path, number: int, line: bytes, dim: int) -> tuple[bytes,
     last = word.rpartition(b" ")[2]
     if len(columns) < dim or _is_number(last):
         first, *others = line.split(b" ")
-        raise _malformed(
-            path, number, f"a word and {dim} numbers", f"{_shown(first)} and {len(others)}"
-        )
+        got = f"{_shown(first)} and {len(others)}"
+        raise _malformed(path, number, f"a word and {dim} numbers", got)
     return word, b" ".join(columns)
 
 
@@ -160,11 +162,13 @@ def _binary_rows(
     assert layout.count is not None
     size = 4 * layout.dim
     with _opened(path) as file:
+        # Skip the first line, and empty lines before it.
         while not file.readline(LONGEST).removeprefix(MARK).strip(b"\r\n"):
             continue
         buffer = b""
         start = 0
         for row in range(1, layout.count + 1):
+            # Read on until the buffer holds a whole row: the word, a space and its numbers.
             space = buffer.find(b" ", start)
             while space < 0 or len(buffer) < space + 1 + size:
                 more = file.read(LONGEST)
@@ -192,9 +196,10 @@ def _binary_rows(
 
 
 def _is_binary(rest: bytes, dim: int) -> bool:
-    """Whether what follows the first line is word2vec's binary format: its numbers are no text."""
-    numbers = rest.partition(b" ")[2][: 4 * dim]
-    line = numbers.partition(b"\n")[0]
+    """Whether the bytes after the first line are word2vec's binary format, whose numbers are not text."""
+    _, _, after_word = rest.partition(b" ")
+    numbers = after_word[: 4 * dim]
+    line, _, _ = numbers.partition(b"\n")
     # In text, each number has a digit at least, and a space before the next one.
     if len(line) >= min(2 * dim - 1, len(numbers)):
         return not PRINTABLE.issuperset(line)

@@ -1,4 +1,4 @@
-"""Similar words and analogies by cosine, and the reader of word2vec's text format: NumPy alone, without PyTorch."""
+"""Similar words and analogies by cosine, and the reader of word2vec's text format, with NumPy and without PyTorch."""
 
 from array import array
 from collections.abc import Sequence
@@ -20,12 +20,13 @@ class WordSimilarity:
     """Cosines between words, each of which has a row of the matrix."""
 
     def __init__(self, words: Sequence[str], matrix: Matrix) -> None:
-        self.words, self.matrix = tuple(words), matrix
+        self.words = tuple(words)
+        self.matrix = matrix
         self.rows = {word: row for row, word in enumerate(self.words)}
 
     @staticmethod
     def load(path: str | Path) -> "WordSimilarity":
-        """Of a file of word vectors."""
+        """Read a file of word vectors."""
         return WordSimilarity(*read_vectors(Path(path)))
 
     @cached_property
@@ -36,16 +37,15 @@ class WordSimilarity:
     def row(self, word: str) -> int:
         """The row of a word in the matrix."""
         if word not in self.rows:
-            wanted, remedy = (
-                f"one of the {len(self.words)} known words",
-                nearest_spelling(word, self.words),
-            )
+            wanted = f"one of the {len(self.words)} known words"
+            remedy = nearest_spelling(word, self.words)
             raise InvalidArgument("word", wanted=wanted, got=repr(word), remedy=remedy)
         return self.rows[word]
 
     def nearest(self, word: str, count: int = 10) -> list[tuple[str, float]]:
-        """The words of largest cosine with a word, without itself."""
-        return self.greatest(self.units[self.row(word)], {self.row(word)}, count)
+        """The words with the largest cosines to a word, without the word itself."""
+        row = self.row(word)
+        return self.greatest(self.units[row], {row}, count)
 
     def analogy(self, a: str, b: str, c: str, count: int = 1) -> list[tuple[str, float]]:
         """`a` is to `b` as `c` is to what? By 3CosAdd, never one of the three (https://aclanthology.org/W14-1618)."""
@@ -54,14 +54,14 @@ class WordSimilarity:
         return self.greatest(normalized(to - from_ + start), set(rows), count)
 
     def greatest(self, unit: Matrix, excluded: set[int], count: int) -> list[tuple[str, float]]:
-        """The words of largest cosine with a vector of length 1, without the rows `excluded`."""
+        """The words with the largest cosines to a vector of length 1, without the rows `excluded`."""
         if count < 1:
             raise InvalidArgument("count", wanted="at least 1", got=str(count), remedy="Raise it.")
-        cosines = self.units @ unit
-        ranked = np.argsort(-cosines, kind="stable")[: count + len(excluded)].tolist()
-        return [(self.words[row], float(cosines[row])) for row in ranked if row not in excluded][
-            :count
-        ]
+        cosines = self.units @ unit  # (words,)
+        order = np.argsort(-cosines, kind="stable")
+        candidates = order[: count + len(excluded)].tolist()
+        chosen = [row for row in candidates if row not in excluded][:count]
+        return [(self.words[row], float(cosines[row])) for row in chosen]
 
 
 def normalized(vectors: Matrix) -> Matrix:
@@ -81,45 +81,46 @@ def read_vectors(path: Path) -> tuple[tuple[str, ...], Matrix]:
     for number, line in nonempty:
         word, *values = line.split(" ")
         if len(words) == count:
-            raise _malformed(
-                path, number, f"the end after the {count} words of the first line", repr(line[:40])
-            )
+            wanted = f"the end after the {count} words of the first line"
+            raise _malformed(path, number, wanted, repr(line[:40]))
         if len(values) != dim:
-            raise _malformed(
-                path, number, f"a word and {dim} numbers", f"{word!r} and {len(values)}"
-            )
+            got = f"{word!r} and {len(values)}"
+            raise _malformed(path, number, f"a word and {dim} numbers", got)
         if word in words:
-            raise _malformed(
-                path, number, "each word once", f"{word!r}, which is on line {words[word]} too"
-            )
+            got = f"{word!r}, which is on line {words[word]} too"
+            raise _malformed(path, number, "each word once", got)
         try:
-            with np.errstate(over="ignore"):  # too large for float32: infinite
+            # A number too large for float32 becomes infinite, which is refused below.
+            with np.errstate(over="ignore"):
                 row = np.array(values, dtype=np.float32)
         except ValueError as error:
             raise _malformed(path, number, f"{dim} numbers after {word!r}", str(error)) from None
         finite = np.isfinite(row)
         if not finite.all():
-            raise _malformed(
-                path, number, f"{dim} finite numbers after {word!r}", values[finite.argmin()]
-            )
+            first_bad = values[finite.argmin()]
+            raise _malformed(path, number, f"{dim} finite numbers after {word!r}", first_bad)
         words[word] = number
         numbers.frombytes(row.tobytes())
     if len(words) < count:
-        wanted, got = f"{count} words, as the first line says", f"{len(words)}, then the end"
+        wanted = f"{count} words, as the first line says"
+        got = f"{len(words)}, then the end"
         raise _malformed(path, 1 + len(words), wanted, got)
-    return tuple(words), np.frombuffer(numbers, dtype=np.float32).reshape(count, dim)
+    matrix = np.frombuffer(numbers, dtype=np.float32).reshape(count, dim)
+    return tuple(words), matrix
 
 
 def _header(path: Path, number: int, line: str) -> tuple[int, int]:
+    """The number of words and their dimension, from the first line."""
     fields = line.split(" ")
-    if len(fields) == 2 and all(
-        field.isdecimal() and len(field) <= LONGEST and int(field) > 0 for field in fields
-    ):
+    if len(fields) == 2 and all(map(_is_count, fields)):
         return int(fields[0]), int(fields[1])
     raise _malformed(path, number, "the number of words and their dimension", repr(line[:40]))
 
 
+def _is_count(field: str) -> bool:
+    return field.isdecimal() and len(field) <= LONGEST and int(field) > 0
+
+
 def _malformed(path: Path, line: int, wanted: str, got: str) -> InvalidData:
-    return InvalidData(
-        path, line, wanted=wanted, got=got, remedy="The file is truncated, or of another format."
-    )
+    remedy = "The file is truncated, or of another format."
+    return InvalidData(path, line, wanted=wanted, got=got, remedy=remedy)

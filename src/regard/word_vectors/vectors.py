@@ -36,10 +36,8 @@ class WordVectors:
 
     def __init__(self, words: Sequence[str], vectors: Float[Tensor, "V W"]) -> None:
         if vectors.ndim != 2 or len(vectors) != len(words) or not vectors.numel():
-            wanted, got = (
-                f"a row for each of the {len(words)} words, at least one",
-                f"shape {tuple(vectors.shape)}",
-            )
+            wanted = f"a row for each of the {len(words)} words, at least one"
+            got = f"shape {tuple(vectors.shape)}"
             raise InvalidArgument(
                 "vectors", wanted=wanted, got=got, remedy="Give a (words, dim) matrix."
             )
@@ -97,13 +95,13 @@ class WordVectors:
         if isinstance(to, str):
             return self._similarity.nearest(to, count)
         if to.shape != (self.dim,):
-            wanted, got = f"a word or a vector of dimension {self.dim}", f"shape {tuple(to.shape)}"
+            wanted = f"a word or a vector of dimension {self.dim}"
+            got = f"shape {tuple(to.shape)}"
             raise InvalidArgument(
                 "to", wanted=wanted, got=got, remedy="Compare vectors of one dimension."
             )
-        return self._similarity.greatest(
-            normalized(to.detach().float().cpu().numpy()), set(), count
-        )
+        unit = normalized(to.detach().float().cpu().numpy())
+        return self._similarity.greatest(unit, set(), count)
 
     def analogy(self, a: str, b: str, c: str, count: int = 1) -> list[tuple[str, float]]:
         """`a` is to `b` as `c` is to what? The `count` best words by 3CosAdd, never one of the three
@@ -116,28 +114,28 @@ class WordVectors:
         return WordSimilarity(self.words, self.vectors.cpu().numpy())
 
     def fill(self, embedding: Embedding, vocabulary: Sequence[str]) -> int:
-        """Copy vectors to the rows of an embedding for the tokens of `vocabulary`; returns how many tokens have one.
+        """Copy vectors to the rows of an embedding for the tokens of `vocabulary`. Return how many tokens have one.
 
         The embedding then returns the word's vector: its own scale is divided out (exactly if it is a power of two, up
         to rounding otherwise). Rows of other tokens are unchanged.
         """
         if embedding.dim != self.dim:
-            wanted, got = f"the dimension of the vectors, {self.dim}", str(embedding.dim)
+            wanted = f"the dimension of the vectors, {self.dim}"
+            got = str(embedding.dim)
             raise InvalidArgument(
                 "embedding", wanted=wanted, got=got, remedy="Train either with the other's."
             )
         if len(vocabulary) != embedding.vocab_size:
-            wanted, got = (
-                f"a token for each of the embedding's {embedding.vocab_size} rows",
-                f"{len(vocabulary)} tokens",
-            )
+            wanted = f"a token for each of the embedding's {embedding.vocab_size} rows"
+            got = f"{len(vocabulary)} tokens"
             raise InvalidArgument(
                 "vocabulary", wanted=wanted, got=got, remedy="Give the model's own, in its order."
             )
         known = [row for row, token in enumerate(vocabulary) if token in self]
         own = [self.row(vocabulary[row]) for row in known]
+        unscaled = self.vectors[own] / embedding.scale  # (known, W)
         with torch.no_grad():
-            embedding.weight[known] = (self.vectors[own] / embedding.scale).to(embedding.weight)
+            embedding.weight[known] = unscaled.to(embedding.weight)
         return len(known)
 
     def save(self, path: str | Path) -> None:
@@ -151,8 +149,9 @@ class WordVectors:
         with atomic_file(Path(path)) as target, _packed(target, Path(path)) as file:
             file.write(f"{len(self)} {self.dim}\n".encode())
             for word, row in zip(self.words, self.vectors.cpu().numpy(), strict=True):
-                # the shortest digits that read back as the same float32
-                file.write(f"{word} {' '.join(map(str, row))}\n".encode())
+                # NumPy writes the shortest digits that read back as the same float32.
+                numbers = " ".join(map(str, row))
+                file.write(f"{word} {numbers}\n".encode())
 
     @staticmethod
     def load(path: str | Path) -> "WordVectors":
@@ -162,9 +161,7 @@ class WordVectors:
 
 
 def _packed(file: IO[bytes], path: Path) -> AbstractContextManager[IO[bytes] | gzip.GzipFile]:
-    """The file, gzipped if its name ends in .gz; without name or time, so that equal vectors give equal bytes."""
-    return (
-        gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0)
-        if path.suffix == ".gz"
-        else nullcontext(file)
-    )
+    """The file, gzipped if its name ends in .gz. No name or time is stored, so that equal vectors give equal bytes."""
+    if path.suffix == ".gz":
+        return gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0)
+    return nullcontext(file)

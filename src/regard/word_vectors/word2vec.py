@@ -24,7 +24,8 @@ from regard.core.shapes import Bool, Float, Int, Tensor
 from regard.word_vectors.config import Word2VecConfig
 from regard.word_vectors.vectors import WordVectors
 
-LEAP = 2.0  # largest learning rate times curvature of a word's loss in a batch: a longer step might increase the loss
+# The largest product of learning rate and curvature of a word's loss in a batch. A longer step might increase the loss.
+LEAP = 2.0
 NUDGE = 1e-2  # keeps the curvature (σ(s) - ½) / s at 1/4 where s is 0
 RATES = {"skipgram": 0.1, "cbow": 0.4}  # in CBOW each word gets a fraction of the gradient
 
@@ -53,9 +54,8 @@ class WordCorpus:
 class Word2VecBatch:
     """Blocks of consecutive words with their contexts, and negative samples."""
 
-    around: Int[
-        Tensor, "B C"
-    ]  # block + 2 × window positions; the number of words where there is none
+    # The words at block + 2 × window positions. Positions without a word hold the number of words.
+    around: Int[Tensor, "B C"]
     near: Bool[Tensor, "B S C"]  # whether a position is in the window of a word of the block
     negative: Int[Tensor, "B K"]
 
@@ -67,7 +67,7 @@ def train_word2vec(
     progress: Callable[[Word2VecProgress], None] | None = None,
     device: torch.device | str = "cpu",
 ) -> WordVectors:
-    """Train a vector for each word that occurs at least `min_count` times; words by descending count.
+    """Train a vector for each word that occurs at least `min_count` times. Words are sorted by descending count.
 
     Sentences are lists of words, read once; windows do not cross sentences. Results are reproducible for a seed on one
     machine (on CUDA up to the order of sums). `progress` is called every hundred batches.
@@ -79,9 +79,11 @@ def train_word2vec(
     config = config or Word2VecConfig()
     corpus = read_corpus(sentences() if callable(sentences) else sentences, config.min_count)
     random = np.random.default_rng(config.seed)
-    start = (random.random((len(corpus.words), config.dim), dtype=np.float32) - 0.5) / config.dim
-    nothing = torch.zeros(1, config.dim)  # the row of positions without a word: read, never updated
-    inner = torch.cat([torch.from_numpy(start), nothing]).to(device)
+    drawn = random.random((len(corpus.words), config.dim), dtype=np.float32)  # (V, W)
+    start = (drawn - 0.5) / config.dim
+    # The last row stands for positions without a word: it is read, and never updated.
+    nothing = torch.zeros(1, config.dim)
+    inner = torch.cat([torch.from_numpy(start), nothing]).to(device)  # (V + 1, W)
     outer = torch.zeros_like(inner)
     rate = config.learning_rate or RATES[config.algorithm]
     for epoch in range(config.epochs):
@@ -89,23 +91,27 @@ def train_word2vec(
             done = (epoch + part) / config.epochs
             now = max(config.min_learning_rate, rate * (1 - done))
             if progress and number % 100 == 0:
-                progress(
-                    Word2VecProgress(epoch, done, now, batch_loss(inner, outer, batch, config))
-                )
+                current_loss = batch_loss(inner, outer, batch, config)
+                progress(Word2VecProgress(epoch, done, now, current_loss))
             update(inner, outer, batch, config, now)
     if not (inner.isfinite().all() and outer.isfinite().all()):
         raise Diverged(
             f"rate: wanted one that keeps the vectors finite; got {rate:g}. Take a smaller rate or batch."
         )
-    vectors = inner if config.vectors == "inner" else F.normalize(inner) + F.normalize(outer)
+    if config.vectors == "inner":
+        vectors = inner
+    else:
+        vectors = F.normalize(inner) + F.normalize(outer)
     return WordVectors(corpus.words, vectors[:-1].cpu())
 
 
 def read_corpus(sentences: Iterable[Sequence[str]], min_count: int) -> WordCorpus:
     """Count words and assign ids, in one pass."""
+    # Each new word gets the number of words before it.
     number: defaultdict[str, int] = defaultdict()
     number.default_factory = number.__len__
-    ids, lengths = array("i"), array("i")
+    ids = array("i")
+    lengths = array("i")
     for sentence in sentences:
         if isinstance(sentence, str):
             got = f"the text {sentence[:40]!r}"
@@ -114,25 +120,30 @@ def read_corpus(sentences: Iterable[Sequence[str]], min_count: int) -> WordCorpu
             )
         ids.extend(map(number.__getitem__, sentence))
         lengths.append(len(sentence))
-    seen = np.frombuffer(ids, dtype=np.int32) if ids else np.empty(0, dtype=np.int32)
+    seen = np.empty(0, dtype=np.int32)
+    if ids:
+        seen = np.frombuffer(ids, dtype=np.int32)
     counts = np.bincount(seen, minlength=len(number))
-    order = np.argsort(-counts, kind="stable")  # ties in order of first occurrence
+    # Sort by descending count, and equal counts in order of first occurrence.
+    order = np.argsort(-counts, kind="stable")
     order = order[counts[order] >= min_count]
     if not len(order):
-        wanted, got = (
-            f"a word that occurs at least {min_count} times",
-            f"{len(seen)} words, {len(number)} different ones",
-        )
+        wanted = f"a word that occurs at least {min_count} times"
+        got = f"{len(seen)} words, {len(number)} different ones"
         raise InvalidArgument(
             "sentences", wanted=wanted, got=got, remedy="Give more text, or a smaller min_count."
         )
     rank = np.full(len(number), -1, dtype=np.int32)
     rank[order] = np.arange(len(order), dtype=np.int32)
     spelling = list(number)
-    kept = rank[seen]
+    ranks = rank[seen]
+    is_kept = ranks >= 0
     sentence_of = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
     return WordCorpus(
-        tuple(spelling[i] for i in order), counts[order], kept[kept >= 0], sentence_of[kept >= 0]
+        words=tuple(spelling[i] for i in order),
+        counts=counts[order],
+        ids=ranks[is_kept],
+        sentence=sentence_of[is_kept],
     )
 
 
@@ -150,41 +161,53 @@ def batches(
     random: np.random.Generator,
     device: torch.device | str = "cpu",
 ) -> Iterator[tuple[float, Word2VecBatch]]:
-    """One epoch of the subsampled text, in blocks in random order; each batch with the completed part of the epoch."""
-    size, side, nothing = config.block, config.window, len(corpus.words)
+    """Yield the batches of an epoch, each with the completed part of the epoch.
+
+    The text is subsampled and cut into blocks, which come in random order.
+    """
+    size = config.block
+    side = config.window
+    nothing = len(corpus.words)
     keep = keep_probability(corpus.counts, config.sample)[corpus.ids]
     kept = random.random(len(corpus.ids), dtype=np.float32) < keep
-    ids, sentence = corpus.ids[kept], corpus.sentence[kept]
+    ids = corpus.ids[kept]
+    sentence = corpus.sentence[kept]
     if not len(ids):
         return  # all words of a short text may be dropped
     blocks = -(-len(ids) // size)
     margin = (side, blocks * size - len(ids) + side)
 
-    def overlapping(values: np.ndarray, fill: int) -> Tensor:  # T  ─▶  B, size + 2 × side
-        return torch.from_numpy(np.pad(values, margin, constant_values=fill)).unfold(
-            0, size + 2 * side, size
-        )
+    def overlapping(values: np.ndarray, fill: int) -> Tensor:
+        """Cut into blocks of `size` that include `side` values of their neighbors on each side."""
+        padded = torch.from_numpy(np.pad(values, margin, constant_values=fill))
+        return padded.unfold(0, size + 2 * side, size)  # (blocks, size + 2 × side)
 
-    around, sentences = overlapping(ids, nothing), overlapping(sentence, -1)
-    reach = torch.from_numpy(random.integers(1, side + 1, (blocks, size, 1), dtype=np.int32))
+    around = overlapping(ids, nothing)  # (blocks, C)
+    sentences = overlapping(sentence, -1)  # (blocks, C)
+    # Each word draws the size of its window.
+    drawn_sizes = random.integers(1, side + 1, (blocks, size, 1), dtype=np.int32)
+    reach = torch.from_numpy(drawn_sizes)  # (blocks, S, 1)
+    # Negative samples are drawn by inverting the cumulative distribution.
     chances = np.cumsum(corpus.counts**config.power)
-    drawn = np.searchsorted(
-        chances, random.random((blocks, config.shared)) * chances[-1], side="right"
-    )
-    negative = torch.from_numpy(drawn.clip(max=nothing - 1).astype(np.int32))
-    apart = (torch.arange(size)[:, None] + side - torch.arange(size + 2 * side)).abs().int()
+    points = random.random((blocks, config.shared)) * chances[-1]
+    drawn = np.searchsorted(chances, points, side="right")
+    negative = torch.from_numpy(drawn.clip(max=nothing - 1).astype(np.int32))  # (blocks, K)
+    own_position = torch.arange(size)[:, None] + side  # (S, 1)
+    apart = (own_position - torch.arange(size + 2 * side)).abs().int()  # (S, C)
     apart[apart == 0] = side + 1  # a word is not in its own context
     order = torch.from_numpy(random.permutation(blocks))
     for start in range(0, blocks, config.batch):
         chosen = order[start : start + config.batch]
-        where = sentences[chosen]
-        same = where[:, side : side + size, None] == where[:, None]  # B, S, C
-        inside = around[chosen][:, side : side + size, None] != nothing
-        near = (apart <= reach[chosen]) & same & inside
-        yield (
-            start / blocks,
-            Word2VecBatch(around[chosen].to(device), near.to(device), negative[chosen].to(device)),
+        where = sentences[chosen]  # (B, C)
+        same = where[:, side : side + size, None] == where[:, None]  # (B, S, C)
+        inside = around[chosen][:, side : side + size, None] != nothing  # (B, S, 1)
+        near = (apart <= reach[chosen]) & same & inside  # (B, S, C)
+        batch = Word2VecBatch(
+            around=around[chosen].to(device),
+            near=near.to(device),
+            negative=negative[chosen].to(device),
         )
+        yield start / blocks, batch
 
 
 def update(
@@ -194,13 +217,17 @@ def update(
     config: Word2VecConfig,
     rate: float,
 ) -> None:
-    """A gradient step on a batch, in place; shorter for words at which the loss has a high curvature."""
+    """Take a gradient step on a batch, in place. Words at which the loss has a high curvature move less."""
     inputs, bag, outputs, weight, positives = _layout(batch, config)
-    rows = F.embedding(inputs, inner)  # B, _, W
-    vectors = rows if bag is None else bag @ rows  # B, S, W
-    inner_step, outer_step = descent(vectors, F.embedding(outputs, outer), weight, positives)
+    vectors = F.embedding(inputs, inner)  # (B, _, W)
     if bag is not None:
-        inner_step = bag.mT @ inner_step[0], (bag.mT @ inner_step[1][..., None])[..., 0]
+        vectors = bag @ vectors  # (B, S, W)
+    predicted = F.embedding(outputs, outer)  # (B, M, W)
+    inner_step, outer_step = descent(vectors, predicted, weight, positives)
+    if bag is not None:
+        # In CBOW the step of a mean is passed on to the words that it averages.
+        step, curvature = inner_step
+        inner_step = (bag.mT @ step, (bag.mT @ curvature[..., None])[..., 0])
     for matrix, words, (step, curvature) in (
         (inner, inputs, inner_step),
         (outer, outputs, outer_step),
@@ -217,8 +244,9 @@ def capped_rate(
 
     A batch sums the gradients of a word at one point. For a word in very many examples the sum overshoots and diverges.
     """
-    of_word = torch.zeros(size, device=curvature.device).index_add_(0, words, curvature)
-    return rate * (LEAP / (rate * of_word[words]).clamp(min=LEAP))
+    of_word = torch.zeros(size, device=curvature.device).index_add_(0, words, curvature)  # (V,)
+    leap = (rate * of_word[words]).clamp(min=LEAP)  # (T,)
+    return rate * (LEAP / leap)
 
 
 def batch_loss(
@@ -229,11 +257,12 @@ def batch_loss(
 ) -> float:
     """The loss of a batch, per pair (skipgram) or word (cbow)."""
     inputs, bag, outputs, weight, positives = _layout(batch, config)
-    rows = F.embedding(inputs, inner)
-    total = loss(
-        rows if bag is None else bag @ rows, F.embedding(outputs, outer), weight, positives
-    )
-    return float(total / weight[..., :positives].sum().clamp(min=1))
+    vectors = F.embedding(inputs, inner)  # (B, _, W)
+    if bag is not None:
+        vectors = bag @ vectors  # (B, S, W)
+    total = loss(vectors, F.embedding(outputs, outer), weight, positives)
+    examples = weight[..., :positives].sum().clamp(min=1)
+    return float(total / examples)
 
 
 def loss(
@@ -243,7 +272,7 @@ def loss(
     positives: int,
 ) -> Float[Tensor, ""]:
     """The weighted sum of -log σ(u·v) for the first `positives` of `outer` and -log σ(-n·v) for the others."""
-    scores = vectors @ outer.mT
+    scores = vectors @ outer.mT  # (B, S, M)
     signs = torch.ones_like(scores)
     signs[..., positives:] = -1
     return -(weight * F.logsigmoid(signs * scores)).sum()
@@ -263,15 +292,22 @@ def descent(
     The gradient is (1 - σ) for positives and -σ for negatives. -log σ is bounded by the parabola that touches it at ±s,
     of curvature (σ(s) - ½) / s, so a step of at most 2 / curvature along the gradient does not increase the loss.
     """
-    scores = torch.bmm(vectors, outer.mT)
-    residual = scores.sigmoid()
-    bound = (residual - 0.5).abs_().add_(NUDGE / 4).div_(scores.abs_().add_(NUDGE)).mul_(weight)
-    residual.neg_()[..., :positives] += 1
+    scores = torch.bmm(vectors, outer.mT)  # (B, S, M)
+    residual = scores.sigmoid()  # (B, S, M)
+    # The curvature of the parabola. This overwrites the scores, which are not needed any more.
+    bound = (residual - 0.5).abs_().add_(NUDGE / 4)  # (B, S, M)
+    bound.div_(scores.abs_().add_(NUDGE)).mul_(weight)
+    # The negative gradient: 1 - σ for positives, -σ for negatives.
+    residual.neg_()
+    residual[..., :positives] += 1
     residual *= weight
-    step, outer_step = torch.bmm(residual, outer), torch.bmm(residual.mT, vectors)
-    along = torch.bmm(step, outer.mT).square_().mul_(bound).sum(2)
-    along_outer = torch.bmm(vectors, outer_step.mT).square_().mul_(bound).sum(1)
-    lengths, outer_lengths = (x.square().sum(2).clamp(min=1e-20) for x in (step, outer_step))
+    step = torch.bmm(residual, outer)  # (B, S, W)
+    outer_step = torch.bmm(residual.mT, vectors)  # (B, M, W)
+    # The curvature along each step: the change of its scores, squared, over the step's squared length.
+    along = torch.bmm(step, outer.mT).square_().mul_(bound).sum(2)  # (B, S)
+    along_outer = torch.bmm(vectors, outer_step.mT).square_().mul_(bound).sum(1)  # (B, M)
+    lengths = step.square().sum(2).clamp(min=1e-20)  # (B, S)
+    outer_lengths = outer_step.square().sum(2).clamp(min=1e-20)  # (B, M)
     return (step, along / lengths), (outer_step, along_outer / outer_lengths)
 
 
@@ -284,22 +320,29 @@ def _layout(
     Float[Tensor, "B S M"],
     int,
 ]:
-    """The words whose inner vectors are read, the averaging matrix of CBOW, the words that are predicted, the weight
-    of each prediction, and the number of positive columns; the others are negatives.
+    """What both algorithms need to know of a batch.
+
+    Returns the words whose inner vectors are read, the averaging matrix of CBOW, the words that are predicted, the
+    weight of each prediction, and the number of positive columns. The other columns are negatives.
     """
-    near, size = batch.near.float(), batch.near.shape[1]
+    near = batch.near.float()  # (B, S, C)
+    size = batch.near.shape[1]
     center = batch.around[:, config.window : config.window + size]
     if config.algorithm == "skipgram":
-        inputs, bag, targets, positive = center, None, batch.around, near
+        inputs = center
+        bag = None
+        targets = batch.around
+        positive = near
         examples = positive.sum(-1, keepdim=True)
     else:
         bag = near / near.sum(-1, keepdim=True).clamp(min=1)
         examples = batch.near.any(-1, keepdim=True).float()
-        inputs, targets, positive = (
-            batch.around,
-            center,
-            torch.eye(size, device=near.device) * examples,
-        )
-    each = examples * (config.negative / config.shared)
-    weight = torch.cat([positive, each.expand(-1, -1, batch.negative.shape[1])], -1)
-    return inputs, bag, torch.cat([targets, batch.negative], 1), weight, positive.shape[-1]
+        inputs = batch.around
+        targets = center
+        positive = torch.eye(size, device=near.device) * examples
+    # A block has `shared` samples, which stand for `negative` samples of each pair.
+    each = examples * (config.negative / config.shared)  # (B, S, 1)
+    of_negatives = each.expand(-1, -1, batch.negative.shape[1])  # (B, S, K)
+    weight = torch.cat([positive, of_negatives], -1)  # (B, S, M)
+    outputs = torch.cat([targets, batch.negative], 1)  # (B, M)
+    return inputs, bag, outputs, weight, positive.shape[-1]

@@ -84,6 +84,10 @@ class Field(Config, ABC):
     # The key under which a request gives the content of a file: "image". None: its values are texts in a request.
     content_key: ClassVar[str | None] = None
 
+    def not_packable(self) -> str | None:
+        """The setting, as "missing = 'mask'", with which its sequences cannot be packed without padding."""
+        return None
+
     @classmethod
     def resolve(
         cls, table: Mapping[str, Any]

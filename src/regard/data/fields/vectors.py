@@ -67,6 +67,10 @@ class VectorsField(Field):
     content_key = "file"
     in_graphs = False
 
+    def not_packable(self) -> str | None:
+        # Attention over packed sequences has no mask, and would attend to a vector that is missing.
+        return "missing = 'mask'" if self.missing == "mask" else None
+
     @property
     def arrays_settings(self) -> dict[str, Any]:
         settings = super().arrays_settings
@@ -236,10 +240,13 @@ class VectorsField(Field):
 
     def learn(self, values: Iterator[Any], *, is_target: bool) -> Statistics:
         dimension = 0
+        longest = 1
         lengths: set[int] = set()
 
         def noted() -> Iterator[Any]:
+            nonlocal longest
             for value in values:
+                longest = max(longest, len(value))
                 # Two are enough to say that there is not one.
                 if len(lengths) < 2:
                     lengths.add(len(value))
@@ -254,7 +261,10 @@ class VectorsField(Field):
 
         found = Statistics.of(of_one_dimension(), normalize=self.normalize)
         length = lengths.pop() if len(lengths) == 1 else None
-        return Statistics(found.mean, found.scale, length)
+        # Longer ones are left out of the training data.
+        limit = longest if self.max_length is None else self.max_length
+        longest_kept = min(longest, limit) if is_target else None
+        return Statistics(found.mean, found.scale, longest_kept, length)
 
     def check_cell(self, vocabulary: Any, cell: Any) -> None:
         self.encode(vocabulary, [self.parse(cell)])

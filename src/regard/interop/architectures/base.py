@@ -3,7 +3,7 @@
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
@@ -51,7 +51,7 @@ class SharedKeys(Config):
     """The keys of a config.json that every architecture has.
 
     A default is what transformers assumes where a file leaves the key out. null is read as None, which is not the
-    default: a field that allows None means by it what transformers means by null, and the others refuse null.
+    default: in a field that allows None it means the same as null in transformers, and other fields refuse null.
     """
 
     pad_token_id: int | None = doc(None, "padding")
@@ -66,33 +66,29 @@ Keys = TypeVar("Keys", bound=SharedKeys)
 
 
 class Architecture(ABC, Generic[Keys]):
-    """An architecture: its config.json and weights as a model of ours, and a model of ours as these."""
+    """An architecture: reads its config.json and weights as a model of ours, and writes a model of ours as these."""
 
     model_type: ClassVar[str]  # in config.json
-    classes: ClassVar[
-        Mapping[str, str]
-    ]  # the classes of transformers that are read, and the head of each
+    # The classes of transformers that are read, and the head of each.
+    classes: ClassVar[Mapping[str, str]]
     fixed: ClassVar[Mapping[str, Any]] = {}  # keys with the only value that is supported
-    unused: ClassVar[frozenset[str]] = (
-        frozenset()
-    )  # keys without effect on the outputs of these classes
-    ignored: ClassVar[
-        Sequence[str]
-    ] = ()  # patterns of tensors that are no weights, or those of other heads
-    # Other names of keys, of which older files have both; they must agree.
+    # Keys without effect on the outputs of these classes.
+    unused: ClassVar[frozenset[str]] = frozenset()
+    # Patterns of tensors that are not weights, or belong to other heads.
+    ignored: ClassVar[Sequence[str]] = ()
+    # Other names of keys. Older files have a key under both names, which must agree.
     aliases: ClassVar[Mapping[str, str]] = {}
-    base_prefix: ClassVar[str] = (
-        ""  # of all tensors but those of the head; files of the bare model leave it out
-    )
+    # The prefix of all tensors except the head's. Files of the bare model leave it out.
+    base_prefix: ClassVar[str] = ""
     keys: type[Keys]
 
     @abstractmethod
     def table(self, keys: Keys, head: str, tensors: TensorFolder | None) -> dict[str, Any]:
-        """The model's table for `regard.build`. The tensors tell which embeddings are shared; None: as the keys say."""
+        """The model's table for `regard.build`. The tensors show which embeddings are shared; None: as the keys say."""
 
     @abstractmethod
     def rules(self, keys: Keys, model: ModelConfig) -> list[Rule]:
-        """The rules of the weights of a model whose table is that of these keys."""
+        """The rules for the weights of a model that was built from the table of these keys."""
 
     def copies(self, keys: Keys, model: ModelConfig) -> Mapping[str, Sequence[str]]:
         """Names in the rules, each with the other names under which a file may have the same tensor."""
@@ -103,7 +99,7 @@ class Architecture(ABC, Generic[Keys]):
         """The keys of the config.json that comes nearest to a model of ours; {} if the parts are of other kinds."""
 
     def computed(self, keys: Keys, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Tensors that transformers expects in a file beside the weights, `tensors`, and that change no output."""
+        """Tensors that transformers expects in a file in addition to the weights, `tensors`. They change no output."""
         return {}
 
     def problems(self, keys: Keys, head: str) -> Iterator[Problem]:
@@ -116,20 +112,22 @@ class Architecture(ABC, Generic[Keys]):
 
     def decoder_start(self, keys: Keys) -> int | None:
         """The token before an output's first."""
-        return (
-            keys.bos_token_id
-            if keys.decoder_start_token_id is None
-            else keys.decoder_start_token_id
-        )
+        if keys.decoder_start_token_id is None:
+            return keys.bos_token_id
+        return keys.decoder_start_token_id
 
     def head(self, config: Mapping[str, Any], where: Path) -> str:
         """The head of the class in config.json."""
         given = config.get("architectures")
-        name = given[0] if isinstance(given, list) and given else None
-        if name is None and given in (None, []) and len(set(self.classes.values())) == 1:
+        name = None
+        if isinstance(given, list) and given:
+            name = given[0]
+        heads = set(self.classes.values())
+        if name is None and given in (None, []) and len(heads) == 1:
             return next(iter(self.classes.values()))
         if not isinstance(name, str) or name not in self.classes:
-            wanted, remedy = f"one of {', '.join(self.classes)}", "Other heads are not imported."
+            wanted = f"one of {', '.join(self.classes)}"
+            remedy = "Other heads are not imported."
             raise InvalidData(
                 f"{where}: architectures", wanted=wanted, got=repr(given)[:80], remedy=remedy
             )
@@ -148,16 +146,15 @@ class Architecture(ABC, Generic[Keys]):
             if value is None and not fixed.get(key):
                 continue
             if key not in fixed:
-                wanted, remedy = (
-                    f"no such option: it is not known for {self.model_type}",
-                    "Use another model.",
-                )
+                wanted = f"no such option: it is not known for {self.model_type}"
+                remedy = "Use another model."
                 problems.append(Problem(key, wanted, repr(value)[:80], remedy))
             elif value != fixed[key]:
                 remedy = f"Models with another {key} are not imported."
                 problems.append(Problem(key, repr(fixed[key]), repr(value)[:80], remedy))
         problems += label_problems(config, head)
-        keys = read(self.keys, {key: config[key] for key in config.keys() & known}, "", nulls=True)
+        known_values = {key: config[key] for key in config.keys() & known}
+        keys = read(self.keys, known_values, "", nulls=True)
         if isinstance(keys, list):
             problems += keys
         else:
@@ -168,19 +165,24 @@ class Architecture(ABC, Generic[Keys]):
         return keys
 
     def contradictions(self, config: Mapping[str, Any], keys: Keys) -> Iterator[Problem]:
-        """Keys of a file that say something else than `keys`, which alone describe the model."""
+        """Keys of a file that contradict `keys`, which alone describe the model."""
         for alias, key in self.aliases.items():
-            if alias in config and config[alias] != getattr(keys, key):
-                yield contradiction(alias, f"{getattr(keys, key)!r}, as {key}", config[alias])
+            value = getattr(keys, key)
+            if alias in config and config[alias] != value:
+                yield contradiction(alias, f"{value!r}, as {key}", config[alias])
 
     def renamed(self, names: Sequence[str]) -> dict[str, str]:
-        """The tensors of a file by their names in the rules: old files, and those of the bare model, have others."""
+        """The tensors of a file by their names in the rules. Old files and files of the bare model have other names."""
         bare = self.base_prefix and not any(name.startswith(self.base_prefix) for name in names)
         heads = {rule for rule in names if self.is_head(rule)}
         found = {}
         for name in names:
-            own = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
-            found[self.base_prefix + own if bare and name not in heads else own] = name
+            # Old files have the names of TensorFlow for the parameters of norms.
+            own = re.sub(r"\.beta$", ".bias", name)
+            own = re.sub(r"\.gamma$", ".weight", own)
+            if bare and name not in heads:
+                own = self.base_prefix + own
+            found[own] = name
         return found
 
     def is_head(self, name: str) -> bool:
@@ -209,21 +211,25 @@ TARGET_KINDS = {
 
 
 def problem_type(config: Mapping[str, Any]) -> str:
-    """What a classifier predicts: as the file says or else, as transformers has it, a number if it is one output."""
+    """What a classifier predicts. If the file does not say, one output is a number, as in transformers."""
     given = config.get("problem_type")
     if isinstance(given, str):
         return given
-    return "regression" if _outputs(config) == 1 else "single_label_classification"
+    if _outputs(config) == 1:
+        return "regression"
+    return "single_label_classification"
 
 
 def _outputs(config: Mapping[str, Any]) -> int:
     names = config.get("id2label")
-    count = len(names) if isinstance(names, dict) else config.get("num_labels", 2)
+    if isinstance(names, dict):
+        return len(names)
+    count = config.get("num_labels", 2)
     return count if isinstance(count, int) else 2
 
 
 def label_problems(config: Mapping[str, Any], head: str) -> Iterator[Problem]:
-    """What a classifier predicts, if that is none of the problem types, or one label of one."""
+    """A problem if the file names an unknown problem type, or a classifier with a single label."""
     if "classification" not in head:
         return
     kind = config.get("problem_type")
@@ -237,15 +243,14 @@ def label_problems(config: Mapping[str, Any], head: str) -> Iterator[Problem]:
 
 
 def _in_file(problem: Problem, where: Path) -> Problem:
-    return Problem(
-        f"{where}: {problem.key.removeprefix('.')}", problem.wanted, problem.got, problem.remedy
-    )
+    key = problem.key.removeprefix(".")
+    return replace(problem, key=f"{where}: {key}")
 
 
 def tied(tensors: TensorFolder | None, head: str, others: Sequence[str], *, keys_say: bool) -> bool:
-    """Whether the output layer has the matrix of an embedding, as transformers decides it: the file overrules the keys.
+    """Whether the output layer shares the matrix of an embedding. As in transformers, the file overrules the keys.
 
-    `others` are the names under which the file may have the embedding.
+    others   the names under which the file may have the embedding
     """
     if tensors is None or head not in tensors:
         return keys_say
@@ -255,4 +260,6 @@ def tied(tensors: TensorFolder | None, head: str, others: Sequence[str], *, keys
 
 def transformer(part: Any) -> TransformerConfig | None:
     """The configuration of a part that is a Transformer."""
-    return part.config if part is not None and isinstance(part.config, TransformerConfig) else None
+    if part is not None and isinstance(part.config, TransformerConfig):
+        return part.config
+    return None

@@ -30,12 +30,10 @@ class EncoderArchitecture(Architecture[Keys]):
     """A post-norm encoder with learned positions and normalized embeddings."""
 
     words: ClassVar[str]  # the embedding
-    mlm: ClassVar[
-        dict[str, str]
-    ]  # the head for masked tokens: dense layer, norm, bias and matrix of the output
-    head_activation: ClassVar[str] = (
-        ""  # the key of the activation of the head for masked tokens, unless it is gelu
-    )
+    # The head for masked tokens: dense layer, norm, and the bias and matrix of the output.
+    mlm: ClassVar[dict[str, str]]
+    # The key of the activation of the head for masked tokens, unless it is gelu.
+    head_activation: ClassVar[str] = ""
     projection: ClassVar[str]  # the activation of the dense layer before the classifier
 
     def encoder(self, keys: Keys) -> dict[str, Any]:
@@ -51,27 +49,22 @@ class EncoderArchitecture(Architecture[Keys]):
         }
         table: dict[str, Any] = {"encoder": options | self.encoder(keys), "scale_embeddings": False}
         if head == "classification":
-            table |= {
-                "pool": {"kind": "first", "projection": self.projection},
-                "source_vocab_size": keys.vocab_size,
-            }
+            table["pool"] = {"kind": "first", "projection": self.projection}
+            table["source_vocab_size"] = keys.vocab_size
             return table
         if head == "tags":
             return table | tagging_head(table["encoder"]["dropout"], keys.vocab_size)
-        bare = self.words.removeprefix(self.base_prefix)
-        ties = tied(
-            tensors, self.mlm["matrix"], (self.words, bare), keys_say=keys.tie_word_embeddings
-        )
+        names = (self.words, self.words.removeprefix(self.base_prefix))
+        ties = tied(tensors, self.mlm["matrix"], names, keys_say=keys.tie_word_embeddings)
         tie = "target" if ties else "none"
         return table | {"vocab_size": keys.vocab_size, "head": "mlm", "tie_embeddings": tie}
 
     def problems(self, keys: Keys, head: str) -> Iterator[Problem]:
         activation = self.encoder(keys)["activation"]
         if head == "mlm" and self.head_activation and activation != "gelu":
+            got = repr(getattr(keys, self.head_activation))
             remedy = "Heads for masked tokens with another activation are not imported."
-            yield Problem(
-                self.head_activation, "'gelu'", repr(getattr(keys, self.head_activation)), remedy
-            )
+            yield Problem(self.head_activation, "'gelu'", got, remedy)
 
     def head_rules(self, model: ModelConfig) -> list[Rule]:
         if gives_tags(model):
@@ -84,28 +77,35 @@ class EncoderArchitecture(Architecture[Keys]):
             Rule(f"{self.mlm['norm']}.{{p}}", "transform.2.{p}"),
             Rule(self.mlm["bias"] if tied else self._own_bias, "project.bias"),
         ]
-        return rules if tied else [*rules, Rule(self.mlm["matrix"], "project.weight")]
+        if tied:
+            return rules
+        return [*rules, Rule(self.mlm["matrix"], "project.weight")]
 
     @property
     def _own_bias(self) -> str:
-        """The bias of the output layer, of which `mlm["bias"]` is a copy where embeddings are tied, and else unused."""
+        """The bias of the output layer. `mlm["bias"]` is a copy of it where embeddings are tied, and else unused."""
         return self.mlm["matrix"].removesuffix("weight") + "bias"
 
     def copies(self, keys: Keys, model: ModelConfig) -> dict[str, tuple[str, ...]]:
         if model.pool is not None or gives_tags(model) or model.options.tie_embeddings == "none":
             return {}
-        others = () if self._own_bias == self.mlm["bias"] else (self._own_bias,)
+        others: tuple[str, ...] = ()
+        if self._own_bias != self.mlm["bias"]:
+            others = (self._own_bias,)
         return {self.mlm["bias"]: others, self.words: (self.mlm["matrix"],)}
 
     def computed(self, keys: Keys, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        # Without tied embeddings, transformers has this bias twice and uses that of the output layer.
+        # Without tied embeddings, transformers has this bias twice and uses the output layer's.
         own = self._own_bias
-        return {self.mlm["bias"]: tensors[own].clone()} if own in tensors else {}
+        if own in tensors:
+            return {self.mlm["bias"]: tensors[own].clone()}
+        return {}
 
     def export_head(self, model: ModelConfig) -> TransformerConfig | None:
         """The encoder of a model with one of the heads."""
-        encoder = transformer(model.encoders[0]) if len(model.encoders) == 1 else None
-        return encoder if model.decoder is None else None
+        if len(model.encoders) != 1 or model.decoder is not None:
+            return None
+        return transformer(model.encoders[0])
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class Bert(EncoderArchitecture[BertKeys]):
 
     def encoder(self, keys: BertKeys) -> dict[str, Any]:
         offset = self.offset(keys)
-        return {
+        table: dict[str, Any] = {
             "dim": keys.hidden_size,
             "layers": keys.num_hidden_layers,
             "heads": keys.num_attention_heads,
@@ -177,7 +177,10 @@ class Bert(EncoderArchitecture[BertKeys]):
             "max_positions": keys.max_position_embeddings - offset,
             "token_types": keys.type_vocab_size,
             "norm_eps": keys.layer_norm_eps,
-        } | ({"position_offset": offset} if offset else {})
+        }
+        if offset:
+            table["position_offset"] = offset
+        return table
 
     def rules(self, keys: BertKeys, model: ModelConfig) -> list[Rule]:
         block = [
@@ -241,7 +244,7 @@ class RobertaKeys(BertKeys):
 
 
 class Roberta(Bert):
-    """RoBERTa (https://arxiv.org/abs/1907.11692): as BERT, positions counted after that of padding."""
+    """RoBERTa (https://arxiv.org/abs/1907.11692): as BERT, with positions counted from after the padding position."""
 
     model_type = "roberta"
     classes = {
@@ -263,12 +266,11 @@ class Roberta(Bert):
         return keys.pad_token_id + 1
 
     def export_keys(self, model: ModelConfig) -> dict[str, Any]:
-        encoder, keys = self.export_head(model), super().export_keys(model)
-        return (
-            keys
-            if encoder is None
-            else keys | {"pad_token_id": max(0, encoder.position_offset - 1)}
-        )
+        encoder = self.export_head(model)
+        keys = super().export_keys(model)
+        if encoder is None:
+            return keys
+        return keys | {"pad_token_id": max(0, encoder.position_offset - 1)}
 
     def classifier(self, model: ModelConfig) -> list[Rule]:
         if model.pool is None:

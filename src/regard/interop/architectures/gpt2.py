@@ -18,7 +18,8 @@ from regard.interop.tensors import TensorFolder
 from regard.model.model_config import ModelConfig
 from regard.model.transformer_config import TransformerConfig
 
-EMBEDDING, HEAD = "transformer.wte.weight", "lm_head.weight"
+EMBEDDING = "transformer.wte.weight"
+HEAD = "lm_head.weight"
 NORMS = {"ln_1": "norm1", "ln_2": "norm2"}
 CROSS_NORMS = {"ln_1": "norm1", "ln_cross_attn": "norm2", "ln_2": "norm3"}
 
@@ -43,7 +44,7 @@ class Gpt2Keys(SharedKeys):
 
 
 class Gpt2(Architecture[Gpt2Keys]):
-    """GPT-2: pre-norm, learned positions; matrices are written for x @ W, those of q, k and v as one."""
+    """GPT-2: pre-norm, learned positions. Matrices are written for x @ W, and q, k and v share one matrix."""
 
     model_type = "gpt2"
     keys = Gpt2Keys
@@ -60,12 +61,8 @@ class Gpt2(Architecture[Gpt2Keys]):
         return keys.n_positions
 
     def table(self, keys: Gpt2Keys, head: str, tensors: TensorFolder | None) -> dict[str, Any]:
-        ties = tied(
-            tensors,
-            HEAD,
-            (EMBEDDING, EMBEDDING.removeprefix(self.base_prefix)),
-            keys_say=keys.tie_word_embeddings,
-        )
+        names = (EMBEDDING, EMBEDDING.removeprefix(self.base_prefix))
+        ties = tied(tensors, HEAD, names, keys_say=keys.tie_word_embeddings)
         return {
             "decoder": decoder_table(keys),
             "vocab_size": keys.vocab_size,
@@ -82,7 +79,9 @@ class Gpt2(Architecture[Gpt2Keys]):
 
     def export_keys(self, model: ModelConfig) -> dict[str, Any]:
         decoder = transformer(model.decoder)
-        return {} if decoder is None or model.encoders else export_decoder_keys(model, decoder)
+        if decoder is None or model.encoders:
+            return {}
+        return export_decoder_keys(model, decoder)
 
 
 def decoder_table(keys: Gpt2Keys) -> dict[str, Any]:
@@ -104,15 +103,13 @@ def decoder_table(keys: Gpt2Keys) -> dict[str, Any]:
 def decoder_rules(*, tied: bool, cross_attention: bool) -> list[Rule]:
 
     def attention(theirs: str, ours: str, *parts: str) -> Rule:
-        return Rule(
-            theirs,
-            tuple(f"{ours}.{part}_proj.{{p}}" for part in parts),
-            (Transpose(), Split(len(parts))),
-        )
+        names = tuple(f"{ours}.{part}_proj.{{p}}" for part in parts)
+        return Rule(theirs, names, (Transpose(), Split(len(parts))))
 
     norms = CROSS_NORMS if cross_attention else NORMS
+    norm_rules = [Rule(f"{theirs}.{{p}}", f"{ours}.{{p}}") for theirs, ours in norms.items()]
     block = [
-        *(Rule(f"{theirs}.{{p}}", f"{ours}.{{p}}") for theirs, ours in norms.items()),
+        *norm_rules,
         attention("attn.c_attn.{p}", "self_attn", "q", "k", "v"),
         attention("attn.c_proj.{p}", "self_attn", "out"),
         attention("crossattention.q_attn.{p}", "cross_attn", "q"),
@@ -127,7 +124,9 @@ def decoder_rules(*, tied: bool, cross_attention: bool) -> list[Rule]:
         Rule("transformer.ln_f.{p}", "decoder.stack.norm.{p}"),
         *(rule.under("transformer.h.{i}.", "decoder.stack.layers.{i}.") for rule in block),
     ]
-    return rules if tied else [*rules, Rule(HEAD, "decoder.project.weight")]
+    if tied:
+        return rules
+    return [*rules, Rule(HEAD, "decoder.project.weight")]
 
 
 def export_decoder_keys(model: ModelConfig, decoder: TransformerConfig) -> dict[str, Any]:

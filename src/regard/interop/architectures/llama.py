@@ -18,7 +18,8 @@ from regard.interop.rules import Rule
 from regard.interop.tensors import TensorFolder
 from regard.model.model_config import ModelConfig
 
-EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+EMBEDDING = "model.embed_tokens.weight"
+HEAD = "lm_head.weight"
 LayerKind = Literal["full_attention", "sliding_attention"]
 
 
@@ -97,7 +98,7 @@ class GemmaKeys(LlamaKeys):
     eos_token_id: int | tuple[int, ...] | None = doc(1, "the end of a text")
     num_key_value_heads: Count = doc(16, "heads of keys and values")
     hidden_activation: str | None = doc(
-        None, "of the gate, in some files beside hidden_act, with which it must agree"
+        None, "of the gate, in some files in addition to hidden_act, with which it must agree"
     )
     hidden_size: Count = doc(3072, "dimension of the hidden states")
     num_hidden_layers: Count = doc(28, "blocks")
@@ -124,42 +125,34 @@ class Llama(Architecture[LlamaKeys]):
     scaled: ClassVar[bool] = False  # embeddings by the square root of their dimension
     qk_norm: ClassVar[bool] = False
     qkv_bias: ClassVar[bool] = False  # biases in the projections of queries, keys and values alone
-    takes: ClassVar[frozenset[str]] = frozenset(
-        {"attention_bias", "mlp_bias"}
-    )  # keys that have an effect
+    # The keys of biases that have an effect.
+    takes: ClassVar[frozenset[str]] = frozenset({"attention_bias", "mlp_bias"})
 
     def read(self, config: Mapping[str, Any], head: str, where: Path) -> LlamaKeys:
         for key in ("rope_scaling", "rope_parameters"):
             given = config.get(key)
-            kind = given.get("rope_type", given.get("type")) if isinstance(given, dict) else None
-            if (
-                isinstance(kind, str) and kind != "default"
-            ):  # one refusal instead of one for each number of the scaling
-                wanted, remedy = (
-                    "'default': scaled rotary positions are not imported",
-                    "Use another model.",
-                )
-                raise InvalidRecipe(
-                    [Problem(f"{where}: {key}.rope_type", wanted, repr(kind)[:80], remedy)]
-                )
+            kind = None
+            if isinstance(given, dict):
+                kind = given.get("rope_type", given.get("type"))
+            # One refusal instead of one for each number of the scaling.
+            if isinstance(kind, str) and kind != "default":
+                wanted = "'default': scaled rotary positions are not imported"
+                got = repr(kind)[:80]
+                problem = Problem(f"{where}: {key}.rope_type", wanted, got, "Use another model.")
+                raise InvalidRecipe([problem])
         return super().read(config, head, where)
 
     def problems(self, keys: LlamaKeys, head: str) -> Iterator[Problem]:
         window = self._window(keys)
         if isinstance(window, str):
-            yield Problem(
-                "layer_types",
-                "a sliding window in all blocks, or in none",
-                window,
-                "Use another model.",
-            )
+            wanted = "a sliding window in all blocks, or in none"
+            yield Problem("layer_types", wanted, window, "Use another model.")
         elif keys.layer_types is not None:
             kind = "full_attention" if window is None else "sliding_attention"
             if set(keys.layer_types) != {kind} or len(keys.layer_types) != keys.num_hidden_layers:
                 wanted = f"{kind!r} for each of the {keys.num_hidden_layers} blocks"
-                yield Problem(
-                    "layer_types", wanted, str(keys.layer_types)[:80], "Use another model."
-                )
+                got = str(keys.layer_types)[:80]
+                yield Problem("layer_types", wanted, got, "Use another model.")
         if self._activation(keys) not in ("swiglu", "geglu"):
             wanted = "'silu' or 'gelu_pytorch_tanh'"
             yield Problem("hidden_act", wanted, repr(keys.hidden_act), "Use another model.")
@@ -172,19 +165,18 @@ class Llama(Architecture[LlamaKeys]):
         return gates.get(keys.hidden_act, keys.hidden_act)
 
     def _window(self, keys: LlamaKeys) -> int | str | None:
-        """The sliding window of all blocks; None without one; a text where some blocks have it."""
+        """The sliding window of all blocks; None without one; the kinds as a text where only some blocks have it."""
         return None
 
     def table(self, keys: LlamaKeys, head: str, tensors: TensorFolder | None) -> dict[str, Any]:
         ties = tied(tensors, HEAD, (EMBEDDING,), keys_say=keys.tie_word_embeddings)
-        ropes = (keys.rope_parameters, keys.rope_scaling)
-        base = next(
-            (rope.rope_theta for rope in ropes if rope is not None and rope.rope_theta),
-            keys.rope_theta,
-        )
-        all_biases = keys.attention_bias and "attention_bias" in self.takes
+        # Newer files have the base in a table, older ones as a key of its own.
+        base = keys.rope_theta
+        for rope in (keys.rope_scaling, keys.rope_parameters):
+            if rope is not None and rope.rope_theta:
+                base = rope.rope_theta
         attention_bias = "qkv" if self.qkv_bias else "none"
-        if all_biases:
+        if keys.attention_bias and "attention_bias" in self.takes:
             attention_bias = "all"
         decoder: dict[str, Any] = {
             "kind": "transformer",
@@ -206,8 +198,10 @@ class Llama(Architecture[LlamaKeys]):
             "qk_norm": self.qk_norm,
         }
         window = self._window(keys)
+        if window:
+            decoder["sliding_window"] = window
         return {
-            "decoder": decoder | ({"sliding_window": window} if window else {}),
+            "decoder": decoder,
             "vocab_size": keys.vocab_size,
             "tie_embeddings": "target" if ties else "none",
             "scale_embeddings": self.scaled,
@@ -215,14 +209,16 @@ class Llama(Architecture[LlamaKeys]):
         }
 
     def rules(self, keys: LlamaKeys, model: ModelConfig) -> list[Rule]:
-        names = (("q", "q"), ("k", "k"), ("v", "v"), ("o", "out"))
         block = [
-            *(
-                Rule(f"self_attn.{theirs}_proj.{{p}}", f"self_attn.{ours}_proj.{{p}}")
-                for theirs, ours in names
-            ),
-            *(Rule(f"self_attn.{x}_norm.weight", f"self_attn.{x}_norm.weight") for x in ("q", "k")),
-            *(Rule(f"mlp.{x}_proj.{{p}}", f"ffn.{x}.{{p}}") for x in ("gate", "up", "down")),
+            Rule("self_attn.q_proj.{p}", "self_attn.q_proj.{p}"),
+            Rule("self_attn.k_proj.{p}", "self_attn.k_proj.{p}"),
+            Rule("self_attn.v_proj.{p}", "self_attn.v_proj.{p}"),
+            Rule("self_attn.o_proj.{p}", "self_attn.out_proj.{p}"),
+            Rule("self_attn.q_norm.weight", "self_attn.q_norm.weight"),
+            Rule("self_attn.k_norm.weight", "self_attn.k_norm.weight"),
+            Rule("mlp.gate_proj.{p}", "ffn.gate.{p}"),
+            Rule("mlp.up_proj.{p}", "ffn.up.{p}"),
+            Rule("mlp.down_proj.{p}", "ffn.down.{p}"),
             Rule("input_layernorm.weight", "norm1.weight"),
             Rule("post_attention_layernorm.weight", "norm2.weight"),
         ]
@@ -231,8 +227,9 @@ class Llama(Architecture[LlamaKeys]):
             Rule("model.norm.weight", "decoder.stack.norm.weight"),
             *(rule.under("model.layers.{i}.", "decoder.stack.layers.{i}.") for rule in block),
         ]
-        tied = model.options.tie_embeddings != "none"
-        return rules if tied else [*rules, Rule(HEAD, "decoder.project.weight")]
+        if model.options.tie_embeddings == "none":
+            rules.append(Rule(HEAD, "decoder.project.weight"))
+        return rules
 
     def copies(self, keys: LlamaKeys, model: ModelConfig) -> dict[str, tuple[str, ...]]:
         return {EMBEDDING: () if model.options.tie_embeddings == "none" else (HEAD,)}
@@ -258,11 +255,10 @@ class Llama(Architecture[LlamaKeys]):
             "vocab_size": model.options.vocab_size,
             "tie_word_embeddings": model.options.tie_embeddings != "none",
         }
-        return {
-            key: value
-            for key, value in keys.items()
-            if not key.endswith("_bias") or key in self.takes
-        }
+        for key in ("attention_bias", "mlp_bias"):
+            if key not in self.takes:
+                del keys[key]
+        return keys
 
 
 class Mistral(Llama):
@@ -277,12 +273,11 @@ class Mistral(Llama):
         return keys.sliding_window
 
     def export_keys(self, model: ModelConfig) -> dict[str, Any]:
-        decoder, keys = transformer(model.decoder), super().export_keys(model)
-        return (
-            keys | {"sliding_window": decoder.sliding_window}
-            if decoder is not None and keys
-            else {}
-        )
+        decoder = transformer(model.decoder)
+        keys = super().export_keys(model)
+        if decoder is not None and keys:
+            return keys | {"sliding_window": decoder.sliding_window}
+        return {}
 
 
 class Qwen2(Llama):
@@ -297,16 +292,17 @@ class Qwen2(Llama):
     def _window(self, keys: LlamaKeys) -> int | str | None:
         if not keys.use_sliding_window or keys.sliding_window is None:
             return None
+        # The first blocks have no window.
         before = min(keys.max_window_layers, keys.num_hidden_layers)
-        kinds = keys.layer_types or ("full_attention",) * before + ("sliding_attention",) * (
-            keys.num_hidden_layers - before
-        )
+        after = keys.num_hidden_layers - before
+        kinds = keys.layer_types or ("full_attention",) * before + ("sliding_attention",) * after
         if len(set(kinds)) > 1:
             return ", ".join(dict.fromkeys(kinds))
         return keys.sliding_window if kinds[0] == "sliding_attention" else None
 
     def export_keys(self, model: ModelConfig) -> dict[str, Any]:
-        decoder, keys = transformer(model.decoder), super().export_keys(model)
+        decoder = transformer(model.decoder)
+        keys = super().export_keys(model)
         if decoder is None or not keys or decoder.sliding_window is None:
             return keys
         return keys | {
@@ -323,7 +319,8 @@ class Qwen3(Qwen2):
     model_type = "qwen3"
     keys = Qwen3Keys
     classes = {"Qwen3ForCausalLM": "generation"}
-    qkv_bias, qk_norm = False, True
+    qkv_bias = False
+    qk_norm = True
     takes = frozenset({"attention_bias"})
 
 
@@ -333,22 +330,23 @@ class Gemma(Llama):
     model_type = "gemma"
     keys = GemmaKeys
     classes = {"GemmaForCausalLM": "generation"}
-    norm, scaled = "rms_offset", True
+    norm = "rms_offset"
+    scaled = True
     takes = frozenset({"attention_bias"})
     fixed = {**Llama.fixed, "use_bidirectional_attention": False}
 
     def contradictions(self, config: Mapping[str, Any], keys: LlamaKeys) -> Iterator[Problem]:
         yield from super().contradictions(config, keys)
         given = config.get("hidden_activation")
+        if given is None:
+            return
         same = {"gelu": "gelu_pytorch_tanh", "swish": "silu"}
-        if given is not None and same.get(given, given) != same.get(
-            keys.hidden_act, keys.hidden_act
-        ):
+        used = same.get(keys.hidden_act, keys.hidden_act)
+        if same.get(given, given) != used:
             wanted = f"{keys.hidden_act!r}, as hidden_act"
             yield contradiction("hidden_activation", wanted, given)
 
     def _activation(self, keys: LlamaKeys) -> str:
         activation = super()._activation(keys)
-        return (
-            "geglu" if activation == "gelu" else activation
-        )  # old files say gelu and mean its tanh form
+        # Old files say gelu and mean its tanh form.
+        return "geglu" if activation == "gelu" else activation

@@ -21,12 +21,10 @@ from regard.interop.rules import Copies, Rule, Unsqueeze
 from regard.interop.tensors import TensorFolder
 from regard.model.model_config import ModelConfig
 
-SHARED, ENCODER, DECODER, HEAD = (
-    "model.shared.weight",
-    "model.encoder.embed_tokens.weight",
-    "model.decoder.embed_tokens.weight",
-    "lm_head.weight",
-)
+SHARED = "model.shared.weight"
+ENCODER = "model.encoder.embed_tokens.weight"
+DECODER = "model.decoder.embed_tokens.weight"
+HEAD = "lm_head.weight"
 POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 
 
@@ -107,7 +105,7 @@ class Seq2SeqArchitecture(Architecture[Seq2SeqKeys]):
 
     def table(self, keys: Seq2SeqKeys, head: str, tensors: TensorFolder | None) -> dict[str, Any]:
         shares = keys.share_encoder_decoder_embeddings or not self.separates
-        embeddings = (SHARED, DECODER, ENCODER) if shares else (DECODER,)
+        embeddings = [SHARED, DECODER, ENCODER] if shares else [DECODER]
         ties = tied(tensors, HEAD, embeddings, keys_say=keys.tie_word_embeddings)
         both = {
             "kind": "transformer",
@@ -122,20 +120,22 @@ class Seq2SeqArchitecture(Architecture[Seq2SeqKeys]):
             both |= {"positions": "learned", "max_positions": keys.max_position_embeddings}
         if self.learned:
             both["position_offset"] = 2
-        table = {
-            side: {
+        table: dict[str, Any] = {}
+        for side in ("encoder", "decoder"):
+            table[side] = {
                 "layers": getattr(keys, f"{side}_layers"),
                 "heads": getattr(keys, f"{side}_attention_heads"),
                 "ffn_dim": getattr(keys, f"{side}_ffn_dim"),
                 **both,
             }
-            for side in ("encoder", "decoder")
-        }
         tied_embeddings = "none"
         if ties:
             tied_embeddings = "all" if shares else "target"
+        vocab_size = keys.vocab_size
+        if not shares:
+            vocab_size = keys.decoder_vocab_size or keys.vocab_size
         return table | {
-            "vocab_size": keys.vocab_size if shares else keys.decoder_vocab_size or keys.vocab_size,
+            "vocab_size": vocab_size,
             "source_vocab_size": keys.vocab_size,
             "tie_embeddings": tied_embeddings,
             "scale_embeddings": keys.scale_embedding,
@@ -147,7 +147,9 @@ class Seq2SeqArchitecture(Architecture[Seq2SeqKeys]):
             *self._embeddings(model, keys),
         ]
         for side in ("encoder", "decoder"):
-            ours, theirs = f"{side}.stack.layers.{{i}}.", f"model.{side}.layers.{{i}}."
+            ours = f"{side}.stack.layers.{{i}}."
+            theirs = f"model.{side}.layers.{{i}}."
+            last_norm = "norm2" if side == "encoder" else "norm3"
             block = [
                 *_attention("self_attn", "self_attn"),
                 Rule("self_attn_layer_norm.{p}", "norm1.{p}"),
@@ -160,7 +162,7 @@ class Seq2SeqArchitecture(Architecture[Seq2SeqKeys]):
             block += [
                 Rule("fc1.{p}", "ffn.up.{p}"),
                 Rule("fc2.{p}", "ffn.down.{p}"),
-                Rule("final_layer_norm.{p}", f"{'norm2' if side == 'encoder' else 'norm3'}.{{p}}"),
+                Rule("final_layer_norm.{p}", f"{last_norm}.{{p}}"),
             ]
             rules += [rule.under(theirs, ours) for rule in block]
             outer = [
@@ -172,7 +174,8 @@ class Seq2SeqArchitecture(Architecture[Seq2SeqKeys]):
         return rules
 
     def _embeddings(self, model: ModelConfig, keys: Seq2SeqKeys) -> list[Rule]:
-        encoder, decoder = "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
+        encoder = "encoder.embed_tokens.weight"
+        decoder = "decoder.embed_tokens.weight"
         if model.options.tie_embeddings == "all":
             return [Rule(SHARED, encoder)]
         separate = [Rule(ENCODER, encoder), Rule(DECODER, decoder)]
@@ -180,25 +183,28 @@ class Seq2SeqArchitecture(Architecture[Seq2SeqKeys]):
             return separate
         shared = keys.share_encoder_decoder_embeddings or not self.separates
         head = Rule(HEAD, "decoder.project.weight")
-        return (
-            [Rule(SHARED, (encoder, decoder), (Copies(),)), head] if shared else [*separate, head]
-        )
+        if shared:
+            return [Rule(SHARED, (encoder, decoder), (Copies(),)), head]
+        return [*separate, head]
 
     def copies(self, keys: Seq2SeqKeys, model: ModelConfig) -> dict[str, tuple[str, ...]]:
+        # The output layer may be a copy of the matrix that it is tied to.
         tie = model.options.tie_embeddings
-        return {
-            SHARED: (ENCODER, DECODER, *([HEAD] if tie == "all" else ())),
-            DECODER: (HEAD,) if tie == "target" else (),
-        }
+        if tie == "all":
+            return {SHARED: (ENCODER, DECODER, HEAD), DECODER: ()}
+        if tie == "target":
+            return {SHARED: (ENCODER, DECODER), DECODER: (HEAD,)}
+        return {SHARED: (ENCODER, DECODER), DECODER: ()}
 
     def export_keys(self, model: ModelConfig) -> dict[str, Any]:
-        encoder, decoder = (
-            transformer(model.encoders[0] if len(model.encoders) == 1 else None),
-            transformer(model.decoder),
-        )
+        if len(model.encoders) != 1:
+            return {}
+        encoder = transformer(model.encoders[0])
+        decoder = transformer(model.decoder)
         if encoder is None or decoder is None:
             return {}
         tie = model.options.tie_embeddings
+        learned = decoder.positions == "learned"
         keys: dict[str, Any] = {
             "d_model": decoder.dim,
             "activation_function": THEIR_ACTIVATIONS.get(decoder.activation, "relu"),
@@ -206,25 +212,20 @@ class Seq2SeqArchitecture(Architecture[Seq2SeqKeys]):
             "attention_dropout": decoder.attention_dropout,
             "activation_dropout": decoder.ffn_dropout,
             "scale_embedding": model.options.scale_embeddings,
-            "max_position_embeddings": decoder.max_positions
-            if decoder.positions == "learned"
-            else 1024,
+            "max_position_embeddings": decoder.max_positions if learned else 1024,
             "tie_word_embeddings": tie != "none",
             "is_encoder_decoder": True,
         }
         if not self.learned:
-            keys["static_position_embeddings"] = decoder.positions != "learned"
+            keys["static_position_embeddings"] = not learned
         for side, part in (("encoder", encoder), ("decoder", decoder)):
-            keys |= {f"{side}_layers": part.layers, f"{side}_attention_heads": part.heads}
-            keys |= {f"{side}_ffn_dim": part.ffn_dim}
-        source = model.source_sizes()[0]
-        keys["vocab_size"] = source
+            keys[f"{side}_layers"] = part.layers
+            keys[f"{side}_attention_heads"] = part.heads
+            keys[f"{side}_ffn_dim"] = part.ffn_dim
+        keys["vocab_size"] = model.source_sizes()[0]
         if self.separates:
-            shared = tie == "all"
-            keys |= {
-                "share_encoder_decoder_embeddings": shared,
-                "decoder_vocab_size": model.options.vocab_size,
-            }
+            keys["share_encoder_decoder_embeddings"] = tie == "all"
+            keys["decoder_vocab_size"] = model.options.vocab_size
         return keys
 
 
@@ -232,12 +233,13 @@ def _has_own_positions(keys: Seq2SeqKeys, tensors: TensorFolder | None) -> bool:
     """Whether the positions of an architecture with sinusoids are a table with other numbers."""
     if not isinstance(keys, SinusoidalKeys):
         return False
-    found = [name for name in POSITIONS if tensors is not None and name in tensors]
     if not keys.static_position_embeddings:
         return True
+    if tensors is None:
+        return False
+    found = [name for name in POSITIONS if name in tensors]
     if not found:
         return False
-    assert tensors is not None
     sinusoids = _sinusoids(keys)
     for name in found:
         table = tensors[name].float()
@@ -256,9 +258,8 @@ def _sinusoids(keys: Seq2SeqKeys) -> Tensor:
 
 
 def _attention(theirs: str, ours: str) -> list[Rule]:
-    return [
-        Rule(f"{theirs}.{x}_proj.{{p}}", f"{ours}.{x}_proj.{{p}}") for x in ("q", "k", "v", "out")
-    ]
+    names = [f"{projection}_proj.{{p}}" for projection in ("q", "k", "v", "out")]
+    return [Rule(f"{theirs}.{name}", f"{ours}.{name}") for name in names]
 
 
 class Marian(Seq2SeqArchitecture):

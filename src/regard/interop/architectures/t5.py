@@ -18,11 +18,9 @@ from regard.interop.rules import Copies, Rule, Transpose
 from regard.interop.tensors import TensorFolder
 from regard.model.model_config import ModelConfig
 
-SHARED, ENCODER, DECODER = (
-    "shared.weight",
-    "encoder.embed_tokens.weight",
-    "decoder.embed_tokens.weight",
-)
+SHARED = "shared.weight"
+ENCODER = "encoder.embed_tokens.weight"
+DECODER = "decoder.embed_tokens.weight"
 HEAD = "lm_head.weight"
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gated-gelu": "geglu", "gated-silu": "swiglu"}
 
@@ -36,9 +34,9 @@ class T5Keys(SharedKeys):
     num_decoder_layers: Count | None = doc(None, "blocks of the decoder; left out: num_layers")
     num_heads: Count = doc(8, "attention heads")
     relative_attention_num_buckets: Annotated[int, Range(4.0, 1e6)] = doc(
-        32, "distances that are told apart"
+        32, "distances that are distinguished"
     )
-    relative_attention_max_distance: Count = doc(128, "distance beyond which none are told apart")
+    relative_attention_max_distance: Count = doc(128, "largest distance that is distinguished")
     dropout_rate: Probability = doc(0.1, "of embeddings, sublayers and attention weights")
     layer_norm_epsilon: Annotated[float, Range(0.0)] = doc(1e-6, "of the norms")
     feed_forward_proj: Literal["relu", "gelu", "gated-gelu", "gated-silu"] = doc(
@@ -65,7 +63,7 @@ class T5(Architecture[T5Keys]):
     fixed = {"is_decoder": False}
 
     def read(self, config: Mapping[str, Any], head: str, where: Path) -> T5Keys:
-        # The first T5 scales its logits; the key by which later files leave that out is another one's.
+        # The first T5 scales its logits. Later files turn this off by the key of tied embeddings.
         scaled = {"scale_decoder_outputs": config.get("tie_word_embeddings", True)}
         return super().read(scaled | dict(config), head, where)
 
@@ -80,20 +78,14 @@ class T5(Architecture[T5Keys]):
                 yield contradiction(key, wanted, config[key])
 
     def decoder_start(self, keys: T5Keys) -> int | None:
-        return (
-            keys.pad_token_id
-            if keys.decoder_start_token_id is None
-            else keys.decoder_start_token_id
-        )
+        if keys.decoder_start_token_id is None:
+            return keys.pad_token_id
+        return keys.decoder_start_token_id
 
     def table(self, keys: T5Keys, head: str, tensors: TensorFolder | None) -> dict[str, Any]:
-        # In files, newer versions of transformers tie the output layer unless it is there.
-        ties = tied(
-            tensors,
-            HEAD,
-            (SHARED, DECODER, ENCODER),
-            keys_say=keys.tie_word_embeddings or tensors is not None,
-        )
+        # Newer versions of transformers tie the output layer of a file that has none, whatever the keys say.
+        keys_say = keys.tie_word_embeddings or tensors is not None
+        ties = tied(tensors, HEAD, (SHARED, DECODER, ENCODER), keys_say=keys_say)
         both = {
             "kind": "transformer",
             "dim": keys.d_model,
@@ -124,37 +116,16 @@ class T5(Architecture[T5Keys]):
         }
 
     def rules(self, keys: T5Keys, model: ModelConfig) -> list[Rule]:
-        ours = "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
+        ours = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
         rules = [Rule(SHARED, ours[0])]
         if model.options.tie_embeddings == "none":
             rules = [Rule(SHARED, ours, (Copies(),)), Rule(HEAD, "decoder.project.weight")]
+        gated = keys.feed_forward_proj.startswith("gated")
         for side in ("encoder", "decoder"):
-            sublayers: list[tuple[str, str]] = [("SelfAttention", "self_attn")]
-            sublayers += [("EncDecAttention", "cross_attn")] * (side == "decoder")
-            block = []
-            for number, (theirs, attention) in enumerate(sublayers):
-                names = (("q", "q"), ("k", "k"), ("v", "v"), ("o", "out"))
-                block += [
-                    Rule(f"{number}.{theirs}.{x}.weight", f"{attention}.{y}_proj.weight")
-                    for x, y in names
-                ]
-                block.append(Rule(f"{number}.layer_norm.weight", f"norm{number + 1}.weight"))
-            last = len(sublayers)
-            gated = keys.feed_forward_proj.startswith("gated")
-            inner = (
-                {"wi_0": "gate", "wi_1": "up", "wo": "down"}
-                if gated
-                else {"wi": "up", "wo": "down"}
-            )
-            block += [
-                Rule(f"{last}.DenseReluDense.{x}.weight", f"ffn.{y}.weight")
-                for x, y in inner.items()
-            ]
-            block.append(Rule(f"{last}.layer_norm.weight", f"norm{last + 1}.weight"))
-            rules += [
-                rule.under(f"{side}.block.{{i}}.layer.", f"{side}.stack.layers.{{i}}.")
-                for rule in block
-            ]
+            block = _block_rules(cross_attention=side == "decoder", gated=gated)
+            theirs = f"{side}.block.{{i}}.layer."
+            rules += [rule.under(theirs, f"{side}.stack.layers.{{i}}.") for rule in block]
+            # The first block has the relative positions that all blocks share.
             bias = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
             rules += [
                 Rule(bias, f"{side}.input_layer.relative_bias.table", (Transpose(),)),
@@ -163,12 +134,14 @@ class T5(Architecture[T5Keys]):
         return rules
 
     def copies(self, keys: T5Keys, model: ModelConfig) -> dict[str, tuple[str, ...]]:
-        return {
-            SHARED: (ENCODER, DECODER, *(() if model.options.tie_embeddings == "none" else (HEAD,)))
-        }
+        if model.options.tie_embeddings == "none":
+            return {SHARED: (ENCODER, DECODER)}
+        return {SHARED: (ENCODER, DECODER, HEAD)}
 
     def export_keys(self, model: ModelConfig) -> dict[str, Any]:
-        encoder = transformer(model.encoders[0] if len(model.encoders) == 1 else None)
+        if len(model.encoders) != 1:
+            return {}
+        encoder = transformer(model.encoders[0])
         decoder = transformer(model.decoder)
         if encoder is None or decoder is None:
             return {}
@@ -194,3 +167,24 @@ class T5(Architecture[T5Keys]):
         if model.options.scale_logits != tied_head:
             keys["scale_decoder_outputs"] = model.options.scale_logits
         return keys
+
+
+def _block_rules(*, cross_attention: bool, gated: bool) -> list[Rule]:
+    """The rules of a block. T5 numbers the sublayers of a block, and each has its norm."""
+    sublayers = [("SelfAttention", "self_attn")]
+    if cross_attention:
+        sublayers.append(("EncDecAttention", "cross_attn"))
+    projections = {"q": "q", "k": "k", "v": "v", "o": "out"}
+    block = []
+    for number, (theirs, attention) in enumerate(sublayers):
+        for x, y in projections.items():
+            block.append(Rule(f"{number}.{theirs}.{x}.weight", f"{attention}.{y}_proj.weight"))
+        block.append(Rule(f"{number}.layer_norm.weight", f"norm{number + 1}.weight"))
+    last = len(sublayers)
+    inner = {"wi": "up", "wo": "down"}
+    if gated:
+        inner = {"wi_0": "gate", "wi_1": "up", "wo": "down"}
+    for x, y in inner.items():
+        block.append(Rule(f"{last}.DenseReluDense.{x}.weight", f"ffn.{y}.weight"))
+    block.append(Rule(f"{last}.layer_norm.weight", f"norm{last + 1}.weight"))
+    return block

@@ -1,7 +1,7 @@
 """Captioning models: a ViT encoder and a GPT-2 decoder, in transformers' VisionEncoderDecoder."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ from regard.interop.tensors import TensorFolder
 from regard.model.model_config import ModelConfig
 from regard.model.vision import VitConfig
 
-EMBEDDING, HEAD = f"decoder.{gpt2.EMBEDDING}", f"decoder.{gpt2.HEAD}"
+EMBEDDING = f"decoder.{gpt2.EMBEDDING}"
+HEAD = f"decoder.{gpt2.HEAD}"
 POOLER = "encoder.pooler.dense"
 
 
@@ -42,7 +43,7 @@ class VisionEncoderDecoderKeys(SharedKeys):
 
 
 class VisionEncoderDecoder(Architecture[VisionEncoderDecoderKeys]):
-    """A ViT whose states, with that of the [CLS] token, a GPT-2 with cross-attention reads."""
+    """A GPT-2 with cross-attention that reads the states of a ViT, including the [CLS] token's."""
 
     model_type = "vision-encoder-decoder"
     keys = VisionEncoderDecoderKeys
@@ -54,34 +55,35 @@ class VisionEncoderDecoder(Architecture[VisionEncoderDecoderKeys]):
         for name, architecture in (("encoder", _Encoder()), ("decoder", _Decoder())):
             part = config.get(name)
             if not isinstance(part, dict) or part.get("model_type") != architecture.model_type:
-                got = part.get("model_type") if isinstance(part, dict) else part
-                wanted, remedy = (
-                    repr(architecture.model_type),
-                    "Other encoders and decoders are not imported.",
-                )
+                got = part
+                if isinstance(part, dict):
+                    got = part.get("model_type")
+                wanted = repr(architecture.model_type)
+                remedy = "Other encoders and decoders are not imported."
                 raise InvalidData(
                     f"{where}: {name}.model_type", wanted=wanted, got=repr(got)[:80], remedy=remedy
                 )
             parts[name] = architecture.read(part, head, Path(f"{where}: {name}"))
-        outer = super().read(
-            {key: value for key, value in config.items() if key not in parts}, head, where
+        own_config = {key: value for key, value in config.items() if key not in parts}
+        outer = super().read(own_config, head, where)
+        keys = VisionEncoderDecoderKeys(
+            pad_token_id=outer.pad_token_id,
+            bos_token_id=outer.bos_token_id,
+            eos_token_id=outer.eos_token_id,
+            decoder_start_token_id=outer.decoder_start_token_id,
+            **parts,
         )
-        keys = VisionEncoderDecoderKeys(outer.pad_token_id, outer.bos_token_id, outer.eos_token_id,
-                                        outer.decoder_start_token_id, **parts)  # fmt: skip
-        if problems := list(self.part_problems(keys)):
-            raise InvalidRecipe(
-                [
-                    Problem(f"{where}: {each.key}", each.wanted, each.got, each.remedy)
-                    for each in problems
-                ]
-            )
+        problems = [replace(each, key=f"{where}: {each.key}") for each in self.part_problems(keys)]
+        if problems:
+            raise InvalidRecipe(problems)
         return keys
 
     def part_problems(self, keys: VisionEncoderDecoderKeys) -> Iterator[Problem]:
-        dims = keys.encoder.hidden_size, keys.decoder.n_embd
-        if dims[0] != dims[1]:
-            wanted = f"decoder.n_embd = {dims[1]}: a projection between them is not imported"
-            yield Problem("encoder.hidden_size", wanted, str(dims[0]), "Use another model.")
+        dim = keys.encoder.hidden_size
+        decoder_dim = keys.decoder.n_embd
+        if dim != decoder_dim:
+            wanted = f"decoder.n_embd = {decoder_dim}: a projection between them is not imported"
+            yield Problem("encoder.hidden_size", wanted, str(dim), "Use another model.")
 
     def computed(
         self, keys: VisionEncoderDecoderKeys, tensors: Mapping[str, Tensor]
@@ -93,7 +95,7 @@ class VisionEncoderDecoder(Architecture[VisionEncoderDecoderKeys]):
         return {f"{POOLER}.weight": torch.zeros(dim, dim), f"{POOLER}.bias": torch.zeros(dim)}
 
     def decoder_start(self, keys: VisionEncoderDecoderKeys) -> int | None:
-        given = keys.decoder_start_token_id, keys.bos_token_id, keys.decoder.bos_token_id
+        given = (keys.decoder_start_token_id, keys.bos_token_id, keys.decoder.bos_token_id)
         return next((token for token in given if token is not None), None)
 
     def table(
@@ -103,8 +105,11 @@ class VisionEncoderDecoder(Architecture[VisionEncoderDecoderKeys]):
         encoder = vit.Vit().encoder(keys.encoder)
         pooler_dim = keys.encoder.pooler_output_size
         if tensors is not None:
-            has_pooler = f"{POOLER}.weight" in tensors
-            pooler_dim = (pooler_dim or keys.encoder.hidden_size) if has_pooler else None
+            # The file says whether there is a pooler; the keys say its size, if that is not the hidden size.
+            if f"{POOLER}.weight" in tensors:
+                pooler_dim = pooler_dim or keys.encoder.hidden_size
+            else:
+                pooler_dim = None
         if pooler_dim is not None:
             encoder["pooler_dim"] = pooler_dim
         return {
@@ -130,19 +135,24 @@ class VisionEncoderDecoder(Architecture[VisionEncoderDecoderKeys]):
         return {EMBEDDING: () if model.options.tie_embeddings == "none" else (HEAD,)}
 
     def export_keys(self, model: ModelConfig) -> dict[str, Any]:
-        encoder = model.encoders[0].config if len(model.encoders) == 1 else None
         decoder = transformer(model.decoder)
-        if not isinstance(encoder, VitConfig) or decoder is None:
+        if len(model.encoders) != 1 or decoder is None:
             return {}
-        pooler = {} if encoder.pooler_dim is None else {"pooler_output_size": encoder.pooler_dim}
+        encoder = model.encoders[0].config
+        if not isinstance(encoder, VitConfig):
+            return {}
+        encoder_keys = {"model_type": "vit", **vit.export_encoder_keys(encoder)}
+        if encoder.pooler_dim is not None:
+            encoder_keys["pooler_output_size"] = encoder.pooler_dim
+        decoder_keys = {
+            "model_type": "gpt2",
+            "add_cross_attention": True,
+            "is_decoder": True,
+            **gpt2.export_decoder_keys(model, decoder),
+        }
         return {
-            "encoder": {"model_type": "vit", **vit.export_encoder_keys(encoder), **pooler},
-            "decoder": {
-                "model_type": "gpt2",
-                "add_cross_attention": True,
-                "is_decoder": True,
-                **gpt2.export_decoder_keys(model, decoder),
-            },
+            "encoder": encoder_keys,
+            "decoder": decoder_keys,
             "is_encoder_decoder": True,
             "tie_word_embeddings": False,
         }

@@ -71,12 +71,12 @@ class Vit(Architecture[VitKeys]):
         ]
 
     def export_keys(self, model: ModelConfig) -> dict[str, Any]:
-        encoder = model.encoders[0].config if len(model.encoders) == 1 else None
-        return (
-            export_encoder_keys(encoder)
-            if isinstance(encoder, VitConfig) and model.pool is not None
-            else {}
-        )
+        if len(model.encoders) != 1 or model.pool is None:
+            return {}
+        encoder = model.encoders[0].config
+        if isinstance(encoder, VitConfig):
+            return export_encoder_keys(encoder)
+        return {}
 
 
 class Deit(Vit):
@@ -87,12 +87,13 @@ class Deit(Vit):
         "DeiTForImageClassification": "classification",
         "DeiTForImageClassificationWithTeacher": "distilled classification",
     }
-    prefix, tokens = "deit.", 2
+    prefix = "deit."
+    tokens = 2
 
     def table(self, keys: VitKeys, head: str, tensors: TensorFolder | None) -> dict[str, Any]:
-        pool = {"kind": "first"} | (
-            {"distillation_head": True} if head == "distilled classification" else {}
-        )
+        pool: dict[str, Any] = {"kind": "first"}
+        if head == "distilled classification":
+            pool["distillation_head"] = True
         return {"encoder": self.encoder(keys), "pool": pool}
 
     def encoder(self, keys: VitKeys) -> dict[str, Any]:
@@ -135,6 +136,7 @@ def encoder_rules() -> list[Rule]:
 def export_encoder_keys(encoder: VitConfig) -> dict[str, Any]:
     blocks = encoder.transformer
     patches = blocks.max_positions - 1 - encoder.distillation_token
+    patches_per_side = max(1, round(max(1, patches) ** 0.5))
     return {
         "hidden_size": blocks.dim,
         "num_hidden_layers": blocks.layers,
@@ -144,7 +146,7 @@ def export_encoder_keys(encoder: VitConfig) -> dict[str, Any]:
         "hidden_dropout_prob": blocks.dropout,
         "attention_probs_dropout_prob": blocks.attention_dropout,
         "layer_norm_eps": blocks.norm_eps,
-        "image_size": max(1, round(max(1, patches) ** 0.5)) * encoder.patch_size,
+        "image_size": patches_per_side * encoder.patch_size,
         "patch_size": encoder.patch_size,
         "qkv_bias": True,
         "num_channels": 3,

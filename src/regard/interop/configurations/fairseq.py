@@ -104,8 +104,9 @@ def converted(tables: Mapping[str, Any]) -> Options:
         raise InvalidArgument(
             "task", wanted=wanted, got=task, remedy="Regard's recipes list the others that it has."
         )
-    _data(options, language_model=task == "language_modeling")
-    _model(options, language_model=task == "language_modeling")
+    language_model = task == "language_modeling"
+    _data(options, language_model=language_model)
+    _model(options, language_model=language_model)
     _training(options)
     _decoding(options)
     return options
@@ -115,16 +116,20 @@ def _data(options: Options, *, language_model: bool) -> None:
     languages = [options.text(f"{side}_lang") for side in ("source", "target")]
     for ours, name in (("train", "trainpref"), ("valid", "validpref"), ("test", "testpref")):
         prefix = options.text(name)
-        if prefix is None and (ours != "test"):
+        # A recipe needs training and validation data; test data may be missing.
+        if prefix is None and ours == "test":
+            continue
+        if prefix is None:
             options.note(
                 name, f"no fairseq-preprocess in the file: enter the text files in data.{ours}"
             )
-        if prefix is not None or ours != "test":
-            files = [
-                f"{prefix or ours}.{each or side}"
-                for each, side in zip(languages, ("src", "tgt"), strict=True)
-            ]
-            options.put(f"data.{ours}", (prefix or f"{ours}.txt") if language_model else files)
+        if language_model:
+            options.put(f"data.{ours}", prefix or f"{ours}.txt")
+            continue
+        suffixes = [
+            language or side for language, side in zip(languages, ("src", "tgt"), strict=True)
+        ]
+        options.put(f"data.{ours}", [f"{prefix or ours}.{suffix}" for suffix in suffixes])
     joined = options.flag("joined_dictionary") or options.flag("share_all_embeddings")
     options.put("data.shared_vocab", joined or language_model)
     for side, ours in (("src", "source"), ("tgt", "target")):
@@ -149,7 +154,8 @@ def _data(options: Options, *, language_model: bool) -> None:
 
 
 def _model(options: Options, *, language_model: bool) -> None:
-    arch = options.text("arch", "transformer_lm" if language_model else "transformer") or ""
+    default = "transformer_lm" if language_model else "transformer"
+    arch = options.text("arch", default) or ""
     if arch not in PRESETS:
         wanted = f"one of {', '.join(PRESETS)}"
         raise InvalidArgument(
@@ -159,27 +165,26 @@ def _model(options: Options, *, language_model: bool) -> None:
             remedy="Give the nearest, and change the recipe's model.",
         )
     preset = PRESETS[arch]
-    make = _recurrent if arch.startswith("lstm") else _transformer
-    dims = {}
-    for part in ("decoder",) if language_model else ("encoder", "decoder"):
-        make(options, part, preset)
-        own = options.recipe["model"][part]["dim"]
-        base = preset.get("embed_dim", 512)
-        dims[part] = options.whole(f"{part}_embed_dim", base) if make is _recurrent else own
-    everything, output = (
-        options.flag("share_all_embeddings"),
-        options.flag("share_decoder_input_output_embed"),
-    )
+    is_recurrent = arch.startswith("lstm")
+    parts = ["decoder"] if language_model else ["encoder", "decoder"]
+    dims = {}  # of the embeddings
+    for part in parts:
+        if is_recurrent:
+            _recurrent(options, part, preset)
+            dims[part] = options.whole(f"{part}_embed_dim", preset.get("embed_dim", 512))
+        else:
+            _transformer(options, part, preset)
+            dims[part] = options.recipe["model"][part]["dim"]
+    everything = options.flag("share_all_embeddings")
+    output = options.flag("share_decoder_input_output_embed")
     tied = "target" if output else "none"
     if everything:
         tied = "all"
     options.put("model.tie_embeddings", tied)
-    options.put(
-        "model.scale_embeddings",
-        not options.flag("no_scale_embedding") and not arch.startswith("lstm"),
-    )
+    scaled = not options.flag("no_scale_embedding")
+    options.put("model.scale_embeddings", scaled and not is_recurrent)
     options.put("model.output_bias", False)
-    for part in ("decoder",) if language_model else ("encoder", "decoder"):
+    for part in parts:
         word_vectors(
             options,
             part,
@@ -191,14 +196,12 @@ def _model(options: Options, *, language_model: bool) -> None:
 
 
 def _transformer(options: Options, part: str, preset: Mapping[str, Any]) -> None:
-    other = (
-        "encoder" if part == "decoder" else part
-    )  # the decoder takes the encoder's dimensions unless it has its own
     base = {"embed_dim": 512, "ffn_embed_dim": 2048, "layers": 6, "attention_heads": 8, **preset}
-    dims = {
-        name: options.whole(f"{part}_{name}", options.whole(f"{other}_{name}", base[name]))
-        for name in ("embed_dim", "ffn_embed_dim")
-    }
+    # The decoder takes the encoder's dimensions unless it has its own.
+    dims = {}
+    for name in ("embed_dim", "ffn_embed_dim"):
+        of_encoder = options.whole(f"encoder_{name}", base[name])
+        dims[name] = options.whole(f"{part}_{name}", of_encoder)
     activation = options.text("activation_fn", preset.get("activation_fn", "relu")) or "relu"
     if activation not in ACTIVATIONS:
         options.note("activation_fn", f"no {activation}: relu is used")
@@ -206,24 +209,29 @@ def _transformer(options: Options, part: str, preset: Mapping[str, Any]) -> None
     positions = "learned" if learned else "sinusoidal"
     if options.flag("no_token_positional_embeddings"):
         positions = "none"
-    inner = options.number(
-        "activation_dropout", options.number("relu_dropout", preset.get("activation_dropout", 0.0))
-    )
+    # Older configurations say relu_dropout.
+    relu_dropout = options.number("relu_dropout", preset.get("activation_dropout", 0.0))
+    ffn_dropout = options.number("activation_dropout", relu_dropout)
+    attention_dropout = preset.get("attention_dropout", 0.0)
+    norm_first = preset.get("normalize_before", False)
     values = {
-        "kind": "transformer", "dim": dims["embed_dim"], "ffn_dim": dims["ffn_embed_dim"],
+        "kind": "transformer",
+        "dim": dims["embed_dim"],
+        "ffn_dim": dims["ffn_embed_dim"],
         "layers": options.whole(f"{part}_layers", base["layers"]),
         "heads": options.whole(f"{part}_attention_heads", base["attention_heads"]),
         "dropout": options.number("dropout", preset.get("dropout", 0.1)),
-        "attention_dropout": options.number("attention_dropout", preset.get("attention_dropout", 0.0)),
-        "ffn_dropout": inner,
-        "norm_first": options.flag(f"{part}_normalize_before", preset.get("normalize_before", False)),
-        "norm_input": options.flag("layernorm_embedding"), "activation": ACTIVATIONS.get(activation, "relu"),
-        "positions": positions, "activation_checkpointing": options.flag("checkpoint_activations"),
-    }  # fmt: skip
+        "attention_dropout": options.number("attention_dropout", attention_dropout),
+        "ffn_dropout": ffn_dropout,
+        "norm_first": options.flag(f"{part}_normalize_before", norm_first),
+        "norm_input": options.flag("layernorm_embedding"),
+        "activation": ACTIVATIONS.get(activation, "relu"),
+        "positions": positions,
+        "activation_checkpointing": options.flag("checkpoint_activations"),
+    }
     if learned:
-        values["max_positions"] = options.whole(
-            f"max_{'source' if part == 'encoder' else 'target'}_positions", 1024
-        )
+        side = "source" if part == "encoder" else "target"
+        values["max_positions"] = options.whole(f"max_{side}_positions", 1024)
     for name, value in values.items():
         options.put(f"model.{part}.{name}", value)
 
@@ -232,18 +240,15 @@ def _recurrent(options: Options, part: str, preset: Mapping[str, Any]) -> None:
     embedding = options.whole(f"{part}_embed_dim", preset.get("embed_dim", 512))
     size = options.whole(f"{part}_hidden_size", embedding)
     both = part == "encoder" and options.flag("encoder_bidirectional")
-    dim = (
-        2 * size if both else size
-    )  # fairseq gives each direction the whole size, Regard half of it
+    # fairseq gives each direction the whole size, Regard half of it.
+    dim = 2 * size if both else size
     if embedding != dim:
         options.note(f"{part}_embed_dim", f"embeddings have the dimension of the states, {dim}")
     dropout = options.number("dropout", 0.1)
     for end in ("in", "out"):
-        if options.number(f"{part}_dropout_{end}", dropout) != dropout:
-            options.note(
-                f"{part}_dropout_{end}",
-                "dropout holds for inputs, between layers and for the output",
-            )
+        name = f"{part}_dropout_{end}"
+        if options.number(name, dropout) != dropout:
+            options.note(name, "dropout holds for inputs, between layers and for the output")
     layers = options.whole(f"{part}_layers", preset.get("layers", 1))
     values: dict[str, Any] = {
         "kind": "rnn",
@@ -272,10 +277,8 @@ def _training(options: Options) -> None:
     if interval:
         options.put("train.validate_every", interval)
     else:
-        options.note(
-            "validate_interval_updates",
-            "not given, which means once an epoch there; here every 500 updates",
-        )
+        why = "not given, which means once an epoch there; here every 500 updates"
+        options.note("validate_interval_updates", why)
     if options.whole("patience", -1) > 0:
         options.put("train.patience", options.whole("patience"))
     kept = max(options.whole("keep_last_epochs", -1), options.whole("keep_best_checkpoints", -1))
@@ -289,9 +292,8 @@ def _training(options: Options) -> None:
     if criterion not in ("cross_entropy", "label_smoothed_cross_entropy"):
         options.note("criterion", f"no {criterion}: cross-entropy is used")
     smoothing = options.number("label_smoothing", 0.0)
-    options.put(
-        "train.label_smoothing", smoothing if criterion.startswith("label_smoothed") else 0.0
-    )
+    is_smoothed = criterion.startswith("label_smoothed")
+    options.put("train.label_smoothing", smoothing if is_smoothed else 0.0)
     options.put("train.seed", options.whole("seed", 1))
     clipping(options, options.number("clip_norm", 0.0))
     if any(options.flag(name) for name in ("fp16", "bf16", "amp", "memory_efficient_bf16")):
@@ -318,16 +320,19 @@ def _schedule(options: Options) -> None:
     if len(rates) > 1:
         options.note("lr", "one learning rate, the first; train.lr_schedule changes it")
     schedule = options.text("lr_scheduler", "fixed") or "fixed"
-    ours = {"inverse_sqrt": "inverse_root", "cosine": "cosine", "polynomial_decay": "linear", "fixed": "constant",
-            "reduce_lr_on_plateau": "plateau"}  # fmt: skip
+    ours = {
+        "inverse_sqrt": "inverse_root",
+        "cosine": "cosine",
+        "polynomial_decay": "linear",
+        "fixed": "constant",
+        "reduce_lr_on_plateau": "plateau",
+    }
     if schedule not in ours:
         options.note("lr_scheduler", f"no {schedule}: the learning rate is constant")
     options.put("train.learning_rate", rates[0])
     options.put("train.lr_schedule", ours.get(schedule, "constant"))
-    options.put(
-        "train.warmup_steps",
-        options.whole("warmup_updates", 4000 if schedule == "inverse_sqrt" else 0),
-    )
+    default_warmup = 4000 if schedule == "inverse_sqrt" else 0
+    options.put("train.warmup_steps", options.whole("warmup_updates", default_warmup))
     if schedule == "cosine":
         options.put("train.min_learning_rate", options.number("min_lr"))
     if schedule == "polynomial_decay":
@@ -360,14 +365,13 @@ def _decoding(options: Options) -> None:
         0.0 if options.flag("unnormalized") else options.number("lenpen", 1.0),
     )
     options.put("decode.no_repeat_ngram_size", options.whole("no_repeat_ngram_size"))
-    groups, strength = (
-        options.whole("diverse_beam_groups", -1),
-        options.number("diverse_beam_strength", 0.5),
-    )
+    groups = options.whole("diverse_beam_groups", -1)
+    strength = options.number("diverse_beam_strength", 0.5)
     if groups > 0:
         options.put("decode.beam_groups", groups)
         options.put("decode.diversity_penalty", strength)
-    top_k, top_p = options.whole("sampling_topk", -1), options.number("sampling_topp", -1.0)
+    top_k = options.whole("sampling_topk", -1)
+    top_p = options.number("sampling_topp", -1.0)
     temperature = options.number("temperature", 1.0)
     if options.flag("sampling"):
         options.put("decode.sample", True)

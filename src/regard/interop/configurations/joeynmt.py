@@ -68,14 +68,16 @@ def _data(options: Options) -> None:
         )
     for theirs, ours in (("train", "train"), ("dev", "valid"), ("test", "test")):
         prefix = options.text(f"data.{theirs}")
-        if prefix is not None:
-            options.put(
-                f"data.{ours}",
-                f"{prefix}.tsv" if kind == "tsv" else [f"{prefix}.{each}" for each in languages],
-            )
+        if prefix is None:
+            continue
+        if kind == "tsv":
+            options.put(f"data.{ours}", f"{prefix}.tsv")
+        else:
+            options.put(f"data.{ours}", [f"{prefix}.{each}" for each in languages])
     sides = {}
     for side, ours, language in (("src", "source", languages[0]), ("trg", "target", languages[1])):
-        before, key = f"data.{side}", f"data.{ours}"
+        before = f"data.{side}"
+        key = f"data.{ours}"
         sides[ours] = _field(options, before, key)
         if kind == "tsv":
             options.put(f"{key}.column", language)
@@ -93,12 +95,11 @@ def _field(options: Options, before: str, key: str) -> tuple[Any, ...]:
     tokenizer = TOKENIZERS.get(level, "words")
     if level not in TOKENIZERS:
         options.note(f"{before}.level", f"no tokenizer {level}: words are used")
-    if (
-        level == "bpe"
-        and options.text(f"{before}.tokenizer_type", "sentencepiece") == "sentencepiece"
-    ):
-        kind = options.text(f"{before}.tokenizer_cfg.model_type", "unigram")
-        tokenizer = "bpe" if kind == "bpe" else "unigram"
+    if level == "bpe":
+        tokenizer_type = options.text(f"{before}.tokenizer_type", "sentencepiece")
+        if tokenizer_type == "sentencepiece":
+            kind = options.text(f"{before}.tokenizer_cfg.model_type", "unigram")
+            tokenizer = "bpe" if kind == "bpe" else "unigram"
     options.note_given({
         f"{before}.bpe_type": "tokenizers are trained on the training files",
         f"{before}.tokenizer_cfg.*": "tokenizers are trained on the training files, from raw text",
@@ -121,16 +122,18 @@ def _field(options: Options, before: str, key: str) -> tuple[Any, ...]:
 
 
 def _model(options: Options) -> int:
-    sizes, scales = {}, {}
+    sizes = {}
+    scales = {}
     dims = {}
     for part in ("encoder", "decoder"):
-        before, key = f"model.{part}", f"model.{part}"
-        kind = options.text(f"{before}.type", "recurrent" if part == "encoder" else "transformer")
+        before = f"model.{part}"
+        key = f"model.{part}"
+        default_kind = "recurrent" if part == "encoder" else "transformer"
+        kind = options.text(f"{before}.type", default_kind)
         make = _transformer if kind == "transformer" else _recurrent
         sizes[part] = make(options, before, key, part)
-        dims[part] = options.whole(
-            f"{before}.embeddings.embedding_dim", 64 if kind == "recurrent" else sizes[part]
-        )
+        default_dim = 64 if kind == "recurrent" else sizes[part]
+        dims[part] = options.whole(f"{before}.embeddings.embedding_dim", default_dim)
         scales[part] = options.flag(f"{before}.embeddings.scale")
         if options.flag(f"{before}.freeze"):
             options.recipe.setdefault("train", {}).setdefault("freeze", []).append(f"{part}.*")
@@ -143,7 +146,8 @@ def _model(options: Options) -> int:
             "model.decoder.embeddings.scale",
             "both embeddings are scaled, or neither: as in the encoder",
         )
-    softmax, shared = options.flag("model.tied_softmax"), options.recipe["data"]["shared_vocab"]
+    softmax = options.flag("model.tied_softmax")
+    shared = options.recipe["data"]["shared_vocab"]
     if shared and sizes["encoder"] != sizes["decoder"]:
         options.note("model.tied_embeddings", "encoder and decoder differ in dimension: not tied")
         shared = False
@@ -171,29 +175,32 @@ def _model(options: Options) -> int:
 
 def _dropout(options: Options, before: str, default: float) -> float:
     dropout = options.number(f"{before}.dropout", default)
-    if (
-        f"{before}.embeddings.dropout" in options
-        and options.number(f"{before}.embeddings.dropout") != dropout
-    ):
-        options.note(f"{before}.embeddings.dropout", f"{before}.dropout holds for embeddings too")
-    options.take(f"{before}.embeddings.dropout")
+    own = f"{before}.embeddings.dropout"
+    if own in options and options.number(own) != dropout:
+        options.note(own, f"{before}.dropout holds for embeddings too")
+    options.take(own)
     return dropout
 
 
 def _transformer(options: Options, before: str, key: str, part: str) -> int:
     dim = options.whole(f"{before}.hidden_size", 512)
-    options.take(f"{before}.embeddings.embedding_dim")  # equal to hidden_size, as Joey NMT demands
+    # Joey NMT demands that it equals hidden_size.
+    options.take(f"{before}.embeddings.embedding_dim")
     activation = options.text(f"{before}.activation", "relu") or "relu"
     if activation not in ACTIVATIONS:
         options.note(f"{before}.activation", f"no {activation} in a Transformer: relu is used")
+    is_encoder = part == "encoder"
+    norm = options.text(f"{before}.layer_norm", "pre" if is_encoder else "post")
     values = {
-        "kind": "transformer", "dim": dim,
-        "layers": options.whole(f"{before}.num_layers", 8 if part == "encoder" else 4),
-        "heads": options.whole(f"{before}.num_heads", 4 if part == "encoder" else 8),
-        "ffn_dim": options.whole(f"{before}.ff_size", 2048), "dropout": _dropout(options, before, 0.1),
-        "norm_first": options.text(f"{before}.layer_norm", "pre" if part == "encoder" else "post") == "pre",
+        "kind": "transformer",
+        "dim": dim,
+        "layers": options.whole(f"{before}.num_layers", 8 if is_encoder else 4),
+        "heads": options.whole(f"{before}.num_heads", 4 if is_encoder else 8),
+        "ffn_dim": options.whole(f"{before}.ff_size", 2048),
+        "dropout": _dropout(options, before, 0.1),
+        "norm_first": norm == "pre",
         "activation": ACTIVATIONS.get(activation, "relu"),
-    }  # fmt: skip
+    }
     for name, value in values.items():
         options.put(f"{key}.{name}", value)
     return dim
@@ -202,15 +209,12 @@ def _transformer(options: Options, before: str, key: str, part: str) -> int:
 def _recurrent(options: Options, before: str, key: str, part: str) -> int:
     size = options.whole(f"{before}.hidden_size", 1)
     both = part == "encoder" and options.flag(f"{before}.bidirectional", True)
-    dim = (
-        2 * size if both else size
-    )  # Joey NMT gives each direction the whole size, Regard half of it
+    # Joey NMT gives each direction the whole size, Regard half of it.
+    dim = 2 * size if both else size
     embedding = options.whole(f"{before}.embeddings.embedding_dim", 64)
     if embedding != dim:
-        options.note(
-            f"{before}.embeddings.embedding_dim",
-            f"embeddings have the dimension of the states, {dim}",
-        )
+        why = f"embeddings have the dimension of the states, {dim}"
+        options.note(f"{before}.embeddings.embedding_dim", why)
     options.put(f"{key}.kind", "rnn")
     options.put(f"{key}.cell", options.text(f"{before}.rnn_type", "gru"))
     options.put(f"{key}.dim", dim)
@@ -220,10 +224,8 @@ def _recurrent(options: Options, before: str, key: str, part: str) -> int:
         options.put(f"{key}.bidirectional", both)
         return dim
     attention = options.text(f"{before}.attention", "bahdanau")
-    feeding, start = (
-        options.flag(f"{before}.input_feeding", True),
-        options.text(f"{before}.init_hidden", "bridge"),
-    )
+    feeding = options.flag(f"{before}.input_feeding", True)
+    start = options.text(f"{before}.init_hidden", "bridge")
     options.put(f"{key}.attention", attention)
     options.put(f"{key}.score", "bilinear" if attention == "luong" else "additive")
     if attention == "luong":
@@ -234,10 +236,8 @@ def _recurrent(options: Options, before: str, key: str, part: str) -> int:
         )
     options.put(f"{key}.initial_state", "zero" if start == "zero" else "summary")
     if start == "last":
-        options.note(
-            f"{before}.init_hidden",
-            "last: the initial state is a linear map of the last encoder state",
-        )
+        why = "last: the initial state is a linear map of the last encoder state"
+        options.note(f"{before}.init_hidden", why)
     if options.number(f"{before}.hidden_dropout") != 0:
         options.note(f"{before}.hidden_dropout", f"{before}.dropout holds for the output too")
     options.note_given({f"{before}.activation": "the attentional state has tanh"})
@@ -245,11 +245,9 @@ def _recurrent(options: Options, before: str, key: str, part: str) -> int:
 
 
 def _training(options: Options, hidden: int) -> None:
-    for key, name, default in (
-        ("accumulate_steps", "batch_multiplier", 1), ("validate_every", "validation_freq", 1000),
-        ("log_every", "logging_freq", 100),
-    ):  # fmt: skip
-        options.put(f"train.{key}", options.whole(f"training.{name}", default))
+    options.put("train.accumulate_steps", options.whole("training.batch_multiplier", 1))
+    options.put("train.validate_every", options.whole("training.validation_freq", 1000))
+    options.put("train.log_every", options.whole("training.logging_freq", 100))
     kept = options.whole("training.keep_best_ckpts", options.whole("training.keep_last_ckpts", 5))
     options.put("train.keep_checkpoints", max(1, kept))
     options.put("train.label_smoothing", options.number("training.label_smoothing", 0.0))
@@ -271,7 +269,8 @@ def _training(options: Options, hidden: int) -> None:
             f"{size} sentences: train.batch_tokens counts tokens; its default of 4,096 holds",
         )
     metric = options.text("training.early_stopping_metric", "ppl") or "ppl"
-    if "valid" in options.recipe["data"]:  # a metric is measured on validation data only
+    # A metric is measured on validation data only.
+    if "valid" in options.recipe["data"]:
         options.put("train.monitor", METRICS.get(metric, "loss"))
     if metric == "acc":
         options.note(
@@ -291,30 +290,27 @@ def _training(options: Options, hidden: int) -> None:
 
 
 def _schedule(options: Options, hidden: int) -> None:
-    rate, schedule = (
-        options.number("training.learning_rate", 0.005),
-        options.text("training.scheduling"),
-    )
-    warmup = options.whole(
-        "training.learning_rate_warmup", 10000 if schedule == "warmupinversesquareroot" else 4000
-    )
-    peak, factor = (
-        options.number("training.learning_rate_peak", rate),
-        options.number("training.learning_rate_factor", 1),
-    )
-    patience, decrease = (
-        options.whole("training.patience", 5),
-        options.number("training.decrease_factor", 0.5),
-    )
-    ours = {"noam": "inverse_root", "warmupinversesquareroot": "inverse_root", "plateau": "plateau"}
+    rate = options.number("training.learning_rate", 0.005)
+    schedule = options.text("training.scheduling")
+    default_warmup = 10000 if schedule == "warmupinversesquareroot" else 4000
+    warmup = options.whole("training.learning_rate_warmup", default_warmup)
+    peak = options.number("training.learning_rate_peak", rate)
+    factor = options.number("training.learning_rate_factor", 1)
+    patience = options.whole("training.patience", 5)
+    decrease = options.number("training.decrease_factor", 0.5)
+    known = {
+        "noam": "inverse_root",
+        "warmupinversesquareroot": "inverse_root",
+        "plateau": "plateau",
+    }
+    ours = known.get(schedule or "", "constant")
     if schedule == "noam":
         rate = factor * peak_of_warmup(options, "training.learning_rate_warmup", warmup, hidden)
     elif schedule == "warmupinversesquareroot":
         rate = peak
     elif schedule == "plateau":
-        options.put(
-            "train.plateau", patience + 1
-        )  # PyTorch lets `patience` validations pass before it counts
+        # PyTorch lets `patience` validations pass before it counts.
+        options.put("train.plateau", patience + 1)
         if decrease != 0.5:
             options.note("training.decrease_factor", "a plateau halves the learning rate")
     elif schedule is not None:
@@ -324,8 +320,8 @@ def _schedule(options: Options, hidden: int) -> None:
         for name in ("decaying_step_size", "learning_rate_decay", "learning_rate_decay_length")
     })  # fmt: skip
     options.put("train.learning_rate", rate)
-    options.put("train.lr_schedule", ours.get(schedule or "", "constant"))
-    options.put("train.warmup_steps", warmup if ours.get(schedule or "") == "inverse_root" else 0)
+    options.put("train.lr_schedule", ours)
+    options.put("train.warmup_steps", warmup if ours == "inverse_root" else 0)
 
 
 def _decoding(options: Options) -> None:
@@ -344,9 +340,7 @@ def _decoding(options: Options) -> None:
     else:
         options.put("decode.max_length_ratio", 1.5)
     options.put("decode.min_length", max(0, options.whole("testing.min_output_length", 1)))
-    penalty, ngram = (
-        options.number("testing.repetition_penalty", -1),
-        options.whole("testing.no_repeat_ngram_size", -1),
-    )
+    penalty = options.number("testing.repetition_penalty", -1)
+    ngram = options.whole("testing.no_repeat_ngram_size", -1)
     options.put("decode.repetition_penalty", max(1.0, penalty))
     options.put("decode.no_repeat_ngram_size", max(0, ngram))

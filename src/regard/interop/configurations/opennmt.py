@@ -18,13 +18,23 @@ from regard.interop.configurations.options import (
 )
 
 SUBWORDS = {"bpe": "bpe", "sentencepiece": "unigram", "onmt_tokenize": "bpe"}
+# OpenNMT-py gates silu.
 ACTIVATIONS = {
     "relu": "relu",
     "gelu": "gelu",
     "silu": "swiglu",
     "gated-gelu": "geglu",
-}  # OpenNMT-py gates silu
+}
 SCORES = {"dot": "dot", "general": "bilinear", "mlp": "additive"}
+# Keys of a corpus that change its texts.
+ADDED_TO_TEXTS = (
+    "src_prefix",
+    "tgt_prefix",
+    "src_suffix",
+    "tgt_suffix",
+    "src_feats",
+    "path_align",
+)
 REASONS = by_option({
     "vocabularies and tokenizers are made from the training files":
         "save_data overwrite n_sample dump_samples src_vocab tgt_vocab vocab_size_multiple src_subword_model "
@@ -78,7 +88,8 @@ REASONS = by_option({
 def converted(tables: Mapping[str, Any]) -> Options:
     """The recipe of a configuration, and what it does not take over."""
     corpora = tables.get("data")
-    options = Options({key: value for key, value in tables.items() if key != "data"}, "OpenNMT-py")
+    given = {key: value for key, value in tables.items() if key != "data"}
+    options = Options(given, "OpenNMT-py")
     options.note_given(REASONS)
     language_model = options.text("model_task", "seq2seq") == "lm"
     _data(options, corpora, language_model)
@@ -95,21 +106,17 @@ def _data(options: Options, corpora: object, language_model: bool) -> None:
         raise InvalidArgument(
             "data", wanted="a table of corpora", got=repr(corpora)[:80], remedy="As in onmt_train."
         )
+    one_corpus = "one training corpus: join the files (cat), as often as their weights say"
     training = [name for name in corpora if name != "valid"]
     for name in training[1:]:
-        options.note(
-            f"data.{name}",
-            "one training corpus: join the files (cat), as often as their weights say",
-        )
+        options.note(f"data.{name}", one_corpus)
+    paths = ["path_src"] if language_model else ["path_src", "path_tgt"]
     transforms = set(options.texts("transforms"))
     for split, name in (("train", training[0] if training else ""), ("valid", "valid")):
         corpus = corpora.get(name)
         if not isinstance(corpus, Mapping):
             continue
-        files = [
-            corpus.get(key)
-            for key in (("path_src",) if language_model else ("path_src", "path_tgt"))
-        ]
+        files = [corpus.get(key) for key in paths]
         if not all(isinstance(file, str) for file in files):
             raise InvalidArgument(
                 f"data.{name}",
@@ -120,33 +127,19 @@ def _data(options: Options, corpora: object, language_model: bool) -> None:
         options.put(f"data.{split}", files[0] if language_model else files)
         transforms |= set(corpus.get("transforms") or ())
         if corpus.get("weight") is not None and len(training) > 1:
-            options.note(
-                f"data.{name}.weight",
-                "one training corpus: join the files (cat), as often as their weights say",
-            )
-        for key in (
-            "src_prefix",
-            "tgt_prefix",
-            "src_suffix",
-            "tgt_suffix",
-            "src_feats",
-            "path_align",
-        ):
+            options.note(f"data.{name}.weight", one_corpus)
+        for key in ADDED_TO_TEXTS:
             if corpus.get(key) is not None:
-                options.note(
-                    f"data.{name}.{key}",
-                    "a corpus is its texts: write prefixes and tags into the files",
-                )
+                why = "a corpus is its texts: write prefixes and tags into the files"
+                options.note(f"data.{name}.{key}", why)
     for name in sorted(transforms - {*SUBWORDS, "filtertoolong"}):
         options.note(f"transforms: {name}", "no such change of texts: make it before training")
     subwords = [name for name in SUBWORDS if name in transforms]
     shared = options.flag("share_vocab")
     options.put("data.shared_vocab", shared or language_model)
     for side, ours in (("src", "source"), ("tgt", "target")):
-        size, longest = (
-            options.whole(f"{side}_vocab_size", 32768),
-            options.whole(f"{side}_seq_length", 192),
-        )
+        size = options.whole(f"{side}_vocab_size", 32768)
+        longest = options.whole(f"{side}_seq_length", 192)
         if language_model and side == "src":
             continue
         options.put(f"data.{ours}.tokenizer", SUBWORDS[subwords[0]] if subwords else "words")
@@ -156,11 +149,16 @@ def _data(options: Options, corpora: object, language_model: bool) -> None:
 
 
 def _model(options: Options, language_model: bool) -> int:
-    hidden, layers = options.whole("hidden_size", -1), options.whole("layers", -1)
-    dims = {part: options.whole(f"{part}_hid_size", 500) for part in ("enc", "dec")}
-    depths = {part: options.whole(f"{part}_layers", 2) for part in ("enc", "dec")}
-    dims = {part: hidden if hidden > 0 else dim for part, dim in dims.items()}
-    depths = {part: layers if layers > 0 else depth for part, depth in depths.items()}
+    hidden = options.whole("hidden_size", -1)
+    layers = options.whole("layers", -1)
+    dims = {}
+    depths = {}
+    for part in ("enc", "dec"):
+        # An option for both sides overrules those of each side, which are read in any case.
+        own_dim = options.whole(f"{part}_hid_size", 500)
+        own_depth = options.whole(f"{part}_layers", 2)
+        dims[part] = hidden if hidden > 0 else own_dim
+        depths[part] = layers if layers > 0 else own_depth
     vectors = options.whole("word_vec_size", -1)
     sizes = {}
     for side, part in (("src", "enc"), ("tgt", "dec")):
@@ -174,13 +172,13 @@ def _model(options: Options, language_model: bool) -> int:
         if given != dims[part]:
             name = "word_vec_size" if vectors > 0 else f"{side}_word_vec_size"
             options.note(name, f"embeddings have the dimension of the states, {dims[part]}")
-    transformer = {
-        part: _part(options, part, dims[part], depths[part], language_model)
-        for part in ("enc", "dec")
-    }
+    are_transformers = [
+        _part(options, part, dims[part], depths[part], language_model) for part in ("enc", "dec")
+    ]
     positions = options.flag("position_encoding")
-    options.put("model.scale_embeddings", positions and any(transformer.values()))
-    embeddings, output = options.flag("share_embeddings"), options.flag("share_decoder_embeddings")
+    options.put("model.scale_embeddings", positions and any(are_transformers))
+    embeddings = options.flag("share_embeddings")
+    output = options.flag("share_decoder_embeddings")
     if embeddings and not output:
         options.note(
             "share_embeddings",
@@ -222,10 +220,13 @@ def _word_vectors(
 
 
 def _part(options: Options, part: str, dim: int, layers: int, language_model: bool) -> bool:
-    """One table of [model]; true for a Transformer."""
-    name, key = (
-        ("encoder_type", "model.encoder") if part == "enc" else ("decoder_type", "model.decoder")
-    )
+    """Put one table of [model]. Return whether it is a Transformer."""
+    if part == "enc":
+        name = "encoder_type"
+        key = "model.encoder"
+    else:
+        name = "decoder_type"
+        key = "model.decoder"
     kind = options.text(name, "rnn") or "rnn"
     if language_model and part == "enc":
         return False
@@ -251,24 +252,32 @@ def _transformer(options: Options, key: str, layers: int, kind: str) -> None:
     activation = options.text("pos_ffn_activation_fn", "relu") or "relu"
     if activation not in ACTIVATIONS:
         options.note("pos_ffn_activation_fn", f"no {activation}: relu is used")
-    heads, groups = options.whole("heads", 8), options.whole("num_kv")
+    heads = options.whole("heads", 8)
+    groups = options.whole("num_kv")
+    has_rms_norm = options.text("layer_norm", "standard") == "rms"
+    has_attention_bias = options.flag("add_qkvbias")
     values = {
-        "kind": "transformer", "layers": layers, "heads": heads, "ffn_dim": options.whole("transformer_ff", 2048),
-        "attention_dropout": options.number("attention_dropout", 0.1), "norm_first": True,
+        "kind": "transformer",
+        "layers": layers,
+        "heads": heads,
+        "ffn_dim": options.whole("transformer_ff", 2048),
+        "attention_dropout": options.number("attention_dropout", 0.1),
+        "norm_first": True,
         "ffn_dropout": options.number("dropout", 0.3),
-        "norm": "rms" if options.text("layer_norm", "standard") == "rms" else "layer",
-        "norm_eps": options.number("norm_eps", 1e-6), "activation": ACTIVATIONS.get(activation, "relu"),
-        "attention_bias": "all" if options.flag("add_qkvbias") else "none", "ffn_bias": options.flag("add_ffnbias"),
-    }  # fmt: skip
+        "norm": "rms" if has_rms_norm else "layer",
+        "norm_eps": options.number("norm_eps", 1e-6),
+        "activation": ACTIVATIONS.get(activation, "relu"),
+        "attention_bias": "all" if has_attention_bias else "none",
+        "ffn_bias": options.flag("add_ffnbias"),
+    }
     if options.flag("multiquery") or groups:
         values["kv_heads"] = groups or 1
     if options.whole("sliding_window"):
         values["sliding_window"] = options.whole("sliding_window")
-    relative, buckets = (
-        options.whole("max_relative_positions"),
-        options.whole("relative_positions_buckets"),
-    )
-    values["positions"] = "sinusoidal" if options.flag("position_encoding") else "none"
+    relative = options.whole("max_relative_positions")
+    buckets = options.whole("relative_positions_buckets")
+    has_sinusoids = options.flag("position_encoding")
+    values["positions"] = "sinusoidal" if has_sinusoids else "none"
     if relative == -1:
         values |= {"positions": "rotary", "rotary_base": options.number("rotary_theta", 10000)}
     elif relative == -2:
@@ -276,10 +285,8 @@ def _transformer(options: Options, key: str, layers: int, kind: str) -> None:
     elif buckets:
         values |= {"positions": "relative", "relative_buckets": buckets}
     elif relative > 0:
-        options.note(
-            "max_relative_positions",
-            "no relative position representations (Shaw): relative biases are used",
-        )
+        why = "no relative position representations (Shaw): relative biases are used"
+        options.note("max_relative_positions", why)
         values |= {"positions": "relative", "relative_max_distance": relative}
     for name, value in values.items():
         options.put(f"{key}.{name}", value)
@@ -332,9 +339,8 @@ def _training(options: Options, hidden: int) -> None:
     if options.whole("early_stopping"):
         options.put("train.patience", options.whole("early_stopping"))
     if decay := options.number("average_decay", 0):
-        options.put(
-            "train.ema_decay", 1 - decay
-        )  # OpenNMT-py gives the weight of the newest weights
+        # OpenNMT-py gives the share of the newest weights.
+        options.put("train.ema_decay", 1 - decay)
     if (options.text("model_dtype", "fp32") or "fp32") == "fp16":
         options.put("train.precision", "bfloat16")
         options.note("model_dtype", "bfloat16 is used, which needs no loss scaling")
@@ -352,21 +358,21 @@ def _training(options: Options, hidden: int) -> None:
             "the loss is divided by the target tokens of an update, not by sentences",
         )
     betas = [options.number("adam_beta1", 0.9), options.number("adam_beta2", 0.999)]
-    adam(options, (options.text("optim", "sgd") or "sgd").lower(), {"optimizer": "optim"}, betas)
+    optimizer = options.text("optim", "sgd") or "sgd"
+    adam(options, optimizer.lower(), {"optimizer": "optim"}, betas)
     _schedule(options, hidden)
 
 
 def _schedule(options: Options, hidden: int) -> None:
-    rate, warmup = options.number("learning_rate", 1.0), options.whole("warmup_steps", 4000)
+    rate = options.number("learning_rate", 1.0)
+    warmup = options.whole("warmup_steps", 4000)
     method = options.text("decay_method", "none")
     if method == "noam":
         rate *= peak_of_warmup(options, "warmup_steps", warmup, hidden)
     elif method == "rsqrt":
         rate *= peak_of_warmup(options, "warmup_steps", warmup)
-        options.note(
-            "decay_method",
-            "rsqrt has no warm-up there: the learning rate is constant until warmup_steps; here it rises",
-        )
+        why = "the learning rate is constant until warmup_steps; here it rises"
+        options.note("decay_method", f"rsqrt has no warm-up there: {why}")
     else:
         options.note(
             "decay_method", f"{method}: the learning rate is constant; choose train.lr_schedule"
@@ -387,19 +393,22 @@ def _decoding(options: Options) -> None:
             "max_length_ratio", f"no limit of {ratio:g} · length + 5: decode.max_length holds"
         )
     options.put("decode.no_repeat_ngram_size", options.whole("block_ngram_repeat", 0))
-    kind, alpha = options.text("length_penalty", "avg"), options.number("alpha", 1.0)
+    kind = options.text("length_penalty", "avg")
+    alpha = options.number("alpha", 1.0)
     options.put("decode.length_penalty", 0.0 if kind == "none" else alpha)
     if kind == "wu":
         options.note(
             "length_penalty",
             "alpha is taken over, but scores are divided by length^alpha, not ((5 + length) / 6)^alpha",
         )
-    coverage, beta = options.text("coverage_penalty", "none"), options.number("beta", 0.0)
+    coverage = options.text("coverage_penalty", "none")
+    beta = options.number("beta", 0.0)
     if coverage == "wu":
         options.put("decode.coverage_penalty", max(0.0, beta))
     elif coverage != "none":
         options.note("coverage_penalty", f"no {coverage} penalty")
-    top_k, top_p = options.whole("random_sampling_topk"), options.number("random_sampling_topp")
+    top_k = options.whole("random_sampling_topk")
+    top_p = options.number("random_sampling_topp")
     temperature = options.number("random_sampling_temp", 1.0)
     if top_k in (0, 1) and not top_p:
         return

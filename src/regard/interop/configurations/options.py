@@ -1,4 +1,4 @@
-"""The options of a foreign configuration: which were taken over into a recipe, and why others were not."""
+"""The options of another toolkit's configuration: which a recipe takes over, and why not the others."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
@@ -7,9 +7,12 @@ from typing import Any
 from regard.core.errors import InvalidArgument
 from regard.data.special_tokens import SPECIALS
 
-TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+TRUE = ("true", "yes", "on", "1")
+FALSE = ("false", "no", "off", "0")
 SMALLEST = len(SPECIALS) + 257  # tokens of a vocabulary: special tokens, bytes, and one
-DEEPEST, MOST = 8, 10_000  # nested tables, and options: YAML can repeat a table within itself
+# The largest numbers of nested tables and of options: YAML can repeat a table within itself.
+DEEPEST = 8
+MOST = 10_000
 
 
 class Options:
@@ -19,7 +22,8 @@ class Options:
     """
 
     def __init__(self, given: Mapping[str, Any], toolkit: str) -> None:
-        self.given, self.toolkit = dict(islice(flattened(given), MOST + 1)), toolkit
+        self.given = dict(islice(flattened(given), MOST + 1))
+        self.toolkit = toolkit
         if len(self.given) > MOST:
             raise InvalidArgument(
                 "the file", wanted=f"at most {MOST:,} options", got="more", remedy="Check the file."
@@ -41,7 +45,9 @@ class Options:
         value = self.take(name, default)
         if value is not None and not isinstance(value, str | int | float):
             raise self._wrong(name, "a text", value)
-        return None if value is None else str(value)
+        if value is None:
+            return None
+        return str(value)
 
     def path(self, name: str) -> str:
         """A required text."""
@@ -55,7 +61,8 @@ class Options:
     def number(self, name: str, default: float | int = 0.0) -> float:
         """A number. YAML 1.1 reads 1e-3 as a text: such a text is a number too."""
         value = self.take(name, default)
-        value = value[0] if isinstance(value, list) and len(value) == 1 else value
+        if isinstance(value, list) and len(value) == 1:
+            value = value[0]
         try:
             if isinstance(value, str | int | float) and not isinstance(value, bool):
                 return float(value)
@@ -72,9 +79,11 @@ class Options:
     def numbers(self, name: str, default: Sequence[float]) -> list[float]:
         """A list of numbers, or a text of them such as "(0.9, 0.98)"; one number is a list of one."""
         value = self.take(name, list(default))
-        value = value.strip("()[] ").split(",") if isinstance(value, str) else value
+        if isinstance(value, str):
+            value = value.strip("()[] ").split(",")
+        values = value if isinstance(value, list | tuple) else [value]
         try:
-            return [float(each) for each in (value if isinstance(value, list | tuple) else [value])]
+            return [float(each) for each in values]
         except (TypeError, ValueError):
             raise self._wrong(name, "a list of numbers", value) from None
 
@@ -99,24 +108,20 @@ class Options:
         self.notes[name] = why
 
     def note_given(self, reasons: Mapping[str, str]) -> None:
-        """Report those of these options that the file gives. A name that ends with `.*` stands for a section."""
+        """Report these options where the file gives them. A name that ends with `.*` stands for a section."""
+        sections = [each for each in reasons if each.endswith(".*")]
         for name, value in self.given.items():
-            section = next(
-                (each for each in reasons if each.endswith(".*") and name.startswith(each[:-1])),
-                name,
-            )
-            if section in reasons:
+            found = [each for each in sections if name.startswith(each[:-1])]
+            known_as = found[0] if found else name
+            if known_as in reasons:
                 self._taken.add(name)
                 if value not in (None, False, [], {}):
-                    self.notes[name] = reasons[section]
+                    self.notes[name] = reasons[known_as]
 
     def remaining(self) -> list[str]:
         """Options of the file that were neither taken nor noted."""
-        return [
-            name
-            for name, value in self.given.items()
-            if name not in self._taken and value is not None
-        ]
+        given = [name for name, value in self.given.items() if value is not None]
+        return [name for name in given if name not in self._taken]
 
     def put(self, key: str, value: Any) -> None:
         """Set a key of the recipe, such as train.learning_rate."""
@@ -133,7 +138,7 @@ class Options:
 
 
 def by_option(reasons: Mapping[str, str]) -> dict[str, str]:
-    """The reason of each option, from the options of each reason, separated by spaces."""
+    """The reason of each option. `reasons` lists the options that each reason explains, separated by spaces."""
     return {name: why for why, names in reasons.items() for name in names.split()}
 
 
@@ -155,7 +160,7 @@ def flattened(table: Mapping[str, Any], before: tuple[str, ...] = ()) -> Iterato
 
 
 def vocabulary_size(options: Options, name: str, key: str, size: int) -> None:
-    """The size of a vocabulary, which counts the special tokens here and not there. Not positive: all tokens."""
+    """Put the size of a vocabulary, which counts the special tokens here and not there. Not positive: all tokens."""
     if size <= 0:
         options.note(
             name, "not given, which means all tokens there; here the default of 8,000 holds"
@@ -176,15 +181,15 @@ def adam(
     eps: float = 1e-8,
     decoupled: bool = False,
 ) -> None:
-    """[train] of an Adam; `names` are the toolkit's names of the optimizer and of the weight decay."""
+    """Put the [train] settings of an Adam. `names` are the toolkit's names of the optimizer and the weight decay."""
     if optimizer not in ("adam", "adamw", "fusedadam", "sparseadam"):
-        options.note(
-            names["optimizer"],
-            f"no {optimizer} here: AdamW is used, and the learning rate is to be chosen anew",
-        )
+        why = f"no {optimizer} here: AdamW is used, and the learning rate is to be chosen anew"
+        options.note(names["optimizer"], why)
         options.put("train.optimizer", "adamw")
         return
-    decay = options.number(names["weight_decay"], 0.0) if "weight_decay" in names else 0.0
+    decay = 0.0
+    if "weight_decay" in names:
+        decay = options.number(names["weight_decay"], 0.0)
     if decay and optimizer != "adamw" and not decoupled:
         options.note(
             names["weight_decay"],
@@ -197,7 +202,7 @@ def adam(
 
 
 def peak_of_warmup(options: Options, name: str, warmup: int, dim: int = 1) -> float:
-    """(dim · warmup)^-1/2, the largest factor of a schedule that rises so many steps and falls with their root.
+    """(dim · warmup)^-1/2, the largest factor of a schedule that rises for `warmup` steps and then falls as 1/√step.
 
     A dimension below 1 is left to the checks of recipes.
     """
@@ -211,9 +216,9 @@ def peak_of_warmup(options: Options, name: str, warmup: int, dim: int = 1) -> fl
 def word_vectors(
     options: Options, part: str, name: str, freeze: str, *, dim: int, is_output_layer: bool
 ) -> None:
-    """The file of word vectors that the embeddings of a part begin with, if an option names one.
+    """Put the file of word vectors that the embeddings of a part begin with, if an option names one.
 
-    name              of the option with the file
+    name              the option with the file
     freeze            the option that keeps these embeddings from training
     dim               of the file's vectors, as the other toolkit's configuration has it
     is_output_layer   whether the output layer is the same matrix

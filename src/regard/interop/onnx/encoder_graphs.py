@@ -31,20 +31,23 @@ class SourceInputs:
                 self.inputs.append(GraphInput(f"label_ids{suffix}", axes[:1], torch.int64))
             else:
                 assert size is not None
-                self.inputs.append(
-                    GraphInput(f"pixel_values{suffix}", ("batch_size", 3, size, size))
-                )
+                image_axes = ("batch_size", 3, size, size)
+                self.inputs.append(GraphInput(f"pixel_values{suffix}", image_axes))
 
     def batch(self, given: Tensors) -> Source:
         parts: list[Tokens | Tensor] = []
         for kind, suffix in zip(self.kinds, self.suffixes, strict=True):
-            if kind == "text":  # padding is on the right: the mask is as good as the lengths
-                parts.append(
-                    Tokens(given[f"input_ids{suffix}"], given[f"attention_mask{suffix}"].sum(1))
-                )
+            if kind == "text":
+                # Padding is on the right, so the mask gives the lengths.
+                lengths = given[f"attention_mask{suffix}"].sum(1)
+                parts.append(Tokens(given[f"input_ids{suffix}"], lengths))
+            elif kind == "label":
+                parts.append(given[f"label_ids{suffix}"])
             else:
-                parts.append(given[f"{'label_ids' if kind == 'label' else 'pixel_values'}{suffix}"])
-        return parts[0] if len(parts) == 1 else MultiSource(tuple(parts))
+                parts.append(given[f"pixel_values{suffix}"])
+        if len(parts) == 1:
+            return parts[0]
+        return MultiSource(tuple(parts))
 
 
 def encoder_attentions(model: Model) -> dict[AttentionModule, str]:
@@ -52,11 +55,10 @@ def encoder_attentions(model: Model) -> dict[AttentionModule, str]:
     found: dict[AttentionModule, str] = {}
     for part in ("encoder", "pool"):
         module = getattr(model, part, None)
-        for i, each in enumerate(
-            m
-            for m in (module.modules() if module is not None else ())
-            if isinstance(m, AttentionModule)
-        ):
+        if module is None:
+            continue
+        attentions = [each for each in module.modules() if isinstance(each, AttentionModule)]
+        for i, each in enumerate(attentions):
             found[each] = f"{part}_attentions.{i}"
     return found
 
@@ -70,7 +72,9 @@ class EncoderGraph(Graph):
         super().__init__()
         assert model.encoder is not None
         self.encoder: Encoder = model.encoder
-        self.decoder, self.sources, self.inputs = model.decoder, sources, sources.inputs
+        self.decoder = model.decoder
+        self.sources = sources
+        self.inputs = sources.inputs
         self.attentions = encoder_attentions(model) if attention else None
 
     def run(self, given: Tensors) -> Tensors:
@@ -81,11 +85,9 @@ class EncoderGraph(Graph):
             out["encoder_attention_mask"] = memory.mask.long()
         state = self.decoder.start(memory, batch=memory.states.shape[0], capacity=0)
         if isinstance(state, CarriedState):
-            out |= {
-                f"present.{name}": tensor
-                for name, tensor in state.tensors().items()
-                if tensor.shape[-1]
-            }
+            for name, tensor in state.tensors().items():
+                if tensor.shape[-1]:
+                    out[f"present.{name}"] = tensor
         return out | weights
 
 
@@ -96,7 +98,9 @@ class SourceGraph(Graph):
 
     def __init__(self, model: Model, sources: SourceInputs, *, attention: bool) -> None:
         super().__init__()
-        self.model, self.sources, self.inputs = model, sources, sources.inputs
+        self.model = model
+        self.sources = sources
+        self.inputs = sources.inputs
         self.attentions = encoder_attentions(model) if attention else None
 
     def run(self, given: Tensors) -> Tensors:

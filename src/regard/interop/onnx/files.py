@@ -1,7 +1,7 @@
-"""The files beside the graphs: configuration, tokenizers and image preprocessing, as transformers.js reads them.
+"""The files other than graphs: configuration, tokenizers and image preprocessing, as transformers.js reads them.
 
-transformers.js asks config.json for the shapes of the cache alone, by keys that depend on model_type. So model_type is
-that of an architecture whose keys can hold these shapes, whatever the graph computes; it is "regard" where no
+transformers.js reads only the shapes of the cache from config.json, by keys that depend on model_type. So model_type
+names an architecture whose keys can hold these shapes, whatever the graph computes. It is "regard" where no
 architecture of transformers.js has such inputs, and another program has to run the graph.
 """
 
@@ -16,13 +16,14 @@ from tokenizers.processors import TemplateProcessing
 from regard.data.fields.image import ImageField
 from regard.data.tokenizer import Tokenizer
 from regard.data.vocabulary import Labels
-from regard.decoding.request import position_limit
+from regard.generation.request import position_limit
 from regard.inference.predictor import Predictor
 from regard.interop.huggingface import output_names
 from regard.interop.onnx.decoder_graphs import PAST
 from regard.interop.onnx.encoder_graphs import SourceKind
 from regard.interop.onnx.graph import Graph
 
+# Pillow's numbers.
 RESAMPLING = {
     "nearest": 0,
     "lanczos": 1,
@@ -30,25 +31,25 @@ RESAMPLING = {
     "bicubic": 3,
     "box": 4,
     "hamming": 5,
-}  # Pillow's numbers
+}
 
 
 def source_kinds(model: Predictor) -> list[SourceKind]:
     """What the model reads; a masked language model reads its text, which recipes call its target."""
     fields = model.recipe.data.source_fields
     kinds: list[SourceKind] = [cast(SourceKind, field.kind) for field in fields]
-    return kinds or ([] if model.model.encoder is None else ["text"])
+    if not kinds and model.model.encoder is not None:
+        kinds = ["text"]
+    return kinds
 
 
 def write_files(model: Predictor, graphs: list[Graph], folder: Path) -> None:
     """Write all files of a model but its graphs."""
-    outside = {
-        "transformers.js_config": {"use_external_data_format": True}
-    }  # weights beyond the size of a file
-    _write(
-        folder / "config.json",
-        config(model, graphs) | (outside if any(folder.glob("onnx/*_data")) else {}),
-    )
+    described = config(model, graphs)
+    if any(folder.glob("onnx/*_data")):
+        # The weights are beyond the size of one file.
+        described["transformers.js_config"] = {"use_external_data_format": True}
+    _write(folder / "config.json", described)
     if model.model.generator is not None:
         _write(folder / "generation_config.json", generation_config(model))
     write_tokenizers(model, folder)
@@ -72,9 +73,8 @@ def config(model: Predictor, graphs: list[Graph]) -> dict[str, Any]:
     layers = 0
     while f"{PAST}.{layers}.{own}key" in inputs:
         layers += 1
-    caches = {
-        axes[1::2] for name, axes in inputs.items() if name.startswith(PAST) and len(axes) == 4
-    }  # heads, dim
+    cached = [axes for name, axes in inputs.items() if name.startswith(PAST) and len(axes) == 4]
+    caches = {axes[1::2] for axes in cached}  # heads and dim of each
     if not layers or len(caches) != 1 or kinds not in ([], ["text"], ["image"]):
         return {"model_type": "regard", **common}
     ((heads, dim),) = caches
@@ -90,12 +90,8 @@ def config(model: Predictor, graphs: list[Graph]) -> dict[str, Any]:
             "num_heads": heads,
             "d_kv": dim,
         }
-        return {
-            "model_type": "t5",
-            "architectures": ["T5ForConditionalGeneration"],
-            **common,
-            **shapes,
-        }
+        described = {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"]}
+        return {**described, **common, **shapes}
     decoder = {"decoder_layers": layers, "decoder_attention_heads": heads, "d_model": heads * dim}
     parts = {
         "encoder": {"model_type": "vit"},
@@ -112,10 +108,13 @@ def config(model: Predictor, graphs: list[Graph]) -> dict[str, Any]:
 def _special_ids(model: Predictor) -> dict[str, Any]:
     """The special tokens of the output, by the names of Hugging Face. The end of running text is its line break."""
     assert isinstance(model.target, Tokenizer)
-    special, running, start = model.target.special_tokens, model.running_text, _start(model)
-    ids: dict[str, Any] = (
-        {} if start is None else {"decoder_start_token_id": start, "bos_token_id": start}
-    )
+    special = model.target.special_tokens
+    running = model.running_text
+    start = _start(model)
+    ids: dict[str, Any] = {}
+    if start is not None:
+        ids["decoder_start_token_id"] = start
+        ids["bos_token_id"] = start
     ids["pad_token_id"] = special.pad
     if not running:
         ids["eos_token_id"] = list(special.ends) if special.other_ends else special.end
@@ -130,32 +129,38 @@ def _start(model: Predictor) -> int | None:
 
 
 def _source_config(model: Predictor, kinds: Sequence[str]) -> dict[str, Any]:
-    """Of a classifier or a masked language model."""
-    names = {"text": ("bert", "Bert"), "image": ("vit", "ViT")}.get("+".join(kinds), ("regard", ""))
+    """The configuration of a classifier or a masked language model."""
+    known = {"text": ("bert", "Bert"), "image": ("vit", "ViT")}
+    model_type, class_name = known.get("+".join(kinds), ("regard", ""))
     if isinstance(model.target, Tokenizer):
         return {
-            "model_type": names[0],
-            "architectures": [f"{names[1]}ForMaskedLM"],
+            "model_type": model_type,
+            "architectures": [f"{class_name}ForMaskedLM"],
             "vocab_size": model.target.size,
         }
     task = "ImageClassification" if kinds == ["image"] else "SequenceClassification"
     return {
-        "model_type": names[0],
-        "architectures": [f"{names[1]}For{task}"],
+        "model_type": model_type,
+        "architectures": [f"{class_name}For{task}"],
         **output_names(model),
     }
 
 
 def generation_config(model: Predictor) -> dict[str, Any]:
     """The content of generation_config.json: the recipe's [decode] table, as far as both have the option."""
-    decode, seq2seq = model.recipe.decode, model.model.generator
+    decode = model.recipe.decode
+    seq2seq = model.model.generator
     assert seq2seq is not None
     assert isinstance(model.target, Tokenizer)
-    special, limit = model.target.special_tokens, position_limit(seq2seq.decoder)
+    special = model.target.special_tokens
+    limit = position_limit(seq2seq.decoder)
+    max_length = decode.max_length
+    if limit is not None:
+        max_length = min(limit, max_length)
     options: dict[str, Any] = {
         **_special_ids(model),
         "bad_words_ids": [[token] for token in special.suppressed],
-        "max_new_tokens": decode.max_length if limit is None else min(limit, decode.max_length),
+        "max_new_tokens": max_length,
         "num_beams": 1 if decode.sample else decode.beam_size,
         "length_penalty": decode.length_penalty,
         "early_stopping": decode.early_stopping,
@@ -166,20 +171,17 @@ def generation_config(model: Predictor) -> dict[str, Any]:
     if len(special.target_prefix) == 1:
         options["forced_bos_token_id"] = special.target_prefix[0]
     elif special.target_prefix:
-        options["forced_decoder_ids"] = [
-            [i, token] for i, token in enumerate(special.target_prefix, start=1)
-        ]
+        forced = enumerate(special.target_prefix, start=1)
+        options["forced_decoder_ids"] = [[i, token] for i, token in forced]
     if decode.sample:
-        options |= {
-            "temperature": decode.temperature,
-            "top_k": decode.top_k or 0,
-            "top_p": decode.top_p or 1.0,
-        }
+        options["temperature"] = decode.temperature
+        options["top_k"] = decode.top_k or 0
+        options["top_p"] = decode.top_p or 1.0
     return options
 
 
 def write_tokenizers(model: Predictor, folder: Path) -> None:
-    """tokenizer.json of the source, which adds its special tokens; target_tokenizer.json where the target has another.
+    """Write tokenizer.json of the source, which adds its special tokens, and target_tokenizer.json if it is another.
 
     Further sources have tokenizer_2.json, and so on. Labels that a model reads are in labels.json.
     """
@@ -189,18 +191,20 @@ def write_tokenizers(model: Predictor, folder: Path) -> None:
             _write_text(folder / f"tokenizer{suffix}.json", _source_tokenizer(vocabulary))
         elif isinstance(vocabulary, Labels):
             _write_text(folder / f"labels{suffix}.json", vocabulary.to_json())
-    first, target, bos = model.sources[0] if model.sources else None, model.target, None
+    first = model.sources[0] if model.sources else None
+    target = model.target
+    bos = None
     if isinstance(target, Tokenizer):
         if isinstance(first, Tokenizer):
             if first.hash != target.hash:
                 _write_text(folder / "target_tokenizer.json", _tokenizer(target, (), ()))
-        elif model.model.generator is None:  # a masked language model
+        elif model.model.generator is None:
+            # A masked language model reads its target.
             _write_text(folder / "tokenizer.json", _source_tokenizer(target))
         else:
             bos = _start(model)
-            _write_text(
-                folder / "tokenizer.json", _tokenizer(target, () if bos is None else (bos,), ())
-            )
+            before = () if bos is None else (bos,)
+            _write_text(folder / "tokenizer.json", _tokenizer(target, before, ()))
     if (folder / "tokenizer.json").exists():
         written = first if isinstance(first, Tokenizer) else target
         assert isinstance(written, Tokenizer)
@@ -216,10 +220,11 @@ def _tokenizer(vocabulary: Tokenizer, before: tuple[int, ...], after: tuple[int,
     """tokenizer.json with these special tokens around each text."""
     inner = tokenizers.Tokenizer.from_str(vocabulary.to_json())
     names = {token: inner.id_to_token(token) for token in (*before, *after)}
-    template = [*(names[token] for token in before), "$A", *(names[token] for token in after)]
-    inner.post_processor = TemplateProcessing(
-        single=template, special_tokens=[(name, token) for token, name in names.items()]
-    )
+    names_before = [names[token] for token in before]
+    names_after = [names[token] for token in after]
+    template = [*names_before, "$A", *names_after]
+    special = [(name, token) for token, name in names.items()]
+    inner.post_processor = TemplateProcessing(single=template, special_tokens=special)
     return inner.to_str(pretty=True)
 
 
@@ -230,18 +235,22 @@ def _tokenizer_config(vocabulary: Tokenizer, bos: int | None) -> dict[str, Any]:
         "pad_token": special.pad,
         "bos_token": special.start if bos is None else bos,
         "eos_token": special.end,
+        "unk_token": special.unknown,
+        "mask_token": special.mask,
     }
-    roles |= {"unk_token": special.unknown, "mask_token": special.mask}
     names = vocabulary.tokens()
     tokens = {role: names[token] for role, token in roles.items() if token is not None}
+    described: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", **tokens}
     # transformers.js adds the special tokens of a prompt only if this key says so, whatever tokenizer.json has.
-    added = {} if bos is None else {"add_bos_token": True}
-    return {"tokenizer_class": "PreTrainedTokenizerFast", **tokens, **added}
+    if bos is not None:
+        described["add_bos_token"] = True
+    return described
 
 
 def preprocessor_config(field: ImageField) -> dict[str, Any]:
     """Images resized to a square, perhaps cropped, and normalized."""
-    size, whole = field.image_size, field.image_crop_from or field.image_size
+    size = field.image_size
+    whole = field.image_crop_from or field.image_size
     return {
         "image_processor_type": "ViTImageProcessor",
         "do_convert_rgb": True,

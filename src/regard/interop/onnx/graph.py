@@ -20,7 +20,8 @@ from regard.model import capture
 from regard.model.capture import AttentionResult
 
 OPSET = 18
-LARGEST = 1_900_000_000  # bytes of weights in a file; more lie beside it, as a protobuf message ends at 2 GiB
+# Bytes of weights in a file. More are written to a second file, because a protobuf message ends at 2 GiB.
+LARGEST = 1_900_000_000
 EXAMPLE = {"batch_size": 2, "sequence": 3, "past": 4, "encoder_sequence": 9, "encoder_past": 5}
 EXAMPLE |= {f"encoder_sequence_{i}": 9 + 2 * i for i in range(2, 100)}  # of further sources
 Tensors = dict[str, Tensor]
@@ -37,16 +38,13 @@ class GraphInput:
 
     def example(self) -> Tensor:
         # All sizes differ: PyTorch takes axes that are equal in the example for one and the same.
-        return torch.ones(
-            [axis if isinstance(axis, int) else _sum(axis, EXAMPLE) for axis in self.axes],
-            dtype=self.dtype,
-        )
+        sizes = [axis if isinstance(axis, int) else _sum(axis, EXAMPLE) for axis in self.axes]
+        return torch.ones(sizes, dtype=self.dtype)
 
     @property
     def dynamic_axes(self) -> dict[int, str]:
-        return {
-            i: axis.replace(" ", "") for i, axis in enumerate(self.axes) if isinstance(axis, str)
-        }
+        named = [(i, axis) for i, axis in enumerate(self.axes) if isinstance(axis, str)]
+        return {i: axis.replace(" ", "") for i, axis in named}
 
 
 def _sum(axis: str, sizes: Mapping[str, int]) -> int:
@@ -66,18 +64,21 @@ class Graph(nn.Module, ABC):
     def forward(self, *given: Tensor) -> tuple[Tensor, ...]:
         self._unify_axes(given)
         names = [each.name for each in self.inputs]
-        return tuple(self.run(dict(zip(names, given, strict=True))).values())
+        outputs = self.run(dict(zip(names, given, strict=True)))
+        return tuple(outputs.values())
 
     def _unify_axes(self, given: tuple[Tensor, ...]) -> None:
         """State that axes of one name are equal, so that PyTorch reasons about a few sizes instead of dozens."""
         sizes = dict[str, int]()
         for each, tensor in zip(self.inputs, given, strict=True):
             for axis, size in zip(each.axes, tensor.shape, strict=True):
-                if isinstance(axis, str):
-                    torch._check(  # type: ignore[no-untyped-call]
-                        size
-                        == (_sum(axis, sizes) if " + " in axis else sizes.setdefault(axis, size))
-                    )
+                if not isinstance(axis, str):
+                    continue
+                if " + " in axis:
+                    expected = _sum(axis, sizes)
+                else:
+                    expected = sizes.setdefault(axis, size)
+                torch._check(size == expected)  # type: ignore[no-untyped-call]
 
 
 def write_graph(graph: Graph, path: Path) -> None:
@@ -90,8 +91,9 @@ def write_graph(graph: Graph, path: Path) -> None:
         raise MissingExtra(error.name or "onnx", "onnx", "Export to ONNX") from None
     graph = graph.eval()
     examples = tuple(each.example() for each in graph.inputs)
+    input_names = [each.name for each in graph.inputs]
     with quiet(), torch.no_grad(), _named_errors(graph):
-        outputs = graph.run(dict(zip((each.name for each in graph.inputs), examples, strict=True)))
+        outputs = graph.run(dict(zip(input_names, examples, strict=True)))
         program = torch.onnx.export(
             graph,
             examples,
@@ -104,11 +106,10 @@ def write_graph(graph: Graph, path: Path) -> None:
         )
         assert program is not None
         _strip(program.model)
-        onnx_ir.save(
-            program.model,
-            path,
-            external_data=f"{path.name}_data" if _bytes(graph) > LARGEST else None,
-        )
+        external_data = None
+        if _bytes(graph) > LARGEST:
+            external_data = f"{path.name}_data"
+        onnx_ir.save(program.model, path, external_data=external_data)
 
 
 @contextmanager
@@ -126,7 +127,7 @@ def _named_errors(graph: Graph) -> Iterator[None]:
 
 
 def _strip(model: Any) -> None:
-    """Remove what the exporter notes about the source code of each node, its files and lines."""
+    """Remove the files and lines of source code that the exporter notes for each node."""
     for graph in (model.graph, *model.graph.subgraphs()):
         for node in graph:
             node.metadata_props.clear()
@@ -142,10 +143,11 @@ def _bytes(module: nn.Module) -> int:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without notes of the exporter and the quantizer about themselves, or guesses of sizes from earlier exports."""
+    """Silence the notes of the exporter and the quantizer, and let no earlier export decide which sizes vary."""
     import torch._dynamo
 
-    root, logger = logging.getLogger(), logging.getLogger("torch.onnx")
+    root = logging.getLogger()
+    logger = logging.getLogger("torch.onnx")
     level = logger.level
 
     def is_error(record: logging.LogRecord) -> bool:
@@ -176,12 +178,10 @@ def attention_outputs(names: Mapping[ModuleType, str] | None) -> Iterator[Tensor
     def keep(source: nn.Module | None, result: AttentionResult) -> AttentionResult:
         if source is None or source not in names:
             return result
-        kept = weights[names[cast(ModuleType, source)]] = reference.softmax(
-            reference.scores(result.spec)
-        )
-        out = kept @ repeat_heads(
-            result.value, kept.shape[1]
-        )  # the kernel's own weights are dropped from the graph
+        kept = reference.softmax(reference.scores(result.spec))  # (B, H, N, M)
+        weights[names[cast(ModuleType, source)]] = kept
+        # The kernel's own weights are then unused, and dropped from the graph.
+        out = kept @ repeat_heads(result.value, kept.shape[1])  # (B, H, N, E)
         return result._replace(out=out)
 
     with capture.intercepting(keep):

@@ -1,4 +1,4 @@
-"""The export target "onnx": graphs in onnx/, and beside it the files that transformers.js reads."""
+"""The export target "onnx": graphs in onnx/, and around that folder the files that transformers.js reads."""
 
 import copy
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from regard.core.errors import MissingExtra
-from regard.decoding.ensemble import ClassifierEnsemble
+from regard.generation.ensemble import ClassifierEnsemble
 from regard.inference.predictor import Predictor
 from regard.interop.interfaces import ExportOptions, FolderTarget
 from regard.interop.onnx.decoder_graphs import DECODER_GRAPHS, MemoryInputs
@@ -19,9 +19,11 @@ from regard.model.seq2seq import Model
 
 
 class OnnxTarget(FolderTarget):
-    """Encoder and decoder as graphs of their own; of a language model the decoder; of other models one graph."""
+    """ONNX: a graph each for encoder and decoder. A language model has the decoder's only, other models have one."""
 
-    name, title, options = "onnx", "ONNX", frozenset({"attention", "quantization"})
+    name = "onnx"
+    title = "ONNX"
+    options = frozenset({"attention", "quantization"})
 
     def obstacles(self, model: Predictor) -> Sequence[str]:
         seq2seq = model.model.generator
@@ -65,9 +67,8 @@ def predictor_graphs(model: Predictor, *, attention: bool) -> list[Graph]:
     kinds = source_kinds(model)
     resizings = [field.resizing for field in model.recipe.data.source_fields]
     sizes: list[int | None] = [None if each is None else each[0] for each in resizings]
-    return model_graphs(
-        model.model, SourceInputs(kinds, sizes or [None] * len(kinds)), attention=attention
-    )
+    sources = SourceInputs(kinds, sizes or [None] * len(kinds))
+    return model_graphs(model.model, sources, attention=attention)
 
 
 def model_graphs(model: Model, sources: SourceInputs, *, attention: bool) -> list[Graph]:
@@ -76,13 +77,15 @@ def model_graphs(model: Model, sources: SourceInputs, *, attention: bool) -> lis
     seq2seq = model.generator
     if seq2seq is None:
         return [SourceGraph(model, sources, attention=attention)]
-    make, encoder = DECODER_GRAPHS[type(seq2seq.decoder)], seq2seq.encoder
+    make = DECODER_GRAPHS[type(seq2seq.decoder)]
+    encoder = seq2seq.encoder
     if encoder is None:
         return [make(seq2seq.decoder, None, attention=attention)]
     several = len(sources.kinds) > 1
     # All states of learned queries are attended to, whatever the mask of the source is.
     masked = several or (sources.kinds == ["text"] and encoder.keeps_positions)
-    memory = MemoryInputs(encoder.dim, masked, 0 if several else encoder.cls_tokens)
+    cls_tokens = 0 if several else encoder.cls_tokens
+    memory = MemoryInputs(encoder.dim, masked, cls_tokens)
     return [
         EncoderGraph(seq2seq, sources, attention=attention),
         make(seq2seq.decoder, memory, attention=attention),
@@ -97,13 +100,14 @@ def in_float32(model: Model) -> Model:
 
 
 def _quantize(path: Path) -> None:
-    """Matrices of weights as int8, with a scale each; the file gets the suffix that transformers.js calls q8."""
+    """Write matrices of weights as int8, each with a scale. The file gets the suffix that transformers.js calls q8."""
     try:
         import onnx
         from onnxruntime.quantization import QuantType, quantize_dynamic
     except ImportError:
         raise MissingExtra("onnxruntime", "onnx", "Quantization") from None
-    data, target = path.with_name(f"{path.name}_data"), path.with_stem(f"{path.stem}_quantized")
+    data = path.with_name(f"{path.name}_data")
+    target = path.with_stem(f"{path.stem}_quantized")
     model = onnx.load(path)
     del model.graph.value_info[:]  # shapes of matrices that quantization transposes
     with quiet():

@@ -1,4 +1,4 @@
-"""Attention calls as one operator of a graph, which names the module: where a page reads and edits attention.
+"""Attention calls as single operators of a graph that name their module, so that a page can read and edit attention.
 
 The operator takes the scores of a call, −∞ where a key is masked, and its values. So a program that runs the graph can
 mask keys before the softmax, change weights after it, and scale the output of heads, as `regard.interpret.edits` does.
@@ -18,7 +18,8 @@ from regard.model import capture
 from regard.model.capture import AttentionResult
 from regard.model.interfaces import AttentionModule
 
-DOMAIN, OPERATOR = "regard", "Attention"
+DOMAIN = "regard"
+OPERATOR = "Attention"
 
 
 class MarkedGraph(Graph):
@@ -26,13 +27,14 @@ class MarkedGraph(Graph):
 
     def __init__(self, inner: Graph, sites: Mapping[AttentionModule, AttentionSite]) -> None:
         super().__init__()
-        self.inner, self.name, self.inputs = inner, inner.name, inner.inputs
+        self.inner = inner
+        self.name = inner.name
+        self.inputs = inner.inputs
         self.sites: dict[nn.Module | None, str] = {
             module: site.name for module, site in sites.items()
         }
-        self.causal: set[str] = (
-            set()
-        )  # sites whose rows attend to no later key, once the graph has run
+        # The sites whose rows attend to no later key; filled when the graph runs.
+        self.causal: set[str] = set()
 
     def run(self, given: Tensors) -> Tensors:
         with capture.intercepting(self._mark):
@@ -43,8 +45,8 @@ class MarkedGraph(Graph):
             return result
         if result.spec.visible.ahead == 0:
             self.causal.add(self.sites[source])
-        scores = reference.scores(result.spec)
-        value = repeat_heads(result.value, scores.shape[1])
+        scores = reference.scores(result.spec)  # (B, H, N, M)
+        value = repeat_heads(result.value, scores.shape[1])  # (B, H, M, E)
         if torch.compiler.is_exporting():
             shape = (*scores.shape[:3], value.shape[3])
             out = symbolic(

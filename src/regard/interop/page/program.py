@@ -19,9 +19,8 @@ from regard.core.errors import InvalidArgument
 from regard.interop.page.marked_attention import DOMAIN
 
 Array = NDArray[Any]
-LARGEST = (
-    2**31 - 1
-)  # integers are 32 bits there; "to the end" in a slice is the largest of 64 bits here
+# Integers have 32 bits in the page. "To the end" in a slice is the largest integer of 64 bits here.
+LARGEST = 2**31 - 1
 INLINE = 64  # elements of a constant that is written as JSON; more are bytes among the weights
 QUANTIZED = 1024  # least elements of a matrix in int8
 ALIGNMENT = 16  # bytes
@@ -46,39 +45,33 @@ class WeightBytes:
     _places: dict[bytes, int] = field(default_factory=dict)
 
     def add(self, weight: Array, *, rows: bool) -> dict[str, Any]:
-        """Where a weight is stored; `rows`: it is only read by rows, so that it may be int8."""
+        """Store a weight, and return where. `rows`: it is only read by rows, so that it may be int8."""
+        shape = list(weight.shape)
         if self.quantization is None or not rows or weight.size < QUANTIZED:
-            return {
-                "shape": list(weight.shape),
-                "offset": self._stored(np.ascontiguousarray(weight, "<f4")),
-            }
+            return {"shape": shape, "offset": self._stored(np.ascontiguousarray(weight, "<f4"))}
         values, scales = quantized_rows(weight)
-        return {
-            "shape": list(weight.shape),
-            "offset": self._stored(values),
-            "scales": self._stored(scales),
-        }
+        return {"shape": shape, "offset": self._stored(values), "scales": self._stored(scales)}
 
     def _stored(self, array: Array) -> int:
+        """The offset of an array's bytes, which are added unless the same bytes are there already."""
         content = array.tobytes()
         key = sha256(content).digest()
         if key not in self._places:
+            padding = -len(content) % ALIGNMENT
             self._places[key] = self.size
-            self.parts += [content, bytes(-len(content) % ALIGNMENT)]
-            self.size += len(content) + -len(content) % ALIGNMENT
+            self.parts += [content, bytes(padding)]
+            self.size += len(content) + padding
         return self._places[key]
 
 
 def quantized_rows(weight: Array) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
     """Int8, and the scale of each row of the first axis: the largest absolute value of a row becomes 127."""
     rows = weight.reshape(len(weight), -1).astype(np.float32)
-    scales = (
-        np.maximum(np.abs(rows).max(1, initial=0.0), np.finfo(np.float32).tiny * 127).astype(
-            np.float32
-        )
-        / 127
-    )
-    values = np.clip(np.rint(rows / scales[:, None]), -127, 127).astype(np.int8)
+    tiny = np.finfo(np.float32).tiny * 127  # keeps the scale of a row of zeros above zero
+    largest = np.maximum(np.abs(rows).max(1, initial=0.0), tiny).astype(np.float32)
+    scales = largest / 127
+    rounded = np.rint(rows / scales[:, None])
+    values = np.clip(rounded, -127, 127).astype(np.int8)
     return values.reshape(weight.shape), scales.astype("<f4")
 
 
@@ -109,7 +102,8 @@ class _Translation:
     def __init__(self, graph: Any, weights: WeightBytes) -> None:
         from onnx import numpy_helper
 
-        self.graph, self.weights = graph, weights
+        self.graph = graph
+        self.weights = weights
         self.constants: dict[str, Array] = {
             each.name: numpy_helper.to_array(each) for each in graph.initializer
         }
@@ -120,26 +114,38 @@ class _Translation:
         nodes = _fused(self.nodes, self.constants, [each.name for each in self.graph.output])
         read = [name for node in _all_nodes(nodes) for name in node.inputs]
         by_row = {name for name in read if _read_by_row(name, nodes)}
-        constants, stored = list[dict[str, Any]](), list[dict[str, Any]]()
+        constants = list[dict[str, Any]]()
+        stored = list[dict[str, Any]]()
         for name in dict.fromkeys(read):
             if name not in self.constants:
                 continue
             array = self.constants[name]
+            value = self._number(name)
             if name not in by_row and (array.size <= INLINE or array.dtype != np.float32):
-                constants.append({"value": self._number(name), **_as_json(array)})
+                constants.append({"value": value, **_as_json(array)})
             else:
-                stored.append(
-                    {"value": self._number(name), **self.weights.add(array, rows=name in by_row)}
-                )
+                stored.append({"value": value, **self.weights.add(array, rows=name in by_row)})
+        # Values get their numbers in the order in which they are written.
+        inputs = [self._input(each) for each in self.graph.input]
+        outputs = [
+            {"name": each.name, "value": self._number(each.name)} for each in self.graph.output
+        ]
         return {
-            "inputs": [{"name": each.name, "value": self._number(each.name), "shape": _shape(each), "type": _type(each)}
-                       for each in self.graph.input],
-            "outputs": [{"name": each.name, "value": self._number(each.name)} for each in self.graph.output],
+            "inputs": inputs,
+            "outputs": outputs,
             "constants": constants,
             "weights": stored,
             "nodes": [self._as_json(node) for node in nodes],
             "values": len(self.numbers),
-        }  # fmt: skip
+        }
+
+    def _input(self, given: Any) -> dict[str, Any]:
+        return {
+            "name": given.name,
+            "value": self._number(given.name),
+            "shape": _shape(given),
+            "type": _type(given),
+        }
 
     def _nodes(self, graph: Any) -> Iterator[_Node]:
         from onnx import helper, numpy_helper
@@ -151,10 +157,8 @@ class _Translation:
                 self.constants[each.output[0]] = numpy_helper.to_array(attributes["value"])
                 continue
             if each.op_type not in OPERATORS or each.domain not in ("", DOMAIN):
-                wanted, got = (
-                    "a graph of operators that the page runs",
-                    f"{each.domain or 'ONNX'} {each.op_type}",
-                )
+                wanted = "a graph of operators that the page runs"
+                got = f"{each.domain or 'ONNX'} {each.op_type}"
                 raise InvalidArgument(
                     "model", wanted=wanted, got=got, remedy="Export it to onnx instead."
                 )
@@ -163,18 +167,21 @@ class _Translation:
             inner = None
             if body is not None:
                 self.constants |= {one.name: numpy_helper.to_array(one) for one in body.initializer}
-                names = [[one.name for one in side] for side in (body.input, body.output)]
-                inner = _Body(names[0], names[1], [*self._nodes(body)])
+                inputs = [one.name for one in body.input]
+                outputs = [one.name for one in body.output]
+                inner = _Body(inputs, outputs, [*self._nodes(body)])
             yield _Node(each.op_type, list(each.input), list(each.output), attributes, inner)
 
     def _number(self, name: str) -> int | None:
-        return self.numbers.setdefault(name, len(self.numbers)) if name else None
+        if name:
+            return self.numbers.setdefault(name, len(self.numbers))
+        return None
 
     def _as_json(self, node: _Node) -> dict[str, Any]:
-        table: dict[str, Any] = {"op": node.op}
-        table |= {
-            key: [self._number(name) for name in getattr(node, key)]
-            for key in ("inputs", "outputs")
+        table: dict[str, Any] = {
+            "op": node.op,
+            "inputs": [self._number(name) for name in node.inputs],
+            "outputs": [self._number(name) for name in node.outputs],
         }
         if node.attributes:
             table["attributes"] = {key: _plain(value) for key, value in node.attributes.items()}
@@ -188,39 +195,41 @@ class _Translation:
 
 
 def _fused(nodes: list[_Node], constants: dict[str, Array], outputs: list[str]) -> list[_Node]:
-    """Products with weights as `Linear`, with their bias; transposed operands of other products as an attribute."""
+    """Write products with weights as `Linear`, with their bias, and transposed operands of others as an attribute."""
     nodes = _with_linear(_folded(nodes, constants), constants)
-    made = {output: node for node in nodes for output in node.outputs}
     uses = [name for node in _all_nodes(nodes) for name in node.inputs] + outputs
     uses += [name for node in _all_nodes(nodes) if node.body for name in node.body.outputs]
-    for node in nodes:
-        before = made.get(node.inputs[1]) if node.op == "MatMul" else None
-        if (
-            before is not None
-            and before.op == "Transpose"
-            and _swaps_last(before.attributes.get("perm"))
-        ):
-            node.inputs[1], node.attributes = before.inputs[0], {"transposed": 1}
-    kept, skipped = list[_Node](), set[int]()
+    _fuse_transposes(nodes)
+    kept = list[_Node]()
+    skipped = set[int]()
     for node in nodes:
         if id(node) in skipped:
             continue
+        # An addition to a product that nothing else reads becomes its bias.
         if node.op == "Linear" and len(node.inputs) == 2 and uses.count(node.outputs[0]) == 1:
             after = next((each for each in nodes if node.outputs[0] in each.inputs), None)
-            bias = (
-                None
-                if after is None or after.op != "Add"
-                else _other(after.inputs, node.outputs[0])
-            )
-            if (
-                after is not None
-                and bias in constants
-                and constants[bias].shape == constants[node.inputs[1]].shape[:1]
-            ):
-                node = _Node("Linear", [*node.inputs, bias], after.outputs, {})
-                skipped.add(id(after))
+            if after is not None and after.op == "Add":
+                bias = _other(after.inputs, node.outputs[0])
+                outputs_of_weight = constants[node.inputs[1]].shape[:1]
+                if bias in constants and constants[bias].shape == outputs_of_weight:
+                    node = _Node("Linear", [*node.inputs, bias], after.outputs, {})
+                    skipped.add(id(after))
         kept.append(node)
     return _used(kept, outputs)
+
+
+def _fuse_transposes(nodes: list[_Node]) -> None:
+    """Let products read operands before they were transposed, and transpose them on the way."""
+    made = {output: node for node in nodes for output in node.outputs}
+    for node in nodes:
+        if node.op != "MatMul":
+            continue
+        before = made.get(node.inputs[1])
+        if before is None or before.op != "Transpose":
+            continue
+        if _swaps_last(before.attributes.get("perm")):
+            node.inputs[1] = before.inputs[0]
+            node.attributes = {"transposed": 1}
 
 
 FOLDED: dict[str, Callable[[list[Array], dict[str, Any]], Array]] = {
@@ -232,7 +241,7 @@ FOLDED: dict[str, Callable[[list[Array], dict[str, Any]], Array]] = {
 
 
 def _folded(nodes: list[_Node], constants: dict[str, Array]) -> list[_Node]:
-    """Without operators of constants alone, which PyTorch keeps where these are large."""
+    """Compute operators that read constants alone, which PyTorch keeps where the constants are large."""
     kept = list[_Node]()
     for node in nodes:
         given = [constants[name] for name in node.inputs if name in constants]
@@ -248,7 +257,9 @@ def _with_linear(nodes: list[_Node], constants: dict[str, Array]) -> list[_Node]
     for node in nodes:
         if node.body is not None:
             node.body.nodes = _with_linear(node.body.nodes, constants)
-        weight = constants.get(node.inputs[1]) if node.op in ("MatMul", "Gemm") else None
+        weight = None
+        if node.op in ("MatMul", "Gemm"):
+            weight = constants.get(node.inputs[1])
         if weight is not None and weight.ndim == 2 and _is_plain(node):
             name = node.inputs[1]
             if not node.attributes.get("transB"):
@@ -260,18 +271,22 @@ def _with_linear(nodes: list[_Node], constants: dict[str, Array]) -> list[_Node]
 
 
 def _is_plain(node: _Node) -> bool:
+    """Whether a product neither scales its result nor transposes its first operand."""
     table = node.attributes
-    return table.get("alpha", 1.0) == table.get("beta", 1.0) == 1.0 and not table.get("transA")
+    has_scale = table.get("alpha", 1.0) != 1.0 or table.get("beta", 1.0) != 1.0
+    return not has_scale and not table.get("transA")
 
 
 def _used(nodes: list[_Node], outputs: Sequence[str]) -> list[_Node]:
-    """Without nodes that nothing reads."""
-    needed, kept = set(outputs), list[_Node]()
+    """Drop nodes that nothing reads."""
+    needed = set(outputs)
+    kept = list[_Node]()
     for node in reversed(nodes):
         if needed & set(node.outputs):
             kept.append(node)
             needed |= {name for each in _all_nodes([node]) for name in each.inputs}
-            needed |= set() if node.body is None else set(node.body.outputs)
+            if node.body is not None:
+                needed |= set(node.body.outputs)
     return kept[::-1]
 
 
@@ -284,18 +299,21 @@ def _all_nodes(nodes: Sequence[_Node]) -> Iterator[_Node]:
 
 def _read_by_row(name: str, nodes: Sequence[_Node]) -> bool:
     """Whether a weight is only multiplied with, convolved with, or gathered by rows."""
-    uses = [
-        (node, i)
-        for node in _all_nodes(nodes)
-        for i, each in enumerate(node.inputs)
-        if each == name
-    ]
+    # The place of the weight among the inputs of each operator that reads it by rows.
     places = {"Linear": 1, "Conv": 1, "Gather": 0}
-    return all(places.get(node.op) == i and not node.attributes.get("axis") for node, i in uses)
+    for node in _all_nodes(nodes):
+        for i, each in enumerate(node.inputs):
+            if each == name and (places.get(node.op) != i or node.attributes.get("axis")):
+                return False
+    return True
 
 
 def _swaps_last(perm: Sequence[int] | None) -> bool:
-    return perm is not None and list(perm) == [*range(len(perm) - 2), len(perm) - 1, len(perm) - 2]
+    """Whether a permutation swaps the last two axes and keeps all others."""
+    if perm is None:
+        return False
+    count = len(perm)
+    return list(perm) == [*range(count - 2), count - 1, count - 2]
 
 
 def _other(pair: Sequence[str], one: str) -> str:
@@ -303,29 +321,29 @@ def _other(pair: Sequence[str], one: str) -> str:
 
 
 def _as_json(array: Array) -> dict[str, Any]:
-    """A constant as JSON: numbers that are not finite as texts."""
-    kind = "f"
+    """A constant as JSON. Numbers that are not finite are written as texts."""
+    values = array.ravel().tolist()
     if array.dtype == np.bool_:
         kind = "b"
+        values = [int(value) for value in values]
     elif np.issubdtype(array.dtype, np.integer):
         kind = "i"
-    values = array.ravel().tolist()
-    if kind == "i":
         values = [max(-LARGEST, min(LARGEST, value)) for value in values]
-    elif kind == "f":
-        values = [value if isfinite(value) else {"inf": "Infinity", "-inf": "-Infinity"}.get(str(value), "NaN")
-                  for value in values]  # fmt: skip
-    return {
-        "type": kind,
-        "shape": list(array.shape),
-        "values": [int(v) if kind == "b" else v for v in values],
-    }
+    else:
+        kind = "f"
+        infinities = {"inf": "Infinity", "-inf": "-Infinity"}
+        values = [
+            value if isfinite(value) else infinities.get(str(value), "NaN") for value in values
+        ]
+    return {"type": kind, "shape": list(array.shape), "values": values}
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.decode()
-    return list(value) if isinstance(value, tuple) else value
+    if isinstance(value, tuple):
+        return list(value)
+    return value
 
 
 def _shape(value: Any) -> list[int | str]:

@@ -1,4 +1,4 @@
-"""The settings of a page's model beside its programs: sources, target, vocabularies, search and attention modules."""
+"""The settings of a page's model, except its programs: sources, target, vocabularies, search, attention modules."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from regard.data.fields.image import require_image
 from regard.data.fields.text import require_tokenizer, tokenizer_of
 from regard.data.images import image_token_cost
 from regard.data.tokenizer import Tokenizer
-from regard.decoding.request import position_limit
+from regard.generation.request import position_limit
 from regard.inference.example_inputs import example_inputs
 from regard.inference.predictor import Predictor
 from regard.interop.page.tokenizer_tables import tokenizer_table
@@ -37,25 +37,28 @@ class ModelSettings:
         self._numbers: dict[tuple[str, bool], int] = {}
 
     def as_dict(self, title: str, causal_sites: Sequence[str]) -> dict[str, Any]:
+        # Sources and target come first: they collect the tokenizers.
         settings = {
             "version": 1,
             "title": title,
             "sources": self._sources(),
             "target": self._target(),
+            "sites": self._sites(causal_sites),
+            "tokenizers": self.tokenizers,
+            "examples": example_inputs(self.model),
         }
-        settings |= {"sites": self._sites(causal_sites), "tokenizers": self.tokenizers}
-        settings["examples"] = example_inputs(self.model)
         return settings | self._search()
 
     def _tokenizer(self, tokenizer: Tokenizer, *, running: bool = False) -> int:
-        key = tokenizer.hash, running
+        key = (tokenizer.hash, running)
         if key not in self._numbers:
             self._numbers[key] = len(self.tokenizers)
             self.tokenizers.append(tokenizer_table(tokenizer, running=running))
         return self._numbers[key]
 
     def _sources(self) -> list[dict[str, Any]]:
-        model, encoders = self.model, source_encoders(self.model.model.encoder)
+        model = self.model
+        encoders = source_encoders(self.model.model.encoder)
         parts = zip(model.recipe.data.source_fields, model.sources, encoders, strict=True)
         return [self._source(*each) for each in parts]
 
@@ -86,7 +89,8 @@ class ModelSettings:
         limit = self.model.recipe.decode.max_source_length
         positions = position_limit(encoder)
         if positions is not None:
-            limit = min(limit, positions - len(special.source(())) - 1)  # as `SourceInput.truncate`
+            # As in `SourceInput.truncate`.
+            limit = min(limit, positions - len(special.source(())) - 1)
         return {
             "kind": "text",
             "tokenizer": self._tokenizer(tokenizer),
@@ -98,34 +102,36 @@ class ModelSettings:
 
     def _target(self) -> dict[str, Any]:
         target = tokenizer_of(self.model.target)
-        if target is not None:
-            return {
-                "kind": "text",
-                "tokenizer": self._tokenizer(target, running=self.model.running_text),
-            }
-        return {"kind": "label", "labels": self.model.target.tokens()}
+        if target is None:
+            return {"kind": "label", "labels": self.model.target.tokens()}
+        number = self._tokenizer(target, running=self.model.running_text)
+        return {"kind": "text", "tokenizer": number}
 
     def _search(self) -> dict[str, Any]:
         """How outputs are searched for; nothing for a classifier."""
-        model, seq2seq = self.model, self.model.model.generator
+        model = self.model
+        seq2seq = self.model.model.generator
         if seq2seq is None:
             return {}
         special = require_tokenizer(model.target, "model").special_tokens
         config = model.recipe.decode
         running = model.running_text
-        window = None if seq2seq.decoder.extrapolates else model.recipe.data.context_length
-        positions = position_limit(seq2seq.decoder) if window is None else None
+        window = None
+        if not seq2seq.decoder.extrapolates:
+            window = model.recipe.data.context_length
+        positions = None
+        if window is None:
+            positions = position_limit(seq2seq.decoder)
         limit = config.max_source_length
         if positions is not None and not running:
             limit = min(limit, positions - len(special.source(())) - 1)
-        decode = {name: getattr(config, name) for name in WRITTEN} | {
-            "first": special.end if running else special.start,
-            "ends": not running,
-            "bounded": model.recipe.data.bounds_outputs,
-            "window": window,
-            "positions": positions,
-            "prompt_limit": limit,
-        }
+        decode = {name: getattr(config, name) for name in WRITTEN}
+        decode["first"] = special.end if running else special.start
+        decode["ends"] = not running
+        decode["bounded"] = model.recipe.data.bounds_outputs
+        decode["window"] = window
+        decode["positions"] = positions
+        decode["prompt_limit"] = limit
         return {"decode": decode, "special": {"end": special.end, "suppressed": special.suppressed}}
 
     def _sites(self, causal: Sequence[str]) -> list[dict[str, Any]]:

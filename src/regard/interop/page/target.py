@@ -10,8 +10,8 @@ from typing import Any
 from regard.core.atomic_io import atomic_file, check_writable
 from regard.core.errors import InvalidArgument
 from regard.data.fields.text import tokenizer_of
-from regard.decoding.config import DecodeConfig
-from regard.decoding.ensemble import ClassifierEnsemble
+from regard.generation.config import DecodeConfig
+from regard.generation.ensemble import ClassifierEnsemble
 from regard.inference.predictor import Predictor
 from regard.interop.interfaces import ExportOptions, ExportTarget
 from regard.interop.onnx.decoder_graphs import DECODER_GRAPHS, RnnGraph
@@ -25,9 +25,8 @@ from regard.interop.page.tokenizer_tables import tokenizer_obstacle
 from regard.interpret.sites import AttentionSite, attention_sites
 from regard.model.interfaces import AttentionModule
 
-LARGEST = (
-    50_000_000  # parameters: a browser's strings end at 512 MiB, and the weights are one, in base64
-)
+# Parameters. A browser's strings end at 512 MiB, and all weights are one string, in base64.
+LARGEST = 50_000_000
 log = logging.getLogger(__name__)
 PROGRAMS = {"encoder_model": "encoder", "decoder_model_merged": "decoder", "model": "model"}
 
@@ -36,7 +35,7 @@ EXPORTED_TASKS = ("generate", "classify")
 
 
 class PageTarget(ExportTarget):
-    """Encoder and decoder as programs of the page's interpreter; of other models, one program."""
+    """A page: encoder and decoder become programs of its interpreter, and other models become one program."""
 
     name = "page"
     title = "a page"
@@ -54,24 +53,26 @@ class PageTarget(ExportTarget):
             found.append("head: neither sequences nor labels are generated")
         if isinstance(inner, ClassifierEnsemble):
             found.append("model: an ensemble is several models, each of which can be exported")
-        texts = {f"source {i}": each for i, each in enumerate(model.sources, start=1)} | {
-            "target": model.target
-        }
+        texts = {f"source {i}": each for i, each in enumerate(model.sources, start=1)}
+        texts["target"] = model.target
         for side, vocabulary in texts.items():
             tokenizer = tokenizer_of(vocabulary)
-            obstacle = None if tokenizer is None else tokenizer_obstacle(tokenizer)
+            if tokenizer is None:
+                continue
+            obstacle = tokenizer_obstacle(tokenizer)
             if obstacle:
                 found.append(f"tokenizer of {side}: {obstacle}")
-        if model.recipe.decode.logits_processors:
+        decode = model.recipe.decode
+        if decode.logits_processors:
             found.append(
-                f"decode.logits_processors: {', '.join(model.recipe.decode.logits_processors)}, in Python"
+                f"decode.logits_processors: {', '.join(decode.logits_processors)}, in Python"
             )
         if seq2seq is not None:
-            found += [
-                f"decode.{name} = {value!r}: a page's search does not have it; export "
-                f"regard.load(RUN).with_decode({name}={default!r}) for a page without"
-                for name, value, default in _changed(model.recipe.decode, MISSING)
-            ]
+            for name, value, default in _changed(decode, MISSING):
+                found.append(
+                    f"decode.{name} = {value!r}: a page's search does not have it; export "
+                    f"regard.load(RUN).with_decode({name}={default!r}) for a page without"
+                )
         parameters = sum(each.numel() for each in inner.parameters())
         if parameters > LARGEST:
             found.append(f"parameters: {parameters:,}, more than {LARGEST:,}")
@@ -120,7 +121,7 @@ def _say_what_is_chosen(config: DecodeConfig) -> None:
 
 
 def marked(graph: Graph, sites: Mapping[AttentionModule, AttentionSite]) -> MarkedGraph:
-    """The graph as a page runs it; of a recurrent decoder, one token at a time, without a loop around its attention."""
+    """The graph as a page runs it. A recurrent decoder takes one token, so that no loop encloses its attention."""
     if isinstance(graph, RnnGraph):
         tokens = graph.inputs[0]
         graph.inputs[0] = replace(tokens, axes=(tokens.axes[0], 1))

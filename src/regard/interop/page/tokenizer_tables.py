@@ -1,4 +1,4 @@
-"""Tokenizers as tables that tokenizer.js reads: those that Regard trains."""
+"""Tables of the tokenizers that Regard trains, as tokenizer.js reads them."""
 
 import json
 from typing import Any
@@ -15,7 +15,8 @@ def tokenizer_obstacle(tokenizer: Tokenizer) -> str | None:
 
 def tokenizer_table(tokenizer: Tokenizer, *, running: bool) -> dict[str, Any]:
     """The table of a tokenizer without obstacle; `running`: the end token stands for a line break."""
-    content, special = json.loads(tokenizer.to_json()), tokenizer.special_tokens
+    content = json.loads(tokenizer.to_json())
+    special = tokenizer.special_tokens
     model = content["model"]
     table: dict[str, Any] = {
         "kind": _kind(model),
@@ -27,9 +28,8 @@ def tokenizer_table(tokenizer: Tokenizer, *, running: bool) -> dict[str, Any]:
         "unknown": special.unknown,
     }
     if table["kind"] == "bpe":
-        table["merges"] = [
-            each if isinstance(each, str) else " ".join(each) for each in model["merges"]
-        ]
+        merges = model["merges"]
+        table["merges"] = [each if isinstance(each, str) else " ".join(each) for each in merges]
     elif table["kind"] == "unigram":
         table["scores"] = [score for _, score in model["vocab"]]
     return table

@@ -19,9 +19,15 @@ from regard.kernels.attention.score_function import AdditiveScoreFunction
 from regard.kernels.attention.spec import AttentionSpec
 from regard.kernels.layers.dropout import dropped_outcomes
 
-ROWS, KEYS = 16, 128  # queries and keys of a tile of scores
-OWN, COLUMNS = 32, 64  # rows and columns of a tile of the gradient of queries or keys
-TILE, WIDTH = 64, 128  # rows and keys of a tile of weights, and columns of the output per program
+# Queries and keys of a tile of scores.
+ROWS = 16
+KEYS = 128
+# Rows and columns of a tile of the gradient of queries or keys.
+OWN = 32
+COLUMNS = 64
+# Rows and keys of a tile of weights, and columns of the output per program.
+TILE = 64
+WIDTH = 128
 UNROLL = 8  # loop iterations in flight
 SCORES = 2**22  # scores that exist at a time, or are saved for the backward pass
 
@@ -34,16 +40,14 @@ def supports(spec: AttentionSpec, value: Values, dropout: float) -> bool:
 
 def attend(spec: AttentionSpec, value: Values, dropout: float = 0.0) -> tuple[Outputs, LogSumExp]:
     query, key, weight, allowed, _ = spec.tensors
-    # Drawn on the device: no synchronisation, and a CUDA graph draws anew on every replay.
-    seed = (
-        torch.randint(2**62, (1,), device=query.device)
-        if dropout > 0
-        else query.new_empty(1, dtype=torch.int64)
-    )
-    band = spec.visible.behind, spec.visible.ahead
-    out, lse = _Additive.apply(
-        band, dropped_outcomes(dropout), seed, allowed, query, key, weight, value
-    )  # type: ignore[no-untyped-call]
+    # Drawn on the device: without synchronization, and again on every replay of a CUDA graph.
+    if dropout > 0:
+        seed = torch.randint(2**62, (1,), device=query.device)
+    else:
+        seed = query.new_empty(1, dtype=torch.int64)
+    band = (spec.visible.behind, spec.visible.ahead)
+    dropped = dropped_outcomes(dropout)
+    out, lse = _Additive.apply(band, dropped, seed, allowed, query, key, weight, value)  # type: ignore[no-untyped-call]
     return out, lse
 
 
@@ -52,7 +56,8 @@ class _Additive(torch.autograd.Function):
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
         with triton_launch.on_device_of(inputs[2]):
             out, lse, saved = _Launch(*inputs).forward()
-        ctx.settings, tensors = inputs[:2], inputs[2:]
+        ctx.settings = inputs[:2]
+        tensors = inputs[2:]
         ctx.save_for_backward(out, lse, saved, *tensors)
         ctx.mark_non_differentiable(lse)
         return out, lse
@@ -62,13 +67,9 @@ class _Additive(torch.autograd.Function):
         refuse_second_derivative()
         out, lse, saved, *tensors = ctx.saved_tensors
         with triton_launch.on_device_of(out), torch.autocast(out.device.type, enabled=False):
-            return (
-                None,
-                None,
-                None,
-                None,
-                *_Launch(*ctx.settings, *tensors).backward(out, lse, saved, d_out),
-            )
+            gradients = _Launch(*ctx.settings, *tensors).backward(out, lse, saved, d_out)
+        # Band, dropout, seed and mask have no gradient.
+        return None, None, None, None, *gradients
 
 
 class _Launch:
@@ -78,14 +79,18 @@ class _Launch:
         self, band: tuple[int | None, int | None], dropped: int, seed: Tensor, allowed: Tensor | None,
         query: Tensor, key: Tensor, weight: Tensor, value: Tensor,
     ) -> None:  # fmt: skip
-        self.inputs = query, key, weight, value
+        self.inputs = (query, key, weight, value)
         self.batch, self.heads, self.n, self.dim = query.shape
-        self.m, self.items = key.shape[2], self.batch * self.heads
-        self.group, self.value_group = self.heads // key.shape[1], self.heads // value.shape[1]
-        self.query, self.key, self.value, self.weight = (
-            x.contiguous() for x in (query, key, value, weight.float())
-        )
-        self.seed, self.dropped = seed, dropped
+        self.m = key.shape[2]
+        self.items = self.batch * self.heads
+        self.group = self.heads // key.shape[1]
+        self.value_group = self.heads // value.shape[1]
+        self.query = query.contiguous()
+        self.key = key.contiguous()
+        self.value = value.contiguous()
+        self.weight = weight.float().contiguous()
+        self.seed = seed
+        self.dropped = dropped
         self.mask, self.flags = triton_launch.mask_arguments(AttentionMask(allowed, *band), query)
         self.speed = {"FAST": query.is_cuda and query.dtype in triton_launch.HALF, "UNROLL": UNROLL}
         self.rows = min(self.n, max(ROWS, SCORES // self.m // ROWS * ROWS))  # of a piece
@@ -99,7 +104,8 @@ class _Launch:
         lse = out.new_empty(out.shape[:3], dtype=torch.float32)
         columns = min(WIDTH, triton_launch.next_power_of_2(out.shape[3]))
         for piece, scores in self._pieces(lse):
-            grid = piece.items * -(-piece.rows // TILE), -(-out.shape[3] // columns)
+            row_tiles = -(-piece.rows // TILE)
+            grid = (piece.items * row_tiles, -(-out.shape[3] // columns))
             weighted_values[grid](
                 scores,
                 self.value,
@@ -109,7 +115,8 @@ class _Launch:
                 **self._tile(),
                 E=columns,
             )
-        return out, lse, scores if scores.shape[:2] == (self.items, self.n) else None
+        held_all_scores = scores.shape[:2] == (self.items, self.n)
+        return out, lse, scores if held_all_scores else None
 
     def backward(
         self, out: Tensor, lse: Tensor, saved: Tensor | None, d_out: Tensor
@@ -119,16 +126,22 @@ class _Launch:
 
         query, key, weight, value = self.inputs
         d_out = d_out.contiguous()
-        whole = self.rows == self.n  # else the gradients of keys and values are sums over pieces
+        # If not, the gradients of keys and values are sums over pieces, in float32.
+        whole = self.rows == self.n
         d_query = query.new_empty(query.shape)
-        d_key = (key if whole and self.group == 1 else lse).new_empty(self.items, self.m, self.dim)
+        like_d_key = key if whole and self.group == 1 else lse
+        d_key = like_d_key.new_empty(self.items, self.m, self.dim)
         d_weight = lse.new_empty(self.items, -(-self.m // OWN), self.dim)
-        like = value.new_empty if whole else lse.new_zeros
-        d_value = like(self.items, self.m, value.shape[3])
+        new_d_value = value.new_empty if whole else lse.new_zeros
+        d_value = new_d_value(self.items, self.m, value.shape[3])
         for piece, scores in self._pieces(lse, saved):
-            d_scores = scores if saved is None else scores.new_empty(scores.shape)
+            d_scores = scores
+            if saved is not None:
+                d_scores = scores.new_empty(scores.shape)
             weights = value.new_empty(scores.shape)
-            tiles = piece.items * -(-piece.rows // TILE) * -(-self.m // TILE)
+            row_tiles = -(-piece.rows // TILE)
+            key_tiles = -(-self.m // TILE)
+            tiles = piece.items * row_tiles * key_tiles
             d_weighted_values[(tiles,)](
                 scores, d_scores, weights, self.value, out, d_out, lse, *self._shared_arguments(piece),
                 **self._tile(), E=64,
@@ -153,17 +166,18 @@ class _Launch:
         if saved is not None:
             yield _Piece(0, self.items, 0, self.n), saved
             return
-        query, key = _by_column(self.query, ROWS), _by_column(self.key, KEYS)
+        query = _by_column(self.query, ROWS)
+        key = _by_column(self.key, KEYS)
         buffer = like.new_empty(self.together * self.rows * self.m)
         for item in range(0, self.items, self.together):
             for row in range(0, self.n, self.rows):
-                piece = _Piece(
-                    item, min(self.together, self.items - item), row, min(self.rows, self.n - row)
-                )
-                scores = buffer[: piece.items * piece.rows * self.m].view(
-                    piece.items, piece.rows, self.m
-                )
-                tiles = piece.items * -(-piece.rows // ROWS) * -(-self.m // KEYS)
+                items = min(self.together, self.items - item)
+                rows = min(self.rows, self.n - row)
+                piece = _Piece(item, items, row, rows)
+                scores = buffer[: items * rows * self.m].view(items, rows, self.m)
+                row_tiles = -(-rows // ROWS)
+                key_tiles = -(-self.m // KEYS)
+                tiles = items * row_tiles * key_tiles
                 additive_scores[(tiles,)](
                     query, key, self.weight, scores, item, row, piece.rows, self.n, self.m, query.shape[3],
                     key.shape[3], self.dim, self.group, len(self.weight), *self.mask[-2:],
@@ -173,8 +187,8 @@ class _Launch:
 
     def _shared_arguments(self, piece: "_Piece") -> list[Any]:
         """The arguments that `weighted_values` and `d_weighted_values` share."""
-        start = piece.item, piece.row, piece.rows
-        sizes = self.n, self.m, self.value.shape[3], self.heads, self.value_group
+        start = (piece.item, piece.row, piece.rows)
+        sizes = (self.n, self.m, self.value.shape[3], self.heads, self.value_group)
         return [self.seed, self.dropped, *self.mask, *start, *sizes]
 
     def _tile(self) -> dict[str, Any]:
@@ -183,20 +197,24 @@ class _Launch:
     def _gradients(
         self, piece: "_Piece", d_scores: Tensor, d_query: Tensor, d_key: Tensor, d_weight: Tensor
     ) -> None:
-        """Write the gradient of the piece's queries; write those of keys and weight, or add to them after row 0."""
+        """Write the gradient of the piece's queries; write the gradients of keys and weight, or add to them.
+
+        They are added to except in the pieces that begin at row 0.
+        """
         from regard.kernels.attention.additive_triton import additive_gradient
 
-        # Of each side: the tensor, the stride of the scores, the first row, rows, length, and heads that share one.
-        query = self.query, self.m, piece.row, piece.rows, self.n, 1
-        key = self.key, 1, 0, self.m, self.m, self.group
-        shared = self.weight, d_scores, piece.item, piece.rows * self.m, self.dim, len(self.weight)
+        # For each side: the tensor, the stride of the scores, the first row, rows, length, and heads that share one.
+        query = (self.query, self.m, piece.row, piece.rows, self.n, 1)
+        key = (self.key, 1, 0, self.m, self.m, self.group)
+        scores_per_item = piece.rows * self.m
+        shared = (self.weight, d_scores, piece.item, scores_per_item, self.dim, len(self.weight))
         constants = {"BANDED": self.flags["BANDED"], **self.speed, "R": OWN, "D": COLUMNS}
-        shift, (behind, ahead), columns = (
-            self.m - self.n + piece.row,
-            self.mask[-2:],
-            -(-self.dim // COLUMNS),
-        )
-        additive_gradient[(piece.items * -(-piece.rows // OWN), columns)](
+        shift = self.m - self.n + piece.row
+        (behind, ahead) = self.mask[-2:]
+        column_tiles = -(-self.dim // COLUMNS)
+        query_grid = (piece.items * -(-piece.rows // OWN), column_tiles)
+        key_grid = (piece.items * -(-self.m // OWN), column_tiles)
+        additive_gradient[query_grid](
             *query,
             *key,
             *shared,
@@ -209,7 +227,8 @@ class _Launch:
             WEIGHT=False,
             **constants,
         )
-        additive_gradient[(piece.items * -(-self.m // OWN), columns)](
+        # Seen from the keys, the band is mirrored.
+        additive_gradient[key_grid](
             *key,
             *query,
             *shared,
@@ -225,8 +244,9 @@ class _Launch:
 
     def _sum_groups(self, gradient: Float[Tensor, "items S _"], like: Tensor) -> Tensor:
         """Summed over the query heads that share a head of `like`."""
-        by_head = gradient.view(*like.shape[:2], -1, *gradient.shape[1:])
-        return (by_head[:, :, 0] if by_head.shape[2] == 1 else by_head.sum(2)).to(like.dtype)
+        by_head = gradient.view(*like.shape[:2], -1, *gradient.shape[1:])  # (B, G, group, S, _)
+        summed = by_head[:, :, 0] if by_head.shape[2] == 1 else by_head.sum(2)
+        return summed.to(like.dtype)
 
 
 @dataclass(frozen=True)

@@ -40,11 +40,14 @@ def additive_scores(
 
     Queries and keys are stored column by column: a thread reads few numbers and adds many pairs.
     """
-    tall, wide = tl.cdiv(count, R), tl.cdiv(m, C)
+    tall = tl.cdiv(count, R)
+    wide = tl.cdiv(m, C)
     local = (tl.program_id(0) // (tall * wide)).to(tl.int64)
     item = local + from_item
-    top, left = (tl.program_id(0) // wide % tall) * R, (tl.program_id(0) % wide) * C
-    local_rows, keys = top + tl.arange(0, R), left + tl.arange(0, C)
+    top = (tl.program_id(0) // wide % tall) * R
+    left = (tl.program_id(0) % wide) * C
+    local_rows = top + tl.arange(0, R)
+    keys = left + tl.arange(0, C)
     rows = from_row + local_rows
     near = True
     if BANDED:
@@ -77,14 +80,18 @@ def weighted_values(
     local = (tl.program_id(0) // blocks).to(tl.int64)
     item = local + from_item
     top = (tl.program_id(0) % blocks) * R
-    local_rows, columns = top + tl.arange(0, R), tl.program_id(1) * E + tl.arange(0, E)
-    rows, row_ok = from_row + local_rows, local_rows < count
+    local_rows = top + tl.arange(0, R)
+    columns = tl.program_id(1) * E + tl.arange(0, E)
+    rows = from_row + local_rows
+    row_ok = local_rows < count
     value += (item // value_group) * m * dim
-    low, high = 0, m
+    low = 0
+    high = m
     if BANDED:
         low = tl.maximum(0, from_row + top + m - n - behind)
         high = tl.minimum(m, from_row + top + R + m - n + ahead)
-    peak, total = tl.full((R,), float("-inf"), tl.float32), tl.zeros((R,), tl.float32)
+    peak = tl.full((R,), float("-inf"), tl.float32)
+    total = tl.zeros((R,), tl.float32)
     accumulated = tl.zeros((R, E), tl.float32)
     for start in range(low // C * C, high, C):
         keys = start + tl.arange(0, C)
@@ -137,14 +144,18 @@ def d_weighted_values(
     R: tl.constexpr, C: tl.constexpr, E: tl.constexpr,
 ):  # fmt: skip
     """The weights after dropout of one tile, and the gradient of its scores, which may overwrite the scores."""
-    tall, wide = tl.cdiv(count, R), tl.cdiv(m, C)
+    tall = tl.cdiv(count, R)
+    wide = tl.cdiv(m, C)
     local = (tl.program_id(0) // (tall * wide)).to(tl.int64)
     item = local + from_item
     local_rows = (tl.program_id(0) // wide % tall) * R + tl.arange(0, R)
     keys = (tl.program_id(0) % wide) * C + tl.arange(0, C)
-    rows, row_ok, key_ok = from_row + local_rows, local_rows < count, keys < m
+    rows = from_row + local_rows
+    row_ok = local_rows < count
+    key_ok = keys < m
     value += (item // value_group) * m * dim
-    d_weights, average = tl.zeros((R, C), tl.float32), tl.zeros((R,), tl.float32)
+    d_weights = tl.zeros((R, C), tl.float32)
+    average = tl.zeros((R,), tl.float32)
     for column in range(0, dim, E):
         columns = column + tl.arange(0, E)
         at = (item * n + rows)[:, None] * dim + columns[None, :]
@@ -189,9 +200,12 @@ def additive_gradient(
     """
     blocks = tl.cdiv(own_count, R)
     local = (tl.program_id(0) // blocks).to(tl.int64)
-    block, item = tl.program_id(0) % blocks, local + from_item
-    rows, columns = block * R + tl.arange(0, R), tl.program_id(1) * D + tl.arange(0, D)
-    row_ok, column_ok = rows < own_count, columns < dim
+    block = tl.program_id(0) % blocks
+    item = local + from_item
+    rows = block * R + tl.arange(0, R)
+    columns = tl.program_id(1) * D + tl.arange(0, D)
+    row_ok = rows < own_count
+    column_ok = columns < dim
     both = row_ok[:, None] & column_ok[None, :]
     own += (item // own_group * own_length + from_own) * dim
     others += (item // other_group * other_length + from_other) * dim
@@ -199,11 +213,13 @@ def additive_gradient(
     own_tile = tl.load(own + rows[:, None] * dim + columns[None, :], mask=both, other=0.0).to(
         tl.float32
     )
-    low, high = 0, other_count
+    low = 0
+    high = other_count
     if BANDED:
         low = tl.maximum(0, block * R + shift - behind)
         high = tl.minimum(other_count, block * R + R + shift + ahead)
-    d_tile, d_weight_tile = tl.zeros((R, D), tl.float32), tl.zeros((R, D), tl.float32)
+    d_tile = tl.zeros((R, D), tl.float32)
+    d_weight_tile = tl.zeros((R, D), tl.float32)
     for other in tl.range(low, high, loop_unroll_factor=UNROLL):
         other_row = tl.load(others + other * dim + columns, mask=column_ok, other=0.0).to(
             tl.float32

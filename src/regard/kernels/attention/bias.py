@@ -33,12 +33,16 @@ def bias_values(bias: Bias) -> Tensor:
 
 
 def with_values(bias: Bias, values: Tensor) -> Bias:
-    return DistanceBias(values) if isinstance(bias, DistanceBias) else values
+    if isinstance(bias, DistanceBias):
+        return DistanceBias(values)
+    return values
 
 
 def selected(bias: Bias | None, axis: int, index: RowRange) -> Bias | None:
     """The bias of a selection of the batch (axis 0) or of the heads (axis 1)."""
-    return None if bias is None else with_values(bias, select(bias_values(bias), axis, index))
+    if bias is None:
+        return None
+    return with_values(bias, select(bias_values(bias), axis, index))
 
 
 def tile(bias: Bias, rows: RowRange, low: int, high: int, n: int) -> Tensor:
@@ -48,12 +52,15 @@ def tile(bias: Bias, rows: RowRange, low: int, high: int, n: int) -> Tensor:
     if isinstance(rows, slice):
         # Row i is values[n-1-i+low : n-1-i+high]: overlapping windows of one vector, in reverse order of rows.
         first, last, _ = rows.indices(n)
+        width = high - low
         if first >= last:
-            return bias.values.new_zeros(*bias.values.shape[:-1], 0, high - low)
-        windows = bias.values[..., n - last + low : n - 1 - first + high].unfold(-1, high - low, 1)
+            return bias.values.new_zeros(*bias.values.shape[:-1], 0, width)
+        values = bias.values[..., n - last + low : n - 1 - first + high]
+        windows = values.unfold(-1, width, 1)  # (*lead, R, C)
         return windows.flip(-2)
     keys = torch.arange(low, high, device=bias.values.device)
-    return bias.values[..., keys - rows[:, None] + (n - 1)]
+    distances = keys - rows[:, None] + (n - 1)  # (R, C)
+    return bias.values[..., distances]
 
 
 def add_gradient(
@@ -71,9 +78,12 @@ def add_gradient(
         part += scores.sum_to_size(part.shape)
         return
     first, last, _ = rows.indices(n)
-    r, c = last - first, high - low
+    r = last - first
+    c = high - low
+    diagonals = c + r - 1
     # Sum the diagonals: flip the rows, then skew row s to the right by s by reading rows one element shorter.
     padded = F.pad(scores.flip(-2), (0, r))  # (B, H, R, C + R)
-    skewed = padded.flatten(-2)[..., : r * (c + r - 1)].reshape(*padded.shape[:-2], r, c + r - 1)
+    flat = padded.flatten(-2)[..., : r * diagonals]
+    skewed = flat.reshape(*padded.shape[:-2], r, diagonals)
     part = gradient[..., n - last + low : n - 1 - first + high]
     part += skewed.sum(-2).sum_to_size(part.shape)

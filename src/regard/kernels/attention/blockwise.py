@@ -27,17 +27,13 @@ def supports(spec: AttentionSpec, value: Values, dropout: float) -> bool:
 def attend(spec: AttentionSpec, value: Values, dropout: float = 0.0) -> tuple[Outputs, LogSumExp]:
     heads = spec.query.shape[1]
     query, key, *others = spec.tensors
+    value = repeat_heads(value, heads)
+    key = repeat_heads(key, heads)
     # Drawn on the CPU, to wait for no device, and only when it is used.
-    seed = int(torch.randint(2**62, ())) if dropout > 0 else 0
-    out, lse = _Blockwise.apply(
-        spec.frame,
-        dropout,
-        seed,
-        repeat_heads(value, heads),
-        query,
-        repeat_heads(key, heads),
-        *others,
-    )  # type: ignore[no-untyped-call]
+    seed = 0
+    if dropout > 0:
+        seed = int(torch.randint(2**62, ()))
+    out, lse = _Blockwise.apply(spec.frame, dropout, seed, value, query, key, *others)  # type: ignore[no-untyped-call]
     return out, lse
 
 
@@ -49,10 +45,11 @@ def blocks(spec: AttentionSpec) -> Iterator[tuple[slice, slice, int, int]]:
     items = max(1, BLOCK // (row_size * rows))
     for b in range(0, batch, items):
         for i in range(0, n, rows):
-            low, high = spec.visible.span(i, min(i + rows, n), n, spec.m)
+            end = min(i + rows, n)
+            low, high = spec.visible.span(i, end, n, spec.m)
             if high > low:
                 check_interruption()
-                yield slice(b, b + items), slice(i, min(i + rows, n)), low, high
+                yield slice(b, b + items), slice(i, end), low, high
 
 
 def softmax_(scores: Tensor) -> tuple[Tensor, Tensor]:
@@ -63,7 +60,8 @@ def softmax_(scores: Tensor) -> tuple[Tensor, Tensor]:
     total = weights.sum(-1, keepdim=True)
     empty = total == 0
     weights /= total.masked_fill(empty, 1.0)
-    return weights, (peak + total.log()).masked_fill(empty, 0.0).squeeze(-1)
+    lse = (peak + total.log()).masked_fill(empty, 0.0)
+    return weights, lse.squeeze(-1)
 
 
 class _Dropout:
@@ -71,12 +69,14 @@ class _Dropout:
 
     def __init__(self, probability: float, seed: int, device: torch.device) -> None:
         self.dropped = dropped_outcomes(probability)
-        self.generator = torch.Generator(device).manual_seed(seed) if self.dropped else None
+        self.generator: torch.Generator | None = None
+        if self.dropped:
+            self.generator = torch.Generator(device).manual_seed(seed)
 
     def scales(self, like: Tensor) -> Tensor | None:
-        return (
-            None if self.generator is None else dropout_scales(like, self.dropped, self.generator)
-        )
+        if self.generator is None:
+            return None
+        return dropout_scales(like, self.dropped, self.generator)
 
 
 class _Blockwise(torch.autograd.Function):
@@ -91,13 +91,18 @@ class _Blockwise(torch.autograd.Function):
         drop = _Dropout(dropout, seed, query.device)
         with torch.autocast(query.device.type, enabled=False):
             for part, rows, low, high in blocks(spec):
-                weights, lse[part, :, rows] = softmax_(spec.for_batch(part).scores(rows, low, high))
+                scores = spec.for_batch(part).scores(rows, low, high)  # (b, H, R, C)
+                weights, block_lse = softmax_(scores)
+                lse[part, :, rows] = block_lse
                 scales = drop.scales(weights)
                 if scales is not None:
                     weights *= scales
-                out[part, :, rows] = (weights @ widened(value[part, :, low:high])).to(out.dtype)
+                block_out = weights @ widened(value[part, :, low:high])  # (b, H, R, E)
+                out[part, :, rows] = block_out.to(out.dtype)
         ctx.save_for_backward(value, out, lse, *tensors)
-        ctx.frame, ctx.dropout, ctx.seed = frame, dropout, seed
+        ctx.frame = frame
+        ctx.dropout = dropout
+        ctx.seed = seed
         ctx.mark_non_differentiable(lse)
         return out, lse
 
@@ -107,25 +112,27 @@ class _Blockwise(torch.autograd.Function):
         value, out, lse, *tensors = ctx.saved_tensors
         spec: AttentionSpec = ctx.frame.around(*tensors)
         query, key, weight, _allowed, bias = spec.tensors
-        d_query, d_key, d_value = (torch.zeros_like(widened(x)) for x in (query, key, value))
-        d_weight = None if weight is None else torch.zeros_like(widened(weight))
-        d_bias = (
-            torch.zeros_like(widened(bias))
-            if bias is not None and ctx.needs_input_grad[8]
-            else None
-        )
+        d_query = torch.zeros_like(widened(query))
+        d_key = torch.zeros_like(widened(key))
+        d_value = torch.zeros_like(widened(value))
+        d_weight = None
+        if weight is not None:
+            d_weight = torch.zeros_like(widened(weight))
+        d_bias = None
+        if bias is not None and ctx.needs_input_grad[8]:
+            d_bias = torch.zeros_like(widened(bias))
         drop = _Dropout(ctx.dropout, ctx.seed, query.device)
         with torch.autocast(query.device.type, enabled=False):
             for part, rows, low, high in blocks(spec):
-                here = spec.for_batch(part)
-                weights = here.scores(rows, low, high).sub_(lse[part, :, rows, None]).exp_()
-                d_rows = widened(d_out[part, :, rows])
-                d_weights = d_rows @ widened(value[part, :, low:high]).mT
+                scores = spec.for_batch(part).scores(rows, low, high)  # (b, H, R, C)
+                weights = scores.sub_(lse[part, :, rows, None]).exp_()
+                d_rows = widened(d_out[part, :, rows])  # (b, H, R, E)
+                d_weights = d_rows @ widened(value[part, :, low:high]).mT  # (b, H, R, C)
                 scales = drop.scales(weights)
-                d_value[part, :, low:high] += (
-                    weights if scales is None else weights * scales
-                ).mT @ d_rows
-                if scales is not None:
+                if scales is None:
+                    d_value[part, :, low:high] += weights.mT @ d_rows
+                else:
+                    d_value[part, :, low:high] += (weights * scales).mT @ d_rows
                     d_weights *= scales
                 # Backward of softmax: subtract each row's mean gradient, weighted by its weights.
                 average = (d_rows * widened(out[part, :, rows])).sum(-1, keepdim=True)
@@ -133,9 +140,12 @@ class _Blockwise(torch.autograd.Function):
                 if d_bias is not None and spec.bias is not None:
                     d_bias_part = d_bias if d_bias.shape[0] == 1 else d_bias[part]
                     biases.add_gradient(d_bias_part, spec.bias, d_scores, rows, low, high, spec.n)
-                d_query[part, :, rows], d_keys, d_part = spec.score_function.gradients(
-                    d_scores, widened(query[part, :, rows]), widened(key[part, :, low:high])
+                query_rows = widened(query[part, :, rows])  # (b, H, R, D)
+                key_block = widened(key[part, :, low:high])  # (b, H, C, D)
+                d_queries, d_keys, d_part = spec.score_function.gradients(
+                    d_scores, query_rows, key_block
                 )
+                d_query[part, :, rows] = d_queries
                 d_key[part, :, low:high] += d_keys
                 if d_weight is not None and d_part is not None:
                     d_weight += d_part
@@ -147,12 +157,9 @@ class _Blockwise(torch.autograd.Function):
             (None, None),
             (d_bias, bias),
         )
-        return (
-            None,
-            None,
-            None,
-            *(None if d_x is None or x is None else d_x.to(x.dtype) for d_x, x in pairs),
-        )
+        # Frame, dropout and seed have no gradient.
+        gradients = [None if d_x is None or x is None else d_x.to(x.dtype) for d_x, x in pairs]
+        return None, None, None, *gradients
 
 
 def refuse_second_derivative() -> None:

@@ -27,7 +27,8 @@ class AttentionMask:
 
     def span(self, first: int, last: int, n: int, m: int) -> tuple[int, int]:
         """The key range (low, high) outside which the band masks every key of rows first..last-1; may be empty."""
-        low, high = 0, m
+        low = 0
+        high = m
         if self.behind is not None:
             low = min(m, max(0, first + m - n - self.behind))
         if self.ahead is not None:
@@ -52,23 +53,26 @@ class AttentionMask:
 
     def select(self, axis: int, index: RowRange) -> "AttentionMask":
         """The mask of a selection of the batch (axis 0) or of the heads (axis 1)."""
-        return (
-            self
-            if self.allowed is None
-            else replace(self, allowed=select(self.allowed, axis, index))
-        )
+        if self.allowed is None:
+            return self
+        return replace(self, allowed=select(self.allowed, axis, index))
 
 
 def select(tensor: Tensor, axis: int, index: RowRange) -> Tensor:
     """A selection along an axis, unless it has size one."""
-    return tensor if tensor.shape[axis] == 1 else tensor[(slice(None),) * axis + (index,)]
+    if tensor.shape[axis] == 1:
+        return tensor
+    return tensor[(slice(None),) * axis + (index,)]
 
 
 def axis_tile(tensor: Tensor, rows: RowRange, low: int, high: int) -> Tensor:
     """Rows and keys low..high-1 of a (#B, #H, #N, #M) tensor; axes of size one are left alone."""
     last = tensor.dim() - 1
-    return select(select(tensor, last - 1, rows), last, slice(low, high))
+    of_rows = select(tensor, last - 1, rows)
+    return select(of_rows, last, slice(low, high))
 
 
 def _and(first: Tensor | None, second: Tensor) -> Tensor:
-    return second if first is None else first & second
+    if first is None:
+        return second
+    return first & second

@@ -11,7 +11,8 @@ def visible(
     MASKED: tl.constexpr, BANDED: tl.constexpr,
 ):  # fmt: skip
     """Which of these rows (R,) may attend to which of these keys (C,): `AttentionMask.tile`."""
-    row, key = rows[:, None], keys[None, :]
+    row = rows[:, None]
+    key = keys[None, :]
     may = (row < n) & (key < m)
     if BANDED:
         position = row + (m - n)

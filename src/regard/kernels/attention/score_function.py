@@ -17,9 +17,8 @@ from regard.core.shapes import Float, Tensor
 QueryRows = Float[Tensor, "B H R D"]
 KeyBlock = Float[Tensor, "B H C D"]
 ScoreTile = Float[Tensor, "B H R C"]
-Gradients = tuple[
-    Tensor, Tensor, Tensor | None
-]  # of the query, the key and the function's own weight
+# Of the query, the key and the function's own weight.
+Gradients = tuple[Tensor, Tensor, Tensor | None]
 
 
 class ScoreFunction(ABC):
@@ -40,15 +39,17 @@ class ScoreFunction(ABC):
         """
 
     def blocked_scores(self, query: QueryRows, key: KeyBlock) -> ScoreTile:
-        """As `scores` of `query` and `key`, in bounded memory.
+        """The same as `scores` of `query` and `key`, in bounded memory.
 
-        The result is a tensor of its own: the caller overwrites it.
+        The caller overwrites the result, which must be a tensor of its own.
         """
         return self.scores(query, key)
 
     def gradients(self, d_scores: ScoreTile, query: QueryRows, key: KeyBlock) -> Gradients:
-        """Gradients of `query`, `key` and the weight (None without one), given those of the scores, `d_scores`."""
-        inputs = [query, key] if self.weight is None else [query, key, self.weight.to(query.dtype)]
+        """Gradients of `query`, `key` and the weight (None without one), given `d_scores`, the scores' gradient."""
+        inputs = [query, key]
+        if self.weight is not None:
+            inputs.append(self.weight.to(query.dtype))
         with torch.enable_grad():
             leaves = [x.detach().requires_grad_() for x in inputs]
             scores = self.with_weight(*leaves[2:]).scores(*leaves[:2])
@@ -59,15 +60,15 @@ class ScoreFunction(ABC):
 
     def with_weight(self, weight: Tensor | None = None) -> "ScoreFunction":
         """A copy with another weight, such as the one that autograd saved for the backward pass."""
-        return self if weight is None else replace(self, weight=weight)  # type: ignore[type-var]
+        if weight is None:
+            return self
+        return replace(self, weight=weight)  # type: ignore[type-var]
 
     def for_heads(self, heads: Tensor) -> "ScoreFunction":
         """The function of a selection of heads."""
-        return (
-            self
-            if self.weight is None or len(self.weight) == 1
-            else self.with_weight(self.weight[heads])
-        )
+        if self.weight is None or len(self.weight) == 1:
+            return self
+        return self.with_weight(self.weight[heads])
 
 
 @final
@@ -110,21 +111,21 @@ class AdditiveScoreFunction(ScoreFunction):
         weight = self.weight.to(query.dtype)
         out = query.new_empty(*query.shape[:3], key.shape[2])
         for b, h, rows, keys in self._pieces(query, key):
+            own = h if len(weight) > 1 else 0
             cube = (query[b, h, rows, None] + key[b, h, None, keys]).tanh_()  # (b, R, C, D)
-            out[b, h, rows, keys] = cube @ weight[h if len(weight) > 1 else 0]
+            out[b, h, rows, keys] = cube @ weight[own]
         return out
 
     def gradients(self, d_scores: ScoreTile, query: QueryRows, key: KeyBlock) -> Gradients:
         weight = self.weight.to(query.dtype)
-        d_query, d_key, d_weight = (
-            torch.zeros_like(query),
-            torch.zeros_like(key),
-            torch.zeros_like(weight),
-        )
+        d_query = torch.zeros_like(query)
+        d_key = torch.zeros_like(key)
+        d_weight = torch.zeros_like(weight)
         for b, h, rows, keys in self._pieces(query, key):
+            own = h if len(weight) > 1 else 0
             cube = (query[b, h, rows, None] + key[b, h, None, keys]).tanh_()  # (b, R, C, D)
             piece = d_scores[b, h, rows, keys]  # (b, R, C)
-            d_weight[h if len(weight) > 1 else 0] += piece.flatten() @ cube.flatten(0, -2)
+            d_weight[own] += piece.flatten() @ cube.flatten(0, -2)
             cube.square_().neg_().add_(1).mul_(piece[..., None])  # tanh' = 1 - tanh²
             d_query[b, h, rows] += cube.sum(-2)
             d_key[b, h, keys] += cube.sum(-3)

@@ -1,8 +1,8 @@
 """PyTorch's scaled dot-product attention kernels, called so that they return the log-sum-exp they compute.
 
-They take an additive mask (B, H, N, M) and a top-left aligned causal mask. Where mask and bias can be expressed so
-without materialising (N, M), one call suffices; otherwise rows are computed in blocks, each with its range of keys and
-its tile of the mask, recomputed in the backward pass, so that memory grows with N + M.
+They take an additive mask (B, H, N, M) and a top-left aligned causal mask. Where mask and bias can be expressed in this
+way without materializing (N, M), one call suffices. Otherwise rows are computed in blocks, each with its range of keys
+and its tile of the mask, which the backward pass computes again, so that memory grows with N + M.
 """
 
 from collections.abc import Iterator
@@ -35,44 +35,61 @@ BLOCK_SCORES = 2**25  # of such a block, where no mask has to be made for it
 def supports(spec: AttentionSpec, value: Values, dropout: float) -> bool:
     """Whether PyTorch has a kernel for this call: dot products, no learned bias, no dropout on a CPU or in blocks."""
     device = spec.query.device.type
-    learned = (
-        spec.bias is not None
-        and biases.bias_values(spec.bias).requires_grad
-        and torch.is_grad_enabled()
-    )
-    random = dropout > 0 and (device == "cpu" or _rows(spec) < spec.n)
-    return (
-        isinstance(spec.score_function, DotScoreFunction)
-        and spec.query.dtype in DTYPES.get(device, ())
-        and not learned
-        and not random
-        and 0 not in (*spec.query.shape, *value.shape)  # empty tensors crash the process there
-    )
+    if not isinstance(spec.score_function, DotScoreFunction):
+        return False
+    if spec.query.dtype not in DTYPES.get(device, ()):
+        return False
+    if spec.bias is not None and torch.is_grad_enabled():
+        is_learned = biases.bias_values(spec.bias).requires_grad
+        if is_learned:
+            return False
+    # Empty tensors crash the process in these kernels.
+    if 0 in (*spec.query.shape, *value.shape):
+        return False
+    drops_in_blocks = dropout > 0 and (device == "cpu" or _rows(spec) < spec.n)
+    return not drops_in_blocks
 
 
 def attend(spec: AttentionSpec, value: Values, dropout: float = 0.0) -> tuple[Outputs, LogSumExp]:
-    query, key, dim, scale = spec.query, spec.key, value.shape[-1], _scale(spec)
+    query = spec.query
+    key = spec.key
+    dim = value.shape[-1]
+    scale = _scale(spec)
     if key.shape[1] != value.shape[1]:
-        key, value = repeat_heads(key, query.shape[1]), repeat_heads(value, query.shape[1])
+        key = repeat_heads(key, query.shape[1])
+        value = repeat_heads(value, query.shape[1])
     padded_dim = max(query.shape[-1], dim)
     if query.device.type == "cuda":
         padded_dim += -padded_dim % 8
-    if (
-        not query.shape[-1] == padded_dim == dim
-    ):  # the kernels take one dim; zeros change neither scores nor values
-        query, key, value = (F.pad(x, (0, padded_dim - x.shape[-1])) for x in (query, key, value))
+    if not query.shape[-1] == padded_dim == dim:
+        # The kernels take one dim for all three. Zeros change neither scores nor values.
+        query = F.pad(query, (0, padded_dim - query.shape[-1]))
+        key = F.pad(key, (0, padded_dim - key.shape[-1]))
+        value = F.pad(value, (0, padded_dim - value.shape[-1]))
     # The kernels assume that the last axis is contiguous, and read out of bounds where it is not.
-    query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
+    query = _with_contiguous_rows(query)
+    key = _with_contiguous_rows(key)
+    value = _with_contiguous_rows(value)
     spec = replace(spec, query=query, key=key)
     if _rows(spec) >= spec.n:
         low, high = spec.visible.span(0, spec.n, spec.n, spec.m)
         mask, causal = _mask(spec, slice(0, spec.n), low, high)
         if (low, high) != (0, spec.m):
-            key, value = key[:, :, low:high], value[:, :, low:high]
+            key = key[:, :, low:high]
+            value = value[:, :, low:high]
         out, lse = _forward(query, key, value, mask, causal, scale, dropout)
     else:
         out, lse = _Blocked.apply(spec.frame, value, *spec.tensors)  # type: ignore[no-untyped-call]
-    return out if out.shape[-1] == dim else out[..., :dim], lse
+    if out.shape[-1] != dim:
+        out = out[..., :dim]
+    return out, lse
+
+
+def _with_contiguous_rows(x: Tensor) -> Tensor:
+    """The tensor, or a copy whose last axis is contiguous."""
+    if x.stride(-1) == 1:
+        return x
+    return x.contiguous()
 
 
 def _scale(spec: AttentionSpec) -> float:
@@ -86,7 +103,7 @@ def _square(spec: AttentionSpec) -> bool:
 
 
 def _is_long(spec: AttentionSpec) -> bool:
-    """Whether all rows in one call would keep a processor busy for long, and nothing but time is saved by it."""
+    """Whether one call for all rows would keep a processor busy for long, and would save nothing but time."""
     if spec.query.device.type != "cpu" or torch.is_grad_enabled():
         return False
     return spec.query.shape[0] * spec.query.shape[1] * spec.n * spec.m > UNINTERRUPTED
@@ -94,30 +111,30 @@ def _is_long(spec: AttentionSpec) -> bool:
 
 def _rows(spec: AttentionSpec) -> int:
     """How many rows go into one call: all of them where the mask does not differ by row or is small."""
-    visible, bias, n, m = spec.visible, spec.bias, spec.n, spec.m
-    added = [
-        x
-        for x in (visible.allowed, None if bias is None else biases.bias_values(bias))
-        if x is not None
-    ]
-    by_row = (
-        (visible.banded and n > 1 and not _square(spec))
-        or isinstance(bias, DistanceBias)
-        or any(x.shape[-2] > 1 for x in added)
-    )
-    long = _is_long(spec)
-    if not by_row and not long:
+    visible = spec.visible
+    bias = spec.bias
+    n = spec.n
+    m = spec.m
+    added = []
+    if visible.allowed is not None:
+        added.append(visible.allowed)
+    if bias is not None:
+        added.append(biases.bias_values(bias))
+    band_differs = visible.banded and n > 1 and not _square(spec)
+    by_row = band_differs or isinstance(bias, DistanceBias) or any(x.shape[-2] > 1 for x in added)
+    if not by_row and not _is_long(spec):
         return n
     if not (by_row or visible.banded):
-        return max(1, min(n, BLOCK_SCORES // (spec.query.shape[0] * spec.query.shape[1] * m)))
-    batch, heads = (max([1, *(x.shape[axis] for x in added)]) for axis in (0, 1))
+        scores_per_row = spec.query.shape[0] * spec.query.shape[1] * m
+        return max(1, min(n, BLOCK_SCORES // scores_per_row))
+    # The size of the mask for one row.
+    batch = max([1, *(x.shape[0] for x in added)])
+    heads = max([1, *(x.shape[1] for x in added)])
     rows = max(1, TILE // (batch * heads * m))
-    if (
-        visible.behind is not None
-    ):  # a narrow window is fastest in blocks about as tall as it is wide
-        rows = min(
-            rows, max(128, visible.behind + 1 + (m if visible.ahead is None else visible.ahead))
-        )
+    if visible.behind is not None:
+        # A narrow window is fastest in blocks about as tall as it is wide.
+        ahead = m if visible.ahead is None else visible.ahead
+        rows = min(rows, max(128, visible.behind + 1 + ahead))
     return rows
 
 
@@ -135,18 +152,22 @@ def _mask(spec: AttentionSpec, rows: slice, low: int, high: int) -> tuple[Tensor
     """The additive mask of these rows and keys, and whether the kernel adds its causal mask to it."""
     causal = _square(spec) and rows == slice(0, spec.n)
     visible = spec.visible
-    if causal or rows.stop - rows.start == 1:  # for one row the range of keys is the band
+    if causal or rows.stop - rows.start == 1:
+        # For one row, the range of keys is the band.
         visible = AttentionMask(visible.allowed)
     allowed = visible.tile(rows, low, high, spec.n, spec.m, spec.query.device)
-    mask = None if spec.bias is None else biases.tile(spec.bias, rows, low, high, spec.n)
+    mask = None
+    if spec.bias is not None:
+        mask = biases.tile(spec.bias, rows, low, high, spec.n)
     if allowed is not None:
-        mask = spec.query.new_zeros(()) if mask is None else mask
+        if mask is None:
+            mask = spec.query.new_zeros(())
         mask = torch.where(allowed, mask, -torch.inf)
     if mask is None:
         return None, causal
-    return mask.to(spec.query.dtype).expand(*mask.shape[:-1], high - low)[
-        (None,) * (4 - mask.dim())
-    ], causal
+    expanded = mask.to(spec.query.dtype).expand(*mask.shape[:-1], high - low)
+    missing_axes = 4 - mask.dim()
+    return expanded[(None,) * missing_axes], causal
 
 
 class _Blocked(torch.autograd.Function):
@@ -155,20 +176,26 @@ class _Blocked(torch.autograd.Function):
         ctx: Any, frame: Frame, value: Tensor, *tensors: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         spec = frame.around(*tensors)  # type: ignore[arg-type]
-        query, key = spec.query, spec.key
+        query = spec.query
+        key = spec.key
         out = query.new_zeros(*query.shape[:3], value.shape[3])
         lse = widened(query[:0]).new_zeros(query.shape[:3])
         for rows, low, high in _blocks(spec):
             mask, _ = _mask(spec, rows, low, high)
-            out[:, :, rows], lse[:, :, rows] = _forward(
-                query[:, :, rows],
-                key[:, :, low:high],
-                value[:, :, low:high],
+            query_rows = query[:, :, rows]
+            key_block = key[:, :, low:high]
+            value_block = value[:, :, low:high]
+            block_out, block_lse = _forward(
+                query_rows,
+                key_block,
+                value_block,
                 mask,
-                False,
-                _scale(spec),
-                0.0,
+                causal=False,
+                scale=_scale(spec),
+                dropout=0.0,
             )
+            out[:, :, rows] = block_out
+            lse[:, :, rows] = block_lse
         ctx.save_for_backward(value, out, lse, *tensors)
         ctx.frame = frame
         ctx.mark_non_differentiable(lse)
@@ -179,20 +206,24 @@ class _Blocked(torch.autograd.Function):
         refuse_second_derivative()
         value, out, lse, *tensors = ctx.saved_tensors
         spec: AttentionSpec = ctx.frame.around(*tensors)
-        query, key = spec.query, spec.key
-        d_query, d_key, d_value = (torch.zeros_like(x) for x in (query, key, value))
+        query = spec.query
+        key = spec.key
+        d_query = torch.zeros_like(query)
+        d_key = torch.zeros_like(key)
+        d_value = torch.zeros_like(value)
         for rows, low, high in _blocks(spec):
-            given = (
+            mask, _ = _mask(spec, rows, low, high)
+            d_queries, d_keys, d_values = _backward(
+                d_out[:, :, rows],
                 query[:, :, rows],
                 key[:, :, low:high],
                 value[:, :, low:high],
                 out[:, :, rows],
                 lse[:, :, rows],
+                mask,
+                _scale(spec),
             )
-            mask, _ = _mask(spec, rows, low, high)
-            d_query[:, :, rows], d_keys, d_values = _backward(
-                d_out[:, :, rows], *given, mask, _scale(spec)
-            )
+            d_query[:, :, rows] = d_queries
             d_key[:, :, low:high] += d_keys
             d_value[:, :, low:high] += d_values
         return None, d_value, d_query, d_key, None, None, None
@@ -207,13 +238,12 @@ def _forward(
         )
         return out, lse
     heads = q.shape[1]
-    k, v = repeat_heads(k, heads), repeat_heads(v, heads)
+    k = repeat_heads(k, heads)
+    v = repeat_heads(v, heads)
     # Without a mask, the kernel that PyTorch itself chooses: 1 is flash, 3 is cuDNN.
-    choice = (
-        torch._fused_sdp_choice(q, k, v, None, dropout, causal, scale=scale)
-        if mask is None
-        else None
-    )
+    choice = None
+    if mask is None:
+        choice = torch._fused_sdp_choice(q, k, v, None, dropout, causal, scale=scale)
     if choice == 3:
         out, lse, *_ = aten._scaled_dot_product_cudnn_attention.default(
             q, k, v, None, True, dropout, causal, scale=scale
@@ -224,10 +254,12 @@ def _forward(
             q, k, v, dropout, causal, scale=scale
         )
         return out, lse
+    aligned = _aligned(mask, q, k)
     out, lse, *_ = aten._scaled_dot_product_efficient_attention.default(
-        q, k, v, _aligned(mask, q, k), True, dropout, causal, scale=scale
+        q, k, v, aligned, True, dropout, causal, scale=scale
     )
-    lse = lse[:, :, : q.shape[2]]  # the kernel rounds the rows up to a multiple of 32
+    # The kernel rounds the rows up to a multiple of 32.
+    lse = lse[:, :, : q.shape[2]]
     return out, lse.masked_fill(lse.isinf(), 0.0)
 
 
@@ -246,14 +278,22 @@ def _backward(
             d_out, q, k, v, out, lse, 0.0, False, attn_mask=mask, scale=scale
         )
         return d_q, d_k, d_v
-    heads, group = q.shape[1], q.shape[1] // k.shape[1]
-    none = torch.empty((), dtype=torch.int64, device=q.device)  # no dropout, so no random state
+    heads = q.shape[1]
+    group = q.shape[1] // k.shape[1]
+    # Without dropout there is no random state.
+    none = torch.empty((), dtype=torch.int64, device=q.device)
     padded = F.pad(lse, (0, -lse.shape[-1] % 32))
+    aligned = _aligned(mask, q, k)
+    repeated_k = repeat_heads(k, heads)
+    repeated_v = repeat_heads(v, heads)
     d_q, d_k, d_v, _ = aten._scaled_dot_product_efficient_attention_backward.default(
-        d_out.contiguous(), q, repeat_heads(k, heads), repeat_heads(v, heads), _aligned(mask, q, k), out.contiguous(),
+        d_out.contiguous(), q, repeated_k, repeated_v, aligned, out.contiguous(),
         padded, none, none, 0.0, [True, True, True, False], False, scale=scale,
     )  # fmt: skip
-    return d_q, d_k.unflatten(1, (-1, group)).sum(2), d_v.unflatten(1, (-1, group)).sum(2)
+    # The gradient of a key or value head is the sum over the query heads of its group.
+    d_k = d_k.unflatten(1, (-1, group)).sum(2)
+    d_v = d_v.unflatten(1, (-1, group)).sum(2)
+    return d_q, d_k, d_v
 
 
 def _aligned(mask: Tensor | None, q: Tensor, k: Tensor) -> Tensor | None:
@@ -261,4 +301,5 @@ def _aligned(mask: Tensor | None, q: Tensor, k: Tensor) -> Tensor | None:
     if mask is None:
         return None
     m = k.shape[2]
-    return F.pad(mask, (0, -m % 16))[..., :m].expand(q.shape[0], q.shape[1], q.shape[2], m)
+    aligned = F.pad(mask, (0, -m % 16))[..., :m]
+    return aligned.expand(q.shape[0], q.shape[1], q.shape[2], m)

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -27,24 +26,26 @@ class FixedRows:
     @staticmethod
     def concatenated(specs: "Sequence[AttentionSpec]") -> "FixedRows | None":
         """The fixed rows of calls one after another, as rows of one call with all their queries."""
-        ends = accumulate(spec.n for spec in specs)
-        parts = [
-            (spec.fixed, end - spec.n)
-            for spec, end in zip(specs, ends, strict=True)
-            if spec.fixed is not None
-        ]
-        if not parts:
+        first = 0
+        indices = []
+        weights = []
+        for spec in specs:
+            if spec.fixed is not None:
+                indices.append(spec.fixed.index + first)
+                weights.append(spec.fixed.weights)
+            first += spec.n
+        if not indices:
             return None
-        index = torch.cat([fixed.index + first for fixed, first in parts])
-        return FixedRows(index, torch.cat([fixed.weights for fixed, _ in parts], 2))
+        return FixedRows(torch.cat(indices), torch.cat(weights, 2))
 
     def write(
         self, scores: Float[Tensor, "B H R C"], rows: RowRange, low: int, high: int, n: int
     ) -> None:
         """Replace the scores of these rows with keys low..high-1 by the logarithms of their weights."""
-        given = torch.arange(n, device=scores.device)[rows]
+        given = torch.arange(n, device=scores.device)[rows]  # (R,)
         at, fixed = (given[:, None] == self.index).nonzero(as_tuple=True)
-        scores[:, :, at] = self.weights[:, :, fixed, low:high].to(scores.dtype).log()
+        weights = self.weights[:, :, fixed, low:high]
+        scores[:, :, at] = weights.to(scores.dtype).log()
 
 
 @dataclass(frozen=True)
@@ -72,72 +73,70 @@ class AttentionSpec:
     @property
     def tensors(self) -> Tensors:
         """Its tensors, for autograd to save; `frame` holds the rest and rebuilds the spec from them."""
-        bias = None if self.bias is None else biases.bias_values(self.bias)
+        bias = None
+        if self.bias is not None:
+            bias = biases.bias_values(self.bias)
         return self.query, self.key, self.score_function.weight, self.visible.allowed, bias
 
     @property
     def frame(self) -> "Frame":
         """The spec without its tensors."""
         weight = self.score_function.weight
-        score_function = self.score_function.with_weight(
-            None if weight is None else weight.detach()
-        )
+        if weight is not None:
+            weight = weight.detach()
         return Frame(
-            score_function,
-            self.visible.behind,
-            self.visible.ahead,
-            isinstance(self.bias, DistanceBias),
+            score_function=self.score_function.with_weight(weight),
+            behind=self.visible.behind,
+            ahead=self.visible.ahead,
+            by_distance=isinstance(self.bias, DistanceBias),
         )
 
     def detached(self) -> "AttentionSpec":
+        """The spec with its tensors outside of the graph of autograd."""
         query, key, *others = self.tensors
-        spec = self.frame.around(
-            query.detach(), key.detach(), *(None if x is None else x.detach() for x in others)
-        )
-        return spec if self.fixed is None else replace(spec, fixed=self.fixed)
+        detached = [None if x is None else x.detach() for x in others]
+        spec = self.frame.around(query.detach(), key.detach(), *detached)
+        if self.fixed is None:
+            return spec
+        return replace(spec, fixed=self.fixed)
 
     def for_heads(self, heads: Tensor) -> "AttentionSpec":
         """The spec of a selection of query heads."""
-        query, key = (
-            self.query[:, heads],
-            self.key[:, heads // (self.query.shape[1] // self.key.shape[1])],
-        )
-        bias, visible, fixed = (
-            biases.selected(self.bias, 1, heads),
-            self.visible.select(1, heads),
-            self.fixed,
-        )
-        fixed = None if fixed is None else replace(fixed, weights=fixed.weights[:, heads])
+        query = self.query[:, heads]
+        group = self.query.shape[1] // self.key.shape[1]
+        key = self.key[:, heads // group]
+        bias = biases.selected(self.bias, 1, heads)
+        visible = self.visible.select(1, heads)
+        fixed = self.fixed
+        if fixed is not None:
+            fixed = replace(fixed, weights=fixed.weights[:, heads])
         return AttentionSpec(self.score_function.for_heads(heads), query, key, visible, bias, fixed)
 
     def for_batch(self, part: slice) -> "AttentionSpec":
         """The spec of a slice of the batch."""
-        visible, bias, fixed = (
-            self.visible.select(0, part),
-            biases.selected(self.bias, 0, part),
-            self.fixed,
-        )
-        fixed = None if fixed is None else replace(fixed, weights=fixed.weights[part])
-        return AttentionSpec(
-            self.score_function, self.query[part], self.key[part], visible, bias, fixed
-        )
+        visible = self.visible.select(0, part)
+        bias = biases.selected(self.bias, 0, part)
+        fixed = self.fixed
+        if fixed is not None:
+            fixed = replace(fixed, weights=fixed.weights[part])
+        query = self.query[part]
+        key = self.key[part]
+        return AttentionSpec(self.score_function, query, key, visible, bias, fixed)
 
     def for_keys(self, low: int, high: int) -> "AttentionSpec":
         """The spec of keys low..high-1, of a call whose mask and bias do not depend on distances."""
         assert not self.visible.banded
         assert not isinstance(self.bias, DistanceBias)
         every = slice(None)
-        allowed = (
-            None
-            if self.visible.allowed is None
-            else axis_tile(self.visible.allowed, every, low, high)
-        )
-        bias = None if self.bias is None else axis_tile(self.bias, every, low, high)
-        fixed = (
-            None
-            if self.fixed is None
-            else replace(self.fixed, weights=self.fixed.weights[..., low:high])
-        )
+        allowed = self.visible.allowed
+        if allowed is not None:
+            allowed = axis_tile(allowed, every, low, high)
+        bias = self.bias
+        if bias is not None:
+            bias = axis_tile(bias, every, low, high)
+        fixed = self.fixed
+        if fixed is not None:
+            fixed = replace(fixed, weights=fixed.weights[..., low:high])
         return replace(
             self,
             key=self.key[:, :, low:high],
@@ -148,11 +147,9 @@ class AttentionSpec:
 
     def scores(self, rows: RowRange, low: int, high: int) -> Float[Tensor, "B H R C"]:
         """Scores of these rows with keys low..high-1, −∞ where masked, in float32 or wider."""
-        query, key = (
-            self.query[:, :, rows],
-            repeat_heads(self.key, self.query.shape[1])[:, :, low:high],
-        )
-        scores = self.score_function.blocked_scores(widened(query), widened(key))
+        query = self.query[:, :, rows]  # (B, H, R, D)
+        key = repeat_heads(self.key, self.query.shape[1])[:, :, low:high]  # (B, H, C, D)
+        scores = self.score_function.blocked_scores(widened(query), widened(key))  # (B, H, R, C)
         if self.bias is not None:
             scores += biases.tile(self.bias, rows, low, high, self.n)
         visible = self.visible.tile(rows, low, high, self.n, self.m, query.device)
@@ -182,7 +179,9 @@ class Frame:
     ) -> AttentionSpec:
         """The spec rebuilt around its tensors."""
         mask = AttentionMask(allowed, self.behind, self.ahead)
-        whole_bias = DistanceBias(bias) if bias is not None and self.by_distance else bias
+        whole_bias: Bias | None = bias
+        if bias is not None and self.by_distance:
+            whole_bias = DistanceBias(bias)
         return AttentionSpec(self.score_function.with_weight(weight), query, key, mask, whole_bias)
 
 
@@ -202,9 +201,13 @@ class AttentionKernel(Protocol):
 def repeat_heads(tensor: Float[Tensor, "B _ M E"], heads: int) -> Float[Tensor, "B H M E"]:
     """Each key or value head repeated for every query head of its group (grouped-query attention)."""
     group = heads // max(1, tensor.shape[1])
-    return tensor if group == 1 else tensor.repeat_interleave(group, dim=1)
+    if group == 1:
+        return tensor
+    return tensor.repeat_interleave(group, dim=1)
 
 
 def widened(tensor: Tensor) -> Tensor:
     """float16 and bfloat16 as float32, any other dtype unchanged."""
-    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+    if tensor.dtype in (torch.float16, torch.bfloat16):
+        return tensor.float()
+    return tensor

@@ -43,9 +43,9 @@ class HeadLayout:
 
 @dataclass(frozen=True)
 class PackedAttentionSpec:
-    """An attention call over packed sequences: each query attends to the key sequence of its own sequence's index.
+    """An attention call over packed sequences: a query of sequence i attends to the keys of sequence i.
 
-    `kv` holds keys and values side by side; with None, `query` holds queries, keys and values.
+    kv   keys and values, concatenated on the last axis; with None, `query` holds queries, keys and values
     """
 
     layout: HeadLayout
@@ -62,24 +62,29 @@ class PackedAttentionSpec:
     def roles(self) -> tuple[Tensor, Tensor, Tensor]:
         """Views: queries (N, H, D), keys and values (M, G, D)."""
         layout = self.layout
-        query_size, key_size = layout.heads * layout.dim, layout.kv_heads * layout.dim
-        query, kv = self.query, self.kv
+        query_size = layout.heads * layout.dim
+        key_size = layout.kv_heads * layout.dim
+        query = self.query
+        kv = self.kv
         if kv is None:
-            query, kv = query[:, :query_size], query[:, query_size:]
-        counts = layout.heads, layout.kv_heads, layout.kv_heads
-        parts = zip((query, kv[:, :key_size], kv[:, key_size:]), counts, strict=True)
-        return tuple(part.view(len(part), count, layout.dim) for part, count in parts)  # type: ignore[return-value]
+            kv = query[:, query_size:]
+            query = query[:, :query_size]
+        key = kv[:, :key_size]
+        value = kv[:, key_size:]
+        of_query = query.view(len(query), layout.heads, layout.dim)  # (N, H, D)
+        of_key = key.view(len(key), layout.kv_heads, layout.dim)  # (M, G, D)
+        of_value = value.view(len(value), layout.kv_heads, layout.dim)  # (M, G, D)
+        return of_query, of_key, of_value
 
     def padded(self) -> tuple[AttentionSpec, Values]:
         """The same call over padded sequences, and its values. Queries of the padding are not masked."""
-        sides = self.offsets, self.kv_offsets, self.kv_offsets
-        query, key, value = (
-            side.pad(x).transpose(1, 2) for side, x in zip(sides, self.roles, strict=True)
-        )  # (B, H, S, D)
+        packed_query, packed_key, packed_value = self.roles
+        query = self.offsets.pad(packed_query).transpose(1, 2)  # (B, H, S, D)
+        key = self.kv_offsets.pad(packed_key).transpose(1, 2)  # (B, G, S, D)
+        value = self.kv_offsets.pad(packed_value).transpose(1, 2)  # (B, G, S, D)
         layout = self.layout
-        mask = AttentionMask(
-            self.kv_offsets.mask[:, None, None], layout.window, 0 if layout.causal else None
-        )
+        allowed = self.kv_offsets.mask[:, None, None]  # (B, 1, 1, S)
+        mask = AttentionMask(allowed, layout.window, 0 if layout.causal else None)
         return AttentionSpec(DotScoreFunction(layout.scale), query, key, mask), value
 
     def pack(self, out: Float[Tensor, "B H S D"]) -> Float[Tensor, "N _"]:
@@ -93,13 +98,16 @@ def supports(score_function: ScoreFunction) -> bool:
 
 def attend(spec: PackedAttentionSpec) -> Float[Tensor, "N _"]:
     """The output (N, heads · dim)."""
-    layout, query, kv = spec.layout, spec.query, spec.kv
-    if layout.window is None and triton_launch.can_launch(
-        *((query,) if kv is None else (query, kv))
-    ):
+    layout = spec.layout
+    query = spec.query
+    kv = spec.kv
+    tensors = [query] if kv is None else [query, kv]
+    if layout.window is None and triton_launch.can_launch(*tensors):
         looped = _looped(layout, spec.max_length, query)
         if looped is not None:
-            query, kv = query.contiguous(), None if kv is None else kv.contiguous()
+            query = query.contiguous()
+            if kv is not None:
+                kv = kv.contiguous()
             seed = query.new_empty(1, dtype=torch.int64)
             if layout.dropout > 0:
                 seed = torch.randint(2**62, (1,), device=query.device)
@@ -117,22 +125,18 @@ def _looped(layout: HeadLayout, max_length: int, like: Tensor) -> bool | None:
     size = next((size for size in TILES if size >= max_length), None)
     if size is None:
         return None
-    shared, each = triton_launch.shared_memory_bytes(like.device), like.element_size()
+    shared = triton_launch.shared_memory_bytes(like.device)
+    each = like.element_size()
     # The most shared memory that Triton was seen to take, for three dims and tiles of 64 and 128.
-    if (
-        layout.dim <= MAX_HELD_DIM
-        and (8 * size * triton_launch.next_power_of_2(layout.dim) + 2 * size**2) * each <= shared
-    ):
+    held = (8 * size * triton_launch.next_power_of_2(layout.dim) + 2 * size**2) * each
+    if layout.dim <= MAX_HELD_DIM and held <= shared:
         return False
-    ungrouped, small = (
-        layout.heads == layout.kv_heads,
-        size * each <= 256,
-    )  # larger tiles compile for a minute
-    return (
-        True
-        if ungrouped and small and layout.dim <= MAX_LOOPED_DIM and shared >= LOOP_SHARED_MEMORY
-        else None
-    )
+    ungrouped = layout.heads == layout.kv_heads
+    # Larger tiles compile for a minute.
+    small = size * each <= 256
+    if ungrouped and small and layout.dim <= MAX_LOOPED_DIM and shared >= LOOP_SHARED_MEMORY:
+        return True
+    return None
 
 
 def attend_padded(spec: PackedAttentionSpec) -> Float[Tensor, "N _"]:
@@ -145,7 +149,9 @@ def attend_padded(spec: PackedAttentionSpec) -> Float[Tensor, "N _"]:
 
 
 def _flash(spec: PackedAttentionSpec) -> Tensor:
-    layout, offsets, kv_offsets = spec.layout, spec.offsets, spec.kv_offsets
+    layout = spec.layout
+    offsets = spec.offsets
+    kv_offsets = spec.kv_offsets
     query, key, value = spec.roles
     key, value = (x.repeat_interleave(layout.heads // layout.kv_heads, 1) for x in (key, value))
     out: Tensor = torch.ops.aten._flash_attention_forward(
@@ -180,7 +186,10 @@ class _Short(torch.autograd.Function):
         looped, layout, offsets, kv_offsets = ctx.settings
         seed, query, kv = ctx.saved_tensors
         spec = PackedAttentionSpec(layout, query, kv, offsets, kv_offsets)
-        d_query, d_kv = query.new_empty(query.shape), None if kv is None else kv.new_empty(kv.shape)
+        d_query = query.new_empty(query.shape)
+        d_kv = None
+        if kv is not None:
+            d_kv = kv.new_empty(kv.shape)
         d_roles = replace(spec, query=d_query, kv=d_kv).roles
         _launch(
             d_short_attention, layout.kv_heads, looped, spec, seed, d_out.contiguous(), *d_roles
@@ -192,7 +201,9 @@ def _launch(
     kernel: Any, heads: int, looped: bool, spec: PackedAttentionSpec, seed: Tensor, *tensors: Tensor
 ) -> None:
     """Launch a kernel for each tile: for the pairs of sequences too long for the tile before, up to its own size."""
-    layout, (query, key, _), batch = spec.layout, spec.roles, len(spec.offsets.cu_seqlens) - 1
+    layout = spec.layout
+    (query, key, _) = spec.roles
+    batch = len(spec.offsets.cu_seqlens) - 1
     arguments = [
         *spec.roles, *tensors, spec.offsets.cu_seqlens, spec.kv_offsets.cu_seqlens, seed,
         query.stride(0), key.stride(0), layout.heads * layout.dim, layout.scale, dropped_outcomes(layout.dropout),

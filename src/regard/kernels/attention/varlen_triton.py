@@ -18,7 +18,8 @@ def softmax_weights(
     CAUSAL: tl.constexpr, DROP: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
     """Softmax weights of R queries over C keys, the whole sequence; and the same after dropout."""
-    rows, keys = tl.arange(0, R)[:, None], tl.arange(0, C)[None, :]
+    rows = tl.arange(0, R)[:, None]
+    keys = tl.arange(0, C)[None, :]
     visible = (rows < n) & (keys < m)
     if CAUSAL:
         visible = visible & (keys <= rows)
@@ -47,7 +48,8 @@ def softmax_backward(weights, kept, d_kept, scale):
 @jit
 def head_tile(start, step, first, size, head, dim, S: tl.constexpr, D: tl.constexpr):
     """Pointers to S positions of one head, and which of them are in range."""
-    positions, columns = tl.arange(0, S), tl.arange(0, D)
+    positions = tl.arange(0, S)
+    columns = tl.arange(0, D)
     at = start + (first + positions).to(tl.int64)[:, None] * step + (head * dim + columns)[None, :]
     return at, (positions < size)[:, None] & (columns < dim)[None, :]
 
@@ -103,9 +105,12 @@ def short_attention(
 
     Only pairs of sequences longer than `min_length` and at most R, C; other launches take the rest.
     """
-    row, head = tl.program_id(0), tl.program_id(1)
-    first, start = tl.load(cu_seqlens + row), tl.load(kv_cu_seqlens + row)
-    n, m = tl.load(cu_seqlens + row + 1) - first, tl.load(kv_cu_seqlens + row + 1) - start
+    row = tl.program_id(0)
+    head = tl.program_id(1)
+    first = tl.load(cu_seqlens + row)
+    start = tl.load(kv_cu_seqlens + row)
+    n = tl.load(cu_seqlens + row + 1) - first
+    m = tl.load(kv_cu_seqlens + row + 1) - start
     if (n > 0) & (tl.maximum(n, m) > min_length) & (n <= R) & (m <= C):
         if LOOPED:
             scores = dot_products(
@@ -136,12 +141,16 @@ def d_short_attention(
     CAUSAL: tl.constexpr, DROP: tl.constexpr, LOOPED: tl.constexpr, R: tl.constexpr, C: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
     """Backward pass of one key/value head and all query heads of its group, recomputing the weights."""
-    row, kv_head = tl.program_id(0), tl.program_id(1)
-    first, start = tl.load(cu_seqlens + row), tl.load(kv_cu_seqlens + row)
-    n, m = tl.load(cu_seqlens + row + 1) - first, tl.load(kv_cu_seqlens + row + 1) - start
+    row = tl.program_id(0)
+    kv_head = tl.program_id(1)
+    first = tl.load(cu_seqlens + row)
+    start = tl.load(kv_cu_seqlens + row)
+    n = tl.load(cu_seqlens + row + 1) - first
+    m = tl.load(kv_cu_seqlens + row + 1) - start
     if (tl.maximum(n, m) > min_length) & (n <= R) & (m <= C):
         if LOOPED:
-            head, item = kv_head, row * heads + kv_head
+            head = kv_head
+            item = row * heads + kv_head
             scores = dot_products(
                 query, key, query_stride, kv_stride, first, start, n, m, head, dim, R, C, D
             )
@@ -204,11 +213,13 @@ def d_short_attention(
         else:
             k = load_head(key, kv_stride, start, m, kv_head, dim, C, D)
             v = load_head(value, kv_stride, start, m, kv_head, dim, C, D)
-            d_k, d_v = tl.zeros((C, D), tl.float32), tl.zeros((C, D), tl.float32)
+            d_k = tl.zeros((C, D), tl.float32)
+            d_v = tl.zeros((C, D), tl.float32)
             for head in range(kv_head * group, (kv_head + 1) * group):
                 q = load_head(query, query_stride, first, n, head, dim, R, D)
                 d_rows = load_head(d_out, out_stride, first, n, head, dim, R, D)
-                scores, item = tl.dot(q, tl.trans(k), input_precision="ieee"), row * heads + head
+                scores = tl.dot(q, tl.trans(k), input_precision="ieee")
+                item = row * heads + head
                 weights, kept = softmax_weights(
                     scores, n, m, scale, seed, item, dropped, CAUSAL, DROP, R, C
                 )

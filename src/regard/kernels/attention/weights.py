@@ -19,8 +19,13 @@ from regard.kernels.attention.reference import softmax
 from regard.kernels.attention.score_function import DotScoreFunction
 from regard.kernels.attention.spec import AttentionSpec, repeat_heads
 
-ROWS, KEYS, WARPS = 64, 64, 4  # of a tile
-MAX_DIM, MAX_TOP = 256, 64  # head dim, and largest weights of a row, that fit into registers
+# Of a tile.
+ROWS = 64
+KEYS = 64
+WARPS = 4
+# The head dim, and the number of largest weights of a row, that fit into registers.
+MAX_DIM = 256
+MAX_TOP = 64
 
 
 @dataclass(frozen=True)
@@ -30,7 +35,7 @@ class Summary:
     entropy       (..., N), in nats: 0 for one key, log M for equal weights
     distance      (..., N), the weighted mean of |key position − query position|
     top_weights   (..., N, top), the largest weights, in descending order
-    top_keys      (..., N, top), their keys; -1 beside a weight of zero
+    top_keys      (..., N, top), their keys; -1 where the weight is zero
     mass          (..., N), the total weight of the keys `on`; None if none were given
     """
 
@@ -65,7 +70,8 @@ def summarize(
     if triton_supports(spec) and top <= MAX_TOP:
         return triton_summary(spec, top, on, lse)
     shape = spec.query.shape[:3]
-    zeros = spec.query.new_zeros(shape, dtype=torch.promote_types(spec.query.dtype, torch.float32))
+    dtype = torch.promote_types(spec.query.dtype, torch.float32)
+    zeros = spec.query.new_zeros(shape, dtype=dtype)
     summary = Summary(
         entropy=zeros,
         distance=zeros.clone(),
@@ -74,17 +80,19 @@ def summarize(
         mass=None if on is None else zeros.clone(),
     )
     for part, rows, low, block in weight_blocks(spec, lse):
-        keys = torch.arange(low, low + block.shape[-1], device=block.device)
+        high = low + block.shape[-1]
+        keys = torch.arange(low, high, device=block.device)  # (C,)
         position = torch.arange(spec.n, device=block.device)[rows, None] + (spec.m - spec.n)
+        distances = (keys - position).abs()  # (R, C)
         summary.entropy[part, :, rows] = entropy(block)
-        summary.distance[part, :, rows] = (block * (keys - position).abs()).sum(-1)
+        summary.distance[part, :, rows] = (block * distances).sum(-1)
         best = block.topk(min(top, len(keys)), dim=-1)
-        summary.top_weights[part, :, rows, : best.values.shape[-1]] = best.values
-        summary.top_keys[part, :, rows, : best.values.shape[-1]] = (best.indices + low).where(
-            best.values > 0, -1
-        )
+        count = best.values.shape[-1]
+        best_keys = (best.indices + low).where(best.values > 0, -1)
+        summary.top_weights[part, :, rows, :count] = best.values
+        summary.top_keys[part, :, rows, :count] = best_keys
         if on is not None and summary.mass is not None:
-            summary.mass[part, :, rows] = block @ on[low : low + len(keys)]
+            summary.mass[part, :, rows] = block @ on[low:high]
     return summary
 
 
@@ -96,25 +104,27 @@ def weight_blocks(
     for part, rows, low, high in blocks(spec):
         with torch.autocast(spec.query.device.type, enabled=False):
             scores = spec.for_batch(part).scores(rows, low, high)
-            block = (
-                softmax_(scores)[0] if lse is None else scores.sub_(lse[part, :, rows, None]).exp_()
-            )
+            if lse is None:
+                block, _ = softmax_(scores)
+            else:
+                block = scores.sub_(lse[part, :, rows, None]).exp_()
         yield part, rows, low, block
 
 
 def entropy(weights: Float[Tensor, "*lead C"]) -> Float[Tensor, "*lead"]:
     """The entropy of each row, 0 · log 0 being 0. Seven times as fast as torch.special.entr on a CPU."""
-    return weights.clamp(min=torch.finfo(weights.dtype).tiny).log_().mul_(weights).sum(-1).neg_()
+    tiny = torch.finfo(weights.dtype).tiny
+    logarithms = weights.clamp(min=tiny).log_()
+    return logarithms.mul_(weights).sum(-1).neg_()
 
 
 def triton_supports(spec: AttentionSpec) -> bool:
-    plain = spec.bias is None and spec.fixed is None
-    fits = (
-        isinstance(spec.score_function, DotScoreFunction)
-        and plain
-        and spec.query.shape[-1] <= MAX_DIM
-    )
-    return fits and triton_launch.can_launch(spec.query, spec.key)
+    """Whether the Triton kernels compute the weights of this call."""
+    if not isinstance(spec.score_function, DotScoreFunction) or spec.query.shape[-1] > MAX_DIM:
+        return False
+    if spec.bias is not None or spec.fixed is not None:
+        return False
+    return triton_launch.can_launch(spec.query, spec.key)
 
 
 def triton_weights(spec: AttentionSpec, rows: RowRange, lse: LogSumExp) -> Float[Tensor, "B H R M"]:
@@ -125,7 +135,8 @@ def triton_weights(spec: AttentionSpec, rows: RowRange, lse: LogSumExp) -> Float
     out = lse.new_empty(batch, heads, len(picks), spec.m, dtype=torch.float32)
     if len(picks):
         tensors, numbers, sizes, constants = _arguments(spec)
-        grid = batch * heads * -(-len(picks) // ROWS), -(-spec.m // KEYS)
+        row_tiles = -(-len(picks) // ROWS)
+        grid = (batch * heads * row_tiles, -(-spec.m // KEYS))
         with triton_launch.on_device_of(out):
             dot_weights[grid](
                 *tensors, lse.contiguous(), picks, out, *numbers, len(picks), *sizes, **constants
@@ -141,16 +152,23 @@ def triton_summary(
     if lse is None:
         _, lse = sdpa.attend(spec, spec.key)
     shape = spec.query.shape[:3]
-    entropies, distance, mass = (lse.new_empty(shape, dtype=torch.float32) for _ in range(3))
+    entropies = lse.new_empty(shape, dtype=torch.float32)
+    distance = lse.new_empty(shape, dtype=torch.float32)
+    mass = lse.new_empty(shape, dtype=torch.float32)
     top_weights = entropies.new_empty(*shape, top)
     top_keys = entropies.new_empty(*shape, top, dtype=torch.int64)
     tensors, numbers, sizes, constants = _arguments(spec)
+    programs = shape[0] * shape[1] * -(-spec.n // ROWS)
+    top_tile = triton_launch.next_power_of_2(top, 1) if top else 0
+    # Every key is in range and may be attended to: no tile needs a mask.
+    is_whole = spec.m % KEYS == 0 and spec.visible.allowed is None and not spec.visible.banded
+    # Without `on`, the kernel does not read its pointer.
+    marked = entropies if on is None else on
     with triton_launch.on_device_of(entropies):
-        dot_summary[(shape[0] * shape[1] * -(-spec.n // ROWS),)](
-            *tensors, lse.contiguous(), entropies if on is None else on, entropies, distance, mass,
+        dot_summary[(programs,)](
+            *tensors, lse.contiguous(), marked, entropies, distance, mass,
             top_weights, top_keys, *numbers, top, *sizes, **constants,
-            WHOLE=spec.m % KEYS == 0 and spec.visible.allowed is None and not spec.visible.banded,
-            ON=on is not None, TOP=triton_launch.next_power_of_2(top, 1) if top else 0,
+            WHOLE=is_whole, ON=on is not None, TOP=top_tile,
         )  # fmt: skip
     return Summary(entropies, distance, top_weights, top_keys, None if on is None else mass)
 
@@ -158,13 +176,14 @@ def triton_summary(
 def _arguments(spec: AttentionSpec) -> tuple[list[Any], list[Any], list[int], dict[str, Any]]:
     """Queries and keys with their strides; the mask and the scale; sizes; constants."""
     assert isinstance(spec.score_function, DotScoreFunction)
+    # The kernels read consecutive numbers of a query or key.
     query, key = (x if x.stride(-1) == 1 else x.contiguous() for x in (spec.query, spec.key))
-    mask, constants = triton_launch.mask_arguments(spec.visible, query)
-    dim, heads = query.shape[-1], query.shape[1]
-    return (
-        [query, *query.stride()[:3], key, *key.stride()[:3]],
-        [*mask, spec.score_function.scale],
-        [spec.n, spec.m, dim, heads, heads // key.shape[1]],
-        constants
-        | {"R": ROWS, "C": KEYS, "D": triton_launch.next_power_of_2(dim), "num_warps": WARPS},
-    )
+    mask, flags = triton_launch.mask_arguments(spec.visible, query)
+    dim = query.shape[-1]
+    heads = query.shape[1]
+    tensors = [query, *query.stride()[:3], key, *key.stride()[:3]]
+    numbers = [*mask, spec.score_function.scale]
+    sizes = [spec.n, spec.m, dim, heads, heads // key.shape[1]]
+    dim_tile = triton_launch.next_power_of_2(dim)
+    constants = {**flags, "R": ROWS, "C": KEYS, "D": dim_tile, "num_warps": WARPS}
+    return tensors, numbers, sizes, constants

@@ -19,7 +19,8 @@ def dot_weights(
     blocks = tl.cdiv(count, R)
     item = (tl.program_id(0) // blocks).to(tl.int64)
     local_rows = (tl.program_id(0) % blocks) * R + tl.arange(0, R)
-    keys, columns = tl.program_id(1) * C + tl.arange(0, C), tl.arange(0, D)
+    keys = tl.program_id(1) * C + tl.arange(0, C)
+    columns = tl.arange(0, D)
     row_ok = local_rows < count
     rows = tl.load(picks + local_rows, mask=row_ok, other=0).to(tl.int32)
     q_at = (
@@ -65,7 +66,8 @@ def dot_summary(
     blocks = tl.cdiv(n, R)
     item = (tl.program_id(0) // blocks).to(tl.int64)
     first = (tl.program_id(0) % blocks) * R
-    rows, columns = first + tl.arange(0, R), tl.arange(0, D)
+    rows = first + tl.arange(0, R)
+    columns = tl.arange(0, D)
     row_ok = rows < n
     q_at = (
         query
@@ -78,12 +80,14 @@ def dot_summary(
     scale *= LOG2E
     base = tl.load(lse + item * n + rows, mask=row_ok, other=0.0)[:, None] * LOG2E
     position = (rows + (m - n)).to(tl.float32)[:, None]
-    low, high = 0, m
+    low = 0
+    high = m
     if BANDED:
         low = tl.maximum(0, first + m - n - behind)
         high = tl.minimum(m, first + R + m - n + ahead)
     low = low // C * C
-    negentropy, mean_distance = tl.zeros((R,), tl.float32), tl.zeros((R,), tl.float32)
+    negentropy = tl.zeros((R,), tl.float32)
+    mean_distance = tl.zeros((R,), tl.float32)
     on_mass = tl.zeros((R,), tl.float32)
     if TOP:
         top_values = tl.full((R, TOP), float("-inf"), tl.float32)
@@ -114,7 +118,8 @@ def dot_summary(
         if ON:
             on_mass += tl.sum(weights * tl.load(on + keys, mask=keys < m, other=0.0)[None, :], 1)
         if TOP:
-            best, least = tl.max(x, 1), tl.min(top_values, 1)
+            best = tl.max(x, 1)
+            least = tl.min(top_values, 1)
             while tl.max((best > least).to(tl.int32), 0) > 0:
                 column = tl.min(tl.where(x == best[:, None], keys[None, :], FAR), 1)
                 last = tl.max(tl.where(top_values == least[:, None], top_index, -FAR), 1)
@@ -123,7 +128,8 @@ def dot_summary(
                 top_index = tl.where(slot, column[:, None], top_index)
                 # Harmless for a row that took nothing: its best was too small already.
                 x = tl.where(keys[None, :] == column[:, None], float("-inf"), x)
-                best, least = tl.max(x, 1), tl.min(top_values, 1)
+                best = tl.max(x, 1)
+                least = tl.min(top_values, 1)
         k = next_k
     at = item * n + rows
     tl.store(entropy + at, negentropy / -LOG2E, mask=row_ok)
@@ -138,7 +144,5 @@ def dot_summary(
             tl.store(top_weights + at * top + rank, weight, mask=row_ok)
             tl.store(top_keys + at * top + rank, tl.where(weight > 0, column, -1), mask=row_ok)
             taken = top_index == column[:, None]
-            top_values, top_index = (
-                tl.where(taken, float("-inf"), top_values),
-                tl.where(taken, FAR, top_index),
-            )
+            top_values = tl.where(taken, float("-inf"), top_values)
+            top_index = tl.where(taken, FAR, top_index)

@@ -1,4 +1,4 @@
-"""Unfolds packed sequences into the inputs of a convolution's taps, which turns the convolution into one product."""
+"""Unfolds packed sequences into the inputs of a convolution's taps, so that the convolution is one product."""
 
 from typing import Any, NamedTuple
 
@@ -10,7 +10,9 @@ from regard.core.shapes import Float, Int, Tensor
 from regard.kernels import triton_launch
 from regard.kernels.attention.blockwise import refuse_second_derivative
 
-ROWS, COLUMNS = 8, 512  # of a tile
+# Of a tile.
+ROWS = 8
+COLUMNS = 512
 
 
 class Neighbors(NamedTuple):
@@ -29,10 +31,11 @@ def unfold(x: Float[Tensor, "N W"], neighbors: Neighbors, taps: range) -> Float[
     if triton_launch.can_launch(x):
         out: Tensor = _Unfold.apply(x.contiguous(), *neighbors, taps)  # type: ignore[no-untyped-call]
         return out
-    count, distance = len(x), torch.arange(taps.start, taps.stop, taps.step, device=x.device)
-    inside = (distance >= -neighbors.before[:, None]) & (
-        distance <= neighbors.after[:, None]
-    )  # (N, K)
+    count = len(x)
+    distance = torch.arange(taps.start, taps.stop, taps.step, device=x.device)
+    is_after_start = distance >= -neighbors.before[:, None]  # (N, K)
+    is_before_end = distance <= neighbors.after[:, None]  # (N, K)
+    inside = is_after_start & is_before_end
     shifts = [max(-count, min(tap, count)) for tap in taps]
     shifted = torch.stack([F.pad(x, (0, 0, -shift, shift)) for shift in shifts], 1)  # (N, K, W)
     return shifted.masked_fill(~inside[..., None], 0.0).flatten(1)
@@ -64,7 +67,8 @@ def _launch(
     kernel: Any, given: Tensor, before: Tensor, after: Tensor, out: Tensor, shape: torch.Size, taps: range
 ) -> None:  # fmt: skip
     count, width = shape
-    tile = {"TAPS": len(taps), "R": ROWS, "C": min(COLUMNS, triton_launch.next_power_of_2(width))}
+    columns = min(COLUMNS, triton_launch.next_power_of_2(width))
+    tile = {"TAPS": len(taps), "R": ROWS, "C": columns}
+    grid = (-(-count // ROWS), -(-width // COLUMNS))
     with triton_launch.on_device_of(given):
-        grid = -(-count // ROWS), -(-width // COLUMNS)
         kernel[grid](given, before, after, out, taps.start, taps.step, count, width, **tile)

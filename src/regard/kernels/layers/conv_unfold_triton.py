@@ -8,11 +8,10 @@ from regard.kernels.jit_triton import jit
 @jit
 def program_tile(before, after, count, width, R: tl.constexpr, C: tl.constexpr):
     """Rows and columns of a program, their bounds masks, and the neighbors of each row in its own sequence."""
-    rows, columns = (
-        tl.program_id(0).to(tl.int64) * R + tl.arange(0, R),
-        tl.program_id(1) * C + tl.arange(0, C),
-    )
-    here, wide = rows < count, columns < width
+    rows = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
+    columns = tl.program_id(1) * C + tl.arange(0, C)
+    here = rows < count
+    wide = columns < width
     return (
         rows,
         columns,

@@ -1,6 +1,6 @@
 """Cross-entropy with label smoothing and R-Drop of rows of logits, on a GPU: loss and gradient in one pass.
 
-Plain PyTorch is `tasks.losses`, which chooses between the two; tests hold them equal.
+`tasks.losses` has the same in plain PyTorch and chooses between the two; tests compare them.
 """
 
 from regard.core.shapes import Float, Int, Tensor
@@ -29,11 +29,11 @@ def cross_entropy_(
     size = logits.shape[1]
     with triton_launch.on_device_of(logits):
         if r_drop:
+            # A program computes a pair of rows.
             grid = (len(targets) // 2,)
             r_drop_cross_entropy[grid](
                 logits, targets, losses, nlls, label_smoothing, r_drop, size, **TILE
             )
         else:
-            cross_entropy[(len(targets),)](
-                logits, targets, losses, nlls, label_smoothing, size, **TILE
-            )
+            grid = (len(targets),)
+            cross_entropy[grid](logits, targets, losses, nlls, label_smoothing, size, **TILE)

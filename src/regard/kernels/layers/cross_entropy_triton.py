@@ -12,7 +12,8 @@ def log_sum_exp(logits, size, U: tl.constexpr, C: tl.constexpr):
     The maximum of each column of U is taken first: one exponential per logit, and one to rescale the running total.
     """
     peak = tl.full((C,), float("-inf"), tl.float32)
-    total, total_logit = tl.zeros((C,), tl.float32), tl.zeros((C,), tl.float32)
+    total = tl.zeros((C,), tl.float32)
+    total_logit = tl.zeros((C,), tl.float32)
     for start in range(0, size, U * C):
         columns = start + tl.arange(0, U)[:, None] * C + tl.arange(0, C)[None, :]
         there = columns < size
@@ -35,7 +36,9 @@ def cross_entropy(logits, targets, loss, nll, smoothing, size, U: tl.constexpr, 
     row = tl.program_id(0).to(tl.int64)
     logits += row * size
     target = tl.load(targets + row)
-    lse, total_logit, logit = 0.0, 0.0, 0.0
+    lse = 0.0
+    total_logit = 0.0
+    logit = 0.0
     if target >= 0:
         logit = tl.load(logits + target).to(
             tl.float32
@@ -66,8 +69,14 @@ def r_drop_cross_entropy(
     one = logits + 2 * pair * size
     other = one + size
     target = tl.load(targets + 2 * pair)
-    lse_one, lse_other, loss_one, loss_other, kl_one, kl_other = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
-    logit_one, logit_other = 0.0, 0.0
+    lse_one = 0.0
+    lse_other = 0.0
+    loss_one = 0.0
+    loss_other = 0.0
+    kl_one = 0.0
+    kl_other = 0.0
+    logit_one = 0.0
+    logit_other = 0.0
     if target >= 0:
         logit_one = tl.load(one + target).to(tl.float32)
         logit_other = tl.load(other + target).to(tl.float32)
@@ -77,7 +86,8 @@ def r_drop_cross_entropy(
         loss_other = (
             lse_other - (1 - smoothing) * logit_other - smoothing * total_logit_other / size
         )
-        sum_one, sum_other = tl.zeros((C,), tl.float32), tl.zeros((C,), tl.float32)
+        sum_one = tl.zeros((C,), tl.float32)
+        sum_other = tl.zeros((C,), tl.float32)
         for start in range(0, size, C):
             columns = start + tl.arange(0, C)
             there = columns < size
@@ -85,7 +95,8 @@ def r_drop_cross_entropy(
             b = tl.load(other + columns, mask=there, other=0.0).to(tl.float32) - lse_other
             sum_one += tl.where(there, tl.exp(a) * (a - b), 0.0)
             sum_other += tl.where(there, tl.exp(b) * (b - a), 0.0)
-        kl_one, kl_other = tl.sum(sum_one, 0), tl.sum(sum_other, 0)
+        kl_one = tl.sum(sum_one, 0)
+        kl_other = tl.sum(sum_other, 0)
     tl.store(loss + 2 * pair, loss_one + r_drop * kl_one)
     tl.store(loss + 2 * pair + 1, loss_other + r_drop * kl_other)
     tl.store(nll + 2 * pair, lse_one - logit_one)
@@ -95,7 +106,8 @@ def r_drop_cross_entropy(
         there = columns < size
         a = tl.load(one + columns, mask=there, other=0.0).to(tl.float32) - lse_one
         b = tl.load(other + columns, mask=there, other=0.0).to(tl.float32) - lse_other
-        p, q = tl.exp(a), tl.exp(b)
+        p = tl.exp(a)
+        q = tl.exp(b)
         smoothed = smoothing / size + tl.where(columns == target, 1 - smoothing, 0.0)
         change = p - smoothed + r_drop * (p * (a - b - kl_one + 1) - q)
         tl.store(

@@ -24,11 +24,15 @@ def dropout_scales(
 
     Returned as floats because multiplying by a bool tensor is about 20x slower on a CPU.
     """
-    bits = torch.empty(-(-like.numel() // 4), dtype=torch.int64, device=like.device)
+    count = like.numel()
+    # Each random integer of 64 bits gives four of 16 bits, from -2¹⁵ to 2¹⁵ - 1.
+    bits = torch.empty(-(-count // 4), dtype=torch.int64, device=like.device)
     bits.random_(-(2**63), None, generator=generator)
-    scales = torch.empty(like.numel(), dtype=like.dtype, device=like.device)
-    torch.ge(bits.view(torch.int16)[: like.numel()], dropped - OUTCOMES // 2, out=scales)
-    return scales.mul_(OUTCOMES / (OUTCOMES - dropped)).view(like.shape)
+    outcomes = bits.view(torch.int16)[:count]
+    scales = torch.empty(count, dtype=like.dtype, device=like.device)
+    torch.ge(outcomes, dropped - OUTCOMES // 2, out=scales)
+    kept_factor = OUTCOMES / (OUTCOMES - dropped)
+    return scales.mul_(kept_factor).view(like.shape)
 
 
 class Dropout(nn.Dropout):
@@ -44,17 +48,15 @@ class Dropout(nn.Dropout):
     ) -> Float[Tensor, "*lead"]:
         """X + dropout(change), in one pass."""
         if self._on_cpu(change) and x.dtype == change.dtype:
-            return torch.addcmul(x, change, dropout_scales(change, dropped_outcomes(self.p)))
+            scales = dropout_scales(change, dropped_outcomes(self.p))
+            return torch.addcmul(x, change, scales)
         dropped: Tensor = self(change)
         return x + dropped
 
     def _on_cpu(self, x: Tensor) -> bool:
-        return (
-            x.device.type == "cpu"
-            and not torch.compiler.is_compiling()
-            and self.training
-            and self.p > 0
-        )
+        if x.device.type != "cpu" or torch.compiler.is_compiling():
+            return False
+        return self.training and self.p > 0
 
 
 class VariationalDropout(Dropout):
@@ -63,4 +65,5 @@ class VariationalDropout(Dropout):
     def forward(self, input: Float[Tensor, "B T W"]) -> Float[Tensor, "B T W"]:
         if not self.training or self.p == 0:
             return input
-        return input * super().forward(input.new_ones(len(input), 1, input.shape[-1]))
+        mask = super().forward(input.new_ones(len(input), 1, input.shape[-1]))  # (B, 1, W)
+        return input * mask

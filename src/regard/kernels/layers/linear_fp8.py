@@ -14,38 +14,34 @@ from regard.kernels import triton_launch
 from regard.kernels.attention.blockwise import refuse_second_derivative
 from regard.kernels.layers.linear import ACTIVATIONS, KINDS, activation_backward, linear
 
-E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
+E4M3 = torch.float8_e4m3fn
+E5M2 = torch.float8_e5m2
 MULTIPLE = 16  # of the dimensions of a float8 product
 MIN_CAPABILITY = (9, 0)  # Hopper
-SMALLEST = (
-    1e-30  # magnitude that scales are computed from: the scale of a tensor of zeros must be finite
-)
-PROGRAMS, BLOCK = (
-    1056,
-    4096,
-)  # that find the largest magnitude: eight for each multiprocessor of an H200, and a tile
+# The smallest magnitude that scales are computed from: the scale of a tensor of zeros must be finite.
+SMALLEST = 1e-30
+# The programs that find the largest magnitude, eight for each multiprocessor of an H200, and their tile.
+PROGRAMS = 1056
+BLOCK = 4096
 TILE = 128  # rows and columns of a tile that is quantized
 
 
 def unsupported_device(device: str) -> str | None:
-    """What this device is, where it does not multiply in float8; None where it does."""
+    """The kind of this device if it does not multiply in float8; None if it does."""
     if device != "cuda" or not torch.cuda.is_available():
         return "a CPU"
     capability = torch.cuda.get_device_capability()
-    return (
-        None
-        if capability >= MIN_CAPABILITY
-        else f"a GPU of compute capability {'.'.join(map(str, capability))}"
-    )
+    if capability >= MIN_CAPABILITY:
+        return None
+    return f"a GPU of compute capability {'.'.join(map(str, capability))}"
 
 
 class Quantized(NamedTuple):
     """A matrix in float8, in both orders of memory, as products along either dimension need it."""
 
     rows: Float[Tensor, "N X"]
-    columns: Float[
-        Tensor, "X M"
-    ]  # transposed and contiguous; M is N padded with zeros to a multiple of MULTIPLE
+    # Transposed and contiguous; M is N padded with zeros to a multiple of MULTIPLE.
+    columns: Float[Tensor, "X M"]
     scale: Float[Tensor, ""]  # quantized numbers times this are the matrix
 
 
@@ -58,7 +54,9 @@ def linear_fp8(
         return linear(x, weight, bias, activation)
     fused = activation if activation in KINDS else None
     out: Tensor = _LinearFp8.apply(x, weight, bias, fused, triton_launch.autocast_dtype(x))  # type: ignore[no-untyped-call]
-    return out if fused == activation else ACTIVATIONS[activation](out)  # type: ignore[index]
+    if fused == activation:
+        return out
+    return ACTIVATIONS[activation](out)  # type: ignore[index]
 
 
 class _LinearFp8(torch.autograd.Function):
@@ -71,17 +69,16 @@ class _LinearFp8(torch.autograd.Function):
         activation: str | None,
         dtype: torch.dtype,
     ) -> Tensor:
-        flat, w = quantize(x.reshape(-1, x.shape[-1]), E4M3), quantize(weight, E4M3)
+        flat = quantize(x.reshape(-1, x.shape[-1]), E4M3)
+        w = quantize(weight, E4M3)
         preactivation = multiply(flat.rows, flat.scale, w.rows, w.scale, dtype, bias, fast=True)
-        out = preactivation if activation is None else ACTIVATIONS[activation](preactivation)
-        ctx.save_for_backward(
-            flat.columns,
-            flat.scale,
-            w.columns,
-            w.scale,
-            None if activation is None else preactivation,
-        )
-        ctx.constants = x.shape, x.dtype, activation, bias is not None
+        out = preactivation
+        kept = None
+        if activation is not None:
+            out = ACTIVATIONS[activation](preactivation)
+            kept = preactivation
+        ctx.save_for_backward(flat.columns, flat.scale, w.columns, w.scale, kept)
+        ctx.constants = (x.shape, x.dtype, activation, bias is not None)
         return out.view(*x.shape[:-1], -1)
 
     @staticmethod
@@ -90,7 +87,8 @@ class _LinearFp8(torch.autograd.Function):
         x_columns, x_scale, w_columns, w_scale, preactivation = ctx.saved_tensors
         shape, dtype, activation, biased = ctx.constants
         d_out = d_out.reshape(-1, w_columns.shape[1]).contiguous()
-        d_bias = largest = None
+        d_bias = None
+        largest = None
         if not triton_launch.can_launch(d_out):
             d_out = _plain_activation_backward(d_out, preactivation, activation)
             d_bias = d_out.float().sum(0)
@@ -99,13 +97,11 @@ class _LinearFp8(torch.autograd.Function):
                 d_out, preactivation, activation, magnitude=True
             )
         d = quantize(d_out, E5M2, largest)
-        d_x = d_weight = None
+        d_x = None
         if ctx.needs_input_grad[0]:
-            d_x = (
-                multiply(d.rows, d.scale, w_columns, w_scale, d_out.dtype, fast=False)
-                .view(shape)
-                .to(dtype)
-            )
+            product = multiply(d.rows, d.scale, w_columns, w_scale, d_out.dtype, fast=False)
+            d_x = product.view(shape).to(dtype)
+        d_weight = None
         if ctx.needs_input_grad[1]:
             d_weight = multiply(d.columns, d.scale, x_columns, x_scale, torch.float32, fast=False)
         return d_x, d_weight, d_bias if biased else None, None, None
@@ -116,7 +112,8 @@ def multiply(
     bias: Float[Tensor, " M"] | None = None, *, fast: bool = False,
 ) -> Float[Tensor, "N M"]:  # fmt: skip
     """The product x yᵀ + bias of quantized matrices. `fast`: sums are rounded to the tensor cores' own precision."""
-    bias = None if bias is None else bias.to(dtype)
+    if bias is not None:
+        bias = bias.to(dtype)
     with torch.autocast(x.device.type, enabled=False):
         return torch._scaled_mm(
             x, y.mT, x_scale, y_scale, bias, out_dtype=dtype, use_fast_accum=fast
@@ -129,15 +126,18 @@ def quantize(
     """A matrix in float8, given its largest magnitude where that is known. Numbers that are not finite stay so."""
     if triton_launch.can_launch(x):
         # Triton 3.6 transposes tiles of float32 as float8, with wrong results.
-        x = (x.bfloat16() if x.dtype == torch.float32 else x).contiguous()
-        return _cast_transpose(x, dtype, largest_magnitude(x) if largest is None else largest)
-    bound, largest = (
-        torch.finfo(dtype).max,
-        (x.abs().amax().float() if largest is None else largest),
-    )
+        if x.dtype == torch.float32:
+            x = x.bfloat16()
+        x = x.contiguous()
+        if largest is None:
+            largest = largest_magnitude(x)
+        return _cast_transpose(x, dtype, largest)
+    bound = torch.finfo(dtype).max
+    if largest is None:
+        largest = x.abs().amax().float()
     largest = largest.clamp(min=SMALLEST)
-    rows = (x.float() * (bound / largest)).to(dtype)
-    columns = F.pad(rows.float().mT, (0, -len(x) % MULTIPLE)).to(dtype)
+    rows = (x.float() * (bound / largest)).to(dtype)  # (N, X)
+    columns = F.pad(rows.float().mT, (0, -len(x) % MULTIPLE)).to(dtype)  # (X, M)
     return Quantized(rows, columns.contiguous(), largest / bound)
 
 
@@ -159,10 +159,12 @@ def _cast_transpose(
 
     count, width = x.shape
     padded = count + -count % MULTIPLE
-    rows, columns = x.new_empty(count, width, dtype=dtype), x.new_empty(width, padded, dtype=dtype)
+    rows = x.new_empty(count, width, dtype=dtype)
+    columns = x.new_empty(width, padded, dtype=dtype)
     scale = torch.empty_like(largest)
+    grid = (-(-padded // TILE), -(-width // TILE))
     with triton_launch.on_device_of(x):
-        cast_transpose[(-(-padded // TILE), -(-width // TILE))](
+        cast_transpose[grid](
             x,
             largest,
             scale,
@@ -186,4 +188,7 @@ def _plain_activation_backward(
         return d_out
     with torch.enable_grad():
         x = preactivation.detach().clone().requires_grad_()  # type: ignore[union-attr]
-        return torch.autograd.grad(ACTIVATIONS[activation](x * 1), x, d_out)[0]
+        # A product with 1, because an activation in place cannot overwrite a leaf.
+        out = ACTIVATIONS[activation](x * 1)
+        (d_x,) = torch.autograd.grad(out, x, d_out)
+        return d_x

@@ -30,7 +30,8 @@ def cast_transpose(
     columns = tl.program_id(1) * TILE + tl.arange(0, TILE)
     there = (rows < count)[:, None] & (columns < width)[None, :]
     at = rows[:, None] * width + columns[None, :]
-    tile, factor = tl.load(x + at, mask=there, other=0.0), bound / found
+    tile = tl.load(x + at, mask=there, other=0.0)
+    factor = bound / found
     tl.store(out + at, (tile.to(tl.float32) * factor).to(out.dtype.element_ty), mask=there)
     at = columns[:, None].to(tl.int64) * padded + rows[None, :]
     tile = (tl.trans(tile).to(tl.float32) * factor).to(out.dtype.element_ty)

@@ -16,7 +16,8 @@ def activation_backward(
 
     KIND: 0 none, 1 ReLU (whose output serves as its input), 2 GELU, 3 GELU with tanh.
     """
-    columns, first = tl.program_id(0) * C + tl.arange(0, C), tl.program_id(1).to(tl.int64) * each
+    columns = tl.program_id(0) * C + tl.arange(0, C)
+    first = tl.program_id(1).to(tl.int64) * each
     total = tl.zeros((R, C), tl.float32)
     largest = tl.zeros((R, C), tl.float32)
     for top in tl.range(0, each, R, loop_unroll_factor=UNROLL):

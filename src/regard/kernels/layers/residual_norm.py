@@ -12,10 +12,8 @@ from regard.kernels.attention.blockwise import refuse_second_derivative
 from regard.kernels.layers.dropout import Dropout, dropped_outcomes
 
 MAX_WIDTH = 4096  # columns that one program holds
-TILE, BACKWARD_TILE = (
-    4096,
-    1024,
-)  # numbers that one program holds; in the backward, each of its warps
+TILE = 4096  # numbers that one program holds
+BACKWARD_TILE = 1024  # numbers that each warp of a program of the backward holds
 PROGRAMS = 1056  # of the backward: eight for each multiprocessor of an H200
 
 
@@ -38,35 +36,49 @@ class OffsetRMSNorm(nn.RMSNorm):
 
 def norm_gain(norm: nn.LayerNorm | nn.RMSNorm) -> Float[Tensor, " W"]:
     """The factor of each column after normalization."""
-    return 1 + norm.weight if isinstance(norm, OffsetRMSNorm) else norm.weight
+    if isinstance(norm, OffsetRMSNorm):
+        return 1 + norm.weight
+    return norm.weight
 
 
 def add_norm(
     given: PendingResidual, dropout: Dropout, norm: nn.Module
 ) -> tuple[Float[Tensor, "*lead W"], Float[Tensor, "*lead W"]]:
     """The sum x + dropout(added), and its norm."""
-    (x, added), shape = given, given.x.shape
-    tensors = (x,) if added is None else (x, added)
+    (x, added) = given
+    shape = given.x.shape
+    width = shape[-1]
+    tensors = [x] if added is None else [x, added]
     if (
         not isinstance(norm, nn.LayerNorm | nn.RMSNorm)
-        or shape[-1] > MAX_WIDTH
+        or width > MAX_WIDTH
         or not triton_launch.can_launch(*tensors)
     ):
-        x = x if added is None else dropout.onto(x, added)
+        if added is not None:
+            x = dropout.onto(x, added)
         return x, norm(x)
-    dropped = dropped_outcomes(dropout.p) if added is not None and dropout.training else 0
-    # Drawn on the device: no synchronization, and every replay of a CUDA graph draws anew.
-    seed = (
-        torch.randint(2**62, (1,), device=x.device)
-        if dropped
-        else x.new_empty(1, dtype=torch.int64)
-    )
+    dropped = 0
+    if added is not None and dropout.training:
+        dropped = dropped_outcomes(dropout.p)
+    # Drawn on the device: without synchronization, and again on every replay of a CUDA graph.
+    if dropped:
+        seed = torch.randint(2**62, (1,), device=x.device)
+    else:
+        seed = x.new_empty(1, dtype=torch.int64)
     bias = norm.bias if isinstance(norm, nn.LayerNorm) else None
-    eps = torch.finfo(torch.float32).eps if norm.eps is None else norm.eps
-    flat = None if added is None else added.reshape(-1, shape[-1])
-    settings = seed, eps, dropped, triton_launch.autocast_dtype(x)
-    total, normed = _AddNorm.apply(x.reshape(-1, shape[-1]), flat, norm_gain(norm), bias, *settings)  # type: ignore[no-untyped-call]
-    return (x if total is None else total.view(shape)), normed.view(shape)
+    eps = norm.eps
+    if eps is None:
+        eps = torch.finfo(torch.float32).eps
+    flat = x.reshape(-1, width)  # (N, W)
+    flat_added = None
+    if added is not None:
+        flat_added = added.reshape(-1, width)
+    dtype = triton_launch.autocast_dtype(x)
+    settings = (seed, eps, dropped, dtype)
+    total, normed = _AddNorm.apply(flat, flat_added, norm_gain(norm), bias, *settings)  # type: ignore[no-untyped-call]
+    if total is not None:
+        x = total.view(shape)
+    return x, normed.view(shape)
 
 
 class _AddNorm(torch.autograd.Function):
@@ -79,21 +91,31 @@ class _AddNorm(torch.autograd.Function):
 
         x = x.contiguous()
         count, width = x.shape
-        total = x if added is None else x.new_empty(x.shape)
+        # Without a residual, the sum is x itself. The kernel reads no pointer of a tensor that is missing.
+        offset = weight if bias is None else bias
+        total = x
+        residual = x
+        if added is not None:
+            total = x.new_empty(x.shape)
+            residual = added.contiguous()
         normed = x.new_empty(count, width, dtype=dtype)
         mean, rstd = x.new_empty(2, count, dtype=torch.float32)
         columns = triton_launch.next_power_of_2(width)
         rows = max(1, TILE // columns)
+        grid = (-(-count // rows),)
         with triton_launch.on_device_of(x):
-            add_norm[(-(-count // rows),)](
-                x, x if added is None else added.contiguous(), weight, weight if bias is None else bias, seed, total,
+            add_norm[grid](
+                x, residual, weight, offset, seed, total,
                 normed, mean, rstd, eps, dropped, count, width,
                 ADD=added is not None, DROP=dropped > 0, LAYER=bias is not None, R=rows, W=columns,
             )  # fmt: skip
         ctx.save_for_backward(total, weight, mean, rstd, seed)
-        ctx.constants = None if added is None else added.dtype, bias is not None, dropped
+        added_dtype = None if added is None else added.dtype
+        ctx.constants = (added_dtype, bias is not None, dropped)
         ctx.set_materialize_grads(False)
-        return (None if added is None else total), normed
+        if added is None:
+            return None, normed
+        return total, normed
 
     @staticmethod
     def backward(
@@ -108,7 +130,9 @@ class _AddNorm(torch.autograd.Function):
         if d_normed is None:
             d_normed = torch.zeros_like(total)
         d_x = total.new_empty(total.shape)
-        d_added = d_x if added_dtype is None else total.new_empty(count, width, dtype=added_dtype)
+        d_added = d_x
+        if added_dtype is not None:
+            d_added = total.new_empty(count, width, dtype=added_dtype)
         columns = triton_launch.next_power_of_2(width)
         warps = 4 if columns > 512 else 2
         rows = max(1, BACKWARD_TILE * warps // columns)
@@ -116,22 +140,18 @@ class _AddNorm(torch.autograd.Function):
         each += -each % rows
         programs = -(-count // each)
         partial = total.new_empty(2, programs, width, dtype=torch.float32)
+        # Without a gradient of the sum, the kernel does not read its pointer.
+        d_sum = d_x if d_total is None else d_total.contiguous()
         with triton_launch.on_device_of(total):
             add_norm_backward[(programs,)](
-                d_normed.contiguous(), d_x if d_total is None else d_total.contiguous(), total, weight, mean, rstd,
+                d_normed.contiguous(), d_sum, total, weight, mean, rstd,
                 seed, d_x, d_added, *partial, dropped, count, width, each,
                 ADD=added_dtype is not None, DROP=dropped > 0, LAYER=layer, TOTAL=d_total is not None, R=rows,
                 W=columns, num_warps=warps,
             )  # fmt: skip
-        d_weight, *d_bias = partial[: 1 + layer].sum(1).to(weight.dtype)
-        d_bias = d_bias[0] if layer else None
-        return (
-            d_x,
-            None if added_dtype is None else d_added,
-            d_weight,
-            d_bias,
-            None,
-            None,
-            None,
-            None,
-        )
+        # The sums of weight and, in a LayerNorm, bias.
+        sums = partial[: 1 + layer].sum(1).to(weight.dtype)
+        d_weight = sums[0]
+        d_bias = sums[1] if layer else None
+        d_residual = None if added_dtype is None else d_added
+        return d_x, d_residual, d_weight, d_bias, None, None, None, None

@@ -12,7 +12,8 @@ def add_norm(
     ADD: tl.constexpr, DROP: tl.constexpr, LAYER: tl.constexpr, R: tl.constexpr, W: tl.constexpr,
 ):  # fmt: skip
     """Total = x + dropout(residual) and its LayerNorm (LAYER) or RMSNorm. R rows of W columns per program."""
-    rows, columns = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R), tl.arange(0, W)
+    rows = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
+    columns = tl.arange(0, W)
     there = (rows < count)[:, None] & (columns < width)[None, :]
     at = rows[:, None] * width + columns[None, :]
     sums = tl.load(x + at, mask=there, other=0.0).to(tl.float32)
@@ -51,7 +52,8 @@ def add_norm_backward(
     """
     columns = tl.arange(0, W)
     scale = tl.load(weight + columns, mask=columns < width, other=0.0).to(tl.float32)[None, :]
-    sum_weight, sum_bias = tl.zeros((R, W), tl.float32), tl.zeros((R, W), tl.float32)
+    sum_weight = tl.zeros((R, W), tl.float32)
+    sum_bias = tl.zeros((R, W), tl.float32)
     first = tl.program_id(0).to(tl.int64) * each
     for top in range(0, each, R):
         rows = first + top + tl.arange(0, R)

@@ -18,7 +18,8 @@ Body = Callable[[Carried, Tensor], tuple[Carried, Carried]]
 
 def scan(body: Body, carried: Carried, steps: Float[Tensor, "T B W"]) -> tuple[Carried, Carried]:
     """The carried tensors after the last step, and the outputs of `body(carried, step)` of all steps, stacked."""
-    if steps.shape[0] == 1:  # of a graph for one step: no loop
+    # A graph for one step has no loop.
+    if steps.shape[0] == 1:
         carried, outputs = body(carried, steps[0])
         return carried, tuple(each[None] for each in outputs)
 
@@ -26,7 +27,8 @@ def scan(body: Body, carried: Carried, steps: Float[Tensor, "T B W"]) -> tuple[C
         after, out = body(carried, step)
         return _copied(after), _copied(out)
 
-    from torch._higher_order_ops.scan import scan  # imports the compiler, which takes seconds
+    # This imports the compiler, which takes seconds.
+    from torch._higher_order_ops.scan import scan
 
     return cast(tuple[Carried, Carried], scan(copied, _copied(carried), steps))
 
@@ -34,8 +36,8 @@ def scan(body: Body, carried: Carried, steps: Float[Tensor, "T B W"]) -> tuple[C
 def layer(cell: str, x: Float[Tensor, "B T I"], weights: RnnWeights) -> Float[Tensor, "B T W"]:
     """The states of one layer in one direction, from a zero state."""
     gates = F.linear(x, weights.input, weights.input_bias).transpose(0, 1)  # (T, B, gates)
-    zeros = x.new_zeros(x.shape[0], weights.state.shape[1])
-    start = (zeros,) * (2 if cell == "lstm" else 1)
+    zeros = x.new_zeros(x.shape[0], weights.state.shape[1])  # (B, W)
+    start: Carried = (zeros, zeros) if cell == "lstm" else (zeros,)
 
     def body(states: Carried, gates: Tensor) -> tuple[Carried, Carried]:
         after = step_gates(cell, gates, states, weights)
@@ -47,25 +49,30 @@ def layer(cell: str, x: Float[Tensor, "B T I"], weights: RnnWeights) -> Float[Te
 
 def step(cell: str, x: Float[Tensor, "B I"], states: RnnStates, weights: RnnWeights) -> RnnStates:
     """The states of a layer after one more input."""
-    return step_gates(cell, F.linear(x, weights.input, weights.input_bias), states, weights)
+    gates = F.linear(x, weights.input, weights.input_bias)  # (B, gates)
+    return step_gates(cell, gates, states, weights)
 
 
 def step_gates(
     cell: str, gates: Float[Tensor, "B gates"], states: RnnStates, weights: RnnWeights
 ) -> RnnStates:
-    """As `step`, with the input's part of the gates computed already. Gates are in PyTorch's order."""
-    hidden = states[0]
-    recurrent = F.linear(hidden, weights.state, weights.state_bias)
+    """The same as `step`, given the input's part of the gates. Gates are in PyTorch's order."""
+    hidden = states[0]  # (B, W)
+    recurrent = F.linear(hidden, weights.state, weights.state_bias)  # (B, gates)
     if cell == "elman":
         return (torch.tanh(gates + recurrent),)
     if cell == "gru":
-        (r, z, n), (r_state, z_state, n_state) = gates.chunk(3, -1), recurrent.chunk(3, -1)
-        r, z = torch.sigmoid(r + r_state), torch.sigmoid(z + z_state)
+        (r, z, n) = gates.chunk(3, -1)
+        (r_state, z_state, n_state) = recurrent.chunk(3, -1)
+        r = torch.sigmoid(r + r_state)
+        z = torch.sigmoid(z + z_state)
         n = torch.tanh(n + r * n_state)
-        return (n + z * (hidden - n),)
+        new_hidden = n + z * (hidden - n)
+        return (new_hidden,)
     i, f, g, o = (gates + recurrent).chunk(4, -1)
     memory = torch.sigmoid(f) * states[1] + torch.sigmoid(i) * torch.tanh(g)
-    return torch.sigmoid(o) * torch.tanh(memory), memory
+    new_hidden = torch.sigmoid(o) * torch.tanh(memory)
+    return new_hidden, memory
 
 
 def _copied(tensors: Carried) -> Carried:

@@ -68,13 +68,14 @@ def step(
     CELL: tl.constexpr, COUNT: tl.constexpr, B: tl.constexpr,
 ):  # fmt: skip
     """Gates, which overwrite the input's products, and the new state. `part` holds the state's products."""
-    layer, number = tl.program_id(1).to(tl.int64), tl.program_id(0) * B + tl.arange(0, B)
-    inside, slot, unit = number < rows * size, number // size, number % size
+    layer = tl.program_id(1).to(tl.int64)
+    number = tl.program_id(0) * B + tl.arange(0, B)
+    inside = number < rows * size
+    slot = number // size
+    unit = number % size
     at = (layer * all_rows + row + slot) * (COUNT * size) + unit
-    before_at, after_at = (
-        (layer * all_states + old) * size + number,
-        (layer * all_states + new) * size + number,
-    )
+    before_at = (layer * all_states + old) * size + number
+    after_at = (layer * all_states + new) * size + number
     bias += layer * COUNT * size
     if CELL == "elman":
         of_state = (layer * first_rows + slot) * size + unit
@@ -112,13 +113,14 @@ def d_step(
 
     `d_cell` carries the gradient of an LSTM's cell from step to step; D_INNER: `d_inner` is added to it.
     """
-    layer, number = tl.program_id(1).to(tl.int64), tl.program_id(0) * B + tl.arange(0, B)
-    inside, slot, unit = number < rows * size, number // size, number % size
+    layer = tl.program_id(1).to(tl.int64)
+    number = tl.program_id(0) * B + tl.arange(0, B)
+    inside = number < rows * size
+    slot = number // size
+    unit = number % size
     at = (layer * all_rows + row + slot) * (COUNT * size) + unit
-    before_at, after_at = (
-        (layer * all_states + old) * size + number,
-        (layer * all_states + new) * size + number,
-    )
+    before_at = (layer * all_states + old) * size + number
+    after_at = (layer * all_states + new) * size + number
     d_h = tl.load(d_hidden + after_at, mask=inside, other=0.0).to(tl.float32)
     if CELL == "elman":
         h = tl.load(hidden + after_at, mask=inside, other=0.0).to(tl.float32)
@@ -127,7 +129,8 @@ def d_step(
         n, r, z, m = load_gates(gates, at, size, inside)
         before = tl.load(hidden + before_at, mask=inside, other=0.0).to(tl.float32)
         d_n = d_h * (1 - z) * (1 - n * n)
-        d_r, d_z = d_n * m * r * (1 - r), d_h * (before - n) * z * (1 - z)
+        d_r = d_n * m * r * (1 - r)
+        d_z = d_h * (before - n) * z * (1 - z)
         store_gates(d_gates, at, size, inside, d_n, d_r, d_z, d_n * r)
         d_before = tl.load(d_hidden + before_at, mask=inside, other=0.0).to(tl.float32) + d_h * z
         tl.store(d_hidden + before_at, d_before.to(d_hidden.dtype.element_ty), mask=inside)
@@ -139,7 +142,8 @@ def d_step(
         d_c = tl.load(mine, mask=inside, other=0.0) + d_h * o * (1 - c * c)
         if D_INNER:
             d_c += tl.load(d_inner + after_at, mask=inside, other=0.0)
-        d_i, d_f = d_c * u * i * (1 - i), d_c * before * f * (1 - f)
+        d_i = d_c * u * i * (1 - i)
+        d_f = d_c * before * f * (1 - f)
         store_gates(
             d_gates, at, size, inside, d_i, d_f, d_c * i * (1 - u * u), d_h * c * o * (1 - o)
         )

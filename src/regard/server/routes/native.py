@@ -119,7 +119,7 @@ class NativeRoutes:
         if asked.stream:
             return await EventStream.begin(_events(client, works[0], tokens=asked.tokens))
         outputs = await client.results(works)
-        results = [Result(OutputAnswer.all(one, tokens=asked.tokens)) for one in outputs]
+        results = Result.all(outputs, tokens=asked.tokens)
         return json_answer(PredictAnswer(call.id, model.name, client.version, results))
 
     def classify_example(self) -> object:

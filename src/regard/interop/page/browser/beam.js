@@ -1,4 +1,4 @@
-// Beam search with a length penalty, as regard.decoding.beam, and its steps as a tree.
+// Beam search with a length penalty, as regard.generation.choose.beam, and its steps as a tree.
 
 import { nextScores } from "./search.js";
 

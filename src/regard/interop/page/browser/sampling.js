@@ -1,4 +1,4 @@
-// Sampling of tokens, as regard.decoding.sampling: filters of the distribution, and random numbers that depend on seed,
+// Sampling of tokens, as regard.generation.choose.sampling: filters of the distribution, and random numbers that depend on seed,
 // stream and step alone, so that a seed gives the same output here and in Python.
 
 import { logSoftmaxRows } from "./layers.js";

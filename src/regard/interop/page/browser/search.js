@@ -1,4 +1,4 @@
-// Scores of the next token under the constraints of a recipe's [decode] table, as regard.decoding applies them; greedy
+// Scores of the next token under the constraints of a recipe's [decode] table, as regard.generation applies them; greedy
 // search and sampling.
 
 import { logSoftmaxRows } from "./layers.js";
@@ -51,7 +51,7 @@ export function nextToken(logits, state, settings, search = {}) {
   return { token, logProbability: logProbabilities[token] };
 }
 
-// As in decoding/request.py: tokens of an output that a source bounds where max_length_ratio is not set.
+// As in generation/request.py: tokens of an output that a source bounds where max_length_ratio is not set.
 const TOKENS_PER_SOURCE_TOKEN = 3;
 const TOKENS_FOR_ANY_SOURCE = 50;
 

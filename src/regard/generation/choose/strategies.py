@@ -1,0 +1,150 @@
+"""What all search strategies share: the generated tokens, logits processors, limits and required phrases."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+
+from regard.core.shapes import Bool, Float, Int, Tensor
+from regard.data.special_tokens import DEFAULT_TOKENS, SpecialTokens
+from regard.generation.choose.constrained_beam import RequiredPhrases
+from regard.generation.choose.interfaces import (
+    GeneratedTokens,
+    Hypothesis,
+    LogitsProcessor,
+    LoopMasks,
+    SearchStrategy,
+)
+from regard.generation.config import DecodeConfig
+from regard.generation.engines.loop import SearchLoop
+from regard.model.kv_cache import Slots
+
+
+@dataclass(eq=False)
+class DecodingStrategy(SearchStrategy):
+    """A search strategy over generated tokens, whose finished slots are read as hypotheses.
+
+    ends       whether an end token ends an output; if not, it is a token like others
+    prompted   whether requests may have prompts, whose end tokens end nothing
+    required   the required phrases of all slots; None where no request has any
+    longest    tokens of an output at most: buffers grow to this; 0: they have all the room that they need
+    per_slot   names of the tensors that hold a row for each slot
+    per_token  names of those that hold a number for each token of an output
+    """
+
+    config: DecodeConfig
+    generated: GeneratedTokens
+    limit: Int[Tensor, " B"]
+    processors: Sequence[LogitsProcessor]
+    special_tokens: SpecialTokens = DEFAULT_TOKENS
+    ends: bool = True
+    required: RequiredPhrases | None = None
+    prompted: bool = True
+    longest: int = 0
+    per_slot: ClassVar[tuple[str, ...]]
+    per_token: ClassVar[tuple[str, ...]] = ("log_p",)
+    log_p: Float[Tensor, "B K T"] = field(
+        init=False
+    )  # of each token; of width 0 where it is not wanted
+
+    def __post_init__(self) -> None:
+        self.masks_only = all(each.masks_only for each in self.processors)
+        self.done = torch.ones_like(self.limit, dtype=torch.bool)
+        self.longest = max(self.longest, self.generated.tokens.shape[2] - 1)
+
+    def reserve(self, steps: int = 1) -> int:
+        size = self.generated.tokens.shape[2]
+        if size > self.longest:  # the room for all tokens; a GPU is not asked how many there are
+            return self.longest
+        used = int(self.generated.length.max())
+        if size - used < steps:
+            size = min(self.longest + 1, max(2 * size, used + steps))
+            pad = self.special_tokens.pad
+            self.generated.tokens = _longer(self.generated.tokens, size, pad)
+            for name in self.per_token:
+                old = getattr(self, name)
+                if old.shape[2] > 0:
+                    setattr(self, name, _longer(old, size, 0))
+        return size - used
+
+    def keep(self, slots: Int[Tensor, " n"]) -> None:
+        self.generated = self.generated.keep(slots)
+        for name in ("limit", "done", *self.per_slot):
+            setattr(self, name, getattr(self, name)[slots])
+        for processor in self.processors:
+            if processor.per_slot:
+                processor.keep(slots)
+        if self.required is not None:
+            self.required.keep(slots.tolist())
+
+    def prompts(self, count: int) -> Int[Tensor, "B T"] | None:
+        if self.required is not None or any(processor.per_slot for processor in self.processors):
+            return None  # these follow every step
+        return self.generated.prefix[:, :count]
+
+    def skip(self, slots: Slots, prompts: Int[Tensor, "n T"]) -> None:
+        count = prompts.shape[1]
+        self.reserve(count)
+        self.generated.tokens[slots, :, :count] = prompts[:, None]
+        self.log_p[slots, :, :count] = 0.0
+        self.generated.length[slots] = count
+
+    def common_loop(self, log_p: Float[Tensor, "B K T"] | None, *, normalized: bool) -> SearchLoop:
+        """The part of `loop` that strategies share."""
+        assert self.required is None
+        masks = self._masks()
+        generated = self.generated
+        limits = (self.limit, generated.min_length, generated.prompt, generated.prefix)
+        ends, forced = (
+            self.special_tokens.ends if self.ends else (),
+            len(self.special_tokens.target_prefix),
+        )
+        return SearchLoop(
+            generated.tokens,
+            log_p,
+            generated.length,
+            *limits,
+            generated.first,
+            self.done,
+            masks.suppressed,
+            ends,
+            forced,
+            masks.no_repeat_ngram_size,
+            masks.allow_end,
+            normalized,
+        )
+
+    def _masks(self) -> LoopMasks:
+        """What the processors exclude."""
+        masks = LoopMasks()
+        for processor in self.processors:
+            own = processor.loop_masks
+            assert own is not None
+            masks |= own
+        return masks
+
+    def is_end(
+        self, tokens: Int[Tensor, "B ..."], position: Int[Tensor, " B"]
+    ) -> Bool[Tensor, "B ..."]:
+        """Which of these tokens, generated at these positions, end an output."""
+        if not self.ends:
+            return torch.zeros_like(tokens, dtype=torch.bool)
+        found = tokens == self.special_tokens.end
+        for token in self.special_tokens.other_ends:
+            found |= tokens == token
+        if self.prompted:
+            found &= (position >= self.generated.prompt).view(-1, *[1] * (tokens.dim() - 1))
+        return found
+
+    @abstractmethod
+    def hypotheses(self, slots: Slots) -> list[list[Hypothesis]]:
+        """The outputs of each of these slots, which are finished; best first."""
+
+
+def _longer(x: Tensor, size: int, value: int) -> Tensor:
+    """With room for `size` tokens of each hypothesis; the new ones have this value."""
+    longer = x.new_full((*x.shape[:2], size), value)
+    longer[:, :, : x.shape[2]] = x
+    return longer
