@@ -14,7 +14,9 @@ Every public name, from its docstring. `import regard` loads nothing heavy: PyTo
 needs it is used. This page is generated: `python docs/tools/api_reference.py > docs/api.md`.
 """
 GROUPS = {
-    "Train and evaluate": ["train", "prepare", "sweep", "average", "plot", "evaluate", "compare", "demo"],
+    "Train and evaluate": [
+        "train", "prepare", "sweep", "average", "plot", "plot_forecast", "evaluate", "compare", "demo",
+    ],
     "Predict": [
         "load", "Predictor", "predict", "score", "caption", "transcribe", "shortlist", "thresholds", "verify", "sign",
     ],

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from regard.api.heads import heads as heads
     from regard.api.look import look as look
     from regard.api.plot import plot as plot
+    from regard.api.plot_forecast import plot_forecast as plot_forecast
     from regard.api.predict import predict as predict, score as score
     from regard.api.shortlist import shortlist as shortlist
     from regard.api.sweep import sweep as sweep
@@ -112,6 +113,7 @@ _HOMES = {
     "regard.api.heads": ("heads",),
     "regard.api.look": ("look",),
     "regard.api.plot": ("plot",),
+    "regard.api.plot_forecast": ("plot_forecast",),
     "regard.api.predict": ("predict", "score"),
     "regard.api.shortlist": ("shortlist",),
     "regard.api.sweep": ("sweep",),

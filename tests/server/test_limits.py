@@ -225,7 +225,7 @@ def test_routes_that_take_an_input_take_large_ones(app):
     studio = {
         f"/studio/{name}" for name in ("look", "prepare", "watch", "export", "beam", "alternatives")
     }
-    assert {route.path for route in app.table.routes if route.takes_images} == native | studio
+    assert {route.path for route in app.table.routes if route.takes_files} == native | studio
     assert {
         route.path for route in app.table.routes if "multipart/form-data" in route.accepts
     } == native

@@ -131,7 +131,7 @@ def test_a_caption_is_streamed(server, files):
     )
 
 
-def test_every_route_takes_images(server, files):
+def test_every_route_takes_files(server, files):
     inputs = [in_json(each.read_bytes()) for each in files]
     _, _, answer = server.ask("/predict", {"model": "captions", "input": inputs, **LONG})
     assert texts(answer) == MODELS["captions"].predict(files, **LONG)
@@ -385,7 +385,7 @@ def test_what_a_model_does_not_read_is_refused(server, path, asked, detail):
     [
         ([("model", "captions")], "missing required field `image`"),
         ([("model", "captions"), ("image", ("x", b"")), ("beam", "3")], "beam: wanted one of"),
-        ([("model", "captions"), ("photo", ("x", b""))], "photo: wanted files as image"),
+        ([("model", "captions"), ("photo", ("x", b""))], "photo: wanted files as image or file"),
         ([("model", "captions"), ("model", "rnn")], "model: wanted one value; got several"),
         (
             [("model", "captions"), ("image", ("x", b"")), ("beam_size", "three")],
@@ -441,16 +441,16 @@ def test_bodies_with_images_have_a_limit_of_their_own():
 
 def test_decoding_holds_up_nobody(server, monkeypatch):
     """Neither the event loop nor the engine: a text is answered while all decoders are busy."""
-    from regard.server import request_inputs
+    from regard.data.fields import image
 
-    begun, end, decode = threading.Event(), threading.Event(), request_inputs.decode_image
+    begun, end, decode = threading.Event(), threading.Event(), image.decode_image
 
     def slow(*given):
         begun.set()
         assert end.wait(PATIENCE)
         return decode(*given)
 
-    monkeypatch.setattr(request_inputs, "decode_image", slow)
+    monkeypatch.setattr(image, "decode_image", slow)
     asked = {"model": "captions", "image": [base64.b64encode(content(picture())).decode()] * 2}
     answers = []
     threads = [

@@ -162,7 +162,7 @@ def test_what_cannot_be_drawn_is_refused(look, tmp_path):
             look,
             "x.svg",
             {"view": "heet"},
-            "view: wanted one of heat, heads, lines, image; got 'heet'.*heat",
+            "view: wanted one of heat, heads, lines, image, series; got 'heet'.*heat",
         ),
         (look, "x.svg", {"map": "decoder 2"}, "map: wanted one of .*; got 'decoder 2'"),
         (

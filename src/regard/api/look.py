@@ -40,7 +40,7 @@ from regard.recipe.load import locate_data
 from regard.recipe.recipe import Recipe
 from regard.recipe.trusted_paths import check_paths
 from regard.tasks.base import LookRequest, task_of
-from regard.tasks.look_inputs import input_title, named_sources, teacher_forced
+from regard.tasks.look_inputs import input_title, named_sources, teacher_forced, time_axes
 from regard.views import html  # noqa: F401  enters the renderers of `Look.to_html`
 
 
@@ -129,7 +129,9 @@ def _of_predictor(
     ids, batch = model.encode(text, truncate=truncate, **decode)
     if batch is not None:
         batch = with_replaced_tokens(batch, edits, inner, model.sources)
-    shown = LookInput(input_title(text, model.sources), named_sources(batch, model.sources))
+    fields = model.recipe.data.source_fields
+    sources = named_sources(batch, model.sources, time_axes(text, fields))
+    shown = LookInput(input_title(text, fields), sources)
     if output is not None or not task.searches:
         generates = task.has_horizon and output is None
         check_no_search_options(

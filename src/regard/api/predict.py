@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 from regard.checkpoint.format import find_checkpoint
 from regard.core.errors import InvalidArgument, InvalidData
 from regard.data import text
-from regard.data.image_store import Member
 from regard.data.prefetch import arriving
 from regard.inference import ray_data
 from regard.inference.line_chunks import chunk_outputs, chunked
@@ -18,7 +17,7 @@ from regard.inference.predictor import Predictor
 from regard.inference.score import pairs, score_lines
 from regard.tasks.pipeline import Output, SequenceScore
 
-Line = TypeVar("Line", bound=str | Member)  # an image in a zip file has no path
+Line = TypeVar("Line")  # a text, a path, a member of a zip file, or an array
 CHUNK = 1024  # lines at once: enough to batch those of similar length
 GPU_CHUNK = 16_384  # on a GPU, whose batches are larger; at the end of a chunk they run empty
 TIMEOUT = 0.02  # seconds without a new line after which the lines so far are processed

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
-VIEWS = ("heat", "heads", "lines", "image")
+VIEWS = ("heat", "heads", "lines", "image", "series")
 
 
 def recipes() -> list[str]:

@@ -27,6 +27,7 @@ from regard.cli.options import (
     model_inputs,
     option,
     read_inputs,
+    typed_input,
 )
 from regard.core.errors import InputTooLong, InvalidArgument, InvalidData
 from regard.core.text_table import counted
@@ -40,7 +41,11 @@ if TYPE_CHECKING:
 def look(
     model: ModelFolder,
     text: Annotated[
-        str | None, argument("TEXT", "A text, or the path of an image [default: lines of stdin].")
+        str | None,
+        argument(
+            "TEXT",
+            "A text, a list of vectors in JSON, or the path of an image or of a .npy file [default: lines of stdin].",
+        ),
     ] = None,
     output: Annotated[
         str | None, option("TEXT", "Look at this output instead of the model's own.")
@@ -116,7 +121,11 @@ def look(
     ] = None,
     view: Annotated[
         str | None,
-        option("NAME", "Of an SVG or PNG: heat, heads, lines or image.", complete=completion.views),
+        option(
+            "NAME",
+            "Of an SVG or PNG: heat, heads, lines, image or series.",
+            complete=completion.views,
+        ),
     ] = None,
     beam: Beam = None,
     set_: DecodeChanges = None,
@@ -246,8 +255,8 @@ def _pairs(
     if data:
         return pairs_of(predictor.recipe, data, columns, trust_data_paths=trust)
     if text is not None:
-        return iter([(text, output)])
-    lines = model_inputs(file, predictor.recipe.data, columns)
+        return iter([(typed_input(predictor, text), output)])
+    lines = model_inputs(file, predictor, columns)
     return ((line, output) for line in lines if line)
 
 

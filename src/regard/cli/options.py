@@ -12,8 +12,8 @@ from regard.core.errors import InvalidArgument
 from regard.core.sanitize import printable
 
 if TYPE_CHECKING:
-    from regard.data.config import DataConfig
     from regard.data.text import Errors
+    from regard.inference.predictor import Predictor
 
 Completions = Callable[[], Sequence[str | tuple[str, str]]]  # values, or values with their meanings
 
@@ -150,28 +150,20 @@ def read_inputs(
 
 
 def model_inputs(
-    file: Path | None, data: "DataConfig", columns: Sequence[str], errors: str = "strict"
+    file: Path | None, predictor: "Predictor", columns: Sequence[str], errors: str = "strict"
 ) -> Iterator[Any]:
-    """The inputs in a file, or on stdin, for a model that was trained with such data.
+    """The inputs of a model in a file, or on stdin: `regard.inference.file_inputs`."""
+    from regard.inference.file_inputs import file_inputs
 
-    A sentence of a file with a token a line is one input. Files named .txt have a sentence a line, whatever the files
-    of the training had.
-    """
-    from regard.data import conll, text
-    from regard.data.series import last_windows
-    from regard.data.sources import refuses_missing
+    return file_inputs(predictor, file, columns, _error_mode(errors))
 
-    if data.series is not None and file is not None and text.is_table(file):
-        # What follows each series of the file.
-        mode = _error_mode(errors)
-        yield from last_windows(data.series, str(file), mode, refuse_missing=refuses_missing(data))
-        return
-    if file is None or text.form(file) == ".txt" or not data.is_token_file(file):
-        yield from read_inputs([file], data.table_columns(columns, inputs=True), errors)
-        return
-    names = data.token_columns(file, columns, inputs=True)
-    for (words,) in conll.cells(file, names, _error_mode(errors)):
-        yield words
+
+def typed_input(predictor: "Predictor", text: str) -> Any:
+    """An input as it is typed: the path of a file where it names one."""
+    from regard.inference.file_inputs import value_of
+
+    fields = predictor.recipe.data.source_fields
+    return value_of(fields[0], text) if len(fields) == 1 else text
 
 
 def _error_mode(errors: str) -> "Errors":

@@ -36,6 +36,8 @@ from regard.core.sanitize import one_line
 from regard.core.text_table import counted
 from regard.views.progress import tracked
 
+ARRAY_ENDINGS = (".npy", ".npz")  # of files that outputs of numbers are written to
+
 if TYPE_CHECKING:
     from regard.inference.predictor import Predictor
     from regard.tasks.pipeline import Output
@@ -47,7 +49,8 @@ def predict(
         list[Path] | None,
         argument(
             "FILE",
-            "Texts or paths of images, one per line, or tables [default: stdin]; or images themselves.",
+            "Texts, lists of vectors or paths of files, one per line, or tables [default: stdin]; or images and .npy "
+            "files themselves, and folders and .zip files of them.",
         ),
     ] = None,
     column: InputColumn = None,
@@ -102,7 +105,9 @@ def predict(
     out: Annotated[
         Path | None,
         option(
-            "FILE", "Write the outputs to this file instead, which appears when it is complete."
+            "FILE",
+            "Write the outputs to this file instead, which appears when it is complete; vectors and numbers also as "
+            ".npy or .npz.",
         ),
     ] = None,
     workers: Annotated[
@@ -168,6 +173,7 @@ def predict(
     )
     # Running text has several lines; other outputs are one line each, as the inputs are.
     shown = str if predictor.running_text else one_line
+    place: dict[str, Any]
     others: dict[str, Any] = {
         "--scores": scores,
         "--probabilities": probabilities,
@@ -246,6 +252,18 @@ def predict(
         losses.say()
         _end(losses)
         return
+    if out is not None and out.suffix in ARRAY_ENDINGS:
+        of_texts = others | {"--n-best": n_best, "--prefix": prefix, "--constraints": constraints}
+        _check_none(of_texts, f"with --out {out.name}")
+        options |= {"truncate": truncate, "skip_too_long": True}
+        options |= {} if workers is None else {"workers": workers}
+        place = {"engine": engine, "replicas": replicas, "device": device}
+        given_model = predictor if engine == "local" else model
+        predicted = regard.predict(given_model, lines, **place, **options)
+        _write_arrays(tracked(predicted, "lines"), out, task.gives, losses)
+        losses.say()
+        _end(losses)
+        return
     count = predictor.with_decode(**options).recipe.decode.num_hypotheses
     options |= {
         "truncate": truncate,
@@ -256,7 +274,7 @@ def predict(
     options |= {"tokens": as_json or attention is not None or losses.needs_tokens}
     options |= {} if workers is None else {"workers": workers}
     conllu = _conll_columns(predictor, files or ()) if conll else ()
-    place: dict[str, Any] = {"engine": engine, "replicas": replicas, "device": device}
+    place = {"engine": engine, "replicas": replicas, "device": device}
     with (
         _outputs_to(out) as printed,
         nullcontext() if attention is None else atomic_file(attention) as file,
@@ -306,17 +324,10 @@ def _loaded(model: Path | Sequence[Path], device: str) -> "Predictor":
 def _inputs(
     predictor: "Predictor", files: Sequence[Path], columns: Sequence[str], errors: str
 ) -> Iterator[Any]:
-    """The lines of files, of stdin without any; for a model of images, also images, folders and .zip files of them."""
-    from regard.data.image_store import find_images, holds_images
-
+    """The inputs in files, on stdin without any; also files that are inputs, as images are, and folders of them."""
     given: Sequence[Path | None] = files or [None]
     for file in given:
-        if file is not None and predictor.image_size is not None and holds_images(file):
-            yield from (
-                str(image) if isinstance(image, Path) else image for image in find_images([file])
-            )
-        else:
-            yield from model_inputs(file, predictor.recipe.data, columns, errors)
+        yield from model_inputs(file, predictor, columns, errors)
 
 
 @contextmanager
@@ -335,6 +346,42 @@ def _outputs_to(path: Path | None) -> Iterator[TextIO]:
         redirect_stdout(sys.stderr),
     ):
         yield text
+
+
+def _write_arrays(
+    predicted: "Iterator[tuple[Any, list[Output]]]", out: Path, gives: str, losses: Losses
+) -> None:
+    """Write the outputs as one array, or in .npz as an array for each input, named by its number from 1."""
+    import numpy as np
+
+    arrays: dict[str, Any] = {}
+    for number, (_, outputs) in enumerate(predicted, start=1):
+        losses.add(outputs)
+        numbers = outputs[0].array
+        if numbers is None and outputs[0].refused is None and outputs[0].text:
+            wanted = "a model that gives vectors or numbers"
+            remedy = "Name another file: its outputs are written line by line."
+            raise InvalidArgument(
+                "--out", wanted=wanted, got=f"one that gives {gives}", remedy=remedy
+            )
+        if numbers is not None:
+            arrays[str(number)] = numbers
+    whole = None
+    if out.suffix == ".npy":
+        shapes = {array.shape for array in arrays.values()}
+        if len(shapes) != 1:
+            shown = ", ".join(sorted(map(str, shapes))[:3]) or "no outputs"
+            remedy = f"Write {out.with_suffix('.npz').name}, which has an array for each input."
+            raise InvalidArgument(
+                "--out", wanted="outputs of one shape in a .npy file", got=shown, remedy=remedy
+            )
+        values = list(arrays.values())
+        whole = values[0] if len(values) == 1 else np.stack(values)
+    with atomic_file(out) as file:
+        if whole is None:
+            np.savez(file, **arrays)
+        else:
+            np.save(file, whole)
 
 
 def _conll_columns(predictor: "Predictor", files: Sequence[Path]) -> tuple[str, ...]:

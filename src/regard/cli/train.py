@@ -8,13 +8,24 @@ import sys
 from contextlib import closing
 from itertools import chain, count, takewhile
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 import regard
 from regard.cli import completion
-from regard.cli.options import Cache, Changes, Json, RecipeFile, argument, flag, option
+from regard.cli.options import (
+    Cache,
+    Changes,
+    Column,
+    Device,
+    Json,
+    RecipeFile,
+    TrustDataPaths,
+    argument,
+    flag,
+    option,
+)
 from regard.core.errors import InterruptedTraining, InvalidArgument
 from regard.core.text_table import counted
 
@@ -244,12 +255,54 @@ def plot(
     out: Annotated[
         Path | None, option("FILE", "Draw them in this .svg or .png file instead.")
     ] = None,
+    data: Annotated[
+        list[str] | None,
+        option(
+            "NAME|FILE",
+            "Plot the vectors that the model predicts for an example of this split, or of these files, beside the "
+            "true ones.",
+            complete=completion.splits,
+        ),
+    ] = None,
+    example: Annotated[int, option("N", "Of --data: the number of the example.", least=1)] = 1,
+    channel: Annotated[
+        list[int] | None,
+        option(
+            "N",
+            "Of --data: only this number of the vectors; may be repeated [default: the first 8].",
+            least=1,
+        ),
+    ] = None,
+    look_back: Annotated[
+        int | None, option("N", "Of --data: rows before a forecast, at most.", least=1)
+    ] = None,
+    column: Column = None,
+    device: Device = "auto",
+    trust_data_paths: TrustDataPaths = False,
 ) -> None:
-    """Plot the losses, metrics and learning rate of runs.
+    """Plot the losses, metrics and learning rate of runs; or what a model predicts, against what is true.
 
-    Example: regard plot runs/one runs/two --out curves.svg
+    Examples: regard plot runs/one runs/two --out curves.svg
+
+    regard plot runs/forecast --data test --example 7 --look-back 96 --out forecast.svg
     """
-    text = regard.plot(runs, out, width=shutil.get_terminal_size().columns)
+    width = shutil.get_terminal_size().columns
+    if data:
+        if len(runs) != 1:
+            raise InvalidArgument(
+                "RUN", wanted="one beside --data", got=str(len(runs)), remedy="Plot one at a time."
+            )
+        options: dict[str, Any] = {"example": example, "channels": channel, "look_back": look_back}
+        options |= {"columns": column or (), "trust_data_paths": trust_data_paths}
+        text = regard.plot_forecast(runs[0], data, out, width=width, device=device, **options)
+    else:
+        of_data = {"--channel": channel, "--look-back": look_back, "--column": column}
+        for name, given in of_data.items():
+            if given:
+                raise InvalidArgument(
+                    name, wanted="--data, of which it is", got="none", remedy="Add --data test."
+                )
+        text = regard.plot(runs, out, width=width)
     if text is not None:
         print(text)
 

@@ -36,6 +36,12 @@ def read_array(file: str | Path | Member) -> NDArray[Any]:
         return _read(file, str(file), opened, size)
 
 
+def array_of_content(name: str, content: bytes) -> NDArray[Any]:
+    """The array of the content of a .npy file; `name` is that of the file, for messages."""
+    check_size(name, len(content))
+    return _read(name, ".npy", BytesIO(content), len(content))
+
+
 def _read(where: str | Path | Member, name: str, file: BufferedIOBase, size: int) -> NDArray[Any]:
     is_archive = name.lower().endswith(".npz")
     try:

@@ -188,7 +188,12 @@ def find_images(paths: Iterable[str | Path]) -> Iterator[Path | Member]:
 
 def holds_images(path: Path) -> bool:
     """Whether it is an image by its name, a folder or a .zip file."""
-    return is_image(path.name) or is_zip(path) or os.path.isdir(path)
+    return holds_files(path, IMAGES)
+
+
+def holds_files(path: Path, kind: FileKind) -> bool:
+    """Whether it is a file of this kind by its name, a folder or a .zip file."""
+    return kind.names(path.name) or is_zip(path) or os.path.isdir(path)
 
 
 def is_image(name: str) -> bool:

@@ -1,20 +1,14 @@
 """Inputs to begin with: of a model's synthetic test data, images as data: URLs."""
 
-import base64
 from itertools import islice
 
 from regard.core.errors import MissingExtra
-from regard.data.images import Pixels, load_image, webp
+from regard.data.images import load_image, url_of
 from regard.data.sources import examples
 from regard.data.synthetic.scenes import SIDE, Scene
 from regard.inference.predictor import Predictor
 
 EXAMPLES = 6  # of a model
-
-
-def url_of(image: Pixels) -> str:
-    """An image as a data: URL, without loss."""
-    return f"data:image/webp;base64,{base64.b64encode(webp(image, lossless=True)).decode()}"
 
 
 def example_inputs(predictor: Predictor) -> tuple[tuple[str, ...], ...]:

@@ -50,9 +50,8 @@ def chunk_outputs(
     predictor: Predictor, chunk: LineChunk[Any], options: dict[str, Any]
 ) -> Iterator[list[Output]]:
     """The outputs of each line, in order, each as soon as those before it are done. An empty line has an empty one."""
-    full = [
-        i for i, line in enumerate(chunk.lines) if line or not predictor.recipe.data.source_fields
-    ]
+    has_source = bool(predictor.recipe.data.source_fields)
+    full = [i for i, line in enumerate(chunk.lines) if not (has_source and is_empty(line))]
     values: dict[str, Any] = {name: [each[i] for i in full] for name, each in chunk.beside.items()}
     done: dict[int, list[Output]] = {i: [Output("")] for i in {*range(len(chunk.lines))} - {*full}}
     following = 0  # the next line to yield
@@ -66,6 +65,11 @@ def chunk_outputs(
             following += 1
     for rest in range(following, len(chunk.lines)):
         yield done.pop(rest)
+
+
+def is_empty(line: object) -> bool:
+    """Whether an input is an empty text; an array has no truth value."""
+    return isinstance(line, str) and not line
 
 
 def _uneven(name: str, wanted: str, got: str) -> InvalidArgument:

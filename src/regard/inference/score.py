@@ -3,11 +3,12 @@
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from regard.core.errors import InvalidArgument, InvalidData
 from regard.data import conll
 from regard.data.text import is_table, line_of, lines, parallel, rows as table_rows
+from regard.inference.file_inputs import files_beside, value_of
 from regard.tasks.pipeline import SequenceScore
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ CHUNK = 1024  # lines at once: enough to batch those of similar length
 
 
 def score_lines(
-    predictor: "Predictor", examples: Iterable[tuple[str, ...]], batch_tokens: int | None = None
+    predictor: "Predictor", examples: Iterable[tuple[Any, ...]], batch_tokens: int | None = None
 ) -> Iterator[SequenceScore]:
     """Scores of (source, target) pairs, or of (text,) for a language model, in order and in chunks of lines."""
     examples = iter(examples)
@@ -29,7 +30,7 @@ def score_lines(
 
 def pairs(
     predictor: "Predictor", files: Sequence[Path], chosen: Sequence[str] = ()
-) -> Iterator[tuple[str, ...]]:
+) -> Iterator[tuple[Any, ...]]:
     """Sources (several with tabs between them) and targets: of parallel files, of a table, or of the columns of stdin.
 
     The columns of stdin are separated by tabs. A language model has texts alone. `chosen` are columns of tables.
@@ -57,6 +58,9 @@ def pairs(
         rows = (
             tuple(line.split("\t") if len(names) > 1 else [line]) for line in lines("/dev/stdin")
         )
+    # What a cell of a table names is relative to it, and what a line names to the working directory.
+    in_table = len(files) == 1 and not tokens and is_table(files[0])
+    stores = files_beside(config, files[0]) if in_table else None
     for number, row in enumerate(rows, start=1):
         if len(row) != len(names):
             wanted, remedy = (
@@ -66,10 +70,15 @@ def pairs(
             raise InvalidArgument(
                 f"line {number}", wanted=wanted, got=f"{len(row)} columns", remedy=remedy
             )
+        values: list[Any] = []
         parts = zip(config.fields.values(), row, vocabularies, strict=True)
         for i, (field, cell, vocabulary) in enumerate(parts):
             try:
-                field.check_cell(vocabulary, cell)
+                found = value_of(field, cell) if stores is None else stores.find(field, cell)
+                field.check_cell(vocabulary, found)
+                values.append(found)
+            except InvalidData:
+                raise
             except InvalidArgument as error:
                 file: str | Path = "stdin"
                 if files:
@@ -82,4 +91,13 @@ def pairs(
                 raise InvalidData(
                     file, line, wanted=error.wanted, got=error.got, remedy=error.remedy
                 ) from None
-        yield ("\t".join(row[:-1]), row[-1]) if len(row) > 1 else row
+        *given, target = values
+        yield (_joined(given), target) if given else (target,)
+
+
+def _joined(sources: Sequence[Any]) -> Any:
+    """One source as it is; several texts with tabs between them, and others as a tuple."""
+    if len(sources) == 1:
+        return sources[0]
+    are_texts = all(isinstance(each, str) for each in sources)
+    return "\t".join(sources) if are_texts else tuple(sources)

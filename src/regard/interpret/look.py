@@ -15,6 +15,7 @@ from regard.interpret.attributions import attributions
 from regard.interpret.edits import Edit
 from regard.interpret.maps import AttentionMap, ForwardPass
 from regard.interpret.rollout import rollout
+from regard.interpret.series import Series
 from regard.interpret.summaries import Head, finite, sorted_by
 from regard.interpret.tokens_to_words import CLS_TOKEN
 from regard.model.capture import Pick
@@ -149,6 +150,12 @@ class PredictedVectors:
         """The vectors as texts."""
         return tuple(" ".join(f"{number:.4g}" for number in vector) for vector in self.vectors)
 
+    @property
+    def summary(self) -> str:
+        """How many there are."""
+        dimension = len(self.vectors[0]) if self.vectors else 0
+        return f"{len(self.vectors)} vectors of {dimension} numbers"
+
     def as_dict(self) -> dict[str, Any]:
         vectors = [[finite(number) for number in vector] for vector in self.vectors]
         return {"text": self.text, "tokens": self.tokens, "scores": None, "vectors": vectors}
@@ -167,6 +174,7 @@ class LabelSet:
         return {"text": self.text, "tokens": self.tokens, "scores": scores, "labels": self.tokens}
 
 
+LookSource = Text | Image | Series
 LookOutput = GeneratedText | WordTags | Label | Numbers | PredictedVectors | LabelSet
 
 
@@ -186,7 +194,7 @@ class Look:
     """
 
     title: str
-    sources: tuple[Text | Image, ...]
+    sources: tuple[LookSource, ...]
     output: LookOutput | None
     maps: tuple[AttentionMap, ...]
     forward: ForwardPass | None = field(repr=False)
@@ -194,11 +202,11 @@ class Look:
     memory: Memory | None = field(default=None, repr=False)
 
     @property
-    def source(self) -> Text | Image | None:
+    def source(self) -> LookSource | None:
         """The source; None for a language model and for several sources."""
         return self.sources[0] if len(self.sources) == 1 else None
 
-    def source_of(self, of: AttentionMap) -> Text | Image | None:
+    def source_of(self, of: AttentionMap) -> LookSource | None:
         """The source whose positions are the keys of a map; None where the keys are positions of the output."""
         if of.key_side == "source" and of.source < len(self.sources):
             return self.sources[of.source]
@@ -313,7 +321,10 @@ class Look:
             {"version": 1, "title": str,
              "sources": [{"kind": "text", "tokens": [str]}
                        | {"kind": "image", "width": int, "height": int, "grid": [rows, columns], "units": int,
-                          "data": "data:image/webp;base64,…"}],
+                          "data": "data:image/webp;base64,…"}
+                       | {"kind": "series", "tokens": [str], "units": int, "stride": int, "length": int,
+                          "channels": [str], "picture": bool, "least": [float], "most": [float],
+                          "shape": [int, int, int], "data": base64}],
              "output": {"text": str, "tokens": [str], "scores": [float] | null, "read": [str]}
                      | {"text": str, "tokens": [str], "scores": [float], "words": [str]}
                      | {"label": str, "score": float}
@@ -337,6 +348,10 @@ class Look:
         that were chosen, if not all. Scores are log-probabilities. Rows and keys of a decoder's self-attention are
         those of `read`, its input: `tokens` has the token predicted at the same position. Of a model that tags,
         `tokens` are the tags of `words`. A number that is not finite is null.
+
+        Of a series, `tokens` are the times of the encoder's positions, each of `stride` vectors. `data` has numbers as
+        little-endian uint16 from `least` (0) to `most` (65534), and 65535 where one is missing: of each channel the
+        least and the largest in spans of time, (2, channels, spans); of a `picture`, means, (1, rows, spans).
         """
         return json.dumps(self.as_dict(limit=limit), ensure_ascii=False, allow_nan=False)
 

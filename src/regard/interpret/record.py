@@ -10,16 +10,21 @@ from regard.core.shapes import Tensor
 from regard.data.images import Pixels
 from regard.interpret.editing import editing
 from regard.interpret.edits import Edit
-from regard.interpret.look import GeneratedText, Image, Look, LookOutput, Text
+from regard.interpret.look import GeneratedText, Image, Look, LookOutput, LookSource, Text
 from regard.interpret.maps import AttentionMap, ForwardPass, MapRecorder
+from regard.interpret.series import Series
 from regard.interpret.sites import attention_sites
 from regard.interpret.tokens_to_words import TokenSequence
 from regard.model.capture import Pick, capture_attention, observing_memory, picked
 from regard.model.eval_mode import evaluating
+from regard.model.inputs import input_stride
+from regard.model.interfaces import Encoder
 from regard.model.memory import Memory, SourceSpan
 from regard.model.multi_source import source_encoders
 from regard.model.seq2seq import Model
 
+# What a source is called: tokens, an image or a series.
+NamedSource = TokenSequence | Pixels | Series
 DirectOutput = Callable[[Tensor, Tensor], LookOutput]
 
 
@@ -28,8 +33,7 @@ class LookInput:
     """The names of an input's and an output's positions."""
 
     title: str
-    # Tokens or an image; none for a language model.
-    sources: tuple[TokenSequence | Pixels, ...] = ()
+    sources: tuple[NamedSource, ...] = ()  # none for a language model
     output: TokenSequence | None = None  # None: nothing is generated
     read: TokenSequence | None = None  # the decoder's inputs
     # The output of a model that generates nothing, from the ids of labels and their log-probabilities.
@@ -164,22 +168,25 @@ def record_encoder(
     return Look(given.title, read, None, tuple(recorder.maps), forward, tuple(edits), memory)
 
 
-def _named_sources(model: Model, given: LookInput) -> list[TokenSequence | Pixels]:
-    """The sources as an encoder reads them, after its learned states."""
-    named: list[TokenSequence | Pixels] = []
-    for part, source in zip(source_encoders(model.encoder), given.sources, strict=True):
-        if isinstance(source, TokenSequence):
-            named.append(source.after(part.cls_tokens))
-        else:
-            named.append(source)
-    return named
+def _named_sources(model: Model, given: LookInput) -> list[NamedSource]:
+    """The sources as an encoder reads them, behind its learned states."""
+    encoders = source_encoders(model.encoder)
+    return [_behind_states(*each) for each in zip(encoders, given.sources, strict=True)]
+
+
+def _behind_states(encoder: Encoder, source: NamedSource) -> NamedSource:
+    if isinstance(source, TokenSequence):
+        return source.after(encoder.cls_tokens)
+    if isinstance(source, Series):
+        return source.read_by(input_stride(encoder), encoder.cls_tokens)
+    return source
 
 
 def _recorder(
     model: Model,
     given: LookInput,
     selection: MapSelection,
-    sources: Sequence[TokenSequence | Pixels],
+    sources: Sequence[NamedSource],
     memories: Sequence[Memory],
 ) -> MapRecorder:
     """A recorder of the selected maps.
@@ -228,17 +235,19 @@ def map_names(model: Model, layers: Sequence[int] | None = None) -> list[str]:
 
 
 def _read_sources(
-    sources: Sequence[TokenSequence | Pixels], memory: Memory | None, words: bool
-) -> tuple[Text | Image, ...]:
+    sources: Sequence[NamedSource], memory: Memory | None, words: bool
+) -> tuple[LookSource, ...]:
     spans: Sequence[Memory | SourceSpan] = ()
     if memory is not None:
         spans = memory.spans or [memory]
     return tuple(_read(source, span, words) for source, span in zip(sources, spans, strict=True))
 
 
-def _read(source: TokenSequence | Pixels, span: Memory | SourceSpan, words: bool) -> Text | Image:
+def _read(source: NamedSource, span: Memory | SourceSpan, words: bool) -> LookSource:
     if isinstance(source, TokenSequence):
         return Text(source.names(words))
+    if isinstance(source, Series):
+        return source
     assert span.grid is not None
     return Image(source, span.grid, span.cls_tokens)
 

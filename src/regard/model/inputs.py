@@ -276,6 +276,12 @@ class VectorInput(InputModule):
         return nn.functional.linear(seen, self.proj.weight.mT.flatten(1), self.proj.bias)
 
 
+def input_stride(encoder: nn.Module) -> int:
+    """Vectors of the source from one position of an encoder to the next."""
+    strides = [each.shortens for each in encoder.modules() if isinstance(each, InputModule)]
+    return strides[0] if strides else 1
+
+
 def require_vectors(source: Any, dim: int) -> Vectors:
     """The source as sequences of vectors of this dimension; refused otherwise."""
     if isinstance(source, Vectors) and source.values.shape[2] == dim:

@@ -374,7 +374,7 @@ class Exchange:
         return int(given)
 
     def _count_large_body(self) -> None:
-        """Refused where too many others have large bodies, of images: they would not fit into memory."""
+        """Refused where too many others have large bodies, of files: they would not fit into memory."""
         service = self.server.service
         if not self.large:
             if service.large_bodies >= MOST_LARGE_BODIES:

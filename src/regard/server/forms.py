@@ -1,4 +1,4 @@
-"""Requests as forms (multipart/form-data): files of images beside the keys of the JSON body."""
+"""Requests as forms (multipart/form-data): files of images and arrays beside the keys of the JSON body."""
 
 import logging
 from collections.abc import AsyncGenerator
@@ -15,12 +15,14 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from regard.server.problems import RequestRefused
 from regard.server.routing import FORM, Call
 from regard.server.service import Service, decoded
+from regard.server.wire import FILE_KEYS
 
 Asked = TypeVar("Asked", bound=Struct)
 # Its warnings about forms that cannot be read name no client: the access log has them with the request.
 logging.getLogger("python_multipart").setLevel(logging.ERROR)
 MOST_FIELDS = 256
 CHUNK = 1 << 16
+Uploaded = str | dict[str, bytes]  # a text, or the content of a file by the name of its field
 
 
 async def read_request(
@@ -39,9 +41,12 @@ async def read_request(
             )
         values[name] = text if _takes_text(kinds[name]) else decoded(text.encode(), Any)
     if sources and "image" in kinds:
-        values["image"] = sources
+        values["image"] = [
+            each["image"] if isinstance(each, dict) and "image" in each else each
+            for each in sources
+        ]
     elif sources:
-        inputs = [each if isinstance(each, str) else {"image": each} for each in sources]
+        inputs: list[Any] = [*sources]
         several = (
             len(service.model(values.get("model")).reads) > 1
         )  # and these are the sources of one input
@@ -56,8 +61,8 @@ async def read_request(
         raise _refused(f"body: wanted a request of this route; got {error}.") from None
 
 
-async def _parts(call: Call, most: int) -> tuple[list[str | bytes], dict[str, str]]:
-    """The files `image` and the fields `input`, in their order, and the other fields."""
+async def _parts(call: Call, most: int) -> tuple[list[Uploaded], dict[str, str]]:
+    """The files, each as {its key: content}, and the fields `input`, in their order; and the other fields."""
 
     async def stream() -> AsyncGenerator[bytes, None]:
         for first in range(0, len(call.body), CHUNK):
@@ -83,23 +88,22 @@ async def _parts(call: Call, most: int) -> tuple[list[str | bytes], dict[str, st
         await form.close()
 
 
-async def _sorted(form: FormData) -> tuple[list[str | bytes], dict[str, str]]:
-    sources: list[str | bytes] = []
+async def _sorted(form: FormData) -> tuple[list[Uploaded], dict[str, str]]:
+    sources: list[Uploaded] = []
     fields: dict[str, str] = {}
     for name, value in form.multi_items():
         if isinstance(value, UploadFile):
-            if name != "image":
+            if name not in FILE_KEYS:
                 raise _refused(
-                    f"{name}: wanted files as image; got a file of another name. Rename it."
+                    f"{name}: wanted files as image or file; got a file of another name. Rename it."
                 )
-            sources.append(await value.read())
+            sources.append({name: await value.read()})
         elif name == "input":
             sources.append(value)
-        elif name == "image" or name in fields:
-            wanted = "a file" if name == "image" else "one value"
-            raise _refused(
-                f"{name}: wanted {wanted}; got {'a text' if name == 'image' else 'several'}. Change it."
-            )
+        elif name in FILE_KEYS:
+            raise _refused(f"{name}: wanted a file; got a text. Change it.")
+        elif name in fields:
+            raise _refused(f"{name}: wanted one value; got several. Change it.")
         else:
             fields[name] = value
     return sources, fields

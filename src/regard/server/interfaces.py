@@ -1,12 +1,14 @@
 """What the HTTP side needs of an engine, which may run in this process, on several devices, or in another process."""
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
-from regard.data.images import ResizeFilter
+from regard.data.fields.base import FIELDS, Field, Ranges, make_field
 
 if TYPE_CHECKING:
     from regard.core.errors import EngineCrashed
@@ -21,7 +23,9 @@ class ModelInfo(Struct, frozen=True):
     reads     the kind of each of its sources: "text", "image" or "label"; none for a language model
     labels    of a classifier, in the order of their ids; none for a model that generates
     generates whether it generates sequences; a classifier does not, nor a masked language model
-    image_sizes  for each source, how its images are resized (`ImageField.resizing`); None for other sources
+    settings  for each source, the keys of its field as JSON
+    sizes     for each source, the size of what was learned of it: numbers of a vector; None where nothing was
+    ranges    for each source of vectors, the usual least and largest value of each number; None for others
     examples  inputs to begin with, a text or an image (as a data: URL) for each source; of synthetic data only
     gives     what it gives, for messages: "labels", "numbers"
     """
@@ -31,9 +35,26 @@ class ModelInfo(Struct, frozen=True):
     reads: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
     generates: bool = True
-    image_sizes: tuple[tuple[int, ResizeFilter, int | None] | None, ...] = ()
+    settings: tuple[str, ...] = ()
+    sizes: tuple[int | None, ...] = ()
+    ranges: tuple[Ranges | None, ...] = ()
     examples: tuple[tuple[str, ...], ...] = ()
     gives: str = "text"
+
+    @property
+    def takes_files(self) -> bool:
+        """Whether a source is given as the content of a file, or as an array, and not as a text."""
+        return any(FIELDS[kind].content_key is not None for kind in self.reads)
+
+    @property
+    def fields(self) -> list[Field]:
+        """The field of each source."""
+        return [_field(settings) for settings in self.settings]
+
+
+@lru_cache(maxsize=256)
+def _field(settings: str) -> Field:
+    return make_field(**json.loads(settings))
 
 
 class EngineStats(Struct, frozen=True):

@@ -30,7 +30,7 @@ Alike = TypeVar("Alike", bound="BatchedWork")  # the shape checks of the tests d
 
 @dataclass(frozen=True)
 class Work(ABC):
-    """A kind of work for a model, on one input. Its fields are plain values; an image is an array of pixels."""
+    """A kind of work for a model, on one input. Its fields are plain values; images and series are arrays."""
 
     crosses_processes: ClassVar[bool] = (
         True  # whether a front-end process may send it to the engine's
@@ -54,11 +54,12 @@ class Work(ABC):
             if isinstance(each, str):
                 size += len(each) // 4
             elif isinstance(each, np.ndarray):
-                size += image_token_cost(len(each))
+                # Pixels have three axes; vectors two, and each of them is a token.
+                size += image_token_cost(len(each)) if each.ndim > 2 else len(each)
         return size
 
     def check(self, reads: Sequence[str]) -> None:
-        """Refuse a text for an image, of which a model would read the file: no path is ever taken from a request.
+        """Refuse a text for what is read of files, whose path it could be: none is ever taken from a request.
 
         reads   the kinds of the model's sources
         """
@@ -68,8 +69,10 @@ class Work(ABC):
             else self.sources
         )
         for kind, part in zip(reads, parts, strict=False):
-            if FIELDS[kind].is_file and not isinstance(part, np.ndarray):
-                wanted, remedy = "an image as its content", "No path and no URL is taken."
+            field = FIELDS[kind]
+            if field.content_key is not None and not isinstance(part, np.ndarray):
+                wanted = f"{field.noun} as its content"
+                remedy = "No path and no URL is taken."
                 raise InvalidArgument("input", wanted=wanted, got="a text", remedy=remedy)
 
     @property

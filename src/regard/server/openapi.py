@@ -15,7 +15,7 @@ from regard.server.problems import MEDIA_TYPE
 from regard.server.routing import FORM, JSON, NDJSON, Call, Route
 from regard.server.service import TEXT, TIMEOUT, Service, example_input, json_answer
 from regard.server.static import page_file
-from regard.server.wire import Problem
+from regard.server.wire import FILE_KEYS, Problem
 
 REFERENCE = "#/components/schemas/{name}"
 PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
@@ -166,13 +166,13 @@ def _operation(
 
 
 def _form(request: object) -> Table:
-    """The keys of a JSON body as fields of a form: texts, or JSON; images as files."""
+    """The keys of a JSON body as fields of a form: texts, or JSON; images and arrays as files."""
     fields: Table = {name: {"type": "string"} for name in _properties(request)}
     files = {
         "type": "array",
         "items": {"type": "string", "contentMediaType": "application/octet-stream"},
     }
-    return {"type": "object", "properties": {**fields, "image": files}}
+    return {"type": "object", "properties": {**fields, **dict.fromkeys(FILE_KEYS, files)}}
 
 
 def _example(value: str | None) -> Table:

@@ -1,32 +1,38 @@
-"""The inputs of a request: texts, labels and images, as many as a model reads, and images as their pixels.
+"""The inputs of a request: texts, labels, images and vectors, as many as a model reads, and files as arrays.
 
-Images arrive as the contents of files, never as a path or a URL. They are decoded in threads of their own, to the size
-that the model reads: neither the event loop nor the engine waits for them, and what is queued is small.
+Files arrive as their contents, never as a path or a URL. They are decoded in threads of their own, to the size that the
+model reads: neither the event loop nor the engine waits for them, and what is queued is small.
 """
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from http import HTTPStatus
+from typing import Any
 
 from regard.core.errors import InvalidArgument
 from regard.data.fields.base import FIELDS
-from regard.data.images import Pixels, decode_image
 from regard.data.token_lists import cell_of
 from regard.server.interfaces import ModelInfo
 from regard.server.problems import RequestRefused
-from regard.server.wire import ImageFile, Inputs, SourceValue
+from regard.server.wire import Inputs, SourceFile, SourceValue
 from regard.tasks.inputs import InputValue
 
 DECODERS = min(
     4, os.cpu_count() or 1
-)  # images that are decoded at a time: each may take hundreds of megabytes
+)  # files that are decoded at a time: each may take hundreds of megabytes
+NO_PATH = "No path and no URL is taken."
+# How the content of a file is given, by its key in a request.
+GIVEN = {
+    "image": 'the content of an image: {"image": BASE64}, or uploaded',
+    "file": 'a list of vectors, or the content of a file: {"file": BASE64}, or uploaded',
+}
 
 
 class InputReader:
-    """Checks the inputs of requests and decodes their images.
+    """Checks the inputs of requests and decodes their files.
 
     max_text   bytes of all texts of a request
     """
@@ -36,11 +42,18 @@ class InputReader:
 
     @cached_property
     def _decoders(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(DECODERS, "regard images")
+        return ThreadPoolExecutor(DECODERS, "regard files")
 
     async def read(self, model: ModelInfo, given: Inputs, most: int) -> list[InputValue]:
         """The inputs of a request for a model, at most so many; refused where they are not what it reads."""
-        inputs = given if isinstance(given, list) else [given]
+        return await self._values(model, _listed(model, given), most)
+
+    async def read_one(self, model: ModelInfo, given: Any) -> InputValue:
+        """The one input of a request; several sources are a list."""
+        (value,) = await self._values(model, [given], 1)
+        return value
+
+    async def _values(self, model: ModelInfo, inputs: Sequence[Any], most: int) -> list[InputValue]:
         if not 0 < len(inputs) <= most:
             wanted, where = (f"1 to {most}", "requests") if most > 1 else ("one in a line", "lines")
             message = f"input: wanted {wanted}; got {len(inputs)}. Send them in several {where}."
@@ -50,41 +63,40 @@ class InputReader:
         if texts > self.max_text:
             message = f"input: wanted texts of at most {self.max_text:,} bytes; got {texts:,}. Split the request."
             raise RequestRefused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message)
-        if "image" not in model.reads:
-            return [
-                _joined([each for each in row if isinstance(each, str)]) for row in rows
-            ]  # all of them
+        if not model.takes_files:
+            return [_joined(row) for row in rows]
         return [await self._value(model, row, number) for number, row in enumerate(rows, start=1)]
 
-    async def read_one(
-        self, model: ModelInfo, given: SourceValue | list[SourceValue]
-    ) -> InputValue:
-        """The one input of a request; several sources are a list."""
-        (value,) = await self.read(model, [given], 1)
-        return value
-
     async def _value(self, model: ModelInfo, row: Sequence[SourceValue], number: int) -> InputValue:
-        parts: list[str | Pixels] = []
-        for each, size in zip(row, model.image_sizes or (None,) * len(row), strict=True):
-            if isinstance(each, str):
+        parts: list[Any] = []
+        loop = asyncio.get_running_loop()
+        for each, field, size in zip(row, model.fields, model.sizes, strict=True):
+            if field.content_key is None:
                 parts.append(each)
                 continue
-            assert size is not None
-            decode: Callable[..., Pixels] = decode_image
-            loop = asyncio.get_running_loop()
-            name = f"image of input {number}"
+            content = each.contents[field.content_key] if isinstance(each, SourceFile) else each
+            name = f"input {number}"
             parts.append(
-                await loop.run_in_executor(self._decoders, decode, each.image, name, *size)
+                await loop.run_in_executor(self._decoders, field.from_request, name, content, size)
             )
         return _joined(parts)
 
 
-def _joined(parts: "Sequence[str | Pixels]") -> InputValue:
+def _joined(parts: Sequence[Any]) -> InputValue:
     """One source as it is, several as a tuple."""
-    return parts[0] if len(parts) == 1 else tuple(parts)
+    value: InputValue = parts[0] if len(parts) == 1 else tuple(parts)
+    return value
 
 
-def _words(given: SourceValue | list[SourceValue]) -> list[str] | None:
+def _listed(model: ModelInfo, given: Any) -> list[Any]:
+    """The inputs of a request as a list, also where one is given that is a list itself."""
+    if not isinstance(given, list):
+        return [given]
+    is_one = len(model.reads) == 1 and FIELDS[model.reads[0]].is_listed(given)
+    return [given] if is_one else given
+
+
+def _words(given: Any) -> list[str] | None:
     """The words of a sentence that is given as a list of several; a list of one text is that text."""
     if not isinstance(given, list) or len(given) < 2:
         return None
@@ -92,18 +104,19 @@ def _words(given: SourceValue | list[SourceValue]) -> list[str] | None:
     return words if len(words) == len(given) else None
 
 
-def _sources(model: ModelInfo, given: SourceValue | list[SourceValue]) -> list[SourceValue]:
+def _sources(model: ModelInfo, given: Any) -> list[SourceValue]:
     """The sources of one input, each of its kind: a list, or one text with a tab between them.
 
-    A list of several texts is one source where that is a list of words.
+    A list of several texts is one source where that is a list of words, and a list of vectors is one.
     """
     kinds = model.reads or ("text",)
     words = _words(given)
-    row: list[SourceValue]
+    row: list[Any]
     if len(kinds) == 1 and FIELDS[kinds[0]].is_token_list and words is not None:
         row = [cell_of(words)]
     elif isinstance(given, list):
-        row = given
+        is_one = len(kinds) == 1 and FIELDS[kinds[0]].is_listed(given)
+        row = [given] if is_one else given
     else:
         row = [*given.split("\t")] if isinstance(given, str) and len(kinds) > 1 else [given]
     if len(row) != len(kinds):
@@ -114,20 +127,34 @@ def _sources(model: ModelInfo, given: SourceValue | list[SourceValue]) -> list[S
             "input", wanted=wanted, got=str(len(row)), remedy="Give each input all its sources."
         )
     for kind, each in zip(kinds, row, strict=True):
-        is_image = isinstance(each, ImageFile)
-        wants_image = FIELDS[kind].is_file
-        if wants_image and not is_image:
-            raise InvalidArgument(
-                "input",
-                wanted='the content of an image: {"image": BASE64}, or uploaded',
-                got="a text",
-                remedy="No path and no URL is taken.",
-            )
-        if is_image and not wants_image:
-            raise InvalidArgument(
-                "input",
-                wanted=FIELDS[kind].noun,
-                got="an image",
-                remedy="Choose a model that reads images.",
-            )
+        _check_source(kind, each)
     return row
+
+
+def _check_source(kind: str, given: Any) -> None:
+    """Refuse a source that is given in another form than its field is read in."""
+    field = FIELDS[kind]
+    got = _shown(given)
+    key = field.content_key
+    if key is None:
+        if not isinstance(given, str):
+            remedy = "Choose a model that reads it."
+            if isinstance(given, SourceFile):
+                remedy = "Choose a model that reads images."
+            raise InvalidArgument("input", wanted=field.noun, got=got, remedy=remedy)
+        return
+    is_given = isinstance(given, SourceFile) and [*given.contents] == [key]
+    if not is_given and not (isinstance(given, list) and field.has_lists):
+        raise InvalidArgument("input", wanted=GIVEN[key], got=got, remedy=NO_PATH)
+
+
+def _shown(given: Any) -> str:
+    """What kind of value a request gives, for messages: its text could be a path, and is not repeated."""
+    if isinstance(given, SourceFile):
+        keys = [*given.contents]
+        names = {"image": "an image", "file": "a file"}
+        return " and ".join(names[key] for key in keys) or "no content"
+    if given is None:
+        return "null"
+    names_of_types = {str: "a text", list: "a list", float: "a number", int: "a number"}
+    return names_of_types[type(given)]

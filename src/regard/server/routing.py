@@ -56,7 +56,7 @@ class Route:
     answer     the type of the JSON answer; None: it is not JSON
     other_answers  content types in which it answers too, where `Accept` names them
     accepts    content types of the body
-    takes_images   whether the body may have images, and be as large as one
+    takes_files   whether the body may have files, such as images, and be as large as these
     needs_key  whether a client must name its key, where there are keys
     body_key   finds the key in a body, in an API whose clients send it there; empty: it has none
     admin      whether the key must be one of an administrator; where there are no keys, clients on this machine may
@@ -74,7 +74,7 @@ class Route:
     answer: object | None = None
     other_answers: tuple[str, ...] = ()
     accepts: tuple[str, ...] = (JSON,)
-    takes_images: bool = False
+    takes_files: bool = False
     needs_key: bool = True
     body_key: Callable[[bytes], str] | None = None
     admin: bool = False

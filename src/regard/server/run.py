@@ -58,7 +58,7 @@ def serve(
     slots           requests that are decoded together, with equal settings, on each device
     queue           requests that wait at most, for each device; more are refused with status 429
     max_body        bytes of a request
-    max_image_body  bytes of a request with images, where a model reads images
+    max_image_body  bytes of a request with images or vectors, where a model reads these
     max_inputs      inputs of a request
     max_length      tokens of an output that a request may ask for; the recipe of a model may have more
     max_beams       hypotheses of a beam, and outputs of an input, that a request may ask for; likewise

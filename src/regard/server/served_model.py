@@ -1,7 +1,8 @@
 """A model that is served: its searches, and what a job is to it."""
 
+import json
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -85,14 +86,22 @@ class ServedModel:
         labels = tuple(self.predictor.target.tokens()) if task.has_probabilities else ()
         generates = task.searches
         kinds = tuple(each.kind for each in fields)
-        sizes = tuple(each.resizing for each in fields)
+        settings = tuple(json.dumps(asdict(each), sort_keys=True) for each in fields)
+        # What is learned of a text is a vocabulary, whose size says nothing of an input.
+        sizes = tuple(
+            None if vocabulary is None else vocabulary.size for vocabulary in self.predictor.sources
+        )
+        pairs = zip(fields, self.predictor.sources, strict=True)
+        ranges = tuple(each.usual_ranges(vocabulary) for each, vocabulary in pairs)
         return ModelInfo(
             self.name,
             self.version,
             kinds,
             labels,
             generates,
+            settings,
             sizes,
+            ranges,
             example_inputs(self.predictor),
             task.gives,
         )

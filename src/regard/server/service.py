@@ -1,6 +1,7 @@
 """What the routes share: the engine with its models, and how a request reaches it."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, TypeVar
@@ -10,6 +11,7 @@ from starlette.responses import Response
 
 from regard.core.errors import InvalidArgument
 from regard.core.sanitize import printable
+from regard.data.fields.base import FIELDS
 from regard.server.bridge import EngineClient, Mailbox
 from regard.server.bulk import BulkLimits
 from regard.server.interfaces import InferenceEngine, ModelAdmin, ModelInfo
@@ -22,7 +24,13 @@ from regard.tasks.inputs import InputValue
 Decoded = TypeVar("Decoded")
 TEXT = "A dog runs."  # of examples, and the file of a small image
 IMAGE = "R0lGODdhCAAIAIEAAMg8KAAAAAAAAAAAACwAAAAACAAIAAAIDwABCBxIsKDBgwgTKkwYEAA7"
+# An input by the key under which a request gives the content of a file; None: it is a text.
+EXAMPLES: dict[str | None, Callable[[ModelInfo], object]] = {
+    "image": lambda model: {"image": IMAGE},
+    "file": lambda model: [[0.0] * (model.sizes[0] or 1)],
+}
 DEPTH = 32
+MOST_VALUES = 1 << 20  # of a JSON body: each takes far more memory than its text
 TIMEOUT = "x-timeout-ms"  # the header of a request's deadline, in every API
 BULK_BYTES = (
     1 << 22
@@ -35,8 +43,8 @@ OTHER_BYTES = bytes(set(range(256)) - set(b"[]{}"))
 class HttpLimits:
     """The most that one client may ask for.
 
-    body           bytes of a request, and of all texts of one that may have images
-    image_body     bytes of a request that may have images, where a model reads images
+    body           bytes of a request, and of all texts of one that may have files; also numbers of a larger one
+    image_body     bytes of a request that may have images or vectors, where a model reads them
     inputs         of a request
     bulk_lines     of requests of many lines, of all of them together, that are queued or computed at a time
     body_seconds   in which a request's body must arrive
@@ -60,7 +68,7 @@ class Service:
         self.bulk_slots = asyncio.Semaphore(limits.bulk_lines)
         self._mailbox: Mailbox | None = None
         self.stopping = False
-        self.large_bodies = 0  # of images, in memory
+        self.large_bodies = 0  # of images and vectors, in memory
 
     @property
     def ready(self) -> bool:
@@ -81,22 +89,24 @@ class Service:
     def text_model(self, name: str | None) -> ModelInfo:
         """The same, for an API whose inputs are texts."""
         model = self.model(name)
-        if "image" in model.reads:
+        if model.takes_files:
             wanted, remedy = (
                 "a model that reads texts",
                 "Use /predict, /caption, /classify or /embed.",
             )
+            # The nouns of kinds: "an image", "a sequence of vectors".
+            got = " and ".join(FIELDS[kind].noun for kind in model.reads)
             raise InvalidArgument(
-                "model", wanted=wanted, got="one that reads images", remedy=remedy
+                "model", wanted=wanted, got=f"one that reads {got}", remedy=remedy
             )
         return model
 
     def body_limit(self, route: Route) -> int:
         """Bytes of a request's body."""
-        images = route.takes_images and any(
-            "image" in model.reads for model in self.engine.model_info.values()
+        files = route.takes_files and any(
+            model.takes_files for model in self.engine.model_info.values()
         )
-        return max(self.limits.image_body, self.limits.body) if images else self.limits.body
+        return max(self.limits.image_body, self.limits.body) if files else self.limits.body
 
     def inputs(self, given: str | list[str]) -> list[str]:
         """A list of texts, of a number that is allowed."""
@@ -140,20 +150,28 @@ class Service:
 
 def decoded(body: bytes, wanted: type[Decoded]) -> Decoded:
     """The JSON of a body as a typed structure; refused where it is not one."""
-    found: Decoded = _decoded(body, wanted)
+    found: Decoded = decoded_value(body, wanted)
     return found
 
 
 def decoded_list(body: bytes, wanted: type[Decoded]) -> list[Decoded]:
     """The JSON of a body as a list of typed structures; refused where it is not one."""
-    found: list[Decoded] = _decoded(body, list[wanted])  # type: ignore[valid-type]
+    found: list[Decoded] = decoded_value(body, list[wanted])  # type: ignore[valid-type]
     return found
 
 
-def _decoded(body: bytes, wanted: Any) -> Any:
+def decoded_value(body: bytes, wanted: Any) -> Any:
+    """The JSON of a body as a value of any type; refused where it is not one."""
     if nested_deeper(body, DEPTH):
         message = f"body: wanted JSON nested at most {DEPTH} deep; got deeper. Flatten it."
         raise RequestRefused(HTTPStatus.BAD_REQUEST, message, reason="depth")
+    values = body.count(b",")
+    if values > MOST_VALUES:
+        message = (
+            f"body: wanted JSON of at most {MOST_VALUES:,} values; got {values:,} commas. "
+            "Send arrays as the content of a .npy file."
+        )
+        raise RequestRefused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message)
     try:
         return msgspec.json.decode(body, type=wanted)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
@@ -191,7 +209,10 @@ def nested_deeper(body: bytes, depth: int) -> bool:
 
 def example_input(model: ModelInfo | None) -> object:
     """An input that a model reads, for the description of the API."""
-    return {"image": IMAGE} if model is not None and model.reads == ("image",) else TEXT
+    if model is None or len(model.reads) != 1:
+        return TEXT
+    make = EXAMPLES.get(FIELDS[model.reads[0]].content_key)
+    return TEXT if make is None else make(model)
 
 
 def json_answer(content: object) -> Response:

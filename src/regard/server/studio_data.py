@@ -14,11 +14,8 @@ from regard.api.heads import best_agreements, head_meter
 from regard.api.look import look, pairs_of
 from regard.core.config import nearest
 from regard.core.errors import InvalidArgument
-from regard.data.fields.base import Field
-from regard.data.images import load_image
 from regard.evaluation.alignment_error import Agreement
 from regard.evaluation.metrics import score
-from regard.inference.example_inputs import url_of
 from regard.inference.predictor import Predictor
 from regard.interpret.alignment import AlignmentHeads
 from regard.interpret.editing import editing
@@ -319,17 +316,14 @@ class ExampleInputs(DataWork):
     def compute(self, predictor: Predictor, works: Sequence["ExampleInputs"]) -> Sequence[bytes]:
         fields = predictor.recipe.data.source_fields
 
-        def shown(part: object, config: Field) -> str:
-            if config.resizing is None:
-                return str(part)
-            size, resize, crop_from = config.resizing
-            return url_of(load_image(part, crop_from or size, resize))
-
         def inputs(work: "ExampleInputs") -> list[list[str]]:
             pairs = _measured(predictor, work.data).pairs
             texts = [pairs[index][0] for index in work.indices if 0 <= index < len(pairs)]
             parts = [text if isinstance(text, tuple) else (text,) for text in texts]
-            return [[shown(*each) for each in zip(one, fields, strict=True)] for one in parts]
+            return [
+                [field.request_text(part) for part, field in zip(one, fields, strict=True)]
+                for one in parts
+            ]
 
         return [encode(inputs(work)) for work in works]
 

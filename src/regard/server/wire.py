@@ -69,15 +69,27 @@ def score_of(output: Output) -> float:
     return 0.0 if output.score is None else output.score
 
 
-class ImageFile(Struct, forbid_unknown_fields=True):
-    """The content of an image file, in base64. Never a path or a URL."""
+class SourceFile(Struct, forbid_unknown_fields=True):
+    """The content of a file, in base64: an image; or a .npy file of vectors. Never a path or a URL."""
 
-    image: bytes
+    image: bytes | None = None
+    file: bytes | None = None
+
+    @property
+    def contents(self) -> dict[str, bytes]:
+        """What is given, by its key."""
+        both = {"image": self.image, "file": self.file}
+        return {key: content for key, content in both.items() if content is not None}
 
 
-SourceValue = str | ImageFile
+FILE_KEYS = SourceFile.__struct_fields__
+# A text, the content of a file, or a list: of the numbers of a vector (null: it is missing), of vectors, of sources.
+Part = str | float | SourceFile | None
+Numbers = list[Part]
+Vectors = list[Part | Numbers]
+SourceValue = str | SourceFile | Vectors
 # One input or several. An input of several sources is a list in the list; or, of texts and labels, a text with tabs.
-Inputs = SourceValue | list[SourceValue | list[SourceValue]]
+Inputs = str | SourceFile | list[Part | list[Part | Vectors]]
 
 
 class AttentionRequest(Struct, forbid_unknown_fields=True):
@@ -125,7 +137,7 @@ class CaptionRequest(OutputRequest, kw_only=True, forbid_unknown_fields=True):
         """The same request of `/predict`."""
         values = {name: getattr(self, name) for name in OutputRequest.__struct_fields__}
         images = [self.image] if isinstance(self.image, bytes) else self.image
-        return PredictRequest(input=[ImageFile(each) for each in images], **values)
+        return PredictRequest(input=[SourceFile(image=each) for each in images], **values)
 
 
 class ScoreRequest(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -177,6 +189,7 @@ class OutputAnswer(Struct, omit_defaults=True):
     probabilities: dict[str, float] | None = None
     labels: list[str] | None = None
     numbers: list[float] | None = None
+    vectors: list[list[float | None]] | None = None
     words: list[str] | None = None
     tags: list[str] | None = None
     tag_probabilities: list[float] | None = None

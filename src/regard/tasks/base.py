@@ -100,6 +100,7 @@ class Task(ABC):
     has_threshold  whether decode.threshold chooses its outputs
     has_horizon    whether decode.horizon says how long its outputs are
     tags_words     whether an output has a tag for each word of the input
+    continues_source   whether an output is what comes after its source
     reads_target   whether it reads the target instead of a source
     default_loss   the name of its loss where [train] can choose another (`regard.tasks.output_losses`)
     default_label_smoothing   train.label_smoothing, where it is left out
@@ -121,6 +122,7 @@ class Task(ABC):
     has_horizon: ClassVar[bool] = False
     tags_words: ClassVar[bool] = False
     reads_target: ClassVar[bool] = False
+    continues_source: ClassVar[bool] = False
     default_loss: ClassVar[str | None] = None
     default_label_smoothing: ClassVar[float] = 0.1
 

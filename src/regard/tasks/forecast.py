@@ -28,6 +28,7 @@ class Forecast(VectorTask):
     head = "horizon"
     title = "A forecasting model"
     gives = "forecasts"
+    continues_source = True
 
     def sizes(self, target: VocabularyType) -> dict[str, Any]:
         assert isinstance(target, Statistics)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,34 +11,55 @@ from regard.core.joined_tokens import JoinedTokens
 from regard.core.sequence import MultiSource, Tokens, Vectors
 from regard.core.shapes import Tensor
 from regard.data.corpus import VocabularyType
+from regard.data.fields.base import Field
 from regard.data.images import Pixels
+from regard.data.statistics import Statistics
+from regard.data.time_axis import TimeAxis
 from regard.data.tokenizer import Tokenizer
 from regard.data.vocabulary import Labels
 from regard.interpret.editing import with_replaced_output
 from regard.interpret.edits import Edit
 from regard.interpret.look import Label
 from regard.interpret.maps import ForwardPass
-from regard.interpret.record import LookInput
+from regard.interpret.record import LookInput, NamedSource
+from regard.interpret.series import Series
 from regard.interpret.tokens_to_words import TokenSequence
 from regard.model.interfaces import Source
 from regard.model.seq2seq import Model
 
 
-def input_title(text: Any, vocabularies: Sequence[VocabularyType | None]) -> str:
-    if len(vocabularies) > 1:
-        parts = text.split("\t") if isinstance(text, str) else text
-        return " | ".join(
-            input_title(part, [each]) for part, each in zip(parts, vocabularies, strict=True)
-        )
-    if None in vocabularies:  # an image
-        return Path(text).name if isinstance(text, str | Path) else "image"
-    return str(text)
+def source_parts(text: Any, fields: Sequence[Field]) -> Sequence[Any]:
+    """The value of each source of an input."""
+    if len(fields) < 2:
+        return [text]
+    parts: Sequence[Any] = text.split("\t") if isinstance(text, str) else text
+    return parts
+
+
+def input_title(text: Any, fields: Sequence[Field]) -> str:
+    """What a drawing of an input is called. A model without a source continues a text."""
+    if not fields:
+        return str(text)
+    parts = source_parts(text, fields)
+    return " | ".join(field.title(part) for field, part in zip(fields, parts, strict=True))
+
+
+def time_axes(text: Any, fields: Sequence[Field]) -> list[TimeAxis]:
+    """The times of the vectors of each source of an input."""
+    pairs = zip(fields, source_parts(text, fields), strict=False)
+    return [field.time_axis(part) for field, part in pairs]
 
 
 def named_sources(
-    batch: Any, vocabularies: Sequence[VocabularyType | None]
-) -> tuple[TokenSequence | Pixels, ...]:
-    """The tokens, label or image of each source of a batch of one; without a vocabulary, token ids are their names."""
+    batch: Any,
+    vocabularies: Sequence[VocabularyType | None],
+    axes: Sequence[TimeAxis] | None = None,
+) -> tuple[NamedSource, ...]:
+    """The tokens, label, image or series of each source of a batch of one.
+
+    vocabularies   of each source; without one, token ids are the names of tokens
+    axes           the times of vectors, for each source
+    """
     parts: tuple[Any, ...] = ()
     if isinstance(batch, MultiSource):
         parts = batch.parts
@@ -48,8 +68,8 @@ def named_sources(
         vocabularies = vocabularies[:1]
     elif vocabularies:
         parts = (batch,)
-    named: list[TokenSequence | Pixels] = []
-    for part, vocabulary in zip(parts, vocabularies, strict=True):
+    named: list[NamedSource] = []
+    for number, (part, vocabulary) in enumerate(zip(parts, vocabularies, strict=True)):
         if isinstance(part, Tokens) and len(part.ids) == 1:
             named.append(
                 TokenSequence.of(
@@ -61,10 +81,8 @@ def named_sources(
             name = vocabulary.decode(number) if isinstance(vocabulary, Labels) else str(number)
             named.append(TokenSequence.of_words((name,)))
         elif isinstance(part, Vectors) and len(part.values) == 1:
-            count = int(part.lengths[0])
-            named.append(
-                TokenSequence.of_words(tuple(str(number) for number in range(1, count + 1)))
-            )
+            axis = TimeAxis() if axes is None else axes[number]
+            named.append(as_series(part, vocabulary, axis))
         elif isinstance(part, Tensor) and part.dim() == 4 and len(part) == 1:
             named.append(as_pixels(part))
         else:
@@ -105,6 +123,14 @@ def teacher_forced(
 def look_label(names: Callable[[int], str], labels: Tensor, scores: Tensor) -> Label:
     """A label and its log-probability."""
     return Label(names(int(labels)), float(scores[0]))
+
+
+def as_series(batch: Vectors, statistics: VocabularyType | None, axis: TimeAxis) -> Series:
+    """The series of a batch of one, in the units of the data."""
+    values = batch.values[0, : int(batch.lengths[0])].float().cpu().numpy()
+    if isinstance(statistics, Statistics):
+        values = statistics.restore(values).astype(values.dtype)
+    return Series(values, axis)
 
 
 def as_pixels(batch: Tensor) -> Pixels:

@@ -6,7 +6,9 @@ from dataclasses import asdict, dataclass
 from math import exp
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from regard.core.errors import InvalidArgument
 from regard.core.shapes import Float, Tensor
@@ -103,6 +105,12 @@ class Output:
     def log_probability(self) -> float | None:
         """Of the whole output."""
         return None if self.log_probabilities is None else sum(self.log_probabilities)
+
+    @property
+    def array(self) -> NDArray[np.float64] | None:
+        """Its vectors (length, dimension) or its numbers (size,); None of another output."""
+        numbers = self.numbers if self.vectors is None else self.vectors
+        return None if numbers is None else np.array(numbers, dtype=np.float64)
 
     def as_json(self) -> dict[str, Any]:
         """Its values by name, as the command line and the server give them."""

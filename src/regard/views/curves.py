@@ -1,4 +1,4 @@
-"""Curves over training steps: in a terminal, or drawn as SVG or PNG."""
+"""Curves over training steps, or over rows of a series: in a terminal, or drawn as SVG or PNG."""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -48,12 +48,17 @@ def _panel_text(title: str, curves: Mapping[str, Curve], width: int) -> str:
     )
 
 
-def draw_curves(panels: Mapping[str, Mapping[str, Curve]], canvas_type: type[Canvas]) -> bytes:
+def draw_curves(
+    panels: Mapping[str, Mapping[str, Curve]],
+    canvas_type: type[Canvas],
+    *,
+    title: str = "training curves",
+) -> bytes:
     """The panels one below the other, as an image."""
     every = [step for curves in panels.values() for curve in curves.values() for step, _ in curve]
     steps = number_range(every, margin=0.0)
     legend = 18 * max((len(curves) for curves in panels.values()), default=0)
-    canvas = canvas_type(WIDE, (HIGH + legend) * len(panels), title="training curves")
+    canvas = canvas_type(WIDE, (HIGH + legend) * len(panels), title=title)
     for number, (title, curves) in enumerate(panels.items()):
         _draw_panel(canvas, number * (HIGH + legend), title, curves, steps)
     return canvas.content()

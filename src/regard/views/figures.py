@@ -1,6 +1,6 @@
 """A look written to a file: JSON, HTML, or a drawing as SVG or PNG.
 
-Drawings are a heat map, all heads, lines between words, or a copy of the image for each word.
+Drawings are a heat map, all heads, lines between words, a copy of the image for each word, or a series over time.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,9 +14,11 @@ from regard.core.errors import InvalidArgument
 from regard.core.shapes import Float, Tensor
 from regard.interpret.look import Image, Look
 from regard.interpret.maps import AttentionMap
+from regard.interpret.series import Series
 from regard.views import caption_overlay, html
 from regard.views.canvas import CANVASES, SIZE, mixed, shortened
 from regard.views.charts import EDGE, LETTERS, RAMP, color, heat_map, text_width
+from regard.views.series_drawing import draw_series
 from regard.views.terminal import main_map
 
 WHITE = (255, 255, 255)
@@ -69,12 +71,12 @@ def write_look(look: Look, path: Path, *, view: str | None = None, map: str | No
 def draw(look: Look, path: Path | str, *, view: str | None = None, map: str | None = None) -> None:
     """Write a drawing to a file; its ending, .svg or .png, is the format.
 
-    view   one of `VIEWS`: "heat", "heads", "lines", "image". By default "image" for attention to an image, else
-           "heat"
+    view   one of `VIEWS`: "heat", "heads", "lines", "image", "series". By default "image" for attention to an image,
+           "series" for attention over time, else "heat"
     map    the name of one of the look's maps. By default the last cross-attention, or else the last map
 
     Heads chosen in `regard.look`, or all, are averaged; "heads" shows those of every map. At most 64 rows and 64 keys
-    are drawn, and the title says how many were left out.
+    are drawn, and the title says how many were left out; "series" draws all, the largest weight of each span of time.
     """
     path = Path(path)
     if path.suffix not in CANVASES:
@@ -87,13 +89,22 @@ def draw(look: Look, path: Path | str, *, view: str | None = None, map: str | No
             "look", wanted="at least one map", got="none", remedy="This model has no attention."
         )
     of = main_map(look.maps)[0] if map is None else look[map]
-    regions = isinstance(look.source_of(of), Image)
-    if view == "image" and not regions:
-        wanted, remedy = "a map whose keys are regions of an image", "Draw 'heat' or 'lines'."
-        raise InvalidArgument("view", wanted=wanted, got=f"{of.name!r}", remedy=remedy)
-    content = VIEWS[view or ("image" if regions else "heat")](look, of, path.suffix)
+    own = _own_view(look, of)
+    for name, wanted in OF_SOURCES.items():
+        if view == name != own:
+            remedy = "Draw 'heat' or 'lines'."
+            raise InvalidArgument("view", wanted=wanted, got=f"{of.name!r}", remedy=remedy)
+    content = VIEWS[view or own](look, of, path.suffix)
     with atomic_file(path) as file:
         file.write(content)
+
+
+def _own_view(look: Look, of: AttentionMap) -> str:
+    """The view that shows what the keys of a map are."""
+    source = look.source_of(of)
+    if isinstance(source, Image):
+        return "image"
+    return "series" if isinstance(source, Series) else "heat"
 
 
 def check_view(view: str | None) -> None:
@@ -172,11 +183,23 @@ def image(look: Look, of: AttentionMap, ending: str) -> bytes:
     return caption_overlay.draw(overlay, ending)
 
 
+def series(look: Look, of: AttentionMap, ending: str) -> bytes:
+    source = look.source_of(of)
+    assert isinstance(source, Series)
+    return draw_series(look, of, source, f"{look.title}, {_name(of)}", ending)
+
+
 VIEWS: dict[str, Callable[[Look, AttentionMap, str], bytes]] = {
     "heat": heat,
     "heads": heads,
     "lines": lines,
     "image": image,
+    "series": series,
+}
+# What the keys of a map must be for these views.
+OF_SOURCES = {
+    "image": "a map whose keys are regions of an image",
+    "series": "a map whose keys are positions of a series",
 }
 
 

@@ -1,6 +1,5 @@
 """Attention in a terminal: heat maps of block characters, in color where the terminal has them."""
 
-import os
 from collections.abc import Sequence
 from math import exp
 
@@ -11,23 +10,14 @@ from regard.core.sanitize import printable
 from regard.core.shapes import Float, Tensor
 from regard.core.text_table import text_table
 from regard.interpret.head_properties import COLUMNS, HeadProperties
-from regard.interpret.look import Image, Label, Look
+from regard.interpret.look import Image, Label, Look, PredictedVectors
 from regard.interpret.maps import AttentionMap
+from regard.interpret.series import Series
+from regard.views.block_cells import cell_text, plain_name
+from regard.views.series_text import series_map
 
-SHADES = " ·░▒▓█"
-# From dark violet to yellow with rising brightness, so that it also reads for the color-blind; xterm's 256 colors.
-COLORS = (16, 53, 54, 60, 24, 30, 36, 71, 112, 184, 226)
-RAMP = (
-    (0, 0, 4),
-    (68, 1, 84),
-    (59, 82, 139),
-    (33, 145, 140),
-    (94, 201, 98),
-    (253, 231, 37),
-)  # in 24 bits
 SHORT_NAMES = {"</s>": "⏎", "<s>": "⇤"}
 MOST = 64  # rows of a map that are printed
-LIGHT = 6  # the first color on which text is black
 
 
 def look_text(
@@ -48,7 +38,8 @@ def look_text(
     if isinstance(output, Label):
         title = f"{look.title} → {output.label} ({exp(output.score):.0%})"
     elif output is not None:
-        title = f"{look.title} → {output.text}" if look.sources else output.text
+        said = output.summary if isinstance(output, PredictedVectors) else output.text
+        title = f"{look.title} → {said}" if look.sources else said
     lines = [printable(title)]
     maps = look.maps if every else main_map(look.maps)
     if map is not None:
@@ -76,6 +67,8 @@ def look_text(
                         weights[:, source.units :], names, source.grid, width=width, color=color
                     )
                 )
+            elif isinstance(source, Series):
+                lines.append(series_map(source, weights, names, width=width, color=color))
             else:
                 lines.append(
                     heat_map(weights, names, columns, width=width, color=color, numbers=numbers)
@@ -112,7 +105,8 @@ def heat_map(
     Each line ends with the largest weight and its column. With `numbers`, cells show weights in hundredths. Columns
     that do not fit into `width` characters follow in further panels below.
     """
-    rows, columns = [_plain(name) for name in rows], [_plain(name) for name in columns]
+    rows = [plain_name(name) for name in rows]
+    columns = [plain_name(name) for name in columns]
     if weights.shape != (len(rows), len(columns)) or not columns:
         raise InvalidArgument(
             "weights",
@@ -128,7 +122,7 @@ def heat_map(
         titles = "".join(set_cell_size(columns[x], cells[x] + 1) for x in panel)
         lines = [" " * (margin + 1) + titles]
         for name, row in zip(rows, weights.tolist(), strict=True):
-            blocks = (_cell(row[x], cells[x], color, numbers) for x in panel)
+            blocks = (cell_text(row[x], cells[x], color, numbers) for x in panel)
             heaviest = max(range(len(row)), key=row.__getitem__)
             best = (
                 f"→ {columns[heaviest]} {row[heaviest]:.0%}" if row[heaviest] > 0 else "→ nothing"
@@ -142,8 +136,8 @@ def heat_map(
 def _panels(cells: Sequence[int], width: int) -> list[list[int]]:
     """The columns in groups whose cells, with a space after each, fit into a width; at least one in each."""
     panels: list[list[int]] = [[]]
-    for column, cell in enumerate(cells):
-        if panels[-1] and sum(cells[x] + 1 for x in panels[-1]) + cell + 1 > width:
+    for column, size in enumerate(cells):
+        if panels[-1] and sum(cells[x] + 1 for x in panels[-1]) + size + 1 > width:
             panels.append([])
         panels[-1].append(column)
     return panels
@@ -168,10 +162,10 @@ def grid_maps(
             remedy="Leave out the states before the regions.",
         )
     largest = [max(row) for row in weights.tolist()]
-    titles = [f"{_plain(name)} {most:.0%}" for name, most in zip(rows, largest, strict=True)]
+    titles = [f"{plain_name(name)} {most:.0%}" for name, most in zip(rows, largest, strict=True)]
     strips = [  # (R, high): the lines of each row's grid
         [
-            "".join(_cell(weight / most if most > 0 else 0.0, 2, color) for weight in line)
+            "".join(cell_text(weight / most if most > 0 else 0.0, 2, color) for weight in line)
             for line in row.reshape(high, wide).tolist()
         ]
         for row, most in zip(weights, largest, strict=True)
@@ -204,30 +198,3 @@ def _number(value: float | int | None, column: str) -> str:
     if value is None:
         return "–"
     return format(value, {"offset": "+.0f", "group": ".0f"}.get(column, ".3f"))
-
-
-def _cell(weight: float, width: int, color: bool, numbers: bool = False) -> str:
-    """A weight as a block of this width: in hundredths, shaded, or on a colored ground; NaN as question marks."""
-    if weight != weight:
-        return "?" * width
-    number = f"{round(100 * weight):d}" if numbers and weight >= 0.005 else ""
-    if not color:
-        shade = SHADES[max(0, min(len(SHADES) - 1, int(weight * len(SHADES))))]
-        return f"{number:>{width}}" if numbers else shade * width
-    share = max(0.0, min(1.0, weight))
-    step = round(share * (len(COLORS) - 1))
-    ground = f"5;{COLORS[step]}"
-    if os.environ.get("COLORTERM") in ("truecolor", "24bit"):
-        low = min(int(share * (len(RAMP) - 1)), len(RAMP) - 2)
-        between = share * (len(RAMP) - 1) - low
-        red, green, blue = (
-            round(a + (b - a) * between) for a, b in zip(RAMP[low], RAMP[low + 1], strict=True)
-        )
-        ground = f"2;{red};{green};{blue}"
-    return f"\x1b[48;{ground}m\x1b[38;5;{16 if step >= LIGHT else 231}m{number:^{width}}\x1b[0m"
-
-
-def _plain(name: str) -> str:
-    """A name without line breaks or control characters, at most twelve columns wide."""
-    shown = printable(name)
-    return shown if cell_len(shown) <= 12 else f"{set_cell_size(shown, 11)}…"

@@ -22,11 +22,13 @@ from regard.core.sequence import FieldBatch
 from regard.data.arrays import Column, ColumnWriter
 from regard.data.image_store import FileKind
 from regard.data.images import ResizeFilter
+from regard.data.time_axis import TimeAxis
 from regard.data.token_lists import ListCell
 from regard.data.train_tokenizer import TokenizerKind
 from regard.data.vocabulary import Vocabulary
 
 FieldType = TypeVar("FieldType", bound="Field")
+Ranges = tuple[tuple[float, float], ...]
 FIELDS: "Registry[type[Field]]" = Registry("kind of field")
 
 # Regard wrote these keys into the recipe of every checkpoint, whatever the kind of the field, until each kind had a
@@ -77,6 +79,10 @@ class Field(Config, ABC):
     has_positions: ClassVar[bool] = False
     # Whether a task reads a value in several windows where a model has fewer positions.
     is_windowed: ClassVar[bool] = False
+    # Whether graphs of operators, as ONNX has them, can read it.
+    in_graphs: ClassVar[bool] = True
+    # The key under which a request gives the content of a file: "image". None: its values are texts in a request.
+    content_key: ClassVar[str | None] = None
 
     def not_packable(self) -> str | None:
         """The setting, as "missing = 'mask'", with which its sequences cannot be packed without padding."""
@@ -214,11 +220,41 @@ class Field(Config, ABC):
         """The values of a request, as `parse` returns them; `name` is that of the argument."""
         return check_list(name, values, texts_only=False)
 
+    @classmethod
+    def is_listed(cls, given: Sequence[Any]) -> bool:
+        """Whether a list in the JSON of a request is one value, and not several."""
+        return False
+
+    def from_request(self, name: str, given: Any, size: int | None) -> Any:
+        """The value of a request, for a field that has a `content_key`: an array, and never the name of a file.
+
+        name    of the input, for messages
+        given   the content of a file as bytes, or a list of JSON
+        size    of what was learned of the field; None where nothing was
+        """
+        raise NotImplementedError(f"{type(self).__name__} is read from texts")
+
+    def request_text(self, value: Any) -> str:
+        """A value of a table as a page sends it: as a text."""
+        return str(value)
+
+    def usual_ranges(self, vocabulary: Any) -> Ranges | None:
+        """The usual least and largest value of each number of a vector; None for what has no numbers."""
+        return None
+
+    def time_axis(self, cell: Any) -> TimeAxis:
+        """The times of the vectors of a value."""
+        return TimeAxis()
+
+    def title(self, cell: Any) -> str:
+        """What a drawing of an input is called."""
+        return str(cell)
+
     @abstractmethod
     def learn(self, values: Iterator[Any], *, is_target: bool) -> Vocabulary | None:
         """The vocabulary or the statistics of the values of the training examples."""
 
-    def check_cell(self, vocabulary: Any, cell: str) -> None:
+    def check_cell(self, vocabulary: Any, cell: Any) -> None:
         """Refuse a cell that the trained model does not know."""
 
     @abstractmethod

@@ -9,13 +9,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.core.config import Count, Probability, Range, doc
-from regard.core.errors import Problem
+from regard.core.errors import InvalidArgument, Problem
 from regard.core.shapes import Tensor
 from regard.data.arrays import Column, ColumnWriter, ImageWriter, open_images
 from regard.data.augmentation import AugmentKind
 from regard.data.fields.base import FORMER_DEFAULTS, Field
 from regard.data.image_store import IMAGES
-from regard.data.images import HALVES, ResizeFilter, image_token_cost, load_image, normalize
+from regard.data.images import (
+    HALVES,
+    Pixels,
+    ResizeFilter,
+    decode_image,
+    image_token_cost,
+    load_image,
+    normalize,
+    url_of,
+)
 from regard.data.synthetic.scenes import SIDE
 
 
@@ -43,6 +52,7 @@ class ImageField(Field):
 
     noun = "an image"
     is_file = True
+    content_key = "image"
     stored = IMAGES
     folder_key = "images"
     input_kind = "image"
@@ -92,6 +102,23 @@ class ImageField(Field):
 
     def example(self, vocabulary: Any) -> NDArray[np.uint8]:
         return np.zeros((self.image_size, self.image_size, 3), np.uint8)
+
+    def from_request(self, name: str, given: Any, size: int | None) -> Pixels:
+        if not isinstance(given, bytes):
+            raise InvalidArgument(
+                name,
+                wanted='the content of an image: {"image": BASE64}, or uploaded',
+                got="a list",
+                remedy="No path and no URL is taken.",
+            )
+        return decode_image(given, f"image of {name}", *self.resizing)
+
+    def request_text(self, value: Any) -> str:
+        size, resize, crop_from = self.resizing
+        return url_of(load_image(value, crop_from or size, resize))
+
+    def title(self, cell: Any) -> str:
+        return Path(cell).name if isinstance(cell, str | Path) else "image"
 
     def learn(self, values: Iterator[Any], *, is_target: bool) -> None:
         return None

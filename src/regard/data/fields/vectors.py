@@ -1,6 +1,7 @@
 """The field `vectors`: a sequence of vectors of one dimension, from a file, a recording or a list of lists."""
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,17 +14,21 @@ from regard.core.config import Count, doc
 from regard.core.errors import InvalidArgument, InvalidData
 from regard.core.sanitize import one_line
 from regard.core.sequence import Vectors
-from regard.data.array_files import read_array
+from regard.data.array_files import array_of_content, read_array
 from regard.data.arrays import Column, ColumnWriter, SlicedRows, VectorWriter, open_vectors
-from regard.data.fields.base import Field, check_list
+from regard.data.fields.base import Field, Ranges, check_list
 from regard.data.image_store import ARRAYS, Member
 from regard.data.log_mel import LogMelConfig, Recording
 from regard.data.series_window import Series, Window
 from regard.data.statistics import Statistics
+from regard.data.time_axis import TimeAxis
 from regard.data.wav import open_wav
 
 WAV = ".wav"
+RIFF = b"RIFF"  # how the content of a WAV file begins
+DEVIATIONS = 3  # from the mean, within which most numbers are
 LARGEST_NUMBER = float(np.finfo(np.float32).max)
+MOST_NUMBERS = 1 << 22  # of the content of a file in a request
 
 
 @dataclass(frozen=True)
@@ -59,11 +64,8 @@ class VectorsField(Field):
     needs_input_module = True
     has_positions = True
     has_lists = True
-    reads_windows = True
-
-    @property
-    def refuses_missing(self) -> bool:
-        return self.missing == "refuse"
+    content_key = "file"
+    in_graphs = False
 
     def not_packable(self) -> str | None:
         # Attention over packed sequences has no mask, and would attend to a vector that is missing.
@@ -77,6 +79,12 @@ class VectorsField(Field):
         if features is not None:
             settings["features"] = asdict(features)
         return settings
+
+    reads_windows = True
+
+    @property
+    def refuses_missing(self) -> bool:
+        return self.missing == "refuse"
 
     @property
     def limit_key(self) -> str | None:
@@ -118,8 +126,10 @@ class VectorsField(Field):
                 ) from None
         return self.array_of(cell)
 
-    def _of_recording(self, source: Path | bytes, name: str) -> NDArray[np.float64]:
-        """The vectors of a WAV file."""
+    def _of_recording(
+        self, source: Path | bytes, name: str, most_seconds: float = math.inf
+    ) -> NDArray[np.float64]:
+        """The vectors of a WAV file of at most so many seconds, and of what the recipe allows."""
         if self.features is None:
             raise InvalidData(
                 name,
@@ -127,7 +137,8 @@ class VectorsField(Field):
                 got="a recording",
                 remedy='Add [data.source.features] with kind = "log-mel".',
             )
-        with open_wav(source, name, most_seconds=self.features.max_seconds) as wav:
+        most_seconds = min(most_seconds, self.features.max_seconds)
+        with open_wav(source, name, most_seconds=most_seconds) as wav:
             recording = Recording(wav.samples, len(wav), wav.rate)
             return recording.log_mel(self.features).astype(np.float64)
 
@@ -148,6 +159,62 @@ class VectorsField(Field):
             )
         self._check_finite(array)
         return array
+
+    @classmethod
+    def is_listed(cls, given: Sequence[Any]) -> bool:
+        first = given[0] if given else None
+        return isinstance(first, list) and bool(first) and isinstance(first[0], int | float | None)
+
+    def from_request(self, name: str, given: Any, size: int | None) -> NDArray[np.float64]:
+        try:
+            if isinstance(given, bytes) and given.startswith(RIFF):
+                return self._of_recording(given, f"file of {name}", self._most_seconds)
+            if isinstance(given, bytes):
+                return self.array_of(_array_of_content(name, given, size))
+            # NumPy would also read the number of a text.
+            return self.array_of(given if _holds_numbers(given) else None)
+        except InvalidData:
+            raise
+        except InvalidArgument as error:
+            raise InvalidArgument(
+                name, wanted=error.wanted, got=error.got, remedy=error.remedy
+            ) from None
+
+    @property
+    def _most_seconds(self) -> float:
+        """The longest recording of a request: it may not have more numbers as vectors than an array may."""
+        if self.features is None:
+            return math.inf
+        frames = MOST_NUMBERS // self.features.mels
+        return frames * self.features.hop_samples / self.features.sample_rate
+
+    def time_axis(self, cell: Any) -> TimeAxis:
+        if isinstance(cell, Window):
+            # Rows of a table have the numbers that they have in their series.
+            return TimeAxis(start=cell.series.first + cell.start)
+        if self.features is None:
+            return TimeAxis()
+        return TimeAxis(step=self.features.hop_samples / self.features.sample_rate)
+
+    def request_text(self, value: Any) -> str:
+        numbers = np.asarray(self.parse(value), dtype=np.float32)
+        # The shortest decimals that are the same number in 32 bits; null where a number is missing.
+        rows = [[_shortest(number) for number in row] for row in numbers]
+        return json.dumps(rows)
+
+    def usual_ranges(self, vocabulary: Statistics) -> Ranges:
+        pairs = zip(vocabulary.mean, vocabulary.scale, strict=True)
+        return tuple(
+            (mean - DEVIATIONS * scale, mean + DEVIATIONS * scale) for mean, scale in pairs
+        )
+
+    def title(self, cell: Any) -> str:
+        if isinstance(cell, Path | Member):
+            return cell.name
+        if isinstance(cell, Window):
+            return repr(cell)
+        array = np.asarray(self.parse(cell))
+        return f"{len(array)} vectors of {array.shape[1]} numbers"
 
     def _check_finite(self, array: NDArray[np.float64]) -> None:
         wrong = ~(np.abs(array) <= LARGEST_NUMBER)
@@ -199,7 +266,7 @@ class VectorsField(Field):
         longest_kept = min(longest, limit) if is_target else None
         return Statistics(found.mean, found.scale, longest_kept, length)
 
-    def check_cell(self, vocabulary: Any, cell: str) -> None:
+    def check_cell(self, vocabulary: Any, cell: Any) -> None:
         self.encode(vocabulary, [self.parse(cell)])
 
     def encode(self, vocabulary: Statistics, values: Sequence[Any]) -> list[Any]:
@@ -259,6 +326,34 @@ def _check_dimension(value: NDArray[Any], dimension: int) -> None:
             got=str(value.shape[1]),
             remedy="Give vectors of one dimension.",
         )
+
+
+def _holds_numbers(vectors: Sequence[Any]) -> bool:
+    """Whether all of these are lists of numbers: NumPy would also read the number of a text."""
+    return all(
+        isinstance(vector, list)
+        and all(each is None or isinstance(each, int | float) for each in vector)
+        for vector in vectors
+    )
+
+
+def _array_of_content(name: str, content: bytes, dimension: int | None) -> NDArray[Any]:
+    """The array of a .npy file that is sent: what it claims is checked before numbers are converted."""
+    array = array_of_content(f"file of {name}", content)
+    if array.size > MOST_NUMBERS:
+        raise InvalidArgument(
+            name,
+            wanted=f"at most {MOST_NUMBERS:,} numbers",
+            got=f"{array.size:,}",
+            remedy="Send a part of it.",
+        )
+    if dimension is not None and array.ndim == 2:
+        _check_dimension(array, dimension)
+    return array
+
+
+def _shortest(number: np.float32) -> float | None:
+    return None if np.isnan(number) else float(str(number))
 
 
 def _json_array(text: str) -> Any:

@@ -33,6 +33,9 @@ class OnnxTarget(FolderTarget):
             return ["data.join_sources: a graph reads no pairs of texts as one sequence"]
         if isinstance(model.model, ClassifierEnsemble):
             return ["model: an ensemble is several models, each of which can be exported"]
+        unread = unread_sources(model)
+        if unread:
+            return unread
         if model.task.tags_words:
             return ["model.head: tags of words are not written as ONNX"]
         if model.task.has_beam:
@@ -49,6 +52,16 @@ class OnnxTarget(FolderTarget):
             if options.quantization is not None:
                 _quantize(path)
         write_files(model, graphs, folder)
+
+
+def unread_sources(model: Predictor) -> list[str]:
+    """The sources that a graph does not read, for refusals."""
+    fields = enumerate(model.recipe.data.source_fields, start=1)
+    return [
+        f"source {number}: a graph reads texts, labels and images, and not {field.noun}"
+        for number, field in fields
+        if not field.in_graphs
+    ]
 
 
 def predictor_graphs(model: Predictor, *, attention: bool) -> list[Graph]:

@@ -16,7 +16,7 @@ from regard.inference.predictor import Predictor
 from regard.interop.interfaces import ExportOptions, ExportTarget
 from regard.interop.onnx.decoder_graphs import DECODER_GRAPHS, RnnGraph
 from regard.interop.onnx.graph import Graph, write_graph
-from regard.interop.onnx.target import in_float32, predictor_graphs
+from regard.interop.onnx.target import in_float32, predictor_graphs, unread_sources
 from regard.interop.page.document import document
 from regard.interop.page.marked_attention import MarkedGraph
 from regard.interop.page.program import WeightBytes, program
@@ -42,7 +42,7 @@ class PageTarget(ExportTarget):
     options = frozenset({"quantization"})
 
     def obstacles(self, model: Predictor) -> Sequence[str]:
-        found = list[str]()
+        found = unread_sources(model)
         inner = model.model
         seq2seq = inner.generator
         if seq2seq is not None and type(seq2seq.decoder) not in DECODER_GRAPHS:

@@ -65,8 +65,8 @@ function route(method, path, operation) {
     body = make("textarea", { value: text, spellcheck: false });
     form.append(...labelled(`${id}-body`, "Body, as JSON", body));
     if (types.includes("multipart/form-data")) {
-      images = make("input", { type: "file", accept: "image/*", multiple: true });
-      form.append(...labelled(`${id}-images`, "Images, sent as a form instead of those in the body", images));
+      images = make("input", { type: "file", accept: "image/*,.npy,.wav", multiple: true });
+      form.append(...labelled(`${id}-images`, "Images or arrays, sent as a form instead of those in the body", images));
     }
   } else if (types.length) {
     type = make("select", {}, ...types.map((each) => make("option", {}, each)));
@@ -100,11 +100,11 @@ function route(method, path, operation) {
   return make("details", { id }, ...parts);
 }
 
-// Images first, then the texts that the model reads beside them, then the other keys: texts as they are, others as JSON.
+// Files first, then the texts that the model reads beside them, then the other keys: texts as they are, others as JSON.
 function asForm(values, files) {
   const form = new FormData();
-  for (const file of files) form.append("image", file);
-  const { image, input, ...others } = values;
+  for (const file of files) form.append(file.type.startsWith("image/") ? "image" : "file", file);
+  const { image, file, input, ...others } = values;
   for (const each of [input].flat(2)) if (typeof each === "string") form.append("input", each);
   for (const [name, value] of Object.entries(others))
     form.append(name, typeof value === "string" ? value : JSON.stringify(value));

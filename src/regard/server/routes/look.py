@@ -40,7 +40,7 @@ class LookRoutes:
                 LookAnswer,
                 other_answers=(SAFETENSORS,),
                 accepts=(JSON, FORM),
-                takes_images=True,
+                takes_files=True,
             ),
         ]
 

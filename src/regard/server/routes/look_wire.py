@@ -8,7 +8,7 @@ from msgspec import Struct
 from safetensors.numpy import save
 
 from regard.server.inspection import InspectedAttention, InspectedMap
-from regard.server.wire import DecodeOptions, SourceValue
+from regard.server.wire import DecodeOptions, Part, SourceFile, Vectors
 
 
 class LookRequest(DecodeOptions, kw_only=True, forbid_unknown_fields=True):
@@ -17,7 +17,8 @@ class LookRequest(DecodeOptions, kw_only=True, forbid_unknown_fields=True):
     `output` is a text, a label or token ids; by default the model's own. Decode options are those of its search.
     """
 
-    input: SourceValue | list[SourceValue]  # a list has the sources of a model that reads several
+    # A list has the sources of a model that reads several, or the vectors of one.
+    input: str | SourceFile | list[Part | Vectors]
     model: str | None = None
     output: str | list[int] | None = None
     prefix: str = ""
@@ -47,6 +48,26 @@ class ImageSource(Struct, tag_field="kind", tag="image"):
     data: str
 
 
+class SeriesSource(Struct, tag_field="kind", tag="series"):
+    """Vectors as the model read them: of each channel the least and the largest number in spans of time, as 16 bits.
+
+    `tokens` are the times of the encoder's positions, each of `stride` vectors, after `units` learned states. `data`
+    has little-endian uint16 from `least` (0) to `most` (65534), 65535 where one is missing, (2, channels, spans); of a
+    `picture`, (1, rows, spans).
+    """
+
+    tokens: list[str]
+    units: int
+    stride: int
+    length: int
+    channels: list[str]
+    picture: bool
+    least: list[float]
+    most: list[float]
+    shape: tuple[int, int, int]
+    data: str
+
+
 class LookOutput(Struct, omit_defaults=True):
     """A sequence, with the log-probability of each token; a label or several, each with its own; or numbers.
 
@@ -62,6 +83,7 @@ class LookOutput(Struct, omit_defaults=True):
     words: list[str] | None = None
     labels: list[str] | None = None
     numbers: list[float | None] | None = None
+    vectors: list[list[float | None]] | None = None
 
 
 class LookMap(Struct):
@@ -99,14 +121,14 @@ class LookAnswer(Struct):
     id: str
     model: str
     version: str
-    sources: list[TextSource | ImageSource]
+    sources: list[TextSource | ImageSource | SeriesSource]
     output: LookOutput | None
     maps: list[LookMap]
 
     @staticmethod
     def of(head: tuple[str, str, str], seen: InspectedAttention, *, weights: bool) -> "LookAnswer":
         """`head` is the id of the request, the model and its version."""
-        sources = msgspec.convert(seen.sources, list[TextSource | ImageSource])
+        sources = msgspec.convert(seen.sources, list[TextSource | ImageSource | SeriesSource])
         output = msgspec.convert(seen.output, LookOutput | None)
         return LookAnswer(
             *head, sources, output, [LookMap.of(each, weights=weights) for each in seen.maps]

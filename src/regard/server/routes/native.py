@@ -81,7 +81,7 @@ class NativeRoutes:
                 example=self.score_example,
             ),
         ]
-        return [replace(route, accepts=(JSON, FORM, NDJSON), takes_images=True) for route in routes]
+        return [replace(route, accepts=(JSON, FORM, NDJSON), takes_files=True) for route in routes]
 
     async def predict(self, call: Call) -> Response:
         asked = await read_request(self.service, call, PredictRequest)

@@ -195,7 +195,7 @@ class StudioRoutes:
                 self.look,
                 "A look as `regard.look` makes it, as JSON",
                 PartialLookRequest,
-                takes_images=True,
+                takes_files=True,
             ),
             Route(
                 "POST",
@@ -204,7 +204,7 @@ class StudioRoutes:
                 "Compute a look that will probably be asked for",
                 LiveLookRequest,
                 PreparedLook,
-                takes_images=True,
+                takes_files=True,
             ),
             Route(
                 "POST",
@@ -212,7 +212,7 @@ class StudioRoutes:
                 self.watch,
                 "Looks at an output while it is generated",
                 LiveLookRequest,
-                takes_images=True,
+                takes_files=True,
             ),
             Route(
                 "POST",
@@ -220,7 +220,7 @@ class StudioRoutes:
                 self.export,
                 "The look as a page in one file",
                 LiveLookRequest,
-                takes_images=True,
+                takes_files=True,
             ),
             Route(
                 "POST",
@@ -229,7 +229,7 @@ class StudioRoutes:
                 "A beam search as a tree",
                 BeamTreeRequest,
                 BeamTreeAnswer,
-                takes_images=True,
+                takes_files=True,
             ),
             Route(
                 "POST",
@@ -238,7 +238,7 @@ class StudioRoutes:
                 "The most likely tokens at a position of the output",
                 AlternativesRequest,
                 AlternativesAnswer,
-                takes_images=True,
+                takes_files=True,
             ),
         ]
 

@@ -59,7 +59,8 @@ const inPython = (value) => (value === true ? "True" : JSON.stringify(value));
 
 // The shell command and the Python lines that show the same as a request.
 export function commands(model, input, { edits = [], model: _, input: __, ...options }) {
-  const texts = model.reads.includes("image") ? input.map((each, i) => (model.reads[i] === "image" ? "picture.png" : each)) : input;
+  const files = { image: "picture.png", vectors: "series.npy" }; // what a command has in place of the content of a file
+  const texts = input.map((each, i) => (each.startsWith("data:") ? (files[model.reads[i]] ?? each) : each));
   const path = model.path ?? model.name;
   const { beam_size: beam, ...search } = options;
   const flags = [...(beam ? [`--beam ${beam}`] : []), ...Object.entries(search).map(([key, value]) => `--set ${key}=${value}`)];

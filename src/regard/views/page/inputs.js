@@ -1,14 +1,18 @@
-// Fields for what a model reads: a text, a label or a picture for each source, and examples to begin with.
+// Fields for what a model reads: a text, a label, a picture or a series for each source, and examples to begin with.
 
+import { firstSeries, seriesField } from "./series_field.js";
 import { make } from "./state.js";
 
 const LONGEST = 1024; // pixels of a picture's longer side; a larger one is reduced before it is sent
 const BYTES = 600_000; // of a picture that is sent as it is
 
+// The usual least and largest value of each number of a vector, of a source of vectors.
+const rangesOf = (model, i) => model.ranges?.[i] ?? null;
+
 // The input of the address as a list with a string for each source.
 export function inputOf(model, parameters) {
   const count = Math.max(1, model.reads.length);
-  const first = model.examples[0] ?? Array.from({ length: count }, (_, i) => model.choices?.[i]?.[0] ?? "");
+  const first = model.examples[0] ?? Array.from({ length: count }, (_, i) => model.choices?.[i]?.[0] ?? (rangesOf(model, i) ? firstSeries(rangesOf(model, i)) : ""));
   if (parameters.input === undefined) return [...first];
   if (count === 1) return [parameters.input];
   try {
@@ -28,13 +32,14 @@ export function showInputs(box, model, input, changed) {
   const kinds = model.reads.length ? model.reads : ["text"];
   const now = [...input];
   const fields = kinds.map((kind, i) => {
-    const alone = { text: model.reads.length ? "Input" : "Text to continue", label: "Label", image: "Picture" }[kind] ?? "Input";
+    const alone = { text: model.reads.length ? "Input" : "Text to continue", label: "Label", image: "Picture", vectors: "Series" }[kind] ?? "Input";
     const name = kinds.length > 1 ? `Source ${i + 1}: ${kind}` : alone;
     const set = (value) => {
       now[i] = value;
       changed([...now]);
     };
     if (kind === "image") return pictureField(name, i, set);
+    if (rangesOf(model, i)) return seriesField(name, i, set, rangesOf(model, i));
     return model.choices?.[i] ? choiceField(name, i, set, model.choices[i]) : textField(name, i, set, kind === "text" || kind === "words");
   });
   const fill = (values) => {

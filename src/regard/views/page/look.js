@@ -5,6 +5,7 @@ import { showHeads } from "./heads.js";
 import { showLegend, showMap } from "./map.js";
 import { showPicture } from "./picture.js";
 import { drawnMap, drawnRow, save } from "./save.js";
+import { showSeries } from "./series.js";
 import { make, makeStore } from "./state.js";
 import { said, showAsked, showAsking, showLargest } from "./words.js";
 
@@ -21,6 +22,7 @@ export function showLook(box, look) {
   part("by-row").addEventListener("change", (event) => store.change({ byRow: event.target.checked }));
   showAsking(part("asking"), store);
   showPicture(part("picture"), store);
+  showSeries(part("series"), store);
   showAsked(part("asked"), store);
   showLargest(part("largest"), store);
   const map = showMap(part("weights"), store);
@@ -84,7 +86,7 @@ function rowSection() {
   const asked = make("div", { id: "asked", className: "tokens", role: "list", tabIndex: 0 });
   for (const list of [asking, asked]) list.setAttribute("aria-labelledby", `${list.id}-name`);
   const beside = make("div", { className: "beside" }, make("div", { id: "picture", hidden: true }), wide("Largest weights", table("largest", "Largest weights")));
-  return titled("row-title", "Attention of a row", saving("row"), keys, make("h3", { id: "asking-name" }), asking, make("h3", { id: "asked-name" }), asked, beside);
+  return titled("row-title", "Attention of a row", saving("row"), keys, make("h3", { id: "asking-name" }), asking, make("h3", { id: "asked-name" }), asked, make("div", { id: "series", hidden: true }), beside);
 }
 
 function mapSection() {

@@ -9,7 +9,7 @@ function fill(look) {
   const { output } = look;
   part("title").textContent = look.title || "A look";
   const probability = output && "label" in output && output.score !== null ? ` (${Math.round(100 * Math.exp(output.score))} %)` : "";
-  part("said").textContent = output ? (output.text ?? output.label ?? output.tokens.join(" ")) + probability : "";
+  part("said").textContent = output ? (output.vectors ? `${output.vectors.length} vectors` : output.text ?? output.label ?? output.tokens.join(" ")) + probability : "";
   part("views").hidden = !look.maps.length;
   part("nothing").hidden = look.maps.length > 0;
 }

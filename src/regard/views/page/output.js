@@ -2,6 +2,7 @@
 // changed of it.
 
 import { fixed, percent, shown } from "./data.js";
+import { outputSeries } from "./series.js";
 import { keepingFocus, make } from "./state.js";
 
 const probability = (score) => Math.exp(score ?? -Infinity);
@@ -12,11 +13,14 @@ export function showOutput(box, look, { difference = null, before = null, choose
   const { output } = look;
   if (!output) return box.replaceChildren(make("p", { className: "quiet", textContent: "This model gives no output of its own." }));
   const label = "label" in output;
-  const said = make("p", { className: "said", id: "said" }, label ? output.label : output.text);
+  const vectors = output.vectors;
+  const text = vectors ? `${vectors.length} vectors of ${vectors[0]?.length ?? 0} numbers` : output.text;
+  const said = make("p", { className: "said", id: "said" }, label ? output.label : text);
   if (label) said.append(make("span", { className: "quiet", textContent: ` ${percent(probability(output.score))}` }));
   const parts = [said];
   // Numbers have no probabilities: there is nothing to show of them but themselves.
-  if (!label && !("numbers" in output)) parts.push(tokenList(output, difference, choose), make("p", { className: "quiet", id: "score", textContent: scoreLine(output, before) }));
+  if (vectors) parts.push(outputSeries(vectors));
+  else if (!label && !("numbers" in output)) parts.push(tokenList(output, difference, choose), make("p", { className: "quiet", id: "score", textContent: scoreLine(output, before) }));
   if (before) parts.push(unedited(before, output, difference));
   keepingFocus(box, () => box.replaceChildren(...parts));
 }

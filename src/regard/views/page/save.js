@@ -3,6 +3,7 @@
 import { colour, imageOf, ink } from "./colours.js";
 import { headName, heaviest, percent, shown } from "./data.js";
 import { attendsToImage, veil } from "./picture.js";
+import { attendsToSeries, extent, linesOf, pictureOf, seriesHeight, shadeOf, signalHeight, spansOf, timesOf } from "./series.js";
 
 const CELLS = 4096; // rectangles; larger maps become one image
 const POINTS = 1024; // pixels of that image's side
@@ -79,8 +80,9 @@ function painted(image) {
   return canvas.toDataURL();
 }
 
-// The attention of the row: on the image, or as lines between words.
+// The attention of the row: on the image, over time, or as lines between words.
 export function drawnRow(state) {
+  if (attendsToSeries(state.map)) return drawnSeries(state);
   return attendsToImage(state.map) ? drawnPicture(state) : drawnLines(state);
 }
 
@@ -103,6 +105,26 @@ function drawnPicture(state) {
   const under = { x: across / 2, y: down + 22, "text-anchor": "middle" };
   parts.push(draw("text", under, `${cut(map.rowNames[row], 40)} (${titled(state)})`));
   return sheet(across, down + 34, `${shown(map.rowNames[row])}: ${titled(state)}`, ...parts);
+}
+
+function drawnSeries(state) {
+  const { map, head, row } = state;
+  const source = map.input;
+  const across = 720;
+  const signal = signalHeight(source);
+  const spans = spansOf(source, map.row(head, row), across);
+  const parts = [];
+  if (source.picture) parts.push(draw("image", { width: across * extent(source), height: signal, href: painted(pictureOf(source, false)), preserveAspectRatio: "none" }));
+  else
+    linesOf(source, across).forEach((points, channel) => {
+      const path = points.flatMap(([x, low, high]) => (low === high ? [[x, low]] : [[x, low], [x, high]])).map((point) => point.map((value) => value.toFixed(1)).join(","));
+      parts.push(draw("polyline", { points: path.join(" "), fill: "none", stroke: shadeOf(channel), "stroke-width": 1.5 }));
+    });
+  for (const [x, width, share] of spans) parts.push(draw("rect", { x: x.toFixed(2), y: signal + 4, width: (width + 0.05).toFixed(2), height: 22, fill: colour(share, false) }));
+  for (const [x, name] of timesOf(source, across)) parts.push(draw("text", { x: x.toFixed(1), y: signal + 40, "font-size": 11 }, cut(name)));
+  const high = seriesHeight(source) + 30;
+  parts.push(draw("text", { x: 0, y: high - 8, "font-weight": 600 }, `${cut(map.rowNames[row], 40)} (${titled(state)})`));
+  return sheet(across, high, `${shown(map.rowNames[row])}: ${titled(state)}`, ...parts);
 }
 
 function drawnLines(state) {

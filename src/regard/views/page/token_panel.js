@@ -1,4 +1,4 @@
-// The tokens of the sources, to mask or replace, and regions of a picture, to mask; and a token of the output, to replace by one of the model's
+// The tokens of the sources, to mask or replace, and regions of a picture or positions of a series, to mask; and a token of the output, to replace by one of the model's
 // alternatives or by another, and to continue from.
 
 import { percent, shown } from "./data.js";
@@ -9,7 +9,7 @@ import { keepingFocus, make } from "./state.js";
 export function showTokenPanel(box, panel, alternatives) {
   let chosen = null; // {side, source, position}
   let [look, asked, drawn] = [null, 0, ""];
-  const regions = {}; // the row and column that are chosen, by source
+  const regions = {}; // the place that is chosen, by source
   const tools = make("div", { id: "token-tools", className: "tool", hidden: true });
   const lists = make("div", { id: "source-tokens" });
   box.replaceChildren(lists, tools);
@@ -19,7 +19,7 @@ export function showTokenPanel(box, panel, alternatives) {
     const edits = panel.edits();
     const sources = look.sources.map((source, number) => ({ source, number }));
     const wanted = JSON.stringify([look.sources.map(({ tokens, grid }) => tokens ?? grid), edits.filter(({ edit }) => edit === "mask_source" || edit === "replace_token")]);
-    if (wanted !== drawn) keepingFocus(lists, () => lists.replaceChildren(...sources.map((each) => (each.source.kind === "text" ? sourceList : regionForm)(each, sources.length > 1, edits))));
+    if (wanted !== drawn) keepingFocus(lists, () => lists.replaceChildren(...sources.map((each) => (each.source.kind === "text" ? sourceList : placeForm)(each, sources.length > 1, edits))));
     drawn = wanted;
     if (chosen) keepingFocus(tools, drawTools);
   }
@@ -36,20 +36,23 @@ export function showTokenPanel(box, panel, alternatives) {
     return make("div", {}, make("h3", { textContent: title }), make("ol", { className: "tokens chips", label: title }, ...items));
   }
 
-  // A region of a picture by its row and column, which count from 1 as in the names of regions.
-  function regionForm({ source, number }, several, edits) {
-    const title = several ? `Regions of source ${number + 1}` : "Regions of the picture";
-    const place = (regions[number] ??= [1, 1]);
-    const token = () => source.units + (place[0] - 1) * source.grid[1] + place[1] - 1;
+  // A region of a picture by its row and column, or a position of a series by its number: they count from 1.
+  function placeForm({ source, number }, several, edits) {
+    const isSeries = source.kind === "series";
+    const grid = source.grid ?? [source.tokens.length - source.units];
+    const [axes, parts, noun] = isSeries ? [["Position"], "Positions", "the series"] : [["Row", "Column"], "Regions", "the picture"];
+    const title = `${parts} of ${several ? `source ${number + 1}` : noun}`;
+    const place = (regions[number] ??= grid.map(() => 1));
+    const token = () => source.units + place.reduce((sum, each, axis) => sum * grid[axis] + each - 1, 0);
     const target = () => ({ ...(number ? { source: number } : {}), token: token() });
     const isMasked = () => Boolean(findEdit(edits, "mask_source", target()));
     const mask = make("button", { type: "button", className: "mask-region" });
-    const told = () => (mask.textContent = isMasked() ? "Unmask region" : "Mask region");
+    const told = () => (mask.textContent = `${isMasked() ? "Unmask" : "Mask"} ${isSeries ? "position" : "region"}`);
     panel.addOnPress(mask, () => [{ edit: "mask_source", ...target() }, isMasked()]);
-    const fields = ["Row", "Column"].map((name, axis) => {
-      const field = make("input", { type: "number", min: 1, max: source.grid[axis], step: 1, value: place[axis], id: `region-${name.toLowerCase()}-${number}` });
+    const fields = axes.map((name, axis) => {
+      const field = make("input", { type: "number", min: 1, max: grid[axis], step: 1, value: place[axis], id: `region-${name.toLowerCase()}-${number}` });
       field.addEventListener("input", () => {
-        place[axis] = Math.max(1, Math.min(source.grid[axis], Math.round(Number(field.value)) || 1));
+        place[axis] = Math.max(1, Math.min(grid[axis], Math.round(Number(field.value)) || 1));
         told();
       });
       return make("label", { htmlFor: field.id }, `${name} `, field);

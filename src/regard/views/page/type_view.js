@@ -96,7 +96,8 @@ function show(box, studio) {
 
   function empty() {
     aside.hidden = lead.hidden = parts.look.hidden = true;
-    const wanted = model.reads.includes("image") ? "Give the model a picture, and its output appears here." : "Type something, and the output appears here.";
+    const given = { image: "Give the model a picture", vectors: "Give the model a series" };
+    const wanted = `${model.reads.map((kind) => given[kind]).find(Boolean) ?? "Type something"}, and ${model.reads.some((kind) => given[kind]) ? "its" : "the"} output appears here.`;
     parts.output.replaceChildren(make("p", { className: "empty", textContent: wanted }));
   }
 
