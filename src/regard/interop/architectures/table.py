@@ -12,7 +12,8 @@ from regard.interop.architectures.vision_encoder_decoder import VisionEncoderDec
 from regard.interop.architectures.vit import Deit, Vit
 
 _ALL: tuple[Architecture[Any], ...] = (
-    Marian(), Pegasus(), Bart(), MBart(), T5(), Gpt2(), Llama(), Mistral(), Qwen2(), Qwen3(), Gemma(), Bert(),
+    Marian(), Pegasus(), Bart(), MBart(), T5(), Gpt2(), Llama(), Mistral(), Qwen2(), Qwen3(),
+    Gemma(), Bert(),
     Roberta(), DistilBert(), Vit(), Deit(), VisionEncoderDecoder(),
 )  # fmt: skip
 # By the model_type of config.json.

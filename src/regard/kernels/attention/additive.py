@@ -76,7 +76,8 @@ class _Launch:
     """The arguments of the kernels of one attention call."""
 
     def __init__(
-        self, band: tuple[int | None, int | None], dropped: int, seed: Tensor, allowed: Tensor | None,
+        self, band: tuple[int | None, int | None], dropped: int, seed: Tensor,
+        allowed: Tensor | None,
         query: Tensor, key: Tensor, weight: Tensor, value: Tensor,
     ) -> None:  # fmt: skip
         self.inputs = (query, key, weight, value)
@@ -143,7 +144,8 @@ class _Launch:
             key_tiles = -(-self.m // TILE)
             tiles = piece.items * row_tiles * key_tiles
             d_weighted_values[(tiles,)](
-                scores, d_scores, weights, self.value, out, d_out, lse, *self._shared_arguments(piece),
+                scores, d_scores, weights, self.value, out, d_out, lse,
+                *self._shared_arguments(piece),
                 **self._tile(), E=64,
             )  # fmt: skip
             part = slice(piece.item, piece.item + piece.items)
@@ -179,7 +181,8 @@ class _Launch:
                 key_tiles = -(-self.m // KEYS)
                 tiles = items * row_tiles * key_tiles
                 additive_scores[(tiles,)](
-                    query, key, self.weight, scores, item, row, piece.rows, self.n, self.m, query.shape[3],
+                    query, key, self.weight, scores, item, row, piece.rows, self.n, self.m,
+                    query.shape[3],
                     key.shape[3], self.dim, self.group, len(self.weight), *self.mask[-2:],
                     BANDED=self.flags["BANDED"], **self.speed, R=ROWS, C=KEYS,
                 )  # fmt: skip

@@ -32,9 +32,11 @@ def tanh(x, FAST: tl.constexpr):
 
 @jit
 def additive_scores(
-    query, key, weight, scores, from_item, from_row, count, n, m, n_padded, m_padded, dim, group, weight_heads,
+    query, key, weight, scores, from_item, from_row, count, n, m, n_padded, m_padded, dim, group,
+    weight_heads,
     behind, ahead,
-    BANDED: tl.constexpr, FAST: tl.constexpr, R: tl.constexpr, C: tl.constexpr, UNROLL: tl.constexpr,
+    BANDED: tl.constexpr, FAST: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
+    UNROLL: tl.constexpr,
 ):  # fmt: skip
     """One tile of additive scores, w · tanh(q + k), of `count` rows of an item. Tiles outside the band are not written.
 
@@ -101,7 +103,8 @@ def weighted_values(
             mask=row_ok[:, None] & key_ok[None, :], other=0.0,
         )  # fmt: skip
         may = visible(
-            allowed, b_step, h_step, n_step, m_step, item, heads, rows, keys, n, m, behind, ahead, MASKED, BANDED
+            allowed, b_step, h_step, n_step, m_step, item, heads, rows, keys, n, m, behind, ahead,
+            MASKED, BANDED
         )  # fmt: skip
         s = tl.where(may, s, float("-inf"))
         new_peak = tl.maximum(peak, tl.max(s, 1))
@@ -170,7 +173,8 @@ def d_weighted_values(
             d_rows.to(tl.float32) * tl.load(out + at, mask=mask, other=0.0).to(tl.float32), 1
         )
     may = visible(
-        allowed, b_step, h_step, n_step, m_step, item, heads, rows, keys, n, m, behind, ahead, MASKED, BANDED
+        allowed, b_step, h_step, n_step, m_step, item, heads, rows, keys, n, m, behind, ahead,
+        MASKED, BANDED
     )  # fmt: skip
     at = (local * count + local_rows)[:, None] * m + keys[None, :]
     mask = row_ok[:, None] & key_ok[None, :]
@@ -190,7 +194,8 @@ def d_weighted_values(
 def additive_gradient(
     own, own_step, from_own, own_count, own_length, own_group,
     others, other_step, from_other, other_count, other_length, other_group,
-    weight, d_scores, from_item, item_step, dim, weight_heads, d_own, d_weight, shift, behind, ahead,
+    weight, d_scores, from_item, item_step, dim, weight_heads, d_own, d_weight, shift, behind,
+    ahead,
     BANDED: tl.constexpr, ADD: tl.constexpr, WEIGHT: tl.constexpr, FAST: tl.constexpr,
     R: tl.constexpr, D: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip

@@ -155,7 +155,8 @@ def _flash(spec: PackedAttentionSpec) -> Tensor:
     query, key, value = spec.roles
     key, value = (x.repeat_interleave(layout.heads // layout.kv_heads, 1) for x in (key, value))
     out: Tensor = torch.ops.aten._flash_attention_forward(
-        query, key, value, offsets.cu_seqlens, kv_offsets.cu_seqlens, offsets.max_length, kv_offsets.max_length,
+        query, key, value, offsets.cu_seqlens, kv_offsets.cu_seqlens, offsets.max_length,
+        kv_offsets.max_length,
         layout.dropout, layout.causal, False, scale=layout.scale,
     )[0]  # fmt: skip
     return out.flatten(1)
@@ -166,7 +167,8 @@ class _Short(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, looped: bool, layout: HeadLayout, offsets: SequenceOffsets, kv_offsets: SequenceOffsets,
+        ctx: Any, looped: bool, layout: HeadLayout, offsets: SequenceOffsets,
+        kv_offsets: SequenceOffsets,
         seed: Tensor, query: Tensor, kv: Tensor | None,
     ) -> Tensor:  # fmt: skip
         from regard.kernels.attention.varlen_triton import short_attention
@@ -206,7 +208,8 @@ def _launch(
     batch = len(spec.offsets.cu_seqlens) - 1
     arguments = [
         *spec.roles, *tensors, spec.offsets.cu_seqlens, spec.kv_offsets.cu_seqlens, seed,
-        query.stride(0), key.stride(0), layout.heads * layout.dim, layout.scale, dropped_outcomes(layout.dropout),
+        query.stride(0), key.stride(0), layout.heads * layout.dim, layout.scale,
+        dropped_outcomes(layout.dropout),
         layout.heads, layout.heads // layout.kv_heads, layout.dim,
     ]  # fmt: skip
     constants = {"CAUSAL": layout.causal, "DROP": layout.dropout > 0, "LOOPED": looped}

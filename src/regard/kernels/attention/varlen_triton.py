@@ -70,7 +70,8 @@ def store_head(tile, start, step, first, size, head, dim, S: tl.constexpr, D: tl
 
 @jit
 def dot_products(
-    x, y, x_step, y_step, first, start, n, m, head, dim, R: tl.constexpr, C: tl.constexpr, D: tl.constexpr
+    x, y, x_step, y_step, first, start, n, m, head, dim, R: tl.constexpr, C: tl.constexpr,
+    D: tl.constexpr
 ):  # fmt: skip
     """Dot products of R rows of x with C rows of y, over the whole head dimension."""
     total = tl.zeros((R, C), tl.float32)
@@ -99,7 +100,8 @@ def multiply(
 def short_attention(
     query, key, value, out, cu_seqlens, kv_cu_seqlens, seed, query_stride, kv_stride, out_stride,
     scale, dropped, heads, group, dim, min_length,
-    CAUSAL: tl.constexpr, DROP: tl.constexpr, LOOPED: tl.constexpr, R: tl.constexpr, C: tl.constexpr, D: tl.constexpr,
+    CAUSAL: tl.constexpr, DROP: tl.constexpr, LOOPED: tl.constexpr, R: tl.constexpr,
+    C: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
     """Attention of one head of one sequence to the same sequence, or to the key sequence of the same index.
 
@@ -138,7 +140,8 @@ def short_attention(
 def d_short_attention(
     query, key, value, d_out, d_query, d_key, d_value, cu_seqlens, kv_cu_seqlens, seed,
     query_stride, kv_stride, out_stride, scale, dropped, heads, group, dim, min_length,
-    CAUSAL: tl.constexpr, DROP: tl.constexpr, LOOPED: tl.constexpr, R: tl.constexpr, C: tl.constexpr, D: tl.constexpr,
+    CAUSAL: tl.constexpr, DROP: tl.constexpr, LOOPED: tl.constexpr, R: tl.constexpr,
+    C: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
     """Backward pass of one key/value head and all query heads of its group, recomputing the weights."""
     row = tl.program_id(0)

@@ -43,7 +43,8 @@ def dot_weights(
     tile = tl.exp(scores - tl.load(lse + item * n + rows, mask=row_ok, other=0.0)[:, None])
     if MASKED or BANDED:
         may = visible(
-            allowed, b_step, h_step, n_step, m_step, item, heads, rows, keys, n, m, behind, ahead, MASKED, BANDED
+            allowed, b_step, h_step, n_step, m_step, item, heads, rows, keys, n, m, behind, ahead,
+            MASKED, BANDED
         )  # fmt: skip
         tile = tl.where(may, tile, 0.0)
     at = (item * count + local_rows)[:, None] * m + keys[None, :]
@@ -55,7 +56,8 @@ def dot_summary(
     query, q_batch, q_head, q_row, key, k_batch, k_head, k_row, lse, on,
     entropy, distance, mass, top_weights, top_keys,
     allowed, b_step, h_step, n_step, m_step, behind, ahead, scale, top, n, m, dim, heads, group,
-    MASKED: tl.constexpr, BANDED: tl.constexpr, WHOLE: tl.constexpr, ON: tl.constexpr, TOP: tl.constexpr,
+    MASKED: tl.constexpr, BANDED: tl.constexpr, WHOLE: tl.constexpr, ON: tl.constexpr,
+    TOP: tl.constexpr,
     R: tl.constexpr, C: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
     """Summaries of R rows. WHOLE: no tile is masked; TOP: a power of two of at least `top`, or 0 for none.
@@ -109,7 +111,8 @@ def dot_summary(
         keys = start + tl.arange(0, C)
         if not WHOLE:
             may = visible(
-                allowed, b_step, h_step, n_step, m_step, item, heads, rows, keys, n, m, behind, ahead, MASKED, BANDED
+                allowed, b_step, h_step, n_step, m_step, item, heads, rows, keys, n, m, behind,
+                ahead, MASKED, BANDED
             )  # fmt: skip
             x = tl.where(may, x, float("-inf"))
         weights = tl.exp2(x)

@@ -64,7 +64,8 @@ class _Unfold(torch.autograd.Function):
 
 
 def _launch(
-    kernel: Any, given: Tensor, before: Tensor, after: Tensor, out: Tensor, shape: torch.Size, taps: range
+    kernel: Any, given: Tensor, before: Tensor, after: Tensor, out: Tensor, shape: torch.Size,
+    taps: range
 ) -> None:  # fmt: skip
     count, width = shape
     columns = min(COLUMNS, triton_launch.next_power_of_2(width))

@@ -24,7 +24,8 @@ def program_tile(before, after, count, width, R: tl.constexpr, C: tl.constexpr):
 
 @jit
 def unfold(
-    x, before, after, out, first, step, count, width, TAPS: tl.constexpr, R: tl.constexpr, C: tl.constexpr
+    x, before, after, out, first, step, count, width, TAPS: tl.constexpr, R: tl.constexpr,
+    C: tl.constexpr
 ):  # fmt: skip
     """Concatenate the rows at distances first, first + step, … from each, within its own sequence."""
     rows, columns, here, wide, behind, ahead = program_tile(before, after, count, width, R, C)
@@ -42,7 +43,8 @@ def unfold(
 
 @jit
 def unfold_backward(
-    d_out, before, after, d_x, first, step, count, width, TAPS: tl.constexpr, R: tl.constexpr, C: tl.constexpr
+    d_out, before, after, d_x, first, step, count, width, TAPS: tl.constexpr, R: tl.constexpr,
+    C: tl.constexpr
 ):  # fmt: skip
     """The gradient of each row: the sum over the taps that read it."""
     rows, columns, here, wide, behind, ahead = program_tile(before, after, count, width, R, C)

@@ -8,7 +8,8 @@ from regard.kernels.jit_triton import jit
 @jit
 def activation_backward(
     d_out, preactivation, d_preactivation, sums, maxima, count, width, each,
-    KIND: tl.constexpr, MAGNITUDE: tl.constexpr, R: tl.constexpr, C: tl.constexpr, UNROLL: tl.constexpr,
+    KIND: tl.constexpr, MAGNITUDE: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
+    UNROLL: tl.constexpr,
 ):  # fmt: skip
     """The gradient before an activation, and its partial sums over `each` rows per program.
 

@@ -84,7 +84,8 @@ def add_norm(
 class _AddNorm(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, added: Tensor | None, weight: Tensor, bias: Tensor | None, seed: Tensor,
+        ctx: Any, x: Tensor, added: Tensor | None, weight: Tensor, bias: Tensor | None,
+        seed: Tensor,
         eps: float, dropped: int, dtype: torch.dtype,
     ) -> tuple[Tensor | None, Tensor]:  # fmt: skip
         from regard.kernels.layers.residual_norm_triton import add_norm
@@ -146,7 +147,8 @@ class _AddNorm(torch.autograd.Function):
             add_norm_backward[(programs,)](
                 d_normed.contiguous(), d_sum, total, weight, mean, rstd,
                 seed, d_x, d_added, *partial, dropped, count, width, each,
-                ADD=added_dtype is not None, DROP=dropped > 0, LAYER=layer, TOTAL=d_total is not None, R=rows,
+                ADD=added_dtype is not None, DROP=dropped > 0, LAYER=layer,
+                TOTAL=d_total is not None, R=rows,
                 W=columns, num_warps=warps,
             )  # fmt: skip
         # The sums of weight and, in a LayerNorm, bias.

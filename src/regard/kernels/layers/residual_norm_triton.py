@@ -42,7 +42,8 @@ def add_norm(
 
 @jit
 def add_norm_backward(
-    d_normed, d_total, total, weight, mean, rstd, seed, d_x, d_residual, d_weight, d_bias, dropped, count, width, each,
+    d_normed, d_total, total, weight, mean, rstd, seed, d_x, d_residual, d_weight, d_bias,
+    dropped, count, width, each,
     ADD: tl.constexpr, DROP: tl.constexpr, LAYER: tl.constexpr, TOTAL: tl.constexpr,
     R: tl.constexpr, W: tl.constexpr,
 ):  # fmt: skip

@@ -63,7 +63,8 @@ def _reordered(cell: RnnCell, weights: RnnWeights) -> tuple[Tensor, Tensor, Tens
 class _Scan(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, name: str, steps: StepSchedule, x: Tensor, by_input: Tensor, by_state: Tensor, bias: Tensor,
+        ctx: Any, name: str, steps: StepSchedule, x: Tensor, by_input: Tensor, by_state: Tensor,
+        bias: Tensor,
         *start: Tensor,
     ) -> RnnStates:  # fmt: skip
         from regard.kernels.recurrent.rnn_triton import step

@@ -106,7 +106,8 @@ def step(
 
 @jit(do_not_specialize=STEP)
 def d_step(
-    gates, hidden, inner, d_gates, d_hidden, d_inner, d_cell, rows, row, new, old, all_rows, all_states, first_rows,
+    gates, hidden, inner, d_gates, d_hidden, d_inner, d_cell, rows, row, new, old, all_rows,
+    all_states, first_rows,
     size, CELL: tl.constexpr, COUNT: tl.constexpr, D_INNER: tl.constexpr, B: tl.constexpr,
 ):  # fmt: skip
     """Gradients of the gates, and of the old states except through the gates.
