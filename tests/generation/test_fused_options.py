@@ -79,7 +79,11 @@ def test_an_option_that_no_table_names_is_left_to_python():
     assert not Loop().fuses(frozenset({"beam_size", "an_option_of_tomorrow"}), 4)
     every = fused_options.CPU_LOOP | {"sample", "beam_groups"}
     python_only = KEYS - every - OF_SAMPLING - OF_GROUPS
-    assert python_only == {"repetition_penalty", "logits_processors"}
+    assert python_only == {
+        "exponential_decay_length_penalty",
+        "logits_processors",
+        "repetition_penalty",
+    }
 
 
 def test_options_without_an_effect_are_not_in_use():

@@ -11,6 +11,7 @@ from regard.generation.choose.logits_processors import (
     LOGITS_PROCESSORS,
     AllowEnd,
     BannedPhrases,
+    ExponentialDecayLengthPenalty,
     ForcePrefix,
     MinLength,
     NoRepeatNgram,
@@ -207,3 +208,37 @@ def test_processors_say_whether_they_only_exclude_tokens_and_never_wait():
         assert each.recordable, type(each)
     assert not Favor.recordable
     assert not Favor.masks_only
+
+
+@pytest.mark.parametrize(("start", "factor"), [(0, 1.5), (2, 1.5), (2, 0.5), (1, 1.0), (9, 2.0)])
+def test_the_decay_of_lengths_is_that_of_transformers(start, factor):
+    transformers = pytest.importorskip("transformers", reason="needs transformers")
+    known = generated("cpu")
+    scores = torch.randn(2, 2, 12, generator=torch.Generator().manual_seed(1)).log_softmax(-1)
+    scores[0, 1, END] = -torch.inf
+    found = scores.clone()
+    ends = (END, 7)
+    ours = ExponentialDecayLengthPenalty(start, factor, ends, 9, torch.device("cpu"))
+    ours(found, known)
+    for slot in range(2):
+        prompt = int(known.prompt[slot])
+        theirs = transformers.ExponentialDecayLengthPenalty((start, factor), list(ends), prompt)
+        read = torch.zeros(2, int(known.length[slot]), dtype=torch.int64)
+        wanted = theirs(read, scores[slot].clone())
+        finite = ~wanted.isnan()  # theirs where an excluded token is increased by nothing
+        assert finite.sum() >= 23
+        torch.testing.assert_close(found[slot][finite], wanted[finite])
+    assert found[0, 1, END] == -torch.inf
+    assert not found.isnan().any()
+
+
+def test_a_large_factor_of_the_decay_ends_outputs_at_the_length():
+    made = model("transformer")
+    with torch.no_grad():
+        made.decoder.project.bias[END] = -30.0
+    rows = sources()[:4]
+    for beams in (1, 3):
+        options = {"beam_size": beams, "max_length": 500}
+        found = decode(made, rows, exponential_decay_length_penalty=(3.0, 10.0), **options)
+        assert {len(one[0].tokens) for one in found} <= {4, 5}
+        assert all(one[0].ended for one in found)

@@ -33,6 +33,7 @@ ANY_SEARCH = {
     "min_length_ratio": (0.5, 1.0),
     "no_repeat_ngram_size": (1, 2),
     "repetition_penalty": (1.3,),
+    "exponential_decay_length_penalty": ((2.0, 1.4), (0.0, 0.7)),
     "length_penalty": (-0.5, 0.0, 0.35, 1.7),
 }
 BEAMS = {
@@ -112,11 +113,13 @@ def one_by_one(task: SearchTask, requests: list[GenerationRequest], chance: rand
     limits = BatchLimits.of(planned, len(planned))
     running = Search(task, limits, slots=chance.choice([1, 3, 6]))
     order = chance.sample(range(len(requests)), len(requests))
-    index_of, found = {}, {}
+    index_of = {}
+    found = {}
     while order or len(running):
         count = min(running.free, len(order), chance.choice([0, 1, 2]))
         if count:
-            chosen, order = order[:count], order[count:]
+            chosen = order[:count]
+            order = order[count:]
             index_of |= zip(running.admit([planned[i] for i in chosen]), chosen, strict=True)
         if len(running):
             _, finished = running.advance(chance.choice([(), None]))

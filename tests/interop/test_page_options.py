@@ -34,6 +34,7 @@ REFUSED = {
     "logits_processors": {"logits_processors": ["no pair again"]},
     "quantization": {"quantization": "int8"},
     "shortlist": {"shortlist": True},
+    "exponential_decay_length_penalty": {"exponential_decay_length_penalty": (4.0, 1.2)},
 }
 WITHOUT_EFFECT = {
     "diversity_penalty": 0.9,  # of beam_groups, which are refused

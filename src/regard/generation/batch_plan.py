@@ -284,6 +284,14 @@ class BatchPlan:
             processors.append(logits_processors.NoRepeatNgram(config.no_repeat_ngram_size))
         if config.repetition_penalty != 1.0:
             processors.append(logits_processors.RepetitionPenalty(config.repetition_penalty))
+        decay = config.exponential_decay_length_penalty
+        if decay is not None and self.task.ends:
+            start, factor = decay
+            processors.append(
+                logits_processors.ExponentialDecayLengthPenalty(
+                    int(start), factor, special.ends, self.limits.max_length, self.device
+                )
+            )
         processors += self.processors
         phrases, longest = self.limits.banned
         if phrases:

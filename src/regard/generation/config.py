@@ -54,6 +54,11 @@ class DecodeConfig(Config):
         "log-probabilities of tokens that were generated before are multiplied by this "
         "(https://arxiv.org/abs/1909.05858)",
     )
+    exponential_decay_length_penalty: tuple[Positive, ...] | None = doc(
+        None,
+        "two numbers, a length and a factor, as in transformers: the log-probability p of an end token is increased by "
+        "|p| times the factor to the power of n, less 1, n being the tokens of the output beyond this length",
+    )
     beam_groups: Count = doc(1, "groups of diverse beam search (https://arxiv.org/abs/1610.02424)")
     diversity_penalty: Positive = doc(
         0.5, "subtracted from a token's score for each earlier group that chose it at the same step"
@@ -178,6 +183,14 @@ class DecodeConfig(Config):
                 "a number above 0",
                 "0.0",
                 "sample = false takes the most likely token.",
+            )
+        decay = self.exponential_decay_length_penalty
+        if decay is not None and (len(decay) != 2 or decay[0] % 1 or decay[1] == 0):
+            yield Problem(
+                "exponential_decay_length_penalty",
+                "two numbers, a whole one and a factor above 0",
+                str([*decay]),
+                "Write [10, 1.2], say.",
             )
         if self.min_length > self.max_length:
             most = f"at most max_length = {self.max_length}"

@@ -210,6 +210,9 @@ def generation_config(model: Predictor, tokens: Mapping[str, Any]) -> dict[str, 
         found["no_repeat_ngram_size"] = decode.no_repeat_ngram_size
     if decode.repetition_penalty != 1.0 and decode.beam_size > 1:
         found["repetition_penalty"] = decode.repetition_penalty
+    if decode.exponential_decay_length_penalty is not None and decode.beam_size > 1:
+        start, factor = decode.exponential_decay_length_penalty
+        found["exponential_decay_length_penalty"] = [int(start), factor]
     if decode.beam_groups > 1:
         found["num_beam_groups"] = decode.beam_groups
         found["diversity_penalty"] = decode.diversity_penalty

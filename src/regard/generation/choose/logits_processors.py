@@ -1,5 +1,6 @@
 """Logits processors: exclude tokens, or change their scores, before a strategy chooses among them."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,6 +15,7 @@ from regard.generation.choose.interfaces import GeneratedTokens, LogitsProcessor
 if TYPE_CHECKING:
     from regard.generation.request import GenerationRequest
 
+LARGEST_EXPONENT = 60.0  # of e: a factor of 10^26 makes anything end
 NEVER = 1 << 30  # tokens: longer than any output
 
 # Processors that a recipe names in decode.logits_processors, by what makes one for a search.
@@ -153,6 +155,36 @@ class RepetitionPenalty(LogitsProcessor):
         # How often each token was read, so that padding does not hide a token that is read as well.
         times = torch.zeros_like(scores).scatter_add_(2, tokens, read)
         scores.copy_(torch.where(times > 0, scores * self.factor, scores))
+
+
+class ExponentialDecayLengthPenalty(LogitsProcessor):
+    """Makes end tokens more likely, the more so the longer an output is beyond a length; as that of transformers.
+
+    start    the length of an output, without its prompt
+    factor   of each token beyond it
+    longest  tokens of an output at most
+    """
+
+    recordable = True
+
+    def __init__(
+        self, start: int, factor: float, ends: Sequence[int], longest: int, device: torch.device
+    ) -> None:
+        self.ends = ends
+        # Computed once: a power of tensors is rounded by the place of an element, and an output would depend on others.
+        exponents = [max(0, length - start) for length in range(longest + 1)]
+        largest = LARGEST_EXPONENT / abs(math.log(factor)) if factor != 1.0 else math.inf
+        powers = [math.pow(factor, min(exponent, largest)) - 1.0 for exponent in exponents]
+        self.increase = torch.tensor(powers, device=device)  # (lengths,), as a part of |p|
+
+    def __call__(self, scores: Scores, generated: GeneratedTokens) -> None:
+        length = (generated.length - generated.prompt).clamp(min=0, max=len(self.increase) - 1)
+        increase = self.increase[length][:, None]  # (B, 1)
+        for end in self.ends:
+            before = scores[..., end]
+            after = before + before.abs() * increase
+            # An end token that is excluded stays so.
+            scores[..., end] = torch.where(before == -torch.inf, before, after)
 
 
 class BannedPhrases(LogitsProcessor):
