@@ -342,7 +342,7 @@ def test_a_row_with_more_tags_than_words_is_refused_by_its_place(tmp_path):
     data["train"][7][1].append("O")
     words = len(data["train"][7][0])
     with pytest.raises(
-        InvalidData, match=rf"(?s)8.*wanted {words}, one for each word.*{words + 1}"
+        InvalidData, match=rf"(?s)8.*wanted {words} tags, one for each word.*{words + 1}"
     ):
         regard.train(recipe(), tmp_path / "run", data=data)
 

@@ -123,6 +123,15 @@ def test_files_of_tags_are_evaluated_without_a_model(run, tmp_path):
     assert lines["accuracy"].value < of_model["accuracy"].value
 
 
+def test_lines_of_tags_are_compared_with_a_file_of_tagged_words(tmp_path):
+    outputs = tmp_path / "outputs.txt"
+    outputs.write_text("D N\nN\n", "utf-8")
+    references = tmp_path / "references.conll"
+    references.write_text("the D\ncat N\n\nsits V\n\n", "utf-8")
+    report = regard.evaluate(outputs, references=[references])
+    assert report["accuracy"].value == pytest.approx(2 / 3)
+
+
 def test_tags_without_a_scheme_have_no_spans(plain):
     report = regard.evaluate(plain)
     (system,) = report.systems

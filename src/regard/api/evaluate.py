@@ -132,7 +132,7 @@ class Evaluation:
         for i in [i for i in range(len(systems)) if i not in models]:
             name = system_name(systems[i])
             group = None if recipe is None else _task(recipe)
-            if recipe is None and conll.has_token_lines(name):
+            if recipe is None and any(map(conll.has_token_lines, (name, *self.references))):
                 group = "tags"
             metrics = metrics or (["accuracy"] if group == "tags" else OUTPUT_METRICS)
             check_metrics(metrics, group)

@@ -60,7 +60,7 @@ class TagsField(Field):
         if words is not None and len(encoded) != words:
             raise InvalidArgument(
                 "tags",
-                wanted=f"{words}, one for each word of the source",
+                wanted=f"{words} tags, one for each word of the source",
                 got=str(len(encoded)),
                 remedy="Give each word one tag.",
             )
