@@ -306,7 +306,7 @@ def test_an_image_is_uploaded_on_the_page(servers, opened, tmp_path):
         "banned": ["red"],
     }
     tried.locator("textarea").fill(json.dumps(asked))
-    tried.get_by_label("Images, sent as a form").set_input_files(path)
+    tried.get_by_label("Images or arrays, sent as a form").set_input_files(path)
     tried.get_by_role("button", name="Send").click()
     expect(tried.locator("pre")).to_contain_text('"score"')
     model = SERVERS["captions"]["captions"]
@@ -331,7 +331,7 @@ def test_a_text_is_sent_beside_an_image(opened, tmp_path, several):
         tried.locator("summary").first.click()
         body = {"model": "questions", "input": [text] if several else text, "max_length": 5}
         tried.locator("textarea").fill(json.dumps(body))
-        tried.get_by_label("Images, sent as a form").set_input_files(path)
+        tried.get_by_label("Images or arrays, sent as a form").set_input_files(path)
         tried.get_by_role("button", name="Send").click()
         expect(tried.locator(".status")).to_contain_text("Status 200", timeout=60_000)
         (found,) = json.loads(tried.locator("pre").text_content())["results"][0]["outputs"]
