@@ -211,7 +211,8 @@ def test_a_short_wait_for_memory_holds_up_nobody():
 
 
 def test_a_part_of_the_memory_is_for_small_jobs():
-    large, small, later = waiting(), waiting(), waiting()
+    large = waiting()
+    small = waiting()
     budget = budget_of(16, reserved=4)
     assert [budget.takes(large, size) for size in (10, 3, 2)] == [True, False, True]
     assert [budget.takes(small, 1, is_small=True) for _ in range(5)] == [True] * 4 + [False]
@@ -219,7 +220,7 @@ def test_a_part_of_the_memory_is_for_small_jobs():
     # Small ones may take more where there is more.
     budget = budget_of(16, reserved=4)
     assert [budget.takes(small, 4, is_small=True) for _ in range(5)] == [True] * 4 + [False]
-    assert not budget.takes(later, 1)
+    assert not budget.takes(waiting(), 1)
 
 
 def test_small_jobs_pass_a_large_one_that_waits_for_memory():
