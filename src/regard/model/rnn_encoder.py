@@ -1,11 +1,11 @@
 """Recurrent encoders (Elman, GRU, LSTM), uni- or bidirectional."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import neg
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -27,7 +27,7 @@ from regard.model.word_vector_keys import WordVectorKeys
 CellName = Literal["elman", "gru", "lstm"]
 MODULES = {"elman": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 # What these modules call: a layer over some steps, from given states.
-LAYERS = {"elman": torch.rnn_tanh, "gru": torch.gru, "lstm": torch.lstm}
+LAYERS: dict[str, Any] = {"elman": torch.rnn_tanh, "gru": torch.gru, "lstm": torch.lstm}
 # Of a piece of a long input, after which a computation may be interrupted: a fraction of a second.
 PIECE_STEPS = 8192
 PIECE_PRODUCTS = 1 << 29
@@ -184,7 +184,7 @@ class RnnEncoder(SequenceEncoder):
         return (
             self.cell == "lstm"
             and self._computes_on_cpu(source)
-            and torch.backends.mkldnn.is_available()
+            and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
         )
 
     def _computes_on_cpu(self, source: InputVectors) -> bool:
@@ -246,7 +246,7 @@ class RnnEncoder(SequenceEncoder):
     ) -> Float[Tensor, "S B V"]:
         """The states of one direction of a layer, over sequences that are sorted by length."""
         width = weights.state.shape[1]
-        layer: Callable[..., tuple[Tensor, ...]] = LAYERS[self.cell]
+        layer = LAYERS[self.cell]
         hidden = [x.new_zeros(1, x.shape[1], width) for _ in range(2 if self.cell == "lstm" else 1)]
         found = []
         for first, end, count in segments:
