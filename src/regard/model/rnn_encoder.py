@@ -248,7 +248,7 @@ class RnnEncoder(SequenceEncoder):
         width = weights.state.shape[1]
         layer = LAYERS[self.cell]
         hidden = [x.new_zeros(1, x.shape[1], width) for _ in range(2 if self.cell == "lstm" else 1)]
-        found = []
+        found: list[Tensor] = []
         for first, end, count in segments:
             check_interruption()
             # Only the first of them go on, as they are sorted.
