@@ -1,7 +1,7 @@
 """Recurrent encoders (Elman, GRU, LSTM), uni- or bidirectional."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import neg
@@ -251,7 +251,7 @@ class RnnEncoder(SequenceEncoder):
         width = weights.state.shape[1]
         layer = LAYERS[self.cell]
         hidden = [x.new_zeros(1, x.shape[1], width) for _ in range(2 if self.cell == "lstm" else 1)]
-        found = []
+        found: list[Tensor] = []
         for first, end, count in segments:
             check_interruption()
             # Only the first of them go on, as they are sorted.
