@@ -1,7 +1,7 @@
 """Recurrent encoders (Elman, GRU, LSTM), uni- or bidirectional."""
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import neg
