@@ -101,8 +101,11 @@ def test_the_command_line_is_frozen():
         ],
         "recipes": ["--schema"],
         "average": ["--out"],
-        "plot": ["--out"],
-        "data": ["--fetch", "--folder"],
+        "plot": [
+            "--channel", "--column", "--data", "--device", "--example", "--look-back", "--out", "--trust-data-paths",
+        ],
+        "data": ["--build", "--fetch", "--folder"],
+        "transcribe": ["--device", "--overlap", "--times", "--window"],
         "sweep": ["--cache", "--grid", "--json", "--out", "--range", "--set", "--trials"],
         "demo": ["--out", "--seed"],
         "words train": ["--device", "--out", "--set"],

@@ -60,6 +60,7 @@ VALID = {  # the arguments with which each verb works
     "shortlist": ["nowhere", "--data", PAIRS],  # as below
     "thresholds": ["nowhere", "--data", PAIRS],  # as below
     "verify": [MODEL],
+    "transcribe": ["nowhere", "binary"],
     "sign": ["nowhere", "--key", "binary"],  # the checkpoint above is not to be changed
     "serve": [
         "nowhere",

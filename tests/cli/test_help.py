@@ -90,7 +90,10 @@ def test_recipes_are_listed_by_task():
         "classification-pretrained",
         "classification",
         "shapes-classification",
+        "spoken-digits",
     ]
+    assert stems["speech to text"] == ["digit-strings-attention", "digit-strings"]
+    assert stems["forecasting"] == ["forecast-linear", "forecast-waves", "forecast"]
     assert stems["masked language model"] == ["masked-language-model"]
     assert stems["tagging"] == ["parts-of-speech"]
 

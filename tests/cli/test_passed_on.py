@@ -64,7 +64,11 @@ CALLS = {
     ),
     "convert c --from fairseq": ("convert", {"path": Path("c"), "source": "fairseq"}),
     "average one two --out o": ("average", {"models": [Path("one"), Path("two")], "out": Path("o")}),
-    "plot one two --out o": ("plot", {"runs": [Path("one"), Path("two")], "out": Path("o")}),
+    "plot one --data d --column c --out o --example 3 --channel 2 --look-back 5 --device cpu --trust-data-paths": (
+        "plot_forecast",
+        {"model": Path("one"), "data": ["d"], "columns": ["c"], "out": Path("o"), "example": 3, "channels": [2],
+         "look_back": 5, "device": "cpu", "trust_data_paths": True},
+    ),
     "shortlist m --candidates 2 --frequent 3 --data d --column c --max-examples 4 --trust-data-paths": (
         "shortlist",
         {"model": Path("m"), "candidates": 2, "frequent": 3, "data": ["d"], "columns": ["c"], "max_examples": 4,

@@ -76,6 +76,14 @@ def test_several_labels_in_one_are_told(separator, tmp_path, caplog):
     assert "one label" in said
 
 
+def test_several_labels_that_never_stand_alone_are_told(tmp_path, caplog):
+    labels = ["sport|politics", "art|sport", "politics|art"] * 10
+    assert prepared(tmp_path, labels).target.size == 3
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "3 such labels" in said
+    assert 'kind = "labels"' in said
+
+
 def test_a_separator_within_a_name_is_nothing(tmp_path, caplog):
     prepared(tmp_path, ["a|b", "c", "d;e"] * 10)
     assert not caplog.records

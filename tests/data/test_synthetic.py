@@ -218,6 +218,7 @@ def test_wrong_splits_are_refused():
         "red-shapes",
         "operations",
         "questions",
+        "waves",
     }
     assert set(TASKS) == tasks
     for make in ("dates", "sort", "pronunciations"):

@@ -54,6 +54,7 @@ OF_LABELS = (
     "average_precision_micro",
 )
 OF_NUMBERS = ("mse", "rmse", "mae", "r2", "pearson", "spearman")
+OF_VECTORS = ("normalized_mse", "normalized_mae", "seasonal_naive_mse", "seasonal_naive_mae")
 OF_TAGS = (
     "token_accuracy",
     "span_precision",
@@ -512,13 +513,13 @@ def test_how_each_metric_is_shown():
 @pytest.mark.parametrize(
     ("task", "others"),
     {
-        "text": {"f1", "f1_micro", "precision", "recall", *OF_TAGS, *OF_NUMBERS, *OF_LABELS},
+        "text": {"f1", "f1_micro", "precision", "recall", *OF_TAGS, *OF_NUMBERS, *OF_LABELS, *OF_VECTORS},
         "labels": METRICS.keys()
         - {"loss", "accuracy", "f1", "f1_micro", "precision", "recall", *OF_LABELS},
         "tags": METRICS.keys() - {"loss", "accuracy", *OF_TAGS},
         "number": METRICS.keys() - {"loss", *OF_NUMBERS},
         "label": {
-            *OF_TAGS, *OF_NUMBERS, *OF_LABELS,
+            *OF_TAGS, *OF_NUMBERS, *OF_LABELS, *OF_VECTORS,
             "perplexity", "bleu", "bleu_lower", "chrf", "ter", "bleu1", "bleu2", "bleu3", "bleu4", "rouge_l", "meteor",
             "cider", "error_rate", "character_error_rate",
         },
@@ -581,6 +582,10 @@ def test_the_direction_of_each_metric_is_that_of_better_outputs(name):
         references = [["1"], ["2"], ["3.5"]]
         right = ["1.1", "2", "3.4"]
         wrong = ["3", "2", "1"]
+    elif "vectors" in METRICS[name].tasks:
+        references = [["[[1, 2], [3, 4]]"], ["[[0, 5]]"]]
+        right = ["[[1.1, 2], [3, 4]]", "[[0, 5.1]]"]
+        wrong = ["[[2, 2], [1, 4]]", "[[5, 0]]"]
     else:
         references, right, wrong = (
             [["good"], ["bad"], ["good"]],

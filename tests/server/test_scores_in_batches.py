@@ -40,6 +40,9 @@ OPTIONS: dict[str, list[dict]] = {
     ],
     "coverage_penalty": [{**BEAM, "coverage_penalty": 0.3, "length_penalty": 0.6}],
     "no_repeat_ngram_size": [{"no_repeat_ngram_size": 2, **BEAM, "length_penalty": 0.3}],
+    "exponential_decay_length_penalty": [
+        {**BEAM, "exponential_decay_length_penalty": [2.0, 1.3], "length_penalty": 0.6}
+    ],
     "repetition_penalty": [{"repetition_penalty": 1.3, **BEAM, "length_penalty": 0.9}],
     "beam_groups": [{**BEAM, "beam_groups": 2, "length_penalty": 0.6}],
     "diversity_penalty": [{**BEAM, "beam_groups": 4, "diversity_penalty": 0.9}],
@@ -65,7 +68,9 @@ Scores = list[tuple[str, float, tuple[float, ...]]]
 
 
 def test_every_option_is_listed():
-    of_other_tasks = {"threshold", "thresholds", "horizon"}  # whose outputs are not searched for
+    # Options of tasks whose outputs are not searched for token by token.
+    of_ctc = {"language_model", "language_model_weight", "length_bonus"}
+    of_other_tasks = {"threshold", "thresholds", "horizon", *of_ctc}
     assert {*OPTIONS, *of_other_tasks} == {each.name for each in fields(DecodeConfig)}
 
 

@@ -29,8 +29,8 @@ def target_labels(texts: Iterable[str]) -> Labels:
     combined = list(_combined(counts))
     if combined:
         logger.warning(
-            "data.target: %r is learned as one label, beside its parts (%s such labels): a classifier "
-            "gives one label for an input. Repeat the example with each of its labels, or rename these.",
+            "data.target: %r is learned as one label, though other labels have its parts (%s such labels). For "
+            'several labels of one input, set data.target.kind = "labels"; otherwise rename these.',
             combined[0],
             len(combined),
         )
@@ -62,10 +62,10 @@ def _number(label: str) -> float | None:
 
 
 def _combined(counts: Counter[str]) -> Iterator[str]:
-    """Labels that consist of other labels, between separators."""
-    for label in counts:
-        for separator in SEPARATORS:
-            parts = [part.strip() for part in label.split(separator)]
-            if len(parts) > 1 and all(part in counts for part in parts):
+    """Labels whose parts between separators are all in other labels too, alone or beside others."""
+    for separator in SEPARATORS:
+        parts_of = {label: [part.strip() for part in label.split(separator)] for label in counts}
+        having = Counter(part for parts in parts_of.values() for part in set(parts))
+        for label, parts in parts_of.items():
+            if len(parts) > 1 and all(having[part] > 1 for part in parts):
                 yield label
-                break

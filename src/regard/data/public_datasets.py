@@ -13,7 +13,6 @@ from pathlib import Path
 from regard.core.atomic_io import atomic_file
 from regard.core.config import nearest
 from regard.core.errors import InvalidArgument, InvalidData
-from regard.data.spoken_digits import write_spoken_digits
 
 TIMEOUT = 30  # seconds without an answer
 
@@ -35,6 +34,13 @@ class PublicDataset:
     how: str = ""  # what else is to be done
     # Writes what recipes read and what is made from the files, in a folder; None: they read the files.
     build: Callable[[Path], Iterator[Path]] | None = None
+
+
+def _write_spoken_digits(folder: Path) -> Iterator[Path]:
+    # NumPy is imported where the data are written: completion reads the names of data sets without it.
+    from regard.data.spoken_digits import write_spoken_digits
+
+    yield from write_spoken_digits(folder)
 
 
 MULTI30K = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw/{name}"
@@ -111,7 +117,7 @@ DATASETS: dict[str, PublicDataset] = {
         how="Pack its folder recordings as fsdd/recordings.zip. Then regard data fsdd --build writes what the recipes "
         "read: tables of single digits by the customary split (fsdd/digits) and by speakers (fsdd/speakers/NAME, of "
         "whom NAME is tested), and strings of one to seven digits (fsdd/strings.zip and fsdd/strings).",
-        build=write_spoken_digits,
+        build=_write_spoken_digits,
     ),
     "flickr8k": PublicDataset(
         "Flickr8k, 8,000 photographs with five captions each",

@@ -139,13 +139,13 @@ METRICS: dict[str, Metric] = {
             for name in NUMBER_METRICS
         },
         **{
-            name: {"statistics": None, "tasks": FORECAST, "digits": 4}
-            for name in ("seasonal_naive_mse", "seasonal_naive_mae")
-        },
-        **{
             name: {"statistics": partial(vector_statistics, name), "tasks": VECTORS, "digits": 4}
             for name in VECTOR_METRICS
             if name not in NUMBER_METRICS
+        },
+        **{
+            name: {"statistics": None, "tasks": FORECAST, "digits": 4}
+            for name in ("seasonal_naive_mse", "seasonal_naive_mae")
         },
     ).items()
 }

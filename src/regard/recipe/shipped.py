@@ -47,10 +47,12 @@ def _task(tables: dict[str, Any]) -> str:
         return "tagging"
     if "series" in data:
         return "forecasting"
-    if "head" in tables["model"]:
-        return "masked language model"
     if data["target"].get("kind") == "label":
         return "classification"
+    if any("features" in source for source in sources):
+        return "speech to text"
+    if "head" in tables["model"]:
+        return "masked language model"
     if any(source.get("kind") == "image" for source in sources):
         return "image to text"
     return "text to text" if sources else "language model"

@@ -4,12 +4,16 @@ The names are keys of the [decode] table, and constraints of requests. A search 
 `choose` then chooses every token. So an option that is new is right with every engine before any engine has it.
 """
 
-# What is decided before or after the steps: limits, which model computes and how, the order of finished outputs.
+# What is decided before or after the steps: limits, which model computes and how, the order of finished outputs; and
+# what belongs to outputs that are not searched for token by token.
 OUTSIDE_STEPS = frozenset(
     {
         "batch_tokens",
         "coverage_penalty",
         "horizon",
+        "language_model",
+        "language_model_weight",
+        "length_bonus",
         "max_length",
         "max_length_ratio",
         "max_source_length",
