@@ -69,7 +69,7 @@ from regard.server.processes.messages import (
 from regard.server.processes.remote_engine import RemoteEngine
 from regard.server.processes.supervised import Backoff, Supervised
 from regard.server.processes.values import ERRORS, TYPES, packed, unpacked
-from regard.server.served_model import Planning
+from regard.server.served_model import OutputsOfSearch, Planning
 from regard.server.studio_data import (
     AblationStep,
     AlignmentStep,
@@ -191,7 +191,8 @@ def test_every_kind_of_work_has_a_format():
         ExampleMeasurement,
         HeadsOfData,
     }
-    assert made - sent == {DirectPrediction, Planning, *of_data}
+    of_engine = {DirectPrediction, OutputsOfSearch, Planning}
+    assert made - sent == {*of_engine, *of_data}
     assert sent == {each for each in TYPES.values() if issubclass(each, Work)}
 
 

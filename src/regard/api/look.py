@@ -224,14 +224,19 @@ def pairs_of(
     data: Sequence[str],
     columns: Sequence[str] = (),
     *,
+    references: bool = False,
     trust_data_paths: bool = False,
 ) -> Iterator[tuple[Any, str | None]]:
-    """Inputs and outputs of a split of the recipe's data, or of files like those it was trained on."""
+    """Inputs and outputs of a split of the recipe's data, or of files like those it was trained on.
+
+    references   also the targets that have no probability, as numbers: outputs are compared with them,
+                 and `look` shows none of them
+    """
     config, split = data_of(recipe, data, columns, trust_data_paths=trust_data_paths)
     alone = not config.source_fields
     # A language model reads its text to the end; what reads the target has no output. Numbers and
     # vectors have no probability by which a given one could be shown.
-    is_given = recipe.task.has_scores
+    is_given = references or recipe.task.has_scores
     own_output = None if recipe.task.reads_target else ""
     for each in examples(config, split):
         if each.source or each.target:

@@ -56,7 +56,11 @@ def plot_forecast(
     predictor = load(model, device=device)
     names = [data] if isinstance(data, str | Path) else data
     found = pairs_of(
-        predictor.recipe, [str(each) for each in names], columns, trust_data_paths=trust_data_paths
+        predictor.recipe,
+        [str(each) for each in names],
+        columns,
+        references=True,
+        trust_data_paths=trust_data_paths,
     )
     source, target = _chosen(found, example)
     ((output,),) = predictor.outputs([source])

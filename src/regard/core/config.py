@@ -142,6 +142,7 @@ def read(
     if problems and chosen is cls and cls.variants():
         return problems
     hints = _hints(chosen)  # type: ignore[arg-type]
+    nested_classes = _nested_classes(chosen)  # type: ignore[arg-type]
     problems += unknown_keys(table, hints, where)
     values: dict[str, Any] = {}
     for key in table.keys() & hints.keys():
@@ -149,7 +150,7 @@ def read(
         if value is None and nulls:
             values[key] = None
             continue
-        nested = config_class(hints[key])
+        nested = nested_classes[key]
         if nested is not None:
             value = _read_nested(nested, value, f"{where}.{key}", problems, nulls=nulls)
         if value is not None:
@@ -228,6 +229,18 @@ def _hints(cls: type) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in fields(cls)}
 
 
+@cache
+def _nested_classes(cls: type) -> dict[str, type[Config] | None]:
+    """The configuration that each field has as its value; None where it has none."""
+    return {key: config_class(hint) for key, hint in _hints(cls).items()}
+
+
+@cache
+def _defaults(cls: type) -> dict[str, Any]:
+    """The default of each field; MISSING where there is none."""
+    return {field.name: field.default for field in fields(cls)}
+
+
 def _as_python(value: Any, hint: Any) -> Any:
     """A value of TOML or JSON, which have lists instead of tuples and write 0 for 0.0."""
     if isinstance(value, list):
@@ -266,8 +279,10 @@ def _value_hint(hint: Any) -> Any:
 def _wrong_values(cls: type, values: Mapping[str, Any], where: str) -> Iterator[Problem]:
     """A problem for each value that the annotation of its field does not allow."""
     hints = _hints(cls)
+    defaults = _defaults(cls)
     for key, value in values.items():
-        if fits(value, hints[key]):
+        # Most values are defaults, whose annotations need not be read again for every request.
+        if value is defaults[key] or fits(value, hints[key]):
             continue
         options = _options(hints[key])
         remedy = "Change it, or leave it out for the default."

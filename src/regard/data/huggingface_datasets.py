@@ -74,8 +74,11 @@ def _texts(feature: Any) -> Callable[[Any], str | None]:
         names_parts = hasattr(of_parts, "int2str")
 
         def listed(values: Any) -> str | None:
-            parts = [part(value) for value in values] if names_parts else values
-            return cell_text(parts)
+            if not names_parts:
+                return cell_text(values)
+            parts = [part(value) for value in values]
+            # A number without a class is no missing number.
+            return None if None in parts else cell_text(parts)
 
         return listed
 

@@ -107,11 +107,12 @@ def _is_list(values: object, depth: int = 2) -> bool:
     """
     if not isinstance(values, list | tuple):
         return False
-    has_words = _has_words(values)
+    has_lists = any(isinstance(each, list | tuple) for each in values)
+    may_be_missing = not has_lists and not _has_words(values)
     return all(
         isinstance(each, str)
         or is_number(each)
-        or (each is None and not has_words)
+        or (each is None and may_be_missing)
         or (depth > 1 and _is_list(each, depth - 1))
         for each in values
     )

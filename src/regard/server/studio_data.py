@@ -97,7 +97,11 @@ def _measured(predictor: Predictor, data: DataSet) -> _Measured:
     of_model = _known.of(predictor)
     if data not in of_model:
         read = pairs_of(
-            predictor.recipe, data.names, data.columns, trust_data_paths=data.trust_data_paths
+            predictor.recipe,
+            data.names,
+            data.columns,
+            references=True,
+            trust_data_paths=data.trust_data_paths,
         )
         pairs = list(islice(read, MOST_EXAMPLES + 1))
         of_model[data] = _Measured(

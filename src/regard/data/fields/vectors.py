@@ -309,7 +309,7 @@ def _each_row_once(
 
 
 def _encoded(
-    value: NDArray[np.float64] | Window, vocabulary: Statistics
+    value: NDArray[np.floating[Any]] | Window, vocabulary: Statistics
 ) -> NDArray[np.float32] | SlicedRows:
     if not isinstance(value, Window):
         _check_dimension(value, vocabulary.size)
