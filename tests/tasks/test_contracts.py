@@ -157,7 +157,10 @@ def test_served_is_predicted(trained, name):
         # What only some tasks have, the server always sends.
         assert {"text", *(wanted.keys() & {*OF_SOME_OUTPUTS})} <= shared.keys()
         compared = {key: output[key] for key in shared}
-        assert_same_values(compared, shared, tolerance=1e-5)
+        # Generated vectors are made from those before them, whose rounding depends on the batch: in float32,
+        # either is up to 2.5e-5 from what float64 gives.
+        tolerance = 1e-4 if name.startswith("generate_vectors") else 1e-5
+        assert_same_values(compared, shared, tolerance=tolerance)
 
 
 @pytest.mark.parametrize("name", WITH_SOURCE)
