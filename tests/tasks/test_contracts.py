@@ -234,3 +234,22 @@ def test_options_without_effect_are_refused_on_the_command_line(trained, name):
             assert f"{option}: wanted nothing for a model that gives" in done.stderr
     scored = command("predict", folder, "--scores", text=f"{line}\n")
     assert scored.returncode == (0 if model.task.has_scores else 2), scored.stderr
+
+
+@pytest.mark.parametrize("name", WITH_OUTPUTS)
+def test_options_without_effect_are_refused_by_the_server(trained, name):
+    model, _ = trained(name)
+    given = CASES[name].inputs[0]
+    listed = [list(given) if isinstance(given, tuple) else given]
+    if CASES[name].fields.get("source", {}).get("kind") == "vectors":
+        listed = [json.loads(given)]
+    with served({"mine": model}) as server:
+        options = {"beam_size": 4, "max_length": 9, "sample": True, "min_length": 2}
+        for option, value in options.items():
+            status, _, answer = server.ask("/predict", {"input": listed, option: value})
+            if model.task.searches or (model.task.has_beam and option == "beam_size"):
+                assert status == 200, answer
+            else:
+                refusal = f"{option}: wanted nothing for a model that gives {model.task.gives}"
+                assert status == 400
+                assert answer["detail"] == f"{refusal}; got {value}. Leave it out."
