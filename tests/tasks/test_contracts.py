@@ -253,3 +253,19 @@ def test_options_without_effect_are_refused_by_the_server(trained, name):
                 refusal = f"{option}: wanted nothing for a model that gives {model.task.gives}"
                 assert status == 400
                 assert answer["detail"] == f"{refusal}; got {value}. Leave it out."
+
+
+@pytest.mark.parametrize("name", [name for name in WITH_OUTPUTS if "sources" in CASES[name].fields])
+def test_how_several_sources_are_requested_is_described(trained, name):
+    """In the refusal of another form, and in the example of the description, which is answered."""
+    model, _ = trained(name)
+    with served({"mine": model}) as server:
+        status, _, answer = server.ask("/predict", {"input": list(CASES[name].inputs[0])})
+        assert status == 400
+        assert answer["detail"].endswith('in the list of inputs: {"input": [["...", "..."]]}.')
+        _, _, description = server.ask("/openapi.json")
+        body = description["paths"]["/predict"]["post"]["requestBody"]
+        example = body["content"]["application/json"]["example"]
+        status, _, answer = server.ask("/predict", example)
+        assert status == 200, answer
+        assert len(answer["results"]) == 1
