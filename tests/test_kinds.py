@@ -1,11 +1,11 @@
 """Few modules name a kind of field or task: the others ask the field, the vocabulary or the task.
 
-A kind is named where a class of a kind is imported, where its vocabulary or model is tested with `isinstance`, and
-where `kind` or `task` is compared with a name.
+A kind is named where a class of a kind is used, by its name or as an attribute of a module; where its vocabulary or
+model is tested with `isinstance` or matched; and where `kind` or `task` is compared or matched with a name.
 """
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import regard
@@ -28,6 +28,7 @@ def subclasses(of: type) -> Iterator[type]:
 
 FIELD_CLASSES = {FIELDS[kind].__name__ for kind in FIELDS}
 TASK_CLASSES = {type(TASKS[name]).__name__ for name in TASKS}
+CLASSES = FIELD_CLASSES | TASK_CLASSES
 # `SourceModel` and its kin are what several tasks have in common.
 MODEL_CLASSES = {each.__name__ for each in subclasses(Model) if "task" in vars(each)}
 TESTED = {each.__name__ for each in subclasses(Vocabulary)} | MODEL_CLASSES
@@ -37,25 +38,42 @@ KIND_NAMES = {*FIELDS, *TASKS}
 def named_kinds(tree: ast.AST) -> Iterator[str]:
     """What a module says of kinds, with the line."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and node.id in FIELD_CLASSES | TASK_CLASSES:
-            yield f"{node.lineno}: {node.id}"
+        if isinstance(node, ast.Name | ast.Attribute) and last_name(node) in CLASSES:
+            yield f"{node.lineno}: {last_name(node)}"
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance":
-            tested = {each.id for each in ast.walk(node.args[1]) if isinstance(each, ast.Name)}
+            parts = ast.walk(node.args[1])
+            tested = {last_name(each) for each in parts if isinstance(each, ast.expr)}
             for name in tested & TESTED:
                 yield f"{node.lineno}: isinstance {name}"
         if isinstance(node, ast.Compare):
-            yield from compared_kinds(node)
+            yield from compared_kinds(node, [node.left, *node.comparators])
+        if isinstance(node, ast.Match):
+            yield from matched_kinds(node)
 
 
-def compared_kinds(node: ast.Compare) -> Iterator[str]:
-    sides = [node.left, *node.comparators]
-    variables = {ast.unparse(side).rpartition(".")[2] for side in sides}
+def last_name(node: ast.expr) -> str:
+    """`TextField` of both `TextField` and `fields.TextField`."""
+    return ast.unparse(node).rpartition(".")[2]
+
+
+def compared_kinds(node: ast.expr, sides: Sequence[ast.AST]) -> Iterator[str]:
+    """The names of kinds among what is compared, if one of it is the kind or the task of something."""
+    variables = {last_name(side) for side in sides if isinstance(side, ast.expr)}
     if variables.isdisjoint(COMPARED):
         return
     for side in sides:
         for constant in ast.walk(side):
             if isinstance(constant, ast.Constant) and constant.value in KIND_NAMES:
                 yield f"{node.lineno}: compares with {constant.value!r}"
+
+
+def matched_kinds(node: ast.Match) -> Iterator[str]:
+    """The classes of vocabularies and models, and the names of kinds, among the patterns of a `match` statement."""
+    for case in node.cases:
+        yield from compared_kinds(node.subject, [node.subject, case.pattern])
+        for pattern in ast.walk(case.pattern):
+            if isinstance(pattern, ast.MatchClass) and last_name(pattern.cls) in TESTED:
+                yield f"{pattern.lineno}: matches {last_name(pattern.cls)}"
 
 
 def test_few_modules_name_a_kind():
@@ -83,3 +101,9 @@ def test_the_check_sees_what_it_counts():
     assert count("model.task in ('classify', 'tag')") == 2
     assert count("name == 'image'") == 0
     assert count("isinstance(model, SourceModel)") == 0
+    assert count("fields.TextField()") == 1
+    assert count("isinstance(target, vocabularies.Labels)") == 1
+    assert count("match target:\n case Labels() | Tokenizer(): pass") == 2
+    assert count("match field:\n case fields.TextField(): pass") == 1
+    assert count("match field.kind:\n case 'image': pass\n case 'text' | 'label': pass") == 3
+    assert count("match name:\n case 'image': pass") == 0

@@ -93,7 +93,9 @@ def test_numbers_of_a_cell(cell, numbers):
     assert make_field("number").parse(cell).tolist() == numbers
 
 
-@pytest.mark.parametrize("cell", ["", "two", "nan", "1 inf", "[1, null]", None, [], [[1]], "[1, 2"])
+@pytest.mark.parametrize(
+    "cell", ["", "two", "nan", "1 inf", "[1, null]", None, [], [[1]], "[1, 2", "1_000"]
+)
 def test_a_cell_without_finite_numbers_is_refused(cell):
     with pytest.raises(InvalidArgument, match="wanted a number"):
         make_field("number").parse(cell)
@@ -161,6 +163,33 @@ def test_a_corpus_of_vectors_and_numbers(tmp_path):
     assert batch.lengths.tolist() == [2, 1]
     assert data.train.target.gather(np.array([0, 1])).tolist() == [[-1.0], [1.0]]
     assert data.valid.target.gather(np.array([0])).tolist() == [[0.0]]
+
+
+def test_vectors_of_another_dimension_are_refused_with_their_file_and_line(tmp_path):
+    table = tmp_path / "t.jsonl"
+    table.write_text(
+        '{"x": [[1, 2]], "y": 1}\n{"x": [[1, 2], [3, 4]], "y": 1}\n{"x": [[1]], "y": 1}\n'
+    )
+    config = {
+        "train": str(table),
+        "source": {"kind": "vectors", "column": "x"},
+        "target": {"kind": "number", "column": "y"},
+    }
+    message = r"t\.jsonl, line 3: wanted vectors of 2 numbers, as in the first example; got 1\."
+    with pytest.raises(InvalidData, match=message):
+        prepare(read(DataConfig, config, "data"), tmp_path / "cache")
+
+
+def test_a_wrong_column_of_tags_is_reported_once():
+    config = {
+        "train": "train.conll",
+        "valid": "valid.conll",
+        "test": "test.conll",
+        "source": {"kind": "words"},
+        "target": {"kind": "tags", "column": "POSX"},
+    }
+    problems = read(DataConfig, config, "data")
+    assert [problem.key for problem in problems] == ["data.target.column"]
 
 
 def test_a_wrong_number_is_refused_with_its_file_and_line(tmp_path):

@@ -234,3 +234,38 @@ def test_options_without_effect_are_refused_on_the_command_line(trained, name):
             assert f"{option}: wanted nothing for a model that gives" in done.stderr
     scored = command("predict", folder, "--scores", text=f"{line}\n")
     assert scored.returncode == (0 if model.task.has_scores else 2), scored.stderr
+
+
+@pytest.mark.parametrize("name", WITH_OUTPUTS)
+def test_options_without_effect_are_refused_by_the_server(trained, name):
+    model, _ = trained(name)
+    given = CASES[name].inputs[0]
+    listed = [list(given) if isinstance(given, tuple) else given]
+    if CASES[name].fields.get("source", {}).get("kind") == "vectors":
+        listed = [json.loads(given)]
+    with served({"mine": model}) as server:
+        options = {"beam_size": 4, "max_length": 9, "sample": True, "min_length": 2}
+        for option, value in options.items():
+            status, _, answer = server.ask("/predict", {"input": listed, option: value})
+            if model.task.searches or (model.task.has_beam and option == "beam_size"):
+                assert status == 200, answer
+            else:
+                refusal = f"{option}: wanted nothing for a model that gives {model.task.gives}"
+                assert status == 400
+                assert answer["detail"] == f"{refusal}; got {value}. Leave it out."
+
+
+@pytest.mark.parametrize("name", [name for name in WITH_OUTPUTS if "sources" in CASES[name].fields])
+def test_how_several_sources_are_requested_is_described(trained, name):
+    """In the refusal of another form, and in the example of the description, which is answered."""
+    model, _ = trained(name)
+    with served({"mine": model}) as server:
+        status, _, answer = server.ask("/predict", {"input": list(CASES[name].inputs[0])})
+        assert status == 400
+        assert answer["detail"].endswith('in the list of inputs: {"input": [["...", "..."]]}.')
+        _, _, description = server.ask("/openapi.json")
+        body = description["paths"]["/predict"]["post"]["requestBody"]
+        example = body["content"]["application/json"]["example"]
+        status, _, answer = server.ask("/predict", example)
+        assert status == 200, answer
+        assert len(answer["results"]) == 1

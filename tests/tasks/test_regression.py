@@ -223,8 +223,15 @@ def test_what_is_no_finite_number_is_refused_with_its_line(tmp_path, cell):
 def test_examples_with_other_counts_of_numbers_are_refused(tmp_path):
     rows = numbers(8, 0)
     rows[5] = ("good film", [1.0, 2.0])
-    with pytest.raises(InvalidArgument, match="example 6: wanted 1 for each example"):
+    with pytest.raises(InvalidArgument, match="line 6: wanted 1 for each example"):
         regard.train(recipe(), tmp_path / "run", data={"train": rows})
+    table = tmp_path / "train.csv"
+    table.write_text("text,score\ngood,1\nbad,2\ngood film,1 2\nbad film,1\n")
+    from_file = recipe(column="score")
+    from_file["data"]["source"]["column"] = "text"
+    from_file["data"]["train"] = str(table)
+    with pytest.raises(InvalidData, match=r"train\.csv, line 4: wanted 1 for each .*; got 2\."):
+        regard.train(from_file, tmp_path / "other")
 
 
 def test_the_studio_measures_examples_and_heads(trained):

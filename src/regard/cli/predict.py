@@ -181,14 +181,17 @@ def predict(
         "--json": as_json,
     }
     task = predictor.task
+    from regard.tasks.pipeline import check_direct_keys, check_meaning
+
     if not task.searches:
         # Its output follows from one forward pass.
         of_searches = {"--beam": beam, "--sample": sample, "--max-length": max_length}
         if task.has_beam:
             del of_searches["--beam"]
-        _check_meaning(of_searches, task.gives)
+        check_meaning(of_searches, task.gives)
+        check_direct_keys(options, task.gives, has_beam=task.has_beam)
     if not task.has_scores:
-        _check_meaning({"--scores": scores}, task.gives)
+        check_meaning({"--scores": scores}, task.gives)
     if probabilities:
         _check_none({"--n-best": n_best, "--scores": scores}, "beside --probabilities")
         if not predictor.task.has_probabilities:
@@ -413,14 +416,6 @@ def _check_none(options: dict[str, Any], where: str) -> None:
             raise InvalidArgument(
                 name, wanted=f"nothing {where}", got=str(given), remedy="Leave one of the two out."
             )
-
-
-def _check_meaning(options: dict[str, Any], gives: str) -> None:
-    """Refuse options that would change nothing."""
-    for name, given in options.items():
-        if given:
-            wanted = f"nothing for a model that gives {gives}"
-            raise InvalidArgument(name, wanted=wanted, got=str(given), remedy="Leave it out.")
 
 
 def _attention_as_json(line: str, outputs: "Sequence[Output]") -> dict[str, Any]:

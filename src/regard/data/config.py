@@ -389,6 +389,8 @@ class DataConfig(Config):
         if self.synthetic is None and self.reader is None:
             for split in given:
                 yield from self._wrong_shape(split)
+            if any(self.is_token_file(self.files(split)[0]) for split in given):
+                yield from self._wrong_token_columns()
 
     def _wrong_shape(self, split: Split) -> Iterator[Problem]:
         """Problems of the number and formats of a split's files."""
@@ -452,6 +454,8 @@ class DataConfig(Config):
         if len(files) > 1:
             wanted = "one file with words and tags"
             yield Problem(split, wanted, f"{len(files)} files", "Join them into one.")
+
+    def _wrong_token_columns(self) -> Iterator[Problem]:
         for name, field in self.fields.items():
             if field.column is not None and not conll.is_column(field.column):
                 wanted = f"a number from '1', or one of {', '.join(conll.CONLLU_COLUMNS)}"

@@ -261,11 +261,13 @@ def _training_values(
 ) -> Iterator[Any]:
     """The values of these columns of the training examples: the sources, and the target after them."""
     fields = list(config.fields.values())
+    firsts: dict[int, Any] = {}
     for number, example in enumerate(examples(config, "train"), start=1):
         values = (*example.sources, example.target)
         for column in columns:
             try:
                 value = fields[column].parse(values[column])
+                fields[column].check_together(firsts.setdefault(column, value), value)
             except InvalidArgument as error:
                 raise at_example(config, "train", number, error) from None
             yield value

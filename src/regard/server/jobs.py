@@ -16,7 +16,7 @@ from regard.inference.predictor import Predictor
 from regard.server.input_limits import check_inputs, check_output
 from regard.server.inspection import MAX_WEIGHTS, InspectedAttention, inspect
 from regard.tasks.inputs import InputValue
-from regard.tasks.pipeline import Output, SequenceScore
+from regard.tasks.pipeline import Output, SequenceScore, check_direct_keys
 
 MOST_PHRASES = {"banned": 1000, "required": 64, "stop": 64}  # of one request
 LONG = 1024  # tokens of a request, about, of which more are planned beside the engine's thread
@@ -218,7 +218,11 @@ class Generation(Work):
         return self.options
 
     def as_batched(self, predictor: Predictor) -> "DirectPrediction | None":
-        return None if predictor.task.searches else DirectPrediction(self.input, self)
+        task = predictor.task
+        if task.searches:
+            return None
+        check_direct_keys(self.options, task.gives, has_beam=task.has_beam)
+        return DirectPrediction(self.input, self)
 
 
 @dataclass(frozen=True)

@@ -120,12 +120,13 @@ def _sources(model: ModelInfo, given: Any) -> list[SourceValue]:
     else:
         row = [*given.split("\t")] if isinstance(given, str) and len(kinds) > 1 else [given]
     if len(row) != len(kinds):
-        wanted = (
-            f"{len(kinds)} sources ({', '.join(kinds)})" if len(kinds) > 1 else f"one {kinds[0]}"
-        )
-        raise InvalidArgument(
-            "input", wanted=wanted, got=str(len(row)), remedy="Give each input all its sources."
-        )
+        wanted = f"one {kinds[0]}"
+        remedy = "Give each input its one source."
+        if len(kinds) > 1:
+            wanted = f"{len(kinds)} sources ({', '.join(kinds)})"
+            example = ", ".join(['"..."'] * len(kinds))
+            remedy = f'Give each input as a list in the list of inputs: {{"input": [[{example}]]}}.'
+        raise InvalidArgument("input", wanted=wanted, got=str(len(row)), remedy=remedy)
     for kind, each in zip(kinds, row, strict=True):
         _check_source(kind, each)
     return row

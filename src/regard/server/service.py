@@ -209,8 +209,11 @@ def nested_deeper(body: bytes, depth: int) -> bool:
 
 def example_input(model: ModelInfo | None) -> object:
     """An input that a model reads, for the description of the API."""
-    if model is None or len(model.reads) != 1:
+    if model is None or not model.reads:
         return TEXT
+    if len(model.reads) > 1:
+        # An input of several sources is a list in the list of inputs.
+        return TEXT if model.takes_files else [[TEXT] * len(model.reads)]
     make = EXAMPLES.get(FIELDS[model.reads[0]].content_key)
     return TEXT if make is None else make(model)
 

@@ -198,6 +198,36 @@ def check_direct_options(options: OutputOptions, gives: str) -> None:
             raise InvalidArgument(name, wanted=wanted, got=repr(value), remedy="Leave it out.")
 
 
+# Keys of [decode] that mean something without a search too, or of which the predictor says which tasks have them.
+KEYS_OF_ALL = (
+    "num_hypotheses",
+    "threshold",
+    "thresholds",
+    "horizon",
+    "max_source_length",
+    "batch_tokens",
+    "precision",
+    "quantization",
+    "language_model",
+    "length_bonus",
+)
+KEYS_OF_BEAMS = ("beam_size", "language_model_weight")
+
+
+def check_direct_keys(keys: Mapping[str, Any], gives: str, *, has_beam: bool) -> None:
+    """Refuse keys of [decode] that mean something only where an output is searched for token by token."""
+    others = KEYS_OF_ALL + KEYS_OF_BEAMS if has_beam else KEYS_OF_ALL
+    check_meaning({name: value for name, value in keys.items() if name not in others}, gives)
+
+
+def check_meaning(options: Mapping[str, Any], gives: str) -> None:
+    """Refuse options that would change nothing."""
+    for name, given in options.items():
+        if given:
+            wanted = f"nothing for a model that gives {gives}"
+            raise InvalidArgument(name, wanted=wanted, got=str(given), remedy="Leave it out.")
+
+
 def check_one_output(config: DecodeConfig, gives: str) -> None:
     """Refuse several outputs where there is one for each input."""
     if config.num_hypotheses > 1:

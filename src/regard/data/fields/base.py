@@ -273,6 +273,9 @@ class Field(Config, ABC):
         """How many parts of an encoded value can have an output each, such as words; None: it is no sequence."""
         return None
 
+    def check_together(self, first: Any, value: Any) -> None:
+        """Refuse a value that does not go with the first of the training data, both as `parse` returns them."""
+
     def check_beside(self, encoded: Any, positions: Sequence[int | None]) -> None:
         """Refuse an encoded target that does not fit its sources, of which the positions are given."""
 

@@ -47,6 +47,15 @@ class NumberField(Field):
     def check(self, name: str, values: Iterable[Any]) -> list[Any]:
         return [self.parse(value) for value in check_list(name, values, texts_only=False)]
 
+    def check_together(self, first: Any, value: Any) -> None:
+        if len(value) != len(first):
+            raise InvalidArgument(
+                "number",
+                wanted=f"{len(first)} for each example, as in the first",
+                got=str(len(value)),
+                remedy="Give as many for each.",
+            )
+
     def learn(self, values: Iterator[Any], *, is_target: bool) -> Statistics:
         return Statistics.of(_chunks(values), normalize=self.normalize)
 
@@ -96,6 +105,9 @@ def _spelled(text: str) -> Any:
     try:
         if stripped.startswith("["):
             return json.loads(stripped)
+        # `float` also reads the literals of Python, such as 1_000.
+        if "_" in stripped:
+            return None
         numbers = [float(part) for part in stripped.split()]
     except (ValueError, RecursionError):
         return None
@@ -103,19 +115,7 @@ def _spelled(text: str) -> Any:
 
 
 def _chunks(values: Iterator[Any]) -> Iterator[NDArray[np.float64]]:
-    read = 0
-    size = 0
     while chunk := list(islice(values, CHUNK)):
-        size = size or len(chunk[0])
-        for number, value in enumerate(chunk, start=read + 1):
-            if len(value) != size:
-                raise InvalidArgument(
-                    f"number of example {number}",
-                    wanted=f"{size} for each example, as in the first",
-                    got=str(len(value)),
-                    remedy="Give as many for each.",
-                )
-        read += len(chunk)
         yield np.stack(chunk)
 
 

@@ -238,6 +238,11 @@ class VectorsField(Field):
     def check(self, name: str, values: Iterable[Any]) -> list[Any]:
         return [self.parse(value) for value in check_list(name, values, texts_only=False)]
 
+    def check_together(self, first: Any, value: Any) -> None:
+        if not isinstance(value, Window):
+            # The windows of a series have its columns.
+            _check_dimension(value, first.shape[1], "the first example")
+
     def learn(self, values: Iterator[Any], *, is_target: bool) -> Statistics:
         dimension = 0
         longest = 1
@@ -318,11 +323,13 @@ def _encoded(
     return value.encoded(vocabulary)
 
 
-def _check_dimension(value: NDArray[Any], dimension: int) -> None:
+def _check_dimension(
+    value: NDArray[Any], dimension: int, given_by: str = "the training data"
+) -> None:
     if value.shape[1] != dimension:
         raise InvalidArgument(
             "vectors",
-            wanted=f"vectors of {dimension} numbers, as in the training data",
+            wanted=f"vectors of {dimension} numbers, as in {given_by}",
             got=str(value.shape[1]),
             remedy="Give vectors of one dimension.",
         )

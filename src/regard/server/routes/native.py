@@ -49,6 +49,7 @@ class NativeRoutes:
                 "Texts or labels for inputs",
                 PredictRequest,
                 PredictAnswer,
+                example=self.predict_example,
             ),
             Route(
                 "POST",
@@ -86,6 +87,12 @@ class NativeRoutes:
     async def predict(self, call: Call) -> Response:
         asked = await read_request(self.service, call, PredictRequest)
         return await self._predict(call, asked, self.service.model(asked.model))
+
+    def predict_example(self) -> object:
+        models = self.service.engine.model_info
+        first = next(iter(models.values()), None)
+        asked = {"input": example_input(first)}
+        return asked if first is None or len(models) == 1 else {"model": first.name, **asked}
 
     def caption_example(self) -> object:
         models = [
