@@ -15,11 +15,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
+import numpy as np
 import pytest
 from PIL import Image
 
 import regard
 from regard.data.synthetic import sampling
+from regard.data.wav import write_wav
 from support.command_line import command, process
 from support.page_blocks import ROOT, Block, run_by
 from support.page_commands import (
@@ -56,7 +58,8 @@ CONFIGURATIONS = {  # of other libraries, for `regard convert`
     "fairseq_iwslt.sh": "train.sh",
 }
 EDITS = [{"edit": "switch_head_off", "map": "decoder 1 cross", "head": 0}]
-NAMES = ("en-de", "de-en", "captions", "pets", "stories")  # of the models that are served
+# Of the models that are served.
+NAMES = ("en-de", "de-en", "captions", "pets", "stories", "series")
 WAIT = 120.0  # seconds
 CHANGES = {  # for `regard train`, by the recipe that a page names
     "my.toml": SMALL["my.toml"],
@@ -104,7 +107,9 @@ def folder(tmp_path_factory) -> Path:
         patch.chdir(place)
         patch.setenv("REGARD_CACHE", str(place / ".cache"))
         _write_images()
+        _write_series()
         _write_models()
+        _write_models_of_series()
         _write_files()
     return place
 
@@ -174,6 +179,50 @@ def _write_models() -> None:
     regard.train(reviews, "runs/reviews", data={"train": rows})
     shutil.copytree("runs/reviews", "runs/classification")
     shutil.copytree("runs/pets", "runs/shapes-classification")
+
+
+def _write_series() -> None:
+    """Sequences of vectors, and a recording of half a second."""
+    chance = np.random.default_rng(1)
+    for name in ("one.npy", "two.npy"):
+        np.save(name, chance.normal(size=(12, 3)).astype(np.float32))
+    samples = chance.normal(scale=0.1, size=4000)
+    Path("recording.wav").write_bytes(write_wav(samples, 8000))
+    Path("table.tsv").write_text("audio\ttext\nrecording.wav\tone two\n", "utf-8")
+
+
+def _write_models_of_series() -> None:
+    """A classifier of series, a forecaster, a model of speech, and a language model with the tokenizer of its texts."""
+    encoder = {**PART, "input": {"kind": "vectors", "kernel": 3, "stride": 2}}
+    shapes = {
+        "data": {"source": {"kind": "vectors"}, "target": {"kind": "label"}},
+        "model": {"encoder": encoder, "pool": {"kind": "mean"}},
+        "train": TRAIN,
+    }
+    rows = [(np.load("one.npy"), "up"), (np.load("two.npy"), "down")] * 4
+    regard.train(shapes, "runs/series", data={"train": rows})
+    vectors = {"kind": "vectors"}
+    forecast = {
+        "data": {"source": vectors, "target": vectors},
+        "model": {"encoder": encoder, "head": "horizon"},
+        "train": TRAIN,
+    }
+    past_and_future = [(np.load("one.npy"), np.load("two.npy")[:4])] * 8
+    regard.train(
+        forecast, "runs/forecast", data={"train": past_and_future, "test": past_and_future}
+    )
+    words = {"tokenizer": "words"}
+    features = {"kind": "log-mel", "sample_rate": 8000, "mels": 20}
+    speech = {
+        "data": {"source": {"kind": "vectors", "features": features}, "target": words},
+        "model": {"encoder": encoder, "head": "ctc"},
+        "train": TRAIN,
+    }
+    spoken = [(Path("recording.wav").resolve(), "one two")] * 8
+    regard.train(speech, "runs/digit-strings", data={"train": spoken})
+    shutil.copytree("runs/digit-strings", "runs/words")
+    texts = {"data": {"target": words}, "model": {"decoder": PART}, "train": TRAIN}
+    regard.train(texts, "runs/texts", data={"train": ["one two"] * 8})
 
 
 def _write_images() -> None:
