@@ -222,7 +222,7 @@ def _listed(folder: Path) -> dict[str, dict[str, Any]]:
         raw = _plain_file(folder / MANIFEST, LARGEST_MANIFEST)
     except OSError as error:
         raise refuse(f"a checkpoint with its {MANIFEST}", error.strerror or str(error)) from None
-    # A manifest that somebody wrote may hold anything: what it lists is checked before it is used as paths.
+    # A manifest may be forged: check the names that it lists before they are used as paths.
     try:
         files: dict[str, dict[str, Any]] = json.loads(raw)["files"]
         valid = _manifest(files) == raw and all(

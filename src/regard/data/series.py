@@ -84,7 +84,8 @@ def split_rows(series: Series, config: SeriesConfig, split: Split) -> Series:
     """The rows of a split, with those before it that its first window looks back to."""
     ends = (0, *config.parts(len(series)), 0)
     place = SPLITS.index(split)
-    start, stop = ends[place], ends[place + 1]
+    start = ends[place]
+    stop = ends[place + 1]
     if split != "train":
         start = max(0, start - config.window)
     return series.rows(start, max(start, stop))

@@ -1,8 +1,8 @@
 """Continuous-batching search shared by greedy, sampling and beam search.
 
-A finished request frees its slot, for one of the queue or one that comes later: a bulk of requests is a search into
-which no more come. The search calls the interfaces of
-`model.interfaces` only, and knows nothing of attention, recurrence or images.
+A finished request frees its slot for one of the queue, or for one that comes later: searching many requests in bulk is
+a search that no more requests join. The search calls the interfaces of models and of engines only. It knows nothing of
+attention, recurrence or images.
 """
 
 from collections.abc import Container, Hashable, Iterator, Sequence
@@ -52,12 +52,10 @@ def search(
     task: SearchTask, requests: Sequence[GenerationRequest]
 ) -> Iterator[tuple[int, list[Hypothesis]]]:
     """The index of each request and its hypotheses, best first, in the order in which they are finished."""
-    config, planned = task.config, plan_requests(task, requests)
-    if config.coverage_penalty and task.rerank is None:
-        wanted, remedy = (
-            "SearchTask(rerank=...)",
-            "Pass interpret.output_attention.coverage_reranker.",
-        )
+    planned = plan_requests(task, requests)
+    if task.config.coverage_penalty and task.rerank is None:
+        wanted = "SearchTask(rerank=...)"
+        remedy = "Pass interpret.output_attention.coverage_reranker."
         raise InvalidArgument("coverage_penalty", wanted=wanted, got="none", remedy=remedy)
     workers = search_workers(task, planned)
     groups = groups_in_memory(task, planned, length_groups(task, requests, planned), workers)
@@ -443,7 +441,8 @@ class Search:
         admitted = self.queue.encoded[: len(slots)]
         for slot, index in zip(slots, admitted, strict=True):
             self.occupants[slot] = index, self.step
-        empty, rows = self.buffers.state is None, self._write(slots, admitted)
+        empty = self.buffers.state is None
+        rows = self._write(slots, admitted)
         self.buffers.strategy.set_seed(self.task.config.seed)
         self._constrain(slots, admitted)
         if self._begins(slots):
@@ -474,7 +473,8 @@ class Search:
         do not depend on what runs beside them, one by one, the longest first: it decides the size of the past.
         """
         given = [self._prompt(index) for index in admitted]
-        shortest, alike = min(given), max(given) - min(given) < LEAST_PROMPT
+        shortest = min(given)
+        alike = max(given) - shortest < LEAST_PROMPT
         together = alike and not (self.plan.decoder.compiled or self.queue.each_alone)
         with autocast(self.plan.half):
             if empty and (together or len(slots) == 1):
@@ -568,7 +568,8 @@ class Search:
 
     def _keep(self, slots: list[int]) -> None:
         """Continue with these slots only, in smaller buffers."""
-        self.done, rows = None, torch.tensor(slots, device=self.plan.device)
+        self.done = None
+        rows = torch.tensor(slots, device=self.plan.device)
         smaller = self.buffers.keep(rows)
         self._pool_buffers()
         self.occupants = [self.occupants[slot] for slot in slots]
@@ -617,7 +618,8 @@ class Search:
             for processor in per_slot:
                 processor.admit(slot, planned)
             if required is not None and planned.constraint is not None:
-                prefix, beams = len(planned.begin), self.plan.beams
+                prefix = len(planned.begin)
+                beams = self.plan.beams
                 required.admit(
                     slot,
                     *planned.constraint,
@@ -634,10 +636,14 @@ def _begin_requests(
 
     Its columns: slot, number, the token before the first, minimum and maximum length, length of the prompt, prefix.
     """
-    strategy, generated = buffers.strategy, buffers.strategy.generated
-    generated.tokens[slots], generated.length[slots] = strategy.special_tokens.pad, 0
-    generated.min_length[slots], strategy.limit[slots] = table[:, 3], table[:, 4]
-    generated.prompt[slots], generated.prefix[slots] = table[:, 5], table[:, COLUMNS:]
+    strategy = buffers.strategy
+    generated = strategy.generated
+    generated.tokens[slots] = strategy.special_tokens.pad
+    generated.length[slots] = 0
+    generated.min_length[slots] = table[:, 3]
+    strategy.limit[slots] = table[:, 4]
+    generated.prompt[slots] = table[:, 5]
+    generated.prefix[slots] = table[:, COLUMNS:]
     generated.first[slots] = table[:, 2]
     strategy.admit(slots, table[:, 1])
     buffers.tokens[slots] = table[:, 2, None]

@@ -268,7 +268,8 @@ def outputs_of(
     hypotheses: Sequence[Hypothesis],
 ) -> list[Output]:
     """The outputs of a job that is finished, with what it asked for beside their texts; its usage is filled in."""
-    work, usage = each.work, each.job.usage
+    work = each.work
+    usage = each.job.usage
     usage.read = each.input_tokens
     if not work.tokens and not (work.stop or work.echo or work.token_texts or work.attention):
         usage.generated = sum(len(one.tokens) - each.request.given for one in hypotheses)
@@ -293,12 +294,11 @@ def _whole_outputs(
     each: RunningJob,
     hypotheses: Sequence[Hypothesis],
 ) -> list[Output]:
-    work, request = each.work, each.request
+    work = each.work
+    request = each.request
     if work.echo:
-        hypotheses, request = (
-            [_with_first(one, request.first) for one in hypotheses],
-            request._replace(given=0),
-        )
+        hypotheses = [_with_first(one, request.first) for one in hypotheses]
+        request = request._replace(given=0)
     part = work.attention
     if part:
         _check_attention(pipeline, request, hypotheses, part)
