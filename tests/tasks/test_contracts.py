@@ -8,6 +8,7 @@ import torch
 
 import regard
 from regard.core.errors import InvalidArgument, InvalidRecipe
+from regard.inference.example_inputs import example_inputs
 from regard.tasks.kinds import TASKS
 from regard.tasks.pipeline import OF_SOME_OUTPUTS
 from support.command_line import command
@@ -269,3 +270,15 @@ def test_how_several_sources_are_requested_is_described(trained, name):
         status, _, answer = server.ask("/predict", example)
         assert status == 200, answer
         assert len(answer["results"]) == 1
+
+
+def test_a_forecaster_begins_with_a_series_of_its_length(trained):
+    """Of any other length, it refuses to read one."""
+    model, _ = trained("forecast")
+    ((first,),) = example_inputs(model)
+    vectors = json.loads(first)
+    (expected,) = {len(json.loads(each)) for each in CASES["forecast"].inputs}
+    assert len(vectors) == expected
+    assert model.predict([vectors])
+    (field,) = model.recipe.data.source_fields
+    assert len(field.example(model.sources[0])) == expected

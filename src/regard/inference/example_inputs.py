@@ -1,4 +1,4 @@
-"""Inputs to begin with: of a model's synthetic test data, images as data: URLs."""
+"""Inputs to begin with: of a model's synthetic test data, images as data: URLs; and series of one fixed length."""
 
 from itertools import islice
 
@@ -12,10 +12,15 @@ EXAMPLES = 6  # of a model
 
 
 def example_inputs(predictor: Predictor) -> tuple[tuple[str, ...], ...]:
-    """Inputs of the model's synthetic test data; none of a model that was trained on files."""
+    """Inputs of the model's synthetic test data; of one trained on files, series where all have one length."""
     config = predictor.recipe.data
-    if not config.synthetic or not config.source_fields:
+    if not config.source_fields:
         return ()
+    if not config.synthetic:
+        pairs = zip(config.source_fields, predictor.sources, strict=True)
+        first = [field.first_input(vocabulary) for field, vocabulary in pairs]
+        given = tuple(each for each in first if each is not None)
+        return (given,) if len(given) == len(first) else ()
     try:
         found = list(islice(examples(config, "test"), EXAMPLES))
         return tuple(

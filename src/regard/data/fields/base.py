@@ -238,6 +238,10 @@ class Field(Config, ABC):
         """A value of a table as a page sends it: as a text."""
         return str(value)
 
+    def first_input(self, vocabulary: Any) -> str | None:
+        """An input that a page begins with, where any other form of it may be refused; None: the page has its own."""
+        return None
+
     def usual_ranges(self, vocabulary: Any) -> Ranges | None:
         """The usual least and largest value of each number of a vector; None for what has no numbers."""
         return None

@@ -97,7 +97,14 @@ class VectorsField(Field):
         return f"{int(values.lengths[row])} vectors of {vocabulary.size} numbers"
 
     def example(self, vocabulary: Statistics) -> NDArray[np.float32]:
-        return np.zeros((1, vocabulary.size), np.float32)
+        # A model may read sequences of the length of its training data only.
+        return np.zeros((vocabulary.length or 1, vocabulary.size), np.float32)
+
+    def first_input(self, vocabulary: Statistics) -> str | None:
+        """The mean at each position, where all sequences of the training data have one length."""
+        if vocabulary.length is None:
+            return None
+        return array_text(np.tile(vocabulary.mean, (vocabulary.length, 1)), [4] * vocabulary.size)
 
     def names_file(self, cell: Any) -> bool:
         """Whether a cell of a table is the name of a file, not a list."""
