@@ -27,7 +27,8 @@ if sys.platform != "linux":
 
 from regard.server import protocol
 from regard.server.http_server import fastest_loop
-from regard.server.listener import Acceptor
+from regard.server.listener import Acceptor, drop_new_connections
+from regard.server.processes.supervisor import _close_socket
 from support.forged import GOLDEN
 from support.predictors import translator
 from support.servers import served, until
@@ -230,7 +231,7 @@ def test_no_connection_is_made_between_the_last_accept_and_the_end_of_the_socket
     async def accept(listening: socket.socket) -> int:
         acceptor = Acceptor(listening, Kept, None, lambda: None)
         early = [socket.create_connection(listening.getsockname()) for _ in range(3)]
-        acceptor.drop_new_connections()
+        await drop_new_connections(listening)
         late = socket.socket()
         late.setblocking(False)
         connecting = late.connect_ex(listening.getsockname())
@@ -250,6 +251,40 @@ def test_no_connection_is_made_between_the_last_accept_and_the_end_of_the_socket
     with socket.create_server(("127.0.0.1", 0), backlog=256) as listening:
         assert asyncio.run(accept(listening)) == errno.ECONNREFUSED
     assert len(accepted) == 3
+
+
+def test_front_ends_close_their_socket_together():
+    """When the last of them has finished its requests, and no client can connect any more."""
+
+    class FrontEnd:
+        def __init__(self) -> None:
+            self.drained = asyncio.Event()
+            self.refused_before: bool | None = None
+
+        def close_socket(self) -> None:
+            self.refused_before = not connects()
+
+    def connects() -> bool:
+        with socket.socket() as client:
+            client.settimeout(0.2)
+            return client.connect_ex(address) == 0
+
+    async def end(listening: socket.socket) -> list[bool | None]:
+        fronts = [FrontEnd(), FrontEnd()]
+        # Each front end has the socket too.
+        with listening.dup():
+            closing = asyncio.ensure_future(_close_socket(listening, fronts, PATIENCE))
+            fronts[1].drained.set()
+            await asyncio.sleep(0.2)
+            assert connects()
+            assert not closing.done()
+            fronts[0].drained.set()
+            await closing
+            return [front.refused_before for front in fronts]
+
+    with socket.create_server(("127.0.0.1", 0), backlog=256) as listening:
+        address = listening.getsockname()
+        assert asyncio.run(end(listening)) == [True, True]
 
 
 def test_a_stalled_handshake_is_closed_as_fast_as_stalled_headers(tls, monkeypatch):

@@ -276,8 +276,8 @@ def test_a_killed_engine_is_started_again_and_its_requests_are_told(server):
     status, headers, answer = server.ask("/predict", SHORT)
     assert (status, headers["retry-after"]) == (503, "5")
     server.said("the engine process ended with SIGKILL: started again", lines)
-    until(server.ready)
-    assert server.ask("/predict", SHORT)[0] == 200
+    # Each front end connects to the new engine by itself, and either may answer.
+    until(lambda: server.ask("/predict", SHORT)[0] == 200)
     assert server.engine != engine
 
 

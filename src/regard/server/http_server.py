@@ -4,7 +4,8 @@ import asyncio
 import logging
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -19,6 +20,9 @@ from regard.server.protocol import HEADER_BYTES, fastest
 from regard.server.tls import Tls
 
 log = logging.getLogger(__name__)
+CLOSE_SECONDS = (
+    0.3  # for the word that the socket may be closed, after the time in which requests must end
+)
 ANSWER_SECONDS = 2.5  # for answers to be written, after the time in which requests must end: clients may read slowly
 
 
@@ -30,17 +34,17 @@ async def serve_http(
     tls: Tls | None,
     ending: ProcessEnd | None = None,
     *,
-    shares_socket: bool = False,
+    wait_for_close: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
     """Answer requests until SIGTERM or SIGINT, then finish those in flight within this time.
 
     A computation that does not end then, or a second signal, ends the process by force (`ending`). Raises
-    `EngineCrashed` where a fault ends the engine: requests get status 503, and the server ends. `shares_socket` says
-    that other processes accept connections on the same socket.
+    `EngineCrashed` where a fault ends the engine: requests get status 503, and the server ends. Where other processes
+    accept connections on the same socket, `wait_for_close` returns when this one may close it.
     """
     ending = ProcessEnd(drain_seconds) if ending is None else ending
     ending.unanswered = lambda: app.open
-    server = HttpServer(server_config(app, tls), shares_socket=shares_socket)
+    server = HttpServer(server_config(app, tls), shares_socket=wait_for_close is not None)
     loop, stop, crashes = asyncio.get_running_loop(), asyncio.Event(), list[EngineCrashed]()
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -61,10 +65,13 @@ async def serve_http(
         app.service.stopping = (
             True  # the socket stays open: new requests are refused with status 503
         )
-        finished, until = (
-            await asyncio.to_thread(engine.stop, drain_seconds),
-            loop.time() + ANSWER_SECONDS,
-        )
+        drained_by = loop.time() + drain_seconds
+        finished = await asyncio.to_thread(engine.stop, drain_seconds)
+        if wait_for_close is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(drained_by + CLOSE_SECONDS):
+                    await wait_for_close()
+        until = loop.time() + ANSWER_SECONDS
         while app.open and not server.force_exit and loop.time() < until:
             await asyncio.sleep(0.01)
         if not finished or app.open:

@@ -23,9 +23,8 @@ EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 RETRY_SECONDS = 0.2  # until a connection is accepted again, where the system had no room for it
 REPORT_SECONDS = 10.0  # between two lines of the log about that
 MOST_WAITING = 4096  # connections that are accepted at the end; systems queue fewer
-NEW_SECONDS = (
-    0.5  # in which a client that has just connected sends its request, when the server ends
-)
+# In which a client that has just connected sends its request, when the server ends.
+NEW_SECONDS = 1.0
 HANDSHAKE_SECONDS = 0.1  # in which a TCP handshake that has begun completes, when the server ends
 
 SO_ATTACH_FILTER = 26  # of Linux; Python's socket module does not name it
@@ -38,6 +37,25 @@ DROP_NEW_CONNECTIONS = (
     (0x06, 0, 0, 0),  # drop the packet
     (0x06, 0, 0, 0xFFFFFFFF),  # keep all of it
 )
+
+
+async def drop_new_connections(listening: socket.socket) -> None:
+    """Let the system make no new connection on this socket, in any process that has it, from the return on.
+
+    A connection that the system makes after the last `accept` and before the socket is closed would be reset.
+    A client whose first packet is dropped sends it again after a second, and is refused by then. Only Linux
+    has such filters; elsewhere that moment remains, which is short.
+    """
+    if sys.platform != "linux":
+        return
+    program = b"".join(struct.pack("HBBI", *each) for each in DROP_NEW_CONNECTIONS)
+    instructions = ctypes.create_string_buffer(program)
+    count = len(DROP_NEW_CONNECTIONS)
+    pointer = struct.pack("HP", count, ctypes.addressof(instructions))
+    # Some sandboxes that look like Linux have no filters.
+    with suppress(OSError):
+        listening.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, pointer)
+    await asyncio.sleep(HANDSHAKE_SECONDS)
 
 
 class Acceptor:
@@ -57,7 +75,7 @@ class Acceptor:
         refused: Callable[[], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._listening = listening
+        self.listening = listening
         self._make_protocol = make_protocol
         self._tls = tls
         self._refused = refused
@@ -67,31 +85,14 @@ class Acceptor:
         listening.setblocking(False)
         self._loop.add_reader(listening, self._accept)
 
-    def drop_new_connections(self) -> None:
-        """Let the system make no new connection on this socket, in any process that has it.
-
-        A connection that the system makes after the last `accept` and before the socket is closed would be reset.
-        A client whose first packet is dropped sends it again after a second, and is refused by then. Only Linux
-        has such filters; elsewhere that moment remains, which is short.
-        """
-        if sys.platform != "linux":
-            return
-        program = b"".join(struct.pack("HBBI", *each) for each in DROP_NEW_CONNECTIONS)
-        instructions = ctypes.create_string_buffer(program)
-        count = len(DROP_NEW_CONNECTIONS)
-        pointer = struct.pack("HP", count, ctypes.addressof(instructions))
-        # Some sandboxes that look like Linux have no filters.
-        with suppress(OSError):
-            self._listening.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, pointer)
-
     def close(self) -> None:
         """Accept the connections that the system has made already, and no more."""
-        self._loop.remove_reader(self._listening)
+        self._loop.remove_reader(self.listening)
         left = MOST_WAITING
         while left and self._accept():
             left -= 1
         # At once after the last `accept`: a connection that is made between the two is reset.
-        self._listening.close()
+        self.listening.close()
         if self._retry is not None:
             self._retry.cancel()
 
@@ -103,7 +104,7 @@ class Acceptor:
     def _accept(self) -> bool:
         """Accept a connection. Whether there was one."""
         try:
-            connection, _ = self._listening.accept()
+            connection, _ = self.listening.accept()
         except (BlockingIOError, InterruptedError):  # another process was faster
             return False
         except ConnectionAbortedError:  # by its client
@@ -138,9 +139,9 @@ class Acceptor:
 
     def _pause(self, error: OSError) -> None:
         """Connections wait until others are closed; the system keeps them."""
-        self._loop.remove_reader(self._listening)
+        self._loop.remove_reader(self.listening)
         self._retry = self._loop.call_later(
-            RETRY_SECONDS, self._loop.add_reader, self._listening, self._accept
+            RETRY_SECONDS, self._loop.add_reader, self.listening, self._accept
         )
         now = self._loop.time()
         if now - self._reported >= REPORT_SECONDS:
@@ -187,8 +188,7 @@ class HttpServer(uvicorn.Server):
         """Close the sockets, and then the connections: those that are new once they have sent a request."""
         if not self.shares_socket:
             for acceptor in self._acceptors:
-                acceptor.drop_new_connections()
-            await asyncio.sleep(HANDSHAKE_SECONDS)
+                await drop_new_connections(acceptor.listening)
         for acceptor in self._acceptors:
             acceptor.close()
         try:

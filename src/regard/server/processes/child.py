@@ -9,7 +9,18 @@ from regard.core.errors import RegardError
 from regard.core.log_output import logging_in_background, logging_to_stderr
 from regard.server.http_server import fastest_loop
 from regard.server.processes.connection import Connection
-from regard.server.processes.messages import Begin, Failed, Ping, Pong, Ready, Start, ToChild
+from regard.server.processes.messages import (
+    Begin,
+    Close,
+    Drained,
+    Failed,
+    Ping,
+    Pong,
+    Ready,
+    ServerEnds,
+    Start,
+    ToChild,
+)
 
 Work = Callable[["Child", Start], Awaitable[None]]
 
@@ -17,6 +28,8 @@ Work = Callable[["Child", Start], Awaitable[None]]
 class Child:
     """The connection to the supervisor, in the process that it started.
 
+    begin      set when connections may be accepted
+    close      set when the socket may be closed
     orphaned   set when the supervisor has ended
     stuck      tells for how many seconds the process has done nothing although it has work
     """
@@ -25,7 +38,10 @@ class Child:
         self.connection = connection
         self.start: asyncio.Future[Start] = asyncio.get_running_loop().create_future()
         self.stuck: Callable[[], float] = float  # 0: a process that answers is well
-        self.begin, self.orphaned = asyncio.Event(), asyncio.Event()
+        self.begin = asyncio.Event()
+        self.close = asyncio.Event()
+        self.orphaned = asyncio.Event()
+        self._server_ends = False
 
     async def run(self) -> None:
         async for message in self.connection.messages():
@@ -35,10 +51,24 @@ class Child:
                 self.begin.set()
             elif isinstance(message, Ping):
                 self.connection.send(Pong(self.stuck()))
+            elif isinstance(message, ServerEnds):
+                self._server_ends = True
+            elif isinstance(message, Close):
+                self.close.set()
         self.orphaned.set()
+        self.close.set()
 
     def ready(self) -> None:
         self.connection.send(Ready())
+
+    async def wait_for_close(self) -> None:
+        """Return when the socket that this process shares with others may be closed.
+
+        Where this process ends alone, the others go on accepting connections: it closes the socket at once.
+        """
+        if self._server_ends:
+            self.connection.send(Drained())
+            await self.close.wait()
 
 
 async def _run(work: Work, descriptor: int) -> int:

@@ -54,6 +54,18 @@ class Begin(Struct, frozen=True, tag=True):
     """To a front end: all processes are ready, accept connections."""
 
 
+class ServerEnds(Struct, frozen=True, tag=True):
+    """To a front end, before its signal: all front ends end. Send `Drained`, and keep the socket open until `Close`."""
+
+
+class Drained(Struct, frozen=True, tag=True):
+    """Of a front end: its requests are finished."""
+
+
+class Close(Struct, frozen=True, tag=True):
+    """To a front end: all front ends are drained, and no client can connect any more. Close the socket."""
+
+
 class Ready(Struct, frozen=True, tag=True):
     """Of a process: it has what it needs."""
 
@@ -161,7 +173,7 @@ class Reply(Struct, frozen=True, tag=True, array_like=True):
 
 ToEngine = Submit | Cancel | Enter | Leave | Reload | AskStates
 ToFrontEnd = EngineState | Text | Ended | Reply
-ToChild = Start | Begin | Ping
-ToSupervisor = Ready | Failed | Pong
+ToChild = Start | Begin | Ping | ServerEnds | Close
+ToSupervisor = Ready | Failed | Pong | Drained
 Message = ToEngine | ToFrontEnd | ToChild | ToSupervisor
 encode = msgspec.msgpack.Encoder().encode

@@ -12,7 +12,18 @@ from contextlib import suppress
 
 from regard.core.errors import RegardError
 from regard.server.processes.connection import Connection
-from regard.server.processes.messages import Begin, Failed, Ping, Pong, Ready, Start, ToSupervisor
+from regard.server.processes.messages import (
+    Begin,
+    Close,
+    Drained,
+    Failed,
+    Ping,
+    Pong,
+    Ready,
+    ServerEnds,
+    Start,
+    ToSupervisor,
+)
 
 log = logging.getLogger(__name__)
 
@@ -55,13 +66,19 @@ class Supervised:
         environment: Mapping[str, str] | None = None,
         patience: float = HANG_SECONDS,
     ) -> None:
-        self.patience, self._heard = patience, 0.0
-        self.name, self.module, self.start = name, module, start
+        self.patience = patience
+        self.name = name
+        self.module = module
+        self.start = start
         self.environment = environment or {}
         self.ready = asyncio.Event()
+        self.drained = asyncio.Event()
+        self.drained.set()
         self.process: asyncio.subprocess.Process | None = None
         self._connection: Connection | None = None
-        self._begun, self._backoff = False, Backoff()
+        self._heard = 0.0
+        self._begun = False
+        self._backoff = Backoff()
         self._failed: Failed | None = None
         self._stop = asyncio.Event()
 
@@ -99,6 +116,17 @@ class Supervised:
             with suppress(ProcessLookupError):
                 self.process.send_signal(number)
 
+    def server_ends(self) -> None:
+        """Tell it that it is not the only front end that is about to get a signal."""
+        if self._connection is not None:
+            self._connection.send(ServerEnds())
+            self._connection.flush()  # it must have the message when it has finished its requests
+
+    def close_socket(self) -> None:
+        """Let it close the socket on which it accepts connections."""
+        if self._connection is not None:
+            self._connection.send(Close())
+
     def end(self, number: signal.Signals) -> None:
         """End the process with a signal; it is not started again."""
         self._stop.set()
@@ -120,6 +148,7 @@ class Supervised:
                 start_new_session=True,  # a terminal's signals are for the supervisor, which passes them on
                 env={**os.environ, **self.environment, "PYTHONPATH": _module_paths()},
             )  # fmt: skip
+        self.drained.clear()
         self._connection = Connection(*await asyncio.open_unix_connection(sock=ours), ToSupervisor)
         self._connection.send(self.start)
         if self._begun:
@@ -135,6 +164,8 @@ class Supervised:
                 self.ready.set()
                 if self._backoff.crashes:
                     log.info("%s is ready again", self.name)
+            elif isinstance(message, Drained):
+                self.drained.set()
             elif isinstance(message, Failed):
                 self._failed = message
         watching.cancel()
@@ -142,6 +173,7 @@ class Supervised:
         self._connection = None
         code = await self.process.wait()
         self.process = None
+        self.drained.set()
         return code
 
     async def _watch(self, connection: Connection) -> None:

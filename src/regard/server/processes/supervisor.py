@@ -5,6 +5,7 @@ import logging
 import signal
 import socket
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from regard.core.errors import InvalidArgument
+from regard.server.listener import drop_new_connections
 from regard.server.processes.messages import ServerConfig, Start
 from regard.server.processes.supervised import Supervised
 
@@ -66,13 +68,33 @@ async def _supervise(
             ready()
             await _before(stop.wait(), *running.values())
     finally:
-        # Held open here, the socket would keep new clients waiting whom no front end accepts any more.
-        listening.close()
+        for each in fronts:
+            each.server_ends()
+        closing = asyncio.ensure_future(_close_socket(listening, fronts, config.drain_seconds))
         seconds = config.drain_seconds + FRONT_SECONDS
         await _end([running[each] for each in fronts], fronts, seconds, at_once)
+        await closing
         await _end([running[engine]], [engine], ENGINE_SECONDS, at_once)
         if at_once.done():
             raise SystemExit(128 + at_once.result())
+
+
+async def _close_socket(
+    listening: socket.socket, fronts: Sequence[Supervised], seconds: float
+) -> None:
+    """Close the socket in all processes at once, when every front end has finished its requests, or after this time.
+
+    Until then all of them accept connections, and refuse requests with status 503.
+    """
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            for each in fronts:
+                await each.drained.wait()
+    await drop_new_connections(listening)
+    # Held open here, the socket would keep new clients waiting whom no front end accepts any more.
+    listening.close()
+    for each in fronts:
+        each.close_socket()
 
 
 def _handle_signals(engine: Supervised) -> "tuple[asyncio.Event, asyncio.Future[signal.Signals]]":

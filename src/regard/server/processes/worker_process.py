@@ -48,7 +48,9 @@ async def run(child: Child, start: Start) -> None:
         await engine.began.wait()
         child.ready()
         await child.begin.wait()
-        await serve_http(app, engine, listening, config.drain_seconds, tls, shares_socket=True)
+        await serve_http(
+            app, engine, listening, config.drain_seconds, tls, wait_for_close=child.wait_for_close
+        )
     finally:
         for task in tasks:
             task.cancel()
