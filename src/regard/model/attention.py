@@ -87,7 +87,9 @@ def attention_weights(
     heads   likewise, of the axis before the queries
     lse     (..., N), the log-sum-exp of each row, where it is known; the weights then carry no gradient
     """
-    tensors = {"query": query, "key": key} | ({} if value is None else {"value": value})
+    tensors = {"query": query, "key": key}
+    if value is not None:
+        tensors["value"] = value
     spec, lead, _ = _spec(tensors, score, mask, causal, window, bias)
     with torch.set_grad_enabled(torch.is_grad_enabled() and lse is None):
         return capture.weights(spec, lead, rows, heads, _fold_lse(lse, spec, lead))
@@ -133,9 +135,8 @@ def self_attend(
     scaled                 divide the scores by √W
     mask, causal, window   as of `attend`
     """
-    return attend(
-        x, x, x, score=ScaledDot() if scaled else Dot(), mask=mask, causal=causal, window=window
-    )
+    score = ScaledDot() if scaled else Dot()
+    return attend(x, x, x, score=score, mask=mask, causal=causal, window=window)
 
 
 def attend_spec(
@@ -164,9 +165,8 @@ def attention_result(spec: AttentionSpec, value: Tensor) -> AttentionResult:
 
 
 def _first_supporting(spec: AttentionSpec, value: Tensor, dropout: float) -> AttentionKernel:
-    if (
-        torch.compiler.is_exporting()
-    ):  # in plain operations, which every backend of torch.export knows
+    if torch.compiler.is_exporting():
+        # Plain operations, which every backend of torch.export knows.
         return reference
     return next(kernel for kernel in KERNELS if kernel.supports(spec, value, dropout))
 
@@ -178,12 +178,14 @@ def attend_packed(packed: PackedAttentionSpec, source: nn.Module | None) -> Tens
         spec, value = packed.padded()
         with torch.no_grad():
             lse = attention_result(spec, value).lse
-        padded = packed.offsets.pad(out.unflatten(1, (packed.layout.heads, -1))).transpose(1, 2)  # type: ignore[no-untyped-call]
+        by_head = out.unflatten(1, (packed.layout.heads, -1))  # type: ignore[no-untyped-call]
+        padded = packed.offsets.pad(by_head).transpose(1, 2)  # (B, H, N, D)
         spec, value, replaced, lse = capture.intercept(
             source, AttentionResult(spec, value, padded, lse)
         )
         capture.publish(source, spec, lse, tuple(spec.query.shape[:2]), value)
-        out = out if replaced is padded else packed.pack(replaced)
+        if replaced is not padded:
+            out = packed.pack(replaced)
     return out
 
 
@@ -210,7 +212,9 @@ def _spec(
     """The spec of a query, a key and perhaps a value; the leading axes that all broadcast to; the folded value."""
     tensors = _autocast(tensors)
     _check_tensors(tensors)
-    query, key, value = tensors["query"], tensors["key"], tensors.get("value")
+    query = tensors["query"]
+    key = tensors["key"]
+    value = tensors.get("value")
     score_function: ScoreFunction
     if score is None:
         score_function = DotScoreFunction(1 / sqrt(max(1, query.shape[-1])))
@@ -220,11 +224,11 @@ def _spec(
         raise InvalidArgument("score", wanted=wanted, got=repr(score), remedy=remedy)
     else:
         dtype = query.dtype  # the projections of a score may be wider
-        query, key = score.queries(query).to(dtype), score.keys(key).to(dtype)
+        query = score.queries(query).to(dtype)
+        key = score.keys(key).to(dtype)
         score_function = score.score_function(query.shape[-1])
-    lead = _lead(
-        tensors | {"query": query, "key": key}
-    )  # a score with heads may have added an axis
+    # A score with heads may have added an axis.
+    lead = _lead(tensors | {"query": query, "key": key})
     if query.shape[-1] != key.shape[-1]:
         name = "ScaledDot" if score is None else type(score).__name__
         got = f"dim {key.shape[-1]} in shape {tuple(key.shape)}"
@@ -236,23 +240,28 @@ def _spec(
         )
     heads = 1 if score_function.weight is None else len(score_function.weight)
     assert heads in (1, *lead[-1:])  # checked by the score
-    folding = (
-        (1, *lead) if len(lead) == 1 and heads > 1 else lead
-    )  # a single axis is the batch unless there are heads
+    # A single axis is the batch unless there are heads.
+    folding = lead
+    if len(lead) == 1 and heads > 1:
+        folding = (1, *lead)
     shape = (*lead, query.shape[-2], key.shape[-2])
     if mask is not None:
         check_mask(mask, shape, query.device)
         mask = _fold(mask, folding)
+    if query.shape[:-2] != lead:
+        query = query.expand(*lead, -1, -1)
+    if bias is not None:
+        bias = fold_bias(bias, shape, query, folding)
     spec = AttentionSpec(
         score_function=score_function,
-        query=_fold_batch(
-            query if query.shape[:-2] == lead else query.expand(*lead, -1, -1), folding
-        ),
+        query=_fold_batch(query, folding),
         key=_fold_batch(key, folding),
         visible=attention_mask(mask, causal, window),
-        bias=None if bias is None else fold_bias(bias, shape, query, folding),
+        bias=bias,
     )
-    return spec, lead, None if value is None else _fold_batch(value, folding)
+    if value is not None:
+        value = _fold_batch(value, folding)
+    return spec, lead, value
 
 
 def _fold(tensor: Tensor, lead: tuple[int, ...]) -> Tensor:
@@ -262,17 +271,20 @@ def _fold(tensor: Tensor, lead: tuple[int, ...]) -> Tensor:
     axes = (*(1,) * (len(lead) + 2 - tensor.dim()), *tensor.shape)
     if len(lead) < 2:
         return tensor.reshape(prod(axes[:-2]), 1, *axes[-2:])  # (B, 1, …)
-    batch = (1,) * (len(lead) - 1) if prod(axes[: len(lead) - 1]) == 1 else lead[:-1]
-    return (
-        tensor.reshape(axes).expand(*batch, *axes[-3:]).reshape(prod(batch), *axes[-3:])
-    )  # (B, H, …)
+    batch = lead[:-1]
+    if prod(axes[: len(lead) - 1]) == 1:
+        batch = (1,) * (len(lead) - 1)
+    expanded = tensor.reshape(axes).expand(*batch, *axes[-3:])
+    return expanded.reshape(prod(batch), *axes[-3:])  # (B, H, …)
 
 
 def _fold_batch(tensor: Tensor, lead: tuple[int, ...]) -> Tensor:
     """As `_fold`, with the batch axis expanded."""
     folded = _fold(tensor, lead)
     batch = prod(lead) if len(lead) < 2 else prod(lead[:-1])
-    return folded if folded.shape[0] == batch else folded.expand(batch, *folded.shape[1:])
+    if folded.shape[0] == batch:
+        return folded
+    return folded.expand(batch, *folded.shape[1:])
 
 
 def fold_bias(bias: Bias, shape: tuple[int, ...], query: Tensor, folding: tuple[int, ...]) -> Bias:
@@ -290,10 +302,16 @@ def fold_bias(bias: Bias, shape: tuple[int, ...], query: Tensor, folding: tuple[
         )
     values = values.to(query.dtype)
     by_distance = isinstance(bias, DistanceBias)
-    target = (*shape[:-2], shape[-2] + shape[-1] - 1) if by_distance else shape
+    target = shape
+    if by_distance:
+        target = (*shape[:-2], shape[-2] + shape[-1] - 1)
     if not _broadcasts(values, target) or (by_distance and values.shape[-1:] != target[-1:]):
-        wanted, got = f"a shape that broadcasts to {target}", str(tuple(values.shape))
-        remedy = "The last axes are queries and keys; a DistanceBias has one number for each of N + M - 1 distances."
+        wanted = f"a shape that broadcasts to {target}"
+        got = str(tuple(values.shape))
+        remedy = (
+            "The last axes are queries and keys; "
+            "a DistanceBias has one number for each of N + M - 1 distances."
+        )
         raise InvalidArgument("bias", wanted=wanted, got=got, remedy=remedy)
     if isinstance(bias, DistanceBias):
         return with_values(bias, _fold(values[..., None, :], folding)[:, :, 0])
@@ -304,7 +322,8 @@ def _fold_lse(lse: Tensor | None, spec: AttentionSpec, lead: tuple[int, ...]) ->
     if lse is None:
         return None
     if lse.shape != (*lead, spec.n):
-        wanted, got = f"one number per query, shape {(*lead, spec.n)}", str(tuple(lse.shape))
+        wanted = f"one number per query, shape {(*lead, spec.n)}"
+        got = str(tuple(lse.shape))
         raise InvalidArgument(
             "lse", wanted=wanted, got=got, remedy="Leave it out and it is computed."
         )
@@ -327,29 +346,23 @@ def _check_tensors(tensors: dict[str, Tensor]) -> None:
     first = tensors["query"]
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point() or tensor.dim() < 2:
-            got = (
-                f"{tensor.dtype} of shape {tuple(tensor.shape)}"
-                if isinstance(tensor, Tensor)
-                else repr(tensor)
-            )
+            got = repr(tensor)
+            if isinstance(tensor, Tensor):
+                got = f"{tensor.dtype} of shape {tuple(tensor.shape)}"
             remedy = "Embed tokens first; give a single vector as x[None]."
             raise InvalidArgument(
                 name, wanted="a floating-point tensor (..., positions, dim)", got=got, remedy=remedy
             )
         if tensor.dtype != first.dtype or tensor.device != first.device:
-            wanted, remedy = (
-                f"{first.dtype} on {first.device}, as the query",
-                "Move or convert it with .to(query).",
-            )
+            wanted = f"{first.dtype} on {first.device}, as the query"
+            remedy = "Move or convert it with .to(query)."
             raise InvalidArgument(
                 name, wanted=wanted, got=f"{tensor.dtype} on {tensor.device}", remedy=remedy
             )
     keys, values = (tensors.get(name, tensors["key"]).shape for name in ("key", "value"))
     if keys[-2] != values[-2]:
-        got, remedy = (
-            f"{values[-2]} in shape {tuple(values)}",
-            "Keys and values come in pairs, from the same sequence.",
-        )
+        got = f"{values[-2]} in shape {tuple(values)}"
+        remedy = "Keys and values come in pairs, from the same sequence."
         raise InvalidArgument(
             "value", wanted=f"one value per key, {keys[-2]} of them", got=got, remedy=remedy
         )
@@ -371,7 +384,8 @@ def _lead(tensors: dict[str, Tensor]) -> tuple[int, ...]:
 
 def check_dropout(dropout: float) -> None:
     if not 0 <= dropout < 1:
-        wanted, remedy = "a probability p, 0 ≤ p < 1", "0.0 drops nothing."
+        wanted = "a probability p, 0 ≤ p < 1"
+        remedy = "0.0 drops nothing."
         raise InvalidArgument("dropout", wanted=wanted, got=str(dropout), remedy=remedy)
 
 
@@ -392,7 +406,10 @@ def check_mask(mask: Tensor, shape: tuple[int, ...], device: torch.device) -> No
         )
     if not _broadcasts(mask, shape):
         wanted = f"a shape that broadcasts to {shape}: batch axes, queries, keys"
-        remedy = "A padding mask (batch, keys) goes in as mask[:, None, :], or mask[:, None, None, :] with heads."
+        remedy = (
+            "A padding mask (batch, keys) goes in as mask[:, None, :], "
+            "or mask[:, None, None, :] with heads."
+        )
         raise InvalidArgument("mask", wanted=wanted, got=str(tuple(mask.shape)), remedy=remedy)
 
 

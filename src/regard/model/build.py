@@ -224,17 +224,17 @@ def _encoders(
     model: Mapping[str, Any], problems: list[Problem]
 ) -> tuple[tuple[Part[EncoderConfig], ...], tuple[Part[InputConfig], ...]]:
     """The encoder, or one for each source, and what stands before each."""
-    tables, names = [model.get("encoder")], ["encoder"]
+    tables = [model.get("encoder")]
+    names = ["encoder"]
     if "encoders" in model:
         several = model["encoders"]
         if not isinstance(several, list | tuple) or len(several) < 2 or "encoder" in model:
-            wanted, remedy = (
-                "two or more tables, and no encoder beside them",
-                "Write [[model.encoders]] for each.",
-            )
+            wanted = "two or more tables, and no encoder beside them"
+            remedy = "Write [[model.encoders]] for each."
             problems.append(Problem("model.encoders", wanted, repr(several)[:80], remedy))
             return (), ()
-        tables, names = list(several), [f"encoders.{i}" for i in range(1, len(several) + 1)]
+        tables = list(several)
+        names = [f"encoders.{i}" for i in range(1, len(several) + 1)]
     encoders: list[Part[EncoderConfig]] = []
     inputs: list[Part[InputConfig]] = []
     for name, table in zip(names, tables, strict=True):
@@ -289,7 +289,9 @@ def _part(
 
 def kind_table(given: Any) -> Any:
     """The table of a part: one without keys may be written as its kind alone, head = "mlm"."""
-    return {"kind": given} if isinstance(given, str) else given
+    if isinstance(given, str):
+        return {"kind": given}
+    return given
 
 
 def _assemble(model: ModelConfig) -> Model:
@@ -322,7 +324,8 @@ def _without_task(model: ModelConfig) -> Model:
     if model.decoder is not None and model.gives_tokens:
         assert options.vocab_size is not None
         target = make_embedding(options.vocab_size, model.decoder.config.states_dim)
-    encoders, embeddings = list[Encoder](), list[Embedding]()
+    encoders = list[Encoder]()
+    embeddings = list[Embedding]()
     for part, module, size in zip(model.encoders, model.inputs, model.source_sizes(), strict=True):
         config = part.config
         make = ENCODERS[part.kind].make
@@ -336,7 +339,9 @@ def _without_task(model: ModelConfig) -> Model:
             make_input = INPUTS[module.kind].make
             encoders.append(make(config, make_input(module.config, size, config.states_dim)))
             continue
-        shared = target if options.tie_embeddings == "all" and module.kind == "tokens" else None
+        shared = None
+        if options.tie_embeddings == "all" and module.kind == "tokens":
+            shared = target
         embeddings.append(shared or make_embedding(size, config.states_dim))
         encoders.append(make(config, embeddings[-1]))
     encoder = encoders[0] if encoders else None

@@ -70,9 +70,8 @@ class AttentionResult(NamedTuple):
 
 
 CaptureCallback = Callable[[AttentionCall], object]
-Interceptor = Callable[
-    [nn.Module | None, AttentionResult], AttentionResult
-]  # of a module: the result to use instead
+# Called for each module with its result; returns the result to use instead.
+Interceptor = Callable[[nn.Module | None, AttentionResult], AttentionResult]
 MemoryCallback = Callable[["Memory"], object]
 # Of the queries of a call, each sequence's, where they are hypotheses at one position and not the first N positions.
 QueryPosition = int | Int[Tensor, " B"]
@@ -107,9 +106,8 @@ def capture_attention(callback: CaptureCallback | None = None) -> Iterator[list[
     torch.Size([2, 1, 5])
     """
     global _publisher
-    if (
-        "torch._dynamo" in sys.modules
-    ):  # nothing is compiled before it is imported, and importing it takes seconds
+    # Nothing is compiled before torch._dynamo is imported, and importing it takes seconds.
+    if "torch._dynamo" in sys.modules:
         _publisher = torch.compiler.disable(_publish)  # type: ignore[no-untyped-call]
     calls: list[AttentionCall] = []
     token = _callbacks.set((*_callbacks.get(), callback or calls.append))
@@ -232,7 +230,9 @@ def intercept(source: nn.Module | None, result: AttentionResult) -> AttentionRes
 
 def _replace(source: nn.Module | None, result: AttentionResult) -> AttentionResult:
     interceptor = _interceptor.get()
-    return result if interceptor is None else interceptor(source, result)
+    if interceptor is None:
+        return result
+    return interceptor(source, result)
 
 
 _replacer = _replace
@@ -265,17 +265,19 @@ def weights(
     """Exact weights (*lead, rows, keys) of these rows and heads."""
     if heads is not None:
         if len(lead) < 2:
-            got, remedy = (
-                repr(heads),
-                "Give queries of shape (..., heads, N, dim) to choose among heads.",
-            )
+            got = repr(heads)
+            remedy = "Give queries of shape (..., heads, N, dim) to choose among heads."
             raise InvalidArgument(
                 "heads", wanted="None: this attention has no head axis", got=got, remedy=remedy
             )
         chosen = picked("heads", heads, lead[-1], spec.query.device)
-        spec, lead = spec.for_heads(chosen), (*lead[:-1], len(chosen))
-        lse = None if lse is None else lse[:, chosen]
-    selected = slice(0, spec.n) if rows is None else picked("rows", rows, spec.n, spec.query.device)
+        spec = spec.for_heads(chosen)
+        lead = (*lead[:-1], len(chosen))
+        if lse is not None:
+            lse = lse[:, chosen]
+    selected: Tensor | slice = slice(0, spec.n)
+    if rows is not None:
+        selected = picked("rows", rows, spec.n, spec.query.device)
     out = exact.weights(spec, selected, lse)
     return out.reshape(*lead, *out.shape[2:])
 

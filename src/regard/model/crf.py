@@ -307,7 +307,8 @@ def _log_partition(
     if not emissions.shape[1]:
         return emissions.sum((1, 2))
     time_major = emissions.transpose(0, 1).contiguous()  # (S, B, L)
-    partition: Tensor = _LogPartition.apply(*scores, time_major, mask.T)  # type: ignore[no-untyped-call]
+    partition: Tensor
+    partition = _LogPartition.apply(*scores, time_major, mask.T)  # type: ignore[no-untyped-call]
     return partition
 
 

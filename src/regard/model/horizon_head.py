@@ -61,7 +61,9 @@ class HorizonConfig(HeadConfig):
 
     def input_size(self, size: int, channels: int) -> int:
         """The numbers of a vector that the encoder reads, of `size` in the source of which `channels` are forecast."""
-        return size - channels + 1 if self.channels == "independent" else size
+        if self.channels == "independent":
+            return size - channels + 1
+        return size
 
 
 class Levels(NamedTuple):

@@ -70,7 +70,9 @@ class ComputedVectors(InputVectors):
 
     @property
     def mask(self) -> Bool[Tensor, "B S"]:
-        return self.places if self.present is None else self.places & self.present
+        if self.present is None:
+            return self.places
+        return self.places & self.present
 
     @property
     def places(self) -> Bool[Tensor, "B S"]:
@@ -201,7 +203,9 @@ class VectorInput(InputModule):
         self.shortens = config.stride**config.layers
         # One vector of the output for each `stride` of the input, also where fewer remain at the end.
         self.repeats_last = config.padding == "end"
-        self.left = 0 if self.repeats_last else (config.kernel - config.stride + 1) // 2
+        self.left = 0
+        if not self.repeats_last:
+            self.left = (config.kernel - config.stride + 1) // 2
         self.right = config.kernel - 1 - self.left
         self.proj = nn.Conv1d(source_dim, dim, config.kernel, stride=config.stride)
         self.more = nn.ModuleList(
@@ -298,7 +302,10 @@ def described_source(source: Any) -> str:
     """The type and the shape of a source, for messages."""
     values = source.values if isinstance(source, Vectors) else source
     shape = getattr(values, "shape", None)
-    return type(source).__name__ + ("" if shape is None else f" of shape {tuple(shape)}")
+    described = type(source).__name__
+    if shape is not None:
+        described += f" of shape {tuple(shape)}"
+    return described
 
 
 def require_tokens(source: Any) -> Tokens:

@@ -22,9 +22,8 @@ from regard.model.memory import Memory, PackedMemory
 
 # What a model reads: a batch, or the memory of one that is encoded already.
 Source = FieldBatch | Memory
-StateType = TypeVar(
-    "StateType", bound="DecoderState"
-)  # the shape checks of the tests do not support Self
+# The shape checks of the tests do not support Self.
+StateType = TypeVar("StateType", bound="DecoderState")
 CarriedType = TypeVar("CarriedType", bound="CarriedState")
 
 
@@ -162,7 +161,8 @@ class Decoder(nn.Module, Support, ABC, Generic[StateType]):
 
     carries_state: ClassVar[bool] = False  # whether it is a `StatefulDecoder`
     embed_tokens: Any  # an `Embedding` of tokens; of a decoder over vectors, what projects these
-    project: Any  # a `Projection` of hidden states to logits, which the loss applies in chunks; or to vectors
+    # A `Projection` of hidden states to logits, which the loss applies in chunks; or to vectors.
+    project: Any
     extrapolates: bool = False  # whether it is made for longer sequences than those of training
     has_hidden: bool = True  # whether logits are `project(hidden(…))`; an ensemble has logits only
 

@@ -8,10 +8,10 @@ from torch.nn import functional as F
 from regard.core.errors import InvalidArgument
 from regard.core.shapes import Bool, Float, Int, Tensor
 
-FIRST_POSITIONS = 64  # for which a cache has room at first
-Slots = (
-    Int[Tensor, " n"] | slice
-)  # indices, or consecutive slots, which need no index tensor on a GPU
+# A cache has room for this many positions at first.
+FIRST_POSITIONS = 64
+# Indices, or consecutive slots, which need no index tensor on a GPU.
+Slots = Int[Tensor, " n"] | slice
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,8 @@ class KeyValue:
     def reorder(self, index: Tensor) -> "KeyValue":
         """Keys and values whose row i is row index[i] of these. A boolean mask would select rows 0 and 1."""
         if index.dim() != 1 or index.dtype not in (torch.int64, torch.int32):
-            wanted, got = (
-                "row numbers, one-dimensional",
-                f"{index.dtype} of shape {tuple(index.shape)}",
-            )
+            wanted = "row numbers, one-dimensional"
+            got = f"{index.dtype} of shape {tuple(index.shape)}"
             remedy = "Use mask.nonzero()[:, 0] for a boolean mask."
             raise InvalidArgument("index", wanted=wanted, got=got, remedy=remedy)
         return KeyValue(self.key.index_select(0, index), self.value.index_select(0, index))

@@ -55,7 +55,8 @@ class Memory:
     @staticmethod
     def joined(parts: "Sequence[Memory]") -> "Memory":
         """The memories of several batches, `parts`, as that of one, padded to the longest."""
-        length, first = max(part.states.shape[1] for part in parts), parts[0]
+        length = max(part.states.shape[1] for part in parts)
+        first = parts[0]
         padding = [length - part.states.shape[1] for part in parts]
         states = torch.cat(
             [F.pad(part.states, (0, 0, 0, more)) for part, more in zip(parts, padding, strict=True)]
@@ -95,6 +96,9 @@ def last_state(states: Float[Tensor, "B S W"], mask: Bool[Tensor, "B S"]) -> Flo
     """The last state of each sequence; zeros for an empty sequence."""
     positions = torch.arange(1, mask.shape[1] + 1, device=mask.device)
     # The place of the last True, from 1: a mask may have gaps, where vectors are missing.
-    last = (mask * positions).amax(1) if mask.shape[1] else mask.sum(1)
+    if mask.shape[1]:
+        last = (mask * positions).amax(1)
+    else:
+        last = mask.sum(1)
     index = (last - 1).clamp(min=0)[:, None, None].expand(-1, 1, states.shape[2])
     return states.gather(1, index)[:, 0].masked_fill((last == 0)[:, None], 0.0)

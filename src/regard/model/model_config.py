@@ -19,6 +19,7 @@ from regard.model.part_config import (
 )
 from regard.model.word_vector_keys import word_vector_conflicts
 
+# Options that a recipe takes from its data.
 SIZES = (
     "vocab_size",
     "source_vocab_size",
@@ -27,7 +28,7 @@ SIZES = (
     "target_dim",
     "horizon",
     "source_length",
-)  # options that a recipe takes from its data
+)
 
 
 def config_of(part: Part[ConfigType] | None) -> ConfigType | None:
@@ -195,7 +196,8 @@ class ModelConfig:
             if not part.module.shardable
         )
         has_blocks = any(part.module.has_blocks for _, part in self.parts())
-        return next(unshardable, None if has_blocks else self._kinds())
+        blocks = None if has_blocks else self._kinds()
+        return next(unshardable, blocks)
 
     def float8_problems(self) -> Iterator[Problem]:
         """What prevents the linear layers of its Transformer blocks from multiplying in float8."""
@@ -226,11 +228,9 @@ class ModelConfig:
     @property
     def encoder_names(self) -> list[str]:
         """The table of each encoder."""
-        return (
-            ["encoder"]
-            if "encoder" in self.table
-            else [f"encoders.{i + 1}" for i in range(len(self.encoders))]
-        )
+        if "encoder" in self.table:
+            return ["encoder"]
+        return [f"encoders.{i + 1}" for i in range(len(self.encoders))]
 
     def parts(self) -> Iterator[tuple[str, Part[EncoderConfig] | Part[DecoderConfig]]]:
         """Encoders and decoder, each with its table."""
@@ -316,7 +316,9 @@ def _blind_pool(
     encoder = encoders[0] if is_first else encoders[-1]
     if encoder.sees == "all" or (encoder.sees == "earlier" and not is_first):
         return
-    kinds = "'mean' or 'attention'" if encoder.sees == "itself" else "'last', 'mean' or 'attention'"
+    kinds = "'last', 'mean' or 'attention'"
+    if encoder.sees == "itself":
+        kinds = "'mean' or 'attention'"
     wanted = f"{kinds} after this encoder"
     got = f"{pool.kind!r}, which reads a state that has seen one token of the source"
     yield Problem("model.pool.kind", wanted, got, "Choose another pool or encoder.")

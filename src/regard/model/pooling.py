@@ -111,13 +111,16 @@ class FirstPool(Pool):
         super().__init__()
         self.parts = 2 if config.distillation_head else 1
         self.dim = self.parts * dim
-        self.proj, self.activation = None, torch.tanh if config.projection == "tanh" else torch.relu
+        self.proj = None
+        self.activation = torch.tanh if config.projection == "tanh" else torch.relu
         if config.projection != "none":
             self.proj = nn.Linear(dim, dim)
 
     def forward(self, memory: Memory) -> Float[Tensor, "B W"]:
         first = memory.states[:, : self.parts].flatten(1)
-        return first if self.proj is None else self.activation(self.proj(first))
+        if self.proj is None:
+            return first
+        return self.activation(self.proj(first))
 
 
 class AttentionPool(Pool):

@@ -93,7 +93,8 @@ class Sinusoidal(PositionEncoding):
     def __init__(self, dim: int, base: float = 10_000.0) -> None:
         super().__init__()
         _check_multiple(dim, 2, "Sines and cosines come in pairs.")
-        self.dim, self.base = dim, base
+        self.dim = dim
+        self.base = base
 
     def forward(self, positions: Int[Tensor, "*lead S"]) -> Float[Tensor, "*lead S W"]:
         angle = _angles(positions, self.dim, self.base)  # (..., S, W / 2)
@@ -113,7 +114,9 @@ class Learned(PositionEncoding):
 
     def __init__(self, dim: int, limit: int, offset: int = 0) -> None:
         super().__init__()
-        self.dim, self.limit, self.offset = dim, limit, offset
+        self.dim = dim
+        self.limit = limit
+        self.offset = offset
         self.table = nn.Parameter(torch.randn(offset + limit, dim) * 0.02)
 
     @classmethod
@@ -122,9 +125,9 @@ class Learned(PositionEncoding):
         return cls(options.dim, options.max_positions, options.position_offset)
 
     def forward(self, positions: Int[Tensor, "*lead S"]) -> Float[Tensor, "*lead S W"]:
-        return nn.functional.embedding(
-            positions + self.offset if self.offset else positions, self.table
-        )
+        if self.offset:
+            positions = positions + self.offset
+        return nn.functional.embedding(positions, self.table)
 
 
 class SinusoidalGrid(nn.Module):
@@ -133,7 +136,8 @@ class SinusoidalGrid(nn.Module):
     def __init__(self, dim: int, base: float = 10_000.0) -> None:
         super().__init__()
         _check_multiple(dim, 4, "Rows and columns get sines and cosines each.")
-        self.dim, self.axis = dim, Sinusoidal(dim // 2, base)
+        self.dim = dim
+        self.axis = Sinusoidal(dim // 2, base)
 
     def forward(
         self, rows: int, columns: int, device: torch.device | None = None
@@ -203,7 +207,8 @@ class Rotary(Positions):
     def __init__(self, dim: int, base: float = 10_000.0) -> None:
         super().__init__()
         _check_multiple(dim, 2, "Dimensions are rotated in pairs.")
-        self.dim, self.base = dim, base
+        self.dim = dim
+        self.base = base
 
     @classmethod
     def build(cls, options: PositionOptions) -> "Rotary":
@@ -219,7 +224,8 @@ class Rotary(Positions):
             got = f"dim {x.shape[-1]} in shape {tuple(x.shape)}"
             raise InvalidArgument("x", wanted=wanted, got=got, remedy=f"Use Rotary({x.shape[-1]}).")
         angle = _angles(positions, self.dim, self.base)  # (..., S, D / 2)
-        cos, sin = angle.cos(), angle.sin()
+        cos = angle.cos()
+        sin = angle.sin()
         first, second = x.chunk(2, -1)
         return torch.cat((first * cos - second * sin, second * cos + first * sin), -1).to(x.dtype)
 
@@ -240,9 +246,8 @@ class Alibi(PositionBias):
             )
         power = 2 ** (heads.bit_length() - 1)  # the largest power of two that is at most `heads`
         slopes = [2 ** (-8 * (h + 1) / power) for h in range(power)]
-        slopes += [
-            2 ** (-4 * (2 * h + 1) / power) for h in range(heads - power)
-        ]  # halfway between the others
+        # The other slopes are halfway between these.
+        slopes += [2 ** (-4 * (2 * h + 1) / power) for h in range(heads - power)]
         self.register_buffer("slopes", torch.tensor(slopes), persistent=False)
 
     def forward(self, n: int, m: int) -> DistanceBias:
@@ -269,15 +274,19 @@ class RelativeBias(PositionBias):
             wanted = (
                 f"at least {least} buckets, and max_distance beyond the {max(1, exact)} exact ones"
             )
-            got, remedy = f"{buckets}, {max_distance}", "32 buckets up to distance 128 are usual."
+            got = f"{buckets}, {max_distance}"
+            remedy = "32 buckets up to distance 128 are usual."
             raise InvalidArgument("buckets, max_distance", wanted=wanted, got=got, remedy=remedy)
-        self.buckets, self.max_distance, self.bidirectional = buckets, max_distance, bidirectional
+        self.buckets = buckets
+        self.max_distance = max_distance
+        self.bidirectional = bidirectional
         self.table = nn.Parameter(torch.zeros(heads, buckets))
 
     @classmethod
     def build(cls, options: PositionOptions) -> PositionBias:
         """A bias with the heads, buckets and largest distance of `options`."""
-        buckets, max_distance = options.relative_buckets, options.relative_max_distance
+        buckets = options.relative_buckets
+        max_distance = options.relative_max_distance
         return cls(
             options.heads,
             buckets=buckets,
@@ -291,11 +300,15 @@ class RelativeBias(PositionBias):
 
     def bucket(self, distance: Int[Tensor, " L"]) -> Int[Tensor, " L"]:
         """The bucket of each signed distance, key minus query."""
-        buckets, base = self.buckets, torch.zeros_like(distance)
+        buckets = self.buckets
+        base = torch.zeros_like(distance)
         if self.bidirectional:
             buckets //= 2
             base = (distance > 0) * buckets
-        magnitude = distance.abs() if self.bidirectional else (-distance).clamp(min=0)
+        if self.bidirectional:
+            magnitude = distance.abs()
+        else:
+            magnitude = (-distance).clamp(min=0)
         exact = buckets // 2
         extra = (
             (magnitude.clamp(min=1) / exact).log()
@@ -326,9 +339,8 @@ def _check_multiple(dim: int, factor: int, why: str) -> None:
 
 
 def _angles(positions: Tensor, dim: int, base: float) -> Tensor:
-    rate = base ** (
-        -torch.arange(0, dim, 2, dtype=torch.float32, device=positions.device) / dim
-    )  # (dim / 2,)
+    dims = torch.arange(0, dim, 2, dtype=torch.float32, device=positions.device)
+    rate = base ** (-dims / dim)  # (dim / 2,)
     return positions[..., None] * rate
 
 
@@ -337,14 +349,19 @@ def _encode(positions: PositionEncoding, x: Tensor, start: Start) -> Tensor:
     if isinstance(start, Tensor) and start.dim() == 2:
         return positions(start).to(x.dtype)  # type: ignore[no-any-return]
     if isinstance(start, SequenceOffsets):
-        index, first, length = start.positions, 0, start.max_length
+        index = start.positions
+        first = 0
+        length = start.max_length
     else:
-        first, last = (
-            (start, start) if isinstance(start, int) else (int(start.min()), int(start.max()))
-        )
-        index = torch.arange(x.shape[-2], device=x.device) + (
-            start if isinstance(start, int) else start[:, None]
-        )
+        index = torch.arange(x.shape[-2], device=x.device)
+        if isinstance(start, int):
+            first = start
+            last = start
+            index = index + start  # (T,)
+        else:
+            first = int(start.min())
+            last = int(start.max())
+            index = index + start[:, None]  # (B, T)
         length = last + x.shape[-2]
     if first < 0:
         raise InvalidArgument(

@@ -74,10 +74,8 @@ class RnnDecoderConfig(WordVectorKeys, DecoderConfig):
 
     def conflicts(self) -> Iterator[Problem]:
         if self.input_feeding and self.attention != "luong":
-            wanted, remedy = (
-                "false unless attention = 'luong'",
-                "'bahdanau' always feeds the context.",
-            )
+            wanted = "false unless attention = 'luong'"
+            remedy = "'bahdanau' always feeds the context."
             yield Problem("input_feeding", wanted, "true", remedy)
         if self.context_gate and self.attention != "bahdanau":
             yield Problem(
@@ -151,19 +149,25 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
         memory_dim: int | None,
     ) -> None:
         super().__init__()
-        self.embed_tokens, self.project, self.cell = embedding, project, config.cell
-        self.dim, self.layers = config.dim, config.layers
+        self.embed_tokens = embedding
+        self.project = project
+        self.cell = config.cell
+        self.dim = config.dim
+        self.layers = config.layers
         self.attention = "none" if memory_dim is None else config.attention
         source = memory_dim or 0
         self.context: ContextName = config.context
         self.feed_dim = _feed_dim(config, self.attention, source)
         self.stepwise = self.attention != "none" and config.stepwise
+        dropout_between = 0.0
+        if config.layers > 1:
+            dropout_between = _either(config.layer_dropout, config.dropout)
         self.rnn = MODULES[config.cell](
             embedding.dim + self.feed_dim,
             config.dim,
             config.layers,
             batch_first=True,
-            dropout=_either(config.layer_dropout, config.dropout) if config.layers > 1 else 0.0,
+            dropout=dropout_between,
         )
         self.states_per_layer = 2 if config.cell == "lstm" else 1
         self.initial_proj: nn.Linear | nn.Sequential | None = None
@@ -174,17 +178,14 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
             self.initial_proj = nn.Sequential(
                 nn.Linear(source, config.dim), nn.ReLU(), nn.Linear(config.dim, initial_dim)
             )
-        self.score = (
-            None if self.attention == "none" else SCORES[config.score].build(config.dim, source)
-        )
-        self.context_proj = (
-            None if self.attention == "none" else nn.Linear(config.dim + source, config.dim)
-        )
-        self.context_gate = (
-            nn.Linear(config.dim, 1)
-            if config.context_gate and self.attention == "bahdanau"
-            else None
-        )
+        self.score = None
+        self.context_proj = None
+        self.context_gate = None
+        if self.attention != "none":
+            self.score = SCORES[config.score].build(config.dim, source)
+            self.context_proj = nn.Linear(config.dim + source, config.dim)
+        if config.context_gate and self.attention == "bahdanau":
+            self.context_gate = nn.Linear(config.dim, 1)
         dropout = VariationalDropout if config.variational_dropout else Dropout
         self.dropout = dropout(config.dropout)
         self.input_dropout = dropout(_either(config.input_dropout, config.dropout))
@@ -210,7 +211,9 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
         packing: Packing | None = None,
     ) -> Float[Tensor, "*lead W"]:
         states, _ = self.carry(targets, self.start(memory, batch=targets.shape[0]))
-        return states if packing is None else packing.pack(states)
+        if packing is None:
+            return states
+        return packing.pack(states)
 
     def hidden_packed(
         self, targets: PackedSequences, memory: Memory | PackedMemory | None
@@ -235,27 +238,31 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
         else:
             outputs = []
             for t in range(targets.shape[1]):
-                with capture.at_position(t) if capture.intercepted() else nullcontext():
+                position = capture.at_position(t) if capture.intercepted() else nullcontext()
+                with position:
                     out, state = self._advance(embedded[:, t : t + 1], state, weights)
                 outputs.append(out)
-            out = (
-                torch.cat(outputs, 1)
-                if outputs
-                else embedded.new_zeros(*targets.shape[:2], self.dim)
-            )
+            if outputs:
+                out = torch.cat(outputs, 1)
+            else:
+                out = embedded.new_zeros(*targets.shape[:2], self.dim)
         return out, state
 
     def prefill(self, tokens: Int[Tensor, "B T"], state: RnnState) -> RnnState:
         one = self.carry(tokens, state.first_hypotheses())[1]
-        return one if state.beams == 1 else state.admit(slice(len(tokens)), one)
+        if state.beams == 1:
+            return one
+        return state.admit(slice(len(tokens)), one)
 
     def start(
         self, memory: Memory | None, *, batch: int, capacity: int = 0, beams: int = 1
     ) -> RnnState:
         """The state before the first token. Its size does not depend on `capacity`."""
-        weight, source = self.project.weight, None
+        weight = self.project.weight
+        source = None
         hidden: Hidden = (weight.new_zeros(self.layers, batch, self.dim),) * self.states_per_layer
-        context = weight.new_zeros(batch, self.feed_dim if self.attention == "luong" else 0)
+        context_dim = self.feed_dim if self.attention == "luong" else 0
+        context = weight.new_zeros(batch, context_dim)
         if memory is not None and self.initial_proj is not None:
             first = torch.tanh(self.initial_proj(memory.summary))
             first = first.reshape(batch, self.states_per_layer, self.layers, self.dim)
@@ -288,9 +295,8 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
             assert length == 1
             query = state.hidden[0][-1][:, None]
             fed = self._attend(query, state, weights)
-            fed = (
-                fed if self.context_gate is None else torch.sigmoid(self.context_gate(query)) * fed
-            )
+            if self.context_gate is not None:
+                fed = torch.sigmoid(self.context_gate(query)) * fed
         out, hidden = self._run_layers(torch.cat((embedded, fed), -1), state.hidden)
         state = replace(state, hidden=hidden)
         if self.context_proj is not None:
@@ -307,18 +313,23 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
         batch, length, _ = x.shape
         on_gpu = torch.is_grad_enabled() and rnn_cuda.can_launch(x)
         if not on_gpu and not (self.training and self.own_dropout):
-            out, after = self.rnn(
-                x,
-                hidden[0].to(x.dtype)
-                if len(hidden) == 1
-                else tuple(part.to(x.dtype) for part in hidden),
-            )
-            return out, after if isinstance(after, tuple) else (after,)
-        sizes, last = [batch] * length, list[Hidden]()
+            before: Tensor | Hidden
+            if len(hidden) == 1:
+                before = hidden[0].to(x.dtype)
+            else:
+                before = tuple(part.to(x.dtype) for part in hidden)
+            out, after = self.rnn(x, before)
+            if not isinstance(after, tuple):
+                after = (after,)
+            return out, after
+        sizes = [batch] * length
+        last = list[Hidden]()
         for layer, parameters in enumerate(self.rnn.all_weights):
             weights = rnn.RnnWeights(*parameters)
             weights = weights._replace(state=self.recurrent_dropout(weights.state))
-            rows = (self.layer_dropout(x) if layer else x).transpose(0, 1).flatten(0, 1)
+            if layer:
+                x = self.layer_dropout(x)
+            rows = x.transpose(0, 1).flatten(0, 1)
             if on_gpu:
                 start = tuple(part[layer, None] for part in hidden)
                 states = tuple(
@@ -329,7 +340,8 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
                 with torch.autocast(x.device.type, enabled=False):
                     start = tuple(part[layer].to(weights.state) for part in hidden)
                     states = rnn.scan(self.cell, rows.to(weights.state), sizes, start, weights)
-            x = states[0].unflatten(0, (length, batch)).transpose(0, 1)  # type: ignore[no-untyped-call]
+            by_step = states[0].unflatten(0, (length, batch))  # type: ignore[no-untyped-call]
+            x = by_step.transpose(0, 1)
             last.append(tuple(part[-batch:] for part in states))
         return x, tuple(torch.stack(each) for each in zip(*last, strict=True))
 
@@ -351,11 +363,9 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
             )
             source = self._source(state, embedded)
             if self.attention == "bahdanau":
-                gate = (
-                    None
-                    if self.context_gate is None
-                    else (self.context_gate.weight, self.context_gate.bias)
-                )
+                gate = None
+                if self.context_gate is not None:
+                    gate = (self.context_gate.weight, self.context_gate.bias)
                 states, context, step_weights = attention_rnn.attend_then_step(
                     layers, source, embedded, gate
                 )
@@ -379,7 +389,8 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
     ) -> tuple[Float[Tensor, "B T W"], RnnState]:
         """As `carry`, for torch.export: one graph for any number of tokens."""
         by_layer = [rnn.RnnWeights(*each) for each in self.rnn.all_weights]
-        proj, gate = self.context_proj, self.context_gate
+        proj = self.context_proj
+        gate = self.context_gate
 
         def body(
             carried: tuple[Tensor, ...], embedded: Tensor
@@ -389,8 +400,10 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
             if self.attention == "bahdanau":
                 query = hidden[0][-1]
                 fed, *attended = self._attend_once(query, state)
-                fed = fed if gate is None else torch.sigmoid(gate(query)) * fed
-            out, layers = torch.cat((embedded, fed), -1), []
+                if gate is not None:
+                    fed = torch.sigmoid(gate(query)) * fed
+            out = torch.cat((embedded, fed), -1)
+            layers = []
             for layer, each in enumerate(by_layer):
                 layers.append(
                     rnn_scan.step(self.cell, out, tuple(part[layer] for part in hidden), each)
@@ -454,25 +467,29 @@ class RnnDecoder(StatefulDecoder[RnnState], AttentionModule):
         assert state.memory is not None
         # Queries are a linear map of the state: the queries of the identity are its matrix.
         identity = torch.eye(self.dim, dtype=like.dtype, device=like.device)
-        matrix, (keys, values, mask) = self.score.queries(identity), state.memory
+        matrix = self.score.queries(identity)
+        keys, values, mask = state.memory
         score_function = self.score.score_function(keys.shape[-1])
-        return attention_rnn.AttentionSource(
-            keys, values, mask[:, 0], None if matrix is identity else matrix, score_function
-        )
+        # The identity changes no query: no product with it is needed.
+        projection = None if matrix is identity else matrix
+        return attention_rnn.AttentionSource(keys, values, mask[:, 0], projection, score_function)
 
     def _attend(
         self, query: Float[Tensor, "B T W"], state: RnnState, weights: WeightsList | None = None
     ) -> Float[Tensor, "B T C"]:
         assert self.score is not None
         assert state.memory is not None
-        queries = (
-            query.view(-1, state.beams, query.shape[-1]) if state.beams > 1 else query
-        )  # (B, K, W)
-        score, (keys, values, mask) = ProjectedKeys(self.score), state.memory
+        queries = query
+        if state.beams > 1:
+            queries = query.view(-1, state.beams, query.shape[-1])  # (B, K, W)
+        score = ProjectedKeys(self.score)
+        keys, values, mask = state.memory
         context = attend(queries, keys, values, score=score, mask=mask, source=self)
         if weights is not None:
             weights.append(attention_weights(queries, keys, score=score, mask=mask))
-        return context.view(-1, 1, context.shape[-1]) if state.beams > 1 else context
+        if state.beams == 1:
+            return context
+        return context.view(-1, 1, context.shape[-1])
 
 
 def constant_context(

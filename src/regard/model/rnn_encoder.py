@@ -82,7 +82,8 @@ class Schedule:
         batch, longest = source.shape
         counts = source.host_lengths.clamp(min=1)  # an empty sequence counts as one token
         lengths, order = counts.sort(descending=True, stable=True)
-        step, column = torch.arange(longest)[:, None], torch.arange(batch)
+        step = torch.arange(longest)[:, None]
+        column = torch.arange(batch)
         there = step < lengths  # (S, B)
         sizes = there.sum(1)
         first = sizes.cumsum(0) - sizes  # of each step
@@ -123,9 +124,10 @@ class RnnEncoder(SequenceEncoder):
         self.dim = config.dim
         self.causal = not config.bidirectional
         self.cell = config.cell
+        directions = 2 if config.bidirectional else 1
         self.rnn = MODULES[config.cell](
             input_module.dim,
-            config.dim // (2 if config.bidirectional else 1),
+            config.dim // directions,
             config.layers,
             batch_first=True,
             bidirectional=config.bidirectional,
@@ -176,9 +178,9 @@ class RnnEncoder(SequenceEncoder):
         )
         states, hidden = self.rnn(packed)
         states, _ = pad_packed_sequence(states, batch_first=True, total_length=source.shape[1])
-        last = (
-            hidden[0] if isinstance(hidden, tuple) else hidden
-        )  # (layers · directions, B, width a direction)
+        last = hidden
+        if isinstance(hidden, tuple):
+            last = hidden[0]  # (layers · directions, B, width of a direction)
         directions = 2 if self.rnn.bidirectional else 1
         return self.dropout(states), torch.cat(tuple(last[-directions:]), -1)
 
@@ -250,7 +252,8 @@ class RnnEncoder(SequenceEncoder):
         """The states of one direction of a layer, over sequences that are sorted by length."""
         width = weights.state.shape[1]
         layer = LAYERS[self.cell]
-        hidden = [x.new_zeros(1, x.shape[1], width) for _ in range(2 if self.cell == "lstm" else 1)]
+        states_per_layer = 2 if self.cell == "lstm" else 1
+        hidden = [x.new_zeros(1, x.shape[1], width) for _ in range(states_per_layer)]
         found: list[Tensor] = []
         for first, end, count in segments:
             check_interruption()
@@ -377,14 +380,16 @@ def fused_backward(weight: Tensor, tokens: Tensor, vectors: Tensor | None = None
 
     On a GPU also under autocast: cuDNN's recurrences would run in float16, where small gradients underflow.
     """
-    vectors = weight if vectors is None else vectors
+    if vectors is None:
+        vectors = weight
     dtypes = (torch.float32, torch.float64)
     cast = torch.is_autocast_enabled(weight.device.type)
+    computed_in_type = weight.is_cuda if cast else vectors.dtype in dtypes
     return (
         torch.is_grad_enabled()
         and not torch.compiler.is_compiling()
         and weight.dtype in dtypes
-        and (weight.is_cuda if cast else vectors.dtype in dtypes)
+        and computed_in_type
         and vectors.numel() > 0
         and tokens.numel() > 0
     )

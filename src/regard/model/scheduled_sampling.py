@@ -57,7 +57,8 @@ class ScheduledSampling(Config):
             and self.final_teacher_forcing is not None
             and 0.0 in ends
         ):
-            wanted, got = "above 0 for an exponential schedule", str(self.final_teacher_forcing)
+            wanted = "above 0 for an exponential schedule"
+            got = str(self.final_teacher_forcing)
             yield Problem("final_teacher_forcing", wanted, got, "Use 0.01, or 'linear'.")
 
     def share(self, step: int) -> float:
@@ -70,7 +71,8 @@ class ScheduledSampling(Config):
                 self.teacher_forcing * (self.final_teacher_forcing / self.teacher_forcing) ** done
             )
         if self.schedule == "sigmoid":
-            low, high = 1 / (1 + exp(6)), 1 / (1 + exp(-6))
+            low = 1 / (1 + exp(6))
+            high = 1 / (1 + exp(-6))
             done = (1 / (1 + exp(6 - 12 * done)) - low) / (high - low)
         return self.teacher_forcing + (self.final_teacher_forcing - self.teacher_forcing) * done
 

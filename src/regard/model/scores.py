@@ -209,7 +209,8 @@ class Additive(ProjectedScore):
 class Uniform(Score):
     """0 for every pair: attention becomes the mean of the visible values, a baseline for the other scores."""
 
-    content_based, linear_queries = False, True
+    content_based = False
+    linear_queries = True
 
     def queries(self, query: Float[Tensor, "... N Q"]) -> Float[Tensor, "... N 1"]:
         """One zero per query: the `query` itself does not matter."""

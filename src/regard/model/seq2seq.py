@@ -63,7 +63,8 @@ class Seq2Seq(Model):
         self, encoder: Encoder | None, decoder: AnyDecoder, auxiliary_head: Head | None = None
     ) -> None:
         super().__init__()
-        self.encoder, self.decoder = encoder, decoder
+        self.encoder = encoder
+        self.decoder = decoder
         # Reads the encoder's memory in training only: a second loss beside the decoder's.
         self.auxiliary_head = auxiliary_head
 
@@ -119,11 +120,13 @@ class Classifier(SourceModel):
 
     def __init__(self, encoder: Encoder, pool: Pool, labels: int, dropout: float = 0.0) -> None:
         super().__init__()
-        self.encoder, self.pool = encoder, pool
+        self.encoder = encoder
+        self.pool = pool
         self.dropout = nn.Dropout(dropout)
-        self.classifier = (
-            nn.Linear(pool.dim, labels) if pool.parts == 1 else AveragedHeads(pool, labels)
-        )
+        if pool.parts == 1:
+            self.classifier: nn.Module = nn.Linear(pool.dim, labels)
+        else:
+            self.classifier = AveragedHeads(pool, labels)
 
     @property
     def output_weights(self) -> tuple[Tensor, ...]:
@@ -178,7 +181,8 @@ class MaskedLanguageModel(SourceModel):
 
     def __init__(self, encoder: Encoder, project: Projection, eps: float = 1e-5) -> None:
         super().__init__()
-        self.encoder, self.project = encoder, project
+        self.encoder = encoder
+        self.project = project
         self.transform = nn.Sequential(
             nn.Linear(encoder.dim, encoder.dim), nn.GELU(), nn.LayerNorm(encoder.dim, eps)
         )

@@ -78,7 +78,9 @@ class PaddedInputs(NamedTuple):
 
     def with_memory(self, memory: Memory) -> "PaddedInputs":
         packing = Packing.where_useful(memory.mask)
-        states = memory.states if packing is None else packing.pack(memory.states)
+        states = memory.states
+        if packing is not None:
+            states = packing.pack(states)
         return self._replace(
             memory=states, memory_mask=memory.mask[:, None], memory_packing=packing
         )
@@ -184,13 +186,10 @@ class TransformerBlock(nn.Module):
             qk_norm=config.qk_norm,
             norm_eps=config.norm_eps,
         )
-        positions, options = (
-            POSITIONS[config.positions],
-            config.position_options(bidirectional=False),
-        )
-        self.self_attn = make(
-            rotary=positions.build(options) if issubclass(positions, Rotary) else None
-        )
+        positions = POSITIONS[config.positions]
+        options = config.position_options(bidirectional=False)
+        rotary = positions.build(options) if issubclass(positions, Rotary) else None
+        self.self_attn = make(rotary=rotary)
         self.norm1 = norm_of(config)
         self.cross_attn = None if memory_dim is None else make(source_dim=memory_dim)
         self.norm2 = norm_of(config)
@@ -229,10 +228,8 @@ class InputLayer(nn.Module):
         self.position_encoding: Add | Concatenate | None = None
         self.position_proj: nn.Linear | None = None
         self.relative_bias: PositionBias | None = None
-        positions, options = (
-            POSITIONS[config.positions],
-            config.position_options(bidirectional=bidirectional),
-        )
+        positions = POSITIONS[config.positions]
+        options = config.position_options(bidirectional=bidirectional)
         if issubclass(positions, PositionEncoding):
             self.position_encoding = JOINS[config.position_mode](positions.build(options))
         elif issubclass(positions, PositionBias):
@@ -267,10 +264,15 @@ class InputLayer(nn.Module):
     @property
     def limit(self) -> int | None:
         """The number of positions, where they are learned."""
-        return None if self.position_encoding is None else self.position_encoding.positions.limit
+        if self.position_encoding is None:
+            return None
+        return self.position_encoding.positions.limit
 
     def bias(self, n: int, m: int) -> DistanceBias | None:
-        return None if self.relative_bias is None else self.relative_bias(n, m)
+        if self.relative_bias is None:
+            return None
+        bias: DistanceBias = self.relative_bias(n, m)
+        return bias
 
 
 class ClsToken(nn.Module):
@@ -295,10 +297,8 @@ class TransformerStack(nn.Module):
         self.layers = TypedModuleList[TransformerBlock](
             TransformerBlock(config, memory_dim) for _ in range(config.layers)
         )
-        self.norm, self.dropout = (
-            norm_of(config) if config.norm_first else nn.Identity(),
-            Dropout(config.dropout),
-        )
+        self.norm = norm_of(config) if config.norm_first else nn.Identity()
+        self.dropout = Dropout(config.dropout)
         self.activation_checkpointing = config.activation_checkpointing
 
     def forward(
@@ -309,11 +309,10 @@ class TransformerStack(nn.Module):
         recompute = self.activation_checkpointing and self.training and torch.is_grad_enabled()
         for i, block in enumerate(self.layers):
             each = inputs[i] if isinstance(inputs, list) else inputs
-            given = (
-                checkpoint(block, given, each, use_reentrant=False)
-                if recompute
-                else block(given, each)
-            )
+            if recompute:
+                given = checkpoint(block, given, each, use_reentrant=False)
+            else:
+                given = block(given, each)
         return add_norm(given, self.dropout, self.norm)[1]
 
 

@@ -90,12 +90,16 @@ class TransformerConfig(WordVectorKeys, EncoderConfig, DecoderConfig):
 
     def conflicts(self) -> Iterator[Problem]:
         positions = POSITIONS[self.positions]
-        rotary, encoded = issubclass(positions, Rotary), issubclass(positions, PositionEncoding)
+        rotary = issubclass(positions, Rotary)
+        encoded = issubclass(positions, PositionEncoding)
         if self.head_dim is None and self.dim % self.heads:
             remedy = "Change one of the two, or give head_dim."
             yield Problem("heads", f"a divisor of dim = {self.dim}", str(self.heads), remedy)
         elif rotary and self.dim_per_head % positions.multiple_of:
-            wanted = f"heads of a dim that is a multiple of {positions.multiple_of}, for {self.positions} positions"
+            wanted = (
+                f"heads of a dim that is a multiple of {positions.multiple_of}, "
+                f"for {self.positions} positions"
+            )
             yield Problem(
                 "heads", wanted, f"a dim of {self.dim_per_head}", "Change heads, dim or head_dim."
             )
@@ -139,11 +143,15 @@ class TransformerConfig(WordVectorKeys, EncoderConfig, DecoderConfig):
 
     @property
     def dim_per_head(self) -> int:
-        return self.dim // self.heads if self.head_dim is None else self.head_dim
+        if self.head_dim is None:
+            return self.dim // self.heads
+        return self.head_dim
 
     @property
     def value_dim_per_head(self) -> int:
-        return self.dim_per_head if self.value_dim is None else self.value_dim
+        if self.value_dim is None:
+            return self.dim_per_head
+        return self.value_dim
 
     def position_options(self, *, bidirectional: bool) -> PositionOptions:
         return PositionOptions(
@@ -172,7 +180,9 @@ class TransformerConfig(WordVectorKeys, EncoderConfig, DecoderConfig):
     @property
     def window(self) -> int | None:
         """Keys before the query's position that a causal attention attends to."""
-        return None if self.sliding_window is None else self.sliding_window - 1
+        if self.sliding_window is None:
+            return None
+        return self.sliding_window - 1
 
     def unused_as_encoder(self, decoder: DecoderConfig | None) -> UnusedKeys:
         yield from self._unused_positions()

@@ -97,14 +97,17 @@ class WeightSum:
     """The sum of weights of one model after the other, in float64; `mean` gives their mean in float32."""
 
     def __init__(self) -> None:
-        self.total, self.count = dict[str, Tensor](), 0
+        self.total = dict[str, Tensor]()
+        self.count = 0
 
     def add(self, weights: Mapping[str, Tensor]) -> None:
         self.count += 1
         for name, tensor in weights.items():
-            self.total[name] = (
-                self.total[name] + tensor.double() if name in self.total else tensor.double()
-            )
+            sum_before = self.total.get(name)
+            if sum_before is None:
+                self.total[name] = tensor.double()
+            else:
+                self.total[name] = sum_before + tensor.double()
 
     def mean(self) -> dict[str, Tensor]:
         return {name: (tensor / self.count).float() for name, tensor in self.total.items()}
