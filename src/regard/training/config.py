@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from regard.core.config import Config, Count, Probability, Range, Seed, doc
 from regard.core.errors import Problem
@@ -15,6 +15,7 @@ from regard.tasks.output_losses import LOSSES
 Positive = Annotated[float, Range(0.0)]
 DEFAULT_STEPS = 10_000
 MOST_DEFAULT_WARMUP = 400
+REWARD_OPTIONS = ("reward_samples", "reward_temperature", "reward_likelihood", "reward_dropout")
 
 
 @dataclass(frozen=True)
@@ -199,52 +200,50 @@ class TrainConfig(Config):
 
     def conflicts(self) -> Iterator[Problem]:
         if len(self.betas) != 2:
-            yield Problem(
-                "betas", "two numbers", str(list(self.betas)), "As in betas = [0.9, 0.98]."
-            )
+            got = str(list(self.betas))
+            yield Problem("betas", "two numbers", got, "As in betas = [0.9, 0.98].")
         if self.max_steps is not None and self.warmup > self.max_steps:
             wanted = f"at most max_steps = {self.max_steps}"
             remedy = f"Lower it, or leave it out for the default of {self.default_warmup}."
             yield Problem("warmup_steps", wanted, str(self.warmup_steps), remedy)
-        if (averaged := self.average_checkpoints) > self.keep_checkpoints:
+        yield from self._averaging_conflicts()
+        yield from self._reward_conflicts()
+        if self.unfreeze_after is not None and self.freeze is None:
+            got = str(self.unfreeze_after)
+            yield Problem("unfreeze_after", "nothing without freeze", got, "Leave it out.")
+        if self.precision == "float8":
+            for other in ("fsdp", "reward"):
+                if getattr(self, other):
+                    wanted = f"'bfloat16' with {other}"
+                    yield Problem("precision", wanted, "'float8'", "Choose one of the two.")
+        yield from self._exclusive_conflicts()
+
+    def _averaging_conflicts(self) -> Iterator[Problem]:
+        averaged = self.average_checkpoints
+        if averaged > self.keep_checkpoints:
             wanted = f"at least average_checkpoints = {averaged} checkpoints"
             yield Problem("keep_checkpoints", wanted, str(self.keep_checkpoints), "Keep more.")
         if self.ema_decay is not None and averaged > 1:
             wanted = "1 with ema_decay, which averages already"
             yield Problem("average_checkpoints", wanted, str(averaged), "Choose one of the two.")
+
+    def _reward_conflicts(self) -> Iterator[Problem]:
         if self.reward is None:
-            for name in (
-                "reward_samples",
-                "reward_temperature",
-                "reward_likelihood",
-                "reward_dropout",
-            ):
-                value, default = getattr(self, name), TrainConfig.__dataclass_fields__[name].default
+            for name in REWARD_OPTIONS:
+                value = getattr(self, name)
+                default = _default(name)
                 if value != default:
                     yield Problem(name, f"{default} without reward", str(value), "Leave it out.")
         if self.reward_temperature == 0:
-            yield Problem(
-                "reward_temperature",
-                "a number above 0",
-                "0.0",
-                "1.0 samples from the model as it is.",
-            )
-        if self.unfreeze_after is not None and self.freeze is None:
-            yield Problem(
-                "unfreeze_after",
-                "nothing without freeze",
-                str(self.unfreeze_after),
-                "Leave it out.",
-            )
-        for other in ("fsdp", "reward") if self.precision == "float8" else ():
-            if getattr(self, other):
-                yield Problem(
-                    "precision", f"'bfloat16' with {other}", "'float8'", "Choose one of the two."
-                )
+            remedy = "1.0 samples from the model as it is."
+            yield Problem("reward_temperature", "a number above 0", "0.0", remedy)
+
+    def _exclusive_conflicts(self) -> Iterator[Problem]:
+        """Options that are set although another one is, with which they cannot be combined."""
         # The loss of the targets, where there is none beside the reward.
         of_targets = () if self.reward_likelihood else ("reward",)
         exclusive = {
-            # A recorded graph repeats one computation of one shape, from inputs that the batch alone gives.
+            # A recorded graph repeats one computation of one shape, and its inputs come from the batch alone.
             "cuda_graphs": ("accumulate_steps", "carry_state", "scheduled_sampling", "reward"),
             # A rank holds parts of the weights, which a search and a recording cannot use.
             "fsdp": ("reward", "cuda_graphs", "unfreeze_after", "optimizer"),
@@ -260,11 +259,15 @@ class TrainConfig(Config):
             "doubly_stochastic": of_targets,
         }
         for name, others in exclusive.items():
-            for other in others if getattr(self, name) else ():
-                if getattr(self, other) != TrainConfig.__dataclass_fields__[other].default:
-                    got = (
-                        "a table"
-                        if isinstance(getattr(self, name), Config)
-                        else str(getattr(self, name))
-                    )
+            value = getattr(self, name)
+            if not value:
+                continue
+            got = "a table" if isinstance(value, Config) else str(value)
+            for other in others:
+                if getattr(self, other) != _default(other):
                     yield Problem(name, f"nothing with {other}", got, "Choose one of the two.")
+
+
+def _default(name: str) -> Any:
+    """The default of an option of [train]."""
+    return TrainConfig.__dataclass_fields__[name].default

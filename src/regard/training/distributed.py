@@ -69,7 +69,9 @@ class ProcessGroup:
     def seed_at(self, seed: int, step: int) -> int:
         """The random seed of an update: one per rank; rank 0 has that of a single process."""
         shared = _mix(seed, step)
-        return shared if self.is_main else _mix(shared, self.rank)
+        if self.is_main:
+            return shared
+        return _mix(shared, self.rank)
 
     def own_lanes(self, count: int) -> Int[Tensor, " lanes"]:
         """Which of `count` lanes of running text belong to this rank."""
@@ -98,9 +100,9 @@ class ProcessGroup:
             if first.get(key) != other.get(key)
         ]
         if differences:
-            got = "; ".join(differences[:5]) + (
-                f" and {len(differences) - 5} more" if len(differences) > 5 else ""
-            )
+            got = "; ".join(differences[:5])
+            if len(differences) > 5:
+                got += f" and {len(differences) - 5} more"
             wanted = "one recipe, one corpus and one version in all processes"
             raise InvalidArgument(
                 "ranks", wanted=wanted, got=got, remedy="Start them all with the same."
@@ -180,9 +182,8 @@ def process_group(device: str, timeout: int) -> Iterator[ProcessGroup]:
         yield ProcessGroup(rank, world_size, store)
         completed = True
     finally:
-        if (
-            completed or device == "cpu"
-        ):  # on a GPU this would wait for a collective that never completes
+        # On a GPU this would wait for a collective that never completes.
+        if completed or device == "cpu":
             with suppress(RuntimeError):
                 dist.destroy_process_group()
 
@@ -196,12 +197,12 @@ def _private_store(store: Any, rank: int, world_size: int, timeout: int) -> Any:
     token = secrets.token_hex(8)
     if rank == 0:
         store.set("regard/name", token)
-        tokens = [
-            store.get(f"regard/{token}/{other}").decode() for other in range(1, world_size)
-        ]  # waits for each
+        # Waits for each.
+        tokens = [store.get(f"regard/{token}/{other}").decode() for other in range(1, world_size)]
         store.set(f"regard/{token}/answers", " ".join(tokens))
         return dist.PrefixStore(f"regard/{token}", store)  # type: ignore[attr-defined]
-    deadline, prefix = time.monotonic() + timeout, ""
+    deadline = time.monotonic() + timeout
+    prefix = ""
     while time.monotonic() < deadline:
         if (current := store.get("regard/name").decode()) != prefix:
             prefix = current
@@ -241,7 +242,8 @@ class GradientBuckets:
     """
 
     def __init__(self, model: nn.Module, process_group: ProcessGroup) -> None:
-        self.model, self.process_group = model, process_group
+        self.model = model
+        self.process_group = process_group
         self.buckets: list[list[nn.Parameter]] = []
         self.bucket_of: dict[nn.Parameter, int] = {}
         self.missing: list[int] = []  # gradients that each bucket still lacks
@@ -250,11 +252,11 @@ class GradientBuckets:
     def expect(self) -> None:
         """Announce that the next backward pass is the last of this update: buckets are sent as they fill."""
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        if len(trained) != len(
-            self.bucket_of
-        ):  # the first time, and when frozen weights are unfrozen
+        # Different the first time, and when frozen weights are unfrozen.
+        if len(trained) != len(self.bucket_of):
             self._arrange(trained)
-        self.sent, self.missing = [], [len(bucket) for bucket in self.buckets]
+        self.sent = []
+        self.missing = [len(bucket) for bucket in self.buckets]
 
     def send_rest(self) -> None:
         """Send the buckets with weights that this rank's batch did not use, before any other collective."""
@@ -273,7 +275,8 @@ class GradientBuckets:
                 parameter.grad = piece.view_as(parameter)
 
     def _arrange(self, trained: list[nn.Parameter]) -> None:
-        self.buckets, free = [], 0
+        self.buckets = []
+        free = 0
         for parameter in reversed(trained):
             if parameter.nbytes > free:
                 self.buckets.append([])
@@ -281,7 +284,8 @@ class GradientBuckets:
             self.buckets[-1].append(parameter)
             free -= parameter.nbytes
             if parameter not in self.bucket_of:
-                parameter.register_post_accumulate_grad_hook(self._ready)  # type: ignore[no-untyped-call]
+                hook = parameter.register_post_accumulate_grad_hook
+                hook(self._ready)  # type: ignore[no-untyped-call]
         self.bucket_of = {
             parameter: number for number, bucket in enumerate(self.buckets) for parameter in bucket
         }
@@ -296,8 +300,7 @@ class GradientBuckets:
     def _send(self) -> None:
         """Start the all-reduce of the next bucket. All ranks send buckets in the same order."""
         bucket = self.buckets[len(self.sent)]
-        flat = torch.cat(
-            [p.new_zeros(p.numel()) if p.grad is None else p.grad.flatten() for p in bucket]
-        )
+        gradients = [p.new_zeros(p.numel()) if p.grad is None else p.grad.flatten() for p in bucket]
+        flat = torch.cat(gradients)
         with self.process_group.communication():
             self.sent.append((flat, dist.all_reduce(flat, async_op=True)))

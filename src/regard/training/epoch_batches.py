@@ -25,11 +25,9 @@ WASTE = 8  # recurrent steps per token above which packed batches get a warning
 
 def lanes_of(config: TrainConfig, context_length: int | None) -> int | None:
     """The number of lanes of running text whose recurrent state is carried; None where it is not."""
-    return (
-        max(1, config.batch_tokens // context_length)
-        if config.carry_state and context_length
-        else None
-    )
+    if not config.carry_state or not context_length:
+        return None
+    return max(1, config.batch_tokens // context_length)
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,9 @@ class EpochBatches:
     process_group: ProcessGroup = SINGLE_PROCESS
 
     def __call__(self, epoch: int, start: int) -> Iterator[Batch]:
-        config, rank, world = self.config, self.process_group.rank, self.process_group.world_size
+        config = self.config
+        rank = self.process_group.rank
+        world = self.process_group.world_size
         if self.lanes is not None:
             made = stateful_batches(
                 self.corpus, rows=self.lanes, start=start, rank=rank, world=world
@@ -61,7 +61,9 @@ class EpochBatches:
                 augment=self.augment,
                 device=self.device,
             )
-        return prefetch(map(pin_memory, made) if self.device == "cuda" else made)
+        if self.device == "cuda":
+            made = map(pin_memory, made)
+        return prefetch(made)
 
     @cached_property
     def total_steps(self) -> int:
@@ -79,7 +81,9 @@ class EpochBatches:
             shifted = shift_contexts(self.corpus, seed=config.seed, epoch=0)
             number = sum(1 for _ in plan(shifted, **self._plan, epoch=0))
         steps = config.max_epochs * -(-number // config.accumulate_steps)
-        return steps if config.max_steps is None else min(steps, config.max_steps)
+        if config.max_steps is None:
+            return steps
+        return min(steps, config.max_steps)
 
     @property
     def _plan(self) -> dict[str, Any]:
@@ -101,7 +105,8 @@ class EpochBatches:
         capacity = self._capacity
         if capacity is None or not capacity.filled:
             return None
-        steps, tokens = capacity.rows * max(capacity.longest), max(capacity.positions)
+        steps = capacity.rows * max(capacity.longest)
+        tokens = max(capacity.positions)
         if steps <= WASTE * tokens:
             return None
         return (

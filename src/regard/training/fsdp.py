@@ -28,7 +28,9 @@ class ShardedModel(nn.Module):
         self, model: Model, objective: Objective, process_group: ProcessGroup, device: str
     ) -> None:
         super().__init__()
-        self.model, self.objective, self.process_group = model, objective, process_group
+        self.model = model
+        self.objective = objective
+        self.process_group = process_group
         mesh = init_device_mesh(device, (process_group.world_size,))
         blocks = [module for module in model.modules() if isinstance(module, TransformerBlock)]
         for module in (*blocks, self):

@@ -15,7 +15,8 @@ from regard.data.batching import Batch
 from regard.kernels.cuda_graphs import GraphRecorder, first_line
 
 Shapes = tuple[torch.Size, ...]
-MAX_SHAPES = 4  # that are recorded: others are rare, such as the end of a text, and each needs memory of its own
+# Other shapes are not recorded: they are rare, such as the end of a text, and each needs memory of its own.
+MAX_SHAPES = 4
 
 
 class RecordedBatch:

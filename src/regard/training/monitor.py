@@ -38,16 +38,21 @@ class ValidationHistory:
 
         A value that is not finite is never the best.
         """
-        value, higher_is_better = values[config.monitor], HIGHER_IS_BETTER[config.monitor]
-        better = self.best is None or (value > self.best if higher_is_better else value < self.best)
+        value = values[config.monitor]
+        higher_is_better = HIGHER_IS_BETTER[config.monitor]
+        if self.best is None:
+            better = True
+        elif higher_is_better:
+            better = value > self.best
+        else:
+            better = value < self.best
         if better and isfinite(value):
             return replace(self, best=value, best_step=step, waited=0)
         waited = self.waited + 1
         halve = config.lr_schedule == "plateau" and waited % config.plateau == 0
         best_step = step if value == self.best else self.best_step
-        return replace(
-            self, best_step=best_step, waited=waited, factor=self.factor * (0.5 if halve else 1.0)
-        )
+        factor = self.factor * 0.5 if halve else self.factor
+        return replace(self, best_step=best_step, waited=waited, factor=factor)
 
     def exhausted(self, config: TrainConfig) -> bool:
         """Whether early stopping ends the run."""

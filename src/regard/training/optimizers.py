@@ -64,8 +64,10 @@ class Optimizer:
             for parameters, decay in ((decayed, config.weight_decay), (others, 0.0))
             if parameters
         ]
-        betas, decay = (config.betas[0], config.betas[1]), config.weight_decay
-        self.adamw, self.muon = None, None
+        betas = (config.betas[0], config.betas[1])
+        decay = config.weight_decay
+        self.adamw = None
+        self.muon = None
         if groups:
             self.adamw = torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=config.eps, fused=True)
         if matrices:
@@ -120,11 +122,9 @@ class Optimizer:
                     shape = () if key == "step" else parameter.shape
                     if tensor is None or tensor.shape != shape or not bool(tensor.isfinite().all()):
                         wanted = f"a finite {key} of shape {tuple(shape)} for {names[parameter]}"
-                        got = (
-                            "none"
-                            if tensor is None
-                            else f"shape {tuple(tensor.shape)}, or numbers that are not"
-                        )
+                        got = "none"
+                        if tensor is not None:
+                            got = f"shape {tuple(tensor.shape)}, or numbers that are not"
                         raise CheckpointRefused(
                             f"{where}: wanted {wanted}; got {got}. Use another checkpoint."
                         )

@@ -58,12 +58,15 @@ def _checked(part: type, values: object, where: Path) -> dict[str, Any]:
         )
     checked = dict(values)
     for key, hint in hints.items():
-        value, real = values[key], float in (hint, *get_args(hint))
+        value = values[key]
+        real = float in (hint, *get_args(hint))
         if not fits(value, hint) or (type(value) is int and value < 0 and not real):
             raise CheckpointRefused(
                 f"{where}: wanted {key} of a run; got {value!r:.80}. It was changed."
             )
-        checked[key] = float(value) if type(value) is int and real else value
+        if type(value) is int and real:
+            value = float(value)
+        checked[key] = value
     return checked
 
 

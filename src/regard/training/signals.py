@@ -53,7 +53,8 @@ def catch_stop_signals(request: StopRequest) -> Iterator[None]:
         return
 
     def handle(number: int, frame: FrameType | None) -> None:
-        first, request.received = request.received is None, number
+        first = request.received is None
+        request.received = number
         signal.signal(number, previous[number])
         if first and request.raises:
             raise ValidationStopped

@@ -36,16 +36,17 @@ class Updater:
         device: str,
         on_event: EventHandler,
     ) -> None:
-        self.model, self.objective, self.config, self.process_group = (
-            model,
-            objective,
-            config,
-            process_group,
-        )
-        self.sharded = None if process_group.single or not config.fsdp else self._shard(device)
-        self.buckets = (
-            None if process_group.single or config.fsdp else GradientBuckets(model, process_group)
-        )
+        self.model = model
+        self.objective = objective
+        self.config = config
+        self.process_group = process_group
+        self.sharded = None
+        self.buckets = None
+        if not process_group.single:
+            if config.fsdp:
+                self.sharded = self._shard(device)
+            else:
+                self.buckets = GradientBuckets(model, process_group)
         self.device = next(model.parameters()).device
         if config.precision == "float8":
             use_fp8(model)
@@ -68,7 +69,8 @@ class Updater:
         # known before: the numbers of other ranks are not, and a CUDA graph cannot contain that of a packed batch.
         known = self.process_group.single and not self.config.packed
         divisor = sum(batch.tokens for batch in batches) if known else 1
-        total, tokens = torch.zeros(2, dtype=torch.float64, device=self.device), 0
+        total = torch.zeros(2, dtype=torch.float64, device=self.device)
+        tokens = 0
         for number, batch in enumerate(batches, start=1):
             if number == len(batches) and self.buckets is not None:
                 self.buckets.expect()
@@ -76,10 +78,13 @@ class Updater:
                 losses, count, carried = self._accumulate(batch, divisor, step, carried)
             except (torch.OutOfMemoryError, RuntimeError) as error:
                 raise self._failure(error, batch) from error
-            total, tokens = total + losses, tokens + count
+            total = total + losses
+            tokens = tokens + count
         total, tokens = self._reduce(total, tokens, stop)
         # A masked-token objective draws its predictions. Where all texts are empty there are none, and no update.
-        return self._apply(total, divisor / tokens) if tokens else None, tokens, carried
+        if not tokens:
+            return None, tokens, carried
+        return self._apply(total, divisor / tokens), tokens, carried
 
     def _accumulate(
         self, batch: Batch, divisor: int, step: int, carried: CarriedStates | None
@@ -107,7 +112,9 @@ class Updater:
             else:
                 loss, nll, count, _ = self.sharded(batch, step)
         if batch.borrowed:
-            loss, nll, count = loss * 0.0, nll * 0.0, 0
+            loss = loss * 0.0
+            nll = nll * 0.0
+            count = 0
         torch.autograd.backward(loss / divisor)
         return torch.stack((loss.detach(), nll)), count, carried
 

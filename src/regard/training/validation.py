@@ -52,15 +52,17 @@ def mean_loss(
     state: CarriedStates | None = None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        for batch in (
-            _all_lanes(corpus, budget) if carry else evaluation_batches(corpus, budget=budget)
-        ):
+        if carry:
+            batches = _all_lanes(corpus, budget)
+        else:
+            batches = evaluation_batches(corpus, budget=budget)
+        for batch in batches:
             if carry:
-                state = (
-                    objective.first_states(model, len(batch.rows))
-                    if state is None
-                    else _last_lanes(state, len(batch.rows))
-                )
+                rows = len(batch.rows)
+                if state is None:
+                    state = objective.first_states(model, rows)
+                else:
+                    state = _last_lanes(state, rows)
             _, nll, tokens, state = objective(model, batch.to(device), carried=state)
             total = total + float(nll)
             count = count + tokens

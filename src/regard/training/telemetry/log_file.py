@@ -11,9 +11,8 @@ from regard.core.errors import TrainingFailed
 from regard.core.sanitize import as_json_line
 
 LOG_FILE = "log.jsonl"
-Event = dict[
-    str, Any
-]  # "event" is its kind: start, resumed, prepare, update, train, validation, ...
+# "event" is its kind: start, resumed, prepare, update, train, validation, ...
+Event = dict[str, Any]
 EventHandler = Callable[[Event], None]
 
 
@@ -25,7 +24,9 @@ class EventLog:
     """An event handler that appends events to log.jsonl, if it is open, and passes them on."""
 
     def __init__(self, run: Path, file: TextIO | None, on_event: EventHandler) -> None:
-        self.run, self.file, self.on_event = run, file, on_event
+        self.run = run
+        self.file = file
+        self.on_event = on_event
 
     def __call__(self, event: Event) -> None:
         self.check_folder()

@@ -30,7 +30,9 @@ class LogPosition:
     def parse(text: str) -> "LogPosition":
         """From `str`; anything else is the beginning."""
         found = re.fullmatch(r"(\d{1,18})-([0-9a-f]{8})", text, re.ASCII)
-        return LogPosition() if found is None else LogPosition(int(found[1]), int(found[2], 16))
+        if found is None:
+            return LogPosition()
+        return LogPosition(int(found[1]), int(found[2], 16))
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,8 @@ def new_lines(path: Path, after: LogPosition = LogPosition(), *, most: int = MOS
         before = file.read(after.offset - begin)
         known = len(before) == after.offset - begin and crc32(before) == after.checksum
         if not known:
-            begin, before = 0, b""
+            begin = 0
+            before = b""
             file.seek(0)
         content = file.read(most)
         if b"\n" not in content:  # one long line
