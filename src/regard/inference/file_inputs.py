@@ -83,7 +83,9 @@ def _rows(
         except InvalidData:
             raise
         except InvalidArgument as error:
-            line = number if stores is None else text.line_of(path, number)
+            line = number
+            if stores is not None:
+                line = text.line_of(path, number)
             raise InvalidData(
                 path, line, wanted=error.wanted, got=error.got, remedy=error.remedy
             ) from None
@@ -106,17 +108,23 @@ def files_beside(config: DataConfig, table: Path) -> FileStores:
 
 def value_of(field: Field, given: str) -> Any:
     """An input as it is typed: the path of a file where it names one."""
-    return Path(given) if field.names_file(given) and not field.is_file else given
+    if field.names_file(given) and not field.is_file:
+        return Path(given)
+    return given
 
 
 def _named(field: Field, found: Any) -> Any:
     # Models of images have always been given the names of files as texts.
-    return str(found) if field.is_file and isinstance(found, Path) else found
+    if field.is_file and isinstance(found, Path):
+        return str(found)
+    return found
 
 
 def _file_kind(fields: Sequence[Field]) -> FileKind | None:
     """The kind of files that are inputs themselves, of a model with one source."""
-    return fields[0].stored if len(fields) == 1 else None
+    if len(fields) != 1:
+        return None
+    return fields[0].stored
 
 
 def _has_lists(path: Path, fields: Sequence[Field]) -> bool:

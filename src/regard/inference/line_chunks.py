@@ -55,14 +55,15 @@ def chunk_outputs(
     values: dict[str, Any] = {name: [each[i] for i in full] for name, each in chunk.beside.items()}
     done: dict[int, list[Output]] = {i: [Output("")] for i in {*range(len(chunk.lines))} - {*full}}
     following = 0  # the next line to yield
-    sources, numbers = [chunk.lines[i] for i in full], [chunk.first + i for i in full]
-    for i, outputs in (
-        predictor.iter_outputs(sources, lines=numbers, **values, **options) if sources else ()
-    ):
-        done[full[i]] = outputs
-        while following in done:
-            yield done.pop(following)
-            following += 1
+    sources = [chunk.lines[i] for i in full]
+    numbers = [chunk.first + i for i in full]
+    if sources:
+        found = predictor.iter_outputs(sources, lines=numbers, **values, **options)
+        for i, outputs in found:
+            done[full[i]] = outputs
+            while following in done:
+                yield done.pop(following)
+                following += 1
     for rest in range(following, len(chunk.lines)):
         yield done.pop(rest)
 

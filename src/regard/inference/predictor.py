@@ -78,7 +78,9 @@ class Predictor:
     @property
     def source(self) -> VocabularyType | None:
         """The vocabulary of its one source; None for images, for language models and for several sources."""
-        return self.sources[0] if len(self.sources) == 1 else None
+        if len(self.sources) != 1:
+            return None
+        return self.sources[0]
 
     def __repr__(self) -> str:
         parameters = sum(weight.numel() for weight in self.model.parameters())
@@ -94,8 +96,9 @@ class Predictor:
     def image_size(self) -> int | None:
         """Pixels a side of the images that the model reads as its one source; None for other models."""
         field = self.recipe.data.source
-        resizing = None if field is None else field.resizing
-        return None if resizing is None else resizing[0]
+        if field is None or field.resizing is None:
+            return None
+        return field.resizing[0]
 
     @cached_property
     def inputs(self) -> InputEncoder:
@@ -103,8 +106,10 @@ class Predictor:
             slides = self.running_text and self.task.searches
             field = self.recipe.data.target
             return SourceInput(self.model, field, self.target, has_limit=not slides)
-        fields, encoders = self.recipe.data.source_fields, source_encoders(self.model.encoder)
-        if len(encoders) != len(fields):  # an ensemble, which passes all sources to each member
+        fields = self.recipe.data.source_fields
+        encoders = source_encoders(self.model.encoder)
+        # An ensemble passes all sources to each member.
+        if len(encoders) != len(fields):
             encoders *= len(fields)
         pairs_elsewhere = (
             len(fields) == 1
@@ -118,7 +123,9 @@ class Predictor:
         )
         if self.recipe.data.join_sources:
             return JoinedInput(parts)
-        return parts[0] if len(parts) == 1 else MultiSourceInput(parts)
+        if len(parts) == 1:
+            return parts[0]
+        return MultiSourceInput(parts)
 
     @cached_property
     def pipeline(self) -> Pipeline:
@@ -200,17 +207,20 @@ class Predictor:
                     [default: as many as PyTorch has threads, where compiled code runs the decoder]
         tokens      give each output its tokens and their ids; without them, outputs of many texts are made faster
         """
-        config, pipeline = self.decode_config(options), self.pipeline
+        config = self.decode_config(options)
+        pipeline = self.pipeline
         whole = self.inputs.encode(self.inputs.check("texts", texts))
         limit = config.max_source_length
         skips = skip_too_long and not truncate
-        skipped = self.inputs.too_long(whole, limit, lines) if skips else {}
+        skipped = {}
+        if skips:
+            skipped = self.inputs.too_long(whole, limit, lines)
         kept = [index for index in range(len(whole)) if index not in skipped]
+        kept_lines = None
+        if lines is not None:
+            kept_lines = [lines[index] for index in kept]
         encoded, long = self.inputs.truncate(
-            [whole[index] for index in kept],
-            limit,
-            truncate=truncate,
-            lines=None if lines is None else [lines[index] for index in kept],
+            [whole[index] for index in kept], limit, truncate=truncate, lines=kept_lines
         )
         if trace is not None and (len(encoded) != 1 or config.beam_size == 1 or config.sample):
             got = f"{len(encoded)} texts, beam_size = {config.beam_size}"
@@ -316,7 +326,8 @@ class Predictor:
         """
         for name, only in UNSTREAMABLE.items():
             if options.get(name) not in (None, only):
-                wanted, remedy = f"{only:g} in a stream", "Leave it out, or use predict."
+                wanted = f"{only:g} in a stream"
+                remedy = "Leave it out, or use predict."
                 raise InvalidArgument(name, wanted=wanted, got=repr(options[name]), remedy=remedy)
         config = self.decode_config({**options, **UNSTREAMABLE})
         encoded, _ = self.encode_inputs("text", [text], config, truncate=truncate)
@@ -341,12 +352,17 @@ class Predictor:
         texts = self.inputs.check("texts", texts)
         language_model = not self.recipe.data.source_fields
         if (targets is None) != language_model:
-            wanted = "one for each text" if targets is None else "none for a model without a source"
+            wanted = "none for a model without a source"
+            got = "some"
+            if targets is None:
+                wanted = "one for each text"
+                got = "none"
             remedy = "Give sources and targets to a model that has both, texts alone to a language model."
-            raise InvalidArgument(
-                "targets", wanted=wanted, got="none" if targets is None else "some", remedy=remedy
-            )
-        targets = texts if targets is None else check_list("targets", targets, len(texts))
+            raise InvalidArgument("targets", wanted=wanted, got=got, remedy=remedy)
+        if targets is None:
+            targets = texts
+        else:
+            targets = check_list("targets", targets, len(texts))
         encoded = [] if language_model else self.inputs.encode(texts)
         with evaluating(self.model):
             return self.pipeline.score(
@@ -393,10 +409,13 @@ class Predictor:
 
         The batch is None for a language model.
         """
-        lines, config = None if line is None else [line], self.decode_config(options)
+        lines = None if line is None else [line]
+        config = self.decode_config(options)
         encoded, _ = self.encode_inputs("text", [text], config, truncate=truncate, lines=lines)
         ids = encoded[0] if isinstance(encoded[0], list) else []
-        return ids, None if not self.recipe.data.source_fields else self.inputs.collate(encoded)
+        if not self.recipe.data.source_fields:
+            return ids, None
+        return ids, self.inputs.collate(encoded)
 
     def encode_inputs(
         self,

@@ -99,7 +99,9 @@ class Replica:
     def __init__(
         self, folder: str, device: str, options: dict[str, Any], attempts: Any = None
     ) -> None:
-        self.options, self.attempts, self.refused = options, attempts, ""
+        self.options = options
+        self.attempts = attempts
+        self.refused = ""
         try:
             self.predictor = load(folder, device=device)
         except RegardError as error:
@@ -126,10 +128,8 @@ class Replica:
         import ray
 
         if self.attempts is not None and not ray.get(self.attempts.begin.remote(chunk.first)):
-            lines, got = (
-                f"{chunk.first} to {chunk.first + len(chunk.lines) - 1}",
-                "only replicas that were killed",
-            )
+            lines = f"{chunk.first} to {chunk.first + len(chunk.lines) - 1}"
+            got = "only replicas that were killed"
             raise RegardError(
                 f"lines {lines}: wanted outputs; got {got}. Do they need more memory? See Ray's log."
             )
@@ -137,7 +137,8 @@ class Replica:
 
 def _in_order(rows: Iterable[dict[str, Any]]) -> Iterator[tuple[Any, list[Output]]]:
     """The lines of all chunks with their outputs, in order; the error of the first line that has one."""
-    waiting, following = dict[int, tuple[str, str]](), 1
+    waiting = dict[int, tuple[str, str]]()
+    following = 1
     for row in rows:
         waiting[row["id"]] = row["chunk"], row["answer"]
         while following in waiting:
@@ -156,10 +157,8 @@ def _in_order(rows: Iterable[dict[str, Any]]) -> Iterator[tuple[Any, list[Output
 def _encoded(chunk: LineChunk[Any]) -> str:
     for line in chunk.lines:
         if not isinstance(line, str):
-            wanted, remedy = (
-                "texts or paths with the engine ray",
-                "Unpack zip files, where all nodes can read them.",
-            )
+            wanted = "texts or paths with the engine ray"
+            remedy = "Unpack zip files, where all nodes can read them."
             raise InvalidArgument("lines", wanted=wanted, got=str(line), remedy=remedy)
     return json.dumps(vars(chunk))
 
@@ -167,20 +166,18 @@ def _encoded(chunk: LineChunk[Any]) -> str:
 def _encoded_outputs(answers: Iterable[list[Output]]) -> str:
     def table(output: Output) -> dict[str, Any]:
         weights = output.attention
-        numbers = (
-            None
-            if weights is None
-            else {"shape": weights.shape, "values": weights.flatten().tolist()}
-        )
+        numbers = None
+        if weights is not None:
+            numbers = {"shape": weights.shape, "values": weights.flatten().tolist()}
         return {**vars(output), "attention": numbers}
 
     return json.dumps({"outputs": [[table(each) for each in outputs] for outputs in answers]})
 
 
 def _decoded_output(table: dict[str, Any]) -> Output:
-    values: dict[str, Any] = {
-        name: tuple(v) if isinstance(v, list) else v for name, v in table.items()
-    }
+    values: dict[str, Any] = {}
+    for name, value in table.items():
+        values[name] = tuple(value) if isinstance(value, list) else value
     if (weights := values["attention"]) is not None:
         values["attention"] = torch.tensor(weights["values"]).reshape(weights["shape"])
     return Output(**values)
@@ -198,9 +195,8 @@ def _encoded_error(error: RegardError) -> str:
 def _decoded_error(table: dict[str, Any]) -> RegardError:
     if table["parts"]:
         return InvalidArgument(**table["parts"])
-    error = (CheckpointRefused if table["code"] == CheckpointRefused.exit_code else RegardError)(
-        table["message"]
-    )
+    kind = CheckpointRefused if table["code"] == CheckpointRefused.exit_code else RegardError
+    error = kind(table["message"])
     error.exit_code = table["code"]
     return error
 
@@ -228,10 +224,8 @@ def _cluster() -> Iterator[Any]:
     try:  # log_to_driver would print what replicas print into the outputs
         ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.WARNING)
     except (ConnectionError, RuntimeError, ValueError) as error:
-        wanted, got = (
-            "the address of a Ray cluster",
-            f"{os.environ.get('RAY_ADDRESS', '')!r}: {error}",
-        )
+        wanted = "the address of a Ray cluster"
+        got = f"{os.environ.get('RAY_ADDRESS', '')!r}: {error}"
         raise InvalidArgument(
             "RAY_ADDRESS", wanted=wanted, got=got, remedy="Start it: ray start --head."
         ) from None
@@ -258,4 +252,5 @@ def _resources(ray: Any, device: str) -> tuple[str, int]:
     if chosen not in ("cpu", "cuda") or (chosen == "cuda" and not gpus):
         wanted = "auto, cpu, or cuda where the Ray cluster has a GPU"
         raise InvalidArgument("device", wanted=wanted, got=repr(device), remedy="Use cpu.")
-    return chosen, max(1, gpus if chosen == "cuda" else cpus)
+    replicas = gpus if chosen == "cuda" else cpus
+    return chosen, max(1, replicas)

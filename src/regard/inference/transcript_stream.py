@@ -151,8 +151,13 @@ class TranscriptStream:
             if last <= first or not buffer.length:
                 return
             path = self._path(recording, first, last)
-            begin = 0 if not first else windows.margin // windows.stride
-            end = len(path) if is_last else (windows.length - windows.margin) // windows.stride
+            # Of the overlap with its neighbors, a window gives the half that is nearer to it.
+            begin = 0
+            if first:
+                begin = windows.margin // windows.stride
+            end = len(path)
+            if not is_last:
+                end = (windows.length - windows.margin) // windows.stride
             for place in range(begin, end):
                 token = path[place]
                 if token not in (before, self.blank):
@@ -192,7 +197,9 @@ class TranscriptStream:
 def speech_source(predictor: Predictor) -> tuple[Field, LogMelConfig]:
     """The source of a model that reads recordings, and their features; refused where it transcribes none."""
     fields = predictor.recipe.data.source_fields
-    features = getattr(fields[0], "features", None) if len(fields) == 1 else None
+    features = None
+    if len(fields) == 1:
+        features = getattr(fields[0], "features", None)
     head = getattr(predictor.model, "head", None)
     if features is None or not isinstance(head, CtcHead):
         raise InvalidArgument(
