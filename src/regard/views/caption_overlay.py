@@ -19,7 +19,9 @@ from regard.views.html import page_start
 SHADE = 0.8  # how much of the light is removed where the weight is zero
 TILE = 224  # pixels of an image's longer side, in the drawing
 ACROSS = 6  # images in a row
-MARGIN, LABEL = 8, 30  # pixels around each, and below it for the word
+# Pixels around each image, and below it for the word.
+MARGIN = 8
+LABEL = 30
 COARSE = 96  # pixels of a shade's longer side in SVG and HTML, which scale it to the image
 LETTERS = 18  # pixels of a word
 
@@ -66,14 +68,18 @@ def upsampled(
 
 def draw(overlay: Overlay, ending: str) -> bytes:
     """The image as it is and once for each word, as ".png" or ".svg"."""
-    (height, width), count = overlay.size, 1 + len(overlay.words)
-    across, down = width + MARGIN, height + LABEL + MARGIN  # from one copy to the next
+    height, width = overlay.size
+    count = 1 + len(overlay.words)
+    # From one copy to the next.
+    across = width + MARGIN
+    down = height + LABEL + MARGIN
     corners = [(MARGIN + i % ACROSS * across, MARGIN + i // ACROSS * down) for i in range(count)]
     size = MARGIN + min(count, ACROSS) * across, MARGIN + -(-count // ACROSS) * down
     canvas = CANVASES[ending](*size, title=f"{overlay.name}: {' '.join(overlay.words)}", scale=1)
     image = pillow().fromarray(overlay.pixels)
     canvas.image(corners[0], (width, height), image, shared=True)
-    shades = _shades(overlay, overlay.size if ending == ".png" else _within(overlay.size, COARSE))
+    shade_size = overlay.size if ending == ".png" else _within(overlay.size, COARSE)
+    shades = _shades(overlay, shade_size)
     for (x, y), word, shade in zip(corners[1:], overlay.words, shades, strict=True):
         canvas.image((x, y), (width, height), image, shared=True)
         canvas.image((x, y), (width, height), shade)

@@ -27,7 +27,9 @@ def document_start(
     title: str, head: str, *, policy: str = "", schemes: str = "light dark", body: str = "body"
 ) -> str:
     """An HTML document up to its content. `head` is markup, as is `body`, a tag; without `policy`, a header has it."""
-    meta = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n' if policy else ""
+    meta = ""
+    if policy:
+        meta = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
     return f"""<!doctype html>
 <html lang="en">
 <head>

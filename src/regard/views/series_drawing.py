@@ -49,7 +49,8 @@ class Strip:
             weights = of.weights(rows).mean(0).cpu().nan_to_num(0.0)[:, series.units :]
             pooled = spans_of_largest(weights.numpy(), columns)
             shown = tuple(shortened(names[row], LETTERS) for row in rows)
-            return Strip(pooled, shown, float(weights.max()) if weights.numel() else 0.0)
+            largest = float(weights.max()) if weights.numel() else 0.0
+            return Strip(pooled, shown, largest)
         pooled = _pooled(of, min(ROWS, len(rows)), columns, series.units)
         return Strip(pooled, (), float(pooled.max()))
 
@@ -85,7 +86,9 @@ def _pooled(of: AttentionMap, high: int, wide: int, units: int) -> NDArray[np.fl
 def draw_series(look: Look, of: AttentionMap, series: Series, title: str, ending: str) -> bytes:
     """The series, and below it the weights of each row, darker where they are larger."""
     strip = Strip.of(look, of, series)
-    row_height = ROW if strip.names else max(1, ROWS // max(1, len(strip.weights)))
+    row_height = ROW
+    if not strip.names:
+        row_height = max(1, ROWS // max(1, len(strip.weights)))
     signal = _signal_height(series)
     labels = [*strip.names, *(shortened(name, LETTERS) for name in _labels(series))]
     left = EDGE + max(text_width(labels), 24) + 6
@@ -212,4 +215,6 @@ def _signal_height(series: Series) -> float | int:
 def _labels(series: Series) -> Sequence[str]:
     """Names beside the signal: of each line, or of the ends of a picture."""
     names = series.channels
-    return (names[0], names[-1]) if series.is_picture else names
+    if series.is_picture:
+        return names[0], names[-1]
+    return names

@@ -52,13 +52,16 @@ def look_text(
         if not row_index:  # other maps have these rows
             lines += ["", f"{each.name}: none of these rows, it has {each.size[0]}"]
             continue
-        for head in [None] if each.default_heads is None else each.shown_heads:
-            weights = each.weights(row_index[:MOST], head).mean(0).cpu()
-            heads = f"{each.heads} heads" if head is None else f"head {head}"
-            share = (
-                "" if each.part_of is None else f", {weights.sum(1).mean():.0%} of the attention"
-            )
-            lines += ["", f"{each.name}, {heads if each.heads > 1 else '1 head'}{share}"]
+        shown_heads = [None] if each.default_heads is None else each.shown_heads
+        for head in shown_heads:
+            weights = each.weights(row_index[:MOST], head).mean(0).cpu()  # (R, M)
+            heads = "1 head"
+            if each.heads > 1:
+                heads = f"{each.heads} heads" if head is None else f"head {head}"
+            share = ""
+            if each.part_of is not None:
+                share = f", {weights.sum(1).mean():.0%} of the attention"
+            lines += ["", f"{each.name}, {heads}{share}"]
             names = [rows[row] for row in row_index[:MOST]]
             source = look.source_of(each)
             if isinstance(source, Image):
@@ -76,7 +79,9 @@ def look_text(
         if len(row_index) > MOST:
             lines.append(f"({len(row_index) - MOST} more rows)")
     others = [each.name for each in look.maps if each not in maps]
-    return "\n".join(lines + (["", f"Other maps: {', '.join(others)}"] if others else []))
+    if others:
+        lines += ["", f"Other maps: {', '.join(others)}"]
+    return "\n".join(lines)
 
 
 def main_map(maps: Sequence[AttentionMap]) -> list[AttentionMap]:
@@ -114,7 +119,8 @@ def heat_map(
             got=str(tuple(weights.shape)),
             remedy="Name every row and column, and have at least one of each.",
         )
-    cells = [max(3 if numbers else 1, cell_len(name)) for name in columns]
+    narrowest = 3 if numbers else 1
+    cells = [max(narrowest, cell_len(name)) for name in columns]
     margin = max([0, *map(cell_len, rows)])
     note = margin + 1 + max([0, *map(cell_len, columns)]) + len("  → 100%")
     panels = []
@@ -124,10 +130,11 @@ def heat_map(
         for name, row in zip(rows, weights.tolist(), strict=True):
             blocks = (cell_text(row[x], cells[x], color, numbers) for x in panel)
             heaviest = max(range(len(row)), key=row.__getitem__)
-            best = (
-                f"→ {columns[heaviest]} {row[heaviest]:.0%}" if row[heaviest] > 0 else "→ nothing"
-            )
-            last = f"  {best}" if panel[-1] == len(columns) - 1 else ""
+            best = "→ nothing"
+            if row[heaviest] > 0:
+                best = f"→ {columns[heaviest]} {row[heaviest]:.0%}"
+            is_last_panel = panel[-1] == len(columns) - 1
+            last = f"  {best}" if is_last_panel else ""
             lines.append(f"{' ' * (margin - cell_len(name))}{name} {' '.join(blocks)}{last}")
         panels.append("\n".join(lines))
     return "\n\n".join(panels)
@@ -163,13 +170,14 @@ def grid_maps(
         )
     largest = [max(row) for row in weights.tolist()]
     titles = [f"{plain_name(name)} {most:.0%}" for name, most in zip(rows, largest, strict=True)]
-    strips = [  # (R, high): the lines of each row's grid
-        [
-            "".join(cell_text(weight / most if most > 0 else 0.0, 2, color) for weight in line)
-            for line in row.reshape(high, wide).tolist()
-        ]
-        for row, most in zip(weights, largest, strict=True)
-    ]
+    strips = []  # (R, high): the lines of each row's grid
+    for row, most in zip(weights, largest, strict=True):
+        shares = row.reshape(high, wide).tolist()
+        if most > 0:
+            shares = [[weight / most for weight in line] for line in shares]
+        else:
+            shares = [[0.0] * wide] * high
+        strips.append(["".join(cell_text(share, 2, color) for share in line) for line in shares])
     cell = max([2 * wide, *map(cell_len, titles)])
     across = max(1, (width + 2) // (cell + 2))
     lines = []
