@@ -79,7 +79,8 @@ class TextColumn(Column):
         return self.ends[indices] - self.starts(indices)
 
     def row(self, i: int) -> Ids:
-        return self.ids[self.ends[i - 1] if i else 0 : self.ends[i]]
+        start = self.ends[i - 1] if i else 0
+        return self.ids[start : self.ends[i]]
 
     def gather(self, indices: Indices) -> Tokens:
         return _padded(self.ids, self.starts(indices), self.lengths(indices))
@@ -215,7 +216,8 @@ class LabelSetColumn(Column):
         return np.ones(len(indices), dtype=np.int64)
 
     def row(self, i: int) -> Ids:
-        return self.ids[self.ends[i - 1] if i else 0 : self.ends[i]]
+        start = self.ends[i - 1] if i else 0
+        return self.ids[start : self.ends[i]]
 
     def gather(self, indices: Indices) -> torch.Tensor:
         """A column for each label: 1.0 where an example has it."""
@@ -351,7 +353,8 @@ class TextWriter(ColumnWriter):
 
     def __init__(self, stem: Path, vocabulary: int, *, running: bool = False) -> None:
         super().__init__(stem)
-        self.ids = self.array("ids", np.uint16 if vocabulary <= 1 << 16 else np.uint32)
+        id_type = np.uint16 if vocabulary <= 1 << 16 else np.uint32
+        self.ids = self.array("ids", id_type)
         self.ends = None if running else self.array("ends", np.int64)
 
     def add(self, rows: Sequence[Sequence[int]]) -> None:
@@ -428,10 +431,8 @@ class ImageWriter(ColumnWriter):
         self.resizing = resizing
         size = resizing[0]
         self.known: dict[Path | Member, int] = {}  # files that several examples may use
-        self.pixels, self.which = (
-            self.array("pixels", np.uint8, (size, size, 3)),
-            self.array("which", np.int64),
-        )
+        self.pixels = self.array("pixels", np.uint8, (size, size, 3))
+        self.which = self.array("which", np.int64)
 
     def add(self, rows: Sequence[ImageInput]) -> None:
         which: list[int] = []
@@ -513,7 +514,10 @@ class _GrowingArray:
     """A .npy file whose length is known only at the end; NumPy's header has space for it."""
 
     def __init__(self, path: Path, dtype: np.dtype[Any], each: tuple[int, ...] = ()) -> None:
-        self.path, self.dtype, self.each, self.count = path, dtype, each, 0
+        self.path = path
+        self.dtype = dtype
+        self.each = each
+        self.count = 0
         path.touch()
         self.write_header()
 

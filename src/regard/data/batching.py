@@ -55,7 +55,9 @@ class Batch:
 
     def to(self, device: torch.device | str) -> "Batch":
         """The batch on a device, except `rows`; asynchronous from pinned memory."""
-        source = None if self.source is None else _moved(self.source, device)
+        source = self.source
+        if source is not None:
+            source = _moved(source, device)
         return replace(self, source=source, targets=_moved(self.targets, device))
 
     @property
@@ -111,11 +113,9 @@ def batches(
         replace(_collate(corpus, rows, capacity), plan_batches=count, borrowed=borrowed)
         for rows, count, borrowed in rank_share(planned, rank=rank, world=world, together=together)
     )
-    return (
-        (_augment(batch, augment, (seed, epoch), device) for batch in collated)
-        if augment
-        else collated
-    )
+    if not augment:
+        return collated
+    return (_augment(batch, augment, (seed, epoch), device) for batch in collated)
 
 
 def plan(
@@ -128,11 +128,9 @@ def plan(
     mixed: bool = False,
 ) -> Iterator[Indices]:
     """The example indices of each batch of an epoch. Reads only the lengths of examples."""
-    return (
-        _padded(corpus, budget, seed, epoch, mixed)
-        if capacity is None
-        else _packed(corpus, capacity, seed, epoch)
-    )
+    if capacity is None:
+        return _padded(corpus, budget, seed, epoch, mixed)
+    return _packed(corpus, capacity, seed, epoch)
 
 
 @dataclass(frozen=True)
@@ -147,15 +145,16 @@ class PackedCapacity:
     @staticmethod
     def of(corpus: Corpus, budget: int, *, filled: bool = False) -> "PackedCapacity":
         """`budget` positions for the side with more tokens, and in proportion for the other."""
-        sums, longest = np.zeros(2, np.int64), np.ones(2, np.int64)
+        sums = np.zeros(2, np.int64)
+        longest = np.ones(2, np.int64)
         for pool in _pools(len(corpus)):
             lengths = _both_lengths(corpus, pool)
-            sums, longest = sums + lengths.sum(1), np.maximum(longest, lengths.max(1))
+            sums = sums + lengths.sum(1)
+            longest = np.maximum(longest, lengths.max(1))
         share = np.ceil(budget * sums / max(1, sums.max()) / BLOCK).astype(np.int64) * BLOCK
         positions = np.maximum(np.minimum(share, budget), longest)
-        typical = (
-            positions.max() * len(corpus) / max(1, sums.max())
-        )  # sequences of mean length that fill it
+        # The sequences of mean length that fill it.
+        typical = positions.max() * len(corpus) / max(1, sums.max())
         capacity = PackedCapacity(
             (int(positions[0]), int(positions[1])), (int(longest[0]), int(longest[1])), 0, filled
         )
@@ -186,7 +185,10 @@ def rank_share(
         for first in range(0, undivided, world):
             yield group[first + rank], world, False
         for rows in group[undivided:]:
-            yield (rows[rank::world], 1, False) if rank < len(rows) else (rows[:1], 1, True)
+            if rank < len(rows):
+                yield rows[rank::world], 1, False
+            else:
+                yield rows[:1], 1, True
 
 
 def shift_contexts(corpus: Corpus, *, seed: int, epoch: int) -> Corpus:
@@ -220,10 +222,8 @@ def stateful_batches(
     assert isinstance(text, RunningTextColumn)
     length = (len(text.ids) - 1) // rows
     if length < 1:
-        wanted, got = (
-            f"more than {rows} tokens, for {rows} rows of running text",
-            str(len(text.ids)),
-        )
+        wanted = f"more than {rows} tokens, for {rows} rows of running text"
+        got = str(len(text.ids))
         raise InvalidArgument("corpus", wanted=wanted, got=got, remedy="Lower train.batch_tokens.")
     return _streams(text, np.arange(rank, rows, world), length, start)
 
@@ -241,11 +241,14 @@ def _feistel(values: NDArray[np.uint64], bits: int, key: tuple[int, ...]) -> NDA
     """A Feistel permutation of all numbers of `bits` bits."""
     low = bits // 2
     high = bits - low
-    left, right = values >> np.uint64(low), values & np.uint64((1 << low) - 1)
+    left = values >> np.uint64(low)
+    right = values & np.uint64((1 << low) - 1)
     hashed = _hash_key(key)
     for turn in range(ROUNDS):
         change = _splitmix(right + np.uint64(hashed ^ (turn << 56)))
-        left, right = right, left ^ (change & np.uint64((1 << high) - 1))
+        mixed = left ^ (change & np.uint64((1 << high) - 1))
+        left = right
+        right = mixed
         low, high = high, low
     return (left << np.uint64(low)) | right
 
@@ -280,7 +283,8 @@ def _padded(corpus: Corpus, budget: int, seed: int, epoch: int, mixed: bool) -> 
 
 def _packed(corpus: Corpus, capacity: PackedCapacity, seed: int, epoch: int) -> Iterator[Indices]:
     """Examples in the epoch's order, as many to a batch as its capacity takes."""
-    kept, used = list[Indices](), (0, 0)
+    kept = list[Indices]()
+    used = (0, 0)
     for pool in _pools(len(corpus)):
         rows = permute(pool, len(corpus), (seed, epoch))
         first = 0
@@ -289,7 +293,9 @@ def _packed(corpus: Corpus, capacity: PackedCapacity, seed: int, epoch: int) -> 
             used = used[0] + new[0], used[1] + new[1]
             if count and not capacity.takes(count + 1, used):
                 yield np.concatenate([*kept, rows[first:position]])
-                kept, used, first = [], (new[0], new[1]), position
+                kept = []
+                used = (new[0], new[1])
+                first = position
         kept.append(rows[first:])
     yield np.concatenate(kept)
 
@@ -306,19 +312,24 @@ def _pools(size: int) -> Iterator[Indices]:
 
 def _cut(corpus: Corpus, pool: Indices, budget: int, mixed: bool = False) -> Iterator[Indices]:
     """Examples by length, or in the pool's order if mixed, in the largest batches that the budget allows."""
-    sources, targets = corpus.source_lengths(pool), corpus.target.lengths(pool)
-    longest, more = np.maximum(sources, targets), sources - targets
+    sources = corpus.source_lengths(pool)
+    targets = corpus.target.lengths(pool)
+    longest = np.maximum(sources, targets)
+    more = sources - targets
     # By the longer side, then by the difference of the sides, alternately rising and falling, so that a batch that
     # spans two lengths has no jump. The sort is stable: ties stay in the pool's order.
-    order = (
-        np.arange(len(pool)) if mixed else np.lexsort((np.where(longest % 2, more, -more), longest))
-    )
-    first, most = 0, 0
+    order = np.arange(len(pool))
+    if not mixed:
+        alternating = np.where(longest % 2, more, -more)
+        order = np.lexsort((alternating, longest))
+    first = 0
+    most = 0
     for position, length in enumerate(longest[order].tolist()):
         most = max(most, length)
         if position > first and (position + 1 - first) * most > budget:
             yield pool[order[first:position]]
-            first, most = position, length
+            first = position
+            most = length
     yield pool[order[first:]]
 
 
@@ -332,12 +343,16 @@ def _streams(text: RunningTextColumn, rows: Indices, length: int, start: int) ->
 
 
 def _collate(corpus: Corpus, rows: Indices, capacity: PackedCapacity | None = None) -> Batch:
-    source = None if corpus.source is None else corpus.source.gather(rows)
+    source = None
+    if corpus.source is not None:
+        source = corpus.source.gather(rows)
     targets = corpus.target.gather(rows)
     assert not isinstance(targets, FeatureGrids | MultiSource)
     predictions = corpus.target.predictions(rows)
     batch = Batch(source, targets, predictions, torch.from_numpy(rows))
-    return batch if capacity is None else pack_batch(batch, capacity)
+    if capacity is None:
+        return batch
+    return pack_batch(batch, capacity)
 
 
 def pack_batch(batch: Batch, capacity: PackedCapacity) -> Batch:
@@ -391,16 +406,17 @@ def _augment(
     draws = torch.from_numpy(uniform_draws(batch.rows.numpy(), DRAWS, key)).float()
     source = batch.source
     if isinstance(source, MultiSource):
-        parts = (
-            augment(part.to(device), kinds, draws)
-            if isinstance(part, torch.Tensor) and part.ndim == 4
-            else part
-            for part in source.parts
-        )
+        parts = []
+        for part in source.parts:
+            if isinstance(part, torch.Tensor) and part.ndim == 4:
+                part = augment(part.to(device), kinds, draws)
+            parts.append(part)
         return replace(batch, source=MultiSource(tuple(parts)))
     assert isinstance(source, torch.Tensor)
     return replace(batch, source=augment(source.to(device), kinds, draws))
 
 
 def _moved(side: Any, device: torch.device | str) -> Any:
-    return side.to(device, non_blocking=True) if isinstance(side, torch.Tensor) else side.to(device)
+    if isinstance(side, torch.Tensor):
+        return side.to(device, non_blocking=True)
+    return side.to(device)

@@ -16,7 +16,8 @@ def check_charsmap(content: bytes) -> None:
     size = int.from_bytes(content[:4], "little")
     if size % 4 or size == 0 or size > len(content) - 4:
         raise ValueError("precompiled_charsmap of another size than it says")
-    units, texts = np.frombuffer(content, "<u4", size // 4, 4).astype(np.int64), content[4 + size :]
+    units = np.frombuffer(content, "<u4", size // 4, 4).astype(np.int64)
+    texts = content[4 + size :]
     texts.decode("utf-8")
     inner = units < 1 << 31  # others are leaves
     blocks = np.arange(len(units)) ^ (units >> 10 << ((units & 512) >> 6))
@@ -31,10 +32,12 @@ def check_charsmap(content: bytes) -> None:
 def rule(content: bytes, key: str) -> str | None:
     """The text that compiled rules put in the place of a key; None where they have no rule for it."""
     size = int.from_bytes(content[:4], "little")
-    units, texts = np.frombuffer(content, "<u4", size // 4, 4), content[4 + size :]
+    units = np.frombuffer(content, "<u4", size // 4, 4)
+    texts = content[4 + size :]
     place = 0
     for byte in (None, *key.encode("utf-8")):  # the root of the trie has no byte
-        place = place if byte is None else place ^ byte
+        if byte is not None:
+            place = place ^ byte
         unit = int(units[place])
         if byte is not None and unit & 0x800000FF != byte:
             return None
@@ -47,7 +50,9 @@ def rule(content: bytes, key: str) -> str | None:
 
 def check_normalizer(normalizer: Any) -> None:
     """ValueError unless the compiled rules in a normalizer of `tokenizers`, or in one of its parts, are sound."""
-    pending = [] if normalizer is None else [json.loads(normalizer.__getstate__())]
+    pending = []
+    if normalizer is not None:
+        pending = [json.loads(normalizer.__getstate__())]
     while pending:
         part = pending.pop()
         pending += part.get("normalizers", ())

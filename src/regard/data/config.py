@@ -394,7 +394,8 @@ class DataConfig(Config):
 
     def _wrong_shape(self, split: Split) -> Iterator[Problem]:
         """Problems of the number and formats of a split's files."""
-        files, named = self.files(split), self.columns
+        files = self.files(split)
+        named = self.columns
         if self.series is not None:
             if len(files) != 1 or not text.is_table(files[0]):
                 wanted = f"one table ({', '.join(text.TABLES)}) of series"
@@ -441,12 +442,11 @@ class DataConfig(Config):
                 "Name no column.",
             )
         elif len(files) != len(self.fields) and not self.is_class_folder(files):
-            wanted, remedy = "one file, of targets", "Name one, or add [data.source]."
+            wanted = "one file, of targets"
+            remedy = "Name one, or add [data.source]."
             if self.source_fields:
-                wanted, remedy = (
-                    f"a file for each of {', '.join(self.fields)}",
-                    f"Name {len(self.fields)}{self._or_conll}.",
-                )
+                wanted = f"a file for each of {', '.join(self.fields)}"
+                remedy = f"Name {len(self.fields)}{self._or_conll}."
             yield Problem(split, wanted, got, remedy)
 
     def _wrong_token_file(self, split: Split) -> Iterator[Problem]:

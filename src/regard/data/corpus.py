@@ -36,9 +36,8 @@ from regard.data.vocabulary import Vocabulary
 CHUNK = 4096  # examples tokenized at once
 SETTINGS = ("special_tokens", "size", "spare")  # of a vocabulary, beside its file
 VocabularyType = Vocabulary
-SourceVocabularies = tuple[
-    VocabularyType | None, ...
-]  # of each source, None for images; empty without a source
+# Of each source, None for images; empty without a source.
+SourceVocabularies = tuple[VocabularyType | None, ...]
 Vocabularies = tuple[SourceVocabularies, VocabularyType]  # of the sources and of the target
 PrepareProgress = Callable[[str, int], None]
 
@@ -55,15 +54,14 @@ class Corpus:
 
     def source_lengths(self, indices: Indices) -> Indices:
         """Lengths in tokens, of all sources together: 1 for a label, `image_token_cost` for an image."""
-        return (
-            np.zeros(len(indices), dtype=np.int64)
-            if self.source is None
-            else self.source.lengths(indices)
-        )
+        if self.source is None:
+            return np.zeros(len(indices), dtype=np.int64)
+        return self.source.lengths(indices)
 
     def row(self, i: int) -> tuple[Ids | int | tuple[Ids | int, ...] | None, Ids | int]:
         """One example: its source (ids, a label or pixels; several as a tuple; or None) and its target."""
-        return None if self.source is None else self.source.row(i), self.target.row(i)
+        source = None if self.source is None else self.source.row(i)
+        return source, self.target.row(i)
 
 
 @dataclass(frozen=True)
@@ -102,7 +100,9 @@ class Prepared:
     @property
     def source(self) -> VocabularyType | None:
         """The vocabulary of the one source; None without a source, for images and for several sources."""
-        return self.sources[0] if len(self.sources) == 1 else None
+        if len(self.sources) != 1:
+            return None
+        return self.sources[0]
 
     @property
     def vocabularies(self) -> Vocabularies:
@@ -137,8 +137,10 @@ def prepare(
             target = _learn_target(config, len(sources), progress)
         given = sources, target
         _check_vocabularies(config, given)
-    splits = config.splits if splits is None else splits
-    before, files = stamps(config, splits), fingerprints(config, progress, splits)
+    if splits is None:
+        splits = config.splits
+    before = stamps(config, splits)
+    files = fingerprints(config, progress, splits)
     folder = Path(folder)
     with named_os_errors(folder, "a folder to write to"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -180,7 +182,8 @@ def _make(
         after = stamps(config, list(files))
         for path in before:
             if before[path] != after.get(path):
-                wanted, got = "a file that does not change while it is read", "one that changed"
+                wanted = "a file that does not change while it is read"
+                got = "one that changed"
                 raise InvalidData(
                     path, wanted=wanted, got=got, remedy="Begin again when it is complete."
                 )
@@ -216,9 +219,8 @@ def _write(
         fields[name] = {"kind": config.fields[name].kind, "vocabulary": None}
         if vocabulary is not None:
             shared = config.has_shared_vocab and vocabulary.hash == target.hash
-            fields[name]["vocabulary"] = saved = (
-                "vocabulary.json" if shared else f"{name}.vocabulary.json"
-            )
+            saved = "vocabulary.json" if shared else f"{name}.vocabulary.json"
+            fields[name]["vocabulary"] = saved
             vocabulary.save(folder / saved)
             fields[name] |= vocabulary.settings
     splits = {split: _write_split(config, split, folder, named, progress) for split in files}
@@ -293,7 +295,8 @@ def _write_split(
     read = 0
     kept = 0
     limited = [name for name, field in config.fields.items() if field.limit_key is not None]
-    left_out = dict.fromkeys(limited if split == "train" else (), 0)
+    reported = limited if split == "train" else ()
+    left_out = dict.fromkeys(reported, 0)
     remaining = examples(config, split)
     while chunk := list(islice(remaining, CHUNK)):
         columns = zip(*((*example.sources, example.target) for example in chunk), strict=True)
@@ -435,14 +438,17 @@ def _open(
             )
     sources = tuple(columns.values())
     if len(sources) < 2:
-        return Corpus(sources[0] if sources else None, target)
+        only = sources[0] if sources else None
+        return Corpus(only, target)
     several = JoinedColumn if config.get("join_sources") else MultiSourceColumn
     return Corpus(several(sources), target)
 
 
 def as_running_text(target: VocabularyType, context_length: int | None) -> VocabularyType:
     """The target vocabulary of data with this context_length: with one, the end token is a line break."""
-    return target if context_length is None else target.for_running_text()
+    if context_length is None:
+        return target
+    return target.for_running_text()
 
 
 def _hashes(vocabularies: Vocabularies) -> list[str | None]:

@@ -78,10 +78,8 @@ def _write(path: Path, images: ImageColumn, extract: Extract, progress: PrepareP
                 file.write(states.tobytes())
                 progress("features", min(first + BATCH, count))
     except OSError as error:
-        wanted, remedy = (
-            f"space for the features of {count:,} images",
-            "Free some, or set REGARD_CACHE to a folder.",
-        )
+        wanted = f"space for the features of {count:,} images"
+        remedy = "Free some, or set REGARD_CACHE to a folder."
         raise InvalidData(
             path, wanted=wanted, got=error.strerror or str(error), remedy=remedy
         ) from None
@@ -97,7 +95,8 @@ def cache_features(
     data: Prepared, source: int, encoder: GridEncoder, folder: Path, progress: PrepareProgress
 ) -> Prepared:
     """The training and validation data with features of a frozen backbone in place of the images of this source."""
-    key, device = fingerprint(encoder.backbone), next(encoder.parameters()).device
+    key = fingerprint(encoder.backbone)
+    device = next(encoder.parameters()).device
 
     @torch.inference_mode()
     def encode(pixels: NDArray[np.uint8]) -> NDArray[np.float16]:
@@ -113,16 +112,14 @@ def cache_features(
         if corpus is None:
             return None
         assert corpus.source is not None
-        columns = (
-            [*corpus.source.columns]
-            if isinstance(corpus.source, MultiSourceColumn)
-            else [corpus.source]
-        )
+        columns = [corpus.source]
+        if isinstance(corpus.source, MultiSourceColumn):
+            columns = [*corpus.source.columns]
         images = columns[source]
         assert isinstance(images, ImageColumn)
         columns[source] = features(images, encode, by=key, folder=folder, progress=progress)
-        return replace(
-            corpus, source=MultiSourceColumn(tuple(columns)) if len(columns) > 1 else columns[0]
-        )
+        if len(columns) == 1:
+            return replace(corpus, source=columns[0])
+        return replace(corpus, source=MultiSourceColumn(tuple(columns)))
 
     return replace(data, train=cached(data.train), valid=cached(data.valid))

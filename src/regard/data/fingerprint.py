@@ -25,18 +25,18 @@ def fingerprints(
     """The files of these splits with a hash of their content. `progress` is called with a stage and a count."""
     if config.reader is not None:
         return {split: [_of_examples(config, split)] for split in splits}
-    files = {
-        split: [_of_classes(config, split)]
-        if config.is_class_folder(config.files(split))
-        else [_of_file(path, config.columns) for path in config.files(split)]
-        for split in splits
-    }
+    files = {}
+    for split in splits:
+        paths = config.files(split)
+        if config.is_class_folder(paths):
+            files[split] = [_of_classes(config, split)]
+        else:
+            files[split] = [_of_file(path, config.columns) for path in paths]
     if config.reads_named_files:
         archive_hash = _of_archives(config)
         for split, hashes in files.items():
-            if is_zip(
-                hashes[0]["path"]
-            ):  # of classes: the hash of the file is that of its images too
+            # Of classes: the hash of the file is that of its images too.
+            if is_zip(hashes[0]["path"]):
                 continue
             content = archive_hash or _of_named_files(config, split, progress)
             if content is not None:
@@ -57,7 +57,9 @@ def _of_archives(config: DataConfig) -> str | None:
     if len(archives) < len(keys):
         return None
     hashes = [_of_file(archive)["sha256"] for archive in archives]
-    return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
+    if len(hashes) == 1:
+        return hashes[0]
+    return hashlib.sha256("".join(hashes).encode()).hexdigest()
 
 
 def stamps(config: DataConfig, splits: Sequence[Split]) -> dict[str, tuple[int, ...]]:

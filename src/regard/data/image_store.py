@@ -16,9 +16,8 @@ from regard.core.errors import InvalidArgument, InvalidData
 from regard.data.text import open_regular, readable
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
-LARGEST = (
-    1 << 28
-)  # bytes of an image file, also in a zip file, where a few bytes may unpack to terabytes
+# Bytes of an image file, also in a zip file, where a few bytes may unpack to terabytes.
+LARGEST = 1 << 28
 
 
 @dataclass(frozen=True)
@@ -115,7 +114,9 @@ class ZipStore:
             if len(candidates) == 1:
                 return Member(self.path, candidates[0], self)
             if candidates:
-                got = ", ".join(candidates[:3]) + (", …" if len(candidates) > 3 else "")
+                got = ", ".join(candidates[:3])
+                if len(candidates) > 3:
+                    got += ", …"
                 raise InvalidData(
                     self.path,
                     wanted=f"{self._one} {listed!r}",
@@ -238,5 +239,6 @@ def _intact(path: Path, where: Path | Member) -> Iterator[None]:
         except OSError:
             raise
         except Exception as error:  # a damaged file raises many types
-            got, remedy = (str(error) or type(error).__name__)[:200], "Download or pack it again."
+            got = (str(error) or type(error).__name__)[:200]
+            remedy = "Download or pack it again."
             raise InvalidData(where, wanted="a whole zip file", got=got, remedy=remedy) from None

@@ -51,9 +51,8 @@ CELL = 16  # a square of this side counts as one token of a batch
 ORIENTATION = 0x0112  # the EXIF tag
 
 Pixels = NDArray[np.uint8]
-ImageInput = (
-    str | Path | Member | Scene | Pixels
-)  # a file, a zip member, a scene, or an array (Y, X, 3)
+# A file, a zip member, a scene, or an array (Y, X, 3).
+ImageInput = str | Path | Member | Scene | Pixels
 
 
 def load_image(
@@ -62,18 +61,18 @@ def load_image(
     """An image as it is stored: (size, size, 3). An array of this shape is taken as it is."""
     if isinstance(image, str | Path | Member):
         return read_image(image, size, resize, crop_from)
-    pixels: Any = image.draw() if isinstance(image, Scene) else image
+    pixels: Any = image
+    if isinstance(image, Scene):
+        pixels = image.draw()
     if (
         not isinstance(pixels, np.ndarray)
         or pixels.dtype != np.uint8
         or pixels.ndim != 3
         or pixels.shape[2] != 3
     ):
-        got = (
-            f"{pixels.dtype} of shape {pixels.shape}"
-            if isinstance(pixels, np.ndarray)
-            else repr(pixels)[:60]
-        )
+        got = repr(pixels)[:60]
+        if isinstance(pixels, np.ndarray):
+            got = f"{pixels.dtype} of shape {pixels.shape}"
         wanted = "a path, or an array of uint8 (height, width, 3)"
         raise InvalidArgument("image", wanted=wanted, got=got, remedy="Give RGB, 0 to 255.")
     if 0 in pixels.shape:
@@ -196,7 +195,9 @@ def _decoded(content: bytes, path: str | Path | Member, webp_pixels: int = MAX_P
             raise _too_large(path, "more") from None
         got = str(error) or type(error).__name__
         if type(error).__name__ == "UnidentifiedImageError":
-            got = f"a file that begins with {content[:12]!r}" if content else "an empty file"
+            got = "an empty file"
+            if content:
+                got = f"a file that begins with {content[:12]!r}"
         raise _unreadable(path, got) from None
 
 
@@ -238,7 +239,9 @@ def _in_bands(image: Any) -> Any:
     rows = factor * max(1, BAND // width // factor)
     for top in range(0, height, rows):
         band = _converted(image.crop((0, top, width, min(top + rows, height))), kind)
-        whole.paste(band if factor == 1 else band.reduce(factor), (0, top // factor))
+        if factor > 1:
+            band = band.reduce(factor)
+        whole.paste(band, (0, top // factor))
     if orientation is not None:
         whole.getexif()[ORIENTATION] = orientation
         ImageOps.exif_transpose(whole, in_place=True)
@@ -262,7 +265,8 @@ def _converted(image: Any, kind: str) -> Any:
         white = _pillow().new("RGBA", image.size, "white")
         return _pillow().alpha_composite(white, image.convert("RGBA")).convert("RGB")
     if image.mode == "LAB":
-        lab, rgb = ImageCms.createProfile("LAB"), ImageCms.createProfile("sRGB")
+        lab = ImageCms.createProfile("LAB")
+        rgb = ImageCms.createProfile("sRGB")
         return ImageCms.profileToProfile(image, lab, rgb, outputMode="RGB")
     return image.convert("RGB")
 

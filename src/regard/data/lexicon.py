@@ -53,20 +53,20 @@ def learn_lexicon(
     A target token may also be the translation of no source token: of one more, whose number is the number of sources.
     """
     sources, targets = sizes
-    keys, words, counts, position = (
-        list[Array](),
-        list[Array](),
-        np.zeros(targets, dtype=np.int64),
-        0,
-    )
+    keys = list[Array]()
+    words = list[Array]()
+    counts = np.zeros(targets, dtype=np.int64)
+    position = 0
     for source, target in pairs:
-        row, column = np.array([*source, sources], dtype=np.int64), np.array(target, dtype=np.int64)
+        row = np.array([*source, sources], dtype=np.int64)
+        column = np.array(target, dtype=np.int64)
         keys.append((row[:, None] * targets + column).ravel())
         words.append(np.tile(np.arange(position, position + len(column)), len(row)))
         np.add.at(counts, column, 1)
         position += len(column)
     known, key = np.unique(np.concatenate(keys or [counts[:0]]), return_inverse=True)
-    word, of_source = np.concatenate(words or [counts[:0]]), known // targets
+    word = np.concatenate(words or [counts[:0]])
+    of_source = known // targets
     probability = np.ones(len(known))
     for _ in range(iterations):
         share = probability[key]  # of each source token in each target token

@@ -25,9 +25,8 @@ class PublicDataset:
     page: str
     terms: str
     recipes: tuple[str, ...]
-    files: Mapping[str, str] = field(
-        default_factory=dict
-    )  # SHA-256 of each, by path; none where files vary
+    # SHA-256 of each, by path; none where files vary.
+    files: Mapping[str, str] = field(default_factory=dict)
     url: str | None = (
         None  # of a file, with {name} for the last part of its path; None: fetched by hand
     )
@@ -167,10 +166,8 @@ def missing_files(dataset: PublicDataset, folder: Path) -> list[str]:
         elif (
             got := hashlib.sha256(_content(found[0].read_bytes(), found[0])).hexdigest()
         ) != checksum:
-            wanted, remedy = (
-                f"content with the SHA-256 {checksum}",
-                "Fetch it again, or another version of the data set.",
-            )
+            wanted = f"content with the SHA-256 {checksum}"
+            remedy = "Fetch it again, or another version of the data set."
             raise InvalidData(found[0], wanted=wanted, got=got, remedy=remedy)
     return missing
 
@@ -210,7 +207,9 @@ def fetch(
 
 def _content(content: bytes, path: Path) -> bytes:
     try:
-        return gzip.decompress(content) if path.suffix == ".gz" else content
+        if path.suffix == ".gz":
+            return gzip.decompress(content)
+        return content
     except (OSError, EOFError) as error:
         raise InvalidData(
             path, wanted="a gzip file", got=str(error), remedy="Fetch it again."

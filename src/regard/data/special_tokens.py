@@ -94,7 +94,10 @@ class SpecialTokens:
 
     def target(self, ids: Sequence[int]) -> list[int]:
         """The tokens of a whole output behind the start token, where there is one."""
-        return [*(() if self.start is None else (self.start,)), *self.output(ids)]
+        tokens = self.output(ids)
+        if self.start is None:
+            return tokens
+        return [self.start, *tokens]
 
 
 def _check(table: Mapping[str, Any], size: int) -> None:
@@ -102,7 +105,8 @@ def _check(table: Mapping[str, Any], size: int) -> None:
         several = isinstance(getattr(SpecialTokens, key), tuple)
         if several and not isinstance(value, list):
             raise ValueError(f"special_tokens.{key} = {value!r:.80}, which is no list of ids")
-        if several and len(value) > (size if key == "suppressed" else LONGEST):
+        limit = size if key == "suppressed" else LONGEST
+        if several and len(value) > limit:
             raise ValueError(f"special_tokens.{key} of {len(value)} tokens, which are too many")
         if several:
             values = value

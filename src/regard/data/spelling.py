@@ -12,7 +12,8 @@ from tokenizers import models
 BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
 BYTES = {token: bytes([byte]) for byte, token in enumerate(BYTE_TOKENS)}
 PARTIAL = re.compile("[\udc80-\udcff]+")  # bytes of a character that is split between tokens
-HIDDEN = "\uffff"  # begins the names of tokens that no text matches: it is no character, and no text has it
+# Begins the names of tokens that no text matches: it is no character, and no text has it.
+HIDDEN = "\uffff"
 VISIBLE = {" ": "▁", "\n": "↵", "\t": "⇥"}
 
 
@@ -31,7 +32,9 @@ class Spelling:
 
     @staticmethod
     def of(inner: tokenizers.Tokenizer) -> "Spelling":
-        listed = [] if inner.decoder is None else list(_parts(inner.decoder))
+        listed = []
+        if inner.decoder is not None:
+            listed = list(_parts(inner.decoder))
         parts = {part["type"]: part for part in listed}
         if "ByteLevel" in parts:
             return Spelling("byte level")
@@ -45,11 +48,10 @@ class Spelling:
             for part in listed
             if part.get("content") == " " and "pattern" in part
         ]
-        markers = (
-            [parts["Metaspace"]["replacement"]]
-            if "Metaspace" in parts
-            else list(filter(None, spaces))
-        )
+        if "Metaspace" in parts:
+            markers = [parts["Metaspace"]["replacement"]]
+        else:
+            markers = list(filter(None, spaces))
         if markers:
             return Spelling("metaspace", markers[0], fallback)
         return Spelling("plain", fallback=fallback)
@@ -74,7 +76,8 @@ class Spelling:
 
     def readable(self, token: str) -> str:
         """White space as visible characters, bytes of a partial character in ⟨⟩."""
-        return _readable(token.encode() if self.separate else self.spell(token))
+        content = token.encode() if self.separate else self.spell(token)
+        return _readable(content)
 
 
 def _parts(decoder: Any) -> Iterator[dict[str, Any]]:

@@ -71,7 +71,9 @@ class Vocabulary(ABC):
 
 def content_hash(text: str, settings: Mapping[str, Any]) -> str:
     """A hash of a vocabulary's JSON and, where it has any, its settings."""
-    content = [json.loads(text), settings] if settings else json.loads(text)
+    content = json.loads(text)
+    if settings:
+        content = [content, settings]
     return hashlib.sha256(
         json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
     ).hexdigest()
@@ -116,10 +118,8 @@ class Labels(Vocabulary):
 
     def encode(self, name: str) -> int:
         if name not in self._number:
-            wanted, remedy = (
-                f"one of the {self.size} labels of the training data",
-                nearest(name, self.names),
-            )
+            wanted = f"one of the {self.size} labels of the training data"
+            remedy = nearest(name, self.names)
             raise InvalidArgument("label", wanted=wanted, got=repr(name), remedy=remedy)
         return self._number[name]
 

@@ -7,7 +7,8 @@ from datetime import date, timedelta
 from regard.data.example import Example, Split
 from regard.data.synthetic.sampling import distinct, uniform
 
-FIRST, DAYS = date(1900, 1, 1), (date(2100, 1, 1) - date(1900, 1, 1)).days
+FIRST = date(1900, 1, 1)
+DAYS = (date(2100, 1, 1) - date(1900, 1, 1)).days
 
 
 @dataclass(frozen=True)

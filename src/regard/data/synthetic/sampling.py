@@ -26,7 +26,8 @@ def distinct(
 ) -> Iterator[Example]:
     """Draws with different sources whose key belongs to this split: `size` of them, or SIZES[split]."""
     seen: set[object] = set()
-    while len(seen) < (SIZES[split] if size is None else size):
+    wanted = SIZES[split] if size is None else size
+    while len(seen) < wanted:
         example = draw()
         if example.source not in seen and split_of(key(example), SHARES) == split:
             seen.add(example.source)

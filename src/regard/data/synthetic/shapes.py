@@ -61,13 +61,17 @@ def questions(split: Split, seed: int = 0, size: int | None = None) -> Iterator[
         while True:
             scene = draw_scene(random)
             shape = scene.shapes[int(random() * len(scene.shapes))]
-            asked, given, answer = ("color", shape.kind, shape.color)
+            asked = "color"
+            given = shape.kind
+            answer = shape.color
             if random() < 0.5:
-                asked, given, answer = ("shape", shape.color, shape.kind)
+                asked = "shape"
+                given = shape.color
+                answer = shape.kind
             if sum(given in (other.kind, other.color) for other in scene.shapes) == 1:
-                question = (
-                    f"what color is the {given}?" if asked == "color" else f"what is {given}?"
-                )
+                question = f"what is {given}?"
+                if asked == "color":
+                    question = f"what color is the {given}?"
                 return Example((scene, question), answer)
 
     return distinct(draw, _arrangement, split, size)

@@ -35,7 +35,8 @@ def operations(split: Split, seed: int = 0, size: int | None = None) -> Iterator
     random = uniform("operations", split, seed)
 
     def draw() -> Example:
-        name, letters = list(OPERATIONS)[int(random() * len(OPERATIONS))], random_letters(random)
+        name = list(OPERATIONS)[int(random() * len(OPERATIONS))]
+        letters = random_letters(random)
         return Example((name, letters), OPERATIONS[name](letters))
 
     return distinct(draw, lambda example: str(example.sources[1]), split, size)
