@@ -39,7 +39,8 @@ def ablate(
         config, cache or cache_folder(), vocabularies=(model.sources, model.target), splits=[split]
     )
     corpus: Corpus = getattr(prepared, split)
-    budget, masked = recipe.train.batch_tokens, recipe.train.mask_probability
+    budget = recipe.train.batch_tokens
+    masked = recipe.train.mask_probability
     loss = partial(
         mean_loss,
         model.model,
@@ -68,7 +69,8 @@ def prune(
         raise InvalidArgument(
             "model", wanted="one from a checkpoint", got="one without", remedy="Use regard.load."
         )
-    out, pruned = Path(out), list(heads)
+    out = Path(out)
+    pruned = list(heads)
     if out.exists():
         raise InvalidArgument(
             "out", wanted="a folder that is not there yet", got=str(out), remedy="Choose another."

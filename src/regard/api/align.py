@@ -92,7 +92,9 @@ def with_references(
                 references, number, wanted="a line for each source", got=got, remedy=remedy
             )
         # There may be no output whose words the links could be compared with.
-        sizes = each.sizes if each.refused is None else (sys.maxsize, sys.maxsize)
+        sizes = (sys.maxsize, sys.maxsize)
+        if each.refused is None:
+            sizes = each.sizes
         agreement.add(each.links, read_links(line, sizes, references, number))
         yield each
 
@@ -170,7 +172,8 @@ def head_agreements(
     last = deque(agreements_by_line(predictor, files), maxlen=1)
     agreements = last[0] if last else {}
     if not any(each.sure for each in agreements.values()):
-        wanted, got = "links that are sure to be right", f"none in {files[2]}"
+        wanted = "links that are sure to be right"
+        got = f"none in {files[2]}"
         raise InvalidArgument("choose", wanted=wanted, got=got, remedy="0-0 is one.")
     return agreements
 
@@ -199,7 +202,9 @@ def agreements_by_line(
         )
         weights = _weights(predictor, pair, None, line=number)
         for heads, agreement in agreements.items():
-            chosen = weights if heads.layer is None else weights[heads.layer - 1 : heads.layer]
+            chosen = weights
+            if heads.layer is not None:
+                chosen = weights[heads.layer - 1 : heads.layer]
             agreement.add(pair.aligned(chosen, heads).links, reference)
         yield agreements
 
@@ -228,7 +233,9 @@ def check(predictor: Predictor, heads: AlignmentHeads = ALL_HEADS) -> tuple[Toke
 def _head_counts(predictor: Predictor) -> list[int]:
     """The number of heads of each cross-attention layer."""
     model = predictor.model.generator
-    return [] if model is None else [module.heads for module in model.decoder.cross_attentions]
+    if model is None:
+        return []
+    return [module.heads for module in model.decoder.cross_attentions]
 
 
 def _weights(

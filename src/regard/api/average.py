@@ -32,7 +32,8 @@ def average(models: Sequence[str | Path], out: str | Path) -> Path:
     other settings of [train]; a warning is logged where their recipes say that they began with different ones. Returns
     the folder, which is loaded, evaluated, served and exported like any other checkpoint.
     """
-    folder, paths = Path(out), [Path(model) for model in models]
+    folder = Path(out)
+    paths = [Path(model) for model in models]
     if len(paths) < 2:
         raise InvalidArgument(
             "models", wanted="two or more", got=str(len(paths)), remedy="Name more runs."
@@ -46,7 +47,8 @@ def average(models: Sequence[str | Path], out: str | Path) -> Path:
                 remedy="Choose another.",
             )
         place, content = open_checkpoint(paths[0])
-        first, total = load(place, device="cpu"), WeightSum()
+        first = load(place, device="cpu")
+        total = WeightSum()
         total.add(weights_of(first.model))
         beginnings = {_beginning(first)}
         for path in paths[1:]:
@@ -84,10 +86,12 @@ def _beginning(model: Predictor) -> tuple[str | None, int | None]:
 def _check_same_model(first: Predictor, other: Predictor) -> None:
     remedy = "Average models of one recipe, which differ in [train] alone."
     if other.recipe.model != first.recipe.model:
-        wanted, got = f"the [model] of {first.folder}", "another"
+        wanted = f"the [model] of {first.folder}"
+        got = "another"
         raise InvalidArgument(str(other.folder), wanted=wanted, got=got, remedy=remedy)
     if vocabulary_key(other) != vocabulary_key(first):
-        wanted, got = f"the vocabularies of {first.folder}", "others"
+        wanted = f"the vocabularies of {first.folder}"
+        got = "others"
         raise InvalidArgument(str(other.folder), wanted=wanted, got=got, remedy=remedy)
 
 

@@ -55,20 +55,25 @@ def caption(
     predictor = load(model)
     field = predictor.recipe.data.source
     if field is None or field.resizing is None or predictor.model.generator is None:
-        wanted, remedy = "a model from images to texts", "`regard predict` takes any model."
+        wanted = "a model from images to texts"
+        remedy = "`regard predict` takes any model."
         raise InvalidArgument("model", wanted=wanted, got="another", remedy=remedy)
-    with nullcontext() if draw is None else _drawing(predictor, draw) as draw_image:
+    drawing = nullcontext() if draw is None else _drawing(predictor, draw)
+    with drawing as draw_image:
         numbered = enumerate(find_images(paths), start=1)
         while chunk := dict(islice(numbered, CHUNK)):
             images = {number: _read(image, field.resizing) for number, image in chunk.items()}
             readable = {
                 number: pixels for number, pixels in images.items() if not isinstance(pixels, str)
             }
-            numbers, attention = list(readable), {"attention": draw_image is not None}
-            found = predictor.iter_outputs(
-                list(readable.values()), lines=numbers, **attention | options
-            )
-            outputs = {numbers[i]: best for i, best in found} if readable else {}
+            numbers = list(readable)
+            attention = {"attention": draw_image is not None}
+            outputs = {}
+            if readable:
+                found = predictor.iter_outputs(
+                    list(readable.values()), lines=numbers, **attention | options
+                )
+                outputs = {numbers[i]: best for i, best in found}
             for number, image in chunk.items():
                 if isinstance(problem := images[number], str):
                     yield CaptionedImage(image, problem=problem)
@@ -107,7 +112,8 @@ def _drawing(
 ) -> Iterator[Callable[[Path | Member, Output], None]]:
     """A function that draws a captioned image into a folder, which also gets a page of all images."""
     require_cross_attention("draw", predictor.model)
-    grid, numbers = predictor_regions(predictor), count(1)
+    grid = predictor_regions(predictor)
+    numbers = count(1)
     with named_os_errors(folder, "a folder to draw into"):
         folder.mkdir(parents=True, exist_ok=True)
         with atomic_file(folder / "index.html") as page:
@@ -139,4 +145,6 @@ def file_name(image: Path | Member, number: int) -> str:
     """
     last = image.name.replace("\\", "/").rpartition("/")[2].rpartition(".")[0]
     plain = re.sub(r"[^A-Za-z0-9_]+", "-", last)[:60].strip("-")
-    return f"{number:04}-{plain}" if plain else f"{number:04}"
+    if not plain:
+        return f"{number:04}"
+    return f"{number:04}-{plain}"

@@ -60,12 +60,10 @@ def convert(path: str | Path, source: str) -> ConvertedRecipe:
     path = Path(path)
     text = _read(path)
     if source == "fairseq":
-        is_yaml = path.suffix in (".yaml", ".yml")
-        given = (
-            fairseq_commands.options_of_hydra(_yaml(text, path))
-            if is_yaml
-            else (fairseq_commands.options_of_script(text, str(path)))
-        )
+        if path.suffix in (".yaml", ".yml"):
+            given = fairseq_commands.options_of_hydra(_yaml(text, path))
+        else:
+            given = fairseq_commands.options_of_script(text, str(path))
     else:
         given = _yaml(text, path)
     options = TOOLKITS[source](given)
@@ -79,7 +77,8 @@ def convert(path: str | Path, source: str) -> ConvertedRecipe:
 def _read(path: Path) -> str:
     try:
         if path.stat().st_size > LARGEST:
-            wanted, got = f"at most {LARGEST:,} bytes", f"{path.stat().st_size:,}"
+            wanted = f"at most {LARGEST:,} bytes"
+            got = f"{path.stat().st_size:,}"
             raise InvalidData(path, wanted=wanted, got=got, remedy="Give a configuration file.")
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -39,17 +39,16 @@ def demo(seed: int = 1, out: str | Path | None = None) -> None:
 
     A demo in the cache that another version of Regard began is begun anew.
     """
-    began, folder = (
-        time.perf_counter(),
-        cache_folder() / f"demo-{seed}" if out is None else Path(out),
-    )
+    began = time.perf_counter()
+    folder = cache_folder() / f"demo-{seed}" if out is None else Path(out)
     color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     for name, title in RECIPES.items():
         print(f"\n{title} learns dates in several languages ({name}):", file=sys.stderr, flush=True)
         recipe = read_recipe(
             find_recipe(name), [f"train.seed={seed}", "train.log_samples=0", "train.device='cpu'"]
         )
-        run, cache = folder / Path(name).stem, folder / "data"
+        run = folder / Path(name).stem
+        cache = folder / "data"
         with closing(TrainingProgress(sys.stderr)) as progress:
             options: dict[str, Any] = {"cache": cache, "on_event": progress, "progress": False}
             try:

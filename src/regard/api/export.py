@@ -22,7 +22,8 @@ def export(model: str | Path | Predictor, to: str, out: str | Path, **options: A
 
     A model that the format cannot express is refused, with the reasons. What is written is complete or not there.
     """
-    target, path = export_target(to), Path(out)
+    target = export_target(to)
+    path = Path(out)
     chosen = read(ExportOptions, options, "export")
     if isinstance(chosen, list):
         raise InvalidRecipe(chosen)

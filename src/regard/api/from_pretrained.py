@@ -25,7 +25,8 @@ def from_pretrained(
     """
     from regard.interop.importing import ImportedModel
 
-    device, wanted = pick_device(device), _dtype(dtype)
+    device = pick_device(device)
+    wanted = _dtype(dtype)
     return ImportedModel(local_folder(source), pairs=pairs).predictor(device, wanted)
 
 
@@ -41,7 +42,8 @@ def import_model(
     """
     from regard.interop.importing import ImportedModel
 
-    folder, wanted = Path(out), None if dtype is None else _dtype(dtype)
+    folder = Path(out)
+    wanted = None if dtype is None else _dtype(dtype)
     with named_os_errors(folder, "a folder to write to"):
         if folder.exists() or str(out) in ("", "."):
             raise InvalidArgument(

@@ -64,7 +64,9 @@ def heads(
         raise InvalidArgument(
             "data", wanted="at least one input", got="none", remedy="Give another file, or inputs."
         )
-    aligned = None if alignment is None else alignment_scores(predictor, alignment)
+    aligned = None
+    if alignment is not None:
+        aligned = alignment_scores(predictor, alignment)
     ablation = None
     if ablate:
         _, changes = losses_without_heads(
@@ -87,7 +89,8 @@ def head_meter(predictor: Predictor) -> HeadMeter:
 def alignment_scores(predictor: Predictor, files: Sequence[str | Path]) -> dict[HeadName, float]:
     """1 − the alignment error rate of each cross-attention head, at its better step."""
     if len(files) != 3:
-        wanted, remedy = "files of sources, targets and reference links", "Give these three."
+        wanted = "files of sources, targets and reference links"
+        remedy = "Give these three."
         raise InvalidArgument("alignment", wanted=wanted, got=f"{len(files)} files", remedy=remedy)
     return best_agreements(head_agreements(predictor, files))
 
@@ -105,8 +108,10 @@ def best_agreements(agreements: Mapping[AlignmentHeads, Agreement]) -> dict[Head
 def head_means(predictor: Predictor, pairs: Iterable[InputPair]) -> list[dict[str, Any]]:
     """The means of each head over a few inputs, for the log of a run; none of a model that cannot be looked at."""
     means = HeadMeans()
+    if not predictor.model.inspectable:
+        return []
     with suppress(RegardError):  # an input that the model refuses: training goes on
-        for text, output in pairs if predictor.model.inspectable else ():
+        for text, output in pairs:
             means.add(
                 (each.name, head)
                 for each, head in look(predictor, text, output=output, truncate=True).heads()

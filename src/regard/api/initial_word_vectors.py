@@ -1,6 +1,6 @@
 """The key `word_vectors` of a recipe: its checks before the data are prepared, and the embeddings of a new model."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,8 +10,8 @@ from torch import nn
 
 from regard.core.errors import InvalidRecipe, Problem
 from regard.core.shapes import Tensor
-from regard.data.arrays import MultiSourceColumn, RunningTextColumn, TextColumn
-from regard.data.corpus import Prepared
+from regard.data.arrays import Column, MultiSourceColumn, RunningTextColumn, TextColumn
+from regard.data.corpus import Prepared, VocabularyType
 from regard.data.fields.text import require_tokenizer
 from regard.data.tokenizer import Tokenizer
 from regard.model.embedding import Embedding
@@ -134,11 +134,9 @@ def _report(
     share = int(counts[is_counted & has_vector].sum()) / max(1, total)
     key = f"model.{part.role}.word_vectors"
     unit = recipe.data.fields[part.field].unit
-    hint = (
-        f"Words fit data.{part.field}.tokenizer = 'words'."
-        if unit != "words"
-        else "Check the language and the spelling of the file."
-    )
+    hint = "Check the language and the spelling of the file."
+    if unit != "words":
+        hint = f"Words fit data.{part.field}.tokenizer = 'words'."
     if not found:
         wanted = f"a file with words of the vocabulary, whose tokenizer is {unit!r}"
         got = f"none of its {tokens:,} tokens in {path}"
@@ -171,17 +169,21 @@ def _token_parts(recipe: Recipe, model: Model, data: Prepared) -> Iterator[Token
     assert train is not None
     *source_fields, _ = recipe.data.fields
     reads_target = recipe.task.reads_target
-    sources = (
-        train.source.columns if isinstance(train.source, MultiSourceColumn) else [train.source]
-    )
+    sources: Sequence[Column | None] = [train.source]
+    if isinstance(train.source, MultiSourceColumn):
+        sources = train.source.columns
     for number, role in enumerate(recipe.model.encoder_names):
         if role not in roles:
             continue
         # The encoder below a masked-token head reads the target.
-        field = "target" if reads_target else source_fields[number]
-        vocabulary = data.target if reads_target else data.sources[number]
+        field = "target"
+        vocabulary: VocabularyType | None = data.target
+        column: Column | None = train.target
+        if not reads_target:
+            field = source_fields[number]
+            vocabulary = data.sources[number]
+            column = sources[number]
         tokenizer = require_tokenizer(vocabulary, f"model.{role}.word_vectors")
-        column = train.target if reads_target else sources[number]
         assert isinstance(column, TextColumn | RunningTextColumn)
         yield TokenPart(role, source_encoders(model.encoder)[number], field, tokenizer, column)
     seq2seq = model.generator

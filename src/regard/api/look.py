@@ -75,7 +75,8 @@ def look(
 
     Weights are exact, the output is the one the model generates anyway, and only what is asked for is computed.
     """
-    model = load(model) if isinstance(model, str | Path) else model
+    if isinstance(model, str | Path):
+        model = load(model)
     inner = model.model if isinstance(model, Predictor) else model
     if not isinstance(inner, Model) or not inner.inspectable:
         wanted = "one that regard.load or regard.build returns"
@@ -155,7 +156,8 @@ def _check_output(model: Predictor, output: Any) -> None:
         type(each) is int and 0 <= each < size for each in output
     )
     if not ids or not task_of(model.model).searches:
-        wanted, got = "a text or a label, or token ids of a model that generates", repr(output)[:60]
+        wanted = "a text or a label, or token ids of a model that generates"
+        got = repr(output)[:60]
         raise InvalidArgument("output", wanted=wanted, got=got, remedy="Give a string.")
 
 
@@ -163,17 +165,22 @@ def _of_bare_model(
     model: Model, source: Any, output: Any, edits: Sequence[Edit], options: dict[str, Any]
 ) -> tuple[ForwardPass, LookInput]:
     """For a model without vocabularies."""
-    device, prompt = next(model.parameters()).device, []
+    device = next(model.parameters()).device
+    prompt = []
     count = len(source.parts) if isinstance(source, MultiSource) else 1
-    given = LookInput(
-        "", named_sources(source, [None] * count) if source is not None or model.encoder else ()
-    )
+    given = LookInput("", ())
+    if source is not None or model.encoder:
+        given = LookInput("", named_sources(source, [None] * count))
     if edits and model.encoder is not None:
         source = with_replaced_tokens(source, edits, model, [None] * count)
         given = LookInput("", named_sources(source, [None] * count))
-    source = None if source is None else source.to(device)
+    if source is not None:
+        source = source.to(device)
     if model.encoder is None and isinstance(source, Tokens):
-        source, given, prompt = None, LookInput(""), source.row(0)
+        # A language model continues the tokens instead of reading them as a source.
+        prompt = source.row(0)
+        source = None
+        given = LookInput("")
     generator = model.generator
     start = DEFAULT_TOKENS.start
     if generator is not None:
@@ -186,7 +193,9 @@ def _of_bare_model(
         return teacher_forced(model, source, read, start, given, None, edits)
     check_no_search_options(options)
     refuse_output_edits(edits)
-    labels = None if output is None else torch.tensor([int(output)], device=device)
+    labels = None
+    if output is not None:
+        labels = torch.tensor([int(output)], device=device)
     given = replace(given, direct_output=task_of(model).look_output(str))
     return task_of(model).forward_pass(model, source, labels), given
 
@@ -216,7 +225,10 @@ def _searched(
         model, lambda sources: sources[0], config, processors, special_tokens=special, rerank=rerank
     )
     ((_, best),) = search(task, [GenerationRequest(source, size, prompt, given=len(prompt))])
-    return [*best[0].tokens, *(() if best[0].end is None else (best[0].end,))]
+    tokens = [*best[0].tokens]
+    if best[0].end is not None:
+        tokens.append(best[0].end)
+    return tokens
 
 
 def pairs_of(
@@ -241,7 +253,10 @@ def pairs_of(
     for each in examples(config, split):
         if each.source or each.target:
             given = each.target if is_given else None
-            yield (each.target, own_output) if alone else (each.source, given)
+            if alone:
+                yield each.target, own_output
+            else:
+                yield each.source, given
 
 
 def data_of(
@@ -255,6 +270,10 @@ def data_of(
     own: Split | None = next(
         (split for split in recipe.data.splits if tuple(data) == (split,)), None
     )
-    config = locate_data(recipe, [own]) if own else recipe.data.with_files(data, columns)
-    check_paths(config, own or "train", trusted=trust_data_paths, named=() if own else data)
-    return config, own or "train"
+    if own is not None:
+        config = locate_data(recipe, [own])
+        check_paths(config, own, trusted=trust_data_paths, named=())
+        return config, own
+    config = recipe.data.with_files(data, columns)
+    check_paths(config, "train", trusted=trust_data_paths, named=data)
+    return config, "train"

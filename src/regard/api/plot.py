@@ -21,7 +21,9 @@ def plot(
     out     a file in .svg or .png to draw them in; without one they are returned as text
     width   of the text, in columns
     """
-    folders = [Path(runs)] if isinstance(runs, str | Path) else [Path(run) for run in runs]
+    if isinstance(runs, str | Path):
+        runs = [runs]
+    folders = [Path(run) for run in runs]
     path = None if out is None else Path(out)
     if path is not None and path.suffix not in CANVASES:
         wanted = f"a name in {', '.join(CANVASES)}"
@@ -57,7 +59,8 @@ def _curves(run: Path) -> dict[str, dict[str, Curve]]:
 
 def _events(log: Path) -> Iterator[Event]:
     """All events; a last line that is still being written is left out."""
-    part, before = new_lines(log), 0
+    part = new_lines(log)
+    before = 0
     while True:
         for number, line in enumerate(part.lines, start=before + 1):
             event = event_of(line)

@@ -95,7 +95,9 @@ def forecast_panels(
 ) -> Panels:
     """A panel for each channel: what was before, what is true, and what is predicted, (length, channels) each."""
     dimension = forecast.shape[1]
-    wanted = list(range(1, min(dimension, MOST_CHANNELS) + 1)) if channels is None else channels
+    wanted = channels
+    if wanted is None:
+        wanted = range(1, min(dimension, MOST_CHANNELS) + 1)
     panels: Panels = {}
     for channel in wanted:
         if not 1 <= channel <= dimension:

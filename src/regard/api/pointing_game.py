@@ -20,7 +20,8 @@ def point(predictor: Predictor, count: int = 200) -> tuple[int, dict[str, Pointi
     """For the first scenes of the test split: the number of right captions, and their scores for colors and kinds."""
     require_cross_attention("model", predictor.model)
     scenes: list[Any] = [example.source for example in islice(shapes("test"), count)]
-    grid, right = predictor_regions(predictor), 0
+    grid = predictor_regions(predictor)
+    right = 0
     mentions: dict[str, list[WordInBox]] = {"color": [], "kind": []}
     for scene, outputs in zip(scenes, predictor.outputs(scenes, attention=True), strict=True):
         if outputs[0].text == scene.caption:

@@ -46,10 +46,8 @@ def predict(
     """
     if engine == "ray":
         if isinstance(model, Predictor):
-            wanted, got = (
-                "a run or a checkpoint, which every replica loads, with the engine ray",
-                "a loaded model",
-            )
+            wanted = "a run or a checkpoint, which every replica loads, with the engine ray"
+            got = "a loaded model"
             raise InvalidArgument("model", wanted=wanted, got=got, remedy="Give its folder.")
         if replicas is not None and replicas < 1:
             raise InvalidArgument(

@@ -58,10 +58,8 @@ def shortlist(
     target = tokenizer_of(predictor.target)
     recipe = predictor.recipe
     if source is None or target is None:
-        wanted, remedy = (
-            "a model from one text to another",
-            "Others have no source tokens to translate.",
-        )
+        wanted = "a model from one text to another"
+        remedy = "Others have no source tokens to translate."
         raise InvalidArgument("model", wanted=wanted, got=str(model), remedy=remedy)
     config, split = data_of(
         recipe, as_paths(data or "train"), columns, trust_data_paths=trust_data_paths
@@ -79,7 +77,8 @@ def shortlist(
 
     sizes = source.size, target.size
     lexicon = learn_lexicon(pairs(), sizes)
-    likely, most = lexicon.likely(sizes[0], candidates), lexicon.frequent(frequent)
+    likely = lexicon.likely(sizes[0], candidates)
+    most = lexicon.frequent(frequent)
     learned = Shortlist.of(
         {"likely": torch.from_numpy(likely), "frequent": torch.from_numpy(most)}, *sizes
     )

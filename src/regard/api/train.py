@@ -117,9 +117,11 @@ def train(
             step = None if checkpoint is None else checkpoint[0]
             before = _recipe_of(checkpoint, run)
             recipe = with_stored_word_vectors(with_warmup(recipe, before), before)
-            names, handler = (
-                (recipe.train.loggers or (), on_event) if group.is_main else ((), ignore_event)
-            )
+            names: Sequence[str] = ()
+            handler: EventHandler = ignore_event
+            if group.is_main:
+                names = recipe.train.loggers or ()
+                handler = on_event
             shown = progress and group.is_main
             with (
                 live_training_progress(handler, shown=shown) as handler,
@@ -148,15 +150,15 @@ def _train(
     on_event: EventHandler,
     group: ProcessGroup,
 ) -> Predictor:
-    for backbone in backbones_of(recipe).values() if checkpoint is None else ():
-        weights_file(backbone)  # a missing file is refused before the data are prepared
     if checkpoint is None:
+        for backbone in backbones_of(recipe).values():
+            weights_file(backbone)  # a missing file is refused before the data are prepared
         check_word_vectors(recipe)
     step, content, damaged = checkpoint or (0, None, ())
-    folder, vocabularies = store.step_folder(run, step), None
-    if (
-        content is not None
-    ):  # those that the weights were trained with, whatever the data would give now
+    folder = store.step_folder(run, step)
+    vocabularies = None
+    if content is not None:
+        # Those that the weights were trained with, whatever the data would give now.
         *sources, _ = recipe.data.fields
         vocabularies = read_vocabularies(content, folder, sources)
     data = prepare(recipe, cache, on_event, vocabularies)
@@ -191,7 +193,8 @@ def _train(
         recipe.as_dict(), data.vocabularies, table, __version__, recipe.extensions()
     )
     texts[CARD] = _card(recipe, data, model)
-    config, batches = recipe.train, epochs(recipe, data.train, group)
+    config = recipe.train
+    batches = epochs(recipe, data.train, group)
     trainer = Trainer(
         model,
         batches,
@@ -226,9 +229,8 @@ def _train(
     average = run / AVERAGED
     if not trainer.done:
         if group.is_main:
-            shutil.rmtree(
-                average, ignore_errors=True
-            )  # of checkpoints that are no longer the last ones
+            # It is of checkpoints that are no longer the last ones.
+            shutil.rmtree(average, ignore_errors=True)
         trainer.fit()
     if config.average_checkpoints > 1 and group.is_main and not average.exists():
         with saving(average, "save the average of the last checkpoints"):
@@ -238,7 +240,8 @@ def _train(
                 {WEIGHTS: average_checkpoints(run, config.average_checkpoints, on_event)},
             )
     group.all_gather([0])  # wait until rank 0 has written everything
-    return load(average if config.average_checkpoints > 1 else run, device=str(trainer.device))
+    best = average if config.average_checkpoints > 1 else run
+    return load(best, device=str(trainer.device))
 
 
 def prepare(
@@ -276,7 +279,9 @@ def _vocabularies_of(
 
     A size of the recipe that is neither the default nor the model's is refused.
     """
-    sources, target, data = before.sources, before.target, recipe.data
+    sources = before.sources
+    target = before.target
+    data = recipe.data
     given: tuple[SourceVocabularies, VocabularyType | None] = sources, target
     if before.task.reads_target and data.source is not None:
         # Its tokens are now those of the source.
@@ -330,13 +335,16 @@ def make_model(
             _init_from(model, recipe.train.init_from, on_event)
     if recipe.train.freeze is not None:
         freeze(model, recipe.train.freeze)
-    return model if sharded else model.to(device_of(recipe))
+    if sharded:
+        return model
+    return model.to(device_of(recipe))
 
 
 def _init_from(model: Model, path: str, on_event: EventHandler) -> None:
     """Copy the weights of a checkpoint whose names and shapes match."""
     before = load(path, device="cpu")
-    own, others = weights_of(model), weights_of(before.model)
+    own = weights_of(model)
+    others = weights_of(before.model)
     matching = {
         name for name in own.keys() & others.keys() if own[name].shape == others[name].shape
     }
@@ -348,7 +356,9 @@ def _init_from(model: Model, path: str, on_event: EventHandler) -> None:
         for name in matching:
             own[name].copy_(others[name])
     if rest := [name for name in own if name not in matching]:
-        names = ", ".join(rest[:3]) + (", …" if len(rest) > 3 else "")
+        names = ", ".join(rest[:3])
+        if len(rest) > 3:
+            names += ", …"
         count = f"{len(matching)} of {len(own)} weights"
         _warn(
             on_event, f"{before.folder}: {count} match and were copied; initialized anew: {names}"
@@ -392,7 +402,10 @@ def device_of(recipe: Recipe) -> str:
             Problem("train.device", "a GPU that PyTorch can use", "none", "Set it to 'cpu'.")
         )
     if recipe.train.precision == "float8" and (got := unsupported_device(device)) is not None:
-        wanted = "'float32' or 'bfloat16' without a GPU that multiplies in float8 (NVIDIA Hopper or newer)"
+        wanted = (
+            "'float32' or 'bfloat16' without a GPU that multiplies in float8 "
+            "(NVIDIA Hopper or newer)"
+        )
         problems.append(
             Problem("train.precision", wanted, f"'float8' on {got}", "Set it to 'bfloat16'.")
         )

@@ -44,7 +44,8 @@ def check_examples(task: Task, config: DataConfig, prepared: Prepared) -> None:
 
 def check_trainable(recipe: Recipe, has_vocabularies: bool) -> None:
     """Refuse the recipe of an imported model, which has no data, with all that it takes to train it."""
-    data, problems = recipe.data, list[Problem]()
+    data = recipe.data
+    problems = list[Problem]()
     if not data.splits:
         remedy = "Add train = 'FILE', say."
         problems.append(
@@ -134,7 +135,10 @@ def check_ranks(recipe: Recipe, group: ProcessGroup, device: str) -> None:
         )
     lanes = lanes_of(config, recipe.data.context_length)
     if lanes is not None and lanes < group.world_size:
-        wanted = f"data.context_length times the {group.world_size} processes, for a lane of text in each"
+        wanted = (
+            f"data.context_length times the {group.world_size} processes, "
+            "for a lane of text in each"
+        )
         problems.append(
             Problem("train.batch_tokens", wanted, str(config.batch_tokens), "Raise it.")
         )

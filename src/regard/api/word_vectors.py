@@ -47,11 +47,12 @@ def train_word_vectors(
         config = parsed
     if out is not None:
         check_writable(Path(out))
-    sentences = (
-        (line.split() for line in lines(text, longest=LONGEST_TEXT))
-        if isinstance(text, str | Path)
-        else text
-    )
+    if isinstance(text, str | Path):
+        sentences: Iterable[Sequence[str]] = (
+            line.split() for line in lines(text, longest=LONGEST_TEXT)
+        )
+    else:
+        sentences = text
     vectors = train_word2vec(sentences, config, progress=progress, device=pick_device(device))
     if out is not None:
         vectors.save(out)
