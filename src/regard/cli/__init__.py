@@ -104,12 +104,11 @@ def main() -> None:
     _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(
-                errors="replace"
-            )  # a terminal without arrows shows question marks, not a traceback
-    rank = (
-        f" (rank {os.environ['RANK']})" if "RANK" in os.environ else ""
-    )  # of a process started by torchrun
+            # A terminal without arrows shows question marks, not a traceback.
+            stream.reconfigure(errors="replace")
+    rank = ""
+    if "RANK" in os.environ:
+        rank = f" (rank {os.environ['RANK']})"  # of a process started by torchrun
     try:
         try:
             with logging_to_stderr(f"regard{rank}: "):
@@ -118,11 +117,11 @@ def main() -> None:
             close_status_lines()
             sys.stdout.flush()
     except SystemExit as exit:
-        if (
-            exit.code == INTERRUPTED
-        ):  # Ctrl-C, of which the terminal shows ^C: the message begins its own line
+        if exit.code == INTERRUPTED:
+            # The terminal shows ^C where Ctrl-C was pressed: the message begins its own line.
             with suppress(OSError):
-                print("\n" * sys.stderr.isatty() + f"regard{rank}: interrupted", file=sys.stderr)
+                begin = "\n" if sys.stderr.isatty() else ""
+                print(f"{begin}regard{rank}: interrupted", file=sys.stderr)
         raise
     except RegardError as error:
         with suppress(OSError):  # stderr is closed
@@ -133,15 +132,13 @@ def main() -> None:
         sys.exit(1)
     except OSError as error:
         _discard_output()
-        full, where = (
-            error.errno in (errno.ENOSPC, errno.EDQUOT),
-            f"{error.filename}: " if error.filename else "",
-        )
-        remedy = (
-            " The file that was being written is incomplete: free some space and start again."
-            if full
-            else ""
-        )
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        where = f"{error.filename}: " if error.filename else ""
+        remedy = ""
+        if full:
+            remedy = (
+                " The file that was being written is incomplete: free some space and start again."
+            )
         print(f"regard{rank}: {where}{error.strerror or error}.{remedy}", file=sys.stderr)
         sys.exit(1)
     finally:
@@ -161,7 +158,8 @@ def _open_closed_streams() -> None:
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             os.dup2(os.open(os.devnull, os.O_RDWR), number)
-            setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8"))
+            mode = "w" if number else "r"
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8"))
 
 
 def _discard_output() -> None:

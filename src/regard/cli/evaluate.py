@@ -102,7 +102,10 @@ def evaluate(
         trust_data_paths,
     )
     report = regard.evaluate(systems, outputs=outputs, **given)
-    print(json.dumps(asdict(report), ensure_ascii=False) if as_json else report_text(report))
+    if as_json:
+        print(json.dumps(asdict(report), ensure_ascii=False))
+    else:
+        print(report_text(report))
 
 
 def compare(
@@ -157,19 +160,16 @@ def compare(
         cache,
         trust_data_paths,
     )
-    with nullcontext() if out is None else atomic_file(out) as file:
+    opened = nullcontext() if out is None else atomic_file(out)
+    with opened as file:
         comparison = regard.compare(systems, sentences=sentences, **given)
         if out is not None and file is not None:
-            file.write(
-                (comparison_page if out.suffix == ".html" else comparison_figure)(
-                    comparison
-                ).encode()
-            )
-    print(
-        json.dumps(comparison.as_dict(), ensure_ascii=False)
-        if as_json
-        else comparison_text(comparison)
-    )
+            write = comparison_page if out.suffix == ".html" else comparison_figure
+            file.write(write(comparison).encode())
+    if as_json:
+        print(json.dumps(comparison.as_dict(), ensure_ascii=False))
+    else:
+        print(comparison_text(comparison))
 
 
 def _arguments(

@@ -82,10 +82,11 @@ def export(
             )
             return
         for name, why in obstacles.items():
-            show(
-                f"{name}: "
-                + ("yes" if not why else "no\n" + "\n".join(f"  {each}" for each in why))
-            )
+            if why:
+                reasons = "\n".join(f"  {each}" for each in why)
+                show(f"{name}: no\n{reasons}")
+            else:
+                show(f"{name}: yes")
         return
     if to is None or out is None:
         missing = "--to" if to is None else "--out"

@@ -162,7 +162,8 @@ def look(
     from regard.views.terminal import look_text
 
     if sum(given is not None for given in (text, file, data)) > 1:
-        wanted, remedy = "one of TEXT, --file and --data", "Leave the others out."
+        wanted = "one of TEXT, --file and --data"
+        remedy = "Leave the others out."
         raise InvalidArgument("text", wanted=wanted, got="several", remedy=remedy)
     if data and output is not None:
         raise InvalidArgument(
@@ -213,7 +214,8 @@ def look(
         inputs = list(islice(pairs, MOST_LOOKS + 1 if page else 2))
         if not 1 <= len(inputs) <= (MOST_LOOKS if page else 1):
             wanted = f"one input, or up to {MOST_LOOKS} for a page" if page else "one input"
-            got, remedy = "several" if inputs else "none", "Give fewer, or use --json."
+            got = "several" if inputs else "none"
+            remedy = "Give fewer, or use --json."
             raise InvalidArgument("out", wanted=wanted, got=got, remedy=remedy)
         looks = [
             regard.look(predictor, each, output=given, **options)
@@ -224,10 +226,8 @@ def look(
         else:
             write_look(looks[0], out, view=view, map=map_)
         return
-    width, color = (
-        shutil.get_terminal_size().columns,
-        sys.stdout.isatty() and not os.environ.get("NO_COLOR"),
-    )
+    width = shutil.get_terminal_size().columns
+    color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     for number, (each, given) in enumerate(tracked(pairs, "inputs", printing=True)):
         result = regard.look(predictor, each, output=given, **options)
         if as_json:
@@ -271,10 +271,8 @@ def _edits(file: Path) -> "tuple[Edit, ...]":
             "edit", wanted="a file", got=f"{file}: {got}", remedy="Check the path."
         ) from None
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-        wanted, remedy = (
-            "a JSON list of edits",
-            'For example [{"edit": "mask_source", "token": 2}].',
-        )
+        wanted = "a JSON list of edits"
+        remedy = 'For example [{"edit": "mask_source", "token": 2}].'
         raise InvalidData(file, wanted=wanted, got=str(error)[:100], remedy=remedy) from None
 
 
@@ -398,10 +396,8 @@ def align(
         heads, best = align.choose(predictor, choose)
         print(f"regard: {heads}: {best} on {choose[2]}", file=sys.stderr)
     *columns, target = predictor.recipe.data.table_columns()
-    texts, given = (
-        read_inputs([sources], columns),
-        None if targets is None else read_inputs([targets], [target]),
-    )
+    texts = read_inputs([sources], columns)
+    given = None if targets is None else read_inputs([targets], [target])
     options |= {"truncate": truncate, "skip_too_long": True}
     alignments = regard.align(predictor, texts, given, heads=heads, **options)
     agreement = Agreement()

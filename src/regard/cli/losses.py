@@ -110,7 +110,8 @@ def warn_of_ends(ends: Counter[str | None], *, has_source: bool) -> None:
 
 
 def _have(count: int, noun: str) -> str:
-    return f"{counted(count, noun)} {'has' if count == 1 else 'have'}"
+    have = "has" if count == 1 else "have"
+    return f"{counted(count, noun)} {have}"
 
 
 def _say(text: str) -> None:

@@ -163,7 +163,9 @@ def typed_input(predictor: "Predictor", text: str) -> Any:
     from regard.inference.file_inputs import value_of
 
     fields = predictor.recipe.data.source_fields
-    return value_of(fields[0], text) if len(fields) == 1 else text
+    if len(fields) != 1:
+        return text
+    return value_of(fields[0], text)
 
 
 def _error_mode(errors: str) -> "Errors":
@@ -177,7 +179,9 @@ def _error_mode(errors: str) -> "Errors":
 def show(text: str, end: str = "\n", file: TextIO | None = None, *, flush: bool = True) -> None:
     """Print a text of a model or of data: exactly to a file or a pipe, without unprintable characters to a terminal."""
     file = file or sys.stdout
-    print(printable(text, also="\t\n") if file.isatty() else text, end=end, flush=flush, file=file)
+    if file.isatty():
+        text = printable(text, also="\t\n")
+    print(text, end=end, flush=flush, file=file)
 
 
 def decode_options(changes: list[str] | None, **given: Any) -> dict[str, Any]:

@@ -115,14 +115,16 @@ def _default_folder(recipe: str, *, resume: bool) -> Path:
     taken = list(takewhile(_is_taken, names))
     if resume:
         if len(taken) != 1:
+            got = f"no run {first}"
+            if taken:
+                got = f"none; there are {', '.join(map(str, taken))}"
             raise InvalidArgument(
-                "--out",
-                wanted="the run to resume",
-                got=f"none; there are {', '.join(map(str, taken))}" if taken else f"no run {first}",
-                remedy="Name its folder.",
+                "--out", wanted="the run to resume", got=got, remedy="Name its folder."
             )
         return taken[0]
-    return first if not taken else first.with_name(f"{first.name}-{len(taken) + 1}")
+    if not taken:
+        return first
+    return first.with_name(f"{first.name}-{len(taken) + 1}")
 
 
 def _is_taken(folder: Path) -> bool:
@@ -230,11 +232,10 @@ def sweep(
             on_event=progress,
             progress=False,
         )
-    print(
-        json.dumps([asdict(each) for each in results], default=str)
-        if as_json
-        else sweep_table(results)
-    )
+    if as_json:
+        print(json.dumps([asdict(each) for each in results], default=str))
+    else:
+        print(sweep_table(results))
 
 
 def average(

@@ -66,9 +66,8 @@ class Verbs(TyperGroup):
 
 def _coerce_texts(params: list[Any]) -> None:
     for param in params:
-        if (
-            getattr(param, "_runtime_param", param) is None
-        ):  # of Typer, which makes it when it is first used
+        # Typer makes this attribute when it is first used.
+        if getattr(param, "_runtime_param", param) is None:
             param._runtime_param = _TextCoercion()
 
 
@@ -76,10 +75,11 @@ class _TextCoercion:
     """Converts texts, paths and integers, and leaves the rest to Typer, which imports Pydantic for it: 0.15 s."""
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
-        kind, several = param.type_descriptor.annotation, param.multiple or param.nargs == -1
+        kind = param.type_descriptor.annotation
+        several = param.multiple or param.nargs == -1
         if value is None:
             return () if several else None
-        if isinstance(value, kind if isinstance(kind, type) else ()):
+        if isinstance(kind, type) and isinstance(value, kind):
             return value
         if kind is Path and isinstance(value, str):
             return Path(value)
@@ -97,7 +97,8 @@ def _is_allowed(value: Any, limits: Any) -> bool:
     """Whether a text is an integer within the limits of an option."""
     if not isinstance(value, str) or not re.fullmatch(r"-?[0-9]{1,18}", value):
         return False
-    low, high = limits.min, limits.max
+    low = limits.min
+    high = limits.max
     return (low is None or int(value) >= low) and (high is None or int(value) <= high)
 
 
