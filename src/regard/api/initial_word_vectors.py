@@ -10,7 +10,7 @@ from torch import nn
 
 from regard.core.errors import InvalidRecipe, Problem
 from regard.core.shapes import Tensor
-from regard.data.arrays import Column, MultiSourceColumn, RunningTextColumn, TextColumn
+from regard.data.columns import Column, MultiSourceColumn, RunningTextColumn, TextColumn
 from regard.data.corpus import Prepared, VocabularyType
 from regard.data.fields.text import require_tokenizer
 from regard.data.tokenizer import Tokenizer

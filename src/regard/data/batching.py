@@ -27,8 +27,8 @@ from regard.core.sequence import (
     Tokens,
     Vectors,
 )
-from regard.data.arrays import Indices, RunningTextColumn
 from regard.data.augmentation import DRAWS, AugmentKind, augment
+from regard.data.columns import Indices, RunningTextColumn
 from regard.data.corpus import Corpus
 
 POOL = 1 << 16

@@ -15,20 +15,13 @@ import numpy as np
 
 from regard.core.atomic_io import atomic_file, file_lock, named_os_errors
 from regard.core.errors import InvalidArgument, InvalidData, Locked
-from regard.data.arrays import (
-    Column,
-    Ids,
-    Indices,
-    JoinedColumn,
-    MultiSourceColumn,
-    TextWriter,
-    damaged,
-    digest_of,
-)
+from regard.data.column_files import TextWriter
+from regard.data.columns import Column, Ids, Indices, JoinedColumn, MultiSourceColumn
 from regard.data.config import DataConfig
 from regard.data.example import Split
 from regard.data.fields.base import FIELDS, Field, make_field
 from regard.data.fingerprint import FORMAT, Files, fingerprints, key_of, stamps
+from regard.data.mapped_arrays import damaged, digest_of
 from regard.data.sources import at_example, examples
 from regard.data.special_tokens import SpecialTokens
 from regard.data.vocabulary import Vocabulary

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from regard.core.atomic_io import atomic_file, file_lock, named_os_errors
 from regard.core.errors import InvalidData, TrainingFailed
-from regard.data.arrays import FeatureColumn, ImageColumn, MultiSourceColumn, digest_of, memory_map
+from regard.data.columns import FeatureColumn, ImageColumn, MultiSourceColumn
 from regard.data.corpus import Corpus, Prepared, PrepareProgress
 from regard.data.images import normalize
+from regard.data.mapped_arrays import digest_of, memory_map
 from regard.model.vision import GridEncoder
 from regard.model.weights import fingerprint
 

@@ -17,10 +17,10 @@ import numpy as np
 from regard.core.atomic_io import named_os_errors, sync_folder
 from regard.core.config import nearest
 from regard.core.errors import InvalidArgument
-from regard.data.arrays import digest_of
 from regard.data.example import SPLITS, Example
 from regard.data.fields import FIELDS
 from regard.data.image_store import ARRAYS
+from regard.data.mapped_arrays import digest_of
 from regard.data.token_lists import ListCell, cell_text
 
 LARGEST_IN_TABLE = 1 << 14  # numbers of an array that are written into the table itself

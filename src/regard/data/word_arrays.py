@@ -12,14 +12,9 @@ from numpy.typing import NDArray
 
 from regard.core.sequence import Tokens
 from regard.core.word_tokens import WordTokens
-from regard.data.arrays import (
-    Ids,
-    Indices,
-    TextColumn,
-    TextWriter,
-    memory_map,
-    open_text,
-)
+from regard.data.column_files import TextWriter, open_text
+from regard.data.columns import Ids, Indices, TextColumn
+from regard.data.mapped_arrays import memory_map
 from regard.data.word_pieces import EncodedWords, character_ids
 
 

@@ -7,8 +7,8 @@ from math import exp
 import numpy as np
 import torch
 
-from regard.data.arrays import RunningTextColumn
 from regard.data.batching import Batch, evaluation_batches, stateful_batches
+from regard.data.columns import RunningTextColumn
 from regard.data.corpus import Corpus
 from regard.data.special_tokens import DEFAULT_TOKENS, SpecialTokens
 from regard.model.seq2seq import Model

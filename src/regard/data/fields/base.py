@@ -19,7 +19,8 @@ from regard.core.errors import InvalidArgument, InvalidRecipe, Problem
 from regard.core.registry import Registry
 from regard.core.sanitize import one_line
 from regard.core.sequence import FieldBatch
-from regard.data.arrays import Column, ColumnWriter
+from regard.data.column_files import ColumnWriter
+from regard.data.columns import Column
 from regard.data.image_store import FileKind
 from regard.data.images import ResizeFilter
 from regard.data.time_axis import TimeAxis

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from regard.core.config import Count, Probability, Range, doc
 from regard.core.errors import InvalidArgument, Problem
 from regard.core.shapes import Tensor
-from regard.data.arrays import Column, ColumnWriter, ImageWriter, open_images
 from regard.data.augmentation import AugmentKind
+from regard.data.column_files import ColumnWriter, ImageWriter, open_images
+from regard.data.columns import Column
 from regard.data.fields.base import FORMER_DEFAULTS, Field
 from regard.data.image_store import IMAGES
 from regard.data.images import (

@@ -10,7 +10,8 @@ from regard.core.config import doc
 from regard.core.errors import InvalidArgument, Problem
 from regard.core.sanitize import one_line
 from regard.core.shapes import Tensor
-from regard.data.arrays import Column, ColumnWriter, TextWriter, open_label_sets
+from regard.data.column_files import ColumnWriter, TextWriter, open_label_sets
+from regard.data.columns import Column
 from regard.data.fields.base import Field, check_list
 from regard.data.vocabulary import Labels
 

@@ -9,7 +9,8 @@ from regard.core.config import Count, doc
 from regard.core.errors import InvalidArgument, Problem
 from regard.core.sanitize import one_line
 from regard.core.sequence import Tokens
-from regard.data.arrays import Column, ColumnWriter, TextWriter, open_text
+from regard.data.column_files import ColumnWriter, TextWriter, open_text
+from regard.data.columns import Column
 from regard.data.fields.base import Field, check_list
 from regard.data.special_tokens import SPECIALS
 from regard.data.tokenizer import Tokenizer

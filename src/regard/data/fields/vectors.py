@@ -15,7 +15,8 @@ from regard.core.errors import InvalidArgument, InvalidData
 from regard.core.sanitize import one_line
 from regard.core.sequence import Vectors
 from regard.data.array_files import array_of_content, read_array
-from regard.data.arrays import Column, ColumnWriter, SlicedRows, VectorWriter, open_vectors
+from regard.data.column_files import ColumnWriter, VectorWriter, open_vectors
+from regard.data.columns import Column, SlicedRows
 from regard.data.fields.base import Field, Ranges, check_list
 from regard.data.image_store import ARRAYS, Member
 from regard.data.log_mel import LogMelConfig, Recording
