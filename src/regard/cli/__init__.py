@@ -15,7 +15,18 @@ from typing import Annotated
 import typer
 
 from regard import __version__
-from regard.cli import evaluate, interop, look, predict, serve, studio, train, words
+from regard.cli import (
+    caption,
+    evaluate,
+    interop,
+    look,
+    predict,
+    serve,
+    studio,
+    train,
+    transcribe,
+    words,
+)
 from regard.cli.verb import Verb, Verbs
 from regard.cli.version import version_lines
 from regard.core.errors import RegardError
@@ -77,8 +88,8 @@ app.command(cls=Verb)(train.prepare)
 app.command(cls=evaluate.WithMetrics)(evaluate.evaluate)
 app.command(cls=Verb)(evaluate.compare)
 app.command(cls=Verb)(predict.predict)
-app.command(cls=Verb)(predict.caption)
-app.command(cls=Verb)(predict.transcribe)
+app.command(cls=Verb)(caption.caption)
+app.command(cls=Verb)(transcribe.transcribe)
 app.command(cls=Verb)(look.look)
 app.command(cls=Verb)(look.align)
 app.command(cls=Verb)(evaluate.score)
